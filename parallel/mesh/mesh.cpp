@@ -13,54 +13,11 @@ namespace {
 
 constexpr std::int64_t largest_world = std::int64_t{1} << 20;
 
-// The digit of a rank's number that enumerates the ranks of a group; its other digits are equal within the group.
-struct Digit {
-  int stride = 1, count = 1;
-
-  int place(int rank) const { return rank / stride % count; }
-  std::vector<int> members(int rank) const {
-    std::vector<int> ranks(static_cast<std::size_t>(count));
-    int member = rank - place(rank) * stride;
-    for (int& next : ranks) next = std::exchange(member, member + stride);
-    return ranks;
-  }
-};
-
-Digit digit_of(Group group, const Degrees& d, int expert_replicas) {
-  const int of_experts = d.expert_tensor * d.expert, expert_shards = d.expert_data() / expert_replicas;
-  switch (group) {
-    case Group::pp:
-      return {d.stage_ranks(), d.pipeline};
-    case Group::dp_replicate:
-      return {d.tensor * d.context * d.data_shard, d.data_replicate};
-    case Group::dp_shard:
-      return {d.tensor * d.context, d.data_shard};
-    case Group::cp:
-      return {d.tensor, d.context};
-    case Group::tp:
-      return {1, d.tensor};
-    case Group::edp:
-      return {of_experts, d.expert_data()};
-    case Group::ep:
-      return {d.expert_tensor, d.expert};
-    case Group::etp:
-      return {1, d.expert_tensor};
-    case Group::edp_shard:
-      return {of_experts, expert_shards};
-    case Group::edp_replicate:
-      return {of_experts * expert_shards, expert_replicas};
-    case Group::dp_shard_cp:
-      return {d.tensor, d.context * d.data_shard};
-    case Group::tokens:
-      return {1, d.stage_ranks()};
-    case Group::world:
-      return {1, d.world()};
-    case Group::dp_island:
-    case Group::edp_island:
-    case Group::tied:
-      fail("group {} is not decided by degrees alone", name_of(group));
-  }
-  return {};
+std::vector<int> members(const RankSteps& steps, int rank) {
+  std::vector<int> ranks(static_cast<std::size_t>(steps.count));
+  int member = rank - steps.place(rank) * steps.stride;
+  for (int& next : ranks) next = std::exchange(member, member + steps.stride);
+  return ranks;
 }
 
 }  // namespace
@@ -150,19 +107,57 @@ int Mesh::expert_replicas() const {
   return replica_ranks % (degrees_.expert * degrees_.expert_tensor) == 0 ? degrees_.data_replicate : 1;
 }
 
+RankSteps Mesh::steps(Group group) const {
+  const Degrees& d = degrees_;
+  const int of_experts = d.expert_tensor * d.expert, expert_shards = d.expert_data() / expert_replicas();
+  switch (group) {
+    case Group::pp:
+      return {d.stage_ranks(), d.pipeline};
+    case Group::dp_replicate:
+      return {d.tensor * d.context * d.data_shard, d.data_replicate};
+    case Group::dp_shard:
+      return {d.tensor * d.context, d.data_shard};
+    case Group::cp:
+      return {d.tensor, d.context};
+    case Group::tp:
+      return {1, d.tensor};
+    case Group::edp:
+      return {of_experts, d.expert_data()};
+    case Group::ep:
+      return {d.expert_tensor, d.expert};
+    case Group::etp:
+      return {1, d.expert_tensor};
+    case Group::edp_shard:
+      return {of_experts, expert_shards};
+    case Group::edp_replicate:
+      return {of_experts * expert_shards, expert_replicas()};
+    case Group::dp_shard_cp:
+      return {d.tensor, d.context * d.data_shard};
+    case Group::tokens:
+      return {1, d.stage_ranks()};
+    case Group::world:
+      return {1, d.world()};
+    case Group::dp_island:
+    case Group::edp_island:
+    case Group::tied:
+      fail("group {} is not decided by degrees alone", name_of(group));
+  }
+  return {};
+}
+
 std::vector<std::vector<int>> Mesh::groups(Group group) const {
-  const Digit digit = digit_of(group, degrees_, expert_replicas());
+  const RankSteps steps_of_group = steps(group);
   std::vector<std::vector<int>> result;
   // Megatron lists groups with the fastest fixed axis first. That is the order of their first ranks.
   for (int rank = 0; rank < world(); ++rank) {
-    if (digit.place(rank) == 0) result.push_back(digit.members(rank));
+    if (steps_of_group.place(rank) == 0) result.push_back(members(steps_of_group, rank));
   }
   return result;
 }
 
 std::vector<int> Mesh::group_of(Group group, int rank) const {
   require(rank >= 0 && rank < world(), "a rank lies in its world");
-  return digit_of(group, degrees_, expert_replicas()).members(rank);
+  return members(steps(group), rank);
 }
 
 std::vector<int> Mesh::island_of(Group shard_group, int rank, int size) const {

@@ -70,6 +70,13 @@ struct Coordinates {
   bool operator==(const Coordinates&) const = default;
 };
 
+// The ranks of a group: a first one, first + stride, and so on, `count` of them. This gives all groups of a kind: a
+// rank is at place rank / stride % count of its own group.
+struct RankSteps {
+  int stride = 1, count = 1;
+  int place(int rank) const { return rank / stride % count; }
+};
+
 class Mesh {
  public:
   // Throws Error (request) with all errors if the degrees do not form a mesh.
@@ -87,6 +94,8 @@ class Mesh {
   // data-parallel group is split like the dense one; otherwise it is one shard group.
   int expert_replicas() const;
 
+  // The steps of a group given by the degrees alone. Throws Error for islands and tied groups.
+  RankSteps steps(Group group) const;
   // All groups of one kind; every rank is in exactly one group.
   std::vector<std::vector<int>> groups(Group group) const;
   // The ranks of the group that holds `rank`, ascending in the group's own order.

@@ -78,7 +78,7 @@ void expect_figures(const Json& found, const Config& config, const ProgramCosts&
 
 ProgramCosts modelled(const Config& config, const char* hardware) {
   const Mesh mesh(config.parallelism);
-  return modelled_costs(config, mesh, mesh.coordinates(0), find_hardware(hardware));
+  return modelled_costs(config, mesh, program_tables(config, mesh, mesh.coordinates(0)), find_hardware(hardware));
 }
 
 TEST_F(LayoutSimulate, SaysWhatTheLibraryComputes) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <utility>
 
 namespace weft {
@@ -106,6 +107,11 @@ TEST(Coarse, PeakElements) {
   const PeakElements real = peak_elements(70e9, 8, 855'654'400);  // a block of Llama 2 70B
   expect_gigabytes(real.one_layer, 9.61, 0.01);
   expect_gigabytes(real.prefetched, 10.46, 0.01);
+}
+
+// Largest number of sequences whose activations fit into `bytes`, at `per_sequence` bytes each.
+int most_sequences(double bytes, double per_sequence) {
+  return static_cast<int>(std::floor(bytes / per_sequence));
 }
 
 TEST(Coarse, Activations) {

@@ -18,7 +18,7 @@ class PaddedCompute final : public ActionObserver {
  public:
   PaddedCompute(const Config& config, RankRun& run, double slowness)
       : actions_(run.program().ranks[static_cast<std::size_t>(Mesh(config.parallelism).coordinates(run.rank()).pp)]) {
-    const auto flops = segment_flops(config, run.program());
+    const auto flops = timed_flops(config, run.program(), find_hardware("cpu"));
     // An attention part and an MLP of sharded_dense take about 1 ms forward together.
     const double block = 2.0 * 64.0 * (4 * 64 + 3 * 128) * 64.0;
     for (const Action& action : actions_) {
@@ -106,7 +106,7 @@ std::vector<Simulation> retimed_on_own_lanes(RunOutputs& run, const HardwareConf
   for (RankTrace& trace : run.traces) {
     const Coordinates at = mesh.coordinates(trace.rank);
     const Program program = step_program(resolved, at);
-    const ProgramCosts costs = modelled_costs(resolved.config(), mesh, at, hardware_of(run.config));
+    const ProgramCosts costs = modelled_costs(resolved.config(), mesh, program, hardware_of(run.config));
     const Simulation& simulation = simulations.emplace_back(simulate(program, costs, LaneChannels::own()));
     const auto traced = traced_actions(program, mesh, trace);
     const auto& simulated = simulation.ranks[static_cast<std::size_t>(at.pp)];

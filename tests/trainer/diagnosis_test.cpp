@@ -78,7 +78,7 @@ TEST(TracedWaits, AreThoseOfTheSimulatedStep) {
       const Simulation& simulation = simulations[static_cast<std::size_t>(trace.rank)];
       gathers = std::max(gathers, rank_times(program, simulation, at.pp).gathers);
     }
-    const auto most = most_waiting(evidence, is_traced_gather);
+    const auto most = most_waiting(evidence, &TracedExchange::gathers);
     ASSERT_TRUE(most);
     EXPECT_NEAR(most->seconds, gathers, 1e-9) << overrides.back();
     EXPECT_GT(most->seconds, 0.0);

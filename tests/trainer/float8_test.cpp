@@ -4,11 +4,9 @@
 #include <cmath>
 
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/costs/float8_rounding.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/planning/kernel_plan.h"
 #include "trainer/resolve/config_rules.h"
-#include "trainer/resolve/program_tables.h"
 #include "trainer/resolve/step_costs.h"
 
 namespace weft {

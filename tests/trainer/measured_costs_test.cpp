@@ -11,8 +11,8 @@
 #include "parallel/runtime/random.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/plan/stage_plan.h"
-#include "trainer/resolve/program_tables.h"
 #include "trainer/resolve/resolved_run.h"
+#include "trainer/resolve/step_costs.h"
 #include "trainer/run/run_directory.h"
 
 namespace weft {

@@ -9,7 +9,7 @@
 #include "tools/picture/picture.h"
 #include "trainer/layout/layout_summary.h"
 #include "trainer/plan/stage_plan.h"
-#include "trainer/planning/layout_memory.h"
+#include "trainer/planning/step_forecast.h"
 #include "trainer/planning/run_plan.h"
 #include "trainer/planning/step_forecast.h"
 #include "trainer/resolve/config_reader.h"

@@ -72,11 +72,11 @@ Simulation as_threads(const PaddedRun& run, const ProgramCosts& costs) {
 // Seconds by which an action of computation began before its simulated start; 0 unless the simulator is wrong.
 double most_early(const PaddedRun& run, const Simulation& simulation) {
   double early = 0.0;
-  for (const PaddedStep& step : run.steps) {
+  for (const Simulation& step : run.steps) {
     for (std::size_t rank = 0; rank < step.ranks.size(); ++rank) {
       for (std::size_t i = 0; i < step.ranks[rank].size(); ++i) {
         if (!is_compute(run.program.ranks[rank][i].op)) continue;
-        early = std::max(early, simulation.ranks[rank][i].start - step.ranks[rank][i].begin);
+        early = std::max(early, simulation.ranks[rank][i].start - step.ranks[rank][i].start);
       }
     }
   }
@@ -165,7 +165,7 @@ PaddedRun undisturbed_run(const Config& config, double transfer = 0.0) {
 TEST(PaddedRun, FaultsOfASimulationAreSeen) {
   const Config config = padded_config(PaddedCase{"zb_h1", 4});
   const PaddedRun run = undisturbed_run(config);
-  const PaddedStep& step = least_disturbed(run);
+  const Simulation& step = least_disturbed(run);
   const auto error_with = [&](const ProgramCosts& costs) {
     return simulation_error(run.program, as_threads(run, costs), step).most();
   };

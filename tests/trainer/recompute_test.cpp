@@ -8,9 +8,9 @@
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/inference/forward_plan.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/resolve/program_tables.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/resolve/solved_timing.h"
+#include "trainer/resolve/step_costs.h"
 
 namespace weft {
 namespace {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <set>
 
 #include "parallel/runtime/error.h"
@@ -64,6 +65,43 @@ std::string text_of(const SearchCase& search) {
   put("HARDWARE", search.hardware);
   put("TIED", search.tied ? "true" : "false");
   return text;
+}
+
+// One choice alone, without bounds: its plan, or the message of the rule that refuses it.
+struct JudgedChoice {
+  std::optional<SearchedPlan> plan;
+  std::string refused;
+};
+JudgedChoice judge_choice(const SearchSpace& space, const SearchChoice& choice) {
+  JudgedChoice judged;
+  for (const ChoiceStep step : {ChoiceStep::mesh, ChoiceStep::microbatch, ChoiceStep::order, ChoiceStep::policy}) {
+    const Config config = config_of(space, choice, step);
+    auto message = refusal(space, step, config);
+    if (!message) message = left_out(space, step, config);
+    if (!message) continue;
+    judged.refused = *message;
+    return judged;
+  }
+  const RunPlan plan = plan_run(config_of(space, choice), space.hardware, PlanRoutings::even);
+  judged.plan = SearchedPlan{choice, plan.layout, plan.time, plan.peak(), plan.verdict};
+  return judged;
+}
+
+// All choices of the space, in its order.
+std::vector<SearchChoice> all_choices(const SearchSpace& space) {
+  std::vector<SearchChoice> choices;
+  for (std::size_t mesh = 0; mesh < space.meshes.size(); ++mesh) {
+    for (std::size_t size = 0; size < space.microbatch_sizes.size(); ++size) {
+      for (const std::size_t order : space.orders_of(space.meshes[mesh].pipeline)) {
+        for (std::size_t policy = 0; policy < space.policies.size(); ++policy) {
+          for (std::size_t recompute = 0; recompute < space.recomputes.size(); ++recompute) {
+            choices.push_back({mesh, size, order, policy, recompute});
+          }
+        }
+      }
+    }
+  }
+  return choices;
 }
 
 class SearchOf : public testing::TestWithParam<SearchCase> {

@@ -14,7 +14,6 @@
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/rank/dry_run.h"
-#include "trainer/resolve/program_tables.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/resolve/step_costs.h"
 

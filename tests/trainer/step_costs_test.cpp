@@ -9,7 +9,6 @@
 #include "trainer/costs/step_flops.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/planning/run_plan.h"
-#include "trainer/resolve/program_tables.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
@@ -27,7 +26,7 @@ TEST(StepCosts, SegmentsAddUpToTheStep) {
     const Config config = config_of(layout);
     const Mesh mesh(config.parallelism);
     const ProgramTables tables = program_tables(config, mesh, {});
-    const auto flops = segment_flops(config, tables);
+    const auto flops = timed_flops(config, tables, find_hardware("cpu"));
     ASSERT_EQ(flops.size(), tables.segments.size());
     double sum = 0.0;
     for (const SegmentFlops& segment : flops) sum += segment.forward + segment.backward_input + segment.backward_weight;
@@ -49,7 +48,7 @@ TEST(StepCosts, AStageWithoutBlocksCostsNothing) {
     const ProgramTables tables = program_tables(config, Mesh(config.parallelism), {});
     double sum = 0.0;
     int passages = 0;
-    const auto flops = segment_flops(config, tables);
+    const auto flops = timed_flops(config, tables, find_hardware("cpu"));
     for (std::size_t s = 0; s < flops.size(); ++s) {
       const double all = flops[s].forward + flops[s].backward_input + flops[s].backward_weight;
       sum += all;
@@ -69,7 +68,7 @@ TEST(StepCosts, AStageWithoutBlocksCostsNothing) {
 TEST(StepCosts, GradientsCostWhatTheyMultiply) {
   Config config = config_of({.layers = "de"});
   const ProgramTables tables = program_tables(config, Mesh(config.parallelism), {});
-  const auto flops = segment_flops(config, tables);
+  const auto flops = timed_flops(config, tables, find_hardware("cpu"));
   const double tokens = static_cast<double>(config.microbatch_tokens());
   const ModelConfig& model = config.model;
   for (std::size_t s = 0; s < flops.size(); ++s) {
@@ -93,7 +92,7 @@ TEST(StepCosts, GradientsCostWhatTheyMultiply) {
     }
   }
   config.training.frozen = {Family::head};
-  const auto frozen = segment_flops(config, program_tables(config, Mesh(config.parallelism), {}));
+  const auto frozen = timed_flops(config, program_tables(config, Mesh(config.parallelism), {}), find_hardware("cpu"));
   EXPECT_EQ(frozen.back().backward_weight, 0.0);
   EXPECT_GT(frozen.back().backward_input, 0.0);
 }
@@ -106,9 +105,9 @@ TEST(StepCosts, LinksAndRatesAreThoseOfTheHardware) {
                           .ranks_per_node = {8},
                           .link_bytes_per_second = {1e9},
                           .link_latency = {1e-6}};
-  const ProgramCosts costs = modelled_costs(config, mesh, {}, hardware);
   const ProgramTables tables = program_tables(config, mesh, {});
-  const auto flops = segment_flops(config, tables);
+  const ProgramCosts costs = modelled_costs(config, mesh, tables, hardware);
+  const auto flops = timed_flops(config, tables, find_hardware("cpu"));
   for (std::size_t s = 0; s < flops.size(); ++s) {
     EXPECT_DOUBLE_EQ(costs.segments[s].forward, 1e-9 * flops[s].forward);
     EXPECT_DOUBLE_EQ(costs.segments[s].backward_weight, 1e-9 * flops[s].backward_weight);

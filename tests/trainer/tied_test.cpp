@@ -11,7 +11,7 @@
 #include "parallel/pipeline/text/text.h"
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/layout/layout_items.h"
+#include "trainer/layout/layout_inputs.h"
 #include "trainer/layout/layout_summary.h"
 #include "trainer/rank/verify_step.h"
 #include "trainer/resolve/config_rules.h"

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/refusal.h"
 
 namespace weft {
 namespace {
@@ -28,7 +29,7 @@ TEST(Topology, StepsOfRanksAreTheGroupsOfTheMesh) {
   for (const Degrees& degrees : topology_meshes) {
     const Mesh mesh(degrees);
     for (const Group group : all_groups) {
-      const RankSteps steps = rank_steps(mesh, group);
+      const RankSteps steps = mesh.steps(group);
       for (const std::vector<int>& ranks : mesh.groups(group)) {
         ASSERT_EQ(std::ssize(ranks), steps.count) << name_of(group);
         for (int place = 0; place < steps.count; ++place) {
@@ -42,7 +43,7 @@ TEST(Topology, StepsOfRanksAreTheGroupsOfTheMesh) {
   const RankSteps island = island_steps(mesh, Group::dp_shard, 4);
   EXPECT_EQ(mesh.island_of(Group::dp_shard, 3, 4),
             (std::vector<int>{1, 1 + island.stride, 1 + 2 * island.stride, 1 + 3 * island.stride}));
-  EXPECT_THROW(rank_steps(mesh, Group::tied), Error);
+  EXPECT_THROW(mesh.steps(Group::tied), Error);
 }
 
 // Every ring of a kind walked once around, every exchange sent piece by piece.
@@ -169,13 +170,11 @@ TEST(Topology, LargeWorlds) {
 }
 
 TEST(Topology, WorldsFillNodes) {
-  for (const int world : {1, 3, 8, 16, 64}) EXPECT_EQ(topology_faults(world, 8), std::vector<std::string>()) << world;
-  EXPECT_EQ(
-      topology_faults(20, 8),
-      std::vector<std::string>{"20 ranks do not fill nodes of 8: 2 x 8 = 16, 3 x 8 = 24; make the degrees of "
-                               "[parallelism] multiply to 16 or 24, or set hardware.ranks_per_node to what divides "
-                               "20, such as 5 or 10"});
-  EXPECT_NE(topology_faults(13, 8).front().find("such as 1 or 13"), std::string::npos);
+  for (const int world : {1, 3, 8, 16, 64}) EXPECT_NO_THROW(require_full_nodes(world, 8)) << world;
+  EXPECT_EQ(refusal_of([] { require_full_nodes(20, 8); }).value_or(""),
+            "20 ranks do not fill nodes of 8: 2 x 8 = 16, 3 x 8 = 24; make the degrees of [parallelism] multiply to 16 "
+            "or 24, or set hardware.ranks_per_node to what divides 20, such as 5 or 10");
+  EXPECT_NE(refusal_of([] { require_full_nodes(13, 8); }).value_or("").find("such as 1 or 13"), std::string::npos);
 }
 
 }  // namespace

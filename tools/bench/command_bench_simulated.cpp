@@ -75,7 +75,7 @@ SimulatedRow run_schedule(const CLI::App& command, const SimulatedRequest& reque
   const PaddedRun run = run_padded(config, padding_of(request.scale, request.transfer));
   const LaneChannels threads = LaneChannels::delayed();
   const Simulation simulation = simulate(run.program, run.costs, threads);
-  const PaddedStep& step = least_disturbed(run);
+  const Simulation& step = least_disturbed(run);
   SimulatedRow row{
       .schedule = schedule, .chunks = chunks, .simulated = simulation.seconds, .measured = step.seconds, .error = {}};
   row.error = simulation_error(run.program, simulation, step);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "trainer/layout/layout_summary.h"
-#include "trainer/planning/layout_memory.h"
+#include "trainer/planning/step_forecast.h"
 
 namespace weft {
 

@@ -42,7 +42,7 @@ std::string growth_text(const Explanation& explanation, const Trial& trial) {
 
 std::string needs_text(const Explanation& explanation, const Trial& trial) {
   if (!trial.refused.empty()) return fmt::format("refused: {}", trial.refused);
-  const double change = 100.0 * (trial.seconds / explanation.plan.time.seconds - 1.0);
+  const double change = 100.0 * (trial.time.seconds / explanation.plan.time.seconds - 1.0);
   std::string text = fmt::format("needs {}, {}; ", gib_text(trial.verdict.needed), fit_text(trial));
   // Steps of different batches cannot be compared.
   if (trial.world != explanation.plan.world) {

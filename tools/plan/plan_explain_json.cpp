@@ -18,7 +18,7 @@ Json trial_json(const Trial& trial) {
   json["peak_bytes"] = trial.peak.total();
   json["needed_bytes"] = trial.verdict.needed;
   json["verdict"] = name_of(trial.verdict.fit);
-  json["step_seconds"] = trial.seconds;
+  json["step_seconds"] = trial.time.seconds;
   return json;
 }
 

@@ -33,8 +33,9 @@ std::string policy_text(const SearchSpace& space, const SearchChoice& choice) {
 
 // The values of a choice, for readers.
 std::vector<std::string> values_of(const SearchSpace& space, const SearchChoice& choice) {
-  return {mesh_text(choice.mesh), order_text(space, choice), fmt::format("microbatch {}", choice.microbatch_size),
-          policy_text(space, choice), fmt::format("recompute {}", name_of(space.recomputes[choice.recompute]))};
+  return {mesh_text(space.meshes[choice.mesh]), order_text(space, choice),
+          fmt::format("microbatch {}", space.microbatch_sizes[choice.microbatch]), policy_text(space, choice),
+          fmt::format("recompute {}", name_of(space.recomputes[choice.recompute]))};
 }
 
 double tokens_per_second(const SearchSpace& space, const SearchedPlan& plan) {
@@ -121,14 +122,14 @@ std::string search_table(const SearchSpace& space, const std::vector<SearchedPla
   const std::vector<int> ranks = ranks_of(space, plans);
   for (const SearchedPlan& plan : plans) {
     const bool judged = plan.verdict.fit != Fit::unknown;
-    table.rows.push_back({rank_text(ranks, table.rows.size()), mesh_text(plan.choice.mesh),
-                          order_text(space, plan.choice), std::to_string(plan.choice.microbatch_size),
-                          policy_text(space, plan.choice),
-                          std::string(name_of(space.recomputes[plan.choice.recompute])),
-                          format_time(plan.time.seconds, false), fmt::format("{:.0f}", tokens_per_second(space, plan)),
-                          fmt::format("{:.1f}", 100.0 * plan.time.mfu), fmt::format("{:.1f}", 100.0 * plan.time.bubble),
-                          format_time(exposed_seconds(plan), false), format_bytes(plan.verdict.needed),
-                          judged ? format_bytes(plan.verdict.headroom()) : "", plan.front ? "*" : ""});
+    table.rows.push_back(
+        {rank_text(ranks, table.rows.size()), mesh_text(space.meshes[plan.choice.mesh]), order_text(space, plan.choice),
+         std::to_string(space.microbatch_sizes[plan.choice.microbatch]), policy_text(space, plan.choice),
+         std::string(name_of(space.recomputes[plan.choice.recompute])), format_time(plan.time.seconds, false),
+         fmt::format("{:.0f}", tokens_per_second(space, plan)), fmt::format("{:.1f}", 100.0 * plan.time.mfu),
+         fmt::format("{:.1f}", 100.0 * plan.time.bubble), format_time(exposed_seconds(plan), false),
+         format_bytes(plan.verdict.needed), judged ? format_bytes(plan.verdict.headroom()) : "",
+         plan.front ? "*" : ""});
   }
   return aligned_text(table);
 }

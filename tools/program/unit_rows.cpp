@@ -6,7 +6,7 @@
 #include "trainer/config/update_groups.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
-#include "trainer/resolve/program_tables.h"
+#include "trainer/resolve/step_costs.h"
 
 namespace weft {
 namespace {

@@ -14,15 +14,10 @@
 #include "trainer/measure/measured_costs.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/config_reader.h"
-#include "trainer/resolve/program_tables.h"
 #include "trainer/resolve/step_costs.h"
 
 namespace weft {
 namespace {
-
-LaneChannels channels_of(DeviceKind device) {
-  return device == DeviceKind::cpu ? LaneChannels::serial() : LaneChannels::own();
-}
 
 // Adds the median of `all` under a pattern of names, unless `all` is empty.
 template <typename Cost, typename Seconds>
@@ -126,7 +121,7 @@ Hardware CostSource::hardware_for(const Config& config) const {
 
 StepCosts CostSource::costs_of(const Config& config, const Mesh& mesh, const Program& program) const {
   if (!words_.empty()) return {costs_from_words(command_, program, words_), LaneChannels::own(), true};
-  const LaneChannels channels = channels_of(config.run.device);
+  const LaneChannels channels = lane_channels(config);
   if (measured_) {
     require_same_work(command_, file_, *measured_, config);
     try {
@@ -139,11 +134,10 @@ StepCosts CostSource::costs_of(const Config& config, const Mesh& mesh, const Pro
   }
   if (table_) return {table_costs(*table_, program, group_sizes(mesh)), channels};
   if (hardware_.empty() && config.pipeline.has_cost_table()) {
-    return {step_costs(config, mesh, mesh.coordinates(0)), channels};
+    return {step_costs(config, mesh, program, hardware_of(config)), channels};
   }
   const Hardware hardware = hardware_for(config);
-  return {modelled_costs(program, timed_flops(config, program, hardware), hardware_costs(hardware, config, mesh),
-                         group_sizes(mesh)),
+  return {modelled_costs(config, mesh, program, hardware),
           hardware.name == "cpu" ? LaneChannels::serial() : LaneChannels::own()};
 }
 

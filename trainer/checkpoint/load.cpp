@@ -7,6 +7,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/staging.h"
+#include "trainer/config/config_suggestions.h"
 
 namespace weft {
 namespace {
@@ -62,27 +63,6 @@ void read_into(const CheckpointReader& reader, const SavedTensor& tensor, std::i
 }
 
 }  // namespace
-
-bool matches_pattern(std::string_view pattern, std::string_view text) {
-  // `star`: position of the last star in the pattern; `end`: position in the text up to which the star matches so far.
-  std::size_t p = 0, t = 0, star = std::string_view::npos, end = 0;
-  while (t < text.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      end = t;
-    } else if (p < pattern.size() && pattern[p] == text[t]) {
-      ++p;
-      ++t;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      t = ++end;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
-}
 
 LoadPlan plan_load(const Manifest& manifest, std::span<const ExpectedTensor> expected, const LoadRules& rules) {
   std::map<std::string, std::string> new_names(rules.renamed.begin(), rules.renamed.end());

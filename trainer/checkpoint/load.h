@@ -20,7 +20,6 @@ struct LoadRules {
   std::vector<std::string> may_miss;                         // these tensors keep their initial values
   std::vector<std::string> may_go_unused;
 };
-bool matches_pattern(std::string_view pattern, std::string_view text);
 
 // Saved tensors by name and state in the model. Tensors that are missing by LoadRules::may_miss have no entry.
 using LoadPlan = std::map<std::pair<std::string, std::string>, const SavedTensor*>;

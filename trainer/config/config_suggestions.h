@@ -1,4 +1,5 @@
-// Suggestions for mistyped words: the nearest known word, by edit distance and by the names that other trainers use.
+// Comparison of words: the nearest known word to a mistyped one, by edit distance and by the names that other trainers
+// use, and patterns of names.
 #pragma once
 
 #include <optional>
@@ -16,5 +17,8 @@ std::optional<std::string> nearest_word(std::string_view word, const std::vector
 
 // The same for dotted paths. The last name counts most: "training.learning_rate" is near "optimizer.learning_rate".
 std::optional<std::string> nearest_path(std::string_view path, const std::vector<std::string>& paths);
+
+// In a pattern `*` stands for any run of characters, also an empty one.
+bool matches_pattern(std::string_view pattern, std::string_view text);
 
 }  // namespace weft

@@ -4,37 +4,17 @@
 #include <optional>
 
 #include "parallel/runtime/error.h"
+#include "trainer/config/config_suggestions.h"
 
 namespace weft {
 namespace {
-
-// `*` stands for any run of characters, also an empty one.
-bool fits(std::string_view pattern, std::string_view name) {
-  std::size_t p = 0, n = 0, after_star = std::string_view::npos, resumed = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      after_star = ++p;
-      resumed = n;
-    } else if (p < pattern.size() && pattern[p] == name[n]) {
-      ++p;
-      ++n;
-    } else if (after_star != std::string_view::npos) {
-      p = after_star;
-      n = ++resumed;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
-}
 
 // How well a key fits a name; nothing when it does not.
 std::optional<std::size_t> fit(std::string_view key, std::string_view name, std::string_view kind) {
   constexpr std::size_t exact = 1000000;
   if (key == name) return exact;
   if (key.find('*') != std::string_view::npos) {
-    if (!fits(key, name)) return std::nullopt;
+    if (!matches_pattern(key, name)) return std::nullopt;
     return 1 + key.size() - static_cast<std::size_t>(std::count(key.begin(), key.end(), '*'));
   }
   return key == kind ? std::optional<std::size_t>(0) : std::nullopt;

@@ -22,7 +22,6 @@
 
 #include <map>
 #include <string>
-#include <string_view>
 
 #include "parallel/pipeline/simulation/cost_model.h"
 

@@ -1,6 +1,9 @@
 // The text of a cost table: reads it with a place for each fault, and writes it.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 
 #include "parallel/runtime/error.h"
@@ -49,21 +52,41 @@ std::optional<Group> group_named(std::string_view name) {
   return std::nullopt;
 }
 
-double* field_of(ComputeCost& cost, std::string_view key) {
-  if (key == "forward") return &cost.forward;
-  if (key == "backward_input") return &cost.backward_input;
-  return key == "backward_weight" ? &cost.backward_weight : nullptr;
+// A field of a cost by its key.
+template <typename Cost>
+struct CostField {
+  std::string_view key;
+  double Cost::*value;
+  bool if_set = false;  // written only if it is not 0
+};
+constexpr CostField<ComputeCost> segment_fields[] = {{"forward", &ComputeCost::forward},
+                                                     {"backward_input", &ComputeCost::backward_input},
+                                                     {"backward_weight", &ComputeCost::backward_weight}};
+constexpr CostField<UnitCost> unit_fields[] = {{"gather", &UnitCost::gather},
+                                               {"island_gather", &UnitCost::island_gather},
+                                               {"scatter", &UnitCost::scatter},
+                                               {"reduce", &UnitCost::reduce},
+                                               {"tie", &UnitCost::tie, true}};  // few units are tied
+constexpr CostField<LinkCost> link_fields[] = {{"latency", &LinkCost::latency},
+                                               {"bytes_per_second", &LinkCost::bytes_per_second}};
+constexpr CostField<CostTable> update_fields[] = {{"gradient_norm", &CostTable::gradient_norm},
+                                                  {"optimizer_step", &CostTable::optimizer_step}};
+
+template <typename Fields>
+std::string keys_of(const Fields& fields, std::string_view between = ", ") {
+  std::vector<std::string_view> keys;
+  for (const auto& field : fields) keys.push_back(field.key);
+  return fmt::format("{}", fmt::join(keys, between));
 }
-double* field_of(UnitCost& cost, std::string_view key) {
-  if (key == "gather") return &cost.gather;
-  if (key == "island_gather") return &cost.island_gather;
-  if (key == "scatter") return &cost.scatter;
-  if (key == "tie") return &cost.tie;
-  return key == "reduce" ? &cost.reduce : nullptr;
-}
-double* field_of(LinkCost& cost, std::string_view key) {
-  if (key == "latency") return &cost.latency;
-  return key == "bytes_per_second" ? &cost.bytes_per_second : nullptr;
+
+template <typename Cost, typename Fields>
+std::string fields_text(const Cost& cost, const Fields& fields) {
+  std::vector<std::string> texts;
+  for (const auto& field : fields) {
+    const double value = cost.*field.value;
+    if (!field.if_set || value > 0.0) texts.push_back(fmt::format("{} = {}", field.key, toml_text(value)));
+  }
+  return fmt::format("{{ {} }}", fmt::join(texts, ", "));
 }
 
 class TableReader {
@@ -71,13 +94,11 @@ class TableReader {
   void read(const ConfigEntry& entry) {
     const auto parts = parts_of(entry.path);
     if (parts.size() == 1) return read_section(entry, parts[0]);
-    if (parts[0] == "segments")
-      return read_field(table.segments, entry, parts, "forward, backward_input, backward_weight");
-    if (parts[0] == "units")
-      return read_field(table.units, entry, parts, "gather, island_gather, scatter, reduce, tie");
+    if (parts[0] == "segments") return read_cost(table.segments, parts[1], entry, parts, segment_fields);
+    if (parts[0] == "units") return read_cost(table.units, parts[1], entry, parts, unit_fields);
     if (parts[0] == "links") return read_link(entry, parts);
     if (parts[0] == "messages" && parts.size() == 2) return read_number(entry, &table.messages[parts[1]]);
-    if (parts[0] == "update" && parts.size() == 2) return read_update(entry, parts[1]);
+    if (parts[0] == "update" && parts.size() == 2) return read_field(table, entry, parts[1], update_fields);
   }
 
   // A link without a rate was probably forgotten in the file.
@@ -107,18 +128,22 @@ class TableReader {
     fault(entry.key, "unknown section {}; a cost table has segments, units, messages, links and update", name);
   }
 
-  template <typename Cost>
-  void read_field(std::map<std::string, Cost>& entries, const ConfigEntry& entry, const std::vector<std::string>& parts,
-                  std::string_view fields) {
-    if (parts.size() == 2 && entry.is_table()) {
-      entries[parts[1]];
-    } else if (parts.size() == 2) {
-      fault(entry.value.place, "{}: expected a table with {}, got {}", entry.path, fields, describe(entry.value));
-    } else if (double* field = parts.size() == 3 ? field_of(entries[parts[1]], parts[2]) : nullptr) {
-      read_number(entry, field);
-    } else {
-      fault(entry.key, "unknown key {}; one of {}", entry.path, fields);
-    }
+  template <typename Cost, typename Fields>
+  void read_field(Cost& cost, const ConfigEntry& entry, const std::string& key, const Fields& fields) {
+    const auto field = std::ranges::find(fields, key, [](const auto& each) { return each.key; });
+    if (field == std::end(fields)) return fault(entry.key, "unknown key {}; one of {}", entry.path, keys_of(fields));
+    read_number(entry, &(cost.*field->value));
+  }
+
+  // `parts`: a section, a name in it, and, unless the entry is the whole table, a key.
+  template <typename Name, typename Cost, typename Fields>
+  void read_cost(std::map<Name, Cost>& costs, const Name& name, const ConfigEntry& entry,
+                 const std::vector<std::string>& parts, const Fields& fields, std::string_view between = ", ") {
+    Cost& cost = costs[name];
+    if (parts.size() > 2) return read_field(cost, entry, parts.size() == 3 ? parts[2] : "", fields);
+    if (entry.is_table()) return;
+    fault(entry.value.place, "{}: expected a table with {}, got {}", entry.path, keys_of(fields, between),
+          describe(entry.value));
   }
 
   void read_link(const ConfigEntry& entry, const std::vector<std::string>& parts) {
@@ -128,21 +153,7 @@ class TableReader {
       return;
     }
     if (parts.size() == 2) places_[*group] = entry.key;
-    LinkCost& link = table.links[*group];
-    if (parts.size() == 2 && !entry.is_table()) {
-      fault(entry.value.place, "{}: expected a table with latency and bytes_per_second, got {}", entry.path,
-            describe(entry.value));
-    } else if (double* field = parts.size() == 3 ? field_of(link, parts[2]) : nullptr) {
-      read_number(entry, field);
-    } else if (parts.size() > 2) {
-      fault(entry.key, "unknown key {}; one of latency, bytes_per_second", entry.path);
-    }
-  }
-
-  void read_update(const ConfigEntry& entry, const std::string& key) {
-    if (key == "gradient_norm") return read_number(entry, &table.gradient_norm);
-    if (key == "optimizer_step") return read_number(entry, &table.optimizer_step);
-    fault(entry.key, "unknown key {}; one of gradient_norm, optimizer_step", entry.path);
+    read_cost(table.links, *group, entry, parts, link_fields, " and ");
   }
 
   void read_number(const ConfigEntry& entry, double* into) {
@@ -174,16 +185,11 @@ CostTable parse_cost_table(const std::string& text, const std::string& name) {
 std::string to_toml(const CostTable& table) {
   std::string text = "[segments]\n";
   for (const auto& [name, cost] : table.segments) {
-    text += fmt::format("{} = {{ forward = {}, backward_input = {}, backward_weight = {} }}\n", toml_text(name),
-                        toml_text(cost.forward), toml_text(cost.backward_input), toml_text(cost.backward_weight));
+    text += fmt::format("{} = {}\n", toml_text(name), fields_text(cost, segment_fields));
   }
   text += "\n[units]\n";
   for (const auto& [name, cost] : table.units) {
-    // Written only if set: few units are tied.
-    const std::string tie = cost.tie > 0.0 ? ", tie = " + toml_text(cost.tie) : "";
-    text += fmt::format("{} = {{ gather = {}, island_gather = {}, scatter = {}, reduce = {}{} }}\n", toml_text(name),
-                        toml_text(cost.gather), toml_text(cost.island_gather), toml_text(cost.scatter),
-                        toml_text(cost.reduce), tie);
+    text += fmt::format("{} = {}\n", toml_text(name), fields_text(cost, unit_fields));
   }
   text += "\n[messages]\n";
   for (const auto& [name, seconds] : table.messages) {
@@ -191,8 +197,7 @@ std::string to_toml(const CostTable& table) {
   }
   text += "\n[links]\n";
   for (const auto& [group, link] : table.links) {
-    text += fmt::format("{} = {{ latency = {}, bytes_per_second = {} }}\n", name_of(group), toml_text(link.latency),
-                        toml_text(link.bytes_per_second));
+    text += fmt::format("{} = {}\n", name_of(group), fields_text(link, link_fields));
   }
   text += fmt::format("\n[update]\ngradient_norm = {}\noptimizer_step = {}\n", toml_text(table.gradient_norm),
                       toml_text(table.optimizer_step));

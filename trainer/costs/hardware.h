@@ -1,10 +1,12 @@
-// The hardware that a configuration names, and what actions cost on it.
+// The hardware that a configuration names, the costs of actions on it, and whether the memory of a rank fits on it.
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "parallel/runtime/ledger.h"
 #include "trainer/config/config.h"
 #include "trainer/config/hardware_table.h"
 
@@ -25,5 +27,31 @@ std::vector<NamedFigure> figures_of(const Hardware& hardware);
 // Rates are those of the compute dtype of dense parts. A group has the link inside a node if no group of its kind
 // leaves a node, and otherwise its share of the rate out of a node (topology.h).
 HardwareCosts hardware_costs(const Hardware& hardware, const Config& config, const Mesh& mesh);
+
+enum class Fit : std::uint8_t {
+  fits,
+  tight,    // above 95 % of the card: refused, because allocators and libraries need the rest
+  exceeds,  // above the card
+  unknown,  // hardware without a memory of its own
+};
+std::string_view name_of(Fit fit);
+
+// The fullest rank compared with one card; sizes in bytes.
+struct Verdict {
+  Fit fit = Fit::unknown;
+  std::int64_t needed = 0;    // peak plus `reserved`
+  std::int64_t reserved = 0;  // by the hardware, beside the planned bytes
+  std::int64_t memory = 0;    // of the card
+  // The largest bucket of the fullest rank.
+  Bucket deciding = Bucket::workspace;
+  std::int64_t deciding_bytes = 0;
+
+  static constexpr double limit = 0.95;  // fraction of the card's memory
+  std::int64_t headroom() const { return memory - needed; }
+  bool fits() const { return fit == Fit::fits || fit == Fit::unknown; }
+  std::string text() const;  // one sentence
+  bool operator==(const Verdict&) const = default;
+};
+Verdict judge(const Hardware& hardware, const BucketBytes& peak);
 
 }  // namespace weft

@@ -5,17 +5,26 @@
 namespace weft {
 namespace {
 
-void add(TokenFlops& sum, const TokenFlops& part) {
-  sum.attention_projections += part.attention_projections;
-  sum.scores += part.scores;
-  sum.dense_mlp += part.dense_mlp;
-  sum.routed_experts += part.routed_experts;
-  sum.shared_experts += part.shared_experts;
-  sum.router += part.router;
-  sum.head += part.head;
+double tokens_of_step(const Config& config) {
+  return static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
 }
 
 }  // namespace
+
+TokenFlops& TokenFlops::operator+=(const TokenFlops& other) {
+  attention_projections += other.attention_projections;
+  scores += other.scores;
+  dense_mlp += other.dense_mlp;
+  routed_experts += other.routed_experts;
+  shared_experts += other.shared_experts;
+  router += other.router;
+  head += other.head;
+  return *this;
+}
+
+double head_flops(const ModelConfig& model) {
+  return 2.0 * static_cast<double>(model.hidden_size) * static_cast<double>(model.vocab_size);
+}
 
 TokenFlops block_token_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequence_length) {
   const auto h = static_cast<double>(model.hidden_size);
@@ -42,9 +51,8 @@ TokenFlops block_token_flops(const ModelConfig& model, BlockKind kind, std::int6
 }
 
 TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence_length) {
-  TokenFlops flops;
-  for (const BlockKind kind : model.blocks) add(flops, block_token_flops(model, kind, sequence_length));
-  flops.head = 2.0 * static_cast<double>(model.hidden_size) * static_cast<double>(model.vocab_size);
+  TokenFlops flops{.head = head_flops(model)};
+  for (const BlockKind kind : model.blocks) flops += block_token_flops(model, kind, sequence_length);
   return flops;
 }
 
@@ -54,13 +62,56 @@ double training_flops_per_token(const ModelConfig& model, std::int64_t sequence_
 }
 
 double published_step_flops(const Config& config) {
-  const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
-  return training_flops_per_token(config.model, config.training.sequence_length) * tokens;
+  return training_flops_per_token(config.model, config.training.sequence_length) * tokens_of_step(config);
 }
 
 double step_flops(const Config& config) {
-  const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
-  return 3.0 * token_flops(config.model, config.training.sequence_length).total() * tokens;
+  return 3.0 * token_flops(config.model, config.training.sequence_length).total() * tokens_of_step(config);
+}
+
+RoundedBytes rounded_bytes(const Config& config, const ModelPart& part) {
+  const ModelConfig& model = config.model;
+  const auto& degrees = config.parallelism;
+  const auto hidden = static_cast<double>(model.hidden_size), tensor = static_cast<double>(degrees.tensor);
+  const double tokens = static_cast<double>(config.microbatch_tokens()) / degrees.context;
+  RoundedBytes bytes;
+  // Products of `rows` rows and `inner` columns with `matrices` weights of [inner, columns], which share the rows.
+  const auto add_product = [&](Family family, double rows, double inner, double columns, double matrices = 1.0) {
+    const ProductFormat format = product_format(config, family);
+    // Bytes moved for an element, 16 bits wide before.
+    const double each = format == ProductFormat::float8 ? 5.0 : format == ProductFormat::float8_blocks ? 3.0 : 0.0;
+    const double input = each * rows * inner, weights = each * matrices * inner * columns;
+    const double gradient = each * rows * columns;
+    bytes.forward += input + weights;
+    bytes.backward_input += gradient + weights;
+    bytes.backward_weight += gradient + input;
+  };
+  // Gate and up are one product.
+  const auto add_swiglu = [&](Family family, double rows, double width, double matrices = 1.0) {
+    add_product(family, rows, hidden, 2.0 * width, matrices);
+    add_product(family, rows, width, hidden, matrices);
+  };
+  if (part.kind == PartKind::attention) {
+    const auto head_dim = static_cast<double>(model.head_dim);
+    const double queries = static_cast<double>(model.num_attention_heads) * head_dim / tensor;
+    const double keys = static_cast<double>(model.num_key_value_heads) * head_dim / tensor;
+    add_product(Family::dense, tokens, hidden, queries + 2.0 * keys);
+    add_product(Family::dense, tokens, queries, hidden);
+  }
+  if (part.kind == PartKind::mlp) {
+    add_swiglu(Family::dense, tokens, static_cast<double>(model.intermediate_size) / tensor);
+  }
+  if (part.kind == PartKind::experts) {
+    const MoeConfig& moe = model.moe;
+    // The ranks of an expert tensor group compute the rows of all of them, each with its part of the width.
+    const double rows = tokens / tensor * degrees.expert_tensor * static_cast<double>(moe.num_experts_per_tok);
+    add_swiglu(Family::experts, rows, static_cast<double>(moe.moe_intermediate_size) / degrees.expert_tensor,
+               static_cast<double>(moe.num_experts) / degrees.expert);
+    if (moe.shared_expert_intermediate_size > 0) {
+      add_swiglu(Family::dense, tokens, static_cast<double>(moe.shared_expert_intermediate_size) / tensor);
+    }
+  }
+  return bytes;
 }
 
 }  // namespace weft

@@ -1,7 +1,8 @@
 // Floating-point operations of the model itself: every matrix product, causal attention at half its square, nothing
-// recomputed.
+// recomputed. Products in 8 bits add the rounding of their factors (layers/kernels/float8.h).
 #pragma once
 
+#include "parallel/runtime/parameter.h"
 #include "trainer/config/config.h"
 
 namespace weft {
@@ -16,11 +17,13 @@ struct TokenFlops {
   double total() const {
     return attention_projections + scores + dense_mlp + routed_experts + shared_experts + router + head;
   }
+  TokenFlops& operator+=(const TokenFlops& other);
   bool operator==(const TokenFlops&) const = default;
 };
 
 // Operations of one block; `head` is 0. A token attends to half a sequence of keys.
 TokenFlops block_token_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequence_length);
+double head_flops(const ModelConfig& model);
 // Operations of the whole model.
 TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence_length);
 
@@ -32,5 +35,15 @@ double training_flops_per_token(const ModelConfig& model, std::int64_t sequence_
 double published_step_flops(const Config& config);
 // Operations of all tokens of a step, router included.
 double step_flops(const Config& config);
+
+// Bytes that a rank moves in one microbatch to round the factors of a part's products, by the computation that reads
+// them. Each of a product's three computations rounds its two factors: input and weight, gradient and weight, gradient
+// and input. A factor with one scale is read twice, for the scale and to be rounded, and one with scales of blocks
+// once; both are written once. Routed tokens are shared evenly; padding and scales are not counted. All zero where
+// products read their factors as stored.
+struct RoundedBytes {
+  double forward = 0.0, backward_input = 0.0, backward_weight = 0.0;
+};
+RoundedBytes rounded_bytes(const Config& config, const ModelPart& part);
 
 }  // namespace weft

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 
 #include "parallel/runtime/error.h"
@@ -24,47 +23,8 @@ std::string nearest_divisors(int world, int number) {
 
 }  // namespace
 
-RankSteps rank_steps(const Mesh& mesh, Group group) {
-  const Degrees& d = mesh.degrees();
-  const int expert = d.expert_tensor * d.expert;  // from one expert replica to the next
-  const int expert_shards = d.expert_data() / mesh.expert_replicas();
-  switch (group) {
-    case Group::tp:
-      return {1, d.tensor};
-    case Group::cp:
-      return {d.tensor, d.context};
-    case Group::dp_shard:
-      return {d.tensor * d.context, d.data_shard};
-    case Group::dp_shard_cp:
-      return {d.tensor, d.context * d.data_shard};
-    case Group::dp_replicate:
-      return {d.tensor * d.context * d.data_shard, d.data_replicate};
-    case Group::pp:
-      return {d.stage_ranks(), d.pipeline};
-    case Group::etp:
-      return {1, d.expert_tensor};
-    case Group::ep:
-      return {d.expert_tensor, d.expert};
-    case Group::edp:
-      return {expert, d.expert_data()};
-    case Group::edp_shard:
-      return {expert, expert_shards};
-    case Group::edp_replicate:
-      return {expert * expert_shards, mesh.expert_replicas()};
-    case Group::tokens:
-      return {1, d.stage_ranks()};
-    case Group::world:
-      return {1, d.world()};
-    case Group::dp_island:
-    case Group::edp_island:
-    case Group::tied:
-      break;
-  }
-  fail("group {} is not decided by degrees alone", name_of(group));
-}
-
 RankSteps island_steps(const Mesh& mesh, Group shard_group, int ranks) {
-  const RankSteps group = rank_steps(mesh, shard_group);
+  const RankSteps group = mesh.steps(shard_group);
   require(ranks >= 1 && group.count % ranks == 0, "islands divide their group");
   return {group.stride, ranks};
 }
@@ -77,7 +37,7 @@ GroupLinks group_links(int world, RankSteps steps, int ranks_per_node) {
     int edges = 0;
     std::int64_t elsewhere = 0;  // pairs of a rank in the node and a rank of its group outside
     for (int rank = begin; rank < end; ++rank) {
-      const int place = rank / steps.stride % steps.count, first = rank - place * steps.stride;
+      const int place = steps.place(rank), first = rank - place * steps.stride;
       const int next = place + 1 < steps.count ? rank + steps.stride : first;
       edges += next < begin || next >= end;
       // Places [from, to) of the group lie in the node.
@@ -92,7 +52,26 @@ GroupLinks group_links(int world, RankSteps steps, int ranks_per_node) {
 }
 
 GroupLinks group_links(const Mesh& mesh, Group group, int ranks_per_node) {
-  return group_links(mesh.world(), rank_steps(mesh, group), ranks_per_node);
+  return group_links(mesh.world(), mesh.steps(group), ranks_per_node);
+}
+
+double ring_bytes(CollectiveOp op, double payload, int ranks) {
+  const double part = payload * (ranks - 1) / ranks;
+  switch (op) {
+    case CollectiveOp::all_gather:
+    case CollectiveOp::reduce_scatter:
+    case CollectiveOp::all_to_all:
+      return part;
+    case CollectiveOp::all_reduce:
+      return 2.0 * part;
+    case CollectiveOp::broadcast:
+    case CollectiveOp::send:
+      return payload;
+    case CollectiveOp::receive:
+    case CollectiveOp::barrier:
+      return 0.0;
+  }
+  return 0.0;
 }
 
 double node_egress_bytes(const GroupLinks& links, CollectiveOp op, double payload) {
@@ -130,16 +109,16 @@ LinkCost shared_link(const GroupLinks& links, const LinkCost& inside, const Link
                                    .exchange = between_nodes.bytes_per_second / exchanged}};
 }
 
-std::vector<std::string> topology_faults(int world, int ranks_per_node) {
-  if (world <= ranks_per_node || world % ranks_per_node == 0) return {};
+void require_full_nodes(int world, int ranks_per_node) {
+  if (world <= ranks_per_node || world % ranks_per_node == 0) return;
   const int nodes = world / ranks_per_node;
-  return {
-      fmt::format("{} ranks do not fill nodes of {}: {} x {} = {}, {} x {} = {}; make the degrees of [parallelism] "
-                  "multiply to {} or "
-                  "{}, or set hardware.ranks_per_node to what divides {}, such as {}",
-                  world, ranks_per_node, nodes, ranks_per_node, nodes * ranks_per_node, nodes + 1, ranks_per_node,
-                  (nodes + 1) * ranks_per_node, nodes * ranks_per_node, (nodes + 1) * ranks_per_node, world,
-                  nearest_divisors(world, ranks_per_node))};
+  fail_request(
+      "{} ranks do not fill nodes of {}: {} x {} = {}, {} x {} = {}; make the degrees of [parallelism] multiply to {} "
+      "or "
+      "{}, or set hardware.ranks_per_node to what divides {}, such as {}",
+      world, ranks_per_node, nodes, ranks_per_node, nodes * ranks_per_node, nodes + 1, ranks_per_node,
+      (nodes + 1) * ranks_per_node, nodes * ranks_per_node, (nodes + 1) * ranks_per_node, world,
+      nearest_divisors(world, ranks_per_node));
 }
 
 }  // namespace weft

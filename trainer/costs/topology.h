@@ -7,7 +7,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "parallel/comm/counters.h"
@@ -16,14 +15,6 @@
 
 namespace weft {
 
-// The ranks of a group: `first`, first + stride, and so on, `count` of them. This gives all groups: a rank is at place
-// rank / stride % count of its own group.
-struct RankSteps {
-  int stride = 1, count = 1;
-  bool operator==(const RankSteps&) const = default;
-};
-// Steps of any group given by the degrees alone. Throws Error for islands and tied groups.
-RankSteps rank_steps(const Mesh& mesh, Group group);
 // Steps of islands of `ranks` neighbours inside a shard group.
 RankSteps island_steps(const Mesh& mesh, Group shard_group, int ranks);
 
@@ -42,6 +33,9 @@ struct GroupLinks {
 GroupLinks group_links(int world, RankSteps steps, int ranks_per_node);
 GroupLinks group_links(const Mesh& mesh, Group group, int ranks_per_node);
 
+// Bytes of a payload (as counters.h counts it) that a ring makes a rank of a group send.
+double ring_bytes(CollectiveOp op, double payload, int ranks);
+
 // Bytes that leave the node of `links` when every group runs one collective; `payload` as counters.h counts it:
 //
 //   all_gather, reduce_scatter   ring_edges (n - 1) / n payload
@@ -55,8 +49,8 @@ double node_egress_bytes(const GroupLinks& links, CollectiveOp op, double payloa
 // nodes have the adapters to themselves, until other kinds use them.
 LinkCost shared_link(const GroupLinks& links, const LinkCost& inside, const LinkCost& between_nodes);
 
-// Why `world` ranks do not fill nodes, with the nearest numbers that do. Empty if they do or fit into one node.
+// Throws Error (request) with the nearest numbers that do, unless `world` ranks fill nodes or fit into one node.
 // Training does not need full nodes and does not check this.
-std::vector<std::string> topology_faults(int world, int ranks_per_node);
+void require_full_nodes(int world, int ranks_per_node);
 
 }  // namespace weft

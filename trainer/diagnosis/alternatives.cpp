@@ -1,28 +1,21 @@
 #include "trainer/diagnosis/alternatives.h"
 
-#include <algorithm>
+#include <fmt/ranges.h>
 
-#include "parallel/runtime/error.h"
+#include "parallel/runtime/refusal.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 
-void wrap_all(Config& config, const std::string& wrap) {
-  change_policies(config, [&](ShardPolicy& policy) { policy.wrap = wrap; });
+void defer_reductions(ShardPolicy& policy) {
+  if (policy.strategy == ShardStrategy::shard_grad_op) policy.strategy = ShardStrategy::optimizer;
+  policy.reduction = "last_microbatch";
+  policy.accumulate_sharded = false;
 }
 
-void defer_reductions(Config& config) {
-  change_policies(config, [](ShardPolicy& policy) {
-    if (policy.strategy == ShardStrategy::shard_grad_op) policy.strategy = ShardStrategy::optimizer;
-    policy.reduction = "last_microbatch";
-    policy.accumulate_sharded = false;
-  });
-}
-
-void set_residency(Config& config, const std::string& residency) {
-  change_policies(config, [&](ShardPolicy& policy) {
-    policy.residency = residency;
-    policy.residency_by_stage.clear();
-  });
+void keep_parameters(ShardPolicy& policy) {
+  policy.residency = "step";
+  policy.residency_by_stage.clear();
 }
 
 void compute_in_16_bits(Config& config) {
@@ -33,8 +26,30 @@ void compute_in_16_bits(Config& config) {
   for (auto& [family, precision] : config.precision_by_family) narrow(precision);
 }
 
-void look_ahead(Config& config) {
-  change_policies(config, [](ShardPolicy& policy) { policy.lookahead = std::max(policy.lookahead, 1); });
+void change_policies(Config& config, const std::function<void(ShardPolicy&)>& change) {
+  change(config.shard);
+  for (auto& [family, policy] : config.shard_by_family) change(policy);
+}
+
+std::optional<ProgramFigures> figures_of(const Config& config) {
+  std::optional<ProgramFigures> figures;
+  refusal_of([&] { figures = program_figures(ResolvedRun(config)); });
+  return figures;
+}
+
+std::optional<ProgramFigures> figures_with(Config config, const std::function<void(ShardPolicy&)>& change) {
+  change_policies(config, change);
+  return figures_of(config);
+}
+
+std::string policy_setting(const Config& config, const std::string& key,
+                           const std::function<bool(const ShardPolicy&)>& holds) {
+  if (holds(config.shard)) return "shard." + key;
+  std::vector<std::string> settings;
+  for (const auto& [family, policy] : config.shard_by_family) {
+    if (holds(policy)) settings.push_back(fmt::format("shard.{}.{}", name_of(family), key));
+  }
+  return settings.empty() ? "shard." + key : fmt::format("{}", fmt::join(settings, ", "));
 }
 
 std::optional<Config> hybrid_of(const Config& config, const RunHardware& hardware) {
@@ -81,6 +96,11 @@ std::string memory_text(const RunEvidence& evidence, std::int64_t bytes_more) {
     return fmt::format("{} bytes more; whether they are there is not known: hardware.memory is not set", bytes_more);
   }
   return fmt::format("{} bytes more, of {} that are free", bytes_more, *headroom);
+}
+
+EvidenceLine memory_line(const RunEvidence& evidence, std::string_view what, std::int64_t bytes_more) {
+  return {"memory of the fullest rank", fmt::format("{} bytes", evidence.peak_bytes()),
+          fmt::format("{} takes {}", what, memory_text(evidence, bytes_more)), metrics_file};
 }
 
 }  // namespace weft

@@ -9,12 +9,24 @@
 
 namespace weft {
 
-void wrap_all(Config& config, const std::string& wrap);
 // Gradients are reduced at the last microbatch only, unsharded until then.
-void defer_reductions(Config& config);
-void set_residency(Config& config, const std::string& residency);
+void defer_reductions(ShardPolicy& policy);
+// Parameters are kept for the step.
+void keep_parameters(ShardPolicy& policy);
 void compute_in_16_bits(Config& config);
-void look_ahead(Config& config);
+
+// Changes the default policy and the policy of every family.
+void change_policies(Config& config, const std::function<void(ShardPolicy&)>& change);
+
+// The figures of a configuration, resolved anew; absent if it is refused.
+std::optional<ProgramFigures> figures_of(const Config& config);
+// The same after a change of all policies.
+std::optional<ProgramFigures> figures_with(Config config, const std::function<void(ShardPolicy&)>& change);
+
+// The settings of [shard] with a value for which `holds` is true: "shard.KEY" if the default's is one, otherwise those
+// of families.
+std::string policy_setting(const Config& config, const std::string& key,
+                           const std::function<bool(const ShardPolicy&)>& holds);
 
 // The configuration with data_shard split into the fewest replicas that keep every shard group inside a node. Absent if
 // no shard group crosses nodes, or if no split that still shards achieves it.
@@ -32,7 +44,9 @@ ModelledSeconds saved_on_links(const RunEvidence& evidence, const CommunicationC
 // Whether so many more bytes fit beside the measured peak; true for a negative number. Absent if the memory of a rank
 // is unknown.
 std::optional<bool> fits(const RunEvidence& evidence, std::int64_t bytes_more);
-// The same in words, for the evidence of a finding.
+// The same in words.
 std::string memory_text(const RunEvidence& evidence, std::int64_t bytes_more);
+// The measured memory beside what the alternative takes: "`what` takes ...".
+EvidenceLine memory_line(const RunEvidence& evidence, std::string_view what, std::int64_t bytes_more);
 
 }  // namespace weft

@@ -1,15 +1,19 @@
 #include "trainer/diagnosis/diagnose.h"
 
 #include <algorithm>
-#include <array>
+#include <functional>
 #include <tuple>
-
-#include "trainer/diagnosis/rules.h"
 
 namespace weft {
 namespace {
 
-constexpr std::array<Rule, 12> table = {{
+struct Rule {
+  std::string_view name;
+  std::string_view asks;  // the question of the rule, in words
+  RuleVerdict (*check)(const RunEvidence& evidence);
+};
+// In the order in which findings of unknown cost are reported.
+constexpr Rule diagnosis_rules[] = {
     {"root_only_units", "blocks of a stage that are gathered together", check_root_only_units},
     {"reductions_not_deferred", "reductions of a step against one for each unit", check_reductions},
     {"gathers_repeated", "gathers of a step against what keeping parameters takes", check_repeated_gathers},
@@ -22,17 +26,13 @@ constexpr std::array<Rule, 12> table = {{
     {"expert_imbalance", "tokens of the busiest expert against the mean", check_experts},
     {"slow_rank", "computation of ranks with the same work", check_slow_ranks},
     {"memory", "measured memory against the predicted, by bucket and rank", check_memory},
-}};
+};
 
 }  // namespace
 
-std::span<const Rule> diagnosis_rules() {
-  return table;
-}
-
 Diagnosis diagnose(const RunEvidence& evidence) {
   Diagnosis diagnosis;
-  for (const Rule& rule : diagnosis_rules()) {
+  for (const Rule& rule : diagnosis_rules) {
     RuleVerdict verdict = rule.check(evidence);
     if (verdict.finding) {
       verdict.finding->rule = rule.name;
@@ -45,8 +45,7 @@ Diagnosis diagnose(const RunEvidence& evidence) {
     return std::tuple(finding.step.has_value(), step.basis == Basis::measured, step.seconds,
                       finding.memory.value_or(MemoryCost{}).bytes);
   };
-  std::stable_sort(diagnosis.findings.begin(), diagnosis.findings.end(),
-                   [&](const DiagnosedFault& one, const DiagnosedFault& other) { return cost(one) > cost(other); });
+  std::ranges::stable_sort(diagnosis.findings, std::ranges::greater{}, cost);
   return diagnosis;
 }
 

@@ -1,6 +1,7 @@
 #include "trainer/diagnosis/evidence.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 
 #include "parallel/runtime/error.h"
@@ -11,11 +12,9 @@ namespace weft {
 namespace {
 
 bool gathers_units(const std::string& group) {
-  for (const Group known :
-       {Group::dp_shard, Group::dp_shard_cp, Group::edp_shard, Group::dp_island, Group::edp_island}) {
-    if (name_of(known) == group) return true;
-  }
-  return false;
+  constexpr std::array groups = {Group::dp_shard, Group::dp_shard_cp, Group::edp_shard, Group::dp_island,
+                                 Group::edp_island};
+  return std::ranges::any_of(groups, [&](Group known) { return name_of(known) == group; });
 }
 
 std::string text_of(const CommunicationCount& count) {
@@ -54,7 +53,7 @@ MeasuredExchange measured_exchange(const RunOutputs& run, const ProgramFigures& 
 }
 
 bool same_exchange(const StepMetrics& step, const MeasuredExchange& last) {
-  return std::all_of(last.exchange.begin(), last.exchange.end(), [&](const auto& entry) {
+  return std::ranges::all_of(last.exchange, [&](const auto& entry) {
     const auto found = step.communication.find(entry.first);
     return found != step.communication.end() && found->second == entry.second;
   });
@@ -66,14 +65,6 @@ std::span<const StepMetrics> steady_steps(const RunOutputs& run, const MeasuredE
   while (first > 0 && same_exchange(steps[first - 1], measured)) --first;
   const std::size_t count = steps.size() - first;
   return std::span(steps).subspan(count > 2 ? first + 2 : steps.size() - 1);
-}
-
-double median_seconds(std::span<const StepMetrics> steps) {
-  std::vector<double> seconds;
-  for (const StepMetrics& step : steps) seconds.push_back(step.seconds);
-  const auto middle = seconds.begin() + std::ssize(seconds) / 2;
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  return *middle;
 }
 
 }  // namespace
@@ -124,10 +115,6 @@ std::optional<StepCost> waiting_cost(const RunEvidence& evidence,
   return StepCost{modelled.seconds, Basis::modelled, modelled.by};
 }
 
-bool is_traced_gather(const TracedExchange& exchange) {
-  return is_gather(exchange.op);
-}
-
 RunEvidence gather_evidence(const RunOutputs& run, const std::string& hardware) {
   const Config& config = run.config;
   const Mesh mesh(config.parallelism);
@@ -140,7 +127,9 @@ RunEvidence gather_evidence(const RunOutputs& run, const std::string& hardware) 
                        .steady = {}};
   evidence.measured = measured_exchange(run, evidence.program);
   evidence.steady = steady_steps(run, evidence.measured);
-  evidence.step_seconds = median_seconds(evidence.steady);
+  std::vector<double> seconds;
+  std::ranges::transform(evidence.steady, std::back_inserter(seconds), &StepMetrics::seconds);
+  evidence.step_seconds = upper_median(std::move(seconds));
   evidence.traced = traced_ranks(config, mesh, run.traces);
   return evidence;
 }

@@ -2,18 +2,90 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "trainer/diagnosis/diagnosed_fault.h"
 #include "trainer/diagnosis/program_figures.h"
 #include "trainer/diagnosis/run_hardware.h"
 #include "trainer/diagnosis/run_outputs.h"
-#include "trainer/diagnosis/traced_steps.h"
 
 namespace weft {
+
+// Where a figure comes from.
+enum class Basis : std::uint8_t {
+  measured,   // counted by the run's communicators or ledgers, or timed in its traces
+  predicted,  // read off the compiled program or its dry run: bytes and counts, no times
+  modelled,   // seconds from operations, bytes, and the figures of a row of hardware
+};
+constexpr std::string_view name_of(Basis basis) {
+  constexpr std::string_view names[] = {"measured", "predicted", "modelled"};
+  return names[static_cast<std::size_t>(basis)];
+}
+
+// A figure of the run beside the figure that it is compared with.
+struct EvidenceLine {
+  std::string what;
+  std::string value, expected;
+  std::string source;  // the file or hardware row that holds the value
+  Basis basis = Basis::measured;
+};
+
+// Time of a step that a fault costs. Measured: shown by the traces of one rank, named in `source`; a change saves at
+// most this time.
+struct StepCost {
+  double seconds = 0.0;
+  Basis basis = Basis::measured;
+  std::string source = {};
+};
+
+// Memory of the fullest rank that a fault costs. Measured: bytes above the prediction. Predicted: bytes above the
+// prediction for the changed setting.
+struct MemoryCost {
+  std::int64_t bytes = 0;
+  Basis basis = Basis::measured;
+  std::string source = {};
+};
+
+// Compute actions of one segment and kind.
+struct TracedCompute {
+  double least = 0.0;  // seconds, over all microbatches and steps: disturbances only add time
+  int a_step = 0;      // how often
+  // True if every rank of the stage does the same work here and waits for no other: no collectives, no routed tokens.
+  bool comparable = false;
+};
+
+// A gather or reduction of the rank's list that communicates.
+struct TracedExchange {
+  Op op = Op::unshard;
+  int unit = 0;
+  Group group = Group::dp_shard;  // of the unit
+  std::int64_t bytes = 0;         // payload
+  bool again = false;             // gather: the unit was gathered earlier in the step; reduction: another one follows
+  bool late = false;              // gather: no computation in the list between it and its first use
+  // Mean seconds per step that computation waited for the exchange. In each step the wait of the group's traced rank
+  // that waited least counts, so lateness of other ranks is left out. If all lanes take turns, the wait is the whole
+  // span. Otherwise it begins when the compute lane has come to the first reader of the gathered parameters and the
+  // reader's message is there. For a reduction it begins when the lane has come to WAIT_REDUCE of the unit or to
+  // GRAD_NORM.
+  double wait = 0.0;
+
+  bool gathers() const { return is_gather(op); }
+};
+
+struct TracedRank {
+  int rank = 0, pipeline_rank = 0;
+  std::map<std::pair<std::string, Op>, TracedCompute> computed;  // by name of the segment
+  std::vector<TracedExchange> exchanges;                         // in the order of the list
+
+  double compute_seconds() const;  // of a step, at the least times
+};
+
+// Throws Error (request) if a trace does not belong to the configuration's program.
+std::vector<TracedRank> traced_ranks(const Config& config, const Mesh& mesh, std::span<const RankTrace> traces);
 
 // Counts of the communicators in the run's last step, summed over ranks.
 struct MeasuredExchange {
@@ -65,8 +137,6 @@ struct ModelledSeconds {
 std::optional<StepCost> waiting_cost(const RunEvidence& evidence,
                                      const std::function<bool(const TracedExchange&)>& counts, const std::string& what,
                                      const ModelledSeconds& modelled = {});
-
-bool is_traced_gather(const TracedExchange& exchange);
 
 // `hardware` as in run_hardware(). `run` must outlive the evidence. Throws Error (request) if the counters or traces do
 // not belong to the configuration's program.

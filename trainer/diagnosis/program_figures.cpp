@@ -1,38 +1,17 @@
 #include "trainer/diagnosis/program_figures.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <iterator>
 #include <map>
 #include <set>
 #include <tuple>
 
-#include "parallel/runtime/refusal.h"
+#include "parallel/pipeline/simulation/cost_model.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
-#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {
-
-// The size of each group that a rank is in.
-class GroupRanks {
- public:
-  GroupRanks(const Mesh& mesh, int rank) : mesh_(mesh), rank_(rank) {}
-
-  int of(Group group, const ProgramUnit& unit) {
-    if (group == Group::dp_island || group == Group::edp_island) return unit.policy.island_ranks;
-    const auto [found, fresh] = ranks_.try_emplace(group, 1);
-    if (fresh) found->second = static_cast<int>(mesh_.group_of(group, rank_).size());
-    return found->second;
-  }
-
- private:
-  const Mesh& mesh_;
-  int rank_;
-  std::map<Group, int> ranks_;
-};
 
 // Units with parameters of blocks, by stage and by whether they are experts, and the blocks that read them.
 using BlocksOfUnits = std::map<std::pair<int, bool>, std::map<int, std::set<int>>>;
@@ -67,7 +46,7 @@ void add_rank(const Program& program, const Config& config, const Mesh& mesh, in
               ProgramFigures& figures) {
   const int pipeline_rank = mesh.coordinates(rank).pp;
   const auto& actions = program.ranks[static_cast<std::size_t>(pipeline_rank)];
-  GroupRanks group_ranks(mesh, rank);
+  const GroupSizes sizes = group_sizes(mesh);
   std::set<int> gathered_units;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
@@ -76,8 +55,9 @@ void add_rank(const Program& program, const Config& config, const Mesh& mesh, in
     bool moves = false;
     for (const UnitCollective& part : unit.collectives) {
       // Partial sums over tensor ranks are counted with the exchanges of segments.
-      const bool counts = part.during == action.op && part.group != Group::tp;
-      const int ranks = counts ? group_ranks.of(part.group, unit) : 1;
+      if (part.during != action.op || part.group == Group::tp) continue;
+      const bool island = part.group == Group::dp_island || part.group == Group::edp_island;
+      const int ranks = island ? unit.policy.island_ranks : sizes.at(part.group);
       if (ranks == 1) continue;
       CommunicationCount& count = figures.exchange[{std::string(name_of(part.group)), part.op}];
       count.count += times;
@@ -85,8 +65,7 @@ void add_rank(const Program& program, const Config& config, const Mesh& mesh, in
       moves = true;
       if (is_gather(action.op)) figures.shard_ranks = std::max(figures.shard_ranks, ranks);
     }
-    if (!moves) continue;
-    if (is_reduction(action.op)) continue;
+    if (!moves || is_reduction(action.op)) continue;
     figures.gathers += times;
     figures.gather_bytes += times * unit.gather_bytes;
     figures.gathered_elements += times * unit.gather_bytes / size_of(config.precision_of(unit.family).compute);
@@ -107,10 +86,9 @@ bool is_late_gather(const Program& program, const std::vector<Action>& actions, 
 }
 
 bool reads_unit(const Program& program, const Action& action, int unit) {
-  if (!reads_parameters(action.op) || !action.segment) return false;
+  if (!is_compute(action.op) || !action.segment) return false;
   const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*action.segment)];
-  if (action.op != Op::forward && !segment.reads_weights_backward) return false;
-  return std::find(segment.units.begin(), segment.units.end(), unit) != segment.units.end();
+  return reads_units(segment, action.op) && std::ranges::find(segment.units, unit) != segment.units.end();
 }
 
 ProgramFigures program_figures(const ResolvedRun& run) {
@@ -134,30 +112,6 @@ ProgramFigures program_figures(const ResolvedRun& run) {
     }
   }
   return figures;
-}
-
-std::optional<ProgramFigures> figures_with(Config config, const std::function<void(Config&)>& change) {
-  std::optional<ProgramFigures> figures;
-  refusal_of([&] {
-    change(config);
-    figures = program_figures(ResolvedRun(config));
-  });
-  return figures;
-}
-
-void change_policies(Config& config, const std::function<void(ShardPolicy&)>& change) {
-  change(config.shard);
-  for (auto& [family, policy] : config.shard_by_family) change(policy);
-}
-
-std::string policy_setting(const Config& config, const std::string& key,
-                           const std::function<bool(const ShardPolicy&)>& holds) {
-  if (holds(config.shard)) return "shard." + key;
-  std::vector<std::string> settings;
-  for (const auto& [family, policy] : config.shard_by_family) {
-    if (holds(policy)) settings.push_back(fmt::format("shard.{}.{}", name_of(family), key));
-  }
-  return settings.empty() ? "shard." + key : fmt::format("{}", fmt::join(settings, ", "));
 }
 
 }  // namespace weft

@@ -3,9 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "trainer/resolve/resolved_run.h"
 
@@ -19,8 +18,6 @@ struct WholeStageUnit {
   Family family = Family::root;
   int stage = 0, blocks = 0;
   std::int64_t bytes = 0;  // of one gather
-
-  bool operator==(const WholeStageUnit&) const = default;
 };
 
 struct ProgramFigures {
@@ -44,16 +41,5 @@ bool is_late_gather(const Program& program, const std::vector<Action>& actions, 
 
 // Whether a compute action reads the gathered parameters of a unit.
 bool reads_unit(const Program& program, const Action& action, int unit);
-
-// The figures of the configuration after `change`, resolved anew; absent if that configuration is refused.
-std::optional<ProgramFigures> figures_with(Config config, const std::function<void(Config&)>& change);
-
-// Changes the default policy and the policy of every family.
-void change_policies(Config& config, const std::function<void(ShardPolicy&)>& change);
-
-// The settings of [shard] with a value for which `holds` is true: "shard.KEY" if the default's is one, otherwise those
-// of families.
-std::string policy_setting(const Config& config, const std::string& key,
-                           const std::function<bool(const ShardPolicy&)>& holds);
 
 }  // namespace weft

@@ -7,7 +7,7 @@
 #include <map>
 #include <tuple>
 
-#include "trainer/diagnosis/rules.h"
+#include "trainer/diagnosis/diagnose.h"
 #include "trainer/optimizer/muon_rows.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
@@ -176,7 +176,7 @@ RuleVerdict check_memory(const RunEvidence& evidence) {
   DiagnosedFault& finding = found.finding;
   if (finding.sentence.empty()) {
     if (evidence.run.memory.empty()) return RuleVerdict::unchecked("needs summary.json, which a run writes at its end");
-    return RuleVerdict::silent(found.note);
+    return RuleVerdict::silent("{}", found.note);
   }
   if (found.most.bytes > 0) finding.memory = found.most;
   if (!found.planned_wrong) {

@@ -6,20 +6,13 @@
 #include <map>
 
 #include "parallel/runtime/refusal.h"
-#include "trainer/diagnosis/rules.h"
+#include "trainer/diagnosis/diagnose.h"
 #include "trainer/layout/layout_summary.h"
 
 namespace weft {
 namespace {
 
 constexpr const char* no_trace = "needs the traces of a run with profiling.first_step";
-
-double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2.0;
-}
 
 struct StageTimes {
   std::vector<double> seconds;  // by pipeline rank, of its fastest traced rank
@@ -109,12 +102,11 @@ RuleVerdict check_stages(const RunEvidence& evidence) {
   const bool by_model = modelled > uneven && modelled > better * best;
   const bool by_clock = times && times->imbalance > uneven_by_clock && !(modelled > uneven);
   if (modelled > uneven && !by_model) {
-    return RuleVerdict::silent(
-        fmt::format("{:.2f} of the mean by operations, but no layout of so many stages is more even", modelled));
+    return RuleVerdict::silent("{:.2f} of the mean by operations, but no layout of so many stages is more even",
+                               modelled);
   }
   if (by_model && times && times->imbalance <= uneven) {
-    return RuleVerdict::silent(
-        fmt::format("{:.2f} of the mean by operations, {:.2f} by the clock", modelled, times->imbalance));
+    return RuleVerdict::silent("{:.2f} of the mean by operations, {:.2f} by the clock", modelled, times->imbalance);
   }
   if (!by_model && !by_clock) return RuleVerdict::silent();
   DiagnosedFault finding;
@@ -184,7 +176,7 @@ RuleVerdict check_slow_ranks(const RunEvidence& evidence) {
     const Comparison comparison = compare(rank, evidence.traced);
     if (comparison.ratios.size() < 2) continue;
     compared = true;
-    const double quarter = comparison.ratios[comparison.ratios.size() / 4], median = median_of(comparison.ratios);
+    const double quarter = comparison.ratios[comparison.ratios.size() / 4], usual = median_of(comparison.ratios);
     if (quarter <= slow) continue;
     slow_ranks.push_back(rank.rank);
     if (!finding.step || comparison.seconds_more > finding.step->seconds) {
@@ -194,7 +186,7 @@ RuleVerdict check_slow_ranks(const RunEvidence& evidence) {
     }
     finding.evidence.push_back(
         {fmt::format("computation of rank {} over that of the ranks with the same work", rank.rank),
-         fmt::format("{:.2f} in the median of {} kinds of action, above {:.2f} in three of four", median,
+         fmt::format("{:.2f} in the median of {} kinds of action, above {:.2f} in three of four", usual,
                      comparison.ratios.size(), quarter),
          "1", fmt::format("trace_rank{}.json", rank.rank)});
     finding.changes.push_back({fmt::format("the machine of rank {}", rank.rank), "",

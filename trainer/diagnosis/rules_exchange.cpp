@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "trainer/diagnosis/alternatives.h"
-#include "trainer/diagnosis/rules.h"
+#include "trainer/diagnosis/diagnose.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/plan/unit_policy.h"
 #include "trainer/resolve/chosen_timing.h"
@@ -40,20 +40,16 @@ std::optional<std::string> hidden(const RunEvidence& evidence) {
       wait->rank, wait->seconds);
 }
 
-std::string size_text(double bytes) {
-  return fmt::format("{:.0f} bytes", bytes);
-}
-
 // The run with the faults of all other rules repaired. The exchange that remains can only be hidden by the batch.
 Config repaired(const RunEvidence& evidence) {
   Config config = evidence.config();
   compute_in_16_bits(config);
   if (!is_solved(config)) {
-    defer_reductions(config);
-    if (config.stages() > 1) set_residency(config, "step");
+    change_policies(config, defer_reductions);
+    if (config.stages() > 1) change_policies(config, keep_parameters);
   }
   if (const auto hybrid = hybrid_of(config, evidence.hardware)) {
-    const auto figures = figures_with(*hybrid, [](Config&) {});
+    const auto figures = figures_of(*hybrid);
     if (figures && fits(evidence, figures->peak_bytes - evidence.program.peak_bytes).value_or(true)) return *hybrid;
   }
   return config;
@@ -81,25 +77,24 @@ RuleVerdict check_reductions(const RunEvidence& evidence) {
                                              [](const auto& entry) { return leaves_reduction_open(entry.second); });
   if (left_open && !evidence.headroom_bytes()) {
     return RuleVerdict::silent(
-        fmt::format("{} reducing calls, as full_shard promises where nothing says what memory a "
-                    "rank has; gradients that wait take {}",
-                    calls, memory_text(evidence, more)));
+        "{} reducing calls, as full_shard promises where nothing says what memory a "
+        "rank has; gradients that wait take {}",
+        calls, memory_text(evidence, more));
   }
   if (!fit.value_or(true)) {
-    return RuleVerdict::silent(fmt::format("{} reducing calls, and gradients that wait would not fit: they take {}",
-                                           calls, memory_text(evidence, more)));
+    return RuleVerdict::silent("{} reducing calls, and gradients that wait would not fit: they take {}", calls,
+                               memory_text(evidence, more));
   }
   DiagnosedFault finding{
       .sentence = fmt::format("gradients are reduced {:.1f} times a step, though they could wait for the "
                               "last of {} microbatches",
                               static_cast<double>(calls) / static_cast<double>(least), config.microbatches())};
-  const auto again = [](const TracedExchange& exchange) { return !is_traced_gather(exchange) && exchange.again; };
+  const auto again = [](const TracedExchange& exchange) { return !exchange.gathers() && exchange.again; };
   finding.step = waiting_cost(evidence, again, "reductions before a unit's last",
                               saved_on_links(evidence, evidence.measured.exchange, deferred->exchange));
   finding.evidence = {{"reducing calls of a step, all ranks", fmt::format("{}", calls),
                        fmt::format("{} when they wait", least), metrics_file},
-                      {"memory of the fullest rank", size_text(static_cast<double>(evidence.peak_bytes())),
-                       fmt::format("waiting takes {}", memory_text(evidence, more)), metrics_file}};
+                      memory_line(evidence, "waiting", more)};
   const bool by_strategy = config.shard.strategy == ShardStrategy::shard_grad_op && config.shard.reduction == "auto";
   if (by_strategy) {
     finding.changes = {{"shard.strategy", "\"optimizer\""}};
@@ -119,26 +114,24 @@ RuleVerdict check_topology(const RunEvidence& evidence) {
   const RunHardware& hardware = evidence.hardware;
   const Config& config = evidence.config();
   const double egress = node_egress_bytes(evidence.measured.exchange, evidence.mesh, hardware);
-  if (egress == 0.0)
-    return RuleVerdict::silent(fmt::format("no shard leaves a node of {} ranks", hardware.ranks_per_node));
+  if (egress == 0.0) return RuleVerdict::silent("no shard leaves a node of {} ranks", hardware.ranks_per_node);
   const auto hybrid = hybrid_of(config, hardware);
   if (!hybrid) return RuleVerdict::silent("shard groups stay in their nodes, or no hybrid's would");
-  const auto figures = figures_with(*hybrid, [](Config&) {});
+  const auto figures = figures_of(*hybrid);
   if (!figures) return RuleVerdict::silent();
   const double other = node_egress_bytes(figures->exchange, Mesh(hybrid->parallelism), hardware);
   if (egress < pays * other) return RuleVerdict::silent();
   const double seconds = egress / hardware.node_bytes_per_second;
   const double compute = evidence.compute_seconds(hardware.flops_per_second);
   if (seconds <= compute) {
-    return RuleVerdict::silent(fmt::format("{:.0f} bytes leave a node in {:.3g} s, which {:.3g} s of computation hide",
-                                           egress, seconds, compute));
+    return RuleVerdict::silent("{:.0f} bytes leave a node in {:.3g} s, which {:.3g} s of computation hide", egress,
+                               seconds, compute);
   }
-  if (const auto why = hidden(evidence)) return RuleVerdict::silent(*why);
+  if (const auto why = hidden(evidence)) return RuleVerdict::silent("{}", *why);
   const std::int64_t more = figures->peak_bytes - evidence.program.peak_bytes;
   if (!fits(evidence, more).value_or(true)) {
-    return RuleVerdict::silent(
-        fmt::format("hybrid sharding would send {:.1f} times less, and does not fit: it takes {}", egress / other,
-                    memory_text(evidence, more)));
+    return RuleVerdict::silent("hybrid sharding would send {:.1f} times less, and does not fit: it takes {}",
+                               egress / other, memory_text(evidence, more));
   }
   DiagnosedFault finding{.sentence =
                              fmt::format("shard groups cross nodes of {} ranks: hybrid sharding would send {:.1f} "
@@ -156,8 +149,7 @@ RuleVerdict check_topology(const RunEvidence& evidence) {
       {"seconds that takes",
        fmt::format("{:.3g} at {:.3f} GB/s a node", seconds, 1e-9 * hardware.node_bytes_per_second),
        fmt::format("{:.3g} of computation to hide it, modelled", compute), hardware.name, Basis::modelled},
-      {"memory of the fullest rank", size_text(static_cast<double>(evidence.peak_bytes())),
-       fmt::format("hybrid sharding takes {}", memory_text(evidence, more)), metrics_file}};
+      memory_line(evidence, "hybrid sharding", more)};
   finding.changes = {{"parallelism.data_replicate", fmt::format("{}", hybrid->parallelism.data_replicate)},
                      {"parallelism.data_shard", fmt::format("{}", hybrid->parallelism.data_shard)}};
   return RuleVerdict::found(std::move(finding));
@@ -171,13 +163,13 @@ RuleVerdict check_batch(const RunEvidence& evidence) {
   if (exchange_seconds(evidence.measured.exchange, evidence.mesh, evidence.hardware) == 0.0)
     return RuleVerdict::silent("ranks share no parameters");
   const Config best = repaired(evidence);
-  const auto figures = figures_with(best, [](Config&) {});
+  const auto figures = figures_of(best);
   if (!figures) return RuleVerdict::silent();
   const RunHardware hardware = run_hardware(config, evidence.hardware_name, best.precision_of(Family::dense).compute);
   const double exchange = exchange_seconds(figures->exchange, Mesh(best.parallelism), hardware);
   const double compute = evidence.compute_seconds(hardware.flops_per_second);
   if (exchange <= compute) return RuleVerdict::silent();
-  if (const auto why = hidden(evidence)) return RuleVerdict::silent(*why);
+  if (const auto why = hidden(evidence)) return RuleVerdict::silent("{}", *why);
   const double tokens = evidence.tokens_a_rank(), needed = tokens * exchange / compute;
   const double times = std::ceil(exchange / compute);
   DiagnosedFault finding{

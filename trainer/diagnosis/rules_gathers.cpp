@@ -3,11 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "parallel/shard/wrap.h"
 #include "trainer/diagnosis/alternatives.h"
-#include "trainer/diagnosis/rules.h"
+#include "trainer/diagnosis/diagnose.h"
 #include "trainer/resolve/chosen_timing.h"
 #include "trainer/resolve/solved_timing.h"
 
@@ -33,12 +32,6 @@ LinkCost gather_link(const RunEvidence& evidence) {
 double break_even_payload(const RunEvidence& evidence) {
   const LinkCost link = gather_link(evidence);
   return evidence.program.shard_ranks * link.latency * link.bytes_per_second;
-}
-
-double median_of(std::vector<std::int64_t> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return static_cast<double>(*middle);
 }
 
 std::optional<RuleVerdict> nothing_gathered(const RunEvidence& evidence) {
@@ -90,19 +83,19 @@ RuleVerdict check_root_only_units(const RunEvidence& evidence) {
   const double needed = break_even_payload(evidence);
   if (static_cast<double>(largest.bytes) <= needed) {
     return RuleVerdict::silent(
-        fmt::format("{} has {} blocks, but its {} bytes are less than its link moves within its latency, {:.0f}",
-                    largest.name, largest.blocks, largest.bytes, needed));
+        "{} has {} blocks, but its {} bytes are less than its link moves within its latency, {:.0f}", largest.name,
+        largest.blocks, largest.bytes, needed);
   }
   DiagnosedFault finding{.sentence = fmt::format("all blocks of a stage are gathered in one unit, {}: none is computed "
                                                  "before all are there, and all are there at once",
                                                  names_of(whole))};
   finding.evidence = {{fmt::format("bytes of a gather of {}", largest.name), fmt::format("{}", largest.bytes),
                        fmt::format("a unit for each of {} blocks", largest.blocks), "config.toml", Basis::predicted}};
-  const auto by_block = figures_with(config, [](Config& other) { wrap_all(other, "block"); });
+  const auto by_block = figures_with(config, [](ShardPolicy& policy) { policy.wrap = "block"; });
   if (by_block) add_smaller_units(evidence, *by_block, finding);
   // If lanes take turns, no gather runs beside computation, for any units.
   const auto of_whole = [&](const TracedExchange& exchange) {
-    return is_traced_gather(exchange) && std::ranges::find(whole, exchange.unit, &WholeStageUnit::unit) != whole.end();
+    return exchange.gathers() && std::ranges::find(whole, exchange.unit, &WholeStageUnit::unit) != whole.end();
   };
   if (!lanes_take_turns(config)) finding.step = waiting_cost(evidence, of_whole, "gathers of these units");
   finding.changes = {
@@ -120,8 +113,7 @@ RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
   const Config& config = evidence.config();
   if (is_solved(config)) return RuleVerdict::silent("gathers are solved for under shard.memory_budget");
   if (config.microbatches() == 1) return RuleVerdict::silent("a step is one microbatch");
-  const std::string residency = "step";
-  const auto kept = figures_with(config, [&](Config& other) { set_residency(other, residency); });
+  const auto kept = figures_with(config, keep_parameters);
   const auto gathers = evidence.measured.gathers;
   if (!kept || static_cast<double>(gathers) <= repeated * static_cast<double>(kept->gathers))
     return RuleVerdict::silent();
@@ -129,32 +121,30 @@ RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
   const auto fit = fits(evidence, more);
   // Sharding exists to drop parameters, so only memory known to be free speaks for keeping them.
   if (!fit.has_value()) {
-    return RuleVerdict::silent(fmt::format("{} gathers; keeping parameters, {}, would take {}", gathers, kept->gathers,
-                                           memory_text(evidence, more)));
+    return RuleVerdict::silent("{} gathers; keeping parameters, {}, would take {}", gathers, kept->gathers,
+                               memory_text(evidence, more));
   }
   if (!*fit) {
-    return RuleVerdict::silent(fmt::format("{} gathers, and keeping parameters would not fit: it takes {}", gathers,
-                                           memory_text(evidence, more)));
+    return RuleVerdict::silent("{} gathers, and keeping parameters would not fit: it takes {}", gathers,
+                               memory_text(evidence, more));
   }
   DiagnosedFault finding{.sentence =
                              fmt::format("parameters are gathered again for every use, though they could stay between "
                                          "{} microbatches",
                                          config.microbatches())};
-  const auto again = [](const TracedExchange& exchange) { return is_traced_gather(exchange) && exchange.again; };
+  const auto again = [](const TracedExchange& exchange) { return exchange.gathers() && exchange.again; };
   finding.step = waiting_cost(evidence, again, "gathers that repeat one of the step", saved_on_links(evidence, *kept));
   finding.evidence = {
       {"gathers of a step, all ranks", fmt::format("{}", gathers),
-       fmt::format("{} for {} units under residency \"{}\"", kept->gathers, kept->gathered_units, residency),
-       metrics_file},
+       fmt::format("{} for {} units under residency \"step\"", kept->gathers, kept->gathered_units), metrics_file},
       {"bytes gathered in a step, all ranks", fmt::format("{}", evidence.measured.gather_bytes),
        fmt::format("{}", kept->gather_bytes), metrics_file},
-      {"memory of the fullest rank", fmt::format("{} bytes", evidence.peak_bytes()),
-       fmt::format("keeping takes {}", memory_text(evidence, more)), metrics_file}};
+      memory_line(evidence, "keeping", more)};
   finding.changes = {{policy_setting(config, "residency",
-                                     [&](const ShardPolicy& policy) {
-                                       return policy.residency != residency || !policy.residency_by_stage.empty();
+                                     [](const ShardPolicy& policy) {
+                                       return policy.residency != "step" || !policy.residency_by_stage.empty();
                                      }),
-                      "\"" + residency + "\""}};
+                      "\"step\""}};
   return RuleVerdict::found(std::move(finding));
 }
 
@@ -163,26 +153,25 @@ RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
 RuleVerdict check_small_units(const RunEvidence& evidence) {
   if (auto verdict = nothing_gathered(evidence)) return *verdict;
   const double needed = break_even_payload(evidence);
-  std::vector<std::int64_t> traced;
+  std::vector<double> traced;
   for (const TracedRank& rank : evidence.traced) {
     for (const TracedExchange& exchange : rank.exchanges) {
-      if (is_traced_gather(exchange)) traced.push_back(exchange.bytes);
+      if (exchange.gathers()) traced.push_back(static_cast<double>(exchange.bytes));
     }
   }
   const bool has_trace = !traced.empty();
-  const double payload = has_trace ? median_of(traced) : mean_payload(evidence);
+  const double payload = has_trace ? upper_median(traced) : mean_payload(evidence);
   if (payload >= needed) return RuleVerdict::silent();
   const std::string wrap = fmt::format("minimum_bytes {:.0f}", needed);
-  const auto merged = figures_with(evidence.config(), [&](Config& config) { wrap_all(config, wrap); });
+  const auto merged = figures_with(evidence.config(), [&](ShardPolicy& policy) { policy.wrap = wrap; });
   const auto gathers = evidence.measured.gathers;
   if (!merged || 3 * merged->gathers > 2 * gathers) {
-    return RuleVerdict::silent(
-        fmt::format("units are small ({:.0f} bytes), but merging them would hardly spare gathers", payload));
+    return RuleVerdict::silent("units are small ({:.0f} bytes), but merging them would hardly spare gathers", payload);
   }
   const LinkCost link = gather_link(evidence);
-  DiagnosedFault finding{.sentence = fmt::format("a gather moves less than its link does within its latency")};
+  DiagnosedFault finding{.sentence = "a gather moves less than its link does within its latency"};
   const auto small = [&](const TracedExchange& exchange) {
-    return is_traced_gather(exchange) && static_cast<double>(exchange.bytes) < needed;
+    return exchange.gathers() && static_cast<double>(exchange.bytes) < needed;
   };
   finding.step = waiting_cost(evidence, small, "gathers below that size", saved_on_links(evidence, *merged));
   finding.evidence = {
@@ -210,8 +199,10 @@ RuleVerdict check_gather_dtype(const RunEvidence& evidence) {
       {"bytes of a gathered parameter", fmt::format("{:.2f}", bytes), "2 in bfloat16 or float16", metrics_file},
       {"bytes gathered in a step, all ranks", fmt::format("{}", evidence.measured.gather_bytes),
        fmt::format("{:.0f}", 2.0 * elements), metrics_file}};
-  if (const auto narrow = figures_with(evidence.config(), compute_in_16_bits)) {
-    finding.step = waiting_cost(evidence, is_traced_gather, "gathers", saved_on_links(evidence, *narrow));
+  Config config = evidence.config();
+  compute_in_16_bits(config);
+  if (const auto narrow = figures_of(config)) {
+    finding.step = waiting_cost(evidence, &TracedExchange::gathers, "gathers", saved_on_links(evidence, *narrow));
     finding.memory = predicted_excess(evidence, *narrow, "in 16 bits");
   }
   finding.changes = {
@@ -229,15 +220,16 @@ RuleVerdict check_lookahead(const RunEvidence& evidence) {
   }
   const ProgramFigures& program = evidence.program;
   if (4 * program.late_gathers <= program.gathers) return RuleVerdict::silent();
-  const auto ahead = figures_with(evidence.config(), look_ahead);
+  const auto ahead =
+      figures_with(evidence.config(), [](ShardPolicy& policy) { policy.lookahead = std::max(policy.lookahead, 1); });
   if (!ahead || 2 * ahead->late_gathers >= program.late_gathers) return RuleVerdict::silent();
   const auto late = [](const TracedExchange& exchange) { return exchange.late; };
   const auto wait = most_waiting(evidence, late);
   if (wait && wait->seconds < (timing_tie - 1.0) * evidence.step_seconds) {
     return RuleVerdict::silent(
-        fmt::format("{} of {} gathers start late, and computation of rank {}, which waits most, "
-                    "stands still for {:.3g} s of a step",
-                    program.late_gathers, program.gathers, wait->rank, wait->seconds));
+        "{} of {} gathers start late, and computation of rank {}, which waits most, "
+        "stands still for {:.3g} s of a step",
+        program.late_gathers, program.gathers, wait->rank, wait->seconds);
   }
   DiagnosedFault finding{.sentence = "gathers start only when the computation before their use has ended"};
   finding.evidence = {{"gathers with nothing computed between them and their use",

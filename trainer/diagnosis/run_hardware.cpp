@@ -12,24 +12,6 @@ namespace {
 constexpr std::array data_groups = {Group::dp_shard,  Group::dp_shard_cp,   Group::dp_replicate,
                                     Group::edp_shard, Group::edp_replicate, Group::tokens};
 
-double ring_bytes(CollectiveOp op, double payload, std::size_t ranks) {
-  const auto n = static_cast<double>(ranks);
-  switch (op) {
-    case CollectiveOp::all_gather:
-    case CollectiveOp::reduce_scatter:
-      return payload * (n - 1.0) / n;
-    case CollectiveOp::all_reduce:
-      return 2.0 * payload * (n - 1.0) / n;
-    case CollectiveOp::all_to_all:
-    case CollectiveOp::broadcast:
-    case CollectiveOp::send:
-    case CollectiveOp::receive:
-    case CollectiveOp::barrier:
-      break;
-  }
-  return 0.0;
-}
-
 // Calls `add` per kind of group, with the bytes that a ring of one group sends over each of its edges. The payload was
 // counted by every rank of a group.
 template <typename Add>
@@ -38,7 +20,7 @@ void for_each_ring(const CommunicationCounters& communication, const Mesh& mesh,
     for (const Group group : data_groups) {
       if (name_of(group) != key.group) continue;
       const auto groups = mesh.groups(group);
-      const std::size_t ranks = groups.front().size();
+      const auto ranks = static_cast<int>(groups.front().size());
       add(group, groups, ring_bytes(key.op, static_cast<double>(count.bytes) / mesh.world(), ranks));
     }
   }

@@ -15,8 +15,6 @@ struct RunHardware {
   double node_bytes_per_second = 0.0;       // out of a node, all its adapters together
   LinkCost inside, between_nodes;           // of one rank, and of a node with all its adapters
   double flops_per_second = 0.0;            // reached in training, of a rank, in 16 bits or float32
-
-  bool operator==(const RunHardware&) const = default;
 };
 
 // `name`: a row of the table. If empty: hardware.name, or else the row that corresponds to run.device. `compute`: the

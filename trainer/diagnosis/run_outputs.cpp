@@ -4,7 +4,6 @@
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "parallel/runtime/error.h"
 #include "trainer/config/config_sources.h"
@@ -142,10 +141,7 @@ RunOutputs read_run(const std::filesystem::path& directory) {
   run.steps = read_metrics(directory / metrics_file);
   const auto summary = directory / "summary.json";
   if (std::filesystem::exists(summary)) run.memory = read_summary(summary, world);
-  for (int rank = 0; rank < world; ++rank) {
-    const auto file = directory / fmt::format("trace_rank{}.json", rank);
-    if (std::filesystem::exists(file)) run.traces.push_back(parse_chrome_trace(read_text(file), file.string()));
-  }
+  run.traces = traces_in(directory, world);
   return run;
 }
 

@@ -1,6 +1,6 @@
 #include "trainer/diagnosis/trace_sum.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -15,26 +15,13 @@
 namespace weft {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, TraceKey>, 11> known_keys = {{{"phase", TraceKey::phase},
-                                                                               {"family", TraceKey::family},
-                                                                               {"part", TraceKey::part},
-                                                                               {"stage", TraceKey::stage},
-                                                                               {"microbatch", TraceKey::microbatch},
-                                                                               {"step", TraceKey::step},
-                                                                               {"lane", TraceKey::lane},
-                                                                               {"rank", TraceKey::rank},
-                                                                               {"name", TraceKey::name},
-                                                                               {"kernel", TraceKey::kernel},
-                                                                               {"work", TraceKey::work}}};
+// By TraceKey.
+constexpr std::array<std::string_view, 11> key_names = {"phase", "family", "part", "stage",  "microbatch", "step",
+                                                        "lane",  "rank",   "name", "kernel", "work"};
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 8> unit_words = {{{"unshard", "gather"},
-                                                                                      {"reshard", "reshard"},
-                                                                                      {"scatter_grad", "reduce"},
-                                                                                      {"reduce_grad", "reduce"},
-                                                                                      {"tie_grad", "reduce"},
-                                                                                      {"wait_reduce", "reduce"},
-                                                                                      {"grad_norm", "update"},
-                                                                                      {"optimizer", "update"}}};
+constexpr std::pair<std::string_view, std::string_view> unit_phases[] = {
+    {"unshard", "gather"},  {"reshard", "reshard"},    {"scatter_grad", "reduce"}, {"reduce_grad", "reduce"},
+    {"tie_grad", "reduce"}, {"wait_reduce", "reduce"}, {"grad_norm", "update"},    {"optimizer", "update"}};
 
 // The last part of a segment's or unit's name.
 std::string_view family_of(std::string_view part) {
@@ -63,13 +50,13 @@ ActionLabels of_stage(std::string_view name) {
 }
 
 TimedSpan timed_span(int rank, const TraceSpan& span) {
-  TimedSpan timed{.name = span.name, .lane = std::string(span.lane ? name_of(*span.lane) : "host")};
-  timed.rank = rank;
-  timed.step = span.step;
-  if (span.microbatch) timed.microbatch = *span.microbatch;
-  timed.bytes = span.bytes;
-  timed.seconds = span.end - span.begin;
-  return timed;
+  return {.name = span.name,
+          .lane = std::string(span.lane ? name_of(*span.lane) : "host"),
+          .rank = rank,
+          .step = span.step,
+          .microbatch = span.microbatch,
+          .bytes = span.bytes,
+          .seconds = span.end - span.begin};
 }
 
 std::string optional_text(const std::optional<std::int64_t>& number) {
@@ -110,8 +97,8 @@ ActionLabels labels_of(std::string_view name) {
   if (name.starts_with("PP:")) return of_stage(name);
   const std::size_t space = std::min(name.find(' '), name.size());
   const std::string_view word = name.substr(0, space);
-  const auto found = std::ranges::find(unit_words, word, [](const auto& entry) { return entry.first; });
-  if (found == unit_words.end()) return {};
+  const auto found = std::ranges::find(unit_phases, word, [](const auto& entry) { return entry.first; });
+  if (found == std::end(unit_phases)) return {};
   ActionLabels labels{.phase = found->second};
   if (space == name.size()) return labels;
   labels.part = name.substr(space + 1);
@@ -151,7 +138,7 @@ std::vector<TimedSpan> timed_spans(std::span<const RankTrace> traces) {
 }
 
 std::string_view name_of(TraceKey key) {
-  return std::ranges::find(known_keys, key, [](const auto& entry) { return entry.second; })->first;
+  return key_names[static_cast<std::size_t>(key)];
 }
 
 std::vector<TraceKey> parse_trace_keys(std::string_view text) {
@@ -159,13 +146,11 @@ std::vector<TraceKey> parse_trace_keys(std::string_view text) {
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view word = text.substr(begin, end - begin);
-    const auto found = std::ranges::find(known_keys, word, [](const auto& entry) { return entry.first; });
-    if (found == known_keys.end()) {
-      std::string names;
-      for (const auto& [name, key] : known_keys) names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
-      fail_request("spans are not told apart by \"{}\"; by any of {}", word, names);
+    const auto found = std::ranges::find(key_names, word);
+    if (found == key_names.end()) {
+      fail_request("spans are not told apart by \"{}\"; by any of {}", word, fmt::join(key_names, ", "));
     }
-    keys.push_back(found->second);
+    keys.push_back(static_cast<TraceKey>(found - key_names.begin()));
     begin = end + 1;
   }
   return keys;

@@ -1,9 +1,7 @@
-#include "trainer/diagnosis/traced_steps.h"
-
+// Figures of each traced rank: its compute time, and the time that computation waited for gathers and reductions.
 #include <algorithm>
 
-#include "trainer/diagnosis/program_figures.h"
-#include "trainer/diagnosis/run_hardware.h"
+#include "trainer/diagnosis/evidence.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/resolved_run.h"
 
@@ -49,10 +47,8 @@ ExchangePlace place_of(const Program& program, const std::vector<Action>& action
 std::vector<ExchangePlace> exchange_places(const Program& program, const std::vector<Action>& actions) {
   std::vector<ExchangePlace> places;
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    const bool moves = actions[i].unit && actions[i].bytes > 0;
-    if (moves && (is_gather(actions[i].op) || is_reduction(actions[i].op))) {
-      places.push_back(place_of(program, actions, i));
-    }
+    const bool exchanges = is_gather(actions[i].op) || is_reduction(actions[i].op);
+    if (exchanges && actions[i].unit && actions[i].bytes > 0) places.push_back(place_of(program, actions, i));
   }
   return places;
 }
@@ -88,9 +84,8 @@ double wait_for(const ExchangePlace& place, std::span<const TracedAction> step) 
 
 bool is_comparable(const Program& program, const ProgramSegment& segment) {
   if (!segment.collectives.empty()) return false;
-  return std::none_of(segment.units.begin(), segment.units.end(), [&](int unit) {
-    return program.units[static_cast<std::size_t>(unit)].family == Family::experts;
-  });
+  const auto family_of = [&](int unit) { return program.units[static_cast<std::size_t>(unit)].family; };
+  return std::ranges::find(segment.units, Family::experts, family_of) == segment.units.end();
 }
 
 void add_computation(const Program& program, const std::vector<Action>& actions, std::span<const TracedAction> step,

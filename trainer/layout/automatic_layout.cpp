@@ -28,20 +28,6 @@ Worst larger(const Worst& a, const Worst& b) {
 // Cost and bytes of a stage with the blocks [begin, end). Adding a block lowers neither.
 using Measure = std::function<Worst(int stage, int begin, int end)>;
 
-// Bounds with values for one stage only.
-class LoneStage {
- public:
-  explicit LoneStage(int stages) : bounds_(static_cast<std::size_t>(stages) + 1) {}
-  const std::vector<int>& of(int stage, int begin, int end) {
-    bounds_[static_cast<std::size_t>(stage)] = begin;
-    bounds_[static_cast<std::size_t>(stage) + 1] = end;
-    return bounds_;
-  }
-
- private:
-  std::vector<int> bounds_;
-};
-
 struct Split {
   Worst worst;
   std::vector<int> bounds;  // the first block of each stage, and the number of blocks
@@ -94,14 +80,19 @@ Split better_of(std::vector<Split> splits) {
 }
 
 std::vector<int> deal_to_stages(const LayoutLoads& loads, std::int64_t limit) {
-  LoneStage lone(loads.stages());
+  std::vector<int> lone(static_cast<std::size_t>(loads.stages()) + 1);  // bounds with values for one stage only
+  const auto bounds_of = [&](int stage, int begin, int end) -> const std::vector<int>& {
+    lone[static_cast<std::size_t>(stage)] = begin;
+    lone[static_cast<std::size_t>(stage) + 1] = end;
+    return lone;
+  };
   const auto needed = [&](int stage, int begin, int end) {
-    return loads.needed_bytes(loads.rank_of(stage), lone.of(stage, begin, end));
+    return loads.needed_bytes(loads.rank_of(stage), bounds_of(stage, begin, end));
   };
   const auto within = [&](std::int64_t most) {
     return better_of(both_splits(loads, [&, most](int stage, int begin, int end) {
       if (most != no_limit && needed(stage, begin, end) > most) return impossible;
-      return Worst{loads.cost(stage, begin, end), loads.bytes(loads.rank_of(stage), lone.of(stage, begin, end))};
+      return Worst{loads.cost(stage, begin, end), loads.bytes(loads.rank_of(stage), bounds_of(stage, begin, end))};
     }));
   };
   const Split split = within(limit);

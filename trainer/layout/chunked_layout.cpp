@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "trainer/layout/chunked_layout_search.h"
-
 namespace weft {
 namespace {
 
@@ -35,8 +33,7 @@ struct Evenness {
 Evenness evenness(const LayoutLoads& loads, const Bounds& bounds, Field field) {
   Evenness all;
   for (int stage = 0; field == &LayoutScore::stage_cost && stage < loads.stages(); ++stage) {
-    const auto s = static_cast<std::size_t>(stage);
-    all.add(loads.cost(stage, bounds[s], bounds[s + 1]));
+    all.add(loads.cost(stage, bounds));
   }
   for (int rank = 0; field != &LayoutScore::stage_cost && rank < loads.ranks(); ++rank) {
     all.add(field == &LayoutScore::rank_cost ? loads.rank_cost(rank, bounds) : loads.needed_bytes(rank, bounds));

@@ -1,15 +1,16 @@
-// Assigns blocks to stages if a rank runs several. Minimized in this order: the cost of the most loaded rank (within a
-// hundredth), the cost of the most expensive stage, the cost of the most loaded rank at that cost of stages, and the
-// bytes of the fullest rank (to a thousandth).
+// Assigns blocks to stages if a rank runs several, by the order of automatic_layout.h; bytes of the fullest rank count
+// to a thousandth.
 //
-// Cuts between stages are chosen rank by rank (chunked_layout_search.h). In a V placement, a rank's stages lie around
-// those of the ranks before, so few cuts determine the rest. The stages of a looped rank lie apart, and more cuts must
-// be remembered. The work is bounded: it starts from the best split by stages, improved by moving single blocks. A
-// search that uses up its work counts as one without a result. So the result is the best for small models, and the best
-// found for large ones.
+// Cuts between stages are chosen rank by rank. In a V placement, a rank's stages lie around those of the ranks before,
+// so few cuts determine the rest. The stages of a looped rank lie apart, and more cuts must be remembered. The work is
+// bounded: it starts from the best split by stages, improved by moving single blocks. A search that uses up its work
+// counts as one without a result. So the result is the best for small models, and the best found for large ones.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "trainer/layout/layout_loads.h"
@@ -21,5 +22,57 @@ namespace weft {
 // or stage. Ranks need at most `limit` bytes or, if no such split was found, the least bytes that were found.
 std::vector<int> deal_to_ranks(const LayoutLoads& loads, std::int64_t limit,
                                const std::vector<std::vector<int>>& starts);
+
+// Whether blocks can be assigned so that no rank and no stage exceeds given caps. A depth-first search over the cuts
+// between stages, rank by rank. Equal positions of the cuts beside the remaining ranks are searched only once.
+class ChunkedLayoutSearch {
+ public:
+  // `start`: a split. If its last stage has no blocks, that stage stays so; all other stages get at least one block.
+  // `loads` outlives the search.
+  ChunkedLayoutSearch(const LayoutLoads& loads, const std::vector<int>& start);
+
+  // A split within `caps`, as bounds. Without one, `exceeded` is a lower bound of the field `minimized` over all splits
+  // that keep the other caps; it is the largest number if none does.
+  struct Answer {
+    std::optional<std::vector<int>> bounds;
+    std::int64_t exceeded = 0;
+    bool finished = true;  // false: the work was used up, so neither field proves that there is no split
+  };
+  // `work`: number of cut positions that may be tried; the tried ones are subtracted.
+  Answer find(const LayoutScore& caps, std::int64_t LayoutScore::*minimized, std::int64_t& work);
+
+ private:
+  // The cuts are chosen in a fixed order. `before` and `behind` are the nearest cuts fixed earlier.
+  struct Cut {
+    int bound = 0, before = 0, behind = 0;
+    std::vector<int> completed;             // ranks with all cuts of their stages fixed by this cut
+    std::vector<int> frontier;              // fixed cuts beside stages of ranks that are not complete then
+    std::vector<std::vector<int>> cut_out;  // for the ranks of both stages beside it: stages with both cuts fixed
+  };
+  // Which side of a cut has too much at a position; `no`: one rank has the stages on both sides.
+  enum class Verdict : std::uint8_t { fits, too_much_before, too_much_behind, no };
+
+  bool place(std::size_t index, std::int64_t completed_cost, int completed_ranks);
+  Verdict judge(const Cut& cut);
+  bool complete(const Cut& cut, std::int64_t& completed_cost, int& completed_ranks);
+  int even_position(const Cut& cut, int least, int most) const;
+  std::int64_t cost_between(int before, int behind) const;
+  bool within(std::int64_t value, std::int64_t LayoutScore::*field);
+  std::string key(std::size_t index) const;
+
+  const LayoutLoads& loads_;
+  std::vector<int> bounds_;
+  std::vector<Cut> cuts_;
+  // Stages and ranks that are complete before any cut is chosen.
+  std::vector<int> cut_out_at_once_;
+  Cut complete_at_once_;
+
+  LayoutScore caps_ = unlimited;
+  std::int64_t LayoutScore::*minimized_ = &LayoutScore::rank_cost;
+  std::int64_t exceeded_ = 0;
+  std::int64_t work_ = 0;
+  bool too_much_left_ = false;  // set by complete(): the other ranks have too much
+  std::unordered_set<std::string> dead_ends_;
+};
 
 }  // namespace weft

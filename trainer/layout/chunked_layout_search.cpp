@@ -1,4 +1,4 @@
-#include "trainer/layout/chunked_layout_search.h"
+#include "trainer/layout/chunked_layout.h"
 
 #include <algorithm>
 #include <utility>

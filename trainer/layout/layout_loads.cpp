@@ -24,13 +24,13 @@ LayoutLoads::LayoutLoads(const LayoutItems& items, const ScheduleResidents& rank
       head_(sums(items.head)),
       until_(1),
       stages_of_(static_cast<std::size_t>(ranks.ranks())) {
-  for (const LayoutItem& block : items.blocks) {
-    const Sums own = sums(block);
-    const Sums& before = until_.back();
-    until_.push_back({before.cost + own.cost, before.resident + own.resident, before.activation + own.activation,
-                      before.always + own.always, before.kept + own.kept});
-  }
+  for (const LayoutItem& block : items.blocks) until_.push_back(until_.back().plus(sums(block)));
   for (int stage = 0; stage < stages(); ++stage) stages_of_[static_cast<std::size_t>(rank_of(stage))].push_back(stage);
+}
+
+LayoutLoads::Sums LayoutLoads::Sums::plus(const Sums& other, int sign) const {
+  return {cost + sign * other.cost, resident + sign * other.resident, activation + sign * other.activation,
+          always + sign * other.always, kept + sign * other.kept};
 }
 
 LayoutLoads::Sums LayoutLoads::sums(const LayoutItem& item) const {
@@ -38,17 +38,12 @@ LayoutLoads::Sums LayoutLoads::sums(const LayoutItem& item) const {
           std::llround(item.always_bytes), std::llround(item.kept_bytes)};
 }
 
-LayoutLoads::Sums LayoutLoads::on_stage(int stage, int begin, int end) const {
-  const Sums &from = until_[static_cast<std::size_t>(begin)], &to = until_[static_cast<std::size_t>(end)];
-  Sums all = {to.cost - from.cost, to.resident - from.resident, to.activation - from.activation,
-              to.always - from.always, to.kept - from.kept};
-  const auto add = [&](const Sums& own) {
-    all = {all.cost + own.cost, all.resident + own.resident, all.activation + own.activation, all.always + own.always,
-           all.kept + own.kept};
-  };
-  if (stage == 0) add(embedding_);
-  if (stage == stages() - 1) add(head_);
-  return all;
+LayoutLoads::Sums LayoutLoads::on_stage(int stage, std::span<const int> bounds) const {
+  const auto s = static_cast<std::size_t>(stage);
+  const auto before = [&](std::size_t cut) -> const Sums& { return until_[static_cast<std::size_t>(bounds[cut])]; };
+  Sums all = before(s + 1).plus(before(s), -1);
+  if (stage == 0) all = all.plus(embedding_);
+  return stage == stages() - 1 ? all.plus(head_) : all;
 }
 
 std::int64_t LayoutLoads::cost(int stage, int begin, int end) const {
@@ -56,10 +51,12 @@ std::int64_t LayoutLoads::cost(int stage, int begin, int end) const {
          (stage == stages() - 1 ? head_.cost : 0);
 }
 
-std::int64_t LayoutLoads::passing(int stage, int begin, int end) const {
+std::int64_t LayoutLoads::passing(int stage, std::span<const int> bounds) const {
+  const auto s = static_cast<std::size_t>(stage);
   double most = 0;
-  for (int block = begin; block < end; ++block)
+  for (int block = bounds[s]; block < bounds[s + 1]; ++block) {
     most = std::max(most, items_.blocks[static_cast<std::size_t>(block)].passing_bytes);
+  }
   if (stage == 0) most = std::max(most, items_.embedding.passing_bytes);
   if (stage == stages() - 1) most = std::max(most, items_.head.passing_bytes);
   return std::llround(most);
@@ -67,10 +64,7 @@ std::int64_t LayoutLoads::passing(int stage, int begin, int end) const {
 
 std::int64_t LayoutLoads::rank_cost(int rank, std::span<const int> bounds) const {
   std::int64_t all = 0;
-  for (const int stage : stages_of(rank)) {
-    const auto s = static_cast<std::size_t>(stage);
-    all += cost(stage, bounds[s], bounds[s + 1]);
-  }
+  for (const int stage : stages_of(rank)) all += cost(stage, bounds);
   return all;
 }
 
@@ -79,9 +73,7 @@ std::int64_t LayoutLoads::fullest(int rank, std::span<const int> bounds, std::in
   for (const std::vector<int>& kept : ranks_.kept[static_cast<std::size_t>(rank)]) {
     std::int64_t now = 0;
     for (std::size_t chunk = 0; chunk < kept.size(); ++chunk) {
-      const int stage = stages_of(rank)[chunk];
-      const auto s = static_cast<std::size_t>(stage);
-      now += kept[chunk] * (on_stage(stage, bounds[s], bounds[s + 1]).*field);
+      now += kept[chunk] * (on_stage(stages_of(rank)[chunk], bounds).*field);
     }
     most = std::max(most, now);
   }
@@ -91,28 +83,21 @@ std::int64_t LayoutLoads::fullest(int rank, std::span<const int> bounds, std::in
 std::int64_t LayoutLoads::needed_bytes(int rank, std::span<const int> bounds) const {
   std::int64_t always = 0, most = 0;
   for (const int stage : stages_of(rank)) {
-    const auto s = static_cast<std::size_t>(stage);
-    always += on_stage(stage, bounds[s], bounds[s + 1]).always;
-    most = std::max(most, passing(stage, bounds[s], bounds[s + 1]));
+    always += on_stage(stage, bounds).always;
+    most = std::max(most, passing(stage, bounds));
   }
   return always + fullest(rank, bounds, &Sums::kept) + most;
 }
 
 std::int64_t LayoutLoads::bytes(int rank, std::span<const int> bounds) const {
   std::int64_t resident = 0;
-  for (const int stage : stages_of(rank)) {
-    const auto s = static_cast<std::size_t>(stage);
-    resident += on_stage(stage, bounds[s], bounds[s + 1]).resident;
-  }
+  for (const int stage : stages_of(rank)) resident += on_stage(stage, bounds).resident;
   return resident + fullest(rank, bounds, &Sums::activation);
 }
 
 LayoutScore LayoutLoads::score(std::span<const int> bounds) const {
   LayoutScore score;
-  for (int stage = 0; stage < stages(); ++stage) {
-    const auto s = static_cast<std::size_t>(stage);
-    score.stage_cost = std::max(score.stage_cost, cost(stage, bounds[s], bounds[s + 1]));
-  }
+  for (int stage = 0; stage < stages(); ++stage) score.stage_cost = std::max(score.stage_cost, cost(stage, bounds));
   for (int rank = 0; rank < ranks(); ++rank) {
     score.rank_cost = std::max(score.rank_cost, rank_cost(rank, bounds));
     score.needed_bytes = std::max(score.needed_bytes, needed_bytes(rank, bounds));

@@ -34,6 +34,10 @@ class LayoutLoads {
 
   // The cost of blocks [begin, end) on a stage, with the embedding or the head that stands there.
   std::int64_t cost(int stage, int begin, int end) const;
+  std::int64_t cost(int stage, std::span<const int> bounds) const {
+    const auto s = static_cast<std::size_t>(stage);
+    return cost(stage, bounds[s], bounds[s + 1]);
+  }
   // The cost of all blocks before `block`.
   std::int64_t cost_until(int block) const { return until_[static_cast<std::size_t>(block)].cost; }
   std::int64_t total_cost() const { return cost_until(blocks()) + embedding_.cost + head_.cost; }
@@ -49,10 +53,11 @@ class LayoutLoads {
  private:
   struct Sums {
     std::int64_t cost = 0, resident = 0, activation = 0, always = 0, kept = 0;
+    Sums plus(const Sums& other, int sign = 1) const;
   };
   Sums sums(const LayoutItem& item) const;
-  Sums on_stage(int stage, int begin, int end) const;
-  std::int64_t passing(int stage, int begin, int end) const;
+  Sums on_stage(int stage, std::span<const int> bounds) const;
+  std::int64_t passing(int stage, std::span<const int> bounds) const;
   // The sum at a rank's fullest instant, if a microbatch takes `field` on each stage.
   std::int64_t fullest(int rank, std::span<const int> bounds, std::int64_t Sums::*field) const;
 

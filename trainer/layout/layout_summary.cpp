@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <set>
-#include <string>
 
 #include "parallel/pipeline/orders/orders.h"
-#include "parallel/shard/replicated.h"
 #include "trainer/config/layout_text.h"
-#include "trainer/layout/stage_layout.h"
+#include "trainer/costs/step_flops.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 
@@ -26,31 +24,16 @@ void count_parameters(const Config& config, const PlannedStage& planned, StageSu
   }
   experts *= config.parallelism.expert;
   summary.active_parameters = summary.parameters;
-  if (experts > 0)
-    summary.active_parameters += experts * config.model.moe.num_experts_per_tok / config.model.moe.num_experts;
+  const MoeConfig& moe = config.model.moe;
+  if (experts > 0) summary.active_parameters += experts * moe.num_experts_per_tok / moe.num_experts;
   summary.parameters += experts;
-}
-
-void count_bytes(const PlannedStage& planned, StageSummary& summary) {
-  for (const PlannedUnit& unit : planned.units) {
-    summary.optimizer_bytes += unit.optimizer_state_bytes;
-    if (unit.plan.replicated()) {
-      const std::int64_t bytes = ReplicatedParameters::bytes(unit.plan.parameters);
-      summary.parameter_bytes += bytes;
-      if (!unit.frozen) summary.gradient_bytes += bytes;
-      continue;
-    }
-    const UnitBytes bytes = unit_bytes(unit.setup());
-    summary.parameter_bytes += bytes.sharded_parameters;
-    summary.gradient_bytes += bytes.sharded_gradients;
-  }
 }
 
 double stage_flops(const Config& config, const StageBlocks& blocks) {
   double flops = blocks.head ? head_flops(config.model) : 0.0;
   for (int block = blocks.first; block < blocks.first + blocks.count; ++block) {
     const BlockKind kind = config.model.blocks[static_cast<std::size_t>(block)];
-    flops += block_flops(config.model, kind, config.training.sequence_length);
+    flops += block_token_flops(config.model, kind, config.training.sequence_length).total();
   }
   return flops;
 }
@@ -62,13 +45,6 @@ void compare_loads(std::vector<Summary>& all) {
   for (Summary& one : all) one.load = one.forward_flops * static_cast<double>(all.size()) / sum;
 }
 
-template <typename Summary>
-double largest_load(const std::vector<Summary>& all) {
-  double largest = 0;
-  for (const Summary& one : all) largest = std::max(largest, one.load);
-  return largest;
-}
-
 std::string placement_of(const Config& config) {
   if (config.pipeline.own_order) return "own";
   return find_schedule(config.pipeline.schedule).placement == Placement::v ? "v" : "looped";
@@ -77,11 +53,11 @@ std::string placement_of(const Config& config) {
 }  // namespace
 
 double LayoutSummary::stage_imbalance() const {
-  return largest_load(stages);
+  return std::ranges::max_element(stages, {}, &StageSummary::load)->load;
 }
 
 double LayoutSummary::rank_imbalance() const {
-  return largest_load(ranks);
+  return std::ranges::max_element(ranks, {}, &RankSummary::load)->load;
 }
 
 LayoutSummary summarize_layout(const Config& config) {
@@ -90,24 +66,26 @@ LayoutSummary summarize_layout(const Config& config) {
 
 LayoutSummary summarize_layout(const Config& config, const std::vector<StageBlocks>& layout) {
   const Mesh mesh(config.parallelism);
-  const int ranks = config.parallelism.pipeline;
-  LayoutSummary summary;
-  summary.layout = to_string(layout, config.model);
-  summary.schedule = config.pipeline.schedule;
-  summary.placement = placement_of(config);
+  LayoutSummary summary{.layout = to_string(layout, config.model),
+                        .schedule = config.pipeline.schedule,
+                        .placement = placement_of(config),
+                        .stages = {},
+                        .ranks = {}};
   const std::vector<int> rank_of_stage = stage_ranks(config);
-  summary.ranks.resize(static_cast<std::size_t>(ranks));
+  summary.ranks.resize(static_cast<std::size_t>(config.parallelism.pipeline));
   for (int s = 0; s < config.stages(); ++s) {
     const StageBlocks& blocks = layout[static_cast<std::size_t>(s)];
-    StageSummary stage;
-    stage.stage = s;
-    stage.rank = rank_of_stage[static_cast<std::size_t>(s)];
-    stage.layers = spaced_symbols(stage_symbols(blocks, config.model));
-    stage.forward_flops = stage_flops(config, blocks);
+    StageSummary stage{.stage = s,
+                       .rank = rank_of_stage[static_cast<std::size_t>(s)],
+                       .layers = spaced_symbols(stage_symbols(blocks, config.model)),
+                       .forward_flops = stage_flops(config, blocks)};
     const PlannedStage planned =
         plan_stage(config, mesh, mesh.coordinates(mesh.rank_at(stage.rank, 0, 0, 0, 0)), s, layout);
     count_parameters(config, planned, stage);
-    count_bytes(planned, stage);
+    const BucketBytes bytes = static_bytes({&planned, 1});
+    stage.parameter_bytes = bytes[Bucket::sharded_parameters] + bytes[Bucket::replicated_parameters];
+    stage.gradient_bytes = bytes[Bucket::sharded_gradients];
+    stage.optimizer_bytes = bytes[Bucket::optimizer_state];
 
     RankSummary& rank = summary.ranks[static_cast<std::size_t>(stage.rank)];
     rank.rank = stage.rank;

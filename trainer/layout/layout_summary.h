@@ -4,14 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "parallel/pipeline/program/placement.h"
 #include "trainer/config/config.h"
 #include "trainer/layout/stage_layout.h"
 
 namespace weft {
 
 // Parameters and operations are those of the model. Bytes are those of one rank, the first of the stage's ranks, and
-// live all step. layout_memory.h gives the other bytes of a run.
+// live all step. step_forecast.h gives the other bytes of a run.
 struct StageSummary {
   int stage = 0, rank = 0, chunk = 0;  // the pipeline rank that runs the stage, and its chunk there
   std::string layers;                  // "E d e*2"; empty if the stage holds nothing

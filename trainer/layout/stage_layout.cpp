@@ -9,9 +9,7 @@
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 #include "trainer/config/layout_text.h"
-#include "trainer/costs/step_flops.h"
-#include "trainer/layout/layout_items.h"
-#include "trainer/layout/schedule_residents.h"
+#include "trainer/layout/layout_inputs.h"
 
 namespace weft {
 namespace {
@@ -35,8 +33,7 @@ std::string stages_text(const Config& config) {
 // Other ways to have so many stages: "pipeline 6 x chunks 1, or pipeline 3 x chunks 2".
 std::string products_of(const Config& config, std::size_t stages) {
   const auto known = schedules();
-  const auto schedule = std::find_if(known.begin(), known.end(),
-                                     [&](const Schedule& row) { return row.name == config.pipeline.schedule; });
+  const auto schedule = std::ranges::find(known, std::string_view(config.pipeline.schedule), &Schedule::name);
   std::vector<std::string> products;
   for (std::size_t chunks = 1; chunks <= stages && products.size() < 4; ++chunks) {
     const bool ordered = schedule == known.end() || schedule->takes_chunks(static_cast<int>(chunks));
@@ -44,6 +41,12 @@ std::string products_of(const Config& config, std::size_t stages) {
       products.push_back(fmt::format("pipeline {} x chunks {}", stages / chunks, chunks));
   }
   return fmt::format("{}", fmt::join(products, ", or "));
+}
+
+std::string stage_count_fault(const Config& config, std::size_t written, const char* before, const char* what) {
+  const std::string products = products_of(config, written);
+  return fmt::format("the layout has {}{} stages, but {}: write {} {}{}{}", before, written, stages_text(config),
+                     config.stages(), what, products.empty() ? "" : ", or ", products);
 }
 
 LayoutText written_layout(const Config& config) {
@@ -54,11 +57,8 @@ LayoutText written_layout(const Config& config) {
 void compare_stages(const Config& config, const LayoutText& layout, Messages& messages) {
   const std::size_t asked = static_cast<std::size_t>(config.stages()), written = layout.stages.size();
   if (written == asked) return;
-  const std::string products = products_of(config, written);
-  const std::string what = fmt::format("the layout has {} stages, but {}: write {} stages{}{}", written,
-                                       stages_text(config), asked, products.empty() ? "" : ", or ", products);
   const LayoutSymbol place = written > asked ? layout.stages[asked].opened_by : layout.end();
-  messages.push_back(layout.fault_at(place, what).message);
+  messages.push_back(layout.fault_at(place, stage_count_fault(config, written, "", "stages")).message);
 }
 
 void compare_blocks(const Config& config, const LayoutText& layout, Messages& messages) {
@@ -76,10 +76,9 @@ void compare_blocks(const Config& config, const LayoutText& layout, Messages& me
     const LayoutSymbol place = more ? blocks[expected] : head;
     const std::string change = more ? fmt::format("from block {} on, which is written here, there is none", expected)
                                     : fmt::format("{} more must stand before this", expected - blocks.size());
-    messages.push_back(layout
-                           .fault_at(place, fmt::format("the layout has {} blocks, but {}: {}", blocks.size(),
-                                                        model_text(config), change))
-                           .message);
+    const std::string what =
+        fmt::format("the layout has {} blocks, but {}: {}", blocks.size(), model_text(config), change);
+    messages.push_back(layout.fault_at(place, what).message);
     return;
   }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
@@ -98,9 +97,7 @@ Messages count_faults(const Config& config, const std::vector<std::int64_t>& cou
   const auto blocks = static_cast<std::int64_t>(config.model.blocks.size());
   const std::int64_t sum = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   if (counts.size() != static_cast<std::size_t>(config.stages())) {
-    const std::string products = products_of(config, counts.size());
-    messages.push_back(fmt::format("the layout has the counts of {} stages, but {}: write {} counts{}{}", counts.size(),
-                                   stages_text(config), config.stages(), products.empty() ? "" : ", or ", products));
+    messages.push_back(stage_count_fault(config, counts.size(), "the counts of ", "counts"));
   }
   if (sum != blocks) {
     messages.push_back(
@@ -123,22 +120,15 @@ std::vector<StageBlocks> from_text(const LayoutText& text) {
   std::vector<StageBlocks> layout;
   int first = 0;
   for (const WrittenStage& stage : text.stages) {
-    StageBlocks blocks;
-    blocks.first = first;
-    for (const LayoutSymbol& symbol : stage.symbols) {
-      blocks.embedding = blocks.embedding || symbol.symbol == 'E';
-      blocks.head = blocks.head || symbol.symbol == 'L';
-    }
+    const auto has = [&](char symbol) {
+      return std::ranges::find(stage.symbols, symbol, &LayoutSymbol::symbol) != stage.symbols.end();
+    };
+    StageBlocks blocks{.first = first, .embedding = has('E'), .head = has('L')};
     blocks.count = static_cast<int>(stage.symbols.size()) - blocks.embedding - blocks.head;
     first += blocks.count;
     layout.push_back(blocks);
   }
   return layout;
-}
-
-bool is_automatic(const Config& config) {
-  const auto* text = std::get_if<std::string>(&config.pipeline.layout);
-  return text && *text == "auto";
 }
 
 // The block counts of the first and the last stage as written, and the rest for the other stages.
@@ -179,12 +169,9 @@ std::vector<StageBlocks> from_end_stages(const Config& config) {
 
 }  // namespace
 
-double block_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequence_length) {
-  return block_token_flops(model, kind, sequence_length).total();
-}
-
-double head_flops(const ModelConfig& model) {
-  return 2.0 * static_cast<double>(model.hidden_size) * static_cast<double>(model.vocab_size);
+bool has_automatic_layout(const Config& config) {
+  const auto* text = std::get_if<std::string>(&config.pipeline.layout);
+  return text && *text == "auto";
 }
 
 std::vector<StageBlocks> stage_layout(const Config& config) {
@@ -192,7 +179,7 @@ std::vector<StageBlocks> stage_layout(const Config& config) {
   for (std::string& fault : end_stage_faults(config)) faults.push_back(std::move(fault));
   if (!faults.empty()) fail_request("{}", fmt::join(faults, "\n"));
   if (const auto* counts = std::get_if<std::vector<std::int64_t>>(&config.pipeline.layout)) return from_counts(*counts);
-  if (!is_automatic(config)) return from_text(written_layout(config));
+  if (!has_automatic_layout(config)) return from_text(written_layout(config));
   if (EndStages(config).given()) return from_end_stages(config);
   if (config.stages() == 1) return from_counts({static_cast<std::int64_t>(config.model.blocks.size())});
   // solved_timing.cpp refuses a budget that no layout keeps: there the bytes of this layout are known exactly.
@@ -203,7 +190,7 @@ std::vector<StageBlocks> stage_layout(const Config& config) {
 }
 
 Config with_layout(Config config, const std::vector<StageBlocks>& layout) {
-  if (!is_automatic(config)) return config;
+  if (!has_automatic_layout(config)) return config;
   config.pipeline.layout = to_string(layout, config.model);
   config.pipeline.first_stage_blocks.reset();
   config.pipeline.last_stage_blocks.reset();
@@ -211,7 +198,7 @@ Config with_layout(Config config, const std::vector<StageBlocks>& layout) {
 }
 
 std::vector<std::string> layout_faults(const Config& config) {
-  if (is_automatic(config)) return {};
+  if (has_automatic_layout(config)) return {};
   if (const auto* counts = std::get_if<std::vector<std::int64_t>>(&config.pipeline.layout)) {
     return count_faults(config, *counts);
   }
@@ -227,7 +214,7 @@ std::vector<std::string> layout_faults(const Config& config) {
 std::vector<std::string> end_stage_faults(const Config& config) {
   const EndStages ends(config);
   if (!ends.given()) return {};
-  if (!is_automatic(config)) {
+  if (!has_automatic_layout(config)) {
     return {
         "first_stage_blocks and last_stage_blocks say what layout \"auto\" deals, but a layout is written: leave "
         "one of the two out"};
@@ -258,7 +245,7 @@ std::vector<std::string> end_stage_faults(const Config& config) {
 std::vector<std::string> layout_warnings(const Config& config) {
   // An automatic layout leaves a stage empty only if there are more stages than pieces (embedding, blocks, head).
   const std::size_t pieces = config.model.blocks.size() + 2;
-  if (is_automatic(config) && !EndStages(config).given() && static_cast<std::size_t>(config.stages()) <= pieces)
+  if (has_automatic_layout(config) && !EndStages(config).given() && static_cast<std::size_t>(config.stages()) <= pieces)
     return {};
   std::vector<int> empty;
   const auto layout = stage_layout(config);

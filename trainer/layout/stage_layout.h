@@ -7,18 +7,16 @@
 
 #include "trainer/config/config.h"
 #include "trainer/layout/automatic_layout.h"
-#include "trainer/plan/stage_blocks.h"
 #include "trainer/plan/stage_plan.h"
 
 namespace weft {
 
-// Matrix-product operations of a block's forward for one token, attention scores at half the sequence (causal).
-double block_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequence_length);
-double head_flops(const ModelConfig& model);
-
 // All stages of the configuration, pipeline x chunks of them. Throws Error (request) with layout_faults() and
 // end_stage_faults(), and for "auto" if the schedule refuses the numbers.
 std::vector<StageBlocks> stage_layout(const Config& config);
+
+// Whether pipeline.layout is "auto".
+bool has_automatic_layout(const Config& config);
 
 // Why the written layout is no layout of the model, with the place in its text and a correction. Empty for "auto",
 // which always is one.

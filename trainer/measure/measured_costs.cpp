@@ -14,17 +14,6 @@
 namespace weft {
 namespace {
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2.0;
-}
-
-double least(const std::vector<double>& values) {
-  return *std::min_element(values.begin(), values.end());
-}
-
 // Seconds of all samples by key.
 template <typename Key>
 using KeyedSeconds = std::map<Key, std::vector<double>>;
@@ -53,23 +42,22 @@ class Measurement {
     }
     for (const auto& [key, samples] : collectives_) {
       UnitCost& cost = table.units[tables_.units[static_cast<std::size_t>(key.first)].name];
-      const double seconds = least(samples);
+      const double seconds = std::ranges::min(samples);
       if (key.second == Op::unshard) cost.gather = seconds;
       if (key.second == Op::unshard_secondary) cost.island_gather = seconds;
       if (key.second == Op::scatter_gradient) cost.scatter = seconds;
       if (key.second == Op::reduce_gradient) cost.reduce = seconds;
       if (key.second == Op::tie_gradient) cost.tie = seconds;
     }
-    for (const auto& [stage, samples] : messages()) table.messages[std::to_string(stage)] = median(samples);
-    table.gradient_norm = least(norms_);
-    table.optimizer_step = median(steps_);
+    for (const auto& [stage, samples] : messages()) table.messages[std::to_string(stage)] = median_of(samples);
+    table.gradient_norm = std::ranges::min(norms_);
+    table.optimizer_step = median_of(steps_);
     return table;
   }
 
  private:
-  // A message between two stages of one pipeline.
-  using Message =
-      std::tuple<int, std::int64_t, Op, int, int>;  // pipeline, step, its send, stage that sends, microbatch
+  // A message between two stages of one pipeline: pipeline, step, its send, stage that sends, microbatch.
+  using Message = std::tuple<int, std::int64_t, Op, int, int>;
 
   void read(const Program& program, const RankTrace& trace) {
     const auto& actions = program.ranks[static_cast<std::size_t>(mesh_.coordinates(trace.rank).pp)];
@@ -89,9 +77,8 @@ class Measurement {
           computed.try_emplace({together ? 0 : rank, stage_rank, span.step, static_cast<int>(index)}, seconds);
       if (!fresh) place->second = std::min(place->second, seconds);
     }
-    const bool ties = action.op == Op::tie_gradient;
-    if (is_gather(action.op) || is_reduction(action.op) || ties)
-      collectives_[{*action.unit, action.op}].push_back(seconds);
+    const bool collective = is_gather(action.op) || is_reduction(action.op) || action.op == Op::tie_gradient;
+    if (collective) collectives_[{*action.unit, action.op}].push_back(seconds);
     if (action.op == Op::gradient_norm) norms_.push_back(seconds);
     if (action.op == Op::optimizer_step) steps_.push_back(seconds);
     if (!is_send(action.op) && !is_receive(action.op)) return;
@@ -113,13 +100,13 @@ class Measurement {
     if (found == computes_.end()) return std::nullopt;
     std::vector<double> samples;
     for (const auto& [when, seconds] : found->second) samples.push_back(seconds);
-    return median(std::move(samples));
+    return median_of(std::move(samples));
   }
 
   ComputeCost compute_cost(int segment) const {
-    const auto forward = compute_seconds(segment, Op::forward), whole = compute_seconds(segment, Op::backward);
-    const auto input = compute_seconds(segment, Op::backward_input),
-               weight = compute_seconds(segment, Op::backward_weight);
+    const auto seconds = [&](Op op) { return compute_seconds(segment, op); };
+    const auto forward = seconds(Op::forward), whole = seconds(Op::backward);
+    const auto input = seconds(Op::backward_input), weight = seconds(Op::backward_weight);
     if (!forward || (!whole && !(input && weight))) {
       fail_request("no rank traced segment {}; traces of one rank a stage at least are needed",
                    tables_.segments[static_cast<std::size_t>(segment)].name);
@@ -152,6 +139,19 @@ class Measurement {
 
 }  // namespace
 
+double upper_median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+double median_of(std::vector<double> values) {
+  const double upper = upper_median(values);
+  if (values.size() % 2 == 1) return upper;
+  std::ranges::sort(values);
+  return (upper + values[values.size() / 2 - 1]) / 2.0;
+}
+
 RankTrace parse_chrome_trace(const std::string& text, const std::string& name) {
   RankTrace trace;
   try {
@@ -181,17 +181,20 @@ RankTrace parse_chrome_trace(const std::string& text, const std::string& name) {
   return trace;
 }
 
-std::vector<RankTrace> read_traces(const std::filesystem::path& run_directory, int world) {
+std::vector<RankTrace> traces_in(const std::filesystem::path& run_directory, int world) {
   std::vector<RankTrace> traces;
   for (int rank = 0; rank < world; ++rank) {
     const std::filesystem::path file = run_directory / fmt::format("trace_rank{}.json", rank);
     if (std::filesystem::exists(file)) traces.push_back(parse_chrome_trace(read_text(file), file.string()));
   }
-  if (traces.empty()) {
-    fail_request("{} holds no trace_rank<R>.json; a run writes them where [profiling] names steps",
-                 run_directory.string());
-  }
   return traces;
+}
+
+std::vector<RankTrace> read_traces(const std::filesystem::path& run_directory, int world) {
+  std::vector<RankTrace> traces = traces_in(run_directory, world);
+  if (!traces.empty()) return traces;
+  fail_request("{} holds no trace_rank<R>.json; a run writes them where [profiling] names steps",
+               run_directory.string());
 }
 
 std::vector<TracedAction> traced_actions(const Program& program, const Mesh& mesh, const RankTrace& trace) {

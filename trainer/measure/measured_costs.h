@@ -35,9 +35,14 @@ struct RankTrace {
 // parts.
 RankTrace parse_chrome_trace(const std::string& text, const std::string& name);
 
-// Reads the traces in the directory of a run of `world` ranks (run_directory.h); some ranks may have none. Throws Error
-// (request) if there is no trace at all.
+// Reads the traces in the directory of a run of `world` ranks (run_directory.h); some ranks may have none.
+std::vector<RankTrace> traces_in(const std::filesystem::path& run_directory, int world);
+// The same; throws Error (request) if there is no trace at all.
 std::vector<RankTrace> read_traces(const std::filesystem::path& run_directory, int world);
+
+// The value in the middle; of an even number the larger of two, or the mean of both.
+double upper_median(std::vector<double> values);
+double median_of(std::vector<double> values);
 
 // A span of an action, with the action's position in the rank's list.
 struct TracedAction {

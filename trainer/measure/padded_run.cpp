@@ -5,6 +5,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -96,14 +97,14 @@ class PaddedActions final : public ActionObserver {
   std::vector<Times> times_;
 };
 
-PaddedStep step_of(const std::vector<std::vector<PaddedActions::Times>>& ranks) {
+Simulation step_of(const std::vector<std::vector<PaddedActions::Times>>& ranks) {
   Clock::time_point first = ranks.front().front().begin;
   for (const auto& times : ranks) first = std::min(first, times.front().begin);
   const auto since = [&](Clock::time_point time) { return std::chrono::duration<double>(time - first).count(); };
-  PaddedStep step;
+  Simulation step;
   for (const auto& times : ranks) {
     auto& actions = step.ranks.emplace_back();
-    for (const auto& [begin, end] : times) actions.push_back({since(begin), since(end)});
+    for (const auto& [begin, end] : times) actions.push_back({.start = since(begin), .end = since(end)});
     step.seconds = std::max(step.seconds, actions.back().end);
   }
   return step;
@@ -147,12 +148,12 @@ PaddedRun run_padded(const Config& config, const CostTable& padding) {
   return result;
 }
 
-double bubble_of(const Program& program, const PaddedStep& step, int rank) {
+double bubble_of(const Program& program, const Simulation& step, int rank) {
   const auto& actions = program.ranks.at(static_cast<std::size_t>(rank));
   double bubble = step.seconds;
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    const PaddedAction& times = step.ranks.at(static_cast<std::size_t>(rank))[i];
-    if (is_compute(actions[i].op)) bubble -= times.end - times.begin;
+    const SimulatedAction& times = step.ranks.at(static_cast<std::size_t>(rank))[i];
+    if (is_compute(actions[i].op)) bubble -= times.end - times.start;
   }
   return bubble;
 }
@@ -161,26 +162,23 @@ double SimulationError::most() const {
   return std::max({step, bubble, start});
 }
 
-SimulationError simulation_error(const Program& program, const Simulation& simulation, const PaddedStep& step) {
-  SimulationError error{.step = std::abs(step.seconds - simulation.seconds) / simulation.seconds};
-  for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
-    double bubble = simulation.seconds;
-    for (std::size_t i = 0; i < program.ranks[rank].size(); ++i) {
-      if (!is_compute(program.ranks[rank][i].op)) continue;
-      const SimulatedAction& simulated = simulation.ranks[rank][i];
-      bubble -= simulated.end - simulated.start;
-      const double apart = std::abs(step.ranks[rank][i].begin - simulated.start);
-      error.start = std::max(error.start, apart / simulation.seconds);
+SimulationError simulation_error(const Program& program, const Simulation& simulation, const Simulation& step) {
+  const auto apart = [&](double one, double other) { return std::abs(one - other) / simulation.seconds; };
+  SimulationError error{.step = apart(step.seconds, simulation.seconds)};
+  for (int rank = 0; rank < std::ssize(program.ranks); ++rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    for (std::size_t i = 0; i < program.ranks[r].size(); ++i) {
+      if (!is_compute(program.ranks[r][i].op)) continue;
+      error.start = std::max(error.start, apart(step.ranks[r][i].start, simulation.ranks[r][i].start));
     }
-    const double apart = std::abs(bubble_of(program, step, static_cast<int>(rank)) - bubble);
-    error.bubble = std::max(error.bubble, apart / simulation.seconds);
+    const double measured = bubble_of(program, step, rank), simulated = bubble_of(program, simulation, rank);
+    error.bubble = std::max(error.bubble, apart(measured, simulated));
   }
   return error;
 }
 
-const PaddedStep& least_disturbed(const PaddedRun& run) {
-  return *std::min_element(run.steps.begin(), run.steps.end(),
-                           [](const PaddedStep& one, const PaddedStep& other) { return one.seconds < other.seconds; });
+const Simulation& least_disturbed(const PaddedRun& run) {
+  return *std::ranges::min_element(run.steps, {}, &Simulation::seconds);
 }
 
 }  // namespace weft

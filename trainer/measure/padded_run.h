@@ -11,19 +11,12 @@
 
 namespace weft {
 
-struct PaddedAction {
-  double begin = 0.0, end = 0.0;  // seconds since the first rank began the step
-};
-
-struct PaddedStep {
-  double seconds = 0.0;                          // until the end of the last action of any rank
-  std::vector<std::vector<PaddedAction>> ranks;  // by pipeline rank and action
-};
-
 struct PaddedRun {
   Program program;
   ProgramCosts costs;  // the padding
-  std::vector<PaddedStep> steps;
+  // Measured as a simulation counts: from the start of the first rank to the end of the last action of any rank. Only
+  // starts and ends are set.
+  std::vector<Simulation> steps;
   std::vector<RankTrace> traces;  // of the steps that [profiling] names
 };
 
@@ -32,8 +25,8 @@ struct PaddedRun {
 // (LaneChannels::delayed). Throws Error (request) unless the ranks are one pipeline of threads on the CPU.
 PaddedRun run_padded(const Config& config, const CostTable& padding);
 
-// Seconds in which the rank did not compute.
-double bubble_of(const Program& program, const PaddedStep& step, int rank);
+// Seconds of a step in which the rank did not compute.
+double bubble_of(const Program& program, const Simulation& step, int rank);
 
 // Differences between a simulated and a measured step, relative to the simulated seconds of the step.
 struct SimulationError {
@@ -42,9 +35,9 @@ struct SimulationError {
   double start = 0.0;   // of an action's start, for the compute action with the largest difference
   double most() const;
 };
-SimulationError simulation_error(const Program& program, const Simulation& simulation, const PaddedStep& step);
+SimulationError simulation_error(const Program& program, const Simulation& simulation, const Simulation& step);
 
 // The shortest step: disturbances only add time.
-const PaddedStep& least_disturbed(const PaddedRun& run);
+const Simulation& least_disturbed(const PaddedRun& run);
 
 }  // namespace weft

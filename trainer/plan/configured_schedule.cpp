@@ -38,14 +38,19 @@ std::vector<std::vector<Action>> compute_order(const Config& config) {
   return find_schedule(config.pipeline.schedule).order(order_input(config));
 }
 
+Program schedule_only_step(const Config& config) {
+  Program program;
+  program.microbatches = static_cast<int>(config.microbatches());
+  program.ranks = compute_order(config);
+  for (const int rank : stage_ranks(config)) program.stages.push_back({.rank = rank});
+  return program;
+}
+
 std::vector<std::string> microbatch_warnings(const Config& config) {
   const int ranks = config.parallelism.pipeline;
   const std::int64_t microbatches = config.microbatches();
   if (microbatches >= ranks) return {};
-  Program program;
-  program.microbatches = static_cast<int>(microbatches);
-  program.ranks = compute_order(config);
-  for (const int rank : stage_ranks(config)) program.stages.push_back({.rank = rank});
+  const Program program = schedule_only_step(config);
   const Simulation simulation = simulate(program, even_costs(program));
   double bubble = 0.0;
   for (int rank = 0; rank < ranks; ++rank) bubble += rank_times(program, simulation, rank).bubble;

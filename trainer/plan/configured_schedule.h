@@ -19,6 +19,9 @@ OrderInput order_input(const Config& config);
 // numbers.
 std::vector<std::vector<Action>> compute_order(const Config& config);
 
+// The compute order as a program whose stages have no segments, units or sizes.
+Program schedule_only_step(const Config& config);
+
 // Warnings that a step has too few microbatches to keep all pipeline ranks busy, with the resulting bubble.
 std::vector<std::string> microbatch_warnings(const Config& config);
 

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,9 +17,22 @@
 #include "parallel/shard/unit.h"
 #include "parallel/shard/unit_plan.h"
 #include "trainer/config/config.h"
-#include "trainer/plan/stage_blocks.h"
 
 namespace weft {
+
+// The contiguous part of the model on one stage. The layout decides which stage has which blocks (trainer/layout).
+struct StageBlocks {
+  int first = 0, count = 0;  // blocks [first, first + count)
+  bool embedding = false, head = false;
+
+  bool empty() const { return count == 0 && !embedding && !head; }
+  bool operator==(const StageBlocks&) const = default;
+};
+
+// The whole model on one stage.
+inline StageBlocks all_blocks(const ModelConfig& model) {
+  return {.count = static_cast<int>(model.blocks.size()), .embedding = true, .head = true};
+}
 
 // If embedding and head share a weight on different stages, each stage has a unit with a copy. The embedding's copy
 // stands for both where distinct parameters are counted.
@@ -84,12 +98,24 @@ std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, co
 
 // Inputs of a rank's stages besides parameters, the same for all its stages.
 struct PlannedInputs {
-  RotaryOptions rotary;                // for the table of angles that the blocks share
+  RotaryOptions rotary = {};           // for the table of angles that the blocks share
   std::vector<Range> positions;        // the positions of each sequence on this rank
   std::int64_t microbatch_tokens = 0;  // of the whole tensor group, at this context rank
   PlannedBoundary boundary;
 };
 PlannedInputs plan_inputs(const Config& config, const Coordinates& at);
+
+// Bytes that a segment keeps of a microbatch.
+struct KeptBySegment {
+  // Index in the stage of the first segment of the segment's region; absent if the forward keeps all activations.
+  std::optional<int> region = {};
+  std::int64_t bytes = 0;  // per microbatch, from the segment's forward on
+};
+// By segment of the stage. With training.recompute = "full", a region is a block: segments of one scope whose forward
+// can be recomputed. Embedding and head keep their activations: the embedding has almost none, and the head's backward
+// follows its forward at once.
+std::vector<KeptBySegment> kept_by_segments(const Config& config, const PlannedBoundary& boundary,
+                                            const PlannedStage& stage);
 
 // Tables of the stages that `plan` returns one after the other. Reductions in flight and the update of a step are left
 // out.
@@ -98,6 +124,7 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
 
 // Bytes that stages hold during the whole run: parameters, their reduced gradients, optimizer state.
 BucketBytes static_bytes(std::span<const PlannedStage> stages);
+void add_static_bytes(const PlannedUnit& unit, BucketBytes& bytes);
 // Predicted bytes of a rank at its peak. Static buckets (parameters, gradients that live all run, optimizer state) are
 // exact to the byte on any device. On the CPU all buckets are exact (dry_run.h), except for rows that a router sends to
 // other ranks.

@@ -1,8 +1,5 @@
 #include "trainer/plan/unit_policy.h"
 
-#include <algorithm>
-
-#include "parallel/mesh/mesh.h"
 #include "parallel/runtime/error.h"
 #include "trainer/config/update_groups.h"
 
@@ -41,6 +38,10 @@ UnitPolicy replicated_policy(const Config& config) {
 }
 
 }  // namespace
+
+bool has_family(const Config& config, Family family) {
+  return family != Family::experts || config.model.has(BlockKind::moe);
+}
 
 std::int64_t shard_ranks(const Degrees& degrees, Family family) {
   if (family == Family::experts) return degrees.expert_data() / Mesh(degrees).expert_replicas();
@@ -121,7 +122,7 @@ WrapRules wrap_rules(const Config& config, int stage) {
 std::vector<std::string> shard_warnings(const Config& config) {
   WrapPolicies policies;
   for (const auto& [family, policy] : config.shard_by_family) {
-    if (family != Family::experts || config.model.has(BlockKind::moe)) policies[family] = parse_wrap(policy.wrap);
+    if (has_family(config, family)) policies[family] = parse_wrap(policy.wrap);
   }
   return wrap_warnings(policies);
 }
@@ -134,7 +135,7 @@ Group shard_group(const Degrees& degrees, Family family) {
 std::set<Island> islands_of(const Config& config) {
   std::set<Island> islands;
   for (const auto& [family, policy] : config.shard_by_family) {
-    if (family == Family::experts && !config.model.has(BlockKind::moe)) continue;
+    if (!has_family(config, family)) continue;
     for (int stage = 0; stage < config.stages(); ++stage) {
       const ResidencyChoice choice = parse_residency(policy.residency_of(stage));
       if (choice.residency != Residency::island) continue;

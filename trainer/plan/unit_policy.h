@@ -22,6 +22,9 @@
 
 namespace weft {
 
+// Whether the model has units of this family.
+bool has_family(const Config& config, Family family);
+
 // Ranks over which units of this family are sharded, if they are.
 std::int64_t shard_ranks(const Degrees& degrees, Family family);
 

@@ -53,14 +53,6 @@ std::string policy_text(const Config& config) {
 
 }  // namespace
 
-SearchChoice choice_at(const SearchSpace& space, const std::array<std::size_t, 5>& place) {
-  return {.mesh = space.meshes[place[0]],
-          .microbatch_size = space.microbatch_sizes[place[1]],
-          .order = place[2],
-          .policy = place[3],
-          .recompute = place[4]};
-}
-
 void add(SearchCounts& sum, const SearchCounts& part) {
   for (const auto& [reason, refusals] : part.refused) {
     Refusals& all = sum.refused[reason];
@@ -81,13 +73,13 @@ std::vector<SearchNode> CandidateEvaluator::first(SearchCounts& counts) const {
   std::vector<SearchNode> all;
   for (std::size_t mesh = 0; mesh < space_.meshes.size(); ++mesh) {
     const std::size_t below = space_.choices_of_mesh(space_.meshes[mesh]);
-    const Config config = config_of(space_, choice_at(space_, {mesh}), ChoiceStep::mesh);
-    if (!accepted(ChoiceStep::mesh, config, below, counts)) continue;
+    if (!accepted(ChoiceStep::mesh, config_of(space_, {mesh}, ChoiceStep::mesh), below, counts)) continue;
+    const std::size_t choices = below / space_.microbatch_sizes.size();
     for (std::size_t size = 0; size < space_.microbatch_sizes.size(); ++size) {
-      const std::size_t choices = below / space_.microbatch_sizes.size();
-      const Config sized = config_of(space_, choice_at(space_, {mesh, size}), ChoiceStep::microbatch);
-      if (!accepted(ChoiceStep::microbatch, sized, choices, counts)) continue;
-      all.push_back({.known = Known::pieces, .place = {mesh, size}, .choices = choices});
+      const SearchChoice choice{mesh, size};
+      const Config config = config_of(space_, choice, ChoiceStep::microbatch);
+      if (!accepted(ChoiceStep::microbatch, config, choices, counts)) continue;
+      all.push_back({.known = Known::pieces, .choice = choice, .choices = choices});
     }
   }
   return all;
@@ -112,12 +104,13 @@ bool CandidateEvaluator::fits(std::int64_t bytes) const {
   return judge(space_.hardware, all).fits();
 }
 
-CandidateEvaluation CandidateEvaluator::weigh(SearchNode node) const {
+CandidateEvaluation CandidateEvaluator::weigh(const SearchNode& given) const {
+  SearchNode node = given;
   node.seconds = std::numeric_limits<double>::infinity();
   node.bytes = std::numeric_limits<std::int64_t>::max();
+  const Config config = config_of(space_, node.choice, ChoiceStep::policy);
   for (const auto& [key, pieces] : pieces_of(node)) {
-    const LeastTaken least =
-        least_of_any_layout(config_of(space_, choice_at(space_, node.place), ChoiceStep::policy), pieces);
+    const LeastTaken least = least_of_any_layout(config, pieces);
     node.seconds = std::min(node.seconds, least.seconds);
     node.bytes = std::min(node.bytes, least.static_bytes);
   }
@@ -133,19 +126,17 @@ CandidateEvaluation CandidateEvaluator::weigh(SearchNode node) const {
 
 CandidateEvaluator::Pieces CandidateEvaluator::pieces_of(const SearchNode& node) const {
   Pieces pieces;
-  for (std::size_t recompute = 0; recompute < space_.recomputes.size(); ++recompute) {
-    for (std::size_t policy = 0; policy < space_.policies.size(); ++policy) {
-      const std::pair key(recompute, kind_of(policy));
+  SearchChoice choice = node.choice;
+  for (choice.recompute = 0; choice.recompute < space_.recomputes.size(); ++choice.recompute) {
+    for (choice.policy = 0; choice.policy < space_.policies.size(); ++choice.policy) {
+      const std::pair key(choice.recompute, kind_of(choice.policy));
       if (pieces.contains(key)) continue;
-      auto place = node.place;
-      place[3] = policy;
-      place[4] = recompute;
-      pieces.emplace(key,
-                     model_pieces(config_of(space_, choice_at(space_, place), ChoiceStep::policy), space_.hardware));
+      pieces.emplace(key, model_pieces(config_of(space_, choice, ChoiceStep::policy), space_.hardware));
     }
   }
   return pieces;
 }
+
 // A key of a policy: policies with equal keys have the same pieces.
 std::string CandidateEvaluator::kind_of(std::size_t policy) const {
   const SearchedPolicy& row = space_.policies[policy];
@@ -156,25 +147,22 @@ std::string CandidateEvaluator::kind_of(std::size_t policy) const {
 CandidateEvaluation CandidateEvaluator::expand(const SearchNode& node) const {
   CandidateEvaluation step;
   const Pieces pieces = pieces_of(node);
-  const std::size_t below = space_.policies.size() * space_.recomputes.size();
-  for (const std::size_t order : space_.orders_of(space_.meshes[node.place[0]].pipeline)) {
-    auto place = node.place;
-    place[2] = order;
-    const Config ordered = config_of(space_, choice_at(space_, place), ChoiceStep::order);
-    if (!accepted(ChoiceStep::order, ordered, below, step.counts)) continue;
+  const std::size_t recomputes = space_.recomputes.size(), below = space_.policies.size() * recomputes;
+  for (const std::size_t order : space_.orders_of(space_.meshes[node.choice.mesh].pipeline)) {
+    SearchChoice choice{node.choice.mesh, node.choice.microbatch, order};
+    if (!accepted(ChoiceStep::order, config_of(space_, choice, ChoiceStep::order), below, step.counts)) continue;
     std::set<std::string> known;
-    for (std::size_t policy = 0; policy < space_.policies.size(); ++policy) {
-      place[3] = policy;
-      place[4] = 0;
-      const Config config = config_of(space_, choice_at(space_, place), ChoiceStep::policy);
-      if (!accepted(ChoiceStep::policy, config, space_.recomputes.size(), step.counts)) continue;
+    for (choice.policy = 0; choice.policy < space_.policies.size(); ++choice.policy) {
+      choice.recompute = 0;
+      const Config config = config_of(space_, choice, ChoiceStep::policy);
+      if (!accepted(ChoiceStep::policy, config, recomputes, step.counts)) continue;
       if (!known.insert(policy_text(config)).second) {
-        step.counts.same += space_.recomputes.size();
+        step.counts.same += recomputes;
         continue;
       }
-      for (place[4] = 0; place[4] < space_.recomputes.size(); ++place[4]) {
-        const LeastTaken least = least_of_any_layout(config, pieces.at({place[4], kind_of(policy)}));
-        add_leaf({.known = Known::mean, .seconds = least.seconds, .bytes = least.bytes, .place = place},
+      for (; choice.recompute < recomputes; ++choice.recompute) {
+        const LeastTaken least = least_of_any_layout(config, pieces.at({choice.recompute, kind_of(choice.policy)}));
+        add_leaf({.known = Known::mean, .seconds = least.seconds, .bytes = least.bytes, .choice = choice},
                  least.static_bytes, step);
       }
     }
@@ -183,23 +171,13 @@ CandidateEvaluation CandidateEvaluator::expand(const SearchNode& node) const {
 }
 
 void CandidateEvaluator::add_leaf(SearchNode node, std::int64_t static_bytes, CandidateEvaluation& step) const {
-  if (!fits(static_bytes)) {
-    ++step.counts.static_bytes;
-    step.too_large.push_back(std::move(node));
-  } else if (!fits(node.bytes)) {
-    ++step.counts.held_bytes;
-    step.too_large.push_back(std::move(node));
-  } else {
-    step.nodes.push_back(std::move(node));
-  }
-}
-
-Config CandidateEvaluator::planned(const SearchNode& node) const {
-  return config_of(space_, choice_at(space_, node.place));
+  const bool static_fits = fits(static_bytes), all_fits = static_fits && fits(node.bytes);
+  if (!all_fits) ++(static_fits ? step.counts.held_bytes : step.counts.static_bytes);
+  (all_fits ? step.nodes : step.too_large).push_back(std::move(node));
 }
 
 CandidateEvaluation CandidateEvaluator::tighten(SearchNode node) const {
-  const Config config = planned(node);
+  const Config config = config_of(space_, node.choice);
   const LeastTaken least = least_taken(config, model_pieces(config, space_.hardware));
   node.known = Known::bounds;
   node.seconds = std::max(node.seconds, least.seconds);
@@ -211,9 +189,9 @@ CandidateEvaluation CandidateEvaluator::tighten(SearchNode node) const {
 
 CandidateEvaluation CandidateEvaluator::simulated(SearchNode node) const {
   CandidateEvaluation step;
-  SearchedPlan plan{.choice = choice_at(space_, node.place)};
+  SearchedPlan plan{.choice = node.choice};
   const auto refused = refusal_of([&] {
-    const ResolvedRun run(planned(node));
+    const ResolvedRun run(config_of(space_, node.choice));
     plan.layout = to_string(run.layout(), run.config().model);
     const Program program = step_program(run, run.mesh().coordinates(0));
     plan.time = step_time(run.config(), run.mesh(), program, space_.hardware);
@@ -233,7 +211,7 @@ CandidateEvaluation CandidateEvaluator::walk(SearchNode node, bool stop) const {
   // With `stop`, only until the memory is shown to be too small.
   bool complete = true;
   SearchedPlan plan = *node.plan;
-  plan.peak = fullest_peak_until(ResolvedRun(planned(node)), [&](const BucketBytes& peak) {
+  plan.peak = fullest_peak_until(ResolvedRun(config_of(space_, node.choice)), [&](const BucketBytes& peak) {
     complete = !stop || judge(space_.hardware, peak).fits();
     return !complete;
   });
@@ -242,13 +220,9 @@ CandidateEvaluation CandidateEvaluator::walk(SearchNode node, bool stop) const {
   if (complete) node.known = Known::all;
   node.plan = std::make_shared<const SearchedPlan>(std::move(plan));
   CandidateEvaluation step;
-  if (node.plan->verdict.fits()) {
-    ++step.counts.planned;
-    step.nodes.push_back(std::move(node));
-  } else {
-    ++step.counts.unfit;
-    step.too_large.push_back(std::move(node));
-  }
+  const bool fits = node.plan->verdict.fits();
+  ++(fits ? step.counts.planned : step.counts.unfit);
+  (fits ? step.nodes : step.too_large).push_back(std::move(node));
   return step;
 }
 

@@ -3,7 +3,6 @@
 // state, so any number of them may run at once.
 #pragma once
 
-#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,13 +20,13 @@ enum class Known : std::uint8_t { pieces, mean, bounds, seconds, all };
 
 struct SearchNode {
   Known known = Known::pieces;
-  double seconds = 0.0;                   // a lower bound; exact from Known::seconds on
-  std::int64_t bytes = 0;                 // a lower bound; exact for Known::all. Without bytes reserved by the hardware
-  std::array<std::size_t, 5> place = {};  // mesh, microbatch, order, policy, recompute: indices into the space's lists
+  double seconds = 0.0;      // a lower bound; exact from Known::seconds on
+  std::int64_t bytes = 0;    // a lower bound; exact for Known::all. Without bytes reserved by the hardware
+  SearchChoice choice = {};  // for Known::pieces its mesh and microbatch only
   std::size_t choices = 1;
   std::shared_ptr<const SearchedPlan> plan = {};  // from Known::seconds on
 
-  auto key() const { return std::tuple(seconds, place, known); }
+  auto key() const { return std::tuple(seconds, choice, known); }
   bool operator<(const SearchNode& other) const { return key() < other.key(); }
 };
 
@@ -38,8 +37,6 @@ struct CandidateEvaluation {
   std::vector<SearchNode> too_large;  // nodes that do not fit, with their least bytes
 };
 
-// The choice with these indices into the lists of the space.
-SearchChoice choice_at(const SearchSpace& space, const std::array<std::size_t, 5>& place);
 void add(SearchCounts& sum, const SearchCounts& part);
 
 class CandidateEvaluator {
@@ -50,7 +47,7 @@ class CandidateEvaluator {
   // Meshes and microbatches that the rules accept. `counts` gets the reasons against the others.
   std::vector<SearchNode> first(SearchCounts& counts) const;
   // Bounds of a node of first(): the least over all strategies and recomputes.
-  CandidateEvaluation weigh(SearchNode node) const;
+  CandidateEvaluation weigh(const SearchNode& node) const;
   // The next look at a choice that may fit, and at a choice of which only the memory matters.
   CandidateEvaluation evaluate(const SearchNode& node) const;
   CandidateEvaluation evaluate_bytes(const SearchNode& node) const;
@@ -64,8 +61,7 @@ class CandidateEvaluator {
   Pieces pieces_of(const SearchNode& node) const;
   std::string kind_of(std::size_t policy) const;
   CandidateEvaluation expand(const SearchNode& node) const;
-  void add_leaf(SearchNode node, std::int64_t static_bytes, CandidateEvaluation& look) const;
-  Config planned(const SearchNode& node) const;
+  void add_leaf(SearchNode node, std::int64_t static_bytes, CandidateEvaluation& step) const;
   CandidateEvaluation tighten(SearchNode node) const;
   CandidateEvaluation simulated(SearchNode node) const;
   CandidateEvaluation walk(SearchNode node, bool stop) const;

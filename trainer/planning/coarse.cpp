@@ -29,29 +29,12 @@ std::string_view name_of(CoarseStrategy strategy) {
 
 std::vector<StateRecipe> state_recipes() {
   return {
-      {.name = "bfloat16", .what = "all in bfloat16", .parameters = 2, .gradients = 2, .optimizer = 4},
-      {.name = "float32 moments",
-       .what = "bfloat16, m and v in float32",
-       .parameters = 2,
-       .gradients = 2,
-       .optimizer = 8},
-      {.name = "mixed precision",
-       .what = "bfloat16; master, m and v in float32",
-       .parameters = 2,
-       .gradients = 2,
-       .optimizer = 12},
-      {.name = "Megatron",
-       .what = "the same with gradients in float32",
-       .parameters = 2,
-       .gradients = 4,
-       .optimizer = 12},
-      {.name = "FSDP2 (Weft)",
-       .what = "all in float32, sharded; bfloat16 views come and go",
-       .parameters = 4,
-       .gradients = 4,
-       .optimizer = 8,
-       .views = 2,
-       .has_zero1 = false},
+      // bytes of parameters, gradients, optimizer state and, of FSDP2, views
+      {"bfloat16", "all in bfloat16", 2, 2, 4},
+      {"float32 moments", "bfloat16, m and v in float32", 2, 2, 8},
+      {"mixed precision", "bfloat16; master, m and v in float32", 2, 2, 12},
+      {"Megatron", "the same with gradients in float32", 2, 4, 12},
+      {"FSDP2 (Weft)", "all in float32, sharded; bfloat16 views come and go", 4, 4, 8, 2, false},
   };
 }
 
@@ -82,10 +65,6 @@ CoarseActivations coarse_activations(const CoarseModel& m) {
   bytes.inputs_and_live = bytes.inputs + 34.0 * width;
   bytes.logits = (2.0 + 4.0) * m.sequence * m.batch * m.vocabulary;
   return bytes;
-}
-
-int most_sequences(double bytes, double per_sequence) {
-  return bytes < per_sequence ? 0 : static_cast<int>(std::floor(bytes / per_sequence));
 }
 
 PeakElements peak_elements(double parameters, int ranks, double layer) {

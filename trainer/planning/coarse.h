@@ -55,8 +55,6 @@ struct CoarseActivations {
   double logits = 0;           // in 16 bit and float32
 };
 CoarseActivations coarse_activations(const CoarseModel& model);
-// Largest number of sequences whose activations fit into `bytes`, at `per_sequence` bytes each.
-int most_sequences(double bytes, double per_sequence);
 
 // Parameters of one rank at the peak of a fully sharded step, in elements: its shard and the gathered layers.
 struct PeakElements {

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <utility>
 
 #include "trainer/costs/topology.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/plan/unit_policy.h"
+#include "trainer/planning/remedies.h"
 #include "trainer/resolve/chosen_timing.h"
 #include "trainer/resolve/config_rules.h"
 
@@ -17,19 +17,19 @@ namespace weft {
 namespace {
 
 // The properties that define a sharding.
-struct Choice {
+struct ShardingChoice {
   Sharding sharding = Sharding::full_shard;
   ShardStrategy strategy = ShardStrategy::full_shard;
   bool hybrid = false, island = false;
 };
 constexpr std::array choices = {
-    Choice{Sharding::full_shard, ShardStrategy::full_shard},
-    Choice{Sharding::shard_grad_op, ShardStrategy::shard_grad_op},
-    Choice{Sharding::optimizer, ShardStrategy::optimizer},
-    Choice{Sharding::hybrid, ShardStrategy::full_shard, true, false},
-    Choice{Sharding::hybrid_shard_grad_op, ShardStrategy::shard_grad_op, true, false},
-    Choice{Sharding::island, ShardStrategy::full_shard, false, true},
-    Choice{Sharding::no_shard, ShardStrategy::no_shard},
+    ShardingChoice{Sharding::full_shard, ShardStrategy::full_shard},
+    ShardingChoice{Sharding::shard_grad_op, ShardStrategy::shard_grad_op},
+    ShardingChoice{Sharding::optimizer, ShardStrategy::optimizer},
+    ShardingChoice{Sharding::hybrid, ShardStrategy::full_shard, true, false},
+    ShardingChoice{Sharding::hybrid_shard_grad_op, ShardStrategy::shard_grad_op, true, false},
+    ShardingChoice{Sharding::island, ShardStrategy::full_shard, false, true},
+    ShardingChoice{Sharding::no_shard, ShardStrategy::no_shard},
 };
 
 // The distribution of a stage's data ranks over nodes. Ranks fill nodes in order, tensor and context ranks first.
@@ -60,7 +60,7 @@ DataRanks data_ranks_of(const Degrees& degrees, int ranks_per_node) {
 }
 
 // Why a choice equals another sharding or cannot be set up; empty if neither.
-std::string refusal(const Config& config, const Choice& choice, const DataRanks& data) {
+std::string refusal(const Config& config, const ShardingChoice& choice, const DataRanks& data) {
   const Degrees& degrees = config.parallelism;
   const std::int64_t dense = std::int64_t{degrees.data()} * degrees.context;
   const std::int64_t experts = config.model.has(BlockKind::moe) ? degrees.expert_data() : 1;
@@ -80,7 +80,7 @@ std::string refusal(const Config& config, const Choice& choice, const DataRanks&
 }
 
 // Replaces the presets of a strategy, in the default policy and in families with the same values.
-void preset(Config& config, const Choice& choice, int island_ranks, int expert_island_ranks) {
+void preset(Config& config, const ShardingChoice& choice, int island_ranks, int expert_island_ranks) {
   const ShardPolicy given = config.shard;
   const auto apply = [&](ShardPolicy& policy, int island) {
     if (policy.strategy == given.strategy) policy.strategy = choice.strategy;
@@ -105,12 +105,12 @@ void preset(Config& config, const Choice& choice, int island_ranks, int expert_i
 
 // The ranks of a group inside a node, as an island size; 0 if they are a single rank or the whole group.
 int island_in_node(const Mesh& mesh, Group group, int ranks_per_node) {
-  const RankSteps steps = rank_steps(mesh, group);
+  const RankSteps steps = mesh.steps(group);
   const int inside = ranks_per_node / steps.stride;
   return inside > 1 && inside < steps.count ? inside : 0;
 }
 
-StrategyPlan derive(const Config& given, const Hardware& hardware, const Choice& choice) {
+StrategyPlan derive(const Config& given, const Hardware& hardware, const ShardingChoice& choice) {
   StrategyPlan result{.sharding = choice.sharding, .config = given};
   const DataRanks data = data_ranks_of(given.parallelism, hardware.node_ranks());
   result.refused = refusal(given, choice, data);
@@ -133,22 +133,22 @@ StrategyPlan derive(const Config& given, const Hardware& hardware, const Choice&
   }
   result.refused = fmt::format("{}", fmt::join(faults, "; "));
 
-  const auto word = [&](std::string_view key, const auto& before, const auto& value) {
-    if (before != value) result.words.push_back(fmt::format("--{}={}", key, value));
+  const auto add = [&](std::string_view key, const auto& before, const auto& value) {
+    if (before != value) result.words.push_back(word(key, value));
   };
   const ShardPolicy &old = given.shard, &shard = result.config.shard;
-  word("parallelism.data_replicate", given.parallelism.data_replicate, degrees.data_replicate);
-  word("parallelism.data_shard", given.parallelism.data_shard, degrees.data_shard);
-  word("shard.strategy", name_of(old.strategy), name_of(shard.strategy));
-  word("shard.residency", old.residency_by_stage.empty() ? old.residency : "", shard.residency);
-  word("shard.reduction", old.reduction, shard.reduction);
+  add("parallelism.data_replicate", given.parallelism.data_replicate, degrees.data_replicate);
+  add("parallelism.data_shard", given.parallelism.data_shard, degrees.data_shard);
+  add("shard.strategy", name_of(old.strategy), name_of(shard.strategy));
+  add("shard.residency", old.residency_by_stage.empty() ? old.residency : "", shard.residency);
+  add("shard.reduction", old.reduction, shard.reduction);
   const auto accumulation = [](const ShardPolicy& policy) {
     return policy.accumulate_sharded ? "sharded" : "unsharded";
   };
-  word("shard.accumulation", std::string_view(accumulation(old)), std::string_view(accumulation(shard)));
-  if (given.memory_budget) result.words.push_back("--shard.memory_budget=none");
+  add("shard.accumulation", std::string_view(accumulation(old)), std::string_view(accumulation(shard)));
+  if (given.memory_budget) result.words.push_back(word("shard.memory_budget", "none"));
   const std::string& experts = result.config.shard_by_family.at(Family::experts).residency;
-  if (choice.island && given.model.has(BlockKind::moe)) word("shard.experts.residency", shard.residency, experts);
+  if (choice.island && given.model.has(BlockKind::moe)) add("shard.experts.residency", shard.residency, experts);
   return result;
 }
 
@@ -162,11 +162,6 @@ bool same_sharding(const Config& one, const Config& other) {
          std::ranges::all_of(one.shard_by_family, [&](const auto& entry) {
            return same(entry.second, other.shard_by_family.at(entry.first));
          });
-}
-
-bool is_state(Bucket bucket) {
-  return bucket == Bucket::sharded_parameters || bucket == Bucket::replicated_parameters ||
-         bucket == Bucket::sharded_gradients || bucket == Bucket::optimizer_state;
 }
 
 // Groups in which units are gathered and reduced. Their traffic does not depend on the number of tokens.
@@ -185,24 +180,29 @@ std::int64_t collectives_of(const RankPlan& rank) {
   return calls;
 }
 
+// Rate that products reach on one card, in the dtype of dense parts.
+double reached_flops_per_second(const Config& config, const Hardware& hardware) {
+  return hardware.reached.value * hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
+}
+
 void fill(StrategyPlan& result, const Hardware& hardware) {
   result.plan = plan_run(result.config, hardware);
   const RunPlan& plan = *result.plan;
   for (const LiveItem& item : plan.ranks[plan.fullest].live) {
-    if (item.what.empty() && is_state(item.bucket)) result.state_bytes += item.bytes;
+    if (item.what.empty() && PredictedMemory::is_static(item.bucket)) result.state_bytes += item.bytes;
   }
   result.full_parameter_bytes = plan.peak()[Bucket::unsharded_parameters];
   for (const RankPlan& rank : plan.ranks) result.collectives = std::max(result.collectives, collectives_of(rank));
+  double unit_egress = 0.0;
   for (const GroupTraffic& traffic : plan.communication) {
-    if (is_of_units(traffic.group)) result.unit_egress_bytes += traffic.node_egress;
+    if (is_of_units(traffic.group)) unit_egress += traffic.node_egress;
   }
   const double node_rate = hardware.node_bytes_per_second.value;
   result.egress_seconds = plan.node_egress_bytes / node_rate;
   result.seconds = plan.time.seconds;
   result.exposed_seconds = plan.time.exposed_gathers + plan.time.exposed_reductions;
-  result.break_even =
-      break_even_tokens(result.unit_egress_bytes, node_rate, static_cast<double>(plan.parameters.active),
-                        reached_flops_per_second(result.config, hardware));
+  result.break_even = break_even_tokens(unit_egress, node_rate, static_cast<double>(plan.parameters.active),
+                                        reached_flops_per_second(result.config, hardware));
 }
 
 }  // namespace
@@ -214,11 +214,9 @@ std::string_view name_of(Sharding sharding) {
 }
 
 std::vector<StrategyPlan> compare_strategies(const Config& config, const Hardware& hardware) {
-  if (const auto faults = topology_faults(config.parallelism.world(), hardware.node_ranks()); !faults.empty()) {
-    fail_request("{}", faults.front());
-  }
+  require_full_nodes(config.parallelism.world(), hardware.node_ranks());
   std::vector<StrategyPlan> plans;
-  for (const Choice& choice : choices) plans.push_back(derive(config, hardware, choice));
+  for (const ShardingChoice& choice : choices) plans.push_back(derive(config, hardware, choice));
   const Config chosen = with_chosen_timing(config, Mesh(config.parallelism));
   const bool known = std::ranges::any_of(
       plans, [&](const StrategyPlan& each) { return each.refused.empty() && same_sharding(each.config, chosen); });
@@ -227,10 +225,6 @@ std::vector<StrategyPlan> compare_strategies(const Config& config, const Hardwar
     if (each.refused.empty()) fill(each, hardware);
   }
   return plans;
-}
-
-double reached_flops_per_second(const Config& config, const Hardware& hardware) {
-  return hardware.reached.value * hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
 }
 
 double compute_seconds(const Config& config, const Hardware& hardware) {

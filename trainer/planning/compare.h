@@ -43,12 +43,11 @@ struct StrategyPlan {
   std::int64_t collectives = 0;           // of a step, of the rank with most
   // Seconds that the traffic of a step out of the busiest node takes at the rate of all the node's adapters.
   double egress_seconds = 0.0;
-  // Bytes out of that node that do not grow with tokens: gathers and reductions of units.
-  double unit_egress_bytes = 0.0;
 
   double seconds = 0.0;          // of a step, simulated
   double exposed_seconds = 0.0;  // compute waits for gathers and reductions, of the rank with most
-  // Tokens per rank and step at which compute takes as long as this traffic; 0 if nothing leaves a node.
+  // Tokens per rank and step at which compute takes as long as the traffic out of a node that does not grow with
+  // tokens: gathers and reductions of units. 0 if nothing leaves a node.
   double break_even = 0.0;
 
   bool fits() const { return plan && plan->verdict.fits(); }
@@ -64,8 +63,6 @@ double compute_seconds(const Config& config, const Hardware& hardware);
 // Tokens per rank and step at which 6 `parameters` tokens / `flops_per_second` equals `egress_bytes` /
 // `node_bytes_per_second`. `flops_per_second` is the rate that one card reaches.
 double break_even_tokens(double egress_bytes, double node_bytes_per_second, double parameters, double flops_per_second);
-// Rate that products reach on one card, in the dtype of dense parts.
-double reached_flops_per_second(const Config& config, const Hardware& hardware);
 
 struct Recommendation {
   std::optional<std::size_t> chosen = {};  // index into the plans; absent if none fits
@@ -74,7 +71,7 @@ struct Recommendation {
   std::vector<std::string> flips;
 };
 
-// Chooses the fastest of the plans that fit. Among plans within 1 % of the fastest:
+// Chooses the fastest of the plans that fit. Among plans within 1 % (timing_tie) of the fastest:
 //
 //   over several nodes   the plan with least memory: the memory left allows more tokens a step, and more tokens hide
 //                        traffic over a slow link
@@ -83,7 +80,6 @@ struct Recommendation {
 //
 // Less memory decides last. `plans` come from compare_strategies for the same hardware.
 Recommendation recommend(std::span<const StrategyPlan> plans, const Hardware& hardware);
-inline constexpr double tie = 1.01;
 
 // The longest sequence with which the fullest rank is within Verdict::limit of the card, everything else as configured.
 // Powers of two times `config`'s length are tried, then eighths above the largest of them that fits. Absent if the

@@ -1,7 +1,5 @@
 #include "trainer/planning/explain.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,7 +9,6 @@
 #include "parallel/runtime/spread_work.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/stage_plan.h"
-#include "trainer/planning/minimum_world.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/rank_classes.h"
 
@@ -89,13 +86,8 @@ void prune(const Trials& trials, Greedy& greedy, int world) {
 Overrides combine_remedies(const Trials& trials, const Config& config, Explanation& explanation) {
   if (explanation.first_that_fits()) return {};
   const RunPlan& plan = explanation.plan;
-  const Trial base{.words = {},
-                   .refused = {},
-                   .world = plan.world,
-                   .batch = config.training.global_batch_size,
-                   .peak = plan.peak(),
-                   .verdict = plan.verdict,
-                   .seconds = plan.time.seconds};
+  Trial base{RunOutline{plan.world, plan.peak(), plan.verdict, plan.time}};
+  base.batch = config.training.global_batch_size;
   Greedy greedy = combine(trials, explanation.cause, base);
   Overrides words = greedy.trial.words;
   if (greedy.trial.fits()) {
@@ -140,27 +132,27 @@ std::optional<Limit> limit_of(const Trials& trials, std::string_view what, std::
                               const std::function<Overrides(std::int64_t)>& words) {
   constexpr int most_doublings = 12;
   Limit limit{.what = what, .fits = now};
-  std::int64_t fits_bytes = trials.least({}).verdict.needed;
+  std::int64_t fits_bytes = trials.least({}).value_or(Verdict{}).needed;
   int fits = 0, beyond = most_doublings + 1, next = 1;
   while (fits + 1 < beyond) {
     const std::int64_t size = now << next;
-    const Need need = trials.least(words(size));
-    const Verdict& verdict = need.verdict;
-    if (!need.refused.empty() && next == 1) return std::nullopt;
+    const std::optional<Verdict> need = trials.least(words(size));
+    if (!need && next == 1) return std::nullopt;
+    const Verdict verdict = need.value_or(Verdict{});
     const double bytes_each = static_cast<double>(verdict.needed - fits_bytes) / static_cast<double>(size - limit.fits);
-    if (need.fits()) {
+    if (need && need->fits()) {
       fits = next;
       limit.fits = size;
       fits_bytes = verdict.needed;
     } else {
       beyond = next;
-      limit.exceeds = need.refused.empty() ? std::optional(size) : std::nullopt;
+      limit.exceeds = need ? std::optional(size) : std::nullopt;
       limit.exceeds_bytes = verdict.needed;
     }
     const double room = static_cast<double>(verdict.memory - verdict.reserved);
     const double most = static_cast<double>(limit.fits) + (room - static_cast<double>(fits_bytes)) / bytes_each;
     const double doublings = std::log2(std::max(1.0, most / static_cast<double>(now)));  // large for a flat line
-    next = need.refused.empty() ? static_cast<int>(std::min<double>(doublings, most_doublings)) : (fits + beyond) / 2;
+    next = need ? static_cast<int>(std::min<double>(doublings, most_doublings)) : (fits + beyond) / 2;
     next = std::clamp(next, fits + 1, std::max(fits + 1, beyond - 1));
   }
   limit.fits_bytes = trials.with(fits == 0 ? Overrides{} : words(limit.fits)).verdict.needed;
@@ -172,12 +164,9 @@ std::vector<Limit> limits_of(const Trials& trials, const Config& config) {
   const TrainingConfig& training = config.training;
   const auto microbatch = [&](std::int64_t size) {
     const std::int64_t batch = std::max(training.global_batch_size, size * config.parallelism.data());
-    return Overrides{fmt::format("--training.microbatch_size={}", size),
-                     fmt::format("--training.global_batch_size={}", batch)};
+    return Overrides{word("training.microbatch_size", size), word("training.global_batch_size", batch)};
   };
-  const auto sequence = [&](std::int64_t length) {
-    return Overrides{fmt::format("--training.sequence_length={}", length)};
-  };
+  const auto sequence = [&](std::int64_t length) { return Overrides{word("training.sequence_length", length)}; };
   std::array<std::optional<Limit>, 2> found;
   spread_work(found.size(), host_cores(), [&](std::size_t i) {
     found[i] = i == 0 ? limit_of(trials, "training.microbatch_size", training.microbatch_size, microbatch)

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "trainer/planning/minimum_world.h"
 #include "trainer/planning/remedies.h"
 #include "trainer/planning/trials.h"
 

@@ -22,33 +22,10 @@ constexpr double attention_forward_share = 0.60, attention_backward_share = 0.48
 constexpr double least_seconds = 2.5e-6;
 
 std::string_view phase_of(Op op) {
-  switch (op) {
-    case Op::forward:
-    case Op::backward:
-    case Op::backward_input:
-    case Op::backward_weight:
-    case Op::recompute:
-      return computation_name(op);
-    case Op::unshard:
-    case Op::unshard_secondary:
-    case Op::reshard:
-    case Op::reshard_secondary:
-      return "gather";
-    case Op::scatter_gradient:
-    case Op::reduce_gradient:
-    case Op::tie_gradient:
-    case Op::wait_reduction:
-      return "reduce";
-    case Op::send_forward:
-    case Op::receive_forward:
-    case Op::send_backward:
-    case Op::receive_backward:
-      return "message";
-    case Op::gradient_norm:
-    case Op::optimizer_step:
-      return "update";
-  }
-  return "step";
+  if (is_compute(op)) return computation_name(op);
+  if (is_gather(op) || is_reshard(op)) return "gather";
+  if (is_send(op) || is_receive(op)) return "message";
+  return takes_unit(op) ? "reduce" : "update";
 }
 
 std::string kernel_text(const KernelCall& call) {
@@ -59,6 +36,11 @@ std::string kernel_text(const KernelCall& call) {
                                                                              : " float8_blocks";
   return fmt::format("{} {} x {} x {}{}", call.name, call.product.rows, call.product.columns, call.product.inner,
                      dtype);
+}
+
+const Figure& peak_of(const KernelCall& call, const Hardware& hardware) {
+  if (call.product.scaled_a != ScaledBlock::all) return hardware.flops_per_second(ProductFormat::float8_blocks);
+  return hardware.flops_per_second(call.dtype);
 }
 
 class KernelSum final : public KernelObserver, public ActionObserver {
@@ -103,15 +85,6 @@ KernelSeconds& KernelSeconds::operator+=(const KernelSeconds& other) {
   for (std::size_t i = 0; i < at.size(); ++i) at[i] += other.at[i];
   return *this;
 }
-
-namespace {
-
-const Figure& peak_of(const KernelCall& call, const Hardware& hardware) {
-  if (call.product.scaled_a != ScaledBlock::all) return hardware.flops_per_second(ProductFormat::float8_blocks);
-  return hardware.flops_per_second(call.dtype);
-}
-
-}  // namespace
 
 KernelSeconds kernel_seconds(const KernelCall& call, const Hardware& hardware) {
   const std::optional<double> bytes_per_second = hardware.moved_bytes_per_second();
@@ -161,7 +134,6 @@ KernelPlan plan_kernels(const ResolvedRun& run, const Hardware& hardware) {
   plan.peak = hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
   plan.step_flops = published_step_flops(config);
   const Program program = step_program(run, mesh.coordinates(0));
-  double longest = -1.0;
   for (int pipeline_rank = 0; pipeline_rank < config.parallelism.pipeline; ++pipeline_rank) {
     const int rank = mesh.rank_at(pipeline_rank, 0, 0, 0, 0);
     KernelSum sum(program, program.ranks[static_cast<std::size_t>(pipeline_rank)], hardware);
@@ -169,9 +141,7 @@ KernelPlan plan_kernels(const ResolvedRun& run, const Hardware& hardware) {
     KernelPlan of_rank = plan;
     of_rank.rank = rank;
     of_rank.rows = std::move(sum).rows();
-    if (of_rank.seconds().at.front() <= longest) continue;
-    longest = of_rank.seconds().at.front();
-    plan = std::move(of_rank);
+    if (pipeline_rank == 0 || of_rank.seconds().at.front() > plan.seconds().at.front()) plan = std::move(of_rank);
   }
   return plan;
 }

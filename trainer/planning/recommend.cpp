@@ -7,6 +7,7 @@
 #include "parallel/runtime/quantities.h"
 #include "parallel/runtime/refusal.h"
 #include "trainer/planning/compare.h"
+#include "trainer/resolve/chosen_timing.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
@@ -57,11 +58,11 @@ std::optional<Selection> select(std::span<const StrategyPlan> plans) {
     if (plans[i].fits()) result.fitting.push_back(i);
   }
   if (result.fitting.empty()) return std::nullopt;
-  Candidates left = least_of(plans, result.fitting, tie, [](const auto& each) { return each.seconds; });
+  Candidates left = least_of(plans, result.fitting, timing_tie, [](const auto& each) { return each.seconds; });
   result.fastest = least_of(plans, left, 1.0, [](const auto& each) { return each.seconds; }).front();
   if (on_one_node(plans)) {
-    left = least_of(plans, left, tie, [](const auto& each) { return each.plan->sent_bytes(); });
-    left = least_of(plans, left, tie, [](const auto& each) { return each.collectives; });
+    left = least_of(plans, left, timing_tie, [](const auto& each) { return each.plan->sent_bytes(); });
+    left = least_of(plans, left, timing_tie, [](const auto& each) { return each.collectives; });
   }
   result.chosen = least_of(plans, left, 1.0, needed).front();
   return result;
@@ -78,7 +79,7 @@ std::string misfit_text(const StrategyPlan& each) {
       text, static_cast<double>(each.state_bytes) / giga, gibibytes(each.state_bytes));
 }
 
-// For two shardings that differ by more than the tie.
+// For two shardings that differ by more than a tie.
 std::string faster_text(const StrategyPlan& chosen, const StrategyPlan& full, double compute) {
   const double ours = chosen.plan->node_egress_bytes, theirs = full.plan->node_egress_bytes;
   const auto ratio_text = [](double more, double less) {
@@ -114,8 +115,7 @@ std::vector<std::string> reasons_of(std::span<const StrategyPlan> plans, const S
   if (on_one_node(plans)) {
     reasons.push_back(
         fmt::format("{}: of {} that fit, it sends least and in fewest calls ({:.1f} GB in {}) among those within 1 % "
-                    "of the fastest; "
-                    "nothing leaves the node, and a step has no use for memory that is left",
+                    "of the fastest; nothing leaves the node, and a step has no use for memory that is left",
                     first, fitting, static_cast<double>(chosen.plan->sent_bytes()) / giga, chosen.collectives));
   } else if (&chosen == &fastest) {
     reasons.push_back(fmt::format("{}: the fastest of {} that fit", first, fitting));
@@ -124,7 +124,7 @@ std::vector<std::string> reasons_of(std::span<const StrategyPlan> plans, const S
                                   first, fitting, name_of(fastest.sharding), seconds_text(fastest.seconds)));
   }
   const StrategyPlan* full = find(plans, Sharding::full_shard);
-  if (full && full != &chosen && full->seconds > tie * fastest.seconds) {
+  if (full && full != &chosen && full->seconds > timing_tie * fastest.seconds) {
     reasons.push_back(faster_text(chosen, *full, compute));
   } else if (full == &chosen && chosen.egress_seconds > 0.0) {
     reasons.push_back(fmt::format("its traffic out of a node takes {} and the computation {}, {} of waiting in all",
@@ -151,9 +151,8 @@ std::vector<std::string> flips_of(std::span<const StrategyPlan> plans, const Str
         "hardware has {:.1f}",
         bytes / giga, seconds_text(compute), bytes / compute / giga, hardware.node_bytes_per_second.value / giga));
   }
-  std::vector<const StrategyPlan*> bounded = {chosen};
-  if (const StrategyPlan* hybrid = find(plans, Sharding::hybrid); hybrid != chosen) bounded.push_back(hybrid);
-  for (const StrategyPlan* each : bounded) {
+  const StrategyPlan* hybrid = find(plans, Sharding::hybrid);
+  for (const StrategyPlan* each : {chosen, hybrid == chosen ? nullptr : hybrid}) {
     if (!each || !each->fits() || each->plan->verdict.memory == 0) continue;
     const auto longest = longest_sequence(each->config, hardware);
     flips.push_back(fmt::format("{} fits up to sequences of {} tokens (now {}), and on cards of {:.1f} GiB and more",
@@ -170,11 +169,10 @@ Recommendation recommend(std::span<const StrategyPlan> plans, const Hardware& ha
   const auto selection = select(plans);
   const double compute = compute_seconds(plans.front().config, hardware);
   if (!selection) {
-    const StrategyPlan* least = nullptr;
-    for (const StrategyPlan& each : plans) {
-      if (each.plan && (!least || needed(each) < needed(*least))) least = &each;
-    }
-    result.reasons = {fmt::format("none fits; {} takes least memory", name_of(least->sharding)), misfit_text(*least)};
+    const StrategyPlan& least = *std::ranges::min_element(plans, {}, [](const StrategyPlan& each) {
+      return each.plan ? needed(each) : std::numeric_limits<std::int64_t>::max();
+    });
+    result.reasons = {fmt::format("none fits; {} takes least memory", name_of(least.sharding)), misfit_text(least)};
     result.flips = flips_of(plans, nullptr, hardware, compute);
     return result;
   }

@@ -1,68 +1,307 @@
 #include "trainer/planning/remedies.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
+#include <iterator>
 
-#include "trainer/planning/remedy_overrides.h"
+#include "trainer/config/config_conditions.h"
+#include "trainer/config/config_schema.h"
+#include "trainer/config/update_rules.h"
+#include "trainer/layout/stage_layout.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {
 
-using namespace remedy_overrides;
+using Strengths = std::vector<RemedyOverrides>;
+
+bool all_hold(const std::vector<KeyCondition>& conditions, const Config& config) {
+  return std::ranges::all_of(conditions, [&](const KeyCondition& condition) { return condition.holds(config); });
+}
+
+// Words for a key of [section] that can also be set per family.
+RemedyOverrides for_all_families(const Config& config, std::string_view section, std::string_view key,
+                                 std::string_view value) {
+  RemedyOverrides result{{word(fmt::format("{}.{}", section, key), value)}};
+  for (const Family family : shard_families) {
+    if (!all_hold(config_fields::of_family(family, key), config)) continue;
+    result.by_family.push_back(word(fmt::format("{}.{}.{}", section, name_of(family), key), value));
+  }
+  return result;
+}
+RemedyOverrides for_all_groups(const Config& config, std::string_view key, std::string_view value) {
+  RemedyOverrides result{{word(fmt::format("optimizer.{}", key), value)}};
+  for (const UpdateGroup group : update_groups) {
+    if (!all_hold(config_fields::trains_group(group), config)) continue;
+    result.by_family.push_back(word(fmt::format("optimizer.{}.{}", name_of(group), key), value));
+  }
+  return result;
+}
+
+// The policy of the family with most parameters.
+const ShardPolicy& main_policy(const Config& config) {
+  const Family family = config.model.has(BlockKind::moe) ? Family::experts : Family::dense;
+  return config.shard_by_family.at(family);
+}
+
+// Words for the degrees that differ from the configuration's.
+Overrides degree_words(const Config& config, const Degrees& degrees) {
+  Overrides words;
+  const auto add = [&](std::string_view key, int Degrees::*degree) {
+    if (config.parallelism.*degree != degrees.*degree) words.push_back(word(key, degrees.*degree));
+  };
+  add("parallelism.pipeline", &Degrees::pipeline);
+  add("parallelism.tensor", &Degrees::tensor);
+  add("parallelism.context", &Degrees::context);
+  add("parallelism.data_shard", &Degrees::data_shard);
+  add("parallelism.data_replicate", &Degrees::data_replicate);
+  return words;
+}
+
+// Degrees with one of them multiplied by 2, 4, ... up to `most`, and the data ranks divided by the same factor, so that
+// the world stays the same. Without data ranks to divide: only multiplied by 2, on twice the ranks.
+Strengths doubled(const Config& config, int Degrees::*degree, std::int64_t most) {
+  constexpr int most_strengths = 4;
+  Strengths strengths;
+  Degrees degrees = config.parallelism;
+  for (int i = 0; i < most_strengths && 2 * degrees.*degree <= most; ++i) {
+    degrees.*degree *= 2;
+    if (degrees.data_shard % 2 == 0) {
+      degrees.data_shard /= 2;
+    } else if (degrees.data_replicate % 2 == 0) {
+      degrees.data_replicate /= 2;
+    } else if (i > 0) {
+      break;  // more ranks only once, and only if no data ranks can be divided
+    }
+    strengths.push_back({degree_words(config, degrees)});
+  }
+  return strengths;
+}
+
+// Deals stages anew, because a layout text for another number of stages would be refused.
+void deal_anew(const Config& config, Strengths& strengths) {
+  if (has_automatic_layout(config)) return;
+  for (RemedyOverrides& strength : strengths) strength.words.push_back(word("pipeline.layout", "auto"));
+}
+
+// The remedies, each with its strengths.
 
 constexpr Remedy selective{"recompute selective", "norms, rotary embedding and SwiGLU are recomputed instead of kept",
-                           "no product more, some memory traffic", RemedyKind::layout, recompute_selective};
+                           "no product more, some memory traffic", [](const Config& config) -> Strengths {
+                             if (config.training.recompute != Recompute::none) return {};
+                             return {{{word("training.recompute", "selective")}}};
+                           }};
+
 constexpr Remedy full_recompute{"recompute full", "a block keeps its input alone, and one block is whole at a time",
-                                "a third more of the products of blocks", RemedyKind::layout, recompute_full};
+                                "a third more of the products of blocks", [](const Config& config) -> Strengths {
+                                  if (config.training.recompute == Recompute::full) return {};
+                                  return {{{word("training.recompute", "full")}}};
+                                }};
+
 constexpr Remedy microbatch{"microbatch_size down, accumulation up", "fewer sequences are there at a time",
-                            "smaller products; gathers as often as there are microbatches", RemedyKind::layout,
-                            smaller_microbatch};
+                            "smaller products; gathers as often as there are microbatches", [](const Config& config) {
+                              Strengths strengths;
+                              const std::int64_t size = config.training.microbatch_size;
+                              for (std::int64_t smaller = size - 1; smaller >= 1; --smaller) {
+                                if (size % smaller != 0) continue;
+                                strengths.push_back({{word("training.microbatch_size", smaller)}});
+                              }
+                              return strengths;
+                            }};
+
 constexpr Remedy tensor{"tensor up", "heads, widths and, as sequence parallelism, the tokens between them are split",
-                        "collectives in every block, which want to stay inside a node", RemedyKind::layout,
-                        more_tensor};
-constexpr Remedy context{"context up", "the positions of each sequence are split",
-                         "keys and values of every block travel", RemedyKind::layout, more_context};
+                        "collectives in every block, which want to stay inside a node", [](const Config& config) {
+                          const std::int64_t heads = config.model.num_key_value_heads;
+                          return doubled(config, &Degrees::tensor, std::min<std::int64_t>(8, heads));
+                        }};
+
+constexpr Remedy context{
+    "context up", "the positions of each sequence are split", "keys and values of every block travel",
+    [](const Config& config) { return doubled(config, &Degrees::context, config.training.sequence_length / 2); }};
+
 constexpr Remedy pipeline{"pipeline up", "a rank holds fewer blocks", "a bubble, and messages between stages",
-                          RemedyKind::layout, more_pipeline};
+                          [](const Config& config) {
+                            const std::int64_t most = std::ssize(config.model.blocks) / config.pipeline.chunks;
+                            Strengths strengths = doubled(config, &Degrees::pipeline, most);
+                            deal_anew(config, strengths);
+                            return strengths;
+                          }};
+
+Strengths leaner_schedules(const Config& config) {
+  Strengths strengths;
+  if (config.parallelism.pipeline == 1) return strengths;
+  // From most microbatches in flight to fewest, each with its chunks per rank.
+  struct Choice {
+    std::string_view name;
+    int chunks;
+  };
+  constexpr Choice choices[] = {{"gpipe", 1}, {"looped_bfs", 1}, {"interleaved", 2}, {"zb1p", 2},   {"dualpipev", 2},
+                                {"zbv", 2},   {"zb_h1", 1},      {"1f1b", 1},        {"v_half", 2}, {"v_min", 2}};
+  const auto now = std::ranges::find(choices, config.pipeline.schedule, &Choice::name);
+  if (now == std::end(choices)) return strengths;  // a schedule from a file
+  for (const Choice* choice = now + 1; choice != std::end(choices); ++choice) {
+    if (choice->name != "1f1b" && choice->name != "v_half" && choice->name != "v_min") continue;
+    RemedyOverrides strength{{word("pipeline.schedule", choice->name)}};
+    if (choice->chunks != config.pipeline.chunks) {
+      strength.words.push_back(word("pipeline.chunks", choice->chunks));
+      if (config.pipeline.microbatch_group != 0) strength.words.push_back(word("pipeline.microbatch_group", 0));
+    }
+    strengths.push_back(std::move(strength));
+  }
+  if (std::ranges::any_of(strengths, [](const RemedyOverrides& strength) { return strength.words.size() > 1; })) {
+    deal_anew(config, strengths);
+  }
+  return strengths;
+}
 constexpr Remedy schedule{"a schedule with fewer microbatches in flight",
                           "fewer microbatches are kept for their backward", "a bubble of another size",
-                          RemedyKind::layout, leaner_schedule};
-constexpr Remedy expert{"expert up", "a rank holds fewer experts", "tokens travel further", RemedyKind::layout,
-                        more_expert};
+                          leaner_schedules};
+
+constexpr Remedy expert{"expert up", "a rank holds fewer experts", "tokens travel further", [](const Config& config) {
+                          Strengths strengths;
+                          if (!config.model.has(BlockKind::moe)) return strengths;
+                          const Degrees& d = config.parallelism;
+                          for (std::int64_t up = 2 * d.expert; up <= config.model.moe.num_experts; up *= 2) {
+                            if (d.stage_ranks() % (up * d.expert_tensor) != 0) break;
+                            strengths.push_back({{word("parallelism.expert", up)}});
+                          }
+                          return strengths;
+                        }};
+
 constexpr Remedy replicas{"data_replicate down, data_shard up", "what was replicated is sharded",
-                          "gathers over more ranks, which may leave a node", RemedyKind::layout, fewer_replicas};
+                          "gathers over more ranks, which may leave a node", [](const Config& config) {
+                            Strengths strengths;
+                            Degrees degrees = config.parallelism;
+                            while (degrees.data_replicate % 2 == 0) {
+                              degrees.data_replicate /= 2;
+                              degrees.data_shard *= 2;
+                              strengths.push_back({degree_words(config, degrees)});
+                            }
+                            return strengths;
+                          }};
+
 constexpr Remedy strategy{"strategy up", "more of parameters, gradients and optimizer state is sharded",
-                          "parameters are gathered more often", RemedyKind::layout, stronger_strategy};
+                          "parameters are gathered more often", [](const Config& config) {
+                            Strengths strengths;
+                            // The enumeration is ordered from full_shard, which shards most, to no_shard.
+                            for (const ShardStrategy up :
+                                 {ShardStrategy::optimizer, ShardStrategy::shard_grad_op, ShardStrategy::full_shard}) {
+                              if (up >= main_policy(config).strategy) continue;
+                              strengths.push_back(for_all_families(config, "shard", "strategy", name_of(up)));
+                            }
+                            return strengths;
+                          }};
+
+// A residency that Weft chooses ("stage") already drops parameters if they would not fit.
 constexpr Remedy residency{"residency shorter", "full parameters are dropped sooner",
-                           "they are gathered again for the next use", RemedyKind::layout, shorter_residency};
-constexpr Remedy lookahead{"lookahead down", "fewer units are gathered ahead of their turn",
-                           "compute waits for gathers", RemedyKind::layout, shorter_lookahead};
-constexpr Remedy wrap{"smaller units", "less is whole at a time", "more and smaller collectives", RemedyKind::layout,
-                      smaller_wrap};
+                           "they are gathered again for the next use", [](const Config& config) -> Strengths {
+                             const ShardPolicy& policy = main_policy(config);
+                             const std::string& now = policy.residency_of(0);
+                             if (policy.strategy != ShardStrategy::full_shard) return {};
+                             if (now == "reshard_after_use" || now == "stage") return {};
+                             return {for_all_families(config, "shard", "residency", "reshard_after_use")};
+                           }};
+
+constexpr Remedy lookahead{
+    "lookahead down", "fewer units are gathered ahead of their turn", "compute waits for gathers",
+    [](const Config& config) {
+      Strengths strengths;
+      for (int down = std::min(main_policy(config).lookahead - 1, 1); down >= 0; --down) {
+        strengths.push_back(for_all_families(config, "shard", "lookahead", fmt::format("{}", down)));
+      }
+      return strengths;
+    }};
+
+constexpr Remedy wrap{"smaller units", "less is whole at a time", "more and smaller collectives",
+                      [](const Config& config) {
+                        Strengths strengths;
+                        const std::string& now = main_policy(config).wrap;
+                        for (const char* smaller : {"block", "half_block"}) {
+                          if (now == "half_block" || now == smaller) continue;
+                          strengths.push_back(for_all_families(config, "shard", "wrap", smaller));
+                        }
+                        return strengths;
+                      }};
+
+// One of the two ways to hold less of unreduced gradients excludes the other.
+Strengths without_whole_gradients(const Config& config, std::string_view key, std::string_view value) {
+  const ShardPolicy& policy = main_policy(config);
+  if (policy.reduction == "each_microbatch" || policy.accumulate_sharded) return {};
+  return {for_all_families(config, "shard", key, value)};
+}
 constexpr Remedy each_microbatch{"reduction each_microbatch", "gradients are whole only while their unit is at work",
-                                 "a reduction of everything for every microbatch", RemedyKind::layout,
-                                 reduce_each_microbatch};
-constexpr Remedy accumulation{"accumulation sharded", "gradients add up in shards",
-                              "a reduce-scatter of everything for every microbatch", RemedyKind::layout,
-                              accumulate_shards};
+                                 "a reduction of everything for every microbatch", [](const Config& config) {
+                                   return without_whole_gradients(config, "reduction", "each_microbatch");
+                                 }};
+constexpr Remedy accumulation{
+    "accumulation sharded", "gradients add up in shards", "a reduce-scatter of everything for every microbatch",
+    [](const Config& config) { return without_whole_gradients(config, "accumulation", "sharded"); }};
+
 constexpr Remedy reduce_inputs{"reduce_inputs down", "fewer full gradients wait beside the one being filled",
-                               "compute waits for reductions", RemedyKind::layout, fewer_reduce_inputs};
-constexpr Remedy bf16_reduction{"reduction in bfloat16", "what is sent is half as wide", "gradients are rounded",
-                                RemedyKind::arithmetic, narrow_reduction};
-constexpr Remedy bf16_compute{"compute in bfloat16", "what is gathered and kept is half as wide",
-                              "products of bfloat16, sums in float32", RemedyKind::arithmetic, narrow_compute};
-constexpr Remedy bf16_state{"optimizer state in bfloat16", "moments are half as wide", "rounded stochastically",
-                            RemedyKind::arithmetic, narrow_state};
+                               "compute waits for reductions", [](const Config& config) {
+                                 Strengths strengths;
+                                 for (int inputs = std::min(config.reduce_inputs - 1, 1); inputs >= 0; --inputs) {
+                                   strengths.push_back({{word("shard.reduce_inputs", inputs)}});
+                                 }
+                                 return strengths;
+                               }};
+
+Strengths in_bfloat16(const Config& config, std::string_view key, DType now) {
+  if (size_of(now) <= size_of(DType::bfloat16)) return {};
+  return {for_all_families(config, "precision", key, "bfloat16")};
+}
+constexpr Remedy bf16_reduction{
+    "reduction in bfloat16", "what is sent is half as wide", "gradients are rounded",
+    [](const Config& config) { return in_bfloat16(config, "reduction", config.precision_of(Family::dense).reduction); },
+    RemedyKind::arithmetic};
+
+constexpr Remedy bf16_compute{
+    "compute in bfloat16", "what is gathered and kept is half as wide", "products of bfloat16, sums in float32",
+    [](const Config& config) { return in_bfloat16(config, "compute", config.precision_of(Family::dense).compute); },
+    RemedyKind::arithmetic};
+
 constexpr Remedy bf16_parameters{"parameters stored in bfloat16", "shards are half as wide", "rounded stochastically",
-                                 RemedyKind::arithmetic, narrow_parameters};
+                                 [](const Config& config) {
+                                   return in_bfloat16(config, "parameters",
+                                                      config.precision_of(Family::dense).parameters);
+                                 },
+                                 RemedyKind::arithmetic};
+
+int states_of_rule(const Config& config) {
+  return states_of(config.optimizer.rule, config.optimizer.momentum);
+}
+constexpr Remedy bf16_state{"optimizer state in bfloat16", "moments are half as wide", "rounded stochastically",
+                            [](const Config& config) -> Strengths {
+                              if (config.optimizer.state != DType::float32 || states_of_rule(config) == 0) return {};
+                              return {for_all_groups(config, "state", "bfloat16")};
+                            },
+                            RemedyKind::arithmetic};
+
 constexpr Remedy rule{"a rule with fewer states", "lion keeps one state for each parameter, sgd without momentum none",
-                      "another optimizer: its learning rate has to be found anew", RemedyKind::arithmetic, leaner_rule};
+                      "another optimizer: its learning rate has to be found anew",
+                      [](const Config& config) {
+                        Strengths strengths;
+                        if (states_of_rule(config) > 1) strengths.push_back(for_all_groups(config, "name", "lion"));
+                        if (states_of_rule(config) == 0) return strengths;
+                        RemedyOverrides sgd = for_all_groups(config, "name", "sgd");
+                        const RemedyOverrides still = for_all_groups(config, "momentum", "0.0");
+                        sgd.words.insert(sgd.words.end(), still.words.begin(), still.words.end());
+                        sgd.by_family.insert(sgd.by_family.end(), still.by_family.begin(), still.by_family.end());
+                        strengths.push_back(std::move(sgd));
+                        return strengths;
+                      },
+                      RemedyKind::arithmetic};
 
 constexpr Remedy element_rule{"adamw in place of muon", "no whole matrices are gathered for a step",
-                              "another optimizer, which keeps two states for each parameter", RemedyKind::arithmetic,
-                              rule_of_elements};
+                              "another optimizer, which keeps two states for each parameter",
+                              [](const Config& config) -> Strengths {
+                                const auto is_muon = [](const auto& group) {
+                                  return group.second.rule == UpdateRule::muon;
+                                };
+                                if (std::ranges::none_of(config.optimizer_by_group, is_muon)) return {};
+                                return {for_all_groups(config, "name", name_of(UpdateRule::adamw))};
+                              },
+                              RemedyKind::arithmetic};
 
 constexpr std::array for_activations = {selective, full_recompute, microbatch, tensor,
                                         context,   pipeline,       schedule,   bf16_compute};
@@ -76,12 +315,23 @@ constexpr std::array for_communication = {microbatch, wrap,           each_micro
 constexpr std::array for_workspace = {microbatch, tensor, context, element_rule};
 constexpr std::array beside_more_ranks = {selective, full_recompute, microbatch};
 
-// Remedies that are tried first at their best, and that cannot help.
-constexpr std::array not_for_state = {microbatch, full_recompute};
-constexpr std::array not_for_activations = {strategy, bf16_state};
-constexpr std::array not_for_units = {microbatch, full_recompute};
-constexpr std::array not_for_gradients = {microbatch, residency, lookahead};
-constexpr std::array not_for_scratch = {strategy, bf16_state};
+// Remedies that people try first, by the bytes that they lower. They cannot help against other causes.
+constexpr std::array of_activations = {microbatch, full_recompute};
+constexpr std::array of_state = {strategy, bf16_state};
+constexpr std::array of_parameters = {microbatch, residency, lookahead};
+
+struct CauseRow {
+  std::string_view name;
+  std::span<const Remedy> remedies, cannot_help;
+};
+constexpr CauseRow causes[cause_count] = {  // by Cause
+    {"activations", for_activations, of_state},
+    {"state", for_state, of_activations},
+    {"unsharded parameters", for_parameters, of_activations},
+    {"unsharded gradients", for_gradients, of_parameters},
+    {"routing of experts", for_routing, of_state},
+    {"communication", for_communication, of_state},
+    {"workspace", for_workspace, of_state}};
 
 std::string_view key_of(std::string_view word) {
   return word.substr(0, word.find('='));
@@ -90,19 +340,24 @@ std::string_view key_of(std::string_view word) {
 }  // namespace
 
 std::string_view name_of(Cause cause) {
-  constexpr std::string_view names[] = {
-      "activations",   "state",    "unsharded parameters", "unsharded gradients", "routing of experts",
-      "communication", "workspace"};
-  return names[static_cast<std::size_t>(cause)];
+  return causes[static_cast<std::size_t>(cause)].name;
+}
+
+std::span<const Remedy> remedies_for(Cause cause) {
+  return causes[static_cast<std::size_t>(cause)].remedies;
+}
+
+std::span<const Remedy> remedies_that_cannot_help(Cause cause) {
+  return causes[static_cast<std::size_t>(cause)].cannot_help;
+}
+
+std::span<const Remedy> remedies_beside_more_ranks() {
+  return beside_more_ranks;
 }
 
 Cause cause_of(Bucket bucket) {
+  if (PredictedMemory::is_static(bucket)) return Cause::state;
   switch (bucket) {
-    case Bucket::sharded_parameters:
-    case Bucket::replicated_parameters:
-    case Bucket::sharded_gradients:
-    case Bucket::optimizer_state:
-      return Cause::state;
     case Bucket::unsharded_parameters:
       return Cause::unsharded_parameters;
     case Bucket::unsharded_gradients:
@@ -113,10 +368,9 @@ Cause cause_of(Bucket bucket) {
       return Cause::routing;
     case Bucket::communication:
       return Cause::communication;
-    case Bucket::workspace:
-      break;
+    default:
+      return Cause::workspace;
   }
-  return Cause::workspace;
 }
 
 std::int64_t bytes_of(Cause cause, const BucketBytes& bytes) {
@@ -137,46 +391,6 @@ Cause largest_cause(const BucketBytes& bytes) {
   return largest;
 }
 
-std::span<const Remedy> remedies_for(Cause cause) {
-  switch (cause) {
-    case Cause::activations:
-      return for_activations;
-    case Cause::state:
-      return for_state;
-    case Cause::unsharded_parameters:
-      return for_parameters;
-    case Cause::unsharded_gradients:
-      return for_gradients;
-    case Cause::routing:
-      return for_routing;
-    case Cause::communication:
-      return for_communication;
-    case Cause::workspace:
-      break;
-  }
-  return for_workspace;
-}
-
-std::span<const Remedy> remedies_that_cannot_help(Cause cause) {
-  switch (cause) {
-    case Cause::activations:
-      return not_for_activations;
-    case Cause::state:
-      return not_for_state;
-    case Cause::unsharded_parameters:
-      return not_for_units;
-    case Cause::unsharded_gradients:
-      return not_for_gradients;
-    default:
-      break;
-  }
-  return not_for_scratch;
-}
-
-std::span<const Remedy> remedies_beside_more_ranks() {
-  return beside_more_ranks;
-}
-
 Overrides merged_words(const Overrides& words, const Overrides& more) {
   Overrides merged;
   for (const std::string& word : words) {
@@ -189,8 +403,7 @@ Overrides merged_words(const Overrides& words, const Overrides& more) {
 
 Overrides scaled_words(const Config& config, int data_shard) {
   const std::int64_t of_one = config.training.global_batch_size / config.parallelism.data_shard;
-  return {fmt::format("--parallelism.data_shard={}", data_shard),
-          fmt::format("--training.global_batch_size={}", of_one * data_shard)};
+  return {word("parallelism.data_shard", data_shard), word("training.global_batch_size", of_one * data_shard)};
 }
 
 }  // namespace weft

@@ -3,6 +3,8 @@
 // every planned run can be typed. The configuration's reader decides whether the configuration can take the words.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -37,7 +39,6 @@ Cause largest_cause(const BucketBytes& bytes);
 struct RemedyOverrides {
   Overrides words;
   Overrides by_family = {};
-  bool operator==(const RemedyOverrides&) const = default;
 };
 
 enum class RemedyKind : std::uint8_t {
@@ -49,9 +50,9 @@ struct Remedy {
   std::string_view name;
   std::string_view why;   // why the remedy lowers the bucket
   std::string_view cost;  // in words; the time is in the plan
-  RemedyKind kind = RemedyKind::layout;
   // Mildest first; empty if nothing is left to change.
   std::vector<RemedyOverrides> (*strengths)(const Config& config) = nullptr;
+  RemedyKind kind = RemedyKind::layout;
 };
 
 // Remedies in the order to try them. More GPUs are not among them (explain.h looks for their number).
@@ -61,9 +62,13 @@ std::span<const Remedy> remedies_that_cannot_help(Cause cause);
 // Remedies to combine with more ranks, in the order to add them, if more than state is too large.
 std::span<const Remedy> remedies_beside_more_ranks();
 
+// A key set on the command line: "--parallelism.pipeline=4".
+template <typename Value>
+std::string word(std::string_view key, const Value& value) {
+  return fmt::format("--{}={}", key, value);
+}
 // `words` with those of `more`; `more` wins if both have a key.
 Overrides merged_words(const Overrides& words, const Overrides& more);
-
 // The same degrees over more ranks, with the same work per rank: `data_shard` ranks, and a batch that grows with them.
 Overrides scaled_words(const Config& config, int data_shard);
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <set>
 #include <tuple>
 
 #include "parallel/pipeline/simulation/simulate.h"
@@ -58,26 +57,6 @@ std::vector<LiveItem> items_of(const Program& program, const std::vector<Action>
   return sorted;
 }
 
-// Bytes of a payload that a ring makes a rank send.
-double sent_of(CollectiveOp op, double payload, int ranks) {
-  const double part = payload * (ranks - 1) / ranks;
-  switch (op) {
-    case CollectiveOp::all_gather:
-    case CollectiveOp::reduce_scatter:
-    case CollectiveOp::all_to_all:
-      return part;
-    case CollectiveOp::all_reduce:
-      return 2.0 * part;
-    case CollectiveOp::broadcast:
-    case CollectiveOp::send:
-      return payload;
-    case CollectiveOp::receive:
-    case CollectiveOp::barrier:
-      return 0.0;
-  }
-  return 0.0;
-}
-
 // The links of the groups of that name. Islands and ties have no degrees of their own.
 GroupLinks links_of(const Config& config, const Mesh& mesh, const std::string& name, int ranks_per_node) {
   for (const Group group : all_groups) {
@@ -112,30 +91,18 @@ std::vector<GroupTraffic> traffic_of(const Config& config, const Mesh& mesh, con
   for (auto& [key, traffic] : sums) {
     const GroupLinks links = links_of(config, mesh, key.group, ranks_per_node);
     const auto payload = static_cast<double>(traffic.payload);
-    traffic.sent = sent_of(key.op, payload, links.ranks);
+    traffic.sent = ring_bytes(key.op, payload, links.ranks);
     traffic.node_egress = weft::node_egress_bytes(links, key.op, payload);
     result.push_back(std::move(traffic));
   }
   return result;
 }
 
-LaneChannels channels_of(const Config& config) {
-  return config.run.device == DeviceKind::cpu ? LaneChannels::serial() : LaneChannels::own();
-}
-
-ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware) {
-  return weft::modelled_costs(program, timed_flops(config, program, hardware), hardware_costs(hardware, config, mesh),
-                              group_sizes(mesh));
-}
-
 // Resolves the run for the hardware's device.
 ResolvedRun resolved_for(const Config& given, const Hardware& hardware) {
   Config judged = given;
   judged.run.device = hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
-  const std::int64_t world = judged.parallelism.world();
-  if (const auto faults = topology_faults(static_cast<int>(world), hardware.node_ranks()); !faults.empty()) {
-    fail_request("{}", faults.front());
-  }
+  require_full_nodes(judged.parallelism.world(), hardware.node_ranks());
   return ResolvedRun(judged);
 }
 
@@ -181,10 +148,8 @@ std::vector<RankPlan> plan_ranks(StepPrograms& programs, PlanRoutings routings) 
 }
 
 StepTime step_time(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware) {
-  const Coordinates at = mesh.coordinates(0);
-  const ProgramCosts costs =
-      config.pipeline.has_cost_table() ? step_costs(config, mesh, at) : modelled_costs(config, mesh, program, hardware);
-  const LaneChannels channels = channels_of(config);
+  const ProgramCosts costs = step_costs(config, mesh, program, hardware);
+  const LaneChannels channels = lane_channels(config);
   const Simulation simulation = simulate(program, costs, channels);
   StepTime time{.seconds = simulation.seconds, .adapters = busiest_adapters(program, costs, channels)};
   const auto ranks = static_cast<int>(program.ranks.size());
@@ -225,26 +190,25 @@ RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings rou
   const Config& config = run.config();
   const Mesh& mesh = run.mesh();
   const int ranks_per_node = hardware.node_ranks();
-  RunPlan plan;
-  plan.layout = to_string(run.layout(), config.model);
-  plan.schedule = config.pipeline.schedule;
-  plan.residency = config.shard.residency;
-  plan.world = mesh.world();
-  plan.nodes = (mesh.world() + ranks_per_node - 1) / ranks_per_node;
-  plan.microbatches = config.microbatches();
-  plan.parameters = count_parameters(config.model);
-  plan.flops_per_token = training_flops_per_token(config.model, config.training.sequence_length);
-  plan.step_flops = published_step_flops(config);
+  RunPlan plan{.layout = to_string(run.layout(), config.model),
+               .schedule = config.pipeline.schedule,
+               .residency = config.shard.residency,
+               .world = mesh.world(),
+               .nodes = (mesh.world() + ranks_per_node - 1) / ranks_per_node,
+               .microbatches = config.microbatches(),
+               .parameters = count_parameters(config.model),
+               .flops_per_token = training_flops_per_token(config.model, config.training.sequence_length),
+               .step_flops = published_step_flops(config)};
   StepPrograms programs(run);
   const Program& program = programs.of_first_rank();
   both([&] { plan.ranks = plan_ranks(programs, routings); },
        [&] { plan.time = step_time(config, mesh, program, hardware); });
-  const auto larger = [](const RankPlan& rank) { return rank.peak.total(); };
-  plan.fullest = static_cast<std::size_t>(std::ranges::max_element(plan.ranks, {}, larger) - plan.ranks.begin());
+  const auto total = [](const RankPlan& rank) { return rank.peak.total(); };
+  plan.fullest = static_cast<std::size_t>(std::ranges::max_element(plan.ranks, {}, total) - plan.ranks.begin());
   plan.communication = traffic_of(config, mesh, plan.ranks, ranks_per_node);
   const double adapters =
       config.pipeline.has_cost_table()
-          ? busiest_adapters(program, modelled_costs(config, mesh, program, hardware), channels_of(config))
+          ? busiest_adapters(program, modelled_costs(config, mesh, program, hardware), lane_channels(config))
           : plan.time.adapters;
   plan.node_egress_bytes = adapters * hardware.node_bytes_per_second.value;
   plan.verdict = judge(hardware, plan.peak());

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "trainer/costs/hardware.h"
-#include "trainer/costs/verdict.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/rank_classes.h"
@@ -21,8 +20,6 @@ struct LiveItem {
   std::string what = {};  // a unit or a segment; empty for bytes kept all step
   std::optional<int> microbatch = {};
   std::int64_t bytes = 0;
-
-  bool operator==(const LiveItem&) const = default;
 };
 
 struct RankPlan {
@@ -46,8 +43,6 @@ struct GroupTraffic {
   std::int64_t payload = 0;
   double sent = 0.0;
   double node_egress = 0.0;  // bytes out of the node with most, of all its ranks; a bound for routed tokens
-
-  bool operator==(const GroupTraffic&) const = default;
 };
 
 struct StepTime {
@@ -63,19 +58,19 @@ struct StepTime {
 };
 
 struct RunPlan {
-  std::string layout, schedule, residency;
+  std::string layout = {}, schedule = {}, residency = {};
   int world = 1, nodes = 1;
   std::int64_t microbatches = 1;
-  ParameterCount parameters;
+  ParameterCount parameters = {};
   double flops_per_token = 0.0, step_flops = 0.0;  // of the model, without recomputation
-  std::vector<RankPlan> ranks;                     // in the order of the mesh
+  std::vector<RankPlan> ranks = {};                // in the order of the mesh
   std::size_t fullest = 0;                         // index into `ranks`
-  std::vector<GroupTraffic> communication;
+  std::vector<GroupTraffic> communication = {};
   // Bytes out of the node that sends most, of all its ranks, as the program's tables have them. The sum of node_egress
   // over `communication` can be larger, because each kind may have another node with most.
   double node_egress_bytes = 0.0;
-  StepTime time;
-  Verdict verdict;
+  StepTime time = {};
+  Verdict verdict = {};
   // Bytes of a checkpoint on the rank that saves most, and the host memory that its copies occupy for the whole run.
   std::int64_t saved_bytes = 0, host_bytes = 0;
 
@@ -89,7 +84,7 @@ struct RunPlan {
 // class of ranks.
 enum class PlanRoutings { even, even_and_worst };
 
-// Throws Error (request) if the configuration cannot be compiled, and with topology_faults(). The plan uses the
+// Throws Error (request) if the configuration cannot be compiled, and as require_full_nodes() does. The plan uses the
 // hardware's device and ignores run.device. Costs of actions are modelled for the hardware, or read from the table that
 // pipeline.costs names.
 RunPlan plan_run(const Config& config, const Hardware& hardware, PlanRoutings routings = PlanRoutings::even_and_worst);

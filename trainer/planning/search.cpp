@@ -1,7 +1,6 @@
 #include "trainer/planning/search.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <set>
 #include <tuple>
@@ -15,6 +14,22 @@ namespace {
 // Number of choices looked at concurrently, for any number of threads.
 constexpr std::size_t wave = 32;
 
+// Sets `front` among plans that are sorted by time.
+void mark_front(std::vector<SearchedPlan>& plans) {
+  std::optional<std::int64_t> least;
+  for (std::size_t begin = 0; begin < plans.size();) {
+    std::size_t end = begin;
+    std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
+    while (end < plans.size() && plans[end].time.seconds == plans[begin].time.seconds) {
+      fewest = std::min(fewest, plans[end++].peak.total());
+    }
+    for (; begin < end; ++begin) {
+      plans[begin].front = plans[begin].peak.total() == fewest && (!least || fewest < *least);
+    }
+    if (!least || fewest < *least) least = fewest;
+  }
+}
+
 class Search {
  public:
   Search(const SearchSpace& space, const SearchOptions& options, const std::function<void(const SearchProgress&)>& told)
@@ -22,12 +37,8 @@ class Search {
 
   SearchResult run() {
     result_.counts.choices = space_.choices();
-    begin();
-    while (!finished()) {
-      const std::vector<SearchNode> next = take();
-      for (const CandidateEvaluation& step : looked_at(next)) account(step);
-      tell();
-    }
+    account(looked_at(evaluator_.first(result_.counts), &CandidateEvaluator::weigh));
+    while (!finished()) account(looked_at(take(), &CandidateEvaluator::evaluate));
     for (const SearchNode& node : queue_) leave(node);
     if (result_.plans.empty()) result_.least = least();
     mark_front(result_.plans);
@@ -35,12 +46,12 @@ class Search {
   }
 
  private:
-  void begin() {
-    const std::vector<SearchNode> all = evaluator_.first(result_.counts);
-    std::vector<CandidateEvaluation> steps(all.size());
-    spread_work(all.size(), options_.threads, [&](std::size_t i) { steps[i] = evaluator_.weigh(all[i]); });
-    for (const CandidateEvaluation& step : steps) account(step);
-    tell();
+  // Looks at each node, several at once.
+  using Look = CandidateEvaluation (CandidateEvaluator::*)(const SearchNode& node) const;
+  std::vector<CandidateEvaluation> looked_at(const std::vector<SearchNode>& nodes, Look look) const {
+    std::vector<CandidateEvaluation> steps(nodes.size());
+    spread_work(nodes.size(), options_.threads, [&](std::size_t i) { steps[i] = (evaluator_.*look)(nodes[i]); });
+    return steps;
   }
 
   // Takes known plans from the front of the queue: nothing behind them can be faster. Once there are enough, the rest
@@ -85,19 +96,12 @@ class Search {
     return next;
   }
 
-  std::vector<CandidateEvaluation> looked_at(const std::vector<SearchNode>& nodes) const {
-    std::vector<CandidateEvaluation> steps(nodes.size());
-    spread_work(nodes.size(), options_.threads, [&](std::size_t i) { steps[i] = evaluator_.evaluate(nodes[i]); });
-    return steps;
-  }
-
-  void account(const CandidateEvaluation& step) {
-    add(result_.counts, step.counts);
-    queue_.insert(step.nodes.begin(), step.nodes.end());
-    too_large_.insert(too_large_.end(), step.too_large.begin(), step.too_large.end());
-  }
-
-  void tell() const {
+  void account(const std::vector<CandidateEvaluation>& steps) {
+    for (const CandidateEvaluation& step : steps) {
+      add(result_.counts, step.counts);
+      queue_.insert(step.nodes.begin(), step.nodes.end());
+      too_large_.insert(too_large_.end(), step.too_large.begin(), step.too_large.end());
+    }
     if (!told_) return;
     SearchProgress progress{.counts = result_.counts, .waiting = queue_.size()};
     if (!result_.plans.empty()) progress.best_seconds = best_seconds();
@@ -106,9 +110,9 @@ class Search {
 
   // Among choices that do not fit, the one with least bytes: a best-first search by bytes.
   std::optional<SearchedPlan> least() {
-    std::set<std::pair<std::tuple<std::int64_t, std::array<std::size_t, 5>, Known>, std::size_t>> order;
+    std::set<std::pair<std::tuple<std::int64_t, SearchChoice, Known>, std::size_t>> order;
     const auto put = [&](std::size_t i) {
-      order.insert({std::tuple(too_large_[i].bytes, too_large_[i].place, too_large_[i].known), i});
+      order.insert({std::tuple(too_large_[i].bytes, too_large_[i].choice, too_large_[i].known), i});
     };
     for (std::size_t i = 0; i < too_large_.size(); ++i) put(i);
     while (!order.empty()) {
@@ -122,9 +126,7 @@ class Search {
         next.push_back(first);
         order.erase(order.begin());
       }
-      std::vector<CandidateEvaluation> steps(next.size());
-      spread_work(next.size(), options_.threads, [&](std::size_t i) { steps[i] = evaluator_.evaluate_bytes(next[i]); });
-      for (CandidateEvaluation& step : steps) {
+      for (CandidateEvaluation& step : looked_at(next, &CandidateEvaluator::evaluate_bytes)) {
         for (auto* nodes : {&step.nodes, &step.too_large}) {
           for (SearchNode& node : *nodes) {
             too_large_.push_back(std::move(node));
@@ -151,52 +153,6 @@ class Search {
 SearchResult search_plans(const SearchSpace& space, const SearchOptions& options,
                           const std::function<void(const SearchProgress&)>& progress) {
   return Search(space, options, progress).run();
-}
-
-JudgedChoice judge_choice(const SearchSpace& space, const SearchChoice& choice) {
-  JudgedChoice judged;
-  for (const ChoiceStep step : {ChoiceStep::mesh, ChoiceStep::microbatch, ChoiceStep::order, ChoiceStep::policy}) {
-    const Config config = config_of(space, choice, step);
-    auto message = refusal(space, step, config);
-    if (!message) message = left_out(space, step, config);
-    if (!message) continue;
-    judged.refused = *message;
-    return judged;
-  }
-  const RunPlan plan = plan_run(config_of(space, choice), space.hardware, PlanRoutings::even);
-  judged.plan = SearchedPlan{choice, plan.layout, plan.time, plan.peak(), plan.verdict};
-  return judged;
-}
-
-std::vector<SearchChoice> all_choices(const SearchSpace& space) {
-  std::vector<SearchChoice> choices;
-  for (std::size_t mesh = 0; mesh < space.meshes.size(); ++mesh) {
-    for (std::size_t size = 0; size < space.microbatch_sizes.size(); ++size) {
-      for (const std::size_t order : space.orders_of(space.meshes[mesh].pipeline)) {
-        for (std::size_t policy = 0; policy < space.policies.size(); ++policy) {
-          for (std::size_t recompute = 0; recompute < space.recomputes.size(); ++recompute) {
-            choices.push_back(choice_at(space, {mesh, size, order, policy, recompute}));
-          }
-        }
-      }
-    }
-  }
-  return choices;
-}
-
-void mark_front(std::vector<SearchedPlan>& plans) {
-  std::optional<std::int64_t> least;
-  for (std::size_t begin = 0; begin < plans.size();) {
-    std::size_t end = begin;
-    std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
-    while (end < plans.size() && plans[end].time.seconds == plans[begin].time.seconds) {
-      fewest = std::min(fewest, plans[end++].peak.total());
-    }
-    for (; begin < end; ++begin) {
-      plans[begin].front = plans[begin].peak.total() == fewest && (!least || fewest < *least);
-    }
-    if (!least || fewest < *least) least = fewest;
-  }
 }
 
 }  // namespace weft

@@ -75,16 +75,4 @@ struct SearchResult {
 SearchResult search_plans(const SearchSpace& space, const SearchOptions& options,
                           const std::function<void(const SearchProgress&)>& progress = {});
 
-// One choice alone, without bounds: its plan, or the message of the rule that refuses it.
-struct JudgedChoice {
-  std::optional<SearchedPlan> plan;
-  std::string refused;
-};
-JudgedChoice judge_choice(const SearchSpace& space, const SearchChoice& choice);
-// All choices of the space, in its order.
-std::vector<SearchChoice> all_choices(const SearchSpace& space);
-
-// Sets `front` among plans that are sorted by time.
-void mark_front(std::vector<SearchedPlan>& plans);
-
 }  // namespace weft

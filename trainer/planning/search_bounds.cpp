@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/program/overlap.h"
@@ -183,19 +182,13 @@ std::int64_t most_kept(const std::vector<Action>& actions, const std::vector<Sta
 }
 
 // The time of the order of stages, each stage with its own time and no gaps.
-double seconds_of_order(const Config& config, const std::vector<std::vector<Action>>& order,
-                        const std::vector<StageSums>& stages) {
-  const std::vector<int> ranks = stage_ranks(config);
-  Program program;
-  program.microbatches = static_cast<int>(config.microbatches());
-  program.ranks = order;
-  for (const int rank : ranks) program.stages.push_back({.rank = rank});
-  ProgramCosts costs = even_costs(program, {});
+double seconds_of_order(const Program& order, const std::vector<StageSums>& stages) {
+  ProgramCosts costs = even_costs(order, {});
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const ModelPiece& sum = stages[s].sum;
     costs.stages[s] = {sum.forward, sum.backward_input + stages[s].alike, sum.backward_weight};
   }
-  return simulate(program, costs).seconds;
+  return simulate(order, costs).seconds;
 }
 
 }  // namespace
@@ -257,8 +250,8 @@ LeastTaken least_of_any_layout(const Config& config, const ModelPieces& pieces) 
 
 LeastTaken least_taken(const Config& config, const ModelPieces& pieces) {
   const std::vector<StageBlocks> layout = stage_layout(config);
-  const std::vector<int> ranks = stage_ranks(config);
-  const std::vector<std::vector<Action>> order = compute_order(config);
+  const Program program = schedule_only_step(config);
+  const std::vector<std::vector<Action>>& order = program.ranks;
   std::vector<StageSums> stages;
   for (std::size_t s = 0; s < layout.size(); ++s) {
     stages.push_back(sums_of(config, pieces, layout[s], static_cast<int>(s)));
@@ -273,7 +266,7 @@ LeastTaken least_taken(const Config& config, const ModelPieces& pieces) {
     std::int64_t bytes = 0;
     bool reached = false;
     for (std::size_t s = 0; s < stages.size(); ++s) {
-      if (ranks[s] != static_cast<int>(rank)) {
+      if (program.stages[s].rank != static_cast<int>(rank)) {
         if (!reached) before += stages[s].sum.forward;
         continue;
       }
@@ -292,7 +285,7 @@ LeastTaken least_taken(const Config& config, const ModelPieces& pieces) {
     least.bytes = std::max(least.bytes, bytes + most_kept(order[rank], stages, config.microbatches()));
   }
   // Two overlapped stages hand on only when both are done. Their segments wait less, so this bound would be too large.
-  if (!overlaps && order.size() > 1) least.seconds = std::max(least.seconds, seconds_of_order(config, order, stages));
+  if (!overlaps && order.size() > 1) least.seconds = std::max(least.seconds, seconds_of_order(program, stages));
   least.seconds *= rounding;
   return least;
 }

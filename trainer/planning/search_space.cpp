@@ -11,11 +11,9 @@
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
-#include "trainer/config/config_suggestions.h"
 #include "trainer/costs/topology.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/planning/remedies.h"
-#include "trainer/planning/word.h"
 
 namespace weft {
 namespace {
@@ -28,6 +26,13 @@ constexpr std::string_view degree_keys[] = {
 constexpr std::string_view other_keys[] = {"training.microbatch_size", "pipeline.schedule", "pipeline.chunks",
                                            "shard.strategy",           "shard.residency",   "shard.reduction",
                                            "training.recompute"};
+
+// In the order in which they are chosen.
+std::vector<std::string> search_keys() {
+  std::vector<std::string> keys(std::begin(degree_keys), std::end(degree_keys));
+  keys.insert(keys.end(), std::begin(other_keys), std::end(other_keys));
+  return keys;
+}
 
 // The faults of a value of the key by itself; without faults, the value is set in `config`.
 Faults read_value(const ConfigKey& key, const std::string& value, Config& config) {
@@ -49,17 +54,21 @@ std::vector<std::string> parted(const std::string& list) {
   return parts;
 }
 
+std::string short_name(const std::string& key) {
+  return key.substr(key.find('.') + 1);
+}
+
 // The axis that a word names: by path, or by the name after the last dot.
 std::optional<std::string> axis_named(const std::string& name) {
   for (const std::string& key : search_keys()) {
-    if (key == name || key.substr(key.find('.') + 1) == name) return key;
+    if (key == name || short_name(key) == name) return key;
   }
   return std::nullopt;
 }
 
 std::string axis_names() {
   std::vector<std::string> names;
-  for (const std::string& key : search_keys()) names.push_back(key.substr(key.find('.') + 1));
+  for (const std::string& key : search_keys()) names.push_back(short_name(key));
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
@@ -81,6 +90,10 @@ std::vector<int> numbers_of(const std::vector<std::string>& texts) {
   return numbers;
 }
 
+bool holds(const auto& values, const auto& value) {
+  return std::ranges::find(values, value) != values.end();
+}
+
 std::vector<std::string> values_of(const SearchAxes& axes, std::string_view key, std::vector<std::string> otherwise) {
   const auto found = axes.find(std::string(key));
   return found == axes.end() ? std::move(otherwise) : found->second;
@@ -92,7 +105,7 @@ std::vector<int> degrees_of(const SearchAxes& axes, std::string_view key, int ra
   std::vector<int> all = divisors(ranks);
   if (named == axes.end()) return all;
   const std::vector<int> wanted = numbers_of(named->second);
-  std::erase_if(all, [&](int degree) { return std::ranges::find(wanted, degree) == wanted.end(); });
+  std::erase_if(all, [&](int degree) { return !holds(wanted, degree); });
   return all;
 }
 
@@ -121,8 +134,7 @@ std::vector<Degrees> meshes_of(const SearchAxes& axes, const Config& config, int
       for (const int pipeline : degrees_of(axes, "parallelism.pipeline", left)) {
         for (const int replicate : degrees_of(axes, "parallelism.data_replicate", left / pipeline)) {
           const int shard = left / pipeline / replicate;
-          const std::vector<int> allowed = degrees_of(axes, "parallelism.data_shard", left / pipeline);
-          if (std::ranges::find(allowed, shard) == allowed.end()) continue;
+          if (!holds(degrees_of(axes, "parallelism.data_shard", left / pipeline), shard)) continue;
           add_expert_degrees(axes, config,
                              {.pipeline = pipeline,
                               .data_replicate = replicate,
@@ -139,14 +151,14 @@ std::vector<Degrees> meshes_of(const SearchAxes& axes, const Config& config, int
 
 // A schedule from a file has its own numbers and accepts any chunks.
 std::vector<SearchedOrder> orders_of_axes(const SearchAxes& axes) {
+  const auto known = schedules();
   std::vector<std::string> names = {"1f1b"};
-  for (const Schedule& schedule : schedules()) {
+  for (const Schedule& schedule : known) {
     if (schedule.name != "1f1b" && schedule.name != "gpipe") names.emplace_back(schedule.name);
   }
   std::vector<SearchedOrder> orders;
   for (const std::string& name : values_of(axes, "pipeline.schedule", names)) {
     for (const int chunks : numbers_of(values_of(axes, "pipeline.chunks", {"1", "2", "4", "8"}))) {
-      const auto known = schedules();
       const auto row = std::ranges::find(known, std::string_view(name), &Schedule::name);
       // Chunks that the user gave are left to the rules, even if the schedule does not take them.
       if (axes.contains("pipeline.chunks") || row == known.end() || row->takes_chunks(chunks)) {
@@ -166,12 +178,11 @@ Recompute recompute_of(const std::string& text) {
 
 bool is_axis(const std::string& path) {
   // Families inherit the values of [shard].
-  const auto keys = search_keys();
-  return path.starts_with("shard.") || std::ranges::find(keys, path) != keys.end();
+  return path.starts_with("shard.") || holds(search_keys(), path);
 }
 
 ChoiceStep step_of(const ConfigRule& rule) {
-  const auto looks_at = [&](std::string_view key) { return std::ranges::find(rule.keys, key) != rule.keys.end(); };
+  const auto looks_at = [&](std::string_view key) { return holds(rule.keys, key); };
   if (std::ranges::any_of(rule.keys, [](const std::string& key) { return key.starts_with("shard."); }) ||
       looks_at("training.recompute")) {
     return ChoiceStep::policy;
@@ -200,8 +211,7 @@ Overrides fixed_words(const Config& config, const SearchAxes& axes) {
   if (config.pipeline.microbatch_group != 0) words.push_back(word("pipeline.microbatch_group", 0));
   if (config.pipeline.first_stage_blocks) words.push_back(word("pipeline.first_stage_blocks", "auto"));
   if (config.pipeline.last_stage_blocks) words.push_back(word("pipeline.last_stage_blocks", "auto"));
-  const auto residencies = values_of(axes, "shard.residency", {});
-  if (config.memory_budget && std::ranges::find(residencies, "auto") == residencies.end()) {
+  if (config.memory_budget && !holds(values_of(axes, "shard.residency", {}), std::string_view("auto"))) {
     words.push_back(word("shard.memory_budget", "none"));
   }
   return words;
@@ -211,11 +221,12 @@ Overrides fixed_words(const Config& config, const SearchAxes& axes) {
 std::string layout_of(const SearchSpace& space, const SearchChoice& choice, const Config& config) {
   if (config.stages() == 1) return "auto";
   const std::int64_t microbatches = config.microbatches();
-  return space.layouts->find_or({choice.mesh.pipeline, choice.order, choice.recompute, microbatches}, [&] {
+  const int pipeline = config.parallelism.pipeline;
+  return space.layouts->find_or({pipeline, choice.order, choice.recompute, microbatches}, [&] {
     Config plain = space.policies.front().base;
     plain.pipeline = config.pipeline;
     plain.pipeline.layout = "auto";
-    plain.parallelism = {.pipeline = choice.mesh.pipeline};
+    plain.parallelism = {.pipeline = pipeline};
     plain.training.recompute = config.training.recompute;
     plain.training.microbatch_size = 1;
     plain.training.global_batch_size = microbatches;
@@ -225,13 +236,6 @@ std::string layout_of(const SearchSpace& space, const SearchChoice& choice, cons
 }
 
 }  // namespace
-
-std::vector<std::string> search_keys() {
-  std::vector<std::string> keys;
-  for (const std::string_view key : degree_keys) keys.emplace_back(key);
-  for (const std::string_view key : other_keys) keys.emplace_back(key);
-  return keys;
-}
 
 SearchAxes parse_search_axes(const std::vector<std::string>& words) {
   SearchAxes axes;
@@ -252,7 +256,7 @@ SearchAxes parse_search_axes(const std::vector<std::string>& words) {
       auto& values = axes[*path];
       if (value.empty()) {
         faults.push_back(fmt::format("{}--search {}: a value is empty", said_by, given));
-      } else if (std::ranges::find(values, value) != values.end()) {
+      } else if (holds(values, value)) {
         faults.push_back(fmt::format("{}--search names {} {} twice", said_by, name, value));
       } else {
         Config config;
@@ -303,9 +307,7 @@ SearchSpace search_space(const std::string& file, const Overrides& given, const 
   });
   space.world = setting.world.value_or(written.parallelism.world());
   space.hardware = hardware_of(written);
-  if (const auto faults = topology_faults(space.world, space.hardware.node_ranks()); !faults.empty()) {
-    fail_request("{}", faults.front());
-  }
+  require_full_nodes(space.world, space.hardware.node_ranks());
   for (const Overrides& words : {device_words(written, space.hardware, space.world), fixed_words(written, axes)}) {
     space.words = merged_words(space.words, words);
   }
@@ -322,8 +324,7 @@ SearchSpace search_space(const std::string& file, const Overrides& given, const 
         if (residency == "stage" || reduction == "auto") {
           fail_request(
               "weft plan --search: residency \"stage\" and reduction \"auto\" leave to Weft what a search is to find: "
-              "name "
-              "reshard_after_use, step, ... and last_microbatch, each_microbatch, ...");
+              "name reshard_after_use, step, ... and last_microbatch, each_microbatch, ...");
         }
         Overrides words = space.words;
         words.insert(words.end(), one_rank.begin(), one_rank.end());
@@ -354,9 +355,9 @@ std::string DealtLayouts::find_or(const Key& key, const std::function<std::strin
 
 Config config_of(const SearchSpace& space, const SearchChoice& choice, ChoiceStep step) {
   Config config = space.policies[step >= ChoiceStep::policy ? choice.policy : 0].base;
-  config.parallelism = choice.mesh;
+  config.parallelism = space.meshes[choice.mesh];
   if (step == ChoiceStep::mesh) return config;
-  config.training.microbatch_size = choice.microbatch_size;
+  config.training.microbatch_size = space.microbatch_sizes[choice.microbatch];
   if (step == ChoiceStep::microbatch) return config;
   config.pipeline.schedule = space.orders[choice.order].schedule;
   config.pipeline.own_order = std::nullopt;
@@ -369,11 +370,11 @@ Config config_of(const SearchSpace& space, const SearchChoice& choice, ChoiceSte
 
 Overrides words_of(const SearchSpace& space, const SearchChoice& choice) {
   Overrides words;
-  const Degrees& d = choice.mesh;
+  const Degrees& d = space.meshes[choice.mesh];
   const int degrees[] = {d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, d.expert, d.expert_tensor};
   for (std::size_t i = 0; i < std::size(degrees); ++i) words.push_back(word(degree_keys[i], degrees[i]));
   const SearchedPolicy& policy = space.policies[choice.policy];
-  words.push_back(word("training.microbatch_size", choice.microbatch_size));
+  words.push_back(word("training.microbatch_size", space.microbatch_sizes[choice.microbatch]));
   words.push_back(word("pipeline.schedule", space.orders[choice.order].schedule));
   words.push_back(word("pipeline.chunks", space.orders[choice.order].chunks));
   // Dealt layouts are stored as text.

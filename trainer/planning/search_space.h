@@ -21,27 +21,20 @@ namespace weft {
 
 // Values of each key, by its path, as TOML or bare words. Keys without an entry take the defaults of search_space().
 using SearchAxes = std::map<std::string, std::vector<std::string>>;
-// The keys of an axis, in the order in which they are chosen.
-std::vector<std::string> search_keys();
 // Parses words such as "tensor=1,2,4" or "pipeline.schedule=1f1b,zbv". Throws Error (request) with all faults: unknown
 // axes, values that the key does not take, empty or repeated values.
 SearchAxes parse_search_axes(const std::vector<std::string>& words);
 
-// Degrees, the sequences of a microbatch, and the index of one value of each other axis.
+// Indices into the lists of a SearchSpace.
 struct SearchChoice {
-  Degrees mesh;
-  int microbatch_size = 1;
-  std::size_t order = 0;      // index into SearchSpace::orders
-  std::size_t policy = 0;     // index into SearchSpace::policies
-  std::size_t recompute = 0;  // index into SearchSpace::recomputes
+  std::size_t mesh = 0, microbatch = 0, order = 0, policy = 0, recompute = 0;
 
-  bool operator==(const SearchChoice&) const = default;
+  auto operator<=>(const SearchChoice&) const = default;
 };
 
 struct SearchedOrder {
   std::string schedule;
   int chunks = 1;
-  bool operator==(const SearchedOrder&) const = default;
 };
 
 // Layouts computed already, by ranks, order, recompute and microbatches. Thread-safe.
@@ -95,8 +88,11 @@ struct SearchSetting {
 //   degrees        all with that product; expert and expert_tensor only with experts, the latter 1 or tensor
 //   schedule       all except gpipe, which takes as long as 1f1b and more memory
 //   chunks         1, 2, 4 and 8 if the schedule takes them
-//   strategy, residency, reduction   full_shard or shard_grad_op; reshard_after_use or step; last_microbatch or
-//   each_microbatch microbatch_size, recompute       1, 2, 4, 8; all
+//   strategy       full_shard or shard_grad_op
+//   residency      reshard_after_use or step
+//   reduction      last_microbatch or each_microbatch
+//   microbatch_size, recompute   1, 2, 4, 8; all
+//
 // Stages are dealt by cost, as pipeline.layout "auto" deals them to an unsplit mesh of so many pipeline ranks. They are
 // dealt once per order, number of microbatches and recompute; the words of a choice contain the resulting layout. The
 // device is the hardware's. Throws Error (request) with the faults of the configuration that no choice can repair.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <tuple>
@@ -40,8 +41,7 @@ std::vector<PathShare> shares_of(const Program& program, const SimulatedStep& st
   for (const auto& [key, share] : shares) {
     if (share.seconds > 0.0) sorted.push_back(share);
   }
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const PathShare& one, const PathShare& other) { return one.seconds > other.seconds; });
+  std::ranges::stable_sort(sorted, std::ranges::greater{}, &PathShare::seconds);
   return sorted;
 }
 
@@ -68,26 +68,41 @@ std::vector<StandStill> waits_of(const Program& program, const SimulatedStep& st
   }
   std::vector<StandStill> sorted;
   for (const auto& [key, seconds] : waits) {
-    sorted.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), seconds});
+    const auto& [rank, wait, other] = key;
+    sorted.push_back({rank, wait, other, seconds});
   }
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const StandStill& one, const StandStill& other) { return one.seconds > other.seconds; });
+  std::ranges::stable_sort(sorted, std::ranges::greater{}, &StandStill::seconds);
   return sorted;
+}
+
+std::int64_t saved(const BucketBytes& bytes) {
+  return bytes[Bucket::activations] + bytes[Bucket::moe_routing];
+}
+
+// Bytes by stage, for the stages of a rank.
+std::vector<std::int64_t> left_by_forwards(const Program& program, int rank, const LedgerWalk& walk) {
+  std::vector<std::int64_t> left(program.stages.size(), 0);
+  const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
+  const int microbatch = program.microbatches > 1 ? 1 : 0;
+  std::int64_t before = saved(walk.before);
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const std::int64_t after = saved(walk.actions[i].after);
+    // Received tensors are kept too; a sent tensor replaces the one of the message before it.
+    const Op op = actions[i].op;
+    const bool goes_forward = op == Op::forward || op == Op::send_forward || op == Op::receive_forward;
+    if (goes_forward && actions[i].microbatch == microbatch) {
+      left[static_cast<std::size_t>(*actions[i].stage)] += after - before;
+    }
+    before = after;
+  }
+  return left;
 }
 
 }  // namespace
 
 std::string PathShare::text() const {
-  switch (kind) {
-    case Kind::messages:
-      return "messages";
-    case Kind::update:
-      return "norm and optimizer";
-    case Kind::compute:
-    case Kind::gathers:
-    case Kind::reductions:
-      break;
-  }
+  if (kind == Kind::messages) return "messages";
+  if (kind == Kind::update) return "norm and optimizer";
   const char* what = kind == Kind::compute ? "compute" : kind == Kind::gathers ? "gathers" : "reductions";
   return fmt::format("{} of stage {} on rank {}", what, stage.value_or(0), rank);
 }
@@ -102,12 +117,9 @@ std::string StandStill::text() const {
       return fmt::format("rank {} for reductions", rank);
     case Wait::peers:
       return fmt::format("rank {} for rank {} before the update", rank, other);
-    case Wait::nothing:
-    case Wait::compute:
-    case Wait::room:
-      break;
+    default:
+      return fmt::format("rank {} for {}", rank, name_of(wait));
   }
-  return fmt::format("rank {} for {}", rank, name_of(wait));
 }
 
 ForecastStep simulate_run(const ResolvedRun& run, Program program, const ProgramCosts& costs,
@@ -150,6 +162,31 @@ StepForecast forecast_of(const ResolvedRun& run, const ForecastStep& simulated) 
   forecast.path = shares_of(program, step);
   forecast.longest_waits = waits_of(program, step);
   return forecast;
+}
+
+LayoutMemory layout_memory(const ResolvedRun& run) {
+  const Program program = step_program(run, run.mesh().coordinates(0));
+  LayoutMemory memory;
+  memory.kept.resize(program.stages.size());
+  memory.peak.resize(program.ranks.size());
+  const auto walk = [&](Routing routing, auto set) {
+    const std::vector<DryRun> ranks = dry_runs(run.config(), run.mesh(), program, {}, routing);
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      set(memory.peak[rank], ranks[rank].peak.total());
+      const auto left = left_by_forwards(program, static_cast<int>(rank), ranks[rank].walk);
+      for (std::size_t stage = 0; stage < left.size(); ++stage) {
+        if (program.stages[stage].rank == static_cast<int>(rank)) set(memory.kept[stage], left[stage]);
+      }
+    }
+    return ranks;
+  };
+  for (const DryRun& rank : walk(Routing::even, [](RoutedBytes&bytes, std::int64_t even) { bytes.even = even; })) {
+    memory.before.push_back(rank.walk.before);
+  }
+  if (routing_decides(run.config())) {
+    walk(Routing::worst, [](RoutedBytes& bytes, std::int64_t worst) { bytes.worst = worst; });
+  }
+  return memory;
 }
 
 }  // namespace weft

@@ -21,7 +21,6 @@ struct PathShare {
   std::optional<int> stage = {};  // for compute, gathers and reductions
   double seconds = 0.0;
   std::string text() const;  // "compute of stage 3 on rank 3"
-  bool operator==(const PathShare&) const = default;
 };
 
 // Seconds that a rank's compute lane waits for one cause, summed over the step.
@@ -31,7 +30,6 @@ struct StandStill {
   int other = 0;  // rank whose action ended the wait
   double seconds = 0.0;
   std::string text() const;  // "rank 0 for messages from rank 1"
-  bool operator==(const StandStill&) const = default;
 };
 
 struct StepForecast {
@@ -64,5 +62,18 @@ ForecastStep simulate_run(const ResolvedRun& run, Program program, const Program
                           const LaneChannels& channels, const Coordinates& at = {});
 
 StepForecast forecast_of(const ResolvedRun& run, const ForecastStep& simulated);
+
+// Bytes that the stages and ranks of a layout hold, as the ledgers of a run count them: from dry runs (dry_run.h) of
+// the first rank of each pipeline position. Bytes of one rank.
+struct LayoutMemory {
+  // By stage: bytes of activations and routing tables that the forwards of a microbatch leave. The second microbatch is
+  // counted if there is one.
+  std::vector<RoutedBytes> kept;
+  // By pipeline rank: bytes before the first action, and the peak of a step.
+  std::vector<BucketBytes> before;
+  std::vector<RoutedBytes> peak;
+};
+
+LayoutMemory layout_memory(const ResolvedRun& run);
 
 }  // namespace weft

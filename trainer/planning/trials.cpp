@@ -1,5 +1,7 @@
 #include "trainer/planning/trials.h"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "parallel/runtime/refusal.h"
@@ -15,46 +17,58 @@ std::string reason_of(std::string_view line) {
   return std::string(line);
 }
 
+// The smallest multiple of `unit` in (below, most] that fits. More ranks that share state never need more memory per
+// rank, so growing steps and then bisection find it. Steps grow fast, because all of them are tried if nothing fits.
+std::optional<int> smallest(const std::function<bool(int)>& fits, int below, int unit, int most) {
+  int no = below / unit, yes = no + 1;
+  for (;; yes *= 8) {
+    yes = std::min(yes, most / unit);
+    if (yes <= no) return std::nullopt;
+    if (fits(yes * unit)) break;
+    no = yes;
+  }
+  while (yes - no > 1) {
+    const int middle = no + (yes - no) / 2;
+    (fits(middle * unit) ? yes : no) = middle;
+  }
+  return yes * unit;
+}
+
 }  // namespace
 
 Trial try_words(const ReadWith& read, const Hardware& hardware, const Overrides& words) {
   Trial trial;
-  trial.words = words;
   const auto refused = refusal_of([&] {
     const Config config = read(words);
-    const RunOutline outline = outline_run(config, hardware);
-    trial.world = outline.world;
+    trial = {outline_run(config, hardware)};
     trial.batch = config.training.global_batch_size;
-    trial.peak = outline.peak;
-    trial.verdict = outline.verdict;
-    trial.seconds = outline.time.seconds;
   });
+  trial.words = words;
   if (refused) trial.refused = reason_of(*refused);
   return trial;
 }
 
+const Trial* Trials::known(const Overrides& words) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = known_.find(words);
+  return found == known_.end() ? nullptr : &found->second;
+}
+
 Trial Trials::with(const Overrides& words) const {
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = known_.find(words); found != known_.end()) return found->second;
-  }
+  if (const Trial* trial = known(words)) return *trial;
   Trial trial = try_words(read_, hardware_, words);
   const std::lock_guard lock(mutex_);
   return known_.try_emplace(words, std::move(trial)).first->second;
 }
 
-Need Trials::least(const Overrides& words) const {
-  Need need;
-  const auto refused = refusal_of([&] { need.verdict = least_need(read_(words), hardware_); });
-  if (refused) need.refused = reason_of(*refused);
-  return need;
+std::optional<Verdict> Trials::least(const Overrides& words) const {
+  std::optional<Verdict> verdict;
+  refusal_of([&] { verdict = least_need(read_(words), hardware_); });
+  return verdict;
 }
 
 bool Trials::fits(const Overrides& words) const {
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = known_.find(words); found != known_.end()) return found->second.fits();
-  }
+  if (const Trial* trial = known(words)) return trial->fits();
   bool fits = false;
   refusal_of([&] { fits = fits_on(read_(words), hardware_); });
   return fits;
@@ -84,6 +98,38 @@ bool Trials::same(const Overrides& plain, const Overrides& whole) const {
   bool same = false;
   refusal_of([&] { same = read_(plain) == read_(whole); });
   return same;
+}
+
+std::optional<MinimumWorld> find_ranks(const Trials& trials, const Overrides& words) {
+  const Config config = trials.config(words);
+  const Degrees& d = config.parallelism;
+  const int rest = d.world() / d.data_shard, stage_rest = d.stage_ranks() / d.data_shard;
+  const auto scaled = [&](int shards) { return merged_words(words, scaled_words(config, shards)); };
+  const auto fits = [&](int shards) { return trials.fits(scaled(shards)); };
+  // Units of the search: numbers of shards that experts can be spread over, then numbers that also fill nodes.
+  const int experts = d.expert * d.expert_tensor, spread = experts / std::gcd(experts, stage_rest);
+  const int node = trials.node_ranks(), whole = std::lcm(spread, node / std::gcd(rest, node));
+  auto found = smallest(fits, d.data_shard, spread, std::min(node, most_ranks) / rest);
+  if (!found) found = smallest(fits, d.data_shard, whole, most_ranks / rest);
+  if (!found) return std::nullopt;
+  return MinimumWorld{words, trials.with(scaled(*found))};
+}
+
+std::optional<MinimumWorld> ranks_that_fit(const Trials& trials) {
+  if (auto found = find_ranks(trials, {})) return found;
+  std::optional<MinimumWorld> fewest;
+  const auto consider = [&](const Overrides& words) {
+    auto found = find_ranks(trials, words);
+    if (found && (!fewest || found->trial.world < fewest->trial.world)) fewest = std::move(found);
+  };
+  Overrides words;
+  for (const Remedy& remedy : remedies_beside_more_ranks()) {
+    const auto trial = trials.best(remedy, words);
+    if (!trial || !trial->refused.empty()) continue;
+    words = trial->words;
+    consider(words);
+  }
+  return fewest;
 }
 
 }  // namespace weft

@@ -16,24 +16,13 @@ namespace weft {
 using ReadWith = std::function<Config(const Overrides& words)>;
 
 // The plan of a run with words added.
-struct Trial {
-  Overrides words;
-  std::string refused;  // why the configuration cannot take the words; the other fields are then empty
-  int world = 0;
-  std::int64_t batch = 0;  // sequences of a step
-  BucketBytes peak;        // of the fullest rank
-  Verdict verdict;
-  double seconds = 0.0;  // of a step
+struct Trial : RunOutline {
+  Overrides words = {};
+  std::string refused = {};  // why the configuration cannot take the words; the other fields are then empty
+  std::int64_t batch = 0;    // sequences of a step
   bool fits() const { return refused.empty() && verdict.fits(); }
 };
 Trial try_words(const ReadWith& read, const Hardware& hardware, const Overrides& words);
-
-// The least memory that a run with words added needs, unless the words are refused.
-struct Need {
-  std::string refused;
-  Verdict verdict;
-  bool fits() const { return refused.empty() && verdict.fits(); }
-};
 
 // Trials of one configuration on one card. Configuration and card must outlive the Trials.
 class Trials {
@@ -44,8 +33,8 @@ class Trials {
   int node_ranks() const { return hardware_.node_ranks(); }
   // Plans each set of words once. Thread-safe.
   Trial with(const Overrides& words) const;
-  // The least memory of a trial, in a fraction of its time.
-  Need least(const Overrides& words) const;
+  // The least memory that a trial needs, in a fraction of its time. Absent if the words are refused.
+  std::optional<Verdict> least(const Overrides& words) const;
   // Whether a trial fits, in a fraction of its time.
   bool fits(const Overrides& words) const;
   // With a strength of a remedy added. The words by_family are added only if they change something.
@@ -56,6 +45,7 @@ class Trials {
                             std::optional<int> world = std::nullopt) const;
 
  private:
+  const Trial* known(const Overrides& words) const;  // null if the words were not planned yet
   bool same(const Overrides& plain, const Overrides& whole) const;
 
   const ReadWith& read_;
@@ -63,5 +53,19 @@ class Trials {
   mutable std::mutex mutex_;
   mutable std::map<Overrides, Trial> known_;
 };
+
+inline constexpr int most_ranks = 1 << 16;  // largest world that is tried
+
+struct MinimumWorld {
+  Overrides words;  // what was changed besides the number of ranks
+  Trial trial;      // with the smallest number that fits
+};
+
+// With `words`: the smallest data_shard above the configured one that fits; the batch grows with it. Beyond one node,
+// only whole nodes are tried. Absent if no number up to 65,536 ranks fits.
+std::optional<MinimumWorld> find_ranks(const Trials& trials, const Overrides& words);
+// The same for the configuration as it is. If no number of ranks fits, the fewest with remedies that lower other bytes
+// than state.
+std::optional<MinimumWorld> ranks_that_fit(const Trials& trials);
 
 }  // namespace weft

@@ -14,29 +14,24 @@
 namespace weft {
 namespace {
 
-bool is_island(Group group) {
-  return group == Group::dp_island || group == Group::edp_island;
-}
-
 // Converts one action to a line.
 class Teller {
  public:
   Teller(const Program& program, const Mesh& mesh, int rank) : program_(program), mesh_(mesh), rank_(rank) {}
 
   WalkLine line_of(const Action& action) const {
-    WalkLine line;
-    line.op = action.op;
-    line.stage = action.stage;
-    line.microbatch = action.microbatch;
-    line.unit = action.unit;
-    line.peer = action.peer;
+    WalkLine line{.kind = kind_of(action),
+                  .op = action.op,
+                  .stage = action.stage,
+                  .microbatch = action.microbatch,
+                  .unit = action.unit,
+                  .peer = action.peer};
     for (const ActionCollective& part : collectives_of(program_, action)) {
       const std::int64_t sent = sent_bytes(part.op, part.bytes, ranks_of(part.group, action));
       line.sent += sent;
       line.is_bound |= part.is_bound && sent > 0;
     }
-    line.kind = kind_of(action);
-    if (action.unit) line.subject = program_.units[static_cast<std::size_t>(*action.unit)].name;
+    if (action.unit) line.subject = unit_of(action).name;
     if (action.segment) {
       const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*action.segment)];
       line.subject = segment.name;
@@ -46,18 +41,21 @@ class Teller {
   }
 
  private:
+  const ProgramUnit& unit_of(const Action& action) const {
+    return program_.units[static_cast<std::size_t>(*action.unit)];
+  }
+
   std::int64_t ranks_of(Group group, const Action& action) const {
     if (group == Group::tied) return 2;
-    if (is_island(group)) return program_.units[static_cast<std::size_t>(*action.unit)].policy.island_ranks;
+    if (group == Group::dp_island || group == Group::edp_island) return unit_of(action).policy.island_ranks;
     return static_cast<std::int64_t>(mesh_.group_of(group, rank_).size());
   }
 
   bool travels(const Action& action, CollectiveOp op) const {
-    for (const ActionCollective& part : collectives_of(program_, action)) {
-      // Partial sums of norm weights over tensor ranks precede the reduction and do not count as it.
-      if (part.op == op && part.group != Group::tp && ranks_of(part.group, action) > 1) return true;
-    }
-    return false;
+    // Partial sums of norm weights over tensor ranks precede the reduction and do not count as it.
+    return std::ranges::any_of(collectives_of(program_, action), [&](const ActionCollective& part) {
+      return part.op == op && part.group != Group::tp && ranks_of(part.group, action) > 1;
+    });
   }
 
   WalkKind kind_of(const Action& action) const {
@@ -83,7 +81,7 @@ class Teller {
   }
 
   WalkKind residency_kind(const Action& action) const {
-    if (program_.units[static_cast<std::size_t>(*action.unit)].unsharded_bytes == 0) return WalkKind::in_place;
+    if (unit_of(action).unsharded_bytes == 0) return WalkKind::in_place;
     if (action.op == Op::unshard_secondary) return WalkKind::gather_island;
     if (action.op == Op::reshard_secondary) return WalkKind::keep_part;
     if (action.op == Op::reshard) return WalkKind::free;

@@ -60,8 +60,6 @@ struct WalkLine {
   // Peaks up to the end of the line, each at its own instant. total_peak includes the bytes that the rank holds all
   // step.
   std::int64_t parameters_peak = 0, gradients_peak = 0, total_peak = 0;
-
-  bool operator==(const WalkLine&) const = default;
 };
 
 // Bytes that a rank holds besides those of its list.

@@ -6,12 +6,11 @@
 #include <iterator>
 #include <limits>
 #include <optional>
-#include <vector>
 
 #include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/runtime/quantities.h"
 #include "parallel/runtime/spread_work.h"
-#include "trainer/costs/verdict.h"
+#include "trainer/costs/hardware.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/plan/unit_policy.h"
@@ -37,11 +36,6 @@ struct Choice {
   const Kept& of(Family family) const { return family == Family::experts ? experts : others; }
   Kept& of(Family family) { return family == Family::experts ? experts : others; }
 };
-
-bool has_family(const Config& config, Family family) {
-  if (family != Family::experts) return true;
-  return config.model.has(BlockKind::moe);
-}
 
 // The open settings, each true if it could be kept whole.
 Choice open_choice(const Config& config) {
@@ -70,24 +64,41 @@ Config with_choice(Config config, const Choice& choice, const std::string& why) 
   return config;
 }
 
+// The stages of the first rank of each pipeline position.
+std::vector<std::vector<PlannedStage>> stages_by_rank(const Config& config, const Mesh& mesh) {
+  const std::vector<StageBlocks> layout = stage_layout(config);
+  std::vector<std::vector<PlannedStage>> ranks;
+  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
+    ranks.push_back(plan_stages(config, mesh, mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0)), layout));
+  }
+  return ranks;
+}
+
+// Bytes of units that a rank with these stages keeps whole, if it keeps `kept_of(unit)` of each.
+struct WholeBytes {
+  std::int64_t parameters = 0, gradients = 0;
+};
+template <typename KeptOf>
+WholeBytes whole_bytes(const std::vector<PlannedStage>& stages, const KeptOf& kept_of) {
+  WholeBytes bytes;
+  for (const PlannedStage& stage : stages) {
+    for (const PlannedUnit& unit : stage.units) {
+      if (unit.plan.replicated()) continue;
+      const UnitBytes sizes = unit_bytes(unit.setup());
+      const Kept kept = kept_of(unit);
+      if (kept.parameters) bytes.parameters += sizes.unsharded_parameters;
+      if (kept.gradients && !unit.frozen) bytes.gradients += sizes.unsharded_gradients;
+    }
+  }
+  return bytes;
+}
+
 // A lower bound, cheaper than a program: the static bytes of each rank and the bytes that the choice keeps.
 std::int64_t least_bytes(const Config& config, const Mesh& mesh, const Choice& choice) {
-  const std::vector<StageBlocks> layout = stage_layout(config);
   std::int64_t most = 0;
-  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
-    const std::vector<PlannedStage> stages =
-        plan_stages(config, mesh, mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0)), layout);
-    std::int64_t bytes = static_bytes(stages).total();
-    for (const PlannedStage& stage : stages) {
-      for (const PlannedUnit& unit : stage.units) {
-        if (unit.plan.replicated()) continue;
-        const UnitBytes sizes = unit_bytes(unit.setup());
-        const Kept& kept = choice.of(unit.plan.family);
-        if (kept.parameters) bytes += sizes.unsharded_parameters;
-        if (kept.gradients && !unit.frozen) bytes += sizes.unsharded_gradients;
-      }
-    }
-    most = std::max(most, bytes);
+  for (const std::vector<PlannedStage>& stages : stages_by_rank(config, mesh)) {
+    const WholeBytes whole = whole_bytes(stages, [&](const PlannedUnit& unit) { return choice.of(unit.plan.family); });
+    most = std::max(most, static_bytes(stages).total() + whole.parameters + whole.gradients);
   }
   return most;
 }
@@ -102,10 +113,9 @@ std::vector<Choice> choices_of(const Choice& open) {
 }
 
 double simulated_seconds(const ResolvedRun& run) {
-  const Coordinates at = run.mesh().coordinates(0);
-  const bool serial = run.config().run.device == DeviceKind::cpu;
-  const LaneChannels channels = serial ? LaneChannels::serial() : LaneChannels::own();
-  return simulate(step_program(run, at), step_costs(run.config(), run.mesh(), at), channels).seconds;
+  const Config& config = run.config();
+  const Program program = step_program(run, run.mesh().coordinates(0));
+  return simulate(program, step_costs(config, run.mesh(), program, hardware_of(config)), lane_channels(config)).seconds;
 }
 
 // A choice as a run, simulated at once. Its memory is determined on demand.
@@ -136,7 +146,7 @@ std::string kept_text(const Kept& kept) {
 }
 
 std::string figures_text(const Candidate& candidate, const Hardware& hardware) {
-  return fmt::format("{:.2f} GiB and {:.3g} s a step", static_cast<double>(candidate.verdict(hardware).needed) / 0x1p30,
+  return fmt::format("{:.2f} GiB and {:.3g} s a step", gibibytes(candidate.verdict(hardware).needed),
                      candidate.seconds());
 }
 
@@ -146,7 +156,7 @@ std::string why_text(const Candidate& best, const Candidate* next, const Hardwar
     return fmt::format("{}, of experts {}", kept_text(choice.others), kept_text(choice.experts));
   };
   std::string text = fmt::format("{}: {} of {:.2f} GiB", words(best.choice()), figures_text(best, hardware),
-                                 hardware.memory->value / 0x1p30);
+                                 gibibytes(hardware.memory->value));
   if (!next) return text;
   return text + fmt::format("; {}: {}{}", words(next->choice()), figures_text(*next, hardware),
                             next->verdict(hardware).fits() ? "" : ", which does not fit");
@@ -165,10 +175,9 @@ std::vector<Candidate> candidates_of(const Config& config, const std::vector<Cho
 // The first candidate of `by_time` that fits, except `but`; null if none does.
 const Candidate* fastest_that_fits(const std::vector<Candidate>& by_time, const Hardware& hardware,
                                    const Candidate* but = nullptr) {
-  for (const Candidate& each : by_time) {
-    if (&each != but && each.verdict(hardware).fits()) return &each;
-  }
-  return nullptr;
+  const auto found = std::ranges::find_if(
+      by_time, [&](const Candidate& each) { return &each != but && each.verdict(hardware).fits(); });
+  return found == by_time.end() ? nullptr : &*found;
 }
 
 // The candidate with least memory among those within timing_tie of the fastest that fits, or among all if none fits. A
@@ -195,27 +204,15 @@ bool says_more_than_full_shard(const Config& config, Family family, const ShardP
   return !leaves_residency_open(policy) || !leaves_reduction_open(policy);
 }
 
-// Bytes that families with a timing of their own keep whole, on the rank with these stages.
-struct WholeBytes {
-  std::int64_t parameters = 0, gradients = 0;
-};
-WholeBytes whole_bytes(const Config& config, const std::vector<PlannedStage>& stages) {
-  WholeBytes bytes;
-  for (const PlannedStage& stage : stages) {
-    for (const PlannedUnit& unit : stage.units) {
-      if (unit.plan.replicated()) continue;
-      const ShardPolicy& said = config.shard_by_family.at(unit.plan.family);
-      if (!says_more_than_full_shard(config, unit.plan.family, said)) continue;
-      const UnitPolicy& policy = unit.policy;
-      const UnitBytes sizes = unit_bytes(unit.setup());
-      const bool every_stage = policy.residency == Residency::window && policy.window_stages >= std::ssize(stages);
-      if (policy.residency == Residency::step || every_stage) bytes.parameters += sizes.unsharded_parameters;
-      const bool summed_whole = policy.reduce_every == 0 && !policy.accumulate_sharded;
-      const bool open = leaves_reduction_open(said) || policy.residency == Residency::solved;
-      if (summed_whole && !open && !unit.frozen) bytes.gradients += sizes.unsharded_gradients;
-    }
-  }
-  return bytes;
+// What the configuration, and not Weft, decides to keep of a unit on a rank with so many stages.
+Kept kept_by_configuration(const Config& config, const PlannedUnit& unit, std::ptrdiff_t stages) {
+  const ShardPolicy& said = config.shard_by_family.at(unit.plan.family);
+  if (!says_more_than_full_shard(config, unit.plan.family, said)) return {};
+  const UnitPolicy& policy = unit.policy;
+  const bool every_stage = policy.residency == Residency::window && policy.window_stages >= stages;
+  const bool summed_whole = policy.reduce_every == 0 && !policy.accumulate_sharded;
+  const bool open = leaves_reduction_open(said) || policy.residency == Residency::solved;
+  return {policy.residency == Residency::step || every_stage, summed_whole && !open};
 }
 
 }  // namespace
@@ -225,12 +222,10 @@ std::vector<std::string> kept_whole_warnings(const Config& config) {
     return says_more_than_full_shard(config, entry.first, entry.second);
   });
   if (!said) return {};
-  const Mesh mesh(config.parallelism);
-  const std::vector<StageBlocks> layout = stage_layout(config);
   WholeBytes most;
-  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
-    const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
-    const WholeBytes bytes = whole_bytes(config, plan_stages(config, mesh, at, layout));
+  for (const std::vector<PlannedStage>& stages : stages_by_rank(config, Mesh(config.parallelism))) {
+    const WholeBytes bytes = whole_bytes(
+        stages, [&](const PlannedUnit& unit) { return kept_by_configuration(config, unit, std::ssize(stages)); });
     most.parameters = std::max(most.parameters, bytes.parameters);
     most.gradients = std::max(most.gradients, bytes.gradients);
   }

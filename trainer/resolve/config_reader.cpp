@@ -1,6 +1,7 @@
 #include "trainer/resolve/config_reader.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -71,8 +72,8 @@ class Reader {
 
   std::vector<std::string> unread() const {
     std::vector<std::string> texts;
-    for (const Fault& fault : unread_overrides(config_, schema_, sources_.entries))
-      texts.push_back(format_fault(fault));
+    std::ranges::transform(unread_overrides(config_, schema_, sources_.entries), std::back_inserter(texts),
+                           format_fault);
     return texts;
   }
 
@@ -81,13 +82,13 @@ class Reader {
     const auto found = sources_.entries.find(path);
     return found == sources_.entries.end() ? nullptr : &found->second;
   }
-  bool is_key(const std::string& path) const { return std::find(paths_.begin(), paths_.end(), path) != paths_.end(); }
+  bool is_key(const std::string& path) const { return std::ranges::find(paths_, path) != paths_.end(); }
 
   void report_unknown() {
     std::vector<std::string> unknown;  // sections passed over: their keys would only repeat the fault
     for (const auto& [path, entry] : sources_.entries) {
       const auto holds = [&path = path](const std::string& prefix) { return path.starts_with(prefix); };
-      if (std::any_of(unknown.begin(), unknown.end(), holds)) continue;
+      if (std::ranges::any_of(unknown, holds)) continue;
       if (is_key(path)) {
         if (entry.is_table()) unknown.push_back(path + ".");  // read_key() reports the type
       } else if (sections_.contains(path)) {
@@ -137,11 +138,7 @@ class Reader {
     }
   }
 
-  Place whole_file() const {
-    Place place;
-    place.source = sources_.file;
-    return place;
-  }
+  Place whole_file() const { return {.source = sources_.file}; }
 
   void report_missing() {
     for (const ConfigKey& key : schema_) {
@@ -152,15 +149,9 @@ class Reader {
   }
 
   void apply(const ConfigRule& rule) {
-    const auto faulty = [&](const std::string& path) { return faulty_.contains(path); };
-    if (std::any_of(rule.keys.begin(), rule.keys.end(), faulty)) return;
-    Place place = whole_file();
-    for (const std::string& path : rule.keys) {
-      if (const ConfigEntry* entry = find(path)) {
-        place = entry->value.place;
-        break;
-      }
-    }
+    if (std::ranges::any_of(rule.keys, [&](const std::string& path) { return faulty_.contains(path); })) return;
+    const auto written = std::ranges::find_if(rule.keys, [&](const std::string& path) { return find(path); });
+    const Place place = written == rule.keys.end() ? whole_file() : find(*written)->value.place;
     for (std::string& text : rule.check(config_)) faults_.push_back({place, std::move(text)});
   }
 

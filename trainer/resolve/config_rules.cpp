@@ -1,7 +1,5 @@
 #include "trainer/resolve/config_rules.h"
 
-#include <algorithm>
-
 #include "parallel/runtime/error.h"
 #include "trainer/config/update_groups.h"
 
@@ -10,13 +8,25 @@ namespace {
 
 using Rules = std::vector<ConfigRule>;
 
-// `value` of `key` must be a multiple of parallelism.tensor.
-ConfigRule splits_over_tensor(const std::string& key, std::function<std::int64_t(const Config&)> value) {
-  return {{key, "parallelism.tensor"}, [key, value](const Config& c) {
-            const std::int64_t remainder = value(c) % c.parallelism.tensor;
-            return none_or(remainder == 0, fmt::format("{} {} does not split over parallelism.tensor {}: remainder {}",
-                                                       key, value(c), c.parallelism.tensor, remainder));
+using Size = std::function<std::int64_t(const Config&)>;
+Size model_size(std::int64_t ModelConfig::*size) {
+  return [=](const Config& c) { return c.model.*size; };
+}
+Size model_size(std::int64_t MoeConfig::*size) {
+  return [=](const Config& c) { return c.model.moe.*size; };
+}
+
+// `size`, which the message calls `name`, must be a multiple of a degree.
+ConfigRule splits_over(const std::string& degree_key, int Degrees::*degree, const std::string& key,
+                       const std::string& name, Size size) {
+  return {{key, degree_key}, [=](const Config& c) {
+            const std::int64_t whole = size(c), ranks = c.parallelism.*degree;
+            return none_or(whole % ranks == 0, "{} {} does not split over {} {}: remainder {}", name, whole, degree_key,
+                           ranks, whole % ranks);
           }};
+}
+ConfigRule splits_over_tensor(const std::string& key, Size size) {
+  return splits_over("parallelism.tensor", &Degrees::tensor, key, key, std::move(size));
 }
 
 Rules attention_rules() {
@@ -25,76 +35,58 @@ Rules attention_rules() {
        [](const Config& c) {
          const auto heads = c.model.num_attention_heads, shared = c.model.num_key_value_heads;
          return none_or(heads % shared == 0,
-                        fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}: remainder {}",
-                                    heads, shared, heads % shared));
+                        "num_attention_heads {} is not a multiple of num_key_value_heads {}: remainder {}", heads,
+                        shared, heads % shared);
        }},
-      splits_over_tensor("model.num_attention_heads", [](const Config& c) { return c.model.num_attention_heads; }),
-      splits_over_tensor("model.num_key_value_heads", [](const Config& c) { return c.model.num_key_value_heads; }),
+      splits_over_tensor("model.num_attention_heads", model_size(&ModelConfig::num_attention_heads)),
+      splits_over_tensor("model.num_key_value_heads", model_size(&ModelConfig::num_key_value_heads)),
       {{"model.head_dim"},
        [](const Config& c) {
-         return none_or(c.model.head_dim % 2 == 0,
-                        fmt::format("head_dim {} is odd; the rotary embedding turns pairs", c.model.head_dim));
+         return none_or(c.model.head_dim % 2 == 0, "head_dim {} is odd; the rotary embedding turns pairs",
+                        c.model.head_dim);
        }},
   };
 }
 
 // A width that blocks of a kind need.
-ConfigRule needed_by(BlockKind kind, const std::string& key, std::function<std::int64_t(const Config&)> value) {
+ConfigRule needed_by(BlockKind kind, const std::string& key, Size value) {
   return {{key, "model.layers"}, [=](const Config& c) {
             const char* blocks = kind == BlockKind::moe ? "MoE blocks (e)" : "dense blocks (d)";
-            return none_or(!c.model.has(kind) || value(c) > 0,
-                           fmt::format("{} is required: model.layers \"{}\" has {}", key, c.layers_text, blocks));
+            return none_or(!c.model.has(kind) || value(c) > 0, "{} is required: model.layers \"{}\" has {}", key,
+                           c.layers_text, blocks);
+          }};
+}
+
+ConfigRule needs_experts(const std::string& name, int Degrees::*degree, std::string_view use) {
+  return {{"parallelism." + name, "model.layers"}, [=](const Config& c) {
+            return none_or(c.parallelism.*degree == 1 || c.model.has(BlockKind::moe),
+                           "{} {} has no experts to {}: model.layers \"{}\" has no MoE blocks (e)", name,
+                           c.parallelism.*degree, use, c.layers_text);
           }};
 }
 
 Rules block_rules() {
   const std::string width = "model.intermediate_size", shared = "model.moe.shared_expert_intermediate_size";
   return {
-      needed_by(BlockKind::dense, width, [](const Config& c) { return c.model.intermediate_size; }),
-      needed_by(BlockKind::moe, "model.moe.num_experts", [](const Config& c) { return c.model.moe.num_experts; }),
-      needed_by(BlockKind::moe, "model.moe.num_experts_per_tok",
-                [](const Config& c) { return c.model.moe.num_experts_per_tok; }),
-      needed_by(BlockKind::moe, "model.moe.moe_intermediate_size",
-                [](const Config& c) { return c.model.moe.moe_intermediate_size; }),
-      splits_over_tensor(width, [](const Config& c) { return c.model.intermediate_size; }),
-      splits_over_tensor(shared, [](const Config& c) { return c.model.moe.shared_expert_intermediate_size; }),
+      needed_by(BlockKind::dense, width, model_size(&ModelConfig::intermediate_size)),
+      needed_by(BlockKind::moe, "model.moe.num_experts", model_size(&MoeConfig::num_experts)),
+      needed_by(BlockKind::moe, "model.moe.num_experts_per_tok", model_size(&MoeConfig::num_experts_per_tok)),
+      needed_by(BlockKind::moe, "model.moe.moe_intermediate_size", model_size(&MoeConfig::moe_intermediate_size)),
+      splits_over_tensor(width, model_size(&ModelConfig::intermediate_size)),
+      splits_over_tensor(shared, model_size(&MoeConfig::shared_expert_intermediate_size)),
       {{"model.moe.num_experts_per_tok", "model.moe.num_experts"},
        [](const Config& c) {
          const MoeConfig& moe = c.model.moe;
          // Another rule reports missing experts.
          return none_or(moe.num_experts == 0 || moe.num_experts_per_tok <= moe.num_experts,
-                        fmt::format("num_experts_per_tok {} is more than num_experts {}", moe.num_experts_per_tok,
-                                    moe.num_experts));
+                        "num_experts_per_tok {} is more than num_experts {}", moe.num_experts_per_tok, moe.num_experts);
        }},
-      {{"model.moe.num_experts", "parallelism.expert"},
-       [](const Config& c) {
-         const auto experts = c.model.moe.num_experts;
-         return none_or(experts % c.parallelism.expert == 0,
-                        fmt::format("num_experts {} does not split over parallelism.expert {}: remainder {}", experts,
-                                    c.parallelism.expert, experts % c.parallelism.expert));
-       }},
-      {{"model.moe.moe_intermediate_size", "parallelism.expert_tensor"},
-       [](const Config& c) {
-         const auto expert_width = c.model.moe.moe_intermediate_size;
-         return none_or(
-             expert_width % c.parallelism.expert_tensor == 0,
-             fmt::format("moe_intermediate_size {} does not split over parallelism.expert_tensor {}: "
-                         "remainder {}",
-                         expert_width, c.parallelism.expert_tensor, expert_width % c.parallelism.expert_tensor));
-       }},
-      {{"parallelism.expert", "model.layers"},
-       [](const Config& c) {
-         return none_or(c.parallelism.expert == 1 || c.model.has(BlockKind::moe),
-                        fmt::format("expert {} has no experts to spread: model.layers \"{}\" has no MoE blocks (e)",
-                                    c.parallelism.expert, c.layers_text));
-       }},
-      {{"parallelism.expert_tensor", "model.layers"},
-       [](const Config& c) {
-         return none_or(
-             c.parallelism.expert_tensor == 1 || c.model.has(BlockKind::moe),
-             fmt::format("expert_tensor {} has no experts to split: model.layers \"{}\" has no MoE blocks (e)",
-                         c.parallelism.expert_tensor, c.layers_text));
-       }},
+      splits_over("parallelism.expert", &Degrees::expert, "model.moe.num_experts", "num_experts",
+                  model_size(&MoeConfig::num_experts)),
+      splits_over("parallelism.expert_tensor", &Degrees::expert_tensor, "model.moe.moe_intermediate_size",
+                  "moe_intermediate_size", model_size(&MoeConfig::moe_intermediate_size)),
+      needs_experts("expert", &Degrees::expert, "spread"),
+      needs_experts("expert_tensor", &Degrees::expert_tensor, "split"),
   };
 }
 
@@ -122,34 +114,32 @@ Rules batch_rules() {
          const std::int64_t replicas = c.parallelism.data_replicate, shards = c.parallelism.data_shard;
          const std::int64_t unit = microbatch * replicas * shards;
          return none_or(batch % unit == 0,
-                        fmt::format("global_batch_size {} is not a multiple of microbatch_size {} x data_replicate {} "
-                                    "x data_shard {} = {}; nearest: {}",
-                                    batch, microbatch, replicas, shards, unit, nearest_multiples(batch, unit)));
+                        "global_batch_size {} is not a multiple of microbatch_size {} x data_replicate {} "
+                        "x data_shard {} = {}; nearest: {}",
+                        batch, microbatch, replicas, shards, unit, nearest_multiples(batch, unit));
        }},
       {{"training.sequence_length", "training.microbatch_size", "parallelism.tensor"},
        [](const Config& c) {
          const std::int64_t tokens = c.microbatch_tokens(), tensor = c.parallelism.tensor;
-         return none_or(
-             tokens % tensor == 0,
-             fmt::format("microbatch_size {} x sequence_length {} = {} tokens do not split over "
-                         "parallelism.tensor {}: remainder {}",
-                         c.training.microbatch_size, c.training.sequence_length, tokens, tensor, tokens % tensor));
+         return none_or(tokens % tensor == 0,
+                        "microbatch_size {} x sequence_length {} = {} tokens do not split over "
+                        "parallelism.tensor {}: remainder {}",
+                        c.training.microbatch_size, c.training.sequence_length, tokens, tensor, tokens % tensor);
        }},
       {{"training.sequence_length", "parallelism.context", "parallelism.tensor", "training.microbatch_size"},
        [](const Config& c) {
          const std::int64_t length = c.training.sequence_length, context = c.parallelism.context;
          // Each context rank holds one run of positions from each half of the sequence.
          Messages messages = none_or(context == 1 || length % (2 * context) == 0,
-                                     fmt::format("sequence_length {} does not split into 2 runs for each of {} context "
-                                                 "ranks: remainder {}",
-                                                 length, context, length % (2 * context)));
+                                     "sequence_length {} does not split into 2 runs for each of {} context "
+                                     "ranks: remainder {}",
+                                     length, context, length % (2 * context));
          if (context == 1 || !messages.empty()) return messages;
          const std::int64_t tokens = c.microbatch_tokens() / context, tensor = c.parallelism.tensor;
-         return none_or(
-             tokens % tensor == 0,
-             fmt::format("microbatch_size {} x sequence_length {} / context {} = {} tokens do not split over "
-                         "parallelism.tensor {}: remainder {}",
-                         c.training.microbatch_size, length, context, tokens, tensor, tokens % tensor));
+         return none_or(tokens % tensor == 0,
+                        "microbatch_size {} x sequence_length {} / context {} = {} tokens do not split over "
+                        "parallelism.tensor {}: remainder {}",
+                        c.training.microbatch_size, length, context, tokens, tensor, tokens % tensor);
        }},
   };
 }
@@ -163,9 +153,8 @@ Rules device_rules() {
        }},
       {{"run.ranks_per_device", "run.device"},
        [](const Config& c) {
-         return none_or(
-             c.run.ranks_per_device == 1 || c.run.device == DeviceKind::cuda,
-             fmt::format("ranks_per_device {} speaks of GPUs, and ranks compute on \"cpu\"", c.run.ranks_per_device));
+         return none_or(c.run.ranks_per_device == 1 || c.run.device == DeviceKind::cuda,
+                        "ranks_per_device {} speaks of GPUs, and ranks compute on \"cpu\"", c.run.ranks_per_device);
        }},
       {{"run.attention", "run.device"},
        [](const Config& c) {
@@ -186,10 +175,10 @@ Rules device_rules() {
          const int world = c.parallelism.world();
          return none_or(c.run.device == DeviceKind::cpu || c.run.launch == LaunchKind::processes ||
                             world <= c.run.ranks_per_device,
-                        fmt::format("threads of one process share one GPU, and {} ranks on it are more than "
-                                    "ranks_per_device {}: use launch \"processes\" and a GPU for each rank, or, for a "
-                                    "trial, ranks_per_device {}",
-                                    world, c.run.ranks_per_device, world));
+                        "threads of one process share one GPU, and {} ranks on it are more than "
+                        "ranks_per_device {}: use launch \"processes\" and a GPU for each rank, or, for a "
+                        "trial, ranks_per_device {}",
+                        world, c.run.ranks_per_device, world);
        }},
   };
 }
@@ -198,23 +187,22 @@ Rules run_rules() {
   return {
       {{"lr_scheduler.warmup_steps", "run.steps"},
        [](const Config& c) {
-         return none_or(
-             c.lr_scheduler.warmup_steps <= c.run.steps,
-             fmt::format("warmup_steps {} is more than run.steps {}", c.lr_scheduler.warmup_steps, c.run.steps));
+         return none_or(c.lr_scheduler.warmup_steps <= c.run.steps, "warmup_steps {} is more than run.steps {}",
+                        c.lr_scheduler.warmup_steps, c.run.steps);
        }},
       {{"lr_scheduler.decay_steps", "lr_scheduler.warmup_steps", "run.steps"},
        [](const Config& c) {
          const auto warmup = c.lr_scheduler.warmup_steps, decay = c.lr_scheduler.decay_steps;
          // Another rule reports a warm-up that is too long by itself.
          return none_or(decay == 0 || warmup > c.run.steps || warmup + decay <= c.run.steps,
-                        fmt::format("warmup_steps {} + decay_steps {} = {} is more than run.steps {}", warmup, decay,
-                                    warmup + decay, c.run.steps));
+                        "warmup_steps {} + decay_steps {} = {} is more than run.steps {}", warmup, decay,
+                        warmup + decay, c.run.steps);
        }},
       {{"model.vocab_size", "data.tokenizer"},
        [](const Config& c) {
          return none_or(c.data.tokenizer != "byte" || c.model.vocab_size >= 256,
-                        fmt::format("vocab_size {} is too small for the tokenizer \"byte\", which has 256 tokens",
-                                    c.model.vocab_size));
+                        "vocab_size {} is too small for the tokenizer \"byte\", which has 256 tokens",
+                        c.model.vocab_size);
        }},
   };
 }
@@ -226,9 +214,9 @@ Rules optimizer_rules() {
        {UpdateGroup::embedding, UpdateGroup::head, UpdateGroup::root, UpdateGroup::routing, UpdateGroup::vectors}) {
     rules.push_back({{fmt::format("optimizer.{}.name", name_of(group))}, [=](const Config& c) {
                        return none_or(resolved_groups(c)[static_cast<std::size_t>(group)].rule != UpdateRule::muon,
-                                      fmt::format("\"muon\" turns whole matrices between hidden states, which {} is "
-                                                  "not: use \"adamw\", \"sgd\", \"lion\" or \"lamb\"",
-                                                  name_of(group)));
+                                      "\"muon\" turns whole matrices between hidden states, which {} is "
+                                      "not: use \"adamw\", \"sgd\", \"lion\" or \"lamb\"",
+                                      name_of(group));
                      }});
   }
   for (const auto& [group, family] :
@@ -240,9 +228,9 @@ Rules optimizer_rules() {
                        const DType stored = c.precision_of(family).parameters;
                        const bool wide = options.state == DType::float32 && stored == DType::float32;
                        return none_or(options.rule != UpdateRule::muon || wide,
-                                      fmt::format("\"muon\" of {} keeps momentum and parameters in float32, but "
-                                                  "optimizer state is \"{}\" and precision.parameters \"{}\"",
-                                                  name_of(group), name_of(options.state), name_of(stored)));
+                                      "\"muon\" of {} keeps momentum and parameters in float32, but "
+                                      "optimizer state is \"{}\" and precision.parameters \"{}\"",
+                                      name_of(group), name_of(options.state), name_of(stored));
                      }});
   }
   return rules;
@@ -250,35 +238,33 @@ Rules optimizer_rules() {
 
 // A matrix of a single row cannot be stepped by muon, and no other rule steps it.
 Rules muon_width_rules() {
-  const auto rule = [](UpdateGroup group, Family family, BlockKind kind, const std::string& width,
-                       std::function<std::int64_t(const Config&)> value) {
+  const auto rule = [](UpdateGroup group, Family family, BlockKind kind, const std::string& width, Size value) {
     return ConfigRule{{fmt::format("optimizer.{}.name", name_of(group)), width, "optimizer.name", "model.layers"},
                       [=](const Config& c) {
                         const bool muon =
                             resolved_groups(c)[static_cast<std::size_t>(group)].rule == UpdateRule::muon &&
                             !c.training.frozen.contains(family);
                         return none_or(!muon || !c.model.has(kind) || value(c) != 1 || c.model.hidden_size == 1,
-                                       fmt::format("\"muon\" turns whole matrices, and those of {} have a single row "
-                                                   "where {} is 1: write a larger one, or another rule for {}",
-                                                   name_of(group), width, name_of(group)));
+                                       "\"muon\" turns whole matrices, and those of {} have a single row "
+                                       "where {} is 1: write a larger one, or another rule for {}",
+                                       name_of(group), width, name_of(group));
                       }};
   };
   return {
       rule(UpdateGroup::dense, Family::dense, BlockKind::dense, "model.intermediate_size",
-           [](const Config& c) { return c.model.intermediate_size; }),
+           model_size(&ModelConfig::intermediate_size)),
       rule(UpdateGroup::dense, Family::dense, BlockKind::moe, "model.moe.shared_expert_intermediate_size",
-           [](const Config& c) { return c.model.moe.shared_expert_intermediate_size; }),
+           model_size(&MoeConfig::shared_expert_intermediate_size)),
       rule(UpdateGroup::experts, Family::experts, BlockKind::moe, "model.moe.moe_intermediate_size",
-           [](const Config& c) { return c.model.moe.moe_intermediate_size; }),
+           model_size(&MoeConfig::moe_intermediate_size)),
   };
 }
 
 Rules profiling_rules() {
   const auto within_run = [](const std::string& name, std::int64_t ProfilingConfig::*step) {
     return ConfigRule{{"profiling." + name, "run.steps"}, [=](const Config& c) {
-                        return none_or(
-                            c.profiling.*step <= c.run.steps,
-                            fmt::format("{} {} is more than run.steps {}", name, c.profiling.*step, c.run.steps));
+                        return none_or(c.profiling.*step <= c.run.steps, "{} {} is more than run.steps {}", name,
+                                       c.profiling.*step, c.run.steps);
                       }};
   };
   return {
@@ -290,7 +276,7 @@ Rules profiling_rules() {
          if (first == 0 && last > 0) {
            return Messages{fmt::format("last_step {} without a first_step records nothing: write first_step", last)};
          }
-         return none_or(last == 0 || first <= last, fmt::format("last_step {} is before first_step {}", last, first));
+         return none_or(last == 0 || first <= last, "last_step {} is before first_step {}", last, first);
        }},
   };
 }

@@ -1,6 +1,8 @@
 // Rules between keys. Each rule names the keys it looks at and is skipped if one of them is already faulty.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <functional>
 #include <string>
 #include <utility>
@@ -19,8 +21,9 @@ struct ConfigRule {
 };
 
 // The message unless `holds`.
-inline Messages none_or(bool holds, std::string message) {
-  return holds ? Messages{} : Messages{std::move(message)};
+template <typename... Args>
+Messages none_or(bool holds, fmt::format_string<Args...> text, Args&&... args) {
+  return holds ? Messages{} : Messages{fmt::format(text, std::forward<Args>(args)...)};
 }
 
 std::vector<ConfigRule> config_rules();

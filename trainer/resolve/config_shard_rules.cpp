@@ -14,15 +14,13 @@ namespace weft {
 namespace {
 
 // A rule about one family's policy, applied only if the model has the family.
-template <typename Check>
-ConfigRule policy_rule(Family family, std::vector<std::string> names, Check check) {
-  const std::string section = fmt::format("shard.{}", name_of(family));
-  std::vector<std::string> keys;
-  for (const std::string& name : names)
-    keys.push_back(name.find('.') == std::string::npos ? section + "." + name : name);
-  return {std::move(keys), [=](const Config& config) -> Messages {
-            if (family == Family::experts && !config.model.has(BlockKind::moe)) return {};
-            return check(config, config.shard_by_family.at(family));
+using PolicyCheck = Messages (*)(const Config& config, Family family, const ShardPolicy& policy);
+ConfigRule policy_rule(Family family, std::vector<std::string> keys, PolicyCheck check) {
+  for (std::string& key : keys) {
+    if (key.find('.') == std::string::npos) key = fmt::format("shard.{}.{}", name_of(family), key);
+  }
+  return {std::move(keys), [=](const Config& config) {
+            return has_family(config, family) ? check(config, family, config.shard_by_family.at(family)) : Messages{};
           }};
 }
 
@@ -34,91 +32,75 @@ Messages for_each_residency(const ShardPolicy& policy, Check check) {
   const std::size_t stages = by_stage ? policy.residency_by_stage.size() : 1;
   for (std::size_t stage = 0; stage < stages; ++stage) {
     const std::string& text = policy.residency_of(static_cast<int>(stage));
-    std::string message = check(parse_residency(text), text);
-    if (message.empty()) continue;
-    messages.push_back(by_stage ? fmt::format("stage {}: {}", stage, message) : message);
+    const std::string message = check(parse_residency(text), text);
+    if (!message.empty()) messages.push_back(by_stage ? fmt::format("stage {}: {}", stage, message) : message);
   }
   return messages;
 }
 
-std::vector<ConfigRule> rules_of(Family family) {
+Messages residency_faults(const Config&, Family family, const ShardPolicy& policy) {
+  const ShardStrategy strategy = policy.strategy;
+  const bool once = strategy == ShardStrategy::shard_grad_op || strategy == ShardStrategy::optimizer;
+  return for_each_residency(policy, [&](const ResidencyChoice& choice, const std::string& text) -> std::string {
+    if (once && choice.residency && *choice.residency != Residency::step) {
+      return fmt::format(
+          "{}: strategy \"{}\" gathers parameters once a step, but residency \"{}\" may drop them before its end: "
+          "write "
+          "residency \"step\" or \"stage\", or strategy \"full_shard\"",
+          name_of(family), name_of(strategy), text);
+    }
+    if (strategy != ShardStrategy::no_shard || choice.residency != Residency::island) return {};
+    return fmt::format("{}: strategy \"no_shard\" keeps parameters whole, and residency {} would keep a part of them",
+                       name_of(family), text);
+  });
+}
+
+Messages reduction_faults(const Config&, Family family, const ShardPolicy& policy) {
   const std::string_view name = name_of(family);
-  return {
-      policy_rule(family, {"strategy", "residency"},
-                  [=](const Config&, const ShardPolicy& policy) {
-                    return for_each_residency(policy, [&](const ResidencyChoice& choice, const std::string& text) {
-                      const bool once = policy.strategy == ShardStrategy::shard_grad_op ||
-                                        policy.strategy == ShardStrategy::optimizer;
-                      if (once && choice.residency && *choice.residency != Residency::step) {
-                        return fmt::format(
-                            "{}: strategy \"{}\" gathers parameters once a step, but residency \"{}\" may drop them "
-                            "before its end: write residency \"step\" or \"stage\", or strategy \"full_shard\"",
-                            name, name_of(policy.strategy), text);
-                      }
-                      if (policy.strategy == ShardStrategy::no_shard && choice.residency == Residency::island) {
-                        return fmt::format(
-                            "{}: strategy \"no_shard\" keeps parameters whole, and residency {} would "
-                            "keep a part of them",
-                            name, text);
-                      }
-                      return std::string();
-                    });
-                  }),
-      policy_rule(family, {"strategy", "reduction", "accumulation"},
-                  [=](const Config&, const ShardPolicy& policy) {
-                    const bool whole_state =
-                        policy.strategy == ShardStrategy::optimizer || policy.strategy == ShardStrategy::no_shard;
-                    Messages messages;
-                    if (policy.strategy == ShardStrategy::optimizer && policy.reduce_every() != 0) {
-                      messages.push_back(fmt::format(
-                          "{}: strategy \"optimizer\" keeps gradients whole until the last microbatch, but reduction "
-                          "is \"{}\": write reduction \"last_microbatch\", or strategy \"shard_grad_op\"",
-                          name, policy.reduction));
-                    }
-                    if (whole_state && policy.accumulate_sharded) {
-                      messages.push_back(
-                          fmt::format("{}: strategy \"{}\" keeps gradients whole, but accumulation is \"sharded\"",
-                                      name, name_of(policy.strategy)));
-                    }
-                    if (!whole_state && policy.accumulate_sharded && policy.reduce_every() != 0) {
-                      messages.push_back(fmt::format(
-                          "{}: accumulation \"sharded\" adds up shards until the last microbatch, but reduction is "
-                          "\"{}\": write reduction \"last_microbatch\"",
-                          name, policy.reduction));
-                    }
-                    return messages;
-                  }),
-      policy_rule(family,
-                  {"residency", "parallelism.data_shard", "parallelism.context", "parallelism.expert",
-                   "parallelism.expert_tensor", "parallelism.tensor", "parallelism.data_replicate"},
-                  [=](const Config& config, const ShardPolicy& policy) {
-                    if (!degree_errors(config.parallelism).empty()) return Messages{};
-                    const std::int64_t ranks = shard_ranks(config.parallelism, family);
-                    return for_each_residency(policy, [&](const ResidencyChoice& choice, const std::string&) {
-                      const std::int64_t island = choice.amount;
-                      if (choice.residency != Residency::island || policy.strategy == ShardStrategy::no_shard) {
-                        return std::string();
-                      }
-                      if (island > 1 && island < ranks && ranks % island == 0) return std::string();
-                      const char* why = island == 1       ? "one rank alone would keep everything"
-                                        : island == ranks ? "that is the whole group"
-                                        : island > ranks  ? "that is more than the group has"
-                                                          : "they do not divide the group";
-                      return fmt::format(
-                          "{}: residency {} keeps parts with {} of the {} ranks that shard the family, "
-                          "but {}: write a divisor between 1 and {}",
-                          name, island, island, ranks, why, ranks);
-                    });
-                  }),
-      policy_rule(family, {"residency", "parallelism.pipeline", "pipeline.chunks"},
-                  [=](const Config& config, const ShardPolicy& policy) {
-                    const std::size_t stages = policy.residency_by_stage.size();
-                    const auto expected = static_cast<std::size_t>(config.stages());
-                    if (stages == 0 || stages == expected) return Messages{};
-                    return Messages{
-                        fmt::format("{}: residency has {} entries for {} pipeline stages", name, stages, expected)};
-                  }),
-  };
+  const bool whole_state = policy.strategy == ShardStrategy::optimizer || policy.strategy == ShardStrategy::no_shard;
+  Messages messages;
+  if (policy.strategy == ShardStrategy::optimizer && policy.reduce_every() != 0) {
+    messages.push_back(fmt::format(
+        "{}: strategy \"optimizer\" keeps gradients whole until the last microbatch, but reduction is \"{}\": write "
+        "reduction \"last_microbatch\", or strategy \"shard_grad_op\"",
+        name, policy.reduction));
+  }
+  if (whole_state && policy.accumulate_sharded) {
+    messages.push_back(fmt::format("{}: strategy \"{}\" keeps gradients whole, but accumulation is \"sharded\"", name,
+                                   name_of(policy.strategy)));
+  }
+  if (!whole_state && policy.accumulate_sharded && policy.reduce_every() != 0) {
+    messages.push_back(fmt::format(
+        "{}: accumulation \"sharded\" adds up shards until the last microbatch, but reduction is \"{}\": write "
+        "reduction \"last_microbatch\"",
+        name, policy.reduction));
+  }
+  return messages;
+}
+
+Messages island_faults(const Config& config, Family family, const ShardPolicy& policy) {
+  if (!degree_errors(config.parallelism).empty()) return {};
+  const std::int64_t ranks = shard_ranks(config.parallelism, family);
+  return for_each_residency(policy, [&](const ResidencyChoice& choice, const std::string&) -> std::string {
+    const std::int64_t island = choice.amount;
+    if (choice.residency != Residency::island || policy.strategy == ShardStrategy::no_shard) return {};
+    if (island > 1 && island < ranks && ranks % island == 0) return {};
+    const char* why = island == 1       ? "one rank alone would keep everything"
+                      : island == ranks ? "that is the whole group"
+                      : island > ranks  ? "that is more than the group has"
+                                        : "they do not divide the group";
+    return fmt::format(
+        "{}: residency {} keeps parts with {} of the {} ranks that shard the family, but {}: write a divisor between 1 "
+        "and {}",
+        name_of(family), island, island, ranks, why, ranks);
+  });
+}
+
+Messages stage_count_faults(const Config& config, Family family, const ShardPolicy& policy) {
+  const std::size_t stages = policy.residency_by_stage.size();
+  const auto expected = static_cast<std::size_t>(config.stages());
+  return none_or(stages == 0 || stages == expected, "{}: residency has {} entries for {} pipeline stages",
+                 name_of(family), stages, expected);
 }
 
 // Families in one unit are gathered, reduced and stepped as one.
@@ -165,7 +147,7 @@ Messages solved_step_faults(const Config& config) {
   std::vector<std::string_view> solved, others;
   std::set<std::string> reductions;
   for (const auto& [family, policy] : config.shard_by_family) {
-    if (family == Family::experts && !config.model.has(BlockKind::moe)) continue;
+    if (!has_family(config, family)) continue;
     const std::size_t stages = std::max<std::size_t>(policy.residency_by_stage.size(), 1);
     for (std::size_t stage = 0; stage < stages; ++stage) {
       const bool is = parse_residency(policy.residency_of(static_cast<int>(stage))).residency == Residency::solved;
@@ -194,19 +176,24 @@ Messages solved_step_faults(const Config& config) {
 std::vector<ConfigRule> shard_rules() {
   std::vector<ConfigRule> rules;
   for (const Family family : shard_families) {
-    for (ConfigRule& rule : rules_of(family)) rules.push_back(std::move(rule));
+    rules.push_back(policy_rule(family, {"strategy", "residency"}, residency_faults));
+    rules.push_back(policy_rule(family, {"strategy", "reduction", "accumulation"}, reduction_faults));
+    rules.push_back(policy_rule(family,
+                                {"residency", "parallelism.data_shard", "parallelism.context", "parallelism.expert",
+                                 "parallelism.expert_tensor", "parallelism.tensor", "parallelism.data_replicate"},
+                                island_faults));
+    rules.push_back(policy_rule(family, {"residency", "parallelism.pipeline", "pipeline.chunks"}, stage_count_faults));
   }
   for (const Family family : {Family::dense, Family::embedding, Family::head}) rules.push_back(root_rule(family));
   rules.push_back({{"shard.memory_budget", "shard.residency", "shard.strategy", "shard.reduction", "shard.lookahead",
                     "shard.accumulation"},
                    solved_step_faults});
-  rules.push_back({{"training.initial_loss_scale"}, [](const Config& config) -> Messages {
+  rules.push_back({{"training.initial_loss_scale"}, [](const Config& config) {
                      int exponent = 0;
-                     if (std::frexp(config.training.initial_loss_scale, &exponent) == 0.5) return {};
-                     return {
-                         fmt::format("initial_loss_scale {} is not a power of two, which alone scales without "
-                                     "rounding",
-                                     config.training.initial_loss_scale)};
+                     const double scale = config.training.initial_loss_scale;
+                     return none_or(std::frexp(scale, &exponent) == 0.5,
+                                    "initial_loss_scale {} is not a power of two, which alone scales without rounding",
+                                    scale);
                    }});
   return rules;
 }

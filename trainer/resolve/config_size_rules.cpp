@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "parallel/pipeline/orders/order_input.h"
 #include "trainer/resolve/config_rules.h"
 
 namespace weft {
@@ -40,19 +39,18 @@ std::vector<ConfigRule> size_rules() {
        [](const Config& c) {
          const std::int64_t blocks = c.model.count(BlockKind::moe);
          return none_or(blocks == 0 || c.model.moe.num_experts <= most_experts / blocks,
-                        fmt::format("num_experts {} in each of {} MoE blocks (model.layers) are more than {} experts",
-                                    c.model.moe.num_experts, blocks, most_experts));
+                        "num_experts {} in each of {} MoE blocks (model.layers) are more than {} experts",
+                        c.model.moe.num_experts, blocks, most_experts);
        }},
       {{"model.hidden_size", "model.intermediate_size", "model.moe.moe_intermediate_size",
         "model.moe.shared_expert_intermediate_size", "model.moe.num_experts", "model.num_attention_heads",
         "model.head_dim", "model.vocab_size", "model.layers"},
        [](const Config& c) {
          const double parameters = parameters_of(c.model, static_cast<double>(c.model.count(BlockKind::moe)));
-         return none_or(
-             parameters <= most_parameters,
-             fmt::format("hidden_size {}, the widths beside it, vocab_size {} and {} blocks make {:.3g} "
-                         "parameters; a model has at most {:.3g}",
-                         c.model.hidden_size, c.model.vocab_size, c.model.blocks.size(), parameters, most_parameters));
+         return none_or(parameters <= most_parameters,
+                        "hidden_size {}, the widths beside it, vocab_size {} and {} blocks make {:.3g} "
+                        "parameters; a model has at most {:.3g}",
+                        c.model.hidden_size, c.model.vocab_size, c.model.blocks.size(), parameters, most_parameters);
        }},
       {{"training.sequence_length", "training.microbatch_size", "model.hidden_size", "model.intermediate_size",
         "model.vocab_size", "model.num_attention_heads", "model.head_dim", "model.moe.num_experts"},
@@ -61,20 +59,19 @@ std::vector<ConfigRule> size_rules() {
              std::max({c.model.hidden_size, c.model.intermediate_size, c.model.vocab_size,
                        c.model.num_attention_heads * c.model.head_dim, c.model.moe.num_experts});
          const double elements = microbatch_tokens_of(c) * static_cast<double>(widest);
-         return none_or(
-             elements <= most_elements,
-             fmt::format("microbatch_size {} x sequence_length {} tokens are {} wide at most: {:.3g} elements; "
-                         "a tensor of a microbatch has at most {:.3g}",
-                         c.training.microbatch_size, c.training.sequence_length, widest, elements, most_elements));
+         return none_or(elements <= most_elements,
+                        "microbatch_size {} x sequence_length {} tokens are {} wide at most: {:.3g} elements; "
+                        "a tensor of a microbatch has at most {:.3g}",
+                        c.training.microbatch_size, c.training.sequence_length, widest, elements, most_elements);
        }},
       {{"training.sequence_length", "training.microbatch_size", "model.moe.num_experts_per_tok", "model.layers"},
        [](const Config& c) {
          const double slots = microbatch_tokens_of(c) * static_cast<double>(c.model.moe.num_experts_per_tok);
          return none_or(c.model.count(BlockKind::moe) == 0 || slots <= most_slots,
-                        fmt::format("microbatch_size {} x sequence_length {} x num_experts_per_tok {} = {:.3g} tokens "
-                                    "to deal; at most {:.0f}",
-                                    c.training.microbatch_size, c.training.sequence_length,
-                                    c.model.moe.num_experts_per_tok, slots, most_slots));
+                        "microbatch_size {} x sequence_length {} x num_experts_per_tok {} = {:.3g} tokens "
+                        "to deal; at most {:.0f}",
+                        c.training.microbatch_size, c.training.sequence_length, c.model.moe.num_experts_per_tok, slots,
+                        most_slots);
        }},
       // Actions: two segments a block, forward and backward, with the actions of units and messages beside them.
       {{"model.layers", "training.global_batch_size", "training.microbatch_size", "parallelism.data_replicate",
@@ -83,11 +80,10 @@ std::vector<ConfigRule> size_rules() {
          const std::int64_t blocks = std::ssize(c.model.blocks);
          const std::int64_t one = c.training.microbatch_size * c.parallelism.data();
          const std::int64_t microbatches = c.training.global_batch_size / std::max<std::int64_t>(1, one);
-         return none_or(
-             microbatches <= most_step_actions / (8 * (blocks + 1)),
-             fmt::format("{} blocks and {} microbatches (global_batch_size {}) have more than {} actions in a "
-                         "step",
-                         blocks, microbatches, c.training.global_batch_size, most_step_actions));
+         return none_or(microbatches <= most_step_actions / (8 * (blocks + 1)),
+                        "{} blocks and {} microbatches (global_batch_size {}) have more than {} actions in a "
+                        "step",
+                        blocks, microbatches, c.training.global_batch_size, most_step_actions);
        }},
       {{"model.vocab_size", "training.sequence_length", "training.global_batch_size", "parallelism.data_replicate",
         "parallelism.data_shard", "parallelism.tensor", "parallelism.context"},
@@ -96,17 +92,16 @@ std::vector<ConfigRule> size_rules() {
          const double tokens = static_cast<double>(c.training.global_batch_size * c.training.sequence_length);
          const double logits = tokens / split * static_cast<double>(c.model.vocab_size);
          return none_or(logits <= most_logits,
-                        fmt::format("global_batch_size {} x sequence_length {} x vocab_size {} over {:.0f} ranks of "
-                                    "data, tensor and context are {:.3g} logits of a rank in a step; at most {:.3g}",
-                                    c.training.global_batch_size, c.training.sequence_length, c.model.vocab_size, split,
-                                    logits, most_logits));
+                        "global_batch_size {} x sequence_length {} x vocab_size {} over {:.0f} ranks of "
+                        "data, tensor and context are {:.3g} logits of a rank in a step; at most {:.3g}",
+                        c.training.global_batch_size, c.training.sequence_length, c.model.vocab_size, split, logits,
+                        most_logits);
        }},
       {{"parallelism.pipeline", "pipeline.chunks"},
        [](const Config& c) {
          const std::int64_t stages = std::int64_t{c.parallelism.pipeline} * c.pipeline.chunks;
-         return none_or(stages <= most_stages,
-                        fmt::format("pipeline {} x chunks {} make {} stages; there are {} at most",
-                                    c.parallelism.pipeline, c.pipeline.chunks, stages, most_stages));
+         return none_or(stages <= most_stages, "pipeline {} x chunks {} make {} stages; there are {} at most",
+                        c.parallelism.pipeline, c.pipeline.chunks, stages, most_stages);
        }},
   };
 }

@@ -6,13 +6,14 @@
 namespace weft {
 namespace {
 
-// `fault` returns the fault of a tied weight, or nothing. The fault is shown at the first written key of `keys`.
-ConfigRule tied_rule(std::vector<std::string> keys, std::function<std::string(const Config&)> fault) {
+// `check` returns the faults of a tied weight. They are shown at the first written key of `keys`.
+ConfigRule tied_rule(std::vector<std::string> keys, Messages (*check)(const Config& config)) {
   keys.push_back("model.tie_word_embeddings");
-  return {std::move(keys), [fault](const Config& c) -> std::vector<std::string> {
-            const std::string message = c.model.tie_word_embeddings ? fault(c) : std::string();
-            if (message.empty()) return {};
-            return {"tie_word_embeddings makes embedding and head one weight, " + message};
+  return {std::move(keys), [=](const Config& c) {
+            Messages messages = c.model.tie_word_embeddings ? check(c) : Messages{};
+            for (std::string& text : messages)
+              text = "tie_word_embeddings makes embedding and head one weight, " + text;
+            return messages;
           }};
 }
 
@@ -30,28 +31,27 @@ std::vector<ConfigRule> tied_rules() {
                  "precision.head.parameters", "precision.head.compute", "precision.head.reduction"},
                 [](const Config& c) {
                   const PrecisionConfig &one = c.precision_of(Family::embedding), &other = c.precision_of(Family::head);
-                  if (one == other) return std::string();
-                  return fmt::format("but precision.embedding has {} and precision.head {}: write the same for both",
-                                     text_of(one), text_of(other));
+                  return none_or(one == other,
+                                 "but precision.embedding has {} and precision.head {}: write the same for both",
+                                 text_of(one), text_of(other));
                 }),
       tied_rule({"training.frozen"},
                 [](const Config& c) {
                   const bool embedding = c.training.frozen.contains(Family::embedding);
-                  if (embedding == c.training.frozen.contains(Family::head)) return std::string();
-                  return fmt::format("but training.frozen has {} alone: write both or neither",
-                                     embedding ? "embedding" : "head");
+                  return none_or(embedding == c.training.frozen.contains(Family::head),
+                                 "but training.frozen has {} alone: write both or neither",
+                                 embedding ? "embedding" : "head");
                 }),
       tied_rule({"optimizer.head.name", "optimizer.head.learning_rate", "optimizer.head.weight_decay"},
                 [](const Config& c) {
                   const OptimizerConfig standard = inherited_options(c.optimizer, UpdateGroup::head);
-                  if (resolved_groups(c)[static_cast<std::size_t>(UpdateGroup::head)] == standard) return std::string();
-                  return std::string("which optimizer.embedding steps, and optimizer.head nothing: leave it out");
+                  return none_or(resolved_groups(c)[static_cast<std::size_t>(UpdateGroup::head)] == standard,
+                                 "which optimizer.embedding steps, and optimizer.head nothing: leave it out");
                 }),
       tied_rule({"shard.embedding.wrap", "parallelism.pipeline", "pipeline.chunks"},
                 [](const Config& c) {
-                  if (c.shard_by_family.at(Family::embedding).wrap != "root") return std::string();
-                  if (c.stages() == 1) return std::string();
-                  return std::string(
+                  return none_or(
+                      c.shard_by_family.at(Family::embedding).wrap != "root" || c.stages() == 1,
                       "of which two stages have a copy, but shard.embedding.wrap \"root\" puts each into a unit of its "
                       "stage with other parameters: write wrap \"block\"");
                 }),
@@ -60,22 +60,21 @@ std::vector<ConfigRule> tied_rules() {
                  "shard.reduction", "shard.accumulation", "shard.residency", "precision.reduction"},
                 [](const Config& c) {
                   const DType reduction = c.precision_of(Family::embedding).reduction;
-                  if (reduction == DType::float32 || c.stages() == 1) return std::string();
-                  if (c.training.frozen.contains(Family::embedding)) return std::string();
+                  if (reduction == DType::float32 || c.stages() == 1) return Messages{};
+                  if (c.training.frozen.contains(Family::embedding)) return Messages{};
                   const UnitPolicy policy = resolve_policy(c, Family::embedding, 0);
-                  const bool once = policy.reduce_every == 0 && policy.residency != Residency::solved;
-                  if (once && !policy.accumulate_sharded) return std::string();
-                  return fmt::format(
-                      "of which two stages have a copy: their sum is reduced in \"{}\" once a step, but "
-                      "shard.embedding has {}: write that key with {}, or precision.embedding.reduction and "
-                      "precision.head.reduction \"float32\"",
-                      name_of(reduction),
-                      policy.residency == Residency::solved ? "residency \"auto\""
-                      : policy.accumulate_sharded           ? "accumulation \"sharded\""
-                                                            : "a reduction every few microbatches",
-                      policy.residency == Residency::solved ? "another value"
-                      : policy.accumulate_sharded           ? "\"unsharded\""
-                                                            : "reduction \"last_microbatch\"");
+                  const bool solved = policy.residency == Residency::solved, sharded = policy.accumulate_sharded;
+                  return none_or(policy.reduce_every == 0 && !solved && !sharded,
+                                 "of which two stages have a copy: their sum is reduced in \"{}\" once a step, but "
+                                 "shard.embedding has {}: write that key with {}, or precision.embedding.reduction and "
+                                 "precision.head.reduction \"float32\"",
+                                 name_of(reduction),
+                                 solved    ? "residency \"auto\""
+                                 : sharded ? "accumulation \"sharded\""
+                                           : "a reduction every few microbatches",
+                                 solved    ? "another value"
+                                 : sharded ? "\"unsharded\""
+                                           : "reduction \"last_microbatch\"");
                 }),
   };
 }

@@ -8,9 +8,16 @@
 #include "trainer/rank/dry_run.h"
 
 namespace weft {
+namespace {
+
+std::int64_t vocabulary_rows(const Config& config, const Coordinates& at) {
+  return balanced_part(config.model.vocab_size, config.parallelism.tensor, at.tp).count;
+}
+
+}  // namespace
+
 const Program& StepPrograms::of(const Coordinates& at) {
-  const Config& config = run_.config();
-  const std::int64_t rows = balanced_part(config.model.vocab_size, config.parallelism.tensor, at.tp).count;
+  const std::int64_t rows = vocabulary_rows(run_.config(), at);
   const auto found = programs_.find(rows);
   return found != programs_.end() ? found->second : programs_.emplace(rows, step_program(run_, at)).first->second;
 }
@@ -21,10 +28,9 @@ std::vector<RankClass> rank_classes(const Config& config, const Mesh& mesh) {
   std::map<std::tuple<int, std::int64_t, int>, RankClass> classes;
   for (int rank = 0; rank < mesh.world(); ++rank) {
     const Coordinates at = mesh.coordinates(rank);
-    const std::int64_t rows = balanced_part(config.model.vocab_size, config.parallelism.tensor, at.tp).count;
-    const auto [found, fresh] =
-        classes.try_emplace({at.pp, rows, own_matrices ? rank : 0}, RankClass{.first = rank, .ranks = 0, .at = at});
-    ++found->second.ranks;
+    const auto found = classes.try_emplace({at.pp, vocabulary_rows(config, at), own_matrices ? rank : 0},
+                                           RankClass{.first = rank, .ranks = 0, .at = at});
+    ++found.first->second.ranks;
   }
   std::vector<RankClass> result;
   for (const auto& [key, ranks] : classes) result.push_back(ranks);

@@ -19,8 +19,6 @@ struct RankClass {
   int first = 0;  // the rank that is planned
   int ranks = 1;  // number of ranks in the class
   Coordinates at;
-
-  bool operator==(const RankClass&) const = default;
 };
 std::vector<RankClass> rank_classes(const Config& config, const Mesh& mesh);
 

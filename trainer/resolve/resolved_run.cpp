@@ -6,12 +6,11 @@
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/passes/passes.h"
 #include "parallel/runtime/error.h"
-#include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/chosen_timing.h"
-#include "trainer/resolve/program_tables.h"
 #include "trainer/resolve/solved_timing.h"
+#include "trainer/resolve/step_costs.h"
 
 namespace weft {
 
@@ -25,13 +24,12 @@ ResolvedRun::ResolvedRun(const Config& config)
 
 void ResolvedRun::solve() {
   const std::int64_t budget = *config_.memory_budget;
-  const auto* layout = std::get_if<std::string>(&config_.pipeline.layout);
   const bool dealt =
-      layout && *layout == "auto" && !config_.pipeline.first_stage_blocks && !config_.pipeline.last_stage_blocks;
+      has_automatic_layout(config_) && !config_.pipeline.first_stage_blocks && !config_.pipeline.last_stage_blocks;
   constexpr int most_deals = 5;
   Config tighter = config_, unlimited = config_;
   unlimited.memory_budget.reset();
-  // The layout counts routed tokens at their bound (layout_items.h), a dry run evenly. So the layout without a limit
+  // The layout counts routed tokens at their bound (layout_inputs.h), a dry run evenly. So the layout without a limit
   // may fit, and is tried first.
   const std::vector<StageBlocks> limited = layout_;
   if (dealt) layout_ = stage_layout(unlimited);
@@ -55,7 +53,7 @@ void ResolvedRun::solve() {
       layout_ = limited;
       continue;
     }
-    // Layouts count the bytes that pieces declare (layout_items.h). A dry run finds more, so the limit is lowered.
+    // Layouts count the bytes that pieces declare (layout_inputs.h). A dry run finds more, so the limit is lowered.
     const std::int64_t missing = solved.smallest_budget - budget;
     tighter.memory_budget = deal + 1 == most_deals ? 1 : std::max(std::int64_t{1}, *tighter.memory_budget - missing);
     layout_ = stage_layout(tighter);

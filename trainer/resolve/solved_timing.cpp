@@ -9,11 +9,9 @@
 #include "parallel/pipeline/timing/solve.h"
 #include "parallel/runtime/error.h"
 #include "trainer/costs/hardware.h"
-#include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
-#include "trainer/resolve/program_tables.h"
 #include "trainer/resolve/step_costs.h"
 
 namespace weft {
@@ -133,7 +131,7 @@ SolvedTiming solve_timing(const Config& config, const Mesh& mesh, const std::vec
   const Coordinates first = mesh.coordinates(0);
   const Program placed = lower_step(config, program_tables(config, mesh, first, layout));
   const std::vector<std::int64_t> none(placed.ranks.size());
-  TimingProblem problem = timing_problem(placed, step_costs(config, mesh, first), none);
+  TimingProblem problem = timing_problem(placed, step_costs(config, mesh, placed, hardware_of(config)), none);
   const Program kept = add_solved_sharding(placed, with_everything_kept(problem));
   std::vector<Held> held;
   for (std::size_t rank = 0; rank < problem.ranks.size(); ++rank) {

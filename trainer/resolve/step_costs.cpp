@@ -3,12 +3,10 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
 #include "trainer/costs/cost_table.h"
-#include "trainer/costs/float8_rounding.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/plan/stage_plan.h"
-#include "trainer/resolve/program_tables.h"
+#include "trainer/optimizer/update_plan.h"
 
 namespace weft {
 namespace {
@@ -53,8 +51,17 @@ std::vector<SegmentFlops> flops_of_segments(const Config& config, const ProgramT
 
 }  // namespace
 
-std::vector<SegmentFlops> segment_flops(const Config& config, const ProgramTables& tables) {
-  return flops_of_segments(config, tables, {});
+ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at) {
+  return program_tables(config, mesh, at, stage_layout(config));
+}
+
+ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coordinates& at,
+                             const std::vector<StageBlocks>& layout) {
+  ProgramTables tables = stage_tables(config, plan_inputs(config, at).boundary,
+                                      [&](int stage) { return plan_stage(config, mesh, at, stage, layout); });
+  tables.reduce_inputs = config.reduce_inputs;
+  tables.update = update_collectives(config, mesh, at);
+  return tables;
 }
 
 std::vector<SegmentFlops> timed_flops(const Config& config, const ProgramTables& tables, const Hardware& hardware) {
@@ -78,19 +85,20 @@ std::vector<SegmentFlops> timed_flops(const Config& config, const ProgramTables&
   return flops;
 }
 
-ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Coordinates& at, const Hardware& hardware) {
-  const ProgramTables tables = program_tables(config, mesh, at);
+ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const ProgramTables& tables,
+                            const Hardware& hardware) {
   return modelled_costs(tables, timed_flops(config, tables, hardware), hardware_costs(hardware, config, mesh),
                         group_sizes(mesh));
 }
 
-ProgramCosts step_costs(const Config& config, const Mesh& mesh, const Coordinates& at) {
-  if (!config.pipeline.has_cost_table()) {
-    return modelled_costs(config, mesh, at, hardware_of(config));
-  }
+ProgramCosts step_costs(const Config& config, const Mesh& mesh, const ProgramTables& tables, const Hardware& hardware) {
+  if (!config.pipeline.has_cost_table()) return modelled_costs(config, mesh, tables, hardware);
   const std::string text = InputFile(config.pipeline.costs).text();
-  return table_costs(parse_cost_table(text, config.pipeline.costs), program_tables(config, mesh, at),
-                     group_sizes(mesh));
+  return table_costs(parse_cost_table(text, config.pipeline.costs), tables, group_sizes(mesh));
+}
+
+LaneChannels lane_channels(const Config& config) {
+  return config.run.device == DeviceKind::cpu ? LaneChannels::serial() : LaneChannels::own();
 }
 
 }  // namespace weft

@@ -1,4 +1,5 @@
-// The demands of a model's pieces on a rank, as the automatic layout weighs them.
+// The inputs of the automatic layout: the demands of a model's pieces on a rank, and the microbatches that the schedule
+// keeps.
 #pragma once
 
 #include "trainer/config/config.h"
@@ -6,7 +7,7 @@
 
 namespace weft {
 
-// Costs are modelled: matrix-product operations of a forward (stage_layout.h). Bytes come from the plan of a stage with
+// Costs are modelled: matrix-product operations of a forward (step_flops.h). Bytes come from the plan of a stage with
 // one block of each kind: those of a rank with everything of a unit there at once, and the least. Units are assumed to
 // hold one block at most.
 LayoutItems modelled_items(const Config& config);
@@ -14,5 +15,9 @@ LayoutItems modelled_items(const Config& config);
 // The same, with costs from the table of pipeline.costs if it names one: the seconds of a microbatch, forward and
 // backward. Throws Error (request) with the faults of the file.
 LayoutItems layout_items(const Config& config);
+
+// As one_stage_each() if each rank runs one stage and there is no memory limit, otherwise from the compute order.
+// Throws Error (request) if the schedule refuses the numbers.
+ScheduleResidents schedule_residents(const Config& config);
 
 }  // namespace weft

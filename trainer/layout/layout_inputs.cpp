@@ -1,14 +1,16 @@
-#include "trainer/layout/layout_items.h"
+#include "trainer/layout/layout_inputs.h"
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "parallel/runtime/input_file.h"
 #include "parallel/shard/replicated.h"
 #include "trainer/costs/cost_table.h"
+#include "trainer/costs/step_flops.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
-#include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/stage_plan.h"
 
 namespace weft {
@@ -21,7 +23,7 @@ Config one_of_each(const Config& config) {
   sample.pipeline = {};
   std::vector<BlockKind> kinds;
   for (const BlockKind kind : config.model.blocks) {
-    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
+    if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
   }
   sample.model.blocks = std::move(kinds);
   for (auto& [family, policy] : sample.shard_by_family) {
@@ -32,14 +34,11 @@ Config one_of_each(const Config& config) {
 }
 
 double resident_bytes(const PlannedUnit& unit) {
-  std::int64_t bytes = unit.optimizer_state_bytes;
-  if (unit.plan.replicated()) {
-    bytes += ReplicatedParameters::bytes(unit.plan.parameters) * (unit.frozen ? 1 : 2);
-  } else {
-    const UnitBytes own = unit_bytes(unit.setup());
-    bytes += own.sharded_parameters + own.sharded_gradients + own.unsharded_parameters + own.unsharded_gradients;
-  }
-  return static_cast<double>(bytes);
+  BucketBytes bytes;
+  add_static_bytes(unit, bytes);
+  if (unit.plan.replicated()) return static_cast<double>(bytes.total());
+  const UnitBytes own = unit_bytes(unit.setup());
+  return static_cast<double>(bytes.total() + own.unsharded_parameters + own.unsharded_gradients);
 }
 
 // Adds the part of resident_bytes that every timing needs. Gradients that are reduced once a step stay.
@@ -63,11 +62,45 @@ PlannedStage whole_model(const Config& config, const Mesh& mesh) {
 }
 
 bool parts_backwards(const Config& config) {
-  for (const std::vector<Action>& actions : compute_order(config)) {
-    if (std::ranges::any_of(actions, [](const Action& action) { return action.op == Op::backward_weight; }))
-      return true;
+  return std::ranges::any_of(compute_order(config), [](const std::vector<Action>& actions) {
+    return std::ranges::find(actions, Op::backward_weight, &Action::op) != actions.end();
+  });
+}
+
+// Whether b keeps at least as many microbatches as a on every stage.
+bool covers(const std::vector<int>& b, const std::vector<int>& a) {
+  return std::ranges::equal(a, b, std::ranges::less_equal());
+}
+
+// Microbatches that a rank keeps at its fullest instants, as in ScheduleResidents::kept, from its compute actions and
+// its stages in ascending order. A microbatch is kept from its forward to the end of its backward, or of its weight
+// gradient if that is a separate action.
+std::vector<std::vector<int>> kept_microbatches(const std::vector<Action>& actions, const std::vector<int>& stages) {
+  std::vector<int> kept(stages.size(), 0);
+  std::set<std::vector<int>> instants;  // each before a microbatch is released
+  bool grew = false;
+  const auto note = [&] {
+    if (std::exchange(grew, false)) instants.insert(kept);
+  };
+  for (const Action& action : actions) {
+    const auto chunk = std::ranges::find(stages, *action.stage) - stages.begin();
+    int& own = kept[static_cast<std::size_t>(chunk)];
+    if (action.op == Op::forward) {
+      ++own;
+      grew = true;
+    } else if (makes_weight_gradient(action.op)) {
+      note();
+      --own;
+    }
   }
-  return false;
+  note();
+  std::vector<std::vector<int>> fullest;
+  for (const std::vector<int>& instant : instants) {
+    const bool covered = std::ranges::any_of(
+        instants, [&](const std::vector<int>& other) { return other != instant && covers(other, instant); });
+    if (!covered) fullest.push_back(instant);
+  }
+  return fullest;
 }
 
 }  // namespace
@@ -118,10 +151,10 @@ LayoutItems modelled_items(const Config& config) {
   // A backward costs twice the forward. A recomputed block costs one forward more.
   const bool recomputes = config.training.recompute == Recompute::full;
   for (const BlockKind kind : config.model.blocks) {
-    const auto& kinds = sample.model.blocks;
-    const auto piece = std::find(kinds.begin(), kinds.end(), kind) - kinds.begin() + 1;
+    const auto piece = std::ranges::find(sample.model.blocks, kind) - sample.model.blocks.begin() + 1;
     LayoutItem block = pieces[static_cast<std::size_t>(piece)];
-    block.cost = block_flops(config.model, kind, config.training.sequence_length) * (recomputes ? 4.0 / 3.0 : 1.0);
+    block.cost =
+        block_token_flops(config.model, kind, config.training.sequence_length).total() * (recomputes ? 4.0 / 3.0 : 1.0);
     items.blocks.push_back(block);
   }
   return items;
@@ -155,6 +188,22 @@ LayoutItems layout_items(const Config& config) {
     items.blocks[b].cost = block_seconds(2 * b + 1) + block_seconds(2 * b + 2);
   items.head.cost = seconds(2 * items.blocks.size() + 1);
   return items;
+}
+
+ScheduleResidents schedule_residents(const Config& config) {
+  ScheduleResidents ranks;
+  ranks.rank_of_stage = stage_ranks(config);
+  if (config.stages() == config.parallelism.pipeline && !config.memory_budget) {
+    ranks.kept.resize(ranks.rank_of_stage.size());
+    const ScheduleResidents usual = one_stage_each(config.stages(), static_cast<int>(config.microbatches()));
+    for (std::size_t stage = 0; stage < usual.kept.size(); ++stage)
+      ranks.kept[static_cast<std::size_t>(ranks.rank_of_stage[stage])] = usual.kept[stage];
+    return ranks;
+  }
+  const std::vector<std::vector<Action>> order = compute_order(config);
+  for (std::size_t rank = 0; rank < order.size(); ++rank)
+    ranks.kept.push_back(kept_microbatches(order[rank], stages_of_rank(config, static_cast<int>(rank))));
+  return ranks;
 }
 
 }  // namespace weft

@@ -1,0 +1,174 @@
+// The tables of a program, from the planned stages.
+#include <map>
+#include <set>
+#include <string_view>
+
+#include "parallel/shard/replicated.h"
+#include "trainer/plan/configured_schedule.h"
+#include "trainer/plan/stage_plan.h"
+
+namespace weft {
+namespace {
+
+// Adds the collectives of the unit's reductions.
+void add_reduction(const PlannedUnit& unit, ProgramUnit& entry) {
+  const UnitSetup setup = unit.setup();
+  const std::int64_t partial = setup.layout.tensor_replicated_size() * size_of(DType::float32);
+  const std::int64_t part = entry.reduce_bytes / setup.layout.shards;
+  const auto sum = setup.whole() ? CollectiveOp::all_reduce : CollectiveOp::reduce_scatter;
+  for (const Op op : {Op::scatter_gradient, Op::reduce_gradient}) {
+    if (op == Op::scatter_gradient && !setup.accumulate_sharded) continue;
+    if (partial > 0) entry.collectives.push_back({op, CollectiveOp::all_reduce, Group::tp, partial});
+    entry.collectives.push_back({op, sum, unit.shard_group, entry.reduce_bytes});
+  }
+  entry.collectives.push_back({Op::reduce_gradient, CollectiveOp::all_reduce, unit.replicate_group, part});
+}
+
+ProgramUnit program_unit(const PlannedUnit& unit, int stage) {
+  ProgramUnit entry{.name = unit.plan.name,
+                    .family = unit.plan.family,
+                    .stage = stage,
+                    .replicated = unit.plan.replicated(),
+                    .frozen = unit.frozen,
+                    .group = unit.shard_group,
+                    .policy = unit.policy};
+  if (entry.replicated) {
+    if (unit.frozen) return entry;
+    entry.reduce_bytes = entry.gradient_bytes = ReplicatedParameters::bytes(unit.plan.parameters);
+    entry.collectives.push_back({Op::reduce_gradient, CollectiveOp::all_reduce, Group::tokens, entry.reduce_bytes});
+    return entry;
+  }
+  const UnitBytes bytes = unit_bytes(unit.setup());
+  entry.unsharded_bytes = bytes.unsharded_parameters;
+  entry.island_bytes = bytes.island_parameters;
+  entry.gradient_bytes = bytes.unsharded_gradients;
+  entry.reduce_input_bytes = bytes.reduce_input;
+  entry.reduce_part_bytes = bytes.reduce_part;
+  if (unit.layout.shards > 1) {
+    entry.gather_bytes = bytes.unsharded_parameters;
+    entry.collectives.push_back({Op::unshard, CollectiveOp::all_gather, unit.shard_group, entry.gather_bytes});
+  }
+  if (unit.policy.island_ranks > 0) {
+    entry.collectives.push_back(
+        {Op::unshard_secondary, CollectiveOp::all_gather, unit.island_group, entry.gather_bytes});
+  }
+  if (unit.frozen) return entry;
+  entry.reduce_bytes = unit.layout.unsharded_size() * size_of(unit.precision.reduction);
+  add_reduction(unit, entry);
+  return entry;
+}
+
+// One of the two units with a copy of a tied weight; `unit` is an index into the program's table.
+struct TiedUnit {
+  std::size_t unit = 0;
+  bool unreduced = false;
+  std::int64_t gradient_bytes = 0;  // of the gradient that TIE_GRAD sums
+};
+
+TiedUnit tied_unit(const PlannedUnit& unit, std::size_t index) {
+  const std::int64_t elements = unit.ties_unreduced() ? unit.layout.unsharded_size() : unit.layout.shard_size;
+  return {index, unit.ties_unreduced(), elements * size_of(DType::float32)};
+}
+
+void tie_units(ProgramTables& tables, const std::vector<TiedUnit>& ties) {
+  for (const TiedUnit& one : ties) {
+    for (const TiedUnit& other : ties) {
+      if (&one == &other) continue;
+      ProgramUnit& unit = tables.units[one.unit];
+      unit.tied_to = static_cast<int>(other.unit);
+      unit.tied_unreduced = one.unreduced;
+      if (tied_rank(tables, unit) == tables.stages[static_cast<std::size_t>(unit.stage)].rank) continue;
+      unit.tie_bytes = one.gradient_bytes;
+      unit.collectives.push_back({Op::tie_gradient, CollectiveOp::all_reduce, Group::tied, unit.tie_bytes});
+    }
+  }
+}
+
+// The unit of the stage that holds each parameter, by parameter name.
+std::map<std::string_view, int> unit_by_parameter(const PlannedStage& stage) {
+  std::map<std::string_view, int> units;
+  for (std::size_t u = 0; u < stage.units.size(); ++u) {
+    for (const ParameterSpec& parameter : stage.units[u].plan.parameters) units[parameter.name] = static_cast<int>(u);
+  }
+  return units;
+}
+
+// Enters the kept bytes into the program's entries of the stage's segments, with the collectives of R (recompute):
+// those of the forward except the ones done once. `first_segment`: index of the stage's first segment in the program's
+// table.
+void add_regions(const std::vector<KeptBySegment>& kept, int first_segment, std::span<ProgramSegment> entries) {
+  for (std::size_t s = 0; s < kept.size(); ++s) {
+    if (!kept[s].region) continue;
+    entries[s].region = first_segment + *kept[s].region;
+    entries[s].checkpoint_bytes = kept[s].bytes;
+    std::vector<SegmentCollective>& collectives = entries[s].collectives;
+    for (std::size_t i = 0, count = collectives.size(); i < count; ++i) {
+      SegmentCollective again = collectives[i];
+      if (again.during != Op::forward || again.once) continue;
+      again.during = Op::recompute;
+      collectives.push_back(again);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<KeptBySegment> kept_by_segments(const Config& config, const PlannedBoundary& boundary,
+                                            const PlannedStage& stage) {
+  std::vector<KeptBySegment> kept;
+  for (std::size_t s = 0; s < stage.segments.size(); ++s) {
+    const Segment& segment = *stage.segments[s];
+    if (config.training.recompute != Recompute::full || !segment.recomputes_forward()) {
+      kept.push_back({{}, segment.activation_bytes()});
+      continue;
+    }
+    const bool begins = s == 0 || !kept.back().region || stage.segments[s - 1]->scope() != segment.scope();
+    kept.push_back({begins ? static_cast<int>(s) : *kept.back().region,
+                    (begins ? boundary.bytes() : 0) + segment.remembered_bytes()});
+  }
+  return kept;
+}
+
+ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary,
+                           const std::function<PlannedStage(int stage)>& plan) {
+  ProgramTables tables;
+  const std::vector<int> ranks = stage_ranks(config);
+  std::vector<TiedUnit> ties;
+  for (int s = 0; s < config.stages(); ++s) {
+    const PlannedStage planned = plan(s);
+    ProgramStage stage{.rank = ranks[static_cast<std::size_t>(s)], .output_bytes = boundary.bytes()};
+    const int first_unit = static_cast<int>(tables.units.size());
+    for (const PlannedUnit& unit : planned.units) {
+      if (unit.tied != TiedCopy::none && !unit.frozen) ties.push_back(tied_unit(unit, tables.units.size()));
+      tables.units.push_back(program_unit(unit, s));
+    }
+    const auto unit_of = unit_by_parameter(planned);
+    for (const auto& segment : planned.segments) {
+      ProgramSegment entry{.name = segment->name(),
+                           .part = segment->part(),
+                           .stage = s,
+                           .reads_weights_backward = segment->reads_weights_backward(),
+                           .activation_bytes = segment->activation_bytes(),
+                           .pending_bytes = segment->pending_bytes()};
+      std::set<int> used;
+      for (const ParameterSpec& parameter : segment->parameters()) used.insert(unit_of.at(parameter.name));
+      for (int unit : used) entry.units.push_back(first_unit + unit);
+      for (const SegmentTraffic& traffic : segment->traffic()) {
+        if (traffic.count == 0) continue;
+        constexpr Op ops[] = {Op::forward, Op::backward_input, Op::backward_weight};  // by SegmentTraffic::When
+        entry.collectives.push_back({ops[static_cast<std::size_t>(traffic.when)], traffic.op, traffic.group,
+                                     traffic.count, traffic.bytes, traffic.is_bound, traffic.even_bytes, traffic.once});
+      }
+      stage.segments.push_back(static_cast<int>(tables.segments.size()));
+      tables.segments.push_back(std::move(entry));
+    }
+    const std::size_t first_segment = tables.segments.size() - planned.segments.size();
+    add_regions(kept_by_segments(config, boundary, planned), static_cast<int>(first_segment),
+                std::span(tables.segments).subspan(first_segment));
+    tables.stages.push_back(std::move(stage));
+  }
+  tie_units(tables, ties);
+  return tables;
+}
+
+}  // namespace weft
