@@ -31,7 +31,7 @@ void run_rank(const std::shared_ptr<LocalGroup>& world, int rank, const LocalRan
 void run_local_ranks(int world, const LocalRank& rank_main, const LocalOptions& options) {
   if (world < 1) fail_request("a run has at least one rank, but {} were asked for", world);
   LocalRun run(world, options.timeout);
-  std::vector<int> ranks(static_cast<std::size_t>(world));
+  std::vector<int> ranks(world);
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto group = std::make_shared<LocalGroup>(run, "world", ranks);
 

@@ -47,7 +47,7 @@ bool FrameChannel::send(FrameKind kind, std::string_view bytes, MeetingClock::ti
   for (std::string_view rest = whole; !rest.empty();) {
     const ssize_t count = ::send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count > 0) {
-      rest.remove_prefix(static_cast<std::size_t>(count));
+      rest.remove_prefix(count);
     } else if ((errno != EAGAIN && errno != EINTR) || !socket_.wait_for(POLLOUT, deadline)) {
       return false;
     }
@@ -58,7 +58,7 @@ bool FrameChannel::send(FrameKind kind, std::string_view bytes, MeetingClock::ti
 bool FrameChannel::receive_some() {
   char bytes[4096];
   const ssize_t count = recv(socket_.get(), bytes, sizeof bytes, MSG_DONTWAIT);
-  if (count > 0) buffer_.append(bytes, static_cast<std::size_t>(count));
+  if (count > 0) buffer_.append(bytes, count);
   return count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR));
 }
 

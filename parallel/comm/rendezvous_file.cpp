@@ -80,11 +80,11 @@ class FileRendezvous final : public Rendezvous {
     // The other ranks write only in reply to this token, so a file that repeats the token belongs to this meeting.
     const std::string token = new_token();
     put(prefix_ + ".opened", heading() + token);
-    std::vector<std::string> tokens(static_cast<std::size_t>(options_.world));
+    std::vector<std::string> tokens(options_.world);
     while (true) {
       std::vector<int> missing;
       for (int rank = 1; rank < options_.world; ++rank) {
-        std::string& of_rank = tokens[static_cast<std::size_t>(rank)];
+        std::string& of_rank = tokens[rank];
         if (!of_rank.empty()) continue;
         const auto text = get(name_of_rank(rank));
         if (text && text->starts_with(token + " ")) {

@@ -52,7 +52,7 @@ class Refused {
 class TcpHost final : public Rendezvous {
  public:
   TcpHost(const std::string& address, const std::string& host, int port, const RendezvousOptions& options)
-      : address_(address), options_(options), peers_(static_cast<std::size_t>(options.world)) {
+      : address_(address), options_(options), peers_(options.world) {
     std::string trouble;
     const auto addresses = resolve(host, port, trouble);
     if (addresses.empty()) fail_request("rendezvous {}: {}", address_, trouble);
@@ -107,7 +107,7 @@ class TcpHost final : public Rendezvous {
   std::vector<int> missing_ranks() const {
     std::vector<int> missing;
     for (int rank = 1; rank < options_.world; ++rank) {
-      if (!peers_[static_cast<std::size_t>(rank)].came) missing.push_back(rank);
+      if (!peers_[rank].came) missing.push_back(rank);
     }
     return missing;
   }
@@ -230,11 +230,11 @@ class TcpHost final : public Rendezvous {
                     fmt::format("rank {} counts {} ranks and rank 0 counts {}", rank, greeting->world, options_.world),
                     FrameKind::request);
     }
-    if (rank < 1 || rank >= options_.world || peers_[static_cast<std::size_t>(rank)].channel.open()) {
+    if (rank < 1 || rank >= options_.world || peers_[rank].channel.open()) {
       return refuse(guest, fmt::format("two processes call themselves rank {}", rank), FrameKind::request);
     }
     if (!is_here(*greeting)) return refuse(guest, elsewhere(*greeting), FrameKind::failure);
-    peers_[static_cast<std::size_t>(rank)] = {std::exchange(guest.channel, FrameChannel()), true};
+    peers_[rank] = {std::exchange(guest.channel, FrameChannel()), true};
   }
 
   bool is_here(const Greeting& greeting) const { return greeting.meeting == meeting_ && greeting.purpose == purpose_; }

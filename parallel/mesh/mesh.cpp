@@ -19,7 +19,7 @@ struct Digit {
 
   int place(int rank) const { return rank / stride % count; }
   std::vector<int> members(int rank) const {
-    std::vector<int> ranks(static_cast<std::size_t>(count));
+    std::vector<int> ranks(count);
     int member = rank - place(rank) * stride;
     for (int& next : ranks) next = std::exchange(member, member + stride);
     return ranks;

@@ -131,11 +131,11 @@ bool lies_inside(const OwnedRange& range, const GlobalParameter& parameter) {
 void find_faults_of(const GlobalParameter& parameter, const std::vector<const OwnedRange*>& ranges,
                     std::vector<OwnershipFault>& faults) {
   std::map<std::string_view, std::vector<int>> ranks_by_optimizer;
-  std::vector<std::vector<const OwnedRange*>> by_replica(static_cast<std::size_t>(parameter.replicas));
+  std::vector<std::vector<const OwnedRange*>> by_replica(parameter.replicas);
   for (const OwnedRange* range : ranges) {
     ranks_by_optimizer[range->optimizer].push_back(range->rank);
     if (lies_inside(*range, parameter)) {
-      by_replica[static_cast<std::size_t>(range->replica)].push_back(range);
+      by_replica[range->replica].push_back(range);
       continue;
     }
     faults.push_back(

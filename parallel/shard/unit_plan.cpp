@@ -149,16 +149,16 @@ class UnitFormer {
     for (FormingUnit& unit : units_) {
       if (unit.plan.family != family) {
         merged.push_back(std::move(unit));
-      } else if (last >= 0 && is_small(merged[static_cast<std::size_t>(last)])) {
-        take_in(merged[static_cast<std::size_t>(last)], unit);
+      } else if (last >= 0 && is_small(merged[last])) {
+        take_in(merged[last], unit);
       } else {
         before_last = last;
         last = std::ssize(merged);
         merged.push_back(std::move(unit));
       }
     }
-    if (before_last >= 0 && is_small(merged[static_cast<std::size_t>(last)])) {
-      take_in(merged[static_cast<std::size_t>(before_last)], merged[static_cast<std::size_t>(last)]);
+    if (before_last >= 0 && is_small(merged[last])) {
+      take_in(merged[before_last], merged[last]);
       merged.erase(merged.begin() + last);
     }
     units_ = std::move(merged);

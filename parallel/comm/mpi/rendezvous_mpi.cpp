@@ -52,7 +52,7 @@ struct Message {
     if (received) {
       int length = 0;
       check_mpi(MPI_Get_count(&status, MPI_CHAR, &length), "MPI_Get_count");
-      bytes.resize(static_cast<std::size_t>(length));
+      bytes.resize(length);
     }
     return true;
   }
@@ -61,10 +61,7 @@ struct Message {
 class MpiRendezvous final : public Rendezvous {
  public:
   explicit MpiRendezvous(const RendezvousOptions& options)
-      : options_(options),
-        greetings_(static_cast<std::size_t>(options.world)),
-        answers_(static_cast<std::size_t>(options.world)),
-        thread_(options.timeout) {
+      : options_(options), greetings_(options.world), answers_(options.world), thread_(options.timeout) {
     thread_.run([this] {
       check_place();
       return std::string();
@@ -162,7 +159,7 @@ class MpiRendezvous final : public Rendezvous {
     return received.bytes.substr(came.size());
   }
 
-  static Message& of(std::vector<Message>& messages, int rank) { return messages[static_cast<std::size_t>(rank)]; }
+  static Message& of(std::vector<Message>& messages, int rank) { return messages[rank]; }
 
   const RendezvousOptions options_;
   std::string purpose_;

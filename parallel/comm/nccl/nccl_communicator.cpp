@@ -368,7 +368,7 @@ std::unique_ptr<Communicator> NcclCommunicator::do_split(int color, int key, con
   // The members of each new group; NCCL itself does not report them.
   constexpr int fields = 3;
   const std::vector<std::int32_t> all = gather_from_all({color, key, fingerprint(name)});
-  const auto field = [&](int member, int which) { return all[static_cast<std::size_t>(member * fields + which)]; };
+  const auto field = [&](int member, int which) { return all[member * fields + which]; };
   std::vector<int> members;
   bool any_group = false;
   for (int member = 0; member < size(); ++member) {
@@ -387,7 +387,7 @@ std::unique_ptr<Communicator> NcclCommunicator::do_split(int color, int key, con
   auto next = std::make_unique<NcclMembers>();
   next->group = name;
   next->rank = own;
-  for (int member : members) next->world_ranks.push_back(members_->world_ranks[static_cast<std::size_t>(member)]);
+  for (int member : members) next->world_ranks.push_back(members_->world_ranks[member]);
 
   // All ranks of this group take part, including ranks that end up alone. Colors of NCCL must not be negative.
   std::unique_ptr<NcclHandle> to_higher, to_lower;

@@ -131,7 +131,7 @@ void NcclWatch::give_up(std::unique_lock<std::timed_mutex>& entered, const std::
 
 std::string NcclWatch::describe(const Call& call, std::string_view action) const {
   const NcclMembers& members = *call.members;
-  const auto rank_name = [&](int rank) { return members.world_ranks[static_cast<std::size_t>(rank)]; };
+  const auto rank_name = [&](int rank) { return members.world_ranks[rank]; };
   std::string text;
   if (!action.empty()) text = fmt::format("in {}: ", action);
   text += fmt::format("group {}: rank {}: {}", members.group, rank_name(members.rank), call.operation);

@@ -59,7 +59,7 @@ std::unique_ptr<Communicator> make_nccl_world(const ProcessPlace& place, Rendezv
   auto members = std::make_unique<NcclMembers>();
   members->group = "world";
   members->rank = place.rank;
-  members->world_ranks.resize(static_cast<std::size_t>(place.world));
+  members->world_ranks.resize(place.world);
   std::iota(members->world_ranks.begin(), members->world_ranks.end(), 0);
 
   const NcclSettings settings{options, "Socket"};

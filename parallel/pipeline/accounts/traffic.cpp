@@ -44,12 +44,12 @@ bool performs(const Action& action, Op during) {
 std::vector<ActionCollective> collectives_of(const ProgramTables& tables, const Action& action) {
   std::vector<ActionCollective> collectives;
   if (action.unit) {
-    for (const UnitCollective& part : tables.units[static_cast<std::size_t>(*action.unit)].collectives) {
+    for (const UnitCollective& part : tables.units[*action.unit].collectives) {
       if (part.during == action.op) collectives.push_back({part.op, part.group, 1, part.bytes});
     }
   }
   if (action.segment) {
-    for (const SegmentCollective& part : tables.segments[static_cast<std::size_t>(*action.segment)].collectives) {
+    for (const SegmentCollective& part : tables.segments[*action.segment].collectives) {
       if (!performs(action, part.during)) continue;
       collectives.push_back({part.op, part.group, part.count, part.bytes, part.is_bound});
     }
@@ -64,7 +64,7 @@ std::vector<ActionCollective> collectives_of(const ProgramTables& tables, const 
 
 Traffic traffic_of(const Program& program, const Mesh& mesh, int rank) {
   Sum sum(mesh, rank);
-  for (const Action& action : program.ranks.at(static_cast<std::size_t>(mesh.coordinates(rank).pp))) {
+  for (const Action& action : program.ranks.at(mesh.coordinates(rank).pp)) {
     for (const ActionCollective& part : collectives_of(program, action)) sum.add(part);
   }
   return sum.traffic;

@@ -17,7 +17,7 @@ std::vector<int> replica_classes(const Program& program, const CheckOptions& opt
   std::vector<int> classes(program.ranks.size());
   std::iota(classes.begin(), classes.end(), 0);
   for (const auto& rows : options.replica_rows) {
-    for (int row : rows) classes.at(static_cast<std::size_t>(row)) = rows.front();
+    for (int row : rows) classes.at(row) = rows.front();
   }
   return classes;
 }
@@ -147,7 +147,7 @@ void check(const Program& program, const CheckOptions& options) {
   const std::vector<Finding> findings = find_violations(program, options);
   if (findings.empty()) return;
   const Finding& first = findings.front();
-  const auto& actions = program.ranks[static_cast<std::size_t>(first.rank)];
+  const auto& actions = program.ranks[first.rank];
   const std::string cell =
       first.index < actions.size() ? format_action(program, actions[first.index]) : std::string("the end");
   fail("the program is not sound: rank {}, action {}, {}: {} ({}){}\n{}", first.rank, first.index, cell, first.message,

@@ -55,25 +55,21 @@ class ComputeWalk {
 
  private:
   std::size_t microbatches() const { return static_cast<std::size_t>(program_.microbatches); }
-  int stage_rank(int stage) const { return program_.stages[static_cast<std::size_t>(stage)].rank; }
+  int stage_rank(int stage) const { return program_.stages[stage].rank; }
   int stage_count() const { return static_cast<int>(program_.stages.size()); }
-  DoneActions& done(std::size_t piece, int microbatch) {
-    return done_[piece * microbatches() + static_cast<std::size_t>(microbatch)];
-  }
-  Received& received(int stage, int microbatch) {
-    return received_[static_cast<std::size_t>(stage) * microbatches() + static_cast<std::size_t>(microbatch)];
-  }
+  DoneActions& done(std::size_t piece, int microbatch) { return done_[piece * microbatches() + microbatch]; }
+  Received& received(int stage, int microbatch) { return received_[stage * microbatches() + microbatch]; }
   void found(Violation violation, std::string message) {
     findings_.push_back({violation, row_, index_, std::move(message)});
   }
   std::string name(std::size_t piece) const {
     const Piece& p = pieces_[piece];
-    return p.segment ? program_.segments[static_cast<std::size_t>(*p.segment)].name : fmt::format("stage {}", p.stage);
+    return p.segment ? program_.segments[*p.segment].name : fmt::format("stage {}", p.stage);
   }
 
   const ProgramSegment* segment_of(std::size_t piece) const {
     const auto segment = pieces_[piece].segment;
-    return segment ? &program_.segments[static_cast<std::size_t>(*segment)] : nullptr;
+    return segment ? &program_.segments[*segment] : nullptr;
   }
   std::optional<int> region_of(std::size_t piece) const {
     const ProgramSegment* segment = segment_of(piece);

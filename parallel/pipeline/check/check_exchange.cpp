@@ -71,7 +71,7 @@ class ExchangeWalk {
       while (const End* end = next(rank)) {
         if (waits(*end)) break;
         ++(end->sends ? sent_ : received_)[end->channel];
-        ++at_[static_cast<std::size_t>(rank)];
+        ++at_[rank];
         ready.push_back(exchange.peer(*end));
       }
     }
@@ -79,8 +79,8 @@ class ExchangeWalk {
 
   // The message at which a rank stands; null if the rank has run to its end.
   const End* next(int rank) const {
-    const auto& ends = exchange_.ranks[static_cast<std::size_t>(rank)];
-    const std::size_t at = at_[static_cast<std::size_t>(rank)];
+    const auto& ends = exchange_.ranks[rank];
+    const std::size_t at = at_[rank];
     return at < ends.size() ? &ends[at] : nullptr;
   }
 
@@ -102,8 +102,8 @@ void find_deadlock(const CheckContext& context, const Exchange& exchange, std::v
   if (rank == rows) return;
   // All messages match, so a waiting rank waits for another waiting rank: following the waits leads into a circle.
   std::vector<bool> seen(context.rows(), false);
-  while (!seen[static_cast<std::size_t>(rank)]) {
-    seen[static_cast<std::size_t>(rank)] = true;
+  while (!seen[rank]) {
+    seen[rank] = true;
     rank = exchange.peer(*simulation.next(rank));
   }
   std::string circle;

@@ -29,7 +29,7 @@ class LaneRun {
         channels_(exchange.channels.size()) {
     for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
       auto& receives = state(rank).receives;
-      for (const End& end : exchange.ranks[static_cast<std::size_t>(rank)]) {
+      for (const End& end : exchange.ranks[rank]) {
         if (!end.sends) receives.emplace_back(data_of(action(end)), &in_channel(end));
       }
       // Of two receives of the same data, the first in the list comes first.
@@ -79,8 +79,8 @@ class LaneRun {
     std::size_t sends = 0, receives = 0, passed = 0;  // queued by either side; passed
   };
 
-  const RankState& state(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
-  RankState& state(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+  const RankState& state(int rank) const { return ranks_[rank]; }
+  RankState& state(int rank) { return ranks_[rank]; }
   const Action& action(const End& end) const { return context_.list(end.rank)[end.index]; }
   Lane lane(const End& end) const { return lane_of(context_.program, action(end)); }
   Waiter queue_of(const End& end) const { return {end.rank, queue_of_lane_[static_cast<std::size_t>(lane(end))]}; }
@@ -120,7 +120,7 @@ class LaneRun {
   }
   // The message at a rank's host position.
   const End* at_host(int rank) const {
-    const auto& ends = exchange_.ranks[static_cast<std::size_t>(rank)];
+    const auto& ends = exchange_.ranks[rank];
     const RankState& own = state(rank);
     return own.next_end < ends.size() && ends[own.next_end].index == own.host ? &in_channel(ends[own.next_end])
                                                                               : nullptr;

@@ -27,7 +27,7 @@ Exchange collect_messages(const CheckContext& context) {
       const auto narrow = [](std::size_t number) { return static_cast<std::uint32_t>(number); };
       side.push_back(
           {rank, narrow(i), narrow(place->second), narrow(side.size()), {sender, *action.microbatch}, sends});
-      exchange.ranks[static_cast<std::size_t>(rank)].push_back(side.back());
+      exchange.ranks[rank].push_back(side.back());
     }
   }
   return exchange;

@@ -14,13 +14,12 @@ struct CheckContext {
   std::vector<int> replicas;  // by row: the first row of its group of replicas
 
   std::size_t rows() const { return program.ranks.size(); }
-  const std::vector<Action>& list(int row) const { return program.ranks[static_cast<std::size_t>(row)]; }
+  const std::vector<Action>& list(int row) const { return program.ranks[row]; }
   // Replicas run the same stages; `rank` may be any number.
   bool stands_for(int row, int rank) const {
-    return rank >= 0 && rank < static_cast<int>(rows()) &&
-           replicas[static_cast<std::size_t>(row)] == replicas[static_cast<std::size_t>(rank)];
+    return rank >= 0 && rank < static_cast<int>(rows()) && replicas[row] == replicas[rank];
   }
-  bool runs(int row, int stage) const { return stands_for(row, program.stages[static_cast<std::size_t>(stage)].rank); }
+  bool runs(int row, int stage) const { return stands_for(row, program.stages[stage].rank); }
   // Whether the action is well formed and on a stage of this row.
   bool legible(int row, const Action& action) const {
     return !malformed(program, pieces, action) && (!action.stage || runs(row, *action.stage));

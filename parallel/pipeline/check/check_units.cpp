@@ -92,25 +92,23 @@ class UnitWalk {
 
   void add_named_units() {
     for (const ProgramUnit& unit : program_.units) {
-      units_.push_back(
-          {.name = unit.name,
-           .named = true,
-           .replicated = unit.replicated,
-           .frozen = unit.frozen,
-           .follows_gathers = !unit.replicated,
-           .follows_reductions = !unit.frozen,
-           .reduce_every = unit.policy.reduce_every,
-           .solved = unit.policy.residency == Residency::solved,
-           .accumulates_sharded = unit.policy.accumulate_sharded,
-           .copy = unit.tied_to,
-           .copy_is_here =
-               unit.tied_to && context_.runs(row_, program_.units[static_cast<std::size_t>(*unit.tied_to)].stage),
-           .tied_unreduced = unit.tied_unreduced});
+      units_.push_back({.name = unit.name,
+                        .named = true,
+                        .replicated = unit.replicated,
+                        .frozen = unit.frozen,
+                        .follows_gathers = !unit.replicated,
+                        .follows_reductions = !unit.frozen,
+                        .reduce_every = unit.policy.reduce_every,
+                        .solved = unit.policy.residency == Residency::solved,
+                        .accumulates_sharded = unit.policy.accumulate_sharded,
+                        .copy = unit.tied_to,
+                        .copy_is_here = unit.tied_to && context_.runs(row_, program_.units[*unit.tied_to].stage),
+                        .tied_unreduced = unit.tied_unreduced});
     }
     for (std::size_t piece = 0; piece < context_.pieces.size(); ++piece) {
       const Piece& p = context_.pieces[piece];
       if (!p.segment || !context_.runs(row_, p.stage)) continue;
-      for (int unit : segment_units(*p.segment)) ++units_[static_cast<std::size_t>(unit)].pieces;
+      for (int unit : segment_units(*p.segment)) ++units_[unit].pieces;
     }
   }
 
@@ -123,21 +121,19 @@ class UnitWalk {
     }
     for (const Action& action : context_.list(row_)) {
       if (!context_.legible(row_, action) || !action.stage || action.unit) continue;
-      const auto place = nameless_[static_cast<std::size_t>(*action.stage)];
+      const auto place = nameless_[*action.stage];
       if (!place) continue;
       if (is_gather(action.op) || is_reshard(action.op)) units_[*place].follows_gathers = true;
       if (is_reduction(action.op)) units_[*place].follows_reductions = true;
     }
   }
 
-  const std::vector<int>& segment_units(int segment) const {
-    return program_.segments[static_cast<std::size_t>(segment)].units;
-  }
+  const std::vector<int>& segment_units(int segment) const { return program_.segments[segment].units; }
 
   // The units of a gather, reshard or reduction.
   std::vector<UnitState*> units_of(const Action& action) {
-    if (action.unit) return {&units_[static_cast<std::size_t>(*action.unit)]};
-    if (const auto place = nameless_[static_cast<std::size_t>(*action.stage)]) return {&units_[*place]};
+    if (action.unit) return {&units_[*action.unit]};
+    if (const auto place = nameless_[*action.stage]) return {&units_[*place]};
     std::vector<UnitState*> result;
     for (std::size_t i = 0; i < program_.units.size(); ++i) {
       const ProgramUnit& unit = program_.units[i];
@@ -177,12 +173,12 @@ class UnitWalk {
     for (std::size_t piece = begin; piece < end; ++piece) {
       const Piece& p = context_.pieces[piece];
       if (!p.segment) {
-        use(units_[*nameless_[static_cast<std::size_t>(p.stage)]], action, reads_parameters(action.op));
+        use(units_[*nameless_[p.stage]], action, reads_parameters(action.op));
         continue;
       }
-      const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*p.segment)];
+      const ProgramSegment& segment = program_.segments[*p.segment];
       const bool reads = reads_units(segment, action.op) && (action.segment || takes_part(segment, action.op));
-      for (int unit : segment.units) use(units_[static_cast<std::size_t>(unit)], action, reads);
+      for (int unit : segment.units) use(units_[unit], action, reads);
     }
   }
 
@@ -192,8 +188,8 @@ class UnitWalk {
     }
     if (!makes_weight_gradient(action.op) || !unit.follows_reductions) return;
     unit.gradient_pending = true;
-    unit.additions.resize(static_cast<std::size_t>(program_.microbatches), 0);
-    if (++unit.additions[static_cast<std::size_t>(*action.microbatch)] == unit.pieces) ++unit.completed;
+    unit.additions.resize(program_.microbatches, 0);
+    if (++unit.additions[*action.microbatch] == unit.pieces) ++unit.completed;
   }
 
   // An interval ends with the last microbatch and after every `reduce_every`-th. A stage without named units has no
@@ -244,7 +240,7 @@ class UnitWalk {
         continue;
       }
       std::vector<UnitState*> copies = {unit};
-      if (unit->copy_is_here) copies.push_back(&units_[static_cast<std::size_t>(*unit->copy)]);
+      if (unit->copy_is_here) copies.push_back(&units_[*unit->copy]);
       for (UnitState* copy : copies) {
         if (copy->tied) {
           found(Violation::repeated_tie, fmt::format("{} holds the sum of both its stages already", copy->name));

@@ -64,14 +64,14 @@ std::string_view phase_word(Op op) {
 }
 
 std::string_view family_word(const ProgramTables& tables, const Action& action) {
-  if (action.unit) return name_of(tables.units[static_cast<std::size_t>(*action.unit)].family);
+  if (action.unit) return name_of(tables.units[*action.unit].family);
   if (!action.segment) return "-";
-  const PartKind kind = tables.segments[static_cast<std::size_t>(*action.segment)].part.kind;
+  const PartKind kind = tables.segments[*action.segment].part.kind;
   return kind == PartKind::attention || kind == PartKind::mlp ? name_of(Family::dense) : name_of(kind);
 }
 
 std::optional<int> stage_of(const ProgramTables& tables, const Action& action) {
-  return action.unit ? tables.units[static_cast<std::size_t>(*action.unit)].stage : action.stage;
+  return action.unit ? tables.units[*action.unit].stage : action.stage;
 }
 
 }  // namespace
@@ -85,11 +85,10 @@ std::vector<std::string> range_names(const Program& program, std::span<const Act
     } else if (action.op == Op::optimizer_step) {
       names.emplace_back("optimizer");
     } else if (action.unit) {
-      names.push_back(
-          fmt::format("{} {}", word_of(action.op), program.units[static_cast<std::size_t>(*action.unit)].name));
+      names.push_back(fmt::format("{} {}", word_of(action.op), program.units[*action.unit].name));
     } else {
       names.push_back(fmt::format("PP:{}{}", *action.stage, name_of(action.op)));
-      if (action.segment) names.back() += " " + program.segments[static_cast<std::size_t>(*action.segment)].name;
+      if (action.segment) names.back() += " " + program.segments[*action.segment].name;
     }
   }
   return names;

@@ -128,7 +128,7 @@ class Waits {
   Waits(const OrderCells& cells, const std::vector<int>& stage_ranks, int microbatches)
       : cells_(cells),
         stage_ranks_(stage_ranks),
-        microbatches_(static_cast<std::size_t>(microbatches)),
+        microbatches_(microbatches),
         at_(cells.ranks.size(), 0),
         forward_(stage_ranks.size() * microbatches_, false),
         backward_(forward_) {}
@@ -174,9 +174,7 @@ class Waits {
     if (action.op == Op::forward) return Need{true, stage - 1};
     return stage == last ? Need{true, stage} : Need{false, stage + 1};
   }
-  std::size_t entry(int stage, int microbatch) const {
-    return static_cast<std::size_t>(stage) * microbatches_ + static_cast<std::size_t>(microbatch);
-  }
+  std::size_t entry(int stage, int microbatch) const { return stage * microbatches_ + microbatch; }
   bool there(const Need& need, int microbatch) const {
     return (need.forward ? forward_ : backward_)[entry(need.stage, microbatch)];
   }
@@ -214,7 +212,7 @@ class Waits {
   Wait wait_of(std::size_t rank) const {
     const OrderCell* cell = standing(rank);
     const Need need = *need_of(cell->action);
-    const auto maker = static_cast<std::size_t>(stage_ranks_[static_cast<std::size_t>(need.stage)]);
+    const std::size_t maker = stage_ranks_[need.stage];
     const auto& cells = cells_.ranks[maker].cells;
     const auto made = std::find_if(cells.begin(), cells.end(), [&](const OrderCell& other) {
       return other.action.stage == need.stage && other.action.microbatch == cell->action.microbatch &&

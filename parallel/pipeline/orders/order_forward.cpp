@@ -11,22 +11,21 @@ std::vector<std::vector<Action>> forward_order(std::span<const int> stage_ranks,
   require(ranks >= 1 && microbatches >= 1 && !stage_ranks.empty(), "a forward has ranks, stages and microbatches");
   const auto stages = static_cast<int>(stage_ranks.size());
   std::vector<int> done(stage_ranks.size(), 0);  // microbatches, by stage; each stage takes them in order
-  std::vector<std::vector<Action>> order(static_cast<std::size_t>(ranks));
+  std::vector<std::vector<Action>> order(ranks);
   while (done.back() < microbatches) {
     const std::vector<int> before = done;
     const auto deepest_ready = [&](int rank) -> std::optional<int> {
       for (int stage = stages; stage-- > 0;) {
-        const auto s = static_cast<std::size_t>(stage);
-        const int there = stage == 0 ? microbatches : before[s - 1];
-        if (stage_ranks[s] == rank && before[s] < there) return stage;
+        const int there = stage == 0 ? microbatches : before[stage - 1];
+        if (stage_ranks[stage] == rank && before[stage] < there) return stage;
       }
       return std::nullopt;
     };
     for (int rank = 0; rank < ranks; ++rank) {
       const std::optional<int> stage = deepest_ready(rank);
       if (!stage) continue;
-      int& microbatch = done[static_cast<std::size_t>(*stage)];
-      order[static_cast<std::size_t>(rank)].push_back({.op = Op::forward, .stage = *stage, .microbatch = microbatch++});
+      int& microbatch = done[*stage];
+      order[rank].push_back({.op = Op::forward, .stage = *stage, .microbatch = microbatch++});
     }
     require(done != before, "every stage stands on one of the ranks");
   }

@@ -7,9 +7,9 @@ namespace weft {
 // every microbatch are alive between the two.
 std::vector<std::vector<Action>> gpipe_order(const OrderInput& input) {
   require_counts("gpipe", input);
-  std::vector<std::vector<Action>> ranks(static_cast<std::size_t>(input.ranks));
+  std::vector<std::vector<Action>> ranks(input.ranks);
   for (int rank = 0; rank < input.ranks; ++rank) {
-    auto& actions = ranks[static_cast<std::size_t>(rank)];
+    auto& actions = ranks[rank];
     for (Op op : {Op::forward, Op::backward}) {
       for (int microbatch = 0; microbatch < input.microbatches; ++microbatch) {
         actions.push_back(stage_action(op, rank, microbatch));
@@ -24,9 +24,9 @@ std::vector<std::vector<Action>> gpipe_order(const OrderInput& input) {
 // parameters are gathered rarely. The activations of every microbatch are alive between the two.
 std::vector<std::vector<Action>> looped_bfs_order(const OrderInput& input) {
   require_counts("looped_bfs", input);
-  std::vector<std::vector<Action>> ranks(static_cast<std::size_t>(input.ranks));
+  std::vector<std::vector<Action>> ranks(input.ranks);
   for (int rank = 0; rank < input.ranks; ++rank) {
-    auto& actions = ranks[static_cast<std::size_t>(rank)];
+    auto& actions = ranks[rank];
     for (int chunk = 0; chunk < input.chunks; ++chunk) {
       const int stage = stage_of(Placement::looped, input.ranks, rank, chunk);
       for (int microbatch = 0; microbatch < input.microbatches; ++microbatch) {

@@ -24,10 +24,10 @@ constexpr int period = 6;  // F, I and W of two chunks
 // Puts a weight gradient into every slot that the block leaves free, oldest first, and the remaining ones at the end.
 std::vector<Action> repeated(const OrderInput& input, int rank, const BlockSlots& slots) {
   const int up = stage_of(Placement::v, input.ranks, rank, 0), down = stage_of(Placement::v, input.ranks, rank, 1);
-  std::vector<std::optional<Action>> line(static_cast<std::size_t>(slots.backward_up + period * input.microbatches));
+  std::vector<std::optional<Action>> line(slots.backward_up + period * input.microbatches);
   for (int microbatch = 0; microbatch < input.microbatches; ++microbatch) {
     const auto put = [&](Op op, int stage, int slot) {
-      auto& place = line[static_cast<std::size_t>(slot + period * microbatch)];
+      auto& place = line[slot + period * microbatch];
       require(!place, "the slots of a block fall together");
       place = stage_action(op, stage, microbatch);
     };

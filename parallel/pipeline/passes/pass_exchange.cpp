@@ -20,7 +20,7 @@ namespace {
 bool crosses_ranks(const ProgramTables& tables, Op op, int stage) {
   const int other = other_stage(op, stage);
   if (other < 0 || other >= static_cast<int>(tables.stages.size())) return false;
-  return tables.stages[static_cast<std::size_t>(other)].rank != tables.stages[static_cast<std::size_t>(stage)].rank;
+  return tables.stages[other].rank != tables.stages[stage].rank;
 }
 
 // The two actions of an overlapped pair begin together and end together: the data of both is received before the pair,
@@ -76,8 +76,8 @@ class Delivery {
   }
 
   const Action* next(int rank) const {
-    const auto& actions = ranks_[static_cast<std::size_t>(rank)];
-    const std::size_t at = at_[static_cast<std::size_t>(rank)];
+    const auto& actions = ranks_[rank];
+    const std::size_t at = at_[rank];
     return at < actions.size() ? &actions[at] : nullptr;
   }
 
@@ -93,7 +93,7 @@ class Delivery {
     bool moved = false;
     for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
       for (const Action* action = next(rank); action && pass(rank, *action); action = next(rank)) {
-        ++at_[static_cast<std::size_t>(rank)];
+        ++at_[rank];
         moved = true;
       }
     }
@@ -160,9 +160,8 @@ std::optional<std::vector<std::vector<Action>>> received_when_made(Program order
       if (!crosses_ranks(order, send, *action.stage)) continue;
       const Action sent = exchange_action(order, send, *action.stage, *action.microbatch);
       lists[rank].push_back(sent);
-      lists[static_cast<std::size_t>(*sent.peer)].push_back(
-          exchange_action(order, forward ? Op::receive_forward : Op::receive_backward, other_stage(send, *action.stage),
-                          *action.microbatch));
+      lists[*sent.peer].push_back(exchange_action(order, forward ? Op::receive_forward : Op::receive_backward,
+                                                  other_stage(send, *action.stage), *action.microbatch));
     }
     at[rank] += next.size();
     return true;

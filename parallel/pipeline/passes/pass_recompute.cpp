@@ -8,7 +8,7 @@ namespace {
 // region from its last segment to its first.
 std::vector<std::vector<int>> regions_ended(const ProgramTables& tables) {
   std::vector<std::vector<int>> ended(tables.segments.size());
-  const auto region_of = [&](int segment) { return tables.segments[static_cast<std::size_t>(segment)].region; };
+  const auto region_of = [&](int segment) { return tables.segments[segment].region; };
   for (const ProgramStage& stage : tables.stages) {
     std::vector<int> members;
     for (std::size_t i = 0; i < stage.segments.size(); ++i) {
@@ -16,7 +16,7 @@ std::vector<std::vector<int>> regions_ended(const ProgramTables& tables) {
       if (!region_of(segment)) continue;
       members.push_back(segment);
       if (i + 1 < stage.segments.size() && region_of(stage.segments[i + 1]) == region_of(segment)) continue;
-      ended[static_cast<std::size_t>(segment)] = std::move(members);
+      ended[segment] = std::move(members);
       members.clear();
     }
   }
@@ -29,7 +29,7 @@ std::vector<Action> with_recompute(const std::vector<std::vector<int>>& regions,
   std::vector<Insertion> insertions;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (!makes_input_gradient(actions[i].op) || !actions[i].segment) continue;
-    for (int segment : regions[static_cast<std::size_t>(*actions[i].segment)]) {
+    for (int segment : regions[*actions[i].segment]) {
       insertions.push_back({i,
                             {.op = Op::recompute,
                              .overlapped = actions[i].overlapped,

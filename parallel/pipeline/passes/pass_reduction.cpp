@@ -19,10 +19,10 @@ std::vector<GradientsToCome> expected_progress(const Program& program, const std
   std::vector<GradientsToCome> units(program.units.size());
   for (const Action& action : actions) {
     if (!adds_gradients(action)) continue;
-    for (int unit : program.segments[static_cast<std::size_t>(*action.segment)].units) {
-      GradientsToCome& progress = units[static_cast<std::size_t>(unit)];
-      progress.to_come.resize(static_cast<std::size_t>(program.microbatches), 0);
-      if (progress.to_come[static_cast<std::size_t>(action.microbatch.value())]++ == 0) ++progress.microbatches;
+    for (int unit : program.segments[*action.segment].units) {
+      GradientsToCome& progress = units[unit];
+      progress.to_come.resize(program.microbatches, 0);
+      if (progress.to_come[action.microbatch.value()]++ == 0) ++progress.microbatches;
     }
   }
   return units;
@@ -39,12 +39,12 @@ std::vector<Action> with_reduction(const Program& program, const std::vector<Act
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
     if (!adds_gradients(action)) continue;
-    for (int index : program.segments[static_cast<std::size_t>(*action.segment)].units) {
-      const ProgramUnit& unit = program.units[static_cast<std::size_t>(index)];
+    for (int index : program.segments[*action.segment].units) {
+      const ProgramUnit& unit = program.units[index];
       const bool timed = unit.policy.residency == Residency::solved && timed_gradient_bytes(unit) > 0;
       if (unit.frozen || timed || unit.tied_unreduced) continue;  // add_ties reduces tied_unreduced units
-      GradientsToCome& progress = units[static_cast<std::size_t>(index)];
-      if (--progress.to_come[static_cast<std::size_t>(*action.microbatch)] > 0) continue;
+      GradientsToCome& progress = units[index];
+      if (--progress.to_come[*action.microbatch] > 0) continue;
       ++progress.completed;
       const bool closes = closes_interval(progress, unit.policy.reduce_every);
       if (!closes && !unit.policy.accumulate_sharded) continue;

@@ -9,7 +9,7 @@ namespace {
 // One action per segment of the stage, in the order in which they run.
 std::vector<Action> segments_of(const ProgramTables& tables, const Action& action) {
   if (!is_compute(action.op) || action.segment) return {action};
-  std::vector<int> segments = tables.stages[static_cast<std::size_t>(action.stage.value())].segments;
+  std::vector<int> segments = tables.stages[action.stage.value()].segments;
   if (segments.empty()) return {action};
   if (action.op != Op::forward) std::reverse(segments.begin(), segments.end());
   std::vector<Action> result;

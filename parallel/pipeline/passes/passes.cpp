@@ -35,7 +35,7 @@ void require_policies(const ProgramTables& tables) {
 void require_placement(const Program& program, const std::string& whose) {
   for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
     for (const Action& action : program.ranks[rank]) {
-      const int placed = program.stages[static_cast<std::size_t>(action.stage.value())].rank;
+      const int placed = program.stages[action.stage.value()].rank;
       if (placed == static_cast<int>(rank)) continue;
       fail_request("{} runs stage {} on rank {}, but the layout puts it on rank {}", whose, *action.stage, rank,
                    placed);
@@ -49,8 +49,8 @@ Program add_ties(Program program) {
   for (std::size_t i = 0; i < program.units.size(); ++i) {
     const ProgramUnit& unit = program.units[i];
     if (!unit.tied_to) continue;
-    const int unit_index = static_cast<int>(i), rank = program.stages[static_cast<std::size_t>(unit.stage)].rank;
-    auto& actions = program.ranks[static_cast<std::size_t>(rank)];
+    const int unit_index = static_cast<int>(i), rank = program.stages[unit.stage].rank;
+    auto& actions = program.ranks[rank];
     const bool tied_by_copy = tied_rank(program, unit) == rank && *unit.tied_to < unit_index;
     if (!tied_by_copy) {
       actions.push_back({.op = Op::tie_gradient, .stage = unit.stage, .unit = unit_index, .bytes = unit.tie_bytes});

@@ -19,8 +19,8 @@ inline Action exchange_action(const ProgramTables& tables, Op op, int stage, int
   return {.op = op,
           .stage = stage,
           .microbatch = microbatch,
-          .peer = tables.stages[static_cast<std::size_t>(other)].rank,
-          .bytes = tables.stages[static_cast<std::size_t>(std::min(stage, other))].output_bytes};
+          .peer = tables.stages[other].rank,
+          .bytes = tables.stages[std::min(stage, other)].output_bytes};
 }
 
 }  // namespace weft

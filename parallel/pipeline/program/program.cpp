@@ -28,13 +28,13 @@ std::string_view name_of(Residency residency) {
 }
 
 int tied_rank(const ProgramTables& tables, const ProgramUnit& unit) {
-  const ProgramUnit& copy = tables.units[static_cast<std::size_t>(unit.tied_to.value())];
-  return tables.stages[static_cast<std::size_t>(copy.stage)].rank;
+  const ProgramUnit& copy = tables.units[unit.tied_to.value()];
+  return tables.stages[copy.stage].rank;
 }
 
 MessageLanes message_lanes_of(const ProgramTables& tables, const Action& message) {
   const Op op = message.op;
-  const auto rank_of_stage = [&](int stage) { return tables.stages[static_cast<std::size_t>(stage)].rank; };
+  const auto rank_of_stage = [&](int stage) { return tables.stages[stage].rank; };
   const int here = rank_of_stage(*message.stage), there = rank_of_stage(other_stage(op, *message.stage));
   const bool up = is_send(op) ? here < there : there < here;
   const bool forward = op == Op::send_forward || op == Op::receive_forward;

@@ -139,9 +139,7 @@ ProgramCosts modelled_costs(const ProgramTables& tables, std::span<const Segment
   costs.adapters = hardware.nodes;
   costs.on_adapters = action_costs(tables, {}, {.links = adapters_alone(hardware.links)}, sizes);
   for (std::size_t s = 0; s + 1 < tables.stages.size(); ++s) {
-    const auto node_of = [&](std::size_t stage) {
-      return costs.adapters_of(static_cast<std::size_t>(tables.stages[stage].rank));
-    };
+    const auto node_of = [&](std::size_t stage) { return costs.adapters_of(tables.stages[stage].rank); };
     if (node_of(s) == node_of(s + 1)) costs.on_adapters.transfers[s] = 0.0;
   }
   return costs;

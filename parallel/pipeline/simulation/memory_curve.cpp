@@ -148,9 +148,9 @@ std::int64_t LedgerWalk::peak_bytes() const {
 
 std::vector<MemorySample> memory_curve(const Program& program, const Simulation& simulation, int rank,
                                        const LaneChannels& channels, const LedgerWalk* ledger) {
-  const auto& actions = program.ranks.at(static_cast<std::size_t>(rank));
+  const auto& actions = program.ranks.at(rank);
   require(!ledger || ledger->actions.size() == actions.size(), "a ledger's walk has every action of the list");
-  TimedWalk walk(program, rank, simulation.ranks.at(static_cast<std::size_t>(rank)), channels);
+  TimedWalk walk(program, rank, simulation.ranks.at(rank), channels);
   if (ledger) walk.begin(*ledger);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (ledger) {

@@ -129,7 +129,7 @@ class Walk {
     return {instant, wait, told_ == nullptr ? nullptr : &all_};
   }
 
-  std::size_t number(const ActionAt& at) const { return first_[static_cast<std::size_t>(at.rank)] + at.index; }
+  std::size_t number(const ActionAt& at) const { return first_[at.rank] + at.index; }
   ActionAt next_of(std::size_t rank) const { return {static_cast<int>(rank), ranks_[rank].next}; }
 
   // Tells the waits of the rank's next action: all that were named since its begin().
@@ -209,7 +209,7 @@ class Walk {
     data_.made(action, ranks_[rank].compute);
     const int next = *action.stage + (action.op == Op::forward ? 1 : -1);
     if (exchanged_ || next < 0 || next >= static_cast<int>(program_.stages.size())) return;
-    queue(static_cast<std::size_t>(program_.stages[static_cast<std::size_t>(next)].rank));
+    queue(program_.stages[next].rank);
   }
 
   void gather(std::size_t rank, const Action& action) {
@@ -278,7 +278,7 @@ class Walk {
   }
 
   Connection& connection(int from, int to, Lane lane) {
-    auto& known = ranks_[static_cast<std::size_t>(from)].connections;
+    auto& known = ranks_[from].connections;
     for (std::size_t i : known) {
       if (connections_[i].to == to && connections_[i].lane == lane) return connections_[i];
     }
@@ -301,7 +301,7 @@ class Walk {
     to_peer.under_way = {*action.stage, *action.microbatch};
     to_peer.sent = start.at;
     to_peer.send = next_of(rank);
-    queue(static_cast<std::size_t>(*action.peer));
+    queue(*action.peer);
     return true;
   }
 
@@ -324,7 +324,7 @@ class Walk {
     }
     from_peer.under_way.reset();
     data_.received(action, there);
-    queue(static_cast<std::size_t>(*action.peer));
+    queue(*action.peer);
     return true;
   }
 

@@ -18,19 +18,18 @@ class DataInstants {
       : program_(program),
         pieces_(pieces),
         exchanged_(exchanged),
-        activations_(program.stages.size() * static_cast<std::size_t>(program.microbatches)),
+        activations_(program.stages.size() * program.microbatches),
         gradients_(activations_.size()),
         received_activations_(activations_.size()),
         received_gradients_(activations_.size()) {}
 
   // A computation's result for the next stage or the stage before.
   void made(const Action& action, const Instant& end) {
-    (action.op == Op::forward ? activations_ : gradients_)[token(static_cast<std::size_t>(*action.stage), action)] =
-        end;
+    (action.op == Op::forward ? activations_ : gradients_)[token(*action.stage, action)] = end;
   }
   void received(const Action& action, const Instant& end) {
     auto& received = action.op == Op::receive_forward ? received_activations_ : received_gradients_;
-    received[token(static_cast<std::size_t>(*action.stage), action)] = end;
+    received[token(*action.stage, action)] = end;
   }
 
   // Of a computation. False as long as its data from another stage is missing.
@@ -39,7 +38,7 @@ class DataInstants {
     const bool enters = action.op == Op::forward && first == pieces_.begin(*action.stage);
     const bool returns = makes_input_gradient(action.op) && end == pieces_.end(*action.stage);
     if (!enters && !returns) return true;
-    const std::optional<Instant>* data = data_of(action, static_cast<std::size_t>(*action.stage));
+    const std::optional<Instant>* data = data_of(action, *action.stage);
     if (data == nullptr) return true;
     if (*data) start.after(**data, Wait::message);
     return data->has_value();
@@ -47,7 +46,7 @@ class DataInstants {
 
  private:
   std::size_t token(std::size_t stage, const Action& action) const {
-    return stage * static_cast<std::size_t>(program_.microbatches) + static_cast<std::size_t>(*action.microbatch);
+    return stage * program_.microbatches + *action.microbatch;
   }
 
   // When the data of a microbatch for `stage` was there; null for the first stage, which needs none.

@@ -21,13 +21,13 @@ class UnitInstants {
         reduced_(program.units.size()),
         units_of_stage_(program.stages.size()) {
     for (std::size_t unit = 0; unit < program.units.size(); ++unit) {
-      units_of_stage_.at(static_cast<std::size_t>(program.units[unit].stage)).push_back(unit);
+      units_of_stage_.at(program.units[unit].stage).push_back(unit);
     }
   }
 
   // In a solved step a gather takes memory that any earlier action of the list has released.
   bool takes_all_room(const Action& gather) const {
-    return gather.unit && program_.units[static_cast<std::size_t>(*gather.unit)].policy.residency == Residency::solved;
+    return gather.unit && program_.units[*gather.unit].policy.residency == Residency::solved;
   }
   void gathered(const Action& gather, const Instant& end) {
     if (!gather.unit) gathered_[slot_of_stage(*gather.stage)] = end;
@@ -48,10 +48,9 @@ class UnitInstants {
       if (reads_parameters(action.op)) start.after(gathered_[slot_of_stage(piece.stage)], Wait::gather);
       return;
     }
-    const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*piece.segment)];
+    const ProgramSegment& segment = program_.segments[*piece.segment];
     const bool reads = reads_units(segment, action.op) && (action.segment || takes_part(segment, action.op));
-    for (int index : segment.units) {
-      const auto unit = static_cast<std::size_t>(index);
+    for (int unit : segment.units) {
       if (reads) start.after(gathered_[unit], Wait::gather);
       if (!makes_weight_gradient(action.op) || accumulating_[unit]) continue;
       accumulating_[unit] = true;
@@ -84,7 +83,7 @@ class UnitInstants {
     for_units_of(tie, [&](std::size_t unit) {
       if (!program_.units[unit].tied_to) return;
       const int other = tied_rank(program_, program_.units[unit]);
-      if (other != rank) peer = static_cast<std::size_t>(other);
+      if (other != rank) peer = other;
     });
     return peer;
   }
@@ -102,13 +101,13 @@ class UnitInstants {
   bool takes_room(std::size_t unit) const {
     return !program_.units[unit].replicated && program_.units[unit].unsharded_bytes > 0;
   }
-  std::size_t slot_of_stage(int stage) const { return program_.units.size() + static_cast<std::size_t>(stage); }
+  std::size_t slot_of_stage(int stage) const { return program_.units.size() + stage; }
 
   // An action without a unit applies to all units of its stage.
   template <typename Function>
   void for_units_of(const Action& action, Function function) const {
-    if (action.unit) return function(static_cast<std::size_t>(*action.unit));
-    for (std::size_t unit : units_of_stage_[static_cast<std::size_t>(*action.stage)]) function(unit);
+    if (action.unit) return function(*action.unit);
+    for (std::size_t unit : units_of_stage_[*action.stage]) function(unit);
   }
 
   const Program& program_;

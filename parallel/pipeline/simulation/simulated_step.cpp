@@ -9,7 +9,7 @@ SimulatedStep simulate_step(const Program& program, const ProgramCosts& costs, c
                             std::span<const LedgerWalk> ledgers) {
   SimulatedStep step{.simulation = simulate(program, costs, channels), .channels = channels};
   for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
-    const LedgerWalk* ledger = ledgers.empty() ? nullptr : &ledgers[static_cast<std::size_t>(rank)];
+    const LedgerWalk* ledger = ledgers.empty() ? nullptr : &ledgers[rank];
     step.times.push_back(rank_times(program, step.simulation, rank, channels));
     step.memory.push_back(memory_curve(program, step.simulation, rank, channels, ledger));
     step.peak_bytes.push_back(ledger ? ledger->peak_bytes() : transient_peak(program, rank).bytes);

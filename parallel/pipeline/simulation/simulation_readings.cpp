@@ -71,8 +71,8 @@ double busiest_adapters(const Program& program, const ProgramCosts& costs, const
 
 RankTimes rank_times(const Program& program, const Simulation& simulation, int rank, const LaneChannels& channels) {
   const auto channel_of = [&](Lane lane) { return channels.channel[static_cast<std::size_t>(lane)]; };
-  const auto& actions = program.ranks.at(static_cast<std::size_t>(rank));
-  const auto& simulated = simulation.ranks.at(static_cast<std::size_t>(rank));
+  const auto& actions = program.ranks.at(rank);
+  const auto& simulated = simulation.ranks.at(rank);
   RankTimes times;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Op op = actions[i].op;
@@ -103,7 +103,7 @@ std::vector<ActionAt> critical_path(const Simulation& simulation) {
     }
   }
   std::vector<ActionAt> path;
-  for (; at; at = simulation.ranks[static_cast<std::size_t>(at->rank)][at->index].after) path.push_back(*at);
+  for (; at; at = simulation.ranks[at->rank][at->index].after) path.push_back(*at);
   std::reverse(path.begin(), path.end());
   return path;
 }

@@ -57,7 +57,7 @@ class ActionReader {
   template <typename Predicate>
   std::string_view take_while(Predicate predicate) {
     const auto end = std::find_if_not(rest_.begin(), rest_.end(), predicate);
-    const auto taken = rest_.substr(0, static_cast<std::size_t>(end - rest_.begin()));
+    const auto taken = rest_.substr(0, end - rest_.begin());
     rest_.remove_prefix(taken.size());
     return taken;
   }

@@ -55,7 +55,7 @@ class Resolver {
         wrong(fmt::format("stage {} has no neighbour on that side", *action_.stage));
       }
       action_ = exchange_action(tables_, action_.op, *action_.stage, *action_.microbatch);
-      if (*action_.peer == tables_.stages[static_cast<std::size_t>(*action_.stage)].rank) {
+      if (*action_.peer == tables_.stages[*action_.stage].rank) {
         wrong(fmt::format("stages {} and {} run on one rank, which needs no exchange", *action_.stage, other));
       }
     }

@@ -47,7 +47,7 @@ std::string format_plain(const Program& program, const Action& action) {
   // An index outside its table is shown as such, because the checker prints faulty actions.
   const auto append_name = [&text](const auto& entries, int index) {
     const bool known = index >= 0 && index < static_cast<int>(entries.size());
-    text += known ? fmt::format("({})", entries[static_cast<std::size_t>(index)].name) : fmt::format("(#{})", index);
+    text += known ? fmt::format("({})", entries[index].name) : fmt::format("(#{})", index);
   };
   if (action.segment) append_name(program.segments, *action.segment);
   if (action.unit) append_name(program.units, *action.unit);

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "parallel/pipeline/timing/clock.h"
-#include "parallel/pipeline/timing/index.h"
 
 namespace weft {
 namespace {
@@ -23,13 +22,13 @@ class Visits {
       visit_of_.push_back(static_cast<int>(stages_.size()) - 1);
     }
   }
-  bool same(int op, int other) const { return at(visit_of_, op) == at(visit_of_, other); }
+  bool same(int op, int other) const { return visit_of_[op] == visit_of_[other]; }
   // Whether fewer than `window` other stages are visited between two ops of one stage.
   bool within(int op, int other, int window) const {
     std::vector<int> others;
-    for (int visit = at(visit_of_, op) + 1; visit < at(visit_of_, other); ++visit) {
-      const int stage = at(stages_, visit);
-      if (stage == at(stages_, at(visit_of_, op)) || std::find(others.begin(), others.end(), stage) != others.end()) {
+    for (int visit = visit_of_[op] + 1; visit < visit_of_[other]; ++visit) {
+      const int stage = stages_[visit];
+      if (stage == stages_[visit_of_[op]] || std::find(others.begin(), others.end(), stage) != others.end()) {
         continue;
       }
       others.push_back(stage);
@@ -87,15 +86,15 @@ class FixedRank {
     struct Buffer {
       int unit = -1, until = -1;
     };
-    std::vector<Buffer> all(static_cast<std::size_t>(std::max(1, policy_.count)));
+    std::vector<Buffer> all(std::max(1, policy_.count));
     for (const TimingUse& use : table_.reads) {
-      int& gather = at(last, use.unit);
-      Buffer& buffer = at(all, buffers ? use.unit % policy_.count : 0);
+      int& gather = last[use.unit];
+      Buffer& buffer = all[buffers ? use.unit % policy_.count : 0];
       const bool kept =
-          gather >= 0 && (at(plan_.gathers, gather).until + 1 >= use.op ||
-                          (buffers ? buffer.unit == use.unit : stays(visits, at(plan_.gathers, gather).until, use.op)));
+          gather >= 0 && (plan_.gathers[gather].until + 1 >= use.op ||
+                          (buffers ? buffer.unit == use.unit : stays(visits, plan_.gathers[gather].until, use.op)));
       if (kept) {
-        at(plan_.gathers, gather).until = use.op;
+        plan_.gathers[gather].until = use.op;
       } else {
         gather = static_cast<int>(plan_.gathers.size());
         // This very op may read the unit that used the buffer last.
@@ -115,22 +114,22 @@ class FixedRank {
         if (i >= ahead) gather.after = plan_.gathers[i - ahead].need - 1;
         latest = gather.after = std::max(latest, gather.after);
       }
-      gather.after = std::max(gather.after, at(until, gather.unit));
+      gather.after = std::max(gather.after, until[gather.unit]);
       latest = std::max(latest, gather.after);  // not read with buffers
-      at(until, gather.unit) = gather.until;
+      until[gather.unit] = gather.until;
     }
   }
 
   void add_reductions(const Visits& visits) {
     std::vector<int> current(rank_.units.size(), -1);
     for (const TimingUse& use : table_.adds) {
-      int& reduction = at(current, use.unit);
-      const int before = reduction < 0 ? -1 : at(plan_.reductions, reduction).after;
+      int& reduction = current[use.unit];
+      const int before = reduction < 0 ? -1 : plan_.reductions[reduction].after;
       const bool goes_on =
           reduction >= 0 && (policy_.reduction == FixedPolicy::Reduction::step || before + 1 == use.op ||
                              (policy_.reduction == FixedPolicy::Reduction::visit && visits.same(before, use.op)));
       if (goes_on) {
-        at(plan_.reductions, reduction).after = use.op;
+        plan_.reductions[reduction].after = use.op;
         continue;
       }
       const bool accumulate = reduction >= 0;
@@ -139,12 +138,12 @@ class FixedRank {
     }
     // Compute waits where it would begin one gradient too many.
     if (policy_.outstanding >= 0) {
-      std::vector<int> begun(static_cast<std::size_t>(ops_));  // gradients begun up to each op
-      for (const TimedReduction& reduction : plan_.reductions) ++at(begun, reduction.first);
+      std::vector<int> begun(ops_);  // gradients begun up to each op
+      for (const TimedReduction& reduction : plan_.reductions) ++begun[reduction.first];
       for (std::size_t q = 1; q < begun.size(); ++q) begun[q] += begun[q - 1];
       for (TimedReduction& reduction : plan_.reductions) {
-        const int too_many = at(begun, reduction.after) + policy_.outstanding;
-        if (too_many < static_cast<int>(plan_.reductions.size())) reduction.wait = at(plan_.reductions, too_many).first;
+        const int too_many = begun[reduction.after] + policy_.outstanding;
+        if (too_many < static_cast<int>(plan_.reductions.size())) reduction.wait = plan_.reductions[too_many].first;
       }
     }
     const auto earlier = [](const TimedReduction& one, const TimedReduction& other) { return one.after < other.after; };
@@ -254,7 +253,7 @@ std::optional<TimingPlan> fixed_plan(const TimingProblem& problem, const FixedPo
 std::optional<FixedTiming> best_fixed_timing(const TimingProblem& problem, bool pin_reductions, int most_buffers,
                                              double shorter_than) {
   const TimingClock clock(problem);
-  std::vector<double> ends(static_cast<std::size_t>(clock.ops())), rank_ends(problem.ranks.size());
+  std::vector<double> ends(clock.ops()), rank_ends(problem.ranks.size());
   std::vector<TimingTable> tables;
   for (const TimingRank& rank : problem.ranks) tables.push_back(timing_table(rank, pin_reductions));
   std::optional<FixedTiming> best;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string_view>
 
-#include "parallel/pipeline/timing/index.h"
 #include "parallel/pipeline/timing/table.h"
 #include "parallel/runtime/error.h"
 
@@ -17,7 +16,7 @@ std::int64_t smallest_budget(const TimingRank& rank, bool pin_reductions) {
 void check_timing_problem(const TimingProblem& problem) {
   const int ranks = static_cast<int>(problem.ranks.size());
   for (int r = 0; r < ranks; ++r) {
-    const TimingRank& rank = at(problem.ranks, r);
+    const TimingRank& rank = problem.ranks[r];
     const auto check = [r](bool condition, std::string_view fault) {
       if (!condition) fail("timing: rank {}: {}", r, fault);
     };
@@ -33,7 +32,7 @@ void check_timing_problem(const TimingProblem& problem) {
       check(op.seconds >= 0 && op.transfer_seconds >= 0 && op.activation_bytes >= 0, "an op has a negative size");
       if (op.producer_rank < 0) continue;
       check(op.producer_rank < ranks && op.producer_op >= 0 &&
-                op.producer_op < static_cast<int>(at(problem.ranks, op.producer_rank).ops.size()),
+                op.producer_op < static_cast<int>(problem.ranks[op.producer_rank].ops.size()),
             "an op waits for one that there is not");
     }
     for (const TimingUnit& unit : rank.units) {

@@ -42,10 +42,10 @@ struct TimingRank {
   std::int64_t budget = 0;  // bytes of activations, gathered parameters and gradients together
 
   std::span<const int> reads_of(const TimingOp& op) const {
-    return std::span(read_units).subspan(static_cast<std::size_t>(op.first_read), static_cast<std::size_t>(op.reads));
+    return std::span(read_units).subspan(op.first_read, op.reads);
   }
   std::span<const int> adds_of(const TimingOp& op) const {
-    return std::span(added_units).subspan(static_cast<std::size_t>(op.first_add), static_cast<std::size_t>(op.adds));
+    return std::span(added_units).subspan(op.first_add, op.adds);
   }
 };
 

@@ -5,8 +5,8 @@ namespace {
 
 void link(std::vector<TimingUse>& uses, std::vector<int>& last, int unit, int op) {
   const int index = static_cast<int>(uses.size());
-  int& previous = last[static_cast<std::size_t>(unit)];
-  if (previous >= 0) uses[static_cast<std::size_t>(previous)].next = index;
+  int& previous = last[unit];
+  if (previous >= 0) uses[previous].next = index;
   uses.push_back({.unit = unit, .op = op, .previous = previous, .next = -1});
   previous = index;
 }
@@ -28,11 +28,11 @@ TimingTable timing_table(const TimingRank& rank, bool pin_reductions) {
     table.first_add_of.push_back(static_cast<int>(table.adds.size()));
     std::int64_t bytes = op.activation_bytes;
     for (const int unit : rank.reads_of(op)) {
-      bytes += rank.units[static_cast<std::size_t>(unit)].parameter_bytes;
+      bytes += rank.units[unit].parameter_bytes;
       link(table.reads, last_read, unit, static_cast<int>(q));
     }
     for (const int unit : rank.adds_of(op)) {
-      const std::int64_t gradient = rank.units[static_cast<std::size_t>(unit)].gradient_bytes;
+      const std::int64_t gradient = rank.units[unit].gradient_bytes;
       if (gradient == 0) continue;
       bytes += gradient;
       link(table.adds, last_add, unit, static_cast<int>(q));
@@ -44,9 +44,9 @@ TimingTable timing_table(const TimingRank& rank, bool pin_reductions) {
   if (!pin_reductions) return table;
   for (const TimingUse& add : table.adds) {
     if (add.next < 0) continue;
-    const int next = table.adds[static_cast<std::size_t>(add.next)].op;
+    const int next = table.adds[add.next].op;
     for (int q = add.op + 1; q < next; ++q) {
-      table.core[static_cast<std::size_t>(q)] += rank.units[static_cast<std::size_t>(add.unit)].gradient_bytes;
+      table.core[q] += rank.units[add.unit].gradient_bytes;
     }
   }
   return table;
