@@ -107,13 +107,6 @@ std::vector<std::string> degree_errors(const Degrees& d, std::optional<int> worl
   return errors;
 }
 
-std::string_view name_of(Group group) {
-  constexpr std::string_view names[] = {
-      "pp",        "dp_replicate",  "dp_shard",    "cp",     "tp",    "edp",       "ep",         "etp",
-      "edp_shard", "edp_replicate", "dp_shard_cp", "tokens", "world", "dp_island", "edp_island", "tied"};
-  return names[static_cast<std::size_t>(group)];
-}
-
 Mesh::Mesh(const Degrees& degrees) : degrees_(degrees) {
   const auto errors = degree_errors(degrees);
   if (!errors.empty()) fail_request("{}", fmt::join(errors, "\n"));

@@ -5,7 +5,9 @@
 #include <bit>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
+#include "parallel/runtime/enum_names.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/float8.h"
 #include "parallel/runtime/multiversion.h"
@@ -13,6 +15,9 @@
 namespace weft {
 
 enum class DType : std::uint8_t { float32, bfloat16, float16, float64, int32, float8_e4m3, float8_e5m2 };
+constexpr auto enum_names(DType) {
+  return name_list("float32", "bfloat16", "float16", "float64", "int32", "float8_e4m3", "float8_e5m2");
+}
 
 // Storage of one bfloat16: the upper half of a float32. Conversion rounds to nearest, ties to even; NaN stays NaN.
 struct bfloat16 {
@@ -68,82 +73,33 @@ WEFT_INLINE void assign(float16& element, float value) {
 }
 
 constexpr std::int64_t size_of(DType dtype) {
-  switch (dtype) {
-    case DType::float32:
-      return 4;
-    case DType::bfloat16:
-      return 2;
-    case DType::float16:
-      return 2;
-    case DType::float64:
-      return 8;
-    case DType::int32:
-      return 4;
-    case DType::float8_e4m3:
-    case DType::float8_e5m2:
-      return 1;
-  }
-  return 0;
-}
-
-constexpr std::string_view name_of(DType dtype) {
-  switch (dtype) {
-    case DType::float32:
-      return "float32";
-    case DType::bfloat16:
-      return "bfloat16";
-    case DType::float16:
-      return "float16";
-    case DType::float64:
-      return "float64";
-    case DType::int32:
-      return "int32";
-    case DType::float8_e4m3:
-      return "float8_e4m3";
-    case DType::float8_e5m2:
-      return "float8_e5m2";
-  }
-  return "unknown";
+  constexpr std::int64_t bytes[] = {4, 2, 2, 8, 4, 1, 1};
+  return bytes[static_cast<std::size_t>(dtype)];
 }
 
 template <typename T>
 struct DTypeOf;
 template <>
-struct DTypeOf<float> {
-  static constexpr DType value = DType::float32;
-};
+struct DTypeOf<float> : std::integral_constant<DType, DType::float32> {};
 template <>
-struct DTypeOf<bfloat16> {
-  static constexpr DType value = DType::bfloat16;
-};
+struct DTypeOf<bfloat16> : std::integral_constant<DType, DType::bfloat16> {};
 template <>
-struct DTypeOf<float16> {
-  static constexpr DType value = DType::float16;
-};
+struct DTypeOf<float16> : std::integral_constant<DType, DType::float16> {};
 template <>
-struct DTypeOf<double> {
-  static constexpr DType value = DType::float64;
-};
+struct DTypeOf<double> : std::integral_constant<DType, DType::float64> {};
 template <>
-struct DTypeOf<std::int32_t> {
-  static constexpr DType value = DType::int32;
-};
+struct DTypeOf<std::int32_t> : std::integral_constant<DType, DType::int32> {};
 template <>
-struct DTypeOf<e4m3> {
-  static constexpr DType value = DType::float8_e4m3;
-};
+struct DTypeOf<e4m3> : std::integral_constant<DType, DType::float8_e4m3> {};
 template <>
-struct DTypeOf<e5m2> {
-  static constexpr DType value = DType::float8_e5m2;
-};
+struct DTypeOf<e5m2> : std::integral_constant<DType, DType::float8_e5m2> {};
 template <typename T>
 constexpr DType dtype_of = DTypeOf<T>::value;
 
 // The dtype in which products read their factors: that of the tensors, or 8 bits (layers/kernels/float8.h).
 enum class ProductFormat : std::uint8_t { as_stored, float8, float8_blocks };
-constexpr std::string_view name_of(ProductFormat format) {
-  constexpr std::string_view names[] = {"as stored", "float8", "float8_blocks"};
-  return names[static_cast<std::size_t>(format)];
+constexpr auto enum_names(ProductFormat) {
+  return name_list("as stored", "float8", "float8_blocks");
 }
 
 }  // namespace weft

@@ -178,11 +178,6 @@ std::vector<OwnedRange> owned_ranges(std::span<const ParameterSpec> replicated, 
   return ranges;
 }
 
-std::string_view name_of(OwnershipSeam seam) {
-  constexpr std::string_view names[] = {"unowned", "doubled", "outside", "two_optimizers"};
-  return names[static_cast<std::size_t>(seam)];
-}
-
 std::vector<OwnershipFault> find_ownership_faults(std::span<const OwnedRange> table,
                                                   std::span<const GlobalParameter> parameters) {
   std::map<std::string_view, std::vector<const OwnedRange*>> by_parameter;

@@ -170,13 +170,6 @@ void check_rows(const StageDescription& d, Faults& faults) {
 
 }  // namespace
 
-std::string_view name_of(ShardingSeam seam) {
-  constexpr std::string_view names[] = {"unmanaged",      "in_two_units",     "of_no_segment", "late",
-                                        "wrong_group",    "unmarked_experts", "two_stages",    "dispatch",
-                                        "two_optimizers", "optimizer_rows",   "shard_count"};
-  return names[static_cast<std::size_t>(seam)];
-}
-
 std::vector<ShardingFault> find_sharding_faults(const StageDescription& description) {
   Faults faults;
   check_membership(description, faults);

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "parallel/runtime/enum_names.h"
 #include "parallel/shard/ownership.h"
 #include "parallel/shard/unit_layout.h"
 
@@ -76,7 +77,10 @@ enum class ShardingSeam : std::uint8_t {
   optimizer_rows,    // the optimizer steps rows that the rank does not own, or misses owned rows
   shard_count,       // a layout with a number of shards other than its group's number of ranks
 };
-std::string_view name_of(ShardingSeam seam);
+constexpr auto enum_names(ShardingSeam) {
+  return name_list("unmanaged", "in_two_units", "of_no_segment", "late", "wrong_group", "unmarked_experts",
+                   "two_stages", "dispatch", "two_optimizers", "optimizer_rows", "shard_count");
+}
 
 struct ShardingFault {
   ShardingSeam seam;

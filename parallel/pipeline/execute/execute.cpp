@@ -99,7 +99,7 @@ ActionRanges::ActionRanges(NvtxDomain& domain, const Program& program, std::span
   names_.reserve(actions.size());
   payloads_.reserve(actions.size());
   for (const std::string& name : range_names(program, actions)) names_.push_back(domain.registered(name));
-  for (const Work work : all_work) {
+  for (const Work work : all_values<Work>) {
     work_names_[static_cast<std::size_t>(work)] = domain.registered(std::string(name_of(work)));
   }
   for (const Action& action : actions) {

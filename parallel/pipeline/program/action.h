@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "parallel/pipeline/program/optional_index.h"
+#include "parallel/runtime/enum_names.h"
 
 namespace weft {
 
@@ -30,7 +31,11 @@ enum class Op : std::uint8_t {
   gradient_norm,      // GRAD_NORM: global norm and clip factor, over the world
   optimizer_step,     // STEP: the rows this rank owns
 };
-std::string_view name_of(Op op);           // "F", "UNSHARD", ...
+constexpr auto enum_names(Op) {
+  return name_list("F", "B", "I", "W", "R", "UNSHARD", "UNSHARD_SECONDARY", "RESHARD", "RESHARD_SECONDARY",
+                   "SCATTER_GRAD", "REDUCE_GRAD", "TIE_GRAD", "WAIT_REDUCE", "SEND_F", "RECV_F", "SEND_B", "RECV_B",
+                   "GRAD_NORM", "STEP");
+}
 std::string_view computation_name(Op op);  // of a compute action, in words: "input gradient"
 
 constexpr bool is_compute(Op op) {

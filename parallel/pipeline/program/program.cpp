@@ -5,26 +5,11 @@
 
 namespace weft {
 
-std::string_view name_of(Residency residency) {
-  switch (residency) {
-    case Residency::reshard_after_use:
-      return "reshard_after_use";
-    case Residency::keep_after_forward:
-      return "keep_after_forward";
-    case Residency::keep_after_backward:
-      return "keep_after_backward";
-    case Residency::while_on_stage:
-      return "while_on_stage";
-    case Residency::window:
-      return "window";
-    case Residency::step:
-      return "step";
-    case Residency::island:
-      return "island";
-    case Residency::solved:
-      return "auto";
-  }
-  return "?";
+std::string_view computation_name(Op op) {
+  // Compute actions come first in Op.
+  constexpr auto words = name_list("forward", "backward", "input gradient", "weight gradient", "recompute");
+  if (!is_compute(op)) fail("{} computes nothing", name_of(op));
+  return words[static_cast<std::size_t>(op)];
 }
 
 int tied_rank(const ProgramTables& tables, const ProgramUnit& unit) {

@@ -29,7 +29,10 @@ enum class Residency : std::uint8_t {
   island,               // as reshard_after_use, but after a forward each island rank keeps a part, for the next gather
   solved,               // by a plan for the whole step, within a memory budget (timed_step.h)
 };
-std::string_view name_of(Residency residency);
+constexpr auto enum_names(Residency) {
+  return name_list("reshard_after_use", "keep_after_forward", "keep_after_backward", "while_on_stage", "window", "step",
+                   "island", "auto");
+}
 
 // Three independent choices for a unit: how long its parameters stay, how early they are gathered, and when its
 // gradients are reduced.

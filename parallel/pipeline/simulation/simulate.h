@@ -60,7 +60,9 @@ enum class Wait : std::uint8_t {
   room,       // memory for a gather: the last RESHARD, or in a solved step all compute
   peers,      // other ranks: all for a norm, one for a tie
 };
-std::string_view name_of(Wait wait);
+constexpr auto enum_names(Wait) {
+  return name_list("nothing", "message", "gather", "compute", "reduction", "room", "peers");
+}
 
 struct ActionAt {
   int rank = 0;           // pipeline rank

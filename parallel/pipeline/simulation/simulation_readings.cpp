@@ -27,26 +27,6 @@ LaneChannels LaneChannels::delayed() {
   return lanes;
 }
 
-std::string_view name_of(Wait wait) {
-  switch (wait) {
-    case Wait::nothing:
-      return "nothing";
-    case Wait::message:
-      return "message";
-    case Wait::gather:
-      return "gather";
-    case Wait::compute:
-      return "compute";
-    case Wait::reduction:
-      return "reduction";
-    case Wait::room:
-      return "room";
-    case Wait::peers:
-      return "peers";
-  }
-  return "?";
-}
-
 double adapter_seconds(const ProgramTables& tables, const ProgramCosts& costs, const LaneChannels& channels,
                        const Action& action) {
   if (!costs.have_adapters()) return 0.0;

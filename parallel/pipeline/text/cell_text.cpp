@@ -3,8 +3,9 @@
 // cell is refused.
 #include "parallel/pipeline/text/cell_text.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <array>
 #include <charconv>
 
 #include "parallel/pipeline/program/overlap.h"
@@ -12,12 +13,6 @@
 
 namespace weft {
 namespace {
-
-constexpr std::array all_ops = {Op::forward,           Op::backward,         Op::backward_input,    Op::backward_weight,
-                                Op::recompute,         Op::unshard,          Op::unshard_secondary, Op::reshard,
-                                Op::reshard_secondary, Op::scatter_gradient, Op::reduce_gradient,   Op::tie_gradient,
-                                Op::wait_reduction,    Op::send_forward,     Op::receive_forward,   Op::send_backward,
-                                Op::receive_backward,  Op::gradient_norm,    Op::optimizer_step};
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -78,11 +73,8 @@ class ActionReader {
     if (letters.empty()) {
       wrong(rest_.empty() ? "a kind such as F is missing" : fmt::format("expected a kind such as F at \"{}\"", rest_));
     }
-    std::string known;
-    for (Op op : all_ops) {
-      if (name_of(op) == letters) return op;
-      known += fmt::format("{}{}", known.empty() ? "" : ", ", name_of(op));
-    }
+    if (const auto op = value_named<Op>(letters)) return *op;
+    std::string known = fmt::format("{}", fmt::join(names_of_all<Op>, ", "));
     if (letters == "UNSHARD_ISLAND" || letters == "RESHARD_ISLAND") {
       known += fmt::format(" ({} is called {}_SECONDARY now)", letters, letters.substr(0, letters.find('_')));
     }
