@@ -74,7 +74,7 @@ void add_rank(const Program& program, const Config& config, const Mesh& mesh, in
     if (!action.unit || !(is_gather(action.op) || is_reduction(action.op))) continue;
     const ProgramUnit& unit = program.units[static_cast<std::size_t>(*action.unit)];
     bool moves = false;
-    for (const UnitCollective& part : unit.collectives) {
+    for (const ProgramCollective& part : unit.collectives) {
       // Partial sums over tensor ranks are counted with the exchanges of segments.
       const bool counts = part.during == action.op && part.group != Group::tp;
       const int ranks = counts ? group_ranks.of(part.group, unit) : 1;

@@ -23,9 +23,9 @@ void add_regions(const std::vector<KeptBySegment>& kept, int first_segment, std:
     if (!kept[s].region) continue;
     entries[s].region = first_segment + *kept[s].region;
     entries[s].checkpoint_bytes = kept[s].bytes;
-    std::vector<SegmentCollective>& collectives = entries[s].collectives;
+    std::vector<ProgramCollective>& collectives = entries[s].collectives;
     for (std::size_t i = 0, count = collectives.size(); i < count; ++i) {
-      SegmentCollective again = collectives[i];
+      ProgramCollective again = collectives[i];
       if (again.during != Op::forward || again.once) continue;
       again.during = Op::recompute;
       collectives.push_back(again);

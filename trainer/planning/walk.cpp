@@ -30,7 +30,7 @@ class Teller {
     line.microbatch = action.microbatch;
     line.unit = action.unit;
     line.peer = action.peer;
-    for (const ActionCollective& part : collectives_of(program_, action)) {
+    for (const ProgramCollective& part : collectives_of(program_, action)) {
       const std::int64_t sent = sent_bytes(part.op, part.bytes, ranks_of(part.group, action));
       line.sent += sent;
       line.is_bound |= part.is_bound && sent > 0;
@@ -53,7 +53,7 @@ class Teller {
   }
 
   bool travels(const Action& action, CollectiveOp op) const {
-    for (const ActionCollective& part : collectives_of(program_, action)) {
+    for (const ProgramCollective& part : collectives_of(program_, action)) {
       // Partial sums of norm weights over tensor ranks precede the reduction and do not count as it.
       if (part.op == op && part.group != Group::tp && ranks_of(part.group, action) > 1) return true;
     }

@@ -52,14 +52,20 @@ struct UnitPolicy {
   bool operator==(const UnitPolicy&) const = default;
 };
 
-// A collective that an action of a unit performs. `bytes` is its payload as counters.h counts it.
-struct UnitCollective {
-  Op during = Op::unshard;  // a gather or a reduction
-  CollectiveOp op = CollectiveOp::all_gather;
-  Group group = Group::dp_shard;
+// Collectives of one kind that an action performs on a rank: a gather or reduction of a unit, a compute action of a
+// segment (for each microbatch), GRAD_NORM or STEP. `bytes` is the payload of all of them as counters.h counts it, or
+// an upper bound if token routing decides the payload.
+struct ProgramCollective {
+  Op during = Op::forward;
+  CollectiveOp op = CollectiveOp::all_reduce;
+  Group group = Group::world;
+  std::int64_t count = 0;
   std::int64_t bytes = 0;
+  bool is_bound = false;
+  std::int64_t even_bytes = 0;  // if `bytes` is a bound: the payload with tokens dealt evenly
+  bool once = false;            // of a forward: R does not repeat it
 
-  bool operator==(const UnitCollective&) const = default;
+  bool operator==(const ProgramCollective&) const = default;
 };
 
 // A shard unit, or the replicated parameters of a stage, with the facts that the program needs.
@@ -85,7 +91,7 @@ struct ProgramUnit {
   bool tied_unreduced = false;
   std::int64_t tie_bytes = 0;     // payload of TIE_GRAD, float32; 0 where one rank runs both stages
   Group group = Group::dp_shard;  // the group that gathers and reduces the unit
-  std::vector<UnitCollective> collectives = {};
+  std::vector<ProgramCollective> collectives = {};
   UnitPolicy policy = {};
 
   bool operator==(const ProgramUnit&) const = default;
@@ -96,32 +102,6 @@ struct ProgramUnit {
 inline std::int64_t timed_gradient_bytes(const ProgramUnit& unit) {
   return unit.frozen ? 0 : unit.gradient_bytes + unit.reduce_input_bytes + unit.reduce_part_bytes;
 }
-
-// A collective performed inside a segment, per microbatch. `bytes` is its payload, or an upper bound if token routing
-// decides the payload.
-struct SegmentCollective {
-  Op during = Op::forward;  // forward, backward_input, backward_weight or recompute
-  CollectiveOp op = CollectiveOp::all_reduce;
-  Group group = Group::tp;
-  std::int64_t count = 0;
-  std::int64_t bytes = 0;
-  bool is_bound = false;
-  std::int64_t even_bytes = 0;  // if `bytes` is a bound: the payload with tokens dealt evenly
-  bool once = false;            // of a forward: R does not repeat it
-
-  bool operator==(const SegmentCollective&) const = default;
-};
-
-// A collective of GRAD_NORM or STEP, as one rank performs it.
-struct UpdateCollective {
-  Op during = Op::gradient_norm;
-  CollectiveOp op = CollectiveOp::all_reduce;
-  Group group = Group::world;
-  std::int64_t count = 0;
-  std::int64_t bytes = 0;  // of all `count` of them
-
-  bool operator==(const UpdateCollective&) const = default;
-};
 
 // The smallest piece that is scheduled: embedding, attention part of a block, its dense or expert part, the head.
 struct ProgramSegment {
@@ -138,7 +118,7 @@ struct ProgramSegment {
   // segment remembers for R. Absent if the segment keeps all its activations. The number has no other meaning.
   std::optional<int> region = {};
   std::int64_t checkpoint_bytes = 0;
-  std::vector<SegmentCollective> collectives = {};
+  std::vector<ProgramCollective> collectives = {};
 
   bool operator==(const ProgramSegment&) const = default;
 };
@@ -172,7 +152,7 @@ struct ProgramTables {
   // Number of reduction inputs that may be in flight beside the accumulator being filled. A solved step has no such
   // bound: it has a WAIT_REDUCE for each reduction that must have ended.
   int reduce_inputs = 1;
-  std::vector<UpdateCollective> update;  // of the rank that the sizes in these tables describe
+  std::vector<ProgramCollective> update;  // of the rank that the sizes in these tables describe
   // A forward-only program: a segment that has run keeps nothing of a microbatch, and nothing is reduced.
   bool forward_only = false;
 
