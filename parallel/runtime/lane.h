@@ -37,6 +37,14 @@ constexpr auto enum_names(Lane) {
 }
 inline constexpr auto all_lanes = all_values<Lane>;
 
+// A number for each lane. Lanes with one number share what is numbered.
+using LaneNumbers = std::array<std::uint8_t, all_lanes.size()>;
+inline constexpr LaneNumbers own_numbers = [] {
+  LaneNumbers numbers{};
+  for (std::size_t lane = 0; lane < numbers.size(); ++lane) numbers[lane] = static_cast<std::uint8_t>(lane);
+  return numbers;
+}();
+
 // The lanes of a message: the sender's and the receiver's.
 struct MessageLanes {
   Lane send, receive;

@@ -67,13 +67,9 @@ class ComputeWalk {
     return p.segment ? program_.segments[*p.segment].name : fmt::format("stage {}", p.stage);
   }
 
-  const ProgramSegment* segment_of(std::size_t piece) const {
-    const auto segment = pieces_[piece].segment;
-    return segment ? &program_.segments[*segment] : nullptr;
-  }
   std::optional<int> region_of(std::size_t piece) const {
-    const ProgramSegment* segment = segment_of(piece);
-    return segment ? segment->region : std::nullopt;
+    const auto segment = pieces_[piece].segment;
+    return segment ? program_.segments[*segment].region : std::nullopt;
   }
 
   // An action of a whole stage stands for one action per piece, in reverse for backwards; R for one per piece in a
@@ -107,7 +103,7 @@ class ComputeWalk {
       found(Violation::repeated_compute,
             fmt::format("{} of microbatch {} in {} was done before", name_of(action.op), microbatch, name(piece)));
     } else if (action.op == Op::forward) {
-      require_input(piece, microbatch);
+      require_data(piece, microbatch, true);
     } else if (action.op == Op::recompute) {
       require_use_of_recompute(piece, microbatch);
     } else if (action.op == Op::backward_weight) {
@@ -123,7 +119,7 @@ class ComputeWalk {
             fmt::format("the backward of microbatch {} in {} comes before its R, and its forward kept nothing for it",
                         microbatch, name(piece)));
     } else {
-      require_output_gradient(piece, microbatch);
+      require_data(piece, microbatch, false);
     }
     return findings_.size() == before;
   }
@@ -144,32 +140,23 @@ class ComputeWalk {
                                                 name(piece - 1), microbatch));
   }
 
-  void require_input(std::size_t piece, int microbatch) {
-    const int stage = pieces_[piece].stage;
-    if (piece > pieces_.begin(stage)) {
-      if (done(piece - 1, microbatch).forward) return;
-      found(Violation::segment_order,
-            fmt::format("{} runs forward before {} has, in microbatch {}", name(piece), name(piece - 1), microbatch));
-    } else if (stage > 0) {
-      const bool local = context_.runs(row_, stage - 1);
-      if (local ? done(piece - 1, microbatch).forward : received(stage, microbatch).activation) return;
-      found(Violation::missing_receive,
-            fmt::format("stage {} has not got the activation of microbatch {} from stage {}", stage, microbatch,
-                        stage - 1));
-    }
-  }
-
-  void require_output_gradient(std::size_t piece, int microbatch) {
-    const int stage = pieces_[piece].stage;
-    if (piece + 1 < pieces_.end(stage)) {
-      if (done(piece + 1, microbatch).input_gradient) return;
-      found(Violation::segment_order,
-            fmt::format("{} runs backward before {} has, in microbatch {}", name(piece), name(piece + 1), microbatch));
-    } else if (stage + 1 < stage_count()) {
-      const bool local = context_.runs(row_, stage + 1);
-      if (local ? done(piece + 1, microbatch).input_gradient : received(stage, microbatch).gradient) return;
-      found(Violation::missing_receive, fmt::format("stage {} has not got the gradient of microbatch {} from stage {}",
-                                                    stage, microbatch, stage + 1));
+  // The piece before (in a backward: behind) has run, or its data has come.
+  void require_data(std::size_t piece, int microbatch, bool forward) {
+    const int stage = pieces_[piece].stage, other = forward ? stage - 1 : stage + 1;
+    const std::size_t neighbour = forward ? piece - 1 : piece + 1;
+    const auto has_run = [&] {
+      const DoneActions& state = done(neighbour, microbatch);
+      return forward ? state.forward : state.input_gradient;
+    };
+    if (forward ? piece > pieces_.begin(stage) : neighbour < pieces_.end(stage)) {
+      if (has_run()) return;
+      found(Violation::segment_order, fmt::format("{} runs {} before {} has, in microbatch {}", name(piece),
+                                                  forward ? "forward" : "backward", name(neighbour), microbatch));
+    } else if (other >= 0 && other < stage_count()) {
+      const Received& state = received(stage, microbatch);
+      if (context_.runs(row_, other) ? has_run() : forward ? state.activation : state.gradient) return;
+      found(Violation::missing_receive, fmt::format("stage {} has not got the {} of microbatch {} from stage {}", stage,
+                                                    forward ? "activation" : "gradient", microbatch, other));
     }
   }
 

@@ -1,11 +1,9 @@
-#include "parallel/pipeline/check/check_lanes.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 
-#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/check/check_parts.h"
 #include "parallel/pipeline/text/text.h"
 
 namespace weft {
@@ -21,7 +19,7 @@ struct Waiter {
 // Runs all ranks as far as they go. Waits do not depend on the order of visits, so neither do the final positions.
 class LaneRun {
  public:
-  LaneRun(const CheckContext& context, const Exchange& exchange, const LaneQueues& queues)
+  LaneRun(const CheckContext& context, const Exchange& exchange, const LaneNumbers& queues)
       : context_(context),
         exchange_(exchange),
         queue_of_lane_(queues),
@@ -167,7 +165,7 @@ class LaneRun {
 
   const CheckContext& context_;
   const Exchange& exchange_;
-  const LaneQueues queue_of_lane_;
+  const LaneNumbers queue_of_lane_;
   std::vector<RankState> ranks_;
   std::vector<ChannelState> channels_;
   std::vector<Waiter> ready_;  // waiters that may continue
@@ -176,7 +174,7 @@ class LaneRun {
 }  // namespace
 
 std::optional<Finding> find_lane_deadlock(const CheckContext& context, const Exchange& exchange,
-                                          const LaneQueues& queues) {
+                                          const LaneNumbers& queues) {
   const LaneRun run(context, exchange, queues);
   std::vector<Waiter> circle = run.circle();
   if (circle.empty()) return std::nullopt;

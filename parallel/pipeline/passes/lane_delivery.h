@@ -1,5 +1,5 @@
 // Moves receives earlier, so that messages do not deadlock on the lanes of devices. A send holds its lane until the
-// peer has come to the receive on its own lane (check/check_lanes.h states the rules and proves the result
+// peer has come to the receive on its own lane (check/check_parts.h states the rules and proves the result
 // independently).
 #pragma once
 

@@ -44,7 +44,7 @@ class TimedWalk {
   void run(const Action& action, std::size_t index) {
     const SimulatedAction& times = simulated_[index];
     for (const LiveChange& change : live_.next()) changes_.push_back(sample_of(time_of(change, times), change));
-    if (channel_of(lane_of(program_, action)) == channel_of(Lane::compute)) computed_ = std::max(computed_, times.end);
+    if (channels_.with_compute(lane_of(program_, action))) computed_ = std::max(computed_, times.end);
   }
 
   // The same action with a ledger's counts. The difference between ledger and tables along the list applies while the
@@ -125,8 +125,6 @@ class TimedWalk {
     }
     changes.resize(kept + 1);
   }
-
-  int channel_of(Lane lane) const { return channels_.channel[static_cast<std::size_t>(lane)]; }
 
   const Program& program_;
   const std::vector<SimulatedAction>& simulated_;

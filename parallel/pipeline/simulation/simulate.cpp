@@ -119,9 +119,7 @@ class Walk {
     return true;
   }
 
-  std::size_t channel_of(Lane lane) const { return channels_.channel[static_cast<std::size_t>(lane)]; }
-  bool beside_compute(Lane lane) const { return channel_of(lane) != channel_of(Lane::compute); }
-  Instant& channel_free(std::size_t rank, Lane lane) { return ranks_[rank].channel_free[channel_of(lane)]; }
+  Instant& channel_free(std::size_t rank, Lane lane) { return ranks_[rank].channel_free[channels_.of(lane)]; }
   Start begin(std::size_t rank, Lane lane) { return begin_at(channel_free(rank, lane)); }
   Start begin_at(const Instant& instant, Wait wait = Wait::nothing) {
     all_.clear();
@@ -219,8 +217,8 @@ class Walk {
   }
 
   void reshard(std::size_t rank, const Action& action) {
-    const bool apart = beside_compute(Lane::gather);
-    const Start start = apart ? begin_at(ranks_[rank].compute, Wait::compute) : begin(rank, Lane::gather);
+    const bool turn = channels_.with_compute(Lane::gather);
+    const Start start = !turn ? begin_at(ranks_[rank].compute, Wait::compute) : begin(rank, Lane::gather);
     const Instant end = note(rank, Lane::gather, start, 0.0);
     if (units_.gives_room(action)) ranks_[rank].room = end;
   }
@@ -293,7 +291,7 @@ class Walk {
     Start start = begin(rank, lane);
     start.after(ranks_[rank].compute, Wait::compute);
     start.after(to_peer.taken, Wait::message);
-    if (beside_compute(lane)) {
+    if (!channels_.with_compute(lane)) {
       settle(rank, lane, start);
     } else {
       channel_free(rank, lane) = note(rank, lane, start, 0.0);
@@ -313,7 +311,7 @@ class Walk {
     start.after(from_peer.sent, Wait::message);
     if (told_ != nullptr) (*told_)[number(next_of(rank))].send = number(from_peer.send);
     Instant there;
-    if (channels_.link_delays && !beside_compute(lanes.receive)) {
+    if (channels_.link_delays && channels_.with_compute(lanes.receive)) {
       const double arrives = std::max(from_peer.sent.time, from_peer.arrived) + cost_of(program_, costs_, action);
       from_peer.taken = start.at;
       there = note(rank, lanes.receive, start, std::max(arrives - start.at.time, 0.0));

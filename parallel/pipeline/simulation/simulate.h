@@ -38,15 +38,26 @@ namespace weft {
 
 // The channel of each lane: two lanes with one number take turns in the order of the list.
 struct LaneChannels {
-  std::array<std::uint8_t, all_lanes.size()> channel = {};
+  LaneNumbers channel = {};
   // For messages on a channel that compute shares: the link carries them one after the other, each for its time, and
   // the receiver waits only until they have arrived.
   bool link_delays = false;
 
-  static LaneChannels own();                 // every lane its own channel: a GPU
-  static LaneChannels shared_collectives();  // gathers and reductions take turns, the rest as own()
-  static LaneChannels serial();              // one channel for all: the CPU, where a rank is a thread
-  static LaneChannels delayed();             // as serial(), with a delay by the link between threads
+  std::uint8_t of(Lane lane) const { return channel[static_cast<std::size_t>(lane)]; }
+  bool with_compute(Lane lane) const { return of(lane) == of(Lane::compute); }
+
+  // Every lane its own channel: a GPU.
+  static LaneChannels own() { return {own_numbers}; }
+  // Gathers and reductions take turns, the rest as own().
+  static LaneChannels shared_collectives() {
+    LaneChannels lanes = own();
+    lanes.channel[static_cast<std::size_t>(Lane::reduce)] = lanes.of(Lane::gather);
+    return lanes;
+  }
+  // One channel for all: the CPU, where a rank is a thread.
+  static LaneChannels serial() { return {}; }
+  // As serial(), with a delay by the link between threads.
+  static LaneChannels delayed() { return {.link_delays = true}; }
   bool operator==(const LaneChannels&) const = default;
 };
 
