@@ -7,11 +7,11 @@ namespace weft {
 
 // A list scheduler: every forward takes one unit of time, messages take none. Without backwards, the deepest stage
 // first empties the pipeline soonest, and no rank idles while a microbatch waits for it.
-std::vector<std::vector<Action>> forward_order(std::span<const int> stage_ranks, int ranks, int microbatches) {
+RankLists forward_order(std::span<const int> stage_ranks, int ranks, int microbatches) {
   require(ranks >= 1 && microbatches >= 1 && !stage_ranks.empty(), "a forward has ranks, stages and microbatches");
   const auto stages = static_cast<int>(stage_ranks.size());
   std::vector<int> done(stage_ranks.size(), 0);  // microbatches, by stage; each stage takes them in order
-  std::vector<std::vector<Action>> order(ranks);
+  RankLists order(ranks);
   while (done.back() < microbatches) {
     const std::vector<int> before = done;
     const auto deepest_ready = [&](int rank) -> std::optional<int> {

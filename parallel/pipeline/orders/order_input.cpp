@@ -5,15 +5,11 @@
 namespace weft {
 namespace {
 
-bool takes_chunks(const Schedule& schedule, int chunks) {
-  return chunks >= schedule.least_chunks && (schedule.most_chunks == 0 || chunks <= schedule.most_chunks);
-}
-
 void require_chunks(const Schedule& schedule, int chunks) {
-  if (takes_chunks(schedule, chunks)) return;
+  if (schedule.takes_chunks(chunks)) return;
   std::string others;
   for (const Schedule& other : schedules()) {
-    if (takes_chunks(other, chunks)) others += fmt::format("{}{}", others.empty() ? "" : ", ", other.name);
+    if (other.takes_chunks(chunks)) others += fmt::format("{}{}", others.empty() ? "" : ", ", other.name);
   }
   const int least = schedule.least_chunks;
   const std::string stages = least == 1 ? "one stage" : fmt::format("{} stages", least);
@@ -31,20 +27,19 @@ double actions_of(const OrderInput& input) {
 
 }  // namespace
 
-void require_counts(std::string_view schedule, const OrderInput& input) {
+void require_counts(const Schedule& schedule, const OrderInput& input) {
   if (input.ranks < 1 || input.chunks < 1 || input.microbatches < 1) {
     fail_request("schedule {} needs at least one rank, chunk and microbatch; got {} ranks, {} chunks, {} microbatches",
-                 schedule, input.ranks, input.chunks, input.microbatches);
+                 schedule.name, input.ranks, input.chunks, input.microbatches);
   }
-  const Schedule& row = find_schedule(schedule);
-  require_chunks(row, input.chunks);
+  require_chunks(schedule, input.chunks);
   if (const double actions = actions_of(input); actions > most_actions) {
     fail_request(
         "schedule {} on {} ranks with {} chunks and {} microbatches has {:.0f} actions; a program has at most {}",
-        schedule, input.ranks, input.chunks, input.microbatches, actions, most_actions);
+        schedule.name, input.ranks, input.chunks, input.microbatches, actions, most_actions);
   }
-  if (input.microbatch_group != 0 && !row.takes_groups) {
-    fail_request("schedule {} takes no groups of microbatches; leave microbatch_group out", schedule);
+  if (input.microbatch_group != 0 && !schedule.takes_groups) {
+    fail_request("schedule {} takes no groups of microbatches; leave microbatch_group out", schedule.name);
   }
 }
 

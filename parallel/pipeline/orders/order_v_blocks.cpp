@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "parallel/pipeline/orders/order_input.h"
-#include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -75,7 +74,7 @@ int peak_of(const std::vector<Action>& actions) {
 // the old order can always continue, and there is no deadlock.
 class Squeeze {
  public:
-  Squeeze(const OrderInput& input, std::vector<std::vector<Action>> lists)
+  Squeeze(const OrderInput& input, RankLists lists)
       : input_(input), peak_(0), lists_(std::move(lists)), heads_(lists_.size(), 0), kept_(lists_.size(), 0) {
     const auto entries = static_cast<std::size_t>(2 * input.ranks * input.microbatches);
     forward_end_.resize(entries);
@@ -86,8 +85,8 @@ class Squeeze {
     }
   }
 
-  std::vector<std::vector<Action>> run() {
-    std::vector<std::vector<Action>> result(lists_.size());
+  RankLists run() {
+    RankLists result(lists_.size());
     for (std::size_t left = lists_.size(); left > 0; ++now_) {
       for (std::size_t rank = 0; rank < lists_.size(); ++rank) {
         if (heads_[rank] == lists_[rank].size()) continue;
@@ -146,7 +145,7 @@ class Squeeze {
 
   const OrderInput& input_;
   int peak_;  // of all ranks
-  std::vector<std::vector<Action>> lists_;
+  RankLists lists_;
   std::vector<std::vector<bool>> taken_;
   std::vector<std::size_t> heads_;                              // first action of each list that is not taken
   std::vector<int> kept_;                                       // activations, by rank
@@ -156,11 +155,9 @@ class Squeeze {
 
 // The repeated block. Gaps at its beginning and end are closed as far as the block's own peak of activations allows.
 // `slots(ranks, rank)` is the block.
-std::vector<std::vector<Action>> repeated_block_order(const OrderInput& input,
-                                                      BlockSlots (*slots)(int ranks, int rank)) {
-  std::vector<std::vector<Action>> lists;
-  for (int rank = 0; rank < input.ranks; ++rank) lists.push_back(repeated(input, rank, slots(input.ranks, rank)));
-  return Squeeze(input, std::move(lists)).run();
+RankLists repeated_block_order(const OrderInput& input, BlockSlots (*slots)(int ranks, int rank)) {
+  return Squeeze(input, on_each_rank(input, [&](int rank) { return repeated(input, rank, slots(input.ranks, rank)); }))
+      .run();
 }
 
 // Chunk 0 climbs the ranks in steps of two and returns in steps of one, forward and backward alike. An even number of
@@ -186,15 +183,13 @@ BlockSlots min_slots(int ranks, int rank) {
 }  // namespace
 
 // V-Half: about half the activations of 1F1B, (ranks + 2) / 2 microbatches rounded down, equal on every rank.
-std::vector<std::vector<Action>> v_half_order(const OrderInput& input) {
-  require_counts("v_half", input);
+RankLists v_half_order(const OrderInput& input) {
   return repeated_block_order(input, half_slots);
 }
 
 // V-Min: the fewest activations, (ranks + 4) / 3 microbatches rounded down, a third of those of 1F1B. The bubble is
 // close to that of interleaved 1F1B.
-std::vector<std::vector<Action>> v_min_order(const OrderInput& input) {
-  require_counts("v_min", input);
+RankLists v_min_order(const OrderInput& input) {
   return repeated_block_order(input, min_slots);
 }
 

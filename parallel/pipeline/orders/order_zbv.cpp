@@ -69,11 +69,8 @@ std::vector<Action> zbv_rank(const OrderInput& input, int rank) {
 // Qi et al. 2024, ZB-V: two chunks per rank, placed as a V, so that a microbatch turns on rank 0 and on the last rank
 // without a message. With equal times of F, I and W the bubble is half a forward for each rank except one. Every rank
 // keeps the activations of 2 * ranks chunks, as many as rank 0 of 1F1B.
-std::vector<std::vector<Action>> zbv_order(const OrderInput& input) {
-  require_counts("zbv", input);
-  std::vector<std::vector<Action>> ranks;
-  for (int rank = 0; rank < input.ranks; ++rank) ranks.push_back(zbv_rank(input, rank));
-  return ranks;
+RankLists zbv_order(const OrderInput& input) {
+  return on_each_rank(input, [&](int rank) { return zbv_rank(input, rank); });
 }
 
 }  // namespace weft

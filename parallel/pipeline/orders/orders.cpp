@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "parallel/pipeline/orders/order_input.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -10,55 +11,60 @@ namespace {
 constexpr std::array table = {
     Schedule{.name = "gpipe",
              .summary = "all forwards, then all backwards; keeps the activations of every microbatch",
-             .order = gpipe_order},
+             .lists = gpipe_order},
     Schedule{.name = "1f1b",
              .summary = "one forward, one backward in turn; keeps min(ranks - rank, microbatches) activations",
-             .order = one_f_one_b_order},
+             .lists = one_f_one_b_order},
     Schedule{.name = "interleaved",
              .summary = "1F1B over several chunks a rank, depth first: its bubble divided by the chunks",
-             .order = interleaved_order,
+             .lists = interleaved_order,
              .least_chunks = 2,
              .most_chunks = 0,
              .takes_groups = true},
     Schedule{.name = "looped_bfs",
              .summary = "all microbatches through a chunk before the next: each stage is visited once each way",
-             .order = looped_bfs_order,
+             .lists = looped_bfs_order,
              .most_chunks = 0},
     Schedule{.name = "zb_h1",
              .summary = "1F1B with weight gradients in the bubble; keeps min(ranks, microbatches) activations",
-             .order = zb_h1_order},
+             .lists = zb_h1_order},
     Schedule{.name = "zb1p",
              .summary = "interleaved with weight gradients in the bubble",
-             .order = zb1p_order,
+             .lists = zb1p_order,
              .most_chunks = 0,
              .takes_groups = true},
     Schedule{.name = "zbv",
              .summary = "two chunks in a V with weight gradients in the bubble; keeps 2 ranks chunks",
-             .order = zbv_order,
+             .lists = zbv_order,
              .placement = Placement::v,
              .least_chunks = 2,
              .most_chunks = 2},
     Schedule{.name = "v_half",
              .summary = "two chunks in a V at about half the activations of 1f1b",
-             .order = v_half_order,
+             .lists = v_half_order,
              .placement = Placement::v,
              .least_chunks = 2,
              .most_chunks = 2},
     Schedule{.name = "v_min",
              .summary = "two chunks in a V at about a third of the activations of 1f1b",
-             .order = v_min_order,
+             .lists = v_min_order,
              .placement = Placement::v,
              .least_chunks = 2,
              .most_chunks = 2},
     Schedule{.name = "dualpipev",
              .summary = "two chunks in a V, forwards beside backwards of the other; keeps 2 ranks + 1 chunks",
-             .order = dualpipev_order,
+             .lists = dualpipev_order,
              .placement = Placement::v,
              .least_chunks = 2,
              .most_chunks = 2},
 };
 
 }  // namespace
+
+RankLists Schedule::order(const OrderInput& input) const {
+  require_counts(*this, input);
+  return lists(input);
+}
 
 std::span<const Schedule> schedules() {
   return table;

@@ -217,8 +217,8 @@ class Walk {
   }
 
   void reshard(std::size_t rank, const Action& action) {
-    const bool turn = channels_.with_compute(Lane::gather);
-    const Start start = !turn ? begin_at(ranks_[rank].compute, Wait::compute) : begin(rank, Lane::gather);
+    const Start start = channels_.with_compute(Lane::gather) ? begin(rank, Lane::gather)
+                                                             : begin_at(ranks_[rank].compute, Wait::compute);
     const Instant end = note(rank, Lane::gather, start, 0.0);
     if (units_.gives_room(action)) ranks_[rank].room = end;
   }
