@@ -4,14 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
+#include <iterator>
 #include <numeric>
 #include <string_view>
 
 #include "parallel/comm/lone_communicator.h"
-#include "parallel/comm/nccl/nccl_check.h"
 #include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/staging.h"
 
 namespace weft {
 namespace {
@@ -71,6 +71,14 @@ class Scratch {
 };
 
 }  // namespace
+
+std::string describe_nccl(ncclResult_t result, ncclComm_t communicator) {
+  std::string text = ncclGetErrorString(result);
+  const char* detail = ncclGetLastError(communicator);
+  if (detail != nullptr && *detail != '\0') text += fmt::format(": {}", detail);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
 
 NcclHandle::~NcclHandle() {
   // A rank that throws ends without its peers; finalising would wait for the peers until the timeout.
@@ -326,23 +334,19 @@ void NcclCommunicator::do_connect(std::span<const std::pair<int, int>> pairs) {
 }
 
 std::vector<std::int32_t> NcclCommunicator::gather_from_all(const std::vector<std::int32_t>& own) {
-  const std::int64_t bytes = static_cast<std::int64_t>(own.size() * sizeof own[0]);
-  Device& device = stream().device();
+  const std::int64_t count = std::ssize(own), bytes = count * size_of(DType::int32);
   const Scratch scratch(bytes * size(), stream());
-  std::byte* mine = scratch.data() + bytes * rank();
-  void* staging = device.allocate_staging(bytes * size());
-  std::memcpy(staging, own.data(), static_cast<std::size_t>(bytes));
-  device.copy(stream(), staging, mine, bytes);
-  const ConstTensorView all(scratch.data(), DType::int32, static_cast<std::int64_t>(own.size()) * size(), 1);
+  const TensorView all(scratch.data(), DType::int32, count * size(), 1), mine = all.rows_from(count * rank(), count);
+  Staging staging(stream().device(), DType::int32, count), gathered(stream().device(), DType::int32, count * size());
+  std::ranges::copy(own, staging.as<std::int32_t>().begin());
+  staging.upload(stream(), mine);
   queue(CollectiveOp::all_gather, all, [&](ncclComm_t communicator, cudaStream_t on) {
-    return ncclAllGather(mine, scratch.data(), own.size(), ncclInt32, communicator, on);
+    return ncclAllGather(mine.data(), all.data(), own.size(), ncclInt32, communicator, on);
   });
-  device.copy(stream(), scratch.data(), staging, all.bytes());
+  gathered.download(stream(), all);
   watch_.wait(stream().record());
-  std::vector<std::int32_t> result(own.size() * static_cast<std::size_t>(size()));
-  std::memcpy(result.data(), staging, static_cast<std::size_t>(all.bytes()));
-  device.release_staging(staging, bytes * size());
-  return result;
+  const std::span<std::int32_t> result = gathered.as<std::int32_t>();
+  return {result.begin(), result.end()};
 }
 
 std::unique_ptr<NcclHandle> NcclCommunicator::split_handle(int color, const NcclMembers& members,

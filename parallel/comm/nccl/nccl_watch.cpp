@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "parallel/comm/nccl/nccl_check.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/runtime/cuda/check.h"
 #include "parallel/runtime/cuda/device.h"
 #include "parallel/runtime/error.h"

@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "parallel/comm/lone_communicator.h"
-#include "parallel/comm/nccl/nccl_check.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/runtime/error.h"
 
