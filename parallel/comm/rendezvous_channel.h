@@ -13,14 +13,11 @@
 #include <chrono>
 #include <utility>
 
-#include "parallel/comm/rendezvous.h"
+#include "parallel/comm/rendezvous_kinds.h"
 
 namespace weft {
 
 using MeetingClock = std::chrono::steady_clock;
-
-// Rank 0 gives up first and reports the missing ranks; the others wait a little longer for its report.
-inline constexpr std::chrono::milliseconds rendezvous_grace{5000};
 
 // Owns its descriptor and closes it.
 class Socket {

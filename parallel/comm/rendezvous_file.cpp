@@ -26,8 +26,6 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds poll_interval{20};
-// Rank 0 gives up first and reports the missing ranks.
-constexpr milliseconds grace{5000};
 constexpr std::size_t longest_reason = 4096;
 constexpr const char* magic = "weft-meeting-1";
 
@@ -99,9 +97,7 @@ class FileRendezvous final : public Rendezvous {
         return std::string(brought);
       }
       if (Clock::now() >= deadline) {
-        const std::string reason = fmt::format(
-            "rendezvous file://{}: rank 0 waited {} ms at \"{}\" for rank{} {}, which did not come", prefix_,
-            options_.timeout.count(), purpose_, missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
+        const std::string reason = missing_text("file://" + prefix_, options_, purpose_, missing);
         put(prefix_ + ".answer", heading() + known + "ended\n" + reason);
         fail("{}", reason);
       }
@@ -129,7 +125,7 @@ class FileRendezvous final : public Rendezvous {
           return result;
         }
       }
-      if (Clock::now() >= deadline + (opened.empty() ? milliseconds(0) : grace)) {
+      if (Clock::now() >= deadline + (opened.empty() ? milliseconds(0) : rendezvous_grace)) {
         std::ifstream file(prefix_ + ".opened", std::ios::binary);
         const std::string found{std::istreambuf_iterator<char>(file), {}};
         fail("rendezvous file://{}: rank {} waited {} ms at \"{}\" for rank 0, which {}", prefix_, options_.rank,

@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "parallel/comm/rendezvous_channel.h"
-#include "parallel/comm/rendezvous_kinds.h"
 #include "parallel/comm/socket_address.h"
 #include "parallel/runtime/error.h"
 
@@ -26,10 +25,6 @@ constexpr std::size_t most_guests = 256;
 // Connections accepted before the waiting guests are served again. The limit keeps a crowd from displacing a rank
 // before its frames were read.
 constexpr int accepted_at_once = 16;
-
-std::string list_of(const std::vector<int>& ranks) {
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
-}
 
 // Refused processes: their number, and the last few.
 class Refused {
@@ -84,8 +79,8 @@ class TcpHost final : public Rendezvous {
       const std::vector<int> missing = missing_ranks();
       if (missing.empty()) break;
       if (Clock::now() >= deadline) {
-        end(fmt::format("rendezvous {}: rank 0 waited {} ms at \"{}\" for {}, which did not come; it listened at {}{}",
-                        address_, options_.timeout.count(), purpose, list_of(missing), listening_, refused_.text()));
+        end(fmt::format("{}; it listened at {}{}", missing_text(address_, options_, purpose, missing), listening_,
+                        refused_.text()));
       }
       wait_for_something(deadline);
     }

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 
 namespace weft {
 namespace {
@@ -29,11 +30,6 @@ OwnedRange range_of(const ParameterSpec& parameter, std::int64_t row_begin, std:
   if (holder.optimizer_of) range.optimizer = holder.optimizer_of(parameter);
   range.replica = replica;
   return range;
-}
-
-std::string ranks_text(std::vector<int> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
 
 // A box of rows and columns with one set of owners.
@@ -151,7 +147,8 @@ void find_faults_of(const GlobalParameter& parameter, const std::vector<const Ow
   }
   if (ranks_by_optimizer.size() > 1) {
     std::vector<std::string> rules;
-    for (const auto& [optimizer, ranks] : ranks_by_optimizer) {
+    for (auto& [optimizer, ranks] : ranks_by_optimizer) {
+      std::ranges::sort(ranks);
       rules.push_back(fmt::format("{} on {}", optimizer, ranks_text(ranks)));
     }
     faults.push_back({OwnershipSeam::two_optimizers, parameter.name,

@@ -1,7 +1,6 @@
 #include "parallel/comm/nccl/nccl_watch.h"
 
 #include <cuda_runtime_api.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -9,6 +8,7 @@
 #include "parallel/runtime/cuda/check.h"
 #include "parallel/runtime/cuda/device.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 
 namespace weft {
 namespace {
@@ -141,7 +141,7 @@ std::string NcclWatch::describe(const Call& call, std::string_view action) const
   for (int rank = 0; rank < static_cast<int>(members.world_ranks.size()); ++rank) {
     if (rank != members.rank) peers.push_back(rank_name(rank));
   }
-  return text + fmt::format(" with rank{} {}", peers.size() == 1 ? "" : "s", fmt::join(peers, ", "));
+  return text + " with " + ranks_text(peers);
 }
 
 std::optional<std::string> NcclWatch::timeout_reason() {
