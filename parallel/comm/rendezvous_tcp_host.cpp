@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "parallel/comm/rendezvous_channel.h"
-#include "parallel/comm/socket_address.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

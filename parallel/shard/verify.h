@@ -8,6 +8,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -92,5 +93,10 @@ std::vector<ShardingFault> find_sharding_faults(const StageDescription& descript
 
 // Throws Error (failure) listing all faults.
 void verify_sharding(const StageDescription& description);
+
+// Compares the rows that a rank owns with the rows that its optimizer was given to step. One sentence for each run of
+// rows that is stepped but not owned, owned but not stepped, or stepped twice. Groups, rules, ranks and replicas are
+// not compared.
+std::vector<std::string> row_differences(std::span<const OwnedRange> owned, std::span<const OwnedRange> stepped);
 
 }  // namespace weft

@@ -7,8 +7,8 @@
 
 #include <numeric>
 
-#include "parallel/pipeline/passes/lane_delivery.h"
-#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/passes/passes.h"
+#include "parallel/pipeline/program/program.h"
 #include "tests/parallel/program_grid.h"
 #include "tests/parallel/program_interpreter.h"
 #include "tests/parallel/random_program.h"

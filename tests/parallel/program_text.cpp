@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "parallel/pipeline/program/exchange.h"
-#include "parallel/pipeline/text/cell_text.h"
+#include "parallel/pipeline/orders/order_cells.h"
+#include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/pipeline/program/placement.h"
+#include "parallel/pipeline/program/program.h"
 #include "trainer/config/config.h"
 #include "trainer/layout/stage_layout.h"
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "parallel/pipeline/check/check_parts.h"
-#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/program/program.h"
 #include "parallel/pipeline/text/text.h"
 
 namespace weft {

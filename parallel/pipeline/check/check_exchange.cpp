@@ -4,7 +4,7 @@
 #include <map>
 
 #include "parallel/pipeline/check/check_parts.h"
-#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/program/program.h"
 #include "parallel/pipeline/text/text.h"
 
 namespace weft {

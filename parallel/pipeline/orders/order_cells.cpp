@@ -4,7 +4,6 @@
 #include <map>
 #include <tuple>
 
-#include "parallel/pipeline/text/cell_text.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "parallel/pipeline/program/action.h"
-#include "parallel/pipeline/program/placement.h"
+#include "parallel/pipeline/program/program.h"
 
 namespace weft {
 

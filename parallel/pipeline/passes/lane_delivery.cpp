@@ -1,11 +1,11 @@
-#include "parallel/pipeline/passes/lane_delivery.h"
+#include "parallel/pipeline/passes/passes.h"
 
 #include <algorithm>
 #include <array>
 #include <optional>
 #include <vector>
 
-#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/program/program.h"
 
 namespace weft {
 namespace {

@@ -7,11 +7,10 @@
 #include <tuple>
 #include <utility>
 
-#include "parallel/pipeline/passes/lane_delivery.h"
 #include "parallel/pipeline/passes/passes.h"
-#include "parallel/pipeline/program/exchange.h"
 #include "parallel/pipeline/program/insertion.h"
 #include "parallel/pipeline/program/overlap.h"
+#include "parallel/pipeline/program/program.h"
 
 namespace weft {
 namespace {

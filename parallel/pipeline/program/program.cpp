@@ -1,6 +1,5 @@
 #include "parallel/pipeline/program/program.h"
 
-#include "parallel/pipeline/program/exchange.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

@@ -3,6 +3,7 @@
 // with measurements. All ranks of one pipeline coordinate run the same list.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,11 +12,26 @@
 #include "parallel/comm/counters.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/program/action.h"
-#include "parallel/pipeline/program/placement.h"
 #include "parallel/runtime/lane.h"
 #include "parallel/runtime/parameter.h"
 
 namespace weft {
+
+// Which stage runs on which pipeline rank if a rank runs several stages (its chunks).
+enum class Placement : std::uint8_t {
+  looped,  // every chunk begins anew at rank 0: stage s on rank s % ranks
+  v,       // even chunks run up the ranks, odd chunks down, so that the turn costs no message
+};
+
+constexpr int stage_of(Placement placement, int ranks, int rank, int chunk) {
+  const bool down = placement == Placement::v && chunk % 2 == 1;
+  return chunk * ranks + (down ? ranks - 1 - rank : rank);
+}
+
+constexpr int rank_of(Placement placement, int ranks, int stage) {
+  const bool down = placement == Placement::v && stage / ranks % 2 == 1;
+  return down ? ranks - 1 - stage % ranks : stage % ranks;
+}
 
 // How long the full parameters of a unit stay after a use. They always stay between uses that directly follow each
 // other.
@@ -165,6 +181,24 @@ struct Program : ProgramTables {
 
   bool operator==(const Program&) const = default;
 };
+
+// `sSEND_F` sends the output of stage s to stage s + 1; `sSEND_B` sends the gradient of its input to stage s - 1.
+// `sRECV_F` and `sRECV_B` are the other ends, named after the receiving stage.
+
+// The stage at the other end; may lie outside the program.
+constexpr int other_stage(Op op, int stage) {
+  return op == Op::send_forward || op == Op::receive_backward ? stage + 1 : stage - 1;
+}
+
+// A gradient has the size of its activation, which is the output of the earlier of the two stages.
+inline Action exchange_action(const ProgramTables& tables, Op op, int stage, int microbatch) {
+  const int other = other_stage(op, stage);
+  return {.op = op,
+          .stage = stage,
+          .microbatch = microbatch,
+          .peer = tables.stages[other].rank,
+          .bytes = tables.stages[std::min(stage, other)].output_bytes};
+}
 
 // The pipeline rank that holds the other copy of a tied unit.
 int tied_rank(const ProgramTables& tables, const ProgramUnit& unit);

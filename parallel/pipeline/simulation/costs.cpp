@@ -4,7 +4,7 @@
 #include <cmath>
 #include <initializer_list>
 
-#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

@@ -4,7 +4,6 @@
 #include <limits>
 
 namespace weft {
-
 namespace {
 constexpr int most_looked_at = 12;  // waiting gathers examined at a time
 }

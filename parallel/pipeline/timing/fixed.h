@@ -9,7 +9,6 @@
 
 #include "parallel/pipeline/timing/plan.h"
 #include "parallel/pipeline/timing/problem.h"
-#include "parallel/pipeline/timing/table.h"
 
 namespace weft {
 

@@ -53,6 +53,21 @@ struct TimingProblem {
   std::vector<TimingRank> ranks;
 };
 
+// One unit read, or added to, by one op.
+struct TimingUse {
+  int unit = 0, op = 0;
+  int previous = -1, next = -1;  // uses of the same unit; -1: none
+};
+
+// The uses of every unit along one rank, linked, for selection and decoding. Flat, and built once per problem.
+struct TimingTable {
+  std::vector<TimingUse> reads, adds;  // in the order of ops; adds without frozen units
+  std::vector<std::int64_t> core;      // by op: bytes that every plan needs
+};
+
+// With `pin_reductions` a gradient stays from its first add to its last, as if every op in between added to it.
+TimingTable timing_table(const TimingRank& rank, bool pin_reductions);
+
 // The smallest budget in bytes with a plan: at the worst op of the rank, activations, the units that the op reads, and
 // the gradients that it adds to. With `pin_reductions`, every gradient from the first op that adds to it to the last.
 std::int64_t smallest_budget(const TimingRank& rank, bool pin_reductions);

@@ -7,7 +7,6 @@
 #include <utility>
 
 namespace weft {
-
 namespace {
 constexpr double most_worse = 0.05;  // share of the best plan's excess over the bound
 }

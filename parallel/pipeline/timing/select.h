@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "parallel/pipeline/timing/problem.h"
-#include "parallel/pipeline/timing/table.h"
 
 namespace weft {
 

@@ -1,7 +1,7 @@
 // The strict reader of one cell, before the tables give meaning to its numbers and names. A regular expression anchored
 // only at the start would take `0BW0` for a backward without microbatch. Here every character has a meaning, or the
 // cell is refused.
-#include "parallel/pipeline/text/cell_text.h"
+#include "parallel/pipeline/orders/order_cells.h"
 
 #include <fmt/ranges.h>
 
