@@ -19,17 +19,15 @@ int replica_of(const ParameterSpec& parameter, const UnitHolder& holder) {
 // Rows [row_begin, row_begin + rows) of a parameter's box.
 OwnedRange range_of(const ParameterSpec& parameter, std::int64_t row_begin, std::int64_t rows, const UnitHolder& holder,
                     int replica) {
-  OwnedRange range;
-  range.parameter = parameter.name;
-  range.rank = holder.rank;
-  range.row_begin = parameter.row_begin + row_begin;
-  range.rows = rows;
-  range.column_begin = parameter.column_begin;
-  range.columns = parameter.columns;
-  range.group = holder.group;
-  if (holder.optimizer_of) range.optimizer = holder.optimizer_of(parameter);
-  range.replica = replica;
-  return range;
+  return {.parameter = parameter.name,
+          .rank = holder.rank,
+          .row_begin = parameter.row_begin + row_begin,
+          .rows = rows,
+          .column_begin = parameter.column_begin,
+          .columns = parameter.columns,
+          .group = holder.group,
+          .optimizer = holder.optimizer_of ? holder.optimizer_of(parameter) : std::string(),
+          .replica = replica};
 }
 
 // A box of rows and columns with one set of owners.

@@ -7,34 +7,6 @@
 namespace weft {
 namespace {
 
-class Sum {
- public:
-  Sum(const Mesh& mesh, int rank) : mesh_(mesh), rank_(rank) {}
-
-  void add(const ProgramCollective& part) {
-    if (part.count == 0 || alone(part.group)) return;
-    CommunicationCount& sum =
-        (part.is_bound ? traffic.bounds : traffic.exact)[{std::string(name_of(part.group)), part.op}];
-    sum.count += part.count;
-    sum.bytes += part.bytes;
-  }
-
-  Traffic traffic;
-
- private:
-  bool alone(Group group) {
-    // Islands have at least two ranks, and a tie has two.
-    if (group == Group::dp_island || group == Group::edp_island || group == Group::tied) return false;
-    const auto [found, fresh] = alone_.try_emplace(group, false);
-    if (fresh) found->second = mesh_.group_of(group, rank_).size() == 1;
-    return found->second;
-  }
-
-  const Mesh& mesh_;
-  int rank_;
-  std::map<Group, bool> alone_;
-};
-
 bool performs(const Action& action, Op during) {
   if (during == Op::backward_input) return makes_input_gradient(action.op);
   if (during == Op::backward_weight) return makes_weight_gradient(action.op);
@@ -58,11 +30,25 @@ std::vector<ProgramCollective> collectives_of(const ProgramTables& tables, const
 }
 
 Traffic traffic_of(const Program& program, const Mesh& mesh, int rank) {
-  Sum sum(mesh, rank);
+  std::map<Group, bool> is_alone;
+  const auto alone = [&](Group group) {
+    // Islands have at least two ranks, and a tie has two.
+    if (group == Group::dp_island || group == Group::edp_island || group == Group::tied) return false;
+    const auto [found, fresh] = is_alone.try_emplace(group, false);
+    if (fresh) found->second = mesh.group_of(group, rank).size() == 1;
+    return found->second;
+  };
+  Traffic traffic;
   for (const Action& action : program.ranks.at(mesh.coordinates(rank).pp)) {
-    for (const ProgramCollective& part : collectives_of(program, action)) sum.add(part);
+    for (const ProgramCollective& part : collectives_of(program, action)) {
+      if (part.count == 0 || alone(part.group)) continue;
+      auto& counters = part.is_bound ? traffic.bounds : traffic.exact;
+      CommunicationCount& sum = counters[{std::string(name_of(part.group)), part.op}];
+      sum.count += part.count;
+      sum.bytes += part.bytes;
+    }
   }
-  return sum.traffic;
+  return traffic;
 }
 
 }  // namespace weft

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <deque>
 #include <utility>
 
 #include "parallel/pipeline/check/check_parts.h"
@@ -10,16 +11,15 @@ namespace {
 // A shard unit in the state of this rank. A stage without segments has one nameless unit. Its gathers or reductions are
 // checked only if the list has any: a bare schedule has no gathers, one with stage-level UNSHARD has.
 struct UnitState {
-  std::string name;
-  bool named = false, replicated = false, frozen = false;
+  const ProgramUnit* entry;
+  bool named = false;
   bool follows_gathers = false, follows_reductions = false;
-  int reduce_every = 0;
-  bool solved = false;  // any of its intervals may end at any time
-  bool accumulates_sharded = false;
-  int pieces = 0;                // number of pieces of this rank that add to its gradient
-  std::optional<int> copy = {};  // index of the unit that it is tied to
-  bool copy_is_here = false;     // the copy is on this rank: one TIE_GRAD serves both
-  bool tied_unreduced = false;   // the reduction comes behind TIE_GRAD
+  int pieces = 0;             // number of pieces of this rank that add to its gradient
+  bool copy_is_here = false;  // the unit that it is tied to is on this rank: one TIE_GRAD serves both
+
+  const std::string& name() const { return entry->name; }
+  // Any of its intervals may end at any time.
+  bool solved() const { return entry->policy.residency == Residency::solved; }
 
   bool gathered = false;
   bool in_island = false;                 // its parts are kept by the ranks of an island
@@ -78,9 +78,10 @@ class UnitWalk {
     }
     require_reduced();
     for (const UnitState& unit : units_) {
-      if (unit.gathered) found(Violation::unsharded_at_end, fmt::format("{} is still gathered at the end", unit.name));
+      if (unit.gathered)
+        found(Violation::unsharded_at_end, fmt::format("{} is still gathered at the end", unit.name()));
       if (unit.in_island) {
-        found(Violation::unsharded_at_end, fmt::format("{} still lies in its island at the end", unit.name));
+        found(Violation::unsharded_at_end, fmt::format("{} still lies in its island at the end", unit.name()));
       }
     }
   }
@@ -92,18 +93,11 @@ class UnitWalk {
 
   void add_named_units() {
     for (const ProgramUnit& unit : program_.units) {
-      units_.push_back({.name = unit.name,
+      units_.push_back({.entry = &unit,
                         .named = true,
-                        .replicated = unit.replicated,
-                        .frozen = unit.frozen,
                         .follows_gathers = !unit.replicated,
                         .follows_reductions = !unit.frozen,
-                        .reduce_every = unit.policy.reduce_every,
-                        .solved = unit.policy.residency == Residency::solved,
-                        .accumulates_sharded = unit.policy.accumulate_sharded,
-                        .copy = unit.tied_to,
-                        .copy_is_here = unit.tied_to && context_.runs(row_, program_.units[*unit.tied_to].stage),
-                        .tied_unreduced = unit.tied_unreduced});
+                        .copy_is_here = unit.tied_to && context_.runs(row_, program_.units[*unit.tied_to].stage)});
     }
     for (std::size_t piece = 0; piece < context_.pieces.size(); ++piece) {
       const Piece& p = context_.pieces[piece];
@@ -117,7 +111,8 @@ class UnitWalk {
     for (std::size_t stage = 0; stage < program_.stages.size(); ++stage) {
       if (!program_.stages[stage].segments.empty()) continue;
       nameless_[stage] = units_.size();
-      units_.push_back({.name = fmt::format("stage {}", stage), .pieces = 1});
+      units_.push_back(
+          {.entry = &nameless_units_.emplace_back(ProgramUnit{.name = fmt::format("stage {}", stage)}), .pieces = 1});
     }
     for (const Action& action : context_.list(row_)) {
       if (!context_.legible(row_, action) || !action.stage || action.unit) continue;
@@ -145,24 +140,24 @@ class UnitWalk {
   }
 
   void unshard(UnitState& unit, Op op) {
-    if (unit.replicated) {
-      found(Violation::double_unshard, fmt::format("{} is replicated and never gathered", unit.name));
+    if (unit.entry->replicated) {
+      found(Violation::double_unshard, fmt::format("{} is replicated and never gathered", unit.name()));
     } else if (unit.gathered) {
-      found(Violation::double_unshard, fmt::format("{} is gathered already", unit.name));
+      found(Violation::double_unshard, fmt::format("{} is gathered already", unit.name()));
     } else if (unit.in_island != (op == Op::unshard_secondary)) {
       found(Violation::wrong_gather,
-            unit.in_island ? fmt::format("{} lies in its island, and is gathered from there", unit.name)
-                           : fmt::format("{} is gathered over its island, which holds nothing of it", unit.name));
+            unit.in_island ? fmt::format("{} lies in its island, and is gathered from there", unit.name())
+                           : fmt::format("{} is gathered over its island, which holds nothing of it", unit.name()));
     }
-    unit.gathered = !unit.replicated;
+    unit.gathered = !unit.entry->replicated;
     unit.in_island = false;
   }
 
   void reshard(UnitState& unit, Op op) {
-    if (unit.replicated) {
-      found(Violation::reshard_of_sharded, fmt::format("{} is replicated and never gathered", unit.name));
+    if (unit.entry->replicated) {
+      found(Violation::reshard_of_sharded, fmt::format("{} is replicated and never gathered", unit.name()));
     } else if (!unit.gathered) {
-      found(Violation::reshard_of_sharded, fmt::format("{} is not gathered", unit.name));
+      found(Violation::reshard_of_sharded, fmt::format("{} is not gathered", unit.name()));
     }
     unit.in_island = unit.gathered && op == Op::reshard_secondary;
     unit.gathered = false;
@@ -184,7 +179,7 @@ class UnitWalk {
 
   void use(UnitState& unit, const Action& action, bool reads) {
     if (reads && unit.follows_gathers && !unit.gathered) {
-      found(Violation::used_while_sharded, fmt::format("{} is read while it is sharded", unit.name));
+      found(Violation::used_while_sharded, fmt::format("{} is read while it is sharded", unit.name()));
     }
     if (!makes_weight_gradient(action.op) || !unit.follows_reductions) return;
     unit.gradient_pending = true;
@@ -195,34 +190,35 @@ class UnitWalk {
   // An interval ends with the last microbatch and after every `reduce_every`-th. A stage without named units has no
   // policy: any whole microbatch may end its intervals. A scatter may end any microbatch if the policy has scatters.
   void reduce(UnitState& unit, Op op) {
-    if (unit.frozen) {
-      found(Violation::repeated_reduction, fmt::format("{} is frozen and never reduced", unit.name));
+    if (unit.entry->frozen) {
+      found(Violation::repeated_reduction, fmt::format("{} is frozen and never reduced", unit.name()));
       return;
     }
-    if (unit.tied && !unit.tied_unreduced) {
-      found(Violation::tied_too_early, fmt::format("{} is reduced after its TIE_GRAD", unit.name));
+    if (unit.tied && !unit.entry->tied_unreduced) {
+      found(Violation::tied_too_early, fmt::format("{} is reduced after its TIE_GRAD", unit.name()));
     }
-    if (unit.tied_unreduced && !std::exchange(unit.tied, true)) {
-      found(Violation::missing_tie, fmt::format("{} is reduced before its TIE_GRAD", unit.name));
+    if (unit.entry->tied_unreduced && !std::exchange(unit.tied, true)) {
+      found(Violation::missing_tie, fmt::format("{} is reduced before its TIE_GRAD", unit.name()));
     }
     const bool scatters = op == Op::scatter_gradient;
-    if (scatters && unit.named && !unit.accumulates_sharded) {
+    if (scatters && unit.named && !unit.entry->policy.accumulate_sharded) {
       found(Violation::reduced_too_early,
-            fmt::format("{} is scattered, but its gradients add up unsharded between reductions", unit.name));
+            fmt::format("{} is scattered, but its gradients add up unsharded between reductions", unit.name()));
     }
     const int microbatches = unit.completed - unit.completed_then;
     const bool at_end = unit.completed == program_.microbatches;
-    const bool at_period = unit.reduce_every > 0 && unit.completed % unit.reduce_every == 0;
+    const int reduce_every = unit.entry->policy.reduce_every;
+    const bool at_period = reduce_every > 0 && unit.completed % reduce_every == 0;
     if (!unit.gradient_pending && (scatters || !unit.sum_pending)) {
-      found(Violation::repeated_reduction, fmt::format("nothing was added to {} since its last reduction", unit.name));
-    } else if (unit.solved) {
+      found(Violation::repeated_reduction,
+            fmt::format("nothing was added to {} since its last reduction", unit.name()));
+    } else if (unit.solved()) {
       // The unit's plan decides.
     } else if ((unit.gradient_pending && microbatches == 0) || (!scatters && unit.named && !at_end && !at_period)) {
-      found(Violation::reduced_too_early,
-            fmt::format("{} is reduced after {} of {} microbatches; its policy is {}", unit.name, unit.completed,
-                        program_.microbatches,
-                        unit.reduce_every > 0 ? fmt::format("after every {}", unit.reduce_every)
-                                              : std::string("after the last")));
+      found(Violation::reduced_too_early, fmt::format("{} is reduced after {} of {} microbatches; its policy is {}",
+                                                      unit.name(), unit.completed, program_.microbatches,
+                                                      reduce_every > 0 ? fmt::format("after every {}", reduce_every)
+                                                                       : std::string("after the last")));
     }
     unit.gradient_pending = false;
     unit.sum_pending = scatters;
@@ -235,20 +231,20 @@ class UnitWalk {
     tied_ = true;
     if (units.empty()) found(Violation::repeated_tie, "no unit of the stage has a copy on another one");
     for (UnitState* unit : units) {
-      if (!unit->copy) {
-        found(Violation::repeated_tie, fmt::format("{} has no copy on another stage", unit->name));
+      if (!unit->entry->tied_to) {
+        found(Violation::repeated_tie, fmt::format("{} has no copy on another stage", unit->name()));
         continue;
       }
       std::vector<UnitState*> copies = {unit};
-      if (unit->copy_is_here) copies.push_back(&units_[*unit->copy]);
+      if (unit->copy_is_here) copies.push_back(&units_[*unit->entry->tied_to]);
       for (UnitState* copy : copies) {
         if (copy->tied) {
-          found(Violation::repeated_tie, fmt::format("{} holds the sum of both its stages already", copy->name));
-        } else if (copy->tied_unreduced && copy->completed < program_.microbatches) {
+          found(Violation::repeated_tie, fmt::format("{} holds the sum of both its stages already", copy->name()));
+        } else if (copy->entry->tied_unreduced && copy->completed < program_.microbatches) {
           found(Violation::tied_too_early, fmt::format("{} of {} microbatches have been added to {}", copy->completed,
-                                                       program_.microbatches, copy->name));
-        } else if (!copy->tied_unreduced && (!copy->reduced || copy->gradient_pending || copy->sum_pending)) {
-          found(Violation::tied_too_early, fmt::format("the gradient of {} is not reduced yet", copy->name));
+                                                       program_.microbatches, copy->name()));
+        } else if (!copy->entry->tied_unreduced && (!copy->reduced || copy->gradient_pending || copy->sum_pending)) {
+          found(Violation::tied_too_early, fmt::format("the gradient of {} is not reduced yet", copy->name()));
         }
         copy->tied = true;
       }
@@ -259,7 +255,7 @@ class UnitWalk {
     if (unit.reducing > 0) {
       --unit.reducing;
     } else {
-      found(Violation::idle_wait, fmt::format("no reduction of {} is under way", unit.name));
+      found(Violation::idle_wait, fmt::format("no reduction of {} is under way", unit.name()));
     }
   }
 
@@ -267,12 +263,12 @@ class UnitWalk {
   void require_reduced() {
     for (UnitState& unit : units_) {
       if (!unit.follows_reductions || (!unit.gradient_pending && !unit.sum_pending)) continue;
-      found(Violation::missing_reduction, fmt::format("the gradient of {} was added to but not reduced", unit.name));
+      found(Violation::missing_reduction, fmt::format("the gradient of {} was added to but not reduced", unit.name()));
       unit.gradient_pending = unit.sum_pending = false;
     }
     for (UnitState& unit : units_) {
-      if (!unit.copy || !unit.reduced || std::exchange(unit.tied, true)) continue;
-      found(Violation::missing_tie, fmt::format("{} has a copy on another stage and no TIE_GRAD", unit.name));
+      if (!unit.entry->tied_to || !unit.reduced || std::exchange(unit.tied, true)) continue;
+      found(Violation::missing_tie, fmt::format("{} has a copy on another stage and no TIE_GRAD", unit.name()));
     }
   }
 
@@ -297,6 +293,7 @@ class UnitWalk {
   std::size_t index_ = 0;
   std::vector<UnitState> units_;                      // the program's units, then the nameless ones
   std::vector<std::optional<std::size_t>> nameless_;  // by stage
+  std::deque<ProgramUnit> nameless_units_;
   bool tied_ = false, normed_ = false, stepped_ = false;
 };
 

@@ -160,43 +160,6 @@ Producers find_producers(const Program& program) {
   return producers;
 }
 
-// Whether positions and units are those of the rank, and every compute action is between a gather and a drop of the
-// units that it reads. A plan of another program would have something missing or out of range.
-bool is_plan_of(const TimingRankPlan& plan, const Program& program, int rank) {
-  const RankUnits units = units_of(program, rank);
-  const auto& actions = program.ranks[rank];
-  const auto positions = ops_of(actions);
-  const auto ops = static_cast<int>(positions.size());
-  const auto is_unit = [&](int unit) { return unit >= 0 && unit < static_cast<int>(units.units.size()); };
-  std::vector<std::vector<bool>> there(units.units.size(), std::vector<bool>(positions.size()));
-  for (const TimedGather& gather : plan.gathers) {
-    const bool known = is_unit(gather.unit) && gather.after >= -1 && gather.after < gather.need &&
-                       gather.need <= gather.until && gather.until < ops;
-    if (!known) return false;
-    auto& ops_with = there[gather.unit];
-    std::fill(ops_with.begin() + gather.after + 1, ops_with.begin() + gather.until + 1, true);
-  }
-  for (const TimedReduction& reduction : plan.reductions) {
-    const bool known = is_unit(reduction.unit) && reduction.first >= 0 && reduction.first <= reduction.after &&
-                       reduction.after < reduction.wait && reduction.wait <= ops;
-    if (!known) return false;
-  }
-  for (const TimedCollective& collective : plan.channel) {
-    const std::size_t size = collective.reduction ? plan.reductions.size() : plan.gathers.size();
-    if (collective.index < 0 || static_cast<std::size_t>(collective.index) >= size) return false;
-  }
-  for (std::size_t op = 0; op < positions.size(); ++op) {
-    const Action& action = actions[positions[op]];
-    const ProgramSegment& segment = program.segments[*action.segment];
-    for (const int unit : segment.units) {
-      const int number = units.number[unit];
-      if (number == nowhere || !reads_units(segment, action.op)) continue;
-      if (!there[number][op]) return false;
-    }
-  }
-  return true;
-}
-
 // The actions between two ops of a rank, in their order in the list.
 struct Slot {
   std::vector<Action> reshards, waits, collectives;
@@ -297,8 +260,10 @@ TimingProblem timing_problem(const Program& lowered, const ProgramCosts& costs, 
 
 Program add_timing(Program lowered, const TimingPlan& plan) {
   require(plan.ranks.size() == lowered.ranks.size(), "there is a plan for each pipeline rank");
+  const std::vector<std::int64_t> unlimited(lowered.ranks.size(), std::numeric_limits<std::int64_t>::max());
+  const TimingProblem problem = timing_problem(lowered, even_costs(lowered, {}), unlimited);
   for (std::size_t rank = 0; rank < lowered.ranks.size(); ++rank) {
-    if (!is_plan_of(plan.ranks[rank], lowered, static_cast<int>(rank))) {
+    if (!find_plan_faults({{problem.ranks[rank]}}, {{plan.ranks[rank]}}, false).empty()) {
       fail("the timing of pipeline rank {} was solved for another program", rank);
     }
     lowered.ranks[rank] = TimedList(lowered, static_cast<int>(rank), plan.ranks[rank]).list();
