@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/runtime/dry_kernel.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

@@ -10,7 +10,6 @@
 #include "layers/kernels/dry_kernels.h"
 #include "parallel/comm/lone_communicator.h"
 #include "parallel/runtime/dry_device.h"
-#include "parallel/runtime/dry_kernel.h"
 #include "parallel/runtime/spread_work.h"
 #include "trainer/rank/checkpoint_rows.h"
 #include "trainer/rank/rank_step.h"

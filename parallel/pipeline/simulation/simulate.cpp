@@ -7,7 +7,6 @@
 #include "parallel/pipeline/program/overlap.h"
 #include "parallel/pipeline/program/pieces.h"
 #include "parallel/pipeline/program/program.h"
-#include "parallel/pipeline/simulation/shared_adapters.h"
 #include "parallel/pipeline/simulation/simulate_state.h"
 #include "parallel/pipeline/text/text.h"
 #include "parallel/runtime/error.h"

@@ -16,8 +16,8 @@
 //   GRAD_NORM    the reductions and ties before it in the list, and all ranks that come to one
 //
 // Transfers that leave a node at the same time share its adapters, across lanes and pipeline ranks of the node: each of
-// n transfers proceeds at one n-th of the rate (shared_adapters.h). An action first does its work without adapters: its
-// products, the latencies of its collectives, and the extra time of links inside a node.
+// n transfers proceeds at one n-th of the rate (shared_adapters.cpp). An action first does its work without adapters:
+// its products, the latencies of its collectives, and the extra time of links inside a node.
 //
 // Nothing waits for a gather or RESHARD of a unit without unsharded bytes. In a program without exchange (an order
 // alone), data reaches the next stage when it is made; for an overlapped pair (overlap.h), when both halves are over.

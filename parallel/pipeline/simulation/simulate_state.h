@@ -229,4 +229,17 @@ class DataInstants {
   std::vector<std::optional<Instant>> activations_, gradients_, received_activations_, received_gradients_;
 };
 
+// An action as shared_seconds sees it (shared_adapters.cpp).
+struct ToldAction {
+  double seconds = 0.0;                     // duration if nothing else uses the adapters
+  double adapter_seconds = 0.0;             // the part of `seconds` with the adapters
+  int adapters = 0;                         // the adapters used, if adapter_seconds > 0
+  std::vector<std::size_t> after = {};      // actions that end before it starts
+  std::optional<std::size_t> send = {};     // of a receive: it starts and ends no earlier than this
+  std::optional<std::size_t> meeting = {};  // number shared by actions that wait for each other
+};
+
+// Seconds of each action from its start to its end. Every action must be able to run: the walk has checked that.
+std::vector<double> shared_seconds(const std::vector<ToldAction>& actions);
+
 }  // namespace weft::walking

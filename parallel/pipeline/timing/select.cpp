@@ -1,8 +1,8 @@
-#include "parallel/pipeline/timing/select.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <utility>
+
+#include "parallel/pipeline/timing/decode.h"
 
 namespace weft {
 namespace {
