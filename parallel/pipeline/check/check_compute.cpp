@@ -19,7 +19,7 @@ struct Received {
 };
 
 bool belongs_to_forward(Op op) {
-  return op == Op::forward || op == Op::send_forward || op == Op::receive_forward || is_gather(op) || is_reshard(op);
+  return op == Op::forward || carries_activations(op) || is_gather(op) || is_reshard(op);
 }
 
 class ComputeWalk {
@@ -46,7 +46,7 @@ class ComputeWalk {
               fmt::format("stage {} runs on rank {}, not here", *action.stage, stage_rank(*action.stage)));
       } else if (is_compute(action.op)) {
         compute(action);
-      } else if (is_send(action.op) || is_receive(action.op)) {
+      } else if (is_message(action.op)) {
         exchange(action);
       }
     }

@@ -133,7 +133,7 @@ Exchange collect_messages(const CheckContext& context) {
       if ((!sends && !is_receive(action.op)) || !context.legible(rank, action)) continue;
       if (!action.peer || *action.peer < 0 || *action.peer >= static_cast<int>(context.rows())) continue;
       const int from = sends ? rank : *action.peer, to = sends ? *action.peer : rank;
-      const bool forward = action.op == Op::send_forward || action.op == Op::receive_forward;
+      const bool forward = carries_activations(action.op);
       const auto [place, added] = numbers.try_emplace({from, to, forward}, exchange.channels.size());
       if (added) exchange.channels.push_back({from, to, {}, {}});
       Channel& channel = exchange.channels[place->second];

@@ -273,7 +273,7 @@ class UnitWalk {
   }
 
   void require_before_update(Op op) {
-    if (tied_ && (is_compute(op) || is_send(op) || is_receive(op) || is_gather(op))) {
+    if (tied_ && (is_compute(op) || is_message(op) || is_gather(op))) {
       found(Violation::tied_too_early,
             fmt::format("{} comes after TIE_GRAD, whose other rank may wait for it", name_of(op)));
     }

@@ -57,7 +57,7 @@ std::string_view word_of(Op op) {
 
 std::string_view phase_word(Op op) {
   if (is_compute(op)) return name_of(op);
-  if (is_send(op) || is_receive(op)) return "message";
+  if (is_message(op)) return "message";
   if (is_gather(op)) return "gather";
   if (is_reshard(op)) return "reshard";
   return op == Op::gradient_norm || op == Op::optimizer_step ? "update" : "reduce";

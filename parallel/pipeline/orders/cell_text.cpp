@@ -25,7 +25,7 @@ bool takes_stage(Op op) {
   return op != Op::gradient_norm && op != Op::optimizer_step;
 }
 bool takes_microbatch(Op op) {
-  return is_compute(op) || is_send(op) || is_receive(op);
+  return is_compute(op) || is_message(op);
 }
 
 // action := [stage] kind [microbatch] ['(' name ')']

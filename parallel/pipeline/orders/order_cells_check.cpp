@@ -157,25 +157,17 @@ class Waits {
   }
 
  private:
-  // The result of another action that an action reads.
-  struct Need {
-    bool forward = false;
-    int stage = 0;
-  };
   struct Wait {
     const OrderCell* cell = nullptr;
     std::string needed;
     std::size_t rank = 0;  // the rank that computes `needed`
   };
 
-  std::optional<Need> need_of(const Action& action) const {
-    const int stage = *action.stage, last = static_cast<int>(stage_ranks_.size()) - 1;
-    if (action.op == Op::backward_weight || (action.op == Op::forward && stage == 0)) return std::nullopt;
-    if (action.op == Op::forward) return Need{true, stage - 1};
-    return stage == last ? Need{true, stage} : Need{false, stage + 1};
+  std::optional<StageResult> need_of(const Action& action) const {
+    return read_by(action, static_cast<int>(stage_ranks_.size()));
   }
   std::size_t entry(int stage, int microbatch) const { return stage * microbatches_ + microbatch; }
-  bool there(const Need& need, int microbatch) const {
+  bool there(const StageResult& need, int microbatch) const {
     return (need.forward ? forward_ : backward_)[entry(need.stage, microbatch)];
   }
 
@@ -211,7 +203,7 @@ class Waits {
 
   Wait wait_of(std::size_t rank) const {
     const OrderCell* cell = standing(rank);
-    const Need need = *need_of(cell->action);
+    const StageResult need = *need_of(cell->action);
     const std::size_t maker = stage_ranks_[need.stage];
     const auto& cells = cells_.ranks[maker].cells;
     const auto made = std::find_if(cells.begin(), cells.end(), [&](const OrderCell& other) {

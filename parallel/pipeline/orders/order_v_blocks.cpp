@@ -104,11 +104,10 @@ class Squeeze {
   bool over(const std::optional<int>& end) const { return end && *end <= now_; }
 
   bool ready(const Action& action) const {
-    const int stage = *action.stage, microbatch = *action.microbatch, last = 2 * input_.ranks - 1;
-    if (action.op == Op::forward) return stage == 0 || over(forward_end_[entry(stage - 1, microbatch)]);
-    if (action.op == Op::backward_weight) return over(backward_end_[entry(stage, microbatch)]);
-    return stage == last ? over(forward_end_[entry(stage, microbatch)])
-                         : over(backward_end_[entry(stage + 1, microbatch)]);
+    const int microbatch = *action.microbatch;
+    if (action.op == Op::backward_weight) return over(backward_end_[entry(*action.stage, microbatch)]);
+    const auto needed = read_by(action, 2 * input_.ranks);
+    return !needed || over((needed->forward ? forward_end_ : backward_end_)[entry(needed->stage, microbatch)]);
   }
 
   // In the cool-down, after the last microbatch has arrived, weight gradients wait for a gap: no rank waits for them.

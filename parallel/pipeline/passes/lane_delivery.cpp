@@ -42,7 +42,7 @@ class LaneDelivery {
     return stage * program_.microbatches + microbatch;
   }
   std::size_t message_of(const Action& action) const {
-    const bool forward = action.op == Op::send_forward || action.op == Op::receive_forward;
+    const bool forward = carries_activations(action.op);
     return message(forward, is_send(action.op) ? *action.stage : other_stage(action.op, *action.stage),
                    *action.microbatch);
   }

@@ -67,7 +67,7 @@ class Delivery {
   using Message = std::pair<int, int>;         // stage that sends, microbatch
 
   static Channel channel_of(int rank, const Action& action) {
-    const bool forward = action.op == Op::send_forward || action.op == Op::receive_forward;
+    const bool forward = carries_activations(action.op);
     return is_send(action.op) ? Channel(rank, *action.peer, forward) : Channel(*action.peer, rank, forward);
   }
   static Message message_of(const Action& action) {
@@ -81,7 +81,7 @@ class Delivery {
   }
 
   bool pass(int rank, const Action& action) {
-    if (!is_send(action.op) && !is_receive(action.op)) return true;
+    if (!is_message(action.op)) return true;
     auto& under_way = under_way_[channel_of(rank, action)];
     if (is_send(action.op) ? under_way.has_value() : under_way != message_of(action)) return false;
     under_way = is_send(action.op) ? std::optional(message_of(action)) : std::nullopt;

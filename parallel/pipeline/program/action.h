@@ -50,6 +50,13 @@ constexpr bool is_send(Op op) {
 constexpr bool is_receive(Op op) {
   return op == Op::receive_forward || op == Op::receive_backward;
 }
+constexpr bool is_message(Op op) {
+  return is_send(op) || is_receive(op);
+}
+// Of a message: activations, or else their gradient.
+constexpr bool carries_activations(Op op) {
+  return op == Op::send_forward || op == Op::receive_forward;
+}
 // All compute actions except the weight gradient read parameters.
 constexpr bool reads_parameters(Op op) {
   return is_compute(op) && op != Op::backward_weight;
@@ -123,5 +130,19 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 static_assert(sizeof(Action) == 32, "lists of large pipelines have millions of them");
+
+// The forward, or else the input gradient, of a stage.
+struct StageResult {
+  bool forward = true;
+  int stage = 0;
+};
+// The result that an action reads: a forward that of the stage before; an input gradient that of the stage behind, on
+// the last stage that of the stage's own forward. Absent for the forward of stage 0 and for other actions.
+constexpr std::optional<StageResult> read_by(const Action& action, int stages) {
+  const int stage = *action.stage;
+  if (!hands_on(action.op) || (action.op == Op::forward && stage == 0)) return std::nullopt;
+  if (action.op == Op::forward) return StageResult{true, stage - 1};
+  return stage + 1 == stages ? StageResult{true, stage} : StageResult{false, stage + 1};
+}
 
 }  // namespace weft

@@ -42,7 +42,7 @@ std::optional<std::string> malformed(const Program& program, const PieceTable& p
   if (!action.stage) return "it names no stage";
   const ProgramStage* stage = find_entry(program.stages, action.stage);
   if (!stage) return fmt::format("stage {} does not exist; there are {}", *action.stage, program.stages.size());
-  if (is_compute(action.op) || is_send(action.op) || is_receive(action.op)) {
+  if (is_compute(action.op) || is_message(action.op)) {
     if (!action.microbatch) return "it names no microbatch";
     if (*action.microbatch < 0 || *action.microbatch >= program.microbatches) {
       return fmt::format("microbatch {} does not exist; there are {}", *action.microbatch, program.microbatches);

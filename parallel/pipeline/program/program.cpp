@@ -21,7 +21,7 @@ MessageLanes message_lanes_of(const ProgramTables& tables, const Action& message
   const auto rank_of_stage = [&](int stage) { return tables.stages[stage].rank; };
   const int here = rank_of_stage(*message.stage), there = rank_of_stage(other_stage(op, *message.stage));
   const bool up = is_send(op) ? here < there : there < here;
-  const bool forward = op == Op::send_forward || op == Op::receive_forward;
+  const bool forward = carries_activations(op);
   return message_lanes[(forward ? 0u : 2u) + (up ? 0u : 1u)];
 }
 
@@ -30,7 +30,7 @@ Lane lane_of(const ProgramTables& tables, const Action& action) {
   // A reshard is on the gather lane because the next gather takes the memory that the reshard frees.
   if (is_gather(op) || is_reshard(op)) return Lane::gather;
   if (is_reduction(op) || op == Op::tie_gradient) return Lane::reduce;
-  if (!is_send(op) && !is_receive(op)) return Lane::compute;
+  if (!is_message(op)) return Lane::compute;
   const MessageLanes lanes = message_lanes_of(tables, action);
   return is_send(op) ? lanes.send : lanes.receive;
 }

@@ -114,7 +114,7 @@ double cost_of(const ProgramTables& tables, const ActionCosts& costs, const Acti
     }
     return sum;
   }
-  if (is_send(op) || is_receive(op)) {
+  if (is_message(op)) {
     return costs.transfers[std::min(stage, other_stage(op, stage))];
   }
   if (action.unit) return cost_of(tables.units[*action.unit], costs.units[*action.unit], op);

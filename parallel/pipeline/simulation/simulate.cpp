@@ -22,8 +22,7 @@ using walking::ToldAction;
 
 bool has_messages(const Program& program) {
   return std::ranges::any_of(program.ranks, [](const std::vector<Action>& actions) {
-    return std::ranges::any_of(actions,
-                               [](const Action& action) { return is_send(action.op) || is_receive(action.op); });
+    return std::ranges::any_of(actions, [](const Action& action) { return is_message(action.op); });
   });
 }
 
@@ -87,7 +86,7 @@ class Walk {
  private:
   void require_legible(std::size_t rank, const Action& action) const {
     auto reason = malformed(program_, pieces_, action);
-    if (!reason && (is_send(action.op) || is_receive(action.op))) {
+    if (!reason && is_message(action.op)) {
       const int other = other_stage(action.op, *action.stage);
       const int ranks = static_cast<int>(ranks_.size());
       if (other < 0 || other >= static_cast<int>(program_.stages.size())) reason = "there is no stage at its other end";

@@ -198,7 +198,7 @@ class DataInstants {
     const bool enters = action.op == Op::forward && first == pieces_.begin(*action.stage);
     const bool returns = makes_input_gradient(action.op) && end == pieces_.end(*action.stage);
     if (!enters && !returns) return true;
-    const std::optional<Instant>* data = data_of(action, *action.stage);
+    const std::optional<Instant>* data = data_of(action);
     if (data == nullptr) return true;
     if (*data) start.after(**data, Wait::message);
     return data->has_value();
@@ -209,17 +209,15 @@ class DataInstants {
     return stage * program_.microbatches + *action.microbatch;
   }
 
-  // When the data of a microbatch for `stage` was there; null for the first stage, which needs none.
-  const std::optional<Instant>* data_of(const Action& action, std::size_t stage) const {
-    const bool forward = action.op == Op::forward;
-    if (forward && stage == 0) return nullptr;
-    // The backward of the last stage reads the stage's own forward.
-    if (!forward && stage + 1 == program_.stages.size()) return &activations_[token(stage, action)];
-    const std::size_t from = forward ? stage - 1 : stage + 1;
-    if (exchanged_ && program_.stages[from].rank != program_.stages[stage].rank) {
-      return &(forward ? received_activations_ : received_gradients_)[token(stage, action)];
+  // When the data of a computation was there; null if it needs none.
+  const std::optional<Instant>* data_of(const Action& action) const {
+    const int stage = *action.stage;
+    const auto needed = read_by(action, static_cast<int>(program_.stages.size()));
+    if (!needed) return nullptr;
+    if (exchanged_ && program_.stages[needed->stage].rank != program_.stages[stage].rank) {
+      return &(needed->forward ? received_activations_ : received_gradients_)[token(stage, action)];
     }
-    return &(forward ? activations_ : gradients_)[token(from, action)];
+    return &(needed->forward ? activations_ : gradients_)[token(needed->stage, action)];
   }
 
   const Program& program_;

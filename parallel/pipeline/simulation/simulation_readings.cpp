@@ -8,7 +8,7 @@ namespace weft {
 double adapter_seconds(const ProgramTables& tables, const ProgramCosts& costs, const LaneChannels& channels,
                        const Action& action) {
   if (!costs.have_adapters()) return 0.0;
-  if (is_send(action.op) || is_receive(action.op)) {
+  if (is_message(action.op)) {
     const bool posted = channels.with_compute(lane_of(tables, action));
     if (is_send(action.op) == posted) return 0.0;
   }
