@@ -17,20 +17,10 @@ namespace weft {
 namespace {
 
 ncclDataType_t nccl_type(DType dtype) {
-  switch (dtype) {
-    case DType::float32:
-      return ncclFloat32;
-    case DType::bfloat16:
-      return ncclBfloat16;
-    case DType::float16:
-      return ncclFloat16;
-    case DType::float64:
-      return ncclFloat64;
-    case DType::int32:
-      return ncclInt32;
-    default:
-      fail("{} is not communicated", name_of(dtype));
-  }
+  constexpr ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat16, ncclFloat64, ncclInt32};  // as in DType
+  const auto index = static_cast<std::size_t>(dtype);
+  if (index >= std::size(types)) fail("{} is not communicated", name_of(dtype));
+  return types[index];
 }
 
 bool all_equal(std::span<const std::int64_t> counts) {
@@ -39,6 +29,17 @@ bool all_equal(std::span<const std::int64_t> counts) {
 
 std::size_t number(std::int64_t elements) {
   return static_cast<std::size_t>(elements);
+}
+
+// Calls `issue(root, part)` for the part of each rank, as long as NCCL accepts.
+template <typename Issue>
+ncclResult_t for_each_part(std::span<const std::int64_t> counts, std::int64_t total, int size, Issue issue) {
+  ncclResult_t result = ncclSuccess;
+  for (int root = 0; root < size && accepted(result); ++root) {
+    const Range part = part_of_rank(counts, total, size, root);
+    if (part.count > 0) result = issue(root, part);
+  }
+  return result;
 }
 
 // The same value on all machines, unlike std::hash.
@@ -198,14 +199,11 @@ void NcclCommunicator::do_all_gather(ConstTensorView input, TensorView output, s
     if (all_equal(counts)) {
       return ncclAllGather(input.data(), output.data(), number(output.size() / size()), type, communicator, on);
     }
-    ncclResult_t result = ncclSuccess;
-    for (int root = 0; root < size() && accepted(result); ++root) {
-      const Range part = part_of_rank(counts, output.size(), size(), root);
+    return for_each_part(counts, output.size(), size(), [&](int root, const Range& part) {
       std::byte* to = output.data() + part.begin * size_of(output.dtype());
       const std::byte* from = root == rank() ? input.data() : to;
-      if (part.count > 0) result = ncclBroadcast(from, to, number(part.count), type, root, communicator, on);
-    }
-    return result;
+      return ncclBroadcast(from, to, number(part.count), type, root, communicator, on);
+    });
   });
 }
 
@@ -217,14 +215,11 @@ void NcclCommunicator::do_reduce_scatter(ConstTensorView input, TensorView outpu
       return ncclReduceScatter(input.data(), output.data(), number(input.size() / size()), type, ncclSum, communicator,
                                on);
     }
-    ncclResult_t result = ncclSuccess;
-    for (int root = 0; root < size() && accepted(result); ++root) {
-      const Range part = part_of_rank(counts, input.size(), size(), root);
+    return for_each_part(counts, input.size(), size(), [&](int root, const Range& part) {
       const std::byte* from = input.data() + part.begin * size_of(input.dtype());
       std::byte* to = root == rank() ? output.data() : nullptr;
-      if (part.count > 0) result = ncclReduce(from, to, number(part.count), type, ncclSum, root, communicator, on);
-    }
-    return result;
+      return ncclReduce(from, to, number(part.count), type, ncclSum, root, communicator, on);
+    });
   });
 }
 
