@@ -90,8 +90,7 @@ std::unique_ptr<Communicator> LocalCommunicator::do_split(int color, int key, co
   for (int peer = 0; peer < size(); ++peer) {
     if (shared_->arrival(peer, meeting).color == color) members.push_back(peer);
   }
-  std::stable_sort(members.begin(), members.end(),
-                   [&](int a, int b) { return shared_->arrival(a, meeting).key < shared_->arrival(b, meeting).key; });
+  std::ranges::stable_sort(members, {}, [&](int member) { return shared_->arrival(member, meeting).key; });
   if (members.front() == rank()) {
     std::vector<int> world_ranks;
     for (int member : members) world_ranks.push_back(shared_->world_rank(member));
@@ -99,7 +98,7 @@ std::unique_ptr<Communicator> LocalCommunicator::do_split(int color, int key, co
   }
   // Without a name, because a rank may leave this meeting while others still compare.
   meet({.operation = split_operation});
-  const auto own = std::find(members.begin(), members.end(), rank()) - members.begin();
+  const auto own = std::ranges::find(members, rank()) - members.begin();
   return std::make_unique<LocalCommunicator>(shared_->created(members.front()), static_cast<int>(own), stream, state_);
 }
 

@@ -61,8 +61,8 @@ std::vector<SocketAddress> resolve(const std::string& host, int port, std::strin
 std::optional<SocketAddress> find_own(const std::vector<SocketAddress>& addresses) {
   ifaddrs* interfaces = nullptr;
   if (getifaddrs(&interfaces) != 0) interfaces = nullptr;
-  const auto found = std::find_if(addresses.begin(), addresses.end(),
-                                  [&](const SocketAddress& address) { return is_own(address, interfaces); });
+  const auto found =
+      std::ranges::find_if(addresses, [&](const SocketAddress& address) { return is_own(address, interfaces); });
   freeifaddrs(interfaces);
   return found == addresses.end() ? std::nullopt : std::optional(*found);
 }

@@ -117,7 +117,7 @@ class FileRendezvous final : public Rendezvous {
       if (const auto answer = get(prefix_ + ".answer")) {
         std::istringstream words(answer->substr(0, answer->find('\n')));
         const std::vector<std::string> tokens{std::istream_iterator<std::string>(words), {}};
-        if (std::find(tokens.begin(), tokens.end(), own) != tokens.end()) {
+        if (std::ranges::find(tokens, own) != tokens.end()) {
           const std::string rest = answer->substr(answer->find('\n') + 1);
           const std::string result = rest.substr(rest.find('\n') + 1);
           std::remove(name_of_rank(options_.rank).c_str());

@@ -150,7 +150,7 @@ std::vector<int> Mesh::group_of(Group group, int rank) const {
 std::vector<int> Mesh::island_of(Group shard_group, int rank, int size) const {
   const std::vector<int> group = group_of(shard_group, rank);
   require(size >= 1 && std::ssize(group) % size == 0, "islands divide their group");
-  const auto place = std::find(group.begin(), group.end(), rank) - group.begin();
+  const auto place = std::ranges::find(group, rank) - group.begin();
   const auto first = group.begin() + place / size * size;
   return {first, first + size};
 }

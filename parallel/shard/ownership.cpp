@@ -52,7 +52,7 @@ std::vector<Strip> strips_of(const std::vector<const OwnedRange*>& ranges, std::
         strip.ranks.push_back(range->rank);
       }
     }
-    std::sort(strip.ranks.begin(), strip.ranks.end());
+    std::ranges::sort(strip.ranks);
     strips.push_back(std::move(strip));
   }
   return strips;

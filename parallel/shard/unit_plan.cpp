@@ -30,7 +30,7 @@ struct FormingUnit {
 
 template <typename Value>
 void add_once(std::vector<Value>& values, const Value& value) {
-  if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+  if (std::ranges::find(values, value) == values.end()) values.push_back(value);
 }
 
 bool lies_in_blocks(Family family) {
@@ -51,8 +51,8 @@ class UnitFormer {
       : pieces_(pieces), stage_(stage), rules_(rules) {
     if (rules.by_family.contains(Family::routing)) fail("routing helpers are replicated: nothing wraps them");
     for (const ScopedParameters& piece : pieces) {
-      const bool block = std::any_of(piece.parameters.begin(), piece.parameters.end(),
-                                     [](const ParameterSpec& parameter) { return lies_in_blocks(parameter.family); });
+      const bool block = std::ranges::any_of(
+          piece.parameters, [](const ParameterSpec& parameter) { return lies_in_blocks(parameter.family); });
       if (block) blocks_.try_emplace(piece.scope, std::ssize(blocks_));
     }
   }
@@ -67,7 +67,7 @@ class UnitFormer {
       if (!names.insert(unit.plan.name).second) fail("two units of stage {} are called {}", stage_, unit.plan.name);
       plans.push_back(std::move(unit.plan));
     }
-    std::stable_partition(plans.begin(), plans.end(), [](const UnitPlan& unit) { return !unit.replicated(); });
+    std::ranges::stable_partition(plans, [](const UnitPlan& unit) { return !unit.replicated(); });
     return plans;
   }
 
@@ -131,10 +131,9 @@ class UnitFormer {
   // The segment's name, followed by the family if the segment has units of several families: "blocks.3.experts" is the
   // expert bank itself, "blocks.3.experts.dense" the parameters around it.
   static std::string half_block_name(const ScopedParameters& piece, const std::string& segment, Family family) {
-    const bool alone =
-        std::all_of(piece.parameters.begin(), piece.parameters.end(), [&](const ParameterSpec& parameter) {
-          return parameter.family == family || parameter.family == Family::routing;
-        });
+    const bool alone = std::ranges::all_of(piece.parameters, [&](const ParameterSpec& parameter) {
+      return parameter.family == family || parameter.family == Family::routing;
+    });
     const bool named = segment == fmt::format("{}.{}", piece.scope, name_of(family));
     return alone || named ? segment : fmt::format("{}.{}", segment, name_of(family));
   }

@@ -161,8 +161,7 @@ const std::vector<int>& holders_of(const StageDescription& d, const DescribedUni
 
 void check_groups(const StageDescription& d, const DescribedUnit& unit, Faults& faults) {
   const std::vector<ParameterSpec>& held = unit.parameters();
-  const bool mixed =
-      std::any_of(held.begin(), held.end(), is_expert) && !std::all_of(held.begin(), held.end(), is_expert);
+  const bool mixed = std::ranges::any_of(held, is_expert) && !std::ranges::all_of(held, is_expert);
   if (!mixed) {  // in a mixed unit, every group is wrong for some parameter
     for (const ParameterSpec& parameter : unit.parameters()) {
       const std::vector<int>& holders = holders_of(d, unit, parameter);

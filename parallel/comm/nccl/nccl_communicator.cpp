@@ -24,7 +24,7 @@ ncclDataType_t nccl_type(DType dtype) {
 }
 
 bool all_equal(std::span<const std::int64_t> counts) {
-  return std::all_of(counts.begin(), counts.end(), [&](std::int64_t count) { return count == counts[0]; });
+  return std::ranges::all_of(counts, [&](std::int64_t count) { return count == counts[0]; });
 }
 
 std::size_t number(std::int64_t elements) {
@@ -381,8 +381,8 @@ std::unique_ptr<Communicator> NcclCommunicator::do_split(int color, int key, con
       }
     }
   }
-  std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return field(a, 1) < field(b, 1); });
-  const auto own = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
+  std::ranges::stable_sort(members, {}, [&](int member) { return field(member, 1); });
+  const auto own = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
   auto next = std::make_unique<NcclMembers>();
   next->group = name;
   next->rank = own;
@@ -392,10 +392,10 @@ std::unique_ptr<Communicator> NcclCommunicator::do_split(int color, int key, con
   std::unique_ptr<NcclHandle> to_higher, to_lower;
   const bool alone = members.size() == 1;
   if (any_group) {
-    const int nccl_color = alone ? NCCL_SPLIT_NOCOLOR : *std::min_element(members.begin(), members.end());
+    const int nccl_color = alone ? NCCL_SPLIT_NOCOLOR : *std::ranges::min_element(members);
     const auto& both_ways = settings_.options.message_groups;
     to_higher = split_handle(nccl_color, *next, name);
-    if (std::find(both_ways.begin(), both_ways.end(), name) != both_ways.end()) {
+    if (std::ranges::find(both_ways, name) != both_ways.end()) {
       to_lower = split_handle(nccl_color, *next, name + " to lower");
     }
   }

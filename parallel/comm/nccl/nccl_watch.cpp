@@ -167,8 +167,8 @@ std::optional<std::string> NcclWatch::asynchronous_error() {
     if (*handle == nullptr || (ncclCommGetAsyncError(*handle, &state) == ncclSuccess && accepted(state))) continue;
     const std::string why = describe_nccl(state, *handle);
     const std::lock_guard lock(mutex_);
-    const auto call = std::find_if(calls_.begin(), calls_.end(),
-                                   [&](const Queued& queued) { return queued.call.members == members; });
+    const auto call =
+        std::ranges::find_if(calls_, [&](const Queued& queued) { return queued.call.members == members; });
     // All communicators that include a lost peer report an error. A communicator with a waiting call tells the most.
     if (call != calls_.end()) return fmt::format("{} failed: {}", describe(call->call, call->action), why);
     if (!text) text = fmt::format("{} failed: {}", describe({members, "communication"}, action_), why);

@@ -57,24 +57,16 @@ void check_collectives(const CheckContext& context, const std::vector<std::vecto
 
 void check_update(const CheckContext& context, std::vector<Finding>& findings) {
   for (Op op : {Op::gradient_norm, Op::optimizer_step}) {
-    const auto has = [&](int row) {
-      const auto& actions = context.list(row);
-      return std::any_of(actions.begin(), actions.end(), [&](const Action& action) { return action.op == op; });
-    };
-    std::optional<int> with;
-    std::vector<int> without;
+    std::vector<int> with, without;
     for (int row = 0; row < static_cast<int>(context.rows()); ++row) {
-      if (!has(row)) {
-        without.push_back(row);
-      } else if (!with) {
-        with = row;
-      }
+      (std::ranges::find(context.list(row), op, &Action::op) != context.list(row).end() ? with : without)
+          .push_back(row);
     }
+    if (with.empty()) continue;  // the list of a part of a step
     for (int row : without) {
-      if (!with) break;  // no rank has an update: the list of a part of a step
       findings.push_back({Violation::missing_update, row, context.list(row).size(),
                           fmt::format("the list has no {}, in which all ranks take part; rank {} would wait for ever",
-                                      name_of(op), *with)});
+                                      name_of(op), with.front())});
     }
   }
 }
@@ -105,7 +97,7 @@ void check_rank(const CheckContext& context, int row, std::vector<Finding>& find
   check_compute(context, row, here);
   check_units(context, row, here);
   check_pairs(context, row, here);
-  std::stable_sort(here.begin(), here.end(), [](const Finding& a, const Finding& b) { return a.index < b.index; });
+  std::ranges::stable_sort(here, {}, &Finding::index);
   std::move(here.begin(), here.end(), std::back_inserter(findings));
 }
 

@@ -178,7 +178,7 @@ std::optional<Finding> find_lane_deadlock(const CheckContext& context, const Exc
   const LaneRun run(context, exchange, queues);
   std::vector<Waiter> circle = run.circle();
   if (circle.empty()) return std::nullopt;
-  std::rotate(circle.begin(), std::min_element(circle.begin(), circle.end()), circle.end());
+  std::rotate(circle.begin(), std::ranges::min_element(circle), circle.end());
   std::string text = "on lanes ";
   for (std::size_t i = 0; i < circle.size(); ++i) {
     const Waiter& member = circle[i];

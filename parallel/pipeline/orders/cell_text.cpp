@@ -51,7 +51,7 @@ class ActionReader {
 
   template <typename Predicate>
   std::string_view take_while(Predicate predicate) {
-    const auto end = std::find_if_not(rest_.begin(), rest_.end(), predicate);
+    const auto end = std::ranges::find_if_not(rest_, predicate);
     const auto taken = rest_.substr(0, end - rest_.begin());
     rest_.remove_prefix(taken.size());
     return taken;

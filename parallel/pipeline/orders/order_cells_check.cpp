@@ -206,7 +206,7 @@ class Waits {
     const StageResult need = *need_of(cell->action);
     const std::size_t maker = stage_ranks_[need.stage];
     const auto& cells = cells_.ranks[maker].cells;
-    const auto made = std::find_if(cells.begin(), cells.end(), [&](const OrderCell& other) {
+    const auto made = std::ranges::find_if(cells, [&](const OrderCell& other) {
       return other.action.stage == need.stage && other.action.microbatch == cell->action.microbatch &&
              (need.forward ? other.action.op == Op::forward : makes_input_gradient(other.action.op));
     });

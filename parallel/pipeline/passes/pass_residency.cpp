@@ -122,7 +122,7 @@ bool stays_in_window(const std::vector<int>& visits, int stage, int window, std:
   for (std::size_t from = first + 1; from <= last; ++from) {
     std::vector<int> others;  // different stages before the rank returns to `stage`
     for (std::size_t v = from; visits[v] != stage; ++v) {
-      if (std::find(others.begin(), others.end(), visits[v]) == others.end()) others.push_back(visits[v]);
+      if (std::ranges::find(others, visits[v]) == others.end()) others.push_back(visits[v]);
     }
     if (static_cast<int>(others.size()) >= window) return false;
   }

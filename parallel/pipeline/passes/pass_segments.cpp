@@ -12,7 +12,7 @@ std::vector<Action> segments_of(const ProgramTables& tables, const Action& actio
   if (!is_compute(action.op) || action.segment) return {action};
   std::vector<int> segments = tables.stages[action.stage.value()].segments;
   if (segments.empty()) return {action};
-  if (action.op != Op::forward) std::reverse(segments.begin(), segments.end());
+  if (action.op != Op::forward) std::ranges::reverse(segments);
   std::vector<Action> result;
   for (int segment : segments) {
     result.push_back(action);

@@ -80,8 +80,7 @@ class TimedWalk {
   }
 
   std::vector<MemorySample> samples() && {
-    std::stable_sort(changes_.begin(), changes_.end(),
-                     [](const MemorySample& one, const MemorySample& other) { return one.time < other.time; });
+    std::ranges::stable_sort(changes_, {}, &MemorySample::time);
     MemorySample now = first_;
     std::vector<MemorySample> samples = {now};
     for (const MemorySample& change : changes_) {

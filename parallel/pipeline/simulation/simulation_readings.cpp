@@ -60,7 +60,7 @@ std::vector<ActionAt> critical_path(const Simulation& simulation) {
   }
   std::vector<ActionAt> path;
   for (; at; at = simulation.ranks[at->rank][at->index].after) path.push_back(*at);
-  std::reverse(path.begin(), path.end());
+  std::ranges::reverse(path);
   return path;
 }
 

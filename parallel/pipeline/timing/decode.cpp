@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 namespace weft {
 namespace {
@@ -117,9 +118,8 @@ void TimingDecoder::make_gradients(const TimingChoice& choice) {
     reserve(use.op, use.op, bytes);
   }
   gradients_by_last_.resize(gradients_.size());
-  for (std::size_t i = 0; i < gradients_.size(); ++i) gradients_by_last_[i] = static_cast<int>(i);
-  std::stable_sort(gradients_by_last_.begin(), gradients_by_last_.end(),
-                   [this](int one, int other) { return gradients_[one].last < gradients_[other].last; });
+  std::iota(gradients_by_last_.begin(), gradients_by_last_.end(), 0);
+  std::ranges::stable_sort(gradients_by_last_, {}, [this](int gradient) { return gradients_[gradient].last; });
 }
 
 bool TimingDecoder::has_room(Interval& interval, int first, int last, std::int64_t bytes) {

@@ -1,5 +1,6 @@
 // The use of room that is left in a decoded rank, and the plan that results.
 #include <algorithm>
+#include <functional>
 
 #include "parallel/pipeline/timing/decode.h"
 
@@ -30,8 +31,7 @@ void TimingDecoder::merge_late() {
     consider(rank_.units[gradient.unit].reduce_seconds, gradient_bytes(i),
              {0, true, i, gradient.wait, gradients_[gradient.next].first - 1});
   }
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& one, const Candidate& other) { return one.worth > other.worth; });
+  std::ranges::stable_sort(candidates, std::greater{}, &Candidate::worth);
   for (const Candidate& candidate : candidates) {
     const int i = candidate.index;
     const std::int64_t bytes = candidate.reduction ? gradient_bytes(i) : parameter_bytes(i);

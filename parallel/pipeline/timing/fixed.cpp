@@ -28,7 +28,7 @@ class Visits {
     std::vector<int> others;
     for (int visit = visit_of_[op] + 1; visit < visit_of_[other]; ++visit) {
       const int stage = stages_[visit];
-      if (stage == stages_[visit_of_[op]] || std::find(others.begin(), others.end(), stage) != others.end()) {
+      if (stage == stages_[visit_of_[op]] || std::ranges::find(others, stage) != others.end()) {
         continue;
       }
       others.push_back(stage);
@@ -62,7 +62,7 @@ class FixedRank {
 
   bool fits() const {
     const std::vector<std::int64_t> bytes = reserved_bytes(rank_, plan_);
-    return bytes.empty() || *std::max_element(bytes.begin(), bytes.end()) <= rank_.budget;
+    return bytes.empty() || *std::ranges::max_element(bytes) <= rank_.budget;
   }
 
   bool stays(const Visits& visits, int op, int next) const {
@@ -147,8 +147,8 @@ class FixedRank {
       }
     }
     const auto earlier = [](const TimedReduction& one, const TimedReduction& other) { return one.after < other.after; };
-    if (std::is_sorted(plan_.reductions.begin(), plan_.reductions.end(), earlier)) return;
-    std::stable_sort(plan_.reductions.begin(), plan_.reductions.end(), earlier);
+    if (std::ranges::is_sorted(plan_.reductions, earlier)) return;
+    std::ranges::stable_sort(plan_.reductions, earlier);
   }
 
   // Orders by trigger. At the same trigger a reduction goes first only if the next op waits for it.
@@ -173,7 +173,7 @@ class FixedRank {
     };
     // The lists are mostly sorted already, and sorting would dominate the time.
     for (auto* list : {&gathers, &reductions}) {
-      if (!std::is_sorted(list->begin(), list->end(), earlier)) std::stable_sort(list->begin(), list->end(), earlier);
+      if (!std::ranges::is_sorted(*list, earlier)) std::ranges::stable_sort(*list, earlier);
     }
     places.resize(gathers.size() + reductions.size());
     std::merge(gathers.begin(), gathers.end(), reductions.begin(), reductions.end(), places.begin(), earlier);

@@ -27,7 +27,7 @@ class Coverage {
 };
 
 bool contains(std::span<const int> units, int unit) {
-  return std::find(units.begin(), units.end(), unit) != units.end();
+  return std::ranges::find(units, unit) != units.end();
 }
 
 struct RankFaults {
@@ -159,7 +159,7 @@ struct RankFaults {
 
   void bytes() {
     const std::vector<std::int64_t> reserved = reserved_bytes(rank, plan);
-    const auto peak = std::max_element(reserved.begin(), reserved.end());
+    const auto peak = std::ranges::max_element(reserved);
     if (peak != reserved.end() && *peak > rank.budget) {
       fault("op {} has {} bytes reserved, the budget is {}", peak - reserved.begin(), *peak, rank.budget);
     }

@@ -53,7 +53,7 @@ TimingTable timing_table(const TimingRank& rank, bool pin_reductions) {
 
 std::int64_t smallest_budget(const TimingRank& rank, bool pin_reductions) {
   const TimingTable table = timing_table(rank, pin_reductions);
-  return table.core.empty() ? 0 : *std::max_element(table.core.begin(), table.core.end());
+  return table.core.empty() ? 0 : *std::ranges::max_element(table.core);
 }
 
 void check_timing_problem(const TimingProblem& problem) {
@@ -67,8 +67,8 @@ void check_timing_problem(const TimingProblem& problem) {
     const auto inside = [](int first, int count, const std::vector<int>& list) {
       return first >= 0 && count >= 0 && first + count <= static_cast<int>(list.size());
     };
-    check(std::all_of(rank.read_units.begin(), rank.read_units.end(), known), "a unit is read that there is not");
-    check(std::all_of(rank.added_units.begin(), rank.added_units.end(), known), "a unit is added to that there is not");
+    check(std::ranges::all_of(rank.read_units, known), "a unit is read that there is not");
+    check(std::ranges::all_of(rank.added_units, known), "a unit is added to that there is not");
     for (const TimingOp& op : rank.ops) {
       check(inside(op.first_read, op.reads, rank.read_units), "an op reads units outside its rank's list");
       check(inside(op.first_add, op.adds, rank.added_units), "an op adds to units outside its rank's list");
