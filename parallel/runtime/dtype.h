@@ -106,14 +106,13 @@ using e4m3 = Float8<4, 3>;
 using e5m2 = Float8<5, 2>;
 
 // Rounds `value` into an element. GCC does not vectorise a loop that assigns one of 16 bits as a whole.
-WEFT_INLINE void assign(float& element, float value) {
-  element = value;
-}
-WEFT_INLINE void assign(bfloat16& element, float value) {
-  element.bits = bfloat16(value).bits;
-}
-WEFT_INLINE void assign(float16& element, float value) {
-  element.bits = float16(value).bits;
+template <typename T>
+WEFT_INLINE void assign(T& element, float value) {
+  if constexpr (std::is_same_v<T, float>) {
+    element = value;
+  } else {
+    element.bits = T(value).bits;
+  }
 }
 
 constexpr std::int64_t size_of(DType dtype) {

@@ -72,15 +72,13 @@ class UnitFormer {
   }
 
  private:
-  WrapPolicy wrap_of(Family family) const {
-    const auto found = rules_.by_family.find(family);
-    return found == rules_.by_family.end() ? WrapPolicy{} : found->second;
+  template <typename Value>
+  static Value of_family(const std::map<Family, Value>& values, Family family) {
+    const auto found = values.find(family);
+    return found == values.end() ? Value{} : found->second;
   }
-
-  const std::string& merge_key_of(Family family) const {
-    const auto found = rules_.merge_key.find(family);
-    return found == rules_.merge_key.end() ? no_key_ : found->second;
-  }
+  WrapPolicy wrap_of(Family family) const { return of_family(rules_.by_family, family); }
+  std::string merge_key_of(Family family) const { return of_family(rules_.merge_key, family); }
 
   void add(const ScopedParameters& piece) {
     for (const ParameterSpec& parameter : piece.parameters) {
@@ -222,7 +220,6 @@ class UnitFormer {
   std::span<const ScopedParameters> pieces_;
   int stage_;
   const WrapRules& rules_;
-  std::string no_key_;
   std::unordered_map<std::string, std::int64_t> blocks_;  // scopes that wrap policies count, numbered as declared
   std::set<std::string> names_;
   std::vector<FormingUnit> units_;
@@ -233,10 +230,6 @@ class UnitFormer {
 
 std::vector<UnitPlan> form_units(std::span<const ScopedParameters> pieces, int stage, const WrapRules& rules) {
   return UnitFormer(pieces, stage, rules).form();
-}
-
-std::vector<UnitPlan> form_units(std::span<const ScopedParameters> pieces, int stage) {
-  return form_units(pieces, stage, {});
 }
 
 }  // namespace weft

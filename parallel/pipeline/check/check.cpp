@@ -13,7 +13,6 @@
 #include "parallel/runtime/error.h"
 
 namespace weft {
-
 namespace {
 
 // Positions of the collectives of a row.
@@ -46,8 +45,7 @@ void compare(const CheckContext& context, int row, int first_row, std::vector<Fi
   }
 }
 
-}  // namespace
-
+// Rows that share collectives: one order for all.
 void check_collectives(const CheckContext& context, const std::vector<std::vector<int>>& replica_rows,
                        std::vector<Finding>& findings) {
   for (const auto& rows : replica_rows) {
@@ -55,6 +53,7 @@ void check_collectives(const CheckContext& context, const std::vector<std::vecto
   }
 }
 
+// GRAD_NORM and STEP involve the whole world: on all ranks or on none.
 void check_update(const CheckContext& context, std::vector<Finding>& findings) {
   for (Op op : {Op::gradient_norm, Op::optimizer_step}) {
     std::vector<int> with, without;
@@ -70,8 +69,6 @@ void check_update(const CheckContext& context, std::vector<Finding>& findings) {
     }
   }
 }
-
-namespace {
 
 std::vector<int> replica_classes(const Program& program, const CheckOptions& options) {
   std::vector<int> classes(program.ranks.size());

@@ -62,11 +62,6 @@ void check_compute(const CheckContext& context, int row, std::vector<Finding>& f
 void check_units(const CheckContext& context, int row, std::vector<Finding>& findings);
 // All ranks: sends and receives match and are in one order; no deadlock, neither with ranks as threads nor on lanes.
 void check_exchange(const CheckContext& context, std::vector<Finding>& findings);
-// Rows that share collectives: one order for all.
-void check_collectives(const CheckContext& context, const std::vector<std::vector<int>>& replica_rows,
-                       std::vector<Finding>& findings);
-// GRAD_NORM and STEP involve the whole world: on all ranks or on none.
-void check_update(const CheckContext& context, std::vector<Finding>& findings);
 
 // Whether the messages of a program deadlock on the lanes of devices (parallel/runtime/lane.h), where both ends of a
 // message occupy their lanes. Each rank's host walks the list and queues messages on their lanes. Each lane runs in the

@@ -1,7 +1,5 @@
 #include "parallel/pipeline/timing/fixed.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -189,19 +187,6 @@ class FixedRank {
 };
 
 }  // namespace
-
-std::string name_of(const FixedPolicy& policy) {
-  using Kept = FixedPolicy::Residency;
-  const char* residencies[] = {"each use", "visit", "window", "buffers", "step"};
-  const char* reductions[] = {"each use", "visit", "step"};
-  std::string text = residencies[static_cast<int>(policy.residency)];
-  const bool buffers = policy.residency == Kept::buffers;
-  if (buffers || policy.residency == Kept::window) text += fmt::format(" {}", policy.count);
-  if (!buffers) text += fmt::format(", {} ahead", policy.lookahead);
-  text += fmt::format(", reduced by {}", reductions[static_cast<int>(policy.reduction)]);
-  if (policy.outstanding >= 0) text += fmt::format(", {} outstanding", policy.outstanding);
-  return text;
-}
 
 std::vector<FixedPolicy> fixed_policies(const TimingProblem& problem, bool pin_reductions, int most_buffers) {
   using Kept = FixedPolicy::Residency;

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "parallel/pipeline/timing/plan.h"
@@ -32,7 +31,6 @@ struct FixedPolicy {
 
   bool operator==(const FixedPolicy&) const = default;
 };
-std::string name_of(const FixedPolicy& policy);
 
 // All policies that differ for these ranks. Buffer counts are at most `most_buffers`, evenly spread. With
 // `pin_reductions` only policies that reduce once.
