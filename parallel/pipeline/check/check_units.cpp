@@ -78,10 +78,9 @@ class UnitWalk {
     }
     require_reduced();
     for (const UnitState& unit : units_) {
-      if (unit.gathered)
-        found(Violation::unsharded_at_end, fmt::format("{} is still gathered at the end", unit.name()));
+      if (unit.gathered) found(Violation::unsharded_at_end, "{} is still gathered at the end", unit.name());
       if (unit.in_island) {
-        found(Violation::unsharded_at_end, fmt::format("{} still lies in its island at the end", unit.name()));
+        found(Violation::unsharded_at_end, "{} still lies in its island at the end", unit.name());
       }
     }
   }
@@ -89,6 +88,10 @@ class UnitWalk {
  private:
   void found(Violation violation, std::string message) {
     findings_.push_back({violation, row_, index_, std::move(message)});
+  }
+  template <typename Arg, typename... Args>
+  void found(Violation violation, fmt::format_string<Arg, Args...> text, Arg&& arg, Args&&... args) {
+    found(violation, fmt::format(text, std::forward<Arg>(arg), std::forward<Args>(args)...));
   }
 
   void add_named_units() {
@@ -141,9 +144,9 @@ class UnitWalk {
 
   void unshard(UnitState& unit, Op op) {
     if (unit.entry->replicated) {
-      found(Violation::double_unshard, fmt::format("{} is replicated and never gathered", unit.name()));
+      found(Violation::double_unshard, "{} is replicated and never gathered", unit.name());
     } else if (unit.gathered) {
-      found(Violation::double_unshard, fmt::format("{} is gathered already", unit.name()));
+      found(Violation::double_unshard, "{} is gathered already", unit.name());
     } else if (unit.in_island != (op == Op::unshard_secondary)) {
       found(Violation::wrong_gather,
             unit.in_island ? fmt::format("{} lies in its island, and is gathered from there", unit.name())
@@ -155,9 +158,9 @@ class UnitWalk {
 
   void reshard(UnitState& unit, Op op) {
     if (unit.entry->replicated) {
-      found(Violation::reshard_of_sharded, fmt::format("{} is replicated and never gathered", unit.name()));
+      found(Violation::reshard_of_sharded, "{} is replicated and never gathered", unit.name());
     } else if (!unit.gathered) {
-      found(Violation::reshard_of_sharded, fmt::format("{} is not gathered", unit.name()));
+      found(Violation::reshard_of_sharded, "{} is not gathered", unit.name());
     }
     unit.in_island = unit.gathered && op == Op::reshard_secondary;
     unit.gathered = false;
@@ -179,7 +182,7 @@ class UnitWalk {
 
   void use(UnitState& unit, const Action& action, bool reads) {
     if (reads && unit.follows_gathers && !unit.gathered) {
-      found(Violation::used_while_sharded, fmt::format("{} is read while it is sharded", unit.name()));
+      found(Violation::used_while_sharded, "{} is read while it is sharded", unit.name());
     }
     if (!makes_weight_gradient(action.op) || !unit.follows_reductions) return;
     unit.gradient_pending = true;
@@ -191,34 +194,32 @@ class UnitWalk {
   // policy: any whole microbatch may end its intervals. A scatter may end any microbatch if the policy has scatters.
   void reduce(UnitState& unit, Op op) {
     if (unit.entry->frozen) {
-      found(Violation::repeated_reduction, fmt::format("{} is frozen and never reduced", unit.name()));
+      found(Violation::repeated_reduction, "{} is frozen and never reduced", unit.name());
       return;
     }
     if (unit.tied && !unit.entry->tied_unreduced) {
-      found(Violation::tied_too_early, fmt::format("{} is reduced after its TIE_GRAD", unit.name()));
+      found(Violation::tied_too_early, "{} is reduced after its TIE_GRAD", unit.name());
     }
     if (unit.entry->tied_unreduced && !std::exchange(unit.tied, true)) {
-      found(Violation::missing_tie, fmt::format("{} is reduced before its TIE_GRAD", unit.name()));
+      found(Violation::missing_tie, "{} is reduced before its TIE_GRAD", unit.name());
     }
     const bool scatters = op == Op::scatter_gradient;
     if (scatters && unit.named && !unit.entry->policy.accumulate_sharded) {
-      found(Violation::reduced_too_early,
-            fmt::format("{} is scattered, but its gradients add up unsharded between reductions", unit.name()));
+      found(Violation::reduced_too_early, "{} is scattered, but its gradients add up unsharded between reductions",
+            unit.name());
     }
     const int microbatches = unit.completed - unit.completed_then;
     const bool at_end = unit.completed == program_.microbatches;
     const int reduce_every = unit.entry->policy.reduce_every;
     const bool at_period = reduce_every > 0 && unit.completed % reduce_every == 0;
     if (!unit.gradient_pending && (scatters || !unit.sum_pending)) {
-      found(Violation::repeated_reduction,
-            fmt::format("nothing was added to {} since its last reduction", unit.name()));
+      found(Violation::repeated_reduction, "nothing was added to {} since its last reduction", unit.name());
     } else if (unit.solved()) {
       // The unit's plan decides.
     } else if ((unit.gradient_pending && microbatches == 0) || (!scatters && unit.named && !at_end && !at_period)) {
-      found(Violation::reduced_too_early, fmt::format("{} is reduced after {} of {} microbatches; its policy is {}",
-                                                      unit.name(), unit.completed, program_.microbatches,
-                                                      reduce_every > 0 ? fmt::format("after every {}", reduce_every)
-                                                                       : std::string("after the last")));
+      found(Violation::reduced_too_early, "{} is reduced after {} of {} microbatches; its policy is {}", unit.name(),
+            unit.completed, program_.microbatches,
+            reduce_every > 0 ? fmt::format("after every {}", reduce_every) : std::string("after the last"));
     }
     unit.gradient_pending = false;
     unit.sum_pending = scatters;
@@ -232,19 +233,19 @@ class UnitWalk {
     if (units.empty()) found(Violation::repeated_tie, "no unit of the stage has a copy on another one");
     for (UnitState* unit : units) {
       if (!unit->entry->tied_to) {
-        found(Violation::repeated_tie, fmt::format("{} has no copy on another stage", unit->name()));
+        found(Violation::repeated_tie, "{} has no copy on another stage", unit->name());
         continue;
       }
       std::vector<UnitState*> copies = {unit};
       if (unit->copy_is_here) copies.push_back(&units_[*unit->entry->tied_to]);
       for (UnitState* copy : copies) {
         if (copy->tied) {
-          found(Violation::repeated_tie, fmt::format("{} holds the sum of both its stages already", copy->name()));
+          found(Violation::repeated_tie, "{} holds the sum of both its stages already", copy->name());
         } else if (copy->entry->tied_unreduced && copy->completed < program_.microbatches) {
-          found(Violation::tied_too_early, fmt::format("{} of {} microbatches have been added to {}", copy->completed,
-                                                       program_.microbatches, copy->name()));
+          found(Violation::tied_too_early, "{} of {} microbatches have been added to {}", copy->completed,
+                program_.microbatches, copy->name());
         } else if (!copy->entry->tied_unreduced && (!copy->reduced || copy->gradient_pending || copy->sum_pending)) {
-          found(Violation::tied_too_early, fmt::format("the gradient of {} is not reduced yet", copy->name()));
+          found(Violation::tied_too_early, "the gradient of {} is not reduced yet", copy->name());
         }
         copy->tied = true;
       }
@@ -255,7 +256,7 @@ class UnitWalk {
     if (unit.reducing > 0) {
       --unit.reducing;
     } else {
-      found(Violation::idle_wait, fmt::format("no reduction of {} is under way", unit.name()));
+      found(Violation::idle_wait, "no reduction of {} is under way", unit.name());
     }
   }
 
@@ -263,26 +264,25 @@ class UnitWalk {
   void require_reduced() {
     for (UnitState& unit : units_) {
       if (!unit.follows_reductions || (!unit.gradient_pending && !unit.sum_pending)) continue;
-      found(Violation::missing_reduction, fmt::format("the gradient of {} was added to but not reduced", unit.name()));
+      found(Violation::missing_reduction, "the gradient of {} was added to but not reduced", unit.name());
       unit.gradient_pending = unit.sum_pending = false;
     }
     for (UnitState& unit : units_) {
       if (!unit.entry->tied_to || !unit.reduced || std::exchange(unit.tied, true)) continue;
-      found(Violation::missing_tie, fmt::format("{} has a copy on another stage and no TIE_GRAD", unit.name()));
+      found(Violation::missing_tie, "{} has a copy on another stage and no TIE_GRAD", unit.name());
     }
   }
 
   void require_before_update(Op op) {
     if (tied_ && (is_compute(op) || is_message(op) || is_gather(op))) {
-      found(Violation::tied_too_early,
-            fmt::format("{} comes after TIE_GRAD, whose other rank may wait for it", name_of(op)));
+      found(Violation::tied_too_early, "{} comes after TIE_GRAD, whose other rank may wait for it", name_of(op));
     }
     if (stepped_) {
-      found(Violation::step_too_early, fmt::format("{} comes after STEP", name_of(op)));
+      found(Violation::step_too_early, "{} comes after STEP", name_of(op));
     } else if (op == Op::optimizer_step && !normed_) {
       found(Violation::step_too_early, "STEP comes before GRAD_NORM, which sets the clip factor");
     } else if (normed_ && op != Op::optimizer_step && !is_reshard(op)) {
-      found(Violation::step_too_early, fmt::format("{} comes after GRAD_NORM, which waits for all ranks", name_of(op)));
+      found(Violation::step_too_early, "{} comes after GRAD_NORM, which waits for all ranks", name_of(op));
     }
   }
 
