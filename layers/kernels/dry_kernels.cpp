@@ -5,7 +5,7 @@
 
 #include "layers/kernels/cpu/kernels.h"
 #include "layers/kernels/product_workspace.h"
-#include "parallel/runtime/dry_kernel.h"
+#include "parallel/runtime/dry_device.h"
 
 namespace weft {
 namespace {

@@ -67,11 +67,13 @@ Range part_of_rank(std::span<const std::int64_t> counts, std::int64_t total, int
   return {std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0}), counts[rank]};
 }
 
-void Communicator::count(CollectiveOp op, std::int64_t bytes) {
-  if (size_ == 1) return;
-  CommunicationCount& entry = counters_[{group_, op}];
-  ++entry.count;
-  entry.bytes += bytes;
+PhaseClock::Scope Communicator::count(CollectiveOp op, std::int64_t bytes) {
+  if (size_ > 1) {
+    CommunicationCount& entry = counters_[{group_, op}];
+    ++entry.count;
+    entry.bytes += bytes;
+  }
+  return {clock_, Phase::communication, stream_};
 }
 
 void Communicator::all_gather(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts) {
@@ -80,8 +82,7 @@ void Communicator::all_gather(ConstTensorView input, TensorView output, std::spa
   const ConstTensorView own = own_part(call, output, input, counts);
   call.expect(input.data() == own.data() || !overlap(input, output),
               "the input overlaps the output elsewhere than in this rank's own part");
-  count(call.op, output.bytes());
-  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
+  const auto scope = count(call.op, output.bytes());
   do_all_gather(input, output, counts);
 }
 
@@ -91,14 +92,12 @@ void Communicator::reduce_scatter(ConstTensorView input, TensorView output, std:
   const ConstTensorView own = own_part(call, input, output, counts);
   call.expect(output.data() == own.data() || !overlap(input, output),
               "the output overlaps the input elsewhere than in this rank's own part");
-  count(call.op, input.bytes());
-  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
+  const auto scope = count(call.op, input.bytes());
   do_reduce_scatter(input, output, counts);
 }
 
 void Communicator::all_reduce(TensorView data, Reduce reduce) {
-  count(CollectiveOp::all_reduce, data.bytes());
-  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
+  const auto scope = count(CollectiveOp::all_reduce, data.bytes());
   do_all_reduce(data, reduce);
 }
 
@@ -109,22 +108,19 @@ void Communicator::all_to_all(ConstTensorView input, std::span<const std::int64_
   call.expect_counts("send_counts", send_counts, input.size());
   call.expect_counts("receive_counts", receive_counts, output.size());
   call.expect(!overlap(input, output), "the input and the output overlap");
-  count(call.op, input.bytes());
-  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
+  const auto scope = count(call.op, input.bytes());
   do_all_to_all(input, send_counts, output, receive_counts);
 }
 
 void Communicator::broadcast(TensorView data, int root) {
   const Call call{*this, CollectiveOp::broadcast};
   call.expect_peer(root);
-  count(call.op, data.bytes());
-  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
+  const auto scope = count(call.op, data.bytes());
   do_broadcast(data, root);
 }
 
 void Communicator::barrier() {
-  count(CollectiveOp::barrier, 0);
-  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
+  const auto scope = count(CollectiveOp::barrier, 0);
   do_barrier();
 }
 
@@ -132,8 +128,7 @@ void Communicator::send(ConstTensorView data, int peer) {
   const Call call{*this, CollectiveOp::send};
   call.expect_peer(peer);
   call.expect(peer != rank_, "a rank does not send to itself");
-  count(call.op, data.bytes());
-  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
+  const auto scope = count(call.op, data.bytes());
   do_send(data, peer);
 }
 
@@ -142,8 +137,7 @@ void Communicator::receive(TensorView data, int peer) {
   call.expect_peer(peer);
   call.expect(peer != rank_, "a rank does not receive from itself");
   // The sender counts the bytes.
-  count(call.op, 0);
-  const PhaseClock::Scope scope(clock_, Phase::communication, stream_);
+  const auto scope = count(call.op, 0);
   do_receive(data, peer);
 }
 

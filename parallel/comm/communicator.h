@@ -95,7 +95,8 @@ class Communicator {
   virtual std::unique_ptr<Communicator> do_split(int color, int key, const std::string& name, Stream& stream) = 0;
 
  private:
-  void count(CollectiveOp op, std::int64_t bytes);
+  // Counts a call, and takes its time from here on.
+  PhaseClock::Scope count(CollectiveOp op, std::int64_t bytes);
 
   std::string group_;
   int rank_;

@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "parallel/runtime/enum_names.h"
+
 namespace weft {
 
 enum class CollectiveOp : std::uint8_t {
@@ -23,10 +25,9 @@ enum class CollectiveOp : std::uint8_t {
   receive,
   barrier,
 };
-constexpr std::string_view name_of(CollectiveOp op) {
-  constexpr std::string_view names[] = {"all_gather", "reduce_scatter", "all_reduce", "all_to_all",
-                                        "broadcast",  "send",           "receive",    "barrier"};
-  return names[static_cast<std::size_t>(op)];
+constexpr auto enum_names(CollectiveOp) {
+  return name_list("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send", "receive",
+                   "barrier");
 }
 
 struct CommunicationCount {

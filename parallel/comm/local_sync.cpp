@@ -97,7 +97,7 @@ bool LocalBarrier::withdraw(std::uint32_t meeting) {
 LocalRun::LocalRun(int world, std::chrono::milliseconds timeout)
     : timeout_(timeout),
       wait_style_(world <= static_cast<int>(std::thread::hardware_concurrency()) ? WaitStyle::spin : WaitStyle::yield),
-      finished_(static_cast<std::size_t>(world)) {}
+      finished_(world) {}
 
 void LocalRun::fail_with(int world_rank, ErrorKind kind, const std::string& message) {
   const std::lock_guard lock(mutex_);

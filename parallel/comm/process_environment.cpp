@@ -13,16 +13,18 @@
 namespace weft {
 namespace {
 
+// The variables of a launcher: rank, number of ranks, and both of them on the machine.
 struct Launcher {
   const char* name;
-  const char *rank, *world, *local_rank, *local_world;
+  std::array<const char*, 4> variables;
 };
 
 constexpr std::array launchers = {
-    Launcher{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-    Launcher{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-             "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    Launcher{"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    Launcher{"torchrun", {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}},
+    Launcher{
+        "Open MPI",
+        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}},
+    Launcher{"PMI", {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}},
 };
 
 std::optional<int> whole_number(const std::string& text) {
@@ -32,30 +34,38 @@ std::optional<int> whole_number(const std::string& text) {
   return value;
 }
 
-// The four variables of one launcher, with their names for messages.
+// A launcher's variables in this process.
 struct Setting {
-  const char* launcher;
-  std::array<std::string, 4> names;
-  std::array<std::optional<std::string>, 4> values;
+  Launcher launcher;
+  std::array<std::optional<std::string>, 4> values = {};
 
   bool present() const { return values[0] || values[1]; }
   std::string text() const {
     std::vector<std::string> parts;
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      parts.push_back(values[i] ? fmt::format("{}={}", names[i], *values[i]) : fmt::format("{} not set", names[i]));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const char* name = launcher.variables[i];
+      parts.push_back(values[i] ? fmt::format("{}={}", name, *values[i]) : fmt::format("{} not set", name));
     }
-    return fmt::format("{} ({})", launcher, fmt::join(parts, ", "));
+    return fmt::format("{} ({})", launcher.name, fmt::join(parts, ", "));
   }
 };
+
+Setting setting_of(const Launcher& launcher, const EnvironmentLookup& lookup) {
+  Setting setting{launcher};
+  std::ranges::transform(launcher.variables, setting.values.begin(), lookup);
+  return setting;
+}
 
 ProcessPlace place_of(const Setting& setting) {
   std::array<int, 4> numbers{};
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     if (!setting.values[i]) {
-      fail_request("the variables of {} are incomplete: set {}, or none of them", setting.text(), setting.names[i]);
+      fail_request("the variables of {} are incomplete: set {}, or none of them", setting.text(),
+                   setting.launcher.variables[i]);
     }
     const auto number = whole_number(*setting.values[i]);
-    if (!number) fail_request("{} is not a whole number in the variables of {}", setting.names[i], setting.text());
+    if (!number)
+      fail_request("{} is not a whole number in the variables of {}", setting.launcher.variables[i], setting.text());
     numbers[i] = *number;
   }
   const ProcessPlace place{numbers[0], numbers[1], numbers[2], numbers[3]};
@@ -89,9 +99,10 @@ std::optional<int> tasks_on_node(const std::string& text, int node) {
 }
 
 Setting slurm_setting(const EnvironmentLookup& lookup) {
-  Setting setting{"Slurm",
-                  {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE at SLURM_NODEID"},
-                  {lookup("SLURM_PROCID"), lookup("SLURM_NTASKS"), lookup("SLURM_LOCALID"), std::nullopt}};
+  Setting setting = setting_of(
+      {"Slurm", {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE at SLURM_NODEID"}},
+      lookup);
+  setting.values[3].reset();
   auto tasks = lookup("SLURM_STEP_TASKS_PER_NODE");
   if (!tasks) tasks = lookup("SLURM_TASKS_PER_NODE");
   const auto node = whole_number(lookup("SLURM_NODEID").value_or("0"));
@@ -112,10 +123,7 @@ std::optional<ProcessPlace> find_process_place(const EnvironmentLookup& lookup) 
   std::optional<ProcessPlace> found;
   std::string found_in;
   for (const Launcher& launcher : launchers) {
-    const Setting setting{
-        launcher.name,
-        {launcher.rank, launcher.world, launcher.local_rank, launcher.local_world},
-        {lookup(launcher.rank), lookup(launcher.world), lookup(launcher.local_rank), lookup(launcher.local_world)}};
+    const Setting setting = setting_of(launcher, lookup);
     if (!setting.present()) continue;
     const ProcessPlace place = place_of(setting);
     if (found && *found != place) {
@@ -132,20 +140,19 @@ std::optional<ProcessPlace> find_process_place(const EnvironmentLookup& lookup) 
 
 std::optional<std::string> find_siblings(const EnvironmentLookup& lookup) {
   const auto number = [&](const char* name) { return whole_number(lookup(name).value_or("")).value_or(0); };
-  const auto found = [&](const Launcher& of) -> std::optional<std::string> {
-    if (number(of.rank) == 0 && number(of.world) <= 1) return std::nullopt;
-    return fmt::format("{}={} and {}={} of {}", of.rank, *lookup(of.rank), of.world, lookup(of.world).value_or("?"),
-                       of.name);
+  const auto found = [&](const char* launcher, const char* rank, const char* world) -> std::optional<std::string> {
+    if (number(rank) == 0 && number(world) <= 1) return std::nullopt;
+    return fmt::format("{}={} and {}={} of {}", rank, *lookup(rank), world, lookup(world).value_or("?"), launcher);
   };
   bool started = false;  // by another launcher, which may itself be a task of Slurm
-  for (const Launcher& launcher : launchers) {
-    if (!lookup(launcher.rank)) continue;
+  for (const auto& [launcher, variables] : launchers) {
+    if (!lookup(variables[0])) continue;
     started = true;
-    if (auto siblings = found(launcher)) return siblings;
+    if (auto siblings = found(launcher, variables[0], variables[1])) return siblings;
   }
   if (started || !lookup("SLURM_PROCID")) return std::nullopt;
   const bool step = lookup("SLURM_STEP_NUM_TASKS").has_value() || number("SLURM_PROCID") == 0;
-  return found({"Slurm", "SLURM_PROCID", step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", "", ""});
+  return found("Slurm", "SLURM_PROCID", step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
 }
 
 std::string run_identity(const EnvironmentLookup& lookup) {

@@ -5,6 +5,7 @@
 
 #include "parallel/comm/rendezvous_kinds.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 
 namespace weft {
 namespace {
@@ -49,6 +50,12 @@ std::unique_ptr<Rendezvous> make_rendezvous(const std::string& address, const Re
     return make_mpi_rendezvous(options);
   }
   fail_request("rendezvous \"{}\" is neither tcp://host:port nor file:///folder/name nor mpi://", address);
+}
+
+std::string missing_text(std::string_view address, const RendezvousOptions& options, std::string_view purpose,
+                         std::span<const int> missing) {
+  return fmt::format("rendezvous {}: rank 0 waited {} ms at \"{}\" for {}, which did not come", address,
+                     options.timeout.count(), purpose, ranks_text(missing));
 }
 
 std::string shown(std::string_view text, std::size_t longest) {

@@ -1,4 +1,5 @@
-// Code shared by both sides of the TCP rendezvous: sockets, frames, and the proof that the other side knows the token.
+// Code shared by both sides of the TCP rendezvous: addresses, sockets, frames, and the proof that the other side knows
+// the token.
 //
 //   rank -> rank 0   hello       a nonce
 //   rank 0 -> rank   challenge   a nonce; its tag proves rank 0
@@ -10,17 +11,37 @@
 // only that the other side speaks this protocol.
 #pragma once
 
-#include <chrono>
-#include <utility>
+#include <sys/socket.h>
 
-#include "parallel/comm/rendezvous.h"
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "parallel/comm/rendezvous_kinds.h"
 
 namespace weft {
 
 using MeetingClock = std::chrono::steady_clock;
 
-// Rank 0 gives up first and reports the missing ranks; the others wait a little longer for its report.
-inline constexpr std::chrono::milliseconds rendezvous_grace{5000};
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof(sockaddr_storage);
+
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  std::string host() const;  // numeric
+};
+
+// The addresses of host:port. If there are none, the result is empty and `trouble` holds the resolver's error text.
+std::vector<SocketAddress> resolve(const std::string& host, int port, std::string& trouble);
+
+// The first of `addresses` that belongs to this machine, or nothing.
+std::optional<SocketAddress> find_own(const std::vector<SocketAddress>& addresses);
+
+// The address of all interfaces, with the family and port of `address`.
+SocketAddress every_interface(const SocketAddress& address);
 
 // Owns its descriptor and closes it.
 class Socket {

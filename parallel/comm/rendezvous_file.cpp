@@ -26,8 +26,6 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds poll_interval{20};
-// Rank 0 gives up first and reports the missing ranks.
-constexpr milliseconds grace{5000};
 constexpr std::size_t longest_reason = 4096;
 constexpr const char* magic = "weft-meeting-1";
 
@@ -80,11 +78,11 @@ class FileRendezvous final : public Rendezvous {
     // The other ranks write only in reply to this token, so a file that repeats the token belongs to this meeting.
     const std::string token = new_token();
     put(prefix_ + ".opened", heading() + token);
-    std::vector<std::string> tokens(static_cast<std::size_t>(options_.world));
+    std::vector<std::string> tokens(options_.world);
     while (true) {
       std::vector<int> missing;
       for (int rank = 1; rank < options_.world; ++rank) {
-        std::string& of_rank = tokens[static_cast<std::size_t>(rank)];
+        std::string& of_rank = tokens[rank];
         if (!of_rank.empty()) continue;
         const auto text = get(name_of_rank(rank));
         if (text && text->starts_with(token + " ")) {
@@ -99,9 +97,7 @@ class FileRendezvous final : public Rendezvous {
         return std::string(brought);
       }
       if (Clock::now() >= deadline) {
-        const std::string reason = fmt::format(
-            "rendezvous file://{}: rank 0 waited {} ms at \"{}\" for rank{} {}, which did not come", prefix_,
-            options_.timeout.count(), purpose_, missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
+        const std::string reason = missing_text("file://" + prefix_, options_, purpose_, missing);
         put(prefix_ + ".answer", heading() + known + "ended\n" + reason);
         fail("{}", reason);
       }
@@ -121,7 +117,7 @@ class FileRendezvous final : public Rendezvous {
       if (const auto answer = get(prefix_ + ".answer")) {
         std::istringstream words(answer->substr(0, answer->find('\n')));
         const std::vector<std::string> tokens{std::istream_iterator<std::string>(words), {}};
-        if (std::find(tokens.begin(), tokens.end(), own) != tokens.end()) {
+        if (std::ranges::find(tokens, own) != tokens.end()) {
           const std::string rest = answer->substr(answer->find('\n') + 1);
           const std::string result = rest.substr(rest.find('\n') + 1);
           std::remove(name_of_rank(options_.rank).c_str());
@@ -129,7 +125,7 @@ class FileRendezvous final : public Rendezvous {
           return result;
         }
       }
-      if (Clock::now() >= deadline + (opened.empty() ? milliseconds(0) : grace)) {
+      if (Clock::now() >= deadline + (opened.empty() ? milliseconds(0) : rendezvous_grace)) {
         std::ifstream file(prefix_ + ".opened", std::ios::binary);
         const std::string found{std::istreambuf_iterator<char>(file), {}};
         fail("rendezvous file://{}: rank {} waited {} ms at \"{}\" for rank 0, which {}", prefix_, options_.rank,

@@ -1,9 +1,18 @@
 // The ways of a rendezvous: over TCP, over files, over MPI.
 #pragma once
 
+#include <span>
+
 #include "parallel/comm/rendezvous.h"
 
 namespace weft {
+
+// Rank 0 gives up first and reports the missing ranks; the others wait a little longer for its report.
+inline constexpr std::chrono::milliseconds rendezvous_grace{5000};
+
+// The report: "rendezvous tcp://a:1: rank 0 waited 5 ms at "start" for rank 3, which did not come".
+std::string missing_text(std::string_view address, const RendezvousOptions& options, std::string_view purpose,
+                         std::span<const int> missing);
 
 // The rendezvous over TCP: rank 0 listens, and each other rank keeps one connection to it (rendezvous_channel.h:
 // protocol).

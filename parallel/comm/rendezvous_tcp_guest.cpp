@@ -9,8 +9,6 @@
 #include <thread>
 
 #include "parallel/comm/rendezvous_channel.h"
-#include "parallel/comm/rendezvous_kinds.h"
-#include "parallel/comm/socket_address.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

@@ -10,8 +10,6 @@
 #include <thread>
 
 #include "parallel/comm/rendezvous_channel.h"
-#include "parallel/comm/rendezvous_kinds.h"
-#include "parallel/comm/socket_address.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -26,10 +24,6 @@ constexpr std::size_t most_guests = 256;
 // Connections accepted before the waiting guests are served again. The limit keeps a crowd from displacing a rank
 // before its frames were read.
 constexpr int accepted_at_once = 16;
-
-std::string list_of(const std::vector<int>& ranks) {
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
-}
 
 // Refused processes: their number, and the last few.
 class Refused {
@@ -52,7 +46,7 @@ class Refused {
 class TcpHost final : public Rendezvous {
  public:
   TcpHost(const std::string& address, const std::string& host, int port, const RendezvousOptions& options)
-      : address_(address), options_(options), peers_(static_cast<std::size_t>(options.world)) {
+      : address_(address), options_(options), peers_(options.world) {
     std::string trouble;
     const auto addresses = resolve(host, port, trouble);
     if (addresses.empty()) fail_request("rendezvous {}: {}", address_, trouble);
@@ -84,8 +78,8 @@ class TcpHost final : public Rendezvous {
       const std::vector<int> missing = missing_ranks();
       if (missing.empty()) break;
       if (Clock::now() >= deadline) {
-        end(fmt::format("rendezvous {}: rank 0 waited {} ms at \"{}\" for {}, which did not come; it listened at {}{}",
-                        address_, options_.timeout.count(), purpose, list_of(missing), listening_, refused_.text()));
+        end(fmt::format("{}; it listened at {}{}", missing_text(address_, options_, purpose, missing), listening_,
+                        refused_.text()));
       }
       wait_for_something(deadline);
     }
@@ -107,7 +101,7 @@ class TcpHost final : public Rendezvous {
   std::vector<int> missing_ranks() const {
     std::vector<int> missing;
     for (int rank = 1; rank < options_.world; ++rank) {
-      if (!peers_[static_cast<std::size_t>(rank)].came) missing.push_back(rank);
+      if (!peers_[rank].came) missing.push_back(rank);
     }
     return missing;
   }
@@ -230,11 +224,11 @@ class TcpHost final : public Rendezvous {
                     fmt::format("rank {} counts {} ranks and rank 0 counts {}", rank, greeting->world, options_.world),
                     FrameKind::request);
     }
-    if (rank < 1 || rank >= options_.world || peers_[static_cast<std::size_t>(rank)].channel.open()) {
+    if (rank < 1 || rank >= options_.world || peers_[rank].channel.open()) {
       return refuse(guest, fmt::format("two processes call themselves rank {}", rank), FrameKind::request);
     }
     if (!is_here(*greeting)) return refuse(guest, elsewhere(*greeting), FrameKind::failure);
-    peers_[static_cast<std::size_t>(rank)] = {std::exchange(guest.channel, FrameChannel()), true};
+    peers_[rank] = {std::exchange(guest.channel, FrameChannel()), true};
   }
 
   bool is_here(const Greeting& greeting) const { return greeting.meeting == meeting_ && greeting.purpose == purpose_; }

@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t largest_world = std::int64_t{1} << 20;
 
 std::vector<int> members(const RankSteps& steps, int rank) {
-  std::vector<int> ranks(static_cast<std::size_t>(steps.count));
+  std::vector<int> ranks(steps.count);
   int member = rank - steps.place(rank) * steps.stride;
   for (int& next : ranks) next = std::exchange(member, member + steps.stride);
   return ranks;
@@ -36,39 +36,24 @@ std::vector<std::string> degree_errors(const Degrees& d, std::optional<int> worl
   }
   if (!errors.empty()) return errors;
   // Checked in 64 bits, so that no later product of degrees overflows.
+  const std::string dense = fmt::format("pipeline {} x data_replicate {} x data_shard {} x context {} x tensor {}",
+                                        d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor);
   std::int64_t ranks = 1;
   for (const int degree : {d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor}) {
     ranks *= degree;
-    if (ranks > largest_world) {
-      return {
-          fmt::format("pipeline {} x data_replicate {} x data_shard {} x context {} x tensor {} is more than {} ranks",
-                      d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, largest_world)};
-    }
+    if (ranks > largest_world) return {fmt::format("{} is more than {} ranks", dense, largest_world)};
   }
+  const std::string expert = fmt::format("expert {} x expert_tensor {}", d.expert, d.expert_tensor);
   if (std::int64_t{d.expert} * d.expert_tensor > largest_world) {
-    return {
-        fmt::format("expert {} x expert_tensor {} is more than {} ranks", d.expert, d.expert_tensor, largest_world)};
+    return {fmt::format("{} is more than {} ranks", expert, largest_world)};
   }
-  const std::string product =
-      fmt::format("pipeline {} x data_replicate {} x data_shard {} x context {} x tensor {} = {}", d.pipeline,
-                  d.data_replicate, d.data_shard, d.context, d.tensor, d.world());
-  if (world && *world != d.world()) errors.push_back(fmt::format("world {} is not {}", *world, product));
+  if (world && *world != d.world()) errors.push_back(fmt::format("world {} is not {} = {}", *world, dense, d.world()));
   if (d.stage_ranks() % (d.expert * d.expert_tensor) != 0) {
-    errors.push_back(
-        fmt::format("expert {} x expert_tensor {} = {} does not divide the {} ranks of a stage (data_replicate {} x "
-                    "data_shard {} x "
-                    "context {} x tensor {})",
-                    d.expert, d.expert_tensor, d.expert * d.expert_tensor, d.stage_ranks(), d.data_replicate,
-                    d.data_shard, d.context, d.tensor));
+    errors.push_back(fmt::format("{} = {} does not divide the {} ranks of a stage ({})", expert,
+                                 d.expert * d.expert_tensor, d.stage_ranks(),
+                                 dense.substr(dense.find("data_replicate"))));
   }
   return errors;
-}
-
-std::string_view name_of(Group group) {
-  constexpr std::string_view names[] = {
-      "pp",        "dp_replicate",  "dp_shard",    "cp",     "tp",    "edp",       "ep",         "etp",
-      "edp_shard", "edp_replicate", "dp_shard_cp", "tokens", "world", "dp_island", "edp_island", "tied"};
-  return names[static_cast<std::size_t>(group)];
 }
 
 Mesh::Mesh(const Degrees& degrees) : degrees_(degrees) {
@@ -78,18 +63,15 @@ Mesh::Mesh(const Degrees& degrees) : degrees_(degrees) {
 
 Coordinates Mesh::coordinates(int rank) const {
   require(rank >= 0 && rank < world(), "a rank lies in its world");
-  const Degrees& d = degrees_;
-  Coordinates at;
-  const int in_stage = rank % d.stage_ranks();
-  at.pp = rank / d.stage_ranks();
-  at.tp = in_stage % d.tensor;
-  at.cp = in_stage / d.tensor % d.context;
-  at.dp_shard = in_stage / (d.tensor * d.context) % d.data_shard;
-  at.dp_replicate = in_stage / (d.tensor * d.context * d.data_shard);
-  at.etp = in_stage % d.expert_tensor;
-  at.ep = in_stage / d.expert_tensor % d.expert;
-  at.edp = in_stage / (d.expert_tensor * d.expert);
-  return at;
+  const auto place = [&](Group group) { return steps(group).place(rank); };
+  return {.pp = place(Group::pp),
+          .dp_replicate = place(Group::dp_replicate),
+          .dp_shard = place(Group::dp_shard),
+          .cp = place(Group::cp),
+          .tp = place(Group::tp),
+          .edp = place(Group::edp),
+          .ep = place(Group::ep),
+          .etp = place(Group::etp)};
 }
 
 int Mesh::rank_at(int pp, int dp_replicate, int dp_shard, int cp, int tp) const {
@@ -163,7 +145,7 @@ std::vector<int> Mesh::group_of(Group group, int rank) const {
 std::vector<int> Mesh::island_of(Group shard_group, int rank, int size) const {
   const std::vector<int> group = group_of(shard_group, rank);
   require(size >= 1 && std::ssize(group) % size == 0, "islands divide their group");
-  const auto place = std::find(group.begin(), group.end(), rank) - group.begin();
+  const auto place = std::ranges::find(group, rank) - group.begin();
   const auto first = group.begin() + place / size * size;
   return {first, first + size};
 }

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "parallel/runtime/enum_names.h"
+
 namespace weft {
 
 struct Degrees {
@@ -58,7 +60,10 @@ enum class Group : std::uint8_t {
   edp_island,
   tied
 };
-std::string_view name_of(Group group);
+constexpr auto enum_names(Group) {
+  return name_list("pp", "dp_replicate", "dp_shard", "cp", "tp", "edp", "ep", "etp", "edp_shard", "edp_replicate",
+                   "dp_shard_cp", "tokens", "world", "dp_island", "edp_island", "tied");
+}
 // The groups that follow from the degrees alone.
 inline constexpr std::array all_groups = {
     Group::pp,  Group::dp_replicate, Group::dp_shard,      Group::cp,          Group::tp,     Group::edp,  Group::ep,

@@ -75,6 +75,21 @@ class Device {
   virtual void stop_profiler() {}
 };
 
+// A stream of a device that does work when it is queued. `TimedEvent` is its event with a time.
+template <typename TimedEvent>
+class ImmediateStream final : public Stream {
+ public:
+  explicit ImmediateStream(Device& device) : device_(device) {}
+  Device& device() override { return device_; }
+  Fence record() override { return nullptr; }
+  Fence record_time() override { return std::make_shared<TimedEvent>(); }
+  void wait(const Fence&) override {}
+  void synchronize() override {}
+
+ private:
+  Device& device_;
+};
+
 std::unique_ptr<Device> make_cpu_device();
 
 }  // namespace weft

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/runtime/dry_kernel.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -18,19 +17,6 @@ class DryEvent final : public Event {
   void synchronize() const override {}
   bool reached() const override { return true; }
   double seconds_since(const Event&) const override { return 0.0; }
-};
-
-class DryStream final : public Stream {
- public:
-  explicit DryStream(Device& device) : device_(device) {}
-  Device& device() override { return device_; }
-  Fence record() override { return nullptr; }
-  Fence record_time() override { return std::make_shared<DryEvent>(); }
-  void wait(const Fence&) override {}
-  void synchronize() override {}
-
- private:
-  Device& device_;
 };
 
 constexpr ElementwiseKernels dry_elementwise = {
@@ -59,7 +45,9 @@ class NumberedDevice final : public DryDevice {
   explicit NumberedDevice(DryDownload download) : download_(std::move(download)) {}
 
   std::string_view name() const override { return "dry"; }
-  std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<DryStream>(*this); }
+  std::unique_ptr<Stream> create_stream(std::string_view) override {
+    return std::make_unique<ImmediateStream<DryEvent>>(*this);
+  }
 
   void* allocate(std::int64_t bytes, Stream&) override {
     auto& blocks = free_blocks_[bytes];

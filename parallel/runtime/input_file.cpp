@@ -40,7 +40,7 @@ void read_whole(const std::string& name, int descriptor, std::int64_t offset, st
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) refuse(name, std::strerror(errno));
     if (count == 0) refuse(name, fmt::format("it was cut short while it was read: it ends before byte {}", offset));
-    to = to.subspan(static_cast<std::size_t>(count));
+    to = to.subspan(count);
     offset += count;
   }
 }

@@ -6,13 +6,13 @@
 #include <string_view>
 
 #include "parallel/runtime/dtype.h"
+#include "parallel/runtime/enum_names.h"
 
 namespace weft {
 
 enum class KernelKind : std::uint8_t { product, attention, elementwise };
-constexpr std::string_view name_of(KernelKind kind) {
-  constexpr std::string_view names[] = {"product", "attention", "element-wise"};
-  return names[static_cast<std::size_t>(kind)];
+constexpr auto enum_names(KernelKind) {
+  return name_list("product", "attention", "element-wise");
 }
 
 // Elements of a factor in 8 bits that share a scale: all, those of a row in runs of 128, or squares of 128 x 128.

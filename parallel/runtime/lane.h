@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "parallel/runtime/device.h"
+#include "parallel/runtime/enum_names.h"
 
 namespace weft {
 
@@ -29,33 +30,20 @@ enum class Lane : std::uint8_t {
   receive_gradients_down,
   exchange
 };
-inline constexpr std::array all_lanes = {Lane::compute,
-                                         Lane::gather,
-                                         Lane::reduce,
-                                         Lane::send_activations_up,
-                                         Lane::receive_activations_up,
-                                         Lane::send_activations_down,
-                                         Lane::receive_activations_down,
-                                         Lane::send_gradients_up,
-                                         Lane::receive_gradients_up,
-                                         Lane::send_gradients_down,
-                                         Lane::receive_gradients_down,
-                                         Lane::exchange};
-constexpr std::string_view name_of(Lane lane) {
-  constexpr std::string_view names[] = {"compute",
-                                        "gather",
-                                        "reduce",
-                                        "send_activations_up",
-                                        "receive_activations_up",
-                                        "send_activations_down",
-                                        "receive_activations_down",
-                                        "send_gradients_up",
-                                        "receive_gradients_up",
-                                        "send_gradients_down",
-                                        "receive_gradients_down",
-                                        "exchange"};
-  return names[static_cast<std::size_t>(lane)];
+constexpr auto enum_names(Lane) {
+  return name_list("compute", "gather", "reduce", "send_activations_up", "receive_activations_up",
+                   "send_activations_down", "receive_activations_down", "send_gradients_up", "receive_gradients_up",
+                   "send_gradients_down", "receive_gradients_down", "exchange");
 }
+inline constexpr auto all_lanes = all_values<Lane>;
+
+// A number for each lane. Lanes with one number share what is numbered.
+using LaneNumbers = std::array<std::uint8_t, all_lanes.size()>;
+inline constexpr LaneNumbers own_numbers = [] {
+  LaneNumbers numbers{};
+  for (std::size_t lane = 0; lane < numbers.size(); ++lane) numbers[lane] = static_cast<std::uint8_t>(lane);
+  return numbers;
+}();
 
 // The lanes of a message: the sender's and the receiver's.
 struct MessageLanes {

@@ -11,32 +11,6 @@
 
 namespace weft {
 
-std::string_view name_of(Bucket bucket) {
-  switch (bucket) {
-    case Bucket::sharded_parameters:
-      return "sharded_parameters";
-    case Bucket::replicated_parameters:
-      return "replicated_parameters";
-    case Bucket::unsharded_parameters:
-      return "unsharded_parameters";
-    case Bucket::sharded_gradients:
-      return "sharded_gradients";
-    case Bucket::unsharded_gradients:
-      return "unsharded_gradients";
-    case Bucket::optimizer_state:
-      return "optimizer_state";
-    case Bucket::activations:
-      return "activations";
-    case Bucket::moe_routing:
-      return "moe_routing";
-    case Bucket::communication:
-      return "communication";
-    case Bucket::workspace:
-      return "workspace";
-  }
-  return "unknown";
-}
-
 std::int64_t BucketBytes::total() const {
   return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
 }

@@ -27,8 +27,12 @@ enum class Bucket : std::uint8_t {
   communication,
   workspace,
 };
-inline constexpr std::size_t bucket_count = 10;
-std::string_view name_of(Bucket bucket);
+constexpr auto enum_names(Bucket) {
+  return name_list("sharded_parameters", "replicated_parameters", "unsharded_parameters", "sharded_gradients",
+                   "unsharded_gradients", "optimizer_state", "activations", "moe_routing", "communication",
+                   "workspace");
+}
+inline constexpr std::size_t bucket_count = all_values<Bucket>.size();
 
 // Bytes by bucket, indexed by Bucket.
 struct BucketBytes {

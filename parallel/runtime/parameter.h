@@ -9,20 +9,20 @@
 #include <string_view>
 #include <utility>
 
+#include "parallel/runtime/enum_names.h"
+
 namespace weft {
 
 // Families of shard units. `routing` is the exception: routing helpers are replicated in float32 and belong to no unit.
 enum class Family : std::uint8_t { dense, experts, embedding, head, root, routing };
-constexpr std::string_view name_of(Family family) {
-  constexpr std::string_view names[] = {"dense", "experts", "embedding", "head", "root", "routing"};
-  return names[static_cast<std::size_t>(family)];
+constexpr auto enum_names(Family) {
+  return name_list("dense", "experts", "embedding", "head", "root", "routing");
 }
 
 // The part of a model that a segment is.
 enum class PartKind : std::uint8_t { embedding, attention, mlp, experts, head, passage };
-constexpr std::string_view name_of(PartKind kind) {
-  constexpr std::string_view names[] = {"embedding", "attention", "mlp", "experts", "head", "passage"};
-  return names[static_cast<std::size_t>(kind)];
+constexpr auto enum_names(PartKind) {
+  return name_list("embedding", "attention", "mlp", "experts", "head", "passage");
 }
 struct ModelPart {
   PartKind kind = PartKind::passage;

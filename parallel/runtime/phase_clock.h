@@ -14,15 +14,15 @@
 #include <vector>
 
 #include "parallel/runtime/device.h"
+#include "parallel/runtime/enum_names.h"
 
 namespace weft {
 
 enum class Phase : std::uint8_t { products, attention, elementwise, communication, optimizer };
-inline constexpr std::size_t phase_count = 5;
-constexpr std::string_view name_of(Phase phase) {
-  constexpr std::string_view names[] = {"products", "attention", "elementwise", "communication", "optimizer"};
-  return names[static_cast<std::size_t>(phase)];
+constexpr auto enum_names(Phase) {
+  return name_list("products", "attention", "elementwise", "communication", "optimizer");
 }
+inline constexpr std::size_t phase_count = all_values<Phase>.size();
 
 class PhaseClock {
  public:

@@ -1,12 +1,16 @@
 #include "parallel/runtime/quantities.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <cmath>
 #include <string_view>
 
 namespace weft {
+
+std::string ranks_text(std::span<const int> ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
 
 std::string grouped_digits(std::int64_t number) {
   std::string digits = fmt::format("{}", number);

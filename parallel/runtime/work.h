@@ -8,16 +8,15 @@
 #include <exception>
 #include <string_view>
 
+#include "parallel/runtime/enum_names.h"
+
 namespace weft {
 
 // route: scores and choices. permute: ordering rows by expert, and back. exchange: rows to other ranks and back,
 // including waits. products: the routed experts. combine: the weighted sum of their outputs. shared: the shared expert.
 enum class Work : std::uint8_t { route, permute, exchange, products, combine, shared };
-inline constexpr std::array all_work = {Work::route,    Work::permute, Work::exchange,
-                                        Work::products, Work::combine, Work::shared};
-constexpr std::string_view name_of(Work work) {
-  constexpr std::string_view names[] = {"route", "permute", "exchange", "products", "combine", "shared"};
-  return names[static_cast<std::size_t>(work)];
+constexpr auto enum_names(Work) {
+  return name_list("route", "permute", "exchange", "products", "combine", "shared");
 }
 
 // Called on the rank's thread, inside the current action. Work does not nest.

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 
 namespace weft {
 namespace {
@@ -18,22 +19,15 @@ int replica_of(const ParameterSpec& parameter, const UnitHolder& holder) {
 // Rows [row_begin, row_begin + rows) of a parameter's box.
 OwnedRange range_of(const ParameterSpec& parameter, std::int64_t row_begin, std::int64_t rows, const UnitHolder& holder,
                     int replica) {
-  OwnedRange range;
-  range.parameter = parameter.name;
-  range.rank = holder.rank;
-  range.row_begin = parameter.row_begin + row_begin;
-  range.rows = rows;
-  range.column_begin = parameter.column_begin;
-  range.columns = parameter.columns;
-  range.group = holder.group;
-  if (holder.optimizer_of) range.optimizer = holder.optimizer_of(parameter);
-  range.replica = replica;
-  return range;
-}
-
-std::string ranks_text(std::vector<int> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+  return {.parameter = parameter.name,
+          .rank = holder.rank,
+          .row_begin = parameter.row_begin + row_begin,
+          .rows = rows,
+          .column_begin = parameter.column_begin,
+          .columns = parameter.columns,
+          .group = holder.group,
+          .optimizer = holder.optimizer_of ? holder.optimizer_of(parameter) : std::string(),
+          .replica = replica};
 }
 
 // A box of rows and columns with one set of owners.
@@ -58,7 +52,7 @@ std::vector<Strip> strips_of(const std::vector<const OwnedRange*>& ranges, std::
         strip.ranks.push_back(range->rank);
       }
     }
-    std::sort(strip.ranks.begin(), strip.ranks.end());
+    std::ranges::sort(strip.ranks);
     strips.push_back(std::move(strip));
   }
   return strips;
@@ -131,11 +125,11 @@ bool lies_inside(const OwnedRange& range, const GlobalParameter& parameter) {
 void find_faults_of(const GlobalParameter& parameter, const std::vector<const OwnedRange*>& ranges,
                     std::vector<OwnershipFault>& faults) {
   std::map<std::string_view, std::vector<int>> ranks_by_optimizer;
-  std::vector<std::vector<const OwnedRange*>> by_replica(static_cast<std::size_t>(parameter.replicas));
+  std::vector<std::vector<const OwnedRange*>> by_replica(parameter.replicas);
   for (const OwnedRange* range : ranges) {
     ranks_by_optimizer[range->optimizer].push_back(range->rank);
     if (lies_inside(*range, parameter)) {
-      by_replica[static_cast<std::size_t>(range->replica)].push_back(range);
+      by_replica[range->replica].push_back(range);
       continue;
     }
     faults.push_back(
@@ -151,7 +145,8 @@ void find_faults_of(const GlobalParameter& parameter, const std::vector<const Ow
   }
   if (ranks_by_optimizer.size() > 1) {
     std::vector<std::string> rules;
-    for (const auto& [optimizer, ranks] : ranks_by_optimizer) {
+    for (auto& [optimizer, ranks] : ranks_by_optimizer) {
+      std::ranges::sort(ranks);
       rules.push_back(fmt::format("{} on {}", optimizer, ranks_text(ranks)));
     }
     faults.push_back({OwnershipSeam::two_optimizers, parameter.name,
@@ -176,11 +171,6 @@ std::vector<OwnedRange> owned_ranges(std::span<const ParameterSpec> replicated, 
     ranges.push_back(range_of(parameter, 0, parameter.rows, holder, holder.replica));
   }
   return ranges;
-}
-
-std::string_view name_of(OwnershipSeam seam) {
-  constexpr std::string_view names[] = {"unowned", "doubled", "outside", "two_optimizers"};
-  return names[static_cast<std::size_t>(seam)];
 }
 
 std::vector<OwnershipFault> find_ownership_faults(std::span<const OwnedRange> table,

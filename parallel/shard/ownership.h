@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/runtime/enum_names.h"
 #include "parallel/shard/unit_layout.h"
 
 namespace weft {
@@ -56,7 +57,9 @@ enum class OwnershipSeam : std::uint8_t {
   outside,         // a box beyond the parameter's shape, a surplus replica, or an unknown parameter
   two_optimizers,  // one parameter stepped by several rules
 };
-std::string_view name_of(OwnershipSeam seam);
+constexpr auto enum_names(OwnershipSeam) {
+  return name_list("unowned", "doubled", "outside", "two_optimizers");
+}
 
 struct OwnershipFault {
   OwnershipSeam seam;

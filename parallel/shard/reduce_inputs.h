@@ -24,12 +24,26 @@ class ReduceInputs {
   void make_room_for_copy() { retire_until(limit_ - 1); }
   // Takes over an input of the work queued on the reduce lane so far. Gives back the oldest input if there are more
   // than `limit`.
-  void put(Tensor input, const void* owner, std::size_t number);
+  void put(Tensor input, const void* owner, std::size_t number) {
+    input.release_on(reduce_);
+    inputs_.push_back({std::move(input), reduce_.record(), owner, number});
+    retire_until(limit_);
+  }
   // Compute waits for the reduction of input `number` of `owner`, as passed to put(). That input and all earlier ones
   // are given back, if the pool has not given them back already.
-  void wait_for(const void* owner, std::size_t number);
+  void wait_for(const void* owner, std::size_t number) {
+    for (std::size_t left = inputs_.size(); left > 0; --left) {
+      if (inputs_[left - 1].owner != owner || inputs_[left - 1].number != number) continue;
+      retire_until(static_cast<int>(inputs_.size() - left));
+      break;
+    }
+    compute_.wait(retired_);
+  }
   // Gives back all inputs. The caller has made its own stream wait for the reduce lane.
-  void finish();
+  void finish() {
+    inputs_.clear();
+    retired_ = nullptr;
+  }
 
  private:
   struct Input {
@@ -39,7 +53,12 @@ class ReduceInputs {
     std::size_t number = 0;
   };
 
-  void retire_until(int inputs);
+  void retire_until(int inputs) {
+    while (!inputs_.empty() && static_cast<int>(inputs_.size()) > inputs) {
+      retired_ = std::move(inputs_.front().reduced);
+      inputs_.pop_front();
+    }
+  }
 
   int limit_;
   Stream &compute_, &reduce_;

@@ -3,7 +3,6 @@
 #include <iterator>
 
 #include "parallel/runtime/elementwise.h"
-#include "parallel/runtime/staging.h"
 
 namespace weft {
 
@@ -34,8 +33,7 @@ ReplicatedParameters::ReplicatedParameters(std::vector<ParameterSpec> parameters
 }
 
 ConstTensorView ReplicatedParameters::parameter(std::size_t index) const {
-  const ParameterSpec& spec = parameters_[index];
-  return values_.view().rows_from(offsets_[index], spec.size()).reshaped(spec.rows, spec.columns);
+  return parameter_view(values_.view(), offsets_[index], parameters_[index]);
 }
 
 TensorView ReplicatedParameters::gradient(std::size_t index) {
@@ -44,29 +42,18 @@ TensorView ReplicatedParameters::gradient(std::size_t index) {
     pending_ = ledger_.allocate(Bucket::unsharded_gradients, DType::float32, size_, 1);
     fill(compute_, pending_, 0.0f);
   }
-  const ParameterSpec& spec = parameters_[index];
-  return pending_.view().rows_from(offsets_[index], spec.size()).reshaped(spec.rows, spec.columns);
+  return parameter_view(pending_.view(), offsets_[index], parameters_[index]);
 }
 
 void ReplicatedParameters::reduce_gradient() {
   require(pending_.allocated(), "a reduction follows a weight gradient");
   reduce_lane_.wait_for(compute_);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    count_nonfinite(reduce_lane_, gradient(i), nonfinite_.view().rows_from(static_cast<std::int64_t>(i), 1));
-  }
+  count_nonfinite(reduce_lane_, pending_, parameters_, offsets_, nonfinite_);
   tokens_.all_reduce(pending_);
   add(reduce_lane_, pending_, gradient_);
   pending_.release_on(reduce_lane_);
   pending_.reset();
   reduced_ = reduce_lane_.record();
-}
-
-std::optional<std::string> ReplicatedParameters::nonfinite_parameter() {
-  const std::vector<std::int32_t> counts = read<std::int32_t>(reduce_lane_, nonfinite_);
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i] > 0) return parameters_[i].name;
-  }
-  return std::nullopt;
 }
 
 void ReplicatedParameters::begin_step() {
@@ -78,9 +65,8 @@ std::vector<OwnedRows> ReplicatedParameters::owned_rows() {
   std::vector<OwnedRows> owned;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const ParameterSpec& spec = parameters_[i];
-    const auto whole = [&](Tensor& of_all) {
-      if (!of_all.allocated()) return TensorView();
-      return of_all.view().rows_from(offsets_[i], spec.size()).reshaped(spec.rows, spec.columns);
+    const auto whole = [&](Tensor& all) {
+      return all.allocated() ? parameter_view(all.view(), offsets_[i], spec) : TensorView();
     };
     owned.push_back({&spec, spec.row_begin, spec.rows, whole(values_), whole(gradient_), offsets_[i]});
   }

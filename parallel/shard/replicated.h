@@ -28,7 +28,7 @@ class ReplicatedParameters {
   void wait_reduction() { compute_.wait(reduced_); }
   void begin_step();
   // As ShardUnit::nonfinite_parameter.
-  std::optional<std::string> nonfinite_parameter();
+  std::optional<std::string> nonfinite_parameter() { return first_nonfinite(reduce_lane_, nonfinite_, parameters_); }
   std::vector<OwnedRows> owned_rows();
   static std::int64_t bytes(const std::vector<ParameterSpec>& parameters);
 

@@ -1,5 +1,6 @@
 #include "parallel/shard/unit.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "parallel/runtime/elementwise.h"
@@ -20,6 +21,21 @@ UnitBytes unit_bytes(const UnitSetup& setup) {
   if (reduction != DType::float32) bytes.reduce_input = all * size_of(reduction);
   if (!setup.whole() && !setup.reduces_into_shard()) bytes.reduce_part = shard * size_of(reduction);
   return bytes;
+}
+
+void count_nonfinite(Stream& stream, TensorView gradients, std::span<const ParameterSpec> parameters,
+                     std::span<const std::int64_t> offsets, TensorView counts) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    count_nonfinite(stream, gradients.rows_from(offsets[i], parameters[i].size()),
+                    counts.rows_from(static_cast<std::int64_t>(i), 1));
+  }
+}
+
+std::optional<std::string> first_nonfinite(Stream& stream, ConstTensorView counts,
+                                           std::span<const ParameterSpec> parameters) {
+  const std::vector<std::int32_t> values = read<std::int32_t>(stream, counts);
+  const auto found = std::ranges::find_if(values, [](std::int32_t count) { return count > 0; });
+  return found == values.end() ? std::nullopt : std::optional(parameters[found - values.begin()].name);
 }
 
 ShardUnit::ShardUnit(UnitSetup setup, const UnitGroups& groups, Lanes& lanes, ReduceInputs& reduce_inputs,
@@ -108,9 +124,8 @@ void ShardUnit::reshard_to_island() {
 
 ConstTensorView ShardUnit::parameter(std::size_t index) const {
   require(unsharded_, "a parameter is read while its unit is unsharded");
-  const ParameterSpec& spec = setup_.layout.parameters[index];
   const ConstTensorView all = setup_.computes_on_shard() ? shard_.view() : unsharded_parameters_.view();
-  return all.rows_from(setup_.layout.offsets[index], spec.size()).reshaped(spec.rows, spec.columns);
+  return parameter_view(all, setup_.layout.offsets[index], setup_.layout.parameters[index]);
 }
 
 TensorView ShardUnit::gradient(std::size_t index) {
@@ -122,9 +137,8 @@ TensorView ShardUnit::gradient(std::size_t index) {
     fill(compute_, unsharded_gradient_, 0.0f);
   }
   gradient_pending_ = true;
-  const ParameterSpec& spec = setup_.layout.parameters[index];
   const TensorView all = setup_.accumulates_in_shard() ? shard_gradient_.view() : unsharded_gradient_.view();
-  return all.rows_from(setup_.layout.offsets[index], spec.size()).reshaped(spec.rows, spec.columns);
+  return parameter_view(all, setup_.layout.offsets[index], setup_.layout.parameters[index]);
 }
 
 void ShardUnit::scatter_gradient() {
@@ -155,10 +169,7 @@ TensorView ShardUnit::accumulated_gradient() {
   const TensorView gradient = setup_.accumulates_in_shard() ? shard_gradient_.view() : unsharded_gradient_.view();
   reduce_lane_.wait_for(compute_);
   if (std::exchange(counted_, true)) return gradient;
-  for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
-    count_nonfinite(reduce_lane_, gradient.rows_from(layout.offsets[i], layout.parameters[i].size()),
-                    nonfinite_.view().rows_from(static_cast<std::int64_t>(i), 1));
-  }
+  count_nonfinite(reduce_lane_, gradient, layout.parameters, layout.offsets, nonfinite_);
   return gradient;
 }
 
@@ -217,14 +228,6 @@ void ShardUnit::sum_replicas() {
   cast(reduce_lane_, shard_gradient_, part);
   groups_.replicate->all_reduce(part);
   cast(reduce_lane_, part, shard_gradient_);
-}
-
-std::optional<std::string> ShardUnit::nonfinite_parameter() {
-  const std::vector<std::int32_t> counts = read<std::int32_t>(reduce_lane_, nonfinite_);
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i] > 0) return setup_.layout.parameters[i].name;
-  }
-  return std::nullopt;
 }
 
 void ShardUnit::begin_step() {

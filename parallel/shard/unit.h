@@ -21,6 +21,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -93,6 +94,18 @@ struct OwnedRows {
   std::int64_t offset = 0;               // element offset in the shard, for state kept beside it
 };
 
+// Elements [offset, offset + parameter.size()) of a flat buffer in the parameter's shape.
+template <typename View>
+View parameter_view(const View& buffer, std::int64_t offset, const ParameterSpec& parameter) {
+  return buffer.rows_from(offset, parameter.size()).reshaped(parameter.rows, parameter.columns);
+}
+// counts [parameters, 1] int32 += the non-finite elements of each parameter in a flat buffer of gradients.
+void count_nonfinite(Stream& stream, TensorView gradients, std::span<const ParameterSpec> parameters,
+                     std::span<const std::int64_t> offsets, TensorView counts);
+// The name of the first parameter with a count above 0. Waits for the device.
+std::optional<std::string> first_nonfinite(Stream& stream, ConstTensorView counts,
+                                           std::span<const ParameterSpec> parameters);
+
 class ShardUnit {
  public:
   // All arguments outlive the unit.
@@ -126,7 +139,9 @@ class ShardUnit {
   // Clears the gradients of the last step.
   void begin_step();
   // The first parameter with a non-finite gradient on this rank in this step. Waits for the device.
-  std::optional<std::string> nonfinite_parameter();
+  std::optional<std::string> nonfinite_parameter() {
+    return first_nonfinite(reduce_lane_, nonfinite_, setup_.layout.parameters);
+  }
   std::vector<OwnedRows> owned_rows();
   TensorView shard_gradient() { return shard_gradient_; }
 

@@ -53,8 +53,8 @@ UnitLayout lay_out_unit(std::span<const ParameterSpec> parameters, std::int64_t 
   layout.parameters.assign(parameters.begin(), parameters.end());
   // Tensor-replicated vectors come first, so that their partial gradients are contiguous; then vectors; then matrices.
   const auto place = [](const ParameterSpec& p) { return p.tensor_replicated ? 0 : is_vector(p) ? 1 : 2; };
-  std::stable_sort(layout.parameters.begin(), layout.parameters.end(),
-                   [&](const ParameterSpec& a, const ParameterSpec& b) { return place(a) < place(b); });
+  std::ranges::stable_sort(layout.parameters,
+                           [&](const ParameterSpec& a, const ParameterSpec& b) { return place(a) < place(b); });
 
   std::set<std::string> names;
   std::int64_t row_multiple = 1, end = 0;

@@ -30,7 +30,7 @@ struct FormingUnit {
 
 template <typename Value>
 void add_once(std::vector<Value>& values, const Value& value) {
-  if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+  if (std::ranges::find(values, value) == values.end()) values.push_back(value);
 }
 
 bool lies_in_blocks(Family family) {
@@ -51,8 +51,8 @@ class UnitFormer {
       : pieces_(pieces), stage_(stage), rules_(rules) {
     if (rules.by_family.contains(Family::routing)) fail("routing helpers are replicated: nothing wraps them");
     for (const ScopedParameters& piece : pieces) {
-      const bool block = std::any_of(piece.parameters.begin(), piece.parameters.end(),
-                                     [](const ParameterSpec& parameter) { return lies_in_blocks(parameter.family); });
+      const bool block = std::ranges::any_of(
+          piece.parameters, [](const ParameterSpec& parameter) { return lies_in_blocks(parameter.family); });
       if (block) blocks_.try_emplace(piece.scope, std::ssize(blocks_));
     }
   }
@@ -67,20 +67,18 @@ class UnitFormer {
       if (!names.insert(unit.plan.name).second) fail("two units of stage {} are called {}", stage_, unit.plan.name);
       plans.push_back(std::move(unit.plan));
     }
-    std::stable_partition(plans.begin(), plans.end(), [](const UnitPlan& unit) { return !unit.replicated(); });
+    std::ranges::stable_partition(plans, [](const UnitPlan& unit) { return !unit.replicated(); });
     return plans;
   }
 
  private:
-  WrapPolicy wrap_of(Family family) const {
-    const auto found = rules_.by_family.find(family);
-    return found == rules_.by_family.end() ? WrapPolicy{} : found->second;
+  template <typename Value>
+  static Value of_family(const std::map<Family, Value>& values, Family family) {
+    const auto found = values.find(family);
+    return found == values.end() ? Value{} : found->second;
   }
-
-  const std::string& merge_key_of(Family family) const {
-    const auto found = rules_.merge_key.find(family);
-    return found == rules_.merge_key.end() ? no_key_ : found->second;
-  }
+  WrapPolicy wrap_of(Family family) const { return of_family(rules_.by_family, family); }
+  std::string merge_key_of(Family family) const { return of_family(rules_.merge_key, family); }
 
   void add(const ScopedParameters& piece) {
     for (const ParameterSpec& parameter : piece.parameters) {
@@ -131,10 +129,9 @@ class UnitFormer {
   // The segment's name, followed by the family if the segment has units of several families: "blocks.3.experts" is the
   // expert bank itself, "blocks.3.experts.dense" the parameters around it.
   static std::string half_block_name(const ScopedParameters& piece, const std::string& segment, Family family) {
-    const bool alone =
-        std::all_of(piece.parameters.begin(), piece.parameters.end(), [&](const ParameterSpec& parameter) {
-          return parameter.family == family || parameter.family == Family::routing;
-        });
+    const bool alone = std::ranges::all_of(piece.parameters, [&](const ParameterSpec& parameter) {
+      return parameter.family == family || parameter.family == Family::routing;
+    });
     const bool named = segment == fmt::format("{}.{}", piece.scope, name_of(family));
     return alone || named ? segment : fmt::format("{}.{}", segment, name_of(family));
   }
@@ -149,16 +146,16 @@ class UnitFormer {
     for (FormingUnit& unit : units_) {
       if (unit.plan.family != family) {
         merged.push_back(std::move(unit));
-      } else if (last >= 0 && is_small(merged[static_cast<std::size_t>(last)])) {
-        take_in(merged[static_cast<std::size_t>(last)], unit);
+      } else if (last >= 0 && is_small(merged[last])) {
+        take_in(merged[last], unit);
       } else {
         before_last = last;
         last = std::ssize(merged);
         merged.push_back(std::move(unit));
       }
     }
-    if (before_last >= 0 && is_small(merged[static_cast<std::size_t>(last)])) {
-      take_in(merged[static_cast<std::size_t>(before_last)], merged[static_cast<std::size_t>(last)]);
+    if (before_last >= 0 && is_small(merged[last])) {
+      take_in(merged[before_last], merged[last]);
       merged.erase(merged.begin() + last);
     }
     units_ = std::move(merged);
@@ -223,7 +220,6 @@ class UnitFormer {
   std::span<const ScopedParameters> pieces_;
   int stage_;
   const WrapRules& rules_;
-  std::string no_key_;
   std::unordered_map<std::string, std::int64_t> blocks_;  // scopes that wrap policies count, numbered as declared
   std::set<std::string> names_;
   std::vector<FormingUnit> units_;
@@ -234,10 +230,6 @@ class UnitFormer {
 
 std::vector<UnitPlan> form_units(std::span<const ScopedParameters> pieces, int stage, const WrapRules& rules) {
   return UnitFormer(pieces, stage, rules).form();
-}
-
-std::vector<UnitPlan> form_units(std::span<const ScopedParameters> pieces, int stage) {
-  return form_units(pieces, stage, {});
 }
 
 }  // namespace weft

@@ -48,8 +48,7 @@ struct WrapRules {
 // group and run after the dispatch, so experts wrapped as "root" form a separate unit.
 //
 // Throws Error: failure naming a parameter declared twice, request if families of different keys would share a unit.
-std::vector<UnitPlan> form_units(std::span<const ScopedParameters> pieces, int stage, const WrapRules& rules);
-// All families are wrapped by block.
-std::vector<UnitPlan> form_units(std::span<const ScopedParameters> pieces, int stage);
+// Without rules all families are wrapped by block.
+std::vector<UnitPlan> form_units(std::span<const ScopedParameters> pieces, int stage, const WrapRules& rules = {});
 
 }  // namespace weft

@@ -8,10 +8,12 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "parallel/runtime/enum_names.h"
 #include "parallel/shard/ownership.h"
 #include "parallel/shard/unit_layout.h"
 
@@ -76,7 +78,10 @@ enum class ShardingSeam : std::uint8_t {
   optimizer_rows,    // the optimizer steps rows that the rank does not own, or misses owned rows
   shard_count,       // a layout with a number of shards other than its group's number of ranks
 };
-std::string_view name_of(ShardingSeam seam);
+constexpr auto enum_names(ShardingSeam) {
+  return name_list("unmanaged", "in_two_units", "of_no_segment", "late", "wrong_group", "unmarked_experts",
+                   "two_stages", "dispatch", "two_optimizers", "optimizer_rows", "shard_count");
+}
 
 struct ShardingFault {
   ShardingSeam seam;
@@ -88,5 +93,10 @@ std::vector<ShardingFault> find_sharding_faults(const StageDescription& descript
 
 // Throws Error (failure) listing all faults.
 void verify_sharding(const StageDescription& description);
+
+// Compares the rows that a rank owns with the rows that its optimizer was given to step. One sentence for each run of
+// rows that is stepped but not owned, owned but not stepped, or stepped twice. Groups, rules, ranks and replicas are
+// not compared.
+std::vector<std::string> row_differences(std::span<const OwnedRange> owned, std::span<const OwnedRange> stepped);
 
 }  // namespace weft

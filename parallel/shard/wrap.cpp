@@ -1,6 +1,5 @@
 #include "parallel/shard/wrap.h"
 
-#include <algorithm>
 #include <charconv>
 
 #include "parallel/runtime/error.h"
@@ -8,16 +7,9 @@
 namespace weft {
 namespace {
 
-struct WrapWord {
-  WrapKind kind;
-  std::string_view word;
-  bool has_amount;
-};
-constexpr WrapWord wrap_words[] = {{WrapKind::block, "block", false},
-                                   {WrapKind::half_block, "half_block", false},
-                                   {WrapKind::blocks, "blocks", true},
-                                   {WrapKind::minimum_bytes, "minimum_bytes", true},
-                                   {WrapKind::root, "root", false}};
+bool takes_amount(WrapKind kind) {
+  return kind == WrapKind::blocks || kind == WrapKind::minimum_bytes;
+}
 
 bool is_root(const WrapPolicies& policies, Family family) {
   const auto found = policies.find(family);
@@ -27,19 +19,18 @@ bool is_root(const WrapPolicies& policies, Family family) {
 }  // namespace
 
 std::string text_of(const WrapPolicy& policy) {
-  const auto& word = wrap_words[static_cast<std::size_t>(policy.kind)];
-  return word.has_amount ? fmt::format("{} {}", word.word, policy.amount) : std::string(word.word);
+  const std::string_view word = name_of(policy.kind);
+  return takes_amount(policy.kind) ? fmt::format("{} {}", word, policy.amount) : std::string(word);
 }
 
 WrapPolicy parse_wrap(std::string_view text) {
   const std::size_t space = text.find(' ');
-  const std::string_view word = text.substr(0, space);
-  const std::string_view number = space == std::string_view::npos ? std::string_view{} : text.substr(space + 1);
-  const auto known = std::ranges::find(wrap_words, word, &WrapWord::word);
-  WrapPolicy policy;
-  bool valid = known != std::end(wrap_words) && known->has_amount == (space != std::string_view::npos);
-  if (valid) policy.kind = known->kind;
-  if (valid && known->has_amount) {
+  const bool has_amount = space != std::string_view::npos;
+  const std::string_view number = has_amount ? text.substr(space + 1) : std::string_view{};
+  const auto kind = value_named<WrapKind>(text.substr(0, space));
+  WrapPolicy policy{kind.value_or(WrapKind::block)};
+  bool valid = kind && takes_amount(*kind) == has_amount;
+  if (valid && has_amount) {
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), policy.amount);
     valid = error == std::errc{} && end == number.data() + number.size() && policy.amount >= 1;
   }

@@ -19,6 +19,9 @@ enum class WrapKind : std::uint8_t {
   minimum_bytes,  // neighbours merged until a unit has `amount` bytes when gathered
   root,           // in the stage's root unit; experts: one unit of the stage
 };
+constexpr auto enum_names(WrapKind) {
+  return name_list("block", "half_block", "blocks", "minimum_bytes", "root");
+}
 
 // As text: "block", "half_block", "blocks 2", "minimum_bytes 4000000", "root".
 struct WrapPolicy {

@@ -1,14 +1,14 @@
 // Whether messages get through where they hold the lanes of devices: what the checker says, against streams that run
 // (stream_interpreter.h) and against ranks that wait in receives (program_interpreter.h). Neither model implies the
 // other.
-#include "parallel/pipeline/check/check_lanes.h"
+#include "parallel/pipeline/check/check_parts.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "parallel/pipeline/passes/lane_delivery.h"
-#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/passes/passes.h"
+#include "parallel/pipeline/program/program.h"
 #include "tests/parallel/program_grid.h"
 #include "tests/parallel/program_interpreter.h"
 #include "tests/parallel/random_program.h"
@@ -18,8 +18,8 @@ namespace weft {
 namespace {
 
 // One queue for each direction of the pass: the model that could not run interleaved orders.
-constexpr LaneQueues merged_queues() {
-  LaneQueues queues = separate_queues();
+constexpr LaneNumbers merged_queues() {
+  LaneNumbers queues = own_numbers;
   for (std::size_t i = 0; i < message_lanes.size(); ++i) {
     const auto first = static_cast<std::size_t>(message_lanes[i / 2 * 2].send);  // of activations or of gradients
     queues[static_cast<std::size_t>(message_lanes[i].send)] = queues[first];
@@ -28,7 +28,7 @@ constexpr LaneQueues merged_queues() {
   return queues;
 }
 
-std::optional<Finding> lane_deadlock(const Program& program, const LaneQueues& queues) {
+std::optional<Finding> lane_deadlock(const Program& program, const LaneNumbers& queues) {
   const PieceTable pieces(program);
   std::vector<int> rows(program.ranks.size());
   std::iota(rows.begin(), rows.end(), 0);
@@ -153,7 +153,7 @@ TEST(CheckLanes, OneQueueForBothWaysWouldStandStill) {
 // One lane for all that a rank sends of a kind, and one for all that it takes: where stages turn round at the last rank
 // a send up stands in front of the send down that the receiver of the first has to wait for.
 TEST(CheckLanes, OneQueueForMessagesUpAndDownWouldStandStill) {
-  LaneQueues queues = separate_queues();
+  LaneNumbers queues = own_numbers;
   for (std::size_t i = 0; i < message_lanes.size(); i += 2) {
     const auto &up = message_lanes[i], &down = message_lanes[i + 1];
     queues[static_cast<std::size_t>(down.send)] = queues[static_cast<std::size_t>(up.send)];

@@ -183,7 +183,7 @@ TEST(Check, BackwardBeforeForward) {
 }
 
 TEST(Check, SegmentOrder) {
-  Program forward{stage_tables(1, 3, {.residency = Residency::step}), 1, {gpipe_order({}).front()}};
+  Program forward{stage_tables(1, 3, {.residency = Residency::step}), 1, {find_schedule("gpipe").order({}).front()}};
   forward = add_update(add_reduction(add_residency(lower_to_segments(forward))));
   Program backward = forward;
   swap_cells(forward, 0, "0F0(blocks.0)", "0F0(blocks.1)");

@@ -45,11 +45,11 @@ struct Case {
                                       {Op::backward_input, CollectiveOp::all_reduce, Group::tp, 1, 64},
                                       {Op::backward_weight, CollectiveOp::all_gather, Group::cp, 1, 1 << 20}};
     tables.units[0].policy.island_ranks = 4;
-    tables.units[0].collectives = {{Op::unshard, CollectiveOp::all_gather, Group::dp_shard, 1024},
-                                   {Op::unshard_secondary, CollectiveOp::all_gather, Group::dp_island, 1024},
-                                   {Op::scatter_gradient, CollectiveOp::reduce_scatter, Group::dp_shard, 2048},
-                                   {Op::reduce_gradient, CollectiveOp::reduce_scatter, Group::dp_shard, 2048},
-                                   {Op::reduce_gradient, CollectiveOp::all_reduce, Group::dp_replicate, 256}};
+    tables.units[0].collectives = {{Op::unshard, CollectiveOp::all_gather, Group::dp_shard, 1, 1024},
+                                   {Op::unshard_secondary, CollectiveOp::all_gather, Group::dp_island, 1, 1024},
+                                   {Op::scatter_gradient, CollectiveOp::reduce_scatter, Group::dp_shard, 1, 2048},
+                                   {Op::reduce_gradient, CollectiveOp::reduce_scatter, Group::dp_shard, 1, 2048},
+                                   {Op::reduce_gradient, CollectiveOp::all_reduce, Group::dp_replicate, 1, 256}};
     tables.update = {{Op::gradient_norm, CollectiveOp::all_reduce, Group::world, 3, 24},
                      {Op::optimizer_step, CollectiveOp::all_reduce, Group::world, 1, 32}};
     hardware.seconds_per_flop_forward = 0.25;

@@ -9,7 +9,7 @@
 #include <ostream>
 
 #include "parallel/runtime/random.h"
-#include "parallel/shard/row_difference.h"
+#include "parallel/shard/verify.h"
 
 namespace weft {
 namespace {

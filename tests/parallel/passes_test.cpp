@@ -68,7 +68,8 @@ TEST(Exchange, AWeightGradientExchangesNothing) {
 // which can leave only when rank 0 has taken the first. So rank 1 takes microbatch 2 where it stands.
 TEST(Exchange, AReceiveStandsEarlierWhereASendWouldStandStill) {
   const OrderInput input{.ranks = 2, .microbatches = 4};
-  Program program{schedule_only_tables(2, 2), 4, {gpipe_order(input)[0], one_f_one_b_order(input)[1]}};
+  Program program{
+      schedule_only_tables(2, 2), 4, {find_schedule("gpipe").order(input)[0], find_schedule("1f1b").order(input)[1]}};
   program = add_exchange(program);
   EXPECT_EQ(cells(program, 0), cells(bare("gpipe", 2, 4), 0));
   EXPECT_EQ(cells(program, 1),
@@ -106,7 +107,7 @@ TEST(Segments, AStageWithoutThemKeepsItsActions) {
 std::string residency_cells(const UnitPolicy& policy, int units, int microbatches) {
   const ProgramTables tables = stage_tables(1, units, policy);
   const OrderInput input{.ranks = 1, .microbatches = microbatches};
-  return cells(add_residency(lower_to_segments({tables, microbatches, gpipe_order(input)})), 0);
+  return cells(add_residency(lower_to_segments({tables, microbatches, find_schedule("gpipe").order(input)})), 0);
 }
 
 // Two units, one microbatch, by hand. Unit 1 is used twice in a row at the turn and stays.
@@ -133,7 +134,7 @@ TEST(Residency, StepKeepsFromFirstUseToLast) {
 // expert part of the block behind it is at its own.
 TEST(Residency, ASegmentsUnitsAreGatheredTogether) {
   Program program{expert_tables(1, 2, {.residency = Residency::reshard_after_use, .lookahead = 1}), 1, {}};
-  program.ranks = gpipe_order({.ranks = 1, .microbatches = 1});
+  program.ranks = find_schedule("gpipe").order({.ranks = 1, .microbatches = 1});
   EXPECT_EQ(cells(add_residency(lower_to_segments(program)), 0),
             "0UNSHARD(blocks.0) 0UNSHARD(blocks.1) 0F0(blocks.0) 0UNSHARD(blocks.2) 0F0(blocks.1) 0RESHARD(blocks.0) "
             "0RESHARD(blocks.1) 0UNSHARD(blocks.3) 0F0(blocks.2) 0F0(blocks.3) 0UNSHARD(blocks.0) 0UNSHARD(blocks.1) "

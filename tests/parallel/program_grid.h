@@ -9,7 +9,7 @@
 
 #include "parallel/pipeline/passes/passes.h"
 #include "parallel/pipeline/program/program.h"
-#include "parallel/pipeline/text/text.h"
+#include "tests/parallel/program_text.h"
 
 namespace weft {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <tuple>
 
-#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/program/program.h"
 #include "parallel/pipeline/simulation/simulate.h"
 #include "tests/parallel/program_grid.h"
 

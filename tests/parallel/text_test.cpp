@@ -1,5 +1,3 @@
-#include "parallel/pipeline/text/text.h"
-
 #include <gtest/gtest.h>
 
 #include "parallel/runtime/error.h"

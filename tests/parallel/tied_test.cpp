@@ -23,7 +23,7 @@ ProgramTables tied_tables(ProgramTables tables) {
   if (tied_rank(tables, first) == tied_rank(tables, last)) return tables;
   for (ProgramUnit* unit : {&first, &last}) {
     unit->tie_bytes = tie_bytes;
-    unit->collectives.push_back({Op::tie_gradient, CollectiveOp::all_reduce, Group::tied, tie_bytes});
+    unit->collectives.push_back({Op::tie_gradient, CollectiveOp::all_reduce, Group::tied, 1, tie_bytes});
   }
   return tables;
 }

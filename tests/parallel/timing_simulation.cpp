@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "parallel/pipeline/timing/index.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -23,17 +22,17 @@ struct RunningRank {
 
   int lane_of(const TimedCollective& entry) const { return two_channels && entry.reduction ? 1 : 0; }
   int after(const TimedCollective& entry) const {
-    return entry.reduction ? at(plan.reductions, entry.index).after : at(plan.gathers, entry.index).after;
+    return entry.reduction ? plan.reductions[entry.index].after : plan.gathers[entry.index].after;
   }
   int unit_of(const TimedCollective& entry) const {
-    return entry.reduction ? at(plan.reductions, entry.index).unit : at(plan.gathers, entry.index).unit;
+    return entry.reduction ? plan.reductions[entry.index].unit : plan.gathers[entry.index].unit;
   }
   double seconds(std::size_t place) const {
     const TimedCollective& entry = plan.channel[place];
-    const TimingUnit& unit = at(rank.units, unit_of(entry));
-    const double planned = entry.reduction                             ? unit.reduce_seconds
-                           : at(plan.gathers, entry.index).from_island ? unit.island_gather_seconds
-                                                                       : unit.gather_seconds;
+    const TimingUnit& unit = rank.units[unit_of(entry)];
+    const double planned = entry.reduction                         ? unit.reduce_seconds
+                           : plan.gathers[entry.index].from_island ? unit.island_gather_seconds
+                                                                   : unit.gather_seconds;
     return factors.channel.empty() ? planned : planned * factors.channel[place];
   }
 
@@ -41,11 +40,11 @@ struct RunningRank {
   bool startable(const TimedCollective& entry, double& begin) const {
     const int trigger = after(entry);
     if (trigger >= static_cast<int>(result.ops.size())) return false;
-    begin = std::max(begin, trigger < 0 ? 0 : at(result.ops, trigger).end);
+    begin = std::max(begin, trigger < 0 ? 0 : result.ops[trigger].end);
     if (entry.reduction || !two_channels) return true;  // with one channel, its order suffices
     for (std::size_t place = 0; place < plan.channel.size(); ++place) {
       const TimedCollective& other = plan.channel[place];
-      if (!other.reduction || at(plan.reductions, other.index).wait > trigger + 1) continue;
+      if (!other.reduction || plan.reductions[other.index].wait > trigger + 1) continue;
       if (!done[place]) return false;
       begin = std::max(begin, result.channel[place].end);
     }
@@ -73,14 +72,14 @@ struct RunningRank {
       const TimingOp& op = rank.ops[q];
       double begin = q == 0 ? 0 : result.ops[q - 1].end;
       if (op.producer_rank >= 0) {
-        const auto& produced = at(ranks, op.producer_rank).result.ops;
+        const auto& produced = ranks[op.producer_rank].result.ops;
         if (op.producer_op >= static_cast<int>(produced.size())) break;
-        begin = std::max(begin, at(produced, op.producer_op).end + op.transfer_seconds);
+        begin = std::max(begin, produced[op.producer_op].end + op.transfer_seconds);
       }
       bool there = true;
       for (const int place : needed_by[q]) {
-        there = there && at(done, place);
-        begin = std::max(begin, at(result.channel, place).end);
+        there = there && done[place];
+        begin = std::max(begin, result.channel[place].end);
       }
       if (!there) break;
       result.ops.push_back({begin, begin + op.seconds * (factors.ops.empty() ? 1 : factors.ops[q])});
@@ -105,20 +104,20 @@ struct RunningRank {
     std::vector<double> begun(plan.gathers.size()), arrived(plan.gathers.size()), reduced(plan.reductions.size());
     for (std::size_t place = 0; place < plan.channel.size(); ++place) {
       const auto [reduction, index] = plan.channel[place];
-      at(reduction ? reduced : arrived, index) = result.channel[place].end;
-      if (!reduction) at(begun, index) = result.channel[place].begin;
+      (reduction ? reduced : arrived)[index] = result.channel[place].end;
+      if (!reduction) begun[index] = result.channel[place].begin;
     }
     for (std::size_t i = 0; i < plan.gathers.size(); ++i) {
       const TimedGather& gather = plan.gathers[i];
-      const TimingUnit& unit = at(rank.units, gather.unit);
-      const double end = at(result.ops, gather.until).end;
-      const double before = std::exchange(at(dropped, gather.unit), end);
+      const TimingUnit& unit = rank.units[gather.unit];
+      const double end = result.ops[gather.until].end;
+      const double before = std::exchange(dropped[gather.unit], end);
       live(begun[i], end, unit.parameter_bytes);
       if (gather.from_island) live(before, arrived[i], unit.island_bytes);
     }
     for (std::size_t i = 0; i < plan.reductions.size(); ++i) {
       const TimedReduction& reduction = plan.reductions[i];
-      live(at(result.ops, reduction.first).begin, reduced[i], at(rank.units, reduction.unit).gradient_bytes);
+      live(result.ops[reduction.first].begin, reduced[i], rank.units[reduction.unit].gradient_bytes);
     }
     std::sort(changes.begin(), changes.end());
     std::int64_t bytes = 0, peak = 0;
@@ -146,8 +145,8 @@ SimulatedTiming simulate_timing(const TimingProblem& problem, const TimingPlan& 
     rank.needed_by.resize(rank.rank.ops.size() + 1);
     for (std::size_t place = 0; place < rank.plan.channel.size(); ++place) {
       const auto [reduction, index] = rank.plan.channel[place];
-      const int op = reduction ? at(rank.plan.reductions, index).wait : at(rank.plan.gathers, index).need;
-      at(rank.needed_by, op).push_back(static_cast<int>(place));
+      const int op = reduction ? rank.plan.reductions[index].wait : rank.plan.gathers[index].need;
+      rank.needed_by[op].push_back(static_cast<int>(place));
     }
     ranks.push_back(std::move(rank));
   }

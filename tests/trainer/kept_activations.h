@@ -7,7 +7,7 @@
 
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
-#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/program/program.h"
 #include "trainer/config/config.h"
 
 namespace weft {

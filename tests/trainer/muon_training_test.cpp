@@ -89,7 +89,7 @@ TEST_P(MuonTraining, ExchangesWhatTheProgramSays) {
   RunObserver observer;
   observer.before_first_step = [&](RankRun& run) {
     const std::lock_guard lock(mutex);
-    for (const UpdateCollective& collective : run.program().update) {
+    for (const ProgramCollective& collective : run.program().update) {
       if (collective.during != Op::optimizer_step) continue;
       EXPECT_EQ(collective.op, CollectiveOp::all_to_all);
       CommunicationCount& count = expected[{std::string(name_of(collective.group)), collective.op}];

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "parallel/pipeline/program/placement.h"
+#include "parallel/pipeline/program/program.h"
 #include "trainer/layout/automatic_layout.h"
 
 namespace weft {

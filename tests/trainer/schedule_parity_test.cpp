@@ -12,7 +12,7 @@
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/passes/passes.h"
-#include "parallel/pipeline/text/text.h"
+#include "tests/parallel/program_text.h"
 #include "tests/trainer/kept_activations.h"
 #include "tests/trainer/tiny_layout.h"
 

@@ -7,8 +7,6 @@
 #include <map>
 #include <tuple>
 
-#include "parallel/pipeline/timing/index.h"
-
 namespace weft {
 namespace {
 
@@ -93,7 +91,7 @@ TimingProblem timing_problem(const TimingCase& shape) {
   const int per_action = shape.units / shape.input.chunks;
   for (int rank = 0; rank < ranks; ++rank) {
     int ops = 0;
-    for (const Action& action : at(orders, rank)) {
+    for (const Action& action : orders[rank]) {
       ops += per_action;
       if (action.op == Op::backward_weight) continue;
       done[{action.op == Op::forward, *action.stage, *action.microbatch}] = {rank, ops - 1};
@@ -102,7 +100,7 @@ TimingProblem timing_problem(const TimingCase& shape) {
   TimingProblem problem;
   for (int rank = 0; rank < ranks; ++rank) {
     CaseRank built(shape, schedule, rank);
-    for (const Action& action : at(orders, rank)) {
+    for (const Action& action : orders[rank]) {
       const bool forward = action.op == Op::forward;
       const int from = *action.stage + (forward ? -1 : 1);
       LastOp producer;

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "parallel/pipeline/simulation/simulated_step.h"
+#include "parallel/pipeline/simulation/memory_curve.h"
 #include "parallel/pipeline/text/text.h"
 
 namespace weft {

@@ -22,7 +22,7 @@ UnitPrecision stored_as(const UnitRow& row) {
 
 Json moves_json(const UnitRow& row) {
   Json moves = Json::array();
-  for (const UnitCollective& move : row.moves) {
+  for (const ProgramCollective& move : row.moves) {
     moves.push_back({{"during", name_of(move.during)},
                      {"operation", name_of(move.op)},
                      {"group", name_of(move.group)},
@@ -70,7 +70,7 @@ void print_json(const std::vector<UnitRow>& rows) {
 // "UNSHARD all_gather dp_shard 0.19 MiB": each action with all its collectives.
 std::string moves_text(const UnitRow& row) {
   std::vector<std::string> parts;
-  for (const UnitCollective& move : row.moves) {
+  for (const ProgramCollective& move : row.moves) {
     const std::string_view action = name_of(move.during);
     const bool again = !parts.empty() && parts.back().starts_with(fmt::format("{} ", action));
     const std::string text =

@@ -58,7 +58,7 @@ std::vector<UnitRow> unit_rows(const Config& config) {
   // The tables list the same units in the same order.
   const ProgramTables tables = program_tables(config, mesh, mesh.coordinates(0));
   for (std::size_t u = 0; u < rows.size(); ++u) {
-    for (const UnitCollective& move : tables.units[u].collectives) {
+    for (const ProgramCollective& move : tables.units[u].collectives) {
       if (!stays_on_a_rank(mesh, move.group)) rows[u].moves.push_back(move);
     }
   }

@@ -12,7 +12,7 @@ namespace weft {
 struct UnitRow {
   int stage = 0;
   PlannedUnit unit;
-  std::vector<UnitCollective> moves = {};        // payloads of the unit's gathers and reductions
+  std::vector<ProgramCollective> moves = {};     // payloads of the unit's gathers and reductions
   std::string wrap = {};                         // how its family is wrapped; empty for replicated parameters
   std::map<UpdateGroup, UpdateRule> rules = {};  // rules that update its parameters; empty if frozen
 

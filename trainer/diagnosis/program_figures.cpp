@@ -53,7 +53,7 @@ void add_rank(const Program& program, const Config& config, const Mesh& mesh, in
     if (!action.unit || !(is_gather(action.op) || is_reduction(action.op))) continue;
     const ProgramUnit& unit = program.units[static_cast<std::size_t>(*action.unit)];
     bool moves = false;
-    for (const UnitCollective& part : unit.collectives) {
+    for (const ProgramCollective& part : unit.collectives) {
       // Partial sums over tensor ranks are counted with the exchanges of segments.
       if (part.during != action.op || part.group == Group::tp) continue;
       const bool island = part.group == Group::dp_island || part.group == Group::edp_island;

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/error.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/plan/stage_plan.h"

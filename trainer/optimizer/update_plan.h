@@ -15,7 +15,7 @@ namespace weft {
 
 // Names of the parameters with a rule that needs norms of whole tensors, in the same order on all ranks.
 std::vector<std::string> parameters_with_norms(const Config& config);
-std::vector<UpdateCollective> update_collectives(const Config& config, const Mesh& mesh, const Coordinates& at);
+std::vector<ProgramCollective> update_collectives(const Config& config, const Mesh& mesh, const Coordinates& at);
 // Bytes that STEP allocates, at its peak.
 BucketBytes update_bytes(const Config& config, const Mesh& mesh, const Coordinates& at);
 

@@ -18,10 +18,10 @@ void add_reduction(const PlannedUnit& unit, ProgramUnit& entry) {
   const auto sum = setup.whole() ? CollectiveOp::all_reduce : CollectiveOp::reduce_scatter;
   for (const Op op : {Op::scatter_gradient, Op::reduce_gradient}) {
     if (op == Op::scatter_gradient && !setup.accumulate_sharded) continue;
-    if (partial > 0) entry.collectives.push_back({op, CollectiveOp::all_reduce, Group::tp, partial});
-    entry.collectives.push_back({op, sum, unit.shard_group, entry.reduce_bytes});
+    if (partial > 0) entry.collectives.push_back({op, CollectiveOp::all_reduce, Group::tp, 1, partial});
+    entry.collectives.push_back({op, sum, unit.shard_group, 1, entry.reduce_bytes});
   }
-  entry.collectives.push_back({Op::reduce_gradient, CollectiveOp::all_reduce, unit.replicate_group, part});
+  entry.collectives.push_back({Op::reduce_gradient, CollectiveOp::all_reduce, unit.replicate_group, 1, part});
 }
 
 ProgramUnit program_unit(const PlannedUnit& unit, int stage) {
@@ -35,7 +35,7 @@ ProgramUnit program_unit(const PlannedUnit& unit, int stage) {
   if (entry.replicated) {
     if (unit.frozen) return entry;
     entry.reduce_bytes = entry.gradient_bytes = ReplicatedParameters::bytes(unit.plan.parameters);
-    entry.collectives.push_back({Op::reduce_gradient, CollectiveOp::all_reduce, Group::tokens, entry.reduce_bytes});
+    entry.collectives.push_back({Op::reduce_gradient, CollectiveOp::all_reduce, Group::tokens, 1, entry.reduce_bytes});
     return entry;
   }
   const UnitBytes bytes = unit_bytes(unit.setup());
@@ -46,11 +46,11 @@ ProgramUnit program_unit(const PlannedUnit& unit, int stage) {
   entry.reduce_part_bytes = bytes.reduce_part;
   if (unit.layout.shards > 1) {
     entry.gather_bytes = bytes.unsharded_parameters;
-    entry.collectives.push_back({Op::unshard, CollectiveOp::all_gather, unit.shard_group, entry.gather_bytes});
+    entry.collectives.push_back({Op::unshard, CollectiveOp::all_gather, unit.shard_group, 1, entry.gather_bytes});
   }
   if (unit.policy.island_ranks > 0) {
     entry.collectives.push_back(
-        {Op::unshard_secondary, CollectiveOp::all_gather, unit.island_group, entry.gather_bytes});
+        {Op::unshard_secondary, CollectiveOp::all_gather, unit.island_group, 1, entry.gather_bytes});
   }
   if (unit.frozen) return entry;
   entry.reduce_bytes = unit.layout.unsharded_size() * size_of(unit.precision.reduction);
@@ -79,7 +79,7 @@ void tie_units(ProgramTables& tables, const std::vector<TiedUnit>& ties) {
       unit.tied_unreduced = one.unreduced;
       if (tied_rank(tables, unit) == tables.stages[static_cast<std::size_t>(unit.stage)].rank) continue;
       unit.tie_bytes = one.gradient_bytes;
-      unit.collectives.push_back({Op::tie_gradient, CollectiveOp::all_reduce, Group::tied, unit.tie_bytes});
+      unit.collectives.push_back({Op::tie_gradient, CollectiveOp::all_reduce, Group::tied, 1, unit.tie_bytes});
     }
   }
 }
@@ -101,9 +101,9 @@ void add_regions(const std::vector<KeptBySegment>& kept, int first_segment, std:
     if (!kept[s].region) continue;
     entries[s].region = first_segment + *kept[s].region;
     entries[s].checkpoint_bytes = kept[s].bytes;
-    std::vector<SegmentCollective>& collectives = entries[s].collectives;
+    std::vector<ProgramCollective>& collectives = entries[s].collectives;
     for (std::size_t i = 0, count = collectives.size(); i < count; ++i) {
-      SegmentCollective again = collectives[i];
+      ProgramCollective again = collectives[i];
       if (again.during != Op::forward || again.once) continue;
       again.during = Op::recompute;
       collectives.push_back(again);

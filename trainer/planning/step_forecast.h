@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/pipeline/simulation/simulated_step.h"
+#include "parallel/pipeline/simulation/memory_curve.h"
 #include "parallel/runtime/ledger.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/resolved_run.h"

@@ -26,7 +26,7 @@ class Teller {
                   .microbatch = action.microbatch,
                   .unit = action.unit,
                   .peer = action.peer};
-    for (const ActionCollective& part : collectives_of(program_, action)) {
+    for (const ProgramCollective& part : collectives_of(program_, action)) {
       const std::int64_t sent = sent_bytes(part.op, part.bytes, ranks_of(part.group, action));
       line.sent += sent;
       line.is_bound |= part.is_bound && sent > 0;
@@ -53,7 +53,7 @@ class Teller {
 
   bool travels(const Action& action, CollectiveOp op) const {
     // Partial sums of norm weights over tensor ranks precede the reduction and do not count as it.
-    return std::ranges::any_of(collectives_of(program_, action), [&](const ActionCollective& part) {
+    return std::ranges::any_of(collectives_of(program_, action), [&](const ProgramCollective& part) {
       return part.op == op && part.group != Group::tp && ranks_of(part.group, action) > 1;
     });
   }

@@ -8,9 +8,8 @@
 #include <utility>
 
 #include "layers/kernels/dry_kernels.h"
-#include "parallel/comm/dry_communicator.h"
+#include "parallel/comm/lone_communicator.h"
 #include "parallel/runtime/dry_device.h"
-#include "parallel/runtime/dry_kernel.h"
 #include "parallel/runtime/spread_work.h"
 #include "trainer/rank/checkpoint_rows.h"
 #include "trainer/rank/rank_step.h"

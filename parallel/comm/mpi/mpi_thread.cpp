@@ -31,7 +31,7 @@ void check_mpi(int result, const char* call) {
   std::string text(MPI_MAX_ERROR_STRING, '\0');
   int length = 0;
   MPI_Error_string(result, text.data(), &length);
-  fail("rendezvous mpi://: {} failed: {}", call, text.substr(0, static_cast<std::size_t>(length)));
+  fail("rendezvous mpi://: {} failed: {}", call, text.substr(0, length));
 }
 
 struct MpiThread::Jobs {

@@ -3,7 +3,6 @@
 // ranks nor tell the others. All messages are polled, because waits in MPI have no timeout.
 #include "parallel/comm/rendezvous_kinds.h"
 
-#include <fmt/ranges.h>
 #include <mpi.h>
 
 #include <algorithm>
@@ -21,8 +20,6 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds poll_interval{1};
-// Rank 0 gives up first and reports the missing ranks; the others wait a little longer for its report.
-constexpr milliseconds grace{5000};
 constexpr int greeting_tag = 1, answer_tag = 2;
 constexpr std::size_t longest_greeting = 1024, longest_answer = (1u << 16) + 16;
 constexpr std::string_view came = "came ", ended = "ended ";
@@ -52,7 +49,7 @@ struct Message {
     if (received) {
       int length = 0;
       check_mpi(MPI_Get_count(&status, MPI_CHAR, &length), "MPI_Get_count");
-      bytes.resize(static_cast<std::size_t>(length));
+      bytes.resize(length);
     }
     return true;
   }
@@ -61,10 +58,7 @@ struct Message {
 class MpiRendezvous final : public Rendezvous {
  public:
   explicit MpiRendezvous(const RendezvousOptions& options)
-      : options_(options),
-        greetings_(static_cast<std::size_t>(options.world)),
-        answers_(static_cast<std::size_t>(options.world)),
-        thread_(options.timeout) {
+      : options_(options), greetings_(options.world), answers_(options.world), thread_(options.timeout) {
     thread_.run([this] {
       check_place();
       return std::string();
@@ -119,22 +113,18 @@ class MpiRendezvous final : public Rendezvous {
                              shown(message.bytes), greeting());
       }
     }
-    if (!missing.empty()) {
-      reason =
-          fmt::format("rendezvous mpi://: rank 0 waited {} ms at \"{}\" for rank{} {}, which did not come",
-                      options_.timeout.count(), purpose_, missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
-    }
+    if (!missing.empty()) reason = missing_text("mpi://", options_, purpose_, missing);
     answer(missing, reason.empty() ? fmt::format("{}{}", came, brought) : fmt::format("{}{}", ended, reason));
     if (!reason.empty()) fail("{}", reason);
     return std::string(brought);
   }
 
   void answer(const std::vector<int>& missing, const std::string& text) {
-    const auto waits = [&](int rank) { return std::find(missing.begin(), missing.end(), rank) == missing.end(); };
+    const auto waits = [&](int rank) { return std::ranges::find(missing, rank) == missing.end(); };
     for (int rank = 1; rank < options_.world; ++rank) {
       if (waits(rank)) of(answers_, rank).send(text, rank, answer_tag);
     }
-    const auto until = Clock::now() + grace;
+    const auto until = Clock::now() + rendezvous_grace;
     for (int rank = 1; rank < options_.world; ++rank) {
       while (waits(rank) && !of(answers_, rank).over(false)) {
         if (Clock::now() >= until) {
@@ -150,11 +140,11 @@ class MpiRendezvous final : public Rendezvous {
     received.receive(longest_answer, 0, answer_tag);
     sent.send(greeting(), 0, greeting_tag);
     while (!received.over(true) || !sent.over(false)) {
-      if (Clock::now() >= deadline + grace) {
+      if (Clock::now() >= deadline + rendezvous_grace) {
         MPI_Cancel(&received.request);
         MPI_Wait(&received.request, MPI_STATUS_IGNORE);
         fail("rendezvous mpi://: rank {} waited {} ms at \"{}\" for rank 0, which did not answer", options_.rank,
-             (options_.timeout + grace).count(), purpose_);
+             (options_.timeout + rendezvous_grace).count(), purpose_);
       }
       std::this_thread::sleep_for(poll_interval);
     }
@@ -162,7 +152,7 @@ class MpiRendezvous final : public Rendezvous {
     return received.bytes.substr(came.size());
   }
 
-  static Message& of(std::vector<Message>& messages, int rank) { return messages[static_cast<std::size_t>(rank)]; }
+  static Message& of(std::vector<Message>& messages, int rank) { return messages[rank]; }
 
   const RendezvousOptions options_;
   std::string purpose_;

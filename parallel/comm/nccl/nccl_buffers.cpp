@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "parallel/comm/nccl/nccl_check.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

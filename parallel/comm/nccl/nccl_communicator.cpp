@@ -4,41 +4,42 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
+#include <iterator>
 #include <numeric>
 #include <string_view>
 
 #include "parallel/comm/lone_communicator.h"
-#include "parallel/comm/nccl/nccl_check.h"
 #include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/staging.h"
 
 namespace weft {
 namespace {
 
 ncclDataType_t nccl_type(DType dtype) {
-  switch (dtype) {
-    case DType::float32:
-      return ncclFloat32;
-    case DType::bfloat16:
-      return ncclBfloat16;
-    case DType::float16:
-      return ncclFloat16;
-    case DType::float64:
-      return ncclFloat64;
-    case DType::int32:
-      return ncclInt32;
-    default:
-      fail("{} is not communicated", name_of(dtype));
-  }
+  constexpr ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat16, ncclFloat64, ncclInt32};  // as in DType
+  const auto index = static_cast<std::size_t>(dtype);
+  if (index >= std::size(types)) fail("{} is not communicated", name_of(dtype));
+  return types[index];
 }
 
 bool all_equal(std::span<const std::int64_t> counts) {
-  return std::all_of(counts.begin(), counts.end(), [&](std::int64_t count) { return count == counts[0]; });
+  return std::ranges::all_of(counts, [&](std::int64_t count) { return count == counts[0]; });
 }
 
 std::size_t number(std::int64_t elements) {
   return static_cast<std::size_t>(elements);
+}
+
+// Calls `issue(root, part)` for the part of each rank, as long as NCCL accepts.
+template <typename Issue>
+ncclResult_t for_each_part(std::span<const std::int64_t> counts, std::int64_t total, int size, Issue issue) {
+  ncclResult_t result = ncclSuccess;
+  for (int root = 0; root < size && accepted(result); ++root) {
+    const Range part = part_of_rank(counts, total, size, root);
+    if (part.count > 0) result = issue(root, part);
+  }
+  return result;
 }
 
 // The same value on all machines, unlike std::hash.
@@ -71,6 +72,14 @@ class Scratch {
 };
 
 }  // namespace
+
+std::string describe_nccl(ncclResult_t result, ncclComm_t communicator) {
+  std::string text = ncclGetErrorString(result);
+  const char* detail = ncclGetLastError(communicator);
+  if (detail != nullptr && *detail != '\0') text += fmt::format(": {}", detail);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
 
 NcclHandle::~NcclHandle() {
   // A rank that throws ends without its peers; finalising would wait for the peers until the timeout.
@@ -190,14 +199,11 @@ void NcclCommunicator::do_all_gather(ConstTensorView input, TensorView output, s
     if (all_equal(counts)) {
       return ncclAllGather(input.data(), output.data(), number(output.size() / size()), type, communicator, on);
     }
-    ncclResult_t result = ncclSuccess;
-    for (int root = 0; root < size() && accepted(result); ++root) {
-      const Range part = part_of_rank(counts, output.size(), size(), root);
+    return for_each_part(counts, output.size(), size(), [&](int root, const Range& part) {
       std::byte* to = output.data() + part.begin * size_of(output.dtype());
       const std::byte* from = root == rank() ? input.data() : to;
-      if (part.count > 0) result = ncclBroadcast(from, to, number(part.count), type, root, communicator, on);
-    }
-    return result;
+      return ncclBroadcast(from, to, number(part.count), type, root, communicator, on);
+    });
   });
 }
 
@@ -209,14 +215,11 @@ void NcclCommunicator::do_reduce_scatter(ConstTensorView input, TensorView outpu
       return ncclReduceScatter(input.data(), output.data(), number(input.size() / size()), type, ncclSum, communicator,
                                on);
     }
-    ncclResult_t result = ncclSuccess;
-    for (int root = 0; root < size() && accepted(result); ++root) {
-      const Range part = part_of_rank(counts, input.size(), size(), root);
+    return for_each_part(counts, input.size(), size(), [&](int root, const Range& part) {
       const std::byte* from = input.data() + part.begin * size_of(input.dtype());
       std::byte* to = root == rank() ? output.data() : nullptr;
-      if (part.count > 0) result = ncclReduce(from, to, number(part.count), type, ncclSum, root, communicator, on);
-    }
-    return result;
+      return ncclReduce(from, to, number(part.count), type, ncclSum, root, communicator, on);
+    });
   });
 }
 
@@ -326,23 +329,19 @@ void NcclCommunicator::do_connect(std::span<const std::pair<int, int>> pairs) {
 }
 
 std::vector<std::int32_t> NcclCommunicator::gather_from_all(const std::vector<std::int32_t>& own) {
-  const std::int64_t bytes = static_cast<std::int64_t>(own.size() * sizeof own[0]);
-  Device& device = stream().device();
+  const std::int64_t count = std::ssize(own), bytes = count * size_of(DType::int32);
   const Scratch scratch(bytes * size(), stream());
-  std::byte* mine = scratch.data() + bytes * rank();
-  void* staging = device.allocate_staging(bytes * size());
-  std::memcpy(staging, own.data(), static_cast<std::size_t>(bytes));
-  device.copy(stream(), staging, mine, bytes);
-  const ConstTensorView all(scratch.data(), DType::int32, static_cast<std::int64_t>(own.size()) * size(), 1);
+  const TensorView all(scratch.data(), DType::int32, count * size(), 1), mine = all.rows_from(count * rank(), count);
+  Staging staging(stream().device(), DType::int32, count), gathered(stream().device(), DType::int32, count * size());
+  std::ranges::copy(own, staging.as<std::int32_t>().begin());
+  staging.upload(stream(), mine);
   queue(CollectiveOp::all_gather, all, [&](ncclComm_t communicator, cudaStream_t on) {
-    return ncclAllGather(mine, scratch.data(), own.size(), ncclInt32, communicator, on);
+    return ncclAllGather(mine.data(), all.data(), own.size(), ncclInt32, communicator, on);
   });
-  device.copy(stream(), scratch.data(), staging, all.bytes());
+  gathered.download(stream(), all);
   watch_.wait(stream().record());
-  std::vector<std::int32_t> result(own.size() * static_cast<std::size_t>(size()));
-  std::memcpy(result.data(), staging, static_cast<std::size_t>(all.bytes()));
-  device.release_staging(staging, bytes * size());
-  return result;
+  const std::span<std::int32_t> result = gathered.as<std::int32_t>();
+  return {result.begin(), result.end()};
 }
 
 std::unique_ptr<NcclHandle> NcclCommunicator::split_handle(int color, const NcclMembers& members,
@@ -368,7 +367,7 @@ std::unique_ptr<Communicator> NcclCommunicator::do_split(int color, int key, con
   // The members of each new group; NCCL itself does not report them.
   constexpr int fields = 3;
   const std::vector<std::int32_t> all = gather_from_all({color, key, fingerprint(name)});
-  const auto field = [&](int member, int which) { return all[static_cast<std::size_t>(member * fields + which)]; };
+  const auto field = [&](int member, int which) { return all[member * fields + which]; };
   std::vector<int> members;
   bool any_group = false;
   for (int member = 0; member < size(); ++member) {
@@ -382,21 +381,21 @@ std::unique_ptr<Communicator> NcclCommunicator::do_split(int color, int key, con
       }
     }
   }
-  std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return field(a, 1) < field(b, 1); });
-  const auto own = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
+  std::ranges::stable_sort(members, {}, [&](int member) { return field(member, 1); });
+  const auto own = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
   auto next = std::make_unique<NcclMembers>();
   next->group = name;
   next->rank = own;
-  for (int member : members) next->world_ranks.push_back(members_->world_ranks[static_cast<std::size_t>(member)]);
+  for (int member : members) next->world_ranks.push_back(members_->world_ranks[member]);
 
   // All ranks of this group take part, including ranks that end up alone. Colors of NCCL must not be negative.
   std::unique_ptr<NcclHandle> to_higher, to_lower;
   const bool alone = members.size() == 1;
   if (any_group) {
-    const int nccl_color = alone ? NCCL_SPLIT_NOCOLOR : *std::min_element(members.begin(), members.end());
+    const int nccl_color = alone ? NCCL_SPLIT_NOCOLOR : *std::ranges::min_element(members);
     const auto& both_ways = settings_.options.message_groups;
     to_higher = split_handle(nccl_color, *next, name);
-    if (std::find(both_ways.begin(), both_ways.end(), name) != both_ways.end()) {
+    if (std::ranges::find(both_ways, name) != both_ways.end()) {
       to_lower = split_handle(nccl_color, *next, name + " to lower");
     }
   }

@@ -1,14 +1,14 @@
 #include "parallel/comm/nccl/nccl_watch.h"
 
 #include <cuda_runtime_api.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
-#include "parallel/comm/nccl/nccl_check.h"
+#include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/runtime/cuda/check.h"
 #include "parallel/runtime/cuda/device.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 
 namespace weft {
 namespace {
@@ -131,7 +131,7 @@ void NcclWatch::give_up(std::unique_lock<std::timed_mutex>& entered, const std::
 
 std::string NcclWatch::describe(const Call& call, std::string_view action) const {
   const NcclMembers& members = *call.members;
-  const auto rank_name = [&](int rank) { return members.world_ranks[static_cast<std::size_t>(rank)]; };
+  const auto rank_name = [&](int rank) { return members.world_ranks[rank]; };
   std::string text;
   if (!action.empty()) text = fmt::format("in {}: ", action);
   text += fmt::format("group {}: rank {}: {}", members.group, rank_name(members.rank), call.operation);
@@ -141,7 +141,7 @@ std::string NcclWatch::describe(const Call& call, std::string_view action) const
   for (int rank = 0; rank < static_cast<int>(members.world_ranks.size()); ++rank) {
     if (rank != members.rank) peers.push_back(rank_name(rank));
   }
-  return text + fmt::format(" with rank{} {}", peers.size() == 1 ? "" : "s", fmt::join(peers, ", "));
+  return text + " with " + ranks_text(peers);
 }
 
 std::optional<std::string> NcclWatch::timeout_reason() {
@@ -167,8 +167,8 @@ std::optional<std::string> NcclWatch::asynchronous_error() {
     if (*handle == nullptr || (ncclCommGetAsyncError(*handle, &state) == ncclSuccess && accepted(state))) continue;
     const std::string why = describe_nccl(state, *handle);
     const std::lock_guard lock(mutex_);
-    const auto call = std::find_if(calls_.begin(), calls_.end(),
-                                   [&](const Queued& queued) { return queued.call.members == members; });
+    const auto call =
+        std::ranges::find_if(calls_, [&](const Queued& queued) { return queued.call.members == members; });
     // All communicators that include a lost peer report an error. A communicator with a waiting call tells the most.
     if (call != calls_.end()) return fmt::format("{} failed: {}", describe(call->call, call->action), why);
     if (!text) text = fmt::format("{} failed: {}", describe({members, "communication"}, action_), why);

@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "parallel/comm/lone_communicator.h"
-#include "parallel/comm/nccl/nccl_check.h"
 #include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/runtime/error.h"
 
@@ -59,7 +58,7 @@ std::unique_ptr<Communicator> make_nccl_world(const ProcessPlace& place, Rendezv
   auto members = std::make_unique<NcclMembers>();
   members->group = "world";
   members->rank = place.rank;
-  members->world_ranks.resize(static_cast<std::size_t>(place.world));
+  members->world_ranks.resize(place.world);
   std::iota(members->world_ranks.begin(), members->world_ranks.end(), 0);
 
   const NcclSettings settings{options, "Socket"};

@@ -10,7 +10,7 @@ using When = LiveChange::When;
 // An action without a unit applies to all units of its stage.
 template <typename Function>
 void for_units_of(const Program& program, const Action& action, Function function) {
-  if (action.unit) return function(static_cast<std::size_t>(*action.unit));
+  if (action.unit) return function(*action.unit);
   for (std::size_t unit = 0; unit < program.units.size(); ++unit) {
     if (program.units[unit].stage == *action.stage) function(unit);
   }
@@ -20,15 +20,15 @@ void for_units_of(const Program& program, const Action& action, Function functio
 
 LiveWalk::LiveWalk(const Program& program, int pipeline_rank)
     : program_(program),
-      actions_(program.ranks.at(static_cast<std::size_t>(pipeline_rank))),
+      actions_(program.ranks.at(pipeline_rank)),
       pieces_(program),
       gathered_(program.units.size(), false),
       secondary_(program.units.size(), false),
       accumulating_(program.units.size(), false),
       reductions_(program.units.size(), 0),
       waits_(program.units.size(), 0),
-      kept_(pieces_.size() * static_cast<std::size_t>(program.microbatches), Kept::nothing),
-      kept_pieces_(static_cast<std::size_t>(program.microbatches), 0) {}
+      kept_(pieces_.size() * program.microbatches, Kept::nothing),
+      kept_pieces_(program.microbatches, 0) {}
 
 std::span<const LiveChange> LiveWalk::next() {
   const Action& action = actions_.at(at_);
@@ -55,8 +55,7 @@ void LiveWalk::compute(const Action& action) {
       keep(piece, microbatch, Kept::activations, When::start);
     }
     if (!makes_weight_gradient(action.op) || !pieces_[piece].segment) continue;
-    for (const int index : program_.segments[static_cast<std::size_t>(*pieces_[piece].segment)].units) {
-      const auto unit = static_cast<std::size_t>(index);
+    for (const int unit : program_.segments[*pieces_[piece].segment].units) {
       if (accumulating_[unit]) continue;
       accumulating_[unit] = true;
       change(&LiveBytes::unsharded_gradients, program_.units[unit].gradient_bytes, When::start);
@@ -147,13 +146,13 @@ void LiveWalk::give_up_through(std::size_t unit) {
 }
 
 LiveWalk::Kept& LiveWalk::kept(std::size_t piece, int microbatch) {
-  return kept_[piece * static_cast<std::size_t>(program_.microbatches) + static_cast<std::size_t>(microbatch)];
+  return kept_[piece * program_.microbatches + microbatch];
 }
 
 void LiveWalk::keep(std::size_t piece, int microbatch, Kept now, When when) {
   Kept& before = kept(piece, microbatch);
   change(&LiveBytes::activations, bytes_of(piece, now) - bytes_of(piece, before), when);
-  int& pieces = kept_pieces_[static_cast<std::size_t>(microbatch)];
+  int& pieces = kept_pieces_[microbatch];
   const bool was_in_flight = pieces > 0;
   pieces += static_cast<int>(now != Kept::nothing) - static_cast<int>(before != Kept::nothing);
   microbatches_ += static_cast<int>(pieces > 0) - static_cast<int>(was_in_flight);
@@ -164,14 +163,14 @@ void LiveWalk::keep(std::size_t piece, int microbatch, Kept now, When when) {
 std::int64_t LiveWalk::bytes_of(std::size_t piece, Kept kept) const {
   const auto segment = pieces_[piece].segment;
   if (!segment || kept == Kept::nothing) return 0;
-  const ProgramSegment& entry = program_.segments[static_cast<std::size_t>(*segment)];
+  const ProgramSegment& entry = program_.segments[*segment];
   if (kept == Kept::checkpoint) return entry.checkpoint_bytes;
   return kept == Kept::activations ? entry.activation_bytes : entry.pending_bytes;
 }
 
 bool LiveWalk::in_region(std::size_t piece) const {
   const auto segment = pieces_[piece].segment;
-  return segment && program_.segments[static_cast<std::size_t>(*segment)].region;
+  return segment && program_.segments[*segment].region;
 }
 
 void LiveWalk::change(std::int64_t LiveBytes::*kind, std::int64_t bytes, When when, std::size_t reduction) {
@@ -180,7 +179,7 @@ void LiveWalk::change(std::int64_t LiveBytes::*kind, std::int64_t bytes, When wh
 
 TransientPeak transient_peak(const Program& program, int pipeline_rank) {
   LiveWalk walk(program, pipeline_rank);
-  const std::size_t actions = program.ranks[static_cast<std::size_t>(pipeline_rank)].size();
+  const std::size_t actions = program.ranks[pipeline_rank].size();
   LiveBytes now;
   TransientPeak peak;
   for (std::size_t i = 0; i < actions; ++i) {
@@ -195,7 +194,7 @@ TransientPeak transient_peak(const Program& program, int pipeline_rank) {
 
 std::vector<LiveAction> live_bytes(const Program& program, int pipeline_rank) {
   LiveWalk walk(program, pipeline_rank);
-  std::vector<LiveAction> live(program.ranks[static_cast<std::size_t>(pipeline_rank)].size());
+  std::vector<LiveAction> live(program.ranks[pipeline_rank].size());
   LiveBytes now;
   for (LiveAction& action : live) {
     action = {.most = now, .most_total = now.total()};

@@ -1,37 +1,11 @@
 #include "parallel/pipeline/accounts/traffic.h"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 
 namespace weft {
 namespace {
-
-class Sum {
- public:
-  Sum(const Mesh& mesh, int rank) : mesh_(mesh), rank_(rank) {}
-
-  void add(const ActionCollective& part) {
-    if (part.count == 0 || alone(part.group)) return;
-    CommunicationCount& sum =
-        (part.is_bound ? traffic.bounds : traffic.exact)[{std::string(name_of(part.group)), part.op}];
-    sum.count += part.count;
-    sum.bytes += part.bytes;
-  }
-
-  Traffic traffic;
-
- private:
-  bool alone(Group group) {
-    // Islands have at least two ranks, and a tie has two.
-    if (group == Group::dp_island || group == Group::edp_island || group == Group::tied) return false;
-    const auto [found, fresh] = alone_.try_emplace(group, false);
-    if (fresh) found->second = mesh_.group_of(group, rank_).size() == 1;
-    return found->second;
-  }
-
-  const Mesh& mesh_;
-  int rank_;
-  std::map<Group, bool> alone_;
-};
 
 bool performs(const Action& action, Op during) {
   if (during == Op::backward_input) return makes_input_gradient(action.op);
@@ -41,33 +15,40 @@ bool performs(const Action& action, Op during) {
 
 }  // namespace
 
-std::vector<ActionCollective> collectives_of(const ProgramTables& tables, const Action& action) {
-  std::vector<ActionCollective> collectives;
-  if (action.unit) {
-    for (const UnitCollective& part : tables.units[static_cast<std::size_t>(*action.unit)].collectives) {
-      if (part.during == action.op) collectives.push_back({part.op, part.group, 1, part.bytes});
-    }
-  }
-  if (action.segment) {
-    for (const SegmentCollective& part : tables.segments[static_cast<std::size_t>(*action.segment)].collectives) {
-      if (!performs(action, part.during)) continue;
-      collectives.push_back({part.op, part.group, part.count, part.bytes, part.is_bound});
-    }
-  }
-  if (is_send(action.op)) collectives.push_back({CollectiveOp::send, Group::pp, 1, action.bytes});
-  if (is_receive(action.op)) collectives.push_back({CollectiveOp::receive, Group::pp, 1, 0});
-  for (const UpdateCollective& part : tables.update) {
-    if (part.during == action.op) collectives.push_back({part.op, part.group, part.count, part.bytes});
-  }
+std::vector<ProgramCollective> collectives_of(const ProgramTables& tables, const Action& action) {
+  std::vector<ProgramCollective> collectives;
+  const auto add = [&](const std::vector<ProgramCollective>& parts) {
+    std::ranges::copy_if(parts, std::back_inserter(collectives),
+                         [&](const ProgramCollective& part) { return performs(action, part.during); });
+  };
+  if (action.unit) add(tables.units[*action.unit].collectives);
+  if (action.segment) add(tables.segments[*action.segment].collectives);
+  if (is_send(action.op)) collectives.push_back({action.op, CollectiveOp::send, Group::pp, 1, action.bytes});
+  if (is_receive(action.op)) collectives.push_back({action.op, CollectiveOp::receive, Group::pp, 1, 0});
+  add(tables.update);
   return collectives;
 }
 
 Traffic traffic_of(const Program& program, const Mesh& mesh, int rank) {
-  Sum sum(mesh, rank);
-  for (const Action& action : program.ranks.at(static_cast<std::size_t>(mesh.coordinates(rank).pp))) {
-    for (const ActionCollective& part : collectives_of(program, action)) sum.add(part);
+  std::map<Group, bool> is_alone;
+  const auto alone = [&](Group group) {
+    // Islands have at least two ranks, and a tie has two.
+    if (group == Group::dp_island || group == Group::edp_island || group == Group::tied) return false;
+    const auto [found, fresh] = is_alone.try_emplace(group, false);
+    if (fresh) found->second = mesh.group_of(group, rank).size() == 1;
+    return found->second;
+  };
+  Traffic traffic;
+  for (const Action& action : program.ranks.at(mesh.coordinates(rank).pp)) {
+    for (const ProgramCollective& part : collectives_of(program, action)) {
+      if (part.count == 0 || alone(part.group)) continue;
+      auto& counters = part.is_bound ? traffic.bounds : traffic.exact;
+      CommunicationCount& sum = counters[{std::string(name_of(part.group)), part.op}];
+      sum.count += part.count;
+      sum.bytes += part.bytes;
+    }
   }
-  return sum.traffic;
+  return traffic;
 }
 
 }  // namespace weft

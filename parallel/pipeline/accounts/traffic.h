@@ -16,18 +16,8 @@ struct Traffic {
   CommunicationCounters bounds;  // counts are exact, bytes are upper bounds
 };
 
-// Collectives of one kind that an action performs; `bytes` is the sum of all of them.
-struct ActionCollective {
-  CollectiveOp op = CollectiveOp::all_gather;
-  Group group = Group::dp_shard;
-  std::int64_t count = 0;
-  std::int64_t bytes = 0;
-  bool is_bound = false;
-
-  bool operator==(const ActionCollective&) const = default;
-};
 // All collectives of one action in the tables, those over groups of one rank included, which exchange nothing.
-std::vector<ActionCollective> collectives_of(const ProgramTables& tables, const Action& action);
+std::vector<ProgramCollective> collectives_of(const ProgramTables& tables, const Action& action);
 
 // `rank` of the mesh for whose sizes the program was made. Groups of one rank exchange nothing.
 Traffic traffic_of(const Program& program, const Mesh& mesh, int rank);

@@ -10,7 +10,7 @@ namespace {
 // The units that an action of microbatch 0 reads.
 std::span<const int> read_of_first(const Program& program, const Action& action) {
   if (action.microbatch != 0 || !action.segment) return {};
-  const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*action.segment)];
+  const ProgramSegment& segment = program.segments[*action.segment];
   if (!reads_units(segment, action.op)) return {};
   return segment.units;
 }
@@ -23,23 +23,22 @@ struct Held {
 
 std::int64_t held_bytes(const Program& program, int pipeline_rank) {
   std::vector<Held> units(program.units.size());
-  for (const Action& action : program.ranks.at(static_cast<std::size_t>(pipeline_rank))) {
+  for (const Action& action : program.ranks.at(pipeline_rank)) {
     for (const int unit : read_of_first(program, action)) {
-      Held& held = units[static_cast<std::size_t>(unit)];
+      Held& held = units[unit];
       if (held.read_again) continue;
       if (action.op == Op::forward) {
         held.forward_over = true;
-        held.bytes = program.units[static_cast<std::size_t>(unit)].unsharded_bytes;
+        held.bytes = program.units[unit].unsharded_bytes;
       } else {
         held.read_again = true;
       }
     }
     if (!action.unit) continue;
-    Held& held = units[static_cast<std::size_t>(*action.unit)];
+    Held& held = units[*action.unit];
     if (!held.forward_over || held.read_again) continue;
     if (action.op == Op::reshard) held.bytes = 0;
-    if (action.op == Op::reshard_secondary)
-      held.bytes = program.units[static_cast<std::size_t>(*action.unit)].island_bytes;
+    if (action.op == Op::reshard_secondary) held.bytes = program.units[*action.unit].island_bytes;
   }
   std::int64_t sum = 0;
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
@@ -51,12 +50,12 @@ std::int64_t held_bytes(const Program& program, int pipeline_rank) {
 }  // namespace
 
 ParameterWindow parameter_window(const Program& program, int pipeline_rank) {
-  const std::vector<Action>& actions = program.ranks.at(static_cast<std::size_t>(pipeline_rank));
+  const std::vector<Action>& actions = program.ranks.at(pipeline_rank);
   ParameterWindow window;
   std::int64_t now = 0;
   for (const Action& action : actions) {
     if (!action.unit) continue;
-    const ProgramUnit& unit = program.units[static_cast<std::size_t>(*action.unit)];
+    const ProgramUnit& unit = program.units[*action.unit];
     if (is_gather(action.op)) {
       now += unit.unsharded_bytes;
       window.peak_bytes = std::max(window.peak_bytes, now);

@@ -1,5 +1,7 @@
 #include "parallel/pipeline/check/check.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <numeric>
@@ -13,11 +15,66 @@
 namespace weft {
 namespace {
 
+// Positions of the collectives of a row.
+std::vector<std::size_t> collectives_of(const std::vector<Action>& actions) {
+  std::vector<std::size_t> positions;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Op op = actions[i].op;
+    if (is_gather(op) || is_reduction(op) || op == Op::tie_gradient) positions.push_back(i);
+  }
+  return positions;
+}
+
+bool same_collective(const Action& one, const Action& other) {
+  return one.op == other.op && one.stage == other.stage && one.unit == other.unit;
+}
+
+void compare(const CheckContext& context, int row, int first_row, std::vector<Finding>& findings) {
+  const auto& actions = context.list(row);
+  const auto& first_actions = context.list(first_row);
+  const auto mine = collectives_of(actions), first = collectives_of(first_actions);
+  const auto cell = [&](const std::vector<Action>& list, const std::vector<std::size_t>& positions, std::size_t i) {
+    return i < positions.size() ? format_action(context.program, list[positions[i]]) : std::string("nothing");
+  };
+  for (std::size_t i = 0; i < std::max(mine.size(), first.size()); ++i) {
+    if (i < mine.size() && i < first.size() && same_collective(actions[mine[i]], first_actions[first[i]])) continue;
+    findings.push_back({Violation::collective_order, row, i < mine.size() ? mine[i] : actions.size(),
+                        fmt::format("collective {} of the group is {} here and {} on rank {}", i + 1,
+                                    cell(actions, mine, i), cell(first_actions, first, i), first_row)});
+    return;  // the rest differs as well
+  }
+}
+
+// Rows that share collectives: one order for all.
+void check_collectives(const CheckContext& context, const std::vector<std::vector<int>>& replica_rows,
+                       std::vector<Finding>& findings) {
+  for (const auto& rows : replica_rows) {
+    for (std::size_t i = 1; i < rows.size(); ++i) compare(context, rows[i], rows.front(), findings);
+  }
+}
+
+// GRAD_NORM and STEP involve the whole world: on all ranks or on none.
+void check_update(const CheckContext& context, std::vector<Finding>& findings) {
+  for (Op op : {Op::gradient_norm, Op::optimizer_step}) {
+    std::vector<int> with, without;
+    for (int row = 0; row < static_cast<int>(context.rows()); ++row) {
+      (std::ranges::find(context.list(row), op, &Action::op) != context.list(row).end() ? with : without)
+          .push_back(row);
+    }
+    if (with.empty()) continue;  // the list of a part of a step
+    for (int row : without) {
+      findings.push_back({Violation::missing_update, row, context.list(row).size(),
+                          fmt::format("the list has no {}, in which all ranks take part; rank {} would wait for ever",
+                                      name_of(op), with.front())});
+    }
+  }
+}
+
 std::vector<int> replica_classes(const Program& program, const CheckOptions& options) {
   std::vector<int> classes(program.ranks.size());
   std::iota(classes.begin(), classes.end(), 0);
   for (const auto& rows : options.replica_rows) {
-    for (int row : rows) classes.at(static_cast<std::size_t>(row)) = rows.front();
+    for (int row : rows) classes.at(row) = rows.front();
   }
   return classes;
 }
@@ -37,7 +94,7 @@ void check_rank(const CheckContext& context, int row, std::vector<Finding>& find
   check_compute(context, row, here);
   check_units(context, row, here);
   check_pairs(context, row, here);
-  std::stable_sort(here.begin(), here.end(), [](const Finding& a, const Finding& b) { return a.index < b.index; });
+  std::ranges::stable_sort(here, {}, &Finding::index);
   std::move(here.begin(), here.end(), std::back_inserter(findings));
 }
 
@@ -52,81 +109,20 @@ void check_budget(const CheckContext& context, int row, std::int64_t budget, std
                    peak.bytes, budget)});
 }
 
-}  // namespace
-
-std::string_view name_of(Violation violation) {
-  switch (violation) {
-    case Violation::unknown_stage:
-      return "unknown_stage";
-    case Violation::used_while_sharded:
-      return "used_while_sharded";
-    case Violation::double_unshard:
-      return "double_unshard";
-    case Violation::wrong_gather:
-      return "wrong_gather";
-    case Violation::reshard_of_sharded:
-      return "reshard_of_sharded";
-    case Violation::unsharded_at_end:
-      return "unsharded_at_end";
-    case Violation::repeated_compute:
-      return "repeated_compute";
-    case Violation::missing_compute:
-      return "missing_compute";
-    case Violation::backward_before_forward:
-      return "backward_before_forward";
-    case Violation::segment_order:
-      return "segment_order";
-    case Violation::weight_before_input:
-      return "weight_before_input";
-    case Violation::missing_recompute:
-      return "missing_recompute";
-    case Violation::idle_recompute:
-      return "idle_recompute";
-    case Violation::unmatched_send:
-      return "unmatched_send";
-    case Violation::unmatched_receive:
-      return "unmatched_receive";
-    case Violation::crossed_messages:
-      return "crossed_messages";
-    case Violation::missing_receive:
-      return "missing_receive";
-    case Violation::repeated_receive:
-      return "repeated_receive";
-    case Violation::send_before_compute:
-      return "send_before_compute";
-    case Violation::wrong_peer:
-      return "wrong_peer";
-    case Violation::deadlock:
-      return "deadlock";
-    case Violation::collective_order:
-      return "collective_order";
-    case Violation::reduced_too_early:
-      return "reduced_too_early";
-    case Violation::missing_reduction:
-      return "missing_reduction";
-    case Violation::repeated_reduction:
-      return "repeated_reduction";
-    case Violation::tied_too_early:
-      return "tied_too_early";
-    case Violation::missing_tie:
-      return "missing_tie";
-    case Violation::repeated_tie:
-      return "repeated_tie";
-    case Violation::idle_wait:
-      return "idle_wait";
-    case Violation::step_too_early:
-      return "step_too_early";
-    case Violation::missing_update:
-      return "missing_update";
-    case Violation::beyond_forward:
-      return "beyond_forward";
-    case Violation::broken_pair:
-      return "broken_pair";
-    case Violation::over_budget:
-      return "over_budget";
+// The cells begin .. end - 1 of a row. The position behind the last action is a cell of its own if it is marked.
+std::vector<std::string> cells(const Program& program, std::size_t row, std::size_t begin, std::size_t end,
+                               std::optional<std::size_t> marked) {
+  const auto& actions = program.ranks[row];
+  std::vector<std::string> result;
+  for (std::size_t i = begin; i < end; ++i) {
+    std::string text = i < actions.size() ? format_action(program, actions[i]) : "";
+    if (marked == i) text = fmt::format(">>{}<<", i < actions.size() ? text : "end");
+    result.push_back(std::move(text));
   }
-  return "?";
+  return result;
 }
+
+}  // namespace
 
 std::vector<Finding> find_violations(const Program& program, const CheckOptions& options) {
   const PieceTable pieces(program);
@@ -143,11 +139,33 @@ std::vector<Finding> find_violations(const Program& program, const CheckOptions&
   return findings;
 }
 
+std::string format_grid(const Program& program, int rank, std::size_t index, std::size_t cells_around) {
+  const std::size_t begin = index - std::min(index, cells_around), end = index + cells_around + 1;
+  std::vector<std::vector<std::string>> grid;
+  std::vector<std::size_t> widths(end - begin, 0);
+  for (std::size_t row = 0; row < program.ranks.size(); ++row) {
+    const bool here = static_cast<int>(row) == rank;
+    grid.push_back(cells(program, row, begin, end, here ? std::optional(index) : std::nullopt));
+    for (std::size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], grid.back()[i].size());
+  }
+  std::string text = fmt::format("actions {} and around\n", index);
+  for (std::size_t row = 0; row < grid.size(); ++row) {
+    std::string line = fmt::format("rank {:>2} |{}", row, begin > 0 ? " ..." : "");
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      if (widths[i] > 0) line += fmt::format(" {:<{}}", grid[row][i], widths[i]);
+    }
+    if (end < program.ranks[row].size()) line += " ...";
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
 void check(const Program& program, const CheckOptions& options) {
   const std::vector<Finding> findings = find_violations(program, options);
   if (findings.empty()) return;
   const Finding& first = findings.front();
-  const auto& actions = program.ranks[static_cast<std::size_t>(first.rank)];
+  const auto& actions = program.ranks[first.rank];
   const std::string cell =
       first.index < actions.size() ? format_action(program, actions[first.index]) : std::string("the end");
   fail("the program is not sound: rank {}, action {}, {}: {} ({}){}\n{}", first.rank, first.index, cell, first.message,

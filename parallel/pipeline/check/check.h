@@ -47,7 +47,15 @@ enum class Violation : std::uint8_t {
   broken_pair,     // marked as overlapped without a neighbouring partner, or only in part
   over_budget,
 };
-std::string_view name_of(Violation violation);
+constexpr auto enum_names(Violation) {
+  return name_list("unknown_stage", "used_while_sharded", "double_unshard", "wrong_gather", "reshard_of_sharded",
+                   "unsharded_at_end", "repeated_compute", "missing_compute", "backward_before_forward",
+                   "segment_order", "weight_before_input", "missing_recompute", "idle_recompute", "unmatched_send",
+                   "unmatched_receive", "crossed_messages", "missing_receive", "repeated_receive",
+                   "send_before_compute", "wrong_peer", "deadlock", "collective_order", "reduced_too_early",
+                   "missing_reduction", "repeated_reduction", "tied_too_early", "missing_tie", "repeated_tie",
+                   "idle_wait", "step_too_early", "missing_update", "beyond_forward", "broken_pair", "over_budget");
+}
 
 struct Finding {
   Violation violation;

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "parallel/pipeline/check/check_parts.h"
-#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/program/program.h"
 #include "parallel/pipeline/text/text.h"
 
 namespace weft {
@@ -19,7 +19,7 @@ struct Received {
 };
 
 bool belongs_to_forward(Op op) {
-  return op == Op::forward || op == Op::send_forward || op == Op::receive_forward || is_gather(op) || is_reshard(op);
+  return op == Op::forward || carries_activations(op) || is_gather(op) || is_reshard(op);
 }
 
 class ComputeWalk {
@@ -38,15 +38,14 @@ class ComputeWalk {
     for (index_ = 0; index_ < actions.size(); ++index_) {
       const Action& action = actions[index_];
       if (program_.forward_only && !belongs_to_forward(action.op)) {
-        found(Violation::beyond_forward, fmt::format("{} in a program that is forward only", name_of(action.op)));
+        found(Violation::beyond_forward, "{} in a program that is forward only", name_of(action.op));
       } else if (const auto fault = malformed(program_, pieces_, action)) {
         found(Violation::unknown_stage, *fault);
       } else if (action.stage && !context_.runs(row_, *action.stage)) {
-        found(Violation::unknown_stage,
-              fmt::format("stage {} runs on rank {}, not here", *action.stage, stage_rank(*action.stage)));
+        found(Violation::unknown_stage, "stage {} runs on rank {}, not here", *action.stage, stage_rank(*action.stage));
       } else if (is_compute(action.op)) {
         compute(action);
-      } else if (is_send(action.op) || is_receive(action.op)) {
+      } else if (is_message(action.op)) {
         exchange(action);
       }
     }
@@ -55,29 +54,25 @@ class ComputeWalk {
 
  private:
   std::size_t microbatches() const { return static_cast<std::size_t>(program_.microbatches); }
-  int stage_rank(int stage) const { return program_.stages[static_cast<std::size_t>(stage)].rank; }
+  int stage_rank(int stage) const { return program_.stages[stage].rank; }
   int stage_count() const { return static_cast<int>(program_.stages.size()); }
-  DoneActions& done(std::size_t piece, int microbatch) {
-    return done_[piece * microbatches() + static_cast<std::size_t>(microbatch)];
-  }
-  Received& received(int stage, int microbatch) {
-    return received_[static_cast<std::size_t>(stage) * microbatches() + static_cast<std::size_t>(microbatch)];
-  }
+  DoneActions& done(std::size_t piece, int microbatch) { return done_[piece * microbatches() + microbatch]; }
+  Received& received(int stage, int microbatch) { return received_[stage * microbatches() + microbatch]; }
   void found(Violation violation, std::string message) {
     findings_.push_back({violation, row_, index_, std::move(message)});
   }
+  template <typename Arg, typename... Args>
+  void found(Violation violation, fmt::format_string<Arg, Args...> text, Arg&& arg, Args&&... args) {
+    found(violation, fmt::format(text, std::forward<Arg>(arg), std::forward<Args>(args)...));
+  }
   std::string name(std::size_t piece) const {
     const Piece& p = pieces_[piece];
-    return p.segment ? program_.segments[static_cast<std::size_t>(*p.segment)].name : fmt::format("stage {}", p.stage);
+    return p.segment ? program_.segments[*p.segment].name : fmt::format("stage {}", p.stage);
   }
 
-  const ProgramSegment* segment_of(std::size_t piece) const {
-    const auto segment = pieces_[piece].segment;
-    return segment ? &program_.segments[static_cast<std::size_t>(*segment)] : nullptr;
-  }
   std::optional<int> region_of(std::size_t piece) const {
-    const ProgramSegment* segment = segment_of(piece);
-    return segment ? segment->region : std::nullopt;
+    const auto segment = pieces_[piece].segment;
+    return segment ? program_.segments[*segment].region : std::nullopt;
   }
 
   // An action of a whole stage stands for one action per piece, in reverse for backwards; R for one per piece in a
@@ -108,26 +103,25 @@ class ComputeWalk {
                           : action.op == Op::backward        ? state.input_gradient || state.weight_gradient
                                                              : state.input_gradient;
     if (repeated) {
-      found(Violation::repeated_compute,
-            fmt::format("{} of microbatch {} in {} was done before", name_of(action.op), microbatch, name(piece)));
+      found(Violation::repeated_compute, "{} of microbatch {} in {} was done before", name_of(action.op), microbatch,
+            name(piece));
     } else if (action.op == Op::forward) {
-      require_input(piece, microbatch);
+      require_data(piece, microbatch, true);
     } else if (action.op == Op::recompute) {
       require_use_of_recompute(piece, microbatch);
     } else if (action.op == Op::backward_weight) {
       if (!state.input_gradient) {
-        found(Violation::weight_before_input,
-              fmt::format("W of microbatch {} in {} comes before its I", microbatch, name(piece)));
+        found(Violation::weight_before_input, "W of microbatch {} in {} comes before its I", microbatch, name(piece));
       }
     } else if (!state.forward) {
-      found(Violation::backward_before_forward,
-            fmt::format("the backward of microbatch {} in {} comes before its forward", microbatch, name(piece)));
+      found(Violation::backward_before_forward, "the backward of microbatch {} in {} comes before its forward",
+            microbatch, name(piece));
     } else if (region_of(piece) && !state.recomputed) {
       found(Violation::missing_recompute,
-            fmt::format("the backward of microbatch {} in {} comes before its R, and its forward kept nothing for it",
-                        microbatch, name(piece)));
+            "the backward of microbatch {} in {} comes before its R, and its forward kept nothing for it", microbatch,
+            name(piece));
     } else {
-      require_output_gradient(piece, microbatch);
+      require_data(piece, microbatch, false);
     }
     return findings_.size() == before;
   }
@@ -139,41 +133,32 @@ class ComputeWalk {
                        : state.input_gradient ? "comes after its input gradient"
                                               : nullptr;
     if (idle) {
-      found(Violation::idle_recompute, fmt::format("R of microbatch {} in {} {}", microbatch, name(piece), idle));
+      found(Violation::idle_recompute, "R of microbatch {} in {} {}", microbatch, name(piece), idle);
       return;
     }
     const bool first = piece == pieces_.begin(pieces_[piece].stage) || region_of(piece - 1) != region_of(piece);
     if (first || done(piece - 1, microbatch).recomputed) return;
-    found(Violation::segment_order, fmt::format("{} runs forward again before {} has, in microbatch {}", name(piece),
-                                                name(piece - 1), microbatch));
+    found(Violation::segment_order, "{} runs forward again before {} has, in microbatch {}", name(piece),
+          name(piece - 1), microbatch);
   }
 
-  void require_input(std::size_t piece, int microbatch) {
-    const int stage = pieces_[piece].stage;
-    if (piece > pieces_.begin(stage)) {
-      if (done(piece - 1, microbatch).forward) return;
-      found(Violation::segment_order,
-            fmt::format("{} runs forward before {} has, in microbatch {}", name(piece), name(piece - 1), microbatch));
-    } else if (stage > 0) {
-      const bool local = context_.runs(row_, stage - 1);
-      if (local ? done(piece - 1, microbatch).forward : received(stage, microbatch).activation) return;
-      found(Violation::missing_receive,
-            fmt::format("stage {} has not got the activation of microbatch {} from stage {}", stage, microbatch,
-                        stage - 1));
-    }
-  }
-
-  void require_output_gradient(std::size_t piece, int microbatch) {
-    const int stage = pieces_[piece].stage;
-    if (piece + 1 < pieces_.end(stage)) {
-      if (done(piece + 1, microbatch).input_gradient) return;
-      found(Violation::segment_order,
-            fmt::format("{} runs backward before {} has, in microbatch {}", name(piece), name(piece + 1), microbatch));
-    } else if (stage + 1 < stage_count()) {
-      const bool local = context_.runs(row_, stage + 1);
-      if (local ? done(piece + 1, microbatch).input_gradient : received(stage, microbatch).gradient) return;
-      found(Violation::missing_receive, fmt::format("stage {} has not got the gradient of microbatch {} from stage {}",
-                                                    stage, microbatch, stage + 1));
+  // The piece before (in a backward: behind) has run, or its data has come.
+  void require_data(std::size_t piece, int microbatch, bool forward) {
+    const int stage = pieces_[piece].stage, other = forward ? stage - 1 : stage + 1;
+    const std::size_t neighbour = forward ? piece - 1 : piece + 1;
+    const auto has_run = [&] {
+      const DoneActions& state = done(neighbour, microbatch);
+      return forward ? state.forward : state.input_gradient;
+    };
+    if (forward ? piece > pieces_.begin(stage) : neighbour < pieces_.end(stage)) {
+      if (has_run()) return;
+      found(Violation::segment_order, "{} runs {} before {} has, in microbatch {}", name(piece),
+            forward ? "forward" : "backward", name(neighbour), microbatch);
+    } else if (other >= 0 && other < stage_count()) {
+      const Received& state = received(stage, microbatch);
+      if (context_.runs(row_, other) ? has_run() : forward ? state.activation : state.gradient) return;
+      found(Violation::missing_receive, "stage {} has not got the {} of microbatch {} from stage {}", stage,
+            forward ? "activation" : "gradient", microbatch, other);
     }
   }
 
@@ -181,29 +166,26 @@ class ComputeWalk {
     const int stage = *action.stage, microbatch = *action.microbatch;
     const int other = other_stage(action.op, stage);
     if (other < 0 || other >= stage_count()) {
-      found(Violation::wrong_peer, fmt::format("stage {} has no neighbour on that side", stage));
+      found(Violation::wrong_peer, "stage {} has no neighbour on that side", stage);
     } else if (context_.runs(row_, other)) {
-      found(Violation::wrong_peer, fmt::format("stages {} and {} run on one rank; nothing is sent", stage, other));
+      found(Violation::wrong_peer, "stages {} and {} run on one rank; nothing is sent", stage, other);
     } else if (!action.peer || !context_.stands_for(stage_rank(other), *action.peer)) {
-      found(Violation::wrong_peer,
-            fmt::format("the other end is stage {} on rank {}, not {}", other, stage_rank(other),
-                        action.peer ? fmt::format("rank {}", *action.peer) : std::string("unnamed")));
+      found(Violation::wrong_peer, "the other end is stage {} on rank {}, not {}", other, stage_rank(other),
+            action.peer ? fmt::format("rank {}", *action.peer) : std::string("unnamed"));
     }
     if (is_receive(action.op)) {
       Received& state = received(stage, microbatch);
       bool& came = action.op == Op::receive_forward ? state.activation : state.gradient;
       if (std::exchange(came, true)) {
-        found(Violation::repeated_receive,
-              fmt::format("what microbatch {} brings stage {} came before", microbatch, stage));
+        found(Violation::repeated_receive, "what microbatch {} brings stage {} came before", microbatch, stage);
       }
     }
     if (action.op == Op::send_forward && !done(pieces_.end(stage) - 1, microbatch).forward) {
-      found(Violation::send_before_compute,
-            fmt::format("stage {} has not run the forward of microbatch {}", stage, microbatch));
+      found(Violation::send_before_compute, "stage {} has not run the forward of microbatch {}", stage, microbatch);
     }
     if (action.op == Op::send_backward && !done(pieces_.begin(stage), microbatch).input_gradient) {
-      found(Violation::send_before_compute,
-            fmt::format("stage {} has not made the input gradient of microbatch {}", stage, microbatch));
+      found(Violation::send_before_compute, "stage {} has not made the input gradient of microbatch {}", stage,
+            microbatch);
     }
   }
 
@@ -225,9 +207,8 @@ class ComputeWalk {
         }
       }
       if (missing == 0) continue;
-      found(Violation::missing_compute,
-            fmt::format("the list ends without {}{}", first,
-                        missing > 1 ? fmt::format(", and without {} more", missing - 1) : ""));
+      found(Violation::missing_compute, "the list ends without {}{}", first,
+            missing > 1 ? fmt::format(", and without {} more", missing - 1) : "");
     }
   }
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 
-#include "parallel/pipeline/check/check_lanes.h"
-#include "parallel/pipeline/check/check_messages.h"
+#include "parallel/pipeline/check/check_parts.h"
+#include "parallel/pipeline/program/program.h"
 #include "parallel/pipeline/text/text.h"
 
 namespace weft {
@@ -71,7 +71,7 @@ class ExchangeWalk {
       while (const End* end = next(rank)) {
         if (waits(*end)) break;
         ++(end->sends ? sent_ : received_)[end->channel];
-        ++at_[static_cast<std::size_t>(rank)];
+        ++at_[rank];
         ready.push_back(exchange.peer(*end));
       }
     }
@@ -79,8 +79,8 @@ class ExchangeWalk {
 
   // The message at which a rank stands; null if the rank has run to its end.
   const End* next(int rank) const {
-    const auto& ends = exchange_.ranks[static_cast<std::size_t>(rank)];
-    const std::size_t at = at_[static_cast<std::size_t>(rank)];
+    const auto& ends = exchange_.ranks[rank];
+    const std::size_t at = at_[rank];
     return at < ends.size() ? &ends[at] : nullptr;
   }
 
@@ -102,8 +102,8 @@ void find_deadlock(const CheckContext& context, const Exchange& exchange, std::v
   if (rank == rows) return;
   // All messages match, so a waiting rank waits for another waiting rank: following the waits leads into a circle.
   std::vector<bool> seen(context.rows(), false);
-  while (!seen[static_cast<std::size_t>(rank)]) {
-    seen[static_cast<std::size_t>(rank)] = true;
+  while (!seen[rank]) {
+    seen[rank] = true;
     rank = exchange.peer(*simulation.next(rank));
   }
   std::string circle;
@@ -120,6 +120,33 @@ void find_deadlock(const CheckContext& context, const Exchange& exchange, std::v
 }
 
 }  // namespace
+
+Exchange collect_messages(const CheckContext& context) {
+  Exchange exchange;
+  exchange.ranks.resize(context.rows());
+  std::map<std::tuple<int, int, bool>, std::size_t> numbers;  // from, to, forward
+  for (int rank = 0; rank < static_cast<int>(context.rows()); ++rank) {
+    const auto& actions = context.list(rank);
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      const Action& action = actions[i];
+      const bool sends = is_send(action.op);
+      if ((!sends && !is_receive(action.op)) || !context.legible(rank, action)) continue;
+      if (!action.peer || *action.peer < 0 || *action.peer >= static_cast<int>(context.rows())) continue;
+      const int from = sends ? rank : *action.peer, to = sends ? *action.peer : rank;
+      const bool forward = carries_activations(action.op);
+      const auto [place, added] = numbers.try_emplace({from, to, forward}, exchange.channels.size());
+      if (added) exchange.channels.push_back({from, to, {}, {}});
+      Channel& channel = exchange.channels[place->second];
+      const int sender = sends ? *action.stage : other_stage(action.op, *action.stage);
+      auto& side = sends ? channel.sends : channel.receives;
+      const auto narrow = [](std::size_t number) { return static_cast<std::uint32_t>(number); };
+      side.push_back(
+          {rank, narrow(i), narrow(place->second), narrow(side.size()), {sender, *action.microbatch}, sends});
+      exchange.ranks[rank].push_back(side.back());
+    }
+  }
+  return exchange;
+}
 
 void check_exchange(const CheckContext& context, std::vector<Finding>& findings) {
   const Exchange exchange = collect_messages(context);

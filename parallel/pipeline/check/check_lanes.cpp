@@ -1,11 +1,9 @@
-#include "parallel/pipeline/check/check_lanes.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 
-#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/check/check_parts.h"
 #include "parallel/pipeline/text/text.h"
 
 namespace weft {
@@ -21,7 +19,7 @@ struct Waiter {
 // Runs all ranks as far as they go. Waits do not depend on the order of visits, so neither do the final positions.
 class LaneRun {
  public:
-  LaneRun(const CheckContext& context, const Exchange& exchange, const LaneQueues& queues)
+  LaneRun(const CheckContext& context, const Exchange& exchange, const LaneNumbers& queues)
       : context_(context),
         exchange_(exchange),
         queue_of_lane_(queues),
@@ -29,7 +27,7 @@ class LaneRun {
         channels_(exchange.channels.size()) {
     for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
       auto& receives = state(rank).receives;
-      for (const End& end : exchange.ranks[static_cast<std::size_t>(rank)]) {
+      for (const End& end : exchange.ranks[rank]) {
         if (!end.sends) receives.emplace_back(data_of(action(end)), &in_channel(end));
       }
       // Of two receives of the same data, the first in the list comes first.
@@ -79,8 +77,8 @@ class LaneRun {
     std::size_t sends = 0, receives = 0, passed = 0;  // queued by either side; passed
   };
 
-  const RankState& state(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
-  RankState& state(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+  const RankState& state(int rank) const { return ranks_[rank]; }
+  RankState& state(int rank) { return ranks_[rank]; }
   const Action& action(const End& end) const { return context_.list(end.rank)[end.index]; }
   Lane lane(const End& end) const { return lane_of(context_.program, action(end)); }
   Waiter queue_of(const End& end) const { return {end.rank, queue_of_lane_[static_cast<std::size_t>(lane(end))]}; }
@@ -120,7 +118,7 @@ class LaneRun {
   }
   // The message at a rank's host position.
   const End* at_host(int rank) const {
-    const auto& ends = exchange_.ranks[static_cast<std::size_t>(rank)];
+    const auto& ends = exchange_.ranks[rank];
     const RankState& own = state(rank);
     return own.next_end < ends.size() && ends[own.next_end].index == own.host ? &in_channel(ends[own.next_end])
                                                                               : nullptr;
@@ -167,7 +165,7 @@ class LaneRun {
 
   const CheckContext& context_;
   const Exchange& exchange_;
-  const LaneQueues queue_of_lane_;
+  const LaneNumbers queue_of_lane_;
   std::vector<RankState> ranks_;
   std::vector<ChannelState> channels_;
   std::vector<Waiter> ready_;  // waiters that may continue
@@ -176,11 +174,11 @@ class LaneRun {
 }  // namespace
 
 std::optional<Finding> find_lane_deadlock(const CheckContext& context, const Exchange& exchange,
-                                          const LaneQueues& queues) {
+                                          const LaneNumbers& queues) {
   const LaneRun run(context, exchange, queues);
   std::vector<Waiter> circle = run.circle();
   if (circle.empty()) return std::nullopt;
-  std::rotate(circle.begin(), std::min_element(circle.begin(), circle.end()), circle.end());
+  std::rotate(circle.begin(), std::ranges::min_element(circle), circle.end());
   std::string text = "on lanes ";
   for (std::size_t i = 0; i < circle.size(); ++i) {
     const Waiter& member = circle[i];

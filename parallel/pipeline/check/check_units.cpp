@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <deque>
 #include <utility>
 
 #include "parallel/pipeline/check/check_parts.h"
@@ -10,16 +11,15 @@ namespace {
 // A shard unit in the state of this rank. A stage without segments has one nameless unit. Its gathers or reductions are
 // checked only if the list has any: a bare schedule has no gathers, one with stage-level UNSHARD has.
 struct UnitState {
-  std::string name;
-  bool named = false, replicated = false, frozen = false;
+  const ProgramUnit* entry;
+  bool named = false;
   bool follows_gathers = false, follows_reductions = false;
-  int reduce_every = 0;
-  bool solved = false;  // any of its intervals may end at any time
-  bool accumulates_sharded = false;
-  int pieces = 0;                // number of pieces of this rank that add to its gradient
-  std::optional<int> copy = {};  // index of the unit that it is tied to
-  bool copy_is_here = false;     // the copy is on this rank: one TIE_GRAD serves both
-  bool tied_unreduced = false;   // the reduction comes behind TIE_GRAD
+  int pieces = 0;             // number of pieces of this rank that add to its gradient
+  bool copy_is_here = false;  // the unit that it is tied to is on this rank: one TIE_GRAD serves both
+
+  const std::string& name() const { return entry->name; }
+  // Any of its intervals may end at any time.
+  bool solved() const { return entry->policy.residency == Residency::solved; }
 
   bool gathered = false;
   bool in_island = false;                 // its parts are kept by the ranks of an island
@@ -78,9 +78,9 @@ class UnitWalk {
     }
     require_reduced();
     for (const UnitState& unit : units_) {
-      if (unit.gathered) found(Violation::unsharded_at_end, fmt::format("{} is still gathered at the end", unit.name));
+      if (unit.gathered) found(Violation::unsharded_at_end, "{} is still gathered at the end", unit.name());
       if (unit.in_island) {
-        found(Violation::unsharded_at_end, fmt::format("{} still lies in its island at the end", unit.name));
+        found(Violation::unsharded_at_end, "{} still lies in its island at the end", unit.name());
       }
     }
   }
@@ -89,28 +89,23 @@ class UnitWalk {
   void found(Violation violation, std::string message) {
     findings_.push_back({violation, row_, index_, std::move(message)});
   }
+  template <typename Arg, typename... Args>
+  void found(Violation violation, fmt::format_string<Arg, Args...> text, Arg&& arg, Args&&... args) {
+    found(violation, fmt::format(text, std::forward<Arg>(arg), std::forward<Args>(args)...));
+  }
 
   void add_named_units() {
     for (const ProgramUnit& unit : program_.units) {
-      units_.push_back(
-          {.name = unit.name,
-           .named = true,
-           .replicated = unit.replicated,
-           .frozen = unit.frozen,
-           .follows_gathers = !unit.replicated,
-           .follows_reductions = !unit.frozen,
-           .reduce_every = unit.policy.reduce_every,
-           .solved = unit.policy.residency == Residency::solved,
-           .accumulates_sharded = unit.policy.accumulate_sharded,
-           .copy = unit.tied_to,
-           .copy_is_here =
-               unit.tied_to && context_.runs(row_, program_.units[static_cast<std::size_t>(*unit.tied_to)].stage),
-           .tied_unreduced = unit.tied_unreduced});
+      units_.push_back({.entry = &unit,
+                        .named = true,
+                        .follows_gathers = !unit.replicated,
+                        .follows_reductions = !unit.frozen,
+                        .copy_is_here = unit.tied_to && context_.runs(row_, program_.units[*unit.tied_to].stage)});
     }
     for (std::size_t piece = 0; piece < context_.pieces.size(); ++piece) {
       const Piece& p = context_.pieces[piece];
       if (!p.segment || !context_.runs(row_, p.stage)) continue;
-      for (int unit : segment_units(*p.segment)) ++units_[static_cast<std::size_t>(unit)].pieces;
+      for (int unit : segment_units(*p.segment)) ++units_[unit].pieces;
     }
   }
 
@@ -119,25 +114,24 @@ class UnitWalk {
     for (std::size_t stage = 0; stage < program_.stages.size(); ++stage) {
       if (!program_.stages[stage].segments.empty()) continue;
       nameless_[stage] = units_.size();
-      units_.push_back({.name = fmt::format("stage {}", stage), .pieces = 1});
+      units_.push_back(
+          {.entry = &nameless_units_.emplace_back(ProgramUnit{.name = fmt::format("stage {}", stage)}), .pieces = 1});
     }
     for (const Action& action : context_.list(row_)) {
       if (!context_.legible(row_, action) || !action.stage || action.unit) continue;
-      const auto place = nameless_[static_cast<std::size_t>(*action.stage)];
+      const auto place = nameless_[*action.stage];
       if (!place) continue;
       if (is_gather(action.op) || is_reshard(action.op)) units_[*place].follows_gathers = true;
       if (is_reduction(action.op)) units_[*place].follows_reductions = true;
     }
   }
 
-  const std::vector<int>& segment_units(int segment) const {
-    return program_.segments[static_cast<std::size_t>(segment)].units;
-  }
+  const std::vector<int>& segment_units(int segment) const { return program_.segments[segment].units; }
 
   // The units of a gather, reshard or reduction.
   std::vector<UnitState*> units_of(const Action& action) {
-    if (action.unit) return {&units_[static_cast<std::size_t>(*action.unit)]};
-    if (const auto place = nameless_[static_cast<std::size_t>(*action.stage)]) return {&units_[*place]};
+    if (action.unit) return {&units_[*action.unit]};
+    if (const auto place = nameless_[*action.stage]) return {&units_[*place]};
     std::vector<UnitState*> result;
     for (std::size_t i = 0; i < program_.units.size(); ++i) {
       const ProgramUnit& unit = program_.units[i];
@@ -149,24 +143,24 @@ class UnitWalk {
   }
 
   void unshard(UnitState& unit, Op op) {
-    if (unit.replicated) {
-      found(Violation::double_unshard, fmt::format("{} is replicated and never gathered", unit.name));
+    if (unit.entry->replicated) {
+      found(Violation::double_unshard, "{} is replicated and never gathered", unit.name());
     } else if (unit.gathered) {
-      found(Violation::double_unshard, fmt::format("{} is gathered already", unit.name));
+      found(Violation::double_unshard, "{} is gathered already", unit.name());
     } else if (unit.in_island != (op == Op::unshard_secondary)) {
       found(Violation::wrong_gather,
-            unit.in_island ? fmt::format("{} lies in its island, and is gathered from there", unit.name)
-                           : fmt::format("{} is gathered over its island, which holds nothing of it", unit.name));
+            unit.in_island ? fmt::format("{} lies in its island, and is gathered from there", unit.name())
+                           : fmt::format("{} is gathered over its island, which holds nothing of it", unit.name()));
     }
-    unit.gathered = !unit.replicated;
+    unit.gathered = !unit.entry->replicated;
     unit.in_island = false;
   }
 
   void reshard(UnitState& unit, Op op) {
-    if (unit.replicated) {
-      found(Violation::reshard_of_sharded, fmt::format("{} is replicated and never gathered", unit.name));
+    if (unit.entry->replicated) {
+      found(Violation::reshard_of_sharded, "{} is replicated and never gathered", unit.name());
     } else if (!unit.gathered) {
-      found(Violation::reshard_of_sharded, fmt::format("{} is not gathered", unit.name));
+      found(Violation::reshard_of_sharded, "{} is not gathered", unit.name());
     }
     unit.in_island = unit.gathered && op == Op::reshard_secondary;
     unit.gathered = false;
@@ -177,56 +171,55 @@ class UnitWalk {
     for (std::size_t piece = begin; piece < end; ++piece) {
       const Piece& p = context_.pieces[piece];
       if (!p.segment) {
-        use(units_[*nameless_[static_cast<std::size_t>(p.stage)]], action, reads_parameters(action.op));
+        use(units_[*nameless_[p.stage]], action, reads_parameters(action.op));
         continue;
       }
-      const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*p.segment)];
+      const ProgramSegment& segment = program_.segments[*p.segment];
       const bool reads = reads_units(segment, action.op) && (action.segment || takes_part(segment, action.op));
-      for (int unit : segment.units) use(units_[static_cast<std::size_t>(unit)], action, reads);
+      for (int unit : segment.units) use(units_[unit], action, reads);
     }
   }
 
   void use(UnitState& unit, const Action& action, bool reads) {
     if (reads && unit.follows_gathers && !unit.gathered) {
-      found(Violation::used_while_sharded, fmt::format("{} is read while it is sharded", unit.name));
+      found(Violation::used_while_sharded, "{} is read while it is sharded", unit.name());
     }
     if (!makes_weight_gradient(action.op) || !unit.follows_reductions) return;
     unit.gradient_pending = true;
-    unit.additions.resize(static_cast<std::size_t>(program_.microbatches), 0);
-    if (++unit.additions[static_cast<std::size_t>(*action.microbatch)] == unit.pieces) ++unit.completed;
+    unit.additions.resize(program_.microbatches, 0);
+    if (++unit.additions[*action.microbatch] == unit.pieces) ++unit.completed;
   }
 
   // An interval ends with the last microbatch and after every `reduce_every`-th. A stage without named units has no
   // policy: any whole microbatch may end its intervals. A scatter may end any microbatch if the policy has scatters.
   void reduce(UnitState& unit, Op op) {
-    if (unit.frozen) {
-      found(Violation::repeated_reduction, fmt::format("{} is frozen and never reduced", unit.name));
+    if (unit.entry->frozen) {
+      found(Violation::repeated_reduction, "{} is frozen and never reduced", unit.name());
       return;
     }
-    if (unit.tied && !unit.tied_unreduced) {
-      found(Violation::tied_too_early, fmt::format("{} is reduced after its TIE_GRAD", unit.name));
+    if (unit.tied && !unit.entry->tied_unreduced) {
+      found(Violation::tied_too_early, "{} is reduced after its TIE_GRAD", unit.name());
     }
-    if (unit.tied_unreduced && !std::exchange(unit.tied, true)) {
-      found(Violation::missing_tie, fmt::format("{} is reduced before its TIE_GRAD", unit.name));
+    if (unit.entry->tied_unreduced && !std::exchange(unit.tied, true)) {
+      found(Violation::missing_tie, "{} is reduced before its TIE_GRAD", unit.name());
     }
     const bool scatters = op == Op::scatter_gradient;
-    if (scatters && unit.named && !unit.accumulates_sharded) {
-      found(Violation::reduced_too_early,
-            fmt::format("{} is scattered, but its gradients add up unsharded between reductions", unit.name));
+    if (scatters && unit.named && !unit.entry->policy.accumulate_sharded) {
+      found(Violation::reduced_too_early, "{} is scattered, but its gradients add up unsharded between reductions",
+            unit.name());
     }
     const int microbatches = unit.completed - unit.completed_then;
     const bool at_end = unit.completed == program_.microbatches;
-    const bool at_period = unit.reduce_every > 0 && unit.completed % unit.reduce_every == 0;
+    const int reduce_every = unit.entry->policy.reduce_every;
+    const bool at_period = reduce_every > 0 && unit.completed % reduce_every == 0;
     if (!unit.gradient_pending && (scatters || !unit.sum_pending)) {
-      found(Violation::repeated_reduction, fmt::format("nothing was added to {} since its last reduction", unit.name));
-    } else if (unit.solved) {
+      found(Violation::repeated_reduction, "nothing was added to {} since its last reduction", unit.name());
+    } else if (unit.solved()) {
       // The unit's plan decides.
     } else if ((unit.gradient_pending && microbatches == 0) || (!scatters && unit.named && !at_end && !at_period)) {
-      found(Violation::reduced_too_early,
-            fmt::format("{} is reduced after {} of {} microbatches; its policy is {}", unit.name, unit.completed,
-                        program_.microbatches,
-                        unit.reduce_every > 0 ? fmt::format("after every {}", unit.reduce_every)
-                                              : std::string("after the last")));
+      found(Violation::reduced_too_early, "{} is reduced after {} of {} microbatches; its policy is {}", unit.name(),
+            unit.completed, program_.microbatches,
+            reduce_every > 0 ? fmt::format("after every {}", reduce_every) : std::string("after the last"));
     }
     unit.gradient_pending = false;
     unit.sum_pending = scatters;
@@ -239,20 +232,20 @@ class UnitWalk {
     tied_ = true;
     if (units.empty()) found(Violation::repeated_tie, "no unit of the stage has a copy on another one");
     for (UnitState* unit : units) {
-      if (!unit->copy) {
-        found(Violation::repeated_tie, fmt::format("{} has no copy on another stage", unit->name));
+      if (!unit->entry->tied_to) {
+        found(Violation::repeated_tie, "{} has no copy on another stage", unit->name());
         continue;
       }
       std::vector<UnitState*> copies = {unit};
-      if (unit->copy_is_here) copies.push_back(&units_[static_cast<std::size_t>(*unit->copy)]);
+      if (unit->copy_is_here) copies.push_back(&units_[*unit->entry->tied_to]);
       for (UnitState* copy : copies) {
         if (copy->tied) {
-          found(Violation::repeated_tie, fmt::format("{} holds the sum of both its stages already", copy->name));
-        } else if (copy->tied_unreduced && copy->completed < program_.microbatches) {
-          found(Violation::tied_too_early, fmt::format("{} of {} microbatches have been added to {}", copy->completed,
-                                                       program_.microbatches, copy->name));
-        } else if (!copy->tied_unreduced && (!copy->reduced || copy->gradient_pending || copy->sum_pending)) {
-          found(Violation::tied_too_early, fmt::format("the gradient of {} is not reduced yet", copy->name));
+          found(Violation::repeated_tie, "{} holds the sum of both its stages already", copy->name());
+        } else if (copy->entry->tied_unreduced && copy->completed < program_.microbatches) {
+          found(Violation::tied_too_early, "{} of {} microbatches have been added to {}", copy->completed,
+                program_.microbatches, copy->name());
+        } else if (!copy->entry->tied_unreduced && (!copy->reduced || copy->gradient_pending || copy->sum_pending)) {
+          found(Violation::tied_too_early, "the gradient of {} is not reduced yet", copy->name());
         }
         copy->tied = true;
       }
@@ -263,7 +256,7 @@ class UnitWalk {
     if (unit.reducing > 0) {
       --unit.reducing;
     } else {
-      found(Violation::idle_wait, fmt::format("no reduction of {} is under way", unit.name));
+      found(Violation::idle_wait, "no reduction of {} is under way", unit.name());
     }
   }
 
@@ -271,26 +264,25 @@ class UnitWalk {
   void require_reduced() {
     for (UnitState& unit : units_) {
       if (!unit.follows_reductions || (!unit.gradient_pending && !unit.sum_pending)) continue;
-      found(Violation::missing_reduction, fmt::format("the gradient of {} was added to but not reduced", unit.name));
+      found(Violation::missing_reduction, "the gradient of {} was added to but not reduced", unit.name());
       unit.gradient_pending = unit.sum_pending = false;
     }
     for (UnitState& unit : units_) {
-      if (!unit.copy || !unit.reduced || std::exchange(unit.tied, true)) continue;
-      found(Violation::missing_tie, fmt::format("{} has a copy on another stage and no TIE_GRAD", unit.name));
+      if (!unit.entry->tied_to || !unit.reduced || std::exchange(unit.tied, true)) continue;
+      found(Violation::missing_tie, "{} has a copy on another stage and no TIE_GRAD", unit.name());
     }
   }
 
   void require_before_update(Op op) {
-    if (tied_ && (is_compute(op) || is_send(op) || is_receive(op) || is_gather(op))) {
-      found(Violation::tied_too_early,
-            fmt::format("{} comes after TIE_GRAD, whose other rank may wait for it", name_of(op)));
+    if (tied_ && (is_compute(op) || is_message(op) || is_gather(op))) {
+      found(Violation::tied_too_early, "{} comes after TIE_GRAD, whose other rank may wait for it", name_of(op));
     }
     if (stepped_) {
-      found(Violation::step_too_early, fmt::format("{} comes after STEP", name_of(op)));
+      found(Violation::step_too_early, "{} comes after STEP", name_of(op));
     } else if (op == Op::optimizer_step && !normed_) {
       found(Violation::step_too_early, "STEP comes before GRAD_NORM, which sets the clip factor");
     } else if (normed_ && op != Op::optimizer_step && !is_reshard(op)) {
-      found(Violation::step_too_early, fmt::format("{} comes after GRAD_NORM, which waits for all ranks", name_of(op)));
+      found(Violation::step_too_early, "{} comes after GRAD_NORM, which waits for all ranks", name_of(op));
     }
   }
 
@@ -301,6 +293,7 @@ class UnitWalk {
   std::size_t index_ = 0;
   std::vector<UnitState> units_;                      // the program's units, then the nameless ones
   std::vector<std::optional<std::size_t>> nameless_;  // by stage
+  std::deque<ProgramUnit> nameless_units_;
   bool tied_ = false, normed_ = false, stepped_ = false;
 };
 

@@ -57,21 +57,21 @@ std::string_view word_of(Op op) {
 
 std::string_view phase_word(Op op) {
   if (is_compute(op)) return name_of(op);
-  if (is_send(op) || is_receive(op)) return "message";
+  if (is_message(op)) return "message";
   if (is_gather(op)) return "gather";
   if (is_reshard(op)) return "reshard";
   return op == Op::gradient_norm || op == Op::optimizer_step ? "update" : "reduce";
 }
 
 std::string_view family_word(const ProgramTables& tables, const Action& action) {
-  if (action.unit) return name_of(tables.units[static_cast<std::size_t>(*action.unit)].family);
+  if (action.unit) return name_of(tables.units[*action.unit].family);
   if (!action.segment) return "-";
-  const PartKind kind = tables.segments[static_cast<std::size_t>(*action.segment)].part.kind;
+  const PartKind kind = tables.segments[*action.segment].part.kind;
   return kind == PartKind::attention || kind == PartKind::mlp ? name_of(Family::dense) : name_of(kind);
 }
 
 std::optional<int> stage_of(const ProgramTables& tables, const Action& action) {
-  return action.unit ? tables.units[static_cast<std::size_t>(*action.unit)].stage : action.stage;
+  return action.unit ? tables.units[*action.unit].stage : action.stage;
 }
 
 }  // namespace
@@ -85,11 +85,10 @@ std::vector<std::string> range_names(const Program& program, std::span<const Act
     } else if (action.op == Op::optimizer_step) {
       names.emplace_back("optimizer");
     } else if (action.unit) {
-      names.push_back(
-          fmt::format("{} {}", word_of(action.op), program.units[static_cast<std::size_t>(*action.unit)].name));
+      names.push_back(fmt::format("{} {}", word_of(action.op), program.units[*action.unit].name));
     } else {
       names.push_back(fmt::format("PP:{}{}", *action.stage, name_of(action.op)));
-      if (action.segment) names.back() += " " + program.segments[static_cast<std::size_t>(*action.segment)].name;
+      if (action.segment) names.back() += " " + program.segments[*action.segment].name;
     }
   }
   return names;
@@ -100,7 +99,7 @@ ActionRanges::ActionRanges(NvtxDomain& domain, const Program& program, std::span
   names_.reserve(actions.size());
   payloads_.reserve(actions.size());
   for (const std::string& name : range_names(program, actions)) names_.push_back(domain.registered(name));
-  for (const Work work : all_work) {
+  for (const Work work : all_values<Work>) {
     work_names_[static_cast<std::size_t>(work)] = domain.registered(std::string(name_of(work)));
   }
   for (const Action& action : actions) {

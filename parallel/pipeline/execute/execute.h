@@ -76,7 +76,7 @@ class ActionRanges final : public ActionObserver {
   std::span<const Action> actions_;
   std::vector<NvtxDomain::Name> names_;
   std::vector<NvtxPayload> payloads_;  // without the step
-  std::array<NvtxDomain::Name, all_work.size()> work_names_;
+  std::array<NvtxDomain::Name, all_values<Work>.size()> work_names_;
   std::int32_t step_ = 0;
   std::size_t action_ = 0;
   std::optional<NvtxRange> open_, work_;

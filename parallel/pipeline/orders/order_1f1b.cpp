@@ -99,57 +99,41 @@ std::vector<Action> one_and_one(const OrderInput& input, int rank, const std::ve
 
 // Narayanan et al. 2021: a rank runs as many forwards ahead as there are ranks behind it. The rank keeps min(ranks -
 // rank, microbatches) activations. The bubble is that of GPipe.
-std::vector<std::vector<Action>> one_f_one_b_order(const OrderInput& input) {
-  require_counts("1f1b", input);
+RankLists one_f_one_b_order(const OrderInput& input) {
   const std::vector<ChunkTurn> turns = turns_by_group(input, input.microbatches);
-  std::vector<std::vector<Action>> ranks;
-  for (int rank = 0; rank < input.ranks; ++rank) {
-    ranks.push_back(one_and_one(input, rank, turns, input.ranks - 1 - rank));
-  }
-  return ranks;
+  return on_each_rank(input, [&](int rank) { return one_and_one(input, rank, turns, input.ranks - 1 - rank); });
 }
 
 // Qi et al. 2024, the hand-made ZB-H1: 1F1B with a split backward. The input gradient takes the place of the backward,
 // because the rank before waits for it. The weight gradient follows as many backwards later as there are ranks before
 // this one, in the former bubble. Every rank keeps min(ranks, microbatches) activations, as rank 0 of 1F1B does.
-std::vector<std::vector<Action>> zb_h1_order(const OrderInput& input) {
-  require_counts("zb_h1", input);
+RankLists zb_h1_order(const OrderInput& input) {
   const std::vector<ChunkTurn> turns = turns_by_group(input, input.microbatches);
-  std::vector<std::vector<Action>> ranks;
-  for (int rank = 0; rank < input.ranks; ++rank) {
-    ranks.push_back(one_and_one(input, rank, turns, input.ranks - 1 - rank, rank));
-  }
-  return ranks;
+  return on_each_rank(input, [&](int rank) { return one_and_one(input, rank, turns, input.ranks - 1 - rank, rank); });
 }
 
 // Narayanan et al. 2021, as Megatron runs it: 1F1B over chunks. A rank runs ahead by two turns for each rank behind it,
 // for the way there and back, and by one group for each chunk except one. The bubble is that of 1F1B divided by the
 // chunks.
-std::vector<std::vector<Action>> interleaved_order(const OrderInput& input) {
-  require_counts("interleaved", input);
+RankLists interleaved_order(const OrderInput& input) {
   const int group = microbatch_group("interleaved", input);
   const std::vector<ChunkTurn> turns = turns_by_group(input, group);
-  std::vector<std::vector<Action>> ranks;
-  for (int rank = 0; rank < input.ranks; ++rank) {
-    ranks.push_back(one_and_one(input, rank, turns, 2 * (input.ranks - 1 - rank) + (input.chunks - 1) * group));
-  }
-  return ranks;
+  return on_each_rank(input, [&](int rank) {
+    return one_and_one(input, rank, turns, 2 * (input.ranks - 1 - rank) + (input.chunks - 1) * group);
+  });
 }
 
 // PyTorch's interleaved zero bubble: the interleaved order with a split backward. A rank runs ahead by one turn for
 // each rank behind it, not two, because only the input gradient travels back. Each weight gradient follows as many
 // input gradients later as there are ranks before this one. With one chunk the order is ZB-H1.
-std::vector<std::vector<Action>> zb1p_order(const OrderInput& input) {
-  require_counts("zb1p", input);
+RankLists zb1p_order(const OrderInput& input) {
   // With one chunk a microbatch does not return to rank 0, so any number of microbatches will do.
   const int group =
       input.chunks == 1 && input.microbatch_group == 0 ? input.microbatches : microbatch_group("zb1p", input);
   const std::vector<ChunkTurn> turns = turns_by_group(input, group);
-  std::vector<std::vector<Action>> ranks;
-  for (int rank = 0; rank < input.ranks; ++rank) {
-    ranks.push_back(one_and_one(input, rank, turns, input.ranks - 1 - rank + (input.chunks - 1) * group, rank));
-  }
-  return ranks;
+  return on_each_rank(input, [&](int rank) {
+    return one_and_one(input, rank, turns, input.ranks - 1 - rank + (input.chunks - 1) * group, rank);
+  });
 }
 
 }  // namespace weft

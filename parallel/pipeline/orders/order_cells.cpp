@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
+#include <utility>
 
-#include "parallel/pipeline/text/cell_text.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -113,9 +112,8 @@ void OrderFaults::add(const OrderPlace& place, const std::string& message) {
 void OrderFaults::throw_if_any() const {
   if (faults_.empty()) return;
   std::vector<Fault> sorted = faults_;
-  std::stable_sort(sorted.begin(), sorted.end(), [](const Fault& one, const Fault& other) {
-    return std::tie(one.place.line, one.place.column) < std::tie(other.place.line, other.place.column);
-  });
+  std::ranges::stable_sort(sorted, {},
+                           [](const Fault& fault) { return std::pair(fault.place.line, fault.place.column); });
   std::string text;
   for (const Fault& fault : sorted) {
     text += fmt::format("{}line {}, column {}: ", text.empty() ? "" : "\n", fault.place.line, fault.place.column);

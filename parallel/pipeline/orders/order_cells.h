@@ -1,6 +1,8 @@
-// The reader of a user's order: cells with their places in the text, and the checks of these cells.
+// The reader of a user's order: the grammar of one cell, cells with their places in the text, and the checks of these
+// cells.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,6 +10,22 @@
 #include "parallel/pipeline/program/action.h"
 
 namespace weft {
+
+// One action as spelled in a cell, without tables: kind, stage, microbatch and the overlap mark.
+struct CellAction {
+  Action action = {};
+  std::optional<std::string_view> name = {};  // the name in parentheses
+  std::string_view text = {};                 // text of this action; a part of the cell if the cell is a pair
+};
+
+// One action, or the two of an overlapped pair; `cell` has no blanks around it. A kind takes exactly the numbers that
+// it needs. Throws Error (request) naming the cell and its fault.
+std::vector<CellAction> read_cell(std::string_view cell);
+
+[[noreturn]] void fail_cell(std::string_view cell, const std::string& what);
+
+// Without blanks, tabs and carriage returns around it.
+std::string_view trimmed(std::string_view text);
 
 struct OrderPlace {
   std::size_t line = 1, column = 1;  // from 1, in bytes

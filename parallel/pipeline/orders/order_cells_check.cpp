@@ -128,7 +128,7 @@ class Waits {
   Waits(const OrderCells& cells, const std::vector<int>& stage_ranks, int microbatches)
       : cells_(cells),
         stage_ranks_(stage_ranks),
-        microbatches_(static_cast<std::size_t>(microbatches)),
+        microbatches_(microbatches),
         at_(cells.ranks.size(), 0),
         forward_(stage_ranks.size() * microbatches_, false),
         backward_(forward_) {}
@@ -157,27 +157,17 @@ class Waits {
   }
 
  private:
-  // The result of another action that an action reads.
-  struct Need {
-    bool forward = false;
-    int stage = 0;
-  };
   struct Wait {
     const OrderCell* cell = nullptr;
     std::string needed;
     std::size_t rank = 0;  // the rank that computes `needed`
   };
 
-  std::optional<Need> need_of(const Action& action) const {
-    const int stage = *action.stage, last = static_cast<int>(stage_ranks_.size()) - 1;
-    if (action.op == Op::backward_weight || (action.op == Op::forward && stage == 0)) return std::nullopt;
-    if (action.op == Op::forward) return Need{true, stage - 1};
-    return stage == last ? Need{true, stage} : Need{false, stage + 1};
+  std::optional<StageResult> need_of(const Action& action) const {
+    return read_by(action, static_cast<int>(stage_ranks_.size()));
   }
-  std::size_t entry(int stage, int microbatch) const {
-    return static_cast<std::size_t>(stage) * microbatches_ + static_cast<std::size_t>(microbatch);
-  }
-  bool there(const Need& need, int microbatch) const {
+  std::size_t entry(int stage, int microbatch) const { return stage * microbatches_ + microbatch; }
+  bool there(const StageResult& need, int microbatch) const {
     return (need.forward ? forward_ : backward_)[entry(need.stage, microbatch)];
   }
 
@@ -213,10 +203,10 @@ class Waits {
 
   Wait wait_of(std::size_t rank) const {
     const OrderCell* cell = standing(rank);
-    const Need need = *need_of(cell->action);
-    const auto maker = static_cast<std::size_t>(stage_ranks_[static_cast<std::size_t>(need.stage)]);
+    const StageResult need = *need_of(cell->action);
+    const std::size_t maker = stage_ranks_[need.stage];
     const auto& cells = cells_.ranks[maker].cells;
-    const auto made = std::find_if(cells.begin(), cells.end(), [&](const OrderCell& other) {
+    const auto made = std::ranges::find_if(cells, [&](const OrderCell& other) {
       return other.action.stage == need.stage && other.action.microbatch == cell->action.microbatch &&
              (need.forward ? other.action.op == Op::forward : makes_input_gradient(other.action.op));
     });

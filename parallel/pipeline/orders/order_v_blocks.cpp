@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "parallel/pipeline/orders/order_input.h"
-#include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -24,10 +23,10 @@ constexpr int period = 6;  // F, I and W of two chunks
 // Puts a weight gradient into every slot that the block leaves free, oldest first, and the remaining ones at the end.
 std::vector<Action> repeated(const OrderInput& input, int rank, const BlockSlots& slots) {
   const int up = stage_of(Placement::v, input.ranks, rank, 0), down = stage_of(Placement::v, input.ranks, rank, 1);
-  std::vector<std::optional<Action>> line(static_cast<std::size_t>(slots.backward_up + period * input.microbatches));
+  std::vector<std::optional<Action>> line(slots.backward_up + period * input.microbatches);
   for (int microbatch = 0; microbatch < input.microbatches; ++microbatch) {
     const auto put = [&](Op op, int stage, int slot) {
-      auto& place = line[static_cast<std::size_t>(slot + period * microbatch)];
+      auto& place = line[slot + period * microbatch];
       require(!place, "the slots of a block fall together");
       place = stage_action(op, stage, microbatch);
     };
@@ -75,7 +74,7 @@ int peak_of(const std::vector<Action>& actions) {
 // the old order can always continue, and there is no deadlock.
 class Squeeze {
  public:
-  Squeeze(const OrderInput& input, std::vector<std::vector<Action>> lists)
+  Squeeze(const OrderInput& input, RankLists lists)
       : input_(input), peak_(0), lists_(std::move(lists)), heads_(lists_.size(), 0), kept_(lists_.size(), 0) {
     const auto entries = static_cast<std::size_t>(2 * input.ranks * input.microbatches);
     forward_end_.resize(entries);
@@ -86,8 +85,8 @@ class Squeeze {
     }
   }
 
-  std::vector<std::vector<Action>> run() {
-    std::vector<std::vector<Action>> result(lists_.size());
+  RankLists run() {
+    RankLists result(lists_.size());
     for (std::size_t left = lists_.size(); left > 0; ++now_) {
       for (std::size_t rank = 0; rank < lists_.size(); ++rank) {
         if (heads_[rank] == lists_[rank].size()) continue;
@@ -105,11 +104,10 @@ class Squeeze {
   bool over(const std::optional<int>& end) const { return end && *end <= now_; }
 
   bool ready(const Action& action) const {
-    const int stage = *action.stage, microbatch = *action.microbatch, last = 2 * input_.ranks - 1;
-    if (action.op == Op::forward) return stage == 0 || over(forward_end_[entry(stage - 1, microbatch)]);
-    if (action.op == Op::backward_weight) return over(backward_end_[entry(stage, microbatch)]);
-    return stage == last ? over(forward_end_[entry(stage, microbatch)])
-                         : over(backward_end_[entry(stage + 1, microbatch)]);
+    const int microbatch = *action.microbatch;
+    if (action.op == Op::backward_weight) return over(backward_end_[entry(*action.stage, microbatch)]);
+    const auto needed = read_by(action, 2 * input_.ranks);
+    return !needed || over((needed->forward ? forward_end_ : backward_end_)[entry(needed->stage, microbatch)]);
   }
 
   // In the cool-down, after the last microbatch has arrived, weight gradients wait for a gap: no rank waits for them.
@@ -146,7 +144,7 @@ class Squeeze {
 
   const OrderInput& input_;
   int peak_;  // of all ranks
-  std::vector<std::vector<Action>> lists_;
+  RankLists lists_;
   std::vector<std::vector<bool>> taken_;
   std::vector<std::size_t> heads_;                              // first action of each list that is not taken
   std::vector<int> kept_;                                       // activations, by rank
@@ -156,11 +154,9 @@ class Squeeze {
 
 // The repeated block. Gaps at its beginning and end are closed as far as the block's own peak of activations allows.
 // `slots(ranks, rank)` is the block.
-std::vector<std::vector<Action>> repeated_block_order(const OrderInput& input,
-                                                      BlockSlots (*slots)(int ranks, int rank)) {
-  std::vector<std::vector<Action>> lists;
-  for (int rank = 0; rank < input.ranks; ++rank) lists.push_back(repeated(input, rank, slots(input.ranks, rank)));
-  return Squeeze(input, std::move(lists)).run();
+RankLists repeated_block_order(const OrderInput& input, BlockSlots (*slots)(int ranks, int rank)) {
+  return Squeeze(input, on_each_rank(input, [&](int rank) { return repeated(input, rank, slots(input.ranks, rank)); }))
+      .run();
 }
 
 // Chunk 0 climbs the ranks in steps of two and returns in steps of one, forward and backward alike. An even number of
@@ -186,15 +182,13 @@ BlockSlots min_slots(int ranks, int rank) {
 }  // namespace
 
 // V-Half: about half the activations of 1F1B, (ranks + 2) / 2 microbatches rounded down, equal on every rank.
-std::vector<std::vector<Action>> v_half_order(const OrderInput& input) {
-  require_counts("v_half", input);
+RankLists v_half_order(const OrderInput& input) {
   return repeated_block_order(input, half_slots);
 }
 
 // V-Min: the fewest activations, (ranks + 4) / 3 microbatches rounded down, a third of those of 1F1B. The bubble is
 // close to that of interleaved 1F1B.
-std::vector<std::vector<Action>> v_min_order(const OrderInput& input) {
-  require_counts("v_min", input);
+RankLists v_min_order(const OrderInput& input) {
   return repeated_block_order(input, min_slots);
 }
 

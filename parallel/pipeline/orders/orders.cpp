@@ -2,63 +2,117 @@
 
 #include <array>
 
+#include "parallel/pipeline/orders/order_input.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
 namespace {
 
+void require_chunks(const Schedule& schedule, int chunks) {
+  if (schedule.takes_chunks(chunks)) return;
+  std::string others;
+  for (const Schedule& other : schedules()) {
+    if (other.takes_chunks(chunks)) others += fmt::format("{}{}", others.empty() ? "" : ", ", other.name);
+  }
+  const int least = schedule.least_chunks;
+  const std::string stages = least == 1 ? "one stage" : fmt::format("{} stages", least);
+  fail_request("schedule {} runs {}{} per rank, not {}; set chunks = {}{}", schedule.name,
+               schedule.most_chunks == 0 ? "at least " : "", stages, chunks, least,
+               others.empty() ? "" : " or choose one of: " + others);
+}
+
+// A forward and a backward of each stage and microbatch, and both ends of each of their messages. Orders with a split
+// backward have more.
+double actions_of(const OrderInput& input) {
+  const double stages = static_cast<double>(input.ranks) * input.chunks;
+  return input.microbatches * (2.0 * stages + (input.ranks > 1 ? 4.0 * (stages - 1.0) : 0.0));
+}
+
+}  // namespace
+
+void require_counts(const Schedule& schedule, const OrderInput& input) {
+  if (input.ranks < 1 || input.chunks < 1 || input.microbatches < 1) {
+    fail_request("schedule {} needs at least one rank, chunk and microbatch; got {} ranks, {} chunks, {} microbatches",
+                 schedule.name, input.ranks, input.chunks, input.microbatches);
+  }
+  require_chunks(schedule, input.chunks);
+  if (const double actions = actions_of(input); actions > most_actions) {
+    fail_request(
+        "schedule {} on {} ranks with {} chunks and {} microbatches has {:.0f} actions; a program has at most {}",
+        schedule.name, input.ranks, input.chunks, input.microbatches, actions, most_actions);
+  }
+  if (input.microbatch_group != 0 && !schedule.takes_groups) {
+    fail_request("schedule {} takes no groups of microbatches; leave microbatch_group out", schedule.name);
+  }
+}
+
+void require_microbatches(const std::string& why, int microbatches, const std::function<bool(int)>& fits) {
+  if (fits(microbatches)) return;
+  int below = microbatches, above = microbatches;
+  while (below > 0 && !fits(below)) --below;
+  while (!fits(above)) ++above;
+  fail_request("{}; set microbatches = {}{}", why, below > 0 ? fmt::format("{} or ", below) : std::string(), above);
+}
+
+namespace {
+
 constexpr std::array table = {
     Schedule{.name = "gpipe",
              .summary = "all forwards, then all backwards; keeps the activations of every microbatch",
-             .order = gpipe_order},
+             .lists = gpipe_order},
     Schedule{.name = "1f1b",
              .summary = "one forward, one backward in turn; keeps min(ranks - rank, microbatches) activations",
-             .order = one_f_one_b_order},
+             .lists = one_f_one_b_order},
     Schedule{.name = "interleaved",
              .summary = "1F1B over several chunks a rank, depth first: its bubble divided by the chunks",
-             .order = interleaved_order,
+             .lists = interleaved_order,
              .least_chunks = 2,
              .most_chunks = 0,
              .takes_groups = true},
     Schedule{.name = "looped_bfs",
              .summary = "all microbatches through a chunk before the next: each stage is visited once each way",
-             .order = looped_bfs_order,
+             .lists = looped_bfs_order,
              .most_chunks = 0},
     Schedule{.name = "zb_h1",
              .summary = "1F1B with weight gradients in the bubble; keeps min(ranks, microbatches) activations",
-             .order = zb_h1_order},
+             .lists = zb_h1_order},
     Schedule{.name = "zb1p",
              .summary = "interleaved with weight gradients in the bubble",
-             .order = zb1p_order,
+             .lists = zb1p_order,
              .most_chunks = 0,
              .takes_groups = true},
     Schedule{.name = "zbv",
              .summary = "two chunks in a V with weight gradients in the bubble; keeps 2 ranks chunks",
-             .order = zbv_order,
+             .lists = zbv_order,
              .placement = Placement::v,
              .least_chunks = 2,
              .most_chunks = 2},
     Schedule{.name = "v_half",
              .summary = "two chunks in a V at about half the activations of 1f1b",
-             .order = v_half_order,
+             .lists = v_half_order,
              .placement = Placement::v,
              .least_chunks = 2,
              .most_chunks = 2},
     Schedule{.name = "v_min",
              .summary = "two chunks in a V at about a third of the activations of 1f1b",
-             .order = v_min_order,
+             .lists = v_min_order,
              .placement = Placement::v,
              .least_chunks = 2,
              .most_chunks = 2},
     Schedule{.name = "dualpipev",
              .summary = "two chunks in a V, forwards beside backwards of the other; keeps 2 ranks + 1 chunks",
-             .order = dualpipev_order,
+             .lists = dualpipev_order,
              .placement = Placement::v,
              .least_chunks = 2,
              .most_chunks = 2},
 };
 
 }  // namespace
+
+RankLists Schedule::order(const OrderInput& input) const {
+  require_counts(*this, input);
+  return lists(input);
+}
 
 std::span<const Schedule> schedules() {
   return table;

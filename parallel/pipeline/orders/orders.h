@@ -8,9 +8,12 @@
 #include <vector>
 
 #include "parallel/pipeline/program/action.h"
-#include "parallel/pipeline/program/placement.h"
+#include "parallel/pipeline/program/program.h"
 
 namespace weft {
+
+// The actions of every rank.
+using RankLists = std::vector<std::vector<Action>>;
 
 struct OrderInput {
   int ranks = 1;
@@ -24,15 +27,16 @@ struct OrderInput {
 struct Schedule {
   std::string_view name;
   std::string_view summary;
-  // Stage-level compute actions of every rank.
-  std::vector<std::vector<Action>> (*order)(const OrderInput& input);
-  Placement placement = Placement::looped;  // the placement of stages that the order needs
-  int least_chunks = 1, most_chunks = 1;    // stages per rank it can order; most_chunks 0: no limit
+  RankLists (*lists)(const OrderInput& input);  // the order of counts that were checked
+  Placement placement = Placement::looped;      // the placement of stages that the order needs
+  int least_chunks = 1, most_chunks = 1;        // stages per rank it can order; most_chunks 0: no limit
   bool takes_groups = false;
 
   constexpr bool takes_chunks(int chunks) const {
     return chunks >= least_chunks && (most_chunks == 0 || chunks <= most_chunks);
   }
+  // Stage-level compute actions of every rank. Throws Error (request) for counts that the schedule cannot order.
+  RankLists order(const OrderInput& input) const;
 };
 
 std::span<const Schedule> schedules();
@@ -42,17 +46,6 @@ const Schedule& find_schedule(std::string_view name);
 // Forwards alone, for any placement: `stage_ranks` has the pipeline rank of every stage, of `ranks` ranks. It is no
 // schedule of a training step and hence not in the table. A rank runs, of the forwards with data, the one of the
 // deepest stage, so that no more microbatches are in flight than the ranks need.
-std::vector<std::vector<Action>> forward_order(std::span<const int> stage_ranks, int ranks, int microbatches);
-
-std::vector<std::vector<Action>> gpipe_order(const OrderInput& input);
-std::vector<std::vector<Action>> one_f_one_b_order(const OrderInput& input);
-std::vector<std::vector<Action>> interleaved_order(const OrderInput& input);
-std::vector<std::vector<Action>> looped_bfs_order(const OrderInput& input);
-std::vector<std::vector<Action>> zb_h1_order(const OrderInput& input);
-std::vector<std::vector<Action>> zb1p_order(const OrderInput& input);
-std::vector<std::vector<Action>> zbv_order(const OrderInput& input);
-std::vector<std::vector<Action>> v_half_order(const OrderInput& input);
-std::vector<std::vector<Action>> v_min_order(const OrderInput& input);
-std::vector<std::vector<Action>> dualpipev_order(const OrderInput& input);
+RankLists forward_order(std::span<const int> stage_ranks, int ranks, int microbatches);
 
 }  // namespace weft

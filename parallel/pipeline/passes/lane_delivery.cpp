@@ -1,11 +1,11 @@
-#include "parallel/pipeline/passes/lane_delivery.h"
+#include "parallel/pipeline/passes/passes.h"
 
 #include <algorithm>
 #include <array>
 #include <optional>
 #include <vector>
 
-#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/program/program.h"
 
 namespace weft {
 namespace {
@@ -16,7 +16,7 @@ class LaneDelivery {
   explicit LaneDelivery(Program& program)
       : program_(program),
         ranks_(program.ranks.size()),
-        queued_(2 * program.stages.size() * static_cast<std::size_t>(program.microbatches)),
+        queued_(2 * program.stages.size() * program.microbatches),
         arrived_(queued_.size()) {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank].passed.resize(program.ranks[rank].size());
   }
@@ -39,10 +39,10 @@ class LaneDelivery {
   // The number of a message, from its direction, sending stage and microbatch.
   std::size_t message(bool forward, int sender, int microbatch) const {
     const std::size_t stage = static_cast<std::size_t>(sender) + (forward ? 0 : program_.stages.size());
-    return stage * static_cast<std::size_t>(program_.microbatches) + static_cast<std::size_t>(microbatch);
+    return stage * program_.microbatches + microbatch;
   }
   std::size_t message_of(const Action& action) const {
-    const bool forward = action.op == Op::send_forward || action.op == Op::receive_forward;
+    const bool forward = carries_activations(action.op);
     return message(forward, is_send(action.op) ? *action.stage : other_stage(action.op, *action.stage),
                    *action.microbatch);
   }
@@ -61,8 +61,7 @@ class LaneDelivery {
     const Op op = action.op == Op::forward ? Op::receive_forward : Op::receive_backward;
     const int other = other_stage(op, *action.stage);
     if (other < 0 || other >= static_cast<int>(program_.stages.size())) return false;
-    if (program_.stages[static_cast<std::size_t>(other)].rank ==
-        program_.stages[static_cast<std::size_t>(*action.stage)].rank) {
+    if (program_.stages[other].rank == program_.stages[*action.stage].rank) {
       return false;
     }
     return !arrived_[message(op == Op::receive_forward, other, *action.microbatch)];

@@ -73,8 +73,8 @@ void require_same_counts(const UserOrder& order, const AskedCounts& asked) {
   }
   if (asked.chunks) {
     std::vector<int> chunks(order.ranks.size(), 0);
-    for (int rank : order.stage_ranks) ++chunks[static_cast<std::size_t>(rank)];
-    const auto other = std::find_if(chunks.begin(), chunks.end(), [&](int count) { return count != *asked.chunks; });
+    for (int rank : order.stage_ranks) ++chunks[rank];
+    const auto other = std::ranges::find_if(chunks, [&](int count) { return count != *asked.chunks; });
     if (other != chunks.end()) {
       differ("stages per rank", *asked.chunks, fmt::format("rank {} runs {}", other - chunks.begin(), *other));
     }

@@ -7,11 +7,10 @@
 #include <tuple>
 #include <utility>
 
-#include "parallel/pipeline/passes/lane_delivery.h"
 #include "parallel/pipeline/passes/passes.h"
-#include "parallel/pipeline/program/exchange.h"
 #include "parallel/pipeline/program/insertion.h"
 #include "parallel/pipeline/program/overlap.h"
+#include "parallel/pipeline/program/program.h"
 
 namespace weft {
 namespace {
@@ -20,7 +19,7 @@ namespace {
 bool crosses_ranks(const ProgramTables& tables, Op op, int stage) {
   const int other = other_stage(op, stage);
   if (other < 0 || other >= static_cast<int>(tables.stages.size())) return false;
-  return tables.stages[static_cast<std::size_t>(other)].rank != tables.stages[static_cast<std::size_t>(stage)].rank;
+  return tables.stages[other].rank != tables.stages[stage].rank;
 }
 
 // The two actions of an overlapped pair begin together and end together: the data of both is received before the pair,
@@ -68,7 +67,7 @@ class Delivery {
   using Message = std::pair<int, int>;         // stage that sends, microbatch
 
   static Channel channel_of(int rank, const Action& action) {
-    const bool forward = action.op == Op::send_forward || action.op == Op::receive_forward;
+    const bool forward = carries_activations(action.op);
     return is_send(action.op) ? Channel(rank, *action.peer, forward) : Channel(*action.peer, rank, forward);
   }
   static Message message_of(const Action& action) {
@@ -76,13 +75,13 @@ class Delivery {
   }
 
   const Action* next(int rank) const {
-    const auto& actions = ranks_[static_cast<std::size_t>(rank)];
-    const std::size_t at = at_[static_cast<std::size_t>(rank)];
+    const auto& actions = ranks_[rank];
+    const std::size_t at = at_[rank];
     return at < actions.size() ? &actions[at] : nullptr;
   }
 
   bool pass(int rank, const Action& action) {
-    if (!is_send(action.op) && !is_receive(action.op)) return true;
+    if (!is_message(action.op)) return true;
     auto& under_way = under_way_[channel_of(rank, action)];
     if (is_send(action.op) ? under_way.has_value() : under_way != message_of(action)) return false;
     under_way = is_send(action.op) ? std::optional(message_of(action)) : std::nullopt;
@@ -93,7 +92,7 @@ class Delivery {
     bool moved = false;
     for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
       for (const Action* action = next(rank); action && pass(rank, *action); action = next(rank)) {
-        ++at_[static_cast<std::size_t>(rank)];
+        ++at_[rank];
         moved = true;
       }
     }
@@ -160,9 +159,8 @@ std::optional<std::vector<std::vector<Action>>> received_when_made(Program order
       if (!crosses_ranks(order, send, *action.stage)) continue;
       const Action sent = exchange_action(order, send, *action.stage, *action.microbatch);
       lists[rank].push_back(sent);
-      lists[static_cast<std::size_t>(*sent.peer)].push_back(
-          exchange_action(order, forward ? Op::receive_forward : Op::receive_backward, other_stage(send, *action.stage),
-                          *action.microbatch));
+      lists[*sent.peer].push_back(exchange_action(order, forward ? Op::receive_forward : Op::receive_backward,
+                                                  other_stage(send, *action.stage), *action.microbatch));
     }
     at[rank] += next.size();
     return true;

@@ -100,11 +100,11 @@ Reads reads_of(const ProgramTables& tables, const std::vector<Action>& actions) 
     ++computations;
     const std::size_t visit = visits.at(action, i);
     if (!action.segment) continue;
-    const ProgramSegment& segment = tables.segments[static_cast<std::size_t>(*action.segment)];
+    const ProgramSegment& segment = tables.segments[*action.segment];
     if (!reads_units(segment, action.op)) continue;
     const std::size_t first_use = result.uses.size();
     for (int unit : segment.units) {
-      if (tables.units[static_cast<std::size_t>(unit)].replicated) continue;
+      if (tables.units[unit].replicated) continue;
       result.uses.push_back({.unit = unit, .read = result.reads.size()});
     }
     if (result.uses.size() > first_use) {
@@ -122,7 +122,7 @@ bool stays_in_window(const std::vector<int>& visits, int stage, int window, std:
   for (std::size_t from = first + 1; from <= last; ++from) {
     std::vector<int> others;  // different stages before the rank returns to `stage`
     for (std::size_t v = from; visits[v] != stage; ++v) {
-      if (std::find(others.begin(), others.end(), visits[v]) == others.end()) others.push_back(visits[v]);
+      if (std::ranges::find(others, visits[v]) == others.end()) others.push_back(visits[v]);
     }
     if (static_cast<int>(others.size()) >= window) return false;
   }
@@ -186,12 +186,11 @@ void mark_intervals(const ProgramTables& tables, Reads& rank) {
     std::size_t end = begin;
     for (; end < rank.uses.size() && rank.uses[end].read == read; ++end) {
       Use& use = rank.uses[end];
-      const auto unit = static_cast<std::size_t>(use.unit);
-      const UnitPolicy& policy = tables.units[unit].policy;
-      const std::size_t previous = last_use[unit];
+      const UnitPolicy& policy = tables.units[use.unit].policy;
+      const std::size_t previous = last_use[use.unit];
       use.begins = previous == never || !kept(policy, rank, rank.uses[previous], use);
       if (!use.begins) continue;
-      use.gather_at = place_of_gather(read, static_cast<std::size_t>(policy.lookahead));
+      use.gather_at = place_of_gather(read, policy.lookahead);
       if (previous == never) continue;
       Use& last = rank.uses[previous];
       last.ends = true;
@@ -202,13 +201,12 @@ void mark_intervals(const ProgramTables& tables, Reads& rank) {
     const std::size_t first_interval = intervals.size();
     for (; begin < end; ++begin) {
       const Use& use = rank.uses[begin];
-      const auto unit = static_cast<std::size_t>(use.unit);
-      const std::size_t previous = std::exchange(last_use[unit], begin);
+      const std::size_t previous = std::exchange(last_use[use.unit], begin);
       if (use.begins) {
-        interval[unit] = intervals.size();
+        interval[use.unit] = intervals.size();
         intervals.push_back({read});
       } else if (!same_turn(rank.reads[rank.uses[previous].read], rank.reads[read])) {
-        intervals[interval[unit]].turn = read;
+        intervals[interval[use.unit]].turn = read;
       }
     }
     if (intervals.size() > first_interval) first_of_read.push_back(first_interval);
@@ -226,7 +224,7 @@ void settle_gathers(const ProgramTables& tables, Reads& rank) {
   std::vector<std::size_t> last_use(tables.units.size(), never);  // index into uses
   for (std::size_t i = 0; i < rank.uses.size(); ++i) {
     Use& use = rank.uses[i];
-    const std::size_t previous = std::exchange(last_use[static_cast<std::size_t>(use.unit)], i);
+    const std::size_t previous = std::exchange(last_use[use.unit], i);
     if (!use.begins) continue;
     use.gather_at = std::max(use.gather_at, latest);
     if (previous != never) {
@@ -246,7 +244,7 @@ std::vector<Action> with_residency(const ProgramTables& tables, const std::vecto
   settle_gathers(tables, rank);
 
   const auto gather = [&tables](const Use& use) {
-    const ProgramUnit& unit = tables.units[static_cast<std::size_t>(use.unit)];
+    const ProgramUnit& unit = tables.units[use.unit];
     return Action{.op = use.from_island ? Op::unshard_secondary : Op::unshard,
                   .stage = unit.stage,
                   .unit = use.unit,
@@ -254,7 +252,7 @@ std::vector<Action> with_residency(const ProgramTables& tables, const std::vecto
   };
   const auto reshard = [&tables](const Use& use) {
     return Action{.op = use.to_island ? Op::reshard_secondary : Op::reshard,
-                  .stage = tables.units[static_cast<std::size_t>(use.unit)].stage,
+                  .stage = tables.units[use.unit].stage,
                   .unit = use.unit};
   };
   std::vector<Insertion> insertions;

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "parallel/pipeline/passes/passes.h"
+#include "parallel/pipeline/program/insertion.h"
 #include "parallel/pipeline/program/overlap.h"
 
 namespace weft {
@@ -9,9 +10,9 @@ namespace {
 // One action per segment of the stage, in the order in which they run.
 std::vector<Action> segments_of(const ProgramTables& tables, const Action& action) {
   if (!is_compute(action.op) || action.segment) return {action};
-  std::vector<int> segments = tables.stages[static_cast<std::size_t>(action.stage.value())].segments;
+  std::vector<int> segments = tables.stages[action.stage.value()].segments;
   if (segments.empty()) return {action};
-  if (action.op != Op::forward) std::reverse(segments.begin(), segments.end());
+  if (action.op != Op::forward) std::ranges::reverse(segments);
   std::vector<Action> result;
   for (int segment : segments) {
     result.push_back(action);
@@ -51,6 +52,53 @@ std::vector<Action> lowered(const ProgramTables& tables, const std::vector<Actio
 // data, a send behind the segment that completes its data.
 Program lower_to_segments(Program program) {
   for (auto& actions : program.ranks) actions = lowered(program, actions);
+  return program;
+}
+
+namespace {
+
+// By segment: the segments of the region that it ends, in forward order; empty if it ends none. Backward runs through a
+// region from its last segment to its first.
+std::vector<std::vector<int>> regions_ended(const ProgramTables& tables) {
+  std::vector<std::vector<int>> ended(tables.segments.size());
+  const auto region_of = [&](int segment) { return tables.segments[segment].region; };
+  for (const ProgramStage& stage : tables.stages) {
+    std::vector<int> members;
+    for (std::size_t i = 0; i < stage.segments.size(); ++i) {
+      const int segment = stage.segments[i];
+      if (!region_of(segment)) continue;
+      members.push_back(segment);
+      if (i + 1 < stage.segments.size() && region_of(stage.segments[i + 1]) == region_of(segment)) continue;
+      ended[segment] = std::move(members);
+      members.clear();
+    }
+  }
+  return ended;
+}
+
+// R stands directly in front of the input gradient and behind its receive, so the gradient is in transit meanwhile. R
+// of a half of an overlapped pair carries the mark of the pair.
+std::vector<Action> with_recompute(const std::vector<std::vector<int>>& regions, const std::vector<Action>& actions) {
+  std::vector<Insertion> insertions;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (!makes_input_gradient(actions[i].op) || !actions[i].segment) continue;
+    for (int segment : regions[*actions[i].segment]) {
+      insertions.push_back({i,
+                            {.op = Op::recompute,
+                             .overlapped = actions[i].overlapped,
+                             .stage = actions[i].stage,
+                             .microbatch = actions[i].microbatch,
+                             .segment = segment}});
+    }
+  }
+  return insert_actions(actions, insertions);
+}
+
+}  // namespace
+
+Program add_recompute(Program program) {
+  const std::vector<std::vector<int>> regions = regions_ended(program);
+  for (auto& actions : program.ranks) actions = with_recompute(regions, actions);
   return program;
 }
 

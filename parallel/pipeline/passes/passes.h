@@ -16,6 +16,12 @@ namespace weft {
 // ways. An overlapped pair has both receives in front of it and both sends behind it.
 Program add_exchange(Program program);
 
+// Part of add_exchange. A send holds its lane until the peer has come to the receive on its own lane (check_parts.h
+// states the rules and proves the result independently). Runs the messages of stage-level lists as far as they go. In a
+// deadlock, a message at the head of its sender's lane has its receive moved to the head of the receiver's lane.
+// Returns the number of moved receives: 0 for every schedule of the table.
+int take_messages_earlier_on_lanes(Program& program);
+
 // Replaces each stage action by one action per segment of the stage, in reverse for backwards; the segments of an
 // overlapped pair alternate. A stage without segments keeps its actions.
 Program lower_to_segments(Program program);

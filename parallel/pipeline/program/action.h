@@ -2,10 +2,13 @@
 // shard unit. Actions are plain values; their text form `[stage][kind][microbatch]` is that of PyTorch's schedule CSV.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <string_view>
 
-#include "parallel/pipeline/program/optional_index.h"
+#include "parallel/runtime/enum_names.h"
 
 namespace weft {
 
@@ -30,7 +33,11 @@ enum class Op : std::uint8_t {
   gradient_norm,      // GRAD_NORM: global norm and clip factor, over the world
   optimizer_step,     // STEP: the rows this rank owns
 };
-std::string_view name_of(Op op);           // "F", "UNSHARD", ...
+constexpr auto enum_names(Op) {
+  return name_list("F", "B", "I", "W", "R", "UNSHARD", "UNSHARD_SECONDARY", "RESHARD", "RESHARD_SECONDARY",
+                   "SCATTER_GRAD", "REDUCE_GRAD", "TIE_GRAD", "WAIT_REDUCE", "SEND_F", "RECV_F", "SEND_B", "RECV_B",
+                   "GRAD_NORM", "STEP");
+}
 std::string_view computation_name(Op op);  // of a compute action, in words: "input gradient"
 
 constexpr bool is_compute(Op op) {
@@ -42,6 +49,13 @@ constexpr bool is_send(Op op) {
 }
 constexpr bool is_receive(Op op) {
   return op == Op::receive_forward || op == Op::receive_backward;
+}
+constexpr bool is_message(Op op) {
+  return is_send(op) || is_receive(op);
+}
+// Of a message: activations, or else their gradient.
+constexpr bool carries_activations(Op op) {
+  return op == Op::send_forward || op == Op::receive_forward;
 }
 // All compute actions except the weight gradient read parameters.
 constexpr bool reads_parameters(Op op) {
@@ -72,6 +86,37 @@ constexpr bool takes_unit(Op op) {
   return is_gather(op) || is_reshard(op) || is_reduction(op) || op == Op::tie_gradient || op == Op::wait_reduction;
 }
 
+// An index that may be absent, in the size of an int: lists have millions of actions with five indices each, and a
+// std::optional<int> is twice as large. Used like a std::optional<int>, and convertible to one. The smallest int stands
+// for absence.
+class OptionalIndex {
+ public:
+  constexpr OptionalIndex() = default;
+  constexpr OptionalIndex(std::nullopt_t) {}
+  constexpr OptionalIndex(int index) : index_(index) {}
+  constexpr OptionalIndex(const std::optional<int>& index) : index_(index.value_or(absent)) {}
+  constexpr operator std::optional<int>() const { return has_value() ? std::optional(index_) : std::nullopt; }
+
+  constexpr bool has_value() const { return index_ != absent; }
+  constexpr explicit operator bool() const { return has_value(); }
+  constexpr int operator*() const { return index_; }
+  // Throws std::bad_optional_access if the index is absent.
+  constexpr int value() const { return std::optional<int>(*this).value(); }
+  constexpr int value_or(int other) const { return has_value() ? index_ : other; }
+  constexpr void reset() { index_ = absent; }
+
+  constexpr bool operator==(const OptionalIndex&) const = default;
+  constexpr auto operator<=>(const OptionalIndex&) const = default;
+  friend constexpr bool operator==(OptionalIndex one, int other) { return one.index_ == other; }
+  friend constexpr bool operator==(OptionalIndex one, const std::optional<int>& other) {
+    return one == OptionalIndex(other);
+  }
+
+ private:
+  static constexpr int absent = std::numeric_limits<int>::min();
+  int index_ = absent;
+};
+
 struct Action {
   Op op = Op::forward;
   bool overlapped = false;        // compute only: half of an overlapped pair (overlap.h)
@@ -85,5 +130,19 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 static_assert(sizeof(Action) == 32, "lists of large pipelines have millions of them");
+
+// The forward, or else the input gradient, of a stage.
+struct StageResult {
+  bool forward = true;
+  int stage = 0;
+};
+// The result that an action reads: a forward that of the stage before; an input gradient that of the stage behind, on
+// the last stage that of the stage's own forward. Absent for the forward of stage 0 and for other actions.
+constexpr std::optional<StageResult> read_by(const Action& action, int stages) {
+  const int stage = *action.stage;
+  if (!hands_on(action.op) || (action.op == Op::forward && stage == 0)) return std::nullopt;
+  if (action.op == Op::forward) return StageResult{true, stage - 1};
+  return stage + 1 == stages ? StageResult{true, stage} : StageResult{false, stage + 1};
+}
 
 }  // namespace weft

@@ -40,7 +40,7 @@ class PairWalk {
       }
     }
     close();
-    std::sort(result_.broken.begin(), result_.broken.end());
+    std::ranges::sort(result_.broken);
     return std::move(result_);
   }
 

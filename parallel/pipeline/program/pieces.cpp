@@ -8,7 +8,7 @@ namespace {
 template <typename Entry>
 const Entry* find_entry(const std::vector<Entry>& entries, std::optional<int> index) {
   if (!index || *index < 0 || *index >= static_cast<int>(entries.size())) return nullptr;
-  return &entries[static_cast<std::size_t>(*index)];
+  return &entries[*index];
 }
 
 }  // namespace
@@ -19,7 +19,7 @@ PieceTable::PieceTable(const ProgramTables& tables) : positions_(tables.segments
     const auto& segments = tables.stages[stage].segments;
     if (segments.empty()) pieces_.push_back({static_cast<int>(stage)});
     for (int segment : segments) {
-      positions_.at(static_cast<std::size_t>(segment)) = pieces_.size();
+      positions_.at(segment) = pieces_.size();
       pieces_.push_back({static_cast<int>(stage), segment});
     }
   }
@@ -27,13 +27,13 @@ PieceTable::PieceTable(const ProgramTables& tables) : positions_(tables.segments
 }
 
 bool PieceTable::has(int stage, int segment) const {
-  const auto piece = positions_[static_cast<std::size_t>(segment)];
+  const auto piece = positions_[segment];
   return piece && pieces_[*piece].stage == stage;
 }
 
 PieceTable::Span PieceTable::of(const Action& action) const {
   if (!action.segment) return {begin(*action.stage), end(*action.stage)};
-  const std::size_t piece = *positions_[static_cast<std::size_t>(*action.segment)];
+  const std::size_t piece = *positions_[*action.segment];
   return {piece, piece + 1};
 }
 
@@ -42,7 +42,7 @@ std::optional<std::string> malformed(const Program& program, const PieceTable& p
   if (!action.stage) return "it names no stage";
   const ProgramStage* stage = find_entry(program.stages, action.stage);
   if (!stage) return fmt::format("stage {} does not exist; there are {}", *action.stage, program.stages.size());
-  if (is_compute(action.op) || is_send(action.op) || is_receive(action.op)) {
+  if (is_compute(action.op) || is_message(action.op)) {
     if (!action.microbatch) return "it names no microbatch";
     if (*action.microbatch < 0 || *action.microbatch >= program.microbatches) {
       return fmt::format("microbatch {} does not exist; there are {}", *action.microbatch, program.microbatches);

@@ -23,8 +23,8 @@ class PieceTable {
   std::size_t size() const { return pieces_.size(); }
   const Piece& operator[](std::size_t piece) const { return pieces_[piece]; }
   // The pieces of a stage in forward order: begin .. end - 1.
-  std::size_t begin(int stage) const { return begins_[static_cast<std::size_t>(stage)]; }
-  std::size_t end(int stage) const { return begins_[static_cast<std::size_t>(stage) + 1]; }
+  std::size_t begin(int stage) const { return begins_[stage]; }
+  std::size_t end(int stage) const { return begins_[stage + 1]; }
 
   struct Span {
     std::size_t begin = 0, end = 0;

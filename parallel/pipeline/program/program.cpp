@@ -1,43 +1,27 @@
 #include "parallel/pipeline/program/program.h"
 
-#include "parallel/pipeline/program/exchange.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
 
-std::string_view name_of(Residency residency) {
-  switch (residency) {
-    case Residency::reshard_after_use:
-      return "reshard_after_use";
-    case Residency::keep_after_forward:
-      return "keep_after_forward";
-    case Residency::keep_after_backward:
-      return "keep_after_backward";
-    case Residency::while_on_stage:
-      return "while_on_stage";
-    case Residency::window:
-      return "window";
-    case Residency::step:
-      return "step";
-    case Residency::island:
-      return "island";
-    case Residency::solved:
-      return "auto";
-  }
-  return "?";
+std::string_view computation_name(Op op) {
+  // Compute actions come first in Op.
+  constexpr auto words = name_list("forward", "backward", "input gradient", "weight gradient", "recompute");
+  if (!is_compute(op)) fail("{} computes nothing", name_of(op));
+  return words[static_cast<std::size_t>(op)];
 }
 
 int tied_rank(const ProgramTables& tables, const ProgramUnit& unit) {
-  const ProgramUnit& copy = tables.units[static_cast<std::size_t>(unit.tied_to.value())];
-  return tables.stages[static_cast<std::size_t>(copy.stage)].rank;
+  const ProgramUnit& copy = tables.units[unit.tied_to.value()];
+  return tables.stages[copy.stage].rank;
 }
 
 MessageLanes message_lanes_of(const ProgramTables& tables, const Action& message) {
   const Op op = message.op;
-  const auto rank_of_stage = [&](int stage) { return tables.stages[static_cast<std::size_t>(stage)].rank; };
+  const auto rank_of_stage = [&](int stage) { return tables.stages[stage].rank; };
   const int here = rank_of_stage(*message.stage), there = rank_of_stage(other_stage(op, *message.stage));
   const bool up = is_send(op) ? here < there : there < here;
-  const bool forward = op == Op::send_forward || op == Op::receive_forward;
+  const bool forward = carries_activations(op);
   return message_lanes[(forward ? 0u : 2u) + (up ? 0u : 1u)];
 }
 
@@ -46,7 +30,7 @@ Lane lane_of(const ProgramTables& tables, const Action& action) {
   // A reshard is on the gather lane because the next gather takes the memory that the reshard frees.
   if (is_gather(op) || is_reshard(op)) return Lane::gather;
   if (is_reduction(op) || op == Op::tie_gradient) return Lane::reduce;
-  if (!is_send(op) && !is_receive(op)) return Lane::compute;
+  if (!is_message(op)) return Lane::compute;
   const MessageLanes lanes = message_lanes_of(tables, action);
   return is_send(op) ? lanes.send : lanes.receive;
 }

@@ -3,6 +3,7 @@
 // with measurements. All ranks of one pipeline coordinate run the same list.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,11 +12,26 @@
 #include "parallel/comm/counters.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/program/action.h"
-#include "parallel/pipeline/program/placement.h"
 #include "parallel/runtime/lane.h"
 #include "parallel/runtime/parameter.h"
 
 namespace weft {
+
+// Which stage runs on which pipeline rank if a rank runs several stages (its chunks).
+enum class Placement : std::uint8_t {
+  looped,  // every chunk begins anew at rank 0: stage s on rank s % ranks
+  v,       // even chunks run up the ranks, odd chunks down, so that the turn costs no message
+};
+
+constexpr int stage_of(Placement placement, int ranks, int rank, int chunk) {
+  const bool down = placement == Placement::v && chunk % 2 == 1;
+  return chunk * ranks + (down ? ranks - 1 - rank : rank);
+}
+
+constexpr int rank_of(Placement placement, int ranks, int stage) {
+  const bool down = placement == Placement::v && stage / ranks % 2 == 1;
+  return down ? ranks - 1 - stage % ranks : stage % ranks;
+}
 
 // How long the full parameters of a unit stay after a use. They always stay between uses that directly follow each
 // other.
@@ -29,7 +45,10 @@ enum class Residency : std::uint8_t {
   island,               // as reshard_after_use, but after a forward each island rank keeps a part, for the next gather
   solved,               // by a plan for the whole step, within a memory budget (timed_step.h)
 };
-std::string_view name_of(Residency residency);
+constexpr auto enum_names(Residency) {
+  return name_list("reshard_after_use", "keep_after_forward", "keep_after_backward", "while_on_stage", "window", "step",
+                   "island", "auto");
+}
 
 // Three independent choices for a unit: how long its parameters stay, how early they are gathered, and when its
 // gradients are reduced.
@@ -49,14 +68,20 @@ struct UnitPolicy {
   bool operator==(const UnitPolicy&) const = default;
 };
 
-// A collective that an action of a unit performs. `bytes` is its payload as counters.h counts it.
-struct UnitCollective {
-  Op during = Op::unshard;  // a gather or a reduction
-  CollectiveOp op = CollectiveOp::all_gather;
-  Group group = Group::dp_shard;
+// Collectives of one kind that an action performs on a rank: a gather or reduction of a unit, a compute action of a
+// segment (for each microbatch), GRAD_NORM or STEP. `bytes` is the payload of all of them as counters.h counts it, or
+// an upper bound if token routing decides the payload.
+struct ProgramCollective {
+  Op during = Op::forward;
+  CollectiveOp op = CollectiveOp::all_reduce;
+  Group group = Group::world;
+  std::int64_t count = 0;
   std::int64_t bytes = 0;
+  bool is_bound = false;
+  std::int64_t even_bytes = 0;  // if `bytes` is a bound: the payload with tokens dealt evenly
+  bool once = false;            // of a forward: R does not repeat it
 
-  bool operator==(const UnitCollective&) const = default;
+  bool operator==(const ProgramCollective&) const = default;
 };
 
 // A shard unit, or the replicated parameters of a stage, with the facts that the program needs.
@@ -82,7 +107,7 @@ struct ProgramUnit {
   bool tied_unreduced = false;
   std::int64_t tie_bytes = 0;     // payload of TIE_GRAD, float32; 0 where one rank runs both stages
   Group group = Group::dp_shard;  // the group that gathers and reduces the unit
-  std::vector<UnitCollective> collectives = {};
+  std::vector<ProgramCollective> collectives = {};
   UnitPolicy policy = {};
 
   bool operator==(const ProgramUnit&) const = default;
@@ -93,32 +118,6 @@ struct ProgramUnit {
 inline std::int64_t timed_gradient_bytes(const ProgramUnit& unit) {
   return unit.frozen ? 0 : unit.gradient_bytes + unit.reduce_input_bytes + unit.reduce_part_bytes;
 }
-
-// A collective performed inside a segment, per microbatch. `bytes` is its payload, or an upper bound if token routing
-// decides the payload.
-struct SegmentCollective {
-  Op during = Op::forward;  // forward, backward_input, backward_weight or recompute
-  CollectiveOp op = CollectiveOp::all_reduce;
-  Group group = Group::tp;
-  std::int64_t count = 0;
-  std::int64_t bytes = 0;
-  bool is_bound = false;
-  std::int64_t even_bytes = 0;  // if `bytes` is a bound: the payload with tokens dealt evenly
-  bool once = false;            // of a forward: R does not repeat it
-
-  bool operator==(const SegmentCollective&) const = default;
-};
-
-// A collective of GRAD_NORM or STEP, as one rank performs it.
-struct UpdateCollective {
-  Op during = Op::gradient_norm;
-  CollectiveOp op = CollectiveOp::all_reduce;
-  Group group = Group::world;
-  std::int64_t count = 0;
-  std::int64_t bytes = 0;  // of all `count` of them
-
-  bool operator==(const UpdateCollective&) const = default;
-};
 
 // The smallest piece that is scheduled: embedding, attention part of a block, its dense or expert part, the head.
 struct ProgramSegment {
@@ -135,7 +134,7 @@ struct ProgramSegment {
   // segment remembers for R. Absent if the segment keeps all its activations. The number has no other meaning.
   std::optional<int> region = {};
   std::int64_t checkpoint_bytes = 0;
-  std::vector<SegmentCollective> collectives = {};
+  std::vector<ProgramCollective> collectives = {};
 
   bool operator==(const ProgramSegment&) const = default;
 };
@@ -169,7 +168,7 @@ struct ProgramTables {
   // Number of reduction inputs that may be in flight beside the accumulator being filled. A solved step has no such
   // bound: it has a WAIT_REDUCE for each reduction that must have ended.
   int reduce_inputs = 1;
-  std::vector<UpdateCollective> update;  // of the rank that the sizes in these tables describe
+  std::vector<ProgramCollective> update;  // of the rank that the sizes in these tables describe
   // A forward-only program: a segment that has run keeps nothing of a microbatch, and nothing is reduced.
   bool forward_only = false;
 
@@ -182,6 +181,24 @@ struct Program : ProgramTables {
 
   bool operator==(const Program&) const = default;
 };
+
+// `sSEND_F` sends the output of stage s to stage s + 1; `sSEND_B` sends the gradient of its input to stage s - 1.
+// `sRECV_F` and `sRECV_B` are the other ends, named after the receiving stage.
+
+// The stage at the other end; may lie outside the program.
+constexpr int other_stage(Op op, int stage) {
+  return op == Op::send_forward || op == Op::receive_backward ? stage + 1 : stage - 1;
+}
+
+// A gradient has the size of its activation, which is the output of the earlier of the two stages.
+inline Action exchange_action(const ProgramTables& tables, Op op, int stage, int microbatch) {
+  const int other = other_stage(op, stage);
+  return {.op = op,
+          .stage = stage,
+          .microbatch = microbatch,
+          .peer = tables.stages[other].rank,
+          .bytes = tables.stages[std::min(stage, other)].output_bytes};
+}
 
 // The pipeline rank that holds the other copy of a tied unit.
 int tied_rank(const ProgramTables& tables, const ProgramUnit& unit);

@@ -26,23 +26,14 @@ double collective_seconds(const std::map<Group, LinkCost>& links, Group group, C
   return calls * link_seconds(link_of(links, group), op, static_cast<double>(bytes) / calls, ranks);
 }
 
-double seconds_of(const ProgramSegment& segment, Op during, const std::map<Group, LinkCost>& links,
+// Seconds of the collectives of an action; routed tokens are dealt evenly.
+double seconds_of(const std::vector<ProgramCollective>& collectives, Op during, const std::map<Group, LinkCost>& links,
                   const GroupSizes& sizes) {
   double seconds = 0.0;
-  for (const SegmentCollective& part : segment.collectives) {
+  for (const ProgramCollective& part : collectives) {
     if (part.during != during) continue;
     const std::int64_t bytes = part.is_bound ? part.even_bytes : part.bytes;
     seconds += collective_seconds(links, part.group, part.op, part.count, bytes, sizes.at(part.group));
-  }
-  return seconds;
-}
-
-double seconds_of(const ProgramTables& tables, Op during, const std::map<Group, LinkCost>& links,
-                  const GroupSizes& sizes) {
-  double seconds = 0.0;
-  for (const UpdateCollective& part : tables.update) {
-    if (part.during != during) continue;
-    seconds += collective_seconds(links, part.group, part.op, part.count, part.bytes, sizes.at(part.group));
   }
   return seconds;
 }
@@ -65,12 +56,10 @@ ActionCosts action_costs(const ProgramTables& tables, std::span<const SegmentFlo
   for (std::size_t i = 0; i < tables.segments.size(); ++i) {
     const ProgramSegment& segment = tables.segments[i];
     const SegmentFlops work = flops.empty() ? SegmentFlops{} : flops[i];
-    costs.segments[i] = {
-        work.forward * hardware.seconds_per_flop_forward + seconds_of(segment, Op::forward, links, sizes),
-        work.backward_input * hardware.seconds_per_flop_backward +
-            seconds_of(segment, Op::backward_input, links, sizes),
-        work.backward_weight * hardware.seconds_per_flop_backward +
-            seconds_of(segment, Op::backward_weight, links, sizes)};
+    const auto exchange = [&](Op during) { return seconds_of(segment.collectives, during, links, sizes); };
+    costs.segments[i] = {work.forward * hardware.seconds_per_flop_forward + exchange(Op::forward),
+                         work.backward_input * hardware.seconds_per_flop_backward + exchange(Op::backward_input),
+                         work.backward_weight * hardware.seconds_per_flop_backward + exchange(Op::backward_weight)};
   }
   for (std::size_t i = 0; i < tables.units.size(); ++i) costs.units[i] = unit_cost(tables.units[i], links, sizes);
   for (std::size_t s = 0; s + 1 < tables.stages.size(); ++s) {
@@ -78,8 +67,8 @@ ActionCosts action_costs(const ProgramTables& tables, std::span<const SegmentFlo
     costs.transfers[s] = link_seconds(link_of(links, Group::pp), CollectiveOp::send,
                                       static_cast<double>(tables.stages[s].output_bytes), 2);
   }
-  costs.gradient_norm = seconds_of(tables, Op::gradient_norm, links, sizes);
-  costs.optimizer_step = seconds_of(tables, Op::optimizer_step, links, sizes);
+  costs.gradient_norm = seconds_of(tables.update, Op::gradient_norm, links, sizes);
+  costs.optimizer_step = seconds_of(tables.update, Op::optimizer_step, links, sizes);
   return costs;
 }
 
@@ -114,10 +103,11 @@ double link_seconds(const LinkCost& link, CollectiveOp op, double payload, int r
 
 UnitCost unit_cost(const ProgramUnit& unit, const std::map<Group, LinkCost>& links, const GroupSizes& sizes) {
   UnitCost cost;
-  for (const UnitCollective& part : unit.collectives) {
+  for (const ProgramCollective& part : unit.collectives) {
     const bool ties = part.group == Group::tied;
     const int ranks = ties ? 2 : is_island(part.group) ? unit.policy.island_ranks : sizes.at(part.group);
-    const double seconds = collective_seconds(links, ties ? Group::pp : part.group, part.op, 1, part.bytes, ranks);
+    const double seconds =
+        collective_seconds(links, ties ? Group::pp : part.group, part.op, part.count, part.bytes, ranks);
     if (part.during == Op::unshard) cost.gather += seconds;
     if (part.during == Op::unshard_secondary) cost.island_gather += seconds;
     if (part.during == Op::scatter_gradient) cost.scatter += seconds;
@@ -139,9 +129,7 @@ ProgramCosts modelled_costs(const ProgramTables& tables, std::span<const Segment
   costs.adapters = hardware.nodes;
   costs.on_adapters = action_costs(tables, {}, {.links = adapters_alone(hardware.links)}, sizes);
   for (std::size_t s = 0; s + 1 < tables.stages.size(); ++s) {
-    const auto node_of = [&](std::size_t stage) {
-      return costs.adapters_of(static_cast<std::size_t>(tables.stages[stage].rank));
-    };
+    const auto node_of = [&](std::size_t stage) { return costs.adapters_of(tables.stages[stage].rank); };
     if (node_of(s) == node_of(s + 1)) costs.on_adapters.transfers[s] = 0.0;
   }
   return costs;

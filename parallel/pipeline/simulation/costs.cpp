@@ -4,7 +4,7 @@
 #include <cmath>
 #include <initializer_list>
 
-#include "parallel/pipeline/program/exchange.h"
+#include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -84,7 +84,7 @@ ProgramCosts even_costs(const ProgramTables& tables, const ComputeCost& stage) {
   costs.segments.resize(tables.segments.size());
   for (const ProgramStage& entry : tables.stages) {
     for (int segment : entry.segments) {
-      costs.segments[static_cast<std::size_t>(segment)] = share_of(stage, entry.segments.size());
+      costs.segments[segment] = share_of(stage, entry.segments.size());
     }
   }
   costs.stages.assign(tables.stages.size(), stage);
@@ -103,25 +103,21 @@ double cost_of(const ProgramTables& tables, const ActionCosts& costs, const Acti
   if (op == Op::gradient_norm) return costs.gradient_norm;
   if (op == Op::optimizer_step) return costs.optimizer_step;
   if (is_reshard(op)) return 0.0;
-  const auto stage = static_cast<std::size_t>(action.stage.value());
+  const int stage = action.stage.value();
   if (is_compute(op)) {
-    if (action.segment) return cost_of(costs.segments[static_cast<std::size_t>(*action.segment)], op);
+    if (action.segment) return cost_of(costs.segments[*action.segment], op);
     const auto& segments = tables.stages[stage].segments;
     if (segments.empty()) return cost_of(costs.stages[stage], op);
     double sum = 0.0;
-    for (int index : segments) {
-      const auto segment = static_cast<std::size_t>(index);
+    for (int segment : segments) {
       if (takes_part(tables.segments[segment], op)) sum += cost_of(costs.segments[segment], op);
     }
     return sum;
   }
-  if (is_send(op) || is_receive(op)) {
-    return costs.transfers[static_cast<std::size_t>(std::min(*action.stage, other_stage(op, *action.stage)))];
+  if (is_message(op)) {
+    return costs.transfers[std::min(stage, other_stage(op, stage))];
   }
-  if (action.unit) {
-    const auto unit = static_cast<std::size_t>(*action.unit);
-    return cost_of(tables.units[unit], costs.units[unit], op);
-  }
+  if (action.unit) return cost_of(tables.units[*action.unit], costs.units[*action.unit], op);
   double sum = 0.0;
   for (std::size_t unit = 0; unit < tables.units.size(); ++unit) {
     if (tables.units[unit].stage == *action.stage) sum += cost_of(tables.units[unit], costs.units[unit], op);

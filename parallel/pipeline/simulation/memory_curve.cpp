@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel/pipeline/accounts/live_bytes.h"
+#include "parallel/pipeline/check/check.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -44,7 +45,7 @@ class TimedWalk {
   void run(const Action& action, std::size_t index) {
     const SimulatedAction& times = simulated_[index];
     for (const LiveChange& change : live_.next()) changes_.push_back(sample_of(time_of(change, times), change));
-    if (channel_of(lane_of(program_, action)) == channel_of(Lane::compute)) computed_ = std::max(computed_, times.end);
+    if (channels_.with_compute(lane_of(program_, action))) computed_ = std::max(computed_, times.end);
   }
 
   // The same action with a ledger's counts. The difference between ledger and tables along the list applies while the
@@ -79,8 +80,7 @@ class TimedWalk {
   }
 
   std::vector<MemorySample> samples() && {
-    std::stable_sort(changes_.begin(), changes_.end(),
-                     [](const MemorySample& one, const MemorySample& other) { return one.time < other.time; });
+    std::ranges::stable_sort(changes_, {}, &MemorySample::time);
     MemorySample now = first_;
     std::vector<MemorySample> samples = {now};
     for (const MemorySample& change : changes_) {
@@ -126,8 +126,6 @@ class TimedWalk {
     changes.resize(kept + 1);
   }
 
-  int channel_of(Lane lane) const { return channels_.channel[static_cast<std::size_t>(lane)]; }
-
   const Program& program_;
   const std::vector<SimulatedAction>& simulated_;
   const LaneChannels& channels_;
@@ -148,9 +146,9 @@ std::int64_t LedgerWalk::peak_bytes() const {
 
 std::vector<MemorySample> memory_curve(const Program& program, const Simulation& simulation, int rank,
                                        const LaneChannels& channels, const LedgerWalk* ledger) {
-  const auto& actions = program.ranks.at(static_cast<std::size_t>(rank));
+  const auto& actions = program.ranks.at(rank);
   require(!ledger || ledger->actions.size() == actions.size(), "a ledger's walk has every action of the list");
-  TimedWalk walk(program, rank, simulation.ranks.at(static_cast<std::size_t>(rank)), channels);
+  TimedWalk walk(program, rank, simulation.ranks.at(rank), channels);
   if (ledger) walk.begin(*ledger);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (ledger) {
@@ -160,6 +158,19 @@ std::vector<MemorySample> memory_curve(const Program& program, const Simulation&
     }
   }
   return std::move(walk).samples();
+}
+
+SimulatedStep simulate_step(const Program& program, const ProgramCosts& costs, const LaneChannels& channels,
+                            std::span<const LedgerWalk> ledgers) {
+  SimulatedStep step{.simulation = simulate(program, costs, channels), .channels = channels};
+  for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
+    const LedgerWalk* ledger = ledgers.empty() ? nullptr : &ledgers[rank];
+    step.times.push_back(rank_times(program, step.simulation, rank, channels));
+    step.memory.push_back(memory_curve(program, step.simulation, rank, channels, ledger));
+    step.peak_bytes.push_back(ledger ? ledger->peak_bytes() : transient_peak(program, rank).bytes);
+  }
+  step.critical_path = critical_path(step.simulation);
+  return step;
 }
 
 }  // namespace weft

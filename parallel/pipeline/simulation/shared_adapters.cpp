@@ -1,11 +1,16 @@
-#include "parallel/pipeline/simulation/shared_adapters.h"
-
+// Durations of actions if lanes share the adapters of a node. The walk of a simulation (simulate.cpp) finds the waits
+// of each action. Here time passes, so that transfers that leave a node at the same time slow each other down.
+//
+// An action first does its work without adapters, then its work with them. Concurrent transfers of one node have equal
+// shares of its adapters: each of n proceeds at one n-th of the rate. A node's adapters are thus never used beyond
+// their full rate. No step is shorter than the time of all transfers that leave one of its nodes, at full rate.
 #include <algorithm>
 #include <functional>
 #include <queue>
 #include <tuple>
 #include <utility>
 
+#include "parallel/pipeline/simulation/simulate_state.h"
 #include "parallel/runtime/error.h"
 
 namespace weft::walking {

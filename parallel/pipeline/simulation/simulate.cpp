@@ -4,13 +4,10 @@
 #include <deque>
 #include <utility>
 
-#include "parallel/pipeline/program/exchange.h"
 #include "parallel/pipeline/program/overlap.h"
 #include "parallel/pipeline/program/pieces.h"
-#include "parallel/pipeline/simulation/shared_adapters.h"
-#include "parallel/pipeline/simulation/simulate_data.h"
+#include "parallel/pipeline/program/program.h"
 #include "parallel/pipeline/simulation/simulate_state.h"
-#include "parallel/pipeline/simulation/simulate_units.h"
 #include "parallel/pipeline/text/text.h"
 #include "parallel/runtime/error.h"
 
@@ -25,8 +22,7 @@ using walking::ToldAction;
 
 bool has_messages(const Program& program) {
   return std::ranges::any_of(program.ranks, [](const std::vector<Action>& actions) {
-    return std::ranges::any_of(actions,
-                               [](const Action& action) { return is_send(action.op) || is_receive(action.op); });
+    return std::ranges::any_of(actions, [](const Action& action) { return is_message(action.op); });
   });
 }
 
@@ -90,7 +86,7 @@ class Walk {
  private:
   void require_legible(std::size_t rank, const Action& action) const {
     auto reason = malformed(program_, pieces_, action);
-    if (!reason && (is_send(action.op) || is_receive(action.op))) {
+    if (!reason && is_message(action.op)) {
       const int other = other_stage(action.op, *action.stage);
       const int ranks = static_cast<int>(ranks_.size());
       if (other < 0 || other >= static_cast<int>(program_.stages.size())) reason = "there is no stage at its other end";
@@ -119,9 +115,7 @@ class Walk {
     return true;
   }
 
-  std::size_t channel_of(Lane lane) const { return channels_.channel[static_cast<std::size_t>(lane)]; }
-  bool beside_compute(Lane lane) const { return channel_of(lane) != channel_of(Lane::compute); }
-  Instant& channel_free(std::size_t rank, Lane lane) { return ranks_[rank].channel_free[channel_of(lane)]; }
+  Instant& channel_free(std::size_t rank, Lane lane) { return ranks_[rank].channel_free[channels_.of(lane)]; }
   Start begin(std::size_t rank, Lane lane) { return begin_at(channel_free(rank, lane)); }
   Start begin_at(const Instant& instant, Wait wait = Wait::nothing) {
     all_.clear();
@@ -129,7 +123,7 @@ class Walk {
     return {instant, wait, told_ == nullptr ? nullptr : &all_};
   }
 
-  std::size_t number(const ActionAt& at) const { return first_[static_cast<std::size_t>(at.rank)] + at.index; }
+  std::size_t number(const ActionAt& at) const { return first_[at.rank] + at.index; }
   ActionAt next_of(std::size_t rank) const { return {static_cast<int>(rank), ranks_[rank].next}; }
 
   // Tells the waits of the rank's next action: all that were named since its begin().
@@ -209,7 +203,7 @@ class Walk {
     data_.made(action, ranks_[rank].compute);
     const int next = *action.stage + (action.op == Op::forward ? 1 : -1);
     if (exchanged_ || next < 0 || next >= static_cast<int>(program_.stages.size())) return;
-    queue(static_cast<std::size_t>(program_.stages[static_cast<std::size_t>(next)].rank));
+    queue(program_.stages[next].rank);
   }
 
   void gather(std::size_t rank, const Action& action) {
@@ -219,8 +213,8 @@ class Walk {
   }
 
   void reshard(std::size_t rank, const Action& action) {
-    const bool apart = beside_compute(Lane::gather);
-    const Start start = apart ? begin_at(ranks_[rank].compute, Wait::compute) : begin(rank, Lane::gather);
+    const Start start = channels_.with_compute(Lane::gather) ? begin(rank, Lane::gather)
+                                                             : begin_at(ranks_[rank].compute, Wait::compute);
     const Instant end = note(rank, Lane::gather, start, 0.0);
     if (units_.gives_room(action)) ranks_[rank].room = end;
   }
@@ -278,7 +272,7 @@ class Walk {
   }
 
   Connection& connection(int from, int to, Lane lane) {
-    auto& known = ranks_[static_cast<std::size_t>(from)].connections;
+    auto& known = ranks_[from].connections;
     for (std::size_t i : known) {
       if (connections_[i].to == to && connections_[i].lane == lane) return connections_[i];
     }
@@ -293,7 +287,7 @@ class Walk {
     Start start = begin(rank, lane);
     start.after(ranks_[rank].compute, Wait::compute);
     start.after(to_peer.taken, Wait::message);
-    if (beside_compute(lane)) {
+    if (!channels_.with_compute(lane)) {
       settle(rank, lane, start);
     } else {
       channel_free(rank, lane) = note(rank, lane, start, 0.0);
@@ -301,7 +295,7 @@ class Walk {
     to_peer.under_way = {*action.stage, *action.microbatch};
     to_peer.sent = start.at;
     to_peer.send = next_of(rank);
-    queue(static_cast<std::size_t>(*action.peer));
+    queue(*action.peer);
     return true;
   }
 
@@ -313,7 +307,7 @@ class Walk {
     start.after(from_peer.sent, Wait::message);
     if (told_ != nullptr) (*told_)[number(next_of(rank))].send = number(from_peer.send);
     Instant there;
-    if (channels_.link_delays && !beside_compute(lanes.receive)) {
+    if (channels_.link_delays && channels_.with_compute(lanes.receive)) {
       const double arrives = std::max(from_peer.sent.time, from_peer.arrived) + cost_of(program_, costs_, action);
       from_peer.taken = start.at;
       there = note(rank, lanes.receive, start, std::max(arrives - start.at.time, 0.0));
@@ -324,7 +318,7 @@ class Walk {
     }
     from_peer.under_way.reset();
     data_.received(action, there);
-    queue(static_cast<std::size_t>(*action.peer));
+    queue(*action.peer);
     return true;
   }
 

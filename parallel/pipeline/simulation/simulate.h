@@ -16,8 +16,8 @@
 //   GRAD_NORM    the reductions and ties before it in the list, and all ranks that come to one
 //
 // Transfers that leave a node at the same time share its adapters, across lanes and pipeline ranks of the node: each of
-// n transfers proceeds at one n-th of the rate (shared_adapters.h). An action first does its work without adapters: its
-// products, the latencies of its collectives, and the extra time of links inside a node.
+// n transfers proceeds at one n-th of the rate (shared_adapters.cpp). An action first does its work without adapters:
+// its products, the latencies of its collectives, and the extra time of links inside a node.
 //
 // Nothing waits for a gather or RESHARD of a unit without unsharded bytes. In a program without exchange (an order
 // alone), data reaches the next stage when it is made; for an overlapped pair (overlap.h), when both halves are over.
@@ -38,15 +38,26 @@ namespace weft {
 
 // The channel of each lane: two lanes with one number take turns in the order of the list.
 struct LaneChannels {
-  std::array<std::uint8_t, all_lanes.size()> channel = {};
+  LaneNumbers channel = {};
   // For messages on a channel that compute shares: the link carries them one after the other, each for its time, and
   // the receiver waits only until they have arrived.
   bool link_delays = false;
 
-  static LaneChannels own();                 // every lane its own channel: a GPU
-  static LaneChannels shared_collectives();  // gathers and reductions take turns, the rest as own()
-  static LaneChannels serial();              // one channel for all: the CPU, where a rank is a thread
-  static LaneChannels delayed();             // as serial(), with a delay by the link between threads
+  std::uint8_t of(Lane lane) const { return channel[static_cast<std::size_t>(lane)]; }
+  bool with_compute(Lane lane) const { return of(lane) == of(Lane::compute); }
+
+  // Every lane its own channel: a GPU.
+  static LaneChannels own() { return {own_numbers}; }
+  // Gathers and reductions take turns, the rest as own().
+  static LaneChannels shared_collectives() {
+    LaneChannels lanes = own();
+    lanes.channel[static_cast<std::size_t>(Lane::reduce)] = lanes.of(Lane::gather);
+    return lanes;
+  }
+  // One channel for all: the CPU, where a rank is a thread.
+  static LaneChannels serial() { return {}; }
+  // As serial(), with a delay by the link between threads.
+  static LaneChannels delayed() { return {.link_delays = true}; }
   bool operator==(const LaneChannels&) const = default;
 };
 
@@ -60,7 +71,9 @@ enum class Wait : std::uint8_t {
   room,       // memory for a gather: the last RESHARD, or in a solved step all compute
   peers,      // other ranks: all for a norm, one for a tie
 };
-std::string_view name_of(Wait wait);
+constexpr auto enum_names(Wait) {
+  return name_list("nothing", "message", "gather", "compute", "reduction", "room", "peers");
+}
 
 struct ActionAt {
   int rank = 0;           // pipeline rank

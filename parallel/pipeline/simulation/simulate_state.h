@@ -1,13 +1,15 @@
-// The state of a simulation (simulate.cpp): instants, connections and ranks.
+// The state of a simulation (simulate.cpp): instants, connections and ranks; shard units; results of stages.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <deque>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "parallel/pipeline/program/overlap.h"
+#include "parallel/pipeline/program/pieces.h"
 #include "parallel/pipeline/simulation/simulate.h"
 
 namespace weft::walking {
@@ -59,5 +61,183 @@ struct RankState {
   std::vector<Action> made = {};                            // results to pass on when the pair is over
   bool queued = false;
 };
+
+// When shard units are gathered, accumulate and are reduced.
+class UnitInstants {
+ public:
+  // The program outlives the instants.
+  explicit UnitInstants(const Program& program)
+      : program_(program),
+        gathered_(program.units.size() + program.stages.size()),
+        accumulating_(program.units.size(), false),
+        reduced_(program.units.size()),
+        units_of_stage_(program.stages.size()) {
+    for (std::size_t unit = 0; unit < program.units.size(); ++unit) {
+      units_of_stage_.at(program.units[unit].stage).push_back(unit);
+    }
+  }
+
+  // In a solved step a gather takes memory that any earlier action of the list has released.
+  bool takes_all_room(const Action& gather) const {
+    return gather.unit && program_.units[*gather.unit].policy.residency == Residency::solved;
+  }
+  void gathered(const Action& gather, const Instant& end) {
+    if (!gather.unit) gathered_[slot_of_stage(*gather.stage)] = end;
+    for_units_of(gather, [&](std::size_t unit) {
+      if (takes_room(unit)) gathered_[unit] = end;
+    });
+  }
+  bool gives_room(const Action& reshard) const {
+    bool gives = !reshard.unit;
+    for_units_of(reshard, [&](std::size_t unit) { gives = gives || takes_room(unit); });
+    return gives;
+  }
+
+  // A computation waits for the gathers that it reads, and for `given_up`, the reduction whose memory its first
+  // gradient of a unit takes.
+  void wait_for(const Action& action, const Piece& piece, const Instant& given_up, Start& start) {
+    if (!piece.segment) {
+      if (reads_parameters(action.op)) start.after(gathered_[slot_of_stage(piece.stage)], Wait::gather);
+      return;
+    }
+    const ProgramSegment& segment = program_.segments[*piece.segment];
+    const bool reads = reads_units(segment, action.op) && (action.segment || takes_part(segment, action.op));
+    for (int unit : segment.units) {
+      if (reads) start.after(gathered_[unit], Wait::gather);
+      if (!makes_weight_gradient(action.op) || accumulating_[unit]) continue;
+      accumulating_[unit] = true;
+      if (pools_accumulator(unit)) start.after(given_up, Wait::reduction);
+    }
+  }
+
+  // Returns the number of inputs that stay in the pool behind the reduction.
+  int reduced(const Action& reduction, const Instant& end) {
+    int inputs = 0;
+    for_units_of(reduction, [&](std::size_t unit) {
+      const bool accumulated = accumulating_[unit] && pools_accumulator(unit);
+      accumulating_[unit] = false;
+      reduced_[unit].push_back(end);
+      if (accumulated || program_.units[unit].reduce_input_bytes > 0) ++inputs;
+    });
+    return inputs;
+  }
+  void wait_for_reductions(const Action& wait, Start& start) {
+    for_units_of(wait, [&](std::size_t unit) {
+      if (reduced_[unit].empty()) return;
+      start.after(reduced_[unit].front(), Wait::reduction);
+      reduced_[unit].pop_front();
+    });
+  }
+
+  // The rank of the other copy of a tied weight; absent if `rank` holds both.
+  std::optional<std::size_t> tied_peer(int rank, const Action& tie) const {
+    std::optional<std::size_t> peer;
+    for_units_of(tie, [&](std::size_t unit) {
+      if (!program_.units[unit].tied_to) return;
+      const int other = tied_rank(program_, program_.units[unit]);
+      if (other != rank) peer = other;
+    });
+    return peer;
+  }
+  bool ties_unreduced(const Action& tie) const {
+    bool any = false;
+    for_units_of(tie, [&](std::size_t unit) { any = any || program_.units[unit].tied_unreduced; });
+    return any;
+  }
+
+ private:
+  bool pools_accumulator(std::size_t unit) const {
+    const ProgramUnit& entry = program_.units[unit];
+    return !entry.replicated && !entry.frozen && entry.gradient_bytes > 0;
+  }
+  bool takes_room(std::size_t unit) const {
+    return !program_.units[unit].replicated && program_.units[unit].unsharded_bytes > 0;
+  }
+  std::size_t slot_of_stage(int stage) const { return program_.units.size() + stage; }
+
+  // An action without a unit applies to all units of its stage.
+  template <typename Function>
+  void for_units_of(const Action& action, Function function) const {
+    if (action.unit) return function(*action.unit);
+    for (std::size_t unit : units_of_stage_[*action.stage]) function(unit);
+  }
+
+  const Program& program_;
+  std::vector<Instant> gathered_;             // by unit, then by stage for gathers that name no unit
+  std::vector<bool> accumulating_;            // by unit
+  std::vector<std::deque<Instant>> reduced_;  // by unit: its reductions not waited for yet, oldest first
+  std::vector<std::vector<std::size_t>> units_of_stage_;
+};
+
+// When the results of each stage and microbatch exist, and when they have arrived.
+class DataInstants {
+ public:
+  // `exchanged`: the program has messages; otherwise data is available as soon as it is made. Program and pieces
+  // outlive the instants.
+  DataInstants(const Program& program, const PieceTable& pieces, bool exchanged)
+      : program_(program),
+        pieces_(pieces),
+        exchanged_(exchanged),
+        activations_(program.stages.size() * program.microbatches),
+        gradients_(activations_.size()),
+        received_activations_(activations_.size()),
+        received_gradients_(activations_.size()) {}
+
+  // A computation's result for the next stage or the stage before.
+  void made(const Action& action, const Instant& end) {
+    (action.op == Op::forward ? activations_ : gradients_)[token(*action.stage, action)] = end;
+  }
+  void received(const Action& action, const Instant& end) {
+    auto& received = action.op == Op::receive_forward ? received_activations_ : received_gradients_;
+    received[token(*action.stage, action)] = end;
+  }
+
+  // Of a computation. False as long as its data from another stage is missing.
+  bool wait_for(const Action& action, Start& start) const {
+    const auto [first, end] = pieces_.of(action);
+    const bool enters = action.op == Op::forward && first == pieces_.begin(*action.stage);
+    const bool returns = makes_input_gradient(action.op) && end == pieces_.end(*action.stage);
+    if (!enters && !returns) return true;
+    const std::optional<Instant>* data = data_of(action);
+    if (data == nullptr) return true;
+    if (*data) start.after(**data, Wait::message);
+    return data->has_value();
+  }
+
+ private:
+  std::size_t token(std::size_t stage, const Action& action) const {
+    return stage * program_.microbatches + *action.microbatch;
+  }
+
+  // When the data of a computation was there; null if it needs none.
+  const std::optional<Instant>* data_of(const Action& action) const {
+    const int stage = *action.stage;
+    const auto needed = read_by(action, static_cast<int>(program_.stages.size()));
+    if (!needed) return nullptr;
+    if (exchanged_ && program_.stages[needed->stage].rank != program_.stages[stage].rank) {
+      return &(needed->forward ? received_activations_ : received_gradients_)[token(stage, action)];
+    }
+    return &(needed->forward ? activations_ : gradients_)[token(needed->stage, action)];
+  }
+
+  const Program& program_;
+  const PieceTable& pieces_;
+  bool exchanged_;
+  // By stage, then microbatch: when its results were made, and when its data was received.
+  std::vector<std::optional<Instant>> activations_, gradients_, received_activations_, received_gradients_;
+};
+
+// An action as shared_seconds sees it (shared_adapters.cpp).
+struct ToldAction {
+  double seconds = 0.0;                     // duration if nothing else uses the adapters
+  double adapter_seconds = 0.0;             // the part of `seconds` with the adapters
+  int adapters = 0;                         // the adapters used, if adapter_seconds > 0
+  std::vector<std::size_t> after = {};      // actions that end before it starts
+  std::optional<std::size_t> send = {};     // of a receive: it starts and ends no earlier than this
+  std::optional<std::size_t> meeting = {};  // number shared by actions that wait for each other
+};
+
+// Seconds of each action from its start to its end. Every action must be able to run: the walk has checked that.
+std::vector<double> shared_seconds(const std::vector<ToldAction>& actions);
 
 }  // namespace weft::walking

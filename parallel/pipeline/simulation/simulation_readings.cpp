@@ -5,54 +5,11 @@
 
 namespace weft {
 
-LaneChannels LaneChannels::own() {
-  LaneChannels lanes;
-  for (std::size_t lane = 0; lane < all_lanes.size(); ++lane) lanes.channel[lane] = static_cast<std::uint8_t>(lane);
-  return lanes;
-}
-
-LaneChannels LaneChannels::shared_collectives() {
-  LaneChannels lanes = own();
-  lanes.channel[static_cast<std::size_t>(Lane::reduce)] = lanes.channel[static_cast<std::size_t>(Lane::gather)];
-  return lanes;
-}
-
-LaneChannels LaneChannels::serial() {
-  return {};
-}
-
-LaneChannels LaneChannels::delayed() {
-  LaneChannels lanes = serial();
-  lanes.link_delays = true;
-  return lanes;
-}
-
-std::string_view name_of(Wait wait) {
-  switch (wait) {
-    case Wait::nothing:
-      return "nothing";
-    case Wait::message:
-      return "message";
-    case Wait::gather:
-      return "gather";
-    case Wait::compute:
-      return "compute";
-    case Wait::reduction:
-      return "reduction";
-    case Wait::room:
-      return "room";
-    case Wait::peers:
-      return "peers";
-  }
-  return "?";
-}
-
 double adapter_seconds(const ProgramTables& tables, const ProgramCosts& costs, const LaneChannels& channels,
                        const Action& action) {
   if (!costs.have_adapters()) return 0.0;
-  if (is_send(action.op) || is_receive(action.op)) {
-    const auto channel_of = [&](Lane lane) { return channels.channel[static_cast<std::size_t>(lane)]; };
-    const bool posted = channel_of(lane_of(tables, action)) == channel_of(Lane::compute);
+  if (is_message(action.op)) {
+    const bool posted = channels.with_compute(lane_of(tables, action));
     if (is_send(action.op) == posted) return 0.0;
   }
   return cost_of(tables, costs.on_adapters, action);
@@ -70,13 +27,12 @@ double busiest_adapters(const Program& program, const ProgramCosts& costs, const
 }
 
 RankTimes rank_times(const Program& program, const Simulation& simulation, int rank, const LaneChannels& channels) {
-  const auto channel_of = [&](Lane lane) { return channels.channel[static_cast<std::size_t>(lane)]; };
-  const auto& actions = program.ranks.at(static_cast<std::size_t>(rank));
-  const auto& simulated = simulation.ranks.at(static_cast<std::size_t>(rank));
+  const auto& actions = program.ranks.at(rank);
+  const auto& simulated = simulation.ranks.at(rank);
   RankTimes times;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Op op = actions[i].op;
-    if (is_reshard(op) || channel_of(lane_of(program, actions[i])) != channel_of(Lane::compute)) continue;
+    if (is_reshard(op) || !channels.with_compute(lane_of(program, actions[i]))) continue;
     const double seconds = simulated[i].end - simulated[i].start;
     if (is_compute(op)) times.compute += seconds;
     if (is_gather(op)) times.gathers += seconds;
@@ -103,8 +59,8 @@ std::vector<ActionAt> critical_path(const Simulation& simulation) {
     }
   }
   std::vector<ActionAt> path;
-  for (; at; at = simulation.ranks[static_cast<std::size_t>(at->rank)][at->index].after) path.push_back(*at);
-  std::reverse(path.begin(), path.end());
+  for (; at; at = simulation.ranks[at->rank][at->index].after) path.push_back(*at);
+  std::ranges::reverse(path);
   return path;
 }
 

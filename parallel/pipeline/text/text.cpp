@@ -1,42 +1,14 @@
 #include "parallel/pipeline/text/text.h"
 
-#include <algorithm>
+#include <fmt/format.h>
+
+#include <map>
+#include <utility>
 
 #include "parallel/pipeline/program/overlap.h"
-#include "parallel/pipeline/text/cell_text.h"
-#include "parallel/runtime/error.h"
 
 namespace weft {
 namespace {
-
-std::vector<Action> parse_placed_cell(const ProgramTables& tables, std::string_view line, std::string_view cell,
-                                      std::size_t line_number) {
-  const std::string_view content = trimmed(cell);
-  try {
-    return parse_cell(tables, content);
-  } catch (const Error& error) {
-    const std::string_view marked = content.empty() ? cell : content;
-    fail_request("line {}, column {}: {}", line_number, marked.data() - line.data() + 1, error.what());
-  }
-}
-
-std::vector<Action> parse_line(const ProgramTables& tables, std::string_view line, std::size_t line_number) {
-  std::vector<Action> actions;
-  if (trimmed(line).empty()) return actions;
-  for (std::size_t begin = 0; begin <= line.size();) {
-    const std::size_t end = std::min(line.find(',', begin), line.size());
-    const auto cell = parse_placed_cell(tables, line, line.substr(begin, end - begin), line_number);
-    actions.insert(actions.end(), cell.begin(), cell.end());
-    begin = end + 1;
-  }
-  return actions;
-}
-
-std::size_t rank_count(const ProgramTables& tables) {
-  int ranks = 0;
-  for (const ProgramStage& stage : tables.stages) ranks = std::max(ranks, stage.rank + 1);
-  return static_cast<std::size_t>(ranks);
-}
 
 // Without the mark of an overlapped action.
 std::string format_plain(const Program& program, const Action& action) {
@@ -47,7 +19,7 @@ std::string format_plain(const Program& program, const Action& action) {
   // An index outside its table is shown as such, because the checker prints faulty actions.
   const auto append_name = [&text](const auto& entries, int index) {
     const bool known = index >= 0 && index < static_cast<int>(entries.size());
-    text += known ? fmt::format("({})", entries[static_cast<std::size_t>(index)].name) : fmt::format("(#{})", index);
+    text += known ? fmt::format("({})", entries[index].name) : fmt::format("(#{})", index);
   };
   if (action.segment) append_name(program.segments, *action.segment);
   if (action.unit) append_name(program.units, *action.unit);
@@ -75,36 +47,180 @@ std::string format_actions(const Program& program, const std::vector<Action>& ac
   return text;
 }
 
-std::string to_csv(const Program& program, Detail detail) {
-  std::string text;
-  for (const auto& actions : program.ranks) {
-    text += format_actions(program, at_detail(actions, detail), ",");
-    text += '\n';
-  }
-  return text;
+namespace {
+
+// A run is a stretch of segment actions that together are one action of a stage or one overlapped pair. Actions between
+// them (such as the gather of the next segment's unit) are inside the run.
+struct Run {
+  std::size_t before = 0;  // number of the run of the last compute action at or before this place; 0: none yet
+  bool inside = false;     // more of the same run follows
+  std::optional<std::size_t> pair = {};  // index of the pair that the run is, if any
+};
+
+// R belongs to the input gradient behind it; R also stands between the segments of that.
+bool same_stage_action(const Action& one, const Action& other) {
+  const auto is_backward = [](Op op) { return op == Op::recompute || makes_input_gradient(op); };
+  const bool same_kind = one.op == other.op || (is_backward(one.op) && is_backward(other.op));
+  return same_kind && one.stage == other.stage && one.microbatch == other.microbatch && one.segment && other.segment;
 }
 
-Program from_csv(const ProgramTables& tables, std::string_view text) {
-  Program program{tables, 0, {}};
-  const std::size_t ranks = rank_count(tables);
-  for (std::size_t line_number = 1; !text.empty(); ++line_number) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (line_number > ranks) {
-      if (trimmed(line).empty()) continue;
-      fail_request("line {}, column 1: one line per rank, but the stages stand on {} ranks", line_number, ranks);
+std::vector<Run> runs_of(const std::vector<Action>& actions, const Overlaps& overlaps) {
+  std::vector<Run> runs(actions.size());
+  std::optional<std::size_t> previous;
+  std::size_t number = 0, next = 0;  // `next`: first position behind the previous compute action
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (!is_compute(actions[i].op)) continue;
+    const auto pair = overlaps.pair_of[i];
+    const bool continues =
+        previous && (pair ? overlaps.pair_of[*previous] == pair : same_stage_action(actions[*previous], actions[i]));
+    for (; next < i; ++next) runs[next] = {number, continues, continues ? pair : std::nullopt};
+    if (!continues) ++number;
+    runs[next++] = {number, false, pair};
+    previous = i;
+  }
+  for (; next < actions.size(); ++next) runs[next] = {number, false};
+  return runs;
+}
+
+// Builds the merged list from the actions of units; whole-stage actions are copied. A merged action may be withdrawn
+// while its run lasts (one unit dropped and another gathered inside the run), so entries keep their positions and may
+// become empty.
+class Merger {
+ public:
+  void compute(const Action& action, const Run& run, const Overlaps& overlaps) {
+    if (!run.pair) {
+      compute_alone(action, run);
+      return;
     }
-    program.ranks.push_back(parse_line(tables, line, line_number));
-    for (const Action& action : program.ranks.back()) {
-      if (action.microbatch) program.microbatches = std::max(program.microbatches, *action.microbatch + 1);
+    if (run.before == last_run_) return;
+    last_run_ = run.before;
+    // Both are put at once, so a stage gathered only for the second is gathered in front of both.
+    const OverlappedPair& both = overlaps.pairs[*run.pair];
+    in_front_ = merged_.size();
+    merged_.emplace_back();
+    if (both.recomputes)
+      put({.op = Op::recompute, .stage = both.backward.stage, .microbatch = both.backward.microbatch});
+    put(both.forward);
+    put(both.backward);
+    second_stage_ = both.backward.stage;
+  }
+
+  // R stands in front of its backward, even if the first segments of the backward need none.
+  void compute_alone(const Action& action, const Run& run) {
+    const bool fresh = run.before != last_run_, again = action.op == Op::recompute;
+    last_run_ = run.before;
+    if (fresh) {
+      backward_in_run_ = again_in_run_ = false;
+      again_ = merged_.size();
+      merged_.emplace_back();
+    }
+    if (again && !std::exchange(again_in_run_, true)) merged_[again_] = of_stage(action);
+    if (!again && !std::exchange(backward_in_run_, true)) put(action);
+  }
+
+  void unshard(const Action& action, const Run& run) {
+    StageState& stage = stages_[action.stage.value()];
+    const bool first = stage.gathered++ == 0;
+    const bool resumes = first && stage.drop && run.inside && stage.dropped_in == run.before;
+    if (resumes) merged_[*stage.drop].reset();
+    stage.drop.reset();
+    if (first && !resumes && run.pair && run.inside && action.stage == second_stage_) {
+      stage.gather = in_front_;
+      merged_[in_front_] = of_stage(action);
+    } else if (first && !resumes) {
+      stage.gather = put(action);
+    } else {
+      merged_[stage.gather]->bytes += action.bytes;
     }
   }
-  if (program.ranks.size() < ranks) {
-    fail_request("line {}, column 1: one line per rank, but the stages stand on {} ranks and the text ends here",
-                 program.ranks.size() + 1, ranks);
+
+  void reshard(const Action& action, const Run& run) {
+    StageState& stage = stages_[action.stage.value()];
+    if (stage.gathered > 0 && --stage.gathered > 0) return;
+    stage.drop = put(action);
+    stage.dropped_in = run.before;
   }
-  return program;
+
+  // The reductions of a run become one, at the position of the last.
+  void reduce(Action action, const Run& run) {
+    StageState& stage = stages_[action.stage.value()];
+    if (stage.reduction && stage.reduced_in == run.before && merged_[*stage.reduction]->op == action.op) {
+      action.bytes += merged_[*stage.reduction]->bytes;
+      merged_[*stage.reduction].reset();
+    }
+    stage.reduction = put(action);
+    stage.reduced_in = run.before;
+  }
+
+  // Any other action stays where it is. Returns its position.
+  std::size_t put(const Action& action) {
+    merged_.push_back(of_stage(action));
+    return merged_.size() - 1;
+  }
+
+  std::vector<Action> result() const {
+    std::vector<Action> actions;
+    for (const auto& action : merged_) {
+      if (action) actions.push_back(*action);
+    }
+    return actions;
+  }
+
+ private:
+  static Action of_stage(Action action) {
+    action.segment.reset();
+    action.unit.reset();
+    return action;
+  }
+
+  struct StageState {
+    int gathered = 0;                                        // number of units
+    std::size_t gather = 0, dropped_in = 0, reduced_in = 0;  // position of the UNSHARD; numbers of runs
+    std::optional<std::size_t> drop, reduction;              // positions of the last RESHARD and REDUCE_GRAD
+  };
+
+  std::vector<std::optional<Action>> merged_;
+  std::map<int, StageState> stages_;
+  std::size_t last_run_ = 0;
+  // Of the last run, if it is no pair: a position reserved for R, and whether R and the backward have been put.
+  std::size_t again_ = 0;
+  bool again_in_run_ = false, backward_in_run_ = false;
+  std::size_t in_front_ = 0;         // empty position in front of the last pair
+  std::optional<int> second_stage_;  // stage of the last pair's backward
+};
+
+std::vector<Action> merged_per_stage(const std::vector<Action>& actions) {
+  const Overlaps overlaps = find_overlaps(actions);
+  const std::vector<Run> runs = runs_of(actions, overlaps);
+  Merger merger;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Action& action = actions[i];
+    if (is_compute(action.op)) {
+      merger.compute(action, runs[i], overlaps);
+    } else if (!action.unit) {
+      merger.put(action);
+    } else if (is_gather(action.op)) {
+      merger.unshard(action, runs[i]);
+    } else if (is_reshard(action.op)) {
+      merger.reshard(action, runs[i]);
+    } else if (action.op == Op::tie_gradient) {
+      merger.put(action);
+    } else {
+      merger.reduce(action, runs[i]);
+    }
+  }
+  return merger.result();
+}
+
+}  // namespace
+
+std::vector<Action> at_detail(const std::vector<Action>& actions, Detail detail) {
+  if (detail == Detail::everything) return actions;
+  std::vector<Action> merged = merged_per_stage(actions);
+  if (detail == Detail::compute_only) {
+    std::erase_if(merged, [](const Action& action) { return !is_compute(action.op) || action.op == Op::recompute; });
+  }
+  return merged;
 }
 
 }  // namespace weft

@@ -1,7 +1,6 @@
-// The text forms of a program, and back. Cells: `0F3`, `1SEND_B2`, `0UNSHARD(blocks.3.experts)`,
-// `0F3(blocks.1.attention)`, `GRAD_NORM`. `(0F3;3B1)OVERLAP_F_B` is two neighbouring actions of an overlapped pair. In
-// a lowered list a gather may stand between the two; then `(0F3(blocks.1.attention))OVERLAP_F_B` is one of them. CSV
-// has one line per rank.
+// The text forms of a program. Cells: `0F3`, `1SEND_B2`, `0UNSHARD(blocks.3.experts)`, `0F3(blocks.1.attention)`,
+// `GRAD_NORM`. `(0F3;3B1)OVERLAP_F_B` is two neighbouring actions of an overlapped pair. In a lowered list a gather may
+// stand between the two; then `(0F3(blocks.1.attention))OVERLAP_F_B` is one of them.
 #pragma once
 
 #include <string>
@@ -12,10 +11,6 @@
 namespace weft {
 
 std::string format_action(const Program& program, const Action& action);
-// Throws Error (request) naming the cell and its fault. Names in parentheses are looked up in `tables`.
-Action parse_action(const ProgramTables& tables, std::string_view cell);
-// The same for a cell that may hold an overlapped pair.
-std::vector<Action> parse_cell(const ProgramTables& tables, std::string_view cell);
 
 enum class Detail : std::uint8_t {
   everything,    // segments and units
@@ -29,8 +24,5 @@ std::vector<Action> at_detail(const std::vector<Action>& actions, Detail detail)
 
 // The cells of one list, in time order.
 std::string format_actions(const Program& program, const std::vector<Action>& actions, std::string_view separator);
-std::string to_csv(const Program& program, Detail detail);
-// Reads stage-level or unit-level CSV, one line per rank. Throws Error (request) with line and column of a faulty cell.
-Program from_csv(const ProgramTables& tables, std::string_view text);
 
 }  // namespace weft

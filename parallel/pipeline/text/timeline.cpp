@@ -16,14 +16,9 @@ using Done = std::map<std::tuple<int, int, bool>, int>;  // (stage, microbatch, 
 
 // When the action's data is there; absent as long as its producer has not run.
 std::optional<int> ready_at(const Program& program, const Action& action, const Done& done) {
-  const int last = static_cast<int>(program.stages.size()) - 1, stage = *action.stage;
-  const bool backward = action.op != Op::forward;
-  if (!hands_on(action.op)) return 0;  // the order of its rank suffices
-  const int from = backward ? stage + 1 : stage - 1;
-  if (from < 0) return 0;
-  // On the last stage the backward follows the stage's own forward.
-  const auto found = done.find(from > last ? std::tuple(stage, *action.microbatch, false)
-                                           : std::tuple(from, *action.microbatch, backward));
+  const auto needed = read_by(action, static_cast<int>(program.stages.size()));
+  if (!needed) return 0;  // the order of its rank suffices
+  const auto found = done.find({needed->stage, *action.microbatch, !needed->forward});
   return found == done.end() ? std::nullopt : std::optional(found->second);
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "parallel/pipeline/timing/index.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -16,18 +15,18 @@ TimingChannel timing_channel(const TimingRank& rank, const TimingRankPlan& plan)
     const auto [reduction, index] = plan.channel[place];
     int needed_by = 0;
     if (reduction) {
-      const TimedReduction& entry = at(plan.reductions, index);
+      const TimedReduction& entry = plan.reductions[index];
       channel.after.push_back(entry.after);
-      channel.seconds.push_back(at(rank.units, entry.unit).reduce_seconds);
+      channel.seconds.push_back(rank.units[entry.unit].reduce_seconds);
       needed_by = entry.wait;
     } else {
-      const TimedGather& entry = at(plan.gathers, index);
-      const TimingUnit& unit = at(rank.units, entry.unit);
+      const TimedGather& entry = plan.gathers[index];
+      const TimingUnit& unit = rank.units[entry.unit];
       channel.after.push_back(entry.after);
       channel.seconds.push_back(entry.from_island ? unit.island_gather_seconds : unit.gather_seconds);
       needed_by = entry.need;
     }
-    at(channel.op_waits, needed_by) = static_cast<int>(place);
+    channel.op_waits[needed_by] = static_cast<int>(place);
   }
   channel.op_waits.pop_back();  // at the end of the step compute waits for all of them
   return channel;
@@ -39,10 +38,10 @@ TimingClock::TimingClock(const TimingProblem& problem) {
     first_op_.push_back(count);
     count += static_cast<int>(rank.ops.size());
   }
-  producer_.reserve(static_cast<std::size_t>(count));
+  producer_.reserve(count);
   for (const TimingRank& rank : problem.ranks) {
     for (const TimingOp& op : rank.ops) {
-      producer_.push_back(op.producer_rank < 0 ? -1 : at(first_op_, op.producer_rank) + op.producer_op);
+      producer_.push_back(op.producer_rank < 0 ? -1 : first_op_[op.producer_rank] + op.producer_op);
       transfer_.push_back(op.transfer_seconds);
       seconds_.push_back(op.seconds);
     }
@@ -54,9 +53,9 @@ TimingClock::TimingClock(const TimingProblem& problem) {
       const auto& ops = problem.ranks[r].ops;
       Stretch stretch{static_cast<int>(r), next[r], next[r]};
       for (; stretch.end < static_cast<int>(ops.size()); ++stretch.end) {
-        const TimingOp& op = at(ops, stretch.end);
+        const TimingOp& op = ops[stretch.end];
         if (op.producer_rank < 0) continue;
-        const int done = op.producer_rank == stretch.rank ? stretch.end : at(next, op.producer_rank);
+        const int done = op.producer_rank == stretch.rank ? stretch.end : next[op.producer_rank];
         if (op.producer_op >= done) break;
       }
       if (stretch.end == stretch.first) continue;
@@ -66,7 +65,7 @@ TimingClock::TimingClock(const TimingProblem& problem) {
     }
   }
   for (std::size_t r = 0; r < next.size(); ++r) {
-    if (at(next, static_cast<int>(r)) < static_cast<int>(problem.ranks[r].ops.size())) {
+    if (next[r] < static_cast<int>(problem.ranks[r].ops.size())) {
       fail("timing: op {} of rank {} waits for ops that wait for it", next[r], r);
     }
   }
@@ -81,26 +80,26 @@ double TimingClock::run(std::span<const TimingChannel> channels, std::span<doubl
   std::vector<LaneEnds> lanes(first_op_.size());
   const auto advance = [](LaneEnds& lane, const TimingChannel& channel, const double* rank_end, int last) {
     for (; lane.place <= last; ++lane.place) {
-      const int after = at(channel.after, lane.place);
+      const int after = channel.after[lane.place];
       const double trigger = after < 0 ? 0 : rank_end[after];
-      lane.channel = std::max(lane.channel, trigger) + at(channel.seconds, lane.place);
+      lane.channel = std::max(lane.channel, trigger) + channel.seconds[lane.place];
     }
   };
   for (const Stretch& stretch : stretches_) {
-    LaneEnds lane = at(lanes, stretch.rank);
+    LaneEnds lane = lanes[stretch.rank];
     const int base = first_op(stretch.rank);
-    double* const rank_end = &ends[static_cast<std::size_t>(base)];
-    const TimingChannel* const channel = channels.empty() ? nullptr : &at(channels, stretch.rank);
+    double* const rank_end = &ends[base];
+    const TimingChannel* const channel = channels.empty() ? nullptr : &channels[stretch.rank];
     for (int q = stretch.first; q < stretch.end; ++q) {
       double begin = std::max(lane.compute, ready(base + q, ends));
       // Places that an earlier op waited for have ended; only the last place of this op is left to wait for.
-      if (channel && at(channel->op_waits, q) >= lane.place) {
-        advance(lane, *channel, rank_end, at(channel->op_waits, q));
+      if (channel && channel->op_waits[q] >= lane.place) {
+        advance(lane, *channel, rank_end, channel->op_waits[q]);
         begin = std::max(begin, lane.channel);
       }
-      lane.compute = rank_end[q] = begin + at(seconds_, base + q);
+      lane.compute = rank_end[q] = begin + seconds_[base + q];
     }
-    at(lanes, stretch.rank) = lane;
+    lanes[stretch.rank] = lane;
   }
   double makespan = 0;
   for (std::size_t r = 0; r < lanes.size(); ++r) {

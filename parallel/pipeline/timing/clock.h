@@ -28,13 +28,13 @@ class TimingClock {
     int rank = 0, first = 0, end = 0;
   };
   std::span<const Stretch> stretches() const { return stretches_; }
-  int first_op(int rank) const { return first_op_[static_cast<std::size_t>(rank)]; }
+  int first_op(int rank) const { return first_op_[rank]; }
   int ops() const { return static_cast<int>(producer_.size()); }
   std::span<const double> seconds() const { return seconds_; }
   // When the data of the op's producer is there, in seconds; 0 without a producer. `ends` is by op over all ranks.
   double ready(int op, std::span<const double> ends) const {
-    const int producer = producer_[static_cast<std::size_t>(op)];
-    return producer < 0 ? 0 : ends[static_cast<std::size_t>(producer)] + transfer_[static_cast<std::size_t>(op)];
+    const int producer = producer_[op];
+    return producer < 0 ? 0 : ends[producer] + transfer_[op];
   }
 
   // Fills `ends` (of all ops) and `rank_ends` (later of compute and channel) and returns the makespan, all in seconds.

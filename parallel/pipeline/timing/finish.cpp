@@ -1,8 +1,8 @@
 // The use of room that is left in a decoded rank, and the plan that results.
 #include <algorithm>
+#include <functional>
 
 #include "parallel/pipeline/timing/decode.h"
-#include "parallel/pipeline/timing/index.h"
 
 namespace weft {
 
@@ -20,19 +20,18 @@ void TimingDecoder::merge_late() {
     candidates.push_back(candidate);
   };
   for (int i = 0; i < static_cast<int>(intervals_.size()); ++i) {
-    const Interval& interval = at(intervals_, i);
+    const Interval& interval = intervals_[i];
     if (interval.previous < 0 || interval.state == State::merged) continue;
     consider(interval.seconds, parameter_bytes(i),
-             {0, false, i, at(intervals_, interval.previous).until + 1, interval.after});
+             {0, false, i, intervals_[interval.previous].until + 1, interval.after});
   }
   for (int i = 0; i < static_cast<int>(gradients_.size()); ++i) {
-    const Gradient& gradient = at(gradients_, i);
+    const Gradient& gradient = gradients_[i];
     if (gradient.next < 0) continue;
-    consider(at(rank_.units, gradient.unit).reduce_seconds, gradient_bytes(i),
-             {0, true, i, gradient.wait, at(gradients_, gradient.next).first - 1});
+    consider(rank_.units[gradient.unit].reduce_seconds, gradient_bytes(i),
+             {0, true, i, gradient.wait, gradients_[gradient.next].first - 1});
   }
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& one, const Candidate& other) { return one.worth > other.worth; });
+  std::ranges::stable_sort(candidates, std::greater{}, &Candidate::worth);
   for (const Candidate& candidate : candidates) {
     const int i = candidate.index;
     const std::int64_t bytes = candidate.reduction ? gradient_bytes(i) : parameter_bytes(i);
@@ -40,23 +39,23 @@ void TimingDecoder::merge_late() {
     reserve(candidate.first, candidate.last, bytes);
     if (candidate.reduction) {
       reserve(candidate.last + 1, candidate.first - 1, -bytes);  // both were counted in these ops
-      at(gradients_, i).merged = true;
+      gradients_[i].merged = true;
     } else {
-      release_island(at(intervals_, i));
-      at(intervals_, i).state = State::merged;
+      release_island(intervals_[i]);
+      intervals_[i].state = State::merged;
     }
   }
   // Roots are computed anew along the rank: an interval merged late may stand between others.
   for (int i = 0; i < static_cast<int>(intervals_.size()); ++i) {
-    Interval& interval = at(intervals_, i);
+    Interval& interval = intervals_[i];
     interval.root = i;
     if (interval.state == State::merged) merge(i);
   }
   for (Gradient& gradient : gradients_) {
-    if (gradient.merged) at(gradients_, gradient.next).first = gradient.first;
+    if (gradient.merged) gradients_[gradient.next].first = gradient.first;
   }
   std::erase_if(channel_, [this](const TimedCollective& entry) {
-    return entry.reduction ? at(gradients_, entry.index).merged : at(intervals_, entry.index).state == State::merged;
+    return entry.reduction ? gradients_[entry.index].merged : intervals_[entry.index].state == State::merged;
   });
 }
 
@@ -66,24 +65,23 @@ void TimingDecoder::extend() {
   const int ops = static_cast<int>(rank_.ops.size());
   for (const TimedCollective& entry : channel_) {
     if (!entry.reduction) continue;
-    Gradient& gradient = at(gradients_, entry.index);
+    Gradient& gradient = gradients_[entry.index];
     for (int steps = 0; steps < options_.extend && gradient.wait < ops; ++steps) {
-      if (at(load_, gradient.wait) + gradient_bytes(entry.index) > rank_.budget) break;
-      at(load_, gradient.wait++) += gradient_bytes(entry.index);
+      if (load_[gradient.wait] + gradient_bytes(entry.index) > rank_.budget) break;
+      load_[gradient.wait++] += gradient_bytes(entry.index);
     }
   }
   int predecessor = -1;
   for (const TimedCollective& entry : channel_) {
     if (!entry.reduction) {
-      Interval& interval = at(intervals_, entry.index);
-      const int gone = interval.previous < 0 ? -1 : at(intervals_, at(intervals_, interval.previous).root).until;
+      Interval& interval = intervals_[entry.index];
+      const int gone = interval.previous < 0 ? -1 : intervals_[intervals_[interval.previous].root].until;
       const int earliest = std::max({predecessor, gone, interval.after - options_.extend});
-      while (interval.after > earliest && at(load_, interval.after) + parameter_bytes(entry.index) <= rank_.budget) {
-        at(load_, interval.after--) += parameter_bytes(entry.index);
+      while (interval.after > earliest && load_[interval.after] + parameter_bytes(entry.index) <= rank_.budget) {
+        load_[interval.after--] += parameter_bytes(entry.index);
       }
     }
-    predecessor =
-        std::max(predecessor, entry.reduction ? at(gradients_, entry.index).last : at(intervals_, entry.index).after);
+    predecessor = std::max(predecessor, entry.reduction ? gradients_[entry.index].last : intervals_[entry.index].after);
   }
 }
 
@@ -91,7 +89,7 @@ TimingRankPlan TimingDecoder::finish() {
   const int ops = static_cast<int>(rank_.ops.size());
   for (Held& held : held_) {
     if (!held.issued) issue_reduction(held, ops);
-    at(gradients_, held.gradient).wait = ops;
+    gradients_[held.gradient].wait = ops;
     reserve(held.reserved_to + 1, ops - 1, gradient_bytes(held.gradient));
   }
   merge_late();
@@ -107,15 +105,15 @@ TimingRankPlan TimingDecoder::finish() {
   }
   std::vector<char> reduced(rank_.units.size());
   for (const int i : gradients_by_last_) {
-    const Gradient& gradient = at(gradients_, i);
+    const Gradient& gradient = gradients_[i];
     if (gradient.merged) continue;
-    at(index_of_gradient, i) = static_cast<int>(plan.reductions.size());
-    char& before = at(reduced, gradient.unit);
+    index_of_gradient[i] = static_cast<int>(plan.reductions.size());
+    char& before = reduced[gradient.unit];
     plan.reductions.push_back({gradient.unit, gradient.first, gradient.last, gradient.wait, before != 0});
     before = 1;
   }
   for (const auto& [reduction, index] : channel_) {
-    plan.channel.push_back({reduction, at(reduction ? index_of_gradient : index_of_interval, index)});
+    plan.channel.push_back({reduction, (reduction ? index_of_gradient : index_of_interval)[index]});
   }
   return plan;
 }

@@ -1,14 +1,11 @@
 #include "parallel/pipeline/timing/fixed.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <numeric>
 #include <set>
 #include <utility>
 
 #include "parallel/pipeline/timing/clock.h"
-#include "parallel/pipeline/timing/index.h"
 
 namespace weft {
 namespace {
@@ -23,13 +20,13 @@ class Visits {
       visit_of_.push_back(static_cast<int>(stages_.size()) - 1);
     }
   }
-  bool same(int op, int other) const { return at(visit_of_, op) == at(visit_of_, other); }
+  bool same(int op, int other) const { return visit_of_[op] == visit_of_[other]; }
   // Whether fewer than `window` other stages are visited between two ops of one stage.
   bool within(int op, int other, int window) const {
     std::vector<int> others;
-    for (int visit = at(visit_of_, op) + 1; visit < at(visit_of_, other); ++visit) {
-      const int stage = at(stages_, visit);
-      if (stage == at(stages_, at(visit_of_, op)) || std::find(others.begin(), others.end(), stage) != others.end()) {
+    for (int visit = visit_of_[op] + 1; visit < visit_of_[other]; ++visit) {
+      const int stage = stages_[visit];
+      if (stage == stages_[visit_of_[op]] || std::ranges::find(others, stage) != others.end()) {
         continue;
       }
       others.push_back(stage);
@@ -63,7 +60,7 @@ class FixedRank {
 
   bool fits() const {
     const std::vector<std::int64_t> bytes = reserved_bytes(rank_, plan_);
-    return bytes.empty() || *std::max_element(bytes.begin(), bytes.end()) <= rank_.budget;
+    return bytes.empty() || *std::ranges::max_element(bytes) <= rank_.budget;
   }
 
   bool stays(const Visits& visits, int op, int next) const {
@@ -87,15 +84,15 @@ class FixedRank {
     struct Buffer {
       int unit = -1, until = -1;
     };
-    std::vector<Buffer> all(static_cast<std::size_t>(std::max(1, policy_.count)));
+    std::vector<Buffer> all(std::max(1, policy_.count));
     for (const TimingUse& use : table_.reads) {
-      int& gather = at(last, use.unit);
-      Buffer& buffer = at(all, buffers ? use.unit % policy_.count : 0);
+      int& gather = last[use.unit];
+      Buffer& buffer = all[buffers ? use.unit % policy_.count : 0];
       const bool kept =
-          gather >= 0 && (at(plan_.gathers, gather).until + 1 >= use.op ||
-                          (buffers ? buffer.unit == use.unit : stays(visits, at(plan_.gathers, gather).until, use.op)));
+          gather >= 0 && (plan_.gathers[gather].until + 1 >= use.op ||
+                          (buffers ? buffer.unit == use.unit : stays(visits, plan_.gathers[gather].until, use.op)));
       if (kept) {
-        at(plan_.gathers, gather).until = use.op;
+        plan_.gathers[gather].until = use.op;
       } else {
         gather = static_cast<int>(plan_.gathers.size());
         // This very op may read the unit that used the buffer last.
@@ -115,22 +112,22 @@ class FixedRank {
         if (i >= ahead) gather.after = plan_.gathers[i - ahead].need - 1;
         latest = gather.after = std::max(latest, gather.after);
       }
-      gather.after = std::max(gather.after, at(until, gather.unit));
+      gather.after = std::max(gather.after, until[gather.unit]);
       latest = std::max(latest, gather.after);  // not read with buffers
-      at(until, gather.unit) = gather.until;
+      until[gather.unit] = gather.until;
     }
   }
 
   void add_reductions(const Visits& visits) {
     std::vector<int> current(rank_.units.size(), -1);
     for (const TimingUse& use : table_.adds) {
-      int& reduction = at(current, use.unit);
-      const int before = reduction < 0 ? -1 : at(plan_.reductions, reduction).after;
+      int& reduction = current[use.unit];
+      const int before = reduction < 0 ? -1 : plan_.reductions[reduction].after;
       const bool goes_on =
           reduction >= 0 && (policy_.reduction == FixedPolicy::Reduction::step || before + 1 == use.op ||
                              (policy_.reduction == FixedPolicy::Reduction::visit && visits.same(before, use.op)));
       if (goes_on) {
-        at(plan_.reductions, reduction).after = use.op;
+        plan_.reductions[reduction].after = use.op;
         continue;
       }
       const bool accumulate = reduction >= 0;
@@ -139,17 +136,17 @@ class FixedRank {
     }
     // Compute waits where it would begin one gradient too many.
     if (policy_.outstanding >= 0) {
-      std::vector<int> begun(static_cast<std::size_t>(ops_));  // gradients begun up to each op
-      for (const TimedReduction& reduction : plan_.reductions) ++at(begun, reduction.first);
+      std::vector<int> begun(ops_);  // gradients begun up to each op
+      for (const TimedReduction& reduction : plan_.reductions) ++begun[reduction.first];
       for (std::size_t q = 1; q < begun.size(); ++q) begun[q] += begun[q - 1];
       for (TimedReduction& reduction : plan_.reductions) {
-        const int too_many = at(begun, reduction.after) + policy_.outstanding;
-        if (too_many < static_cast<int>(plan_.reductions.size())) reduction.wait = at(plan_.reductions, too_many).first;
+        const int too_many = begun[reduction.after] + policy_.outstanding;
+        if (too_many < static_cast<int>(plan_.reductions.size())) reduction.wait = plan_.reductions[too_many].first;
       }
     }
     const auto earlier = [](const TimedReduction& one, const TimedReduction& other) { return one.after < other.after; };
-    if (std::is_sorted(plan_.reductions.begin(), plan_.reductions.end(), earlier)) return;
-    std::stable_sort(plan_.reductions.begin(), plan_.reductions.end(), earlier);
+    if (std::ranges::is_sorted(plan_.reductions, earlier)) return;
+    std::ranges::stable_sort(plan_.reductions, earlier);
   }
 
   // Orders by trigger. At the same trigger a reduction goes first only if the next op waits for it.
@@ -174,7 +171,7 @@ class FixedRank {
     };
     // The lists are mostly sorted already, and sorting would dominate the time.
     for (auto* list : {&gathers, &reductions}) {
-      if (!std::is_sorted(list->begin(), list->end(), earlier)) std::stable_sort(list->begin(), list->end(), earlier);
+      if (!std::ranges::is_sorted(*list, earlier)) std::ranges::stable_sort(*list, earlier);
     }
     places.resize(gathers.size() + reductions.size());
     std::merge(gathers.begin(), gathers.end(), reductions.begin(), reductions.end(), places.begin(), earlier);
@@ -190,19 +187,6 @@ class FixedRank {
 };
 
 }  // namespace
-
-std::string name_of(const FixedPolicy& policy) {
-  using Kept = FixedPolicy::Residency;
-  const char* residencies[] = {"each use", "visit", "window", "buffers", "step"};
-  const char* reductions[] = {"each use", "visit", "step"};
-  std::string text = residencies[static_cast<int>(policy.residency)];
-  const bool buffers = policy.residency == Kept::buffers;
-  if (buffers || policy.residency == Kept::window) text += fmt::format(" {}", policy.count);
-  if (!buffers) text += fmt::format(", {} ahead", policy.lookahead);
-  text += fmt::format(", reduced by {}", reductions[static_cast<int>(policy.reduction)]);
-  if (policy.outstanding >= 0) text += fmt::format(", {} outstanding", policy.outstanding);
-  return text;
-}
 
 std::vector<FixedPolicy> fixed_policies(const TimingProblem& problem, bool pin_reductions, int most_buffers) {
   using Kept = FixedPolicy::Residency;
@@ -254,7 +238,7 @@ std::optional<TimingPlan> fixed_plan(const TimingProblem& problem, const FixedPo
 std::optional<FixedTiming> best_fixed_timing(const TimingProblem& problem, bool pin_reductions, int most_buffers,
                                              double shorter_than) {
   const TimingClock clock(problem);
-  std::vector<double> ends(static_cast<std::size_t>(clock.ops())), rank_ends(problem.ranks.size());
+  std::vector<double> ends(clock.ops()), rank_ends(problem.ranks.size());
   std::vector<TimingTable> tables;
   for (const TimingRank& rank : problem.ranks) tables.push_back(timing_table(rank, pin_reductions));
   std::optional<FixedTiming> best;

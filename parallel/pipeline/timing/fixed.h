@@ -4,12 +4,10 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "parallel/pipeline/timing/plan.h"
 #include "parallel/pipeline/timing/problem.h"
-#include "parallel/pipeline/timing/table.h"
 
 namespace weft {
 
@@ -33,7 +31,6 @@ struct FixedPolicy {
 
   bool operator==(const FixedPolicy&) const = default;
 };
-std::string name_of(const FixedPolicy& policy);
 
 // All policies that differ for these ranks. Buffer counts are at most `most_buffers`, evenly spread. With
 // `pin_reductions` only policies that reduce once.

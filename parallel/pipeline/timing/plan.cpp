@@ -5,15 +5,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "parallel/pipeline/timing/index.h"
-
 namespace weft {
 namespace {
 
 // Every read (or add) of a unit must lie in one of its intervals; intervals are in order and do not overlap.
 class Coverage {
  public:
-  Coverage(int units, int ops) : covered_(static_cast<std::size_t>(units) * static_cast<std::size_t>(ops)), ops_(ops) {}
+  Coverage(int units, int ops) : covered_(static_cast<std::size_t>(units) * ops), ops_(ops) {}
   // False if the interval overlaps another one of the unit.
   bool add(int unit, int first, int last) {
     bool alone = true;
@@ -23,15 +21,13 @@ class Coverage {
   bool has(int unit, int op) { return cell(unit, op) != 0; }
 
  private:
-  char& cell(int unit, int op) {
-    return covered_[static_cast<std::size_t>(unit) * static_cast<std::size_t>(ops_) + static_cast<std::size_t>(op)];
-  }
+  char& cell(int unit, int op) { return covered_[static_cast<std::size_t>(unit) * ops_ + op]; }
   std::vector<char> covered_;
   int ops_ = 0;
 };
 
 bool contains(std::span<const int> units, int unit) {
-  return std::find(units.begin(), units.end(), unit) != units.end();
+  return std::ranges::find(units, unit) != units.end();
 }
 
 struct RankFaults {
@@ -72,23 +68,23 @@ struct RankFaults {
     Coverage resident(units(), ops());
     std::vector<int> until(rank.units.size(), -1);
     for (const TimedGather& gather : plan.gathers) {
-      int& previous = at(until, gather.unit);
+      int& previous = until[gather.unit];
       if (gather.after < previous || !resident.add(gather.unit, gather.need, gather.until)) {
         fault("unit {} is gathered after op {} while it is there", gather.unit, gather.after);
       }
       if (gather.from_island &&
-          (at(rank.units, gather.unit).island_bytes == 0 || previous < 0 || !at(rank.ops, previous).forward)) {
+          (rank.units[gather.unit].island_bytes == 0 || previous < 0 || !rank.ops[previous].forward)) {
         fault("unit {} is gathered from an island that no forward left it to", gather.unit);
       }
       previous = gather.until;
       for (const int q : {gather.need, gather.until}) {
-        if (!contains(rank.reads_of(at(rank.ops, q)), gather.unit)) {
+        if (!contains(rank.reads_of(rank.ops[q]), gather.unit)) {
           fault("op {} begins or ends an interval of unit {} but does not read it", q, gather.unit);
         }
       }
     }
     for (int q = 0; q < ops(); ++q) {
-      for (const int unit : rank.reads_of(at(rank.ops, q))) {
+      for (const int unit : rank.reads_of(rank.ops[q])) {
         if (!resident.has(unit, q)) fault("op {} reads unit {} while it is sharded", q, unit);
       }
     }
@@ -98,7 +94,7 @@ struct RankFaults {
     Coverage accumulating(units(), ops());
     std::vector<int> count(rank.units.size());
     for (const TimedReduction& reduction : plan.reductions) {
-      const int before = at(count, reduction.unit)++;
+      const int before = count[reduction.unit]++;
       if (!accumulating.add(reduction.unit, reduction.first, reduction.after)) {
         fault("two gradients of unit {} are filled at once", reduction.unit);
       }
@@ -107,14 +103,14 @@ struct RankFaults {
       }
       if (pin_reductions && before == 1) fault("unit {} is reduced more than once", reduction.unit);
       for (const int q : {reduction.first, reduction.after}) {
-        if (!contains(rank.adds_of(at(rank.ops, q)), reduction.unit)) {
+        if (!contains(rank.adds_of(rank.ops[q]), reduction.unit)) {
           fault("op {} begins or ends a gradient of unit {} but does not add to it", q, reduction.unit);
         }
       }
     }
     for (int q = 0; q < ops(); ++q) {
-      for (const int unit : rank.adds_of(at(rank.ops, q))) {
-        if (at(rank.units, unit).gradient_bytes > 0 && !accumulating.has(unit, q)) {
+      for (const int unit : rank.adds_of(rank.ops[q])) {
+        if (rank.units[unit].gradient_bytes > 0 && !accumulating.has(unit, q)) {
           fault("op {} adds to a gradient of unit {} that is not there", q, unit);
         }
       }
@@ -128,12 +124,12 @@ struct RankFaults {
     for (std::size_t place = 0; place < plan.channel.size(); ++place) {
       const auto [reduction, index] = plan.channel[place];
       auto& seen = reduction ? reduced : gathered;
-      if (index < 0 || index >= static_cast<int>(seen.size()) || std::exchange(at(seen, index), 1)) {
+      if (index < 0 || index >= static_cast<int>(seen.size()) || std::exchange(seen[index], 1)) {
         return fault("place {} of the channel is not a collective, or one that was before", place);
       }
-      if (reduction) at(reduction_place, index) = static_cast<int>(place);
-      const int need = reduction ? at(plan.reductions, index).wait : at(plan.gathers, index).need;
-      latest = std::max(latest, reduction ? at(plan.reductions, index).after : at(plan.gathers, index).after);
+      if (reduction) reduction_place[index] = static_cast<int>(place);
+      const int need = reduction ? plan.reductions[index].wait : plan.gathers[index].need;
+      latest = std::max(latest, reduction ? plan.reductions[index].after : plan.gathers[index].after);
       if (latest >= need) {
         fault("place {} of the channel is needed by op {} but waits for the end of op {}", place, need, latest);
       }
@@ -147,14 +143,14 @@ struct RankFaults {
   void room(const std::vector<int>& reduction_place) {
     std::vector<int> last_place(rank.ops.size() + 1, -1);
     for (std::size_t i = 0; i < plan.reductions.size(); ++i) {
-      int& place = at(last_place, plan.reductions[i].wait);
+      int& place = last_place[plan.reductions[i].wait];
       place = std::max(place, reduction_place[i]);
     }
     for (std::size_t q = 1; q < last_place.size(); ++q) last_place[q] = std::max(last_place[q], last_place[q - 1]);
     for (std::size_t place = 0; place < plan.channel.size(); ++place) {
       if (plan.channel[place].reduction) continue;
-      const TimedGather& gather = at(plan.gathers, plan.channel[place].index);
-      if (at(last_place, gather.after + 1) > static_cast<int>(place)) {
+      const TimedGather& gather = plan.gathers[plan.channel[place].index];
+      if (last_place[gather.after + 1] > static_cast<int>(place)) {
         fault("the gather of unit {} after op {} overtakes a reduction whose room it may take", gather.unit,
               gather.after);
       }
@@ -163,7 +159,7 @@ struct RankFaults {
 
   void bytes() {
     const std::vector<std::int64_t> reserved = reserved_bytes(rank, plan);
-    const auto peak = std::max_element(reserved.begin(), reserved.end());
+    const auto peak = std::ranges::max_element(reserved);
     if (peak != reserved.end() && *peak > rank.budget) {
       fault("op {} has {} bytes reserved, the budget is {}", peak - reserved.begin(), *peak, rank.budget);
     }
@@ -175,18 +171,18 @@ struct RankFaults {
 std::vector<std::int64_t> reserved_bytes(const TimingRank& rank, const TimingRankPlan& plan) {
   std::vector<std::int64_t> change(rank.ops.size() + 1);
   const auto reserve = [&change](int first, int last, std::int64_t bytes) {
-    at(change, first) += bytes;
-    at(change, last + 1) -= bytes;
+    change[first] += bytes;
+    change[last + 1] -= bytes;
   };
   std::vector<int> until(rank.units.size(), -1);
   for (const TimedGather& gather : plan.gathers) {
-    const TimingUnit& unit = at(rank.units, gather.unit);
+    const TimingUnit& unit = rank.units[gather.unit];
     reserve(gather.after + 1, gather.until, unit.parameter_bytes);
-    const int previous = std::exchange(at(until, gather.unit), gather.until);
+    const int previous = std::exchange(until[gather.unit], gather.until);
     if (gather.from_island) reserve(previous + 1, gather.need, unit.island_bytes);
   }
   for (const TimedReduction& reduction : plan.reductions) {
-    reserve(reduction.first, reduction.wait - 1, at(rank.units, reduction.unit).gradient_bytes);
+    reserve(reduction.first, reduction.wait - 1, rank.units[reduction.unit].gradient_bytes);
   }
   std::vector<std::int64_t> reserved;
   reserved.reserve(rank.ops.size());

@@ -42,16 +42,31 @@ struct TimingRank {
   std::int64_t budget = 0;  // bytes of activations, gathered parameters and gradients together
 
   std::span<const int> reads_of(const TimingOp& op) const {
-    return std::span(read_units).subspan(static_cast<std::size_t>(op.first_read), static_cast<std::size_t>(op.reads));
+    return std::span(read_units).subspan(op.first_read, op.reads);
   }
   std::span<const int> adds_of(const TimingOp& op) const {
-    return std::span(added_units).subspan(static_cast<std::size_t>(op.first_add), static_cast<std::size_t>(op.adds));
+    return std::span(added_units).subspan(op.first_add, op.adds);
   }
 };
 
 struct TimingProblem {
   std::vector<TimingRank> ranks;
 };
+
+// One unit read, or added to, by one op.
+struct TimingUse {
+  int unit = 0, op = 0;
+  int previous = -1, next = -1;  // uses of the same unit; -1: none
+};
+
+// The uses of every unit along one rank, linked, for selection and decoding. Flat, and built once per problem.
+struct TimingTable {
+  std::vector<TimingUse> reads, adds;  // in the order of ops; adds without frozen units
+  std::vector<std::int64_t> core;      // by op: bytes that every plan needs
+};
+
+// With `pin_reductions` a gradient stays from its first add to its last, as if every op in between added to it.
+TimingTable timing_table(const TimingRank& rank, bool pin_reductions);
 
 // The smallest budget in bytes with a plan: at the worst op of the rank, activations, the units that the op reads, and
 // the gradients that it adds to. With `pin_reductions`, every gradient from the first op that adds to it to the last.

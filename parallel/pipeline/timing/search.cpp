@@ -6,10 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "parallel/pipeline/timing/index.h"
-
 namespace weft {
-
 namespace {
 constexpr double most_worse = 0.05;  // share of the best plan's excess over the bound
 }
@@ -26,7 +23,7 @@ TimingSearch::TimingSearch(const TimingProblem& problem, const SolveOptions& opt
     : problem_(problem), options_(options), clock_(problem) {
   for (const TimingRank& rank : problem.ranks) tables_.push_back(timing_table(rank, options.pin_reductions));
   for (std::size_t r = 0; r < problem.ranks.size(); ++r) decoders_.emplace_back(problem.ranks[r], tables_[r]);
-  compute_ends_.resize(static_cast<std::size_t>(clock_.ops()));
+  compute_ends_.resize(clock_.ops());
   std::vector<double> rank_ends(problem.ranks.size());
   compute_makespan_ = clock_.run({}, compute_ends_, rank_ends);
   lower_bound_ = find_lower_bound();
@@ -52,8 +49,8 @@ double TimingSearch::find_lower_bound() const {
     double channel = 0;
     for (const TimingUse& use : tables_[r].adds) {
       if (use.next >= 0) continue;
-      const double added = at(relaxed.ends, clock_.first_op(static_cast<int>(r)) + use.op);
-      channel = std::max(channel, added) + at(problem_.ranks[r].units, use.unit).reduce_seconds;
+      const double added = relaxed.ends[clock_.first_op(static_cast<int>(r)) + use.op];
+      channel = std::max(channel, added) + problem_.ranks[r].units[use.unit].reduce_seconds;
     }
     bound = std::max(bound, channel);
   }
@@ -61,15 +58,15 @@ double TimingSearch::find_lower_bound() const {
 }
 
 std::span<const double> TimingSearch::of_rank(int rank, const std::vector<double>& ends) const {
-  return std::span(ends).subspan(static_cast<std::size_t>(clock_.first_op(rank)), at(problem_.ranks, rank).ops.size());
+  return std::span(ends).subspan(clock_.first_op(rank), problem_.ranks[rank].ops.size());
 }
 
 TimingChoice TimingSearch::select(int rank, const TimingView& view, const std::vector<double>& ends) const {
   std::int64_t largest = 0;
-  for (const TimingUnit& unit : at(problem_.ranks, rank).units) {
+  for (const TimingUnit& unit : problem_.ranks[rank].units) {
     largest = std::max({largest, unit.parameter_bytes, unit.gradient_bytes});
   }
-  return select_stays(at(problem_.ranks, rank), at(tables_, rank), of_rank(rank, ends),
+  return select_stays(problem_.ranks[rank], tables_[rank], of_rank(rank, ends),
                       {.lead = view.lead,
                        .reduction_weight = view.reduction_weight,
                        .headroom = std::llround(view.headroom * static_cast<double>(largest)),
@@ -95,7 +92,7 @@ TimingCandidate TimingSearch::evaluate(std::vector<TimingRankPlan> plans) const 
   for (std::size_t r = 0; r < candidate.plans.size(); ++r) {
     candidate.channels.push_back(timing_channel(problem_.ranks[r], candidate.plans[r]));
   }
-  candidate.ends.resize(static_cast<std::size_t>(clock_.ops()));
+  candidate.ends.resize(clock_.ops());
   candidate.rank_ends.resize(problem_.ranks.size());
   rate(candidate);
   return candidate;
@@ -111,13 +108,13 @@ DecodeOptions TimingSearch::decode_options(const TimingView& view) const {
 
 TimingCandidate TimingSearch::build(const TimingView& view, const std::vector<double>& ends) {
   for (int r = 0; r < static_cast<int>(decoders_.size()); ++r) {
-    at(decoders_, r).begin(select(r, view, ends), of_rank(r, ends), decode_options(view));
+    decoders_[r].begin(select(r, view, ends), of_rank(r, ends), decode_options(view));
   }
-  std::vector<double> decoded(static_cast<std::size_t>(clock_.ops()));
+  std::vector<double> decoded(clock_.ops());
   for (const TimingClock::Stretch& stretch : clock_.stretches()) {
     const int base = clock_.first_op(stretch.rank);
     for (int q = stretch.first; q < stretch.end; ++q) {
-      at(decoded, base + q) = at(decoders_, stretch.rank).run_op(q, clock_.ready(base + q, decoded));
+      decoded[base + q] = decoders_[stretch.rank].run_op(q, clock_.ready(base + q, decoded));
     }
   }
   std::vector<TimingRankPlan> plans;
@@ -127,9 +124,9 @@ TimingCandidate TimingSearch::build(const TimingView& view, const std::vector<do
 
 // Decodes one rank as if the other ranks did not react.
 TimingRankPlan TimingSearch::decode_alone(int rank, const TimingView& view, const std::vector<double>& ends) {
-  TimingDecoder& decoder = at(decoders_, rank);
+  TimingDecoder& decoder = decoders_[rank];
   decoder.begin(select(rank, view, ends), of_rank(rank, ends), decode_options(view));
-  const int base = clock_.first_op(rank), ops = static_cast<int>(at(problem_.ranks, rank).ops.size());
+  const int base = clock_.first_op(rank), ops = static_cast<int>(problem_.ranks[rank].ops.size());
   for (int q = 0; q < ops; ++q) decoder.run_op(q, clock_.ready(base + q, ends));
   return decoder.finish();
 }
@@ -162,7 +159,7 @@ void TimingSearch::vary(int rank, TimingView& view) {
       break;
   }
   // In a random stretch of the rank, gaps get other weights, or transfers other urgencies.
-  const TimingTable& table = at(tables_, rank);
+  const TimingTable& table = tables_[rank];
   const int ops = static_cast<int>(table.core.size());
   const int length = std::max(2, static_cast<int>(ops * std::pow(random_.uniform(), 2.0)));
   const int first = random_.below(ops + length) - length, end = first + length;
@@ -185,7 +182,7 @@ void TimingSearch::vary(int rank, TimingView& view) {
   }
   if (which < 3) return;
   double longest = 0;
-  for (const TimingUnit& unit : at(problem_.ranks, rank).units) {
+  for (const TimingUnit& unit : problem_.ranks[rank].units) {
     longest = std::max({longest, unit.gather_seconds, unit.reduce_seconds});
   }
   const auto hurry = [&](double) { return random_.below(3) == 0 ? 0 : spread * longest * (2 * random_.uniform() - 1); };
@@ -206,19 +203,19 @@ int TimingSearch::improve(TimingCandidate& best, const TimingView& view, std::in
   int steps = 0;
   for (; work > 0 && steps < options_.most_steps && !at_bound(best.makespan); ++steps) {
     const int rank = random_.below(static_cast<int>(views.size()));
-    const auto ops = static_cast<std::int64_t>(at(problem_.ranks, rank).ops.size());
+    const auto ops = static_cast<std::int64_t>(problem_.ranks[rank].ops.size());
     work -= clock_.ops() + 8 * ops;
     if (ops == 0) continue;
-    TimingView varied = at(views, rank);
+    TimingView varied = views[rank];
     vary(rank, varied);
     TimingRankPlan plan = decode_alone(rank, varied, current.ends);
-    if (plan == at(current.plans, rank)) {
-      at(views, rank) = std::move(varied);
+    if (plan == current.plans[rank]) {
+      views[rank] = std::move(varied);
       continue;
     }
-    TimingChannel channel = timing_channel(at(problem_.ranks, rank), plan);
+    TimingChannel channel = timing_channel(problem_.ranks[rank], plan);
     const double before = current.score;
-    std::swap(at(current.channels, rank), channel);
+    std::swap(current.channels[rank], channel);
     std::swap(current.ends, ends);
     std::swap(current.rank_ends, rank_ends);
     const double makespan = current.makespan;
@@ -227,14 +224,14 @@ int TimingSearch::improve(TimingCandidate& best, const TimingView& view, std::in
     const double worse =
         random_.uniform() * most_worse * std::max(0.0, 1 - steps / expected_steps) * (best.makespan - lower_bound_);
     if (current.score <= before + worse) {
-      at(views, rank) = std::move(varied);
-      at(current.plans, rank) = std::move(plan);
+      views[rank] = std::move(varied);
+      current.plans[rank] = std::move(plan);
       if (current.makespan < best.makespan || (current.makespan == best.makespan && current.score < best.score)) {
         best = current;
       }
       continue;
     }
-    std::swap(at(current.channels, rank), channel);
+    std::swap(current.channels[rank], channel);
     std::swap(current.ends, ends);
     std::swap(current.rank_ends, rank_ends);
     current.makespan = makespan;

@@ -6,7 +6,6 @@
 
 #include "parallel/pipeline/timing/clock.h"
 #include "parallel/pipeline/timing/decode.h"
-#include "parallel/pipeline/timing/select.h"
 #include "parallel/pipeline/timing/solve.h"
 
 namespace weft {

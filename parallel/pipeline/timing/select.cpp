@@ -1,10 +1,8 @@
-#include "parallel/pipeline/timing/select.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <utility>
 
-#include "parallel/pipeline/timing/index.h"
+#include "parallel/pipeline/timing/decode.h"
 
 namespace weft {
 namespace {
@@ -26,28 +24,27 @@ struct Gap {
 // Steps gaps down until the rest fits `capacity` at every op.
 void sweep(std::vector<Gap>& gaps, std::span<const std::int64_t> capacity) {
   std::vector<int> begins(capacity.size() + 1);  // gaps by their first op
-  for (const Gap& gap : gaps) ++at(begins, gap.first + 1);
+  for (const Gap& gap : gaps) ++begins[gap.first + 1];
   for (std::size_t q = 1; q < begins.size(); ++q) begins[q] += begins[q - 1];
   std::vector<int> order(gaps.size()), place(begins.begin(), begins.end());
-  for (std::size_t i = 0; i < gaps.size(); ++i)
-    order[static_cast<std::size_t>(at(place, gaps[i].first)++)] = static_cast<int>(i);
+  for (std::size_t i = 0; i < gaps.size(); ++i) order[place[gaps[i].first]++] = static_cast<int>(i);
 
   std::vector<std::int64_t> expiring(capacity.size());
   std::vector<int> active;
   std::int64_t load = 0;
   for (int q = 0; q < static_cast<int>(capacity.size()); ++q) {
-    if (q > 0) load -= at(expiring, q - 1);
-    for (int i = at(begins, q); i < at(begins, q + 1); ++i) {
-      const Gap& gap = at(gaps, at(order, i));
-      active.push_back(at(order, i));
+    if (q > 0) load -= expiring[q - 1];
+    for (int i = begins[q]; i < begins[q + 1]; ++i) {
+      const Gap& gap = gaps[order[i]];
+      active.push_back(order[i]);
       load += gap.bytes_now();
-      at(expiring, gap.last) += gap.bytes_now();
+      expiring[gap.last] += gap.bytes_now();
     }
-    while (load > std::max<std::int64_t>(0, at(capacity, q))) {
+    while (load > std::max<std::int64_t>(0, capacity[q])) {
       std::size_t least = 0, kept = 0;
       double least_worth = 0;
       for (const int index : active) {
-        const Gap& gap = at(gaps, index);
+        const Gap& gap = gaps[index];
         if (gap.last < q || gap.bytes_now() == 0) continue;
         const double worth = gap.loss() / (static_cast<double>(gap.freed()) * (gap.last - q + 1));
         if (kept == 0 || worth < least_worth) least = kept, least_worth = worth;
@@ -55,9 +52,9 @@ void sweep(std::vector<Gap>& gaps, std::span<const std::int64_t> capacity) {
       }
       active.resize(kept);
       if (kept == 0) break;
-      Gap& gap = at(gaps, active[least]);
+      Gap& gap = gaps[active[least]];
       load -= gap.freed();
-      at(expiring, gap.last) -= gap.freed();
+      expiring[gap.last] -= gap.freed();
       gap.step_down();
     }
   }
@@ -90,31 +87,31 @@ class Selection {
   }
 
  private:
-  double begin_of(int op) const { return at(ends_, op) - at(rank_.ops, op).seconds; }
+  double begin_of(int op) const { return ends_[op] - rank_.ops[op].seconds; }
   void charge(int first, int last, std::int64_t bytes) {
-    for (int q = first; q <= last; ++q) at(capacity_, q) -= bytes;
+    for (int q = first; q <= last; ++q) capacity_[q] -= bytes;
   }
 
   void read_gaps() {
     for (std::size_t i = 0; i < table_.reads.size(); ++i) {
       const TimingUse& use = table_.reads[i];
-      const TimingUnit& unit = at(rank_.units, use.unit);
-      const int previous = use.previous < 0 ? -1 : at(table_.reads, use.previous).op;
+      const TimingUnit& unit = rank_.units[use.unit];
+      const int previous = use.previous < 0 ? -1 : table_.reads[use.previous].op;
       int window = use.op;  // first op at which the gathered parameters are there
-      while (window > previous + 1 && at(ends_, window - 1) > begin_of(use.op) - options_.lead * unit.gather_seconds) {
+      while (window > previous + 1 && ends_[window - 1] > begin_of(use.op) - options_.lead * unit.gather_seconds) {
         --window;
       }
       charge(window, use.op - 1, unit.parameter_bytes);
       if (use.previous < 0 || previous + 1 == use.op) continue;
-      const bool island = unit.island_bytes > 0 && at(rank_.ops, previous).forward;
-      const double weight = weight_of(options_.read_weights, static_cast<std::size_t>(use.previous));
+      const bool island = unit.island_bytes > 0 && rank_.ops[previous].forward;
+      const double weight = weight_of(options_.read_weights, use.previous);
       Gap gap{previous + 1,
               use.op - 1,
               unit.parameter_bytes,
               island ? unit.island_bytes : 0,
               weight * unit.gather_seconds,
               weight * (unit.gather_seconds - unit.island_gather_seconds),
-              &at(choice_.reads, use.previous)};
+              &choice_.reads[use.previous]};
       if (weight == 0) {
         *gap.stay = Stay::apart;
         continue;
@@ -129,10 +126,10 @@ class Selection {
     const int ops = static_cast<int>(rank_.ops.size());
     for (std::size_t i = 0; i < table_.adds.size(); ++i) {
       const TimingUse& use = table_.adds[i];
-      const TimingUnit& unit = at(rank_.units, use.unit);
-      const int next = use.next < 0 ? ops : at(table_.adds, use.next).op;
+      const TimingUnit& unit = rank_.units[use.unit];
+      const int next = use.next < 0 ? ops : table_.adds[use.next].op;
       int window = use.op + 1;  // first op before which the reduction has ended
-      while (window < next && begin_of(window) < at(ends_, use.op) + options_.lead * unit.reduce_seconds) ++window;
+      while (window < next && begin_of(window) < ends_[use.op] + options_.lead * unit.reduce_seconds) ++window;
       charge(use.op + 1, window - 1, unit.gradient_bytes);
       if (use.next < 0 || use.op + 1 == next) continue;
       Gap gap{use.op + 1,

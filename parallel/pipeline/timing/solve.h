@@ -1,6 +1,6 @@
 // Reshard timing solved: for each rank, which units stay between two uses, when the others are gathered and when
 // gradients are reduced. The step is short, and no rank ever exceeds its budget. Candidates come from selecting
-// (timing/select.h) and decoding (timing/decode.h) under different views of the room that transfers need. A search that
+// and decoding (timing/decode.h) under different views of the room that transfers need. A search that
 // changes the weights of single gaps improves the best candidate. Last, fixed policies are tried: none that fits is
 // better than the result.
 #pragma once

@@ -23,7 +23,7 @@ RankUnits units_of(const Program& program, int rank) {
   result.number.assign(program.units.size(), nowhere);
   for (std::size_t unit = 0; unit < program.units.size(); ++unit) {
     const ProgramUnit& entry = program.units[unit];
-    if (entry.replicated || program.stages[static_cast<std::size_t>(entry.stage)].rank != rank) continue;
+    if (entry.replicated || program.stages[entry.stage].rank != rank) continue;
     result.number[unit] = static_cast<int>(result.units.size());
     result.units.push_back(static_cast<int>(unit));
   }
@@ -52,15 +52,15 @@ class ProblemRank {
   ProblemRank(const Program& program, const ProgramCosts& costs, int rank, std::int64_t budget)
       : program_(program), costs_(costs), rank_(rank), units_(units_of(program, rank)) {
     result.budget = budget;
-    for (int unit : units_.units) result.units.push_back(timing_unit(static_cast<std::size_t>(unit)));
+    for (int unit : units_.units) result.units.push_back(timing_unit(unit));
     for (const ProgramUnit& unit : program.units) {
-      const bool here = program.stages[static_cast<std::size_t>(unit.stage)].rank == rank;
+      const bool here = program.stages[unit.stage].rank == rank;
       if (here && unit.replicated) live_ += unit.gradient_bytes;
     }
   }
 
   void add(const Action& action, const Producers& producers) {
-    const ProgramSegment& segment = program_.segments[static_cast<std::size_t>(*action.segment)];
+    const ProgramSegment& segment = program_.segments[*action.segment];
     const bool forward = action.op == Op::forward;
     TimingOp op{.first_read = static_cast<int>(result.read_units.size()),
                 .first_add = static_cast<int>(result.added_units.size()),
@@ -69,11 +69,11 @@ class ProblemRank {
                 .microbatch = *action.microbatch,
                 .forward = forward};
     for (int unit : segment.units) {
-      const int number = units_.number[static_cast<std::size_t>(unit)];
+      const int number = units_.number[unit];
       if (number == nowhere) continue;
       const bool reads = reads_units(segment, action.op);
       if (reads) result.read_units.push_back(number);
-      const bool adds = makes_weight_gradient(action.op) && !program_.units[static_cast<std::size_t>(unit)].frozen;
+      const bool adds = makes_weight_gradient(action.op) && !program_.units[unit].frozen;
       if (adds) result.added_units.push_back(number);
       op.reads += reads ? 1 : 0;
       op.adds += adds ? 1 : 0;
@@ -121,18 +121,18 @@ class ProblemRank {
   }
 
   void depend(const Action& action, const Producers& producers, TimingOp& op) const {
-    const ProgramStage& stage = program_.stages[static_cast<std::size_t>(*action.stage)];
+    const ProgramStage& stage = program_.stages[*action.stage];
     const bool forward = action.op == Op::forward;
     const bool enters = forward ? stage.segments.front() == *action.segment
                                 : makes_input_gradient(action.op) && stage.segments.back() == *action.segment;
     const int from = *action.stage + (forward ? -1 : 1);
     if (!enters || from < 0 || from >= static_cast<int>(program_.stages.size())) return;
-    if (program_.stages[static_cast<std::size_t>(from)].rank == rank_) return;
-    const auto place = static_cast<std::size_t>(from * program_.microbatches + *action.microbatch);
+    if (program_.stages[from].rank == rank_) return;
+    const auto place = from * program_.microbatches + *action.microbatch;
     const Producer& producer = (forward ? producers.forward : producers.backward)[place];
     op.producer_rank = producer.rank;
     op.producer_op = producer.op;
-    op.transfer_seconds = costs_.transfers[static_cast<std::size_t>(std::min(from, *action.stage))];
+    op.transfer_seconds = costs_.transfers[std::min(from, *action.stage)];
   }
 
   const Program& program_;
@@ -143,58 +143,21 @@ class ProblemRank {
 };
 
 Producers find_producers(const Program& program) {
-  const auto places = program.stages.size() * static_cast<std::size_t>(program.microbatches);
+  const auto places = program.stages.size() * program.microbatches;
   Producers producers{std::vector<Producer>(places), std::vector<Producer>(places)};
   for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
     const auto& actions = program.ranks[rank];
     const auto ops = ops_of(actions);
     for (std::size_t op = 0; op < ops.size(); ++op) {
       const Action& action = actions[ops[op]];
-      const auto& segments = program.stages[static_cast<std::size_t>(*action.stage)].segments;
-      const auto place = static_cast<std::size_t>(*action.stage * program.microbatches + *action.microbatch);
+      const auto& segments = program.stages[*action.stage].segments;
+      const auto place = *action.stage * program.microbatches + *action.microbatch;
       const Producer here{static_cast<int>(rank), static_cast<int>(op)};
       if (action.op == Op::forward && *action.segment == segments.back()) producers.forward[place] = here;
       if (makes_input_gradient(action.op) && *action.segment == segments.front()) producers.backward[place] = here;
     }
   }
   return producers;
-}
-
-// Whether positions and units are those of the rank, and every compute action is between a gather and a drop of the
-// units that it reads. A plan of another program would have something missing or out of range.
-bool is_plan_of(const TimingRankPlan& plan, const Program& program, int rank) {
-  const RankUnits units = units_of(program, rank);
-  const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
-  const auto positions = ops_of(actions);
-  const auto ops = static_cast<int>(positions.size());
-  const auto is_unit = [&](int unit) { return unit >= 0 && unit < static_cast<int>(units.units.size()); };
-  std::vector<std::vector<bool>> there(units.units.size(), std::vector<bool>(positions.size()));
-  for (const TimedGather& gather : plan.gathers) {
-    const bool known = is_unit(gather.unit) && gather.after >= -1 && gather.after < gather.need &&
-                       gather.need <= gather.until && gather.until < ops;
-    if (!known) return false;
-    auto& ops_with = there[static_cast<std::size_t>(gather.unit)];
-    std::fill(ops_with.begin() + gather.after + 1, ops_with.begin() + gather.until + 1, true);
-  }
-  for (const TimedReduction& reduction : plan.reductions) {
-    const bool known = is_unit(reduction.unit) && reduction.first >= 0 && reduction.first <= reduction.after &&
-                       reduction.after < reduction.wait && reduction.wait <= ops;
-    if (!known) return false;
-  }
-  for (const TimedCollective& collective : plan.channel) {
-    const std::size_t size = collective.reduction ? plan.reductions.size() : plan.gathers.size();
-    if (collective.index < 0 || static_cast<std::size_t>(collective.index) >= size) return false;
-  }
-  for (std::size_t op = 0; op < positions.size(); ++op) {
-    const Action& action = actions[positions[op]];
-    const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*action.segment)];
-    for (const int unit : segment.units) {
-      const int number = units.number[static_cast<std::size_t>(unit)];
-      if (number == nowhere || !reads_units(segment, action.op)) continue;
-      if (!there[static_cast<std::size_t>(number)][op]) return false;
-    }
-  }
-  return true;
 }
 
 // The actions between two ops of a rank, in their order in the list.
@@ -206,7 +169,7 @@ class TimedList {
  public:
   TimedList(const Program& program, int rank, const TimingRankPlan& plan)
       : program_(program),
-        actions_(program.ranks[static_cast<std::size_t>(rank)]),
+        actions_(program.ranks[rank]),
         plan_(plan),
         units_(units_of(program, rank)),
         ops_(ops_of(actions_)),
@@ -219,20 +182,21 @@ class TimedList {
     // A collective does not overtake earlier ones of the channel.
     int latest = 0;
     for (const TimedCollective& collective : plan_.channel) {
-      const auto index = static_cast<std::size_t>(collective.index);
-      const int after = collective.reduction ? plan_.reductions[index].after : plan_.gathers[index].after;
+      const int after =
+          collective.reduction ? plan_.reductions[collective.index].after : plan_.gathers[collective.index].after;
       latest = std::max(latest, after + 1);
-      collective.reduction ? add_reduction(plan_.reductions[index], latest) : add_gather(plan_.gathers[index], latest);
+      collective.reduction ? add_reduction(plan_.reductions[collective.index], latest)
+                           : add_gather(plan_.gathers[collective.index], latest);
     }
     return insert_actions(actions_, insertions());
   }
 
  private:
-  Slot& slot(int op) { return slots_[static_cast<std::size_t>(op)]; }
+  Slot& slot(int op) { return slots_[op]; }
 
   Action unit_action(Op op, int number) const {
-    const int unit = units_.units[static_cast<std::size_t>(number)];
-    const ProgramUnit& entry = program_.units[static_cast<std::size_t>(unit)];
+    const int unit = units_.units[number];
+    const ProgramUnit& entry = program_.units[unit];
     return {.op = op,
             .stage = entry.stage,
             .unit = unit,
@@ -296,8 +260,10 @@ TimingProblem timing_problem(const Program& lowered, const ProgramCosts& costs, 
 
 Program add_timing(Program lowered, const TimingPlan& plan) {
   require(plan.ranks.size() == lowered.ranks.size(), "there is a plan for each pipeline rank");
+  const std::vector<std::int64_t> unlimited(lowered.ranks.size(), std::numeric_limits<std::int64_t>::max());
+  const TimingProblem problem = timing_problem(lowered, even_costs(lowered, {}), unlimited);
   for (std::size_t rank = 0; rank < lowered.ranks.size(); ++rank) {
-    if (!is_plan_of(plan.ranks[rank], lowered, static_cast<int>(rank))) {
+    if (!find_plan_faults({{problem.ranks[rank]}}, {{plan.ranks[rank]}}, false).empty()) {
       fail("the timing of pipeline rank {} was solved for another program", rank);
     }
     lowered.ranks[rank] = TimedList(lowered, static_cast<int>(rank), plan.ranks[rank]).list();

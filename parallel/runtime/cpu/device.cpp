@@ -26,19 +26,6 @@ class CpuEvent final : public Event {
   std::chrono::steady_clock::time_point time_ = std::chrono::steady_clock::now();
 };
 
-class CpuStream final : public Stream {
- public:
-  explicit CpuStream(Device& device) : device_(device) {}
-  Device& device() override { return device_; }
-  Fence record() override { return nullptr; }
-  Fence record_time() override { return std::make_shared<CpuEvent>(); }
-  void wait(const Fence&) override {}
-  void synchronize() override {}
-
- private:
-  Device& device_;
-};
-
 // Freed blocks are kept for reuse by exact size. A step's sizes repeat, so a run asks the system for no memory from the
 // third step on.
 class CpuDevice final : public Device {
@@ -49,7 +36,9 @@ class CpuDevice final : public Device {
     }
   }
   std::string_view name() const override { return "cpu"; }
-  std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<CpuStream>(*this); }
+  std::unique_ptr<Stream> create_stream(std::string_view) override {
+    return std::make_unique<ImmediateStream<CpuEvent>>(*this);
+  }
 
   void* allocate(std::int64_t bytes, Stream&) override {
     std::vector<void*>& blocks = free_blocks_[bytes];

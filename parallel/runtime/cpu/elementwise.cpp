@@ -154,25 +154,10 @@ void cast(ConstTensorView source, TensorView destination) {
 }
 
 void fill(TensorView destination, float value) {
-  switch (destination.dtype()) {
-    case DType::float32:
-      std::ranges::fill(destination.as<float>(), value);
-      break;
-    case DType::bfloat16:
-      std::ranges::fill(destination.as<bfloat16>(), bfloat16(value));
-      break;
-    case DType::float16:
-      std::ranges::fill(destination.as<float16>(), float16(value));
-      break;
-    case DType::float64:
-      std::ranges::fill(destination.as<double>(), static_cast<double>(value));
-      break;
-    case DType::int32:
-      std::ranges::fill(destination.as<std::int32_t>(), static_cast<std::int32_t>(value));
-      break;
-    default:
-      fail("{} is not filled", name_of(destination.dtype()));
-  }
+  with_stored_type(destination.dtype(), "filled", [&](auto element) {
+    using T = decltype(element);
+    std::ranges::fill(destination.as<T>(), static_cast<T>(value));
+  });
 }
 
 const ElementwiseKernels elementwise_kernels = {cast_on, add_on,     scale,           combine,      divide_by_root,

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "parallel/runtime/cpu/elementwise.h"
+#include "parallel/runtime/element_type.h"
 #include "parallel/runtime/multiversion.h"
 
 namespace weft::cpu {
@@ -86,12 +87,12 @@ WEFT_MULTIVERSION void round_all(const float* partial, float16* rounded, std::in
   round_loop(partial, rounded, count);
 }
 
-// T is the stored type, A the type of the computation.
-template <typename Combine, typename T, typename A>
+// T is the stored type; 16-bit elements are combined in float32.
+template <typename Combine, typename T>
 void reduce_blocks(std::span<const std::byte* const> inputs, std::int64_t begin, std::int64_t count,
                    std::span<std::byte* const> outputs) {
-  alignas(64) A partial[block_elements];
-  constexpr bool rounds = !std::is_same_v<T, A>;
+  constexpr bool rounds = sizeof(T) == 2;
+  alignas(64) std::conditional_t<rounds, float, T> partial[block_elements];
   alignas(64) T rounded[rounds ? block_elements : 1];
   const auto input = [&](std::size_t rank) { return reinterpret_cast<const T*>(inputs[rank]) + begin; };
   for (std::int64_t done = 0; done < count; done += block_elements) {
@@ -110,20 +111,8 @@ void reduce_blocks(std::span<const std::byte* const> inputs, std::int64_t begin,
 template <typename Combine>
 void reduce_any(DType dtype, std::span<const std::byte* const> inputs, std::int64_t begin, std::int64_t count,
                 std::span<std::byte* const> outputs) {
-  switch (dtype) {
-    case DType::float32:
-      return reduce_blocks<Combine, float, float>(inputs, begin, count, outputs);
-    case DType::bfloat16:
-      return reduce_blocks<Combine, bfloat16, float>(inputs, begin, count, outputs);
-    case DType::float16:
-      return reduce_blocks<Combine, float16, float>(inputs, begin, count, outputs);
-    case DType::float64:
-      return reduce_blocks<Combine, double, double>(inputs, begin, count, outputs);
-    case DType::int32:
-      return reduce_blocks<Combine, std::int32_t, std::int32_t>(inputs, begin, count, outputs);
-    default:
-      fail("{} is not reduced", name_of(dtype));
-  }
+  with_stored_type(dtype, "reduced",
+                   [&](auto element) { reduce_blocks<Combine, decltype(element)>(inputs, begin, count, outputs); });
 }
 
 }  // namespace

@@ -48,4 +48,12 @@ void check_after_waits(Device& device, std::function<void()> check);
 
 extern const ElementwiseKernels elementwise_kernels;  // elementwise.cu
 
+// Those functions of the table that have their own files.
+// sums.cu
+void square_sum(Stream& stream, ConstTensorView source, TensorView sum);
+void count_nonfinite(Stream& stream, ConstTensorView source, TensorView count);
+// reduce_elements.cu; at most 64 inputs and 64 outputs.
+void reduce_elements(Stream& stream, DType dtype, Reduce reduce, std::span<const std::byte* const> inputs,
+                     std::int64_t begin, std::int64_t count, std::span<std::byte* const> outputs);
+
 }  // namespace weft::cuda

@@ -5,8 +5,6 @@
 #include <algorithm>
 
 #include "parallel/runtime/cuda/device.h"
-#include "parallel/runtime/cuda/elementwise.h"
-#include "parallel/runtime/cuda/extent.cuh"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/row_grid.cuh"
 #include "parallel/runtime/cuda/stream.h"

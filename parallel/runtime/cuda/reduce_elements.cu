@@ -2,11 +2,12 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "parallel/runtime/cuda/elementwise.h"
-#include "parallel/runtime/cuda/extent.cuh"
+#include "parallel/runtime/cuda/device.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/vector.cuh"
+#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -128,20 +129,9 @@ void reduce_arrays(cudaStream_t stream, std::span<const std::byte* const> inputs
 template <typename Combine>
 void reduce_any(cudaStream_t stream, DType dtype, std::span<const std::byte* const> inputs, std::int64_t begin,
                 std::int64_t count, std::span<std::byte* const> outputs) {
-  switch (dtype) {
-    case DType::float32:
-      return reduce_arrays<float, Combine>(stream, inputs, begin, count, outputs);
-    case DType::bfloat16:
-      return reduce_arrays<bfloat16, Combine>(stream, inputs, begin, count, outputs);
-    case DType::float16:
-      return reduce_arrays<float16, Combine>(stream, inputs, begin, count, outputs);
-    case DType::float64:
-      return reduce_arrays<double, Combine>(stream, inputs, begin, count, outputs);
-    case DType::int32:
-      return reduce_arrays<std::int32_t, Combine>(stream, inputs, begin, count, outputs);
-    default:
-      fail("{} is not reduced", name_of(dtype));
-  }
+  with_stored_type(dtype, "reduced", [&](auto element) {
+    reduce_arrays<decltype(element), Combine>(stream, inputs, begin, count, outputs);
+  });
 }
 
 }  // namespace

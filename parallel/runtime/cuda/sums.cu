@@ -2,11 +2,11 @@
 #include <algorithm>
 
 #include "parallel/runtime/cuda/check.h"
-#include "parallel/runtime/cuda/elementwise.h"
-#include "parallel/runtime/cuda/extent.cuh"
+#include "parallel/runtime/cuda/device.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/vector.cuh"
 
 namespace weft::cuda {
 namespace {

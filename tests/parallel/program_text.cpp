@@ -1,14 +1,15 @@
-// The meaning of a cell in the tables of a program: existing stages, segments and units; peers and bytes.
+#include "tests/parallel/program_text.h"
+
 #include <algorithm>
 
-#include "parallel/pipeline/program/exchange.h"
-#include "parallel/pipeline/text/cell_text.h"
-#include "parallel/pipeline/text/text.h"
+#include "parallel/pipeline/orders/order_cells.h"
+#include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
 namespace {
 
+// The meaning of a cell in the tables of a program: existing stages, segments and units; peers and bytes.
 class Resolver {
  public:
   Resolver(const ProgramTables& tables, const CellAction& cell)
@@ -55,7 +56,7 @@ class Resolver {
         wrong(fmt::format("stage {} has no neighbour on that side", *action_.stage));
       }
       action_ = exchange_action(tables_, action_.op, *action_.stage, *action_.microbatch);
-      if (*action_.peer == tables_.stages[static_cast<std::size_t>(*action_.stage)].rank) {
+      if (*action_.peer == tables_.stages[*action_.stage].rank) {
         wrong(fmt::format("stages {} and {} run on one rank, which needs no exchange", *action_.stage, other));
       }
     }
@@ -75,6 +76,35 @@ class Resolver {
   Action action_;
 };
 
+std::vector<Action> parse_placed_cell(const ProgramTables& tables, std::string_view line, std::string_view cell,
+                                      std::size_t line_number) {
+  const std::string_view content = trimmed(cell);
+  try {
+    return parse_cell(tables, content);
+  } catch (const Error& error) {
+    const std::string_view marked = content.empty() ? cell : content;
+    fail_request("line {}, column {}: {}", line_number, marked.data() - line.data() + 1, error.what());
+  }
+}
+
+std::vector<Action> parse_line(const ProgramTables& tables, std::string_view line, std::size_t line_number) {
+  std::vector<Action> actions;
+  if (trimmed(line).empty()) return actions;
+  for (std::size_t begin = 0; begin <= line.size();) {
+    const std::size_t end = std::min(line.find(',', begin), line.size());
+    const auto cell = parse_placed_cell(tables, line, line.substr(begin, end - begin), line_number);
+    actions.insert(actions.end(), cell.begin(), cell.end());
+    begin = end + 1;
+  }
+  return actions;
+}
+
+std::size_t rank_count(const ProgramTables& tables) {
+  int ranks = 0;
+  for (const ProgramStage& stage : tables.stages) ranks = std::max(ranks, stage.rank + 1);
+  return static_cast<std::size_t>(ranks);
+}
+
 }  // namespace
 
 std::vector<Action> parse_cell(const ProgramTables& tables, std::string_view cell) {
@@ -87,6 +117,29 @@ Action parse_action(const ProgramTables& tables, std::string_view cell) {
   const std::vector<Action> actions = parse_cell(tables, cell);
   if (actions.size() > 1) fail_cell(cell, "it is two actions, where one is wanted");
   return actions.front();
+}
+
+Program from_csv(const ProgramTables& tables, std::string_view text) {
+  Program program{tables, 0, {}};
+  const std::size_t ranks = rank_count(tables);
+  for (std::size_t line_number = 1; !text.empty(); ++line_number) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line_number > ranks) {
+      if (trimmed(line).empty()) continue;
+      fail_request("line {}, column 1: one line per rank, but the stages stand on {} ranks", line_number, ranks);
+    }
+    program.ranks.push_back(parse_line(tables, line, line_number));
+    for (const Action& action : program.ranks.back()) {
+      if (action.microbatch) program.microbatches = std::max(program.microbatches, *action.microbatch + 1);
+    }
+  }
+  if (program.ranks.size() < ranks) {
+    fail_request("line {}, column 1: one line per rank, but the stages stand on {} ranks and the text ends here",
+                 program.ranks.size() + 1, ranks);
+  }
+  return program;
 }
 
 }  // namespace weft

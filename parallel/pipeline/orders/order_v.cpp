@@ -1,3 +1,5 @@
+// Orders made by hand for two chunks per rank in a V.
+#include <algorithm>
 #include <array>
 #include <deque>
 
@@ -5,6 +7,75 @@
 #include "parallel/runtime/error.h"
 
 namespace weft {
+namespace {
+
+// Builds the list of one rank. Each kind of action of each chunk takes the microbatches in ascending order.
+class ZbvRank {
+ public:
+  ZbvRank(const OrderInput& input, int rank)
+      : microbatches_(input.microbatches),
+        stages_{stage_of(Placement::v, input.ranks, rank, 0), stage_of(Placement::v, input.ranks, rank, 1)} {}
+
+  void forward(std::size_t chunk) { add(Op::forward, chunk, forwards[chunk]++); }
+  void backward_input(std::size_t chunk) { add(Op::backward_input, chunk, input_gradients[chunk]++); }
+  void backward_weight(std::size_t chunk) { add(Op::backward_weight, chunk, weight_gradients[chunk]++); }
+  void backward(std::size_t chunk) {
+    backward_input(chunk);
+    backward_weight(chunk);
+  }
+
+  std::array<int, 2> forwards = {}, input_gradients = {}, weight_gradients = {};
+  std::vector<Action> actions;
+
+ private:
+  void add(Op op, std::size_t chunk, int microbatch) {
+    if (microbatch < microbatches_) actions.push_back(stage_action(op, stages_[chunk], microbatch));
+  }
+
+  int microbatches_;
+  std::array<int, 2> stages_;
+};
+
+std::vector<Action> zbv_rank(const OrderInput& input, int rank) {
+  // The order is made for enough microbatches to fill the pipeline; add() leaves out those beyond `input.microbatches`.
+  const int microbatches = std::max(2 * input.ranks - 1, input.microbatches);
+  ZbvRank list(input, rank);
+  for (int i = 0; i < 2 * (input.ranks - rank) - 1; ++i) list.forward(0);
+  for (int i = 0; i < rank; ++i) {
+    list.forward(1);
+    list.forward(0);
+  }
+  for (int i = 0; i < input.ranks - rank; ++i) {
+    list.forward(1);
+    list.backward(1);
+  }
+  while (list.forwards[1] < microbatches) {
+    if (list.forwards[0] < microbatches) list.forward(0);
+    list.backward(0);
+    list.forward(1);
+    list.backward(1);
+  }
+  // Cool-down: input gradients, which the ranks before wait for, then the remaining weight gradients.
+  for (int i = 0; i < rank; ++i) {
+    list.backward_input(0);
+    list.backward_input(1);
+  }
+  for (int i = 0; i < input.ranks - rank; ++i) list.backward(0);
+  for (std::size_t chunk : {1, 0}) {
+    while (list.weight_gradients[chunk] < list.input_gradients[chunk]) list.backward_weight(chunk);
+  }
+  return list.actions;
+}
+
+}  // namespace
+
+// Qi et al. 2024, ZB-V: two chunks per rank, placed as a V, so that a microbatch turns on rank 0 and on the last rank
+// without a message. With equal times of F, I and W the bubble is half a forward for each rank except one. Every rank
+// keeps the activations of 2 * ranks chunks, as many as rank 0 of 1F1B.
+RankLists zbv_order(const OrderInput& input) {
+  return on_each_rank(input, [&](int rank) { return zbv_rank(input, rank); });
+}
+
 namespace {
 
 class DualPipeVRank {
@@ -80,14 +151,11 @@ std::vector<Action> dualpipev_rank(const OrderInput& input, int rank) {
 
 // DeepSeek-AI 2025, DualPipe folded into a V: two chunks per rank. In the steady state every forward of one chunk is
 // overlapped with a backward of the other.
-std::vector<std::vector<Action>> dualpipev_order(const OrderInput& input) {
-  require_counts("dualpipev", input);
+RankLists dualpipev_order(const OrderInput& input) {
   require_microbatches(fmt::format("schedule dualpipev on {} ranks needs at least {} microbatches, not {}", input.ranks,
                                    2 * input.ranks, input.microbatches),
                        input.microbatches, [&](int microbatches) { return microbatches >= 2 * input.ranks; });
-  std::vector<std::vector<Action>> ranks;
-  for (int rank = 0; rank < input.ranks; ++rank) ranks.push_back(dualpipev_rank(input, rank));
-  return ranks;
+  return on_each_rank(input, [&](int rank) { return dualpipev_rank(input, rank); });
 }
 
 }  // namespace weft

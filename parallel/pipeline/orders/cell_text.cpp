@@ -1,10 +1,11 @@
 // The strict reader of one cell, before the tables give meaning to its numbers and names. A regular expression anchored
 // only at the start would take `0BW0` for a backward without microbatch. Here every character has a meaning, or the
 // cell is refused.
-#include "parallel/pipeline/text/cell_text.h"
+#include "parallel/pipeline/orders/order_cells.h"
+
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 
 #include "parallel/pipeline/program/overlap.h"
@@ -12,12 +13,6 @@
 
 namespace weft {
 namespace {
-
-constexpr std::array all_ops = {Op::forward,           Op::backward,         Op::backward_input,    Op::backward_weight,
-                                Op::recompute,         Op::unshard,          Op::unshard_secondary, Op::reshard,
-                                Op::reshard_secondary, Op::scatter_gradient, Op::reduce_gradient,   Op::tie_gradient,
-                                Op::wait_reduction,    Op::send_forward,     Op::receive_forward,   Op::send_backward,
-                                Op::receive_backward,  Op::gradient_norm,    Op::optimizer_step};
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -30,7 +25,7 @@ bool takes_stage(Op op) {
   return op != Op::gradient_norm && op != Op::optimizer_step;
 }
 bool takes_microbatch(Op op) {
-  return is_compute(op) || is_send(op) || is_receive(op);
+  return is_compute(op) || is_message(op);
 }
 
 // action := [stage] kind [microbatch] ['(' name ')']
@@ -56,8 +51,8 @@ class ActionReader {
 
   template <typename Predicate>
   std::string_view take_while(Predicate predicate) {
-    const auto end = std::find_if_not(rest_.begin(), rest_.end(), predicate);
-    const auto taken = rest_.substr(0, static_cast<std::size_t>(end - rest_.begin()));
+    const auto end = std::ranges::find_if_not(rest_, predicate);
+    const auto taken = rest_.substr(0, end - rest_.begin());
     rest_.remove_prefix(taken.size());
     return taken;
   }
@@ -78,11 +73,8 @@ class ActionReader {
     if (letters.empty()) {
       wrong(rest_.empty() ? "a kind such as F is missing" : fmt::format("expected a kind such as F at \"{}\"", rest_));
     }
-    std::string known;
-    for (Op op : all_ops) {
-      if (name_of(op) == letters) return op;
-      known += fmt::format("{}{}", known.empty() ? "" : ", ", name_of(op));
-    }
+    if (const auto op = value_named<Op>(letters)) return *op;
+    std::string known = fmt::format("{}", fmt::join(names_of_all<Op>, ", "));
     if (letters == "UNSHARD_ISLAND" || letters == "RESHARD_ISLAND") {
       known += fmt::format(" ({} is called {}_SECONDARY now)", letters, letters.substr(0, letters.find('_')));
     }
