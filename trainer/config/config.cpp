@@ -20,17 +20,8 @@ std::optional<int> count_behind(std::string_view prefix, std::string_view text) 
 }  // namespace
 
 std::string_view name_of(ShardStrategy strategy) {
-  switch (strategy) {
-    case ShardStrategy::full_shard:
-      return "full_shard";
-    case ShardStrategy::shard_grad_op:
-      return "shard_grad_op";
-    case ShardStrategy::optimizer:
-      return "optimizer";
-    case ShardStrategy::no_shard:
-      return "no_shard";
-  }
-  return "?";
+  constexpr std::string_view names[] = {"full_shard", "shard_grad_op", "optimizer", "no_shard"};
+  return names[static_cast<std::size_t>(strategy)];
 }
 
 std::string_view name_of(Recompute recompute) {
@@ -84,9 +75,7 @@ bool uses_float16(const Config& config) {
   const auto narrow = [](const PrecisionConfig& precision) {
     return precision.compute == DType::float16 || precision.reduction == DType::float16;
   };
-  const auto& blocks = config.model.blocks;
-  const bool has_experts = std::find(blocks.begin(), blocks.end(), BlockKind::moe) != blocks.end();
-  if (has_experts && narrow(config.precision_of(Family::experts))) return true;
+  if (config.model.has(BlockKind::moe) && narrow(config.precision_of(Family::experts))) return true;
   // Units of the root family hold parameters of these families, in the same precision.
   return std::ranges::any_of(std::array{Family::dense, Family::embedding, Family::head},
                              [&](Family family) { return narrow(config.precision_of(family)); });

@@ -21,21 +21,7 @@ ResolvedGroups resolved_groups(const Config& config) {
 }
 
 UpdateGroup matrix_group_of(Family family) {
-  switch (family) {
-    case Family::dense:
-      return UpdateGroup::dense;
-    case Family::experts:
-      return UpdateGroup::experts;
-    case Family::embedding:
-      return UpdateGroup::embedding;
-    case Family::head:
-      return UpdateGroup::head;
-    case Family::root:
-      return UpdateGroup::root;
-    case Family::routing:
-      return UpdateGroup::routing;
-  }
-  return UpdateGroup::root;
+  return static_cast<UpdateGroup>(family);
 }
 
 UpdateGroup update_group_of(const ParameterSpec& parameter) {
