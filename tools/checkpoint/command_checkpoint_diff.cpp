@@ -4,10 +4,10 @@
 #include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
-#include "tools/report/bench_table.h"
-#include "tools/report/byte_progress.h"
 #include "tools/checkpoint/checkpoint_difference.h"
 #include "tools/command/commands.h"
+#include "tools/report/bench_table.h"
+#include "tools/report/progress_line.h"
 
 namespace weft {
 namespace {
@@ -102,8 +102,9 @@ void compare_checkpoints(const DiffRequest& request) {
   const auto a = open_checkpoint(request.first), b = open_checkpoint(request.second);
   CheckpointDifference difference;
   try {
-    ByteProgress progress("compared");
-    difference = find_difference(*a, *b, [&](std::int64_t done, std::int64_t all) { progress.at(done, all); });
+    ProgressLine progress;
+    difference =
+        find_difference(*a, *b, [&](std::int64_t done, std::int64_t all) { progress.bytes(done, all, "compared"); });
   } catch (const Error& error) {
     fail("{}", error.what());  // damage is found only while reading
   }

@@ -1,4 +1,4 @@
-#include "tools/plan/plan_search_report.h"
+#include "tools/plan/plan_search.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,9 +9,9 @@
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
+#include "tools/command/commands.h"
 #include "tools/picture/pareto_svg.h"
 #include "tools/report/bench_table.h"
-#include "tools/report/layout_sweep.h"
 
 namespace weft {
 namespace {

@@ -12,7 +12,6 @@
 #include "tools/command/commands.h"
 #include "tools/picture/picture_formats.h"
 #include "tools/program/schedule_only_program.h"
-#include "tools/report/costs_from_words.h"
 #include "tools/report/given_costs.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/planning/step_forecast.h"

@@ -7,7 +7,6 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
-#include "tools/command/kept_whole.h"
 #include "tools/program/unit_rows.h"
 #include "trainer/resolve/resolved_run.h"
 

@@ -97,10 +97,8 @@ void sum(const SumRequest& request) {
 
 }  // namespace
 
-void add_trace_command(CLI::App& program) {
-  CLI::App* trace = program.add_subcommand("trace", "time of recorded steps");
-  trace->require_subcommand(1);
-  CLI::App* command = trace->add_subcommand(
+void add_trace_sum_command(CLI::App& trace) {
+  CLI::App* command = trace.add_subcommand(
       "sum", "spans added up by kind; percentages are of all spans, also of those side by side on lanes");
   const auto request = std::make_shared<SumRequest>();
   command

@@ -1,7 +1,6 @@
-#include "tools/report/layout_sweep.h"
+#include "tools/layout/layout_sweep.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -251,17 +250,6 @@ Sweep run_sweep(const std::string& file, const Overrides& common, const std::vec
   sweep.simulated = known.size();
   rank(sweep.points);
   return sweep;
-}
-
-std::string shell_text(const Overrides& words) {
-  std::vector<std::string> quoted;
-  for (const std::string& word : words) {
-    const bool plain = word.find_first_of(" |()*[]\"'\\$&;<>?#~!{}") == std::string::npos;
-    std::string text = plain ? "" : "'";
-    for (const char c : word) text += c == '\'' ? "'\\''" : std::string(1, c);
-    quoted.push_back(plain ? word : text + "'");
-  }
-  return fmt::format("{}", fmt::join(quoted, " "));
 }
 
 }  // namespace weft

@@ -48,7 +48,4 @@ std::vector<SweepChoice> sweep_choices(const SweepLists& lists);
 Sweep run_sweep(const std::string& file, const Overrides& common, const std::vector<SweepChoice>& choices,
                 const CostSource& costs, const std::function<void(std::size_t)>& progress);
 
-// The words, quoted for a shell where needed.
-std::string shell_text(const Overrides& words);
-
 }  // namespace weft
