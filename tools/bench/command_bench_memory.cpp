@@ -98,8 +98,7 @@ std::string mebibytes_number(std::int64_t bytes) {
 
 // A static bucket is one number if prediction and measurement agree.
 BenchTable table_of(const std::vector<MemoryRow>& rows) {
-  BenchTable table;
-  table.header = {"strategy"};
+  BenchTable table{{"strategy"}};
   for (std::size_t b = 0; b < bucket_count; ++b) table.header.emplace_back(name_of(static_cast<Bucket>(b)));
   for (std::string& name : table.header) std::ranges::replace(name, '_', ' ');
   table.header.insert(table.header.end(), {"total", "difference"});

@@ -72,9 +72,9 @@ Json json_of(const CheckpointReader& a, const CheckpointReader& b, const Checkpo
 
 std::string values_text(const char* title, const std::vector<ValueDifference>& values) {
   if (values.empty()) return "";
-  BenchTable table{{title, "A", "B"}, {}};
+  BenchTable table{{title, "A", "B"}};
   for (const ValueDifference& value : values) {
-    table.rows.push_back({value.name, value.first.value_or("-"), value.second.value_or("-")});
+    table.add(value.name, value.first.value_or("-"), value.second.value_or("-"));
   }
   return "\n" + aligned_text(table);
 }
@@ -84,9 +84,9 @@ std::string text_of(const CheckpointReader& a, const CheckpointReader& b, const 
   text += values_text("progress", difference.progress) + values_text("key", difference.keys);
   text += fmt::format("\n{} tensors equal, {} not\n", difference.equal_tensors, difference.tensors.size());
   if (difference.tensors.empty()) return text;
-  BenchTable table{{"tensor", "state", "what differs", "elements", "largest absolute", "largest relative"}, {}};
+  BenchTable table{{"tensor", "state", "what differs", "elements", "largest absolute", "largest relative"}};
   for (const TensorDifference& entry : difference.tensors) {
-    table.rows.push_back({entry.name, entry.state, what_differs(entry)});
+    table.add(entry.name, entry.state, what_differs(entry));
     if (!entry.comparable()) {
       table.rows.back().resize(table.header.size());
       continue;

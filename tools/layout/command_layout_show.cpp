@@ -156,7 +156,7 @@ std::string layout_report(const ShownLayout& layout) {
       "largest over mean: {:.3f} of stages, {:.3f} of ranks\n\n{}\n",
       summary.layout, summary.stages.size(), summary.ranks.size(), summary.placement, summary.schedule,
       summary.stage_imbalance(), summary.rank_imbalance(), grid(summary));
-  BenchTable stages{header({"stage", "rank", "chunk", "layers"}), {}};
+  BenchTable stages{header({"stage", "rank", "chunk", "layers"})};
   for (const StageSummary& stage : summary.stages) {
     std::vector<std::string> cells = {fmt::format("{}", stage.stage), fmt::format("{}", stage.rank),
                                       fmt::format("{}", stage.chunk), stage.layers.empty() ? "-" : stage.layers};
@@ -164,7 +164,7 @@ std::string layout_report(const ShownLayout& layout) {
     cells.push_back(mebibytes_text(memory.kept[static_cast<std::size_t>(stage.stage)]));
     stages.rows.push_back(std::move(cells));
   }
-  BenchTable ranks{header({"rank"}), {}};
+  BenchTable ranks{header({"rank"})};
   ranks.header.emplace_back("MiB peak");
   for (const RankSummary& rank : summary.ranks) {
     std::vector<std::string> cells = {fmt::format("{}", rank.rank)};
@@ -179,16 +179,14 @@ std::string layout_report(const ShownLayout& layout) {
 // One line per layout, with the differences between the layouts.
 std::string layout_comparison(const std::vector<ShownLayout>& layouts) {
   BenchTable table{{"layout", "largest stage", "largest rank", "MiB parameters", "MiB gradients", "MiB optimizer",
-                    "MiB kept a microbatch", "MiB peak"},
-                   {}};
+                    "MiB kept a microbatch", "MiB peak"}};
   for (const ShownLayout& layout : layouts) {
     const LayoutSummary& summary = layout.summary;
-    table.rows.push_back({summary.layout, fmt::format("{:.3f}", summary.stage_imbalance()),
-                          fmt::format("{:.3f}", summary.rank_imbalance()),
-                          mebibytes_text(largest(summary.ranks, &RankSummary::parameter_bytes)),
-                          mebibytes_text(largest(summary.ranks, &RankSummary::gradient_bytes)),
-                          mebibytes_text(largest(summary.ranks, &RankSummary::optimizer_bytes)),
-                          mebibytes_text(largest(kept_by_ranks(layout))), mebibytes_text(largest(layout.memory.peak))});
+    table.add(summary.layout, decimals(summary.stage_imbalance(), 3), decimals(summary.rank_imbalance(), 3),
+              mebibytes_text(largest(summary.ranks, &RankSummary::parameter_bytes)),
+              mebibytes_text(largest(summary.ranks, &RankSummary::gradient_bytes)),
+              mebibytes_text(largest(summary.ranks, &RankSummary::optimizer_bytes)),
+              mebibytes_text(largest(kept_by_ranks(layout))), mebibytes_text(largest(layout.memory.peak)));
   }
   return "compared: the largest stage and rank over their mean, and bytes on the rank that has most\n" +
          aligned_text(table);

@@ -108,18 +108,16 @@ std::vector<int> ranks_of(std::span<const SimulatedVariant> variants) {
 BenchTable comparison(std::span<const SimulatedVariant> variants) {
   const std::vector<int> ranks = ranks_of(variants);
   BenchTable table{{"variant", "schedule", "layout", "step", "rank", "of the first", "bubble", "gathers wait",
-                    "reductions wait", "fullest rank", "gathers", "reductions"},
-                   {}};
+                    "reductions wait", "fullest rank", "gathers", "reductions"}};
   for (const SimulatedVariant& variant : variants) {
     const StepForecast& forecast = variant.forecast;
     const bool alike = variant.unit_time == variants.front().unit_time;
-    table.rows.push_back({std::to_string(table.rows.size() + 1), schedule_text(variant.config), forecast.layout,
-                          format_time(forecast.seconds, variant.unit_time), rank_text(ranks, table.rows.size()),
-                          alike ? percent(forecast.seconds, variants.front().forecast.seconds) : "-",
-                          percent(forecast.bubble, 1.0), format_time(forecast.exposed_gathers, variant.unit_time),
-                          format_time(forecast.exposed_reductions, variant.unit_time),
-                          format_bytes(forecast.peak.total()), std::to_string(forecast.gathers),
-                          std::to_string(forecast.reductions)});
+    table.add(table.rows.size() + 1, schedule_text(variant.config), forecast.layout,
+              format_time(forecast.seconds, variant.unit_time), rank_text(ranks, table.rows.size()),
+              alike ? percent(forecast.seconds, variants.front().forecast.seconds) : "-", percent(forecast.bubble, 1.0),
+              format_time(forecast.exposed_gathers, variant.unit_time),
+              format_time(forecast.exposed_reductions, variant.unit_time), format_bytes(forecast.peak.total()),
+              forecast.gathers, forecast.reductions);
   }
   return table;
 }

@@ -121,8 +121,7 @@ std::string sweep_csv(const Sweep& sweep, const Overrides& common, const Certain
 // The `top` fastest with ranks_with_ties, their certainty, and why other combinations were refused.
 std::string sweep_table(const Sweep& sweep, std::size_t top, bool unit_time, const Certainty& certainty) {
   BenchTable table{{"rank", "schedule", "layout", "residency", "microbatches", "step", "bubble %", "gathers wait",
-                    "fullest rank", "gathers", "front"},
-                   {}};
+                    "fullest rank", "gathers", "front"}};
   const std::vector<Same> results = ranked(sweep);
   std::vector<double> seconds;
   for (const Same& same : results) seconds.push_back(same.point->forecast.seconds);
@@ -131,11 +130,10 @@ std::string sweep_table(const Sweep& sweep, std::size_t top, bool unit_time, con
     if (table.rows.size() == top) break;
     const SweepPoint* point = same.point;
     const StepForecast& forecast = point->forecast;
-    table.rows.push_back({rank_text(ranks, table.rows.size()), chunks_text(*point), forecast.layout, same.residency(),
-                          std::to_string(point->microbatches), format_time(forecast.seconds, unit_time),
-                          fmt::format("{:.1f}", 100.0 * forecast.bubble),
-                          format_time(forecast.exposed_gathers, unit_time), format_bytes(forecast.peak.total()),
-                          std::to_string(forecast.gathers), point->front ? "*" : ""});
+    table.add(rank_text(ranks, table.rows.size()), chunks_text(*point), forecast.layout, same.residency(),
+              point->microbatches, format_time(forecast.seconds, unit_time), decimals(100.0 * forecast.bubble, 1),
+              format_time(forecast.exposed_gathers, unit_time), format_bytes(forecast.peak.total()), forecast.gathers,
+              point->front ? "*" : "");
   }
   std::string text = sweep.points.empty() ? "" : aligned_text(table);
   const std::size_t left = results.size() - table.rows.size();

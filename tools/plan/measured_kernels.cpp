@@ -123,22 +123,20 @@ std::string reached_text(const KernelPlan& plan, const std::vector<RanKernel>& r
   }
   std::vector<std::pair<std::tuple<std::string, std::string, RanAs>, Reached>> sorted(rows.begin(), rows.end());
   std::ranges::stable_sort(sorted, std::ranges::greater{}, [](const auto& row) { return row.second.seconds; });
-  BenchTable table{{"part and phase", "kind", "calls", "launches", "paper ms", "ms", "TFLOP/s", "GB/s"}, {}};
+  BenchTable table{{"part and phase", "kind", "calls", "launches", "paper ms", "ms", "TFLOP/s", "GB/s"}};
   Reached all;
   for (const auto& [key, row] : sorted) {
     const auto& [part, phase, kind] = key;
     const auto rate = [&](double amount, double unit) {
       return row.seconds > 0.0 && amount > 0.0 ? fmt::format("{:.0f}", amount / row.seconds / unit) : std::string("-");
     };
-    table.rows.push_back({part == phase ? part : fmt::format("{} {}", part, phase), std::string(name_of(kind)),
-                          fmt::format("{:.0f}", row.calls), fmt::format("{:.0f}", row.launches),
-                          fmt::format("{:.2f}", 1e3 * row.paper), fmt::format("{:.2f}", 1e3 * row.seconds),
-                          rate(row.flops, 1e12), kind == RanAs::elementwise ? rate(row.bytes, 1e9) : std::string("-")});
+    table.add(part == phase ? part : fmt::format("{} {}", part, phase), name_of(kind), decimals(row.calls, 0),
+              decimals(row.launches, 0), decimals(1e3 * row.paper, 2), decimals(1e3 * row.seconds, 2),
+              rate(row.flops, 1e12), kind == RanAs::elementwise ? rate(row.bytes, 1e9) : std::string("-"));
     all.paper += row.paper;
     all.seconds += row.seconds;
   }
-  table.rows.push_back(
-      {"all", "", "", "", fmt::format("{:.2f}", 1e3 * all.paper), fmt::format("{:.2f}", 1e3 * all.seconds), "-", "-"});
+  table.add("all", "", "", "", decimals(1e3 * all.paper, 2), decimals(1e3 * all.seconds, 2), "-", "-");
   return aligned_text(table);
 }
 

@@ -56,7 +56,7 @@ std::string verdict_text(const CoarsePlan& plan, const Card& card) {
 }
 
 BenchTable recipe_table(const CoarseRequest& request) {
-  BenchTable table{{"recipe", "bytes"}, {}};
+  BenchTable table{{"recipe", "bytes"}};
   for (const CoarseStrategy strategy : coarse_strategies) table.header.emplace_back(name_of(strategy));
   for (const StateRecipe& recipe : state_recipes()) {
     std::vector<std::string> row = {fmt::format("{}: {}", recipe.name, recipe.what),

@@ -39,8 +39,7 @@ std::string ranks_text(const RankClass& ranks) {
 }
 
 BenchTable memory_table(const RunPlan& plan) {
-  BenchTable table;
-  table.header = {"rank"};
+  BenchTable table{{"rank"}};
   const std::vector<Bucket> used = buckets_in_use(plan);
   for (const Bucket bucket : used) {
     std::string name(name_of(bucket));
@@ -63,24 +62,23 @@ BenchTable memory_table(const RunPlan& plan) {
 }
 
 BenchTable live_table(const RankPlan& rank) {
-  BenchTable table{{"what", "microbatch", "bucket", "GiB"}, {}};
+  BenchTable table{{"what", "microbatch", "bucket", "GiB"}};
   for (const LiveItem& item : rank.live) {
     if (table.rows.size() == shown_live) break;
-    table.rows.push_back({item.what.empty() ? "kept by the run" : item.what,
-                          item.microbatch ? fmt::format("{}", *item.microbatch) : "", std::string(name_of(item.bucket)),
-                          gib(item.bytes)});
+    table.add(item.what.empty() ? "kept by the run" : item.what,
+              item.microbatch ? fmt::format("{}", *item.microbatch) : "", name_of(item.bucket), gib(item.bytes));
   }
   return table;
 }
 
 BenchTable traffic_table(const RunPlan& plan) {
-  BenchTable table{{"group", "operation", "calls", "GiB of all ranks", "GiB sent by a rank", "GiB out of a node"}, {}};
+  BenchTable table{{"group", "operation", "calls", "GiB of all ranks", "GiB sent by a rank", "GiB out of a node"}};
   for (const GroupTraffic& traffic : plan.communication) {
     if (traffic.op == CollectiveOp::receive) continue;
-    table.rows.push_back({traffic.group, std::string(name_of(traffic.op)), fmt::format("{}", traffic.all.count),
-                          gib(traffic.all.bytes), gib(traffic.sent), gib(traffic.node_egress)});
+    table.add(traffic.group, name_of(traffic.op), traffic.all.count, gib(traffic.all.bytes), gib(traffic.sent),
+              gib(traffic.node_egress));
   }
-  table.rows.push_back({"all", "", "", "", gib(plan.sent_bytes()), gib(plan.node_egress_bytes)});
+  table.add("all", "", "", "", gib(plan.sent_bytes()), gib(plan.node_egress_bytes));
   return table;
 }
 

@@ -116,19 +116,17 @@ std::string search_account(const SearchCounts& counts) {
 
 std::string search_table(const SearchSpace& space, const std::vector<SearchedPlan>& plans) {
   BenchTable table{{"rank", "mesh (dp: replicas x shards)", "schedule", "microbatch", "sharding", "recompute", "step",
-                    "tokens/s", "MFU %", "bubble %", "exposed", "memory", "left", "front"},
-                   {}};
+                    "tokens/s", "MFU %", "bubble %", "exposed", "memory", "left", "front"}};
   const std::vector<int> ranks = ranks_of(space, plans);
   for (const SearchedPlan& plan : plans) {
     const bool judged = plan.verdict.fit != Fit::unknown;
-    table.rows.push_back({rank_text(ranks, table.rows.size()), mesh_text(plan.choice.mesh),
-                          order_text(space, plan.choice), std::to_string(plan.choice.microbatch_size),
-                          policy_text(space, plan.choice),
-                          std::string(name_of(space.recomputes[plan.choice.recompute])),
-                          format_time(plan.time.seconds, false), fmt::format("{:.0f}", tokens_per_second(space, plan)),
-                          fmt::format("{:.1f}", 100.0 * plan.time.mfu), fmt::format("{:.1f}", 100.0 * plan.time.bubble),
-                          format_time(exposed_seconds(plan), false), format_bytes(plan.verdict.needed),
-                          judged ? format_bytes(plan.verdict.headroom()) : "", plan.front ? "*" : ""});
+    table.add(rank_text(ranks, table.rows.size()), mesh_text(plan.choice.mesh), order_text(space, plan.choice),
+              plan.choice.microbatch_size, policy_text(space, plan.choice),
+              name_of(space.recomputes[plan.choice.recompute]), format_time(plan.time.seconds, false),
+              decimals(tokens_per_second(space, plan), 0), decimals(100.0 * plan.time.mfu, 1),
+              decimals(100.0 * plan.time.bubble, 1), format_time(exposed_seconds(plan), false),
+              format_bytes(plan.verdict.needed), judged ? format_bytes(plan.verdict.headroom()) : "",
+              plan.front ? "*" : "");
   }
   return aligned_text(table);
 }

@@ -60,12 +60,12 @@ std::string rules_text(const Diagnosis& diagnosis, RuleVerdict::Outcome outcome,
 
 std::string memory_text(const RunEvidence& evidence) {
   if (evidence.run.memory.empty()) return "";
-  BenchTable table{{"rank", "predicted bytes", "measured bytes", "difference"}, {}};
+  BenchTable table{{"rank", "predicted bytes", "measured bytes", "difference"}};
   for (const RankMemory& memory : evidence.run.memory) {
     const auto predicted = memory.predicted.total(), measured = memory.measured.total();
-    table.rows.push_back(
-        {std::to_string(memory.rank), std::to_string(predicted), std::to_string(measured),
-         fmt::format("{:+.1f} %", 100.0 * static_cast<double>(measured - predicted) / static_cast<double>(predicted))});
+    table.add(
+        memory.rank, predicted, measured,
+        fmt::format("{:+.1f} %", 100.0 * static_cast<double>(measured - predicted) / static_cast<double>(predicted)));
   }
   return "\nmemory at the peak of the last step\n" + aligned_text(table);
 }

@@ -194,18 +194,16 @@ std::string summary_text(std::span<const WalkedStrategy> strategies) {
   std::int64_t largest = 0;
   for (const WalkedStrategy& walked : strategies) largest = std::max(largest, walked.step.summary.total_peak);
   const Scale scale(largest);
-  BenchTable table;
-  table.header = {"strategy",      "gathers",         "reductions",     "sent",  "sent by gathers",
-                  "by reductions", "peak parameters", "peak gradients", "state", "peak"};
+  BenchTable table{{"strategy", "gathers", "reductions", "sent", "sent by gathers", "by reductions", "peak parameters",
+                    "peak gradients", "state", "peak"}};
   for (const WalkedStrategy& walked : strategies) {
     const WalkSummary& summary = walked.step.summary;
-    table.rows.push_back(
-        {walked.name,
-         summary.island_gathers > 0 ? fmt::format("{} ({} in the island)", summary.gathers, summary.island_gathers)
-                                    : fmt::format("{}", summary.gathers),
-         fmt::format("{}", summary.reductions), scale(summary.sent, summary.is_bound), scale(summary.sent_by_gathers),
-         scale(summary.sent_by_reductions), scale(summary.parameters_peak), scale(summary.gradients_peak),
-         scale(summary.state), scale(summary.total_peak)});
+    table.add(walked.name,
+              summary.island_gathers > 0 ? fmt::format("{} ({} in the island)", summary.gathers, summary.island_gathers)
+                                         : fmt::format("{}", summary.gathers),
+              summary.reductions, scale(summary.sent, summary.is_bound), scale(summary.sent_by_gathers),
+              scale(summary.sent_by_reductions), scale(summary.parameters_peak), scale(summary.gradients_peak),
+              scale(summary.state), scale(summary.total_peak));
   }
   return fmt::format("A step of one rank, {}:\n\n{}", scale.unit(), aligned_text(table));
 }
