@@ -28,6 +28,11 @@ enum class Bucket : std::uint8_t {
   workspace,
 };
 inline constexpr std::size_t bucket_count = 10;
+inline constexpr std::array all_buckets = [] {
+  std::array<Bucket, bucket_count> all{};
+  for (std::size_t b = 0; b < bucket_count; ++b) all[b] = static_cast<Bucket>(b);
+  return all;
+}();
 std::string_view name_of(Bucket bucket);
 
 // Bytes by bucket, indexed by Bucket.

@@ -2,16 +2,14 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/planning/published.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct PublishedRequest {
   std::string file;

@@ -5,16 +5,14 @@
 
 #include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/measure/padded_run.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int pipeline_ranks = 4;
 

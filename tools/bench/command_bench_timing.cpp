@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "parallel/pipeline/timing/fixed.h"
@@ -16,6 +15,7 @@
 #include "tools/bench/timing_cases.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 
 namespace weft {
 namespace {
@@ -23,8 +23,6 @@ namespace {
 constexpr double unbounded = std::numeric_limits<double>::infinity();
 constexpr int most_buffers = 32;
 constexpr std::int64_t bound_budgets[] = {8, 10, 12, 14, 17};
-
-using Json = nlohmann::ordered_json;
 
 // Solves without the fixed policies as candidates, so that the result can be compared with them.
 TimingSolution solve_alone(const TimingProblem& problem) {
@@ -189,7 +187,7 @@ Json json_of(const std::vector<BoundRow>& bounds, const std::vector<GridRow>& gr
                          {"budget", result.budget},
                          {"compute", row.compute},
                          {"bound", row.bound},
-                         {"fixed", result.fixed ? Json(*result.fixed) : Json()},
+                         {"fixed", or_null(result.fixed)},
                          {"solved", result.solved}});
     }
   }

@@ -4,18 +4,16 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "parallel/pipeline/accounts/window.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // The shape of Llama 2 7B. Embedding, final norm and head stay for the whole step in the root unit.
 constexpr const char* model_7b = R"([model]

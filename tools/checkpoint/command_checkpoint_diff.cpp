@@ -1,18 +1,16 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
 #include "tools/checkpoint/checkpoint_difference.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/progress_line.h"
+#include "tools/report/report_parts.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int differing = 1;
 
@@ -45,9 +43,8 @@ Json json_of(const SavedTensor* tensor) {
 
 Json json_of(const std::vector<ValueDifference>& values) {
   Json json = Json::array();
-  const auto text = [](const std::optional<std::string>& value) { return value ? Json(*value) : Json(); };
   for (const ValueDifference& value : values) {
-    json.push_back({{"name", value.name}, {"a", text(value.first)}, {"b", text(value.second)}});
+    json.push_back({{"name", value.name}, {"a", or_null(value.first)}, {"b", or_null(value.second)}});
   }
   return json;
 }

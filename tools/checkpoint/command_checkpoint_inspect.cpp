@@ -3,17 +3,15 @@
 
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/checkpoint/reader.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct InspectRequest {
   std::string path, filter;

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/layout/layout_summary.h"
 #include "trainer/planning/layout_memory.h"
 
@@ -19,8 +19,6 @@ struct ShownLayout {
   LayoutSummary summary;
   LayoutMemory memory;
 };
-
-using Json = nlohmann::ordered_json;
 
 std::string mebibytes_text(std::int64_t bytes) {
   return fmt::format("{:.3f}", mebibytes(bytes));
@@ -93,17 +91,17 @@ std::vector<std::string> header(std::vector<std::string> first) {
   return first;
 }
 
-Json worst_json(const RoutedBytes& bytes) {
-  return bytes.worst ? Json(*bytes.worst) : Json();
-}
-
 template <typename Summary>
 Json measures_json(const Summary& summary, const RoutedBytes& kept) {
-  return {{"parameters", summary.parameters},           {"active_parameters", summary.active_parameters},
-          {"forward_flops", summary.forward_flops},     {"load", summary.load},
-          {"parameter_bytes", summary.parameter_bytes}, {"gradient_bytes", summary.gradient_bytes},
-          {"optimizer_bytes", summary.optimizer_bytes}, {"activation_bytes", kept.even},
-          {"worst_activation_bytes", worst_json(kept)}};
+  return {{"parameters", summary.parameters},
+          {"active_parameters", summary.active_parameters},
+          {"forward_flops", summary.forward_flops},
+          {"load", summary.load},
+          {"parameter_bytes", summary.parameter_bytes},
+          {"gradient_bytes", summary.gradient_bytes},
+          {"optimizer_bytes", summary.optimizer_bytes},
+          {"activation_bytes", kept.even},
+          {"worst_activation_bytes", or_null(kept.worst)}};
 }
 
 template <typename Summary>
@@ -135,7 +133,7 @@ Json layout_as_json(const ShownLayout& layout) {
     entry.update(measures_json(rank, kept_by(rank, memory)));
     const RoutedBytes& peak = memory.peak[static_cast<std::size_t>(rank.rank)];
     entry["peak_bytes"] = peak.even;
-    entry["worst_peak_bytes"] = worst_json(peak);
+    entry["worst_peak_bytes"] = or_null(peak.worst);
     ranks.push_back(std::move(entry));
   }
   return {{"layout", summary.layout},

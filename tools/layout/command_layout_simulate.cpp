@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 
@@ -14,6 +13,7 @@
 #include "tools/picture/time_grid.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/given_costs.h"
+#include "tools/report/report_parts.h"
 #include "trainer/config/config.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/planning/published.h"
@@ -32,8 +32,6 @@ struct SimulatedVariant {
   bool unit_time = false;
   Certainty certainty = {};
 };
-
-using Json = nlohmann::ordered_json;
 
 // Limits for the shown parts of the critical path and the shown waits.
 constexpr std::size_t shown_shares = 4, shown_waits = 3;
@@ -55,8 +53,7 @@ std::string longest(const std::vector<Entry>& entries, double whole, std::size_t
 
 std::string buckets(const BucketBytes& bytes) {
   std::vector<std::string> parts;
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    const auto bucket = static_cast<Bucket>(b);
+  for (const Bucket bucket : all_buckets) {
     if (bytes[bucket] > 0) parts.push_back(fmt::format("{} {}", name_of(bucket), format_bytes(bytes[bucket])));
   }
   return fmt::format("{}", fmt::join(parts, ", "));
@@ -131,10 +128,7 @@ Json shares_json(const std::vector<Entry>& entries) {
 
 Json variant_json(const SimulatedVariant& variant) {
   const StepForecast& forecast = variant.forecast;
-  Json peak = Json::object(), ranks = Json::array();
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    peak[std::string(name_of(static_cast<Bucket>(b)))] = forecast.peak.bytes[b];
-  }
+  Json ranks = Json::array();
   for (std::size_t rank = 0; rank < forecast.times.size(); ++rank) {
     const RankTimes& times = forecast.times[rank];
     ranks.push_back({{"rank", rank},
@@ -158,9 +152,9 @@ Json variant_json(const SimulatedVariant& variant) {
           {"exposed_gathers", forecast.exposed_gathers},
           {"exposed_reductions", forecast.exposed_reductions},
           {"peak_bytes", forecast.peak.total()},
-          {"worst_peak_bytes", forecast.worst_peak_bytes ? Json(*forecast.worst_peak_bytes) : Json()},
+          {"worst_peak_bytes", or_null(forecast.worst_peak_bytes)},
           {"fullest_rank", forecast.fullest_rank},
-          {"peak", std::move(peak)},
+          {"peak", buckets_json(forecast.peak)},
           {"gathers", forecast.gathers},
           {"gathered_bytes", forecast.gathered_bytes},
           {"reductions", forecast.reductions},

@@ -97,7 +97,7 @@ std::string sweep_csv(const Sweep& sweep, const Overrides& common, const Certain
   std::string text =
       "rank,tied_rank,front,schedule,chunks,layout,residency,memory_budget,microbatches,seconds,bubble,exposed_gathers,"
       "exposed_reductions,fullest_rank,peak_bytes";
-  for (std::size_t b = 0; b < bucket_count; ++b) text += fmt::format(",{}", name_of(static_cast<Bucket>(b)));
+  for (const Bucket bucket : all_buckets) text += fmt::format(",{}", name_of(bucket));
   text += ",gathers,gathered_bytes,reductions,words\n";
   std::vector<double> seconds;
   for (const SweepPoint& point : sweep.points) seconds.push_back(point.forecast.seconds);

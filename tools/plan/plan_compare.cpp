@@ -4,18 +4,16 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "parallel/runtime/quantities.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/planning/compare.h"
 #include "trainer/planning/published.h"
 #include "trainer/resolve/chosen_timing.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr double giga = 1e9;
 

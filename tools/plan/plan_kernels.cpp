@@ -6,17 +6,15 @@
 #include <array>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/planning/kernel_plan.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::array kinds = {KernelKind::product, KernelKind::attention, KernelKind::elementwise};
 

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
@@ -12,11 +11,10 @@
 #include "tools/command/commands.h"
 #include "tools/picture/pareto_svg.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::string order_text(const SearchSpace& space, const SearchChoice& choice) {
   const SearchedOrder& order = space.orders[choice.order];
@@ -47,11 +45,6 @@ double exposed_seconds(const SearchedPlan& plan) {
 }
 
 Json plan_json(const SearchSpace& space, const SearchedPlan& plan) {
-  Json buckets = Json::object();
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    const auto bucket = static_cast<Bucket>(b);
-    buckets[std::string(name_of(bucket))] = plan.peak[bucket];
-  }
   return {{"words", words_of(space, plan.choice)},
           {"layout", plan.layout},
           {"step_seconds", plan.time.seconds},
@@ -61,7 +54,7 @@ Json plan_json(const SearchSpace& space, const SearchedPlan& plan) {
           {"exposed_gathers_seconds", plan.time.exposed_gathers},
           {"exposed_reductions_seconds", plan.time.exposed_reductions},
           {"peak_bytes", plan.peak.total()},
-          {"buckets", std::move(buckets)},
+          {"buckets", buckets_json(plan.peak)},
           {"needed_bytes", plan.verdict.needed},
           {"memory_bytes", plan.verdict.memory},
           {"verdict", name_of(plan.verdict.fit)},

@@ -2,17 +2,15 @@
 #include <fmt/ranges.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/diagnosis/diagnose.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::string cost_text(const RunEvidence& evidence, const DiagnosedFault& finding) {
   std::vector<std::string> parts;
@@ -93,15 +91,8 @@ Json json_of(const DiagnosedFault& finding) {
 }
 
 std::string_view text_of(RuleVerdict::Outcome outcome) {
-  switch (outcome) {
-    case RuleVerdict::Outcome::found:
-      return "found";
-    case RuleVerdict::Outcome::silent:
-      return "silent";
-    case RuleVerdict::Outcome::unchecked:
-      return "unchecked";
-  }
-  return "";
+  constexpr std::string_view texts[] = {"found", "silent", "unchecked"};
+  return texts[static_cast<std::size_t>(outcome)];
 }
 
 std::string diagnosis_report(const RunEvidence& evidence, const Diagnosis& diagnosis) {
@@ -140,13 +131,7 @@ std::string diagnosis_json(const RunEvidence& evidence, const Diagnosis& diagnos
                              {"note", result.verdict.note}});
   }
   for (const RankMemory& memory : evidence.run.memory) {
-    Json rank = {{"rank", memory.rank}};
-    for (std::size_t b = 0; b < bucket_count; ++b) {
-      const auto bucket = static_cast<Bucket>(b);
-      rank["buckets"][std::string(name_of(bucket))] = {{"predicted", memory.predicted[bucket]},
-                                                       {"measured", memory.measured[bucket]}};
-    }
-    json["memory"].push_back(std::move(rank));
+    json["memory"].push_back({{"rank", memory.rank}, {"buckets", buckets_json(memory.predicted, memory.measured)}});
   }
   return json.dump() + "\n";
 }

@@ -3,19 +3,17 @@
 
 #include <filesystem>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "tools/run/nsys_export.h"
 #include "trainer/config/config_sources.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct SumRequest {
   std::vector<std::string> paths;

@@ -4,18 +4,16 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
+#include "tools/report/report_parts.h"
 #include "tools/walk/walk_report.h"
 #include "tools/walk/walk_strategies.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct WalkRequest {
   std::string file;

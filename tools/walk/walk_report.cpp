@@ -4,16 +4,14 @@
 
 #include <algorithm>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "parallel/runtime/quantities.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::string message_text(const WalkLine& line) {
   const bool activations = line.op == Op::send_forward || line.op == Op::receive_forward;
@@ -128,11 +126,9 @@ std::string mesh_text(const WalkedStep& step) {
 
 std::string state_text(const BucketBytes& state, const Scale& scale) {
   std::string text;
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    if (state.bytes[b] == 0) continue;
-    std::string name(name_of(static_cast<Bucket>(b)));
-    std::ranges::replace(name, '_', ' ');
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, scale(state.bytes[b]));
+  for (const Bucket bucket : all_buckets) {
+    if (state[bucket] == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", bucket_words(bucket), scale(state[bucket]));
   }
   return text;
 }
@@ -142,11 +138,6 @@ Json live_json(const LiveBytes& live) {
           {"unsharded_gradients", live.unsharded_gradients},
           {"communication", live.communication},
           {"activations", live.activations}};
-}
-
-template <typename T>
-Json or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
 }
 
 Json line_json(const WalkLine& line) {
@@ -213,8 +204,8 @@ Json walk_json(const WalkedStrategy& walked) {
   const WalkSummary& summary = step.summary;
   Json lines = Json::array(), state = Json::object();
   for (const WalkLine& line : step.lines) lines.push_back(line_json(line));
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    if (step.state.bytes[b] > 0) state[std::string(name_of(static_cast<Bucket>(b)))] = step.state.bytes[b];
+  for (const Bucket bucket : all_buckets) {
+    if (step.state[bucket] > 0) state[std::string(name_of(bucket))] = step.state[bucket];
   }
   return {{"strategy", walked.name},
           {"rank", step.rank},

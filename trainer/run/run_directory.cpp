@@ -100,8 +100,7 @@ void RunDirectory::summary(const RunTotals& totals, std::span<const BucketBytes>
   }
   for (std::size_t rank = 0; rank < measured.size(); ++rank) {
     nlohmann::ordered_json entry = {{"rank", rank}, {"peak_bytes", measured[rank].total()}};
-    for (std::size_t b = 0; b < bucket_count; ++b) {
-      const auto bucket = static_cast<Bucket>(b);
+    for (const Bucket bucket : all_buckets) {
       entry["buckets"][std::string(name_of(bucket))] = {{"predicted", predicted[rank][bucket]},
                                                         {"measured", measured[rank][bucket]}};
     }
