@@ -59,8 +59,7 @@ struct Same {
 std::vector<Same> ranked(const Sweep& sweep) {
   std::vector<const SweepPoint*> points;
   for (const SweepPoint& point : sweep.points) points.push_back(&point);
-  std::sort(points.begin(), points.end(),
-            [](const SweepPoint* one, const SweepPoint* other) { return one->rank < other->rank; });
+  std::ranges::sort(points, {}, &SweepPoint::rank);
   std::vector<Same> results;
   for (const SweepPoint* point : points) {
     // Points with equal time are at the end.
@@ -76,7 +75,7 @@ std::vector<Same> ranked(const Sweep& sweep) {
     // Layouts written differently can be the same layout, so a residency may come up twice.
     const std::string residency = residency_text(*point);
     auto& known = found->residencies;
-    if (std::find(known.begin(), known.end(), residency) == known.end()) known.push_back(residency);
+    if (std::ranges::find(known, residency) == known.end()) known.push_back(residency);
   }
   return results;
 }
@@ -209,18 +208,12 @@ void add_layout_sweep_command(CLI::App& layout) {
       "sweep", "every combination of schedules, layouts, residencies, ...: ranked by time, and time against memory");
   const auto request = std::make_shared<SweepRequest>();
   add_config_arguments(*command, request->file)->required();
-  const auto add_list = [&](const char* option, std::vector<std::string>& list, const char* help) {
-    command->add_option(option, list, help)->expected(1)->take_all()->allow_extra_args(false);
-  };
-  add_list("--schedules", request->lists.schedules, "values of pipeline.schedule, separated by commas");
-  add_list("--chunks", request->lists.chunks, "of pipeline.chunks");
-  add_list("--layouts", request->lists.layouts,
-           "of pipeline.layout: auto,\"Ed|e*3L\",[1, 3]; a layout that holds commas itself in quotes");
-  add_list("--residencies", request->lists.residencies,
-           "of shard.residency: reshard_after_use,while_on_stage,window 2,step,auto");
-  add_list("--budgets", request->lists.budgets, "of shard.memory_budget, for residency auto");
-  add_list("--microbatches", request->lists.microbatches,
-           "microbatches a step, of one batch: more of them are smaller ones");
+  for (std::size_t axis = 0; axis < sweep_axes.size(); ++axis) {
+    command->add_option(sweep_axes[axis].option, request->lists[axis], sweep_axes[axis].help)
+        ->expected(1)
+        ->take_all()
+        ->allow_extra_args(false);
+  }
   command->add_option("--costs", request->costs,
                       "a table FILE.toml, the directory of a run with traces, or words: \"forward=1 gather=0.5\"");
   command->add_option(

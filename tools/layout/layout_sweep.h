@@ -2,6 +2,8 @@
 // axis is a list of values of one key. An axis without values leaves the key unchanged.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -14,15 +16,35 @@
 
 namespace weft {
 
-// Lists as typed, with entries separated by commas. Commas inside brackets or quotes do not separate.
-struct SweepLists {
-  std::vector<std::string> schedules, chunks, layouts, residencies, budgets, microbatches;
+// From the outermost loop to the innermost.
+enum class SweepAxis : std::uint8_t { schedule, chunks, layout, residency, budget, microbatches };
+struct SweepAxisTraits {
+  const char *option, *help;
+  const char* key;  // that takes the values; null for microbatches, which are a size of them
+};
+inline constexpr std::array sweep_axes = {
+    SweepAxisTraits{"--schedules", "values of pipeline.schedule, separated by commas", "pipeline.schedule"},
+    SweepAxisTraits{"--chunks", "of pipeline.chunks", "pipeline.chunks"},
+    SweepAxisTraits{"--layouts",
+                    "of pipeline.layout: auto,\"Ed|e*3L\",[1, 3]; a layout that holds commas itself in quotes",
+                    "pipeline.layout"},
+    SweepAxisTraits{"--residencies", "of shard.residency: reshard_after_use,while_on_stage,window 2,step,auto",
+                    "shard.residency"},
+    SweepAxisTraits{"--budgets", "of shard.memory_budget, for residency auto", "shard.memory_budget"},
+    SweepAxisTraits{"--microbatches", "microbatches a step, of one batch: more of them are smaller ones", nullptr},
 };
 
-// One value for each axis that has values; the other axes are absent.
-struct SweepChoice {
-  std::optional<std::string> schedule, chunks, layout, residency, budget, microbatches;
+// Something for each axis.
+template <typename Value>
+struct ByAxis : std::array<Value, sweep_axes.size()> {
+  using std::array<Value, sweep_axes.size()>::operator[];
+  Value& operator[](SweepAxis axis) { return (*this)[static_cast<std::size_t>(axis)]; }
+  const Value& operator[](SweepAxis axis) const { return (*this)[static_cast<std::size_t>(axis)]; }
 };
+// Lists as typed, with entries separated by commas. Commas inside brackets or quotes do not separate.
+using SweepLists = ByAxis<std::vector<std::string>>;
+// One value for each axis that has values; the other axes are absent.
+using SweepChoice = ByAxis<std::optional<std::string>>;
 
 struct SweepPoint {
   Overrides words;  // with the common words, the overrides that make `weft train` run this

@@ -21,41 +21,28 @@ std::string message_text(const WalkLine& line) {
 
 // "gather blocks.0", "reduce-scatter blocks.0".
 std::string what_of(const WalkLine& line) {
-  switch (line.kind) {
-    case WalkKind::gather:
-      return "gather " + line.subject;
-    case WalkKind::gather_island:
-      return fmt::format("gather {} in island", line.subject);
-    case WalkKind::copy:
-      return "copy " + line.subject;
-    case WalkKind::free:
-      return "free " + line.subject;
-    case WalkKind::keep_part:
-      return fmt::format("free {}, keep a part", line.subject);
-    case WalkKind::in_place:
-      return fmt::format("{} {} in place", is_gather(line.op) ? "use" : "leave", line.subject);
-    case WalkKind::compute:
-      return fmt::format("{} {}", computation_name(line.op), line.subject);
-    case WalkKind::reduce_scatter:
-      return "reduce-scatter " + line.subject;
-    case WalkKind::scatter:
-      return "scatter gradient " + line.subject;
-    case WalkKind::all_reduce:
-      return "all-reduce " + line.subject;
-    case WalkKind::add:
-      return "add gradient " + line.subject;
-    case WalkKind::tie:
-      return "tie " + line.subject;
-    case WalkKind::wait:
-      return "wait for reduction " + line.subject;
-    case WalkKind::message:
-      return message_text(line);
-    case WalkKind::norm:
-      return "norm";
-    case WalkKind::step:
-      return "step";
+  if (line.kind == WalkKind::message) return message_text(line);
+  if (line.kind == WalkKind::compute) return fmt::format("{} {}", computation_name(line.op), line.subject);
+  if (line.kind == WalkKind::in_place) {
+    return fmt::format("{} {} in place", is_gather(line.op) ? "use" : "leave", line.subject);
   }
-  return "?";
+  constexpr std::string_view texts[] = {"gather {}",
+                                        "gather {} in island",
+                                        "copy {}",
+                                        "free {}",
+                                        "free {}, keep a part",
+                                        "",
+                                        "",
+                                        "reduce-scatter {}",
+                                        "scatter gradient {}",
+                                        "all-reduce {}",
+                                        "add gradient {}",
+                                        "tie {}",
+                                        "wait for reduction {}",
+                                        "",
+                                        "norm",
+                                        "step"};
+  return fmt::format(fmt::runtime(texts[static_cast<std::size_t>(line.kind)]), line.subject);
 }
 
 // Formats the bytes of a table in one unit, so that columns can be compared.
