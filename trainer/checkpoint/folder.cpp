@@ -190,9 +190,8 @@ CheckpointFolder publish_checkpoint(const fs::path& directory, std::int64_t step
 bool point_latest_at(const CheckpointFolder& newest) {
   const fs::path directory = newest.path.parent_path();
   if (latest_in(directory) == checkpoint_name(newest.step)) return false;
-  const FileCalls calls = FileCalls::of_system();
-  replace_file(directory / latest_step_name, fmt::format("{}\n", newest.step), calls);
-  replace_file(directory / latest_name, checkpoint_name(newest.step) + "\n", calls);
+  replace_file(directory / latest_step_name, fmt::format("{}\n", newest.step));
+  replace_file(directory / latest_name, checkpoint_name(newest.step) + "\n");
   flush_folder(directory);
   return true;
 }

@@ -21,7 +21,7 @@ constexpr const char *config_name = "config.toml", *summary_name = "summary.json
 constexpr const char *trace_prefix = "trace_rank", *trace_suffix = ".json";
 
 void write_whole(const std::filesystem::path& directory, const std::string& name, const std::string& text) {
-  replace_file(directory / name, text, FileCalls::of_system());
+  replace_file(directory / name, text);
   flush_folder(directory);
 }
 
