@@ -73,14 +73,14 @@ KeyCondition steps_by(UpdateGroup group, std::vector<UpdateRule> rules) {
     names += fmt::format("{}\"{}\"", names.empty() ? "" : rule == rules.back() ? " or " : ", ", name_of(rule));
   }
   return {fmt::format("name is {}", names), [group, rules = std::move(rules)](const Config& c) {
-            const UpdateRule rule = resolved_groups(c)[static_cast<std::size_t>(group)].rule;
+            const UpdateRule rule = resolved_groups(c)[group].rule;
             return std::ranges::find(rules, rule) != rules.end();
           }};
 }
 
 KeyCondition keeps_states(UpdateGroup group) {
   return {"the rule keeps a state beside each element", [group](const Config& c) {
-            const OptimizerConfig options = resolved_groups(c)[static_cast<std::size_t>(group)];
+            const OptimizerConfig options = resolved_groups(c)[group];
             return states_of(options.rule, options.momentum) > 0;
           }};
 }

@@ -17,7 +17,7 @@ OptimizerConfig& options_of(Config& config, std::optional<UpdateGroup> group) {
   return config.optimizer_by_group.try_emplace(*group, inherited_options(config.optimizer, *group)).first->second;
 }
 OptimizerConfig options_of(const Config& config, std::optional<UpdateGroup> group) {
-  return group ? resolved_groups(config)[static_cast<std::size_t>(*group)] : config.optimizer;
+  return group ? resolved_groups(config)[*group] : config.optimizer;
 }
 
 // Access to a field of a group: the field itself for reading a key into it, a copy for writing it out.

@@ -23,7 +23,7 @@ std::vector<std::string> parameters_with_norms(const Config& config) {
   if (std::ranges::none_of(groups, needs_norms)) return {};
   std::vector<std::string> names;
   for (ParameterSpec& parameter : model_parameters(config.model)) {
-    const OptimizerConfig& options = groups[static_cast<std::size_t>(update_group_of(parameter))];
+    const OptimizerConfig& options = groups[update_group_of(parameter)];
     if (needs_norms(options)) names.push_back(std::move(parameter.name));
   }
   return names;
