@@ -36,10 +36,8 @@ std::vector<UpdateCollective> update_collectives(const Config& config, const Mes
     collectives.push_back({Op::optimizer_step, CollectiveOp::all_reduce, Group::world, 1, 2 * tensors * width});
   }
   for (const MuonCost& cost : muon_costs(config, mesh, rank_of(mesh, at))) {
-    for (const MuonCollective& part : cost.collectives) {
-      if (part.count == 0) continue;
-      collectives.push_back({Op::optimizer_step, part.op, part.group, part.count, part.bytes});
-    }
+    std::ranges::copy_if(cost.collectives, std::back_inserter(collectives),
+                         [](const UpdateCollective& part) { return part.count > 0; });
   }
   return collectives;
 }
