@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
 #include "parallel/runtime/spread_work.h"

@@ -2,7 +2,6 @@
 // learners of sharded data parallelism: the walked list is the one that a run executes.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 

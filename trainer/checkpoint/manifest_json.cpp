@@ -3,7 +3,6 @@
 
 #include <charconv>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <ostream>
 #include <utility>
 
 #include "parallel/pipeline/check/check.h"

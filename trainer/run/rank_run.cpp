@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <iterator>
 
 #include "layers/context_parallel.h"
 #include "trainer/rank/dry_run.h"
