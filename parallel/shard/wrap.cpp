@@ -1,9 +1,9 @@
 #include "parallel/shard/wrap.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/parsed_number.h"
 
 namespace weft {
 namespace {
@@ -40,8 +40,8 @@ WrapPolicy parse_wrap(std::string_view text) {
   bool valid = known != std::end(wrap_words) && known->has_amount == (space != std::string_view::npos);
   if (valid) policy.kind = known->kind;
   if (valid && known->has_amount) {
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), policy.amount);
-    valid = error == std::errc{} && end == number.data() + number.size() && policy.amount >= 1;
+    policy.amount = parsed_number<decltype(policy.amount)>(number).value_or(0);
+    valid = policy.amount >= 1;
   }
   if (!valid) {
     fail_request(

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/parsed_number.h"
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
@@ -94,9 +94,7 @@ void judge(const std::string& path, const std::vector<std::string>& values, std:
 
 void judge_microbatches(const std::vector<std::string>& values, std::string& faults) {
   for (const std::string& value : values) {
-    int count = 0;
-    const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), count);
-    if (error == std::errc() && stop == value.data() + value.size() && count >= 1) continue;
+    if (parsed_number<int>(value).value_or(0) >= 1) continue;
     faults += fmt::format("{}--microbatches: {} is not a number of at least 1\n", said_by, value);
   }
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <initializer_list>
 #include <map>
 #include <sstream>
@@ -14,6 +13,7 @@
 
 #include "parallel/pipeline/program/action.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/parsed_number.h"
 #include "tools/report/bench_table.h"
 #include "trainer/config/config_sources.h"
 
@@ -52,12 +52,8 @@ std::pair<std::string, std::string> part_and_phase(std::string_view range) {
 }
 
 double number_in(const std::string& text, const std::string& file, int line) {
-  double number = 0.0;
-  const auto [behind, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || behind != text.data() + text.size()) {
-    fail_request("{}:{}: \"{}\" is no number of a table of kernels", file, line, text);
-  }
-  return number;
+  if (const auto number = parsed_number<double>(text)) return *number;
+  fail_request("{}:{}: \"{}\" is no number of a table of kernels", file, line, text);
 }
 
 struct Reached {

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <iterator>
@@ -12,6 +11,7 @@
 #include <sstream>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/parsed_number.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/measure/measured_costs.h"
@@ -112,11 +112,11 @@ std::map<std::string, double> numbers_of(const std::string& command, const std::
           command, word);
     }
     const std::string_view text = std::string_view(word).substr(std::min(equals + 1, word.size()));
-    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), found->second);
-    if (error != std::errc() || stop != text.data() + text.size() || !std::isfinite(found->second) ||
-        found->second < 0.0) {
+    const auto number = parsed_number<double>(text);
+    if (!number || !std::isfinite(*number) || *number < 0.0) {
       fail_request("{}: error: --costs {} is not a number of at least 0", command, word);
     }
+    found->second = *number;
   }
   return numbers;
 }

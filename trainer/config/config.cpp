@@ -1,20 +1,16 @@
 #include "trainer/config/config.h"
 
-#include <charconv>
-
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/parsed_number.h"
 
 namespace weft {
 namespace {
 
 // The number behind `prefix`, at least 1.
 std::optional<int> count_behind(std::string_view prefix, std::string_view text) {
-  int count = 0;
-  const char* end = text.data() + text.size();
   if (!text.starts_with(prefix)) return std::nullopt;
-  const auto [stop, error] = std::from_chars(text.data() + prefix.size(), end, count);
-  if (error != std::errc() || stop != end || count < 1) return std::nullopt;
-  return count;
+  const auto count = parsed_number<int>(text.substr(prefix.size()));
+  return count.value_or(0) >= 1 ? count : std::nullopt;
 }
 
 }  // namespace
