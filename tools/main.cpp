@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <initializer_list>
 #include <iostream>
 #include <new>
 #include <string>
@@ -30,6 +31,14 @@ void load_kernels_at_once() {
   if (weft::find_siblings()) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 
+// A command of which only its subcommands do something.
+void add_group(CLI::App& program, const char* name, const char* help,
+               std::initializer_list<void (*)(CLI::App&)> subcommands) {
+  CLI::App* group = program.add_subcommand(name, help);
+  group->require_subcommand(1);
+  for (const auto add : subcommands) add(*group);
+}
+
 int run(int count, char** arguments) {
   load_kernels_at_once();
   CLI::App program{"Weft trains hybrid dense/MoE language models."};
@@ -44,13 +53,19 @@ int run(int count, char** arguments) {
   weft::add_program_command(program);
   weft::add_plan_command(program);
   weft::add_walk_command(program);
-  weft::add_layout_command(program);
+  add_group(program, "layout", "blocks of the stages: memory, time and bubble",
+            {weft::add_layout_show_command, weft::add_layout_simulate_command, weft::add_layout_sweep_command});
   weft::add_diagnose_command(program);
-  weft::add_trace_command(program);
+  add_group(program, "trace", "time of recorded steps", {weft::add_trace_sum_command});
   weft::add_eval_command(program);
   weft::add_generate_command(program);
-  weft::add_checkpoint_command(program);
-  weft::add_bench_command(program);
+  add_group(
+      program, "checkpoint", "contents, integrity and differences of checkpoints",
+      {weft::add_checkpoint_inspect_command, weft::add_checkpoint_verify_command, weft::add_checkpoint_diff_command});
+  add_group(program, "bench", "the numbers in the documentation",
+            {weft::add_bench_step_command, weft::add_bench_products_command, weft::add_bench_memory_command,
+             weft::add_bench_window_command, weft::add_bench_timing_command, weft::add_bench_simulated_command,
+             weft::add_bench_checkpoint_command, weft::add_bench_published_command});
   weft::add_mesh_command(program);
   weft::add_keys_command(program);
   weft::add_hardware_command(program);

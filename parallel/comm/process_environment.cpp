@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <vector>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/parsed_number.h"
 
 namespace weft {
 namespace {
@@ -26,13 +26,6 @@ constexpr std::array launchers = {
         {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}},
     Launcher{"PMI", {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}},
 };
-
-std::optional<int> whole_number(const std::string& text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 // A launcher's variables in this process.
 struct Setting {
@@ -63,7 +56,7 @@ ProcessPlace place_of(const Setting& setting) {
       fail_request("the variables of {} are incomplete: set {}, or none of them", setting.text(),
                    setting.launcher.variables[i]);
     }
-    const auto number = whole_number(*setting.values[i]);
+    const auto number = parsed_number<int>(*setting.values[i]);
     if (!number)
       fail_request("{} is not a whole number in the variables of {}", setting.launcher.variables[i], setting.text());
     numbers[i] = *number;
@@ -87,9 +80,10 @@ std::optional<int> tasks_on_node(const std::string& text, int node) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string entry = text.substr(begin, end - begin);
     const std::size_t times = entry.find("(x");
-    const auto tasks = whole_number(entry.substr(0, times));
-    const auto nodes =
-        times == std::string::npos ? std::optional(1) : whole_number(entry.substr(times + 2, entry.size() - times - 3));
+    const auto tasks = parsed_number<int>(entry.substr(0, times));
+    const auto nodes = times == std::string::npos
+                           ? std::optional(1)
+                           : parsed_number<int>(entry.substr(times + 2, entry.size() - times - 3));
     if (!tasks || !nodes) return std::nullopt;
     if (node < *nodes) return tasks;
     node -= *nodes;
@@ -105,7 +99,7 @@ Setting slurm_setting(const EnvironmentLookup& lookup) {
   setting.values[3].reset();
   auto tasks = lookup("SLURM_STEP_TASKS_PER_NODE");
   if (!tasks) tasks = lookup("SLURM_TASKS_PER_NODE");
-  const auto node = whole_number(lookup("SLURM_NODEID").value_or("0"));
+  const auto node = parsed_number<int>(lookup("SLURM_NODEID").value_or("0"));
   if (tasks && node) {
     if (const auto count = tasks_on_node(*tasks, *node)) setting.values[3] = std::to_string(*count);
   }
@@ -139,7 +133,7 @@ std::optional<ProcessPlace> find_process_place(const EnvironmentLookup& lookup) 
 }
 
 std::optional<std::string> find_siblings(const EnvironmentLookup& lookup) {
-  const auto number = [&](const char* name) { return whole_number(lookup(name).value_or("")).value_or(0); };
+  const auto number = [&](const char* name) { return parsed_number<int>(lookup(name).value_or("")).value_or(0); };
   const auto found = [&](const char* launcher, const char* rank, const char* world) -> std::optional<std::string> {
     if (number(rank) == 0 && number(world) <= 1) return std::nullopt;
     return fmt::format("{}={} and {}={} of {}", rank, *lookup(rank), world, lookup(world).value_or("?"), launcher);

@@ -1,20 +1,17 @@
 #include "parallel/comm/rendezvous.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "parallel/comm/rendezvous_kinds.h"
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/quantities.h"
+#include "parallel/runtime/parsed_number.h"
 
 namespace weft {
 namespace {
 
 std::optional<int> port_number(std::string_view text) {
-  int port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (error != std::errc() || end != text.data() + text.size() || port < 1 || port > 65535) return std::nullopt;
-  return port;
+  const auto port = parsed_number<int>(text);
+  return port && *port >= 1 && *port <= 65535 ? port : std::nullopt;
 }
 
 // A single rank has no other rank to wait for.

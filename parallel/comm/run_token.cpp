@@ -3,10 +3,10 @@
 #include <sys/random.h>
 
 #include <bit>
-#include <charconv>
 #include <cstring>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/parsed_number.h"
 
 namespace weft {
 
@@ -16,9 +16,9 @@ std::optional<RunToken> run_token(const EnvironmentLookup& lookup) {
   RunToken token;
   bool whole = text->size() == 2 * token.bytes.size();
   for (std::size_t i = 0; whole && i < token.bytes.size(); ++i) {
-    const char* digits = text->data() + 2 * i;
-    const auto [end, error] = std::from_chars(digits, digits + 2, token.bytes[i], 16);
-    whole = error == std::errc() && end == digits + 2;
+    const auto byte = parsed_number<std::uint8_t>(std::string_view(*text).substr(2 * i, 2), 16);
+    whole = byte.has_value();
+    token.bytes[i] = byte.value_or(0);
   }
   if (!whole) {
     fail_request("{} is not 32 hexadecimal digits; write one with: openssl rand -hex 16", run_token_variable);

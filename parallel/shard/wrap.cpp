@@ -1,8 +1,7 @@
 #include "parallel/shard/wrap.h"
 
-#include <charconv>
-
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/parsed_number.h"
 
 namespace weft {
 namespace {
@@ -31,8 +30,8 @@ WrapPolicy parse_wrap(std::string_view text) {
   WrapPolicy policy{kind.value_or(WrapKind::block)};
   bool valid = kind && takes_amount(*kind) == has_amount;
   if (valid && has_amount) {
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), policy.amount);
-    valid = error == std::errc{} && end == number.data() + number.size() && policy.amount >= 1;
+    policy.amount = parsed_number<decltype(policy.amount)>(number).value_or(0);
+    valid = policy.amount >= 1;
   }
   if (!valid) {
     fail_request(

@@ -14,7 +14,6 @@
 #include "tests/cuda_emulator/machine.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/config/config_schema.h"
-#include "trainer/config/config_writer.h"
 #include "trainer/run/console.h"
 
 namespace weft {

@@ -12,7 +12,6 @@
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/config/config_schema.h"
-#include "trainer/config/config_writer.h"
 #include "trainer/rank/backend.h"
 
 namespace weft {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <nccl.h>
 
-#include "trainer/rank/cuda_versions.h"
+#include "trainer/rank/backend.h"
 
 namespace weft {
 namespace {

@@ -11,7 +11,6 @@
 #include "trainer/config/config_conditions.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
-#include "trainer/config/config_writer.h"
 #include "trainer/optimizer/learning_rate.h"
 
 namespace weft {

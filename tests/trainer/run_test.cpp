@@ -13,7 +13,7 @@
 
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/config/config_writer.h"
+#include "trainer/config/config_schema.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/console.h"
 

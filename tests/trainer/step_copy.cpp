@@ -15,7 +15,7 @@
 namespace weft {
 namespace {
 
-class Rank final : ActionHandler {
+class Rank {
  public:
   Rank(const Config& config, const Mesh& mesh, const TokenDataset& data, Communicator& world, const StepCopy& copy)
       : config_(config),
@@ -42,6 +42,7 @@ class Rank final : ActionHandler {
                                  StepReport::size(std::ssize(config.model.blocks), config.model.moe.num_experts), 1)),
         sum_(ledger_.allocate(Bucket::workspace, DType::float64, 1, 1)),
         gradient_scale_(ledger_.allocate(Bucket::workspace, DType::float32, 1, 1)) {
+    stages_.set_update({[this] { gradient_norm(); }, [this] { optimizer_step(); }});
     const auto units = stages_.planned_units();
     for (std::size_t u = 0; u < units.size(); ++u) {
       optimizer_.add(*units[u], stages_.owned_rows(u), mesh, world.rank());
@@ -56,7 +57,7 @@ class Rank final : ActionHandler {
     const auto tokens = static_cast<double>(config_.training.global_batch_size * config_.training.sequence_length);
     stages_.begin_step(read_batch(), 1.0 / tokens, 1.0, report);
     const auto& actions = program_.ranks[static_cast<std::size_t>(at_.pp)];
-    execute(program_, actions, *this);
+    execute(program_, actions, stages_);
     stages_.end_step();
     copy_.report(stream_, report);
     return {sum_over_ranks(report.loss()) / tokens, norm_};
@@ -65,21 +66,7 @@ class Rank final : ActionHandler {
   RankStages& stages() { return stages_; }
 
  private:
-  void forward(int segment, int microbatch) override { stages_.forward(segment, microbatch); }
-  void backward_input(int segment, int microbatch) override { stages_.backward_input(segment, microbatch); }
-  void backward_weight(int segment, int microbatch) override { stages_.backward_weight(segment, microbatch); }
-  void recompute(int segment, int microbatch) override { stages_.recompute(segment, microbatch); }
-  void unshard(Op op, int unit) override { stages_.unshard(op, unit); }
-  void reshard(Op op, int unit) override { stages_.reshard(op, unit); }
-  void scatter_gradient(int unit) override { stages_.scatter_gradient(unit); }
-  void reduce_gradient(int unit) override { stages_.reduce_gradient(unit); }
-  void tie_gradient(int unit) override { stages_.tie_gradient(unit); }
-  void wait_reduction(int unit) override { stages_.wait_reduction(unit); }
-  void send(Lane lane, int stage, int microbatch, int peer) override { stages_.send(lane, stage, microbatch, peer); }
-  void receive(Lane lane, int stage, int microbatch, int peer) override {
-    stages_.receive(lane, stage, microbatch, peer);
-  }
-  void gradient_norm() override {
+  void gradient_norm() {
     stream_.wait_for(lanes_[Lane::reduce]);
     stages_.finish_reductions();
     copy_.after_reduction(stream_, stages_);
@@ -90,7 +77,7 @@ class Rank final : ActionHandler {
     }
     norm_ = std::sqrt(sum_over_ranks(sum_));
   }
-  void optimizer_step() override {
+  void optimizer_step() {
     const auto scale = static_cast<float>(copy_.clip(norm_, config_.training.max_grad_norm));
     write<float>(stream_, {&scale, 1}, gradient_scale_);
     optimizer_.step(step_, gradient_scale_);

@@ -194,12 +194,10 @@ void print(const Measured& measured, int ranks, bool json) {
   }
   fmt::print("{} bytes in {} files of {} ranks; medians of {} rounds\n", measured.bytes, measured.files, ranks,
              measured.rounds.size() - 1);
-  BenchTable table;
-  table.header = {"", "ms", "GB/s"};
+  BenchTable table{{"", "ms", "GB/s"}};
   for (const Line& line : lines) {
     const double seconds = median(measured, line.seconds);
-    table.rows.push_back(
-        {line.what, fmt::format("{:.1f}", 1e3 * seconds), fmt::format("{:.2f}", gigabytes_per_second(seconds))});
+    table.add(line.what, decimals(1e3 * seconds, 1), decimals(gigabytes_per_second(seconds), 2));
   }
   fmt::print("{}", aligned_text(table));
 }

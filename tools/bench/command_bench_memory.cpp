@@ -3,23 +3,19 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
 #include "tools/bench/without_files.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/run/train.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct Strategy {
   std::string name;
@@ -98,10 +94,8 @@ std::string mebibytes_number(std::int64_t bytes) {
 
 // A static bucket is one number if prediction and measurement agree.
 BenchTable table_of(const std::vector<MemoryRow>& rows) {
-  BenchTable table;
-  table.header = {"strategy"};
-  for (std::size_t b = 0; b < bucket_count; ++b) table.header.emplace_back(name_of(static_cast<Bucket>(b)));
-  for (std::string& name : table.header) std::ranges::replace(name, '_', ' ');
+  BenchTable table{{"strategy"}};
+  for (const Bucket bucket : all_values<Bucket>) table.header.push_back(bucket_words(bucket));
   table.header.insert(table.header.end(), {"total", "difference"});
   const auto cell = [](std::int64_t predicted, std::int64_t measured) {
     return predicted == measured ? mebibytes_number(measured)
@@ -109,10 +103,7 @@ BenchTable table_of(const std::vector<MemoryRow>& rows) {
   };
   for (const MemoryRow& row : rows) {
     std::vector<std::string> cells = {row.strategy};
-    for (std::size_t b = 0; b < bucket_count; ++b) {
-      const auto bucket = static_cast<Bucket>(b);
-      cells.push_back(cell(row.predicted[bucket], row.measured[bucket]));
-    }
+    for (const Bucket bucket : all_values<Bucket>) cells.push_back(cell(row.predicted[bucket], row.measured[bucket]));
     cells.push_back(cell(row.predicted.total(), row.measured.total()));
     cells.push_back(fmt::format("{:+.2f} %", row.difference_percent()));
     table.rows.push_back(std::move(cells));
@@ -123,12 +114,9 @@ BenchTable table_of(const std::vector<MemoryRow>& rows) {
 void print_json(const std::vector<MemoryRow>& rows) {
   Json strategies = Json::array();
   for (const MemoryRow& row : rows) {
-    Json buckets = Json::object();
-    for (std::size_t b = 0; b < bucket_count; ++b) {
-      const auto bucket = static_cast<Bucket>(b);
-      buckets[std::string(name_of(bucket))] = {{"predicted", row.predicted[bucket]},
-                                               {"measured", row.measured[bucket]},
-                                               {"static", PredictedMemory::is_static(bucket)}};
+    Json buckets = buckets_json(row.predicted, row.measured);
+    for (const Bucket bucket : all_values<Bucket>) {
+      buckets[std::string(name_of(bucket))]["static"] = PredictedMemory::is_static(bucket);
     }
     strategies.push_back({{"strategy", row.strategy},
                           {"rank", row.rank},

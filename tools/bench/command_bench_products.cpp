@@ -86,15 +86,13 @@ void bench_products(const Config& given, double least_seconds, bool json) {
     return;
   }
   BenchTable table{
-      {"rows x columns x inner", "layout", "factors", "result", "calls", "us", "GFLOP/s", "ms a step", "%"}, {}};
+      {"rows x columns x inner", "layout", "factors", "result", "calls", "us", "GFLOP/s", "ms a step", "%"}};
   for (const ProductRow& row : rows) {
     const ProductCall& product = row.product;
-    table.rows.push_back(
-        {fmt::format("{} x {} x {}", product.rows, product.columns, product.inner), std::string(layout_of(product)),
-         factors_text(product), fmt::format("{}{}", product.adds ? "+ " : "", name_of(product.output)),
-         fmt::format("{}", row.calls), fmt::format("{:.1f}", 1e6 * row.seconds),
-         fmt::format("{:.0f}", row.flops() / row.seconds / 1e9), fmt::format("{:.2f}", 1e3 * row.step_seconds()),
-         fmt::format("{:.1f}", 100.0 * row.step_seconds() / seconds)});
+    table.add(fmt::format("{} x {} x {}", product.rows, product.columns, product.inner), layout_of(product),
+              factors_text(product), fmt::format("{}{}", product.adds ? "+ " : "", name_of(product.output)), row.calls,
+              decimals(1e6 * row.seconds, 1), decimals(row.flops() / row.seconds / 1e9, 0),
+              decimals(1e3 * row.step_seconds(), 2), decimals(100.0 * row.step_seconds() / seconds, 1));
   }
   fmt::print("products of a step of rank 0 of {}, each alone{}{}\n\n{}\n", run.mesh().world(),
              chosen.empty() ? "" : "; algorithms: ", chosen, aligned_text(table));

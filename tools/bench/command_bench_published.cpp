@@ -2,16 +2,14 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
-#include "tools/report/bench_table.h"
 #include "tools/command/commands.h"
+#include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/planning/published.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct PublishedRequest {
   std::string file;
@@ -39,11 +37,10 @@ void print_json(const std::vector<PublishedStep>& steps, const ModelError& error
 }
 
 BenchTable table_of(const std::vector<PublishedStep>& steps) {
-  BenchTable table{{"run", "GPUs", "published s a step", "modelled s", "modelled / published"}, {}};
+  BenchTable table{{"run", "GPUs", "published s a step", "modelled s", "modelled / published"}};
   for (const PublishedStep& step : steps) {
-    table.rows.push_back({step.run.name, fmt::format("{} {}", step.gpus, step.run.hardware),
-                          fmt::format("{:.2f}", step.published), fmt::format("{:.2f}", step.modelled),
-                          fmt::format("{:.2f}", step.ratio())});
+    table.add(step.run.name, fmt::format("{} {}", step.gpus, step.run.hardware), decimals(step.published, 2),
+              decimals(step.modelled, 2), decimals(step.ratio(), 2));
   }
   return table;
 }

@@ -5,16 +5,14 @@
 
 #include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/measure/padded_run.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int pipeline_ranks = 4;
 
@@ -93,16 +91,14 @@ SimulatedRow run_schedule(const CLI::App& command, const SimulatedRequest& reque
 }
 
 BenchTable table_of(const std::vector<SimulatedRow>& rows) {
-  BenchTable table;
-  table.header = {"schedule", "chunks",          "step ms",     "measured ms",       "difference",
-                  "rank",     "bubble of it ms", "measured ms", "difference / step", "starts within"};
+  BenchTable table{{"schedule", "chunks", "step ms", "measured ms", "difference", "rank", "bubble of it ms",
+                    "measured ms", "difference / step", "starts within"}};
   const auto milliseconds = [](double seconds) { return fmt::format("{:.1f}", 1e3 * seconds); };
   const auto percent = [](double part) { return fmt::format("{:.2f} %", 100.0 * part); };
   for (const SimulatedRow& row : rows) {
-    table.rows.push_back({row.schedule, std::to_string(row.chunks), milliseconds(row.simulated),
-                          milliseconds(row.measured), percent(row.error.step), std::to_string(row.rank),
-                          milliseconds(row.simulated_bubble), milliseconds(row.measured_bubble),
-                          percent(row.error.bubble), percent(row.error.start)});
+    table.add(row.schedule, row.chunks, milliseconds(row.simulated), milliseconds(row.measured),
+              percent(row.error.step), row.rank, milliseconds(row.simulated_bubble), milliseconds(row.measured_bubble),
+              percent(row.error.bubble), percent(row.error.start));
   }
   return table;
 }

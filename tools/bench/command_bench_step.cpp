@@ -9,7 +9,6 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <thread>
 
 #include "parallel/comm/local.h"
 #include "parallel/runtime/spread_work.h"

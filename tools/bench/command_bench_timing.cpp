@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "parallel/pipeline/timing/fixed.h"
@@ -16,6 +15,7 @@
 #include "tools/bench/timing_cases.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 
 namespace weft {
 namespace {
@@ -23,8 +23,6 @@ namespace {
 constexpr double unbounded = std::numeric_limits<double>::infinity();
 constexpr int most_buffers = 32;
 constexpr std::int64_t bound_budgets[] = {8, 10, 12, 14, 17};
-
-using Json = nlohmann::ordered_json;
 
 // Solves without the fixed policies as candidates, so that the result can be compared with them.
 TimingSolution solve_alone(const TimingProblem& problem) {
@@ -73,8 +71,7 @@ std::vector<BoundRow> bound_rows(int most_microbatches) {
 }
 
 BenchTable bound_table(const std::vector<BoundRow>& rows) {
-  BenchTable table;
-  table.header = {"schedule", "microbatches", "compute", "bound"};
+  BenchTable table{{"schedule", "microbatches", "compute", "bound"}};
   for (const std::int64_t budget : bound_budgets) table.header.push_back(fmt::format("budget {}", budget));
   for (const BoundRow& row : rows) {
     std::vector<std::string> cells{fmt::format("{} x {}", row.schedule, row.chunks), std::to_string(row.microbatches),
@@ -130,13 +127,11 @@ std::vector<GridRow> grid_rows(int most_microbatches) {
 }
 
 BenchTable grid_table(const std::vector<GridRow>& rows) {
-  BenchTable table;
-  table.header = {"schedule", "problems", "better", "equal", "worse", "only solved", "most gain %", "most loss %"};
+  BenchTable table{{"schedule", "problems", "better", "equal", "worse", "only solved", "most gain %", "most loss %"}};
   for (const GridRow& row : rows) {
-    table.rows.push_back({row.chunks == 0 ? row.schedule : fmt::format("{} x {}", row.schedule, row.chunks),
-                          std::to_string(row.problems), std::to_string(row.better), std::to_string(row.equal),
-                          std::to_string(row.worse), std::to_string(row.alone),
-                          fmt::format("{:.1f}", 100 * row.most_gain), fmt::format("{:.1f}", 100 * row.most_loss)});
+    table.add(row.chunks == 0 ? row.schedule : fmt::format("{} x {}", row.schedule, row.chunks), row.problems,
+              row.better, row.equal, row.worse, row.alone, decimals(100 * row.most_gain, 1),
+              decimals(100 * row.most_loss, 1));
   }
   return table;
 }
@@ -169,14 +164,13 @@ std::vector<SecondsRow> seconds_rows(int most_microbatches) {
 }
 
 BenchTable seconds_table(const std::vector<SecondsRow>& rows) {
-  BenchTable table;
-  table.header = {"pipeline", "ops", "budget", "seconds", "compute", "bound", "beyond compute"};
+  BenchTable table{{"pipeline", "ops", "budget", "seconds", "compute", "bound", "beyond compute"}};
   for (const SecondsRow& row : rows) {
-    table.rows.push_back({fmt::format("{}, {} ranks x {} units x {} microbatches", row.shape.schedule,
-                                      row.shape.input.ranks, row.shape.units, row.shape.input.microbatches),
-                          std::to_string(row.ops), fmt::format("{:.0f} %", 100 * row.share),
-                          fmt::format("{:.2f}", row.seconds), fmt::format("{:g}", row.compute),
-                          fmt::format("{:g}", row.bound - row.compute), fmt::format("{:g}", row.solved - row.compute)});
+    table.add(fmt::format("{}, {} ranks x {} units x {} microbatches", row.shape.schedule, row.shape.input.ranks,
+                          row.shape.units, row.shape.input.microbatches),
+              row.ops, fmt::format("{:.0f} %", 100 * row.share), decimals(row.seconds, 2),
+              fmt::format("{:g}", row.compute), fmt::format("{:g}", row.bound - row.compute),
+              fmt::format("{:g}", row.solved - row.compute));
   }
   return table;
 }
@@ -193,7 +187,7 @@ Json json_of(const std::vector<BoundRow>& bounds, const std::vector<GridRow>& gr
                          {"budget", result.budget},
                          {"compute", row.compute},
                          {"bound", row.bound},
-                         {"fixed", result.fixed ? Json(*result.fixed) : Json()},
+                         {"fixed", or_null(result.fixed)},
                          {"solved", result.solved}});
     }
   }

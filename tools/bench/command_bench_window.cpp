@@ -4,18 +4,16 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "parallel/pipeline/accounts/window.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // The shape of Llama 2 7B. Embedding, final norm and head stay for the whole step in the root unit.
 constexpr const char* model_7b = R"([model]
@@ -127,27 +125,22 @@ std::string megabytes(std::int64_t bytes) {
 }
 
 BenchTable wrap_table(const std::vector<WindowRow>& rows) {
-  BenchTable table;
-  table.header = {"wrap",          "residency",  "lookahead",   "peak MB", "gathers",
-                  "in the island", "reductions", "gathered MB", "held MB"};
+  BenchTable table{{"wrap", "residency", "lookahead", "peak MB", "gathers", "in the island", "reductions",
+                    "gathered MB", "held MB"}};
   for (const auto& [shape, window] : rows) {
-    table.rows.push_back({shape.wrap, residency_name(shape.residency), std::to_string(shape.lookahead),
-                          megabytes(window.peak_bytes), std::to_string(window.gathers),
-                          std::to_string(window.island_gathers), std::to_string(window.reductions),
-                          megabytes(window.gathered_bytes), megabytes(window.held_bytes)});
+    table.add(shape.wrap, residency_name(shape.residency), shape.lookahead, megabytes(window.peak_bytes),
+              window.gathers, window.island_gathers, window.reductions, megabytes(window.gathered_bytes),
+              megabytes(window.held_bytes));
   }
   return table;
 }
 
 BenchTable pipeline_table(const std::vector<PipelineRow>& rows) {
-  BenchTable table;
-  table.header = {"residency", "microbatches", "gathers of a block", "gathers", "reductions", "gathered MB",
-                  "peak MB",   "held MB"};
+  BenchTable table{{"residency", "microbatches", "gathers of a block", "gathers", "reductions", "gathered MB",
+                    "peak MB", "held MB"}};
   for (const auto& [residency, microbatches, window, most_gathers] : rows) {
-    table.rows.push_back({residency, std::to_string(microbatches), std::to_string(most_gathers),
-                          std::to_string(window.gathers), std::to_string(window.reductions),
-                          megabytes(window.gathered_bytes), megabytes(window.peak_bytes),
-                          megabytes(window.held_bytes)});
+    table.add(residency, microbatches, most_gathers, window.gathers, window.reductions,
+              megabytes(window.gathered_bytes), megabytes(window.peak_bytes), megabytes(window.held_bytes));
   }
   return table;
 }

@@ -20,12 +20,4 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path) {
   }
 }
 
-void add_checkpoint_command(CLI::App& program) {
-  CLI::App* checkpoint = program.add_subcommand("checkpoint", "contents, integrity and differences of checkpoints");
-  checkpoint->require_subcommand(1);
-  add_checkpoint_inspect_command(*checkpoint);
-  add_checkpoint_verify_command(*checkpoint);
-  add_checkpoint_diff_command(*checkpoint);
-}
-
 }  // namespace weft

@@ -1,18 +1,16 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
-#include "tools/report/bench_table.h"
-#include "tools/report/byte_progress.h"
 #include "tools/checkpoint/checkpoint_difference.h"
 #include "tools/command/commands.h"
+#include "tools/report/bench_table.h"
+#include "tools/report/progress_line.h"
+#include "tools/report/report_parts.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int differing = 1;
 
@@ -45,9 +43,8 @@ Json json_of(const SavedTensor* tensor) {
 
 Json json_of(const std::vector<ValueDifference>& values) {
   Json json = Json::array();
-  const auto text = [](const std::optional<std::string>& value) { return value ? Json(*value) : Json(); };
   for (const ValueDifference& value : values) {
-    json.push_back({{"name", value.name}, {"a", text(value.first)}, {"b", text(value.second)}});
+    json.push_back({{"name", value.name}, {"a", or_null(value.first)}, {"b", or_null(value.second)}});
   }
   return json;
 }
@@ -72,9 +69,9 @@ Json json_of(const CheckpointReader& a, const CheckpointReader& b, const Checkpo
 
 std::string values_text(const char* title, const std::vector<ValueDifference>& values) {
   if (values.empty()) return "";
-  BenchTable table{{title, "A", "B"}, {}};
+  BenchTable table{{title, "A", "B"}};
   for (const ValueDifference& value : values) {
-    table.rows.push_back({value.name, value.first.value_or("-"), value.second.value_or("-")});
+    table.add(value.name, value.first.value_or("-"), value.second.value_or("-"));
   }
   return "\n" + aligned_text(table);
 }
@@ -84,9 +81,9 @@ std::string text_of(const CheckpointReader& a, const CheckpointReader& b, const 
   text += values_text("progress", difference.progress) + values_text("key", difference.keys);
   text += fmt::format("\n{} tensors equal, {} not\n", difference.equal_tensors, difference.tensors.size());
   if (difference.tensors.empty()) return text;
-  BenchTable table{{"tensor", "state", "what differs", "elements", "largest absolute", "largest relative"}, {}};
+  BenchTable table{{"tensor", "state", "what differs", "elements", "largest absolute", "largest relative"}};
   for (const TensorDifference& entry : difference.tensors) {
-    table.rows.push_back({entry.name, entry.state, what_differs(entry)});
+    table.add(entry.name, entry.state, what_differs(entry));
     if (!entry.comparable()) {
       table.rows.back().resize(table.header.size());
       continue;
@@ -102,8 +99,9 @@ void compare_checkpoints(const DiffRequest& request) {
   const auto a = open_checkpoint(request.first), b = open_checkpoint(request.second);
   CheckpointDifference difference;
   try {
-    ByteProgress progress("compared");
-    difference = find_difference(*a, *b, [&](std::int64_t done, std::int64_t all) { progress.at(done, all); });
+    ProgressLine progress;
+    difference =
+        find_difference(*a, *b, [&](std::int64_t done, std::int64_t all) { progress.bytes(done, all, "compared"); });
   } catch (const Error& error) {
     fail("{}", error.what());  // damage is found only while reading
   }

@@ -3,17 +3,15 @@
 
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/checkpoint/reader.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct InspectRequest {
   std::string path, filter;
@@ -128,24 +126,22 @@ std::string text_of(const CheckpointReader& reader, const InspectRequest& reques
       mesh.context, mesh.tensor, mesh.world(), mesh.expert, mesh.expert_tensor, format_bytes(bytes),
       manifest.files.size());
   text += keys_text("model", manifest.model) + keys_text("data", manifest.data);
-  BenchTable table{{"state", "dtype", "tensors", "elements", "bytes"}, {}};
+  BenchTable table{{"state", "dtype", "tensors", "elements", "bytes"}};
   for (const auto& [key, total] : totals_of(manifest)) {
-    table.rows.push_back({key.first.empty() ? "(parameters)" : key.first, std::string(key.second),
-                          std::to_string(total.tensors), std::to_string(total.elements), std::to_string(total.bytes)});
+    table.add(key.first.empty() ? "(parameters)" : key.first, key.second, total.tensors, total.elements, total.bytes);
   }
   text += "\n" + aligned_text(table);
-  table = {{"file", "bytes", "boxes"}, {}};
+  table = {{"file", "bytes", "boxes"}};
   const auto boxes = boxes_by_file(manifest);
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {
-    table.rows.push_back({manifest.files[f].name, std::to_string(manifest.files[f].bytes), std::to_string(boxes[f])});
+    table.add(manifest.files[f].name, manifest.files[f].bytes, boxes[f]);
   }
   text += "\n" + aligned_text(table);
   if (!request.tensors && request.filter.empty()) return text;
-  table = {{"tensor", "state", "shape", "dtype", "bytes", "boxes"}, {}};
+  table = {{"tensor", "state", "shape", "dtype", "bytes", "boxes"}};
   for (const SavedTensor* tensor : chosen_tensors(manifest, request)) {
-    table.rows.push_back({tensor->name, tensor->state, fmt::format("{} x {}", tensor->rows, tensor->columns),
-                          std::string(name_of(tensor->dtype)), std::to_string(tensor->rows * tensor->row_bytes()),
-                          std::to_string(tensor->boxes.size())});
+    table.add(tensor->name, tensor->state, fmt::format("{} x {}", tensor->rows, tensor->columns),
+              name_of(tensor->dtype), tensor->rows * tensor->row_bytes(), tensor->boxes.size());
   }
   return text + "\n" + aligned_text(table);
 }

@@ -3,8 +3,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "tools/report/byte_progress.h"
 #include "tools/command/commands.h"
+#include "tools/report/progress_line.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/reader.h"
 
@@ -22,8 +22,9 @@ void verify_checkpoint(const VerifyRequest& request) {
   const std::string path = resolve_checkpoint(request.path).path.string();
   std::vector<std::string> faults;
   {
-    ByteProgress progress("checked");
-    faults = find_checkpoint_faults(path, [&](std::int64_t done, std::int64_t all) { progress.at(done, all); });
+    ProgressLine progress;
+    faults = find_checkpoint_faults(path,
+                                    [&](std::int64_t done, std::int64_t all) { progress.bytes(done, all, "checked"); });
   }
   if (request.json) {
     const nlohmann::ordered_json json = {{"path", path}, {"sound", faults.empty()}, {"faults", faults}};

@@ -6,7 +6,6 @@
 #include "parallel/comm/process_environment.h"
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
-#include "tools/command/kept_whole.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/resolve/chosen_timing.h"
 
@@ -51,6 +50,17 @@ std::vector<std::string> words_of(const std::string& text) {
   }
   if (quote != 0) fail_request("weft: error: in {} a {} is not closed", text, quote);
   return words;
+}
+
+std::string shell_text(const Overrides& words) {
+  std::vector<std::string> quoted;
+  for (const std::string& word : words) {
+    const bool plain = word.find_first_of(" |()*[]\"'\\$&;<>?#~!{}") == std::string::npos;
+    std::string text = plain ? "" : "'";
+    for (const char c : word) text += c == '\'' ? "'\\''" : std::string(1, c);
+    quoted.push_back(plain ? word : text + "'");
+  }
+  return fmt::format("{}", fmt::join(quoted, " "));
 }
 
 void write_result(const std::string& command, const std::string& text, const std::string& output) {

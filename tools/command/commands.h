@@ -16,49 +16,41 @@ class CheckpointReader;
 // The exit code of a run that was asked to save and exit (EX_TEMPFAIL of sysexits.h): the run should be started again.
 inline constexpr int stopped_by_signal = 75;
 
-void add_check_command(CLI::App& program);
-void add_mesh_command(CLI::App& program);
-void add_keys_command(CLI::App& program);
-// Hardware to plan for.
-void add_hardware_command(CLI::App& program);
 // `command_line` is recorded in the summary of the run.
 void add_train_command(CLI::App& program, const std::string& command_line);
 // Throws CLI::RuntimeError with the exit code of a rank that failed.
 void add_launch_command(CLI::App& program);
-void add_eval_command(CLI::App& program);
-void add_generate_command(CLI::App& program);
+void add_check_command(CLI::App& program);
 void add_units_command(CLI::App& program);
-// Throws CLI::RuntimeError with exit code 3 if findings count as failures.
-void add_diagnose_command(CLI::App& program);
-// With its subcommand.
-void add_trace_command(CLI::App& program);
 void add_program_command(CLI::App& program);
 void add_plan_command(CLI::App& program);
 void add_walk_command(CLI::App& program);
-// Export of checkpoints to Hugging Face folders, and import.
-void add_export_command(CLI::App& program);
-void add_import_command(CLI::App& program);
-// With the subcommands below.
-void add_layout_command(CLI::App& program);
 void add_layout_show_command(CLI::App& layout);
 void add_layout_simulate_command(CLI::App& layout);
 void add_layout_sweep_command(CLI::App& layout);
-// With the benches below, each a subcommand.
-void add_bench_command(CLI::App& program);
+// Throws CLI::RuntimeError with exit code 3 if findings count as failures.
+void add_diagnose_command(CLI::App& program);
+void add_trace_sum_command(CLI::App& trace);
+void add_eval_command(CLI::App& program);
+void add_generate_command(CLI::App& program);
+void add_checkpoint_inspect_command(CLI::App& checkpoint);
+void add_checkpoint_verify_command(CLI::App& checkpoint);
+void add_checkpoint_diff_command(CLI::App& checkpoint);
 void add_bench_step_command(CLI::App& bench);
 void add_bench_products_command(CLI::App& bench);
 void add_bench_memory_command(CLI::App& bench);
 void add_bench_window_command(CLI::App& bench);
-void add_bench_published_command(CLI::App& bench);
 void add_bench_timing_command(CLI::App& bench);
 void add_bench_simulated_command(CLI::App& bench);
 void add_bench_checkpoint_command(CLI::App& bench);
-
-// With the subcommands below.
-void add_checkpoint_command(CLI::App& program);
-void add_checkpoint_inspect_command(CLI::App& checkpoint);
-void add_checkpoint_verify_command(CLI::App& checkpoint);
-void add_checkpoint_diff_command(CLI::App& checkpoint);
+void add_bench_published_command(CLI::App& bench);
+void add_mesh_command(CLI::App& program);
+void add_keys_command(CLI::App& program);
+// Hardware to plan for.
+void add_hardware_command(CLI::App& program);
+// Export of checkpoints to Hugging Face folders, and import.
+void add_export_command(CLI::App& program);
+void add_import_command(CLI::App& program);
 
 // Adds an argument to `command`: the path of a checkpoint (resolve_checkpoint).
 CLI::Option* add_checkpoint_argument(CLI::App& command, const std::string& name, std::string& path);
@@ -69,11 +61,16 @@ CLI::Option* add_config_arguments(CLI::App& command, std::string& file);
 // Words separated by blanks. Blanks between quotes do not separate, and quotes are dropped, so
 // "--shard.residency='window 2'" is one word.
 std::vector<std::string> words_of(const std::string& text);
+// The words as a shell reads them back, quoted where needed.
+std::string shell_text(const Overrides& words);
 // Writes to `output`, or to standard output if `output` is empty. Throws Error (request) if it cannot be written.
 void write_result(const std::string& command, const std::string& text, const std::string& output);
 // The overrides given on the command line, and those that `options` of the command stand for. Throws Error (request)
 // for unknown options and for keys that are given twice.
 Overrides overrides_given_to(const CLI::App& command, const Overrides& options = {});
+// Prints a warning on standard error for each sentence of kept_whole_warnings (chosen_timing.h): for commands that run,
+// plan or explain a training step. Under a launcher only the first process prints.
+void warn_of_kept_whole(const Config& config);
 // Reads CONFIG with the overrides of the command line and `more`. Throws Error (request), also if the run ignores a key
 // of them. Warnings go to standard error; of processes that share a run, only rank 0 prints them.
 ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more = {});

@@ -3,7 +3,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "tools/command/commands.h"
-#include "trainer/rank/cuda_versions.h"
+#include "trainer/rank/backend.h"
 
 namespace weft {
 namespace {

@@ -1,12 +1,201 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
-#include "tools/layout/layout_report.h"
+#include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
+#include "trainer/layout/layout_summary.h"
+#include "trainer/planning/layout_memory.h"
 
 namespace weft {
 namespace {
+
+struct ShownLayout {
+  LayoutSummary summary;
+  LayoutMemory memory;
+};
+
+std::string mebibytes_text(std::int64_t bytes) {
+  return fmt::format("{:.3f}", mebibytes(bytes));
+}
+
+std::string mebibytes_text(const RoutedBytes& bytes) {
+  return mebibytes_text(bytes.even) + (bytes.worst ? fmt::format(" (at most {})", mebibytes_text(*bytes.worst)) : "");
+}
+
+// The sum if each stage of the rank keeps one microbatch.
+RoutedBytes kept_by(const RankSummary& rank, const LayoutMemory& memory) {
+  RoutedBytes sum;
+  for (const int stage : rank.stages) {
+    const RoutedBytes& kept = memory.kept[static_cast<std::size_t>(stage)];
+    sum.even += kept.even;
+    if (kept.worst) sum.worst = sum.worst.value_or(0) + *kept.worst;
+  }
+  return sum;
+}
+
+std::vector<RoutedBytes> kept_by_ranks(const ShownLayout& layout) {
+  std::vector<RoutedBytes> kept;
+  for (const RankSummary& rank : layout.summary.ranks) kept.push_back(kept_by(rank, layout.memory));
+  return kept;
+}
+
+// One row per rank, one column per chunk; cells have the stage and its layers. Where the order of chunks turns, the
+// next stage is in the same row.
+std::string grid(const LayoutSummary& summary) {
+  const auto chunks = static_cast<std::size_t>(summary.chunks);
+  const auto cell = [](const StageSummary& stage) {
+    return fmt::format("{}: {}", stage.stage, stage.layers.empty() ? "-" : stage.layers);
+  };
+  std::vector<std::vector<std::string>> rows(summary.ranks.size(), std::vector<std::string>(chunks));
+  std::vector<std::size_t> widths;
+  for (std::size_t c = 0; c < chunks; ++c) widths.push_back(fmt::format("chunk {}", c).size());
+  for (const StageSummary& stage : summary.stages) {
+    const auto chunk = static_cast<std::size_t>(stage.chunk);
+    rows[static_cast<std::size_t>(stage.rank)][chunk] = cell(stage);
+    widths[chunk] = std::max(widths[chunk], cell(stage).size());
+  }
+  const std::size_t first = fmt::format("rank {}", rows.size() - 1).size();
+  std::string text = fmt::format("{:<{}}", "", first);
+  for (std::size_t c = 0; c < chunks; ++c) text += fmt::format(" | {:<{}}", fmt::format("chunk {}", c), widths[c]);
+  text += " |\n";
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    text += fmt::format("{:<{}}", fmt::format("rank {}", r), first);
+    for (std::size_t c = 0; c < chunks; ++c) text += fmt::format(" | {:<{}}", rows[r][c], widths[c]);
+    text += " |\n";
+  }
+  return text;
+}
+
+// The columns that stages and ranks share, as cells.
+template <typename Summary>
+void add_measures(const Summary& summary, std::vector<std::string>& cells) {
+  for (std::string cell : {fmt::format("{}", summary.parameters), fmt::format("{}", summary.active_parameters),
+                           fmt::format("{:.0f}", summary.forward_flops), fmt::format("{:.3f}", summary.load),
+                           mebibytes_text(summary.parameter_bytes), mebibytes_text(summary.gradient_bytes),
+                           mebibytes_text(summary.optimizer_bytes)}) {
+    cells.push_back(std::move(cell));
+  }
+}
+
+std::vector<std::string> header(std::vector<std::string> first) {
+  for (const char* name : {"parameters", "active", "FLOPs a token", "of mean", "MiB parameters", "MiB gradients",
+                           "MiB optimizer", "MiB kept a microbatch"}) {
+    first.emplace_back(name);
+  }
+  return first;
+}
+
+template <typename Summary>
+Json measures_json(const Summary& summary, const RoutedBytes& kept) {
+  return {{"parameters", summary.parameters},
+          {"active_parameters", summary.active_parameters},
+          {"forward_flops", summary.forward_flops},
+          {"load", summary.load},
+          {"parameter_bytes", summary.parameter_bytes},
+          {"gradient_bytes", summary.gradient_bytes},
+          {"optimizer_bytes", summary.optimizer_bytes},
+          {"activation_bytes", kept.even},
+          {"worst_activation_bytes", or_null(kept.worst)}};
+}
+
+template <typename Summary>
+std::int64_t largest(const std::vector<Summary>& all, std::int64_t Summary::*bytes) {
+  std::int64_t most = 0;
+  for (const Summary& one : all) most = std::max(most, one.*bytes);
+  return most;
+}
+
+RoutedBytes largest(const std::vector<RoutedBytes>& all) {
+  RoutedBytes most;
+  for (const RoutedBytes& one : all) {
+    most.even = std::max(most.even, one.even);
+    if (one.worst) most.worst = std::max(most.worst.value_or(0), *one.worst);
+  }
+  return most;
+}
+
+Json layout_as_json(const ShownLayout& layout) {
+  const auto& [summary, memory] = layout;
+  Json stages = Json::array(), ranks = Json::array();
+  for (const StageSummary& stage : summary.stages) {
+    Json entry = {{"stage", stage.stage}, {"rank", stage.rank}, {"chunk", stage.chunk}, {"layers", stage.layers}};
+    entry.update(measures_json(stage, memory.kept[static_cast<std::size_t>(stage.stage)]));
+    stages.push_back(std::move(entry));
+  }
+  for (const RankSummary& rank : summary.ranks) {
+    Json entry = {{"rank", rank.rank}, {"stages", rank.stages}};
+    entry.update(measures_json(rank, kept_by(rank, memory)));
+    const RoutedBytes& peak = memory.peak[static_cast<std::size_t>(rank.rank)];
+    entry["peak_bytes"] = peak.even;
+    entry["worst_peak_bytes"] = or_null(peak.worst);
+    ranks.push_back(std::move(entry));
+  }
+  return {{"layout", summary.layout},
+          {"schedule", summary.schedule},
+          {"placement", summary.placement},
+          {"chunks", summary.chunks},
+          {"stage_imbalance", summary.stage_imbalance()},
+          {"rank_imbalance", summary.rank_imbalance()},
+          {"stages", std::move(stages)},
+          {"ranks", std::move(ranks)}};
+}
+
+// The grid of ranks and chunks, and a table of stages and one of ranks.
+std::string layout_report(const ShownLayout& layout) {
+  const auto& [summary, memory] = layout;
+  std::string text = fmt::format(
+      "layout \"{}\": {} stages on {} ranks, {} placement (schedule {})\n"
+      "largest over mean: {:.3f} of stages, {:.3f} of ranks\n\n{}\n",
+      summary.layout, summary.stages.size(), summary.ranks.size(), summary.placement, summary.schedule,
+      summary.stage_imbalance(), summary.rank_imbalance(), grid(summary));
+  BenchTable stages{header({"stage", "rank", "chunk", "layers"})};
+  for (const StageSummary& stage : summary.stages) {
+    std::vector<std::string> cells = {fmt::format("{}", stage.stage), fmt::format("{}", stage.rank),
+                                      fmt::format("{}", stage.chunk), stage.layers.empty() ? "-" : stage.layers};
+    add_measures(stage, cells);
+    cells.push_back(mebibytes_text(memory.kept[static_cast<std::size_t>(stage.stage)]));
+    stages.rows.push_back(std::move(cells));
+  }
+  BenchTable ranks{header({"rank"})};
+  ranks.header.emplace_back("MiB peak");
+  for (const RankSummary& rank : summary.ranks) {
+    std::vector<std::string> cells = {fmt::format("{}", rank.rank)};
+    add_measures(rank, cells);
+    cells.push_back(mebibytes_text(kept_by(rank, memory)));
+    cells.push_back(mebibytes_text(memory.peak[static_cast<std::size_t>(rank.rank)]));
+    ranks.rows.push_back(std::move(cells));
+  }
+  return text + aligned_text(stages) + "\n" + aligned_text(ranks);
+}
+
+// One line per layout, with the differences between the layouts.
+std::string layout_comparison(const std::vector<ShownLayout>& layouts) {
+  BenchTable table{{"layout", "largest stage", "largest rank", "MiB parameters", "MiB gradients", "MiB optimizer",
+                    "MiB kept a microbatch", "MiB peak"}};
+  for (const ShownLayout& layout : layouts) {
+    const LayoutSummary& summary = layout.summary;
+    table.add(summary.layout, decimals(summary.stage_imbalance(), 3), decimals(summary.rank_imbalance(), 3),
+              mebibytes_text(largest(summary.ranks, &RankSummary::parameter_bytes)),
+              mebibytes_text(largest(summary.ranks, &RankSummary::gradient_bytes)),
+              mebibytes_text(largest(summary.ranks, &RankSummary::optimizer_bytes)),
+              mebibytes_text(largest(kept_by_ranks(layout))), mebibytes_text(largest(layout.memory.peak)));
+  }
+  return "compared: the largest stage and rank over their mean, and bytes on the rank that has most\n" +
+         aligned_text(table);
+}
+
+// {"layouts": [...]}, one JSON document.
+std::string layout_json(const std::vector<ShownLayout>& shown) {
+  Json layouts = Json::array();
+  for (const ShownLayout& layout : shown) layouts.push_back(layout_as_json(layout));
+  return Json{{"layouts", std::move(layouts)}}.dump() + "\n";
+}
 
 struct ShowRequest {
   std::string file;

@@ -1,19 +1,196 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <memory>
+#include <span>
+#include <string>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
 #include "tools/picture/picture_formats.h"
 #include "tools/picture/time_grid.h"
-#include "tools/report/forecast_report.h"
+#include "tools/report/bench_table.h"
 #include "tools/report/given_costs.h"
-#include "tools/report/layout_sweep.h"
+#include "tools/report/report_parts.h"
+#include "trainer/config/config.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/planning/published.h"
+#include "trainer/planning/step_forecast.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {
+
+struct SimulatedVariant {
+  std::string title;  // the words that describe the variant
+  Config config;
+  StepForecast forecast;
+  std::string grid;   // time_grid(), if the step is small
+  std::string costs;  // the source of the costs, in words
+  bool unit_time = false;
+  Certainty certainty = {};
+};
+
+// Limits for the shown parts of the critical path and the shown waits.
+constexpr std::size_t shown_shares = 4, shown_waits = 3;
+constexpr double least_share = 0.005;
+
+std::string percent(double part, double whole) {
+  return fmt::format("{:.1f} %", whole > 0.0 ? 100.0 * part / whole : 0.0);
+}
+
+template <typename Entry>
+std::string longest(const std::vector<Entry>& entries, double whole, std::size_t most) {
+  std::vector<std::string> parts;
+  for (const Entry& entry : entries) {
+    if (parts.size() == most || entry.seconds < least_share * whole) break;
+    parts.push_back(fmt::format("{} {}", entry.text(), percent(entry.seconds, whole)));
+  }
+  return parts.empty() ? "none" : fmt::format("{}", fmt::join(parts, "; "));
+}
+
+std::string buckets(const BucketBytes& bytes) {
+  std::vector<std::string> parts;
+  for (const Bucket bucket : all_values<Bucket>) {
+    if (bytes[bucket] > 0) parts.push_back(fmt::format("{} {}", name_of(bucket), format_bytes(bytes[bucket])));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+// "1f1b, 4 x 2 stages": schedule, ranks and chunks.
+std::string schedule_text(const Config& config) {
+  const int chunks = config.pipeline.chunks;
+  return fmt::format("{}, {} ranks{}", config.pipeline.schedule, config.parallelism.pipeline,
+                     chunks > 1 ? fmt::format(" x {} chunks", chunks) : "");
+}
+
+// The report of one variant.
+std::string report(const SimulatedVariant& variant) {
+  const StepForecast& forecast = variant.forecast;
+  const auto time = [&](double seconds) { return format_time(seconds, variant.unit_time); };
+  std::string text = fmt::format("{}\n", variant.title);
+  text += fmt::format("  layout      {} ({}, {} microbatches)\n", forecast.layout, schedule_text(variant.config),
+                      variant.config.microbatches());
+  text += fmt::format("  costs       {}\n", variant.costs);
+  text += fmt::format("  certainty   {}\n", variant.certainty.text);
+  text += fmt::format("  step        {}{}, bubble {}\n", time(forecast.seconds), variant.unit_time ? " units" : "",
+                      percent(forecast.bubble, 1.0));
+  text += fmt::format("  exposed     gathers {}, reductions {}, on the rank with most\n",
+                      time(forecast.exposed_gathers), time(forecast.exposed_reductions));
+  text += fmt::format("  memory      {} on rank {}, the fullest: {}\n", format_bytes(forecast.peak.total()),
+                      forecast.fullest_rank, buckets(forecast.peak));
+  if (forecast.worst_peak_bytes) {
+    text += fmt::format("              tokens routed evenly; {} whatever is routed where\n",
+                        format_bytes(*forecast.worst_peak_bytes));
+  }
+  text += fmt::format("  traffic     {} gathers of {} in all, {} reductions, over the ranks of one pipeline\n",
+                      forecast.gathers, format_bytes(forecast.gathered_bytes), forecast.reductions);
+  text += fmt::format("  critical    {}\n", longest(forecast.path, forecast.seconds, shown_shares));
+  text += fmt::format("  waits       {}\n", longest(forecast.longest_waits, forecast.seconds, shown_waits));
+  if (variant.grid.empty()) return text;
+  return text + "\n" + variant.grid;
+}
+
+// Ranks of variants; all of them have costs of one kind.
+std::vector<int> ranks_of(std::span<const SimulatedVariant> variants) {
+  std::vector<double> seconds;
+  for (const SimulatedVariant& variant : variants) seconds.push_back(variant.forecast.seconds);
+  const auto least_sure =
+      std::ranges::max_element(variants, {}, [](const SimulatedVariant& variant) { return variant.certainty.apart; });
+  return ranks_with_ties(seconds, least_sure->certainty);
+}
+
+BenchTable comparison(std::span<const SimulatedVariant> variants) {
+  const std::vector<int> ranks = ranks_of(variants);
+  BenchTable table{{"variant", "schedule", "layout", "step", "rank", "of the first", "bubble", "gathers wait",
+                    "reductions wait", "fullest rank", "gathers", "reductions"}};
+  for (const SimulatedVariant& variant : variants) {
+    const StepForecast& forecast = variant.forecast;
+    const bool alike = variant.unit_time == variants.front().unit_time;
+    table.add(table.rows.size() + 1, schedule_text(variant.config), forecast.layout,
+              format_time(forecast.seconds, variant.unit_time), rank_text(ranks, table.rows.size()),
+              alike ? percent(forecast.seconds, variants.front().forecast.seconds) : "-", percent(forecast.bubble, 1.0),
+              format_time(forecast.exposed_gathers, variant.unit_time),
+              format_time(forecast.exposed_reductions, variant.unit_time), format_bytes(forecast.peak.total()),
+              forecast.gathers, forecast.reductions);
+  }
+  return table;
+}
+
+template <typename Entry>
+Json shares_json(const std::vector<Entry>& entries) {
+  Json shares = Json::array();
+  for (const Entry& entry : entries) shares.push_back({{"what", entry.text()}, {"seconds", entry.seconds}});
+  return shares;
+}
+
+Json variant_json(const SimulatedVariant& variant) {
+  const StepForecast& forecast = variant.forecast;
+  Json ranks = Json::array();
+  for (std::size_t rank = 0; rank < forecast.times.size(); ++rank) {
+    const RankTimes& times = forecast.times[rank];
+    ranks.push_back({{"rank", rank},
+                     {"compute", times.compute},
+                     {"bubble", times.bubble},
+                     {"gathers", times.gathers},
+                     {"reductions", times.reductions},
+                     {"update", times.update}});
+  }
+  return {{"title", variant.title},
+          {"costs", variant.costs},
+          {"certainty", variant.certainty.text},
+          {"tie_factor", variant.certainty.apart},
+          {"unit_time", variant.unit_time},
+          {"schedule", variant.config.pipeline.schedule},
+          {"chunks", variant.config.pipeline.chunks},
+          {"microbatches", variant.config.microbatches()},
+          {"layout", forecast.layout},
+          {"seconds", forecast.seconds},
+          {"bubble", forecast.bubble},
+          {"exposed_gathers", forecast.exposed_gathers},
+          {"exposed_reductions", forecast.exposed_reductions},
+          {"peak_bytes", forecast.peak.total()},
+          {"worst_peak_bytes", or_null(forecast.worst_peak_bytes)},
+          {"fullest_rank", forecast.fullest_rank},
+          {"peak", buckets_json(forecast.peak)},
+          {"gathers", forecast.gathers},
+          {"gathered_bytes", forecast.gathered_bytes},
+          {"reductions", forecast.reductions},
+          {"critical_path", shares_json(forecast.path)},
+          {"waits", shares_json(forecast.longest_waits)},
+          {"ranks", std::move(ranks)}};
+}
+
+// Each variant, then a comparison if there are several.
+std::string forecast_report(std::span<const SimulatedVariant> variants) {
+  std::string text;
+  for (std::size_t v = 0; v < variants.size(); ++v) {
+    text += fmt::format("{}{}{}", v == 0 ? "" : "\n", variants.size() > 1 ? fmt::format("{}. ", v + 1) : "",
+                        report(variants[v]));
+  }
+  const bool drawn = std::any_of(variants.begin(), variants.end(), [](const auto& v) { return !v.grid.empty(); });
+  if (drawn) {
+    text +=
+        "\nto scale, time to the right: (microbatch) forward, [microbatch] backward or input gradient, <microbatch> "
+        "weight gradient\n";
+  }
+  if (variants.size() > 1) text += "\n" + aligned_text(comparison(variants));
+  return text;
+}
+
+// {"variants": [...]}, one JSON document; times are seconds, or units if "unit_time" is true.
+std::string forecast_json(std::span<const SimulatedVariant> variants) {
+  Json all = Json::array();
+  const std::vector<int> ranks = ranks_of(variants);
+  for (std::size_t v = 0; v < variants.size(); ++v) {
+    Json variant = variant_json(variants[v]);
+    variant["rank"] = ranks[v];
+    all.push_back(std::move(variant));
+  }
+  return Json{{"variants", std::move(all)}}.dump() + "\n";
+}
 
 constexpr const char* simulate_command = "weft layout simulate";
 

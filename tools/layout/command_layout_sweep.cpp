@@ -1,17 +1,174 @@
 #include <fmt/format.h>
-#include <unistd.h>
+#include <fmt/ranges.h>
 
-#include <chrono>
-#include <cstdio>
+#include <algorithm>
+#include <iterator>
 #include <memory>
+#include <string>
 
+#include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
-#include "tools/layout/sweep_report.h"
-#include "tools/report/layout_sweep.h"
+#include "tools/layout/layout_sweep.h"
+#include "tools/picture/pareto_svg.h"
+#include "tools/report/bench_table.h"
+#include "tools/report/progress_line.h"
+#include "trainer/planning/remedies.h"
 
 namespace weft {
 namespace {
+
+std::string field(const std::string& text) {
+  if (text.find_first_of(",\"\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + "\"";
+}
+
+std::string residency_text(const SweepPoint& point) {
+  return point.budget.empty() ? point.residency : fmt::format("{} {}", point.residency, point.budget);
+}
+
+std::string chunks_text(const SweepPoint& point) {
+  return point.chunks > 1 ? fmt::format("{} x{}", point.schedule, point.chunks) : point.schedule;
+}
+
+// Schedules from files come after the named schedules.
+std::size_t style_of_schedule(const std::string& name) {
+  const auto known = schedules();
+  return static_cast<std::size_t>(
+      std::find_if(known.begin(), known.end(), [&](const Schedule& schedule) { return schedule.name == name; }) -
+      known.begin());
+}
+
+// Points with equal results that differ only in residency; they share one line of the table.
+struct Same {
+  const SweepPoint* point = nullptr;  // the first of them
+  std::vector<std::string> residencies;
+
+  bool takes(const SweepPoint& other) const {
+    return point->schedule == other.schedule && point->chunks == other.chunks &&
+           point->microbatches == other.microbatches && point->forecast.layout == other.forecast.layout &&
+           point->forecast.seconds == other.forecast.seconds &&
+           point->forecast.peak.total() == other.forecast.peak.total();
+  }
+  std::string residency() const { return fmt::format("{}", fmt::join(residencies, " = ")); }
+};
+
+std::vector<Same> ranked(const Sweep& sweep) {
+  std::vector<const SweepPoint*> points;
+  for (const SweepPoint& point : sweep.points) points.push_back(&point);
+  std::ranges::sort(points, {}, &SweepPoint::rank);
+  std::vector<Same> results;
+  for (const SweepPoint* point : points) {
+    // Points with equal time are at the end.
+    auto found = results.rbegin();
+    while (found != results.rend() && found->point->forecast.seconds == point->forecast.seconds &&
+           !found->takes(*point)) {
+      ++found;
+    }
+    if (found == results.rend() || !found->takes(*point)) {
+      results.push_back({point, {}});
+      found = results.rbegin();
+    }
+    // Layouts written differently can be the same layout, so a residency may come up twice.
+    const std::string residency = residency_text(*point);
+    auto& known = found->residencies;
+    if (std::ranges::find(known, residency) == known.end()) known.push_back(residency);
+  }
+  return results;
+}
+
+std::vector<std::string> labels_of(const std::vector<Same>& results) {
+  std::vector<std::vector<std::string>> values;
+  for (const Same& same : results) {
+    values.push_back({chunks_text(*same.point), same.point->forecast.layout, same.residency(),
+                      fmt::format("{} microbatches", same.point->microbatches)});
+  }
+  return distinguishing(values);
+}
+
+// One line per valid combination, in the order of choices; fields with commas or quotes are quoted. Times are seconds,
+// or units of the costs. `common` and the words of a point together reproduce the point. "rank" is the rank by time,
+// "tied_rank" that of ranks_with_ties.
+std::string sweep_csv(const Sweep& sweep, const Overrides& common, const Certainty& certainty) {
+  std::string text =
+      "rank,tied_rank,front,schedule,chunks,layout,residency,memory_budget,microbatches,seconds,bubble,exposed_gathers,"
+      "exposed_reductions,fullest_rank,peak_bytes";
+  for (const Bucket bucket : all_values<Bucket>) text += fmt::format(",{}", name_of(bucket));
+  text += ",gathers,gathered_bytes,reductions,words\n";
+  std::vector<double> seconds;
+  for (const SweepPoint& point : sweep.points) seconds.push_back(point.forecast.seconds);
+  const std::vector<int> ranks = ranks_with_ties(seconds, certainty);
+  for (const SweepPoint& point : sweep.points) {
+    const StepForecast& forecast = point.forecast;
+    const int tied_rank = ranks[static_cast<std::size_t>(&point - sweep.points.data())];
+    const Overrides words = merged_words(common, point.words);
+    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}", point.rank, tied_rank, point.front ? 1 : 0,
+                        field(point.schedule), point.chunks, field(forecast.layout), field(point.residency),
+                        field(point.budget), point.microbatches, forecast.seconds, forecast.bubble,
+                        forecast.exposed_gathers, forecast.exposed_reductions, forecast.fullest_rank,
+                        forecast.peak.total());
+    for (const std::int64_t bytes : forecast.peak.bytes) text += fmt::format(",{}", bytes);
+    text += fmt::format(",{},{},{},{}\n", forecast.gathers, forecast.gathered_bytes, forecast.reductions,
+                        field(shell_text(words)));
+  }
+  return text;
+}
+
+// The `top` fastest with ranks_with_ties, their certainty, and why other combinations were refused.
+std::string sweep_table(const Sweep& sweep, std::size_t top, bool unit_time, const Certainty& certainty) {
+  BenchTable table{{"rank", "schedule", "layout", "residency", "microbatches", "step", "bubble %", "gathers wait",
+                    "fullest rank", "gathers", "front"}};
+  const std::vector<Same> results = ranked(sweep);
+  std::vector<double> seconds;
+  for (const Same& same : results) seconds.push_back(same.point->forecast.seconds);
+  const std::vector<int> ranks = ranks_with_ties(seconds, certainty);
+  for (const Same& same : results) {
+    if (table.rows.size() == top) break;
+    const SweepPoint* point = same.point;
+    const StepForecast& forecast = point->forecast;
+    table.add(rank_text(ranks, table.rows.size()), chunks_text(*point), forecast.layout, same.residency(),
+              point->microbatches, format_time(forecast.seconds, unit_time), decimals(100.0 * forecast.bubble, 1),
+              format_time(forecast.exposed_gathers, unit_time), format_bytes(forecast.peak.total()), forecast.gathers,
+              point->front ? "*" : "");
+  }
+  std::string text = sweep.points.empty() ? "" : aligned_text(table);
+  const std::size_t left = results.size() - table.rows.size();
+  if (left > 0) text += fmt::format("and {} more that are slower\n", left);
+  if (!sweep.points.empty())
+    text += "*: no other is as fast with less memory, or faster with as much\n" + certainty.text + "\n";
+  if (sweep.refused.empty()) return text;
+  text += fmt::format("{}{} of {} combinations cannot be run:\n", text.empty() ? "" : "\n",
+                      sweep.choices - sweep.points.size(), sweep.choices);
+  for (const auto& [reason, count] : sweep.refused) text += fmt::format("  {:>4}  {}\n", count, reason);
+  return text;
+}
+
+// One mark per combination. Schedules differ in colour and shape; the front is a line. Labels show the differences
+// between combinations.
+std::string sweep_svg(const Sweep& sweep, const std::string& title, bool unit_time) {
+  ParetoPicture picture{.title = title, .unit_time = unit_time};
+  const std::vector<Same> results = ranked(sweep);
+  const std::vector<std::string> labels = labels_of(results);
+  for (const Same& same : results) {
+    const SweepPoint* point = same.point;
+    const StepForecast& forecast = point->forecast;
+    ParetoMark mark{.series = point->schedule,
+                    .style = style_of_schedule(point->schedule),
+                    .seconds = forecast.seconds,
+                    .bytes = forecast.peak.total(),
+                    .front = point->front};
+    mark.label = labels[picture.marks.size()];
+    mark.tooltip =
+        fmt::format("{}, {}\n{}, {} microbatches\nstep {}, bubble {:.1f} %, {}\n{}", chunks_text(*point),
+                    same.residency(), forecast.layout, point->microbatches, format_time(forecast.seconds, unit_time),
+                    100.0 * forecast.bubble, format_bytes(forecast.peak.total()), shell_text(point->words));
+    picture.marks.push_back(std::move(mark));
+  }
+  return to_svg(picture);
+}
 
 constexpr const char* sweep_command = "weft layout sweep";
 
@@ -19,36 +176,6 @@ struct SweepRequest {
   std::string file, csv, svg, costs, hardware;
   SweepLists lists;
   std::size_t top = 20;
-};
-
-// Progress on standard error: a terminal gets one line that is overwritten, elsewhere a line appears now and then.
-class SweepCounter {
- public:
-  explicit SweepCounter(std::size_t all) : all_(all), terminal_(isatty(STDERR_FILENO) != 0) {}
-  ~SweepCounter() {
-    if (shown_ && terminal_) fmt::print(stderr, "\r\x1b[K");
-  }
-  SweepCounter(const SweepCounter&) = delete;
-  SweepCounter& operator=(const SweepCounter&) = delete;
-
-  void done(std::size_t count) {
-    const auto now = Clock::now();
-    const bool due = now - last_ >= (terminal_ ? std::chrono::milliseconds(100) : std::chrono::seconds(10));
-    if (!due || count == all_) return;
-    last_ = now;
-    shown_ = true;
-    const double spent = std::chrono::duration<double>(now - begin_).count();
-    const double left = spent * static_cast<double>(all_ - count) / static_cast<double>(count);
-    fmt::print(stderr, "{}{}/{} combinations, {:.0f} s left{}", terminal_ ? "\r\x1b[K" : "", count, all_, left,
-               terminal_ ? "" : "\n");
-    std::fflush(stderr);
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  std::size_t all_;
-  bool terminal_, shown_ = false;
-  Clock::time_point begin_ = Clock::now(), last_ = begin_;
 };
 
 void sweep_layouts(const CLI::App& command, const SweepRequest& request) {
@@ -59,8 +186,11 @@ void sweep_layouts(const CLI::App& command, const SweepRequest& request) {
   const Config config = read_config_given_to(command, request.file).config;
   Sweep sweep;
   {
-    SweepCounter progress(choices.size());
-    sweep = run_sweep(request.file, common, choices, costs, [&](std::size_t count) { progress.done(count); });
+    ProgressLine line;
+    sweep = run_sweep(request.file, common, choices, costs, [&](std::size_t count) {
+      line.part(static_cast<std::int64_t>(count), std::ssize(choices),
+                [&] { return fmt::format("{}/{} combinations", count, choices.size()); });
+    });
   }
   const std::string title = fmt::format("{}, costs {}", request.file, costs.text(config));
   if (!request.csv.empty()) write_result(sweep_command, sweep_csv(sweep, common, costs.certainty(config)), request.csv);
@@ -78,18 +208,12 @@ void add_layout_sweep_command(CLI::App& layout) {
       "sweep", "every combination of schedules, layouts, residencies, ...: ranked by time, and time against memory");
   const auto request = std::make_shared<SweepRequest>();
   add_config_arguments(*command, request->file)->required();
-  const auto add_list = [&](const char* option, std::vector<std::string>& list, const char* help) {
-    command->add_option(option, list, help)->expected(1)->take_all()->allow_extra_args(false);
-  };
-  add_list("--schedules", request->lists.schedules, "values of pipeline.schedule, separated by commas");
-  add_list("--chunks", request->lists.chunks, "of pipeline.chunks");
-  add_list("--layouts", request->lists.layouts,
-           "of pipeline.layout: auto,\"Ed|e*3L\",[1, 3]; a layout that holds commas itself in quotes");
-  add_list("--residencies", request->lists.residencies,
-           "of shard.residency: reshard_after_use,while_on_stage,window 2,step,auto");
-  add_list("--budgets", request->lists.budgets, "of shard.memory_budget, for residency auto");
-  add_list("--microbatches", request->lists.microbatches,
-           "microbatches a step, of one batch: more of them are smaller ones");
+  for (std::size_t axis = 0; axis < sweep_axes.size(); ++axis) {
+    command->add_option(sweep_axes[axis].option, request->lists[axis], sweep_axes[axis].help)
+        ->expected(1)
+        ->take_all()
+        ->allow_extra_args(false);
+  }
   command->add_option("--costs", request->costs,
                       "a table FILE.toml, the directory of a run with traces, or words: \"forward=1 gather=0.5\"");
   command->add_option(

@@ -86,14 +86,9 @@ class ParetoPainter {
  private:
   template <typename Number>
   Axis ends(Number ParetoMark::*number) const {
-    double least = 0, most = 0;
-    for (const ParetoMark& mark : picture_.marks) {
-      const auto value = static_cast<double>(mark.*number);
-      const bool first = &mark == &picture_.marks.front();
-      least = first ? value : std::min(least, value);
-      most = first ? value : std::max(most, value);
-    }
-    return {least, most};
+    if (picture_.marks.empty()) return {0, 0};
+    const auto [least, most] = std::ranges::minmax_element(picture_.marks, {}, number);
+    return {static_cast<double>((*least).*number), static_cast<double>((*most).*number)};
   }
   double x(const ParetoMark& mark) const { return x_at(mark.seconds); }
   double y(const ParetoMark& mark) const { return y_at(static_cast<double>(mark.bytes)); }
@@ -133,8 +128,7 @@ class ParetoPainter {
     for (const ParetoMark& mark : picture_.marks) {
       if (mark.front) marks.push_back(&mark);
     }
-    std::stable_sort(marks.begin(), marks.end(),
-                     [](const ParetoMark* one, const ParetoMark* other) { return one->seconds < other->seconds; });
+    std::ranges::stable_sort(marks, {}, &ParetoMark::seconds);
     return marks;
   }
 

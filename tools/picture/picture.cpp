@@ -1,7 +1,9 @@
 #include "tools/picture/picture.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <type_traits>
 
 #include "parallel/runtime/error.h"
 
@@ -9,39 +11,23 @@ namespace weft {
 namespace {
 
 BoxKind kind_of(Op op) {
-  switch (op) {
-    case Op::forward:
-      return BoxKind::forward;
-    case Op::backward:
-      return BoxKind::backward;
-    case Op::backward_input:
-      return BoxKind::backward_input;
-    case Op::backward_weight:
-      return BoxKind::backward_weight;
-    case Op::recompute:
-      return BoxKind::recompute;
-    case Op::unshard:
-    case Op::unshard_secondary:
-      return BoxKind::gather;
-    case Op::reshard:
-    case Op::reshard_secondary:
-      return BoxKind::reshard;
-    case Op::scatter_gradient:
-    case Op::reduce_gradient:
-    case Op::tie_gradient:
-    case Op::wait_reduction:
-      return BoxKind::reduction;
-    case Op::send_forward:
-    case Op::receive_forward:
-      return BoxKind::activations;
-    case Op::send_backward:
-    case Op::receive_backward:
-      return BoxKind::gradients;
-    case Op::gradient_norm:
-    case Op::optimizer_step:
-      return BoxKind::update;
-  }
-  return BoxKind::update;
+  if (is_gather(op)) return BoxKind::gather;
+  if (is_reshard(op)) return BoxKind::reshard;
+  if (takes_unit(op)) return BoxKind::reduction;
+  if (op == Op::send_forward || op == Op::receive_forward) return BoxKind::activations;
+  if (is_send(op) || is_receive(op)) return BoxKind::gradients;
+  if (!is_compute(op)) return BoxKind::update;
+  // Both enumerations begin with the computations.
+  static_assert(static_cast<int>(BoxKind::recompute) == static_cast<int>(Op::recompute));
+  return static_cast<BoxKind>(op);
+}
+
+// The largest value of the elements; 0 if there are none.
+template <typename Element, typename Value>
+auto most(const std::vector<Element>& elements, Value value) {
+  std::remove_cvref_t<std::invoke_result_t<Value, const Element&>> largest = {};
+  for (const Element& element : elements) largest = std::max(largest, std::invoke(value, element));
+  return largest;
 }
 
 // A box with the list positions of its actions, which are all of one kind.
@@ -75,9 +61,8 @@ class RankPainter {
       if (detail == Detail::compute_only && !is_compute(actions_[i].op)) continue;
       boxes.push_back({box_of(i), actions_[i].op, {i}});
     }
-    std::stable_sort(boxes.begin(), boxes.end(), [](const Placed& one, const Placed& other) {
-      return std::pair(one.box.lane, one.box.start) < std::pair(other.box.lane, other.box.start);
-    });
+    std::ranges::stable_sort(boxes, {},
+                             [](const Placed& placed) { return std::pair(placed.box.lane, placed.box.start); });
     return detail == Detail::everything ? boxes : merged(boxes);
   }
 
@@ -196,8 +181,7 @@ void trace_critical_path(Picture& picture, const std::vector<ActionAt>& path,
   bool follows = false;  // the previous action of the path is shown
   std::size_t rank_before = 0, box_before = 0;
   for (const ActionAt& at : path) {
-    const auto row = std::find_if(picture.ranks.begin(), picture.ranks.end(),
-                                  [&](const PictureRank& rank) { return rank.rank == at.rank; });
+    const auto row = std::ranges::find(picture.ranks, at.rank, &PictureRank::rank);
     if (row == picture.ranks.end()) {
       follows = false;
       continue;
@@ -230,21 +214,15 @@ std::string_view name_of(IdleReason reason) {
 }
 
 std::int64_t PictureRank::highest_bytes() const {
-  std::int64_t highest = 0;
-  for (const MemorySample& sample : memory) highest = std::max(highest, sample.bytes());
-  return highest;
+  return most(memory, &MemorySample::bytes);
 }
 
 std::int64_t Picture::peak_bytes() const {
-  std::int64_t peak = 0;
-  for (const PictureRank& rank : ranks) peak = std::max(peak, rank.peak_bytes);
-  return peak;
+  return most(ranks, &PictureRank::peak_bytes);
 }
 
 std::int64_t Picture::highest_bytes() const {
-  std::int64_t highest = 0;
-  for (const PictureRank& rank : ranks) highest = std::max(highest, rank.highest_bytes());
-  return highest;
+  return most(ranks, &PictureRank::highest_bytes);
 }
 
 double Picture::bubble() const {
@@ -255,15 +233,11 @@ double Picture::bubble() const {
 }
 
 double Picture::exposed_gathers() const {
-  double most = 0.0;
-  for (const PictureRank& rank : ranks) most = std::max(most, rank.times.gathers);
-  return most;
+  return most(ranks, [](const PictureRank& rank) { return rank.times.gathers; });
 }
 
 double Picture::exposed_reductions() const {
-  double most = 0.0;
-  for (const PictureRank& rank : ranks) most = std::max(most, rank.times.reductions);
-  return most;
+  return most(ranks, [](const PictureRank& rank) { return rank.times.reductions; });
 }
 
 std::vector<int> Picture::chunks_of_kind() const {
@@ -330,11 +304,10 @@ Picture picture_of(const Program& program, const SimulatedStep& step, const Pict
   }
   if (picture.ranks.empty()) fail_request("there is no pipeline rank {}: there are {}", *options.rank, ranks);
   for (Lane lane : all_lanes) {
-    const auto uses = [lane](const PictureBox& box) { return box.lane == lane; };
-    const bool used = std::any_of(picture.ranks.begin(), picture.ranks.end(), [&](const PictureRank& rank) {
-      return std::any_of(rank.boxes.begin(), rank.boxes.end(), uses);
-    });
-    if (used) picture.lanes.push_back(lane);
+    const auto uses = [lane](const PictureRank& rank) {
+      return std::ranges::find(rank.boxes, lane, &PictureBox::lane) != rank.boxes.end();
+    };
+    if (std::ranges::any_of(picture.ranks, uses)) picture.lanes.push_back(lane);
   }
   trace_critical_path(picture, step.critical_path, box_of_action);
   return picture;

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-
-#include "parallel/runtime/error.h"
+#include <iterator>
+#include <utility>
 
 namespace weft {
 namespace {
@@ -57,21 +57,15 @@ std::string_view name_of(Texture texture) {
 }
 
 std::string_view strokes_of(Texture texture) {
-  switch (texture) {
-    case Texture::plain:
-      return "";
-    case Texture::rising:
-      return "M-1 1l2 -2M0 6l6 -6M5 7l2 -2";
-    case Texture::falling:
-      return "M5 -1l2 2M0 0l6 6M-1 5l2 2";
-    case Texture::crossed:
-      return "M0 6l6 -6M0 0l6 6";
-    case Texture::dots:
-      return "M1 1.5h1.6M4 4.5h1.6";
-    case Texture::upright:
-      return "M3 0v6";
-  }
-  return "";
+  constexpr std::string_view strokes[] = {
+      "",                              // plain
+      "M-1 1l2 -2M0 6l6 -6M5 7l2 -2",  // rising
+      "M5 -1l2 2M0 0l6 6M-1 5l2 2",    // falling
+      "M0 6l6 -6M0 0l6 6",             // crossed
+      "M1 1.5h1.6M4 4.5h1.6",          // dots
+      "M3 0v6",                        // upright
+  };
+  return strokes[static_cast<std::size_t>(texture)];
 }
 
 std::string Colour::hex() const {
@@ -79,43 +73,27 @@ std::string Colour::hex() const {
 }
 
 KindStyle style_of(BoxKind kind) {
-  switch (kind) {
-    case BoxKind::forward:
-      return {blue, Texture::plain, "F"};
-    case BoxKind::backward:
-      return {vermillion, Texture::rising, "B"};
-    case BoxKind::backward_input:
-      return {yellow, Texture::falling, "I"};
-    case BoxKind::backward_weight:
-      return {reddish_purple, Texture::dots, "W"};
-    case BoxKind::recompute:
-      return {violet, Texture::upright, "A"};
-    case BoxKind::update:
-      return {{0x40, 0x40, 0x40}, Texture::plain, "U"};
-    case BoxKind::gather:
-      return {bluish_green, Texture::plain, "G"};
-    case BoxKind::reshard:
-      return {black, Texture::plain, "x"};
-    case BoxKind::reduction:
-      return {orange, Texture::crossed, "R"};
-    case BoxKind::activations:
-      return {sky_blue, Texture::plain, "a"};
-    case BoxKind::gradients:
-      return {sky_blue, Texture::upright, "g"};
-  }
-  fail("a kind of box without a style");
+  constexpr KindStyle styles[] = {
+      {blue, Texture::plain, "F"},                // forward
+      {vermillion, Texture::rising, "B"},         // backward
+      {yellow, Texture::falling, "I"},            // backward_input
+      {reddish_purple, Texture::dots, "W"},       // backward_weight
+      {violet, Texture::upright, "A"},            // recompute
+      {{0x40, 0x40, 0x40}, Texture::plain, "U"},  // update
+      {bluish_green, Texture::plain, "G"},        // gather
+      {black, Texture::plain, "x"},               // reshard
+      {orange, Texture::crossed, "R"},            // reduction
+      {sky_blue, Texture::plain, "a"},            // activations
+      {sky_blue, Texture::upright, "g"},          // gradients
+  };
+  static_assert(std::size(styles) == all_box_kinds.size());
+  return styles[static_cast<std::size_t>(kind)];
 }
 
 IdleStyle style_of(IdleReason reason) {
-  switch (reason) {
-    case IdleReason::bubble:
-      return {white, Texture::rising};
-    case IdleReason::gather:
-      return {shade_of(style_of(BoxKind::gather).colour, 1, 2), Texture::falling, 0.5};
-    case IdleReason::reduction:
-      return {shade_of(style_of(BoxKind::reduction).colour, 1, 2), Texture::falling, 0.5};
-  }
-  fail("an idle stretch without a style");
+  if (reason == IdleReason::bubble) return {white, Texture::rising};
+  const BoxKind cause = reason == IdleReason::gather ? BoxKind::gather : BoxKind::reduction;
+  return {shade_of(style_of(cause).colour, 1, 2), Texture::falling, 0.5};
 }
 
 Colour shade_of(Colour colour, int chunk, int chunks) {
@@ -149,54 +127,34 @@ Colour series_colour(std::size_t series) {
 }
 
 std::string_view lane_label(Lane lane) {
-  switch (lane) {
-    case Lane::compute:
-      return "compute";
-    case Lane::gather:
-      return "gathers";
-    case Lane::reduce:
-      return "reductions";
-    case Lane::send_activations_up:
-      return "send activations up";
-    case Lane::receive_activations_up:
-      return "receive activations up";
-    case Lane::send_activations_down:
-      return "send activations down";
-    case Lane::receive_activations_down:
-      return "receive activations down";
-    case Lane::send_gradients_up:
-      return "send gradients up";
-    case Lane::receive_gradients_up:
-      return "receive gradients up";
-    case Lane::send_gradients_down:
-      return "send gradients down";
-    case Lane::receive_gradients_down:
-      return "receive gradients down";
-    case Lane::exchange:
-      return "exchange";
-  }
-  return "?";
+  constexpr std::string_view labels[] = {
+      "compute",
+      "gathers",
+      "reductions",
+      "send activations up",
+      "receive activations up",
+      "send activations down",
+      "receive activations down",
+      "send gradients up",
+      "receive gradients up",
+      "send gradients down",
+      "receive gradients down",
+      "exchange",
+  };
+  static_assert(std::size(labels) == all_lanes.size());
+  return labels[static_cast<std::size_t>(lane)];
 }
 
 std::string escaped_markup(std::string_view text) {
+  constexpr std::pair<std::string_view, std::string_view> entities[] = {
+      {"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}};
   std::string result;
   while (!text.empty()) {
     const std::size_t length = character_length(text);
     const std::string_view character = text.substr(0, std::max<std::size_t>(length, 1));
     text.remove_prefix(character.size());
-    if (character == "&") {
-      result += "&amp;";
-    } else if (character == "<") {
-      result += "&lt;";
-    } else if (character == ">") {
-      result += "&gt;";
-    } else if (character == "\"") {
-      result += "&quot;";
-    } else if (character == "'") {
-      result += "&#39;";
-    } else {
-      result += length == 0 ? "?" : character;
-    }
+    const auto entity = std::ranges::find(entities, character, [](const auto& entry) { return entry.first; });
+    result += entity != std::end(entities) ? entity->second : length == 0 ? "?" : character;
   }
   return result;
 }

@@ -36,9 +36,8 @@ bool has_memory(const Picture& picture, int bucket) {
 }
 
 bool has_idle(const Picture& picture, IdleReason reason) {
-  return std::any_of(picture.ranks.begin(), picture.ranks.end(), [reason](const PictureRank& rank) {
-    return std::any_of(rank.idle.begin(), rank.idle.end(),
-                       [reason](const PictureIdle& idle) { return idle.reason == reason; });
+  return std::ranges::any_of(picture.ranks, [reason](const PictureRank& rank) {
+    return std::ranges::find(rank.idle, reason, &PictureIdle::reason) != rank.idle.end();
   });
 }
 

@@ -4,7 +4,6 @@
 
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
-#include "tools/command/kept_whole.h"
 #include "tools/plan/plan_reports.h"
 #include "tools/plan/plan_search.h"
 #include "trainer/plan/stage_plan.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <initializer_list>
 #include <map>
 #include <sstream>
@@ -14,6 +13,7 @@
 
 #include "parallel/pipeline/program/action.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/parsed_number.h"
 #include "tools/report/bench_table.h"
 #include "trainer/config/config_sources.h"
 
@@ -52,12 +52,8 @@ std::pair<std::string, std::string> part_and_phase(std::string_view range) {
 }
 
 double number_in(const std::string& text, const std::string& file, int line) {
-  double number = 0.0;
-  const auto [behind, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || behind != text.data() + text.size()) {
-    fail_request("{}:{}: \"{}\" is no number of a table of kernels", file, line, text);
-  }
-  return number;
+  if (const auto number = parsed_number<double>(text)) return *number;
+  fail_request("{}:{}: \"{}\" is no number of a table of kernels", file, line, text);
 }
 
 struct Reached {
@@ -123,22 +119,20 @@ std::string reached_text(const KernelPlan& plan, const std::vector<RanKernel>& r
   }
   std::vector<std::pair<std::tuple<std::string, std::string, RanAs>, Reached>> sorted(rows.begin(), rows.end());
   std::ranges::stable_sort(sorted, std::ranges::greater{}, [](const auto& row) { return row.second.seconds; });
-  BenchTable table{{"part and phase", "kind", "calls", "launches", "paper ms", "ms", "TFLOP/s", "GB/s"}, {}};
+  BenchTable table{{"part and phase", "kind", "calls", "launches", "paper ms", "ms", "TFLOP/s", "GB/s"}};
   Reached all;
   for (const auto& [key, row] : sorted) {
     const auto& [part, phase, kind] = key;
     const auto rate = [&](double amount, double unit) {
       return row.seconds > 0.0 && amount > 0.0 ? fmt::format("{:.0f}", amount / row.seconds / unit) : std::string("-");
     };
-    table.rows.push_back({part == phase ? part : fmt::format("{} {}", part, phase), std::string(name_of(kind)),
-                          fmt::format("{:.0f}", row.calls), fmt::format("{:.0f}", row.launches),
-                          fmt::format("{:.2f}", 1e3 * row.paper), fmt::format("{:.2f}", 1e3 * row.seconds),
-                          rate(row.flops, 1e12), kind == RanAs::elementwise ? rate(row.bytes, 1e9) : std::string("-")});
+    table.add(part == phase ? part : fmt::format("{} {}", part, phase), name_of(kind), decimals(row.calls, 0),
+              decimals(row.launches, 0), decimals(1e3 * row.paper, 2), decimals(1e3 * row.seconds, 2),
+              rate(row.flops, 1e12), kind == RanAs::elementwise ? rate(row.bytes, 1e9) : std::string("-"));
     all.paper += row.paper;
     all.seconds += row.seconds;
   }
-  table.rows.push_back(
-      {"all", "", "", "", fmt::format("{:.2f}", 1e3 * all.paper), fmt::format("{:.2f}", 1e3 * all.seconds), "-", "-"});
+  table.add("all", "", "", "", decimals(1e3 * all.paper, 2), decimals(1e3 * all.seconds, 2), "-", "-");
   return aligned_text(table);
 }
 

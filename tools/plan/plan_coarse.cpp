@@ -2,16 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include <utility>
 
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::string both(double bytes) {
   return fmt::format("{:8.2f} GB = {:8.2f} GiB", bytes / 1e9, bytes / 0x1p30);
@@ -56,7 +53,7 @@ std::string verdict_text(const CoarsePlan& plan, const Card& card) {
 }
 
 BenchTable recipe_table(const CoarseRequest& request) {
-  BenchTable table{{"recipe", "bytes"}, {}};
+  BenchTable table{{"recipe", "bytes"}};
   for (const CoarseStrategy strategy : coarse_strategies) table.header.emplace_back(name_of(strategy));
   for (const StateRecipe& recipe : state_recipes()) {
     std::vector<std::string> row = {fmt::format("{}: {}", recipe.name, recipe.what),
@@ -125,7 +122,6 @@ std::string plan_coarse_text(const CoarseRequest& request, const Card& card) {
 std::string plan_coarse_json(const CoarseRequest& request, const Card& card) {
   const CoarsePlan plan = coarse_plan(request, card);
   constexpr std::string_view fits[] = {"fits", "only_as_counted", "exceeds"};
-  const auto or_null = [](const auto& value) { return value ? Json(*value) : Json(nullptr); };
   Json recipes = Json::array();
   for (const StateRecipe& recipe : state_recipes()) {
     Json row = {{"recipe", recipe.name}, {"bytes_per_parameter", recipe.bytes()}};

@@ -4,18 +4,16 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "parallel/runtime/quantities.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/planning/compare.h"
 #include "trainer/planning/published.h"
 #include "trainer/resolve/chosen_timing.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr double giga = 1e9;
 
@@ -46,13 +44,13 @@ double tokens_per_rank(const Config& config) {
 
 BenchTable memory_table(const std::vector<StrategyPlan>& plans) {
   BenchTable table{
-      {"GB of the fullest rank", "state", "full parameters", "rest", "peak", "GiB with reserve", "verdict"}, {}};
+      {"GB of the fullest rank", "state", "full parameters", "rest", "peak", "GiB with reserve", "verdict"}};
   for (const StrategyPlan& each : plans) {
     if (!each.plan) continue;
     const std::int64_t peak = each.plan->peak().total();
-    table.rows.push_back({name_text(each), gigabytes(each.state_bytes), gigabytes(each.full_parameter_bytes),
-                          gigabytes(peak - each.state_bytes - each.full_parameter_bytes), gigabytes(peak),
-                          gib_number(each.plan->verdict.needed), std::string(name_of(each.plan->verdict.fit))});
+    table.add(name_text(each), gigabytes(each.state_bytes), gigabytes(each.full_parameter_bytes),
+              gigabytes(peak - each.state_bytes - each.full_parameter_bytes), gigabytes(peak),
+              gib_number(each.plan->verdict.needed), name_of(each.plan->verdict.fit));
   }
   return table;
 }
@@ -69,17 +67,15 @@ std::vector<int> ranks_of(const std::vector<StrategyPlan>& plans, const Certaint
 BenchTable time_table(const std::vector<StrategyPlan>& plans, const Certainty& certainty) {
   const std::vector<int> ranks = ranks_of(plans, certainty);
   BenchTable table{{"a step", "GB sent by a rank", "GB out of a node", "out of a node", "collectives", "time", "rank",
-                    "waits for gathers", "for reductions", "break-even tokens a rank"},
-                   {}};
+                    "waits for gathers", "for reductions", "break-even tokens a rank"}};
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const StrategyPlan& each = plans[i];
     if (!each.plan) continue;
     const StepTime& time = each.plan->time;
-    table.rows.push_back({name_text(each), gigabytes(each.plan->sent_bytes()), gigabytes(each.plan->node_egress_bytes),
-                          format_time(each.egress_seconds, false), fmt::format("{}", each.collectives),
-                          format_time(each.seconds, false), rank_text(ranks, i),
-                          format_time(time.exposed_gathers, false), format_time(time.exposed_reductions, false),
-                          fmt::format("{:.0f}", each.break_even)});
+    table.add(name_text(each), gigabytes(each.plan->sent_bytes()), gigabytes(each.plan->node_egress_bytes),
+              format_time(each.egress_seconds, false), each.collectives, format_time(each.seconds, false),
+              rank_text(ranks, i), format_time(time.exposed_gathers, false),
+              format_time(time.exposed_reductions, false), decimals(each.break_even, 0));
   }
   return table;
 }

@@ -31,8 +31,7 @@ std::string growth_text(const Explanation& explanation, const Trial& trial) {
   const BucketBytes& before = explanation.plan.peak();
   Bucket most = Bucket::workspace;
   std::int64_t growth = 0;
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    const auto bucket = static_cast<Bucket>(b);
+  for (const Bucket bucket : all_values<Bucket>) {
     if (trial.peak[bucket] - before[bucket] <= growth) continue;
     growth = trial.peak[bucket] - before[bucket];
     most = bucket;

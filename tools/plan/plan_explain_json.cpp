@@ -1,11 +1,9 @@
-#include <nlohmann/json.hpp>
 
 #include "tools/plan/plan_reports.h"
+#include "tools/report/report_parts.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json trial_json(const Trial& trial) {
   Json json = {{"words", trial.words}};

@@ -4,19 +4,16 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/planning/kernel_plan.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::array kinds = {KernelKind::product, KernelKind::attention, KernelKind::elementwise};
 
@@ -63,14 +60,14 @@ std::string of_products(double share) {
 
 // Seconds per kind and the utilisation, for each assumed share of the peak for products.
 BenchTable share_table(const KernelPlan& plan) {
-  BenchTable table{{"products reach"}, {}};
+  BenchTable table{{"products reach"}};
   for (const KernelKind kind : kinds) table.header.push_back(fmt::format("{} s", name_of(kind)));
   table.header.insert(table.header.end(), {"sum s", "MFU %"});
   for (std::size_t i = 0; i < product_shares.size(); ++i) {
     std::vector<std::string> row = {of_products(product_shares[i])};
-    for (const KernelKind kind : kinds) row.push_back(fmt::format("{:.4f}", plan.sum(kind).seconds.at[i]));
-    row.push_back(fmt::format("{:.4f}", plan.seconds().at[i]));
-    row.push_back(fmt::format("{:.1f}", 100.0 * plan.utilisation(i)));
+    for (const KernelKind kind : kinds) row.push_back(decimals(plan.sum(kind).seconds.at[i], 4));
+    row.push_back(decimals(plan.seconds().at[i], 4));
+    row.push_back(decimals(100.0 * plan.utilisation(i), 1));
     table.rows.push_back(std::move(row));
   }
   return table;
@@ -98,7 +95,7 @@ std::string plan_kernels_text(const Config& config, const Hardware& hardware, co
       "kernels of a step of rank {} of {} on {}; ms and % with products that reach {} of {:.0f} TFLOP/s\n\n", plan.rank,
       plan.world, hardware.name, of_products(product_shares[shown_share]), plan.peak / 1e12);
   const std::vector<std::string> columns = {"calls", "GB", "TFLOP", "ms", "%"};
-  BenchTable parts{{"part and phase"}, {}};
+  BenchTable parts{{"part and phase"}};
   parts.header.insert(parts.header.end(), columns.begin(), columns.end());
   const auto part = [](const KernelRow& row) { return std::pair(row.part, row.phase); };
   for (const KernelRow& row : grouped(plan.rows, part, false)) {
@@ -106,7 +103,7 @@ std::string plan_kernels_text(const Config& config, const Hardware& hardware, co
     parts.rows.push_back(cells(name, row, all));
   }
   text += aligned_text(parts) + "\n";
-  BenchTable kernels{{"kernel"}, {}};
+  BenchTable kernels{{"kernel"}};
   kernels.header.insert(kernels.header.end(), columns.begin(), columns.end());
   for (const KernelRow& row : grouped(
            plan.rows, [](const KernelRow& each) { return each.kernel; }, true)) {

@@ -5,16 +5,14 @@
 
 #include <algorithm>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
 #include "parallel/runtime/quantities.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/planning/published.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // Number of live items shown as text; JSON has all of them.
 constexpr std::size_t shown_live = 12;
@@ -25,12 +23,9 @@ std::string gib(auto bytes) {
 
 std::vector<Bucket> buckets_in_use(const RunPlan& plan) {
   std::vector<Bucket> used;
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    const auto bucket = static_cast<Bucket>(b);
-    if (std::ranges::any_of(plan.ranks, [&](const RankPlan& rank) { return rank.peak[bucket] > 0; })) {
-      used.push_back(bucket);
-    }
-  }
+  std::ranges::copy_if(all_values<Bucket>, std::back_inserter(used), [&](Bucket bucket) {
+    return std::ranges::any_of(plan.ranks, [&](const RankPlan& rank) { return rank.peak[bucket] > 0; });
+  });
   return used;
 }
 
@@ -39,14 +34,9 @@ std::string ranks_text(const RankClass& ranks) {
 }
 
 BenchTable memory_table(const RunPlan& plan) {
-  BenchTable table;
-  table.header = {"rank"};
+  BenchTable table{{"rank"}};
   const std::vector<Bucket> used = buckets_in_use(plan);
-  for (const Bucket bucket : used) {
-    std::string name(name_of(bucket));
-    std::ranges::replace(name, '_', ' ');
-    table.header.push_back(name);
-  }
+  for (const Bucket bucket : used) table.header.push_back(bucket_words(bucket));
   table.header.insert(table.header.end(), {"runtime reserve", "sum"});
   if (plan.worst_bytes()) table.header.push_back("sum, worst routing");
   table.header.push_back("peak stands at");
@@ -63,34 +53,24 @@ BenchTable memory_table(const RunPlan& plan) {
 }
 
 BenchTable live_table(const RankPlan& rank) {
-  BenchTable table{{"what", "microbatch", "bucket", "GiB"}, {}};
+  BenchTable table{{"what", "microbatch", "bucket", "GiB"}};
   for (const LiveItem& item : rank.live) {
     if (table.rows.size() == shown_live) break;
-    table.rows.push_back({item.what.empty() ? "kept by the run" : item.what,
-                          item.microbatch ? fmt::format("{}", *item.microbatch) : "", std::string(name_of(item.bucket)),
-                          gib(item.bytes)});
+    table.add(item.what.empty() ? "kept by the run" : item.what,
+              item.microbatch ? fmt::format("{}", *item.microbatch) : "", name_of(item.bucket), gib(item.bytes));
   }
   return table;
 }
 
 BenchTable traffic_table(const RunPlan& plan) {
-  BenchTable table{{"group", "operation", "calls", "GiB of all ranks", "GiB sent by a rank", "GiB out of a node"}, {}};
+  BenchTable table{{"group", "operation", "calls", "GiB of all ranks", "GiB sent by a rank", "GiB out of a node"}};
   for (const GroupTraffic& traffic : plan.communication) {
     if (traffic.op == CollectiveOp::receive) continue;
-    table.rows.push_back({traffic.group, std::string(name_of(traffic.op)), fmt::format("{}", traffic.all.count),
-                          gib(traffic.all.bytes), gib(traffic.sent), gib(traffic.node_egress)});
+    table.add(traffic.group, name_of(traffic.op), traffic.all.count, gib(traffic.all.bytes), gib(traffic.sent),
+              gib(traffic.node_egress));
   }
-  table.rows.push_back({"all", "", "", "", gib(plan.sent_bytes()), gib(plan.node_egress_bytes)});
+  table.add("all", "", "", "", gib(plan.sent_bytes()), gib(plan.node_egress_bytes));
   return table;
-}
-
-Json buckets_json(const BucketBytes& bytes) {
-  Json json = Json::object();
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    const auto bucket = static_cast<Bucket>(b);
-    json[std::string(name_of(bucket))] = bytes[bucket];
-  }
-  return json;
 }
 
 Json rank_json(const RankPlan& rank, std::int64_t reserved) {

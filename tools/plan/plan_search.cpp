@@ -1,19 +1,12 @@
 #include "tools/plan/plan_search.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <thread>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
 #include "parallel/runtime/spread_work.h"
 #include "tools/command/commands.h"
-#include "tools/plan/plan_search_report.h"
-#include "tools/report/layout_sweep.h"
+#include "tools/report/progress_line.h"
 #include "trainer/resolve/chosen_timing.h"
 
 namespace weft {
@@ -21,34 +14,13 @@ namespace {
 
 constexpr const char* plan_command = "weft plan";
 
-// Progress on standard error: a terminal gets one line that is overwritten, elsewhere a line appears now and then.
-class SearchLine {
- public:
-  SearchLine() : terminal_(isatty(STDERR_FILENO) != 0) {}
-  ~SearchLine() {
-    if (shown_ && terminal_) fmt::print(stderr, "\r\x1b[K");
-  }
-  SearchLine(const SearchLine&) = delete;
-  SearchLine& operator=(const SearchLine&) = delete;
-
-  void show(const SearchProgress& progress) {
-    const auto now = Clock::now();
-    if (now - last_ < (terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(10))) return;
-    last_ = now;
-    shown_ = true;
-    const SearchCounts& counts = progress.counts;
-    const std::string best =
-        progress.best_seconds ? fmt::format(", best {}", format_time(*progress.best_seconds, false)) : std::string();
-    fmt::print(stderr, "{}{} waiting, {} planned, {} do not fit{}{}", terminal_ ? "\r\x1b[K" : "", progress.waiting,
-               counts.planned, counts.static_bytes + counts.held_bytes + counts.unfit, best, terminal_ ? "" : "\n");
-    std::fflush(stderr);
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  bool terminal_, shown_ = false;
-  Clock::time_point last_ = Clock::now();
-};
+std::string progress_text(const SearchProgress& progress) {
+  const SearchCounts& counts = progress.counts;
+  const std::string best =
+      progress.best_seconds ? fmt::format(", best {}", format_time(*progress.best_seconds, false)) : std::string();
+  return fmt::format("{} waiting, {} planned, {} do not fit{}", progress.waiting, counts.planned,
+                     counts.static_bytes + counts.held_bytes + counts.unfit, best);
+}
 
 [[noreturn]] void refuse_empty(const SearchSpace& space, const SearchResult& result) {
   if (!result.least) fail_request("{}: error: no choice can be run; each is refused by a rule above", plan_command);
@@ -95,8 +67,9 @@ void plan_search(const CLI::App& command, const std::string& file, const PlanSea
       .top = request.top, .front_within = request.pareto.empty() ? 0.0 : request.front_within, .threads = host_cores()};
   SearchResult result;
   {
-    SearchLine line;
-    result = search_plans(space, options, [&](const SearchProgress& progress) { line.show(progress); });
+    ProgressLine line;
+    result = search_plans(space, options,
+                          [&](const SearchProgress& progress) { line.show([&] { return progress_text(progress); }); });
   }
   const std::string title = fmt::format("{} on {} ranks of {}", file, space.world, space.hardware.name);
   if (request.json) {

@@ -1,22 +1,20 @@
-#include "tools/plan/plan_search_report.h"
+#include "tools/plan/plan_search.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
+#include "tools/command/commands.h"
 #include "tools/picture/pareto_svg.h"
 #include "tools/report/bench_table.h"
-#include "tools/report/layout_sweep.h"
+#include "tools/report/report_parts.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::string order_text(const SearchSpace& space, const SearchChoice& choice) {
   const SearchedOrder& order = space.orders[choice.order];
@@ -48,11 +46,6 @@ double exposed_seconds(const SearchedPlan& plan) {
 }
 
 Json plan_json(const SearchSpace& space, const SearchedPlan& plan) {
-  Json buckets = Json::object();
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    const auto bucket = static_cast<Bucket>(b);
-    buckets[std::string(name_of(bucket))] = plan.peak[bucket];
-  }
   return {{"words", words_of(space, plan.choice)},
           {"layout", plan.layout},
           {"step_seconds", plan.time.seconds},
@@ -62,7 +55,7 @@ Json plan_json(const SearchSpace& space, const SearchedPlan& plan) {
           {"exposed_gathers_seconds", plan.time.exposed_gathers},
           {"exposed_reductions_seconds", plan.time.exposed_reductions},
           {"peak_bytes", plan.peak.total()},
-          {"buckets", std::move(buckets)},
+          {"buckets", buckets_json(plan.peak)},
           {"needed_bytes", plan.verdict.needed},
           {"memory_bytes", plan.verdict.memory},
           {"verdict", name_of(plan.verdict.fit)},
@@ -117,19 +110,17 @@ std::string search_account(const SearchCounts& counts) {
 
 std::string search_table(const SearchSpace& space, const std::vector<SearchedPlan>& plans) {
   BenchTable table{{"rank", "mesh (dp: replicas x shards)", "schedule", "microbatch", "sharding", "recompute", "step",
-                    "tokens/s", "MFU %", "bubble %", "exposed", "memory", "left", "front"},
-                   {}};
+                    "tokens/s", "MFU %", "bubble %", "exposed", "memory", "left", "front"}};
   const std::vector<int> ranks = ranks_of(space, plans);
   for (const SearchedPlan& plan : plans) {
     const bool judged = plan.verdict.fit != Fit::unknown;
-    table.rows.push_back(
-        {rank_text(ranks, table.rows.size()), mesh_text(space.meshes[plan.choice.mesh]), order_text(space, plan.choice),
-         std::to_string(space.microbatch_sizes[plan.choice.microbatch]), policy_text(space, plan.choice),
-         std::string(name_of(space.recomputes[plan.choice.recompute])), format_time(plan.time.seconds, false),
-         fmt::format("{:.0f}", tokens_per_second(space, plan)), fmt::format("{:.1f}", 100.0 * plan.time.mfu),
-         fmt::format("{:.1f}", 100.0 * plan.time.bubble), format_time(exposed_seconds(plan), false),
-         format_bytes(plan.verdict.needed), judged ? format_bytes(plan.verdict.headroom()) : "",
-         plan.front ? "*" : ""});
+    table.add(rank_text(ranks, table.rows.size()), mesh_text(space.meshes[plan.choice.mesh]), order_text(space, plan.choice),
+              space.microbatch_sizes[plan.choice.microbatch], policy_text(space, plan.choice),
+              name_of(space.recomputes[plan.choice.recompute]), format_time(plan.time.seconds, false),
+              decimals(tokens_per_second(space, plan), 0), decimals(100.0 * plan.time.mfu, 1),
+              decimals(100.0 * plan.time.bubble, 1), format_time(exposed_seconds(plan), false),
+              format_bytes(plan.verdict.needed), judged ? format_bytes(plan.verdict.headroom()) : "",
+              plan.front ? "*" : "");
   }
   return aligned_text(table);
 }

@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "tools/command/commands.h"
-#include "tools/command/kept_whole.h"
 #include "trainer/rank/backend.h"
 #include "trainer/run/start_check.h"
 

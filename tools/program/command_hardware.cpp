@@ -2,15 +2,13 @@
 #include <fmt/ranges.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "tools/command/commands.h"
+#include "tools/report/report_parts.h"
 #include "trainer/costs/hardware.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json hardware_json(const Hardware& hardware) {
   Json json = {{"name", hardware.name}, {"summary", hardware.summary}, {"aliases", aliases_of(hardware.name)}};

@@ -2,7 +2,6 @@
 
 #include "tools/command/commands.h"
 #include "trainer/config/config_schema.h"
-#include "trainer/config/config_writer.h"
 
 namespace weft {
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <vector>
@@ -11,11 +10,10 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
+#include "tools/report/report_parts.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr Group dense_groups[] = {Group::pp, Group::dp_replicate, Group::dp_shard, Group::cp, Group::tp};
 constexpr Group expert_groups[] = {Group::pp, Group::edp, Group::ep, Group::etp};

@@ -3,7 +3,6 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "parallel/pipeline/text/text.h"
@@ -12,16 +11,14 @@
 #include "tools/command/commands.h"
 #include "tools/picture/picture_formats.h"
 #include "tools/program/schedule_only_program.h"
-#include "tools/report/costs_from_words.h"
 #include "tools/report/given_costs.h"
+#include "tools/report/report_parts.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/planning/step_forecast.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr const char* program_command = "weft program";
 
@@ -46,10 +43,6 @@ struct RankList {
     return at_detail(program->ranks[static_cast<std::size_t>(pipeline_rank)], detail);
   }
 };
-
-Json or_null(OptionalIndex value) {
-  return value ? Json(*value) : Json(nullptr);
-}
 
 Json action_json(const RankList& list, const Action& action) {
   const Program& program = *list.program;

@@ -2,19 +2,16 @@
 #include <fmt/ranges.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
-#include "tools/command/kept_whole.h"
 #include "tools/program/unit_rows.h"
+#include "tools/report/report_parts.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 UnitPrecision stored_as(const UnitRow& row) {
   return row.replicated() ? UnitPrecision{} : row.unit.precision;

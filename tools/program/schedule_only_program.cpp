@@ -1,6 +1,5 @@
 #include "tools/program/schedule_only_program.h"
 
-#include <charconv>
 #include <map>
 #include <optional>
 
@@ -9,6 +8,7 @@
 #include "parallel/pipeline/passes/passes.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
+#include "parallel/runtime/parsed_number.h"
 
 namespace weft {
 namespace {
@@ -19,13 +19,9 @@ using Words = std::map<std::string, std::string>;
 std::optional<int> number_of(const Words& words, const std::string& key) {
   const auto found = words.find(key);
   if (found == words.end()) return std::nullopt;
-  int value = 0;
-  const char* end = found->second.data() + found->second.size();
-  const auto [stop, error] = std::from_chars(found->second.data(), end, value);
-  if (error != std::errc() || stop != end || value < 1) {
-    fail_request("weft program: error: {}={} is not a number of at least 1", key, found->second);
-  }
-  return value;
+  const auto number = parsed_number<int>(found->second);
+  if (number.value_or(0) >= 1) return number;
+  fail_request("weft program: error: {}={} is not a number of at least 1", key, found->second);
 }
 int needed_number(const Words& words, const std::string& key) {
   if (const auto number = number_of(words, key)) return *number;

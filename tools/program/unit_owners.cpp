@@ -4,16 +4,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "tools/program/unit_rows.h"
+#include "tools/report/report_parts.h"
 #include "trainer/rank/verify_step.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // In the order of the model, then by replica, then by row.
 OwnerTable sorted(OwnerTable table, const std::vector<GlobalParameter>& parameters) {

@@ -49,7 +49,7 @@ std::vector<UnitRow> unit_rows(const Config& config) {
       if (!row.unit.frozen) {
         for (const ParameterSpec& parameter : row.unit.plan.parameters) {
           const UpdateGroup group = update_group_of(parameter);
-          row.rules[group] = groups[static_cast<std::size_t>(group)].rule;
+          row.rules[group] = groups[group].rule;
         }
       }
       rows.push_back(std::move(row));

@@ -1,11 +1,14 @@
 #include "tools/report/bench_table.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
 namespace weft {
+
+std::string decimals(double number, int digits) {
+  return fmt::format("{:.{}f}", number, digits);
+}
 
 std::string aligned_text(const BenchTable& table) {
   std::vector<std::size_t> widths;

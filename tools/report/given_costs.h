@@ -1,6 +1,6 @@
 // Costs of actions, as --costs and --hardware of a command give them:
 //
-//   --costs "forward=1 gather=0.5 ..."   words, in units of time (costs_from_words.h)
+//   --costs "forward=1 gather=0.5 ..."   words, in units of time (costs_from_words)
 //   --costs FILE.toml                    a table (trainer/costs/cost_table.h), in seconds
 //   --costs RUN                          the directory of a run with traces: measured times of its actions
 //   --hardware NAME                      a model (trainer/costs/hardware.h), like --hardware.name=NAME
@@ -28,6 +28,12 @@ struct StepCosts {
   LaneChannels channels = LaneChannels::own();
   bool unit_time = false;  // seconds are units of time
 };
+
+// Costs that are the same for every rank; `command` begins error messages. `words` are separated by blanks. forward=,
+// backward_input= and backward_weight= (each 1 by default) are costs of all stages of a rank together, shared evenly
+// among stages and their segments. gather= and reduce= are costs of all units of a rank once, shared by bytes;
+// transfer= is that of a message. These, norm= and step= are 0 by default. Throws Error (request).
+ProgramCosts costs_from_words(const std::string& command, const Program& program, const std::string& words);
 
 class CostSource {
  public:

@@ -1,10 +1,10 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
+#include "tools/report/report_parts.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/inference/forward_run.h"
 #include "trainer/inference/generation.h"
@@ -121,7 +121,6 @@ void add_generate_command(CLI::App& program) {
     if (!speaks) return;
     if (printed) printed->finish(result);
     if (arguments->json) {
-      using Json = nlohmann::ordered_json;
       fmt::print("{}\n", as_json(request, result).dump(2, ' ', false, Json::error_handler_t::replace));
     }
     fmt::print(stderr, "prompt of {} tokens in {:.2f} s, then {:.1f} tokens/s\n", request.prompt.size(),

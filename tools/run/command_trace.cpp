@@ -3,19 +3,17 @@
 
 #include <filesystem>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "tools/run/nsys_export.h"
 #include "trainer/config/config_sources.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct SumRequest {
   std::vector<std::string> paths;
@@ -62,10 +60,10 @@ std::string sums_text(const std::vector<TraceSum>& sums, const std::vector<Trace
   for (const TraceSum& sum : sums) {
     std::vector<std::string> row = sum.labels;
     row.push_back(fmt::format("{}", sum.count));
-    row.push_back(fmt::format("{:.2f}", static_cast<double>(sum.bytes) / 1e6));
-    row.push_back(fmt::format("{:.3f}", 1e3 * sum.seconds));
-    row.push_back(fmt::format("{:.1f}", all > 0.0 ? 100.0 * sum.seconds / all : 0.0));
-    for (const double seconds : {sum.least, sum.median, sum.most}) row.push_back(fmt::format("{:.1f}", 1e6 * seconds));
+    row.push_back(decimals(static_cast<double>(sum.bytes) / 1e6, 2));
+    row.push_back(decimals(1e3 * sum.seconds, 3));
+    row.push_back(decimals(all > 0.0 ? 100.0 * sum.seconds / all : 0.0, 1));
+    for (const double seconds : {sum.least, sum.median, sum.most}) row.push_back(decimals(1e6 * seconds, 1));
     table.rows.push_back(std::move(row));
   }
   return aligned_text(table);
@@ -97,10 +95,8 @@ void sum(const SumRequest& request) {
 
 }  // namespace
 
-void add_trace_command(CLI::App& program) {
-  CLI::App* trace = program.add_subcommand("trace", "time of recorded steps");
-  trace->require_subcommand(1);
-  CLI::App* command = trace->add_subcommand(
+void add_trace_sum_command(CLI::App& trace) {
+  CLI::App* command = trace.add_subcommand(
       "sum", "spans added up by kind; percentages are of all spans, also of those side by side on lanes");
   const auto request = std::make_shared<SumRequest>();
   command

@@ -2,20 +2,17 @@
 // learners of sharded data parallelism: the walked list is the one that a run executes.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
+#include "tools/report/report_parts.h"
 #include "tools/walk/walk_report.h"
 #include "tools/walk/walk_strategies.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct WalkRequest {
   std::string file;

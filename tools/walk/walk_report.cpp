@@ -4,16 +4,14 @@
 
 #include <algorithm>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "parallel/runtime/quantities.h"
 #include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 
 namespace weft {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::string message_text(const WalkLine& line) {
   const bool activations = line.op == Op::send_forward || line.op == Op::receive_forward;
@@ -23,41 +21,28 @@ std::string message_text(const WalkLine& line) {
 
 // "gather blocks.0", "reduce-scatter blocks.0".
 std::string what_of(const WalkLine& line) {
-  switch (line.kind) {
-    case WalkKind::gather:
-      return "gather " + line.subject;
-    case WalkKind::gather_island:
-      return fmt::format("gather {} in island", line.subject);
-    case WalkKind::copy:
-      return "copy " + line.subject;
-    case WalkKind::free:
-      return "free " + line.subject;
-    case WalkKind::keep_part:
-      return fmt::format("free {}, keep a part", line.subject);
-    case WalkKind::in_place:
-      return fmt::format("{} {} in place", is_gather(line.op) ? "use" : "leave", line.subject);
-    case WalkKind::compute:
-      return fmt::format("{} {}", computation_name(line.op), line.subject);
-    case WalkKind::reduce_scatter:
-      return "reduce-scatter " + line.subject;
-    case WalkKind::scatter:
-      return "scatter gradient " + line.subject;
-    case WalkKind::all_reduce:
-      return "all-reduce " + line.subject;
-    case WalkKind::add:
-      return "add gradient " + line.subject;
-    case WalkKind::tie:
-      return "tie " + line.subject;
-    case WalkKind::wait:
-      return "wait for reduction " + line.subject;
-    case WalkKind::message:
-      return message_text(line);
-    case WalkKind::norm:
-      return "norm";
-    case WalkKind::step:
-      return "step";
+  if (line.kind == WalkKind::message) return message_text(line);
+  if (line.kind == WalkKind::compute) return fmt::format("{} {}", computation_name(line.op), line.subject);
+  if (line.kind == WalkKind::in_place) {
+    return fmt::format("{} {} in place", is_gather(line.op) ? "use" : "leave", line.subject);
   }
-  return "?";
+  constexpr std::string_view texts[] = {"gather {}",
+                                        "gather {} in island",
+                                        "copy {}",
+                                        "free {}",
+                                        "free {}, keep a part",
+                                        "",
+                                        "",
+                                        "reduce-scatter {}",
+                                        "scatter gradient {}",
+                                        "all-reduce {}",
+                                        "add gradient {}",
+                                        "tie {}",
+                                        "wait for reduction {}",
+                                        "",
+                                        "norm",
+                                        "step"};
+  return fmt::format(fmt::runtime(texts[static_cast<std::size_t>(line.kind)]), line.subject);
 }
 
 // Formats the bytes of a table in one unit, so that columns can be compared.
@@ -128,11 +113,9 @@ std::string mesh_text(const WalkedStep& step) {
 
 std::string state_text(const BucketBytes& state, const Scale& scale) {
   std::string text;
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    if (state.bytes[b] == 0) continue;
-    std::string name(name_of(static_cast<Bucket>(b)));
-    std::ranges::replace(name, '_', ' ');
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, scale(state.bytes[b]));
+  for (const Bucket bucket : all_values<Bucket>) {
+    if (state[bucket] == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", bucket_words(bucket), scale(state[bucket]));
   }
   return text;
 }
@@ -142,11 +125,6 @@ Json live_json(const LiveBytes& live) {
           {"unsharded_gradients", live.unsharded_gradients},
           {"communication", live.communication},
           {"activations", live.activations}};
-}
-
-template <typename T>
-Json or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
 }
 
 Json line_json(const WalkLine& line) {
@@ -194,18 +172,16 @@ std::string summary_text(std::span<const WalkedStrategy> strategies) {
   std::int64_t largest = 0;
   for (const WalkedStrategy& walked : strategies) largest = std::max(largest, walked.step.summary.total_peak);
   const Scale scale(largest);
-  BenchTable table;
-  table.header = {"strategy",      "gathers",         "reductions",     "sent",  "sent by gathers",
-                  "by reductions", "peak parameters", "peak gradients", "state", "peak"};
+  BenchTable table{{"strategy", "gathers", "reductions", "sent", "sent by gathers", "by reductions", "peak parameters",
+                    "peak gradients", "state", "peak"}};
   for (const WalkedStrategy& walked : strategies) {
     const WalkSummary& summary = walked.step.summary;
-    table.rows.push_back(
-        {walked.name,
-         summary.island_gathers > 0 ? fmt::format("{} ({} in the island)", summary.gathers, summary.island_gathers)
-                                    : fmt::format("{}", summary.gathers),
-         fmt::format("{}", summary.reductions), scale(summary.sent, summary.is_bound), scale(summary.sent_by_gathers),
-         scale(summary.sent_by_reductions), scale(summary.parameters_peak), scale(summary.gradients_peak),
-         scale(summary.state), scale(summary.total_peak)});
+    table.add(walked.name,
+              summary.island_gathers > 0 ? fmt::format("{} ({} in the island)", summary.gathers, summary.island_gathers)
+                                         : fmt::format("{}", summary.gathers),
+              summary.reductions, scale(summary.sent, summary.is_bound), scale(summary.sent_by_gathers),
+              scale(summary.sent_by_reductions), scale(summary.parameters_peak), scale(summary.gradients_peak),
+              scale(summary.state), scale(summary.total_peak));
   }
   return fmt::format("A step of one rank, {}:\n\n{}", scale.unit(), aligned_text(table));
 }
@@ -215,8 +191,8 @@ Json walk_json(const WalkedStrategy& walked) {
   const WalkSummary& summary = step.summary;
   Json lines = Json::array(), state = Json::object();
   for (const WalkLine& line : step.lines) lines.push_back(line_json(line));
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    if (step.state.bytes[b] > 0) state[std::string(name_of(static_cast<Bucket>(b)))] = step.state.bytes[b];
+  for (const Bucket bucket : all_values<Bucket>) {
+    if (step.state[bucket] > 0) state[std::string(name_of(bucket))] = step.state[bucket];
   }
   return {{"strategy", walked.name},
           {"rank", step.rank},

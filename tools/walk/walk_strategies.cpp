@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <charconv>
-
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/parsed_number.h"
 #include "trainer/plan/unit_policy.h"
 
 namespace weft {
@@ -89,9 +88,8 @@ WalkStrategy island(const Config& config, const std::string& ranks_text) {
                    group);
     }
   } else {
-    const char* end = ranks_text.data() + ranks_text.size();
-    const auto [stop, error] = std::from_chars(ranks_text.data(), end, ranks);
-    if (error != std::errc() || stop != end || ranks < 2 || ranks >= group || group % ranks != 0) {
+    ranks = parsed_number<int>(ranks_text).value_or(0);
+    if (ranks < 2 || ranks >= group || group % ranks != 0) {
       fail_request(
           "weft walk: error: --strategy \"island {}\": an island has a divisor of the {} ranks that shard a unit, "
           "neither 1 nor all",

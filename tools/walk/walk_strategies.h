@@ -1,7 +1,6 @@
 // The subjects of `weft walk`: a built-in toy model or a configuration, under each of the usual strategies.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 

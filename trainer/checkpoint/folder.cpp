@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <optional>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/parsed_number.h"
 #include "trainer/checkpoint/output_file.h"
 
 namespace weft {
@@ -25,12 +25,10 @@ constexpr const char *latest_name = "latest", *latest_step_name = "latest_checkp
 std::optional<std::int64_t> step_of(std::string_view name) {
   if (!name.starts_with(name_prefix)) return std::nullopt;
   name.remove_prefix(name_prefix.size());
-  std::int64_t step = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  const auto step = parsed_number<std::int64_t>(name);
   // Only the spelling of checkpoint_name() counts, so that a step has exactly one name.
-  const bool whole = error == std::errc() && end == name.data() + name.size() && step >= 0 &&
-                     checkpoint_name(step).substr(name_prefix.size()) == name;
-  return whole ? std::optional(step) : std::nullopt;
+  const bool is_name = step && *step >= 0 && checkpoint_name(*step).substr(name_prefix.size()) == name;
+  return is_name ? step : std::nullopt;
 }
 
 template <typename Take>
@@ -190,9 +188,8 @@ CheckpointFolder publish_checkpoint(const fs::path& directory, std::int64_t step
 bool point_latest_at(const CheckpointFolder& newest) {
   const fs::path directory = newest.path.parent_path();
   if (latest_in(directory) == checkpoint_name(newest.step)) return false;
-  const FileCalls calls = FileCalls::of_system();
-  replace_file(directory / latest_step_name, fmt::format("{}\n", newest.step), calls);
-  replace_file(directory / latest_name, checkpoint_name(newest.step) + "\n", calls);
+  replace_file(directory / latest_step_name, fmt::format("{}\n", newest.step));
+  replace_file(directory / latest_name, checkpoint_name(newest.step) + "\n");
   flush_folder(directory);
   return true;
 }

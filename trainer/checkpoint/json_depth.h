@@ -3,6 +3,7 @@
 // recursion.
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 
 namespace weft {
@@ -10,6 +11,18 @@ namespace weft {
 // Limit for files of other programs; none of them is nested so deeply.
 inline constexpr int deepest_json = 64;
 
-bool nested_deeper_than(std::string_view text, int most);
+inline bool nested_deeper_than(std::string_view text, int most) {
+  int depth = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') quoted = !quoted;
+    if (quoted && text[i] == '\\') ++i;
+    if (quoted) continue;
+    if (text[i] == '[' || text[i] == '{') ++depth;
+    if (text[i] == ']' || text[i] == '}') --depth;
+    if (depth > most) return true;
+  }
+  return false;
+}
 
 }  // namespace weft

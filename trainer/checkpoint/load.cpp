@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/staging.h"

@@ -1,12 +1,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <charconv>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/parsed_number.h"
 #include "trainer/checkpoint/json_depth.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
@@ -90,12 +89,9 @@ class Reading {
   }
   std::uint64_t checksum(const char* key) const {
     const std::string value = text(key);
-    std::uint64_t result = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result, 16);
-    if (error != std::errc() || end != value.data() + value.size() || checksum_text(result) != value) {
-      wrong(key, "a checksum");
-    }
-    return result;
+    const auto result = parsed_number<std::uint64_t>(value, 16);
+    if (!result || checksum_text(*result) != value) wrong(key, "a checksum");
+    return *result;
   }
   const Json& array(const char* key) const {
     if (!at(key).is_array()) wrong(key, "a list");

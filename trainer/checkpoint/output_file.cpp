@@ -61,14 +61,18 @@ std::filesystem::path partial_path(const std::filesystem::path& path) {
   return path.string() + ".partial";
 }
 
+void write_new_file(const std::filesystem::path& path, std::string_view text, const FileCalls& calls) {
+  OutputFile file(path, calls);
+  file.write(text);
+  file.finish();
+}
+
 void replace_file(const std::filesystem::path& path, std::string_view text, const FileCalls& calls) {
   const std::filesystem::path partial = partial_path(path);
   std::error_code error;
   std::filesystem::remove(partial, error);
   try {
-    OutputFile file(partial, calls);
-    file.write(text);
-    file.finish();
+    write_new_file(partial, text, calls);
   } catch (...) {
     std::filesystem::remove(partial, error);
     throw;

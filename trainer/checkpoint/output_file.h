@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <functional>
 #include <span>
-#include <string>
 #include <string_view>
 
 namespace weft {
@@ -43,8 +42,12 @@ class OutputFile {
 
 // The temporary file of replace_file() for `path`; it is left over if the process is killed.
 std::filesystem::path partial_path(const std::filesystem::path& path);
+// Writes a file, which must not exist, and flushes it.
+void write_new_file(const std::filesystem::path& path, std::string_view text,
+                    const FileCalls& calls = FileCalls::of_system());
 // Writes the whole file or nothing: writes a temporary file beside it, flushes it and renames it. `path` may exist.
-void replace_file(const std::filesystem::path& path, std::string_view text, const FileCalls& calls);
+void replace_file(const std::filesystem::path& path, std::string_view text,
+                  const FileCalls& calls = FileCalls::of_system());
 // Creates a folder and its missing parents, and flushes the folders that got a new entry.
 void make_folder(const std::filesystem::path& path);
 // Flushes the entries of a folder to disk.

@@ -6,12 +6,48 @@
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/input_file.h"
 #include "parallel/runtime/staging.h"
 #include "trainer/checkpoint/keys.h"
-#include "trainer/checkpoint/publish.h"
 #include "trainer/checkpoint/start.h"
 
 namespace weft {
+namespace {
+
+struct PublishRequest {
+  std::filesystem::path directory;
+  std::int64_t step = 0;
+  int ranks = 1;
+  std::string config_text;
+  std::int64_t keep_latest = 0, keep_every = 0;
+};
+
+// The last step of a save: joins the parts in the folder of the save, writes the manifest, renames the folder and
+// removes superseded checkpoints. Throws Error (failure); if the new checkpoint is not published, all earlier ones
+// stay.
+void publish(const PublishRequest& request, const FileCalls& calls) {
+  const std::filesystem::path folder = unfinished_path(request.directory, request.step);
+  std::vector<Manifest> parts;
+  for (int rank = 0; rank < request.ranks; ++rank) {
+    const std::string name = (folder / part_name(rank)).string();
+    parts.push_back(parse_part(read_whole_file(name), name));
+  }
+  Manifest manifest = join_parts(parts);
+  if (!request.config_text.empty()) {
+    replace_file(folder / checkpoint_config_name, request.config_text, calls);
+    const std::int64_t bytes = std::ssize(request.config_text);
+    manifest.files.push_back({checkpoint_config_name, bytes, bytes, checksum(request.config_text)});
+  }
+  replace_file(folder / manifest_name, to_json(manifest), calls);
+  for (int rank = 0; rank < request.ranks; ++rank) std::filesystem::remove(folder / part_name(rank));
+  const CheckpointFolder published = publish_checkpoint(request.directory, request.step);
+  for (const CheckpointFolder& old :
+       superseded(find_checkpoints(request.directory), request.keep_latest, request.keep_every)) {
+    if (old.step < published.step) remove_checkpoint(old.path);
+  }
+}
+
+}  // namespace
 
 RankCheckpoints::RankCheckpoints(const Config& config, const KeyValues& data, std::vector<CheckpointRows> rows,
                                  Communicator& world, Stream& compute, const CheckpointSetup& setup)
@@ -91,7 +127,7 @@ void RankCheckpoints::try_to_write() {
   std::optional<std::string> refused;
   try {
     make_folder(directory_);
-    replace_file(file, std::string(tried_bytes, ' '), FileCalls::of_system());
+    replace_file(file, std::string(tried_bytes, ' '));
   } catch (const Error& error) {
     refused = error.what();
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <optional>
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"

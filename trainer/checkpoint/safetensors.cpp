@@ -26,6 +26,16 @@ constexpr std::array<FormatDtype, 22> dtypes = {
      {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
      {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64}}};
 
+struct SavedDtype {
+  DType dtype;
+  std::string_view name;
+};
+constexpr SavedDtype saved_dtypes[] = {{DType::float32, "F32"},
+                                       {DType::bfloat16, "BF16"},
+                                       {DType::float16, "F16"},
+                                       {DType::float64, "F64"},
+                                       {DType::int32, "I32"}};
+
 int place_of(std::string_view dtype) {
   const auto found = std::ranges::find(dtypes, dtype, &FormatDtype::name);
   return static_cast<int>(found - dtypes.begin());
@@ -109,27 +119,14 @@ std::optional<int> safetensors_bits(std::string_view dtype) {
 }
 
 std::string_view safetensors_dtype(DType dtype) {
-  switch (dtype) {
-    case DType::float32:
-      return "F32";
-    case DType::bfloat16:
-      return "BF16";
-    case DType::float16:
-      return "F16";
-    case DType::float64:
-      return "F64";
-    case DType::int32:
-      return "I32";
-    default:
-      fail("a checkpoint has no {}", name_of(dtype));
-  }
+  const auto found = std::ranges::find(saved_dtypes, dtype, &SavedDtype::dtype);
+  if (found == std::end(saved_dtypes)) fail("a checkpoint has no {}", name_of(dtype));
+  return found->name;
 }
 
 std::optional<DType> dtype_of_safetensors(std::string_view dtype) {
-  for (const DType known : {DType::float32, DType::bfloat16, DType::float16, DType::float64, DType::int32}) {
-    if (safetensors_dtype(known) == dtype) return known;
-  }
-  return std::nullopt;
+  const auto found = std::ranges::find(saved_dtypes, dtype, &SavedDtype::name);
+  return found == std::end(saved_dtypes) ? std::nullopt : std::optional(found->dtype);
 }
 
 }  // namespace weft

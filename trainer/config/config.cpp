@@ -1,36 +1,23 @@
 #include "trainer/config/config.h"
 
-#include <charconv>
-
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/parsed_number.h"
 
 namespace weft {
 namespace {
 
 // The number behind `prefix`, at least 1.
 std::optional<int> count_behind(std::string_view prefix, std::string_view text) {
-  int count = 0;
-  const char* end = text.data() + text.size();
   if (!text.starts_with(prefix)) return std::nullopt;
-  const auto [stop, error] = std::from_chars(text.data() + prefix.size(), end, count);
-  if (error != std::errc() || stop != end || count < 1) return std::nullopt;
-  return count;
+  const auto count = parsed_number<int>(text.substr(prefix.size()));
+  return count.value_or(0) >= 1 ? count : std::nullopt;
 }
 
 }  // namespace
 
 std::string_view name_of(ShardStrategy strategy) {
-  switch (strategy) {
-    case ShardStrategy::full_shard:
-      return "full_shard";
-    case ShardStrategy::shard_grad_op:
-      return "shard_grad_op";
-    case ShardStrategy::optimizer:
-      return "optimizer";
-    case ShardStrategy::no_shard:
-      return "no_shard";
-  }
-  return "?";
+  constexpr std::string_view names[] = {"full_shard", "shard_grad_op", "optimizer", "no_shard"};
+  return names[static_cast<std::size_t>(strategy)];
 }
 
 std::string_view name_of(Recompute recompute) {
@@ -84,9 +71,7 @@ bool uses_float16(const Config& config) {
   const auto narrow = [](const PrecisionConfig& precision) {
     return precision.compute == DType::float16 || precision.reduction == DType::float16;
   };
-  const auto& blocks = config.model.blocks;
-  const bool has_experts = std::find(blocks.begin(), blocks.end(), BlockKind::moe) != blocks.end();
-  if (has_experts && narrow(config.precision_of(Family::experts))) return true;
+  if (config.model.has(BlockKind::moe) && narrow(config.precision_of(Family::experts))) return true;
   // Units of the root family hold parameters of these families, in the same precision.
   return std::ranges::any_of(std::array{Family::dense, Family::embedding, Family::head},
                              [&](Family family) { return narrow(config.precision_of(family)); });

@@ -158,14 +158,14 @@ struct OptimizerConfig {
 };
 
 // Groups of parameters that may have their own optimizer settings: the matrices of each family, and the vectors (norm
-// weights: parameters of one column) of all families.
+// weights: parameters of one column) of all families. The groups of matrices are numbered as the families.
 enum class UpdateGroup : std::uint8_t { dense, experts, embedding, head, root, routing, vectors };
 inline constexpr std::array update_groups = {UpdateGroup::dense,  UpdateGroup::experts, UpdateGroup::embedding,
                                              UpdateGroup::head,   UpdateGroup::root,    UpdateGroup::routing,
                                              UpdateGroup::vectors};
+static_assert(static_cast<int>(UpdateGroup::routing) == static_cast<int>(Family::routing));
 constexpr std::string_view name_of(UpdateGroup group) {
-  constexpr std::string_view names[] = {"dense", "experts", "embedding", "head", "root", "routing", "vectors"};
-  return names[static_cast<std::size_t>(group)];
+  return group == UpdateGroup::vectors ? "vectors" : name_of(static_cast<Family>(group));
 }
 
 enum class Decay : std::uint8_t { constant, linear, cosine, wsd };

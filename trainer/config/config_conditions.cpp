@@ -37,8 +37,7 @@ std::vector<ConfigKey> only_where(const KeyConditions& conditions, std::vector<C
 
 KeyCondition has_blocks(BlockKind kind) {
   const char* blocks = kind == BlockKind::moe ? "MoE blocks (e)" : "dense blocks (d)";
-  return {fmt::format("the model has {}", blocks),
-          [kind](const Config& c) { return std::ranges::find(c.model.blocks, kind) != c.model.blocks.end(); }};
+  return {fmt::format("the model has {}", blocks), [kind](const Config& c) { return c.model.has(kind); }};
 }
 
 KeyConditions of_family(Family family, std::string_view key) {
@@ -50,26 +49,22 @@ KeyConditions of_family(Family family, std::string_view key) {
 }
 
 KeyConditions trains_group(UpdateGroup group) {
-  switch (group) {
-    case UpdateGroup::dense:
-      return {trains(Family::dense)};
-    case UpdateGroup::experts:
-      return {has_blocks(BlockKind::moe), trains(Family::experts)};
-    case UpdateGroup::embedding:
-      return {trains(Family::embedding)};
-    case UpdateGroup::head:
-      return {{"tie_word_embeddings is false", [](const Config& c) { return !c.model.tie_word_embeddings; }},
-              trains(Family::head)};
-    case UpdateGroup::root:
-      return {{"root holds a matrix, which it does not in this version", [](const Config&) { return false; }}};
-    case UpdateGroup::routing:
-      return {has_blocks(BlockKind::moe), trains(Family::routing)};
-    case UpdateGroup::vectors:
-      return {{"training.frozen leaves dense or head out", [](const Config& c) {
-                 return !c.training.frozen.contains(Family::dense) || !c.training.frozen.contains(Family::head);
-               }}};
+  if (group == UpdateGroup::root) {
+    return {{"root holds a matrix, which it does not in this version", [](const Config&) { return false; }}};
   }
-  return {};
+  if (group == UpdateGroup::vectors) {
+    return {{"training.frozen leaves dense or head out", [](const Config& c) {
+               return !c.training.frozen.contains(Family::dense) || !c.training.frozen.contains(Family::head);
+             }}};
+  }
+  KeyConditions conditions;
+  if (group == UpdateGroup::experts || group == UpdateGroup::routing) conditions.push_back(has_blocks(BlockKind::moe));
+  if (group == UpdateGroup::head) {
+    conditions.push_back(
+        {"tie_word_embeddings is false", [](const Config& c) { return !c.model.tie_word_embeddings; }});
+  }
+  conditions.push_back(trains(static_cast<Family>(group)));
+  return conditions;
 }
 
 KeyCondition steps_by(UpdateGroup group, std::vector<UpdateRule> rules) {
@@ -78,14 +73,14 @@ KeyCondition steps_by(UpdateGroup group, std::vector<UpdateRule> rules) {
     names += fmt::format("{}\"{}\"", names.empty() ? "" : rule == rules.back() ? " or " : ", ", name_of(rule));
   }
   return {fmt::format("name is {}", names), [group, rules = std::move(rules)](const Config& c) {
-            const UpdateRule rule = resolved_groups(c)[static_cast<std::size_t>(group)].rule;
+            const UpdateRule rule = resolved_groups(c)[group].rule;
             return std::ranges::find(rules, rule) != rules.end();
           }};
 }
 
 KeyCondition keeps_states(UpdateGroup group) {
   return {"the rule keeps a state beside each element", [group](const Config& c) {
-            const OptimizerConfig options = resolved_groups(c)[static_cast<std::size_t>(group)];
+            const OptimizerConfig options = resolved_groups(c)[group];
             return states_of(options.rule, options.momentum) > 0;
           }};
 }

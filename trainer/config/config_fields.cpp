@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <charconv>
 
-#include "parallel/runtime/error.h"
-
 namespace weft::config_fields {
 namespace {
 
@@ -50,10 +48,30 @@ Faults out_of_range(const ConfigValue& value, std::int64_t integer, const Intege
   return {{value.place, fmt::format("{} is out of range: at most {}{}", integer, range.high, reason)}};
 }
 
-std::optional<double> as_number(const ConfigValue& value) {
-  if (const double* number = std::get_if<double>(&value.data)) return *number;
-  if (const auto* integer = std::get_if<std::int64_t>(&value.data)) return static_cast<double>(*integer);
-  return std::nullopt;
+Faults read_number(const ConfigValue& value, const std::string& expected, const NumberRange& range, double& number) {
+  const double* written = std::get_if<double>(&value.data);
+  const auto* integer = std::get_if<std::int64_t>(&value.data);
+  if (!written && !integer) return {wrong_type(expected, value)};
+  number = written ? *written : static_cast<double>(*integer);
+  if (range.contains(number)) return {};
+  return {{value.place, fmt::format("{} is out of range: {}", toml_text(number), range.text)}};
+}
+
+Faults read_texts(const ConfigValue& value, const TextFault& fault_of, std::vector<std::string>& texts) {
+  const auto* elements = std::get_if<std::vector<ConfigValue>>(&value.data);
+  if (!elements) return {wrong_type("an array of strings", value)};
+  Faults faults;
+  for (const ConfigValue& element : *elements) {
+    const auto* text = std::get_if<std::string>(&element.data);
+    if (!text) {
+      faults.push_back(wrong_type("a string", element));
+    } else if (auto fault = fault_of(element, *text)) {
+      faults.push_back(*std::move(fault));
+    } else {
+      texts.push_back(*text);
+    }
+  }
+  return faults;
 }
 
 Fault wrong_word(const ConfigValue& value, const std::string& word, const std::vector<std::string>& available,

@@ -1,14 +1,18 @@
 // Kinds of keys for building the schema. `access` maps a Config, constant or not, to the field, so that one entry of
-// the table both reads and writes.
+// the table both reads and writes. The field of an integer or a number may be optional: the word "auto" empties it.
 #pragma once
 
+#include <functional>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "parallel/runtime/error.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_suggestions.h"
 
@@ -40,50 +44,103 @@ inline constexpr NumberRange up_to_one{0, 1, false, false, "in [0, 1]"};
 
 template <typename T>
 struct Choice {
-  const char* name;
+  std::string_view name;
   T value;
 };
+// Choices called as name_of() calls their values.
+template <typename T>
+std::vector<Choice<T>> named(std::initializer_list<T> values) {
+  std::vector<Choice<T>> choices;
+  for (const T value : values) choices.push_back({name_of(value), value});
+  return choices;
+}
+
+// Makes accesses to the fields of a section: fields_of(&Config::run)(&RunConfig::seed).
+template <typename Section>
+auto fields_of(Section Config::*section) {
+  return [section](auto field) {
+    return [ section, field ](auto& config) -> auto& {
+      return config.*section.*field;
+    };
+  };
+}
+template <typename Access>
+using FieldOf = std::remove_cvref_t<std::invoke_result_t<Access, Config&>>;
+template <typename T>
+inline constexpr bool is_optional = false;
+template <typename T>
+inline constexpr bool is_optional<std::optional<T>> = true;
+
+inline constexpr const char* automatic = "auto";
+template <typename Field>
+std::string type_or_auto(const char* type) {
+  return is_optional<Field> ? fmt::format("{} or \"{}\"", type, automatic) : type;
+}
+template <typename Field>
+bool is_automatic(const ConfigValue& value) {
+  const auto* word = std::get_if<std::string>(&value.data);
+  return is_optional<Field> && word && *word == automatic;
+}
+template <typename Field>
+std::string field_text(const Field& field) {
+  if constexpr (is_optional<Field>) {
+    return field ? field_text(*field) : toml_text(std::string(automatic));
+  } else if constexpr (std::is_integral_v<Field> && !std::is_same_v<Field, bool>) {
+    return toml_text(static_cast<std::int64_t>(field));
+  } else {
+    return toml_text(field);
+  }
+}
 
 ConfigKey make_key(const std::string& path, std::string type, std::string help);
 Fault wrong_type(const std::string& expected, const ConfigValue& value);
 // Compares `value` with a range; no faults if it lies inside.
 Faults out_of_range(const ConfigValue& value, std::int64_t integer, const IntegerRange& range);
-// The value as a number; integers are accepted.
-std::optional<double> as_number(const ConfigValue& value);
+// Reads a number of the range; integers are accepted. `expected` is the type for messages.
+Faults read_number(const ConfigValue& value, const std::string& expected, const NumberRange& range, double& number);
 // Reads bytes written as "12 GiB" or 900; the word `absent` means none.
 Faults read_bytes(const ConfigValue& value, const std::string& absent, std::optional<std::int64_t>& bytes);
+// Reads an array of strings. `fault_of` says what is wrong with an element, or nothing.
+using TextFault = std::function<std::optional<Fault>(const ConfigValue& element, const std::string& text)>;
+Faults read_texts(const ConfigValue& value, const TextFault& fault_of, std::vector<std::string>& texts);
 // The fault of a word that is not accepted: known but not available, or unknown.
 Fault wrong_word(const ConfigValue& value, const std::string& word, const std::vector<std::string>& available,
                  const std::vector<std::string>& absent);
 
 template <typename Access>
 ConfigKey integer_key(const std::string& path, std::string help, IntegerRange range, Access access) {
-  ConfigKey key = make_key(path, "an integer", std::move(help));
-  key.read = [=](Config& config, const ConfigValue& value) -> Faults {
+  using Field = FieldOf<Access>;
+  ConfigKey key = make_key(path, type_or_auto<Field>("an integer"), std::move(help));
+  key.read = [=, expected = key.type](Config& config, const ConfigValue& value) -> Faults {
+    if (is_automatic<Field>(value)) {
+      std::invoke(access, config) = Field();
+      return {};
+    }
     const auto* integer = std::get_if<std::int64_t>(&value.data);
-    if (!integer) return {wrong_type("an integer", value)};
+    if (!integer) return {wrong_type(expected, value)};
     Faults faults = out_of_range(value, *integer, range);
-    using Field = std::remove_reference_t<decltype(access(config))>;
-    if (faults.empty()) access(config) = static_cast<Field>(*integer);
+    if (faults.empty()) std::invoke(access, config) = static_cast<Field>(*integer);
     return faults;
   };
-  key.write = [=](const Config& config) { return toml_text(static_cast<std::int64_t>(access(config))); };
+  key.write = [=](const Config& config) { return field_text(std::invoke(access, config)); };
   return key;
 }
 
 template <typename Access>
 ConfigKey number_key(const std::string& path, std::string help, NumberRange range, Access access) {
-  ConfigKey key = make_key(path, "a number", std::move(help));
-  key.read = [=](Config& config, const ConfigValue& value) -> Faults {
-    const std::optional<double> number = as_number(value);
-    if (!number) return {wrong_type("a number", value)};
-    if (!range.contains(*number)) {
-      return {{value.place, fmt::format("{} is out of range: {}", toml_text(*number), range.text)}};
+  using Field = FieldOf<Access>;
+  ConfigKey key = make_key(path, type_or_auto<Field>("a number"), std::move(help));
+  key.read = [=, expected = key.type](Config& config, const ConfigValue& value) -> Faults {
+    if (is_automatic<Field>(value)) {
+      std::invoke(access, config) = Field();
+      return {};
     }
-    access(config) = *number;
-    return {};
+    double number = 0.0;
+    Faults faults = read_number(value, expected, range, number);
+    if (faults.empty()) std::invoke(access, config) = number;
+    return faults;
   };
-  key.write = [=](const Config& config) { return toml_text(access(config)); };
+  key.write = [=](const Config& config) { return field_text(std::invoke(access, config)); };
   return key;
 }
 
@@ -91,9 +148,11 @@ ConfigKey number_key(const std::string& path, std::string help, NumberRange rang
 template <typename Access>
 ConfigKey bytes_key(const std::string& path, std::string help, const std::string& absent, Access access) {
   ConfigKey key = make_key(path, "a string or an integer", std::move(help));
-  key.read = [=](Config& config, const ConfigValue& value) { return read_bytes(value, absent, access(config)); };
+  key.read = [=](Config& config, const ConfigValue& value) {
+    return read_bytes(value, absent, std::invoke(access, config));
+  };
   key.write = [=](const Config& config) {
-    const std::optional<std::int64_t>& bytes = access(config);
+    const std::optional<std::int64_t>& bytes = std::invoke(access, config);
     return bytes ? toml_text(*bytes) : toml_text(absent);
   };
   return key;
@@ -105,11 +164,25 @@ ConfigKey boolean_key(const std::string& path, std::string help, Access access) 
   key.read = [=](Config& config, const ConfigValue& value) -> Faults {
     const bool* boolean = std::get_if<bool>(&value.data);
     if (!boolean) return {wrong_type("a boolean", value)};
-    access(config) = *boolean;
+    std::invoke(access, config) = *boolean;
     return {};
   };
-  key.write = [=](const Config& config) { return toml_text(access(config)); };
+  key.write = [=](const Config& config) { return field_text(std::invoke(access, config)); };
   return key;
+}
+
+inline std::string any_text(const std::string&) {
+  return {};
+}
+// The message of the Error that `parse` throws, or nothing.
+template <typename Parse>
+std::string complaint_of(Parse parse) {
+  try {
+    parse();
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
 }
 
 // `check` returns what is wrong with the text, or nothing.
@@ -121,50 +194,54 @@ ConfigKey string_key(const std::string& path, std::string help, Access access, C
     if (!text) return {wrong_type("a string", value)};
     const std::string complaint = check(*text);
     if (!complaint.empty()) return {{value.place, complaint}};
-    access(config) = *text;
+    std::invoke(access, config) = *text;
     return {};
   };
-  key.write = [=](const Config& config) { return toml_text(access(config)); };
+  key.write = [=](const Config& config) { return field_text(std::invoke(access, config)); };
+  return key;
+}
+
+// A list of texts; `check` looks at each of them, as that of string_key() does.
+template <typename Access, typename Check>
+ConfigKey texts_key(const std::string& path, std::string help, Access access, Check check) {
+  ConfigKey key = make_key(path, "an array of strings", std::move(help));
+  key.read = [=](Config& config, const ConfigValue& value) -> Faults {
+    const TextFault fault_of = [&](const ConfigValue& element, const std::string& text) -> std::optional<Fault> {
+      const std::string complaint = check(text);
+      return complaint.empty() ? std::nullopt : std::optional(Fault{element.place, complaint});
+    };
+    std::vector<std::string> texts;
+    Faults faults = read_texts(value, fault_of, texts);
+    if (faults.empty()) std::invoke(access, config) = std::move(texts);
+    return faults;
+  };
+  key.write = [=](const Config& config) { return field_text(std::invoke(access, config)); };
   return key;
 }
 
 // One of several words. `absent`: words known elsewhere that this version does not offer.
-template <typename T, typename Access>
-ConfigKey choice_key(const std::string& path, std::string help, std::vector<Choice<T>> choices,
-                     std::vector<std::string> absent, Access access) {
+template <typename Access>
+ConfigKey choice_key(const std::string& path, std::string help, std::vector<Choice<FieldOf<Access>>> choices,
+                     Access access, std::vector<std::string> absent = {}) {
   ConfigKey key = make_key(path, "a string", std::move(help));
   key.read = [=](Config& config, const ConfigValue& value) -> Faults {
     const auto* word = std::get_if<std::string>(&value.data);
     if (!word) return {wrong_type("a string", value)};
     std::vector<std::string> available;
     for (const auto& choice : choices) {
-      available.push_back(choice.name);
+      available.emplace_back(choice.name);
       if (*word != choice.name) continue;
-      access(config) = choice.value;
+      std::invoke(access, config) = choice.value;
       return {};
     }
     return {wrong_word(value, *word, available, absent)};
   };
   key.write = [=](const Config& config) {
     for (const auto& choice : choices) {
-      if (access(config) == choice.value) return toml_text(std::string(choice.name));
+      if (std::invoke(access, config) == choice.value) return toml_text(std::string(choice.name));
     }
     fail("{} holds a value without a name", path);
   };
-  return key;
-}
-
-// A key with one accepted value so far. `instead` tells the user what to do about any other value.
-template <typename T>
-ConfigKey fixed_key(const std::string& path, std::string type, std::string help, T only, std::string instead) {
-  ConfigKey key = make_key(path, std::move(type), std::move(help));
-  key.read = [only, instead, expected = key.type](Config&, const ConfigValue& value) -> Faults {
-    const T* written = std::get_if<T>(&value.data);
-    if (!written) return {wrong_type(expected, value)};
-    if (*written == only) return {};
-    return {{value.place, fmt::format("{} is not available in this version: {}", toml_text(*written), instead)}};
-  };
-  key.write = [=](const Config&) { return toml_text(only); };
   return key;
 }
 

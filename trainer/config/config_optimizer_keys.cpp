@@ -1,4 +1,5 @@
 // Keys of [optimizer] and of [optimizer.<group>], which inherit from it.
+#include <array>
 #include <type_traits>
 
 #include "trainer/config/config_conditions.h"
@@ -16,7 +17,7 @@ OptimizerConfig& options_of(Config& config, std::optional<UpdateGroup> group) {
   return config.optimizer_by_group.try_emplace(*group, inherited_options(config.optimizer, *group)).first->second;
 }
 OptimizerConfig options_of(const Config& config, std::optional<UpdateGroup> group) {
-  return group ? resolved_groups(config)[static_cast<std::size_t>(*group)] : config.optimizer;
+  return group ? resolved_groups(config)[*group] : config.optimizer;
 }
 
 // Access to a field of a group: the field itself for reading a key into it, a copy for writing it out.
@@ -39,19 +40,16 @@ ConfigKey betas_key(const std::string& path, std::optional<UpdateGroup> group) {
     if (elements->size() != 2) {
       return {{value.place, fmt::format("expected {}, got {} elements", expected, elements->size())}};
     }
+    std::array<double, 2> betas{};
     Faults faults;
-    for (const ConfigValue& element : *elements) {
-      const auto number = as_number(element);
-      if (!number) {
-        faults.push_back(wrong_type("a number", element));
-      } else if (!below_one.contains(*number)) {
-        faults.push_back({element.place, fmt::format("{} is out of range: {}", toml_text(*number), below_one.text)});
-      }
+    for (std::size_t i = 0; i < betas.size(); ++i) {
+      for (Fault& fault : read_number((*elements)[i], "a number", below_one, betas[i]))
+        faults.push_back(std::move(fault));
     }
     if (!faults.empty()) return faults;
     OptimizerConfig& options = options_of(config, group);
-    options.beta1 = *as_number(elements->front());
-    options.beta2 = *as_number(elements->back());
+    options.beta1 = betas[0];
+    options.beta2 = betas[1];
     return {};
   };
   key.write = [group](const Config& config) {
@@ -59,15 +57,6 @@ ConfigKey betas_key(const std::string& path, std::optional<UpdateGroup> group) {
     return fmt::format("[{}, {}]", toml_text(options.beta1), toml_text(options.beta2));
   };
   return key;
-}
-
-std::vector<Choice<UpdateRule>> rule_choices() {
-  std::vector<Choice<UpdateRule>> choices;
-  for (const UpdateRule rule :
-       {UpdateRule::adamw, UpdateRule::sgd, UpdateRule::lion, UpdateRule::lamb, UpdateRule::muon}) {
-    choices.push_back({name_of(rule).data(), rule});
-  }
-  return choices;
 }
 
 // The condition that a group's rule reads the key, for keys that not every rule reads.
@@ -84,10 +73,11 @@ KeyConditions read_by_rule(UpdateGroup group, const std::string& name) {
 }  // namespace
 
 std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group) {
+  using enum UpdateRule;
   const std::string section = group ? fmt::format("optimizer.{}", name_of(*group)) : "optimizer";
   std::vector<ConfigKey> keys = {
-      choice_key<UpdateRule>(section + ".name", "update rule", rule_choices(), {},
-                             field(group, &OptimizerConfig::rule)),
+      choice_key(section + ".name", "update rule", named({adamw, sgd, lion, lamb, muon}),
+                 field(group, &OptimizerConfig::rule)),
       number_key(section + ".learning_rate", "after warm-up", non_negative,
                  field(group, &OptimizerConfig::learning_rate)),
       betas_key(section + ".betas", group),
@@ -97,23 +87,21 @@ std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group) {
                  field(group, &OptimizerConfig::weight_decay)),
       number_key(section + ".momentum", "part of the sum of gradients that stays (sgd, muon)", below_one,
                  field(group, &OptimizerConfig::momentum)),
-      choice_key<DType>(section + ".state", "moments are kept in; bfloat16 is rounded stochastically",
-                        {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}}, {"float16", "float8", "float64"},
-                        field(group, &OptimizerConfig::state)),
-      choice_key<MuonScale>(section + ".muon_scale", "size of a step of muon: that of adamw's, or by a matrix' aspect",
-                            {{"match_adamw", MuonScale::match_adamw}, {"aspect", MuonScale::aspect}}, {},
-                            field(group, &OptimizerConfig::muon_scale)),
-      choice_key<DType>(section + ".newton_schulz", "dtype of muon's orthogonalisation",
-                        {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}}, {"float16"},
-                        field(group, &OptimizerConfig::newton_schulz)),
+      choice_key(section + ".state", "moments are kept in; bfloat16 is rounded stochastically",
+                 named({DType::float32, DType::bfloat16}), field(group, &OptimizerConfig::state),
+                 {"float16", "float8", "float64"}),
+      choice_key(section + ".muon_scale", "size of a step of muon: that of adamw's, or by a matrix' aspect",
+                 {{"match_adamw", MuonScale::match_adamw}, {"aspect", MuonScale::aspect}},
+                 field(group, &OptimizerConfig::muon_scale)),
+      choice_key(section + ".newton_schulz", "dtype of muon's orthogonalisation",
+                 named({DType::float32, DType::bfloat16}), field(group, &OptimizerConfig::newton_schulz), {"float16"}),
   };
   if (!group) return keys;
   for (ConfigKey& key : keys) {
     const bool own_default = *group == UpdateGroup::vectors && key.name == "weight_decay";
     if (!own_default) key.inherits = "optimizer." + key.name;
     key.read_where = trains_group(*group);
-    const KeyConditions of_rule = read_by_rule(*group, key.name);
-    key = only_where(of_rule, std::move(key));
+    key = only_where(read_by_rule(*group, key.name), std::move(key));
   }
   return keys;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "parallel/pipeline/orders/orders.h"
-#include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
 #include "trainer/config/config_fields.h"
 #include "trainer/config/config_special_keys.h"
@@ -47,11 +46,6 @@ Faults read_list(Config& config, const std::vector<ConfigValue>& elements, const
   return faults;
 }
 
-// Throws Error (request) with the faults of the file.
-UserOrder read_order(const std::string& path) {
-  return order_from_csv(InputFile(path).text());
-}
-
 }  // namespace
 
 ConfigKey schedule_key() {
@@ -62,11 +56,8 @@ ConfigKey schedule_key() {
     if (!word) return {wrong_type(expected, value)};
     std::optional<UserOrder> own_order;
     if (word->ends_with(".csv")) {
-      try {
-        own_order = read_order(*word);
-      } catch (const Error& error) {
-        return {{value.place, error.what()}};
-      }
+      const std::string complaint = complaint_of([&] { own_order = order_from_csv(InputFile(*word).text()); });
+      if (!complaint.empty()) return {{value.place, complaint}};
     } else {
       std::vector<std::string> names;
       for (const Schedule& schedule : schedules()) names.emplace_back(schedule.name);
@@ -78,13 +69,6 @@ ConfigKey schedule_key() {
   };
   key.write = [](const Config& config) { return toml_text(config.pipeline.schedule); };
   return key;
-}
-
-ConfigKey costs_key() {
-  return string_key(
-      "pipeline.costs", "costs of actions, to deal layouts and solve timing by: modelled, or the file of a table",
-      [](auto& c) -> auto& { return c.pipeline.costs; },
-      [](const std::string& text) { return text.empty() ? "write modelled, or the name of a file" : std::string(); });
 }
 
 ConfigKey layout_key() {
@@ -115,26 +99,11 @@ ConfigKey layout_key() {
 }
 
 ConfigKey stage_blocks_key(const std::string& which) {
-  ConfigKey key = make_key("pipeline." + which + "_stage_blocks", "an integer or \"auto\"",
-                           "blocks of the " + which + " stage, the other stages getting equally many; auto: by layout");
-  const auto field = which == "first" ? &PipelineConfig::first_stage_blocks : &PipelineConfig::last_stage_blocks;
-  key.read = [expected = key.type, field](Config& config, const ConfigValue& value) -> Faults {
-    const auto* word = std::get_if<std::string>(&value.data);
-    if (word && *word == "auto") {
-      config.pipeline.*field = std::nullopt;
-      return {};
-    }
-    const auto* count = std::get_if<std::int64_t>(&value.data);
-    if (!count) return {wrong_type(expected, value)};
-    Faults faults = out_of_range(value, *count, blocks_range);
-    if (faults.empty()) config.pipeline.*field = *count;
-    return faults;
-  };
-  key.write = [field](const Config& config) {
-    const auto& count = config.pipeline.*field;
-    return count ? toml_text(*count) : toml_text(std::string("auto"));
-  };
-  return key;
+  return integer_key("pipeline." + which + "_stage_blocks",
+                     "blocks of the " + which + " stage, the other stages getting equally many; auto: by layout",
+                     blocks_range,
+                     fields_of(&Config::pipeline)(which == "first" ? &PipelineConfig::first_stage_blocks
+                                                                   : &PipelineConfig::last_stage_blocks));
 }
 
 }  // namespace weft::config_fields

@@ -19,11 +19,18 @@ ConfigKey required(ConfigKey key) {
   return key;
 }
 
-std::string anything(const std::string&) {
-  return {};
-}
 std::string not_empty(const std::string& text) {
   return text.empty() ? "the text is empty" : "";
+}
+std::string names_file(const std::string& text) {
+  return text.empty() ? "the name of a file is empty" : "";
+}
+std::string names_costs(const std::string& text) {
+  return text.empty() ? "write modelled, or the name of a file" : "";
+}
+std::string names_tokenizer(const std::string& text) {
+  if (text == "byte") return {};
+  return fmt::format("{} is not available in this version: text is read with the tokenizer \"byte\"", toml_text(text));
 }
 std::string names_attention(const std::string& text) {
   if (parse_attention_choice(text)) return {};
@@ -36,115 +43,88 @@ constexpr IntegerRange timeout_range{1, 86'400};
 constexpr IntegerRange chunks_range{1, 1024};
 
 Keys run_keys() {
+  const auto field = fields_of(&Config::run);
   return {
-      string_key(
-          "run.name", "shown in the banner", [](auto& c) -> auto& { return c.run.name; }, anything),
-      string_key(
-          "run.directory", "folder of the run's files", [](auto& c) -> auto& { return c.run.directory; }, not_empty),
-      integer_key(
-          "run.seed", "of initial values and data order", {0, std::numeric_limits<std::int64_t>::max()},
-          [](auto& c) -> auto& { return c.run.seed; }),
-      integer_key(
-          "run.steps", "optimizer steps", size_range, [](auto& c) -> auto& { return c.run.steps; }),
-      choice_key<DeviceKind>(
-          "run.device", "where ranks compute", {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}}, {},
-          [](auto& c) -> auto& { return c.run.device; }),
-      choice_key<LaunchKind>(
-          "run.launch", "each rank is one of the threads of this process, or a process of its own",
-          {{"threads", LaunchKind::threads}, {"processes", LaunchKind::processes}}, {},
-          [](auto& c) -> auto& { return c.run.launch; }),
-      integer_key(
-          "run.ranks_per_device", "ranks that share one GPU; more than one is for trials", degree_range,
-          [](auto& c) -> auto& { return c.run.ranks_per_device; }),
-      boolean_key(
-          "run.registered_buffers", "gather parameters into memory that NCCL reaches in place; takes some more of it",
-          [](auto& c) -> auto& { return c.run.registered_buffers; }),
-      string_key(
-          "run.attention", "kernels of a GPU: \"auto\", \"own\", \"cudnn\" or \"cudnn:<engine>\"",
-          [](auto& c) -> auto& { return c.run.attention; }, names_attention),
-      boolean_key(
-          "run.deterministic", "a GPU repeats a run bit for bit; attention then takes more memory and time",
-          [](auto& c) -> auto& { return c.run.deterministic; }),
+      string_key("run.name", "shown in the banner", field(&RunConfig::name), any_text),
+      string_key("run.directory", "folder of the run's files", field(&RunConfig::directory), not_empty),
+      integer_key("run.seed", "of initial values and data order", {0, std::numeric_limits<std::int64_t>::max()},
+                  field(&RunConfig::seed)),
+      integer_key("run.steps", "optimizer steps", size_range, field(&RunConfig::steps)),
+      choice_key("run.device", "where ranks compute", {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}},
+                 field(&RunConfig::device)),
+      choice_key("run.launch", "each rank is one of the threads of this process, or a process of its own",
+                 {{"threads", LaunchKind::threads}, {"processes", LaunchKind::processes}}, field(&RunConfig::launch)),
+      integer_key("run.ranks_per_device", "ranks that share one GPU; more than one is for trials", degree_range,
+                  field(&RunConfig::ranks_per_device)),
+      boolean_key("run.registered_buffers",
+                  "gather parameters into memory that NCCL reaches in place; takes some more of it",
+                  field(&RunConfig::registered_buffers)),
+      string_key("run.attention", "kernels of a GPU: \"auto\", \"own\", \"cudnn\" or \"cudnn:<engine>\"",
+                 field(&RunConfig::attention), names_attention),
+      boolean_key("run.deterministic", "a GPU repeats a run bit for bit; attention then takes more memory and time",
+                  field(&RunConfig::deterministic)),
       boolean_key(
           "run.measured_products",
           "a GPU times algorithms of the step's matrix products at the start, keeps the fastest and remembers them; "
           "not where run.deterministic is asked for",
-          [](auto& c) -> auto& { return c.run.measured_products; }),
-      integer_key(
-          "run.communication_timeout_seconds", "a rank that waits longer than this for others ends the run",
-          timeout_range, [](auto& c) -> auto& { return c.run.communication_timeout_seconds; }),
-      boolean_key(
-          "run.ignore_plan", "start although the plan says that memory will not suffice",
-          [](auto& c) -> auto& { return c.run.ignore_plan; }),
+          field(&RunConfig::measured_products)),
+      integer_key("run.communication_timeout_seconds", "a rank that waits longer than this for others ends the run",
+                  timeout_range, field(&RunConfig::communication_timeout_seconds)),
+      boolean_key("run.ignore_plan", "start although the plan says that memory will not suffice",
+                  field(&RunConfig::ignore_plan)),
   };
 }
 
 Keys model_keys() {
+  const auto field = fields_of(&Config::model);
   return {
       required(layers_key()),
-      required(integer_key(
-          "model.vocab_size", "tokens in the vocabulary", size_range,
-          [](auto& c) -> auto& { return c.model.vocab_size; })),
-      required(integer_key(
-          "model.hidden_size", "width between blocks", size_range,
-          [](auto& c) -> auto& { return c.model.hidden_size; })),
+      required(
+          integer_key("model.vocab_size", "tokens in the vocabulary", size_range, field(&ModelConfig::vocab_size))),
+      required(integer_key("model.hidden_size", "width between blocks", size_range, field(&ModelConfig::hidden_size))),
       only_where({has_blocks(BlockKind::dense)},
-                 integer_key(
-                     "model.intermediate_size", "width inside dense blocks (SwiGLU)", count_range,
-                     [](auto& c) -> auto& { return c.model.intermediate_size; })),
-      required(integer_key(
-          "model.num_attention_heads", "query heads", size_range,
-          [](auto& c) -> auto& { return c.model.num_attention_heads; })),
-      required(integer_key(
-          "model.num_key_value_heads", "key and value heads", size_range,
-          [](auto& c) -> auto& { return c.model.num_key_value_heads; })),
-      required(integer_key(
-          "model.head_dim", "width of a head", size_range, [](auto& c) -> auto& { return c.model.head_dim; })),
-      integer_key(
-          "model.sliding_window", "positions that a token attends to, its own among them; 0: all up to its own",
-          count_range, [](auto& c) -> auto& { return c.model.sliding_window; }),
-      boolean_key(
-          "model.qk_norm", "RMSNorm on each query and key head", [](auto& c) -> auto& { return c.model.qk_norm; }),
-      number_key(
-          "model.rope_theta", "base of the rotary embedding", positive,
-          [](auto& c) -> auto& { return c.model.rope_theta; }),
-      number_key(
-          "model.rms_norm_eps", "added to the mean square in RMSNorm", positive,
-          [](auto& c) -> auto& { return c.model.rms_norm_eps; }),
-      boolean_key(
-          "model.tie_word_embeddings", "one weight for embedding and head",
-          [](auto& c) -> auto& { return c.model.tie_word_embeddings; }),
-      number_key(
-          "model.initializer_range", "standard deviation of initial weights", non_negative,
-          [](auto& c) -> auto& { return c.model.initializer_range; }),
+                 integer_key("model.intermediate_size", "width inside dense blocks (SwiGLU)", count_range,
+                             field(&ModelConfig::intermediate_size))),
+      required(integer_key("model.num_attention_heads", "query heads", size_range,
+                           field(&ModelConfig::num_attention_heads))),
+      required(integer_key("model.num_key_value_heads", "key and value heads", size_range,
+                           field(&ModelConfig::num_key_value_heads))),
+      required(integer_key("model.head_dim", "width of a head", size_range, field(&ModelConfig::head_dim))),
+      integer_key("model.sliding_window", "positions that a token attends to, its own among them; 0: all up to its own",
+                  count_range, field(&ModelConfig::sliding_window)),
+      boolean_key("model.qk_norm", "RMSNorm on each query and key head", field(&ModelConfig::qk_norm)),
+      number_key("model.rope_theta", "base of the rotary embedding", positive, field(&ModelConfig::rope_theta)),
+      number_key("model.rms_norm_eps", "added to the mean square in RMSNorm", positive,
+                 field(&ModelConfig::rms_norm_eps)),
+      boolean_key("model.tie_word_embeddings", "one weight for embedding and head",
+                  field(&ModelConfig::tie_word_embeddings)),
+      number_key("model.initializer_range", "standard deviation of initial weights", non_negative,
+                 field(&ModelConfig::initializer_range)),
   };
 }
 
 Keys moe_keys() {
+  const auto field = [](auto of_moe) {
+    return [=](auto& config) -> auto& {
+      return config.model.moe.*of_moe;
+    };
+  };
   return {
-      integer_key(
-          "model.moe.num_experts", "routed experts of an MoE block", count_range,
-          [](auto& c) -> auto& { return c.model.moe.num_experts; }),
-      integer_key(
-          "model.moe.num_experts_per_tok", "experts a token goes to", count_range,
-          [](auto& c) -> auto& { return c.model.moe.num_experts_per_tok; }),
-      integer_key(
-          "model.moe.moe_intermediate_size", "width inside a routed expert", count_range,
-          [](auto& c) -> auto& { return c.model.moe.moe_intermediate_size; }),
-      integer_key(
-          "model.moe.shared_expert_intermediate_size", "width inside the shared expert; 0: none", count_range,
-          [](auto& c) -> auto& { return c.model.moe.shared_expert_intermediate_size; }),
-      boolean_key(
-          "model.moe.norm_topk_prob", "weights of the chosen experts sum to one",
-          [](auto& c) -> auto& { return c.model.moe.norm_topk_prob; }),
-      choice_key<Scoring>(
-          "model.moe.scoring", "how router logits become scores",
-          {{"softmax", Scoring::softmax}, {"sigmoid", Scoring::sigmoid}}, {},
-          [](auto& c) -> auto& { return c.model.moe.scoring; }),
-      number_key(
-          "model.moe.router_aux_loss_coef", "weight of the load-balancing loss", non_negative,
-          [](auto& c) -> auto& { return c.model.moe.router_aux_loss_coef; }),
-      choice_key<AuxiliaryLoss>(
+      integer_key("model.moe.num_experts", "routed experts of an MoE block", count_range,
+                  field(&MoeConfig::num_experts)),
+      integer_key("model.moe.num_experts_per_tok", "experts a token goes to", count_range,
+                  field(&MoeConfig::num_experts_per_tok)),
+      integer_key("model.moe.moe_intermediate_size", "width inside a routed expert", count_range,
+                  field(&MoeConfig::moe_intermediate_size)),
+      integer_key("model.moe.shared_expert_intermediate_size", "width inside the shared expert; 0: none", count_range,
+                  field(&MoeConfig::shared_expert_intermediate_size)),
+      boolean_key("model.moe.norm_topk_prob", "weights of the chosen experts sum to one",
+                  field(&MoeConfig::norm_topk_prob)),
+      choice_key("model.moe.scoring", "how router logits become scores",
+                 {{"softmax", Scoring::softmax}, {"sigmoid", Scoring::sigmoid}}, field(&MoeConfig::scoring)),
+      number_key("model.moe.router_aux_loss_coef", "weight of the load-balancing loss", non_negative,
+                 field(&MoeConfig::router_aux_loss_coef)),
+      choice_key(
           "model.moe.aux_loss",
           "load-balancing loss: num_experts x sum over experts of its part of the choices x its mean score, summed "
           "over MoE blocks; of each sequence, and the mean over the sequences of a step: every layout and microbatch "
@@ -152,135 +132,119 @@ Keys moe_keys() {
           "on microbatch_size and data ranks; or of the choices of all data ranks in all microbatches of the step so "
           "far and the scores of a microbatch, and the mean over microbatches",
           {{"sequence", AuxiliaryLoss::sequence}, {"batch", AuxiliaryLoss::batch}, {"global", AuxiliaryLoss::global}},
-          {}, [](auto& c) -> auto& { return c.model.moe.aux_loss; }),
-      number_key(
-          "model.moe.router_z_loss_coef", "weight of the squared log-sum of router logits", non_negative,
-          [](auto& c) -> auto& { return c.model.moe.router_z_loss_coef; }),
+          field(&MoeConfig::aux_loss)),
+      number_key("model.moe.router_z_loss_coef", "weight of the squared log-sum of router logits", non_negative,
+                 field(&MoeConfig::router_z_loss_coef)),
   };
 }
 
 Keys parallelism_keys() {
+  const auto field = fields_of(&Config::parallelism);
   return {
-      integer_key(
-          "parallelism.pipeline", "ranks that share the stages", degree_range,
-          [](auto& c) -> auto& { return c.parallelism.pipeline; }),
-      integer_key(
-          "parallelism.tensor", "ranks that split heads, widths and sequence", degree_range,
-          [](auto& c) -> auto& { return c.parallelism.tensor; }),
-      integer_key(
-          "parallelism.context", "ranks that split each sequence", degree_range,
-          [](auto& c) -> auto& { return c.parallelism.context; }),
-      integer_key(
-          "parallelism.data_replicate", "replicas of the shards (hybrid sharding)", degree_range,
-          [](auto& c) -> auto& { return c.parallelism.data_replicate; }),
+      integer_key("parallelism.pipeline", "ranks that share the stages", degree_range, field(&Degrees::pipeline)),
+      integer_key("parallelism.tensor", "ranks that split heads, widths and sequence", degree_range,
+                  field(&Degrees::tensor)),
+      integer_key("parallelism.context", "ranks that split each sequence", degree_range, field(&Degrees::context)),
+      integer_key("parallelism.data_replicate", "replicas of the shards (hybrid sharding)", degree_range,
+                  field(&Degrees::data_replicate)),
       data_shard_key(),
-      integer_key(
-          "parallelism.expert", "ranks that share the experts", degree_range,
-          [](auto& c) -> auto& { return c.parallelism.expert; }),
-      integer_key(
-          "parallelism.expert_tensor", "ranks that split an expert", degree_range,
-          [](auto& c) -> auto& { return c.parallelism.expert_tensor; }),
+      integer_key("parallelism.expert", "ranks that share the experts", degree_range, field(&Degrees::expert)),
+      integer_key("parallelism.expert_tensor", "ranks that split an expert", degree_range,
+                  field(&Degrees::expert_tensor)),
   };
 }
 
 Keys pipeline_keys() {
+  const auto field = fields_of(&Config::pipeline);
   return {
       schedule_key(),
       layout_key(),
-      integer_key(
-          "pipeline.chunks", "stages a rank runs, each with a part of the model", chunks_range,
-          [](auto& c) -> auto& { return c.pipeline.chunks; }),
-      costs_key(),
+      integer_key("pipeline.chunks", "stages a rank runs, each with a part of the model", chunks_range,
+                  field(&PipelineConfig::chunks)),
+      string_key("pipeline.costs",
+                 "costs of actions, to deal layouts and solve timing by: modelled, or the file of a table",
+                 field(&PipelineConfig::costs), names_costs),
       integer_key(
           "pipeline.microbatch_group",
           "microbatches that go through a chunk before the next one, where the schedule takes groups; 0: equal groups, "
           "as short as the ranks allow",
-          count_range, [](auto& c) -> auto& { return c.pipeline.microbatch_group; }),
+          count_range, field(&PipelineConfig::microbatch_group)),
       stage_blocks_key("first"),
       stage_blocks_key("last"),
   };
 }
 
 Keys training_keys() {
+  const auto field = fields_of(&Config::training);
   return {
-      integer_key(
-          "training.sequence_length", "tokens of a sequence", size_range,
-          [](auto& c) -> auto& { return c.training.sequence_length; }),
-      integer_key(
-          "training.global_batch_size", "sequences per step, whole job", size_range,
-          [](auto& c) -> auto& { return c.training.global_batch_size; }),
-      integer_key(
-          "training.microbatch_size", "sequences a rank takes at a time", size_range,
-          [](auto& c) -> auto& { return c.training.microbatch_size; }),
-      number_key(
-          "training.max_grad_norm", "gradients are scaled down to this norm; 0: never", non_negative,
-          [](auto& c) -> auto& { return c.training.max_grad_norm; }),
+      integer_key("training.sequence_length", "tokens of a sequence", size_range,
+                  field(&TrainingConfig::sequence_length)),
+      integer_key("training.global_batch_size", "sequences per step, whole job", size_range,
+                  field(&TrainingConfig::global_batch_size)),
+      integer_key("training.microbatch_size", "sequences a rank takes at a time", size_range,
+                  field(&TrainingConfig::microbatch_size)),
+      number_key("training.max_grad_norm", "gradients are scaled down to this norm; 0: never", non_negative,
+                 field(&TrainingConfig::max_grad_norm)),
       frozen_key(),
+      only_where({computes_in_float16()}, number_key("training.initial_loss_scale",
+                                                     "first factor of the loss where something is computed in float16",
+                                                     positive, field(&TrainingConfig::initial_loss_scale))),
       only_where({computes_in_float16()},
-                 number_key(
-                     "training.initial_loss_scale", "first factor of the loss where something is computed in float16",
-                     positive, [](auto& c) -> auto& { return c.training.initial_loss_scale; })),
-      only_where({computes_in_float16()},
-                 integer_key(
-                     "training.loss_scale_growth_steps", "good steps until that factor doubles", size_range,
-                     [](auto& c) -> auto& { return c.training.loss_scale_growth_steps; })),
-      choice_key<Recompute>(
+                 integer_key("training.loss_scale_growth_steps", "good steps until that factor doubles", size_range,
+                             field(&TrainingConfig::loss_scale_growth_steps))),
+      choice_key(
           "training.recompute",
           "activations that backward recomputes instead of keeping them: none, those without a matrix product, or "
           "whole blocks",
-          {{"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}}, {},
-          [](auto& c) -> auto& { return c.training.recompute; }),
+          named({Recompute::none, Recompute::selective, Recompute::full}), field(&TrainingConfig::recompute)),
   };
 }
 
 Keys scheduler_keys() {
+  const auto field = fields_of(&Config::lr_scheduler);
   const KeyCondition falls{"decay is not \"constant\"",
                            [](const Config& c) { return c.lr_scheduler.decay != Decay::constant; }};
   const KeyCondition falls_at_the_end{"decay is \"wsd\"",
                                       [](const Config& c) { return c.lr_scheduler.decay == Decay::wsd; }};
   return {
-      integer_key(
-          "lr_scheduler.warmup_steps", "linear rise from 0", count_range,
-          [](auto& c) -> auto& { return c.lr_scheduler.warmup_steps; }),
-      choice_key<Decay>(
+      integer_key("lr_scheduler.warmup_steps", "linear rise from 0", count_range,
+                  field(&SchedulerConfig::warmup_steps)),
+      choice_key(
           "lr_scheduler.decay", "shape after warm-up",
           {{"constant", Decay::constant}, {"linear", Decay::linear}, {"cosine", Decay::cosine}, {"wsd", Decay::wsd}},
-          {}, [](auto& c) -> auto& { return c.lr_scheduler.decay; }),
-      only_where({falls}, number_key(
-                              "lr_scheduler.min_lr_ratio", "lowest rate as a part of learning_rate", up_to_one,
-                              [](auto& c) -> auto& { return c.lr_scheduler.min_lr_ratio; })),
+          field(&SchedulerConfig::decay)),
+      only_where({falls}, number_key("lr_scheduler.min_lr_ratio", "lowest rate as a part of learning_rate", up_to_one,
+                                     field(&SchedulerConfig::min_lr_ratio))),
       only_where({falls_at_the_end},
-                 integer_key(
-                     "lr_scheduler.decay_steps", "length of the final decay of wsd; 0: a tenth of the run", count_range,
-                     [](auto& c) -> auto& { return c.lr_scheduler.decay_steps; })),
+                 integer_key("lr_scheduler.decay_steps", "length of the final decay of wsd; 0: a tenth of the run",
+                             count_range, field(&SchedulerConfig::decay_steps))),
   };
 }
 
 Keys data_keys() {
+  const auto field = fields_of(&Config::data);
   return {
-      train_key(),
-      fixed_key<std::string>("data.tokenizer", "a string", "how text becomes tokens", "byte",
-                             "text is read with the tokenizer \"byte\""),
-      boolean_key(
-          "data.padded_vocab", "tokens of the model above those of the tokenizer are padding, absent from every text",
-          [](auto& c) -> auto& { return c.data.padded_vocab; }),
+      texts_key("data.train", "files of text to train on; none where nothing is trained", field(&DataConfig::train),
+                names_file),
+      string_key("data.tokenizer", "how text becomes tokens", field(&DataConfig::tokenizer), names_tokenizer),
+      boolean_key("data.padded_vocab",
+                  "tokens of the model above those of the tokenizer are padding, absent from every text",
+                  field(&DataConfig::padded_vocab)),
   };
 }
 
 Keys profiling_keys() {
+  const auto field = fields_of(&Config::profiling);
   const KeyCondition records{"first_step names a step", [](const Config& c) { return c.profiling.first_step > 0; }};
   return {
-      integer_key(
-          "profiling.first_step", "first step that is recorded, counted from 1; 0: none", count_range,
-          [](auto& c) -> auto& { return c.profiling.first_step; }),
-      integer_key(
-          "profiling.last_step", "last step that is recorded; 0: first_step alone", count_range,
-          [](auto& c) -> auto& { return c.profiling.last_step; }),
+      integer_key("profiling.first_step", "first step that is recorded, counted from 1; 0: none", count_range,
+                  field(&ProfilingConfig::first_step)),
+      integer_key("profiling.last_step", "last step that is recorded; 0: first_step alone", count_range,
+                  field(&ProfilingConfig::last_step)),
       only_where({records},
-                 boolean_key(
-                     "profiling.trace",
-                     "write trace_rank<R>.json to run.directory; false: only tell nsys and ncu when to record",
-                     [](auto& c) -> auto& { return c.profiling.trace; })),
+                 boolean_key("profiling.trace",
+                             "write trace_rank<R>.json to run.directory; false: only tell nsys and ncu when to record",
+                             field(&ProfilingConfig::trace))),
   };
 }
 
@@ -313,6 +277,24 @@ std::vector<ConfigKey> config_schema() {
 
 std::vector<EmptySection> empty_sections() {
   return {{"metrics", "metrics.jsonl is always written to run.directory"}};
+}
+
+std::string write_config(const Config& config, const std::vector<ConfigKey>& schema,
+                         const std::function<std::string(const ConfigKey&)>& comment,
+                         const std::function<bool(const ConfigKey&)>& follows) {
+  constexpr std::size_t comment_column = 40;
+  std::string text, section;
+  for (const ConfigKey& key : schema) {
+    if (key.section != section) {
+      text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", key.section);
+      section = key.section;
+    }
+    const std::string line = fmt::format("{}{} = {}", follows(key) ? "# " : "", key.name, key.write(config));
+    const std::string behind = comment(key);
+    text += behind.empty() ? line : fmt::format("{:<{}} # {}", line, comment_column, behind);
+    text += '\n';
+  }
+  return text;
 }
 
 }  // namespace weft

@@ -36,6 +36,14 @@ struct ConfigKey {
 
 std::vector<ConfigKey> config_schema();
 
+// Writes all keys, one a line, section by section. `comment` gives the text behind a key's value; empty: none. A key
+// for which `follows` holds takes its value from another key, so its line is a comment. The reader sees the value, and
+// the key still follows the other key if that one is given anew.
+std::string write_config(
+    const Config& config, const std::vector<ConfigKey>& schema,
+    const std::function<std::string(const ConfigKey&)>& comment,
+    const std::function<bool(const ConfigKey&)>& follows = [](const ConfigKey&) { return false; });
+
 // Sections that exist and have no keys in this version, with the reason.
 struct EmptySection {
   std::string name;

@@ -4,24 +4,12 @@
 
 #include <algorithm>
 
-#include "parallel/runtime/error.h"
 #include "parallel/shard/wrap.h"
 #include "trainer/config/config_conditions.h"
 #include "trainer/config/config_fields.h"
 
 namespace weft::config_fields {
 namespace {
-
-// The message of the Error that `parse` throws, or nothing.
-template <typename Parse>
-std::string complaint_of(Parse parse) {
-  try {
-    parse();
-    return {};
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
 
 // The policy of a family, or the default policy. Reading a family's first key starts from the default policy, which
 // stands earlier in the table and is therefore complete.
@@ -94,10 +82,9 @@ const PrecisionConfig& precision_of(const Config& config, std::optional<Family> 
 }  // namespace
 
 ConfigKey layers_key() {
-  ConfigKey key = string_key(
-      "model.layers", "pattern of blocks: d dense, e experts, x*n and (..)*n",
-      [](auto& c) -> auto& { return c.layers_text; },
-      [](const std::string& text) { return complaint_of([&] { parse_layers(text); }); });
+  ConfigKey key =
+      string_key("model.layers", "pattern of blocks: d dense, e experts, x*n and (..)*n", &Config::layers_text,
+                 [](const std::string& text) { return complaint_of([&] { parse_layers(text); }); });
   key.read = [read_text = key.read](Config& config, const ConfigValue& value) {
     Faults faults = read_text(config, value);
     if (faults.empty()) config.model.blocks = parse_layers(config.layers_text);
@@ -108,9 +95,8 @@ ConfigKey layers_key() {
 
 // -1 would divide a given world, but the world of one process is the product of the degrees.
 ConfigKey data_shard_key() {
-  ConfigKey key = integer_key(
-      "parallelism.data_shard", "ranks that share the parameters", degree_range,
-      [](auto& c) -> auto& { return c.parallelism.data_shard; });
+  ConfigKey key = integer_key("parallelism.data_shard", "ranks that share the parameters", degree_range,
+                              fields_of(&Config::parallelism)(&Degrees::data_shard));
   key.read = [read_degree = key.read](Config& config, const ConfigValue& value) -> Faults {
     if (const auto* degree = std::get_if<std::int64_t>(&value.data); degree && *degree == -1) {
       return {{value.place,
@@ -122,44 +108,35 @@ ConfigKey data_shard_key() {
   return key;
 }
 
-ConfigKey memory_budget_key() {
-  return bytes_key(
-      "shard.memory_budget", "of residency auto: memory of a rank that the step may take, such as \"12 GiB\", or none",
-      "none", [](auto& c) -> auto& { return c.memory_budget; });
-}
-
 std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
   const std::string section = family ? fmt::format("shard.{}", name_of(*family)) : "shard";
+  using enum ShardStrategy;
+  const auto field = [family](auto member) {
+    return [=](auto& config) -> auto& {
+      return policy_of(config, family).*member;
+    };
+  };
+  const auto is_wrap = [](const std::string& text) { return complaint_of([&] { parse_wrap(text); }); };
+  const auto is_reduction = [](const std::string& text) {
+    return complaint_of([&] { ShardPolicy{.reduction = text}.reduce_every(); });
+  };
   std::vector<ConfigKey> keys = {
-      choice_key<ShardStrategy>(
-          section + ".strategy", "sharded state, as a choice of residency and reduction (ZeRO-3, ZeRO-2, ZeRO-1, none)",
-          {{"full_shard", ShardStrategy::full_shard},
-           {"shard_grad_op", ShardStrategy::shard_grad_op},
-           {"optimizer", ShardStrategy::optimizer},
-           {"no_shard", ShardStrategy::no_shard}},
-          {}, [family](auto& c) -> auto& { return policy_of(c, family).strategy; }),
+      choice_key(section + ".strategy",
+                 "sharded state, as a choice of residency and reduction (ZeRO-3, ZeRO-2, ZeRO-1, none)",
+                 named({full_shard, shard_grad_op, optimizer, no_shard}), field(&ShardPolicy::strategy)),
       residency_key(section + ".residency", family),
       string_key(
           section + ".wrap",
           "size of a unit: block, half_block, \"blocks K\", \"minimum_bytes N\" or root (the whole stage, to diagnose)",
-          [family](auto& c) -> auto& { return policy_of(c, family).wrap; },
-          [](const std::string& text) { return complaint_of([&] { parse_wrap(text); }); }),
-      integer_key(
-          section + ".lookahead", "how many segments ahead a gather starts, of those that need one",
-          {0, 1024}, [family](auto& c) -> auto& { return policy_of(c, family).lookahead; }),
-      choice_key<bool>(
-          section + ".accumulation", "how gradients are kept between reductions",
-          {{"unsharded", false}, {"sharded", true}},
-          {}, [family](auto& c) -> auto& { return policy_of(c, family).accumulate_sharded; }),
+          field(&ShardPolicy::wrap), is_wrap),
+      integer_key(section + ".lookahead", "how many segments ahead a gather starts, of those that need one", {0, 1024},
+                  field(&ShardPolicy::lookahead)),
+      choice_key(section + ".accumulation", "how gradients are kept between reductions",
+                 {{"unsharded", false}, {"sharded", true}}, field(&ShardPolicy::accumulate_sharded)),
       string_key(
           section + ".reduction",
           "when gradients are reduced: each_microbatch, last_microbatch, \"every N\", or auto: as the strategy says",
-          [family](auto& c) -> auto& { return policy_of(c, family).reduction; },
-          [](const std::string& text) {
-            ShardPolicy policy;
-            policy.reduction = text;
-            return complaint_of([&] { policy.reduce_every(); });
-          }),
+          field(&ShardPolicy::reduction), is_reduction),
   };
   if (family) {
     for (ConfigKey& key : keys) {
@@ -167,42 +144,45 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
       key.read_where = of_family(*family, key.name);
     }
   } else {
-    keys.push_back(integer_key(
-        "shard.reduce_inputs", "full gradients being reduced beside the one being filled; families share them",
-        {0, 1024}, [](auto& c) -> auto& { return c.reduce_inputs; }));
-    keys.push_back(memory_budget_key());
+    keys.push_back(integer_key("shard.reduce_inputs",
+                               "full gradients being reduced beside the one being filled; families share them",
+                               {0, 1024}, &Config::reduce_inputs));
+    keys.push_back(bytes_key("shard.memory_budget",
+                             "of residency auto: memory of a rank that the step may take, such as \"12 GiB\", or none",
+                             "none", &Config::memory_budget));
   }
   return keys;
 }
 
 std::vector<ConfigKey> precision_keys(std::optional<Family> family) {
   const std::string section = family ? fmt::format("precision.{}", name_of(*family)) : "precision";
-  const std::vector<Choice<DType>> stored = {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}};
-  const std::vector<Choice<DType>> used = {
-      {"float32", DType::float32}, {"bfloat16", DType::bfloat16}, {"float16", DType::float16}};
+  const auto field = [family](auto member) {
+    return [=](auto& config) -> auto& {
+      return precision_of(config, family).*member;
+    };
+  };
+  const auto used = named({DType::float32, DType::bfloat16, DType::float16});
   std::vector<Choice<ComputeType>> computed;
   for (const auto& [name, dtype] : used) computed.push_back({name, dtype});
   // The default says float8 for dense and experts only.
   std::vector<std::string> no_compute = {"float64"};
   if (!family || offers_float8(*family)) {
-    computed.push_back({"float8", ProductFormat::float8});
-    computed.push_back({"float8_blocks", ProductFormat::float8_blocks});
+    for (const auto& [name, format] : named({ProductFormat::float8, ProductFormat::float8_blocks})) {
+      computed.push_back({name, format});
+    }
   } else {
     no_compute.insert(no_compute.begin(), {"float8", "float8_blocks"});
   }
   std::vector<ConfigKey> keys = {
-      choice_key<DType>(
-          section + ".parameters", "stored shards", stored,
-          {"float16", "float64"}, [family](auto& c) -> auto& { return precision_of(c, family).parameters; }),
-      choice_key<ComputeType>(
-          section + ".compute",
-          family && !offers_float8(*family)
-              ? "gathered and computed in"
-              : "gathered and computed in; float8, float8_blocks: bfloat16, with products of 8 bits",
-          computed, no_compute, [family](auto& c) -> auto& { return precision_of(c, family).compute; }),
-      choice_key<DType>(
-          section + ".reduction", "gradients are reduced in", used,
-          {"float64"}, [family](auto& c) -> auto& { return precision_of(c, family).reduction; }),
+      choice_key(section + ".parameters", "stored shards", named({DType::float32, DType::bfloat16}),
+                 field(&PrecisionConfig::parameters), {"float16", "float64"}),
+      choice_key(section + ".compute",
+                 family && !offers_float8(*family)
+                     ? "gathered and computed in"
+                     : "gathered and computed in; float8, float8_blocks: bfloat16, with products of 8 bits",
+                 computed, field(&PrecisionConfig::compute), no_compute),
+      choice_key(section + ".reduction", "gradients are reduced in", used, field(&PrecisionConfig::reduction),
+                 {"float64"}),
   };
   if (family) {
     for (ConfigKey& key : keys) {
@@ -215,62 +195,28 @@ std::vector<ConfigKey> precision_keys(std::optional<Family> family) {
 
 ConfigKey frozen_key() {
   ConfigKey key = make_key("training.frozen", "an array of strings", "families that are not trained");
-  key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
-    const auto* elements = std::get_if<std::vector<ConfigValue>>(&value.data);
-    if (!elements) return {wrong_type(expected, value)};
-    Faults faults;
-    std::set<Family> frozen;
-    const Family families[] = {Family::dense, Family::experts, Family::embedding,
-                               Family::head,  Family::root,    Family::routing};
-    for (const ConfigValue& element : *elements) {
-      const auto* word = std::get_if<std::string>(&element.data);
-      if (!word) {
-        faults.push_back(wrong_type("a string", element));
-        continue;
-      }
-      const auto found = std::find_if(std::begin(families), std::end(families),
-                                      [&](Family family) { return name_of(family) == *word; });
-      if (found != std::end(families)) {
-        frozen.insert(*found);
-        continue;
-      }
-      std::vector<std::string> names;
-      for (const Family family : families) names.emplace_back(name_of(family));
-      faults.push_back(wrong_word(element, *word, names, {}));
+  const auto families =
+      named({Family::dense, Family::experts, Family::embedding, Family::head, Family::root, Family::routing});
+  key.read = [families](Config& config, const ConfigValue& value) -> Faults {
+    std::vector<std::string> names, words;
+    for (const auto& family : families) names.emplace_back(family.name);
+    const TextFault fault_of = [&](const ConfigValue& element, const std::string& word) -> std::optional<Fault> {
+      if (std::ranges::find(names, word) != names.end()) return std::nullopt;
+      return wrong_word(element, word, names, {});
+    };
+    Faults faults = read_texts(value, fault_of, words);
+    if (!faults.empty()) return faults;
+    config.training.frozen.clear();
+    for (const auto& family : families) {
+      if (std::ranges::find(words, family.name) != words.end()) config.training.frozen.insert(family.value);
     }
-    if (faults.empty()) config.training.frozen = std::move(frozen);
-    return faults;
+    return {};
   };
   key.write = [](const Config& config) {
     std::vector<std::string> names;
     for (const Family family : config.training.frozen) names.emplace_back(name_of(family));
     return toml_text(names);
   };
-  return key;
-}
-
-ConfigKey train_key() {
-  ConfigKey key =
-      make_key("data.train", "an array of strings", "files of text to train on; none where nothing is trained");
-  key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
-    const auto* elements = std::get_if<std::vector<ConfigValue>>(&value.data);
-    if (!elements) return {wrong_type(expected, value)};
-    Faults faults;
-    std::vector<std::string> files;
-    for (const ConfigValue& element : *elements) {
-      const auto* file = std::get_if<std::string>(&element.data);
-      if (!file) {
-        faults.push_back(wrong_type("a string", element));
-      } else if (file->empty()) {
-        faults.push_back({element.place, "the name of a file is empty"});
-      } else {
-        files.push_back(*file);
-      }
-    }
-    if (faults.empty()) config.data.train = std::move(files);
-    return faults;
-  };
-  key.write = [](const Config& config) { return toml_text(config.data.train); };
   return key;
 }
 

@@ -11,8 +11,6 @@ namespace weft::config_fields {
 ConfigKey layers_key();      // also fills in the blocks
 ConfigKey data_shard_key();  // explains why -1 does not work
 ConfigKey schedule_key();    // also takes a .csv file
-ConfigKey costs_key();
-ConfigKey memory_budget_key();  // "12 GiB"
 // Keys of stage layouts (config_pipeline_keys.cpp).
 ConfigKey layout_key();                                // a text, or a list with one entry a stage
 ConfigKey stage_blocks_key(const std::string& which);  // "first" or "last": a number or "auto"
@@ -22,7 +20,6 @@ std::vector<ConfigKey> precision_keys(std::optional<Family> family);
 ConfigKey frozen_key();  // a list
 // Keys of a group of parameters, or of the default optimizer (config_optimizer_keys.cpp).
 std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group);
-ConfigKey train_key();  // a list
 std::vector<ConfigKey> checkpoint_keys();
 std::vector<ConfigKey> hardware_keys();
 

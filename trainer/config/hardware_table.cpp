@@ -43,8 +43,41 @@ constexpr Figure hopper_float32{66.9e12, "NVIDIA's data sheet, SXM: float32 (pro
 constexpr Figure ampere_16bit{312e12, "NVIDIA's data sheet: bfloat16 on tensor cores, dense"};
 constexpr Figure ampere_float32{19.5e12, "NVIDIA's data sheet: float32 (products are not done in TF32)"};
 
+// Cards of a board with NVLink.
+constexpr Hardware on_board(Hardware card) {
+  card.reached = half_reached;
+  card.ranks_per_node = eight;
+  card.link_latency = nvlink_latency;
+  card.node_latency = network_latency;
+  return card;
+}
+constexpr Hardware hopper(Hardware card) {
+  card.flops_per_second_16bit = hopper_16bit;
+  card.flops_per_second_float32 = hopper_float32;
+  card.flops_per_second_8bit = hopper_8bit;
+  card.flops_per_second_8bit_blocks = hopper_8bit_blocks;
+  card.link_bytes_per_second = nvlink4;
+  card.node_bytes_per_second = eight_of_400;
+  return on_board(card);
+}
+constexpr Hardware ampere(Hardware card) {
+  card.flops_per_second_16bit = ampere_16bit;
+  card.flops_per_second_float32 = ampere_float32;
+  card.link_bytes_per_second = nvlink3;
+  card.node_bytes_per_second = eight_of_200;
+  return on_board(card);
+}
+constexpr Hardware on_pcie(Hardware card) {
+  card.reached = half_reached;
+  card.ranks_per_node = {8, "assumed: servers hold up to eight cards"};
+  card.link_latency = pcie_latency;
+  card.node_bytes_per_second = one_of_200;
+  card.node_latency = network_latency;
+  return card;
+}
+
 constexpr std::array<Hardware, 8> rows = {
-    Hardware{
+    hopper({
         .name = "h100",
         .summary = "NVIDIA H100 SXM 80 GB, nodes of 8 with NVLink, 400 Gbit/s a card between nodes",
         .memory = Figure{80 * gib, "80 GB is 80 GiB: nvidia-smi reports 81,559 MiB"},
@@ -52,18 +85,8 @@ constexpr std::array<Hardware, 8> rows = {
                             "estimate: 0.9 GiB that CUDA does not offer (79.1 of 80), about 0.5 for its context, 0.6 "
                             "for NCCL and libraries"},
         .memory_bytes_per_second = Figure{3.35e12, "NVIDIA's data sheet, SXM: HBM3"},
-        .flops_per_second_16bit = hopper_16bit,
-        .flops_per_second_float32 = hopper_float32,
-        .flops_per_second_8bit = hopper_8bit,
-        .flops_per_second_8bit_blocks = hopper_8bit_blocks,
-        .reached = half_reached,
-        .ranks_per_node = eight,
-        .link_bytes_per_second = nvlink4,
-        .link_latency = nvlink_latency,
-        .node_bytes_per_second = eight_of_400,
-        .node_latency = network_latency,
-    },
-    Hardware{
+    }),
+    hopper({
         .name = "h200",
         .summary = "NVIDIA H200 SXM 141 GB: the rates of an H100 and more memory",
         .memory = Figure{141 * gib, "141 GB is 141 GiB, less what the driver keeps: nvidia-smi reports 143,771 MiB"},
@@ -71,18 +94,8 @@ constexpr std::array<Hardware, 8> rows = {
                             "estimate: 1.2 GiB that CUDA does not offer (139.8 of 141), about 0.5 for its context, "
                             "0.6 for NCCL and libraries"},
         .memory_bytes_per_second = Figure{4.8e12, "NVIDIA's data sheet: HBM3e"},
-        .flops_per_second_16bit = hopper_16bit,
-        .flops_per_second_float32 = hopper_float32,
-        .flops_per_second_8bit = hopper_8bit,
-        .flops_per_second_8bit_blocks = hopper_8bit_blocks,
-        .reached = half_reached,
-        .ranks_per_node = eight,
-        .link_bytes_per_second = nvlink4,
-        .link_latency = nvlink_latency,
-        .node_bytes_per_second = eight_of_400,
-        .node_latency = network_latency,
-    },
-    Hardware{
+    }),
+    ampere({
         .name = "a100-80gb",
         .summary = "NVIDIA A100 SXM 80 GB, nodes of 8 with NVLink, 200 Gbit/s a card between nodes",
         .memory = Figure{80 * gib, "80 GB is 80 GiB: nvidia-smi reports 81,920 MiB"},
@@ -90,16 +103,8 @@ constexpr std::array<Hardware, 8> rows = {
                             "estimate: 0.9 GiB that CUDA does not offer (79.1 of 80), about 0.5 for its context, 0.6 "
                             "for NCCL and libraries"},
         .memory_bytes_per_second = Figure{2.039e12, "NVIDIA's data sheet, SXM: HBM2e"},
-        .flops_per_second_16bit = ampere_16bit,
-        .flops_per_second_float32 = ampere_float32,
-        .reached = half_reached,
-        .ranks_per_node = eight,
-        .link_bytes_per_second = nvlink3,
-        .link_latency = nvlink_latency,
-        .node_bytes_per_second = eight_of_200,
-        .node_latency = network_latency,
-    },
-    Hardware{
+    }),
+    ampere({
         .name = "a100-40gb",
         .summary = "NVIDIA A100 SXM 40 GB: the rates of the one of 80 GB and half its memory",
         .memory = Figure{40 * gib, "40 GB is 40 GiB: nvidia-smi reports 40,960 MiB"},
@@ -107,16 +112,8 @@ constexpr std::array<Hardware, 8> rows = {
                             "estimate: 0.5 GiB that CUDA does not offer (39.5 of 40), about 0.5 for its context, "
                             "0.75 for NCCL and libraries"},
         .memory_bytes_per_second = Figure{1.555e12, "NVIDIA's data sheet: HBM2"},
-        .flops_per_second_16bit = ampere_16bit,
-        .flops_per_second_float32 = ampere_float32,
-        .reached = half_reached,
-        .ranks_per_node = eight,
-        .link_bytes_per_second = nvlink3,
-        .link_latency = nvlink_latency,
-        .node_bytes_per_second = eight_of_200,
-        .node_latency = network_latency,
-    },
-    Hardware{
+    }),
+    on_board({
         .name = "b200",
         .summary = "NVIDIA B200 SXM 180 GB (HGX, 1,000 W), nodes of 8 with NVLink, 400 Gbit/s a card between nodes",
         .memory = Figure{180 * gib,
@@ -132,14 +129,10 @@ constexpr std::array<Hardware, 8> rows = {
         .flops_per_second_float32 = {80e12, "NVIDIA's HGX B200 figures: float32 (products are not done in TF32)"},
         .flops_per_second_8bit =
             Figure{4500e12, "NVIDIA's HGX B200 figures: FP8 9 PFLOP/s with sparsity, dense half of it"},
-        .reached = half_reached,
-        .ranks_per_node = eight,
         .link_bytes_per_second = {900e9, "NVIDIA's data sheet: NVLink 1.8 TB/s, both directions together"},
-        .link_latency = nvlink_latency,
         .node_bytes_per_second = eight_of_400,
-        .node_latency = network_latency,
-    },
-    Hardware{
+    }),
+    on_pcie({
         .name = "l40s",
         .summary = "NVIDIA L40S 48 GB, nodes of 8 on PCIe without NVLink, one adapter of 200 Gbit/s a node",
         .memory =
@@ -151,16 +144,11 @@ constexpr std::array<Hardware, 8> rows = {
         .flops_per_second_16bit = {362.05e12, "NVIDIA's data sheet: bfloat16 on tensor cores, dense"},
         .flops_per_second_float32 = {91.6e12, "NVIDIA's data sheet: float32 (products are not done in TF32)"},
         .flops_per_second_8bit = Figure{733e12, "NVIDIA's data sheet: FP8 on tensor cores, dense"},
-        .reached = half_reached,
-        .ranks_per_node = {8, "assumed: servers hold up to eight cards"},
         .link_bytes_per_second = {25e9,
                                   "PCIe 4.0 x16 has 32 GB/s in one direction (data sheet: 64 in both); about 25 reach "
                                   "their aim"},
-        .link_latency = pcie_latency,
-        .node_bytes_per_second = one_of_200,
-        .node_latency = network_latency,
-    },
-    Hardware{
+    }),
+    on_pcie({
         .name = "rtx4090",
         .summary =
             "NVIDIA GeForce RTX 4090 24 GB, nodes of 8 on PCIe without NVLink or peer access, one adapter a node",
@@ -174,15 +162,10 @@ constexpr std::array<Hardware, 8> rows = {
         .flops_per_second_float32 = {82.6e12, "NVIDIA's Ada white paper: float32 (products are not done in TF32)"},
         .flops_per_second_8bit =
             Figure{330.3e12, "NVIDIA's Ada white paper: FP8 on tensor cores with float32 sums, dense"},
-        .reached = half_reached,
-        .ranks_per_node = {8, "assumed: servers hold up to eight cards"},
         .link_bytes_per_second = {12.5e9,
                                   "estimate: half of the 25 GB/s that PCIe 4.0 x16 reaches, because drivers offer no "
                                   "peer access and every byte goes through the host's memory"},
-        .link_latency = pcie_latency,
-        .node_bytes_per_second = one_of_200,
-        .node_latency = network_latency,
-    },
+    }),
     // Half of the figures that docs/performance.md measures on two cores.
     Hardware{
         .name = "cpu",

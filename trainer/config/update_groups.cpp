@@ -14,28 +14,14 @@ ResolvedGroups resolved_groups(const Config& config) {
   ResolvedGroups groups;
   for (const UpdateGroup group : update_groups) {
     const auto found = config.optimizer_by_group.find(group);
-    groups[static_cast<std::size_t>(group)] =
+    groups[group] =
         found == config.optimizer_by_group.end() ? inherited_options(config.optimizer, group) : found->second;
   }
   return groups;
 }
 
 UpdateGroup matrix_group_of(Family family) {
-  switch (family) {
-    case Family::dense:
-      return UpdateGroup::dense;
-    case Family::experts:
-      return UpdateGroup::experts;
-    case Family::embedding:
-      return UpdateGroup::embedding;
-    case Family::head:
-      return UpdateGroup::head;
-    case Family::root:
-      return UpdateGroup::root;
-    case Family::routing:
-      return UpdateGroup::routing;
-  }
-  return UpdateGroup::root;
+  return static_cast<UpdateGroup>(family);
 }
 
 UpdateGroup update_group_of(const ParameterSpec& parameter) {
@@ -43,7 +29,7 @@ UpdateGroup update_group_of(const ParameterSpec& parameter) {
 }
 
 int states_of(const ResolvedGroups& groups, const ParameterSpec& parameter) {
-  const OptimizerConfig& options = groups[static_cast<std::size_t>(update_group_of(parameter))];
+  const OptimizerConfig& options = groups[update_group_of(parameter)];
   return states_of(options.rule, options.momentum);
 }
 

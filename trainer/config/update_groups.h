@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 
 #include "parallel/runtime/parameter.h"
 #include "trainer/config/config.h"
@@ -12,7 +13,11 @@ namespace weft {
 // muon, groups without matrices between hidden states (all except dense and experts) use adamw.
 OptimizerConfig inherited_options(const OptimizerConfig& standard, UpdateGroup group);
 
-using ResolvedGroups = std::array<OptimizerConfig, update_groups.size()>;  // indexed by UpdateGroup
+struct ResolvedGroups : std::array<OptimizerConfig, update_groups.size()> {
+  using array::operator[];
+  OptimizerConfig& operator[](UpdateGroup group) { return at(static_cast<std::size_t>(group)); }
+  const OptimizerConfig& operator[](UpdateGroup group) const { return at(static_cast<std::size_t>(group)); }
+};
 ResolvedGroups resolved_groups(const Config& config);
 
 // The group of the matrices of a family.

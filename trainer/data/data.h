@@ -3,13 +3,16 @@
 // same order.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "parallel/runtime/input_file.h"
+#include "parallel/runtime/range.h"
 #include "trainer/config/config.h"
 
 namespace weft {
@@ -71,6 +74,24 @@ struct BatchPlan {
   std::int64_t sample(std::int64_t first, std::int64_t microbatch, std::int64_t data_rank,
                       std::int64_t sequence) const {
     return first + (microbatch * data_ranks + data_rank) * microbatch_size + sequence;
+  }
+
+  // Fills `text` with the tokens of a data rank's microbatches and then their targets. Of each sequence of `length`
+  // tokens it keeps the positions of `runs`. `source` is a TokenDataset or TextWindows (text_windows.h).
+  template <typename Source>
+  void read(const Source& source, std::int64_t first, std::int64_t data_rank, std::int64_t length,
+            std::span<const Range> runs, std::span<std::int32_t> text) const {
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(length)), targets(tokens.size());
+    auto next_token = text.begin(), next_target = text.begin() + std::ssize(text) / 2;
+    for (std::int64_t m = 0; m < microbatches; ++m) {
+      for (std::int64_t s = 0; s < microbatch_size; ++s) {
+        source.read(sample(first, m, data_rank, s), tokens, targets);
+        for (const Range& run : runs) {
+          next_token = std::copy_n(tokens.begin() + run.begin, run.count, next_token);
+          next_target = std::copy_n(targets.begin() + run.begin, run.count, next_target);
+        }
+      }
+    }
   }
 };
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <filesystem>
 #include <optional>
-#include <span>
 #include <string_view>
 
 #include "parallel/runtime/error.h"

@@ -70,8 +70,8 @@ void take_companions(const fs::path& folder, ExportPlan& plan) {
   fill(plan.facts.pad_token_id, tokenizer.pad_token_id);
 }
 
-void write_file(const CheckpointReader& reader, const ExportPlan& plan, std::size_t file, const fs::path& folder,
-                const FileCalls& calls) {
+void write_tensors(const CheckpointReader& reader, const ExportPlan& plan, std::size_t file, const fs::path& folder,
+                   const FileCalls& calls) {
   std::map<std::string, const ExportTensor*> by_name;
   std::vector<SafetensorsTensor> tensors;
   for (const std::size_t t : plan.files[file]) {
@@ -90,12 +90,6 @@ void write_file(const CheckpointReader& reader, const ExportPlan& plan, std::siz
                   saved.name, [&](std::span<const std::uint8_t> strip) { out.write(strip); });
   }
   out.finish();
-}
-
-void write_text(const fs::path& path, std::string_view text, const FileCalls& calls) {
-  OutputFile file(path, calls);
-  file.write(text);
-  file.finish();
 }
 
 }  // namespace
@@ -145,12 +139,12 @@ ExportPlan plan_export(const Manifest& manifest, const ModelConfig& model, const
 void export_checkpoint(const CheckpointReader& reader, const ExportPlan& plan, const fs::path& to) {
   const FileCalls calls = FileCalls::of_system();
   NewFolder folder(to);
-  for (std::size_t file = 0; file < plan.files.size(); ++file) write_file(reader, plan, file, folder.path(), calls);
-  write_text(folder.path() / index_name, index_json(plan.sizes, plan.files), calls);
-  write_text(folder.path() / model_json_name, model_json(plan.architecture, plan.model, plan.facts), calls);
-  for (const fs::path& file : plan.companions) write_text(folder.path() / file.filename(), read_text(file), calls);
+  for (std::size_t file = 0; file < plan.files.size(); ++file) write_tensors(reader, plan, file, folder.path(), calls);
+  write_new_file(folder.path() / index_name, index_json(plan.sizes, plan.files), calls);
+  write_new_file(folder.path() / model_json_name, model_json(plan.architecture, plan.model, plan.facts), calls);
+  for (const fs::path& file : plan.companions) write_new_file(folder.path() / file.filename(), read_text(file), calls);
   if (std::ranges::none_of(plan.companions, [](const fs::path& f) { return f.filename() == generation_json_name; })) {
-    write_text(folder.path() / generation_json_name, generation_json(plan.facts), calls);
+    write_new_file(folder.path() / generation_json_name, generation_json(plan.facts), calls);
   }
   folder.publish();
 }

@@ -93,7 +93,7 @@ class Importing {
   }
 
   void write(const fs::path& folder, Manifest& manifest) const {
-    for (std::size_t file = 0; file < files_.size(); ++file) write_file(file, folder, manifest);
+    for (std::size_t file = 0; file < files_.size(); ++file) write_tensors(file, folder, manifest);
     std::ranges::sort(manifest.tensors, {}, &SavedTensor::name);
   }
 
@@ -107,7 +107,7 @@ class Importing {
   }
 
  private:
-  void write_file(std::size_t file, const fs::path& folder, Manifest& manifest) const {
+  void write_tensors(std::size_t file, const fs::path& folder, Manifest& manifest) const {
     std::map<std::string, const Source*> by_name;
     std::vector<SafetensorsTensor> tensors;
     for (const std::size_t s : files_[file]) {
@@ -149,10 +149,7 @@ class Importing {
 
 // Writes the file and records it in the manifest.
 void write_text_file(const fs::path& path, const std::string& text, Manifest& manifest) {
-  const FileCalls calls = FileCalls::of_system();
-  OutputFile file(path, calls);
-  file.write(text);
-  file.finish();
+  write_new_file(path, text);
   manifest.files.push_back({path.filename().string(), std::ssize(text), std::ssize(text), checksum(text)});
 }
 
@@ -189,10 +186,7 @@ ImportResult import_folder(const fs::path& folder, const fs::path& to,
   for (const fs::path& file : find_companions(folder)) {
     write_text_file(checkpoint.path() / file.filename(), read_text(file), manifest);
   }
-  const FileCalls calls = FileCalls::of_system();
-  OutputFile file(checkpoint.path() / manifest_name, calls);
-  file.write(to_json(manifest));
-  file.finish();
+  write_new_file(checkpoint.path() / manifest_name, to_json(manifest));
   checkpoint.publish();
   return importing.result(model);
 }

@@ -1,6 +1,5 @@
 #include "trainer/huggingface/model_json.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"

@@ -8,7 +8,6 @@
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
-#include "trainer/config/config_writer.h"
 
 namespace weft {
 namespace {

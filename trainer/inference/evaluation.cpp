@@ -25,21 +25,10 @@ class PassText {
 
   // Reads this rank's windows of pass `pass`, from 0.
   StepBatch read(const TextWindows& windows, std::int64_t pass) {
-    const TrainingConfig& training = config_.training;
-    const BatchPlan plan{config_.microbatches(), config_.parallelism.data(), training.microbatch_size};
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(training.sequence_length)), targets(tokens.size());
+    const BatchPlan plan{config_.microbatches(), config_.parallelism.data(), config_.training.microbatch_size};
     text_.finish();  // waits until the device has copied the text of the last pass
-    const std::span<std::int32_t> text = text_.as<std::int32_t>();
-    auto next_token = text.begin(), next_target = text.begin() + half_;
-    for (std::int64_t m = 0; m < plan.microbatches; ++m) {
-      for (std::int64_t s = 0; s < training.microbatch_size; ++s) {
-        windows.read(plan.sample(pass * plan.sequences(), m, data_index_, s), tokens, targets);
-        for (const Range& run : runs_) {
-          next_token = std::copy_n(tokens.begin() + run.begin, run.count, next_token);
-          next_target = std::copy_n(targets.begin() + run.begin, run.count, next_target);
-        }
-      }
-    }
+    plan.read(windows, pass * plan.sequences(), data_index_, config_.training.sequence_length, runs_,
+              text_.as<std::int32_t>());
     text_.upload(stream_, on_device_);
     return {on_device_.view().rows_from(0, half_), on_device_.view().rows_from(half_, half_)};
   }

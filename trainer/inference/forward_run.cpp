@@ -38,12 +38,8 @@ void ForwardRun::pass(const StepBatch& batch, StepReport report, GenerationState
   std::vector<ActionObserver*> observers;
   std::optional<AnnouncedActions> announced;
   if (begins_) observers.push_back(&announced.emplace(begins_, range_names(plan_.program, actions)));
-  execute(plan_.program, actions, *this, observers);
+  execute(plan_.program, actions, *stages_, observers);
   stages_->end_step();
-}
-
-void ForwardRun::refuse() const {
-  fail("a forward program has neither backward nor update");
 }
 
 FillWeights weights_of_checkpoint(const std::filesystem::path& folder, const Config& config) {

@@ -18,7 +18,7 @@ namespace weft {
 // compute lane. The rows have the initial values of run.seed before.
 using FillWeights = std::function<void(RankStages&, Stream&)>;
 
-class ForwardRun final : private ActionHandler {
+class ForwardRun {
  public:
   // Collective over the seat's world. `config` is from without_training(). The arguments outlive the run.
   ForwardRun(const Config& config, const Mesh& mesh, ForwardPlan plan, const FillWeights& fill_weights,
@@ -37,24 +37,6 @@ class ForwardRun final : private ActionHandler {
   RankStages& stages() { return *stages_; }
 
  private:
-  void forward(int segment, int microbatch) override { stages_->forward(segment, microbatch); }
-  void unshard(Op op, int unit) override { stages_->unshard(op, unit); }
-  void reshard(Op op, int unit) override { stages_->reshard(op, unit); }
-  void send(Lane lane, int stage, int microbatch, int peer) override { stages_->send(lane, stage, microbatch, peer); }
-  void receive(Lane lane, int stage, int microbatch, int peer) override {
-    stages_->receive(lane, stage, microbatch, peer);
-  }
-  [[noreturn]] void refuse() const;
-  void backward_input(int, int) override { refuse(); }
-  void backward_weight(int, int) override { refuse(); }
-  void recompute(int, int) override { refuse(); }
-  void scatter_gradient(int) override { refuse(); }
-  void reduce_gradient(int) override { refuse(); }
-  void wait_reduction(int) override { refuse(); }
-  void tie_gradient(int) override { refuse(); }
-  void gradient_norm() override { refuse(); }
-  void optimizer_step() override { refuse(); }
-
   ForwardPlan plan_;
   int pipeline_rank_;
   std::function<void(std::string_view)> begins_;

@@ -1,15 +1,20 @@
-// One rank of a model that generates. A pass takes any number of tokens, stores their keys and values in the cache, and
-// returns the logits of the last tokens on ranks with the head.
+// One rank of a model that generates: a forward program of one microbatch (forward_plan.h), in which attention reads a
+// cache and the head returns logits. Every data rank computes the same. A pass takes any number of tokens, stores their
+// keys and values in the cache, and returns the logits of the last tokens on ranks with the head.
 #pragma once
 
 #include <span>
 #include <vector>
 
+#include "layers/cached_attention.h"
 #include "parallel/runtime/staging.h"
 #include "trainer/inference/forward_run.h"
-#include "trainer/inference/generation_plan.h"
 
 namespace weft {
+
+// The configuration for generation: without_training(), with one microbatch a pass. Throws Error (request) for context
+// parallelism: it splits a sequence, and the cache of a sequence is on one rank.
+Config for_generation(Config config);
 
 class GenerationRun {
  public:

@@ -5,7 +5,6 @@
 // Moments are updated as m + rate (g - m), so that a beta rounded to float32 cannot make them drift.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "parallel/runtime/dtype.h"

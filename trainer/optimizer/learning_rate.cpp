@@ -53,7 +53,7 @@ std::vector<GroupRate> learning_rates(const Config& config, std::span<const Upda
   const ResolvedGroups options = resolved_groups(config);
   std::vector<GroupRate> rates;
   for (const UpdateGroup group : groups) {
-    const double peak = options[static_cast<std::size_t>(group)].learning_rate;
+    const double peak = options[group].learning_rate;
     const double rate = learning_rate(config.lr_scheduler, peak, step, config.run.steps);
     const auto same = std::ranges::find(rates, rate, &GroupRate::rate);
     (same == rates.end() ? rates.emplace_back(GroupRate{{}, rate}) : *same).groups.push_back(group);

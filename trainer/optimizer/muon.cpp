@@ -49,8 +49,10 @@ MuonCost muon_cost(const MatrixPlan& plan, int rank, DType dtype) {
                      directions_received = bytes(plan.to_holders, &RowMove::to);
   MuonCost cost;
   if (plan.ranks > 1) {
-    cost.collectives[0] = {.count = 1, .bytes = updates_sent};
-    cost.collectives[1] = {.count = 1, .bytes = directions_sent};
+    const auto exchange = [](std::int64_t bytes_sent) {
+      return UpdateCollective{Op::optimizer_step, CollectiveOp::all_to_all, Group::tokens, 1, bytes_sent};
+    };
+    cost.collectives = {exchange(updates_sent), exchange(directions_sent)};
   }
   const auto stage = [&](std::int64_t communication, std::int64_t workspace) {
     if (communication + workspace <= cost.at_peak.total()) return;

@@ -19,7 +19,7 @@
 
 #include "layers/kernels/matrix_products.h"
 #include "parallel/comm/communicator.h"
-#include "parallel/mesh/mesh.h"
+#include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/ledger.h"
 #include "parallel/shard/unit.h"
 #include "trainer/config/update_rules.h"
@@ -41,17 +41,11 @@ struct MuonStep {
   double momentum = 0.95;
 };
 
-// Communication and memory of a step on one rank of the stage, computed from the plan alone.
-struct MuonCollective {
-  CollectiveOp op = CollectiveOp::all_to_all;
-  Group group = Group::tokens;
-  std::int64_t count = 0;  // 0 for a stage of one rank
-  std::int64_t bytes = 0;  // that this rank sends, including those to itself
-  bool operator==(const MuonCollective&) const = default;
-};
+// Communication and memory of a step on one rank of the stage, computed from the plan alone. A stage of one rank
+// has collectives with a count of 0.
 struct MuonCost {
-  std::array<MuonCollective, 2> collectives;  // to the owners, and back
-  BucketBytes at_peak;                        // allocated by a step, at the largest sum
+  std::array<UpdateCollective, 2> collectives;  // to the owners, and back; bytes that this rank sends, to itself too
+  BucketBytes at_peak;                          // allocated by a step, at the largest sum
 };
 MuonCost muon_cost(const MatrixPlan& plan, int rank, DType dtype);
 

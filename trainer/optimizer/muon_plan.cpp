@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <numeric>
 #include <tuple>
 
 #include "parallel/runtime/error.h"
@@ -44,7 +43,7 @@ std::vector<PlannedMatrix> matrices_of(std::span<const HeldRows> held, int ranks
 void choose_owners(std::vector<PlannedMatrix>& matrices, int ranks) {
   std::vector<PlannedMatrix*> order;
   for (PlannedMatrix& matrix : matrices) order.push_back(&matrix);
-  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->flops > b->flops; });
+  std::ranges::stable_sort(order, std::ranges::greater{}, &PlannedMatrix::flops);
   std::vector<std::int64_t> flops(static_cast<std::size_t>(ranks), 0);
   for (PlannedMatrix* matrix : order) {
     const auto least = std::min_element(flops.begin(), flops.end());
@@ -84,18 +83,6 @@ std::string to_text(const RowsOfRank& rows) {
 }
 
 }  // namespace
-
-std::vector<std::int64_t> MatrixPlan::flops_of_ranks() const {
-  std::vector<std::int64_t> flops(static_cast<std::size_t>(ranks), 0);
-  for (const PlannedMatrix& matrix : matrices) flops[static_cast<std::size_t>(matrix.owner)] += matrix.flops;
-  return flops;
-}
-
-double MatrixPlan::imbalance() const {
-  const std::vector<std::int64_t> flops = flops_of_ranks();
-  const auto sum = static_cast<double>(std::accumulate(flops.begin(), flops.end(), std::int64_t{0}));
-  return sum == 0.0 ? 1.0 : static_cast<double>(*std::max_element(flops.begin(), flops.end())) * ranks / sum;
-}
 
 MatrixPlan plan_matrices(std::span<const HeldRows> held, int ranks) {
   MatrixPlan plan;

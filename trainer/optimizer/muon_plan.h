@@ -49,10 +49,6 @@ struct MatrixPlan {
   // To the owners and back, ordered by sender, receiver, matrix and row: the order within a message.
   std::vector<RowMove> to_owners, to_holders;
 
-  std::vector<std::int64_t> flops_of_ranks() const;
-  // Largest of flops_of_ranks() over their mean; 1 without matrices. At most 1 + the FLOP of the largest matrix over
-  // this mean.
-  double imbalance() const;
   bool operator==(const MatrixPlan&) const = default;
 };
 

@@ -32,27 +32,34 @@ bool takes_muon(const ParameterSpec& parameter) {
 
 bool steps_by_muon(const Config& config, const ParameterSpec& parameter, UpdateGroup group) {
   return takes_muon(parameter) && update_group_of(parameter) == group &&
-         !config.training.frozen.contains(parameter.family) &&
-         resolved_groups(config)[static_cast<std::size_t>(group)].rule == UpdateRule::muon;
+         !config.training.frozen.contains(parameter.family) && resolved_groups(config)[group].rule == UpdateRule::muon;
 }
 
 std::vector<UpdateGroup> muon_groups(const Config& config) {
   std::vector<UpdateGroup> groups;
   const ResolvedGroups resolved = resolved_groups(config);
   for (const UpdateGroup group : {UpdateGroup::dense, UpdateGroup::experts}) {
-    if (resolved[static_cast<std::size_t>(group)].rule == UpdateRule::muon) groups.push_back(group);
+    if (resolved[group].rule == UpdateRule::muon) groups.push_back(group);
   }
   return groups;
 }
 
-std::vector<MuonCost> muon_costs(const Config& config, const Mesh& mesh, int rank) {
-  const int ranks = mesh.degrees().stage_ranks();
-  std::vector<MuonCost> costs;
+std::vector<GroupMatrices> muon_plans(const Config& config, const Mesh& mesh, int pipeline_rank) {
+  std::vector<GroupMatrices> plans;
   for (const UpdateGroup group : muon_groups(config)) {
     const auto takes = [&](const ParameterSpec& parameter) { return steps_by_muon(config, parameter, group); };
-    const MatrixPlan plan = plan_matrices(matrix_rows_of(config, mesh, rank / ranks, takes), ranks);
-    const OptimizerConfig options = resolved_groups(config)[static_cast<std::size_t>(group)];
-    costs.push_back(muon_cost(plan, rank % ranks, options.newton_schulz));
+    const auto held = matrix_rows_of(config, mesh, pipeline_rank, takes);
+    plans.push_back({group, plan_matrices(held, mesh.degrees().stage_ranks())});
+  }
+  return plans;
+}
+
+std::vector<MuonCost> muon_costs(const Config& config, const Mesh& mesh, int rank) {
+  const int ranks = mesh.degrees().stage_ranks();
+  const ResolvedGroups groups = resolved_groups(config);
+  std::vector<MuonCost> costs;
+  for (const auto& [group, plan] : muon_plans(config, mesh, rank / ranks)) {
+    costs.push_back(muon_cost(plan, rank % ranks, groups[group].newton_schulz));
   }
   return costs;
 }

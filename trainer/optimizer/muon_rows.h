@@ -23,6 +23,12 @@ std::vector<UpdateGroup> muon_groups(const Config& config);
 // Error (failure) naming a matrix that is split by columns.
 std::vector<HeldRows> matrix_rows_of(const Config& config, const Mesh& mesh, int pipeline_rank,
                                      const std::function<bool(const ParameterSpec&)>& takes = takes_muon);
+// The matrices of a group of muon_groups() on one pipeline coordinate, planned alike on all its ranks.
+struct GroupMatrices {
+  UpdateGroup group;
+  MatrixPlan plan;
+};
+std::vector<GroupMatrices> muon_plans(const Config& config, const Mesh& mesh, int pipeline_rank);
 // Cost of a step on one rank of the mesh, one entry for each of muon_groups().
 std::vector<MuonCost> muon_costs(const Config& config, const Mesh& mesh, int rank);
 

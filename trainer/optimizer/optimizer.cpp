@@ -30,7 +30,12 @@ Optimizer::Optimizer(const Config& config, const OptimizerKernels& kernels, cons
 
 void Optimizer::add(const PlannedUnit& unit, const std::vector<OwnedRows>& rows, const Mesh& mesh, int rank) {
   require(update_ == nullptr, "rows are added before the first step");
-  plan_matrices_of_stage(mesh, rank);
+  if (!matrices_) {
+    matrices_.emplace();
+    for (GroupMatrices& planned : muon_plans(config_, mesh, rank / mesh.degrees().stage_ranks())) {
+      matrices_->push_back({planned.group, std::move(planned.plan), {}, nullptr});
+    }
+  }
   std::vector<UpdateRows> added;
   for (const OwnedRows& owned : rows) {
     const ParameterSpec& parameter = *owned.parameter;
@@ -72,24 +77,10 @@ void Optimizer::add(const PlannedUnit& unit, const std::vector<OwnedRows>& rows,
   }
 }
 
-void Optimizer::plan_matrices_of_stage(const Mesh& mesh, int rank) {
-  if (matrices_) return;
-  matrices_.emplace();
-  const int ranks = mesh.degrees().stage_ranks();
-  for (const UpdateGroup group : muon_groups(config_)) {
-    const auto takes = [&](const ParameterSpec& parameter) { return steps_by_muon(config_, parameter, group); };
-    const auto held = matrix_rows_of(config_, mesh, rank / ranks, takes);
-    WholeMatrices& matrices = matrices_->emplace_back();
-    matrices.group = group;
-    matrices.plan = plan_matrices(held, ranks);
-    check_plan(matrices.plan, held);
-  }
-}
-
 void Optimizer::step_matrices(std::int64_t step, ConstTensorView gradient_scale) {
   if (!matrices_) return;  // no unit was added: nothing of the stage is trained
   for (WholeMatrices& matrices : *matrices_) {
-    const OptimizerConfig& group = groups_[static_cast<std::size_t>(matrices.group)];
+    const OptimizerConfig& group = groups_[matrices.group];
     if (matrices.muon == nullptr) {
       matrices.muon = std::make_unique<Muon>(matrices.plan, MuonOptions{group.muon_scale, group.newton_schulz},
                                              matrices.rows, stage_, products_, kernels_.muon, ledger_);

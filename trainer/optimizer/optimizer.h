@@ -57,8 +57,6 @@ class Optimizer {
     std::vector<MuonRows> rows;
     std::unique_ptr<Muon> muon;  // over `rows`, made by the first step
   };
-  // Plans the matrices of the stage, the same plan on all its ranks. Called by add(); only the first call plans.
-  void plan_matrices_of_stage(const Mesh& mesh, int rank);
   void step_matrices(std::int64_t step, ConstTensorView gradient_scale);
 
   const Config& config_;
@@ -72,7 +70,7 @@ class Optimizer {
   std::vector<Tensor> states_;
   std::vector<StateRows> kept_;  // views into states_
   std::vector<UpdateRows> rows_;
-  std::optional<std::vector<WholeMatrices>> matrices_;
+  std::optional<std::vector<WholeMatrices>> matrices_;  // of the stage, planned by the first add()
   std::map<std::string, std::int64_t> tensors_;  // index of each parameter that needs norms, the same on all ranks
   Tensor norms_;                                 // [2 * tensors, 1] float64, if there are any
   std::unique_ptr<RowsUpdate> update_;           // over rows_, made by the first step

@@ -23,7 +23,7 @@ std::vector<std::string> parameters_with_norms(const Config& config) {
   if (std::ranges::none_of(groups, needs_norms)) return {};
   std::vector<std::string> names;
   for (ParameterSpec& parameter : model_parameters(config.model)) {
-    const OptimizerConfig& options = groups[static_cast<std::size_t>(update_group_of(parameter))];
+    const OptimizerConfig& options = groups[update_group_of(parameter)];
     if (needs_norms(options)) names.push_back(std::move(parameter.name));
   }
   return names;
@@ -36,10 +36,8 @@ std::vector<ProgramCollective> update_collectives(const Config& config, const Me
     collectives.push_back({Op::optimizer_step, CollectiveOp::all_reduce, Group::world, 1, 2 * tensors * width});
   }
   for (const MuonCost& cost : muon_costs(config, mesh, rank_of(mesh, at))) {
-    for (const MuonCollective& part : cost.collectives) {
-      if (part.count == 0) continue;
-      collectives.push_back({Op::optimizer_step, part.op, part.group, part.count, part.bytes});
-    }
+    std::ranges::copy_if(cost.collectives, std::back_inserter(collectives),
+                         [](const UpdateCollective& part) { return part.count > 0; });
   }
   return collectives;
 }

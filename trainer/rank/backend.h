@@ -33,6 +33,10 @@ std::optional<std::string> why_no_cuda();
 // Total memory of GPU 0 of this machine, in bytes; nothing if no GPU can be used.
 std::optional<std::int64_t> cuda_memory();
 
+// The CUDA libraries that this process runs with, "CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0, NCCL 2.28.9", or "cpu"
+// if the CUDA backend is not built. Needs neither a GPU nor a driver.
+std::string cuda_versions();
+
 // A backend on the CPU. Sets the CPU's libraries to one thread for the calling thread.
 std::unique_ptr<Backend> make_cpu_backend();
 

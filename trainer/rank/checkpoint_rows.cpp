@@ -56,7 +56,7 @@ std::vector<ExpectedTensor> expected_tensors(const Config& config, bool weights_
   for (const ParameterSpec& parameter : model_parameters(config.model)) {
     expected.push_back({parameter.name, {}, parameter.global_rows, parameter.global_columns});
     if (weights_only || config.training.frozen.contains(parameter.family)) continue;
-    const UpdateRule rule = groups[static_cast<std::size_t>(update_group_of(parameter))].rule;
+    const UpdateRule rule = groups[update_group_of(parameter)].rule;
     for (int state = 0; state < states_of(groups, parameter); ++state) {
       expected.push_back(
           {parameter.name, std::string(state_name(rule, state)), parameter.global_rows, parameter.global_columns});

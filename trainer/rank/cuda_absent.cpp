@@ -1,7 +1,6 @@
 // Stands in for the CUDA backend (the folders `cuda` and `nccl`) in a build without it.
 #include "parallel/runtime/error.h"
 #include "trainer/rank/backend.h"
-#include "trainer/rank/cuda_versions.h"
 #include "trainer/rank/launch.h"
 
 namespace weft {

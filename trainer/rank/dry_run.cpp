@@ -271,8 +271,7 @@ DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, i
   result.peak_action = events.peak_action();
   result.live = events.live_at_peak();
   result.beside_units = events.beside_units();
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    const auto bucket = static_cast<Bucket>(b);
+  for (const Bucket bucket : all_values<Bucket>) {
     if (kept[bucket] > 0) result.live.insert(result.live.begin(), {bucket, std::nullopt, kept[bucket]});
   }
   result.communication = walker.counters();

@@ -1,8 +1,5 @@
 #include "trainer/rank/loss_scaler.h"
 
-#include <algorithm>
-#include <array>
-
 #include "parallel/runtime/error.h"
 
 namespace weft {

@@ -37,10 +37,7 @@ std::string to_json(const StepMetrics& metrics) {
     line["loss_scale"] = *metrics.loss_scale;
     line["skipped"] = metrics.skipped;
   }
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    const auto bucket = static_cast<Bucket>(b);
-    line["memory"][std::string(name_of(bucket))] = metrics.memory[bucket];
-  }
+  for (const Bucket bucket : all_values<Bucket>) line["memory"][std::string(name_of(bucket))] = metrics.memory[bucket];
   line["communication"] = nlohmann::ordered_json::object();
   for (const auto& [key, count] : metrics.communication) {
     line["communication"][key.group][std::string(name_of(key.op))] = {{"count", count.count}, {"bytes", count.bytes}};

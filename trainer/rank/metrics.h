@@ -1,7 +1,6 @@
 // The measurements of one step, summed over the ranks, and their JSON line.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>

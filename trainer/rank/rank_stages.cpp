@@ -139,7 +139,7 @@ void RankStages::mark_regions(const PlannedStage& stage, const ProgramTables& ta
 }
 
 std::vector<OwnedRows> RankStages::owned_rows(std::size_t unit) {
-  return units_[unit] ? units_[unit]->owned_rows() : replicated_[unit]->owned_rows();
+  return with_unit(unit, [](auto& kept) { return kept.owned_rows(); });
 }
 
 void RankStages::begin_step(const StepBatch& batch, double loss_factor, double loss_scale, StepReport report,
@@ -150,9 +150,7 @@ void RankStages::begin_step(const StepBatch& batch, double loss_factor, double l
   report_ = report;
   generation_ = generation;
   for (Piece& piece : pieces_) piece.forwards = 0;
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    units_[u] ? units_[u]->begin_step() : replicated_[u]->begin_step();
-  }
+  for (std::size_t u = 0; u < units_.size(); ++u) with_unit(u, [](auto& unit) { unit.begin_step(); });
   for (Lane lane : all_lanes) lanes_[lane].wait_for(kernels_.stream);
 }
 
@@ -167,8 +165,7 @@ std::vector<ConstTensorView> RankStages::weights_of(const Piece& piece) {
   weights.reserve(piece.places.size());
   for (const ParameterPlace& place : piece.places) {
     if (units_[place.unit]) units_[place.unit]->wait_until_unsharded();
-    weights.push_back(units_[place.unit] ? units_[place.unit]->parameter(place.index)
-                                         : replicated_[place.unit]->parameter(place.index));
+    weights.push_back(with_unit(place.unit, [&](auto& unit) { return unit.parameter(place.index); }));
   }
   return weights;
 }
@@ -177,8 +174,7 @@ std::vector<TensorView> RankStages::gradients_of(const Piece& piece) {
   std::vector<TensorView> gradients;
   gradients.reserve(piece.places.size());
   for (const ParameterPlace& place : piece.places) {
-    gradients.push_back(units_[place.unit] ? units_[place.unit]->gradient(place.index)
-                                           : replicated_[place.unit]->gradient(place.index));
+    gradients.push_back(with_unit(place.unit, [&](auto& unit) { return unit.gradient(place.index); }));
   }
   return gradients;
 }
@@ -246,8 +242,7 @@ void RankStages::scatter_gradient(int unit) {
   units_[local_unit(unit)]->scatter_gradient();
 }
 void RankStages::reduce_gradient(int unit) {
-  const std::size_t local = local_unit(unit);
-  units_[local] ? units_[local]->reduce_gradient() : replicated_[local]->reduce_gradient();
+  with_unit(local_unit(unit), [](auto& of) { of.reduce_gradient(); });
 }
 
 // A sum of two floats does not depend on their order: both copies get the same bits.
@@ -265,8 +260,7 @@ void RankStages::tie_gradient(int unit) {
 }
 
 void RankStages::wait_reduction(int unit) {
-  const std::size_t local = local_unit(unit);
-  units_[local] ? units_[local]->wait_reduction() : replicated_[local]->wait_reduction();
+  with_unit(local_unit(unit), [](auto& of) { of.wait_reduction(); });
 }
 
 void RankStages::send(Lane lane, int stage, int microbatch, int peer) {
@@ -302,8 +296,7 @@ Tensor RankStages::take_boundary(int stage, int microbatch) {
 
 std::optional<std::string> RankStages::nonfinite_parameter() {
   for (std::size_t u = 0; u < units_.size(); ++u) {
-    auto found = units_[u] ? units_[u]->nonfinite_parameter() : replicated_[u]->nonfinite_parameter();
-    if (found) return found;
+    if (auto found = with_unit(u, [](auto& unit) { return unit.nonfinite_parameter(); })) return found;
   }
   return std::nullopt;
 }

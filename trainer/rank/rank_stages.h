@@ -1,13 +1,17 @@
 // The pipeline stages of one rank at run time: their segments, their shard units and the microbatches in flight. They
-// only execute the program's actions.
+// only execute the program's actions; those of the update are given to them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "parallel/pipeline/execute/execute.h"
 #include "parallel/pipeline/program/program.h"
+#include "parallel/runtime/error.h"
 #include "parallel/shard/replicated.h"
 #include "parallel/shard/unit.h"
 #include "trainer/plan/stage_plan.h"
@@ -23,7 +27,13 @@ struct StepBatch {
   ConstTensorView tokens, targets;
 };
 
-class RankStages {
+// GRAD_NORM and STEP.
+struct UpdateActions {
+  std::function<void()> gradient_norm = [] { fail("a forward program has neither backward nor update"); };
+  std::function<void()> optimizer_step = gradient_norm;
+};
+
+class RankStages final : public ActionHandler {
  public:
   // Parameters are drawn according to `initialization`. Without it neither parameters nor the rotary table are written.
   // `planned`: the stages that `tables` puts on one pipeline rank, ascending. `lanes`, `groups` and `kernels` outlive
@@ -47,20 +57,23 @@ class RankStages {
   // Waits until peers have received all messages. Throws Error (failure) if a microbatch has not completed.
   void end_step();
 
+  void set_update(UpdateActions update) { update_ = std::move(update); }
   // By index into the program's tables.
-  void forward(int segment, int microbatch);
-  void backward_input(int segment, int microbatch);
-  void backward_weight(int segment, int microbatch);
-  void recompute(int segment, int microbatch);
-  void unshard(Op op, int unit);
-  void reshard(Op op, int unit);
-  void scatter_gradient(int unit);
-  void reduce_gradient(int unit);
-  void tie_gradient(int unit);
-  void wait_reduction(int unit);
+  void forward(int segment, int microbatch) override;
+  void backward_input(int segment, int microbatch) override;
+  void backward_weight(int segment, int microbatch) override;
+  void recompute(int segment, int microbatch) override;
+  void unshard(Op op, int unit) override;
+  void reshard(Op op, int unit) override;
+  void scatter_gradient(int unit) override;
+  void reduce_gradient(int unit) override;
+  void tie_gradient(int unit) override;
+  void wait_reduction(int unit) override;
   // `stage`: the local stage that produced the sent tensor, or that takes the received tensor.
-  void send(Lane lane, int stage, int microbatch, int peer);
-  void receive(Lane lane, int stage, int microbatch, int peer);
+  void send(Lane lane, int stage, int microbatch, int peer) override;
+  void receive(Lane lane, int stage, int microbatch, int peer) override;
+  void gradient_norm() override { update_.gradient_norm(); }
+  void optimizer_step() override { update_.optimizer_step(); }
 
   const PlannedInputs& inputs() const { return inputs_; }
   std::span<const PlannedStage> planned() const { return planned_; }
@@ -100,6 +113,11 @@ class RankStages {
 
   Piece& piece(int segment) { return pieces_[local_segment_[static_cast<std::size_t>(segment)]]; }
   std::size_t local_unit(int unit) const { return local_unit_[static_cast<std::size_t>(unit)]; }
+  // The result of `use` for the unit, which is sharded or replicated.
+  template <typename Use>
+  auto with_unit(std::size_t unit, Use use) {
+    return units_[unit] ? use(*units_[unit]) : use(*replicated_[unit]);
+  }
   MicrobatchInput text_of(int microbatch) const;
   // Weights of a segment that is computed next; the compute lane waits for their gathers in flight.
   std::vector<ConstTensorView> weights_of(const Piece& piece);
@@ -138,6 +156,7 @@ class RankStages {
   RankGroups& groups_;
   KernelContext& kernels_;
   ReduceInputs reduce_inputs_;
+  UpdateActions update_;
   Tensor rotary_table_;
   // By planned unit; exactly one of the two is set.
   std::vector<std::unique_ptr<ShardUnit>> units_;

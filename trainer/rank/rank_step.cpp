@@ -37,6 +37,7 @@ RankStep::RankStep(const Config& config, const Mesh& mesh, Program program, int 
   const Coordinates at = mesh.coordinates(rank);
   stages_ = std::make_unique<RankStages>(plan_inputs(config, at), plan_stages(config, mesh, at), program_,
                                          initialization, lanes_, groups_, kernels_);
+  stages_->set_update({[this] { gradient_norm(); }, [this] { optimizer_step(); }});
   const auto units = stages_->planned_units();
   for (std::size_t u = 0; u < units.size(); ++u) {
     if (!units[u]->frozen) optimizer_.add(*units[u], stages_->owned_rows(u), mesh, rank);
@@ -46,7 +47,7 @@ RankStep::RankStep(const Config& config, const Mesh& mesh, Program program, int 
 void RankStep::walk(std::span<ActionObserver* const> observers) {
   WorkForObservers work(observers);
   stages_->set_observer(observers.empty() ? nullptr : &work);
-  execute(program_, actions_, *this, observers);
+  execute(program_, actions_, *stages_, observers);
   stages_->set_observer(nullptr);
 }
 

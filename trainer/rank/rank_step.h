@@ -26,12 +26,14 @@ struct StepInputs {
   std::function<Fence()> change_after = {};
 };
 
-class RankStep final : private ActionHandler {
+class RankStep {
  public:
   // Collective over the groups that `make_group` makes. `program` is the rank's. Parameters are drawn according to
   // `initialization`, or are undefined without it. Config, mesh, backend and clock outlive the RankStep.
   RankStep(const Config& config, const Mesh& mesh, Program program, int rank, Backend& backend, PhaseClock& clock,
            const MakeGroup& make_group, const std::optional<Initialization>& initialization);
+  RankStep(const RankStep&) = delete;
+  RankStep& operator=(const RankStep&) = delete;
 
   // A step is begin(), then walk(), then end(). text() is filled before begin().
   void begin(const StepInputs& inputs);
@@ -57,22 +59,8 @@ class RankStep final : private ActionHandler {
   }
 
  private:
-  void forward(int segment, int microbatch) override { stages_->forward(segment, microbatch); }
-  void backward_input(int segment, int microbatch) override { stages_->backward_input(segment, microbatch); }
-  void backward_weight(int segment, int microbatch) override { stages_->backward_weight(segment, microbatch); }
-  void recompute(int segment, int microbatch) override { stages_->recompute(segment, microbatch); }
-  void unshard(Op op, int unit) override { stages_->unshard(op, unit); }
-  void reshard(Op op, int unit) override { stages_->reshard(op, unit); }
-  void scatter_gradient(int unit) override { stages_->scatter_gradient(unit); }
-  void reduce_gradient(int unit) override { stages_->reduce_gradient(unit); }
-  void tie_gradient(int unit) override { stages_->tie_gradient(unit); }
-  void wait_reduction(int unit) override { stages_->wait_reduction(unit); }
-  void send(Lane lane, int stage, int microbatch, int peer) override { stages_->send(lane, stage, microbatch, peer); }
-  void receive(Lane lane, int stage, int microbatch, int peer) override {
-    stages_->receive(lane, stage, microbatch, peer);
-  }
-  void gradient_norm() override;
-  void optimizer_step() override;
+  void gradient_norm();
+  void optimizer_step();
 
   const Config& config_;
   const Mesh& mesh_;

@@ -58,7 +58,7 @@ class GroupMembers {
 };
 
 DescribedRule rule_of(const ResolvedGroups& groups, const ParameterSpec& parameter) {
-  const UpdateRule rule = groups[static_cast<std::size_t>(update_group_of(parameter))].rule;
+  const UpdateRule rule = groups[update_group_of(parameter)].rule;
   return {.name = std::string(name_of(rule)), .whole_matrix = needs_of(rule) == Needs::whole_matrices};
 }
 

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <ostream>
 #include <utility>
 
 #include "parallel/pipeline/check/check.h"
@@ -113,8 +112,7 @@ void Console::memory_table(std::span<const BucketBytes> predicted, std::span<con
   fmt::print(out_, "{:<22}", "");
   for (std::size_t rank = 0; rank < measured.size(); ++rank) fmt::print(out_, "{:>16}", fmt::format("rank {}", rank));
   fmt::print(out_, "\n");
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    const auto bucket = static_cast<Bucket>(b);
+  for (const Bucket bucket : all_values<Bucket>) {
     fmt::print(out_, "{:<22}", name_of(bucket));
     for (std::size_t rank = 0; rank < measured.size(); ++rank) {
       const double want = mebibytes(predicted[rank][bucket]);

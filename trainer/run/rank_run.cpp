@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <iterator>
 
 #include "layers/context_parallel.h"
 #include "layers/segments.h"
@@ -69,23 +68,11 @@ std::string RankRun::attention() {
 }
 
 void RankRun::read_batch() {
-  const auto length = static_cast<std::size_t>(config_.training.sequence_length);
   const BatchPlan plan{config_.microbatches(), config_.parallelism.data(), config_.training.microbatch_size};
-  const auto runs =
-      context_runs(config_.training.sequence_length, config_.parallelism.context, mesh_.coordinates(world_.rank()).cp);
-  std::vector<std::int32_t> tokens(length), targets(length);
+  const std::int64_t length = config_.training.sequence_length;
+  const auto runs = context_runs(length, config_.parallelism.context, mesh_.coordinates(world_.rank()).cp);
   // The staging memory is free: the device copied the last step's text before that step ended.
-  const std::span<std::int32_t> text = text_.as<std::int32_t>();
-  auto next_token = text.begin(), next_target = text.begin() + std::ssize(text) / 2;
-  for (std::int64_t m = 0; m < config_.microbatches(); ++m) {
-    for (std::int64_t s = 0; s < config_.training.microbatch_size; ++s) {
-      data_.read(plan.sample(progress_.samples, m, mesh_.data_index(world_.rank()), s), tokens, targets);
-      for (const Range& run : runs) {
-        next_token = std::copy_n(tokens.begin() + run.begin, run.count, next_token);
-        next_target = std::copy_n(targets.begin() + run.begin, run.count, next_target);
-      }
-    }
-  }
+  plan.read(data_, progress_.samples, mesh_.data_index(world_.rank()), length, runs, text_.as<std::int32_t>());
   text_.upload(stream(), rank_step_.text());
 }
 

@@ -21,7 +21,7 @@ constexpr const char *config_name = "config.toml", *summary_name = "summary.json
 constexpr const char *trace_prefix = "trace_rank", *trace_suffix = ".json";
 
 void write_whole(const std::filesystem::path& directory, const std::string& name, const std::string& text) {
-  replace_file(directory / name, text, FileCalls::of_system());
+  replace_file(directory / name, text);
   flush_folder(directory);
 }
 
@@ -100,8 +100,7 @@ void RunDirectory::summary(const RunTotals& totals, std::span<const BucketBytes>
   }
   for (std::size_t rank = 0; rank < measured.size(); ++rank) {
     nlohmann::ordered_json entry = {{"rank", rank}, {"peak_bytes", measured[rank].total()}};
-    for (std::size_t b = 0; b < bucket_count; ++b) {
-      const auto bucket = static_cast<Bucket>(b);
+    for (const Bucket bucket : all_values<Bucket>) {
       entry["buckets"][std::string(name_of(bucket))] = {{"predicted", predicted[rank][bucket]},
                                                         {"measured", measured[rank][bucket]}};
     }

@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <initializer_list>
 
 #include "parallel/runtime/refusal.h"

@@ -3,8 +3,6 @@
 // checked only by the run itself.
 #pragma once
 
-#include <cstdint>
-
 #include "parallel/pipeline/program/program.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/config_reader.h"

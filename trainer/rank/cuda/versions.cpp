@@ -4,7 +4,7 @@
 #include <nccl.h>
 
 #include "parallel/runtime/error.h"
-#include "trainer/rank/cuda_versions.h"
+#include "trainer/rank/backend.h"
 
 namespace weft {
 

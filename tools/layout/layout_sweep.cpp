@@ -1,14 +1,12 @@
-#include "tools/report/layout_sweep.h"
+#include "tools/layout/layout_sweep.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
-#include <set>
-#include <tuple>
+#include <utility>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/parsed_number.h"
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
@@ -96,17 +94,9 @@ void judge(const std::string& path, const std::vector<std::string>& values, std:
 
 void judge_microbatches(const std::vector<std::string>& values, std::string& faults) {
   for (const std::string& value : values) {
-    int count = 0;
-    const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), count);
-    if (error == std::errc() && stop == value.data() + value.size() && count >= 1) continue;
+    if (parsed_number<int>(value).value_or(0) >= 1) continue;
     faults += fmt::format("{}--microbatches: {} is not a number of at least 1\n", said_by, value);
   }
-}
-
-// An empty list means the configuration's value.
-std::vector<std::optional<std::string>> values_of(const std::vector<std::string>& entries) {
-  if (entries.empty()) return {std::nullopt};
-  return {entries.begin(), entries.end()};
 }
 
 // The batch stays the same, so more microbatches are smaller.
@@ -120,19 +110,16 @@ std::string microbatch_size_for(const Config& config, int microbatches) {
 
 Overrides words_of(const SweepChoice& choice, const Config& base) {
   Overrides words;
-  const auto add = [&](const char* path, const std::optional<std::string>& value) {
-    if (value) words.push_back(fmt::format("--{}={}", path, *value));
-  };
-  add("pipeline.schedule", choice.schedule);
-  add("pipeline.chunks", choice.chunks);
-  add("pipeline.layout", choice.layout);
-  add("shard.residency", choice.residency);
-  add("shard.memory_budget", choice.budget);
+  for (std::size_t axis = 0; axis < sweep_axes.size(); ++axis) {
+    if (sweep_axes[axis].key && choice[axis])
+      words.push_back(fmt::format("--{}={}", sweep_axes[axis].key, *choice[axis]));
+  }
   // Only residency "auto" takes a budget.
-  if (choice.residency && *choice.residency != "auto" && base.memory_budget) {
+  if (choice[SweepAxis::residency].value_or("auto") != "auto" && base.memory_budget) {
     words.emplace_back("--shard.memory_budget=none");
   }
-  if (choice.microbatches) words.push_back(microbatch_size_for(base, std::stoi(*choice.microbatches)));
+  const auto& microbatches = choice[SweepAxis::microbatches];
+  if (microbatches) words.push_back(microbatch_size_for(base, std::stoi(*microbatches)));
   return words;
 }
 
@@ -155,16 +142,15 @@ StepForecast simulated(const Config& written, const CostSource& costs) {
 }
 
 void rank(std::vector<SweepPoint>& points) {
-  std::vector<std::size_t> order(points.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  const auto key = [&](std::size_t i) {
-    return std::tuple(points[i].forecast.seconds, points[i].forecast.peak.total(), i);
-  };
-  std::sort(order.begin(), order.end(), [&](std::size_t one, std::size_t other) { return key(one) < key(other); });
+  std::vector<SweepPoint*> order;
+  for (SweepPoint& point : points) order.push_back(&point);
+  std::ranges::stable_sort(order, {}, [](const SweepPoint* point) {
+    return std::pair(point->forecast.seconds, point->forecast.peak.total());
+  });
   // In this order only earlier points can be better in both figures.
   std::optional<std::pair<double, std::int64_t>> least;  // by memory, so far
   for (std::size_t place = 0; place < order.size(); ++place) {
-    SweepPoint& point = points[order[place]];
+    SweepPoint& point = *order[place];
     point.rank = static_cast<int>(place) + 1;
     const std::pair figures{point.forecast.seconds, point.forecast.peak.total()};
     point.front = !least || figures.second < least->second || figures == *least;
@@ -176,37 +162,32 @@ void rank(std::vector<SweepPoint>& points) {
 
 std::vector<SweepChoice> sweep_choices(const SweepLists& lists) {
   std::string faults;
-  const auto schedules = all_entries(lists.schedules, "--schedules", faults);
-  const auto chunks = all_entries(lists.chunks, "--chunks", faults);
-  const auto layouts = all_entries(lists.layouts, "--layouts", faults);
-  const auto residencies = all_entries(lists.residencies, "--residencies", faults);
-  const auto budgets = all_entries(lists.budgets, "--budgets", faults);
-  const auto microbatches = all_entries(lists.microbatches, "--microbatches", faults);
-  judge("pipeline.schedule", schedules, faults);
-  judge("pipeline.chunks", chunks, faults);
-  judge("pipeline.layout", layouts, faults);
-  judge("shard.residency", residencies, faults);
-  judge("shard.memory_budget", budgets, faults);
-  judge_microbatches(microbatches, faults);
+  SweepLists values;
+  for (std::size_t axis = 0; axis < sweep_axes.size(); ++axis) {
+    values[axis] = all_entries(lists[axis], sweep_axes[axis].option, faults);
+  }
+  for (std::size_t axis = 0; axis < sweep_axes.size(); ++axis) {
+    if (sweep_axes[axis].key) judge(sweep_axes[axis].key, values[axis], faults);
+  }
+  judge_microbatches(values[SweepAxis::microbatches], faults);
   if (!faults.empty()) {
     faults.pop_back();
     throw Error(ErrorKind::request, faults);
   }
-  std::vector<SweepChoice> choices;
-  for (const auto& schedule : values_of(schedules)) {
-    for (const auto& chunk : values_of(chunks)) {
-      for (const auto& layout : values_of(layouts)) {
-        for (const auto& residency : values_of(residencies)) {
-          // Only solved residencies read a budget.
-          const bool solved = !residency || *residency == "auto";
-          for (const auto& budget : solved ? values_of(budgets) : values_of({})) {
-            for (const auto& count : values_of(microbatches)) {
-              choices.push_back({schedule, chunk, layout, residency, budget, count});
-            }
-          }
-        }
+  std::vector<SweepChoice> choices(1);
+  for (std::size_t axis = 0; axis < sweep_axes.size(); ++axis) {
+    std::vector<SweepChoice> more;
+    for (const SweepChoice& choice : choices) {
+      // Only solved residencies read a budget.
+      const bool read = axis != static_cast<std::size_t>(SweepAxis::budget) ||
+                        choice[SweepAxis::residency].value_or("auto") == "auto";
+      if (values[axis].empty() || !read) more.push_back(choice);
+      for (const std::string& value : read ? values[axis] : std::vector<std::string>()) {
+        more.push_back(choice);
+        more.back()[axis] = value;
       }
     }
+    choices = std::move(more);
   }
   return choices;
 }
@@ -229,8 +210,8 @@ Sweep run_sweep(const std::string& file, const Overrides& common, const std::vec
       config.pipeline.first_stage_blocks = config.pipeline.last_stage_blocks = std::nullopt;
       point.schedule = config.pipeline.schedule;
       point.chunks = config.pipeline.chunks;
-      point.residency = choices[i].residency.value_or(config.shard.residency);
-      point.budget = choices[i].budget.value_or("");
+      point.residency = choices[i][SweepAxis::residency].value_or(config.shard.residency);
+      point.budget = choices[i][SweepAxis::budget].value_or("");
       point.microbatches = config.microbatches();
       const std::vector<std::string> key = {point.schedule,
                                             std::to_string(point.chunks),
@@ -251,17 +232,6 @@ Sweep run_sweep(const std::string& file, const Overrides& common, const std::vec
   sweep.simulated = known.size();
   rank(sweep.points);
   return sweep;
-}
-
-std::string shell_text(const Overrides& words) {
-  std::vector<std::string> quoted;
-  for (const std::string& word : words) {
-    const bool plain = word.find_first_of(" |()*[]\"'\\$&;<>?#~!{}") == std::string::npos;
-    std::string text = plain ? "" : "'";
-    for (const char c : word) text += c == '\'' ? "'\\''" : std::string(1, c);
-    quoted.push_back(plain ? word : text + "'");
-  }
-  return fmt::format("{}", fmt::join(quoted, " "));
 }
 
 }  // namespace weft

@@ -1,0 +1,42 @@
+// Parts that several reports share, as JSON for scripts and as text.
+#pragma once
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "parallel/runtime/ledger.h"
+
+namespace weft {
+
+using Json = nlohmann::ordered_json;
+
+// The value of something optional; null if there is none.
+template <typename Optional>
+Json or_null(const Optional& value) {
+  return value ? Json(*value) : Json();
+}
+
+// {"sharded_parameters": 1024, ...}: every bucket.
+inline Json buckets_json(const BucketBytes& bytes) {
+  Json json = Json::object();
+  for (const Bucket bucket : all_values<Bucket>) json[std::string(name_of(bucket))] = bytes[bucket];
+  return json;
+}
+// {"sharded_parameters": {"predicted", "measured"}, ...}
+inline Json buckets_json(const BucketBytes& predicted, const BucketBytes& measured) {
+  Json json = Json::object();
+  for (const Bucket bucket : all_values<Bucket>) {
+    json[std::string(name_of(bucket))] = {{"predicted", predicted[bucket]}, {"measured", measured[bucket]}};
+  }
+  return json;
+}
+
+// "sharded parameters"
+inline std::string bucket_words(Bucket bucket) {
+  std::string name(name_of(bucket));
+  std::ranges::replace(name, '_', ' ');
+  return name;
+}
+
+}  // namespace weft
