@@ -10,7 +10,7 @@
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/layout/layout_summary.h"
-#include "trainer/planning/layout_memory.h"
+#include "trainer/planning/step_forecast.h"
 
 namespace weft {
 namespace {
