@@ -1,7 +1,5 @@
 #include "tools/bench/timing_cases.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -158,15 +156,6 @@ std::vector<TimingCase> timing_grid() {
     }
   }
   return grid;
-}
-
-std::string describe(const TimingCase& shape) {
-  return fmt::format(
-      "{}, {} ranks x {} chunks, {} units, {} microbatches, gather {} s, reduce {} s, {} + {} + {} bytes, "
-      "embedding x {}, head x {}, budget {}",
-      shape.schedule, shape.input.ranks, shape.input.chunks, shape.units, shape.input.microbatches,
-      shape.gather_seconds, shape.reduce_seconds, shape.parameter_bytes, shape.gradient_bytes, shape.activation_bytes,
-      shape.embedding, shape.head, shape.budget);
 }
 
 }  // namespace weft

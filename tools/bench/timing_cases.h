@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -35,6 +34,5 @@ TimingCase with_budget(TimingCase shape, double share);
 
 // Schedules of 4 ranks x microbatches x budgets x costs, a third of them with a large embedding and head.
 std::vector<TimingCase> timing_grid();
-std::string describe(const TimingCase& shape);
 
 }  // namespace weft

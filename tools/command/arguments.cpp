@@ -78,6 +78,19 @@ CLI::Option* add_config_arguments(CLI::App& command, std::string& file) {
   return command.add_option("CONFIG", file, "TOML file that describes the run");
 }
 
+void add_repeated_option(CLI::App& command, const std::string& name, std::vector<std::string>& values,
+                         const std::string& help) {
+  command.add_option(name, values, help)->expected(1)->take_all()->allow_extra_args(false);
+}
+
+void add_cost_options(CLI::App& command, std::string& costs, std::string& hardware) {
+  command.add_option("--costs", costs,
+                     "a table FILE.toml, the directory of a run with traces, or words: \"forward=1 gather=0.5\"");
+  command.add_option(
+      "--hardware", hardware,
+      "costs modelled for a card that weft hardware lists; without --costs either, as pipeline.costs says");
+}
+
 Overrides overrides_given_to(const CLI::App& command, const Overrides& options) {
   const std::string name = full_name(command);
   Overrides overrides;

@@ -58,6 +58,11 @@ CLI::Option* add_checkpoint_argument(CLI::App& command, const std::string& name,
 std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path);
 // Adds arguments to `command`: CONFIG, stored in `file`, and any number of --section.key=value.
 CLI::Option* add_config_arguments(CLI::App& command, std::string& file);
+// Adds an option that may be given several times, with one value each.
+void add_repeated_option(CLI::App& command, const std::string& name, std::vector<std::string>& values,
+                         const std::string& help);
+// Adds --costs and --hardware: the costs of a simulated step (given_costs.h).
+void add_cost_options(CLI::App& command, std::string& costs, std::string& hardware);
 // Words separated by blanks. Blanks between quotes do not separate, and quotes are dropped, so
 // "--shard.residency='window 2'" is one word.
 std::vector<std::string> words_of(const std::string& text);

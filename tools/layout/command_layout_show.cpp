@@ -229,12 +229,8 @@ void add_layout_show_command(CLI::App& layout) {
   CLI::App* command = layout.add_subcommand("show", "blocks, costs and bytes of each stage and rank");
   const auto request = std::make_shared<ShowRequest>();
   add_config_arguments(*command, request->file)->required();
-  command
-      ->add_option("--layout", request->layouts,
-                   "another pipeline.layout to compare with, such as \"Ed|(e|)*3eL\"; any number of them")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
+  add_repeated_option(*command, "--layout", request->layouts,
+                      "another pipeline.layout to compare with, such as \"Ed|(e|)*3eL\"; any number of them");
   command->add_flag("--json", request->json, "print one JSON document");
   command->callback([command, request] { show(*command, *request); });
 }

@@ -260,21 +260,12 @@ void add_layout_simulate_command(CLI::App& layout) {
       layout.add_subcommand("simulate", "time, bubble, waits, memory, gathers and critical path of a step");
   const auto request = std::make_shared<SimulateRequest>();
   add_config_arguments(*command, request->file)->required();
-  command->add_option("--layout", request->layouts, "another pipeline.layout to compare with; any number of them")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
-  command
-      ->add_option("--variant", request->variants,
-                   "another to compare with, with these keys changed: \"--pipeline.schedule=zbv --pipeline.chunks=2\"")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
-  command->add_option("--costs", request->costs,
-                      "a table FILE.toml, the directory of a run with traces, or words: \"forward=1 gather=0.5\"");
-  command->add_option(
-      "--hardware", request->hardware,
-      "costs modelled for a card that weft hardware lists; without --costs either, as pipeline.costs says");
+  add_repeated_option(*command, "--layout", request->layouts,
+                      "another pipeline.layout to compare with; any number of them");
+  add_repeated_option(*command, "--variant", request->variants,
+                      "another to compare with, with these keys changed: "
+                      "\"--pipeline.schedule=zbv --pipeline.chunks=2\"");
+  add_cost_options(*command, request->costs, request->hardware);
   command->add_option("--format", request->format, "text, json, svg, html or trace")->capture_default_str();
   command->add_flag("--json", request->json, "the same as --format json");
   command->add_flag("--stages-only", request->stages_only, "in pictures, merge segments and units per stage");

@@ -209,16 +209,9 @@ void add_layout_sweep_command(CLI::App& layout) {
   const auto request = std::make_shared<SweepRequest>();
   add_config_arguments(*command, request->file)->required();
   for (std::size_t axis = 0; axis < sweep_axes.size(); ++axis) {
-    command->add_option(sweep_axes[axis].option, request->lists[axis], sweep_axes[axis].help)
-        ->expected(1)
-        ->take_all()
-        ->allow_extra_args(false);
+    add_repeated_option(*command, sweep_axes[axis].option, request->lists[axis], sweep_axes[axis].help);
   }
-  command->add_option("--costs", request->costs,
-                      "a table FILE.toml, the directory of a run with traces, or words: \"forward=1 gather=0.5\"");
-  command->add_option(
-      "--hardware", request->hardware,
-      "costs modelled for a card that weft hardware lists; without --costs either, as pipeline.costs says");
+  add_cost_options(*command, request->costs, request->hardware);
   command->add_option("--csv", request->csv, "write every figure of every combination to this file");
   command->add_option("--svg", request->svg, "draw time against memory to this file");
   command->add_option("--top", request->top, "how many to print")->capture_default_str();

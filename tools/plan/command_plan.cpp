@@ -98,24 +98,15 @@ void add_coarse_options(CLI::App& command, PlanRequest& request) {
   CLI::Option* flag = command.add_flag("--coarse", request.coarse,
                                        "the formulas that people use, by hand; CONFIG may be left out: "
                                        "parameters 70e9, 8 ranks, 16 bytes, a100-80gb");
-  command.add_option("--parameters", request.parameters, "of --coarse: of the model, such as 70e9")
-      ->check(CLI::PositiveNumber)
-      ->needs(flag);
-  command.add_option("--ranks", request.ranks, "of --coarse: GPUs that share state")
-      ->check(CLI::PositiveNumber)
-      ->needs(flag);
-  command.add_option("--bytes-per-parameter", request.bytes_per_parameter, "of --coarse: bytes of state")
-      ->check(CLI::PositiveNumber)
-      ->needs(flag);
-  command.add_option("--activations", request.activations, "of --coarse: bytes of a GPU, such as 20e9")
-      ->check(CLI::NonNegativeNumber)
-      ->needs(flag);
-  command.add_option("--buffers", request.buffers, "of --coarse: bytes of a GPU, such as 5e9")
-      ->check(CLI::NonNegativeNumber)
-      ->needs(flag);
-  command.add_option("--layer-parameters", request.layer_parameters, "of --coarse: of the largest layer, such as 3e9")
-      ->check(CLI::PositiveNumber)
-      ->needs(flag);
+  const auto add = [&](const char* name, auto& value, const CLI::Validator& valid, const std::string& help) {
+    command.add_option(name, value, "of --coarse: " + help)->check(valid)->needs(flag);
+  };
+  add("--parameters", request.parameters, CLI::PositiveNumber, "of the model, such as 70e9");
+  add("--ranks", request.ranks, CLI::PositiveNumber, "GPUs that share state");
+  add("--bytes-per-parameter", request.bytes_per_parameter, CLI::PositiveNumber, "bytes of state");
+  add("--activations", request.activations, CLI::NonNegativeNumber, "bytes of a GPU, such as 20e9");
+  add("--buffers", request.buffers, CLI::NonNegativeNumber, "bytes of a GPU, such as 5e9");
+  add("--layer-parameters", request.layer_parameters, CLI::PositiveNumber, "of the largest layer, such as 3e9");
 }
 
 }  // namespace

@@ -1,5 +1,3 @@
-#include "tools/plan/measured_kernels.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include "parallel/pipeline/program/action.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/parsed_number.h"
+#include "tools/plan/plan_reports.h"
 #include "tools/report/bench_table.h"
 #include "trainer/config/config_sources.h"
 
@@ -56,13 +55,7 @@ double number_in(const std::string& text, const std::string& file, int line) {
   fail_request("{}:{}: \"{}\" is no number of a table of kernels", file, line, text);
 }
 
-struct Reached {
-  double calls = 0.0, bytes = 0.0, flops = 0.0, paper = 0.0;  // planned
-  double launches = 0.0, seconds = 0.0;                       // measured
-};
-
-}  // namespace
-
+// "nvjet_tst_128x256_...", "cudnn_generated_fort_native_sdpa_...", "weft::cuda::rms_norm_...", "ncclDevKernel_...".
 RanAs kind_of_kernel(std::string_view name) {
   std::string lower(name);
   std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -74,6 +67,13 @@ RanAs kind_of_kernel(std::string_view name) {
   if (has({"gemm", "nvjet", "cutlass", "xmma", "splitk", "cublas"})) return RanAs::product;
   return RanAs::elementwise;
 }
+
+struct Reached {
+  double calls = 0.0, bytes = 0.0, flops = 0.0, paper = 0.0;  // planned
+  double launches = 0.0, seconds = 0.0;                       // measured
+};
+
+}  // namespace
 
 std::vector<RanKernel> read_kernel_table(const std::string& file, int steps) {
   std::istringstream lines(read_text(file));

@@ -1,13 +1,14 @@
 // The outputs of `weft plan`, each as text and as the JSON document that scripts rely on.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "tools/plan/measured_kernels.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/planning/coarse.h"
 #include "trainer/planning/explain.h"
+#include "trainer/planning/kernel_plan.h"
 #include "trainer/planning/run_plan.h"
 
 namespace weft {
@@ -29,8 +30,25 @@ std::string plan_compare_text(const Config& config, const Hardware& hardware);
 // figures.
 std::string plan_compare_json(const Config& config, const Hardware& hardware);
 
+// Measured kernels beside the calculated kernels of a step: the rates that products, attention and element-wise kernels
+// reached, by part of the model and phase. The kind of a kernel follows from its name.
+enum class RanAs : std::uint8_t { product, attention, elementwise, communication };
+
+// One line of the table of kernels (tools/profile/kernel_table.cpp).
+struct RanKernel {
+  std::string part, phase;  // as in KernelRow
+  RanAs kind = RanAs::elementwise;
+  double seconds = 0.0, launches = 0.0;  // per step
+};
+// Reads the table of kernels of this many steps. Throws Error (request) naming a line that is not of the table.
+std::vector<RanKernel> read_kernel_table(const std::string& file, int steps);
+
+// For each part and phase: calls and launches, calculated and measured milliseconds, and the reached operations and
+// bytes a second.
+std::string reached_text(const KernelPlan& plan, const std::vector<RanKernel>& ran);
+
 // --kernels: the kernels of a step, their bytes and operations, and their calculated times. Both throw Error (request)
-// as plan_kernels() does (kernel_plan.h). `ran`: measured kernels to show as well (measured_kernels.h); may be empty.
+// as plan_kernels() does (kernel_plan.h). `ran`: measured kernels to show as well; may be empty.
 std::string plan_kernels_text(const Config& config, const Hardware& hardware, const std::vector<RanKernel>& ran);
 // {"hardware", "rank", "world", "product_shares": [...], "rows": [...], "kinds": [...], "seconds": [...], "step_flops",
 // "utilisation": [...]}; seconds are of a step, by the shares.

@@ -75,7 +75,7 @@ std::vector<std::string> environment_of(int rank, int ranks, int port, const std
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string variable = *entry;
     const std::string name = variable.substr(0, variable.find('=') + 1);
-    const bool replaced = std::any_of(own.begin(), own.end(), [&](const auto& text) { return text.starts_with(name); });
+    const bool replaced = std::ranges::any_of(own, [&](const auto& text) { return text.starts_with(name); });
     const bool foreign =
         name.starts_with("OMPI_COMM_WORLD_") || name.starts_with("PMI_") || name.starts_with("MPI_LOCAL");
     if (!replaced && !foreign) all.push_back(variable);
@@ -174,10 +174,6 @@ class Launch {
   }
 
  private:
-  struct Rank {
-    pid_t process = -1;  // -1: has ended
-  };
-
   void start(int rank, const LaunchRequest& request, std::vector<std::string> variables) {
     std::vector<std::string> arguments = {"weft"};
     arguments.insert(arguments.end(), request.arguments.begin(), request.arguments.end());
@@ -214,16 +210,16 @@ class Launch {
     const std::string prefix = rank == 0 ? "" : fmt::format("[rank {}] ", rank);
     outputs_.emplace_back(out[0], rank == 0 ? STDOUT_FILENO : STDERR_FILENO, prefix);
     outputs_.emplace_back(err[0], STDERR_FILENO, prefix);
-    ranks_.push_back({process});
+    processes_.push_back(process);
   }
 
   std::int64_t running() const {
-    return std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.process > 0; });
+    return std::ranges::count_if(processes_, [](pid_t process) { return process > 0; });
   }
 
   void signal_all(int signal) const {
-    for (const Rank& rank : ranks_) {
-      if (rank.process > 0) kill(rank.process, signal);
+    for (const pid_t process : processes_) {
+      if (process > 0) kill(process, signal);
     }
   }
 
@@ -251,10 +247,10 @@ class Launch {
   }
 
   void note_the_dead() {
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
       int status = 0;
-      if (ranks_[rank].process <= 0 || waitpid(ranks_[rank].process, &status, WNOHANG) <= 0) continue;
-      ranks_[rank].process = -1;
+      if (processes_[rank] <= 0 || waitpid(processes_[rank], &status, WNOHANG) <= 0) continue;
+      processes_[rank] = -1;
       const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
       if (code == stopped_by_signal) stopped_ = true;
       if (code == 0 || code == stopped_by_signal || exit_code_ != 0) continue;
@@ -269,7 +265,7 @@ class Launch {
 
   sigset_t mask_of_children_{};
   int signals_ = -1;
-  std::vector<Rank> ranks_;
+  std::vector<pid_t> processes_;  // by rank; -1: has ended
   std::vector<Output> outputs_;
   std::optional<Clock::time_point> deadline_;  // after it, ranks still running are killed
   int exit_code_ = 0;
