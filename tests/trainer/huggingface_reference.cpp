@@ -143,7 +143,7 @@ class Model {
     const bool used = config_.value("use_sliding_window", config_["model_type"] == "mixtral");
     const auto found = config_.find("sliding_window");
     if (!used || found == config_.end() || found->is_null()) return 0;
-    EXPECT_EQ(config_.value("max_window_layers", 0), 0);
+    if (config_.value("max_window_layers", 0) != 0) throw std::runtime_error("the window is not that of all blocks");
     return *found;
   }
 

@@ -157,7 +157,7 @@ MuonRun run_muon(const MuonCase& the_case, const MakeMuonMachine& make_machine) 
       for (Bucket bucket : {Bucket::communication, Bucket::workspace})
         expected_peak[bucket] += announced.at_peak[bucket];
       CommunicationCounters expected_traffic;
-      for (const UpdateCollective& collective : announced.collectives) {
+      for (const ProgramCollective& collective : announced.collectives) {
         if (collective.count == 0) continue;
         CommunicationCount& count = expected_traffic[{std::string(name_of(collective.group)), collective.op}];
         count.count += collective.count;

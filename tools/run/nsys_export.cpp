@@ -97,7 +97,7 @@ struct Queued {
 };
 
 bool is_work(const std::string& name) {
-  return std::ranges::any_of(all_work, [&](Work work) { return name_of(work) == name; });
+  return value_named<Work>(name).has_value();
 }
 
 // Finds the innermost range around each call, for calls in the order of time. Ranges of a thread nest. The innermost

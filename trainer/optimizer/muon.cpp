@@ -50,7 +50,7 @@ MuonCost muon_cost(const MatrixPlan& plan, int rank, DType dtype) {
   MuonCost cost;
   if (plan.ranks > 1) {
     const auto exchange = [](std::int64_t bytes_sent) {
-      return UpdateCollective{Op::optimizer_step, CollectiveOp::all_to_all, Group::tokens, 1, bytes_sent};
+      return ProgramCollective{Op::optimizer_step, CollectiveOp::all_to_all, Group::tokens, 1, bytes_sent};
     };
     cost.collectives = {exchange(updates_sent), exchange(directions_sent)};
   }

@@ -44,7 +44,7 @@ struct MuonStep {
 // Communication and memory of a step on one rank of the stage, computed from the plan alone. A stage of one rank
 // has collectives with a count of 0.
 struct MuonCost {
-  std::array<UpdateCollective, 2> collectives;  // to the owners, and back; bytes that this rank sends, to itself too
+  std::array<ProgramCollective, 2> collectives;  // to the owners, and back; bytes that this rank sends, to itself too
   BucketBytes at_peak;                          // allocated by a step, at the largest sum
 };
 MuonCost muon_cost(const MatrixPlan& plan, int rank, DType dtype);

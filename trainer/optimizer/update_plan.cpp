@@ -37,7 +37,7 @@ std::vector<ProgramCollective> update_collectives(const Config& config, const Me
   }
   for (const MuonCost& cost : muon_costs(config, mesh, rank_of(mesh, at))) {
     std::ranges::copy_if(cost.collectives, std::back_inserter(collectives),
-                         [](const UpdateCollective& part) { return part.count > 0; });
+                         [](const ProgramCollective& part) { return part.count > 0; });
   }
   return collectives;
 }
