@@ -101,7 +101,9 @@ std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group) {
     const bool own_default = *group == UpdateGroup::vectors && key.name == "weight_decay";
     if (!own_default) key.inherits = "optimizer." + key.name;
     key.read_where = trains_group(*group);
-    key = only_where(read_by_rule(*group, key.name), std::move(key));
+    // Read before the key is moved from: arguments have no order.
+    const KeyConditions of_rule = read_by_rule(*group, key.name);
+    key = only_where(of_rule, std::move(key));
   }
   return keys;
 }
