@@ -14,8 +14,9 @@ namespace {
 // White_Space. PCRE2's own \s has U+180E too.
 constexpr std::string_view white_space =
     "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
-// Oniguruma's \w: PCRE2's own has all of \p{N}, and marks only by Alphabetic.
-constexpr std::string_view word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+// Oniguruma's \w, which has six numbers of Latin-1 but no others like them. PCRE2's own has all of \p{N}, and marks
+// only if they are alphabetic.
+constexpr std::string_view word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 
 constexpr std::array<std::string_view, 38> same_properties = {
     "Any", "Alphabetic", "Uppercase", "Lowercase", "White_Space", "C",  "Cc", "Cf", "Co", "Cs", "L",  "Ll", "Lm",

@@ -14,8 +14,14 @@ namespace {
 constexpr std::string_view gpt2_pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// ASCII's punctuation has symbols that Unicode does not count as punctuation.
-constexpr std::string_view punctuation = R"([!-/:-@\[-`{-~\p{P}])";
+// As the library `unicode_categories` of Rust, which `tokenizers` asks: the punctuation of ASCII, symbols included, and
+// that of Unicode 8. The excluded characters came later; two have become symbols since.
+constexpr std::string_view punctuation =
+    R"([!-/:-@\[-`{-~\x{166d}\x{111c9}]|(?![\x{61d}\x{9fd}\x{a76}\x{c77}\x{c84}\x{1b7d}-\x{1b7e}\x{2e43}-\x{2e4f})"
+    R"(\x{2e52}-\x{2e5d}\x{10ead}\x{10f55}-\x{10f59}\x{10f86}-\x{10f89}\x{1144b}-\x{1144f}\x{1145a}-\x{1145b}\x{1145d})"
+    R"(\x{11660}-\x{1166c}\x{116b9}\x{1183b}\x{11944}-\x{11946}\x{119e2}\x{11a3f}-\x{11a46}\x{11a9a}-\x{11a9c})"
+    R"(\x{11a9e}-\x{11aa2}\x{11c41}-\x{11c45}\x{11c70}-\x{11c71}\x{11ef7}-\x{11ef8}\x{11fff}\x{12ff1}-\x{12ff2})"
+    R"(\x{16e97}-\x{16e9a}\x{16fe2}\x{1e95e}-\x{1e95f}])\p{P})";
 
 SplitBehavior read_behavior(JsonFields& fields, std::optional<std::string> otherwise) {
   constexpr std::array<std::pair<std::string_view, SplitBehavior>, 5> names = {
@@ -113,7 +119,7 @@ void PreTokenizer::read(const TokenizerJson& json, const std::string& place) {
     steps_.emplace_back(read_byte_level(fields, place));
     meaning.update(fields.meaning());
   } else if (type == "Digits") {
-    const bool individual = fields.flag("individual_digits", false);
+    const bool individual = fields.flag("individual_digits");
     add_split(R"(\p{N})", individual ? SplitBehavior::isolated : SplitBehavior::contiguous, false);
     meaning.update(fields.meaning());
   } else if (type == "Whitespace") {
