@@ -48,7 +48,8 @@ Json with_merges_as_pairs(Json json) {
 // A reader that knows one spelling would load no merges and give bytes.
 TEST(TokenizerJson, ReadsBothSpellingsOfMerges) {
   const Json json = sample_json();
-  const auto old = parse_tokenizer_json(json.dump(), "a"), pairs = parse_tokenizer_json(with_merges_as_pairs(json).dump(), "b");
+  const auto old = parse_tokenizer_json(json.dump(), "a"),
+             pairs = parse_tokenizer_json(with_merges_as_pairs(json).dump(), "b");
   EXPECT_EQ(old->encode(" the dog"), (std::vector<std::int32_t>{258, 273}));
   EXPECT_EQ(pairs->encode(" the dog"), old->encode(" the dog"));
   EXPECT_EQ(pairs->content_hash(), old->content_hash());
@@ -91,7 +92,8 @@ TEST(TokenizerJson, LeavesSpecialTokensInPlainText) {
 
 TEST(TokenizerJson, FindsTheEndOfText) {
   EXPECT_EQ(sample()->end_of_text(), std::nullopt);
-  const Json parts = {{"added_tokens", {added_token(316, "<|im_end|>", true), added_token(317, "<|endoftext|>", true)}}};
+  const Json parts = {
+      {"added_tokens", {added_token(316, "<|im_end|>", true), added_token(317, "<|endoftext|>", true)}}};
   EXPECT_EQ(sample(parts)->end_of_text(), 317);
   const TemporaryFolder folder;
   write_file(folder / "tokenizer.json", sample_json(parts).dump());
@@ -128,9 +130,11 @@ TEST(TokenizerJson, DecodesWhatItEncodes) {
   for (char32_t code = 1; code < 0x11000; code += 7) {
     if (code >= 0xd800 && code < 0xe000) continue;
     if (code < 0x80) text += static_cast<char>(code);
-    if (code >= 0x80 && code < 0x800) text += {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 63))};
+    if (code >= 0x80 && code < 0x800)
+      text += {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 63))};
     if (code >= 0x800 && code < 0x10000) {
-      text += {static_cast<char>(0xe0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 63)), static_cast<char>(0x80 | (code & 63))};
+      text += {static_cast<char>(0xe0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 63)),
+               static_cast<char>(0x80 | (code & 63))};
     }
   }
   EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
@@ -140,7 +144,10 @@ TEST(TokenizerJson, DecodesWhatItEncodes) {
 TEST(TokenizerJson, RefusesIdsWithoutToken) {
   const auto tokenizer = sample();
   for (const std::int32_t id : {-1, 316, 1 << 30}) {
-    EXPECT_TRUE(has(refusal_of([&] { tokenizer->decode(std::vector{0, id}); }).value_or(""), fmt::format("the id {}", id)));
+    EXPECT_TRUE(has(refusal_of([&] {
+                      tokenizer->decode(std::vector{0, id});
+                    }).value_or(""),
+                    fmt::format("the id {}", id)));
   }
   Json hole = sample_json();
   hole["model"]["vocab"]["unused"] = 400;

@@ -20,8 +20,9 @@ using Json = nlohmann::json;
 inline std::vector<std::string> alphabet() {
   std::vector<std::string> characters;
   const auto add = [&](int code) {
-    characters.push_back(code < 0x80 ? std::string(1, static_cast<char>(code))
-                                     : std::string{static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))});
+    characters.push_back(
+        code < 0x80 ? std::string(1, static_cast<char>(code))
+                    : std::string{static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))});
   };
   for (int code = '!'; code <= '~'; ++code) add(code);
   for (int code = 0xa1; code <= 0xac; ++code) add(code);
@@ -41,7 +42,8 @@ inline Json sample_json(const Json& parts = Json::object()) {
     vocab[token] = vocab.size();
     merges.push_back(merge);
   }
-  const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+  const Json byte_level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
   Json json = {{"version", "1.0"},
                {"added_tokens", Json::array()},
                {"normalizer", nullptr},
@@ -64,7 +66,9 @@ inline std::string refusal_of_parts(const Json& parts) {
 inline std::string refusal_of_text(const std::string& text) {
   return refusal_of([&] { parse_tokenizer_json(text, "tokenizer.json"); }).value_or("");
 }
-inline bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+inline bool has(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 
 inline std::vector<std::int32_t> parsed_ids(std::string_view text) {
   std::istringstream stream{std::string(text)};

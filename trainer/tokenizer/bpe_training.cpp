@@ -80,9 +80,6 @@ std::string file_of(const LearnedMerges& learned, const std::string& pattern, st
 
 }  // namespace
 
-const std::string_view llama3_word_pattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
 struct BpeTraining::Words {
   Pattern pattern;
   PatternScratch scratch;

@@ -11,14 +11,11 @@
 
 namespace weft {
 
-// The pattern that splits words for Llama 3: letters with one character before them, up to three digits, punctuation.
-extern const std::string_view llama3_word_pattern;
-
 // Counts the words of texts. One thread at a time. Takes memory for each distinct word, not for the texts.
 class BpeTraining {
  public:
-  // `pattern`: a regular expression in the syntax of tokenizer.json. Throws Error (request) for one that is not
-  // supported.
+  // `pattern`: a regular expression in the syntax of tokenizer.json (word_patterns.h). Throws Error (request) for one
+  // that is not supported.
   explicit BpeTraining(std::string pattern);
   ~BpeTraining();
 

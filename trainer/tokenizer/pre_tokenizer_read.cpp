@@ -7,12 +7,10 @@
 #include "trainer/tokenizer/normalizer.h"
 #include "trainer/tokenizer/pre_tokenizer.h"
 #include "trainer/tokenizer/unicode_text.h"
+#include "trainer/tokenizer/word_patterns.h"
 
 namespace weft {
 namespace {
-
-constexpr std::string_view gpt2_pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 // As the library `unicode_categories` of Rust, which `tokenizers` asks: the punctuation of ASCII, symbols included, and
 // that of Unicode 8. The excluded characters came later; two have become symbols since.
@@ -47,7 +45,7 @@ SplitStep read_split(JsonFields& fields, TokenizerJson& meaning) {
 
 ByteLevelStep read_byte_level(JsonFields& fields, const std::string& place) {
   ByteLevelStep step{fields.flag("add_prefix_space", true), std::nullopt};
-  if (fields.flag("use_regex", true)) step.pattern = Pattern::regex(gpt2_pattern, place);
+  if (fields.flag("use_regex", true)) step.pattern = Pattern::regex(gpt2_word_pattern, place);
   fields.ignore("trim_offsets");
   return step;
 }

@@ -8,6 +8,7 @@
 #include "trainer/tokenizer/bpe_tokenizer.h"
 #include "trainer/tokenizer/byte_alphabet.h"
 #include "trainer/tokenizer/tokenizer_file.h"
+#include "trainer/tokenizer/word_patterns.h"
 
 namespace weft {
 namespace {
@@ -24,20 +25,10 @@ struct KnownPattern {
 
 // tiktoken_ext/openai_public.py, and llama_models' tokenizer.py. Newer versions of tiktoken write possessive
 // repetitions, which match the same.
-constexpr std::array<KnownPattern, 4> known_patterns = {{
-    {"gpt2", R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", 50256},
-    {"cl100k_base",
-     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     100256},
-    {"o200k_base",
-     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     199998},
-    {"llama3",
-     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     128000},
-}};
+constexpr std::array<KnownPattern, 4> known_patterns = {{{"gpt2", gpt2_word_pattern, 50256},
+                                                         {"cl100k_base", llama3_word_pattern, 100256},
+                                                         {"o200k_base", o200k_word_pattern, 199998},
+                                                         {"llama3", llama3_word_pattern, 128000}}};
 
 std::vector<SpecialId> special_tokens_of(const KnownPattern& pattern) {
   if (pattern.name == "gpt2") return {{"<|endoftext|>", 50256}};
