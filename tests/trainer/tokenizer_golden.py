@@ -13,7 +13,7 @@ TEXT = ("the quick brown fox jumps over the lazy dog and the hen; it's the dog's
         "int main() { return 0; }  na\u00efve caf\u00e9s, \u65e5\u672c\u8a9e \u65e5\u672c, the end of the text  ") * 3
 
 TEXTS = ["Hello the world's  dog\n\n\tit'LL 12345x  ", " na\u00efve e\u0301 \ufb01 \u212b \u65e5\u672c\u8a9e \ud55c \u0130",
-         "the<|end|> <mask>  the<|end|>dog don don't", "\u00a0\u3000\u180ea\u2028 b\u00bd\u0661", "", "\u2581the \u2581", "A\U0001f600 \u017f's \u200dx"]
+         "the<|end|> <mask>  <unk>the<|end|>dog don don't donut dogs", "\u00a0\u3000\u180ea\u2028 b\u00bd\u0661", "", "\u2581the \u2581", "A\U0001f600 \u017f's \u200dx"]
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
@@ -35,7 +35,7 @@ def added(first, *tokens):
 
 
 def letters(**more):
-    tokens = ["<unk>", "\u2581", "t", "h", "e", "d", "o", "g", "'", "s", "\u2581t", "he", "\u2581the", "do", "dog", "'s"]
+    tokens = ["<unk>", "\u2581", "t", "h", "e", "d", "o", "g", "'", "s", "\u2581t", "he", "\u2581the", "do", "dog", "'s", "dogs"]
     return dict({"type": "BPE", "unk_token": "<unk>", "vocab": {token: i for i, token in enumerate(tokens)},
                  "merges": [["\u2581", "t"], ["h", "e"], ["\u2581t", "he"], ["d", "o"], ["do", "g"], ["'", "s"]]}, **more)
 

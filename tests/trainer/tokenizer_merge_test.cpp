@@ -100,6 +100,12 @@ TEST(TokenizerMerge, KeepsWordsApart) {
     ASSERT_EQ(cached[0], i);
   }
   EXPECT_GT(found, 30'000);
+  // Some of these pairs share a place: the beginning of a word is another word.
+  for (std::int32_t i = 0; i < 400'000; ++i) {
+    const std::string word = "v" + std::to_string(i);
+    cache.add(word + "x", ids);
+    ASSERT_TRUE(cache.find(word).empty());
+  }
 }
 
 }  // namespace

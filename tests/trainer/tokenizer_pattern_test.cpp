@@ -39,6 +39,7 @@ TEST(TokenizerPattern, RepeatsAsRuby) {
   EXPECT_EQ(matches(R"((?:ab){2}?c)", "ababc c"), (Texts{"ababc", "c"}));
   EXPECT_EQ(matches(R"(xa{,2})", "xaaa x"), (Texts{"xaa", "x"}));
   EXPECT_EQ(matches(R"([ab]{2}+c)", "ababac"), (Texts{"babac"}));
+  EXPECT_EQ(matches(R"([ab]{2}+abc)", "ababc"), (Texts{"ababc"}));
   EXPECT_EQ(matches(R"(a++a)", "aaa"), Texts{});
 }
 

@@ -80,6 +80,15 @@ TEST(TokenizerTraining, LearnsTheMergesOfThePackage) {
   EXPECT_TRUE(std::equal(small["merges"].begin(), small["merges"].end(), model["merges"].begin()));
 }
 
+// A special token that stands in the texts keeps its id and its merge takes no room.
+TEST(TokenizerTraining, MergesTheCharactersOfASpecialTokenIntoIt) {
+  const std::string_view text = "<x> <x> <x>y";
+  const Json model = Json::parse(train_bpe({&text, 1}, 300, "\\S+|\\s+", {{"<x>"}}))["model"];
+  EXPECT_EQ(model["merges"], Json({"< x", "<x >", "<x> y"}));
+  EXPECT_EQ(model["vocab"].size(), 259u);
+  EXPECT_EQ(model["vocab"]["<x>"], 0);
+}
+
 TEST(TokenizerTraining, DoesNotDependOnTheOrderOfTexts) {
   std::vector<std::string_view> reversed(std::rbegin(training_texts), std::rend(training_texts));
   const std::string pattern(llama3_word_pattern);

@@ -1,6 +1,6 @@
 // Follows BpeTrainer::do_train of `tokenizers` step by step, since details decide about equal counts: an entry of the
-// queue keeps the words in which its pair arose, counts of an entry are refreshed when it comes up, and two merges may
-// give the same token.
+// queue keeps the words in which its pair arose, its count is refreshed when it comes up, and a merge may give a token
+// that is present already, such as a special token that stands in the texts.
 #include "trainer/tokenizer/learned_merges.h"
 
 #include <algorithm>
@@ -48,7 +48,6 @@ class MergeLearner {
   }
 
   LearnedMerges run(std::int64_t vocab_size) {
-    std::vector<TokenPair> merges;
     while (static_cast<std::int64_t>(learned_.tokens.size()) < vocab_size && !queue_.empty()) {
       std::pop_heap(queue_.begin(), queue_.end(), comes_later);
       QueuedPair best = std::move(queue_.back());
@@ -61,11 +60,10 @@ class MergeLearner {
       }
       if (count < 1) break;
       const std::int32_t id = id_of_merge(best.pair);
-      merges.push_back(best.pair);
+      learned_.merges.push_back(best.pair);
       for (const std::uint32_t number : best.words) merge_in(number, best.pair, id);
       queue_changed();
     }
-    keep_last_of_each(merges);
     return std::move(learned_);
   }
 
@@ -119,15 +117,6 @@ class MergeLearner {
       ids[written++] = id;
     }
     ids.resize(written);
-  }
-
-  // A pair can come up again, for words in which a part of it arose in another way. Its last rank counts.
-  void keep_last_of_each(const std::vector<TokenPair>& merges) {
-    std::unordered_map<TokenPair, std::size_t, TokenPairHash> last;
-    for (std::size_t i = 0; i < merges.size(); ++i) last[merges[i]] = i;
-    for (std::size_t i = 0; i < merges.size(); ++i) {
-      if (last[merges[i]] == i) learned_.merges.push_back(merges[i]);
-    }
   }
 
   std::vector<CountedWord> words_;

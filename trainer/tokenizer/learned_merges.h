@@ -15,7 +15,7 @@ struct CountedWord {
 
 struct LearnedMerges {
   std::vector<std::string> tokens;                            // by id: the first ones, then the merged ones
-  std::vector<std::pair<std::int32_t, std::int32_t>> merges;  // in the order of their ranks, no pair twice
+  std::vector<std::pair<std::int32_t, std::int32_t>> merges;  // in the order of their ranks
 };
 
 // Merges the most frequent pair, of several the one with the lowest ids, until there are `vocab_size` tokens or no pair

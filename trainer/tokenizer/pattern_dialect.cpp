@@ -12,17 +12,16 @@ namespace weft {
 namespace {
 
 // White_Space. PCRE2's own \s has U+180E too.
-constexpr std::string_view white_space =
+constexpr std::string_view oniguruma_space =
     "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 // Oniguruma's \w, which has six numbers of Latin-1 but no others like them. PCRE2's own has all of \p{N}, and marks
 // only if they are alphabetic.
-constexpr std::string_view word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
+constexpr std::string_view oniguruma_word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 
-constexpr std::array<std::string_view, 38> same_properties = {
-    "Any", "Alphabetic", "Uppercase", "Lowercase", "White_Space", "C",  "Cc", "Cf", "Co", "Cs", "L",  "Ll", "Lm",
-    "Lo",  "Lt",         "Lu",        "M",         "Mc",          "Me", "Mn", "N",  "Nd", "Nl", "No", "P",  "Pc",
-    "Pd",  "Pe",         "Pf",        "Pi",        "Po",          "Ps", "S",  "Sc", "Sk", "Sm", "So", "Z"};
-constexpr std::array<std::string_view, 3> separators = {"Zl", "Zp", "Zs"};
+constexpr std::array<std::string_view, 41> same_properties = {
+    "Any", "Alphabetic", "Uppercase", "Lowercase", "White_Space", "C",  "Cc", "Cf", "Co", "Cs", "L",  "Ll", "Lm", "Lo",
+    "Lt",  "Lu",         "M",         "Mc",        "Me",          "Mn", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Pe",
+    "Pf",  "Pi",         "Po",        "Ps",        "S",           "Sc", "Sk", "Sm", "So", "Z",  "Zl", "Zp", "Zs"};
 
 // In a caseless expression Oniguruma lets one letter match two others ("ss" matches U+00DF); PCRE2 does not.
 constexpr std::array<std::string_view, 5> folded_pairs = {"ss", "ff", "fi", "fl", "st"};
@@ -160,7 +159,7 @@ class DialectRewriter {
       out_.append(negated ? "[^" : "[").append(members).push_back(']');
     } else if (!negated) {
       out_.append(members);
-    } else if (members == white_space) {
+    } else if (members == oniguruma_space) {
       out_.append("\\P{White_Space}");
     } else {
       refuse(at_ - 2, 2, "it is not supported inside a class");
@@ -172,8 +171,8 @@ class DialectRewriter {
     if (at_ + 1 >= in_.size()) refuse(at_, 1, "nothing follows");
     const char c = in_[at_ + 1];
     at_ += 2;
-    if (c == 's' || c == 'S') return add_set(white_space, c == 'S');
-    if (c == 'w' || c == 'W') return add_set(word, c == 'W');
+    if (c == 's' || c == 'S') return add_set(oniguruma_space, c == 'S');
+    if (c == 'w' || c == 'W') return add_set(oniguruma_word, c == 'W');
     if (c == 'p' || c == 'P') return property(c == 'P');
     if (c == 'x' || c == 'u') return code(c);
     if (c == 'd') return void(out_ += "\\p{Nd}");
@@ -216,8 +215,7 @@ class DialectRewriter {
     const auto plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
     if (name.empty() || !std::all_of(name.begin(), name.end(), plain))
       refuse(begin, end + 1 - begin, "it names no property");
-    const bool same = std::find(same_properties.begin(), same_properties.end(), name) != same_properties.end() ||
-                      std::find(separators.begin(), separators.end(), name) != separators.end();
+    const bool same = std::find(same_properties.begin(), same_properties.end(), name) != same_properties.end();
     // Without "sc:" PCRE2 takes the name of a script for its extensions.
     out_ += fmt::format("\\{}{{{}{}}}", negated ? 'P' : 'p', same ? "" : "sc:", name);
     at_ = end + 1;

@@ -14,7 +14,7 @@ namespace {
 
 // As the library `unicode_categories` of Rust, which `tokenizers` asks: the punctuation of ASCII, symbols included, and
 // that of Unicode 8. The excluded characters came later; two have become symbols since.
-constexpr std::string_view punctuation =
+constexpr std::string_view package_punctuation =
     R"([!-/:-@\[-`{-~\x{166d}\x{111c9}]|(?![\x{61d}\x{9fd}\x{a76}\x{c77}\x{c84}\x{1b7d}-\x{1b7e}\x{2e43}-\x{2e4f})"
     R"(\x{2e52}-\x{2e5d}\x{10ead}\x{10f55}-\x{10f59}\x{10f86}-\x{10f89}\x{1144b}-\x{1144f}\x{1145a}-\x{1145b}\x{1145d})"
     R"(\x{11660}-\x{1166c}\x{116b9}\x{1183b}\x{11944}-\x{11946}\x{119e2}\x{11a3f}-\x{11a46}\x{11a9a}-\x{11a9c})"
@@ -126,7 +126,7 @@ void PreTokenizer::read(const TokenizerJson& json, const std::string& place) {
   } else if (type == "WhitespaceSplit") {
     add_split(R"(\s)", SplitBehavior::removed, false);
   } else if (type == "Punctuation") {
-    add_split(punctuation, read_behavior(fields, "Isolated"), false);
+    add_split(package_punctuation, read_behavior(fields, "Isolated"), false);
     meaning.update(fields.meaning());
   } else if (type == "Metaspace") {
     MetaspaceFields metaspace = read_metaspace(fields, meaning);
