@@ -26,6 +26,7 @@ TEST(TokenizerPattern, TakesTheClassesOfOniguruma) {
   EXPECT_EQ(matches(R"([^\s]+)", "a \u180e"), (Texts{"a", "\u180e"}));
   EXPECT_EQ(matches(R"([\S]+)", "a \u180e\u2028"), (Texts{"a", "\u180e"}));
   EXPECT_EQ(matches(R"(\w+)", "a\u0301\u00b2 \u2160_\u203f \u2074"), (Texts{"a\u0301\u00b2", "\u2160_\u203f"}));
+  EXPECT_EQ(matches(R"([\w]+)", "a\u0301\u00b2\u0661"), (Texts{"a\u0301", "\u0661"}));
   EXPECT_EQ(matches(R"(\d)", "1\u0661\u00b2"), (Texts{"1", "\u0661"}));
   EXPECT_EQ(matches(R"(\v)", "\x0b\n"), (Texts{"\x0b"}));
   // U+30FC has the script Common, and Hiragana and Katakana as extensions.

@@ -14,9 +14,11 @@ namespace {
 // White_Space. PCRE2's own \s has U+180E too.
 constexpr std::string_view oniguruma_space =
     "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
-// Oniguruma's \w, which has six numbers of Latin-1 but no others like them. PCRE2's own has all of \p{N}, and marks
-// only if they are alphabetic.
-constexpr std::string_view oniguruma_word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
+// Oniguruma's \w in a class. PCRE2's own has all of \p{N}, and marks only if they are alphabetic.
+constexpr std::string_view oniguruma_word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+// Outside a class Oniguruma's \w has six numbers of Latin-1 too.
+constexpr std::string_view oniguruma_word_alone =
+    "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 
 constexpr std::array<std::string_view, 41> same_properties = {
     "Any", "Alphabetic", "Uppercase", "Lowercase", "White_Space", "C",  "Cc", "Cf", "Co", "Cs", "L",  "Ll", "Lm", "Lo",
@@ -172,7 +174,7 @@ class DialectRewriter {
     const char c = in_[at_ + 1];
     at_ += 2;
     if (c == 's' || c == 'S') return add_set(oniguruma_space, c == 'S');
-    if (c == 'w' || c == 'W') return add_set(oniguruma_word, c == 'W');
+    if (c == 'w' || c == 'W') return add_set(in_class_ ? oniguruma_word : oniguruma_word_alone, c == 'W');
     if (c == 'p' || c == 'P') return property(c == 'P');
     if (c == 'x' || c == 'u') return code(c);
     if (c == 'd') return void(out_ += "\\p{Nd}");
