@@ -197,6 +197,7 @@ TEST(TokenFileFault, EveryFieldOfMegatronsIndexIsChecked) {
       {26, 1ull << 61, 8, true, "2305843009213693952 document boundaries"},
       {lengths, 5, 4, false, "sequence 1 has 3 tokens from byte 8 on; those before it end at byte 10"},
       {lengths, 0xffffffff, 4, false, "sequence 0 has -1 tokens"},
+      {lengths + 4, 2, 4, false, "its sequences have 12 tokens together, but the dataset has 13"},
       {lengths + 8, 7, 4, true, "the last sequence begins at byte 14 and has 14 bytes"},
       {lengths + 8, 0xffffffff, 4, true, "has -2 bytes"},
       {offsets, 2, 8, true, "the first sequence begins at byte 2"},
@@ -224,11 +225,20 @@ TEST(TokenFileFault, EveryFieldOfMegatronsIndexIsChecked) {
       expect_answers_in_range(read, chance);
       for (std::int64_t s = 0; s <= read.sequences(); ++s) say(token_refusal([&] { read.sequence_begin(s); }));
       for (std::int64_t d = 0; d <= read.documents(); ++d) say(token_refusal([&] { read.document_begin(d); }));
+      say(token_refusal([&] { read.sequence_lengths(); }));
       read.check();
     }));
     EXPECT_EQ(opened, !fault.found_at_opening) << fault.message;
     EXPECT_NE(all.find(fault.message), std::string::npos) << fault.message << " is not in:\n" << all;
   }
+}
+
+// Sizes agree, but tokens are cut in half.
+TEST(TokenFileFault, TokensBeginAtAWholeToken) {
+  std::string index = golden_megatron().index;
+  index[34 + 12 + 16] = 13;
+  const std::string why = token_refusal([&] { MegatronIndex(source_of("x.idx", index), "x.bin", 25); });
+  EXPECT_NE(why.find("x.bin\": 25 bytes, but by its index"), std::string::npos) << why;
 }
 
 TEST(TokenFileFault, AnIndexCutAnywhereIsRefused) {

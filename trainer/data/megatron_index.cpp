@@ -180,6 +180,7 @@ void MegatronIndex::check() const {
     offsets.resize(lengths.size());
     offsets_.read(first, offsets);
     for (std::size_t i = 0; i < lengths.size(); ++i) {
+      // The last condition keeps the sum below from overflowing.
       if (lengths[i] < 0 || offsets[i] != expected || expected > data_bytes_) {
         fail_request(
             "\"{}\": sequence {} has {} tokens from byte {} on; those before it end at byte {}. The index is damaged",

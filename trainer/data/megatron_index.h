@@ -1,10 +1,10 @@
 // The index of Megatron's datasets, "prefix.idx" beside "prefix.bin" (megatron/core/datasets/indexed_dataset.py). All
 // numbers are little-endian, and from byte 34 on unaligned:
 //
-//    0  9 bytes  magic "MMIDIDX\0\0"          34            i32[N]  tokens of each sequence
-//    9  u64      version, 1                   34 + 4 N      i64[N]  byte in prefix.bin where each sequence begins
-//   17  u8       type of a token              34 + 12 N     i64[D]  sequence where each document begins, then N
-//   18  u64      N sequences                  34 + 12 N + 8 D  i8[N] modes, only in multimodal datasets
+//    0  9 bytes  magic "MMIDIDX\0\0"     34               i32[N]  tokens of each sequence
+//    9  u64      version, 1              34 + 4 N         i64[N]  byte in prefix.bin where each sequence begins
+//   17  u8       type of a token         34 + 12 N        i64[D]  sequence where each document begins, then N
+//   18  u64      N sequences             34 + 12 N + 8 D  i8[N]   modes, only in multimodal datasets
 //   26  u64      D = documents + 1
 #pragma once
 
@@ -45,7 +45,7 @@ std::vector<std::uint8_t> megatron_header(const MegatronHeader& header);
 //   Opening, in a time that does not depend on the size: the header; that documents begin at sequence 0 and end at N;
 //   that
 //     sequences begin at byte 0 and the last one ends where prefix.bin ends.
-//   Each answer: that it lies in its range; document_of also that the document found holds the token.
+//   Each answer: that it lies in its range.
 //   check(): that each length is not negative, each offset is the sum of the lengths before it, and documents ascend.
 class MegatronIndex final : public TokenIndex {
  public:

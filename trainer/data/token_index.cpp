@@ -9,24 +9,12 @@ namespace weft {
 
 std::int64_t TokenIndex::document_of(std::int64_t token) const {
   require(token >= 0 && token < tokens(), "a token lies inside its file");
-  // The last document that begins at `token` or before; empty ones before it begin there too.
+  // Holds throughout: `low` begins at `token` or before, and `high` behind it. So document `low` holds the token at the
+  // end, even if the documents do not ascend.
   std::int64_t low = 0, high = documents();
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
-    if (document_begin(middle) <= token) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  // Holds for every ascending index, so a search that was led astray ends here.
-  const std::int64_t begin = document_begin(low), end = document_begin(low + 1);
-  if (begin > token || end <= token) {
-    fail_request(
-        "\"{}\": the documents do not ascend: the search for token {} ends at document {}, which has the tokens {} to "
-        "{}. "
-        "The index is damaged or was replaced; write the dataset again",
-        name_, token, low, begin, end);
+    (document_begin(middle) <= token ? low : high) = middle;
   }
   return low;
 }

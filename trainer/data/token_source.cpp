@@ -14,14 +14,14 @@
 namespace weft {
 namespace {
 
-bool is_regular_file(const std::string& path) {
+bool is_token_file_there(const std::string& path) {
   std::error_code ignored;
   return std::filesystem::is_regular_file(path, ignored);
 }
 
 TokenSource megatron_tokens(const std::string& prefix) {
   for (const char* ending : {".idx", ".bin"}) {
-    if (is_regular_file(prefix + ending)) continue;
+    if (is_token_file_there(prefix + ending)) continue;
     fail_request("\"{}{}\": no such file; a dataset of Megatron is \"{}.idx\" and \"{}.bin\"", prefix, ending, prefix,
                  prefix);
   }
@@ -34,7 +34,7 @@ TokenSource megatron_tokens(const std::string& prefix) {
 
 TokenSource datatrove_tokens(const std::string& path) {
   ByteSource bytes = open_source(path);
-  if (!is_regular_file(path + ".index")) {
+  if (!is_token_file_there(path + ".index")) {
     fail_request(
         "\"{}\": its index \"{}.index\" is missing, so the ends of documents are unknown. Copy the index too; to read "
         "the "
@@ -87,7 +87,7 @@ TypedName parse_typed_name(const std::string& name) {
   if (mark == std::string::npos) return {name, std::nullopt};
   const std::string type = name.substr(mark + 1);
   if (const auto known = token_type_named(type)) return {name.substr(0, mark), known};
-  if (is_regular_file(name)) return {name, std::nullopt};
+  if (is_token_file_there(name)) return {name, std::nullopt};
   fail_request("\"{}\": \"{}\" is no type of tokens, and no file has the whole name; types are {}", name, type,
                token_type_names());
 }
@@ -133,14 +133,15 @@ TokenSource open_tokens(const std::string& name) {
   if (typed.type) return typed_tokens(typed);
   const bool index = name.ends_with(".idx"), data = name.ends_with(".bin");
   const std::string prefix = index || data ? name.substr(0, name.size() - 4) : name;
-  const bool indexed = is_regular_file(prefix + ".idx") && is_regular_file(prefix + ".bin");
+  const bool indexed = is_token_file_there(prefix + ".idx") && is_token_file_there(prefix + ".bin");
   if (index || (data && indexed)) return megatron_tokens(prefix);
-  if (!data && is_regular_file(name) && indexed) {
+  if (!data && is_token_file_there(name) && indexed) {
     fail_request(
         "\"{}\": a file, and beside it the dataset \"{}.idx\" of Megatron; name the dataset by that, or move one", name,
         prefix);
   }
-  if (!data && !is_regular_file(name) && (is_regular_file(prefix + ".idx") || is_regular_file(prefix + ".bin"))) {
+  if (!data && !is_token_file_there(name) &&
+      (is_token_file_there(prefix + ".idx") || is_token_file_there(prefix + ".bin"))) {
     return megatron_tokens(prefix);
   }
   if (name.ends_with(".ds")) return datatrove_tokens(name);
