@@ -34,7 +34,7 @@ Config on_gpu(const TinyLayout& layout) {
 // Ranks are threads, their world is NCCL's.
 LearnedRun over_nccl(const Config& config) {
   const ResolvedRun resolved(config);
-  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  const TokenDataset data = training_data(config);
   NvtxDomain domain;
   std::mutex mutex;
   WeightCollector weights;

@@ -30,7 +30,7 @@ void resave(Config config, const std::filesystem::path& from, const std::filesys
   config.checkpoint.start_from = from.string();
   config.checkpoint.weights_only = false;
   const ResolvedRun resolved(config);
-  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  const TokenDataset data = training_data(config);
   const KeyValues identity = data_keys(config, data);
   NvtxDomain domain;
   const CheckpointSetup setup;

@@ -93,7 +93,7 @@ Measured measure(Config config, const fs::path& directory, int rounds) {
   config.checkpoint.keep_latest = 1;
   config.checkpoint.weights_only = false;
   const ResolvedRun resolved(config);
-  const TokenDataset data = training_text(config);
+  const TokenDataset data = training_data(config);
   const KeyValues identity = data_keys(config, data);
   NvtxDomain domain;
   const CheckpointSetup setup;

@@ -31,6 +31,10 @@ void add_layout_sweep_command(CLI::App& layout);
 // Throws CLI::RuntimeError with exit code 3 if findings count as failures.
 void add_diagnose_command(CLI::App& program);
 void add_trace_sum_command(CLI::App& trace);
+// Texts as tokens, tokenizers of one's own, and what a file of tokens holds.
+void add_data_tokenize_command(CLI::App& data);
+void add_data_train_tokenizer_command(CLI::App& data);
+void add_data_inspect_command(CLI::App& data);
 void add_eval_command(CLI::App& program);
 void add_generate_command(CLI::App& program);
 void add_checkpoint_inspect_command(CLI::App& checkpoint);

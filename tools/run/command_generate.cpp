@@ -104,10 +104,11 @@ void add_generate_command(CLI::App& program) {
   command->callback([command, arguments] {
     const GenerationRequest& request = arguments->request;
     const std::filesystem::path checkpoint = resolve_checkpoint(arguments->checkpoint).path;
-    const Config config = read_config_given_to(*command, (checkpoint / checkpoint_config_name).string()).config;
+    Config config = read_config_given_to(*command, (checkpoint / checkpoint_config_name).string()).config;
+    take_kept_tokenizer(config, checkpoint);
     require_sound(request, config);
     const bool speaks = first_rank_of_process(config) == 0;
-    const auto positions = static_cast<std::int64_t>(request.prompt.size()) + request.max_tokens;
+    const auto positions = std::ssize(prompt_tokens(open_vocabulary(config), request.prompt)) + request.max_tokens;
     if (speaks && positions > config.training.sequence_length) {
       fmt::print(stderr, "weft: warning: the text may come to position {}; the model was trained on {}\n", positions,
                  config.training.sequence_length);
@@ -123,7 +124,7 @@ void add_generate_command(CLI::App& program) {
     if (arguments->json) {
       fmt::print("{}\n", as_json(request, result).dump(2, ' ', false, Json::error_handler_t::replace));
     }
-    fmt::print(stderr, "prompt of {} tokens in {:.2f} s, then {:.1f} tokens/s\n", request.prompt.size(),
+    fmt::print(stderr, "prompt of {} tokens in {:.2f} s, then {:.1f} tokens/s\n", result.prompt_tokens,
                result.prompt_seconds, result.tokens_per_second());
   });
 }

@@ -18,7 +18,7 @@ struct PublishRequest {
   std::filesystem::path directory;
   std::int64_t step = 0;
   int ranks = 1;
-  std::string config_text;
+  std::vector<CheckpointSetup::Text> texts;
   std::int64_t keep_latest = 0, keep_every = 0;
 };
 
@@ -33,10 +33,9 @@ void publish(const PublishRequest& request, const FileCalls& calls) {
     parts.push_back(parse_part(read_whole_file(name), name));
   }
   Manifest manifest = join_parts(parts);
-  if (!request.config_text.empty()) {
-    replace_file(folder / checkpoint_config_name, request.config_text, calls);
-    const std::int64_t bytes = std::ssize(request.config_text);
-    manifest.files.push_back({checkpoint_config_name, bytes, bytes, checksum(request.config_text)});
+  for (const auto& [name, text] : request.texts) {
+    replace_file(folder / name, text, calls);
+    manifest.files.push_back({name, std::ssize(text), std::ssize(text), checksum(text)});
   }
   replace_file(folder / manifest_name, to_json(manifest), calls);
   for (int rank = 0; rank < request.ranks; ++rank) std::filesystem::remove(folder / part_name(rank));
@@ -248,10 +247,9 @@ void RankCheckpoints::settle(std::int64_t written, std::int64_t failed) {
   if (world_.rank() != 0) return;
   publishing_ = progress;
   const CheckpointConfig& checkpoint = config_.checkpoint;
-  writer_->also([this, request = PublishRequest{directory_, progress.step, world_.size(), setup_.config_text,
-                                                checkpoint.keep_latest, checkpoint.keep_every}] {
-    publish(request, setup_.calls);
-  });
+  writer_->also(
+      [this, request = PublishRequest{directory_, progress.step, world_.size(), setup_.texts, checkpoint.keep_latest,
+                                      checkpoint.keep_every}] { publish(request, setup_.calls); });
 }
 
 void RankCheckpoints::conclude() {

@@ -26,7 +26,11 @@ namespace weft {
 
 // Settings that all ranks of a run share.
 struct CheckpointSetup {
-  std::string config_text = {};  // the resolved configuration, saved beside the tensors
+  // Saved beside the tensors: the resolved configuration, and the files of the tokenizer.
+  struct Text {
+    std::string name, text;
+  };
+  std::vector<Text> texts = {};
   // Called with messages about checkpoints, on the thread of the rank concerned.
   std::function<void(int rank, const std::string& text)> say = [](int, const std::string&) {};
   FileCalls calls = FileCalls::of_system();

@@ -29,8 +29,7 @@ std::string names_costs(const std::string& text) {
   return text.empty() ? "write modelled, or the name of a file" : "";
 }
 std::string names_tokenizer(const std::string& text) {
-  if (text == "byte") return {};
-  return fmt::format("{} is not available in this version: text is read with the tokenizer \"byte\"", toml_text(text));
+  return text.empty() ? "write byte, none, or the name of a tokenizer's file" : "";
 }
 std::string names_attention(const std::string& text) {
   if (parse_attention_choice(text)) return {};
@@ -224,9 +223,12 @@ Keys scheduler_keys() {
 Keys data_keys() {
   const auto field = fields_of(&Config::data);
   return {
-      texts_key("data.train", "files of text to train on; none where nothing is trained", field(&DataConfig::train),
-                names_file),
-      string_key("data.tokenizer", "how text becomes tokens", field(&DataConfig::tokenizer), names_tokenizer),
+      texts_key("data.train",
+                "files to train on: text, or tokens that weft data tokenize wrote; none where nothing is trained",
+                field(&DataConfig::train), names_file),
+      string_key("data.tokenizer",
+                 "how text becomes tokens: byte, a tokenizer.json, a rank file of tiktoken; none: ids alone",
+                 field(&DataConfig::tokenizer), names_tokenizer),
       boolean_key("data.padded_vocab",
                   "tokens of the model above those of the tokenizer are padding, absent from every text",
                   field(&DataConfig::padded_vocab)),

@@ -34,6 +34,10 @@ void TokenFile::read(std::int64_t first, std::span<std::int32_t> to) const {
     decode(source_.type, bytes, ids);
     for (std::size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] < 0 || ids[i] >= id_end_) {
+        if (source_.format == TokenFormat::text) {
+          fail_request("\"{}\": the byte {} at offset {} is outside the vocabulary of {} tokens", source_.bytes.name,
+                       ids[i], position + static_cast<std::int64_t>(i), id_end_);
+        }
         fail_request(
             "\"{}\": token {} has the id {}, which is outside {}; the data are of another tokenizer or damaged",
             source_.bytes.name, position + static_cast<std::int64_t>(i), ids[i],

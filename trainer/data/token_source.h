@@ -37,11 +37,13 @@ struct TypedName {
 TypedName parse_typed_name(const std::string& name);
 
 // Opens what `name` stands for:
-//   "path#uint16"     numbers without a header, one document; for "path.ds#uint16" as "path.ds", where the type must
-//   agree "prefix", "prefix.idx", "prefix.bin"   a dataset of Megatron, if the files prefix.idx and prefix.bin exist a
-//   file with the header of llm.c        its tokens, one document "path.ds"         tokens of datatrove with
-//   "path.ds.index" beside them any other file    text, a byte a token, one document; refused as by open_text
-//   (text_file.h)
+//
+//   "path#uint16"      numbers without a header, one document; "path.ds#uint16" is "path.ds", whose type must agree
+//   "prefix", "prefix.idx", "prefix.bin"   a dataset of Megatron, if the files prefix.idx and prefix.bin exist
+//   a file with the header of llm.c        its tokens, one document
+//   "path.ds"          tokens of datatrove, with "path.ds.index" beside them
+//   any other file     text, a byte a token, one document; refused as by open_text (text_file.h)
+//
 // Checks what the header and the index promise of the sizes (megatron_index.h, datatrove_index.h), reads no token
 // except the first bytes, and takes a time that does not depend on the sizes. Throws Error (request), `"name": why`.
 TokenSource open_tokens(const std::string& name);

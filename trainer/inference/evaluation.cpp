@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 
 #include "layers/context_parallel.h"
-#include "trainer/data/text_file.h"
 #include "trainer/data/text_windows.h"
 #include "trainer/rank/step_totals.h"
 
@@ -43,6 +43,25 @@ class PassText {
   Tensor on_device_;
 };
 
+// Bytes of the text of all predicted tokens; 0 for ids without a text.
+std::int64_t text_bytes(const TextWindows& windows, std::int64_t length, const TextVocabulary& vocabulary) {
+  if (vocabulary.tokenizer == nullptr) return 0;
+  if (vocabulary.name == "byte") return windows.tokens();
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(length)), targets(tokens.size());
+  std::map<std::int32_t, std::int64_t> bytes_of_token;
+  std::int64_t bytes = 0;
+  for (std::int64_t window = 0; window < windows.count(); ++window) {
+    windows.read(window, tokens, targets);
+    for (const std::int32_t target : targets) {
+      if (target < 0 || target >= vocabulary.text_tokens()) continue;
+      const auto [known, is_new] = bytes_of_token.try_emplace(target);
+      if (is_new) known->second = std::ssize(vocabulary.tokenizer->decode({&target, 1}));
+      bytes += known->second;
+    }
+  }
+  return bytes;
+}
+
 // The configuration with a global batch no larger than the text needs.
 Config for_windows(Config config, std::int64_t windows) {
   const std::int64_t of_microbatch = config.training.microbatch_size * config.parallelism.data();
@@ -55,8 +74,9 @@ Config for_windows(Config config, std::int64_t windows) {
 
 EvaluationResult evaluate(const Config& trained, const std::vector<std::string>& files, const FillWeights& fill_weights,
                           const BackendFactory& make_backend) {
-  require_byte_vocabulary(trained);
-  const TextWindows windows(files, trained.training.sequence_length, trained.model.vocab_size);
+  const TextVocabulary vocabulary = open_vocabulary(trained);
+  require_fit(trained, vocabulary);
+  const TextWindows windows(files, trained.training.sequence_length, vocabulary);
   const Config config = for_windows(without_training(trained), windows.count());
   const Mesh mesh(config.parallelism);
   const std::int64_t batch = config.training.global_batch_size;
@@ -80,6 +100,7 @@ EvaluationResult evaluate(const Config& trained, const std::vector<std::string>&
     const std::vector<BucketBytes> measured = gather_buckets(run.world(), at_peak);
     if (rank != first_rank) return;
     result.tokens = windows.tokens();
+    result.bytes = text_bytes(windows, trained.training.sequence_length, vocabulary);
     result.windows = windows.count();
     result.loss = totals.loss_sum / static_cast<double>(windows.tokens());
     result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -12,12 +12,14 @@ namespace weft {
 struct EvaluationResult {
   double loss = 0.0;  // mean over the tokens, nats
   std::int64_t tokens = 0, windows = 0;
+  std::int64_t bytes = 0;  // of the text of the predicted tokens; 0 for ids without a text
   double seconds = 0.0;
   std::vector<BucketBytes> predicted, measured;  // by rank, at its peak
 
   double perplexity() const { return std::exp(loss); }
-  // Valid if a token is a byte.
-  double bits_per_byte() const { return loss / std::log(2.0); }
+  double bits_per_byte() const {
+    return loss * static_cast<double>(tokens) / static_cast<double>(bytes) / std::log(2.0);
+  }
 };
 
 // Runs the ranks of this process. The text is read in windows of training.sequence_length tokens (text_windows.h). Each

@@ -8,7 +8,6 @@
 #include "trainer/checkpoint/start.h"
 #include "trainer/config/config_messages.h"
 #include "trainer/data/data.h"
-#include "trainer/data/text_file.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/run_directory.h"
 
@@ -27,10 +26,12 @@ std::string placed(const ResolvedConfig& resolved, std::initializer_list<const c
 
 std::vector<std::string> data_faults(const ResolvedConfig& resolved) {
   std::vector<std::string> faults;
+  const TextVocabulary vocabulary = open_vocabulary(resolved.config);
+  require_fit(resolved.config, vocabulary);
   const auto& names = std::get<std::vector<ConfigValue>>(resolved.said.at("data.train").data);
   for (const ConfigValue& name : names) {
     const std::string fault =
-        text_file_fault(std::get<std::string>(name.data), resolved.config.training.sequence_length);
+        token_file_fault(std::get<std::string>(name.data), vocabulary, resolved.config.training.sequence_length);
     if (!fault.empty()) faults.push_back(format_fault({name.place, "data.train: " + fault}));
   }
   return faults;
@@ -50,8 +51,7 @@ CheckedStart check_step(const Config& config) {
 
 CheckedStart check_start(const ResolvedConfig& resolved) {
   const Config& config = resolved.config;
-  if (config.data.train.empty()) fail_request("data.train names no file; give at least one text file");
-  require_byte_vocabulary(config);
+  if (config.data.train.empty()) fail_request("data.train names no file; give at least one");
   std::vector<std::string> faults = data_faults(resolved);
   if (const std::string fault = run_directory_fault(config.run.directory); !fault.empty()) {
     faults.push_back(placed(resolved, {"run.directory"}, fault));

@@ -3,7 +3,8 @@
 #include <cstdio>
 #include <optional>
 
-#include "trainer/data/text_file.h"
+#include "parallel/runtime/input_file.h"
+#include "trainer/checkpoint/folder.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/console.h"
 #include "trainer/run/start_check.h"
@@ -13,7 +14,7 @@ namespace weft {
 TrainResult run_steps(const Config& config, const RunObserver& observer, const BackendFactory& make_backend,
                       const CheckpointSetup& setup, const RunRequests& requests) {
   const ResolvedRun resolved(config);
-  const TokenDataset data = training_text(config);
+  const TokenDataset data = training_data(config);
   const KeyValues identity = data_keys(config, data);
   NvtxDomain domain;
   const int first_rank = first_rank_of_process(config);
@@ -93,7 +94,10 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
     console.step(metrics, config.run.steps);
   };
   CheckpointSetup checkpoints;
-  checkpoints.config_text = resolved.toml;
+  checkpoints.texts.push_back({checkpoint_config_name, resolved.toml});
+  for (const TokenizerPart& part : tokenizer_parts(config.data.tokenizer)) {
+    checkpoints.texts.push_back({part.kept_name, read_whole_file(part.path)});
+  }
   checkpoints.say = [&](int rank, const std::string& text) {
     if (rank == 0) return console.note("checkpoint", text);
     std::fputs(fmt::format("rank {}: {}\n", rank, text).c_str(), stderr);

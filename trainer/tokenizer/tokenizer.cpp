@@ -11,6 +11,8 @@
 namespace weft {
 namespace {
 
+constexpr const char *json_name = "tokenizer.json", *settings_name = "tokenizer_config.json";
+
 class ByteTokenizer final : public Tokenizer {
  public:
   std::int64_t vocab_size() const override { return 256; }
@@ -50,7 +52,7 @@ bool is_file(const std::string& name) {
 
 // eos_token of tokenizer_config.json: a text, or an object with "content".
 std::optional<std::string> configured_end_of_text(const std::filesystem::path& folder) {
-  const std::string name = (folder / "tokenizer_config.json").string();
+  const std::string name = (folder / settings_name).string();
   if (!is_file(name)) return std::nullopt;
   const TokenizerJson json = parse_tokenizer_file(read_whole_file(name), name);
   const TokenizerJson none;
@@ -70,28 +72,57 @@ std::shared_ptr<const Tokenizer> open_ranks(const std::string& file, const std::
       file, known_tiktoken_patterns());
 }
 
+// FILE of a name, and "#PATTERN" if it has one.
+struct NamedFile {
+  std::string file, pattern;
+};
+NamedFile named_file(const std::string& name) {
+  const std::size_t hash = name.rfind('#');
+  if (hash != std::string::npos && !std::filesystem::exists(name)) return {name.substr(0, hash), name.substr(hash)};
+  return {std::filesystem::is_directory(name) ? (std::filesystem::path(name) / json_name).string() : name, ""};
+}
+bool is_json(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string::npos && text[first] == '{';
+}
+
 }  // namespace
 
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
   if (name == "byte") return std::make_shared<ByteTokenizer>();
-  const std::size_t hash = name.rfind('#');
-  if (hash != std::string::npos && !std::filesystem::exists(name)) {
-    const std::string file = name.substr(0, hash);
-    return parse_tiktoken(InputFile(file).text(), file, name.substr(hash + 1));
-  }
-  std::string file = name;
-  if (std::filesystem::is_directory(name)) {
-    const std::filesystem::path folder(name);
-    file = (folder / "tokenizer.json").string();
-    if (!is_file(file) && is_file((folder / "tokenizer.model").string())) {
-      refuse_sentencepiece((folder / "tokenizer.model").string());
-    }
-  }
+  const auto [file, pattern] = named_file(name);
+  if (!pattern.empty()) return parse_tiktoken(InputFile(file).text(), file, pattern.substr(1));
+  const std::string model = (std::filesystem::path(name) / "tokenizer.model").string();
+  if (file != name && !is_file(file) && is_file(model)) refuse_sentencepiece(model);
   if (file.ends_with(".model")) refuse_sentencepiece(file);
   const std::string text = InputFile(file).text();
-  const std::size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string::npos || text[first] != '{') return open_ranks(file, text);
+  if (!is_json(text)) return open_ranks(file, text);
   return parse_tokenizer_json(text, file, configured_end_of_text(std::filesystem::path(file).parent_path()));
+}
+
+std::vector<TokenizerPart> tokenizer_parts(const std::string& name) {
+  if (name == "byte") return {};
+  const auto [file, pattern] = named_file(name);
+  const std::filesystem::path path(file);
+  if (!pattern.empty() || !is_json(InputFile(file).text())) {
+    std::vector<TokenizerPart> parts = {{file, path.filename().string()}};
+    if (is_file(file + ".json")) parts.push_back({file + ".json", path.filename().string() + ".json"});
+    return parts;
+  }
+  std::vector<TokenizerPart> parts = {{file, json_name}};
+  const std::string settings = (path.parent_path() / settings_name).string();
+  if (is_file(settings)) parts.push_back({settings, settings_name});
+  return parts;
+}
+
+std::optional<std::string> kept_tokenizer(const std::string& folder, const std::string& name) {
+  const std::filesystem::path kept(folder);
+  if (name == "byte") return std::nullopt;
+  if (const std::string json = (kept / json_name).string(); is_file(json)) return json;
+  const std::size_t hash = name.rfind('#');
+  const std::string file = (kept / std::filesystem::path(name.substr(0, hash)).filename()).string();
+  if (!is_file(file)) return std::nullopt;
+  return hash == std::string::npos ? file : file + name.substr(hash);
 }
 
 }  // namespace weft

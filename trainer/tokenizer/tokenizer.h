@@ -74,4 +74,13 @@ class Tokenizer {
 // not compute. SentencePiece models are refused.
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name);
 
+// The files that such a tokenizer consists of, and the names under which a copy of them is found again by
+// kept_tokenizer. None for "byte".
+struct TokenizerPart {
+  std::string path, kept_name;
+};
+std::vector<TokenizerPart> tokenizer_parts(const std::string& name);
+// The name of the copy of the tokenizer `name` in a folder; none if the folder has no copy.
+std::optional<std::string> kept_tokenizer(const std::string& folder, const std::string& name);
+
 }  // namespace weft
