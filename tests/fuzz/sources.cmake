@@ -1,0 +1,30 @@
+# The product sources that parsers reach, which are neither kernels nor communication, and so need neither oneDNN nor
+# OpenMP. The project of the fuzzers compiles them; the build of the tests asks that each is there, because it meets a
+# file that moved hours before the fuzzers do. Where a parser comes to reach more, their linker says what is missing.
+get_filename_component(weft ${CMAKE_CURRENT_LIST_DIR}/../.. ABSOLUTE)
+set(fuzz_sources)
+foreach(folder IN ITEMS parallel/mesh parallel/pipeline/program parallel/pipeline/text parallel/pipeline/check
+                        parallel/pipeline/orders parallel/pipeline/passes parallel/pipeline/accounts
+                        parallel/pipeline/simulation layers layers/kernels trainer/config trainer/costs trainer/plan
+                        trainer/layout trainer/optimizer)
+  file(GLOB sources CONFIGURE_DEPENDS ${weft}/${folder}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/(cached_|cpu_|dry_|execute|logits_|optimizer\\.|timed_step|traffic)")
+  list(APPEND fuzz_sources ${sources})
+endforeach()
+function(add_fuzz_sources folder)
+  list(TRANSFORM ARGN PREPEND ${weft}/${folder}/)
+  list(TRANSFORM ARGN APPEND .cpp)
+  foreach(source IN LISTS ARGN)
+    if(NOT EXISTS ${source})
+      message(FATAL_ERROR "${CMAKE_CURRENT_FUNCTION_LIST_FILE} names ${source}, which is not there")
+    endif()
+  endforeach()
+  set(fuzz_sources ${fuzz_sources} ${ARGN} PARENT_SCOPE)
+endfunction()
+add_fuzz_sources(parallel comm/communicator comm/rendezvous_channel comm/run_token runtime/checksum runtime/elementwise
+                 runtime/input_file runtime/ledger runtime/staging shard/replicated shard/unit shard/unit_layout
+                 shard/unit_plan shard/wrap)
+add_fuzz_sources(trainer/checkpoint manifest manifest_json safetensors safetensors_parse)
+add_fuzz_sources(trainer/resolve config_float8_rules config_pipeline_rules config_reader config_rules config_shard_rules
+                 config_size_rules config_tied_rules step_costs)
+add_fuzz_sources(trainer/huggingface architecture model_json_parse names router_coefficient weight_folder)
