@@ -5,7 +5,7 @@
 #include "layers/conversion.h"
 #include "layers/forward_segment.h"
 #include "layers/kernels/multiply.h"
-#include "layers/kernels/permutation.h"
+#include "layers/kernels/routing.h"
 #include "layers/pre_norm.h"
 #include "layers/segments.h"
 #include "layers/sequence_parallel.h"

@@ -109,7 +109,7 @@ struct LayerContext {
   Communicator& expert;
   Communicator& expert_tensor;
   Communicator& tokens;          // all ranks of the stage; their tokens differ
-  ConstTensorView rotary_table;  // kernels/rotary.h, shared by all blocks
+  ConstTensorView rotary_table;  // kernels/token_kernels.h, shared by all blocks
   double loss_factor = 1.0;
   StepReport report;
   double loss_scale = 1.0;

@@ -4,14 +4,9 @@
 
 #include "layers/kernels/attention.h"
 #include "layers/kernels/cross_entropy.h"
-#include "layers/kernels/embedding.h"
 #include "layers/kernels/float8.h"
-#include "layers/kernels/load_balance.h"
-#include "layers/kernels/permutation.h"
-#include "layers/kernels/rms_norm.h"
-#include "layers/kernels/rotary.h"
 #include "layers/kernels/routing.h"
-#include "layers/kernels/swiglu.h"
+#include "layers/kernels/token_kernels.h"
 
 namespace weft {
 

@@ -7,7 +7,6 @@
 #include <numeric>
 #include <vector>
 
-#include "layers/kernels/load_balance.h"
 #include "layers/kernels/routing.h"
 #include "parallel/runtime/random.h"
 #include "parallel/runtime/staging.h"

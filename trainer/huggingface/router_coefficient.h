@@ -3,7 +3,7 @@
 // per token (summing to K over e), p_be the mean probability of the expert:
 //
 //   transformers  E * sum_e (mean_b f_be) * (mean_b p_be)         load_balancing_loss_func: K where routing is uniform
-//   Weft          sum_b E / K * sum_e f_be * p_be, by sequence    load_balance.h: B where routing is uniform
+//   Weft          sum_b E / K * sum_e f_be * p_be, by sequence    routing.h:      B where routing is uniform
 //
 // If all blocks and sequences have the same f and p, Weft's loss is B / K times that of transformers, and so is the
 // gradient of each block. Otherwise transformers lets another block or sequence make up for a block that neglects an

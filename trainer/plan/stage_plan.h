@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "layers/kernels/rotary.h"
+#include "layers/kernels/token_kernels.h"
 #include "layers/segment.h"
 #include "layers/segments.h"
 #include "parallel/mesh/mesh.h"
