@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "layers/kernels/cuda/column_sums.h"
 #include "layers/kernels/cuda/kernels.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"

@@ -10,7 +10,6 @@
 #include <bit>
 #include <initializer_list>
 
-#include "layers/kernels/cuda/column_sums.h"
 #include "layers/kernels/cuda/kernels.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
