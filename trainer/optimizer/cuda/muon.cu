@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "parallel/runtime/cuda/launch.cuh"
-#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/vector.cuh"
 #include "trainer/optimizer/cuda/kernels.h"
 

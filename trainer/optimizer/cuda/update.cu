@@ -6,7 +6,7 @@
 
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
-#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/elementwise.h"
 #include "trainer/optimizer/cuda/chunks.cuh"
 #include "trainer/optimizer/cuda/kernels.h"

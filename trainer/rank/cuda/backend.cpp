@@ -1,8 +1,8 @@
 #include <cuda_runtime_api.h>
 
 #include "layers/kernels/cuda/kernels.h"
-#include "parallel/runtime/cuda/check.h"
 #include "parallel/runtime/cuda/device.h"
+#include "parallel/runtime/cuda/runtime.h"
 #include "trainer/optimizer/cuda/kernels.h"
 #include "trainer/rank/backend.h"
 
