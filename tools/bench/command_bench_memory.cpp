@@ -8,7 +8,6 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
-#include "tools/bench/without_files.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"

@@ -7,8 +7,6 @@
 #include <tuple>
 #include <vector>
 
-#include "parallel/runtime/utf8.h"
-
 namespace weft {
 namespace {
 

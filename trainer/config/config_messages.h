@@ -22,4 +22,9 @@ void sort_by_place(Faults& faults);
 // All faults in the order given, one below the other.
 std::string format_faults(const Faults& faults);
 
+// Whether `byte` is a byte of UTF-8 after the first byte of its character. A caret stands below a character.
+inline bool continues_character(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xc0u) == 0x80u;
+}
+
 }  // namespace weft

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "parallel/runtime/utf8.h"
+#include "trainer/config/config_messages.h"
 
 namespace weft {
 namespace {

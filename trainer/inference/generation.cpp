@@ -5,7 +5,7 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/data/text_file.h"
-#include "trainer/inference/stop_text.h"
+#include "trainer/inference/sampling.h"
 
 namespace weft {
 namespace {

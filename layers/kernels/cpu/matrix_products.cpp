@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "layers/kernels/cpu/kernels.h"
-#include "parallel/runtime/cpu/elementwise.h"
 #include "parallel/runtime/element_type.h"
+#include "parallel/runtime/elementwise.h"
 
 namespace weft {
 namespace {

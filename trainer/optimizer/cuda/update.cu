@@ -9,7 +9,7 @@
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/elementwise.h"
 #include "trainer/optimizer/cuda/chunks.cuh"
-#include "trainer/optimizer/cuda/kernels.h"
+#include "trainer/optimizer/optimizer_kernels.h"
 
 namespace weft::cuda {
 namespace {
