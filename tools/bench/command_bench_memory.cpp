@@ -115,7 +115,7 @@ void print_json(const std::vector<MemoryRow>& rows) {
   for (const MemoryRow& row : rows) {
     Json buckets = buckets_json(row.predicted, row.measured);
     for (const Bucket bucket : all_values<Bucket>) {
-      buckets[std::string(name_of(bucket))]["static"] = PredictedMemory::is_static(bucket);
+      buckets[std::string(name_of(bucket))]["static"] = is_static(bucket);
     }
     strategies.push_back({{"strategy", row.strategy},
                           {"rank", row.rank},
