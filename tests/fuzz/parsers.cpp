@@ -21,8 +21,8 @@
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/config/layout_text.h"
 #include "trainer/costs/cost_table.h"
+#include "trainer/huggingface/model_folder.h"
 #include "trainer/huggingface/model_json.h"
-#include "trainer/huggingface/weight_folder.h"
 #include "trainer/resolve/config_reader.h"
 
 namespace weft {

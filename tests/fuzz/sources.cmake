@@ -27,4 +27,4 @@ add_fuzz_sources(parallel comm/communicator comm/rendezvous_channel comm/run_tok
 add_fuzz_sources(trainer/checkpoint manifest manifest_json safetensors safetensors_parse)
 add_fuzz_sources(trainer/resolve config_float8_rules config_pipeline_rules config_reader config_rules config_shard_rules
                  config_size_rules config_tied_rules step_costs)
-add_fuzz_sources(trainer/huggingface architecture model_json_parse names router_coefficient weight_folder)
+add_fuzz_sources(trainer/huggingface architecture model_json model_json_parse names weight_folder)

@@ -84,7 +84,7 @@ TEST(ConfigFaults, WrongTypes) {
       {"train = [\"one.txt\", \"two.txt\"]", "train = \"one.txt\"",
        "73:9: error: data.train: expected an array of strings, got the string \"one.txt\""},
       {"decay = \"wsd\"", "decay = {a = 1}", "69:9: error: lr_scheduler.decay: expected a string, got a table"},
-      {"[metrics]", "[[metrics]]", "76:1: error: metrics: expected a section, [metrics], got an array"},
+      {"[profiling]", "[[profiling]]", "76:1: error: profiling: expected a section, [profiling], got an array"},
   };
   for (const FaultCase& test : cases) expect_single_fault(test);
 }
@@ -200,9 +200,6 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
       {"tokenizer = \"byte\"", "tokenizer = \"gpt2\"",
        "74:13: error: data.tokenizer: \"gpt2\" is not available in this version: text is read with the tokenizer "
        "\"byte\""},
-      {"[metrics]", "[metrics]\nwandb = true",
-       "77:1: error: metrics.wandb: [metrics] has no keys in this version; leave it empty: metrics.jsonl is always "
-       "written to run.directory"},
   };
   for (const FaultCase& test : cases) expect_single_fault(test);
 }

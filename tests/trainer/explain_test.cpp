@@ -4,8 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <set>
 
+#include "parallel/pipeline/orders/orders.h"
 #include "trainer/resolve/config_reader.h"
 
 namespace weft {
@@ -212,6 +215,50 @@ TEST(Explain, AMoveThatTheConfigurationCannotTakeIsRefusedWithTheReason) {
             std::string::npos)
       << tensor->trial.refused;
   EXPECT_FALSE(tensor->trial.fits());
+}
+
+// Of the test's own walk: most chunks that one of four ranks keeps, over the chunks of a rank.
+double microbatches_in_flight(const Schedule& schedule, int chunks) {
+  int most = 0;
+  for (const auto& actions : schedule.order({.ranks = 4, .chunks = chunks, .microbatches = 16})) {
+    int kept = 0;
+    for (const Action& action : actions) {
+      kept += (action.op == Op::forward ? 1 : 0) - (makes_weight_gradient(action.op) ? 1 : 0);
+      most = std::max(most, kept);
+    }
+  }
+  return static_cast<double>(most) / chunks;
+}
+
+// Every row of the table is considered: from any schedule, ever fewer microbatches are offered, and none of the rows
+// that keep fewer keeps a number that no offer has.
+TEST(LeanerSchedules, AreFoundAmongAllOfTheTable) {
+  const auto remedies = remedies_for(Cause::activations);
+  const auto remedy = std::ranges::find(remedies, "a schedule with fewer microbatches in flight",
+                                        [](const Remedy& one) { return one.name; });
+  ASSERT_NE(remedy, remedies.end());
+  for (const Schedule& now : schedules()) {
+    SCOPED_TRACE(now.name);
+    Config config;
+    config.parallelism.pipeline = 4;
+    config.pipeline.schedule = now.name;
+    config.pipeline.chunks = now.shown_chunks();
+    double kept = microbatches_in_flight(now, now.shown_chunks());
+    std::set<double> fewer, offered;
+    for (const Schedule& other : schedules()) {
+      const double of_other = microbatches_in_flight(other, other.least_chunks);
+      if (of_other < kept) fewer.insert(of_other);
+    }
+    for (const RemedyOverrides& strength : remedy->strengths(config)) {
+      const std::string& first = strength.words.front();
+      const Schedule& choice = find_schedule(first.substr(first.find('=') + 1));
+      const double of_choice = microbatches_in_flight(choice, choice.least_chunks);
+      EXPECT_LT(of_choice, kept) << first;
+      kept = of_choice;
+      offered.insert(of_choice);
+    }
+    EXPECT_EQ(offered, fewer);
+  }
 }
 
 }  // namespace

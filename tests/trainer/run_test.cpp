@@ -186,7 +186,7 @@ TEST_F(Run, SummaryComparesEveryRankWithItsPrediction) {
       const SortedJson& bytes = entry.at("buckets").at(std::string(name_of(bucket)));
       EXPECT_EQ(bytes.at("measured"), result.measured[rank][bucket]);
       EXPECT_EQ(bytes.at("predicted"), result.predicted[rank][bucket]);
-      if (PredictedMemory::is_static(bucket)) {
+      if (is_static(bucket)) {
         EXPECT_EQ(bytes.at("measured"), bytes.at("predicted"));
       }
     }

@@ -7,8 +7,8 @@
 #include "tools/command/commands.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/huggingface/export.h"
+#include "trainer/huggingface/model_json.h"
 #include "trainer/huggingface/model_section.h"
-#include "trainer/huggingface/router_coefficient.h"
 
 namespace weft {
 namespace {

@@ -6,6 +6,8 @@
 #include "parallel/comm/process_environment.h"
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/reader.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/resolve/chosen_timing.h"
 
@@ -127,6 +129,28 @@ ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& 
   if (!resolved.unread.empty()) throw Error(ErrorKind::request, fmt::format("{}", fmt::join(resolved.unread, "\n")));
   print_warnings(resolved.config, resolved.warnings);
   return resolved;
+}
+
+Config without_files(Config config) {
+  config.checkpoint = {};
+  config.checkpoint.resume = false;
+  config.profiling = {};
+  return config;
+}
+
+CLI::Option* add_checkpoint_argument(CLI::App& command, const std::string& name, std::string& path) {
+  return command
+      .add_option(name, path, "a checkpoint; of a folder of checkpoints or the directory of a run, its newest")
+      ->required();
+}
+
+std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path) {
+  const CheckpointFolder found = resolve_checkpoint(path);
+  try {
+    return std::make_unique<CheckpointReader>(found.path);
+  } catch (const Error& error) {
+    fail("{}", error.what());
+  }
 }
 
 }  // namespace weft

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -83,6 +84,10 @@ void warn_of_kept_whole(const Config& config);
 // Reads CONFIG with the overrides of the command line and `more`. Throws Error (request), also if the run ignores a key
 // of them. Warnings go to standard error; of processes that share a run, only rank 0 prints them.
 ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more = {});
+
+// A configuration for a bench, which neither starts from nor leaves files in the directories of a run: without
+// checkpoints and traces.
+Config without_files(Config config);
 
 // The output of `weft --version`.
 std::string version_text();

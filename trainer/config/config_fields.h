@@ -49,10 +49,14 @@ struct Choice {
 };
 // Choices called as name_of() calls their values.
 template <typename T>
-std::vector<Choice<T>> named(std::initializer_list<T> values) {
+std::vector<Choice<T>> named(std::span<const T> values) {
   std::vector<Choice<T>> choices;
   for (const T value : values) choices.push_back({name_of(value), value});
   return choices;
+}
+template <typename T>
+std::vector<Choice<T>> named(std::initializer_list<T> values) {
+  return named(std::span<const T>(values.begin(), values.size()));
 }
 
 // Makes accesses to the fields of a section: fields_of(&Config::run)(&RunConfig::seed).

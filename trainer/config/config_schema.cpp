@@ -277,10 +277,6 @@ std::vector<ConfigKey> config_schema() {
   return schema;
 }
 
-std::vector<EmptySection> empty_sections() {
-  return {{"metrics", "metrics.jsonl is always written to run.directory"}};
-}
-
 std::string write_config(const Config& config, const std::vector<ConfigKey>& schema,
                          const std::function<std::string(const ConfigKey&)>& comment,
                          const std::function<bool(const ConfigKey&)>& follows) {

@@ -44,13 +44,6 @@ std::string write_config(
     const std::function<std::string(const ConfigKey&)>& comment,
     const std::function<bool(const ConfigKey&)>& follows = [](const ConfigKey&) { return false; });
 
-// Sections that exist and have no keys in this version, with the reason.
-struct EmptySection {
-  std::string name;
-  std::string reason;
-};
-std::vector<EmptySection> empty_sections();
-
 // The families whose policies `[shard.<family>]` sets.
 inline constexpr Family shard_families[] = {Family::dense, Family::experts, Family::embedding, Family::head,
                                             Family::root};

@@ -11,7 +11,6 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
 #include "trainer/config/config_messages.h"
-#include "trainer/config/config_toml.h"
 
 namespace weft {
 namespace {

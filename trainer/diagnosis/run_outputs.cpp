@@ -26,12 +26,13 @@ CollectiveOp operation_of(const std::string& name, const std::string& place) {
   fail_request("{}: \"{}\" is no operation that a run counts", place, name);
 }
 
+// A run of an older version lacks the buckets that came later: zero bytes.
 BucketBytes buckets_of(const SortedJson& buckets, const char* field) {
   BucketBytes bytes;
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    const auto bucket = static_cast<Bucket>(b);
-    const SortedJson& entry = buckets.at(std::string(name_of(bucket)));
-    bytes[bucket] = (field == nullptr ? entry : entry.at(field)).get<std::int64_t>();
+  for (const Bucket bucket : all_values<Bucket>) {
+    const auto entry = buckets.find(std::string(name_of(bucket)));
+    if (entry == buckets.end()) continue;
+    bytes[bucket] = (field == nullptr ? *entry : entry->at(field)).get<std::int64_t>();
   }
   return bytes;
 }

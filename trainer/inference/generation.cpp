@@ -4,7 +4,6 @@
 #include <chrono>
 
 #include "parallel/runtime/error.h"
-#include "trainer/inference/stop_text.h"
 
 namespace weft {
 namespace {

@@ -45,7 +45,7 @@ struct GenerationResult {
   double tokens_per_second() const;
 };
 
-// Called with new text of a sample as soon as it is certain (stop_text.h), on the thread of this process's first rank.
+// Called with new text of a sample as soon as it is certain (StopText), on the thread of this process's first rank.
 using OnText = std::function<void(std::int64_t sample, std::string_view text)>;
 
 // Throws Error (request) with all faults of the request. The model must also have the vocabulary of its tokenizer.

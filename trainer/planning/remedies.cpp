@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <iterator>
+#include <utility>
 
+#include "parallel/pipeline/orders/orders.h"
 #include "trainer/config/config_conditions.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/update_rules.h"
@@ -127,30 +130,37 @@ constexpr Remedy pipeline{"pipeline up", "a rank holds fewer blocks", "a bubble,
                             return strengths;
                           }};
 
+// The microbatches that the fullest of four ranks keeps for their backward.
+double microbatches_kept(const Schedule& schedule, int chunks) {
+  int most = 0;
+  for (const auto& actions : schedule.order({.ranks = 4, .chunks = chunks, .microbatches = 16})) {
+    most = std::max(most, chunks_in_flight(actions));
+  }
+  return static_cast<double>(most) / chunks;
+}
+
 Strengths leaner_schedules(const Config& config) {
   Strengths strengths;
-  if (config.parallelism.pipeline == 1) return strengths;
-  // From most microbatches in flight to fewest, each with its chunks per rank.
-  struct Choice {
-    std::string_view name;
-    int chunks;
-  };
-  constexpr Choice choices[] = {{"gpipe", 1}, {"looped_bfs", 1}, {"interleaved", 2}, {"zb1p", 2},   {"dualpipev", 2},
-                                {"zbv", 2},   {"zb_h1", 1},      {"1f1b", 1},        {"v_half", 2}, {"v_min", 2}};
-  const auto now = std::ranges::find(choices, config.pipeline.schedule, &Choice::name);
-  if (now == std::end(choices)) return strengths;  // a schedule from a file
-  for (const Choice* choice = now + 1; choice != std::end(choices); ++choice) {
-    if (choice->name != "1f1b" && choice->name != "v_half" && choice->name != "v_min") continue;
+  const auto known = schedules();
+  const auto now = std::ranges::find(known, config.pipeline.schedule, &Schedule::name);
+  if (config.parallelism.pipeline == 1 || now == known.end()) return strengths;  // no order, or one from a file
+  std::vector<std::pair<double, const Schedule*>> choices;
+  for (const Schedule& choice : known) choices.emplace_back(microbatches_kept(choice, choice.least_chunks), &choice);
+  std::ranges::stable_sort(choices, std::greater(), &std::pair<double, const Schedule*>::first);
+  double kept = microbatches_kept(*now, config.pipeline.chunks);
+  bool other_stages = false;
+  for (const auto& [fewer, choice] : choices) {
+    if (fewer >= kept) continue;  // of schedules that keep as many, the first of the table
+    kept = fewer;
     RemedyOverrides strength{{word("pipeline.schedule", choice->name)}};
-    if (choice->chunks != config.pipeline.chunks) {
-      strength.words.push_back(word("pipeline.chunks", choice->chunks));
-      if (config.pipeline.microbatch_group != 0) strength.words.push_back(word("pipeline.microbatch_group", 0));
+    if (choice->least_chunks != config.pipeline.chunks) {
+      strength.words.push_back(word("pipeline.chunks", choice->least_chunks));
+      other_stages = true;
     }
+    if (config.pipeline.microbatch_group != 0) strength.words.push_back(word("pipeline.microbatch_group", 0));
     strengths.push_back(std::move(strength));
   }
-  if (std::ranges::any_of(strengths, [](const RemedyOverrides& strength) { return strength.words.size() > 1; })) {
-    deal_anew(config, strengths);
-  }
+  if (other_stages) deal_anew(config, strengths);
   return strengths;
 }
 constexpr Remedy schedule{"a schedule with fewer microbatches in flight",

@@ -7,7 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "layers/kernels/dry_kernels.h"
+#include "layers/kernels/kernels.h"
 #include "parallel/comm/lone_communicator.h"
 #include "parallel/runtime/dry_device.h"
 #include "parallel/runtime/spread_work.h"

@@ -1,9 +1,13 @@
-// The subjects of `weft walk`: a built-in toy model or a configuration, under each of the usual strategies.
+// The subjects of `weft walk`: a built-in toy model or a configuration, under each of the usual strategies. Its output.
 #pragma once
 
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "trainer/planning/walk.h"
 #include "trainer/resolve/config_reader.h"
 
 namespace weft {
@@ -31,5 +35,19 @@ struct WalkStrategy {
 WalkStrategy walk_strategy(const std::string& name, const Config& config);
 // The strategies of "all".
 std::vector<std::string> all_walk_strategies();
+
+// The output of `weft walk`: a table per strategy and a comparison of strategies; or the same as JSON.
+struct WalkedStrategy {
+  std::string name;
+  std::int64_t microbatches = 1;
+  WalkedStep step;
+};
+
+// One line per action.
+std::string walk_text(const WalkedStrategy& walked);
+// One row per strategy.
+std::string summary_text(std::span<const WalkedStrategy> strategies);
+
+nlohmann::ordered_json walk_json(const WalkedStrategy& walked);
 
 }  // namespace weft
