@@ -74,6 +74,8 @@ TEST_F(CheckCommand, FindsWhatTrainRefuses) {
       {"run.toml --training.global_batch_size=7", "global_batch_size 7 is not a multiple of"},
   };
   const auto before = std::distance(std::filesystem::recursive_directory_iterator(folder_), {});
+  const std::string twice = weft("check run.toml --run.directory=saved --data.train=gone.txt").messages;
+  EXPECT_EQ(twice.find("gone.txt\"", twice.find("gone.txt\"") + 1), std::string::npos) << twice;
   for (const auto& [arguments, fault] : cases) {
     const ProgramResult checked = weft("check " + arguments), trained = weft("train " + arguments);
     EXPECT_EQ(checked.exit_code, 2) << arguments << "\n" << checked.messages;

@@ -179,6 +179,8 @@ TEST_F(TrainCommand, BenchStepReportsRatesAndShares) {
     EXPECT_EQ(weft(arguments).exit_code, 2) << arguments;
   }
 }
+      {"run.toml --data.train=gone.txt", {"\"gone.txt\": No such file or directory: /", "/gone.txt was looked for"}},
+      {"run.toml '--data.train=*.text'", {"\"*.text\": No such file", "patterns are not expanded: name each file"}},
 
 // Every product of the rank's step, as many times as the step has it: together the model's operations, of which rank 0
 // of 2 x 2 x 2 has its share.

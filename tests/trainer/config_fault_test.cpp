@@ -81,8 +81,8 @@ TEST(ConfigFaults, WrongTypes) {
        "64:9: error: optimizer.betas: expected an array of two numbers, got 1 elements"},
       {"betas = [0.8, 0.99]", "betas = [0.9, \"x\"]",
        "64:15: error: optimizer.betas: expected a number, got the string \"x\""},
-      {"train = [\"one.txt\", \"two.txt\"]", "train = \"one.txt\"",
-       "73:9: error: data.train: expected an array of strings, got the string \"one.txt\""},
+      {"train = [\"one.txt\", \"two.txt\"]", "train = 3",
+       "73:9: error: data.train: expected an array of strings, got the integer 3"},
       {"decay = \"wsd\"", "decay = {a = 1}", "69:9: error: lr_scheduler.decay: expected a string, got a table"},
       {"[metrics]", "[[metrics]]", "76:1: error: metrics: expected a section, [metrics], got an array"},
   };

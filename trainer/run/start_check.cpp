@@ -27,8 +27,7 @@ std::string placed(const ResolvedConfig& resolved, std::initializer_list<const c
 
 std::vector<std::string> data_faults(const ResolvedConfig& resolved) {
   std::vector<std::string> faults;
-  const auto& names = std::get<std::vector<ConfigValue>>(resolved.said.at("data.train").data);
-  for (const ConfigValue& name : names) {
+  for (const ConfigValue& name : elements_of(resolved.said.at("data.train"))) {
     const std::string fault =
         text_file_fault(std::get<std::string>(name.data), resolved.config.training.sequence_length);
     if (!fault.empty()) faults.push_back(format_fault({name.place, "data.train: " + fault}));
@@ -53,10 +52,11 @@ CheckedStart check_start(const ResolvedConfig& resolved) {
   if (config.data.train.empty()) fail_request("data.train names no file; give at least one text file");
   require_byte_vocabulary(config);
   std::vector<std::string> faults = data_faults(resolved);
+  const bool readable = faults.empty();  // the start reads the text too, and would tell the same faults
   if (const std::string fault = run_directory_fault(config.run.directory); !fault.empty()) {
     faults.push_back(placed(resolved, {"run.directory"}, fault));
   }
-  if (const auto refused = refusal_of([&] { require_usable_start(config); })) {
+  if (const auto refused = readable ? refusal_of([&] { require_usable_start(config); }) : std::nullopt) {
     faults.push_back(placed(
         resolved, {"checkpoint.start_from", "checkpoint.resume", "checkpoint.directory", "run.directory"}, *refused));
   }
