@@ -185,6 +185,11 @@ TEST_F(TrainCommand, BenchStepReportsRatesAndShares) {
 // Every product of the rank's step, as many times as the step has it: together the model's operations, of which rank 0
 // of 2 x 2 x 2 has its share.
 TEST_F(TrainCommand, BenchProductsReportsEveryShape) {
+      {"run.toml --steps=5",
+       {"unknown option --steps=5: did you mean --run.steps=5? Keys need their section; weft keys lists them"}},
+      {"run.toml --lr 0.1", {"unknown option --lr: did you mean --optimizer.learning_rate=VALUE?"}},
+      {"run.toml --run.device=gpu", {"got \"gpu\" (did you mean \"cuda\"?)"}},
+      {"run.toml --pipeline.schedule=1F1B", {"got \"1F1B\" (did you mean \"1f1b\"?)"}},
   const auto before = files();
   const std::string alone =
       "run.toml --parallelism.pipeline=1 --parallelism.tensor=1 --parallelism.data_shard=1 "

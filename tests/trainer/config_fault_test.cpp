@@ -56,6 +56,10 @@ TEST(ConfigFaults, UnknownKeysAndSectionsSuggestTheNearest) {
        "training.microbatch_size?"},
       {"[shard.experts]\n", "[shard.experts]\nlookahed = 1\n",
        "48:1: error: unknown key shard.experts.lookahed: did you mean shard.experts.lookahead?"},
+      // In its own section, half of the letters.
+      {"max_grad_norm = 0", "microbatch = 0",
+       "59:1: error: unknown key training.microbatch: did you mean training.microbatch_size?"},
+      {"train = [", "trian = [", "73:1: error: unknown key data.trian: did you mean data.train?"},
       {"[run]", "steps = 3\n[run]", "1:1: error: unknown key steps: did you mean run.steps?"},
       {"[run]", "\"run.steps\" = 3\n[run]", "1:1: error: unknown key \"run.steps\": did you mean run.steps?"},
       {"[run]\n", "[run]\nzzzzzzzz = 3\n", "2:1: error: unknown key run.zzzzzzzz"},

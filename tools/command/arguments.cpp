@@ -1,13 +1,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "parallel/comm/process_environment.h"
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
 #include "trainer/config/config_sources.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/config/config_schema.h"
 #include "trainer/resolve/chosen_timing.h"
+#include "trainer/config/config_suggestions.h"
 
 namespace weft {
 namespace {
@@ -28,6 +32,18 @@ void print_warnings(const Config& config, const std::vector<std::string>& warnin
 }
 
 }  // namespace
+
+// For an unknown option: the key whose section was left out, as in --steps=5.
+std::string key_suggestion(const std::string& argument) {
+  if (!argument.starts_with("--")) return {};
+  std::vector<std::string> paths;
+  for (const ConfigKey& key : config_schema()) paths.push_back(key.path());
+  const std::size_t equals = std::min(argument.find('='), argument.size());
+  const auto near = nearest_path(argument.substr(2, equals - 2), paths);
+  if (!near) return {};
+  const std::string value = equals == argument.size() ? "=VALUE" : argument.substr(equals);
+  return fmt::format(": did you mean --{}{}? Keys need their section; weft keys lists them", *near, value);
+}
 
 std::vector<std::string> words_of(const std::string& text) {
   std::vector<std::string> words;
@@ -104,7 +120,9 @@ Overrides overrides_given_to(const CLI::App& command, const Overrides& options) 
       faults += fmt::format("weft {}: error: {} has no value; write {}=value\n", name, argument, argument);
     } else {
       const char* what = argument.starts_with("-") ? "unknown option" : "unexpected argument";
-      faults += fmt::format("weft {}: error: {} {}; see weft {} --help\n", name, what, argument, name);
+      std::string advice = key_suggestion(argument);
+      if (advice.empty()) advice = fmt::format("; see weft {} --help", name);
+      faults += fmt::format("weft {}: error: {} {}{}\n", name, what, argument, advice);
     }
   }
   if (!faults.empty()) {
