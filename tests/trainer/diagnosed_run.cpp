@@ -70,10 +70,10 @@ void leave_run(const TemporaryFolder& folder, const Overrides& overrides, const 
   std::string text;
   while (text.size() < 20000) text += faults.text;
   write_file(folder / "text.txt", text);
-  const ResolvedConfig resolved =
-      read_config_text(sharded_dense, "base.toml",
-                       overrides + Overrides{fmt::format("data.train=[\"{}\"]", (folder / "text.txt").string()),
-                                             fmt::format("run.directory=\"{}\"", folder.path().string())});
+  const ResolvedConfig resolved = read_config_text(
+      sharded_dense, "base.toml",
+      overrides + Overrides{fmt::format("data.train=[\"{}\"]", (folder / "text.txt").string()),
+                            fmt::format("run.directory=\"{}\"", folder.path().string()), "checkpoint.at_end=false"});
   const Config& config = resolved.config;
   RunDirectory directory(folder.path(), resolved.toml);
   std::vector<std::unique_ptr<PaddedCompute>> padded(static_cast<std::size_t>(config.parallelism.world()));

@@ -115,7 +115,7 @@ Progress RankCheckpoints::load() {
   world_.barrier();
   if (speaks) tidy_up(unfinished, start);
   world_.barrier();
-  if (config_.checkpoint.interval > 0) try_to_write();
+  if (config_.checkpoint.interval > 0 || config_.checkpoint.at_end) try_to_write();
   return progress;
 }
 
@@ -187,9 +187,9 @@ std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& ca
 
 bool RankCheckpoints::due(std::int64_t step) const {
   const CheckpointConfig& checkpoint = config_.checkpoint;
-  if (checkpoint.interval == 0) return false;
-  return step % checkpoint.interval == 0 || (checkpoint.at_first_step && step == 1) ||
-         (checkpoint.at_end && step == config_.run.steps);
+  const bool by_interval =
+      checkpoint.interval > 0 && (step % checkpoint.interval == 0 || (checkpoint.at_first_step && step == 1));
+  return by_interval || (checkpoint.at_end && step == config_.run.steps);
 }
 
 RunVotes RankCheckpoints::votes() {
