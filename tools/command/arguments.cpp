@@ -6,12 +6,14 @@
 
 #include "parallel/comm/process_environment.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/spread_work.h"
 #include "tools/command/commands.h"
-#include "trainer/config/config_sources.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/config/config_schema.h"
-#include "trainer/resolve/chosen_timing.h"
+#include "trainer/config/config_sources.h"
 #include "trainer/config/config_suggestions.h"
+#include "trainer/resolve/chosen_timing.h"
+#include "trainer/run/start_check.h"
 
 namespace weft {
 namespace {
@@ -31,8 +33,6 @@ void print_warnings(const Config& config, const std::vector<std::string>& warnin
   for (const std::string& warning : warnings) fmt::print(stderr, "weft: warning: {}\n", warning);
 }
 
-}  // namespace
-
 // For an unknown option: the key whose section was left out, as in --steps=5.
 std::string key_suggestion(const std::string& argument) {
   if (!argument.starts_with("--")) return {};
@@ -44,6 +44,8 @@ std::string key_suggestion(const std::string& argument) {
   const std::string value = equals == argument.size() ? "=VALUE" : argument.substr(equals);
   return fmt::format(": did you mean --{}{}? Keys need their section; weft keys lists them", *near, value);
 }
+
+}  // namespace
 
 std::vector<std::string> words_of(const std::string& text) {
   std::vector<std::string> words;
@@ -136,6 +138,27 @@ Overrides overrides_given_to(const CLI::App& command, const Overrides& options) 
 
 void warn_of_kept_whole(const Config& config) {
   print_warnings(config, kept_whole_warnings(config));
+}
+
+void warn_of_training(const Config& config) {
+  warn_of_kept_whole(config);
+  if (!config.data.train.empty()) print_warnings(config, start_warnings(config, host_cores()));
+}
+
+Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem::path& folder, Overrides more) {
+  constexpr const char* batch_key = "training.global_batch_size";
+  const std::string file = (folder / checkpoint_config_name).string();
+  const Config given = read_undecided(file, overrides_given_to(command, more),
+                                      [&](const std::string& path) { return path == batch_key; });
+  std::int64_t unit = given.training.microbatch_size * given.parallelism.data();
+  // Forwards do not follow the order of training, but its rule is asked: every schedule takes twice its ranks, in whole
+  // groups. A file takes its own number alone.
+  if (!given.pipeline.own_order) {
+    unit *= std::int64_t{2} * given.parallelism.pipeline * std::max(1, given.pipeline.microbatch_group);
+  }
+  const std::int64_t batch = (given.training.global_batch_size + unit - 1) / unit * unit;
+  more.push_back(fmt::format("--{}={}", batch_key, batch));
+  return read_config_given_to(command, file, more).config;
 }
 
 ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more) {

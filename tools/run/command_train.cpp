@@ -83,12 +83,12 @@ void add_train_command(CLI::App& program, const std::string& command_line) {
   command->footer(command->get_footer() + "\n" + signals_help + "\n" + profiling_help);
   command->callback([command, file, command_line] {
     const ResolvedConfig resolved = read_config_given_to(*command, *file);
-    warn_of_kept_whole(resolved.config);
+    warn_of_training(resolved.config);
     require_fit(*command, *file, resolved.config);
     Console console(std::cout, isatty(STDOUT_FILENO) != 0);
     RunSignals signals;
     const RunRequests requests{[&] { return signals.asked_to_stop(); }, [&] { return signals.take_save_request(); },
-                               [&] { signals.begin(); }};
+                               [&] { signals.begin(); }, [&] { return signals.stopped_by(); }};
     const TrainResult result = train(resolved, {command_line, version_text()}, console, requests);
     if (result.stopped) throw CLI::RuntimeError(stopped_by_signal);
   });

@@ -86,6 +86,12 @@ TokenDataset::TokenDataset(const std::vector<std::string>& files, std::int64_t s
   }
 }
 
+std::int64_t TokenDataset::bytes() const {
+  std::int64_t sum = 0;
+  for (const InputFile& file : files_) sum += file.size();
+  return sum;
+}
+
 std::vector<std::string> TokenDataset::contents() const {
   std::vector<std::string> all;
   for (const InputFile& file : files_) all.push_back(content_of(file));
@@ -94,6 +100,15 @@ std::vector<std::string> TokenDataset::contents() const {
 
 TokenDataset training_text(const Config& config) {
   return TokenDataset(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+}
+
+std::string reading_text(const Config& config, const TokenDataset& data) {
+  const std::int64_t steps = config.run.steps, sequences = config.training.global_batch_size;
+  const std::int64_t tokens = sequences * config.training.sequence_length;
+  const double passes =
+      static_cast<double>(steps) * static_cast<double>(sequences) / static_cast<double>(data.samples_per_epoch());
+  return fmt::format("{} bytes in {} {}; {} steps x {} tokens = {} tokens: {:.3g} passes", data.bytes(), data.files(),
+                     data.files() == 1 ? "file" : "files", steps, tokens, steps * tokens, passes);
 }
 
 void TokenDataset::read(std::int64_t sample, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {

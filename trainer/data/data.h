@@ -36,6 +36,8 @@ class TokenDataset {
                std::uint64_t seed);
 
   std::int64_t samples_per_epoch() const { return first_sample_.back(); }
+  std::int64_t files() const { return std::ssize(files_); }
+  std::int64_t bytes() const;  // of all files
 
   // The contents of each file, independent of its name: "1115394 bytes, xxh64 41a2...". For a file of more than 64 MiB
   // the checksum covers 64 pieces of 1 MiB each, including the first and the last bytes. A change between the pieces
@@ -57,6 +59,8 @@ class TokenDataset {
 
 // The text that a run trains on. train() checks whether bytes are the model's tokens (text_file.h).
 TokenDataset training_text(const Config& config);
+// "1115394 bytes in 1 file; 500 steps x 2048 tokens = 1024000 tokens: 0.92 passes"
+std::string reading_text(const Config& config, const TokenDataset& data);
 
 // Which rank reads which sample. Within a step the expression in sample() writes the numbers 0 .. sequences()-1 in
 // mixed radix with the digits (microbatch, data_rank, sequence): each number once, for any radices. So the ranks
