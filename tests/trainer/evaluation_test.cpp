@@ -60,6 +60,20 @@ TEST(Evaluation, AgreesWithTheModelInDouble) {
   }
 }
 
+// 22 windows, four a pass.
+TEST(Evaluation, TellsItsProgressAfterEachPass) {
+  HeldOutText text("weft-evaluation");
+  add_uneven(text);
+  Config config = tiny_config("d");
+  config.training.global_batch_size = 4;
+  std::vector<std::int64_t> told;
+  evaluate(config, text.files(), {}, {}, [&](std::int64_t done, std::int64_t all) {
+    told.push_back(done);
+    EXPECT_EQ(all, 22);
+  });
+  EXPECT_EQ(told, (std::vector<std::int64_t>{4, 8, 12, 16, 20, 22}));
+}
+
 // The same windows, in the order in which training's first step reads them, one a file: the same kernels add the same
 // terms in the same order.
 TEST(Evaluation, IsTheLossOfTheFirstTrainingStepBitForBit) {

@@ -11,6 +11,7 @@ Config saving_config(const TinyLayout& layout, const std::filesystem::path& dire
   config.run.steps = steps;
   config.checkpoint.directory = directory.string();
   config.checkpoint.interval = interval;
+  config.checkpoint.at_end = true;
   return config;
 }
 

@@ -71,7 +71,7 @@ SimulatedRow run_schedule(const CLI::App& command, const SimulatedRequest& reque
   const Overrides given = overrides_given_to(command);
   overrides.insert(overrides.end(), given.begin(), given.end());
   const Config config = read_config_text(model, "the model of weft bench simulated", overrides).config;
-  const PaddedRun run = run_padded(config, padding_of(request.scale, request.transfer));
+  const PaddedRun run = run_padded(without_files(config), padding_of(request.scale, request.transfer));
   const LaneChannels threads = LaneChannels::delayed();
   const Simulation simulation = simulate(run.program, run.costs, threads);
   const Simulation& step = least_disturbed(run);

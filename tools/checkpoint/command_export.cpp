@@ -72,6 +72,10 @@ void run_export(const ExportRequest& request) {
   fmt::print("{} {} as {}: {} tensors, {} bytes, {} {}\n", request.check ? "would write" : "wrote",
              checkpoint.path.string(), traits_of(architecture).model_type, plan.tensors.size(), plan.bytes(),
              plan.files.size(), plan.files.size() == 1 ? "file" : "files");
+  if (request.tokenizer.empty() && find_tokenizer_files(checkpoint.path).files.empty()) {
+    fmt::print(
+        "it has no tokenizer: the ids of a model of bytes are list(text.encode()), and --tokenizer takes another\n");
+  }
   if (const std::string text = coefficient_text(section.model); !text.empty()) fmt::print("{}\n", text);
 }
 

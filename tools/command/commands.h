@@ -3,7 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -81,9 +81,14 @@ Overrides overrides_given_to(const CLI::App& command, const Overrides& options =
 // Prints a warning on standard error for each sentence of kept_whole_warnings (chosen_timing.h): for commands that run,
 // plan or explain a training step. Under a launcher only the first process prints.
 void warn_of_kept_whole(const Config& config);
+// The same, and start_warnings (start_check.h) if the run has text: for commands that train or say what would train.
+void warn_of_training(const Config& config);
 // Reads CONFIG with the overrides of the command line and `more`. Throws Error (request), also if the run ignores a key
 // of them. Warnings go to standard error; of processes that share a run, only rank 0 prints them.
 ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more = {});
+// The same for the configuration of a checkpoint in `folder`, to be used without training: with the tokenizer that the
+// checkpoint keeps (forward_run.h), and with a global batch rounded up, so that it refuses no layout.
+Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem::path& folder, Overrides more = {});
 
 // A configuration for a bench, which neither starts from nor leaves files in the directories of a run: without
 // checkpoints and traces.

@@ -1,7 +1,9 @@
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
+#include "tools/report/progress_line.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/inference/evaluation.h"
@@ -62,11 +64,19 @@ void add_eval_command(CLI::App& program) {
     const std::filesystem::path checkpoint = resolve_checkpoint(arguments->checkpoint).path;
     Overrides more;
     if (arguments->window > 0) more.push_back(fmt::format("--{}={}", window_key, arguments->window));
-    Config config = read_config_given_to(*command, (checkpoint / checkpoint_config_name).string(), more).config;
-    take_kept_tokenizer(config, checkpoint);
+    const Config config = read_config_of_checkpoint(*command, checkpoint, more);
     if (more.empty()) require_trained_window(CheckpointReader(checkpoint), config);
-    const EvaluationResult result = evaluate(config, arguments->files, weights_of_checkpoint(checkpoint, config));
-    if (first_rank_of_process(config) != 0) return;
+    const bool speaks = first_rank_of_process(config) == 0;
+    std::optional<ProgressLine> progress;
+    if (speaks) progress.emplace();
+    const EvaluationResult result =
+        evaluate(config, arguments->files, weights_of_checkpoint(checkpoint, config), {},
+                 [&](std::int64_t done, std::int64_t all) {
+                   if (progress)
+                     progress->part(done, all, [&] { return fmt::format("{} of {} windows read", done, all); });
+                 });
+    progress.reset();
+    if (!speaks) return;
     if (arguments->json) {
       fmt::print("{}\n", as_json(result).dump(2));
       return;

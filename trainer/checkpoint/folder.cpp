@@ -165,6 +165,13 @@ CheckpointFolder resolve_checkpoint(const fs::path& path) {
     const auto found = find_checkpoints(directory);
     if (!found.empty()) return found.front();
   }
+  if (fs::exists(folder / "metrics.jsonl", error)) {
+    fail_request(
+        "{} is the directory of a run that has no checkpoint: it ended before its first save, saves nothing "
+        "(checkpoint.at_end = false), or saves elsewhere (checkpoint.directory, as {} says). Train it to its end, or "
+        "with --checkpoint.interval=N, which saves every N steps",
+        folder.string(), (folder / checkpoint_config_name).string());
+  }
   fail_request("{} is no checkpoint: it has no {}, and neither it nor {} has folders {}<number> with one",
                folder.string(), manifest_name, (folder / "checkpoints").string(), name_prefix);
 }

@@ -1,8 +1,11 @@
 #include "trainer/checkpoint/rank_checkpoints.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <ranges>
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
@@ -10,6 +13,7 @@
 #include "parallel/runtime/staging.h"
 #include "trainer/checkpoint/keys.h"
 #include "trainer/checkpoint/start.h"
+#include "trainer/config/config_schema.h"
 
 namespace weft {
 namespace {
@@ -105,6 +109,7 @@ Progress RankCheckpoints::load() {
       setup_.say(0, start.weights_only ? fmt::format("begins with the weights of {}", candidate.path.string())
                                        : fmt::format("goes on from {}: {} steps, {} samples", candidate.path.string(),
                                                      progress.step, progress.samples));
+      if (!start.weights_only && progress.step < config_.run.steps) tell_changes(candidate);
     }
     break;
   }
@@ -114,8 +119,20 @@ Progress RankCheckpoints::load() {
   world_.barrier();
   if (speaks) tidy_up(unfinished, start);
   world_.barrier();
-  if (config_.checkpoint.interval > 0) try_to_write();
+  if (config_.checkpoint.interval > 0 || config_.checkpoint.at_end) try_to_write();
   return progress;
+}
+
+void RankCheckpoints::tell_changes(const CheckpointFolder& from) const {
+  constexpr std::ptrdiff_t most = 5;
+  const std::string file = (from.path / checkpoint_config_name).string();
+  std::error_code unreadable;
+  if (!std::filesystem::exists(file, unreadable)) return;  // such as an import's
+  const std::vector<std::string> changed = changed_values(read_whole_file(file), setup_.config_text);
+  if (changed.empty()) return;
+  const auto shown = changed | std::views::take(most);
+  const std::string rest = std::ssize(changed) > most ? fmt::format(", and {} more", std::ssize(changed) - most) : "";
+  setup_.say(0, fmt::format("changed since then: {}{}", fmt::join(shown, ", "), rest));
 }
 
 void RankCheckpoints::try_to_write() {
@@ -186,9 +203,9 @@ std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& ca
 
 bool RankCheckpoints::due(std::int64_t step) const {
   const CheckpointConfig& checkpoint = config_.checkpoint;
-  if (checkpoint.interval == 0) return false;
-  return step % checkpoint.interval == 0 || (checkpoint.at_first_step && step == 1) ||
-         (checkpoint.at_end && step == config_.run.steps);
+  const bool by_interval =
+      checkpoint.interval > 0 && (step % checkpoint.interval == 0 || (checkpoint.at_first_step && step == 1));
+  return by_interval || (checkpoint.at_end && step == config_.run.steps);
 }
 
 RunVotes RankCheckpoints::votes() {

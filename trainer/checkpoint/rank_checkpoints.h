@@ -63,6 +63,8 @@ class RankCheckpoints {
   std::vector<double> sum(std::span<const double> own);
   // Throws Error (request) on all ranks if one rank cannot write to the folder of checkpoints.
   void try_to_write();
+  // Rank 0 only: names the keys that changed since the checkpoint was saved, the first few of them.
+  void tell_changes(const CheckpointFolder& from) const;
   // Rank 0 only: removes unfinished folders and corrects `latest`.
   void tidy_up(const std::vector<std::filesystem::path>& unfinished, const StartingPoint& start) const;
   // Returns nothing if the candidate is damaged for one of the ranks.

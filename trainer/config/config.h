@@ -190,7 +190,7 @@ struct DataConfig {
 // When checkpoints are saved and which one a run starts from; config_checkpoint_keys.cpp explains the keys.
 struct CheckpointConfig {
   std::string directory = {};  // empty: in run.directory
-  std::int64_t interval = 0;   // steps; 0: only when a signal asks for a checkpoint
+  std::int64_t interval = 0;   // steps; 0: none before the last step, unless a signal asks for one
   bool at_first_step = false, at_end = true;
   std::int64_t keep_latest = 3, keep_every = 0;  // keep_latest 0: all; keep_every 0: none
   bool asynchronous = true;

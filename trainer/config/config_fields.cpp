@@ -58,10 +58,12 @@ Faults read_number(const ConfigValue& value, const std::string& expected, const 
 }
 
 Faults read_texts(const ConfigValue& value, const TextFault& fault_of, std::vector<std::string>& texts) {
-  const auto* elements = std::get_if<std::vector<ConfigValue>>(&value.data);
-  if (!elements) return {wrong_type("an array of strings", value)};
+  const bool one = std::holds_alternative<std::string>(value.data);
+  if (!one && !std::holds_alternative<std::vector<ConfigValue>>(value.data)) {
+    return {wrong_type("an array of strings", value)};
+  }
   Faults faults;
-  for (const ConfigValue& element : *elements) {
+  for (const ConfigValue& element : elements_of(value)) {
     const auto* text = std::get_if<std::string>(&element.data);
     if (!text) {
       faults.push_back(wrong_type("a string", element));

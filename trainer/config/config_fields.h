@@ -104,7 +104,7 @@ Faults out_of_range(const ConfigValue& value, std::int64_t integer, const Intege
 Faults read_number(const ConfigValue& value, const std::string& expected, const NumberRange& range, double& number);
 // Reads bytes written as "12 GiB" or 900; the word `absent` means none.
 Faults read_bytes(const ConfigValue& value, const std::string& absent, std::optional<std::int64_t>& bytes);
-// Reads an array of strings. `fault_of` says what is wrong with an element, or nothing.
+// Reads an array of strings, or a string as an array of one. `fault_of` says what is wrong with an element, or nothing.
 using TextFault = std::function<std::optional<Fault>(const ConfigValue& element, const std::string& text)>;
 Faults read_texts(const ConfigValue& value, const TextFault& fault_of, std::vector<std::string>& texts);
 // The fault of a word that is not accepted: known but not available, or unknown.

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <map>
+#include <sstream>
+
 #include "layers/kernels/gpu_kernel_options.h"
 #include "trainer/config/config_conditions.h"
 #include "trainer/config/config_fields.h"
@@ -250,6 +253,27 @@ Keys profiling_keys() {
   };
 }
 
+// A line of write_config().
+struct WrittenKey {
+  std::string path, value;
+  bool follows = false;  // a comment
+};
+
+std::vector<WrittenKey> written_keys(const std::string& text) {
+  std::vector<WrittenKey> keys;
+  std::istringstream lines(text);
+  std::string section;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('[')) section = line.substr(1, line.size() - 2);
+    const bool follows = line.starts_with("# ");
+    if (follows) line.erase(0, 2);
+    const std::size_t sign = line.find(" = ");
+    if (sign != std::string::npos)
+      keys.push_back({section + "." + line.substr(0, sign), line.substr(sign + 3), follows});
+  }
+  return keys;
+}
+
 }  // namespace
 
 std::vector<ConfigKey> config_schema() {
@@ -275,6 +299,19 @@ std::vector<ConfigKey> config_schema() {
   add(profiling_keys());
   add(hardware_keys());
   return schema;
+}
+
+std::vector<std::string> changed_values(const std::string& before, const std::string& now) {
+  std::map<std::string, WrittenKey> earlier;
+  for (WrittenKey& key : written_keys(before)) earlier.emplace(key.path, key);
+  std::vector<std::string> changed;
+  for (const WrittenKey& key : written_keys(now)) {
+    const auto found = earlier.find(key.path);
+    if (found == earlier.end() || found->second.value == key.value) continue;
+    if (found->second.follows && key.follows) continue;
+    changed.push_back(fmt::format("{} {} -> {}", key.path, found->second.value, key.value));
+  }
+  return changed;
 }
 
 std::string write_config(const Config& config, const std::vector<ConfigKey>& schema,

@@ -124,6 +124,15 @@ TokenDataset training_data(const Config& config) {
   return TokenDataset(config.data.train, config.training.sequence_length, open_vocabulary(config), config.run.seed);
 }
 
+std::string reading_text(const Config& config, const TokenDataset& data) {
+  const std::int64_t steps = config.run.steps, sequences = config.training.global_batch_size;
+  const std::int64_t tokens = sequences * config.training.sequence_length;
+  const double passes =
+      static_cast<double>(steps) * static_cast<double>(sequences) / static_cast<double>(data.samples_per_epoch());
+  return fmt::format("{} tokens in {} {}; {} steps x {} tokens = {} tokens: {:.3g} passes", data.tokens(), data.files(),
+                     data.files() == 1 ? "file" : "files", steps, tokens, steps * tokens, passes);
+}
+
 void TokenDataset::read(std::int64_t sample, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
   const auto length = static_cast<std::size_t>(sequence_length_);
   require(sample >= 0 && tokens.size() == length && targets.size() == length, "a sample is read as one sequence");

@@ -33,6 +33,7 @@ class TokenDataset {
                std::uint64_t seed);
 
   std::int64_t samples_per_epoch() const { return windows_.windows(); }
+  std::int64_t files() const { return std::ssize(files_); }
   // Of all files.
   std::int64_t tokens() const;
   const TextVocabulary& vocabulary() const { return vocabulary_; }
@@ -55,6 +56,8 @@ class TokenDataset {
 
 // The data that a run trains on. Throws as TokenDataset and open_vocabulary.
 TokenDataset training_data(const Config& config);
+// "1115394 tokens in 1 file; 500 steps x 2048 tokens = 1024000 tokens: 0.92 passes"
+std::string reading_text(const Config& config, const TokenDataset& data);
 
 // Which rank reads which sample. Within a step the expression in sample() writes the numbers 0 .. sequences()-1 in
 // mixed radix with the digits (microbatch, data_rank, sequence): each number once, for any radices. So the ranks

@@ -73,7 +73,7 @@ Config for_windows(Config config, std::int64_t windows) {
 }  // namespace
 
 EvaluationResult evaluate(const Config& trained, const std::vector<std::string>& files, const FillWeights& fill_weights,
-                          const BackendFactory& make_backend) {
+                          const BackendFactory& make_backend, const OnWindows& on_windows) {
   const TextVocabulary vocabulary = open_vocabulary(trained);
   require_fit(trained, vocabulary);
   const TextWindows windows(files, trained.training.sequence_length, vocabulary);
@@ -91,8 +91,10 @@ EvaluationResult evaluate(const Config& trained, const std::vector<std::string>&
     const auto begin = std::chrono::steady_clock::now();
     run.ledger().reset_peak();
     sums.begin_step();
-    for (std::int64_t pass = 0; pass * batch < windows.count(); ++pass)
+    for (std::int64_t pass = 0; pass * batch < windows.count(); ++pass) {
       run.pass(text.read(windows, pass), sums.report());
+      if (on_windows && rank == first_rank) on_windows(std::min((pass + 1) * batch, windows.count()), windows.count());
+    }
     const CommunicationCounters none;
     const BucketBytes at_peak = run.ledger().at_peak();
     const StepTotals totals = sums.total(run.world(), {none, at_peak, /*system_allocations=*/0});

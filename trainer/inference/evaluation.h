@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,10 +23,15 @@ struct EvaluationResult {
   }
 };
 
+// Called after each pass with the windows read so far and those of the whole text, on the thread of this process's
+// first rank.
+using OnWindows = std::function<void(std::int64_t done, std::int64_t all)>;
+
 // Runs the ranks of this process. The text is read in windows of training.sequence_length tokens (text_windows.h). Each
 // pass reads a global batch of windows; the global batch is reduced if the text has fewer windows. `fill_weights` as in
 // ForwardRun. Throws Error with the first failure.
 EvaluationResult evaluate(const Config& config, const std::vector<std::string>& files,
-                          const FillWeights& fill_weights = {}, const BackendFactory& make_backend = {});
+                          const FillWeights& fill_weights = {}, const BackendFactory& make_backend = {},
+                          const OnWindows& on_windows = {});
 
 }  // namespace weft

@@ -136,4 +136,11 @@ void Console::finished(const RunTotals& totals, const std::filesystem::path& dir
   flush();
 }
 
+void Console::stopped(std::string_view by, std::int64_t step, std::int64_t steps,
+                      const std::filesystem::path& checkpoint) {
+  fmt::print(out_, "stopped by {} after step {} of {}, saved as {}; the same command goes on\n", by, step, steps,
+             checkpoint.string());
+  flush();
+}
+
 }  // namespace weft

@@ -45,8 +45,9 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
     if (run.rank() == first_rank) {
       result.predicted = predicted;
       result.measured = measured;
+      result.steps_taken = run.progress().step;
+      result.stopped = stop && result.steps_taken < config.run.steps;
     }
-    if (run.rank() == first_rank) result.stopped = stop && run.progress().step < config.run.steps;
   };
   run_ranks(config, make_backend ? make_backend : backend_of(config), rank_main, observer.admit);
   return result;
@@ -72,15 +73,25 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
     if (!config.checkpoint.directory.empty()) {
       checkpoint_lock.emplace(config.checkpoint.directory, "checkpoint.directory");
     }
-    directory.emplace(config.run.directory, resolved.toml);
+    directory.emplace(config.run.directory);
     console.banner(config, start->program, start->predicted);
+    console.note("data", start->reading);
     if (!directory->locked()) {
       console.note("lock", "none on this file system: see to it that no other run has this run.directory");
     }
   };
   observer.before_first_step = [&](RankRun& run) {
-    if (run.rank() != 0) return;
-    directory->begin_after(run.progress().step);
+    const std::int64_t taken = run.progress().step;
+    if (run.rank() != 0 || taken >= config.run.steps) return;
+    directory->begin_after(taken, resolved.toml);
+    const ProfilingConfig& profiling = config.profiling;
+    if (profiling.first_step > 0 && profiling.last() <= taken) {
+      console.note("profiling", fmt::format("WARNING: nothing is recorded: the last step to record is {}, and the run "
+                                            "goes on behind step {}. Name later steps, or another run.directory",
+                                            profiling.last(), taken));
+    } else if (profiling.first_step > 0 && profiling.trace) {
+      directory->remove_traces();
+    }
     console.note("attention", run.attention());
     if (!run.products().empty()) console.note("products", run.products());
   };
@@ -108,12 +119,18 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   TrainResult result = run_steps(config, observer, {}, checkpoints, polled);
   if (!speaks) return result;
   if (result.totals.steps == 0) {
-    console.note("checkpoint", fmt::format("all {} steps of the run had been taken", config.run.steps));
+    console.note("checkpoint", fmt::format("all {} steps of the run had been taken. To train further give more, as "
+                                           "--run.steps={}; to begin anew name another run.directory",
+                                           config.run.steps, 2 * result.steps_taken));
     return result;
   }
   console.memory_table(result.predicted, result.measured);
   directory->summary(result.totals, result.predicted, result.measured, record);
   console.finished(result.totals, directory->path());
+  if (result.stopped) {
+    const auto saved = std::filesystem::path(config.checkpoint_directory()) / checkpoint_name(result.steps_taken);
+    console.stopped(requests.stopped_by(), result.steps_taken, config.run.steps, saved);
+  }
   return result;
 }
 
