@@ -8,7 +8,6 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
 
 class DataCommand : public ProgramTest {
  protected:

@@ -12,6 +12,7 @@
 #include <random>
 #include <vector>
 
+#include "parallel/pipeline/orders/orders.h"
 #include "tests/tools/program.h"
 
 namespace weft {

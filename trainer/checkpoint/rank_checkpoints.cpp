@@ -128,7 +128,9 @@ void RankCheckpoints::tell_changes(const CheckpointFolder& from) const {
   const std::string file = (from.path / checkpoint_config_name).string();
   std::error_code unreadable;
   if (!std::filesystem::exists(file, unreadable)) return;  // such as an import's
-  const std::vector<std::string> changed = changed_values(read_whole_file(file), setup_.config_text);
+  const auto now = std::ranges::find(setup_.texts, checkpoint_config_name, &CheckpointSetup::Text::name);
+  if (now == setup_.texts.end()) return;
+  const std::vector<std::string> changed = changed_values(read_whole_file(file), now->text);
   if (changed.empty()) return;
   const auto shown = changed | std::views::take(most);
   const std::string rest = std::ssize(changed) > most ? fmt::format(", and {} more", std::ssize(changed) - most) : "";

@@ -87,7 +87,7 @@ KeyConditions read_by_rule(UpdateGroup group, const std::string& name) {
 std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group) {
   const std::string section = group ? fmt::format("optimizer.{}", name_of(*group)) : "optimizer";
   std::vector<ConfigKey> keys = {
-      choice_key(section + ".name", "update rule", named(std::span(all_values<UpdateRule>)),
+      choice_key(section + ".name", "update rule", named<UpdateRule>(all_values<UpdateRule>),
                  field(group, &OptimizerConfig::rule)),
       number_key(section + ".learning_rate", "after warm-up", non_negative,
                  field(group, &OptimizerConfig::learning_rate)),
