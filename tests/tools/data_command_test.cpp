@@ -8,7 +8,6 @@
 namespace weft {
 namespace {
 
-
 class DataCommand : public ProgramTest {
  protected:
   void SetUp() override {

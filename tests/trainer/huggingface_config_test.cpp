@@ -81,11 +81,12 @@ struct FieldChange {
 // Every field of a model, except two of the auxiliary losses that change training alone and no folder has.
 std::vector<FieldChange> changes_of_all_fields() {
   // A field more does not compile here: it is to be added below.
-  [[maybe_unused]] const auto& [blocks, vocab_size, hidden_size, intermediate_size, num_attention_heads, num_key_value_heads, head_dim,
-               sliding_window, qk_norm, rope_theta, rms_norm_eps, tie_word_embeddings, initializer_range, moe] =
-      ModelConfig();
-  [[maybe_unused]] const auto& [num_experts, num_experts_per_tok, moe_intermediate_size, shared_expert_intermediate_size, norm_topk_prob,
-               scoring, aux_loss, router_aux_loss_coef, router_z_loss_coef] = moe;
+  [[maybe_unused]] const auto& [blocks, vocab_size, hidden_size, intermediate_size, num_attention_heads,
+                                num_key_value_heads, head_dim, sliding_window, qk_norm, rope_theta, rms_norm_eps,
+                                tie_word_embeddings, initializer_range, moe] = ModelConfig();
+  [[maybe_unused]] const auto& [num_experts, num_experts_per_tok, moe_intermediate_size,
+                                shared_expert_intermediate_size, norm_topk_prob, scoring, aux_loss,
+                                router_aux_loss_coef, router_z_loss_coef] = moe;
   using M = ModelConfig;
   return {
       {"blocks, one more dense", [](M& m) { m.blocks.push_back(BlockKind::dense); }},

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <map>
+#include <string>
 
 #include "parallel/runtime/random.h"
 #include "trainer/tokenizer/merge_table.h"

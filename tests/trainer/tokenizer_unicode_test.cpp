@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 #include "trainer/tokenizer/byte_alphabet.h"
 #include "trainer/tokenizer/unicode_text.h"

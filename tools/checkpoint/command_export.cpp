@@ -97,8 +97,8 @@ void add_export_command(CLI::App& program) {
       ->capture_default_str();
   command->add_option(
       "--tokenizer", request->tokenizer,
-      "a folder whose tokenizer, generation_config.json and token ids go with the model; otherwise those "
-      "that an import brought");
+      "a folder whose tokenizer, generation_config.json and token ids go with the model; otherwise those of "
+      "the run, or those that an import brought");
   command
       ->add_option("--max-position-embeddings", request->max_position_embeddings,
                    "of config.json; otherwise the sequence length that the checkpoint was trained with")

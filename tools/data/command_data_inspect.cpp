@@ -1,4 +1,5 @@
 // `weft data inspect`: what a file of tokens holds.
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 

@@ -77,10 +77,12 @@ void add_data_tokenize_command(CLI::App& data) {
       ->capture_default_str();
   command->add_option("--documents", arguments->rules.text, "what a document is in a plain text: file, or line")
       ->transform(CLI::CheckedTransformer(
-          std::map<std::string, TextDocuments>{{"file", TextDocuments::file}, {"line", TextDocuments::line}}));
+          std::map<std::string, TextDocuments>{{"file", TextDocuments::file}, {"line", TextDocuments::line}}))
+      ->option_text("file|line");
   command->add_option("--bad-lines", arguments->rules.bad_lines, "JSON lines without the text: refuse, or skip")
       ->transform(CLI::CheckedTransformer(
-          std::map<std::string, BadLines>{{"refuse", BadLines::refuse}, {"skip", BadLines::skip}}));
+          std::map<std::string, BadLines>{{"refuse", BadLines::refuse}, {"skip", BadLines::skip}}))
+      ->option_text("refuse|skip");
   command->add_flag("--no-end", arguments->no_end, "no token at the end of each document");
   command
       ->add_option("--threads", arguments->request.threads, "threads that encode; the result does not depend on them")

@@ -1,6 +1,7 @@
 // `weft data train-tokenizer`: a byte-level BPE of one's own texts.
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <iterator>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
@@ -68,7 +69,8 @@ void add_data_train_tokenizer_command(CLI::App& data) {
                    "how texts are cut into words: gpt2, llama3, o200k, or a regular expression; llama3 unless given")
       ->transform(CLI::Transformer(std::map<std::string, std::string>{{"gpt2", std::string(gpt2_word_pattern)},
                                                                       {"llama3", std::string(llama3_word_pattern)},
-                                                                      {"o200k", std::string(o200k_word_pattern)}}));
+                                                                      {"o200k", std::string(o200k_word_pattern)}}))
+      ->option_text("NAME|REGEX");
   command->add_option("--special", arguments->special, "special tokens; the first ends a text")->capture_default_str();
   command->add_option("--key", arguments->rules.key, "of the text in an object of JSON lines; a.b for b in a")
       ->capture_default_str();

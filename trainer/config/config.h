@@ -182,7 +182,7 @@ struct SchedulerConfig {
 struct DataConfig {
   std::vector<std::string> train;  // files; may be empty if nothing is trained
   std::string tokenizer = "byte";
-  bool padded_vocab = false;  // the model may have more tokens than the tokenizer (text_file.h)
+  bool padded_vocab = false;  // the model may have more tokens than the tokenizer (text_vocabulary.h)
 
   bool operator==(const DataConfig&) const = default;
 };

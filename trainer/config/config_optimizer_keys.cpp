@@ -2,6 +2,8 @@
 #include <array>
 #include <type_traits>
 
+#include <fmt/ranges.h>
+
 #include "trainer/config/config_conditions.h"
 #include "trainer/config/config_fields.h"
 #include "trainer/config/config_special_keys.h"

@@ -50,8 +50,7 @@ struct UpdateRuleTraits {
 };
 // In the order of UpdateRule.
 inline constexpr std::array update_rules = {
-    UpdateRuleTraits{
-        .name = "adamw", .states = 2, .state_names = {"exp_avg", "exp_avg_sq"}, .keys = {"betas", "eps"}},
+    UpdateRuleTraits{.name = "adamw", .states = 2, .state_names = {"exp_avg", "exp_avg_sq"}, .keys = {"betas", "eps"}},
     UpdateRuleTraits{.name = "sgd",
                      .states = 1,
                      .state_names = {"momentum_buffer"},

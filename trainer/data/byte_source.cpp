@@ -1,6 +1,7 @@
 #include "trainer/data/byte_source.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
 #include <vector>

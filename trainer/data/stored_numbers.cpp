@@ -1,6 +1,7 @@
 #include "trainer/data/stored_numbers.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "parallel/runtime/error.h"

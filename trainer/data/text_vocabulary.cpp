@@ -16,7 +16,7 @@ std::string TextVocabulary::identity() const {
 
 TextVocabulary open_vocabulary(const Config& config) {
   const std::string& name = config.data.tokenizer;
-  return {name == "none" ? nullptr : open_tokenizer(name), name, config.model.vocab_size};
+  return {open_tokenizer(name), name, config.model.vocab_size};
 }
 
 void require_fit(const Config& config, const TextVocabulary& vocabulary) {

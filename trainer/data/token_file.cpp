@@ -1,6 +1,7 @@
 #include "trainer/data/token_file.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "parallel/runtime/error.h"

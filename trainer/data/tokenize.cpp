@@ -1,6 +1,7 @@
 #include "trainer/data/tokenize.h"
 
 #include <filesystem>
+#include <iterator>
 #include <vector>
 
 #include "parallel/runtime/error.h"

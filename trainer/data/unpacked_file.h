@@ -1,6 +1,7 @@
 // The bytes of a file from its beginning to its end: as they are, or unpacked if the file was packed by gzip or zstd.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 

@@ -7,7 +7,6 @@
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
-#include "trainer/checkpoint/manifest.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/resolve/config_reader.h"
 

@@ -1,6 +1,7 @@
 #include "trainer/tokenizer/bpe_model.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "parallel/runtime/error.h"

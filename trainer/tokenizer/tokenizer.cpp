@@ -72,6 +72,10 @@ std::shared_ptr<const Tokenizer> open_ranks(const std::string& file, const std::
       file, known_tiktoken_patterns());
 }
 
+bool has_no_files(const std::string& name) {
+  return name == "byte" || name == "none";
+}
+
 // FILE of a name, and "#PATTERN" if it has one.
 struct NamedFile {
   std::string file, pattern;
@@ -89,6 +93,7 @@ bool is_json(const std::string& text) {
 }  // namespace
 
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
+  if (name == "none") return nullptr;
   if (name == "byte") return std::make_shared<ByteTokenizer>();
   const auto [file, pattern] = named_file(name);
   if (!pattern.empty()) return parse_tiktoken(InputFile(file).text(), file, pattern.substr(1));
@@ -101,7 +106,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
 }
 
 std::vector<TokenizerPart> tokenizer_parts(const std::string& name) {
-  if (name == "byte") return {};
+  if (has_no_files(name)) return {};
   const auto [file, pattern] = named_file(name);
   const std::filesystem::path path(file);
   if (!pattern.empty() || !is_json(InputFile(file).text())) {
@@ -117,7 +122,7 @@ std::vector<TokenizerPart> tokenizer_parts(const std::string& name) {
 
 std::optional<std::string> kept_tokenizer(const std::string& folder, const std::string& name) {
   const std::filesystem::path kept(folder);
-  if (name == "byte") return std::nullopt;
+  if (has_no_files(name)) return std::nullopt;
   if (const std::string json = (kept / json_name).string(); is_file(json)) return json;
   const std::size_t hash = name.rfind('#');
   const std::string file = (kept / std::filesystem::path(name.substr(0, hash)).filename()).string();

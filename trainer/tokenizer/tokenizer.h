@@ -75,7 +75,7 @@ class Tokenizer {
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name);
 
 // The files that such a tokenizer consists of, and the names under which a copy of them is found again by
-// kept_tokenizer. None for "byte".
+// kept_tokenizer. Without files for "byte" and "none".
 struct TokenizerPart {
   std::string path, kept_name;
 };
