@@ -179,7 +179,7 @@ TEST_F(CheckCommand, EndsWithAVerdict) {
   EXPECT_EQ(checked.exit_code, 0) << checked.messages;
   const std::string last = checked.output.substr(checked.output.rfind('\n', checked.output.size() - 2) + 1);
   const std::regex verdict(
-      "# can be trained: 2800 bytes in 1 file; 3 steps x 64 tokens = 192 tokens: 0.0688 passes; 8 ranks, [1-9][0-9]+ "
+      "# can be trained: 2800 tokens in 1 file; 3 steps x 64 tokens = 192 tokens: 0.0688 passes; 8 ranks, [1-9][0-9]+ "
       "parameters, 23 keys said\n");
   EXPECT_TRUE(std::regex_match(last, verdict)) << last;
   put("again.toml", checked.output);

@@ -53,7 +53,7 @@ TEST_F(TrainCommand, TrainsAndLeavesItsFiles) {
        {"weft: tiny on 8 ranks (threads, cpu)\n",
         "pp 2 x dp_replicate 1 x dp_shard 2 x cp 1 x tp 2; experts edp 2 x ep 2", "\nstep 1/3  loss ",
         // 349 windows of 8 bytes are read 24 / 349 times.
-        "\n  data        2800 bytes in 1 file; 3 steps x 64 tokens = 192 tokens: 0.0688 passes\n", "\nstep 3/3  loss ",
+        "\n  data        2800 tokens in 1 file; 3 steps x 64 tokens = 192 tokens: 0.0688 passes\n", "\nstep 3/3  loss ",
         "memory at the peak, MiB: predicted by the program / measured", "          rank 7\n", "\noptimizer_state ",
         "static buckets that differ from their prediction: 0\n", "3 steps, loss "}) {
     EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;

@@ -201,9 +201,6 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
        "\"bfloat16\" or \"float16\""},
       {"recompute = \"none\"", "recompute = \"half\"",
        "60:13: error: training.recompute: expected \"none\", \"selective\" or \"full\", got \"half\""},
-      {"tokenizer = \"byte\"", "tokenizer = \"gpt2\"",
-       "74:13: error: data.tokenizer: \"gpt2\" is not available in this version: text is read with the tokenizer "
-       "\"byte\""},
   };
   for (const FaultCase& test : cases) expect_single_fault(test);
 }
