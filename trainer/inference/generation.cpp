@@ -108,6 +108,9 @@ GenerationResult generate_on_rank(GenerationRun& run, const Config& config, cons
 }  // namespace
 
 std::vector<std::int32_t> prompt_tokens(const TextVocabulary& vocabulary, std::string_view prompt) {
+  if (vocabulary.tokenizer == nullptr) {
+    fail_request("data.tokenizer is \"none\": a prompt needs a tokenizer; give --data.tokenizer=FILE");
+  }
   std::vector<std::int32_t> ids = vocabulary.tokenizer->frame().before;
   vocabulary.tokenizer->append(prompt, SpecialTokens::recognised, ids);
   return ids;
@@ -148,9 +151,7 @@ void require_sound(const GenerationRequest& request, const Config& config) {
   add_refusal([&] {
     const TextVocabulary vocabulary = open_vocabulary(config);
     require_fit(config, vocabulary);
-    if (vocabulary.tokenizer == nullptr) {
-      fail_request("data.tokenizer is \"none\": a prompt needs a tokenizer; give --data.tokenizer=FILE");
-    }
+    prompt_tokens(vocabulary, request.prompt);
   });
   add_refusal([&] { require_sound(request.sampling); });
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
