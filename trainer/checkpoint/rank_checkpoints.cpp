@@ -24,6 +24,7 @@ struct PublishRequest {
   int ranks = 1;
   std::vector<CheckpointSetup::Text> texts;
   std::int64_t keep_latest = 0, keep_every = 0;
+  std::optional<BestCheckpoint> best = {};  // if this is the one
 };
 
 // The last step of a save: joins the parts in the folder of the save, writes the manifest, renames the folder and
@@ -44,8 +45,10 @@ void publish(const PublishRequest& request, const FileCalls& calls) {
   replace_file(folder / manifest_name, to_json(manifest), calls);
   for (int rank = 0; rank < request.ranks; ++rank) std::filesystem::remove(folder / part_name(rank));
   const CheckpointFolder published = publish_checkpoint(request.directory, request.step);
-  for (const CheckpointFolder& old :
-       superseded(find_checkpoints(request.directory), request.keep_latest, request.keep_every)) {
+  if (request.best) name_best(request.directory, *request.best);
+  const std::optional<BestCheckpoint> best = find_best(request.directory);
+  for (const CheckpointFolder& old : superseded(find_checkpoints(request.directory), request.keep_latest,
+                                                request.keep_every, best ? std::optional(best->step) : std::nullopt)) {
     if (old.step < published.step) remove_checkpoint(old.path);
   }
 }
@@ -119,8 +122,25 @@ Progress RankCheckpoints::load() {
   world_.barrier();
   if (speaks) tidy_up(unfinished, start);
   world_.barrier();
-  if (config_.checkpoint.interval > 0 || config_.checkpoint.at_end) try_to_write();
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  if (checkpoint.interval > 0 || checkpoint.at_end || config_.validation.keep_best) try_to_write();
+  if (config_.validation.keep_best) best_ = best_until(progress.step);
   return progress;
+}
+
+std::optional<BestCheckpoint> RankCheckpoints::best_until(std::int64_t step) {
+  std::optional<BestCheckpoint> best;
+  if (world_.rank() == 0) best = find_best(directory_);
+  const bool earlier = best && best->step <= step;
+  const std::vector<double> all = sum(std::vector<double>{earlier ? static_cast<double>(best->step) : 0.0,
+                                                          earlier ? best->loss : 0.0, earlier ? 1.0 : 0.0});
+  if (all[2] == 0.0) return std::nullopt;
+  return BestCheckpoint{std::llround(all[0]), all[1]};
+}
+
+void RankCheckpoints::validated(std::int64_t step, double loss) {
+  if (!config_.validation.keep_best || !std::isfinite(loss)) return;
+  if (!best_ || loss < best_->loss) best_ = {step, loss};
 }
 
 void RankCheckpoints::tell_changes(const CheckpointFolder& from) const {
@@ -228,7 +248,8 @@ void RankCheckpoints::finish_own_part() {
 void RankCheckpoints::end_step(const Progress& progress, const RunVotes& votes) {
   settle(votes.saves_written, votes.saves_failed);
   if (publishing_ && writer_->done()) report(writer_->wait());
-  if (due(progress.step) || votes.save_requests > 0 || votes.stop_requests > 0) save(progress);
+  const bool is_best = best_ && best_->step == progress.step;
+  if (due(progress.step) || votes.save_requests > 0 || votes.stop_requests > 0 || is_best) save(progress);
 }
 
 void RankCheckpoints::save(const Progress& progress) {
@@ -266,9 +287,11 @@ void RankCheckpoints::settle(std::int64_t written, std::int64_t failed) {
   if (world_.rank() != 0) return;
   publishing_ = progress;
   const CheckpointConfig& checkpoint = config_.checkpoint;
-  writer_->also(
-      [this, request = PublishRequest{directory_, progress.step, world_.size(), setup_.texts, checkpoint.keep_latest,
-                                      checkpoint.keep_every}] { publish(request, setup_.calls); });
+  writer_->also([this, request = PublishRequest{directory_, progress.step, world_.size(), setup_.texts,
+                                                checkpoint.keep_latest, checkpoint.keep_every,
+                                                best_ && best_->step == progress.step ? best_ : std::nullopt}] {
+    publish(request, setup_.calls);
+  });
 }
 
 void RankCheckpoints::conclude() {

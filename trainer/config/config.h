@@ -187,6 +187,16 @@ struct DataConfig {
   bool operator==(const DataConfig&) const = default;
 };
 
+// Held-out text whose loss is measured between the steps of a run.
+struct ValidationConfig {
+  std::vector<std::string> data = {};  // files; none: no validation
+  std::int64_t interval = 100;         // steps; 0: after the last step only
+  std::int64_t batches = 0;            // global batches of windows, from the beginning of the files; 0: all
+  bool keep_best = false;              // keep the checkpoint with the least loss
+
+  bool operator==(const ValidationConfig&) const = default;
+};
+
 // When checkpoints are saved and which one a run starts from; config_checkpoint_keys.cpp explains the keys.
 struct CheckpointConfig {
   std::string directory = {};  // empty: in run.directory
@@ -248,6 +258,7 @@ struct Config {
   std::map<UpdateGroup, OptimizerConfig> optimizer_by_group;  // every group, resolved (update_groups.h)
   SchedulerConfig lr_scheduler;
   DataConfig data;
+  ValidationConfig validation;
   CheckpointConfig checkpoint;
   ProfilingConfig profiling;
   HardwareConfig hardware;

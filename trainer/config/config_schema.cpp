@@ -238,6 +238,24 @@ Keys data_keys() {
   };
 }
 
+Keys validation_keys() {
+  const auto field = fields_of(&Config::validation);
+  const KeyCondition validates{"data names a file", [](const Config& c) { return !c.validation.data.empty(); }};
+  return {
+      texts_key("validation.data", "held-out files, of the kinds that data.train takes; none: no validation",
+                field(&ValidationConfig::data), names_file),
+      only_where({validates},
+                 integer_key("validation.interval", "steps between validations; 0: after the last step only",
+                             count_range, field(&ValidationConfig::interval))),
+      only_where({validates},
+                 integer_key("validation.batches", "global batches of windows to read, from the first on; 0: all",
+                             count_range, field(&ValidationConfig::batches))),
+      only_where({validates}, boolean_key("validation.keep_best",
+                                          "save where the loss is the least so far, and keep that checkpoint",
+                                          field(&ValidationConfig::keep_best))),
+  };
+}
+
 Keys profiling_keys() {
   const auto field = fields_of(&Config::profiling);
   const KeyCondition records{"first_step names a step", [](const Config& c) { return c.profiling.first_step > 0; }};
@@ -295,6 +313,7 @@ std::vector<ConfigKey> config_schema() {
   for (const UpdateGroup group : update_groups) add(optimizer_keys(group));
   add(scheduler_keys());
   add(data_keys());
+  add(validation_keys());
   add(checkpoint_keys());
   add(profiling_keys());
   add(hardware_keys());

@@ -7,10 +7,10 @@
 namespace weft {
 
 TextWindows::TextWindows(const std::vector<std::string>& files, std::int64_t window_tokens,
-                         const TextVocabulary& vocabulary)
+                         const TextVocabulary& vocabulary, std::string_view asked)
     : first_window_{0}, window_tokens_(window_tokens) {
   require(window_tokens >= 1 && vocabulary.size >= 1, "text has windows and a vocabulary");
-  if (files.empty()) fail_request("no text to evaluate: give at least one file with --data");
+  if (files.empty()) fail_request("no text to evaluate: give at least one file with {}", asked);
   std::string faults;
   for (const std::string& name : files) {
     std::string fault = token_file_fault(name, vocabulary, 0);
@@ -20,13 +20,24 @@ TextWindows::TextWindows(const std::vector<std::string>& files, std::int64_t win
       fault = fmt::format("\"{}\": a single token leaves nothing to predict: only what follows another is", name);
     }
     if (!fault.empty()) {
-      faults += fmt::format("{}--data: {}", faults.empty() ? "" : "\n", fault);
+      faults += fmt::format("{}{}: {}", faults.empty() ? "" : "\n", asked, fault);
       continue;
     }
-    tokens_ += predicted;
     first_window_.push_back(first_window_.back() + (predicted + window_tokens - 1) / window_tokens);
   }
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
+}
+
+void TextWindows::keep(std::int64_t windows) {
+  for (std::int64_t& first : first_window_) first = std::min(first, windows);
+}
+
+std::int64_t TextWindows::tokens() const {
+  std::int64_t tokens = 0;
+  for (std::size_t file = 0; file < files_.size(); ++file) {
+    tokens += std::min((first_window_[file + 1] - first_window_[file]) * window_tokens_, files_[file].tokens() - 1);
+  }
+  return tokens;
 }
 
 void TextWindows::read(std::int64_t window, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {

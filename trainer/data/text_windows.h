@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trainer/data/data.h"
@@ -14,13 +15,16 @@ namespace weft {
 
 class TextWindows {
  public:
-  // Throws Error (request) naming every file with a fault (token_file_fault), and those of a single token, which leaves
-  // nothing to predict.
-  TextWindows(const std::vector<std::string>& files, std::int64_t window_tokens, const TextVocabulary& vocabulary);
+  // Throws Error (request), each line beginning with `asked` (the option or key that names the files), for every file
+  // with a fault (token_file_fault), and those of a single token, which leaves nothing to predict.
+  TextWindows(const std::vector<std::string>& files, std::int64_t window_tokens, const TextVocabulary& vocabulary,
+              std::string_view asked = "--data");
 
+  // Leaves out the windows behind the first `windows`.
+  void keep(std::int64_t windows);
   std::int64_t count() const { return first_window_.back(); }
   // The number of predicted tokens in all windows.
-  std::int64_t tokens() const { return tokens_; }
+  std::int64_t tokens() const;
 
   // Reads window 0, 1, 2, ...; windows from count() on are padding. Writes window_tokens tokens, and as targets the
   // token that follows each, -1 behind the end of a file. Throws Error (request) naming file and position if a token
@@ -30,7 +34,7 @@ class TextWindows {
  private:
   std::vector<TokenFile> files_;
   std::vector<std::int64_t> first_window_;  // first window of each file, then the number of all windows
-  std::int64_t window_tokens_, tokens_ = 0;
+  std::int64_t window_tokens_;
 };
 
 }  // namespace weft

@@ -1,26 +1,17 @@
 // The loss of a model on held-out text, under any layout, with forwards only.
 #pragma once
 
-#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "trainer/inference/forward_run.h"
+#include "trainer/rank/metrics.h"
 
 namespace weft {
 
-struct EvaluationResult {
-  double loss = 0.0;  // mean over the tokens, nats
-  std::int64_t tokens = 0, windows = 0;
-  std::int64_t bytes = 0;  // of the text of the predicted tokens; 0 for ids without a text
-  double seconds = 0.0;
+struct EvaluationResult : HeldOutLoss {
   std::vector<BucketBytes> predicted, measured;  // by rank, at its peak
-
-  double perplexity() const { return std::exp(loss); }
-  double bits_per_byte() const {
-    return loss * static_cast<double>(tokens) / static_cast<double>(bytes) / std::log(2.0);
-  }
 };
 
 // Called after each pass with the windows read so far and those of the whole text, on the thread of this process's

@@ -32,7 +32,8 @@ ForwardRun::ForwardRun(const Config& config, const Mesh& mesh, ForwardPlan plan,
 
 void ForwardRun::replace(ForwardPlan plan) {
   plan_ = std::move(plan);
-  stages_->replace_segments(plan_.inputs, std::move(plan_.stages), plan_.program);
+  PlannedInputs inputs = plan_.inputs;  // the plan keeps its own for its readers
+  stages_->exchange_segments(inputs, plan_.stages, plan_.program);
 }
 
 void ForwardRun::pass(const StepBatch& batch, StepReport report, GenerationState* generation) {

@@ -7,7 +7,7 @@
 
 #include "parallel/pipeline/execute/execute.h"
 #include "trainer/config/config.h"
-#include "trainer/inference/forward_plan.h"
+#include "trainer/rank/forward_plan.h"
 #include "trainer/rank/launch.h"
 #include "trainer/rank/rank_groups.h"
 #include "trainer/rank/rank_stages.h"

@@ -96,6 +96,12 @@ void Console::step(const StepMetrics& metrics, std::int64_t steps) {
     fmt::print(out_, "  skipped: gradients overflowed at loss scale {}", metrics.loss_scale.value_or(1.0));
   }
   out_ << '\n';
+  if (const auto& held_out = metrics.validation) {
+    fmt::print(out_, "validation{:{}}  loss {:.4f}  perplexity {:.2f}", "", 2 * width, held_out->loss,
+               held_out->perplexity());
+    if (held_out->bytes > 0) fmt::print(out_, "  {:.4f} bits a byte", held_out->bits_per_byte());
+    fmt::print(out_, "  {} tokens in {:.1f} s\n", held_out->tokens, held_out->seconds);
+  }
   ++taken_;
   if (terminal_ && metrics.step < steps) {
     const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();

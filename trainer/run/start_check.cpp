@@ -7,7 +7,7 @@
 #include "parallel/runtime/refusal.h"
 #include "trainer/checkpoint/start.h"
 #include "trainer/config/config_messages.h"
-#include "trainer/data/data.h"
+#include "trainer/data/text_windows.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/run_directory.h"
 
@@ -33,6 +33,11 @@ std::vector<std::string> data_faults(const ResolvedConfig& resolved) {
         token_file_fault(std::get<std::string>(name.data), vocabulary, resolved.config.training.sequence_length);
     if (!fault.empty()) faults.push_back(format_fault({name.place, "data.train: " + fault}));
   }
+  const auto held_out = refusal_of([&] {
+    const std::vector<std::string>& files = resolved.config.validation.data;
+    if (!files.empty()) TextWindows(files, resolved.config.training.sequence_length, vocabulary, "validation.data");
+  });
+  if (held_out) faults.push_back(placed(resolved, {"validation.data"}, *held_out));
   return faults;
 }
 
@@ -42,7 +47,10 @@ CheckedStart check_step(const Config& config) {
   const ResolvedRun run(config);
   const Mesh& mesh = run.mesh();
   CheckedStart start{.program = step_program(run, mesh.coordinates(0)), .predicted = {}, .reading = {}};
-  const auto peak = [&](Routing routing) { return largest_dry_peak(run.config(), mesh, start.program, routing); };
+  const auto peak = [&](Routing routing) {
+    return std::max(largest_dry_peak(run.config(), mesh, start.program, routing),
+                    largest_validation_peak(run.config(), mesh, start.program, routing));
+  };
   start.predicted.even = peak(Routing::even);
   if (routing_decides(config)) start.predicted.worst = peak(Routing::worst);
   return start;

@@ -15,6 +15,7 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
                       const CheckpointSetup& setup, const RunRequests& requests) {
   const ResolvedRun resolved(config);
   const TokenDataset data = training_data(config);
+  const std::optional<HeldOutWindows> held_out = validation_windows(config);
   const KeyValues identity = data_keys(config, data);
   NvtxDomain domain;
   const int first_rank = first_rank_of_process(config);
@@ -33,7 +34,11 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
         votes.stop_requests = requests.stop() ? 1 : 0;
         votes.save_requests = requests.save() ? 1 : 0;
       }
-      const StepMetrics metrics = run.step(step, votes);
+      StepMetrics metrics = run.step(step, votes);
+      if (held_out && validates_after(config, step)) {
+        metrics.validation = run.held_out(*held_out);
+        checkpoints.validated(step, metrics.validation->loss);
+      }
       if (observer.after_step) observer.after_step(run, metrics);
       if (run.rank() == first_rank) result.totals.add(metrics);
       checkpoints.end_step(run.progress(), run.votes());

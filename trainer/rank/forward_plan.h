@@ -12,6 +12,9 @@ namespace weft {
 // and there are no auxiliary losses, which only gradients need. Stages are those of the training step. Throws Error
 // (request) for residency "auto", which is solved for a training step.
 Config without_training(Config config);
+// The same for forwards between the steps of a run. Under residency "auto" parameters stay for one use, since the
+// budget is that of a training step.
+Config between_steps(Config config);
 
 // Everything that one rank needs to execute the program.
 struct ForwardPlan {

@@ -1,4 +1,4 @@
-#include "trainer/inference/forward_plan.h"
+#include "trainer/rank/forward_plan.h"
 
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
@@ -6,7 +6,7 @@
 #include "parallel/runtime/error.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
-#include "trainer/resolve/solved_timing.h"
+#include "trainer/plan/unit_policy.h"
 
 namespace weft {
 
@@ -25,6 +25,17 @@ Config without_training(Config config) {
   config.training.recompute = Recompute::none;
   config.model.moe.router_aux_loss_coef = config.model.moe.router_z_loss_coef = 0.0;
   return config;
+}
+
+Config between_steps(Config config) {
+  if (is_solved(config)) {
+    for (auto& [family, policy] : config.shard_by_family) {
+      policy.residency = name_of(Residency::reshard_after_use);
+      policy.residency_by_stage.clear();
+    }
+    config.memory_budget.reset();
+  }
+  return without_training(std::move(config));
 }
 
 ForwardPlan assemble_forward(const Config& config, PlannedInputs inputs, int pipeline_rank, int microbatches,
