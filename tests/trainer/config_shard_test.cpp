@@ -128,11 +128,24 @@ TEST(ShardFaults, ASolvedStepIsSolvedAsAWhole) {
   EXPECT_EQ(read_plain({all, alone, budget}).memory_budget, std::int64_t{1} << 30);
   EXPECT_EQ(read_plain({all, alone, "shard.memory_budget=\"1.5 GB\""}).memory_budget, 1'500'000'000);
   EXPECT_TRUE(ResolvedRun(read_plain({all, alone, budget})).timing().has_value());
-  const auto refused = refusal_of([&] { ResolvedRun(read_plain({all, alone, "shard.memory_budget=1000"})); });
+  const auto refused = refusal_of([&] { ResolvedRun(read_plain({all, alone, "shard.memory_budget=1kB"})); });
   ASSERT_TRUE(refused.has_value());
   EXPECT_NE(refused->find("the smallest budget that does is"), std::string::npos) << *refused;
   const ResolvedConfig first = read_config_text(plain_text(), "run.toml", {all, alone, budget});
   EXPECT_EQ(read_config_text(first.toml, "again.toml").toml, first.toml);
+  const ResolvedConfig small = read_config_text(plain_text(), "run.toml", {all, alone, "shard.memory_budget=1kB"});
+  EXPECT_EQ(read_config_text(small.toml, "again.toml").config.memory_budget, 1000);
+}
+
+// 80 is meant as 80 GiB: the sentence has the unit to write.
+TEST(ShardFaults, SmallAmountsOfMemoryNeedAUnit) {
+  for (const char* key : {"hardware.memory", "checkpoint.host_memory"}) {
+    expect_refused({fmt::format("{}=80", key)},
+                   {"80 without a unit is 80 bytes", "write \"80 GiB\", or \"80 B\" for bytes"});
+    expect_refused({fmt::format("{}=\"80\"", key)}, {"\"80\" without a unit is 80 bytes"});
+  }
+  EXPECT_EQ(read_plain({"hardware.memory=80 B"}).hardware.memory, 80);
+  EXPECT_EQ(read_plain({"hardware.memory=1048576"}).hardware.memory, 1 << 20);
 }
 
 TEST(ShardFaults, StrategyAndReductionContradictEachOther) {
