@@ -63,6 +63,7 @@ void plan_search(const CLI::App& command, const std::string& file, const PlanSea
   if (request.top == 0) fail_request("{}: error: --top 0 asks for no plan", plan_command);
   const SearchSpace space = search_space(
       file, given, {.world = request.world, .axes = parse_search_axes(axes), .across_nodes = request.across_nodes});
+  warn_of_planned_card(space.policies.front().base);
   const SearchOptions options{
       .top = request.top, .front_within = request.pareto.empty() ? 0.0 : request.front_within, .threads = host_cores()};
   SearchResult result;
