@@ -130,6 +130,27 @@ constexpr Remedy pipeline{"pipeline up", "a rank holds fewer blocks", "a bubble,
                             return strengths;
                           }};
 
+// Stages dealt so that the fullest rank takes as little as possible, in place of stages that take equally long.
+constexpr Remedy by_memory{"stages dealt by memory", "a rank that keeps many microbatches has fewer blocks",
+                           "ranks wait for the one with most blocks", [](const Config& config) -> Strengths {
+                             if (config.parallelism.pipeline == 1) return {};
+                             Config least = config;
+                             least.pipeline.layout = "auto";
+                             least.pipeline.first_stage_blocks.reset();
+                             least.pipeline.last_stage_blocks.reset();
+                             least.memory_budget = 1;  // no layout keeps it, so the one with the least peak is chosen
+                             const std::vector<StageBlocks> layout = stage_layout(least);
+                             if (layout == stage_layout(config)) return {};
+                             Overrides words = {word("pipeline.layout", to_string(layout, config.model))};
+                             if (config.pipeline.first_stage_blocks) {
+                               words.push_back(word("pipeline.first_stage_blocks", "auto"));
+                             }
+                             if (config.pipeline.last_stage_blocks) {
+                               words.push_back(word("pipeline.last_stage_blocks", "auto"));
+                             }
+                             return {{std::move(words)}};
+                           }};
+
 // The microbatches that the fullest of four ranks keeps for their backward.
 double microbatches_kept(const Schedule& schedule, int chunks) {
   int most = 0;
@@ -313,12 +334,13 @@ constexpr Remedy element_rule{"adamw in place of muon", "no whole matrices are g
                               },
                               RemedyKind::arithmetic};
 
-constexpr std::array for_activations = {selective, full_recompute, microbatch, tensor,
+constexpr std::array for_activations = {selective, full_recompute, microbatch, by_memory,   tensor,
                                         context,   pipeline,       schedule,   bf16_compute};
-constexpr std::array for_state = {strategy, replicas, expert, tensor, pipeline, bf16_state, bf16_parameters, rule};
+constexpr std::array for_state = {strategy, replicas,   by_memory,       expert, tensor,
+                                  pipeline, bf16_state, bf16_parameters, rule};
 constexpr std::array for_parameters = {strategy, residency, lookahead, wrap, tensor, pipeline, expert, bf16_compute};
-constexpr std::array for_gradients = {strategy, each_microbatch, accumulation, reduce_inputs,
-                                      wrap,     tensor,          pipeline,     expert};
+constexpr std::array for_gradients = {strategy,  each_microbatch, accumulation, reduce_inputs, wrap,
+                                      by_memory, tensor,          pipeline,     expert};
 constexpr std::array for_routing = {full_recompute, microbatch, tensor, context, expert, bf16_compute};
 constexpr std::array for_communication = {microbatch, wrap,           each_microbatch, tensor,
                                           pipeline,   bf16_reduction, element_rule};
@@ -326,7 +348,7 @@ constexpr std::array for_workspace = {microbatch, tensor, context, element_rule}
 constexpr std::array beside_more_ranks = {selective, full_recompute, microbatch};
 
 // Remedies that people try first, by the bytes that they lower. They cannot help against other causes.
-constexpr std::array of_activations = {microbatch, full_recompute};
+constexpr std::array of_activations = {selective, microbatch, full_recompute};
 constexpr std::array of_state = {strategy, bf16_state};
 constexpr std::array of_parameters = {microbatch, residency, lookahead};
 
