@@ -82,10 +82,12 @@ TEST_F(PlanCommand, SaysTheTimeOfExchanges) {
   EXPECT_NE(dense.output.find("critical path: computation"), std::string::npos) << dense.output;
 }
 
-// A card between what even routing and what the worst routing needs.
+// Residency and reduction are given, because Weft would choose them to fit a smaller card. A card between what even
+// routing and what the worst routing needs.
 TEST_F(PlanCommand, JudgesBothRoutings) {
   put("small.toml", small_run);
-  const std::string plan = "plan small.toml --hardware cpu ";
+  const std::string plan =
+      "plan small.toml --hardware cpu --shard.residency=reshard_after_use --shard.reduction=last_microbatch ";
   const Json json = Json::parse(weft(plan + "--hardware.memory=1GiB --json").output);
   const auto even = json["needed_bytes"].get<std::int64_t>(), worst = json["worst_needed_bytes"].get<std::int64_t>();
   ASSERT_GT(static_cast<double>(worst), static_cast<double>(even) / Verdict::limit + 2.0);
