@@ -137,6 +137,20 @@ TEST(ShardFaults, ASolvedStepIsSolvedAsAWhole) {
   EXPECT_EQ(read_config_text(small.toml, "again.toml").config.memory_budget, 1000);
 }
 
+// Advice that can be followed: the parts that there are, or another residency.
+TEST(ShardFaults, AnIslandIsToldItsSizes) {
+  const std::string of8 = "parallelism.data_shard=8", of2 = "parallelism.data_shard=2";
+  expect_refused({of8, "shard.residency=3"}, {"they do not divide the group: write 2 or 4"});
+  expect_refused({of2, "shard.residency=2"}, {"that is the whole group: write \"reshard_after_use\""});
+}
+
+// A configuration has no key for microbatches.
+TEST(ShardFaults, TooFewMicrobatchesAreToldTheBatch) {
+  expect_refused({"parallelism.pipeline=4", "parallelism.data_shard=2", "pipeline.schedule=dualpipev",
+                  "pipeline.chunks=2", "training.microbatch_size=1", "training.global_batch_size=8"},
+                 {"set training.global_batch_size = 16 for 8 microbatches"});
+}
+
 // 80 is meant as 80 GiB: the sentence has the unit to write.
 TEST(ShardFaults, SmallAmountsOfMemoryNeedAUnit) {
   for (const char* key : {"hardware.memory", "checkpoint.host_memory"}) {

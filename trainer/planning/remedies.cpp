@@ -298,7 +298,7 @@ constexpr Remedy bf16_reduction{"reduction in bfloat16", "what is sent is half a
                                   // Two copies of a weight are summed once a step before they are rounded.
                                   const ShardPolicy& embedding = config.shard_by_family.at(Family::embedding);
                                   const bool copies =
-                                      config.model.tie_word_embeddings && config.parallelism.pipeline > 1;
+                                      config.model.tie_word_embeddings && config.stages() > 1;
                                   if (copies && (embedding.reduce_every() != 0 || embedding.accumulate_sharded))
                                     return {};
                                   return in_bfloat16(config, "reduction", config.precision_of(Family::dense).reduction);
