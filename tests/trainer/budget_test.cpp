@@ -14,7 +14,7 @@ namespace weft {
 namespace {
 
 Overrides solved(const std::string& recompute, std::int64_t budget) {
-  Overrides words = {"--training.recompute=" + recompute, fmt::format("--shard.memory_budget={}", budget)};
+  Overrides words = {"--training.recompute=" + recompute, fmt::format("--shard.memory_budget={} B", budget)};
   for (const char* section : {"shard", "shard.dense", "shard.experts", "shard.embedding", "shard.head", "shard.root"}) {
     for (const char* value :
          {"strategy=full_shard", "residency=auto", "reduction=auto", "lookahead=1", "accumulation=unsharded"}) {

@@ -13,6 +13,7 @@
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/config/config_suggestions.h"
+#include "trainer/costs/hardware.h"
 #include "trainer/inference/forward_run.h"
 #include "trainer/resolve/chosen_timing.h"
 #include "trainer/run/start_check.h"
@@ -140,6 +141,25 @@ Overrides overrides_given_to(const CLI::App& command, const Overrides& options) 
 
 void warn_of_kept_whole(const Config& config) {
   print_warnings(config, kept_whole_warnings(config));
+}
+
+void warn_of_planned_card(const Config& config) {
+  constexpr double much_faster = 2.0;
+  const Hardware card = hardware_of(config);
+  std::vector<std::string> warnings;
+  if (config.run.device == DeviceKind::cpu && card.name != "cpu") {
+    warnings.push_back(
+        fmt::format("the plan is for {} (hardware.name), but run.device = \"cpu\": weft train would compute on the CPU",
+                    card.name));
+  }
+  // hardware.flops_per_second would replace one of the two rates alone.
+  const double times = card.flops_per_second_16bit.value / card.flops_per_second_float32.value;
+  const bool float32 = config.precision_of(Family::dense).compute == DType::float32;
+  if (float32 && card.name != "cpu" && times >= much_faster && !config.hardware.flops_per_second) {
+    warnings.push_back(fmt::format(
+        "precision.compute = \"float32\": products are {:.1f} times slower than in bfloat16 on {}", times, card.name));
+  }
+  print_warnings(config, warnings);
 }
 
 void warn_of_training(const Config& config) {

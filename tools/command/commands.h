@@ -81,7 +81,11 @@ Overrides overrides_given_to(const CLI::App& command, const Overrides& options =
 // Prints a warning on standard error for each sentence of kept_whole_warnings (chosen_timing.h): for commands that run,
 // plan or explain a training step. Under a launcher only the first process prints.
 void warn_of_kept_whole(const Config& config);
-// The same, and start_warnings (start_check.h) if the run has text: for commands that train or say what would train.
+// Prints warnings on standard error for a plan: the run would compute on another device than the plan's card, or in
+// float32 on a card with much faster products in 16 bits.
+void warn_of_planned_card(const Config& config);
+// warn_of_kept_whole, and start_warnings (start_check.h) if the run has text: for commands that train or say what would
+// train.
 void warn_of_training(const Config& config);
 // Reads CONFIG with the overrides of the command line and `more`. Throws Error (request), also if the run ignores a key
 // of them. Warnings go to standard error; of processes that share a run, only rank 0 prints them.
