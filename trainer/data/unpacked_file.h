@@ -26,6 +26,7 @@ class UnpackedFile {
 
  private:
   struct Stream;
+  struct Plain;
   struct Gzip;
   struct Zstd;
   bool fill();
