@@ -178,7 +178,7 @@ TEST(TokenizerHostile, TokensThatTakeWhiteSpaceTakeLinearTime) {
   EXPECT_EQ(sample(parts)->encode("a" + std::string(spaces, ' ') + "b").size(), spaces + 2);
 }
 
-TEST(TokenizerHostile, OneLargeIdTakesLittleMemory) {
+TEST(TokenizerHostile, IdsThatAFileLeavesOutHaveNoToken) {
   const auto tokenizer =
       sample(with_model({{"vocab", {{"a", 0}, {"b", 1}, {"ab", most_token_ids - 1}}}, {"merges", {"a b"}}}));
   EXPECT_EQ(tokenizer->vocab_size(), most_token_ids);
