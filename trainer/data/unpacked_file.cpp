@@ -163,7 +163,8 @@ bool UnpackedFile::fill() {
   buffer_.erase(0, begin_);
   begin_ = 0;
   const std::size_t had = buffer_.size();
-  if (had > longest_line) fail_request("\"{}\": line {} has more than 1 GiB", name_, lines_ + 1);
+  // At this size the buffer would grow to twice as much, and be there twice meanwhile.
+  if (had >= longest_line) fail_request("\"{}\": line {} has 1 GiB or more", name_, lines_ + 1);
   buffer_.resize(had + unpacked_piece);
   buffer_.resize(had + stream_->read(buffer_.data() + had, unpacked_piece));
   return buffer_.size() > had;
