@@ -3,6 +3,7 @@
 
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tokenizer_sample.h"
+#include "trainer/tokenizer/bpe_tokenizer.h"
 
 namespace weft::tokenizer_test {
 namespace {
@@ -139,6 +140,52 @@ TEST(TokenizerHostile, SurvivesOtherValuesAnywhere) {
     }
   }
   EXPECT_GT(refused, 100);
+}
+
+Json sequence(const char* type, const char* key, const Json& first, const Json& second, int times) {
+  Json list = Json::array();
+  for (int i = 0; i < times; ++i) {
+    list.push_back(first);
+    list.push_back(second);
+  }
+  return {{"type", type}, {key, list}};
+}
+
+// Steps that double a text 60 times would make exabytes of it.
+TEST(TokenizerHostile, RefusesStepsThatLengthenATextWithoutEnd) {
+  const auto replace = [](const char* from, const char* to) {
+    return Json{{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
+  };
+  const Json byte_level = {{"type", "ByteLevel"}, {"use_regex", false}};
+  const Json each = {{"type", "Split"}, {"pattern", {{"Regex", "."}}}, {"behavior", "Isolated"}};
+  const char* why = "would lengthen a part of the text to more than";
+  for (const Json& parts :
+       {Json{{"normalizer", sequence("Sequence", "normalizers", replace("h", "ee"), replace("e", "hh"), 30)}},
+        Json{{"pre_tokenizer", sequence("Sequence", "pretokenizers", byte_level, each, 60)}}}) {
+    const auto tokenizer = sample(parts);
+    EXPECT_TRUE(has(refusal_of([&] { tokenizer->encode("he\u00e9he"); }).value_or(""), why));
+  }
+  const auto tokenizer =
+      sample({{"decoder", sequence("Sequence", "decoders", replace("h", "ee"), replace("e", "hh"), 30)}});
+  EXPECT_TRUE(has(refusal_of([&] { tokenizer->decode(tokenizer->encode("hehe")); }).value_or(""), why));
+}
+
+// Each of these tokens reaches over the white space beside it, which is the whole text.
+TEST(TokenizerHostile, TokensThatTakeWhiteSpaceTakeLinearTime) {
+  Json parts;
+  parts["added_tokens"] = {{{"id", 316}, {"content", " "}, {"lstrip", true}, {"rstrip", true}}};
+  const std::size_t spaces = 2'000'000;
+  EXPECT_EQ(sample(parts)->encode("a" + std::string(spaces, ' ') + "b").size(), spaces + 2);
+}
+
+TEST(TokenizerHostile, IdsThatAFileLeavesOutHaveNoToken) {
+  const auto tokenizer =
+      sample(with_model({{"vocab", {{"a", 0}, {"b", 1}, {"ab", most_token_ids - 1}}}, {"merges", {"a b"}}}));
+  EXPECT_EQ(tokenizer->vocab_size(), most_token_ids);
+  EXPECT_EQ(tokenizer->encode("ab"), std::vector<std::int32_t>{most_token_ids - 1});
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("ab")), "ab");
+  EXPECT_TRUE(
+      has(refusal_of([&] { tokenizer->decode(std::vector<std::int32_t>{2}); }).value_or(""), "no token with the id 2"));
 }
 
 TEST(TokenizerHostile, RefusesFilesOfOtherKinds) {

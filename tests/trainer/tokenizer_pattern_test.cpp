@@ -94,6 +94,14 @@ TEST(TokenizerPattern, GivesUpOnPatternsThatTakeForever) {
   EXPECT_TRUE(message && message->find("the pattern (?:a+)+[bc] cannot be matched") != std::string::npos);
 }
 
+// The limit holds for each beginning of a match. This one takes 2^18 steps from each, without any hope.
+TEST(TokenizerPattern, GivesUpSoonWhereEveryBeginningTakesLong) {
+  const Pattern pattern = Pattern::regex("(?:a?){18}[xy]", "here");
+  PatternScratch scratch;
+  const auto message = refusal_of([&] { pattern.find(std::string(2000, 'a'), 0, scratch); });
+  EXPECT_TRUE(message && message->find("cannot be matched") != std::string::npos);
+}
+
 TEST(TokenizerPattern, MatchesLongRuns) {
   const Pattern pattern = Pattern::regex(R"(\p{L}+|\s+(?!\S)|\s+)", "here");
   PatternScratch scratch;

@@ -111,6 +111,16 @@ TEST(TokenizerTiktoken, IsOpenedByNameOrSidecar) {
   EXPECT_EQ(open_tokenizer((folder / "gpt2.tiktoken").string())->content_hash(), named->content_hash());
 }
 
+// The characters of this special token are also spellings of bytes.
+TEST(TokenizerTiktoken, DecodesSpecialTokensToThemselves) {
+  const auto tokenizer = parse_tiktoken_with(
+      rank_file(), "ranks", "{\"pattern\": \".\", \"special_tokens\": {\"<|d\u00e9but|>\": 300, \"\u0120\": 301}}");
+  for (const char* text : {"a<|d\u00e9but|>b", "\u0120", "d\u00e9but"}) {
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+  }
+  EXPECT_EQ(tokenizer->encode("<|d\u00e9but|>\u0120"), (std::vector<std::int32_t>{300, 301}));
+}
+
 TEST(TokenizerTiktoken, RefusesFaultyFiles) {
   const auto message = [](const std::string& text) {
     return refusal_of([&] { parse_tiktoken(text, "ranks", "gpt2"); }).value_or("");
@@ -124,6 +134,8 @@ TEST(TokenizerTiktoken, RefusesFaultyFiles) {
   EXPECT_TRUE(has(message(text + "dGhlIA== 5\n"), "both have the id 5"));
   EXPECT_TRUE(has(message(text.substr(text.find('\n') + 1)), "has no token for the byte 0x03"));
   EXPECT_EQ(message(text.substr(0, text.size() - 1)), "");
+  // Its pairs would be searched in quadratic time.
+  EXPECT_TRUE(has(message(text + std::string(4'000'000, 'Y') + " 300\n"), "line 272 has a token of 3000000 bytes"));
 }
 
 }  // namespace

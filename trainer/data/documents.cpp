@@ -39,15 +39,22 @@ const nlohmann::json* value_at(const nlohmann::json& object, std::string_view pa
   }
 }
 
-// A line of hostile depth would end the parser's stack.
+// A line of hostile depth would end the parser's stack. Brackets in strings do not count.
 constexpr int deepest_line = 256;
 bool is_too_deep(std::string_view line) {
   int depth = 0;
-  for (const char c : line) {
-    depth += c == '[' || c == '{' ? 1 : c == ']' || c == '}' ? -1 : 0;
-    if (depth > deepest_line) return true;
+  bool in_string = false;
+  for (std::size_t i = 0; i < line.size() && depth <= deepest_line; ++i) {
+    const char c = line[i];
+    if (in_string && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      in_string = !in_string;
+    } else if (!in_string) {
+      depth += c == '[' || c == '{' ? 1 : c == ']' || c == '}' ? -1 : 0;
+    }
   }
-  return false;
+  return depth > deepest_line;
 }
 
 }  // namespace
@@ -110,6 +117,8 @@ std::optional<std::string> DocumentReader::text_of(const std::string& line) {
     } catch (const nlohmann::json::parse_error& error) {
       column = error.byte;
       fault = "no JSON";
+    } catch (const nlohmann::json::out_of_range&) {
+      fault = "a number is too large";
     }
   }
   fault = fmt::format("\"{}\":{}:{}: {}", file_->name(), file_->lines(), column, fault);

@@ -1,7 +1,7 @@
 #include "trainer/data/token_facts.h"
 
 #include <filesystem>
-
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
@@ -14,7 +14,8 @@ std::string format_token_facts(const TokenFacts& facts) {
                                  {"vocab_size", facts.vocab_size}, {"documents", facts.documents},
                                  {"tokens", facts.tokens},         {"document_end", nullptr}};
   if (facts.document_end) json["document_end"] = *facts.document_end;
-  return json.dump(2) + "\n";
+  // A path in `tokenizer` need not be UTF-8.
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 TokenFacts parse_token_facts(const std::string& text, const std::string& file) {
@@ -23,9 +24,19 @@ TokenFacts parse_token_facts(const std::string& text, const std::string& file) {
     if (text.size() > longest)
       fail_request("\"{}\": {} bytes are more than the facts of a dataset take", file, text.size());
     const nlohmann::json json = nlohmann::json::parse(text);
-    TokenFacts facts{json.at("tokenizer"), json.at("tokenizer_hash"), json.at("vocab_size"),
-                     json.at("documents"), json.at("tokens"),         std::nullopt};
-    if (const auto& end = json.at("document_end"); !end.is_null()) facts.document_end = end.get<std::int32_t>();
+    const auto number = [&](const char* key, std::int64_t first, std::int64_t last) {
+      const nlohmann::json& value = json.at(key);
+      const bool fits = value.is_number_integer() && value <= last && value >= first;
+      if (!fits) fail_request("\"{}\": {} is {}; it is an integer in {} .. {}", file, key, value.dump(), first, last);
+      return value.get<std::int64_t>();
+    };
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    constexpr std::int64_t most_ids = std::int64_t{1} << 31;
+    TokenFacts facts{json.at("tokenizer"),         json.at("tokenizer_hash"), number("vocab_size", 1, most_ids),
+                     number("documents", 0, most), number("tokens", 0, most), std::nullopt};
+    if (!json.at("document_end").is_null()) {
+      facts.document_end = static_cast<std::int32_t>(number("document_end", 0, facts.vocab_size - 1));
+    }
     return facts;
   } catch (const nlohmann::json::exception& error) {
     fail_request("\"{}\": not the facts of a dataset that \"weft data tokenize\" writes: {}", file, error.what());

@@ -15,7 +15,7 @@ class UnpackedFile {
   ~UnpackedFile();
 
   // Reads the next line without its end ("\n" or "\r\n"); the last line need not have one. False at the end of the
-  // file. Throws Error (request), `"name": why`, for damage and for a line of more than 1 GiB.
+  // file. Throws Error (request), `"name": why`, for damage and for a line of 1 GiB or more.
   bool next_line(std::string& line);
   // The rest of the file.
   std::string rest();
@@ -27,6 +27,7 @@ class UnpackedFile {
 
  private:
   struct Stream;
+  struct Plain;
   struct Gzip;
   struct Zstd;
   bool fill();

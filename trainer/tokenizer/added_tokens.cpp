@@ -9,8 +9,9 @@
 namespace weft {
 namespace {
 
-std::size_t begin_of_white_space(std::string_view text, std::size_t end) {
-  while (end > 0) {
+// Not before byte `first`.
+std::size_t begin_of_white_space(std::string_view text, std::size_t first, std::size_t end) {
+  while (end > first) {
     const CodePoint point = code_point_before(text, end);
     if (!is_white_space(point.value)) break;
     end -= point.bytes;
@@ -130,8 +131,9 @@ void AddedTokens::cut(std::string_view text, bool normalized, bool special_is_pl
     at = end;
     if (special_is_plain && token.special) continue;
     if (token.single_word && beside_word(text, begin, end, scratch)) continue;
-    if (token.lstrip) begin = std::max(begin_of_white_space(text, begin), done);
-    if (token.rstrip) end = end_of_white_space(text, end);
+    // White space up to `done` was looked at before: without that a run of such tokens would take quadratic time.
+    if (token.lstrip) begin = std::max(begin_of_white_space(text, done, begin), done);
+    if (token.rstrip) end = end_of_white_space(text, std::max(end, done));
     if (done < begin) sink({-1, text.substr(done, begin - done), done});
     sink({token.id, {}, begin});
     done = end;

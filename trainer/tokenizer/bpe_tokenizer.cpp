@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "parallel/runtime/error.h"
+#include "trainer/tokenizer/byte_alphabet.h"
 
 namespace weft {
 namespace {
@@ -55,11 +56,12 @@ BpeTokenizer::BpeTokenizer(TokenizerParts parts) : parts_(std::move(parts)) {
   for (std::size_t i = 0; i < added.size(); ++i) {
     const auto [place, is_new] = added_ids_.emplace(added[i].content, added[i].id);
     if (!is_new) fail_request("\"{}\": two added tokens are {}", parts_.file, added[i].content);
-    set_token(added[i].id, added[i].content, parts_.added.searched_form(i));
+    const std::string& form = parts_.added.searched_form(i);
+    set_token(added[i].id, added[i].content, parts_.added_are_plain ? to_byte_characters(form) : form);
   }
   for (const std::vector<std::int32_t>& ids : {parts_.frame.before, parts_.frame.after}) {
     for (const std::int32_t id : ids) {
-      if (id < 0 || id >= vocab_size() || !tokens_[static_cast<std::size_t>(id)]) {
+      if (!has_token(id)) {
         fail_request("\"{}\": post_processor: no token has the id {}", parts_.file, id);
       }
     }
@@ -74,12 +76,18 @@ void BpeTokenizer::set_token(std::int32_t id, const std::string& spelling, const
     fail_request("\"{}\": the token {} has the id {}; ids lie in 0 .. {}", parts_.file, spelling, id,
                  most_token_ids - 1);
   }
-  const auto place = static_cast<std::size_t>(id);
-  if (place >= tokens_.size()) tokens_.resize(place + 1);
-  if (tokens_[place] && *tokens_[place] != spelling) {
-    fail_request("\"{}\": the tokens {} and {} both have the id {}", parts_.file, *tokens_[place], spelling, id);
+  if (id >= vocab_size()) place_of_id_.resize(static_cast<std::size_t>(id) + 1, -1);
+  std::int32_t& place = place_of_id_[static_cast<std::size_t>(id)];
+  if (place < 0) {
+    place = static_cast<std::int32_t>(tokens_.size());
+    tokens_.push_back(decoded);
+    return;
   }
-  tokens_[place] = decoded;
+  std::string& token = tokens_[static_cast<std::size_t>(place)];
+  if (token != spelling) {
+    fail_request("\"{}\": the tokens {} and {} both have the id {}", parts_.file, token, spelling, id);
+  }
+  token = decoded;
 }
 
 std::optional<std::int32_t> BpeTokenizer::find_end_of_text() const {
@@ -123,10 +131,10 @@ std::string BpeTokenizer::decode(std::span<const std::int32_t> ids) const {
   std::vector<std::string> tokens;
   tokens.reserve(ids.size());
   for (const std::int32_t id : ids) {
-    if (id < 0 || id >= vocab_size() || !tokens_[static_cast<std::size_t>(id)]) {
+    if (!has_token(id)) {
       fail_request("the tokenizer \"{}\" has no token with the id {}; it has {} ids", parts_.file, id, vocab_size());
     }
-    tokens.push_back(*tokens_[static_cast<std::size_t>(id)]);
+    tokens.push_back(tokens_[static_cast<std::size_t>(place_of_id_[static_cast<std::size_t>(id)])]);
   }
   return parts_.decoder.decode(std::move(tokens));
 }

@@ -29,6 +29,8 @@ struct TokenizerParts {
   TextFrame frame;
   std::string content_hash;
   std::optional<std::string> end_of_text;  // the spelling of a token, if a file names it
+  // Whether tokens that were added are decoded to their own bytes; otherwise the decoder takes them as any other.
+  bool added_are_plain = false;
 };
 
 class BpeTokenizer final : public Tokenizer {
@@ -37,7 +39,7 @@ class BpeTokenizer final : public Tokenizer {
   explicit BpeTokenizer(TokenizerParts parts);
   ~BpeTokenizer() override;
 
-  std::int64_t vocab_size() const override { return static_cast<std::int64_t>(tokens_.size()); }
+  std::int64_t vocab_size() const override { return static_cast<std::int64_t>(place_of_id_.size()); }
   void append(std::string_view text, SpecialTokens special, std::vector<std::int32_t>& ids) const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::string description() const override;
@@ -50,12 +52,16 @@ class BpeTokenizer final : public Tokenizer {
   struct Workspace;
   class Loan;
 
+  bool has_token(std::int32_t id) const {
+    return id >= 0 && id < vocab_size() && place_of_id_[static_cast<std::size_t>(id)] >= 0;
+  }
   void set_token(std::int32_t id, const std::string& spelling, const std::string& decoded);
   std::optional<std::int32_t> find_end_of_text() const;
 
   TokenizerParts parts_;
   TokenIds added_ids_;
-  std::vector<std::optional<std::string>> tokens_;  // by id, as the decoder takes them
+  std::vector<std::string> tokens_;        // as the decoder takes them
+  std::vector<std::int32_t> place_of_id_;  // in tokens_; -1: no token. A file with one large id takes 4 bytes an id.
   std::optional<std::int32_t> end_of_text_;
   // Memory of calls that have ended, for the next ones.
   mutable std::mutex mutex_;

@@ -55,6 +55,7 @@ std::string spaced_token(std::string_view token, const MetaspaceFields& metaspac
 
 struct DecodeStep {
   std::vector<std::string>& tokens;
+  std::size_t most;  // bytes of the result
 
   void operator()(const DecodeByteLevel&) const {
     std::string bytes;
@@ -76,9 +77,11 @@ struct DecodeStep {
   }
   void operator()(const ReplaceText& step) const {
     PatternScratch scratch;
+    std::size_t left = most;
     for (std::string& token : tokens) {
       const std::optional<std::string> well_formed = replace_malformed(token);
-      token = replaced_text(well_formed ? *well_formed : token, step, scratch);
+      token = replaced_text(well_formed ? *well_formed : token, step, left, scratch);
+      left -= token.size();
     }
   }
 };
@@ -140,7 +143,9 @@ void TokenDecoder::read(const TokenizerJson& json, const std::string& place) {
 }
 
 std::string TokenDecoder::decode(std::vector<std::string> tokens) const {
-  for (const DecoderStep& step : steps_) std::visit(DecodeStep{tokens}, step);
+  std::size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size();
+  for (const DecoderStep& step : steps_) std::visit(DecodeStep{tokens, most_grown_bytes(bytes)}, step);
   return joined_tokens(tokens, separator_);
 }
 

@@ -32,7 +32,8 @@ class TokenDecoder {
   TokenDecoder(const TokenizerJson* json, const std::string& place);
   static TokenDecoder byte_level();
 
-  // The bytes of a text of tokens. They need not be UTF-8, where `tokenizers` would put U+FFFD.
+  // The bytes of a text of tokens. They need not be UTF-8, where `tokenizers` would put U+FFFD. Throws Error (request)
+  // as check_grown_text.
   std::string decode(std::vector<std::string> tokens) const;
   const TokenizerJson& meaning() const { return meaning_; }
 

@@ -32,6 +32,7 @@ std::string stripped_text(std::string_view text, const StripText& strip) {
 
 struct ApplyStep {
   std::string_view text;
+  std::size_t most;  // bytes of the result
   PatternScratch& scratch;
 
   std::optional<std::string> operator()(NormalForm form) const {
@@ -44,7 +45,9 @@ struct ApplyStep {
     return step.text + std::string(text);
   }
   std::optional<std::string> operator()(const StripText& step) const { return stripped_text(text, step); }
-  std::optional<std::string> operator()(const ReplaceText& step) const { return replaced_text(text, step, scratch); }
+  std::optional<std::string> operator()(const ReplaceText& step) const {
+    return replaced_text(text, step, most, scratch);
+  }
 };
 
 }  // namespace
@@ -70,11 +73,19 @@ ReplaceText read_replacement(JsonFields& fields, TokenizerJson& meaning) {
   return replacement;
 }
 
-std::string replaced_text(std::string_view text, const ReplaceText& replacement, PatternScratch& scratch) {
+void check_grown_text(std::size_t bytes, std::size_t most) {
+  if (bytes > most) {
+    fail_request("the steps of the tokenizer would lengthen a part of the text to more than {} bytes", most);
+  }
+}
+
+std::string replaced_text(std::string_view text, const ReplaceText& replacement, std::size_t most,
+                          PatternScratch& scratch) {
   std::string result;
   result.reserve(text.size());
   replacement.pattern.each_range(text, scratch, [&](std::size_t begin, std::size_t end, bool is_match) {
     result.append(is_match ? std::string_view(replacement.content) : text.substr(begin, end - begin));
+    check_grown_text(result.size(), most);
   });
   return result;
 }
@@ -119,10 +130,13 @@ void TextNormalizer::read(const TokenizerJson& json, const std::string& place) {
 }
 
 std::optional<std::string> TextNormalizer::normalized(std::string_view text, PatternScratch& scratch) const {
+  const std::size_t most = most_grown_bytes(text.size());
   std::optional<std::string> result;
   for (const NormalizerStep& step : steps_) {
-    std::optional<std::string> changed = std::visit(ApplyStep{result ? *result : text, scratch}, step);
-    if (changed) result = std::move(changed);
+    std::optional<std::string> changed = std::visit(ApplyStep{result ? *result : text, most, scratch}, step);
+    if (!changed) continue;
+    check_grown_text(changed->size(), most);
+    result = std::move(changed);
   }
   return result;
 }

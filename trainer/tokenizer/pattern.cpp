@@ -3,7 +3,9 @@
 
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
 
 #include "parallel/runtime/error.h"
 
@@ -19,6 +21,13 @@ std::string pcre2_message(int code) {
 PCRE2_SPTR pcre2_text(std::string_view text) {
   // An empty view may have no address, which PCRE2 refuses.
   return reinterpret_cast<PCRE2_SPTR>(text.empty() ? "" : text.data());
+}
+
+// Steps of a match from one beginning. Patterns that tokenizers have go back a few times over a run of characters,
+// which may be the whole text; one that goes back more often would hang.
+std::uint32_t most_steps(std::size_t text_bytes) {
+  constexpr std::size_t any_text = 20'000, each_byte = 16, most = 4'000'000'000;
+  return static_cast<std::uint32_t>(std::min(any_text + each_byte * std::min(text_bytes, most / each_byte), most));
 }
 
 constexpr std::size_t first_stack = std::size_t{32} << 10, most_stack = std::size_t{64} << 20;
@@ -76,6 +85,7 @@ Pattern Pattern::literal(std::string_view text, const std::string& place) {
 
 std::optional<PatternMatch> Pattern::find(std::string_view text, std::size_t from, PatternScratch& scratch) const {
   const PatternScratch::State& state = *scratch.state_;
+  pcre2_set_match_limit(state.context, most_steps(text.size()));
   const int count =
       pcre2_match(code_.get(), pcre2_text(text), text.size(), from, PCRE2_NO_UTF_CHECK, state.data, state.context);
   if (count == PCRE2_ERROR_NOMATCH) return std::nullopt;

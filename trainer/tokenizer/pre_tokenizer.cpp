@@ -5,6 +5,7 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/tokenizer/byte_alphabet.h"
+#include "trainer/tokenizer/normalizer.h"
 #include "trainer/tokenizer/unicode_text.h"
 
 namespace weft {
@@ -44,32 +45,44 @@ struct SplitPiece {
 // Runs the steps from `step` on for one piece. Pieces go through all steps one after the other, so none is stored.
 class WordSplitter {
  public:
-  WordSplitter(const std::vector<PreTokenizerStep>& steps, bool words_are_bytes, PatternScratch& scratch,
-               const PreTokenizer::WordSink& sink)
-      : steps_(steps), words_are_bytes_(words_are_bytes), scratch_(scratch), sink_(sink) {}
+  // For pieces of `bytes` together.
+  WordSplitter(const std::vector<PreTokenizerStep>& steps, bool words_are_bytes, std::size_t bytes,
+               PatternScratch& scratch, const PreTokenizer::WordSink& sink)
+      : steps_(steps),
+        words_are_bytes_(words_are_bytes),
+        most_(most_grown_bytes(bytes)),
+        scratch_(scratch),
+        sink_(sink) {}
 
-  void run(SplitPiece piece, std::size_t step) const {
+  void run(SplitPiece piece, std::size_t step) {
     if (piece.text.empty()) return;
     if (step == steps_.size()) return sink_(piece.text);
     std::visit([&](const auto& each) { apply(each, piece, step + 1); }, steps_[step]);
   }
 
  private:
-  void apply(const SplitStep& step, SplitPiece piece, std::size_t next) const {
+  // Counts what steps have written, because each may write more than the one before it.
+  std::string_view grown(const std::string& text) {
+    grown_ += text.size();
+    check_grown_text(grown_, most_);
+    return text;
+  }
+
+  void apply(const SplitStep& step, SplitPiece piece, std::size_t next) {
     split(step.pattern, step.behavior, step.invert, piece, next);
   }
 
-  void apply(const ByteLevelStep& step, SplitPiece piece, std::size_t next) const {
+  void apply(const ByteLevelStep& step, SplitPiece piece, std::size_t next) {
     std::string prefixed;
     if (step.add_prefix_space && !piece.text.starts_with(' ')) {
       prefixed = " " + std::string(piece.text);
-      piece.text = prefixed;
+      piece.text = grown(prefixed);
     }
     const bool mapped = !words_are_bytes_ || next < steps_.size();
     const auto hand_on = [&](std::string_view text, bool begins_text) {
       if (!mapped) return run({text, begins_text}, next);
       const std::string characters = to_byte_characters(text);
-      run({characters, begins_text}, next);
+      run({grown(characters), begins_text}, next);
     };
     if (!step.pattern) return hand_on(piece.text, piece.begins_text);
     step.pattern->each_range(piece.text, scratch_, [&](std::size_t begin, std::size_t end, bool) {
@@ -77,7 +90,7 @@ class WordSplitter {
     });
   }
 
-  void apply(const MetaspaceStep& step, SplitPiece piece, std::size_t next) const {
+  void apply(const MetaspaceStep& step, SplitPiece piece, std::size_t next) {
     std::string replaced;
     replaced.reserve(piece.text.size() * 2);
     const bool prefix =
@@ -91,12 +104,12 @@ class WordSplitter {
         replaced.push_back(byte);
       }
     }
-    const SplitPiece whole{replaced, piece.begins_text};
+    const SplitPiece whole{grown(replaced), piece.begins_text};
     if (!step.split) return run(whole, next);
     split(*step.split, SplitBehavior::merged_with_next, false, whole, next);
   }
 
-  void split(const Pattern& pattern, SplitBehavior behavior, bool invert, SplitPiece piece, std::size_t next) const {
+  void split(const Pattern& pattern, SplitBehavior behavior, bool invert, SplitPiece piece, std::size_t next) {
     const auto hand_on = [&](std::size_t begin, std::size_t end) {
       run({piece.text.substr(begin, end - begin), piece.begins_text && begin == 0}, next);
     };
@@ -114,6 +127,7 @@ class WordSplitter {
 
   const std::vector<PreTokenizerStep>& steps_;
   bool words_are_bytes_;
+  std::size_t most_, grown_ = 0;  // bytes that steps may write, and have written
   PatternScratch& scratch_;
   const PreTokenizer::WordSink& sink_;
 };
@@ -137,7 +151,7 @@ bool PreTokenizer::asks_for_beginning() const {
 
 void PreTokenizer::each_word(std::string_view piece, bool begins_text, PatternScratch& scratch,
                              const WordSink& sink) const {
-  WordSplitter(steps_, words_are_bytes_, scratch, sink).run({piece, begins_text}, 0);
+  WordSplitter(steps_, words_are_bytes_, piece.size(), scratch, sink).run({piece, begins_text}, 0);
 }
 
 }  // namespace weft

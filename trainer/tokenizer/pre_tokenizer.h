@@ -51,7 +51,7 @@ class PreTokenizer {
   // Whether a step asks if a piece is at the beginning of the text.
   bool asks_for_beginning() const;
   // Hands on the words of a piece of text in their order, none of them empty. `begins_text`: the piece begins at byte
-  // 0. A word is valid during the call only. Requires well-formed text.
+  // 0. A word is valid during the call only. Requires well-formed text. Throws Error (request) as check_grown_text.
   void each_word(std::string_view piece, bool begins_text, PatternScratch& scratch, const WordSink& sink) const;
   const TokenizerJson& meaning() const { return meaning_; }
 

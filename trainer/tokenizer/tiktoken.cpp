@@ -74,6 +74,9 @@ std::optional<std::string> from_base64(std::string_view text) {
   return bytes;
 }
 
+// The longest published tokens have 128 bytes. merges_of_ranks() takes quadratic time in the length of a token.
+constexpr std::size_t longest_token = 1024;
+
 TokenIds read_ranks(std::string_view text, const std::string& file) {
   TokenIds ranks;
   std::int64_t line = 0;
@@ -91,6 +94,10 @@ TokenIds read_ranks(std::string_view text, const std::string& file) {
     const auto read = std::from_chars(row.data() + std::min(space + 1, row.size()), last, rank);
     if (!token || read.ec != std::errc{} || read.ptr != last || rank < 0 || rank >= most_token_ids) {
       fail_request("\"{}\": line {} is not a token in base64, a space and a rank", file, line);
+    }
+    if (token->size() > longest_token) {
+      fail_request("\"{}\": line {} has a token of {} bytes; tokens have at most {}", file, line, token->size(),
+                   longest_token);
     }
     if (!ranks.emplace(*token, rank).second) fail_request("\"{}\": line {} repeats a token", file, line);
   }
@@ -146,7 +153,7 @@ std::shared_ptr<const Tokenizer> make_tiktoken(std::string_view text, const std:
       TokenizerParts{"BPE of tiktoken", file, TextNormalizer(), AddedTokens(std::move(added), TextNormalizer(), quoted),
                      PreTokenizer::bytes_split_by(Pattern::regex(expression, quoted)),
                      BpeModel(std::move(vocabulary), merges_of_ranks(ranks), rules), TokenDecoder::byte_level(),
-                     TextFrame(), fmt::format("{:016x}", checksum(meaning)), std::nullopt});
+                     TextFrame(), fmt::format("{:016x}", checksum(meaning)), std::nullopt, true});
 }
 
 }  // namespace

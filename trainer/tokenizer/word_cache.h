@@ -3,21 +3,25 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "parallel/runtime/checksum.h"
 
 namespace weft {
 
-// One thread at a time. 4 MiB.
+// One thread at a time. 4 MiB, of which only the pages with words take memory.
 class WordCache {
  public:
   static constexpr std::size_t longest_word = 30, most_ids = 8;
 
-  WordCache() : entries_(std::size_t{1} << 16) {}
+  WordCache() : entries_(static_cast<Entry*>(std::calloc(places, sizeof(Entry)))) {
+    if (!entries_) throw std::bad_alloc();
+  }
 
   // Empty if the word is not present. Requires a word that is not empty.
   std::span<const std::int32_t> find(std::string_view word) const {
@@ -38,15 +42,20 @@ class WordCache {
   }
 
  private:
-  struct Entry {  // one line of a processor's cache
-    std::uint8_t bytes = 0, count = 0;
+  struct Entry {  // one line of a processor's cache; no word has 0 bytes
+    std::uint8_t bytes, count;
     char word[longest_word];
     std::int32_t ids[most_ids];
   };
 
-  std::size_t place_of(std::string_view word) const { return checksum(word) & (entries_.size() - 1); }
+  struct Free {
+    void operator()(Entry* entries) const { std::free(entries); }
+  };
 
-  std::vector<Entry> entries_;
+  static constexpr std::size_t places = std::size_t{1} << 16;
+  static std::size_t place_of(std::string_view word) { return checksum(word) & (places - 1); }
+
+  std::unique_ptr<Entry[], Free> entries_;
 };
 
 }  // namespace weft
