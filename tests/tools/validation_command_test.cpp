@@ -1,6 +1,9 @@
 // Validation of the built program: lines, metrics, the best checkpoint, and what is refused before the first step.
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <string>
 #include <vector>
