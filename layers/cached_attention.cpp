@@ -1,6 +1,5 @@
-#include "layers/cached_attention.h"
 
-#include "layers/forward_segment.h"
+#include "layers/generation.h"
 #include "layers/kernels/attention.h"
 #include "layers/kernels/multiply.h"
 #include "layers/pre_norm.h"

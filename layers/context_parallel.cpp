@@ -1,6 +1,6 @@
 #include "layers/context_parallel.h"
 
-#include "layers/kernels/permutation.h"
+#include "layers/kernels/routing.h"
 #include "parallel/runtime/elementwise.h"
 
 namespace weft {

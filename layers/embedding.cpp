@@ -1,7 +1,7 @@
 #include "layers/segments.h"
 
-#include "layers/conversion.h"
-#include "layers/kernels/embedding.h"
+#include "layers/kernels/token_kernels.h"
+#include "layers/segment.h"
 #include "layers/sequence_parallel.h"
 
 namespace weft {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "layers/kernels/multiply.h"
-#include "layers/kernels/permutation.h"
-#include "layers/kernels/swiglu.h"
+#include "layers/kernels/routing.h"
+#include "layers/kernels/token_kernels.h"
 #include "layers/sequence_parallel.h"
 
 namespace weft {

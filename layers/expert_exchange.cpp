@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "layers/kernels/permutation.h"
+#include "layers/kernels/routing.h"
 #include "parallel/runtime/elementwise.h"
 
 namespace weft {

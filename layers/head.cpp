@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "layers/conversion.h"
 #include "layers/kernels/cross_entropy.h"
 #include "layers/kernels/multiply.h"
 #include "layers/pre_norm.h"
+#include "layers/segment.h"
 #include "layers/sequence_parallel.h"
 #include "parallel/runtime/elementwise.h"
 

@@ -1,12 +1,11 @@
-#include "layers/logits_head.h"
 
 #include <algorithm>
 
-#include "layers/conversion.h"
-#include "layers/forward_segment.h"
+#include "layers/generation.h"
 #include "layers/kernels/multiply.h"
-#include "layers/kernels/permutation.h"
+#include "layers/kernels/routing.h"
 #include "layers/pre_norm.h"
+#include "layers/segment.h"
 #include "layers/segments.h"
 #include "layers/sequence_parallel.h"
 

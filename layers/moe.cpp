@@ -2,12 +2,12 @@
 
 #include <optional>
 
-#include "layers/conversion.h"
 #include "layers/expert_bank.h"
 #include "layers/expert_exchange.h"
-#include "layers/kernels/permutation.h"
+#include "layers/kernels/routing.h"
 #include "layers/pre_norm.h"
 #include "layers/router.h"
+#include "layers/segment.h"
 #include "layers/sequence_parallel.h"
 #include "layers/swiglu_mlp.h"
 #include "parallel/runtime/elementwise.h"

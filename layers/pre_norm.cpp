@@ -1,7 +1,7 @@
 #include "layers/pre_norm.h"
 
 #include "layers/kernels/multiply.h"
-#include "layers/kernels/rms_norm.h"
+#include "layers/kernels/token_kernels.h"
 #include "layers/sequence_parallel.h"
 #include "parallel/runtime/elementwise.h"
 

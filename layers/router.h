@@ -4,7 +4,7 @@
 // (AuxiliaryLoss).
 #pragma once
 
-#include "layers/kernels/load_balance.h"
+#include "layers/kernels/routing.h"
 #include "layers/segment.h"
 
 namespace weft {

@@ -97,7 +97,7 @@ class StepReport {
   std::int64_t experts_ = 0;
 };
 
-struct GenerationState;  // generation_state.h
+struct GenerationState;  // generation.h
 
 // Arguments of a running segment. `loss_factor` is 1 / tokens of the global batch, the only normalisation of a step.
 // `loss_scale`, a power of two, multiplies every gradient that a segment starts (of logits, and of a router's losses),
@@ -109,7 +109,7 @@ struct LayerContext {
   Communicator& expert;
   Communicator& expert_tensor;
   Communicator& tokens;          // all ranks of the stage; their tokens differ
-  ConstTensorView rotary_table;  // kernels/rotary.h, shared by all blocks
+  ConstTensorView rotary_table;  // kernels/token_kernels.h, shared by all blocks
   double loss_factor = 1.0;
   StepReport report;
   double loss_scale = 1.0;
@@ -186,5 +186,14 @@ class Segment {
   // otherwise.
   virtual void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) = 0;
 };
+
+// Conversion between parts of the model that compute in different dtypes. Nothing is copied if the dtypes are equal.
+//
+// Dtype for communication between two parts: the narrower of theirs, or `first` if both have the same width.
+DType narrower(DType first, DType second);
+
+// Returns the tensor itself if it has `dtype`. Otherwise releases it and returns a copy in `bucket`, in a block with
+// room for `reserve_rows` (see MemoryLedger::allocate).
+Tensor converted(KernelContext& kernels, Tensor tensor, DType dtype, Bucket bucket, std::int64_t reserve_rows = 0);
 
 }  // namespace weft

@@ -1,7 +1,7 @@
 #include "layers/swiglu_mlp.h"
 
 #include "layers/kernels/multiply.h"
-#include "layers/kernels/swiglu.h"
+#include "layers/kernels/token_kernels.h"
 #include "layers/pre_norm.h"
 #include "layers/sequence_parallel.h"
 

@@ -4,15 +4,17 @@
 # (tools/install-packages.sh build test). tools/gpu.sh finds .gpu/deps or .gpu/deps.tar.xz by itself; CMake is told
 # -DWEFT_DEPS=FOLDER, so that no other build changes because the folder is there.
 #   tools/vendor-deps.sh [FOLDER]      FOLDER is made anew; .gpu/deps unless given
-# Everything is source or headers but oneDNN: Debian's x86-64 library travels, with the OpenCL loader that it names.
+# Everything is source or headers but oneDNN, whose x86-64 library travels with the OpenCL loader that it names, and the
+# archives of PCRE2, utf8proc, zlib and zstd.
 # They run wherever glibc is 2.34 or newer and libstdc++ is GCC 11's or newer.
 set -euo pipefail
 folder=$(realpath -m "${1:-$(dirname "${BASH_SOURCE[0]}")/../.gpu/deps}")
 
-headers=(CLI Random123 fmt nlohmann oneapi toml++ xxhash.h)
+headers=(CLI Random123 fmt nlohmann oneapi toml++ xxhash.h pcre2.h utf8proc.h zlib.h zconf.h zstd.h)
 packages=(libcli11-dev librandom123-dev libfmt-dev nlohmann-json3-dev libdnnl-dev libtomlplusplus-dev libxxhash-dev
-          googletest)
+          libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev googletest)
 libraries=(libdnnl.so.2 libOpenCL.so.1)
+archives=(libpcre2-8.a libutf8proc.a libz.a libzstd.a)
 
 missing=()
 for package in "${packages[@]}"; do
@@ -36,6 +38,7 @@ for library in "${libraries[@]}"; do
   path=$(ldconfig -p | awk -v name="$library" '$1 == name && /x86-64/ { print $NF; exit }')
   cp -L "$path" "$folder/lib/$library"
 done
+for archive in "${archives[@]}"; do cp -L "/usr/lib/x86_64-linux-gnu/$archive" "$folder/lib/"; done
 for package in "${packages[@]}" libdnnl2 ocl-icd-libopencl1; do
   if [[ -r /usr/share/doc/$package/copyright ]]; then
     cp -L "/usr/share/doc/$package/copyright" "$folder/licenses/$package"

@@ -12,7 +12,7 @@
 #include <functional>
 #include <string>
 
-#include "layers/kernels/rotary.h"
+#include "layers/kernels/token_kernels.h"
 
 namespace weft {
 
@@ -33,7 +33,7 @@ struct AttentionHeads {
 using AttentionInputs = AttentionHeads<ConstTensorView>;
 using AttentionGradients = AttentionHeads<TensorView>;
 
-// All of one matrix [tokens, heads.columns()], as rotary.h has it.
+// All of one matrix [tokens, heads.columns()], as token_kernels.h has it.
 template <typename View>
 AttentionHeads<View> fused_heads(const HeadShape& heads, View qkv) {
   return {{qkv, 0}, {qkv, heads.key_column()}, {qkv, heads.value_column()}};

@@ -95,6 +95,7 @@ class Builder {
     }
     const Id visible = scores("visible", GraphOperator::greater_equal, {position, key}, GraphType::boolean);
     const Id masked = scores("masked_scores", GraphOperator::select, {score, lowest, visible});
+    require(heads_.first_key.is_window(), "a graph of attention knows windows alone");
     const std::int64_t window = heads_.first_key.window;
     if (window == 0) return masked;
     const Id reach = scalar("reach", GraphType::int32, static_cast<double>(window - 1));

@@ -1,10 +1,10 @@
-#include "layers/kernels/dry_kernels.h"
+#include "layers/kernels/kernels.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "layers/kernels/cpu/kernels.h"
-#include "layers/kernels/product_workspace.h"
+#include "layers/kernels/matrix_products.h"
 #include "parallel/runtime/dry_device.h"
 
 namespace weft {

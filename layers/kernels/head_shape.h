@@ -19,6 +19,9 @@ struct FirstKey {
   constexpr std::int64_t operator()(std::int64_t position) const {
     return window > 0 && position >= window ? position + 1 - window : 0;
   }
+  // Whether the window is the whole rule. Code that does not call this object, but builds its rule from its numbers,
+  // refuses all others.
+  constexpr bool is_window() const { return *this == FirstKey{.window = window}; }
   // Keys that the queries at these positions see, summed.
   double keys_seen(const Range& positions) const {
     const std::int64_t end = positions.begin + positions.count;

@@ -4,14 +4,10 @@
 
 #include "layers/kernels/attention.h"
 #include "layers/kernels/cross_entropy.h"
-#include "layers/kernels/embedding.h"
 #include "layers/kernels/float8.h"
-#include "layers/kernels/load_balance.h"
-#include "layers/kernels/permutation.h"
-#include "layers/kernels/rms_norm.h"
-#include "layers/kernels/rotary.h"
+#include "layers/kernels/matrix_products.h"
 #include "layers/kernels/routing.h"
-#include "layers/kernels/swiglu.h"
+#include "layers/kernels/token_kernels.h"
 
 namespace weft {
 
@@ -30,5 +26,19 @@ struct LayerKernels {
 
 // All work is done by the calling thread before a call returns.
 LayerKernels cpu_layer_kernels();
+
+// Workspace that a dry kernel allocates.
+enum class DryWorkspace : std::uint8_t {
+  of_cpu,  // all workspace of the CPU's kernels
+  // Workspace of the products only: workspace of cuDNN and of other kernels' sums is known only on a GPU with its
+  // libraries.
+  of_cuda,
+};
+
+// Kernels that compute nothing, for a dry run of a step that measures its needs (runtime/dry_device.h): they report
+// their arguments to the device's observer.
+LayerKernels dry_layer_kernels(DryWorkspace workspace);
+// Products on `stream`, with workspace from `ledger`; both must outlive the products.
+std::unique_ptr<MatrixProducts> make_dry_matrix_products(DryWorkspace workspace, Stream& stream, MemoryLedger& ledger);
 
 }  // namespace weft

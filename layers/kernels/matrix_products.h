@@ -2,6 +2,7 @@
 // shape, is called by the rank's thread only and queues its work on the stream it was made for.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -71,5 +72,12 @@ class MatrixProducts {
 std::unique_ptr<MatrixProducts> make_cpu_matrix_products();
 // Limits the calling thread's copy of the library to one thread. Every rank thread calls this first.
 void use_one_library_thread();
+
+// Workspace of matrix products on a GPU, allocated once. Known without a GPU, so that plans can count it.
+//
+// Number of additional streams for independent products: products of experts are too small to fill a GPU alone.
+inline constexpr std::size_t product_side_streams = 4;
+// Workspace of each stream in bytes, 256-byte aligned: NVIDIA's recommendation for Hopper and later.
+inline constexpr std::int64_t product_workspace_bytes = 32 << 20;
 
 }  // namespace weft

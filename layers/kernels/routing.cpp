@@ -1,5 +1,7 @@
 #include "layers/kernels/routing.h"
 
+#include <limits>
+
 #include "layers/kernels/kernels.h"
 
 namespace weft {
@@ -25,6 +27,128 @@ void route_backward(KernelContext& context, ConstTensorView dweights, ConstTenso
           "every choice of a token has an index and a gradient");
   if (scores.empty()) return;
   context.kernels.routing.backward(context, dweights, dscores, scores, indices, scoring, normalise, dlogits);
+}
+
+namespace {
+
+void require_permutation(ConstTensorView x, ConstTensorView permuted, ConstTensorView slots) {
+  require(slots.rows() == x.rows() && slots.size() == permuted.rows(), "every choice of a token has a permuted row");
+  require(x.columns() == permuted.columns(), "a permutation keeps the width of rows");
+}
+
+void require_weights(ConstTensorView weights, ConstTensorView slots) {
+  require(weights.empty() || (weights.rows() == slots.rows() && weights.columns() == slots.columns()),
+          "every choice of a token has a weight");
+}
+
+}  // namespace
+
+void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  require(slots.size() == indices.size(), "every choice has a slot");
+  require(indices.size() <= std::numeric_limits<std::int32_t>::max(), "slots fit in 32 bits");
+  context.kernels.permutation.sort_by_expert(context, indices, counts, slots);
+}
+
+void add_counts(KernelContext& context, ConstTensorView counts, TensorView totals) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  require(counts.size() == totals.size(), "every count has a total");
+  context.kernels.permutation.add_counts(context, counts, totals);
+}
+
+void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slots, TensorView permuted) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  require_permutation(x, permuted, slots);
+  require(x.dtype() == permuted.dtype(), "a permutation keeps the dtype");
+  if (!permuted.empty()) context.kernels.permutation.permute_rows(context, x, slots, permuted);
+}
+
+void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,
+                    TensorView y) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  require_permutation(y, permuted, slots);
+  require_weights(weights, slots);
+  if (!permuted.empty()) context.kernels.permutation.unpermute_rows(context, permuted, slots, weights, y);
+}
+
+void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTensorView permuted,
+                             ConstTensorView slots, ConstTensorView weights, TensorView dpermuted,
+                             TensorView dweights) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  require_permutation(dy, permuted, slots);
+  require_permutation(dy, dpermuted, slots);
+  require_weights(weights, slots);
+  require_weights(dweights, slots);
+  if (permuted.empty()) return;
+  context.kernels.permutation.unpermute_rows_backward(context, dy, permuted, slots, weights, dpermuted, dweights);
+}
+
+void move_blocks(KernelContext& context, ConstTensorView source, std::span<const std::int64_t> from,
+                 std::span<const std::int64_t> to, std::span<const std::int64_t> counts, TensorView destination) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  require(from.size() == counts.size() && to.size() == counts.size(), "every block has a place before and after");
+  require(source.dtype() == destination.dtype() && source.columns() == destination.columns(),
+          "a move keeps dtype and width");
+  for (std::size_t block = 0; block < counts.size(); ++block) {
+    require(from[block] >= 0 && to[block] >= 0 && counts[block] >= 0 && from[block] + counts[block] <= source.rows() &&
+                to[block] + counts[block] <= destination.rows(),
+            "a block lies inside both tensors");
+  }
+  context.kernels.permutation.move_blocks(context, source, from, to, counts, destination);
+}
+
+namespace {
+
+void require_slice(TokenSlice slice, std::int64_t tokens, std::int64_t sequences) {
+  require(slice.sequence_tokens > 0 && slice.first_token >= 0 &&
+              slice.first_token + tokens <= sequences * slice.sequence_tokens,
+          "a slice lies inside the sequences of its microbatch");
+}
+
+}  // namespace
+
+void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTensorView indices, Scoring scoring,
+                       TokenSlice slice, TensorView counts, TensorView score_sums) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  const std::int64_t tokens = scores.rows(), experts = scores.columns();
+  require(indices.rows() == tokens, "every token has its choices");
+  require(counts.columns() == experts && score_sums.columns() == experts && counts.rows() == score_sums.rows(),
+          "statistics have one row a sequence and one column an expert");
+  require_slice(slice, tokens, counts.rows());
+  context.kernels.load_balance.statistics(context, scores, indices, scoring, slice, counts, score_sums);
+}
+
+void scale_counts(KernelContext& context, ConstTensorView choices, double factor, TensorView counts) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  require(choices.size() == counts.size() && choices.dtype() == DType::float64, "every expert has a count");
+  context.kernels.load_balance.scale_counts(context, choices, factor, counts);
+}
+
+void auxiliary_loss(KernelContext& context, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
+                    std::int64_t sequence_length, double factor, TensorView loss) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  require(counts.size() == score_sums.size(), "counts and sums of scores describe the same experts");
+  context.kernels.load_balance.auxiliary_loss(context, counts, score_sums, choices, sequence_length, factor, loss);
+}
+
+void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, ConstTensorView counts, Scoring scoring,
+                             TokenSlice slice, std::int64_t choices, float factor, TensorView dscores) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  const std::int64_t tokens = scores.rows(), experts = scores.columns();
+  require(dscores.rows() == tokens && dscores.columns() == experts, "a gradient has the shape of its tensor");
+  require(counts.columns() == experts, "every expert has a count");
+  require_slice(slice, tokens, counts.rows());
+  if (scores.empty()) return;
+  context.kernels.load_balance.auxiliary_loss_backward(context, scores, counts, scoring, slice, choices, factor,
+                                                       dscores);
+}
+
+void z_loss(KernelContext& context, ConstTensorView logits, double factor, float gradient_factor, TensorView dlogits,
+            TensorView loss) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  require(dlogits.rows() == logits.rows() && dlogits.columns() == logits.columns(),
+          "a gradient has the shape of its tensor");
+  if (!logits.empty()) context.kernels.load_balance.z_loss(context, logits, factor, gradient_factor, dlogits, loss);
 }
 
 }  // namespace weft

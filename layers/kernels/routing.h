@@ -1,6 +1,8 @@
-// The choice of a MoE router; permutation.h sorts the tokens by it. All tensors are float32 or int32. Integers and
-// orders are exact, so the same logits give the same routing on every device. T tokens, E experts, K choices per token.
+// Kernels of a MoE router: its choice, the permutation of tokens by it, its auxiliary losses. Integers and orders are
+// exact, so the same logits give the same routing on every device. T tokens, E experts, K choices per token.
 #pragma once
+
+#include <span>
 
 #include "layers/kernels/context.h"
 #include "layers/model_config.h"
@@ -10,9 +12,9 @@ namespace weft {
 // Avoids 0 / 0 if all scores of a token underflow to zero.
 constexpr float smallest_sum = 1e-20f;
 
-// logits [T, E]. scores [T, E]: softmax or sigmoid of the logits. indices [T, K]: the K largest scores, ties to the
-// lower expert, in descending order. weights [T, K]: their scores, divided by their sum (+ smallest_sum) when
-// `normalise`.
+// All tensors are float32 or int32. logits [T, E]. scores [T, E]: softmax or sigmoid of the logits. indices [T, K]: the
+// K largest scores, ties to the lower expert, in descending order. weights [T, K]: their scores, divided by their sum
+// (+ smallest_sum) when `normalise`.
 void route_forward(KernelContext& context, ConstTensorView logits, Scoring scoring, bool normalise, TensorView scores,
                    TensorView indices, TensorView weights);
 // dlogits [T, E] = gradient through `weights` (dweights [T, K]) and through `scores` directly (dscores [T, E], empty
@@ -23,6 +25,76 @@ void route_backward(KernelContext& context, ConstTensorView dweights, ConstTenso
 struct RoutingKernels {
   decltype(&route_forward) forward;
   decltype(&route_backward) backward;
+};
+
+// The permutation of tokens by chosen expert, and moves of whole rows.
+//
+// Stable sort of the T*K choices by expert. counts [E, 1] int32: choices of each expert. slots [T, K] int32: the
+// position of choice (t, k) in expert-major order, token order inside an expert.
+void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots);
+// totals [E, 1] float64 += counts [E, 1] int32.
+void add_counts(KernelContext& context, ConstTensorView counts, TensorView totals);
+// permuted [T*K, hidden]: row slots[t, k] = x[t]. From here on rows are float32, bfloat16 or float16.
+void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slots, TensorView permuted);
+// y[t] += sum over k of weights[t, k] * permuted[slots[t, k]], float32 sums; empty weights count as 1.
+void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,
+                    TensorView y);
+// Gradients of unpermute_rows: dpermuted[slots[t, k]] = weights[t, k] * dy[t]; dweights[t, k] = <dy[t],
+// permuted[slots[t, k]]>.
+void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTensorView permuted,
+                             ConstTensorView slots, ConstTensorView weights, TensorView dpermuted, TensorView dweights);
+// Moves row blocks: block b of `counts[b]` rows begins at from[b] in source and at to[b] in destination.
+void move_blocks(KernelContext& context, ConstTensorView source, std::span<const std::int64_t> from,
+                 std::span<const std::int64_t> to, std::span<const std::int64_t> counts, TensorView destination);
+
+struct PermutationKernels {
+  decltype(&weft::sort_by_expert) sort_by_expert;
+  decltype(&weft::add_counts) add_counts;
+  decltype(&weft::permute_rows) permute_rows;
+  decltype(&weft::unpermute_rows) unpermute_rows;
+  decltype(&weft::unpermute_rows_backward) unpermute_rows_backward;
+  decltype(&weft::move_blocks) move_blocks;
+};
+
+// Auxiliary losses. Statistics are taken sequence by sequence, so that neither the microbatch size nor the layout
+// changes the objective. All tensors are float32 or int32. T tokens of this rank, S tokens per sequence.
+//
+// Tokens of a rank: row t is token first_token + t of its microbatch and belongs to sequence (first_token + t) /
+// sequence_tokens. Under sequence parallelism a slice may begin and end inside a sequence.
+struct TokenSlice {
+  std::int64_t first_token = 0;
+  std::int64_t sequence_tokens = 0;  // of each sequence in this microbatch: fewer than S under context parallelism
+  std::int64_t sequence_length = 0;  // S
+};
+
+// scores [T, E] and indices [T, K] are results of route_forward. counts [sequences, E] float32: choices of each expert
+// in each sequence. score_sums [sequences, E]: sums of scores over tokens; sigmoid scores are first divided by their
+// sum over experts. Both are overwritten with this slice's share; their sums over tensor and context groups are
+// complete.
+void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTensorView indices, Scoring scoring,
+                       TokenSlice slice, TensorView counts, TensorView score_sums);
+// From complete statistics: loss [1, 1] float64 += factor * the sum over sequences of E / (K S^2) * sum over e of
+// score_sums[e] * counts[e], which is 1 per sequence for uniform routing (Fedus et al. 2021, Switch Transformers).
+void auxiliary_loss(KernelContext& context, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
+                    std::int64_t sequence_length, double factor, TensorView loss);
+// counts (float32) = factor * choices (float64), equal numbers of elements.
+void scale_counts(KernelContext& context, ConstTensorView choices, double factor, TensorView counts);
+// dscores [T, E] += factor * gradient of auxiliary_loss, for the tokens of this slice. `counts` is complete and treated
+// as constant.
+void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, ConstTensorView counts, Scoring scoring,
+                             TokenSlice slice, std::int64_t choices, float factor, TensorView dscores);
+
+// loss [1, 1] float64 += factor * the sum over tokens of logsumexp(logits)^2 (Zoph et al. 2022, ST-MoE). dlogits [T, E]
+// += the gradient of that sum, with `gradient_factor` in place of `factor`.
+void z_loss(KernelContext& context, ConstTensorView logits, double factor, float gradient_factor, TensorView dlogits,
+            TensorView loss);
+
+struct LoadBalanceKernels {
+  decltype(&expert_statistics) statistics;
+  decltype(&weft::scale_counts) scale_counts;
+  decltype(&weft::auxiliary_loss) auxiliary_loss;
+  decltype(&weft::auxiliary_loss_backward) auxiliary_loss_backward;
+  decltype(&weft::z_loss) z_loss;
 };
 
 }  // namespace weft

@@ -1,5 +1,7 @@
 #include "parallel/runtime/checksum.h"
 
+#include <fmt/format.h>
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -11,6 +13,10 @@ std::uint64_t checksum(std::span<const std::uint8_t> bytes) {
 
 std::uint64_t checksum(std::string_view text) {
   return XXH64(text.data(), text.size(), 0);
+}
+
+std::string checksum_text(std::uint64_t checksum) {
+  return fmt::format("{:016x}", checksum);
 }
 
 struct RunningChecksum::State {

@@ -4,12 +4,15 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace weft {
 
 std::uint64_t checksum(std::span<const std::uint8_t> bytes);
 std::uint64_t checksum(std::string_view text);
+// The 16 hexadecimal digits of a checksum, as files keep it.
+std::string checksum_text(std::uint64_t checksum);
 
 // The same checksum of bytes that arrive in pieces.
 class RunningChecksum {

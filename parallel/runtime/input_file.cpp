@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <utility>
 
@@ -18,6 +19,18 @@ namespace {
   fail_request("\"{}\": {}", name, why);
 }
 
+// Why `name` cannot be opened. An absent file is named as a whole path, and a pattern as what the shell expands.
+std::string open_fault(const std::string& name, int reason) {
+  if (reason == ENXIO) return "it is not a regular file";
+  std::string text = std::strerror(reason);
+  if (reason != ENOENT) return text;
+  std::error_code unknown;
+  const std::filesystem::path whole = std::filesystem::absolute(name, unknown);
+  if (!unknown && whole != name) text += fmt::format(": {} was looked for", whole.string());
+  if (name.find_first_of("*?[") != std::string::npos) text += "; patterns are not expanded: name each file";
+  return text;
+}
+
 struct Opened {
   int descriptor = -1;
   std::int64_t size = 0;
@@ -26,7 +39,7 @@ struct Opened {
 // Does not wait for the writer of a pipe.
 Opened open_regular(const std::string& name) {
   const int descriptor = open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) refuse(name, errno == ENXIO ? "it is not a regular file" : std::strerror(errno));
+  if (descriptor < 0) refuse(name, open_fault(name, errno));
   struct stat status {};
   const int failed = fstat(descriptor, &status) == 0 ? 0 : errno;
   if (failed == 0 && S_ISREG(status.st_mode)) return {descriptor, status.st_size};

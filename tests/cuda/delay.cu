@@ -1,5 +1,5 @@
 #include "parallel/runtime/cuda/launch.cuh"
-#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/runtime.h"
 #include "tests/cuda/delay.h"
 
 namespace weft {

@@ -9,7 +9,7 @@
 #include "tests/cuda/two_devices.h"
 #include "tests/trainer/muon_reference.h"
 #include "tests/trainer/muon_run.h"
-#include "trainer/optimizer/cuda/kernels.h"
+#include "trainer/optimizer/optimizer_kernels.h"
 #include "trainer/rank/backend.h"
 
 namespace weft {

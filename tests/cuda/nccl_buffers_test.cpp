@@ -33,7 +33,7 @@ Outcome train_over_nccl(Config config, bool registered,
   config.run.steps = 3;
   const int world_size = config.parallelism.world();
   const ResolvedRun resolved(config);
-  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  const TokenDataset data = training_data(config);
   NvtxDomain domain;
   ThreadRendezvous rendezvous(world_size, timeout);
   Outcome outcome;

@@ -78,7 +78,7 @@ Timed timed(const std::vector<TraceSpan>& spans, std::int64_t step) {
 Timed measured(int lookahead, double gather_delay, double reduce_delay) {
   const Config config = large_config(lookahead);
   const ResolvedRun resolved(config);
-  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  const TokenDataset data = training_data(config);
   NvtxDomain domain;
   const auto link_of = [](double microseconds) {
     return [=](Stream& stream) {

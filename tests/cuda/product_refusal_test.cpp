@@ -1,7 +1,7 @@
 // Algorithms that refuse the size they are given: another is searched once for that size, not at every product. Needs
 // the emulator, whose third algorithm takes multiples of 8 alone.
 #include "layers/kernels/cuda/product_plan.h"
-#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/runtime.h"
 #include "tests/cuda_emulator/machine.h"
 #include "tests/layers/matrix_products_fixture.h"
 

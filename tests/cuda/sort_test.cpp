@@ -1,10 +1,9 @@
 // A file of host code: the same calls run CUB on a GPU and its stand-in under the emulator.
-#include "parallel/runtime/cuda/sort.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/runtime.h"
 #include "tests/cuda/two_devices.h"
 
 namespace weft {

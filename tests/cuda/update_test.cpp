@@ -13,7 +13,7 @@
 #include "parallel/runtime/cuda/device.h"
 #include "parallel/runtime/staging.h"
 #include "tests/trainer/update_arrays.h"
-#include "trainer/optimizer/cuda/kernels.h"
+#include "trainer/optimizer/optimizer_kernels.h"
 #include "trainer/plan/gradient_norm.h"
 
 namespace weft {

@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <nlohmann/json.hpp>
+#include <random>
 
 #include "layers/model_config.h"
 #include "parallel/comm/rendezvous_channel.h"
@@ -17,13 +19,24 @@
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
 #include "tests/trainer/temporary_folder.h"
+#include "tests/trainer/token_file_sample.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/config/layout_text.h"
 #include "trainer/costs/cost_table.h"
+#include "trainer/data/datatrove_index.h"
+#include "trainer/data/documents.h"
+#include "trainer/data/megatron_index.h"
+#include "trainer/data/token_facts.h"
+#include "trainer/data/token_file.h"
+#include "trainer/data/unpacked_file.h"
+#include "trainer/huggingface/model_folder.h"
 #include "trainer/huggingface/model_json.h"
-#include "trainer/huggingface/weight_folder.h"
 #include "trainer/resolve/config_reader.h"
+#include "trainer/tokenizer/tokenizer_file.h"
+#include "trainer/tokenizer/unicode_text.h"
+
+extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
 
 namespace weft {
 namespace {
@@ -127,9 +140,233 @@ void rendezvous_frames(std::string_view text) {
   }
 }
 
+// Words, numbers, spaces, ends of lines, marks, other scripts, and tokens that files add: what steps of tokenizers
+// look for.
+constexpr std::string_view sample_text =
+    "Hello, world! It's 12345 tests\r\n\n  a\u0301 \u00c9\u00e9 \u4f60\u597d\u3002 \U0001f600\u200d\U0001f600 "
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab <|endoftext|> </s>\t <0x41>\u2581x_y ((([[[ \ufb01";
+
+// What opens encodes any text or refuses it, the second time (from its cache) as the first, and decodes its own ids.
+// Of a lossless tokenizer a well-formed text comes back.
+void use_tokenizer(const Tokenizer& tokenizer, std::string_view own, bool lossless) {
+  for (const std::string_view text : {sample_text, own.substr(0, 300)}) {
+    for (const SpecialTokens special : {SpecialTokens::recognised, SpecialTokens::plain_text}) {
+      std::vector<std::int32_t> ids;
+      try {
+        ids = tokenizer.encode(text, special);
+      } catch (const Error&) {
+        continue;
+      }
+      expect(tokenizer.encode(text, special) == ids, "a text has the same ids again");
+      for (const std::int32_t id : ids) expect(id >= 0 && id < tokenizer.vocab_size(), "an id is in the vocabulary");
+      const std::string decoded = tokenizer.decode(ids);
+      if (lossless && !replace_malformed(text)) expect(decoded == text, "ids of a text give the text");
+    }
+  }
+  tokenizer.description();
+}
+
+bool is_step(const nlohmann::json& steps, const char* key, const char* type) {
+  return steps.is_object() && steps.contains(key) && steps[key].is_object() && steps[key].value("type", "") == type;
+}
+
+// Whether a tokenizer.json that opens has all bytes of a text in its tokens: words are bytes, and no step drops,
+// replaces or adds any.
+bool is_lossless(const nlohmann::json& file) {
+  const auto absent = [](const nlohmann::json& object, const char* key) {
+    return !object.contains(key) || object[key].is_null() || object[key].empty();
+  };
+  const nlohmann::json& model = file["model"];
+  return absent(file, "normalizer") && absent(file, "added_tokens") && is_step(file, "pre_tokenizer", "ByteLevel") &&
+         !file["pre_tokenizer"].value("add_prefix_space", true) && is_step(file, "decoder", "ByteLevel") &&
+         absent(model, "unk_token") && (absent(model, "byte_fallback") || model["byte_fallback"] == false);
+}
+
+void tokenizer_json(std::string_view text) {
+  const std::shared_ptr<const Tokenizer> tokenizer = parse_tokenizer_json(std::string(text), "tokenizer.json");
+  use_tokenizer(*tokenizer, text, is_lossless(nlohmann::json::parse(text)));
+}
+
+// A rank for each byte, without which a rank file is refused, and a few longer tokens.
+const std::string& byte_ranks() {
+  static const std::string ranks = read_file("tests/fuzz/corpus/tiktoken/bytes.tiktoken");
+  expect(!ranks.empty(), "fuzzers run in the folder of the repository");
+  return ranks;
+}
+
+void tiktoken(std::string_view text) {
+  const auto use = [&](std::string_view ranks) {
+    use_tokenizer(*parse_tiktoken(ranks, "o200k_base.tiktoken", "o200k_base"), text, true);
+  };
+  try {
+    use(text);
+  } catch (const Error&) {
+    // A mutation seldom has a token for each byte.
+    use(byte_ranks() + std::string(text));
+  }
+}
+
+void tiktoken_sidecar(std::string_view text) {
+  use_tokenizer(*parse_tiktoken_with(byte_ranks(), "x.tiktoken", std::string(text)), text, true);
+}
+
+ByteSource source_of(std::string_view text, const char* name) {
+  return memory_source(name, bytes_of(text));
+}
+
+// What opens answers in its range or refuses, and what check() accepts is sound (tests/trainer/token_file_sample.h).
+bool is_accepted(const TokenIndex& index) {
+  const auto answers = [&](std::int64_t last, auto&& ask) {
+    try {
+      const std::int64_t answer = ask();
+      expect(answer >= 0 && answer <= last, "an answer of an index lies in its range");
+    } catch (const Error&) {
+      // Refused.
+    }
+  };
+  for (std::int64_t i = 0; i <= std::min<std::int64_t>(index.documents(), 64); ++i) {
+    answers(index.tokens(), [&] { return index.document_begin(i); });
+  }
+  for (std::int64_t i = 0; i <= std::min<std::int64_t>(index.sequences(), 64); ++i) {
+    answers(index.tokens(), [&] { return index.sequence_begin(i); });
+  }
+  if (index.tokens() > 0) answers(index.documents() - 1, [&] { return index.document_of(index.tokens() / 2); });
+  answers(0, [&] { return std::ssize(index.sequence_lengths()) - index.sequences(); });
+  index.content();
+  try {
+    index.check();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// Reads a whole file of tokens that opens.
+void use_tokens(const std::string& name) {
+  try {
+    const TokenFile file(name);
+    file.content();
+    file.check();
+    expect(file.document_begin(file.documents()) == file.tokens(), "documents end where the tokens end");
+  } catch (const Error&) {
+    // Refused.
+  }
+}
+
+// The end of the tokens by a number in the index, else some other size.
+std::uint64_t data_bytes_of(std::string_view index, std::size_t at, std::int64_t width, std::int64_t more) {
+  if (at > index.size() || index.size() - at < 8) return index.size();
+  const std::int64_t end = taken(index, at, 8, true);
+  constexpr std::int64_t most = std::int64_t{1} << 40;
+  return end < 0 || end > most ? index.size()
+                               : static_cast<std::uint64_t>(std::max<std::int64_t>(end * width + more, 0));
+}
+
+// The index with tokens that end where its last sequence ends, and with others.
+void megatron_index(std::string_view text) {
+  std::uint64_t bytes = text.size();
+  if (text.size() >= 34) {
+    const auto sequences = static_cast<std::uint64_t>(taken(text, 18, 8, false));
+    const int code = static_cast<std::uint8_t>(text[17]) % 9;
+    if (sequences > 0 && sequences <= (text.size() - 34) / 12) {
+      const std::int64_t length = taken(text, 34 + 4 * (sequences - 1), 4, true);
+      bytes = data_bytes_of(text, 34 + 12 * sequences - 8, 1, length * plain_width(code));
+    } else if (sequences == 0) {
+      bytes = 0;
+    }
+  }
+  for (const std::uint64_t size : {text.size(), bytes}) {
+    const bool sound = is_sound_megatron(text, size);
+    bool accepted = false;
+    try {
+      accepted = is_accepted(MegatronIndex(source_of(text, "t.idx"), "t.bin", static_cast<std::int64_t>(size)));
+    } catch (const Error&) {
+      // Refused.
+    }
+    expect(accepted == sound, "an index is accepted if and only if it is sound");
+    if (!sound || size == 0 || size > 100'000) continue;
+    static const TemporaryFolder folder;
+    write_file(folder / "t.idx", text);
+    std::string tokens(size, '\0');
+    for (std::size_t i = 0; i < size; ++i) tokens[i] = text[i % text.size()];
+    write_file(folder / "t.bin", tokens);
+    use_tokens((folder / "t").string());
+  }
+}
+
+void datatrove_index(std::string_view text) {
+  const std::size_t last = text.size() < 8 ? 0 : text.size() - 8;
+  for (const std::uint64_t size : {text.size(), data_bytes_of(text, last, 2, 0), data_bytes_of(text, last, 4, 0)}) {
+    const bool sound = is_sound_datatrove(text, size);
+    bool accepted = false;
+    try {
+      accepted = is_accepted(DatatroveIndex(source_of(text, "t.ds.index"), "t.ds", static_cast<std::int64_t>(size)));
+    } catch (const Error&) {
+      // Refused.
+    }
+    expect(accepted == sound, "an index is accepted if and only if it is sound");
+  }
+}
+
+// A file with the header of llm.c, numbers without one, or text.
+void token_shard(std::string_view text) {
+  static const TemporaryFolder folder;
+  const std::string name = (folder / "shard.bin").string();
+  write_file(name, text);
+  for (const char* type : {"", "#uint16", "#int64"}) use_tokens(name + type);
+  write_file(folder / "shard.txt", text);
+  use_tokens((folder / "shard.txt").string());
+}
+
+void token_facts(std::string_view text) {
+  const TokenFacts read = parse_token_facts(std::string(text), "data.json");
+  expect(parse_token_facts(format_token_facts(read), "again.json") == read, "the facts of tokens read back");
+}
+
+std::int64_t count_documents(const std::string& file, DocumentRules rules, std::int64_t& skipped) {
+  DocumentReader reader({file}, std::move(rules));
+  std::int64_t documents = 0;
+  while (reader.next()) ++documents;
+  skipped = reader.skipped();
+  return documents;
+}
+
+// Lines that are skipped are those for which the file would be refused.
+void documents(std::string_view text) {
+  static const TemporaryFolder folder;
+  const std::string json = (folder / "documents.jsonl").string();
+  write_file(json, text);
+  for (const char* key : {"text", "meta.text"}) {
+    std::int64_t skipped = 0, none = 0;
+    const std::int64_t read = count_documents(json, {key, BadLines::skip, TextDocuments::file}, skipped);
+    try {
+      expect(count_documents(json, {key, BadLines::refuse, TextDocuments::file}, none) == read, "no document is lost");
+      expect(skipped == 0, "a file with a bad line is refused");
+    } catch (const Error&) {
+      expect(skipped > 0, "a file without a bad line is not refused");
+    }
+  }
+}
+
+// The lines of a file are the rest of it from its beginning. A text that is packed is read as it was.
+void unpacked_file(std::string_view text) {
+  static const TemporaryFolder folder;
+  const std::string name = (folder / "documents").string();
+  write_file(name, text);
+  std::size_t lines = 0, bytes = 0;
+  UnpackedFile by_line(name);
+  for (std::string line; by_line.next_line(line); ++lines) bytes += line.size();
+  expect(by_line.position() >= 0, "a position counts bytes");
+  const std::string whole = UnpackedFile(name).rest();
+  const auto ends = static_cast<std::size_t>(std::count(whole.begin(), whole.end(), '\n'));
+  expect(lines == ends + (whole.empty() || whole.ends_with('\n') ? 0 : 1), "each end of a line ends a line");
+  expect(bytes + ends <= whole.size() && bytes + 2 * ends + 1 >= whole.size(), "no byte of a line is lost");
+}
+
 struct Parser {
   const char* name;
   void (*take)(std::string_view text);  // no byte behind the text may be read
+  bool json = false;                    // of one value, which is mutated as such too
 };
 constexpr Parser parsers[] = {{"config", config},
                               {"layers", layers},
@@ -138,11 +375,89 @@ constexpr Parser parsers[] = {{"config", config},
                               {"cost_table", cost_table},
                               {"safetensors", safetensors},
                               {"manifest", manifest},
-                              {"huggingface_index", huggingface_index},
-                              {"huggingface_config", huggingface_config},
-                              {"rendezvous_frames", rendezvous_frames}};
+                              {"huggingface_index", huggingface_index, true},
+                              {"huggingface_config", huggingface_config, true},
+                              {"rendezvous_frames", rendezvous_frames},
+                              {"tokenizer_json", tokenizer_json, true},
+                              {"tiktoken", tiktoken},
+                              {"tiktoken_sidecar", tiktoken_sidecar, true},
+                              {"megatron_index", megatron_index},
+                              {"datatrove_index", datatrove_index},
+                              {"token_shard", token_shard},
+                              {"token_facts", token_facts, true},
+                              {"documents", documents},
+                              {"unpacked_file", unpacked_file}};
 
 const Parser* chosen = nullptr;
+
+using Chance = std::minstd_rand;
+
+// Large lists and objects get no more attention than small ones.
+nlohmann::json& some_value(nlohmann::json& root, Chance& chance) {
+  nlohmann::json* value = &root;
+  while (value->is_structured() && !value->empty() && chance() % 6 != 0) {
+    auto child = value->begin();
+    std::advance(child, chance() % value->size());
+    value = &*child;
+  }
+  return *value;
+}
+
+void mutate_value(nlohmann::json& value, Chance& chance) {
+  if (value.is_string() && chance() % 8 != 0) {
+    std::string text = value.get<std::string>();
+    const std::size_t size = text.size();
+    text.resize(size + 16);
+    text.resize(LLVMFuzzerMutate(reinterpret_cast<std::uint8_t*>(text.data()), size, text.size()));
+    value = text;
+  } else if (value.is_boolean()) {
+    value = !value.get<bool>();
+  } else if (value.is_structured() && !value.empty() && chance() % 2 == 0) {
+    auto child = value.begin();
+    std::advance(child, chance() % value.size());
+    value.erase(child);
+  } else {
+    const nlohmann::json others[] = {nullptr,
+                                     false,
+                                     0,
+                                     1,
+                                     -1,
+                                     std::int64_t{1} << chance() % 63,
+                                     1e300,
+                                     "",
+                                     "a",
+                                     nlohmann::json::array(),
+                                     nlohmann::json::object()};
+    value = others[chance() % std::size(others)];
+  }
+}
+
+// A mutated byte seldom leaves JSON behind, so a value takes the place of another, joins it, or changes. Empty for a
+// text that is no JSON.
+std::string mutated_json(std::string_view text, unsigned seed) {
+  constexpr std::ptrdiff_t most_brackets = 4000;  // the library writes values by recursion
+  if (std::count_if(text.begin(), text.end(), [](char c) { return c == '[' || c == '{'; }) > most_brackets) return {};
+  nlohmann::json root = nlohmann::json::parse(text, nullptr, false);
+  if (root.is_discarded()) return {};
+  Chance chance(seed);
+  nlohmann::json& value = some_value(root, chance);
+  const nlohmann::json other = some_value(root, chance);
+  switch (chance() % 4) {
+    case 0:
+      value = other;
+      break;
+    case 1:
+      if (value.is_array()) {
+        value.insert(value.begin() + static_cast<std::ptrdiff_t>(chance() % (value.size() + 1)), other);
+      } else {
+        value = nlohmann::json::array({value, other});
+      }
+      break;
+    default:
+      mutate_value(value, chance);
+  }
+  return root.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 
 }  // namespace
 }  // namespace weft
@@ -157,6 +472,17 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
   for (const weft::Parser& parser : weft::parsers) std::fprintf(stderr, "%s ", parser.name);
   std::fprintf(stderr, "\n");
   std::exit(2);
+}
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
+  if (weft::chosen->json && seed % 2 == 0) {
+    const std::string text = weft::mutated_json({reinterpret_cast<const char*>(data), size}, seed / 2);
+    if (!text.empty() && text.size() <= most) {
+      std::copy(text.begin(), text.end(), data);
+      return text.size();
+    }
+  }
+  return LLVMFuzzerMutate(data, size, most);
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

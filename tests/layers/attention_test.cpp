@@ -43,6 +43,7 @@ TEST_F(AttentionTest, SeesTheKeysOfItsWindowOnly) {
 TEST(FirstKey, CountsTheKeysThatItShows) {
   for (std::int64_t window : {0, 1, 2, 5, 9, 40}) {
     const FirstKey first{window};
+    EXPECT_TRUE(first.is_window()) << window;
     for (std::int64_t begin : {0, 1, 4, 8, 9, 20}) {
       for (std::int64_t count : {0, 1, 3, 30}) {
         double keys = 0;

@@ -1,5 +1,5 @@
 // What only the CPU's library has.
-#include "layers/kernels/cpu/library_products.h"
+#include "layers/kernels/cpu/kernels.h"
 #include "tests/layers/matrix_products_fixture.h"
 
 namespace weft {

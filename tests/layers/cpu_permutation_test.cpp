@@ -1,5 +1,5 @@
 // What only the CPU can check before it writes: values that are in device memory elsewhere.
-#include "layers/kernels/permutation.h"
+#include "layers/kernels/routing.h"
 #include "tests/layers/kernel_fixture.h"
 
 namespace weft {

@@ -1,4 +1,4 @@
-#include "layers/kernels/embedding.h"
+#include "layers/kernels/token_kernels.h"
 
 #include "parallel/runtime/range.h"
 #include "tests/layers/kernel_fixture.h"

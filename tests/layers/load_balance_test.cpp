@@ -1,4 +1,3 @@
-#include "layers/kernels/load_balance.h"
 
 #include <algorithm>
 #include <numeric>

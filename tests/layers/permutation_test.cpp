@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "layers/kernels/permutation.h"
+#include "layers/kernels/routing.h"
 #include "tests/layers/kernel_fixture.h"
 
 namespace weft {

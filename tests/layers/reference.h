@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "layers/kernels/rotary.h"
+#include "layers/kernels/token_kernels.h"
 
 namespace weft::reference {
 

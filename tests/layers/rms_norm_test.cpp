@@ -1,4 +1,4 @@
-#include "layers/kernels/rms_norm.h"
+#include "layers/kernels/token_kernels.h"
 
 #include "tests/layers/kernel_fixture.h"
 

@@ -1,4 +1,4 @@
-#include "layers/kernels/rotary.h"
+#include "layers/kernels/token_kernels.h"
 
 #include "parallel/runtime/elementwise.h"
 #include "tests/layers/kernel_fixture.h"

@@ -3,7 +3,7 @@
 #include <iterator>
 
 #include "layers/context_parallel.h"
-#include "layers/kernels/rotary.h"
+#include "layers/kernels/token_kernels.h"
 #include "parallel/runtime/element_type.h"
 #include "tests/layers/dropping_communicator.h"
 

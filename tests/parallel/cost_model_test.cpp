@@ -83,6 +83,16 @@ TEST(CostModel, AddsWhatAnActionDoes) {
   EXPECT_EQ(costs.optimizer_step, 2 * (0.5 + 16.0 / 8.0));
 }
 
+// Of the costs above, the part without operations; a group of one rank is left out.
+TEST(CostModel, TellsCollectivesOfComputationApart) {
+  const Case c;
+  const auto collectives = compute_collectives(c.tables, c.hardware.links, c.sizes);
+  ASSERT_EQ(collectives.size(), 1u);
+  const std::vector<ComputeCost>& segments = collectives.at(Group::tp).segments;
+  EXPECT_EQ(segments[0], (ComputeCost{4.0, 4.0, 0.0}));
+  EXPECT_EQ(segments[1], ComputeCost{});
+}
+
 TEST(CostModel, AGroupWithoutALinkIsNamed) {
   Case c;
   c.hardware.links.erase(Group::dp_replicate);

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "parallel/pipeline/text/timeline.h"
+#include "parallel/pipeline/text/text.h"
 #include "tests/parallel/program_grid.h"
 
 namespace weft {

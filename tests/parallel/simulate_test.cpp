@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-#include "parallel/pipeline/text/timeline.h"
+#include "parallel/pipeline/text/text.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/program_grid.h"
 

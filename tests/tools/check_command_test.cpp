@@ -1,6 +1,7 @@
 // `weft check` refuses what `weft train` would refuse before its first step, in the same words, and passes the rest.
 #include <fmt/format.h>
 
+#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -39,7 +40,7 @@ TEST_F(CheckCommand, FindsWhatTrainRefuses) {
   ASSERT_EQ(weft("train run.toml --run.steps=1 --checkpoint.interval=1 --run.directory=saved").exit_code, 0);
   const std::vector<Broken> cases = {
       // Files of data, with the line of the name.
-      {"gone.toml", "gone.toml:30:3: error: data.train: \"gone.txt\": No such file or directory"},
+      {"gone.toml", "gone.toml:31:3: error: data.train: \"gone.txt\": No such file or directory"},
       {"run.toml '--data.train=[\"empty.txt\"]'",
        "command line: --data.train=[\"empty.txt\"]: error: data.train: \"empty.txt\": the file is empty"},
       {"run.toml '--data.train=[\"text.txt\", \"short.txt\"]'",
@@ -50,7 +51,7 @@ TEST_F(CheckCommand, FindsWhatTrainRefuses) {
       {"run.toml --run.directory=text.txt/run", "error: run.directory text.txt/run cannot be created: Not a directory"},
       {"run.toml --run.directory=made/" + std::string(300, 'x'), "cannot be created: File name too long"},
       // What it begins with.
-      {"start.toml", "start.toml:28:14: error: "},
+      {"start.toml", "start.toml:29:14: error: "},
       {"run.toml --run.directory=saved --checkpoint.resume=false",
        "error: checkpoint.resume is false, but saved/checkpoints has checkpoints, the newest step-00000001"},
       {"run.toml --run.directory=saved --model.hidden_size=32", "step-00000001: it is of another model:"},
@@ -67,12 +68,14 @@ TEST_F(CheckCommand, FindsWhatTrainRefuses) {
        "those of dense have a single row where model.moe.shared_expert_intermediate_size is 1"},
       {"run.toml --model.layers=dd --parallelism.expert=1 --parallelism.expert_tensor=2",
        "expert_tensor 2 has no experts to split: model.layers \"dd\" has no MoE blocks (e)"},
-      {"run.toml --shard.residency=auto --shard.memory_budget=1000", "memory_budget 1000 bytes is too small"},
+      {"run.toml --shard.residency=auto --shard.memory_budget=1kB", "memory_budget 1000 bytes is too small"},
       {"run.toml --pipeline.costs=gone.costs", "gone.costs"},
       {"run.toml --pipeline.schedule=gone.csv", "\"gone.csv\": No such file"},
       {"run.toml --run.launch=processes", "ranks that are processes exchange tensors of GPUs"},
       {"run.toml --training.global_batch_size=7", "global_batch_size 7 is not a multiple of"},
   };
+  const std::string twice = weft("check run.toml --run.directory=saved --data.train=gone.txt").messages;
+  EXPECT_EQ(twice.find("gone.txt\"", twice.find("gone.txt\"") + 1), std::string::npos) << twice;
   const auto before = std::distance(std::filesystem::recursive_directory_iterator(folder_), {});
   for (const auto& [arguments, fault] : cases) {
     const ProgramResult checked = weft("check " + arguments), trained = weft("train " + arguments);
@@ -168,6 +171,19 @@ TEST_F(CheckCommand, HostileTextsAreRefusedInFewWords) {
       EXPECT_LT(result.messages.size(), 4000u) << command << arguments << "\n" << result.messages.substr(0, 2000);
     }
   }
+}
+
+// 349 windows of 8 bytes; the keys of the file and one more.
+TEST_F(CheckCommand, EndsWithAVerdict) {
+  const ProgramResult checked = weft("check run.toml --run.seed=3");
+  EXPECT_EQ(checked.exit_code, 0) << checked.messages;
+  const std::string last = checked.output.substr(checked.output.rfind('\n', checked.output.size() - 2) + 1);
+  const std::regex verdict(
+      "# can be trained: 2800 tokens in 1 file; 3 steps x 64 tokens = 192 tokens: 0.0688 passes; 8 ranks, [1-9][0-9]+ "
+      "parameters, 23 keys said\n");
+  EXPECT_TRUE(std::regex_match(last, verdict)) << last;
+  put("again.toml", checked.output);
+  EXPECT_EQ(weft("check again.toml").exit_code, 0);
 }
 
 // The resolved configuration is printed also where a file is missing: plans are made elsewhere than runs.

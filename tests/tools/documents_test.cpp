@@ -95,10 +95,21 @@ TEST_F(DocumentedCommands, TheReadmesConfigurationTrains) {
   put("mine.toml", config);
   put("mine.txt", std::string(100'000, 'w'));
   EXPECT_EQ(weft("check mine.toml").exit_code, 0);
-  const auto trained =
-      weft("train mine.toml --parallelism.pipeline=2 --shard.experts.residency=reshard_after_use --run.steps=2");
+  const auto trained = weft(
+      "train mine.toml --parallelism.pipeline=2 --shard.experts.residency=reshard_after_use --run.steps=2 "
+      "--lr_scheduler.warmup_steps=1");
   EXPECT_EQ(trained.exit_code, 0) << trained.messages;
+  EXPECT_EQ(trained.messages.find("router_aux_loss_coef"), std::string::npos) << trained.messages;
   EXPECT_EQ(weft("generate runs/mine --prompt T --max-tokens 2").exit_code, 0);
+  // As they stand, behind that run.
+  while (std::getline(lines, line) && line != "## Where the time goes") continue;
+  int commands = 0;
+  for (std::getline(lines, line); std::getline(lines, line) && line.starts_with("    build/weft "); ++commands) {
+    const auto result = weft(line.substr(std::string("    build/weft ").size()));
+    EXPECT_EQ(result.exit_code, 0) << line << "\n" << result.messages;
+  }
+  EXPECT_EQ(commands, 3);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "runs/traced/trace_rank1.json"));
 }
 
 TEST_F(DocumentedCommands, KeysAreThoseOfTheProgram) {

@@ -48,16 +48,17 @@ const std::vector<Floor>& floors() {
     all.push_back({"layers", {"parallel/runtime", "parallel/mesh", "parallel/comm"}});
     add_rooms(all, "trainer", {"parallel", "layers"},
               {{"config", {}},
-               {"data", {"config"}},
+               {"tokenizer", {}},
+               {"data", {"config", "tokenizer"}},
                {"plan", {"config"}},
                {"costs", {"config", "plan"}},
                {"layout", {"config", "plan", "costs"}},
                {"optimizer", {"config", "plan", "layout"}},
                {"rank", {"config", "plan", "layout", "optimizer"}},
                {"resolve", {"config", "plan", "costs", "layout", "optimizer", "rank"}},
-               {"checkpoint", {"config", "data", "rank"}},
-               {"run", {"config", "data", "plan", "rank", "resolve", "checkpoint"}},
-               {"inference", {"config", "data", "plan", "layout", "rank", "resolve", "checkpoint", "run"}},
+               {"checkpoint", {"config", "tokenizer", "data", "rank"}},
+               {"run", {"config", "tokenizer", "data", "plan", "rank", "resolve", "checkpoint"}},
+               {"inference", {"config", "tokenizer", "data", "plan", "layout", "rank", "resolve", "checkpoint", "run"}},
                {"huggingface", {"config", "plan", "checkpoint"}},
                {"measure", {"config", "plan", "costs", "rank", "resolve", "run"}},
                {"planning", {"config", "plan", "costs", "layout", "optimizer", "rank", "resolve", "checkpoint"}},
@@ -72,6 +73,7 @@ const std::vector<Floor>& floors() {
                {"walk", {"command", "report"}},
                {"bench", {"command", "report"}},
                {"checkpoint", {"command", "report"}},
+               {"data", {"command", "report"}},
                {"run", {"command", "report", "plan"}}});
     all.push_back({"tools", {"parallel", "layers", "trainer", "tools/command"}});
     return all;

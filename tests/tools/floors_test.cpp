@@ -138,7 +138,7 @@ std::size_t include_fault_count(std::string_view path, std::string_view header) 
 TEST(FloorsCheck, CatchesIncludesThatPointUp) {
   const std::string_view runtime = "parallel/runtime/tensor.h", mesh = "parallel/mesh/mesh.h",
                          comm = "parallel/comm/communicator.h", shard = "parallel/shard/unit.h",
-                         pipeline = "parallel/pipeline/program/action.h", layers = "layers/kernels/rotary.h",
+                         pipeline = "parallel/pipeline/program/action.h", layers = "layers/kernels/routing.h",
                          trainer = "trainer/config/config.h", tools = "tools/command.h";
   const std::vector<std::string_view> all = {runtime, mesh, comm, shard, pipeline, layers, trainer, tools};
   // Row by row, who may include whom; the columns are in the order of `all`.

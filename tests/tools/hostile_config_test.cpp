@@ -12,6 +12,7 @@
 #include <random>
 #include <vector>
 
+#include "parallel/pipeline/orders/orders.h"
 #include "tests/tools/program.h"
 
 namespace weft {
@@ -81,16 +82,23 @@ class HostileConfigs : public ProgramTest {
 
 struct Mutated {
   const char* key;
-  std::vector<const char*> values;
+  std::vector<std::string> values;
 };
+
+// The words of every schedule, and one of none.
+std::vector<std::string> schedule_words() {
+  std::vector<std::string> words = {"\"interleaved_1f1b\""};
+  for (const Schedule& schedule : schedules()) words.push_back(fmt::format("\"{}\"", schedule.name));
+  return words;
+}
 
 // Numbers at and beyond what a key may hold, and words that change what others mean.
 const std::vector<Mutated>& mutated_keys() {
-  static const std::vector<const char*> sizes = {"0",         "1",          "3",     "8",
+  static const std::vector<std::string> sizes = {"0",         "1",          "3",     "8",
                                                  "100",       "4096",       "65536", "1000000",
                                                  "134217728", "2147483647", "-1",    "9223372036854775807",
                                                  "1e9",       "\"x\""};
-  static const std::vector<const char*> degrees = {"1", "2", "4", "8", "16", "64", "100", "512", "4096", "32768"};
+  static const std::vector<std::string> degrees = {"1", "2", "4", "8", "16", "64", "100", "512", "4096", "32768"};
   static const std::vector<Mutated> keys = {
       {"model.layers", {"d", "e", "d*100 e*100", "d e*1023", "d*1024", "(d e)*512", "d*99999", "((((d*9)*9)*9)*9)*9"}},
       {"model.hidden_size", sizes},
@@ -113,8 +121,7 @@ const std::vector<Mutated>& mutated_keys() {
       {"parallelism.data_replicate", degrees},
       {"parallelism.expert", degrees},
       {"parallelism.expert_tensor", degrees},
-      {"pipeline.schedule",
-       {"\"gpipe\"", "\"1f1b\"", "\"interleaved_1f1b\"", "\"zb_h1\"", "\"zbv\"", "\"looped_bfs\"", "\"dualpipev\""}},
+      {"pipeline.schedule", schedule_words()},
       {"pipeline.chunks", {"1", "2", "4", "64", "2147483647"}},
       {"pipeline.microbatch_group", {"0", "1", "3", "2147483647"}},
       {"shard.strategy", {"\"full_shard\"", "\"shard_grad_op\"", "\"no_shard\"", "\"optimizer\""}},

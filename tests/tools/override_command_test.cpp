@@ -36,7 +36,7 @@ TEST_F(OverrideCommand, ReachARunThatIsStartedFromAResolvedFile) {
   const std::vector<SortedJson> plain = metrics("first");
   for (const char* words :
        {"--optimizer.learning_rate=0.3", "--precision.compute=bfloat16", "--shard.strategy=no_shard"}) {
-    const std::string rest = fmt::format(" {} --run.steps=2 --run.directory=", words);
+    const std::string rest = fmt::format(" {} --run.steps=2 --checkpoint.at_end=false --run.directory=", words);
     const ProgramResult original = weft("train run.toml" + rest + "original");
     const ProgramResult resolved = weft("train first/config.toml --checkpoint.interval=0" + rest + "resolved");
     ASSERT_EQ(original.exit_code, 0) << original.messages;
@@ -90,7 +90,7 @@ TEST_F(OverrideCommand, GivenTwiceAreRefusedNamingBoth) {
 
 // The rates of the groups, in the line of a step and in the metrics.
 TEST_F(OverrideCommand, RatesAreThoseThatAreApplied) {
-  const std::string run = "train run.toml --run.steps=1";
+  const std::string run = "train run.toml --run.steps=1 --checkpoint.at_end=false";
   ProgramResult result = weft(run + " --optimizer.experts.learning_rate=0.01 --lr_scheduler.warmup_steps=1");
   ASSERT_EQ(result.exit_code, 0) << result.messages;
   const std::string rates = "  lr 1.000e-03 (dense, embedding, head, routing, vectors), 1.000e-02 (experts)  ";

@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 #include <sstream>
+
+#include "parallel/pipeline/orders/orders.h"
 
 namespace weft {
 namespace {
@@ -127,6 +130,20 @@ TEST(ParetoSvg, DistinguishingValuesAreThoseThatDiffer) {
   EXPECT_EQ(distinguishing({{"a", "x", "1"}, {"b", "x", "1"}, {"a", "x", "2"}}), (Labels{"a, 1", "b, 1", "a, 2"}));
   EXPECT_EQ(distinguishing({{"a", "x"}, {"a", "x"}}), (Labels{"a", "a"}));
   EXPECT_EQ(distinguishing({}), Labels{});
+}
+
+// A mark has the style of its schedule's row (command_layout_sweep.cpp), and one behind the table is of a file.
+TEST(ParetoMarks, HaveAShapeForEverySchedule) {
+  EXPECT_GT(mark_shapes, schedules().size());
+  std::set<std::string> shapes;
+  for (std::size_t style = 0; style < mark_shapes; ++style) {
+    const std::string svg =
+        to_svg({.title = "one", .marks = {{.series = "one", .style = style, .seconds = 1, .bytes = 1}}});
+    const std::size_t at = svg.find("<path d=\"M", svg.find("class=\"mark"));
+    ASSERT_NE(at, std::string::npos) << svg;
+    shapes.insert(svg.substr(at, svg.find('Z', at) - at));
+  }
+  EXPECT_EQ(shapes.size(), mark_shapes);
 }
 
 }  // namespace

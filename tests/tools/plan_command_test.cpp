@@ -63,6 +63,84 @@ TEST_F(PlanCommand, PrintsWhatIsLiveAndAVerdict) {
   }
 }
 
+// Experts over ranks: the line of the time says what their exchanges take, and the parts of the critical path add up.
+TEST_F(PlanCommand, SaysTheTimeOfExchanges) {
+  put("small.toml", small_run);
+  const auto result = weft("plan small.toml --hardware h100");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  for (const char* line :
+       {"\n           exposed inside computation: ", "expert exchanges ", "\n           critical path: "}) {
+    EXPECT_NE(result.output.find(line, result.output.find("\ntime ")), std::string::npos) << line << result.output;
+  }
+  const Json json = Json::parse(weft("plan small.toml --hardware h100 --json").output);
+  EXPECT_GT(json["exposed_collectives_seconds"]["expert exchanges"].get<double>(), 0.0);
+  double sum = 0.0;
+  for (const auto& [what, seconds] : json["critical_path_seconds"].items()) sum += seconds.get<double>();
+  EXPECT_NEAR(sum, json["step_seconds"].get<double>(), 1e-9 * sum);
+  const auto dense = weft("plan '" + llama + "' --hardware h100");
+  EXPECT_EQ(dense.output.find("inside computation"), std::string::npos) << dense.output;
+  EXPECT_NE(dense.output.find("critical path: computation"), std::string::npos) << dense.output;
+}
+
+// Residency and reduction are given, because Weft would choose them to fit a smaller card. A card between what even
+// routing and what the worst routing needs.
+TEST_F(PlanCommand, JudgesBothRoutings) {
+  put("small.toml", small_run);
+  const std::string plan =
+      "plan small.toml --hardware cpu --shard.residency=reshard_after_use --shard.reduction=last_microbatch ";
+  const Json json = Json::parse(weft(plan + "--hardware.memory=1GiB --json").output);
+  const auto even = json["needed_bytes"].get<std::int64_t>(), worst = json["worst_needed_bytes"].get<std::int64_t>();
+  ASSERT_GT(static_cast<double>(worst), static_cast<double>(even) / Verdict::limit + 2.0);
+  EXPECT_EQ(json["worst_verdict"], "fits");
+  const auto on = [&](std::int64_t bytes, const std::string& more = "") {
+    return weft(plan + more + fmt::format(" '--hardware.memory={} B'", bytes)).output;
+  };
+  EXPECT_NE(on(1 << 30).find("\nrouting    fits with even routing, fits with worst routing: at most "),
+            std::string::npos);
+  const std::string between = on(worst - 1);
+  EXPECT_NE(between.find("\nrouting    fits with even routing, does not fit with worst routing: "), std::string::npos)
+      << between;
+  EXPECT_NE(on(worst).find("fits with even routing, does not fit safely with worst routing: "), std::string::npos);
+  const std::string why = on(worst - 1, "--explain");
+  EXPECT_NE(why.find("\nrouting   fits with even routing, does not fit with worst routing: "), std::string::npos)
+      << why;
+  EXPECT_NE(why.find("nothing has to be changed while tokens are routed evenly"), std::string::npos) << why;
+  // The same words for a tight card wherever they are said.
+  EXPECT_NE(on(even).find("\nverdict    does not fit safely: "), std::string::npos);
+  EXPECT_NE(on(even, "--explain").find("verdict   does not fit safely: "), std::string::npos);
+  EXPECT_NE(on(even, "--compare").find("does not fit safely with even routing, does not fit with worst routing"),
+            std::string::npos);
+}
+
+TEST_F(PlanCommand, WarnsOfAnotherDeviceAndOfSlowProducts) {
+  const std::string device = "the plan is for h100 (hardware.name), but run.device = \"cpu\"";
+  const std::string slow = "precision.compute = \"float32\": products are 14.8 times slower than in bfloat16 on h100";
+  put("small.toml", small_run);
+  const auto count = [](const std::string& text, const std::string& part) {
+    return text.find(part) == std::string::npos ? 0 : text.find(part) == text.rfind(part) ? 1 : 2;
+  };
+  for (const char* mode : {"", " --explain", " --compare", " --search schedule=1f1b pipeline=2 tensor=1"}) {
+    const std::string said = weft(std::string("plan small.toml --hardware h100 ") + mode).messages;
+    EXPECT_EQ(count(said, device), 1) << mode << said;
+    EXPECT_EQ(count(said, slow), 1) << mode << said;
+  }
+  EXPECT_EQ(count(weft("plan small.toml --hardware h100 --precision.compute=bfloat16").messages, slow), 0);
+  EXPECT_EQ(weft("plan small.toml").messages, "");
+  EXPECT_EQ(weft("plan '" + llama + "' --hardware h100").messages, "");
+}
+
+// The last line is a command that can be typed.
+TEST_F(PlanCommand, AComparisonNamesTheCommandThatSaysMore) {
+  put("small.toml", small_run);
+  const std::string text = weft("plan small.toml --compare --hardware h100 --training.microbatch_size=1").output;
+  const std::string begin = "\nweft plan ", end = " --explain says what fills the memory";
+  const std::size_t at = text.rfind(begin);
+  ASSERT_NE(at, std::string::npos) << text;
+  const std::string command = text.substr(at + begin.size(), text.find(end, at) - at - begin.size());
+  EXPECT_EQ(command, "small.toml --training.microbatch_size=1 --hardware.name=h100");
+  EXPECT_EQ(weft("plan " + command + " --explain").exit_code, 0);
+}
+
 // Stages without blocks have no block to cost.
 TEST_F(PlanCommand, PlansStagesWithoutBlocks) {
   put("empty.toml", std::string(small_run) + "");

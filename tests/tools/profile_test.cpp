@@ -1,6 +1,7 @@
 // What tools and people see of a run: NVTX ranges against the program, trace files against the program, and the command
 // lines that `weft train --help` prints.
 #include <algorithm>
+#include <set>
 
 #include "parallel/runtime/lane.h"
 #include "tests/tools/nvtx_recording.h"
@@ -15,7 +16,8 @@ class Profile : public TinyTraining {
  protected:
   // Trains with the recorder listening.
   NvtxRecording record(const std::string& arguments) const {
-    const auto result = weft("train run.toml " + arguments);
+    // Several recordings of one directory: none goes on from another.
+    const auto result = weft("train run.toml --checkpoint.at_end=false " + arguments);
     EXPECT_EQ(result.exit_code, 0) << result.messages;
     std::ifstream file(folder_ / "recording");
     return NvtxRecording(file);
@@ -194,6 +196,35 @@ TEST_F(Profile, TracesAreWrittenOnlyWhereAsked) {
   EXPECT_EQ(traces("never", ""), 0);
   EXPECT_EQ(traces("tools", "--profiling.first_step=1 --profiling.trace=false"), 0);
   EXPECT_EQ(traces("one", "--profiling.first_step=3"), 8);
+}
+
+// A recording replaces one of more ranks; steps that a run has behind it are not recorded, and that is said.
+TEST_F(Profile, ARecordingIsOfOneSessionOfTheRun) {
+  const auto trained = [&](const std::string& arguments) {
+    // Several recordings of one directory: none goes on from another.
+    const auto result = weft("train run.toml --checkpoint.at_end=false " + arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.messages;
+    return result.output;
+  };
+  const auto traces = [&] {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_ / "out/tiny")) {
+      if (entry.path().extension() == ".json") names.insert(entry.path().filename().string());
+    }
+    return names;
+  };
+  EXPECT_EQ(trained("--profiling.first_step=3").find("WARNING"), std::string::npos);
+  EXPECT_EQ(traces().size(), 8u + 1);
+  const std::string behind = trained("--run.steps=4 --profiling.first_step=2 --profiling.last_step=3");
+  EXPECT_NE(behind.find("profiling   WARNING: nothing is recorded: the last step to record is 3, and the run goes on "
+                        "behind step 3."),
+            std::string::npos)
+      << behind;
+  EXPECT_EQ(traces().size(), 8u + 1);
+  trained(
+      "--run.steps=5 --profiling.first_step=5 --parallelism.tensor=1 --parallelism.data_shard=1 "
+      "--parallelism.expert=1");
+  EXPECT_EQ(traces(), (std::set<std::string>{"summary.json", "trace_rank0.json", "trace_rank1.json"}));
 }
 
 TEST_F(Profile, HelpTellsTheCommandLinesOfTheTools) {

@@ -68,6 +68,7 @@ head_dim = 8
 num_experts = 4
 num_experts_per_tok = 2
 moe_intermediate_size = 16
+router_aux_loss_coef = 0.01
 [parallelism]
 pipeline = 2
 tensor = 2

@@ -1,5 +1,8 @@
 // What signals ask of `weft train`, and what it leaves behind.
+#include <fmt/format.h>
+
 #include <array>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -29,6 +32,10 @@ TEST_F(SignalledRun, SavesAndLeavesOrGoesOn) {
     kill(process, leave);
     ASSERT_EQ(wait_for(process), 75) << log();
     const std::int64_t left_at = saved(directory).front().step;
+    const std::string last = fmt::format(
+        "\nstopped by SIG{} after step {} of 1000000, saved as {}/checkpoints/{}; the same command goes on\n",
+        sigabbrev_np(leave), left_at, directory, checkpoint_name(left_at));
+    EXPECT_TRUE(log().ends_with(last)) << log().substr(log().size() - 300);
     EXPECT_EQ(steps_taken(directory), left_at) << "it leaves behind the step that was saved";
     EXPECT_GT(left_at, asked_at);
 

@@ -27,6 +27,7 @@ head_dim = 4
 num_experts = 4
 num_experts_per_tok = 2
 moe_intermediate_size = 8
+router_aux_loss_coef = 0.01
 [parallelism]
 pipeline = 2
 tensor = 2

@@ -72,7 +72,9 @@ TEST_F(TrainedModelCommand, GenerateWritesTheBytesOfEachSample) {
   const ProgramResult as_json = weft(command + " --samples 2 --json");
   ASSERT_EQ(as_json.exit_code, 0) << as_json.messages;
   EXPECT_NE(as_json.messages.find("tokens/s"), std::string::npos) << as_json.messages;
-  EXPECT_NE(as_json.messages.find("position 10; the model was trained on 8"), std::string::npos) << as_json.messages;
+  EXPECT_NE(as_json.messages.find("position 10; the model was trained on 8: --max-tokens 4 stays within"),
+            std::string::npos)
+      << as_json.messages;
   const nlohmann::json document = nlohmann::json::parse(as_json.output);
   ASSERT_EQ(document.at("samples").size(), 2u);
   std::vector<std::string> texts;
@@ -88,6 +90,27 @@ TEST_F(TrainedModelCommand, GenerateWritesTheBytesOfEachSample) {
   EXPECT_EQ(weft(command + one_rank).output, texts[0]);
   EXPECT_EQ(weft(command + " --samples 2").output,
             fmt::format("--- sample 1 of 2 ---\n{}\n--- sample 2 of 2 ---\n{}\n", texts[0], texts[1]));
+}
+
+TEST_F(TrainedModelCommand, GenerateStopsAtTheTrainedLengthUnlessToldMore) {
+  const ProgramResult within = weft("generate out/tiny --prompt warp");
+  EXPECT_EQ(within.output.size(), 4u);
+  EXPECT_EQ(within.messages.find("warning"), std::string::npos) << within.messages;
+  const ProgramResult beyond = weft("generate out/tiny --prompt 'warp and weft'");
+  EXPECT_EQ(beyond.output.size(), 128u);
+  EXPECT_NE(beyond.messages.find("give a shorter prompt"), std::string::npos) << beyond.messages;
+}
+
+// Three ranks of data divide no batch of eight, and sixteen are more.
+TEST_F(TrainedModelCommand, TheBatchOfTrainingRefusesNoLayout) {
+  const double loss = json("eval out/tiny --data text.txt").at("loss");
+  for (const char* layout :
+       {"--parallelism.pipeline=1 --parallelism.data_shard=3", "--parallelism.data_shard=16 --parallelism.tensor=1"}) {
+    const ProgramResult result =
+        weft(std::string("eval out/tiny --data text.txt --json --parallelism.expert=1 ") + layout);
+    ASSERT_EQ(result.exit_code, 0) << layout << "\n" << result.messages;
+    EXPECT_NEAR(nlohmann::json::parse(result.output).at("loss"), loss, 2e-6 * loss) << layout;
+  }
 }
 
 TEST_F(TrainedModelCommand, WrongRequestsAreRefusedWithEverythingWrong) {

@@ -98,6 +98,7 @@ head_dim = 8
 num_experts = 4
 num_experts_per_tok = 2
 moe_intermediate_size = 8
+router_aux_loss_coef = 0.01
 [parallelism]
 data_replicate = 2
 data_shard = 4

@@ -42,6 +42,14 @@ constexpr std::int64_t reshard_after_use(std::int64_t shards) {
   return 2 * bytes(embedding_rows, shards) + 16 * bytes(block_rows, shards) + 2 * bytes(head_rows, shards);
 }
 
+TEST_F(WalkCommand, SaysWhereBytesAreOfTheWorstRouting) {
+  const std::string experts = " --moe --parallelism.expert=2 --strategy full_shard";
+  const std::string routed = weft("walk" + experts).output, dense = weft("walk --strategy full_shard").output;
+  EXPECT_NE(routed.find("microbatches; bytes, with worst routing\n"), std::string::npos) << routed;
+  EXPECT_NE(routed.find("A step of one rank, bytes, with worst routing:\n"), std::string::npos) << routed;
+  EXPECT_EQ(dense.find("routing"), std::string::npos) << dense;
+}
+
 TEST_F(WalkCommand, TheToyUnderEveryStrategy) {
   const SortedJson strategies = json("")["strategies"];
   ASSERT_EQ(strategies.size(), 6u);

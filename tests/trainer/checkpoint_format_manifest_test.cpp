@@ -5,6 +5,7 @@
 #include <cmath>
 #include <random>
 
+#include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
 #include "tests/trainer/checkpoint_sample.h"
 

@@ -1,5 +1,6 @@
 // Rows across boxes against plain vectors, and files that are damaged, cut, missing or too long.
 #include <gtest/gtest.h>
+#include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
 #include "tests/trainer/checkpoint_sample.h"
 #include "trainer/checkpoint/reader.h"

@@ -16,6 +16,7 @@
 #include <random>
 #include <set>
 
+#include "parallel/pipeline/orders/orders.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/planning/run_plan.h"
@@ -25,26 +26,21 @@
 namespace weft {
 namespace {
 
-struct Order {
-  const char* schedule;
-  int chunks = 1;
-};
-
 TinyLayout random_layout(std::mt19937& random) {
   const auto choose = [&](auto... values) {
     const std::array all = {values...};
     return all[std::uniform_int_distribution<std::size_t>(0, all.size() - 1)(random)];
   };
-  const Order order = choose(Order{"1f1b"}, Order{"gpipe"}, Order{"zb_h1"}, Order{"interleaved", 2},
-                             Order{"looped_bfs", 2}, Order{"zbv", 2}, Order{"v_half", 2}, Order{"dualpipev", 2});
+  const auto known = schedules();
+  const Schedule& order = known[std::uniform_int_distribution<std::size_t>(0, known.size() - 1)(random)];
   const std::string layers = choose("d*8", "d e d e d e d e", "e*8", "d d d e e e d d");
   TinyLayout layout{.layers = layers,
                     .degrees = {.pipeline = choose(1, 2), .data_shard = 2, .expert = 1},
-                    .schedule = order.schedule,
+                    .schedule = std::string(order.name),
                     .residency = "stage",
                     .reduction = "auto",
                     .lookahead = choose(0, 1, 2),
-                    .chunks = order.chunks};
+                    .chunks = order.shown_chunks()};
   if (layout.degrees.pipeline == 1) {
     layout.schedule = "1f1b";
     layout.chunks = 1;

@@ -115,6 +115,12 @@ TEST_F(ConfigInclude, ReportsMissingFilesAndWrongTypesWithoutFollowOns) {
                                        file.string(), in_folder("gone.toml")));
 }
 
+TEST_F(ConfigInclude, TakesASingleNameAsAListOfOne) {
+  EXPECT_NE(
+      message(put("run.toml", "include = \"gone.toml\"\n")).find("include: cannot read " + in_folder("gone.toml")),
+      std::string::npos);
+}
+
 TEST_F(ConfigInclude, ReportsACircle) {
   put("b.toml", "include = [\"./a.toml\"]\n");
   const auto file = put("a.toml", "include = [\"b.toml\"]\n");

@@ -151,6 +151,18 @@ TEST(ResolvedText, WithEveryKeySaidIsReadAndItsGeneralKeysDecideNothing) {
   }
 }
 
+// A string is a list of one wherever a list of strings is read.
+TEST(ConfigOverrides, AStringIsAListOfOne) {
+  const auto read = [](const Overrides& overrides) {
+    return read_config_text(complete(), "run.toml", overrides).config;
+  };
+  for (const char* text : {"data.train=mine.txt", "data.train=\"mine.txt\"", "data.train=[\"mine.txt\"]"}) {
+    EXPECT_EQ(read({text}).data.train, std::vector<std::string>{"mine.txt"}) << text;
+  }
+  EXPECT_EQ(read({"training.frozen=embedding"}).training.frozen, std::set<Family>{Family::embedding});
+  EXPECT_EQ(read({"checkpoint.allow_unused=*.exp_avg"}).checkpoint.allow_unused, std::vector<std::string>{"*.exp_avg"});
+}
+
 struct Unread {
   Overrides overrides;
   std::string fault;  // empty: all are read
@@ -187,7 +199,8 @@ TEST(UnreadOverrides, AreNamedWithWhatWouldReadThem) {
          "it is read where decay is not \"constant\""},
         {{"training.initial_loss_scale=1024"}, "something is computed or reduced in \"float16\""},
         {{"training.initial_loss_scale=1024", "precision.experts.compute=float16"}, ""},
-        {{"checkpoint.at_end=false"}, "it is read where interval is not 0"},
+        {{"checkpoint.at_first_step=true"}, "it is read where interval is not 0"},
+        {{"checkpoint.at_end=false"}, ""},
         {{"checkpoint.weights_only=false"}, "it is read where start_from names a checkpoint"},
         {{"profiling.trace=true"}, ""},
         {{"profiling.trace=true", "profiling.first_step=0", "profiling.last_step=0"},

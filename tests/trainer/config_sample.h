@@ -87,7 +87,6 @@ decay_steps = 30
 train = ["one.txt", "two.txt"]
 tokenizer = "byte"
 [checkpoint]
-[metrics]
 [profiling]
 first_step = 10
 last_step = 12

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "parallel/runtime/error.h"
+#include "tests/trainer/byte_vocabulary.h"
 
 namespace weft {
 namespace {
@@ -119,7 +120,7 @@ TEST_F(Data, ReadsEveryWindowOncePerEpoch) {
   for (int windows = 1; windows <= 50; ++windows) {
     // Three bytes more than the windows need, which is one too few for another.
     const std::string text = ascending(length, static_cast<int>(windows * length + 1 + 3));
-    const TokenDataset dataset({file("text", text)}, length, 256, seed);
+    const TokenDataset dataset({file("text", text)}, length, byte_vocabulary(256), seed);
     ASSERT_EQ(dataset.samples_per_epoch(), windows);
     for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
       std::set<std::int32_t> begins;
@@ -139,7 +140,7 @@ TEST_F(Data, ReadsEveryWindowOncePerEpoch) {
 
 TEST_F(Data, ReadsTheEpochsInDifferentOrders) {
   constexpr std::int64_t length = 4, windows = 50;
-  const TokenDataset dataset({file("text", ascending(1, windows * length + 1))}, length, 256, seed);
+  const TokenDataset dataset({file("text", ascending(1, windows * length + 1))}, length, byte_vocabulary(256), seed);
   std::vector<std::int32_t> first, second;
   for (std::int64_t i = 0; i < windows; ++i) {
     first.push_back(read(dataset, i, length).tokens[0]);
@@ -152,7 +153,7 @@ TEST_F(Data, NeverCrossesFromOneFileIntoTheNext) {
   // Of lengths that leave 0, 1 and 3 bytes behind the last window; values tell the files apart.
   constexpr std::int64_t length = 4;
   const TokenDataset dataset({file("a", ascending(4, 9)), file("b", ascending(100, 6)), file("c", ascending(200, 16))},
-                             length, 256, seed);
+                             length, byte_vocabulary(256), seed);
   ASSERT_EQ(dataset.samples_per_epoch(), 2 + 1 + 3);
   std::set<std::int32_t> begins;
   for (std::int64_t i = 0; i < dataset.samples_per_epoch(); ++i) {
@@ -169,7 +170,7 @@ TEST_F(Data, NamesEveryFileThatCannotBeUsed) {
   const std::string brief = file("brief", ascending(1, 8));
   const std::string missing = folder() / "missing";
   const std::string text = message(ErrorKind::request, [&] {
-    TokenDataset({missing, good, empty, brief, folder()}, 8, 256, seed);
+    TokenDataset({missing, good, empty, brief, folder()}, 8, byte_vocabulary(256), seed);
   });
   EXPECT_NE(text.find("\"" + missing + "\": No such file"), std::string::npos) << text;
   EXPECT_NE(text.find("\"" + empty + "\": the file is empty"), std::string::npos) << text;
@@ -179,8 +180,8 @@ TEST_F(Data, NamesEveryFileThatCannotBeUsed) {
   EXPECT_NE(text.find("\"" + folder().string() + "\": it is not a regular file"), std::string::npos) << text;
   EXPECT_EQ(text.find(good), std::string::npos) << text;
   // One byte more is enough.
-  EXPECT_EQ(TokenDataset({file("enough", ascending(1, 9))}, 8, 256, seed).samples_per_epoch(), 1);
-  EXPECT_NE(message(ErrorKind::request, [] { TokenDataset({}, 8, 256, seed); }).find("names no file"),
+  EXPECT_EQ(TokenDataset({file("enough", ascending(1, 9))}, 8, byte_vocabulary(256), seed).samples_per_epoch(), 1);
+  EXPECT_NE(message(ErrorKind::request, [] { TokenDataset({}, 8, byte_vocabulary(256), seed); }).find("names no file"),
             std::string::npos);
 }
 
@@ -189,16 +190,19 @@ TEST_F(Data, NamesTheOffsetOfATokenOutsideTheVocabulary) {
   std::string text(13, 'a');
   text[12] = static_cast<char>(200);  // the last target of the last window
   const std::string name = file("text", text);
-  const TokenDataset dataset({name}, length, 128, seed);
+  const TokenDataset dataset({name}, length, byte_vocabulary(128), seed);
   std::string faults;
   for (std::int64_t i = 0; i < dataset.samples_per_epoch(); ++i) {
-    const std::string fault = message(ErrorKind::failure, [&] { read(dataset, i, length); });
+    const std::string fault = message(ErrorKind::request, [&] { read(dataset, i, length); });
     if (fault != "accepted") faults += fault;
   }
   EXPECT_EQ(faults, "\"" + name + "\": the byte 200 at offset 12 is outside the vocabulary of 128 tokens");
   // A vocabulary of 201 holds token 200, one of 200 does not.
-  EXPECT_NO_THROW(read(TokenDataset({file("one", std::string(5, static_cast<char>(200)))}, 4, 201, seed), 0, 4));
-  EXPECT_THROW(read(TokenDataset({file("one", std::string(5, static_cast<char>(200)))}, 4, 200, seed), 0, 4), Error);
+  EXPECT_NO_THROW(
+      read(TokenDataset({file("one", std::string(5, static_cast<char>(200)))}, 4, byte_vocabulary(201), seed), 0, 4));
+  EXPECT_THROW(
+      read(TokenDataset({file("one", std::string(5, static_cast<char>(200)))}, 4, byte_vocabulary(200), seed), 0, 4),
+      Error);
 }
 
 TEST(BatchPlan, RanksTogetherReadTheGlobalBatch) {

@@ -70,12 +70,12 @@ void leave_run(const TemporaryFolder& folder, const Overrides& overrides, const 
   std::string text;
   while (text.size() < 20000) text += faults.text;
   write_file(folder / "text.txt", text);
-  const ResolvedConfig resolved =
-      read_config_text(sharded_dense, "base.toml",
-                       overrides + Overrides{fmt::format("data.train=[\"{}\"]", (folder / "text.txt").string()),
-                                             fmt::format("run.directory=\"{}\"", folder.path().string())});
+  const ResolvedConfig resolved = read_config_text(
+      sharded_dense, "base.toml",
+      overrides + Overrides{fmt::format("data.train=[\"{}\"]", (folder / "text.txt").string()),
+                            fmt::format("run.directory=\"{}\"", folder.path().string()), "checkpoint.at_end=false"});
   const Config& config = resolved.config;
-  RunDirectory directory(folder.path(), resolved.toml);
+  RunDirectory directory(folder.path());
   std::vector<std::unique_ptr<PaddedCompute>> padded(static_cast<std::size_t>(config.parallelism.world()));
   RunObserver observer;
   observer.before_first_step = [&](RankRun& run) {
@@ -83,7 +83,7 @@ void leave_run(const TemporaryFolder& folder, const Overrides& overrides, const 
     own = std::make_unique<PaddedCompute>(config, run, faults.slowness(run.rank()));
     run.observe(*own);
     faults.before_first_step(run);
-    if (run.rank() == 0) directory.begin_after(0);
+    if (run.rank() == 0) directory.begin_after(0, resolved.toml);
   };
   observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
     const StepTrace* trace = run.profiler().trace();

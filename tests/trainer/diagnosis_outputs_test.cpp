@@ -110,6 +110,21 @@ TEST(RunOutputs, OfAnotherConfigurationAreRefused) {
   EXPECT_REFUSED(folder.path(), "the trace is of another configuration");
 }
 
+// A summary is of the configuration that wrote it: new steps are not held against that of an earlier part of the run.
+TEST(RunOutputs, ASummaryOfAnEarlierPartIsNotChecked) {
+  const TemporaryFolder folder, earlier;
+  leave_run(folder, short_run);
+  leave_run(earlier, short_run + Overrides{"shard.strategy=\"no_shard\""});
+  write_file(folder / "summary.json", read_file(earlier / "summary.json"));
+  const RunOutputs run = read_run(folder.path());
+  EXPECT_TRUE(run.memory.empty());
+  const Diagnosis diagnosis = diagnose(gather_evidence(run));
+  const auto memory = std::ranges::find(diagnosis.rules, std::string("memory"), &RuleResult::rule);
+  ASSERT_NE(memory, diagnosis.rules.end());
+  EXPECT_EQ(memory->verdict.outcome, RuleVerdict::Outcome::unchecked);
+  EXPECT_EQ(memory->verdict.note, "summary.json is of an earlier part of this run");
+}
+
 // What decides by counters does so without traces and summary. What it costs is then modelled, or not known, and says
 // so.
 TEST(RunOutputs, ThatAreNotThereLeaveRulesUnchecked) {

@@ -60,6 +60,20 @@ TEST(Evaluation, AgreesWithTheModelInDouble) {
   }
 }
 
+// 22 windows, four a pass.
+TEST(Evaluation, TellsItsProgressAfterEachPass) {
+  HeldOutText text("weft-evaluation");
+  add_uneven(text);
+  Config config = tiny_config("d");
+  config.training.global_batch_size = 4;
+  std::vector<std::int64_t> told;
+  evaluate(config, text.files(), {}, {}, [&](std::int64_t done, std::int64_t all) {
+    told.push_back(done);
+    EXPECT_EQ(all, 22);
+  });
+  EXPECT_EQ(told, (std::vector<std::int64_t>{4, 8, 12, 16, 20, 22}));
+}
+
 // The same windows, in the order in which training's first step reads them, one a file: the same kernels add the same
 // terms in the same order.
 TEST(Evaluation, IsTheLossOfTheFirstTrainingStepBitForBit) {
@@ -69,7 +83,7 @@ TEST(Evaluation, IsTheLossOfTheFirstTrainingStepBitForBit) {
     config.run.steps = 1;
     HeldOutText text("weft-evaluation");
     const std::int64_t length = config.training.sequence_length;
-    const TokenDataset data(config.data.train, length, config.model.vocab_size, config.run.seed);
+    const TokenDataset data = training_data(config);
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(length)), targets(tokens.size());
     for (std::int64_t sample = 0; sample < config.training.global_batch_size; ++sample) {
       data.read(sample, tokens, targets);
@@ -173,7 +187,7 @@ TEST(Evaluation, RefusesTextThatHasNothingToPredictAndPlansOfASteps) {
   Config config = tiny_config("d");
   EXPECT_NE(evaluation_refusal(config, {}).find("at least one file"), std::string::npos);
   const std::string both = evaluation_refusal(config, {text.files()[0], "/no/such/file"});
-  EXPECT_NE(both.find("a single byte leaves nothing to predict"), std::string::npos) << both;
+  EXPECT_NE(both.find("a single token leaves nothing to predict"), std::string::npos) << both;
   EXPECT_NE(both.find("/no/such/file"), std::string::npos) << both;
   config.model.vocab_size = 128;
   const std::string outside = evaluation_refusal(config, {text.files()[2]});

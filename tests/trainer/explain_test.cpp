@@ -4,8 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <set>
 
+#include "parallel/pipeline/orders/orders.h"
 #include "trainer/resolve/config_reader.h"
 
 namespace weft {
@@ -105,6 +108,12 @@ TEST(Explain, RemediesAgainstActivationsStandInOrder) {
   EXPECT_LT(full.verdict.needed, selective.verdict.needed);
   ASSERT_TRUE(explanation.first_that_fits());
   EXPECT_EQ(explanation.first_that_fits()->remedy.name, "recompute full");
+  ASSERT_TRUE(explanation.fastest_that_fits());
+  for (const TriedRemedy& tried : explanation.remedies) {
+    if (!tried.trial.fits()) continue;
+    EXPECT_GE(tried.trial.time.seconds, explanation.fastest_that_fits()->trial.time.seconds);
+  }
+  EXPECT_EQ(explanation.fastest_that_fits()->remedy.name, "tensor up");
   EXPECT_TRUE(fits(reader_of("plan_7b_long.toml"), find_hardware("a100-80gb"), full.words));
 }
 
@@ -135,6 +144,7 @@ TEST(Explain, ARunThatFitsHasNoRemediesAndAnExactLimit) {
     const Verdict verdict = plan_run(read(words(limit.fits)), card).verdict;
     EXPECT_TRUE(verdict.fits()) << limit.what;
     EXPECT_EQ(verdict.needed, limit.fits_bytes) << limit.what;
+    EXPECT_EQ(limit.batch.value_or(16), read(words(limit.fits)).training.global_batch_size) << limit.what;
     EXPECT_FALSE(fits(read, card, words(*limit.exceeds))) << limit.what;
   }
 }
@@ -206,12 +216,85 @@ TEST(Explain, AMoveThatTheConfigurationCannotTakeIsRefusedWithTheReason) {
   const ReadWith read =
       reader_of("plan_7b_long.toml", {"--model.num_attention_heads=31", "--model.num_key_value_heads=31"});
   const Explanation explanation = explain_run(read, find_hardware("a100-80gb"));
-  const TriedRemedy* tensor = find_remedy(explanation.remedies, "tensor up");
+  EXPECT_FALSE(find_remedy(explanation.remedies, "tensor up"));
+  const TriedRemedy* tensor = find_remedy(explanation.refused, "tensor up");
   ASSERT_TRUE(tensor);
   EXPECT_NE(tensor->trial.refused.find("num_attention_heads 31 does not split over parallelism.tensor"),
             std::string::npos)
       << tensor->trial.refused;
   EXPECT_FALSE(tensor->trial.fits());
+}
+
+// The first of four ranks keeps four microbatches of its blocks and the last keeps one. Stages are dealt by an estimate
+// of the bytes, which is within 15 % of the best split here.
+TEST(Explain, StagesDealtByMemoryTakeLess) {
+  const ReadWith read = reader_of(
+      "plan_7b_long.toml", {"--parallelism.pipeline=4", "--parallelism.data_shard=4", "--training.sequence_length=8192",
+                            "--model.layers=d*12", "--training.global_batch_size=64"});
+  const Hardware& card = find_hardware("a100-80gb");
+  const auto remedies = remedies_for(Cause::activations);
+  const auto remedy = std::ranges::find(remedies, "stages dealt by memory", [](const Remedy& one) { return one.name; });
+  ASSERT_NE(remedy, remedies.end());
+  const auto strengths = remedy->strengths(read({}));
+  ASSERT_EQ(strengths.size(), 1u);
+  const std::int64_t least = outline_run(read(strengths.front().words), card).peak.total();
+  EXPECT_LT(least, outline_run(read({}), card).peak.total());
+  std::int64_t best = least;
+  for (int first = 1; first <= 3; ++first) {
+    for (int second = first; second <= 4; ++second) {
+      for (int third = second; first + second + third < 12; ++third) {
+        const std::string layout =
+            fmt::format("Ed*{}|d*{}|d*{}|d*{}L", first, second, third, 12 - first - second - third);
+        best = std::min(best, outline_run(read({"--pipeline.layout=" + layout}), card).peak.total());
+      }
+    }
+  }
+  EXPECT_LE(static_cast<double>(least), 1.15 * static_cast<double>(best));
+  EXPECT_TRUE(remedy->strengths(read(strengths.front().words)).empty());
+}
+
+// Of the test's own walk: most chunks that one of four ranks keeps, over the chunks of a rank.
+double microbatches_in_flight(const Schedule& schedule, int chunks) {
+  int most = 0;
+  for (const auto& actions : schedule.order({.ranks = 4, .chunks = chunks, .microbatches = 16})) {
+    int kept = 0;
+    for (const Action& action : actions) {
+      kept += (action.op == Op::forward ? 1 : 0) - (makes_weight_gradient(action.op) ? 1 : 0);
+      most = std::max(most, kept);
+    }
+  }
+  return static_cast<double>(most) / chunks;
+}
+
+// Every row of the table is considered: from any schedule, ever fewer microbatches are offered, and none of the rows
+// that keep fewer keeps a number that no offer has.
+TEST(LeanerSchedules, AreFoundAmongAllOfTheTable) {
+  const auto remedies = remedies_for(Cause::activations);
+  const auto remedy = std::ranges::find(remedies, "a schedule with fewer microbatches in flight",
+                                        [](const Remedy& one) { return one.name; });
+  ASSERT_NE(remedy, remedies.end());
+  for (const Schedule& now : schedules()) {
+    SCOPED_TRACE(now.name);
+    Config config;
+    config.parallelism.pipeline = 4;
+    config.pipeline.schedule = now.name;
+    config.pipeline.chunks = now.shown_chunks();
+    double kept = microbatches_in_flight(now, now.shown_chunks());
+    std::set<double> fewer, offered;
+    for (const Schedule& other : schedules()) {
+      const double of_other = microbatches_in_flight(other, other.least_chunks);
+      if (of_other < kept) fewer.insert(of_other);
+    }
+    for (const RemedyOverrides& strength : remedy->strengths(config)) {
+      const std::string& first = strength.words.front();
+      const Schedule& choice = find_schedule(first.substr(first.find('=') + 1));
+      const double of_choice = microbatches_in_flight(choice, choice.least_chunks);
+      EXPECT_LT(of_choice, kept) << first;
+      kept = of_choice;
+      offered.insert(of_choice);
+    }
+    EXPECT_EQ(offered, fewer);
+  }
 }
 
 }  // namespace

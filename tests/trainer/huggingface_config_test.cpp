@@ -1,7 +1,9 @@
 // config.json of every architecture as it was once agreed on, and what of others' is refused.
 #include <nlohmann/json.hpp>
 
+#include <functional>
 #include <initializer_list>
+#include <vector>
 
 #include "tests/trainer/huggingface_fixture.h"
 #include "trainer/huggingface/model_json.h"
@@ -68,6 +70,73 @@ TEST(HuggingFaceConfig, IsReadBack) {
       EXPECT_EQ(read.architecture, architecture);
       EXPECT_EQ(read.model, model) << traits_of(architecture).model_type;
     }
+  }
+}
+
+struct FieldChange {
+  const char* name;
+  std::function<void(ModelConfig&)> change;
+  bool of_dense_blocks = false, of_moe_blocks = false;  // without them the field means nothing
+};
+// Every field of a model, except two of the auxiliary losses that change training alone and no folder has.
+std::vector<FieldChange> changes_of_all_fields() {
+  // A field more does not compile here: it is to be added below.
+  [[maybe_unused]] const auto& [blocks, vocab_size, hidden_size, intermediate_size, num_attention_heads,
+                                num_key_value_heads, head_dim, sliding_window, qk_norm, rope_theta, rms_norm_eps,
+                                tie_word_embeddings, initializer_range, moe] = ModelConfig();
+  [[maybe_unused]] const auto& [num_experts, num_experts_per_tok, moe_intermediate_size,
+                                shared_expert_intermediate_size, norm_topk_prob, scoring, aux_loss,
+                                router_aux_loss_coef, router_z_loss_coef] = moe;
+  using M = ModelConfig;
+  return {
+      {"blocks, one more dense", [](M& m) { m.blocks.push_back(BlockKind::dense); }},
+      {"blocks, one more MoE", [](M& m) { m.blocks.push_back(BlockKind::moe); }},
+      {"vocab_size", [](M& m) { m.vocab_size += 3; }},
+      {"hidden_size", [](M& m) { m.hidden_size += 4; }},
+      {"intermediate_size", [](M& m) { m.intermediate_size += 3; }, true},
+      {"num_attention_heads", [](M& m) { m.num_attention_heads += m.num_key_value_heads; }},
+      {"num_key_value_heads", [](M& m) { m.num_key_value_heads = m.num_attention_heads; }},
+      {"head_dim", [](M& m) { m.head_dim += 2; }},
+      {"sliding_window", [](M& m) { m.sliding_window += 5; }},
+      {"qk_norm", [](M& m) { m.qk_norm = !m.qk_norm; }},
+      {"rope_theta", [](M& m) { m.rope_theta *= 2; }},
+      {"rms_norm_eps", [](M& m) { m.rms_norm_eps *= 2; }},
+      {"tie_word_embeddings", [](M& m) { m.tie_word_embeddings = !m.tie_word_embeddings; }},
+      {"initializer_range", [](M& m) { m.initializer_range *= 2; }},
+      {"num_experts", [](M& m) { m.moe.num_experts += 1; }, false, true},
+      {"num_experts_per_tok", [](M& m) { m.moe.num_experts_per_tok += 1; }, false, true},
+      {"moe_intermediate_size", [](M& m) { m.moe.moe_intermediate_size += 3; }, false, true},
+      {"shared_expert", [](M& m) { m.moe.shared_expert_intermediate_size += 8; }, false, true},
+      {"norm_topk_prob", [](M& m) { m.moe.norm_topk_prob = !m.moe.norm_topk_prob; }, false, true},
+      {"scoring", [](M& m) { m.moe.scoring = Scoring::sigmoid; }, false, true},
+      {"router_aux_loss_coef", [](M& m) { m.moe.router_aux_loss_coef += 0.25; }, false, true},
+  };
+}
+
+TEST(HuggingFaceConfig, KeepsEveryFieldOfAModelOrRefusesIt) {
+  for (const Architecture architecture : architectures) {
+    const ModelConfig original = tiny_model(architecture, false);
+    int kept = 0, refused = 0;
+    for (const FieldChange& field : changes_of_all_fields()) {
+      SCOPED_TRACE(fmt::format("{} of {}", field.name, traits_of(architecture).model_type));
+      if (field.of_dense_blocks && !original.has(BlockKind::dense)) continue;
+      if (field.of_moe_blocks && !original.has(BlockKind::moe)) continue;
+      ModelConfig model = original;
+      field.change(model);
+      ASSERT_NE(model, original);
+      if (!reasons_against(architecture, model).empty()) {
+        ++refused;
+        continue;
+      }
+      ++kept;
+      ModelConfig read = parse_model_json(model_json(architecture, model, facts), "config.json").model;
+      // The coefficient is multiplied on the way out and divided on the way in.
+      EXPECT_DOUBLE_EQ(read.moe.router_aux_loss_coef, model.moe.router_aux_loss_coef);
+      read.moe.router_aux_loss_coef = model.moe.router_aux_loss_coef;
+      EXPECT_EQ(read, model);
+    }
+    EXPECT_GE(kept, 8);
+    EXPECT_GE(refused, 1);
   }
 }
 

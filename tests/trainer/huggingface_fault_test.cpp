@@ -6,9 +6,8 @@
 #include "tests/trainer/huggingface_reference.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/huggingface/import.h"
+#include "trainer/huggingface/model_folder.h"
 #include "trainer/huggingface/model_section.h"
-#include "trainer/huggingface/shards.h"
-#include "trainer/huggingface/tokenizer_files.h"
 
 namespace weft::huggingface_test {
 namespace {

@@ -7,11 +7,10 @@
 #include <numeric>
 #include <vector>
 
-#include "layers/kernels/load_balance.h"
 #include "layers/kernels/routing.h"
 #include "parallel/runtime/random.h"
 #include "parallel/runtime/staging.h"
-#include "trainer/huggingface/router_coefficient.h"
+#include "trainer/huggingface/model_json.h"
 #include "trainer/rank/backend.h"
 
 namespace weft {

@@ -94,7 +94,7 @@ NotedStep noted_step(const TinyLayout& layout) {
   config.parallelism = {.data_shard = ranks};
   config.run.steps = 1;
   const ResolvedRun resolved(config);
-  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  const TokenDataset data = training_data(config);
   NvtxDomain domain;
   NotedStep step;
   step.notes.resize(ranks);

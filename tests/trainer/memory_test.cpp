@@ -140,7 +140,7 @@ TEST_P(ProgramMemory, IsWhatTheLedgerMeasures) {
     const BucketBytes& predicted = run.predicted().bytes;
     for (std::size_t b = 0; b < bucket_count; ++b) {
       const auto bucket = static_cast<Bucket>(b);
-      if (!PredictedMemory::is_static(bucket)) continue;
+      if (!is_static(bucket)) continue;
       EXPECT_EQ(measured[bucket], predicted[bucket]) << name_of(bucket);
       EXPECT_EQ(run.ledger().live()[bucket], predicted[bucket]) << name_of(bucket);
       EXPECT_EQ(run.measured()[bucket], predicted[bucket]) << name_of(bucket);

@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "tests/trainer/byte_vocabulary.h"
 #include "tests/trainer/saved_run.h"
 #include "tests/trainer/temporary_folder.h"
 #include "trainer/checkpoint/keys.h"
@@ -97,7 +98,7 @@ TEST(DataContents, OfALargeFileAreKnownByPieces) {
   const std::string name = (folder / "large").string();
   constexpr std::int64_t size = (std::int64_t{70} << 20) + 12345;
   std::ofstream(name) << "text without an end";
-  const auto contents = [&] { return TokenDataset({name}, 8, 256, 1).contents().front(); };
+  const auto contents = [&] { return TokenDataset({name}, 8, byte_vocabulary(256), 1).contents().front(); };
   const auto put_at = [&](std::int64_t at, char byte) {
     std::fstream file(name, std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(at);

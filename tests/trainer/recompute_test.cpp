@@ -6,7 +6,7 @@
 
 #include "tests/trainer/kept_activations.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/inference/forward_plan.h"
+#include "trainer/rank/forward_plan.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/resolve/solved_timing.h"

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 
@@ -106,6 +107,50 @@ TEST(RunPlan, TakesTheTimesOfACostTable) {
   EXPECT_DOUBLE_EQ(plan.time.seconds, simulation.seconds);
   EXPECT_DOUBLE_EQ(plan.time.bubble, idle / (2.0 * simulation.seconds));
   EXPECT_GT(plan.time.bubble, 0.05);
+}
+
+double seconds_of(const std::vector<StepPart>& parts, std::string_view what) {
+  const auto found = std::ranges::find(parts, what, &StepPart::what);
+  return found == parts.end() ? 0.0 : found->seconds;
+}
+
+// The time of expert exchanges against the traffic that the dry run counts: each call over n ranks takes n - 1
+// latencies, and (n - 1) / n of its bytes at the rate of the link. Ranks of the CPU do one thing at a time, so without
+// a pipeline all exchanges of a rank are on the critical path.
+TEST(RunPlan, SaysTheTimeOfExchanges) {
+  const Config config =
+      config_of({.layers = "d e d e", .degrees = {.data_shard = 2, .context = 2, .tensor = 2, .expert = 4}});
+  const Hardware card = card_of(1e12);
+  const RunPlan plan = plan_run(config, card);
+  double expected = 0.0;
+  for (const GroupTraffic& traffic : plan.communication) {
+    if (traffic.group != "ep") continue;
+    const double calls = static_cast<double>(traffic.all.count) / plan.world;
+    const double bytes = static_cast<double>(traffic.all.bytes) / plan.world;
+    expected += calls * 3.0 * card.link_latency.value + 0.75 * bytes / card.link_bytes_per_second.value;
+  }
+  ASSERT_GT(expected, 0.0);
+  EXPECT_NEAR(seconds_of(plan.exposed, "expert exchanges"), expected, 1e-9 * expected);
+  EXPECT_NEAR(seconds_of(plan.path, "expert exchanges"), expected, 1e-9 * expected);
+  double sum = 0.0;
+  for (const StepPart& part : plan.path) sum += part.seconds;
+  EXPECT_NEAR(sum, plan.time.seconds, 1e-9 * sum);
+  for (const char* what : {"computation", "tensor collectives", "context collectives", "gathers", "reductions"}) {
+    EXPECT_GT(seconds_of(plan.path, what), 0.0) << what;
+  }
+  EXPECT_EQ(seconds_of(plan.path, "messages"), 0.0);
+  const RunPlan one = plan_run(config_of({.layers = "d e"}), card);
+  EXPECT_TRUE(one.exposed.empty());
+}
+
+// Traffic at the same time shares the adapters of a node: the wait counts as part of the exchanges.
+TEST(RunPlan, ExchangesOnThePathIncludeTheWaitForAdapters) {
+  const Config config = read_config(WEFT_SOURCE_DIR "/configs/plan_1t_moe.toml").config;
+  const RunPlan plan = plan_run(config, find_hardware("h100"), PlanRoutings::even);
+  double sum = 0.0;
+  for (const StepPart& part : plan.path) sum += part.seconds;
+  EXPECT_NEAR(sum, plan.time.seconds, 1e-9 * sum);
+  EXPECT_GT(seconds_of(plan.path, "expert exchanges"), 0.25 * plan.time.seconds);
 }
 
 TEST(Verdict, RefusesAbove95PercentAndNamesWhatDecides) {

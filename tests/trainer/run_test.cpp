@@ -16,6 +16,7 @@
 #include "trainer/config/config_schema.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/console.h"
+#include "trainer/run/start_check.h"
 
 namespace weft {
 namespace {
@@ -186,7 +187,7 @@ TEST_F(Run, SummaryComparesEveryRankWithItsPrediction) {
       const SortedJson& bytes = entry.at("buckets").at(std::string(name_of(bucket)));
       EXPECT_EQ(bytes.at("measured"), result.measured[rank][bucket]);
       EXPECT_EQ(bytes.at("predicted"), result.predicted[rank][bucket]);
-      if (PredictedMemory::is_static(bucket)) {
+      if (is_static(bucket)) {
         EXPECT_EQ(bytes.at("measured"), bytes.at("predicted"));
       }
     }
@@ -218,18 +219,19 @@ TEST_P(ConsoleOfLayout, LossIsVisibleWhateverStageComputesIt) {
   trained(config);
   const std::vector<StepMetrics> steps = run_kept(config).steps;
   const auto lines = lines_of(console());
-  ASSERT_GE(lines.size(), 9u);
+  ASSERT_GE(lines.size(), 10u);
   EXPECT_EQ(lines[0], fmt::format("weft: run on {} ranks (threads, cpu)", config.parallelism.world()));
   EXPECT_TRUE(lines[1].starts_with(fmt::format("  mesh        pp {} x", config.parallelism.pipeline))) << lines[1];
   EXPECT_TRUE(lines[2].starts_with("  model       4 blocks (")) << lines[2];
   EXPECT_TRUE(lines[3].starts_with("  step        16 sequences of 8 tokens, ")) << lines[3];
   EXPECT_TRUE(lines[4].starts_with("  predicted   ")) << lines[4];
-  EXPECT_EQ(lines[5], "  attention   in blocks, by the CPU");
+  EXPECT_TRUE(lines[5].starts_with("  data        ")) << lines[5];
+  EXPECT_EQ(lines[6], "  attention   in blocks, by the CPU");
   for (std::size_t step = 1; step <= 3; ++step) {
     const StepMetrics& metrics = steps[step - 1];
-    EXPECT_TRUE(lines[5 + step].starts_with(
+    EXPECT_TRUE(lines[6 + step].starts_with(
         fmt::format("step {}/3  loss {:.4f}  grad_norm {:.4f}  lr ", step, metrics.loss, metrics.gradient_norm)))
-        << lines[5 + step];
+        << lines[6 + step];
     EXPECT_GT(metrics.loss, 1.0);
   }
   EXPECT_NE(console().find("static buckets that differ from their prediction: 0\n"), std::string::npos) << console();
@@ -263,6 +265,24 @@ TEST_F(Run, TheBannerHasTheBubbleOfTheSchedule) {
     const std::string expected = fmt::format("bubble {:.1f} %", 100 * bubble);
     EXPECT_NE(out.str().find(expected), std::string::npos) << expected << " in\n" << out.str();
   }
+}
+
+TEST(StartWarnings, AreOfWhatTrainsAndHardlyAsMeant) {
+  Config config = config_of({.layers = "e", .degrees = {.pipeline = 1, .data_shard = 8, .tensor = 2}});
+  config.checkpoint.at_end = true;
+  EXPECT_EQ(start_warnings(config, 4), std::vector<std::string>{});
+  EXPECT_EQ(start_warnings(config, 2),
+            std::vector<std::string>{"16 ranks on 2 cores take turns: fewer ranks train as fast"});
+  config.run.device = DeviceKind::cuda;
+  EXPECT_EQ(start_warnings(config, 2), std::vector<std::string>{});
+  config.model.moe.router_aux_loss_coef = 0.0;
+  EXPECT_EQ(start_warnings(config, 2).size(), 1u);
+  config.training.frozen = {Family::routing};
+  EXPECT_EQ(start_warnings(config, 2).size(), 0u);
+  config.checkpoint.at_end = false;
+  EXPECT_EQ(start_warnings(config, 2).size(), 1u);
+  config.checkpoint.interval = 2;
+  EXPECT_EQ(start_warnings(config, 2).size(), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -25,7 +25,7 @@ Config solved(std::int64_t budget) {
 // nobody waits for the watchdog, whose 300 seconds are far beyond what a test is given.
 std::string failure_with(const Config& config, const Config& altered, int odd) {
   const ResolvedRun usual(config), other(altered);
-  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  const TokenDataset data = training_data(config);
   NvtxDomain domain;
   try {
     run_ranks(config, backend_of(config), [&](const RankSeat& seat) {

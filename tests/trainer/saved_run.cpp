@@ -11,6 +11,7 @@ Config saving_config(const TinyLayout& layout, const std::filesystem::path& dire
   config.run.steps = steps;
   config.checkpoint.directory = directory.string();
   config.checkpoint.interval = interval;
+  config.checkpoint.at_end = true;
   return config;
 }
 
@@ -30,7 +31,7 @@ void resave(Config config, const std::filesystem::path& from, const std::filesys
   config.checkpoint.start_from = from.string();
   config.checkpoint.weights_only = false;
   const ResolvedRun resolved(config);
-  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  const TokenDataset data = training_data(config);
   const KeyValues identity = data_keys(config, data);
   NvtxDomain domain;
   const CheckpointSetup setup;

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "parallel/pipeline/check/check.h"
+#include "parallel/pipeline/orders/orders.h"
 #include "parallel/pipeline/simulation/memory_curve.h"
 #include "parallel/pipeline/timing/problem.h"
 #include "tests/trainer/tiny_layout.h"
@@ -26,10 +27,14 @@ struct Order {
 
   std::string name() const { return fmt::format("{}_pp{}_v{}", schedule, pipeline, chunks); }
 };
-const std::vector<Order> orders = {{"1f1b", 1},           {"1f1b", 2},           {"1f1b", 4},          {"gpipe", 2},
-                                   {"interleaved", 2, 2}, {"interleaved", 2, 4}, {"looped_bfs", 2, 2}, {"zb_h1", 2},
-                                   {"zb1p", 2, 2},        {"zbv", 2, 2},         {"v_half", 2, 2},     {"v_min", 2, 2},
-                                   {"dualpipev", 2, 2}};
+std::vector<Order> orders_of_all_schedules() {
+  std::vector<Order> orders = {{"1f1b", 1}, {"1f1b", 4}, {"interleaved", 2, 4}};
+  for (const Schedule& schedule : schedules()) {
+    orders.push_back({std::string(schedule.name), 2, schedule.shown_chunks()});
+  }
+  return orders;
+}
+const std::vector<Order> orders = orders_of_all_schedules();
 
 TinyLayout layout_of(const Order& order, const std::string& layers, const std::string& residency) {
   return {.layers = layers,

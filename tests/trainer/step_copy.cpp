@@ -134,7 +134,7 @@ class Rank {
 
 LearnedRun learn_by_copy(const Config& config, const StepCopy& copy) {
   const Mesh mesh(config.parallelism);
-  const TokenDataset data(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+  const TokenDataset data = training_data(config);
   LearnedRun learned;
   WeightCollector collector;
   std::mutex mutex;

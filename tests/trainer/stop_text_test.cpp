@@ -1,4 +1,4 @@
-#include "trainer/inference/stop_text.h"
+#include "trainer/inference/sampling.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
 // What is read as text and what is not, and which models text is for.
 #include "trainer/data/text_file.h"
+#include "tests/trainer/byte_vocabulary.h"
 
 #include <gtest/gtest.h>
 
@@ -42,8 +43,8 @@ class TextFile : public testing::Test {
     const auto expect_same = [&](const char* key, const std::function<void()>& read) {
       EXPECT_EQ(text_file_refusal(read), why == "accepted" ? why : key + why);
     };
-    expect_same("data.train: ", [&] { TokenDataset({name}, 2, 256, 1); });
-    expect_same("--data: ", [&] { TextWindows({name}, 2, 256); });
+    expect_same("data.train: ", [&] { TokenDataset({name}, 2, byte_vocabulary(256), 1); });
+    expect_same("--data: ", [&] { TextWindows({name}, 2, byte_vocabulary(256)); });
     return why;
   }
 
@@ -99,7 +100,7 @@ TEST_F(TextFile, AModelWhoseTokensAreNotBytesIsRefusedByAllThatReadText) {
   config.data.padded_vocab = false;
   const std::string text = file("text", "warp and weft and warp");
   config.data.train = {text};
-  const std::string why = text_file_refusal([&] { require_byte_vocabulary(config); });
+  const std::string why = text_file_refusal([&] { require_fit(config, open_vocabulary(config)); });
   for (const char* part :
        {"model.vocab_size 1000", "has 256 tokens", "the 744 tokens above", "data.padded_vocab = true"}) {
     EXPECT_NE(why.find(part), std::string::npos) << part << "\n" << why;
@@ -107,10 +108,10 @@ TEST_F(TextFile, AModelWhoseTokensAreNotBytesIsRefusedByAllThatReadText) {
   EXPECT_EQ(text_file_refusal([&] { evaluate(config, {text}); }), why);
   EXPECT_EQ(text_file_refusal([&] { generate(config, {.prompt = "a"}); }), why);
   config.data.padded_vocab = true;
-  EXPECT_EQ(text_file_refusal([&] { require_byte_vocabulary(config); }), "accepted");
+  EXPECT_EQ(text_file_refusal([&] { require_fit(config, open_vocabulary(config)); }), "accepted");
   config.data.padded_vocab = false;
-  config.model.vocab_size = byte_tokens;
-  EXPECT_EQ(text_file_refusal([&] { require_byte_vocabulary(config); }), "accepted");
+  config.model.vocab_size = 256;
+  EXPECT_EQ(text_file_refusal([&] { require_fit(config, open_vocabulary(config)); }), "accepted");
 }
 
 }  // namespace

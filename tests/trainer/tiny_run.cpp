@@ -84,6 +84,7 @@ Config tiny_config(const std::string& layers) {
   }
   config.data.train = {text_file()};
   config.data.padded_vocab = true;
+  config.checkpoint.at_end = false;  // runs share a directory
   return config;
 }
 

@@ -91,9 +91,9 @@ class SlowestRank {
 Measured measure(Config config, const fs::path& directory, int rounds) {
   config.checkpoint.directory = directory.string();
   config.checkpoint.keep_latest = 1;
-  config.checkpoint.weights_only = false;
+  config.checkpoint.weights_only = config.checkpoint.at_end = false;
   const ResolvedRun resolved(config);
-  const TokenDataset data = training_text(config);
+  const TokenDataset data = training_data(config);
   const KeyValues identity = data_keys(config, data);
   NvtxDomain domain;
   const CheckpointSetup setup;

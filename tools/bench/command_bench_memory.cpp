@@ -8,7 +8,6 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
-#include "tools/bench/without_files.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
@@ -116,7 +115,7 @@ void print_json(const std::vector<MemoryRow>& rows) {
   for (const MemoryRow& row : rows) {
     Json buckets = buckets_json(row.predicted, row.measured);
     for (const Bucket bucket : all_values<Bucket>) {
-      buckets[std::string(name_of(bucket))]["static"] = PredictedMemory::is_static(bucket);
+      buckets[std::string(name_of(bucket))]["static"] = is_static(bucket);
     }
     strategies.push_back({{"strategy", row.strategy},
                           {"rank", row.rank},

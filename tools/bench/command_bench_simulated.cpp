@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 
+#include "parallel/pipeline/orders/orders.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
@@ -70,7 +71,7 @@ SimulatedRow run_schedule(const CLI::App& command, const SimulatedRequest& reque
   const Overrides given = overrides_given_to(command);
   overrides.insert(overrides.end(), given.begin(), given.end());
   const Config config = read_config_text(model, "the model of weft bench simulated", overrides).config;
-  const PaddedRun run = run_padded(config, padding_of(request.scale, request.transfer));
+  const PaddedRun run = run_padded(without_files(config), padding_of(request.scale, request.transfer));
   const LaneChannels threads = LaneChannels::delayed();
   const Simulation simulation = simulate(run.program, run.costs, threads);
   const Simulation& step = least_disturbed(run);
@@ -122,11 +123,8 @@ Json json_of(const std::vector<SimulatedRow>& rows) {
 
 void bench_simulated(const CLI::App& command, const SimulatedRequest& request) {
   std::vector<SimulatedRow> rows;
-  const std::vector<std::pair<std::string, int>> schedules = {
-      {"gpipe", 1}, {"1f1b", 1}, {"interleaved", 2}, {"looped_bfs", 2}, {"zb_h1", 1},
-      {"zb1p", 2},  {"zbv", 2},  {"v_half", 2},      {"v_min", 2},      {"dualpipev", 2}};
-  for (const auto& [schedule, chunks] : schedules) {
-    rows.push_back(run_schedule(command, request, schedule, chunks));
+  for (const Schedule& schedule : schedules()) {
+    rows.push_back(run_schedule(command, request, std::string(schedule.name), schedule.shown_chunks()));
   }
   if (request.json) {
     fmt::print("{}\n", json_of(rows).dump());

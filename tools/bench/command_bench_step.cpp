@@ -13,7 +13,6 @@
 #include "parallel/comm/local.h"
 #include "parallel/runtime/spread_work.h"
 #include "tools/bench/timed_products.h"
-#include "tools/bench/without_files.h"
 #include "tools/command/commands.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/run/train.h"

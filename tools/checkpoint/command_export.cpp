@@ -7,8 +7,8 @@
 #include "tools/command/commands.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/huggingface/export.h"
+#include "trainer/huggingface/model_json.h"
 #include "trainer/huggingface/model_section.h"
-#include "trainer/huggingface/router_coefficient.h"
 
 namespace weft {
 namespace {
@@ -72,6 +72,10 @@ void run_export(const ExportRequest& request) {
   fmt::print("{} {} as {}: {} tensors, {} bytes, {} {}\n", request.check ? "would write" : "wrote",
              checkpoint.path.string(), traits_of(architecture).model_type, plan.tensors.size(), plan.bytes(),
              plan.files.size(), plan.files.size() == 1 ? "file" : "files");
+  if (request.tokenizer.empty() && find_tokenizer_files(checkpoint.path).files.empty()) {
+    fmt::print(
+        "it has no tokenizer: the ids of a model of bytes are list(text.encode()), and --tokenizer takes another\n");
+  }
   if (const std::string text = coefficient_text(section.model); !text.empty()) fmt::print("{}\n", text);
 }
 
@@ -93,8 +97,8 @@ void add_export_command(CLI::App& program) {
       ->capture_default_str();
   command->add_option(
       "--tokenizer", request->tokenizer,
-      "a folder whose tokenizer, generation_config.json and token ids go with the model; otherwise those "
-      "that an import brought");
+      "a folder whose tokenizer, generation_config.json and token ids go with the model; otherwise those of "
+      "the run, or those that an import brought");
   command
       ->add_option("--max-position-embeddings", request->max_position_embeddings,
                    "of config.json; otherwise the sequence length that the checkpoint was trained with")

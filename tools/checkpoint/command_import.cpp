@@ -5,7 +5,7 @@
 #include "tools/command/commands.h"
 #include "trainer/checkpoint/keys.h"
 #include "trainer/huggingface/import.h"
-#include "trainer/huggingface/router_coefficient.h"
+#include "trainer/huggingface/model_json.h"
 
 namespace weft {
 namespace {

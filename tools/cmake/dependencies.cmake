@@ -4,6 +4,8 @@ set(WEFT_DEPS "" CACHE PATH "Folder filled by tools/vendor-deps.sh; when empty, 
 set(weft_deps "${WEFT_DEPS}")
 
 add_library(weft_dnnl INTERFACE)
+# Regular expressions and normal forms of tokenizers, packed texts: PCRE2, utf8proc, zlib, zstd.
+add_library(weft_text INTERFACE)
 if(weft_deps)
   message(STATUS "Dependencies: ${weft_deps}")
   # All headers share one folder, so that whoever links any of these finds Random123 and xxhash too.
@@ -17,6 +19,9 @@ if(weft_deps)
   # the old tags write, also what oneDNN asks for in turn.
   target_link_libraries(weft_dnnl INTERFACE ${weft_deps}/lib/libdnnl.so.2)
   target_link_options(weft_dnnl INTERFACE -Wl,--disable-new-dtags)
+  target_include_directories(weft_text SYSTEM INTERFACE ${weft_deps}/include)
+  target_link_libraries(weft_text INTERFACE ${weft_deps}/lib/libpcre2-8.a ${weft_deps}/lib/libutf8proc.a
+                        ${weft_deps}/lib/libz.a ${weft_deps}/lib/libzstd.a)
 else()
   find_package(fmt REQUIRED)
   find_package(nlohmann_json REQUIRED)
@@ -27,6 +32,16 @@ else()
   find_library(WEFT_DNNL_LIBRARY dnnl REQUIRED)
   target_include_directories(weft_dnnl SYSTEM INTERFACE ${WEFT_DNNL_INCLUDE})
   target_link_libraries(weft_dnnl INTERFACE ${WEFT_DNNL_LIBRARY})
+  foreach(part IN ITEMS PCRE2=pcre2.h=pcre2-8 UTF8PROC=utf8proc.h=utf8proc ZLIB=zlib.h=z ZSTD=zstd.h=zstd)
+    string(REPLACE "=" ";" part ${part})
+    list(GET part 0 name)
+    list(GET part 1 header)
+    list(GET part 2 library)
+    find_path(WEFT_${name}_INCLUDE ${header} REQUIRED)
+    find_library(WEFT_${name}_LIBRARY ${library} REQUIRED)
+    target_include_directories(weft_text SYSTEM INTERFACE ${WEFT_${name}_INCLUDE})
+    target_link_libraries(weft_text INTERFACE ${WEFT_${name}_LIBRARY})
+  endforeach()
 endif()
 
 find_package(Threads REQUIRED)

@@ -1,13 +1,22 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "parallel/comm/process_environment.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/spread_work.h"
 #include "tools/command/commands.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/reader.h"
+#include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
+#include "trainer/config/config_suggestions.h"
+#include "trainer/costs/hardware.h"
+#include "trainer/inference/forward_run.h"
 #include "trainer/resolve/chosen_timing.h"
+#include "trainer/run/start_check.h"
 
 namespace weft {
 namespace {
@@ -25,6 +34,18 @@ void print_warnings(const Config& config, const std::vector<std::string>& warnin
   const bool process = config.run.launch == LaunchKind::processes;
   if (process && find_process_place().value_or(ProcessPlace{}).rank != 0) return;
   for (const std::string& warning : warnings) fmt::print(stderr, "weft: warning: {}\n", warning);
+}
+
+// For an unknown option: the key whose section was left out, as in --steps=5.
+std::string key_suggestion(const std::string& argument) {
+  if (!argument.starts_with("--")) return {};
+  std::vector<std::string> paths;
+  for (const ConfigKey& key : config_schema()) paths.push_back(key.path());
+  const std::size_t equals = std::min(argument.find('='), argument.size());
+  const auto near = nearest_path(argument.substr(2, equals - 2), paths);
+  if (!near) return {};
+  const std::string value = equals == argument.size() ? "=VALUE" : argument.substr(equals);
+  return fmt::format(": did you mean --{}{}? Keys need their section; weft keys lists them", *near, value);
 }
 
 }  // namespace
@@ -104,7 +125,9 @@ Overrides overrides_given_to(const CLI::App& command, const Overrides& options) 
       faults += fmt::format("weft {}: error: {} has no value; write {}=value\n", name, argument, argument);
     } else {
       const char* what = argument.starts_with("-") ? "unknown option" : "unexpected argument";
-      faults += fmt::format("weft {}: error: {} {}; see weft {} --help\n", name, what, argument, name);
+      std::string advice = key_suggestion(argument);
+      if (advice.empty()) advice = fmt::format("; see weft {} --help", name);
+      faults += fmt::format("weft {}: error: {} {}{}\n", name, what, argument, advice);
     }
   }
   if (!faults.empty()) {
@@ -120,6 +143,48 @@ void warn_of_kept_whole(const Config& config) {
   print_warnings(config, kept_whole_warnings(config));
 }
 
+void warn_of_planned_card(const Config& config) {
+  constexpr double much_faster = 2.0;
+  const Hardware card = hardware_of(config);
+  std::vector<std::string> warnings;
+  if (config.run.device == DeviceKind::cpu && card.name != "cpu") {
+    warnings.push_back(
+        fmt::format("the plan is for {} (hardware.name), but run.device = \"cpu\": weft train would compute on the CPU",
+                    card.name));
+  }
+  // hardware.flops_per_second would replace one of the two rates alone.
+  const double times = card.flops_per_second_16bit.value / card.flops_per_second_float32.value;
+  const bool float32 = config.precision_of(Family::dense).compute == DType::float32;
+  if (float32 && card.name != "cpu" && times >= much_faster && !config.hardware.flops_per_second) {
+    warnings.push_back(fmt::format(
+        "precision.compute = \"float32\": products are {:.1f} times slower than in bfloat16 on {}", times, card.name));
+  }
+  print_warnings(config, warnings);
+}
+
+void warn_of_training(const Config& config) {
+  warn_of_kept_whole(config);
+  if (!config.data.train.empty()) print_warnings(config, start_warnings(config, host_cores()));
+}
+
+Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem::path& folder, Overrides more) {
+  constexpr const char* batch_key = "training.global_batch_size";
+  const std::string file = (folder / checkpoint_config_name).string();
+  const Config given = read_undecided(file, overrides_given_to(command, more),
+                                      [&](const std::string& path) { return path == batch_key; });
+  std::int64_t unit = given.training.microbatch_size * given.parallelism.data();
+  // Forwards do not follow the order of training, but its rule is asked: every schedule takes twice its ranks, in whole
+  // groups. A file takes its own number alone.
+  if (!given.pipeline.own_order) {
+    unit *= std::int64_t{2} * given.parallelism.pipeline * std::max(1, given.pipeline.microbatch_group);
+  }
+  const std::int64_t batch = (given.training.global_batch_size + unit - 1) / unit * unit;
+  more.push_back(fmt::format("--{}={}", batch_key, batch));
+  Config config = read_config_given_to(command, file, more).config;
+  take_kept_tokenizer(config, folder);
+  return config;
+}
+
 ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more) {
   Overrides overrides = overrides_given_to(command);
   overrides.insert(overrides.end(), more.begin(), more.end());
@@ -127,6 +192,30 @@ ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& 
   if (!resolved.unread.empty()) throw Error(ErrorKind::request, fmt::format("{}", fmt::join(resolved.unread, "\n")));
   print_warnings(resolved.config, resolved.warnings);
   return resolved;
+}
+
+Config without_files(Config config) {
+  config.checkpoint = {};
+  config.checkpoint.resume = config.checkpoint.at_end = false;
+  // No folder is below a device: checkpoints of the configuration's own run are neither found nor in the way.
+  config.checkpoint.directory = "/dev/null";
+  config.profiling = {};
+  return config;
+}
+
+CLI::Option* add_checkpoint_argument(CLI::App& command, const std::string& name, std::string& path) {
+  return command
+      .add_option(name, path, "a checkpoint; of a folder of checkpoints or the directory of a run, its newest")
+      ->required();
+}
+
+std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path) {
+  const CheckpointFolder found = resolve_checkpoint(path);
+  try {
+    return std::make_unique<CheckpointReader>(found.path);
+  } catch (const Error& error) {
+    fail("{}", error.what());
+  }
 }
 
 }  // namespace weft

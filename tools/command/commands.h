@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +32,10 @@ void add_layout_sweep_command(CLI::App& layout);
 // Throws CLI::RuntimeError with exit code 3 if findings count as failures.
 void add_diagnose_command(CLI::App& program);
 void add_trace_sum_command(CLI::App& trace);
+// Texts as tokens, tokenizers of one's own, and what a file of tokens holds.
+void add_data_tokenize_command(CLI::App& data);
+void add_data_train_tokenizer_command(CLI::App& data);
+void add_data_inspect_command(CLI::App& data);
 void add_eval_command(CLI::App& program);
 void add_generate_command(CLI::App& program);
 void add_checkpoint_inspect_command(CLI::App& checkpoint);
@@ -76,9 +81,22 @@ Overrides overrides_given_to(const CLI::App& command, const Overrides& options =
 // Prints a warning on standard error for each sentence of kept_whole_warnings (chosen_timing.h): for commands that run,
 // plan or explain a training step. Under a launcher only the first process prints.
 void warn_of_kept_whole(const Config& config);
+// Prints warnings on standard error for a plan: the run would compute on another device than the plan's card, or in
+// float32 on a card with much faster products in 16 bits.
+void warn_of_planned_card(const Config& config);
+// warn_of_kept_whole, and start_warnings (start_check.h) if the run has text: for commands that train or say what would
+// train.
+void warn_of_training(const Config& config);
 // Reads CONFIG with the overrides of the command line and `more`. Throws Error (request), also if the run ignores a key
 // of them. Warnings go to standard error; of processes that share a run, only rank 0 prints them.
 ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more = {});
+// The same for the configuration of a checkpoint in `folder`, to be used without training: with the tokenizer that the
+// checkpoint keeps (forward_run.h), and with a global batch rounded up, so that it refuses no layout.
+Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem::path& folder, Overrides more = {});
+
+// A configuration for a bench, which neither starts from nor leaves files in the directories of a run: without
+// checkpoints and traces.
+Config without_files(Config config);
 
 // The output of `weft --version`.
 std::string version_text();

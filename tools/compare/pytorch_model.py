@@ -208,7 +208,7 @@ class Moe(nn.Module):
         return (y if self.shared is None else y + self.shared(x)), extra
 
     def extra_loss(self, logits, scores, counts):
-        """layers/kernels/load_balance.h; counts [B, E]."""
+        """layers/kernels/routing.h; counts [B, E]."""
         moe, length = self.moe, scores.shape[1]
         extra = moe.router_z_loss_coef * logits.logsumexp(-1).square().mean()
         if moe.scoring != "softmax":

@@ -41,17 +41,17 @@ struct Axis {
 
 // A mark's path around the origin.
 std::string_view shape_path(std::size_t style) {
-  constexpr std::array<std::string_view, 11> shapes = {"M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0Z",
-                                                       "M-4.5 -4.5h9v9h-9Z",
-                                                       "M0 -5.5L5.5 4.5H-5.5Z",
-                                                       "M0 -6L6 0L0 6L-6 0Z",
-                                                       "M0 5.5L5.5 -4.5H-5.5Z",
-                                                       "M-2 -5.5h4v3.5h3.5v4h-3.5v3.5h-4v-3.5h-3.5v-4h3.5Z",
-                                                       "M-6 -2.5h12v5h-12Z",
-                                                       "M-2.5 -6h5v12h-5Z",
-                                                       "M-5 -5.5H5L-5 5.5H5Z",
-                                                       "M-5.5 -5V5L5.5 -5V5Z",
-                                                       "M0 -6L6 -1.5L3.5 5.5H-3.5L-6 -1.5Z"};
+  constexpr std::array<std::string_view, mark_shapes> shapes = {"M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0Z",
+                                                                "M-4.5 -4.5h9v9h-9Z",
+                                                                "M0 -5.5L5.5 4.5H-5.5Z",
+                                                                "M0 -6L6 0L0 6L-6 0Z",
+                                                                "M0 5.5L5.5 -4.5H-5.5Z",
+                                                                "M-2 -5.5h4v3.5h3.5v4h-3.5v3.5h-4v-3.5h-3.5v-4h3.5Z",
+                                                                "M-6 -2.5h12v5h-12Z",
+                                                                "M-2.5 -6h5v12h-5Z",
+                                                                "M-5 -5.5H5L-5 5.5H5Z",
+                                                                "M-5.5 -5V5L5.5 -5V5Z",
+                                                                "M0 -6L6 -1.5L3.5 5.5H-3.5L-6 -1.5Z"};
   return shapes[style % shapes.size()];
 }
 

@@ -9,6 +9,10 @@
 
 namespace weft {
 
+// Shapes of marks; styles repeat from there on. Every schedule and one from a file look different while there are more
+// shapes than schedules (tests/tools/pareto_svg_test.cpp).
+inline constexpr std::size_t mark_shapes = 11;
+
 struct ParetoMark {
   std::string series;
   std::size_t style = 0;  // of the series; equal numbers look alike in every picture

@@ -1,4 +1,5 @@
-// Pictures as files, for --format svg|html|trace. A file needs no other: no fonts, no scripts, no network.
+// Pictures as files, for --format svg|html|trace, and as characters. A file needs no other: no fonts, no scripts, no
+// network.
 #pragma once
 
 #include <cstddef>
@@ -57,5 +58,14 @@ std::string_view picture_page();
 // run's trace (trainer/rank/step_trace.h), so that both can be compared. Memory is a counter per bucket. One unit of
 // time becomes a second if the picture is in unit times.
 ChromeTrace chrome_trace_of(const Picture& picture);
+
+// A simulated step in characters, to scale: each rank's computations over time. For small steps.
+//
+// One line per rank: (microbatch) a forward, [microbatch] a backward or input gradient, <microbatch> a weight gradient,
+// each as wide as its time. Blanks are idle time or collectives. Empty if a cell is too narrow for its number.
+std::string time_grid(const Picture& picture, int columns = 120);
+// The same, without building a picture if there are more computations than columns.
+std::string time_grid(const Program& program, const SimulatedStep& step, const PictureOptions& options,
+                      int columns = 120);
 
 }  // namespace weft

@@ -8,7 +8,6 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
 #include "tools/picture/picture_style.h"
-#include "tools/picture/picture_svg_parts.h"
 
 namespace weft {
 namespace {

@@ -1,5 +1,3 @@
-#include "tools/picture/picture_svg_parts.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include "tools/picture/time_grid.h"
+#include "tools/picture/picture_formats.h"
 
 #include <fmt/format.h>
 

@@ -27,6 +27,13 @@ Overrides named_hardware(const PlanRequest& request) {
   return {"--hardware.name=" + request.hardware};
 }
 
+// CONFIG and the overrides of the command line, as a shell reads them back.
+std::string given_text(const CLI::App& command, const PlanRequest& request) {
+  Overrides words = {request.file};
+  for (const std::string& word : overrides_given_to(command, named_hardware(request))) words.push_back(word);
+  return shell_text(words);
+}
+
 void explain(const CLI::App& command, const PlanRequest& request, const Config& config) {
   const Hardware hardware = hardware_of(config);
   const ReadWith read = [&](const Overrides& words) {
@@ -78,10 +85,16 @@ void plan(const CLI::App& command, const PlanRequest& request) {
   if (request.file.empty()) fail_request("weft plan: error: CONFIG is missing; only --coarse plans without one");
   const Config config = read_config_given_to(command, request.file, named_hardware(request)).config;
   warn_of_kept_whole(config);
+  warn_of_planned_card(config);
   if (request.explain) return explain(command, request, config);
   const Hardware hardware = hardware_of(config);
   if (request.compare) {
-    fmt::print("{}", request.json ? plan_compare_json(config, hardware) : plan_compare_text(config, hardware));
+    if (request.json) {
+      fmt::print("{}", plan_compare_json(config, hardware));
+    } else {
+      fmt::print("{}\nweft plan {} --explain says what fills the memory; the words of a strategy may be added\n",
+                 plan_compare_text(config, hardware), given_text(command, request));
+    }
     return;
   }
   if (request.kernels) {

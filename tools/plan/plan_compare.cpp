@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "parallel/runtime/quantities.h"
+#include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/planning/compare.h"
@@ -50,7 +51,7 @@ BenchTable memory_table(const std::vector<StrategyPlan>& plans) {
     const std::int64_t peak = each.plan->peak().total();
     table.add(name_text(each), gigabytes(each.state_bytes), gigabytes(each.full_parameter_bytes),
               gigabytes(peak - each.state_bytes - each.full_parameter_bytes), gigabytes(peak),
-              gib_number(each.plan->verdict.needed), name_of(each.plan->verdict.fit));
+              gib_number(each.plan->verdict.needed), each.plan->fit_words());
   }
   return table;
 }
@@ -131,7 +132,7 @@ std::string plan_compare_text(const Config& config, const Hardware& hardware) {
         plans, [&](const StrategyPlan& each) { return each.fits() && certainty.ties(each.seconds, chosen); });
     if (tied > 1) text += fmt::format("  {} of those that fit are as fast by what the model knows\n", tied);
     const std::vector<std::string>& words = plans[*advice.chosen].words;
-    text += words.empty() ? "  it is as configured\n" : fmt::format("  with {}\n", fmt::join(words, " "));
+    text += words.empty() ? "  it is as configured\n" : fmt::format("  with {}\n", shell_text(words));
     for (const std::string& kept : kept_whole_warnings(plans[*advice.chosen].config))
       text += fmt::format("  {}\n", kept);
   }

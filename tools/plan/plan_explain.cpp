@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tools/command/commands.h"
+
 namespace weft {
 namespace {
 
@@ -18,11 +20,6 @@ std::string both(std::int64_t bytes) {
 }
 std::string gib_text(std::int64_t bytes) {
   return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / 0x1p30);
-}
-
-std::string fit_text(const Trial& trial) {
-  constexpr std::string_view texts[] = {"fits", "too tight", "does not fit", "not judged"};
-  return std::string(texts[static_cast<std::size_t>(trial.verdict.fit)]);
 }
 
 // The bucket that grew most, if the total need grew.
@@ -42,7 +39,7 @@ std::string growth_text(const Explanation& explanation, const Trial& trial) {
 std::string needs_text(const Explanation& explanation, const Trial& trial) {
   if (!trial.refused.empty()) return fmt::format("refused: {}", trial.refused);
   const double change = 100.0 * (trial.time.seconds / explanation.plan.time.seconds - 1.0);
-  std::string text = fmt::format("needs {}, {}; ", gib_text(trial.verdict.needed), fit_text(trial));
+  std::string text = fmt::format("needs {}, {}; ", gib_text(trial.verdict.needed), words_of(trial.verdict.fit));
   // Steps of different batches cannot be compared.
   if (trial.world != explanation.plan.world) {
     text += fmt::format("on {} ranks in place of {}", trial.world, explanation.plan.world);
@@ -52,10 +49,6 @@ std::string needs_text(const Explanation& explanation, const Trial& trial) {
   return text + growth_text(explanation, trial);
 }
 
-std::string words_text(const Overrides& words) {
-  return fmt::format("{}", fmt::join(words, " "));
-}
-
 std::string arithmetic_text(const Remedy& remedy) {
   return remedy.kind == RemedyKind::arithmetic ? " (changes the arithmetic)" : "";
 }
@@ -63,15 +56,17 @@ std::string arithmetic_text(const Remedy& remedy) {
 std::string remedy_text(const Explanation& explanation, std::size_t number, const TriedRemedy& tried) {
   std::string text = fmt::format("  {}. {}{}: {}\n", number, tried.remedy.name, arithmetic_text(tried.remedy),
                                  needs_text(explanation, tried.trial));
-  text += fmt::format("     {}; costs: {}\n", tried.remedy.why, tried.remedy.cost);
-  if (tried.trial.refused.empty()) text += fmt::format("     {}\n", words_text(tried.trial.words));
+  text +=
+      fmt::format("     {}; costs: {}\n     {}\n", tried.remedy.why, tried.remedy.cost, shell_text(tried.trial.words));
   return text;
 }
 
 std::string limits_text(const Explanation& explanation) {
-  std::string text = "nothing has to be changed; the sizes that reach the limit, by doubling:\n";
+  std::string text = fmt::format("nothing has to be changed{}; the sizes that reach the limit, by doubling:\n",
+                                 explanation.plan.worst_fit() == Fit::fits ? "" : " while tokens are routed evenly");
   for (const Limit& limit : explanation.limits) {
-    text += fmt::format("  {} {} fits with {}", limit.what, limit.fits, gib_text(limit.fits_bytes));
+    const std::string batch = limit.batch ? fmt::format(" (training.global_batch_size {})", *limit.batch) : "";
+    text += fmt::format("  {} {}{} fits with {}", limit.what, limit.fits, batch, gib_text(limit.fits_bytes));
     text += limit.exceeds ? fmt::format(", {} does not: {}\n", *limit.exceeds, gib_text(limit.exceeds_bytes)) : "\n";
   }
   return text;
@@ -134,8 +129,10 @@ std::string after_remedies(const Explanation& explanation) {
   text += fmt::format("  -. more sharding: last; of {} it takes nothing, and of all state at most {}\n",
                       name_of(explanation.cause), both(explanation.state_bytes));
   if (explanation.more_sharding) {
-    text += fmt::format("     {}\n     {}\n", needs_text(explanation, *explanation.more_sharding),
-                        words_text(explanation.more_sharding->words));
+    text += fmt::format("     {}\n", needs_text(explanation, *explanation.more_sharding));
+    if (explanation.more_sharding->refused.empty()) {
+      text += fmt::format("     {}\n", shell_text(explanation.more_sharding->words));
+    }
   }
   return text;
 }
@@ -159,26 +156,36 @@ std::string remedies_text(const Explanation& explanation) {
   }
   if (!between) text += after_recompute(explanation);
   text += after_remedies(explanation);
-  if (explanation.cannot.empty()) return text;
-  text += fmt::format("\nwhat does not help against {}, at its best\n", name_of(explanation.cause));
+  if (!explanation.cannot.empty()) {
+    text += fmt::format("\nwhat does not help against {}, at its best\n", name_of(explanation.cause));
+  }
   for (const TriedRemedy& tried : explanation.cannot) {
     text += fmt::format("  {}: {}\n", tried.remedy.name, needs_text(explanation, tried.trial));
+  }
+  if (!explanation.refused.empty()) text += "\nwhat the configuration does not allow\n";
+  for (const TriedRemedy& tried : explanation.refused) {
+    text += fmt::format("  {}: {}\n", tried.remedy.name, tried.trial.refused);
   }
   return text;
 }
 
 std::string result_text(const Explanation& explanation) {
   std::string text = "\n";
+  const auto line = [&](std::string_view heading, const TriedRemedy& tried) {
+    return fmt::format("{}: {}{}: {}\n  {}\n", heading, tried.remedy.name, arithmetic_text(tried.remedy),
+                       needs_text(explanation, tried.trial), shell_text(tried.trial.words));
+  };
   if (const TriedRemedy* first = explanation.first_that_fits()) {
-    text += fmt::format("first that fits: {}{}\n  {}\n", first->remedy.name, arithmetic_text(first->remedy),
-                        words_text(first->trial.words));
+    const TriedRemedy* fastest = explanation.fastest_that_fits();
+    text += line(fastest == first ? "first that fits, and least slowdown" : "first that fits", *first);
+    if (fastest != first) text += line("least slowdown that fits", *fastest);
   } else if (explanation.combination) {
     std::vector<std::string> names;
     for (const Remedy& remedy : explanation.combined)
       names.push_back(std::string(remedy.name) + arithmetic_text(remedy));
     text += fmt::format("first combination that fits on {} ranks: {}\n  {}\n  {}\n", explanation.plan.world,
                         fmt::join(names, "; "), needs_text(explanation, *explanation.combination),
-                        words_text(explanation.combination->words));
+                        shell_text(explanation.combination->words));
   } else {
     text += fmt::format("nothing fits on {} ranks, not all remedies together either\n", explanation.plan.world);
   }
@@ -186,8 +193,8 @@ std::string result_text(const Explanation& explanation) {
   if (!explanation.minimum_world) return text + "no number of ranks fits with the same other degrees\n";
   const MinimumWorld& more = *explanation.minimum_world;
   text += fmt::format("fewest ranks with the same other degrees{}: {}, {} sequences a step; needs {}\n  {}\n",
-                      more.words.empty() ? std::string() : " and " + words_text(more.words), more.trial.world,
-                      more.trial.batch, gib_text(more.trial.verdict.needed), words_text(more.trial.words));
+                      more.words.empty() ? std::string() : " and " + shell_text(more.words), more.trial.world,
+                      more.trial.batch, gib_text(more.trial.verdict.needed), shell_text(more.trial.words));
   return text;
 }
 
@@ -196,9 +203,7 @@ std::string result_text(const Explanation& explanation) {
 std::string plan_remedies_text(const Explanation& explanation) {
   constexpr std::size_t shown = 3;
   std::vector<const TriedRemedy*> remedies;
-  for (const TriedRemedy& tried : explanation.remedies) {
-    if (tried.trial.refused.empty()) remedies.push_back(&tried);
-  }
+  for (const TriedRemedy& tried : explanation.remedies) remedies.push_back(&tried);
   std::ranges::stable_partition(remedies, [](const TriedRemedy* tried) { return tried->trial.fits(); });
   remedies.resize(std::min(remedies.size(), shown));
   std::string text;
@@ -208,7 +213,8 @@ std::string plan_remedies_text(const Explanation& explanation) {
 
 std::string plan_explain_text(const Explanation& explanation, const Hardware& hardware) {
   const Verdict& verdict = explanation.plan.verdict;
-  std::string text = fmt::format("verdict   {}\nhardware  {}, {} rank{}\n", verdict.text(), hardware.name,
+  std::string text = fmt::format("verdict   {}\n{}hardware  {}, {} rank{}\n", verdict.text(),
+                                 plan_routing_text("routing   ", explanation.plan), hardware.name,
                                  explanation.plan.world, explanation.plan.world == 1 ? "" : "s");
   if (verdict.fit == Fit::unknown) return text + "nothing to explain: set hardware.memory, or name a card\n";
   if (verdict.fits()) return text + limits_text(explanation);

@@ -38,6 +38,7 @@ std::string plan_explain_json(const Explanation& explanation, const Hardware& ha
   Json json = {{"hardware", hardware.name},
                {"world", plan.world},
                {"verdict", name_of(plan.verdict.fit)},
+               {"worst_verdict", name_of(plan.worst_fit())},
                {"verdict_text", plan.verdict.text()},
                {"needed_bytes", plan.verdict.needed},
                {"memory_bytes", plan.verdict.memory},
@@ -45,6 +46,7 @@ std::string plan_explain_json(const Explanation& explanation, const Hardware& ha
   json["limits"] = Json::array();
   for (const Limit& limit : explanation.limits) {
     Json entry = {{"key", limit.what}, {"fits", limit.fits}, {"fits_bytes", limit.fits_bytes}};
+    if (limit.batch) entry["global_batch_size"] = *limit.batch;
     if (limit.exceeds) {
       entry["exceeds"] = *limit.exceeds;
       entry["exceeds_bytes"] = limit.exceeds_bytes;
@@ -53,6 +55,7 @@ std::string plan_explain_json(const Explanation& explanation, const Hardware& ha
   }
   json["remedies"] = remedies_json(explanation.remedies);
   json["cannot_help"] = remedies_json(explanation.cannot);
+  json["refused"] = remedies_json(explanation.refused);
   if (plan.verdict.fits()) return json.dump() + "\n";
 
   const ActivationFacts& facts = explanation.activations;
@@ -67,6 +70,9 @@ std::string plan_explain_json(const Explanation& explanation, const Hardware& ha
                          {"logits_gradient_bytes", facts.dlogits},
                          {"bytes_of_a_token_and_block", facts.block_token},
                          {"textbook_bytes_of_a_token_and_block", facts.textbook_token}};
+  const auto name = [](const TriedRemedy* tried) { return tried ? Json(tried->remedy.name) : Json(); };
+  json["first_that_fits"] = name(explanation.first_that_fits());
+  json["fastest_that_fits"] = name(explanation.fastest_that_fits());
   if (explanation.combination) {
     json["combination"] = trial_json(*explanation.combination);
     for (const Remedy& remedy : explanation.combined) json["combination"]["remedies"].push_back(remedy.name);

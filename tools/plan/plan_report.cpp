@@ -33,6 +33,19 @@ std::string ranks_text(const RankClass& ranks) {
   return ranks.ranks == 1 ? fmt::format("{}", ranks.first) : fmt::format("{} (x {})", ranks.first, ranks.ranks);
 }
 
+// "products 1.2 s, gathers 3 ms".
+std::string parts_text(const std::vector<StepPart>& parts) {
+  std::vector<std::string> texts;
+  for (const StepPart& part : parts) texts.push_back(fmt::format("{} {}", part.what, format_time(part.seconds, false)));
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+Json parts_json(const std::vector<StepPart>& parts) {
+  Json json = Json::object();
+  for (const StepPart& part : parts) json[part.what] = part.seconds;
+  return json;
+}
+
 BenchTable memory_table(const RunPlan& plan) {
   BenchTable table{{"rank"}};
   const std::vector<Bucket> used = buckets_in_use(plan);
@@ -90,6 +103,13 @@ Json rank_json(const RankPlan& rank, std::int64_t reserved) {
 
 }  // namespace
 
+std::string plan_routing_text(std::string_view heading, const RunPlan& plan) {
+  const auto worst = plan.worst_bytes();
+  if (!worst) return {};
+  return fmt::format("{}{}: at most {:.2f} GiB, whatever experts the tokens choose\n", heading, plan.fit_words(),
+                     gibibytes(*worst + plan.verdict.reserved));
+}
+
 std::string plan_text(const Config& config, const Hardware& hardware, const RunPlan& plan) {
   const Degrees& d = config.parallelism;
   std::string text = fmt::format("model      {} parameters, {} active per token; {:.3f} GFLOP a token in {} of them\n",
@@ -106,6 +126,10 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
       "time       {} simulated, bubble {:.1f} %, exposed gathers {}, exposed reductions {}, MFU {:.1f} %\n",
       format_time(plan.time.seconds, false), 100.0 * plan.time.bubble, format_time(plan.time.exposed_gathers, false),
       format_time(plan.time.exposed_reductions, false), 100.0 * plan.time.mfu);
+  if (!plan.exposed.empty()) {
+    text += fmt::format("           exposed inside computation: {}\n", parts_text(plan.exposed));
+  }
+  text += fmt::format("           critical path: {}\n", parts_text(plan.path));
   text += fmt::format(
       "           {:.3e} FLOP a step; products reach {:.0f} % of the peak (weft hardware has the sources)\n",
       plan.step_flops, 100.0 * hardware.reached.value);
@@ -116,10 +140,7 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
       config.pipeline.has_cost_table() ? "of which the costs that are given know nothing" : "which no step beats");
   text += fmt::format("certainty  {}\n", certainty_of(config, hardware).text);
   text += fmt::format("verdict    {}\n", plan.verdict.text());
-  if (const auto worst = plan.worst_bytes()) {
-    text += fmt::format("routing    with tokens dealt evenly; whatever they choose, at most {} GiB\n",
-                        gib(*worst + plan.verdict.reserved));
-  }
+  text += plan_routing_text("routing    ", plan);
   text += fmt::format("host       {} GiB pinned for checkpoints, of which the fullest rank saves {} GiB{}\n",
                       gib(plan.host_bytes), gib(plan.saved_bytes),
                       plan.host_bytes < plan.saved_bytes
@@ -149,33 +170,39 @@ std::string plan_json(const Config& config, const Hardware& hardware, const RunP
   }
   const Verdict& verdict = plan.verdict;
   const Certainty certainty = certainty_of(config, hardware);
-  const Json json = {{"hardware", hardware.name},
-                     {"certainty", certainty.text},
-                     {"tie_factor", certainty.apart},
-                     {"world", plan.world},
-                     {"nodes", plan.nodes},
-                     {"layout", plan.layout},
-                     {"schedule", plan.schedule},
-                     {"microbatches", plan.microbatches},
-                     {"ranks", std::move(ranks)},
-                     {"communication", std::move(communication)},
-                     {"step_seconds", plan.time.seconds},
-                     {"bubble", plan.time.bubble},
-                     {"exposed_gathers_seconds", plan.time.exposed_gathers},
-                     {"exposed_reductions_seconds", plan.time.exposed_reductions},
-                     {"mfu", plan.time.mfu},
-                     {"flops_per_token", plan.flops_per_token},
-                     {"step_flops", plan.step_flops},
-                     {"parameters_total", plan.parameters.total},
-                     {"parameters_active", plan.parameters.active},
-                     {"verdict", name_of(verdict.fit)},
-                     {"verdict_text", verdict.text()},
-                     {"needed_bytes", verdict.needed},
-                     {"reserved_bytes", verdict.reserved},
-                     {"memory_bytes", verdict.memory},
-                     {"deciding_bucket", name_of(verdict.deciding)},
-                     {"saved_bytes", plan.saved_bytes},
-                     {"host_bytes", plan.host_bytes}};
+  Json json = {{"hardware", hardware.name},
+               {"certainty", certainty.text},
+               {"tie_factor", certainty.apart},
+               {"world", plan.world},
+               {"nodes", plan.nodes},
+               {"layout", plan.layout},
+               {"schedule", plan.schedule},
+               {"microbatches", plan.microbatches},
+               {"ranks", std::move(ranks)},
+               {"communication", std::move(communication)},
+               {"step_seconds", plan.time.seconds},
+               {"bubble", plan.time.bubble},
+               {"exposed_gathers_seconds", plan.time.exposed_gathers},
+               {"exposed_reductions_seconds", plan.time.exposed_reductions},
+               {"exposed_collectives_seconds", parts_json(plan.exposed)},
+               {"critical_path_seconds", parts_json(plan.path)},
+               {"mfu", plan.time.mfu},
+               {"flops_per_token", plan.flops_per_token},
+               {"step_flops", plan.step_flops},
+               {"parameters_total", plan.parameters.total},
+               {"parameters_active", plan.parameters.active},
+               {"verdict", name_of(verdict.fit)},
+               {"verdict_text", verdict.text()},
+               {"needed_bytes", verdict.needed},
+               {"reserved_bytes", verdict.reserved},
+               {"memory_bytes", verdict.memory},
+               {"deciding_bucket", name_of(verdict.deciding)},
+               {"saved_bytes", plan.saved_bytes},
+               {"host_bytes", plan.host_bytes}};
+  if (const auto worst = plan.worst_bytes()) {
+    json["worst_needed_bytes"] = *worst + verdict.reserved;
+    json["worst_verdict"] = name_of(plan.worst_fit());
+  }
   return json.dump() + "\n";
 }
 

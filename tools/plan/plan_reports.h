@@ -14,6 +14,8 @@
 namespace weft {
 
 std::string plan_text(const Config& config, const Hardware& hardware, const RunPlan& plan);
+// One line after `heading`: the verdict with even and with worst routing. Empty if routing changes no total.
+std::string plan_routing_text(std::string_view heading, const RunPlan& plan);
 std::string plan_json(const Config& config, const Hardware& hardware, const RunPlan& plan);
 
 // --explain: why a run does not fit and which changes make it fit.

@@ -4,6 +4,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
+#include "parallel/runtime/refusal.h"
 #include "parallel/runtime/spread_work.h"
 #include "tools/command/commands.h"
 #include "tools/report/progress_line.h"
@@ -63,6 +64,8 @@ void plan_search(const CLI::App& command, const std::string& file, const PlanSea
   if (request.top == 0) fail_request("{}: error: --top 0 asks for no plan", plan_command);
   const SearchSpace space = search_space(
       file, given, {.world = request.world, .axes = parse_search_axes(axes), .across_nodes = request.across_nodes});
+  // A file that only the choices of the search complete is not judged.
+  refusal_of([&] { warn_of_planned_card(read_config(file, given).config); });
   const SearchOptions options{
       .top = request.top, .front_within = request.pareto.empty() ? 0.0 : request.front_within, .threads = host_cores()};
   SearchResult result;

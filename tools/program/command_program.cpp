@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "parallel/pipeline/text/text.h"
-#include "parallel/pipeline/text/timeline.h"
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
 #include "tools/picture/picture_formats.h"

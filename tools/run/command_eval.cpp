@@ -1,7 +1,9 @@
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
+#include "tools/report/progress_line.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/inference/evaluation.h"
@@ -20,13 +22,13 @@ struct EvalArguments {
 };
 
 nlohmann::ordered_json as_json(const EvaluationResult& result) {
-  return {{"loss", result.loss},
-          {"perplexity", result.perplexity()},
-          {"bits_per_byte", result.bits_per_byte()},
-          {"tokens", result.tokens},
-          {"windows", result.windows},
-          {"seconds", result.seconds},
-          {"tokens_per_second", static_cast<double>(result.tokens) / result.seconds}};
+  nlohmann::ordered_json json = {{"loss", result.loss}, {"perplexity", result.perplexity()}};
+  if (result.bytes > 0) json["bits_per_byte"] = result.bits_per_byte();
+  json["tokens"] = result.tokens;
+  json["windows"] = result.windows;
+  json["seconds"] = result.seconds;
+  json["tokens_per_second"] = static_cast<double>(result.tokens) / result.seconds;
+  return json;
 }
 
 // Throws Error (request) if a key changes the length of windows from that of training without --window.
@@ -46,33 +48,41 @@ void add_eval_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("eval", "the loss of a trained model on held-out text");
   const auto arguments = std::make_shared<EvalArguments>();
   add_checkpoint_argument(*command, "CHECKPOINT", arguments->checkpoint)->required();
-  command->add_option("--data", arguments->files, "files of text")->required();
+  command->add_option("--data", arguments->files, "files of text, or of tokens that weft data tokenize wrote")
+      ->required();
   command->add_option("--window", arguments->window, "tokens of a window, where they are not those of training")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
   command->add_flag("--json", arguments->json, "print one JSON document");
   command->allow_extras();
   command->footer(
-      "The text is read in windows of training.sequence_length, or of --window, in the order of the files. Every byte "
-      "but the first of "
-      "a\n"
-      "file is predicted once, from those before it in its window; a file's last window may be shorter and counts by "
-      "its\n"
-      "bytes. Any layout gives the same figures.\n"
+      "The data are read in windows of training.sequence_length, or of --window, in the order of the files. Every "
+      "token\n"
+      "but the first of a file is predicted once, from those before it in its window; a file's last window may be\n"
+      "shorter and counts by its tokens. Any layout gives the same figures.\n"
       "Any key of the config.toml in CHECKPOINT can be given as --section.key=value, the value in TOML syntax.");
   command->callback([command, arguments] {
     const std::filesystem::path checkpoint = resolve_checkpoint(arguments->checkpoint).path;
     Overrides more;
     if (arguments->window > 0) more.push_back(fmt::format("--{}={}", window_key, arguments->window));
-    const Config config = read_config_given_to(*command, (checkpoint / checkpoint_config_name).string(), more).config;
+    const Config config = read_config_of_checkpoint(*command, checkpoint, more);
     if (more.empty()) require_trained_window(CheckpointReader(checkpoint), config);
-    const EvaluationResult result = evaluate(config, arguments->files, weights_of_checkpoint(checkpoint, config));
-    if (first_rank_of_process(config) != 0) return;
+    const bool speaks = first_rank_of_process(config) == 0;
+    std::optional<ProgressLine> progress;
+    if (speaks) progress.emplace();
+    const EvaluationResult result =
+        evaluate(config, arguments->files, weights_of_checkpoint(checkpoint, config), {},
+                 [&](std::int64_t done, std::int64_t all) {
+                   if (progress)
+                     progress->part(done, all, [&] { return fmt::format("{} of {} windows read", done, all); });
+                 });
+    progress.reset();
+    if (!speaks) return;
     if (arguments->json) {
       fmt::print("{}\n", as_json(result).dump(2));
       return;
     }
-    fmt::print("loss {:.6f} nats a token, perplexity {:.4f}, {:.6f} bits a byte\n", result.loss, result.perplexity(),
-               result.bits_per_byte());
+    fmt::print("loss {:.6f} nats a token, perplexity {:.4f}{}\n", result.loss, result.perplexity(),
+               result.bytes > 0 ? fmt::format(", {:.6f} bits a byte", result.bits_per_byte()) : "");
     fmt::print("{} tokens in {} windows of {}, {:.2f} s\n", result.tokens, result.windows,
                config.training.sequence_length, result.seconds);
   });

@@ -1,6 +1,8 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
 
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
@@ -68,7 +70,11 @@ nlohmann::ordered_json as_json(const GenerationRequest& request, const Generatio
 
 void add_request_options(CLI::App& command, GenerationRequest& request) {
   command.add_option("--prompt", request.prompt, "beginning of the text")->required();
-  command.add_option("--max-tokens", request.max_tokens, "new tokens of a sample, at most")->capture_default_str();
+  command
+      .add_option("--max-tokens", request.max_tokens,
+                  "new tokens of a sample, at most; unless given, no more than the trained length leaves behind the "
+                  "prompt")
+      ->capture_default_str();
   command.add_option("--samples", request.samples, "texts to make")->capture_default_str();
   command
       .add_option("--temperature", request.sampling.temperature,
@@ -102,15 +108,18 @@ void add_generate_command(CLI::App& program) {
       "makes the same text from the same seed.\n"
       "Any key of the config.toml in CHECKPOINT can be given as --section.key=value, the value in TOML syntax.");
   command->callback([command, arguments] {
-    const GenerationRequest& request = arguments->request;
+    GenerationRequest& request = arguments->request;
     const std::filesystem::path checkpoint = resolve_checkpoint(arguments->checkpoint).path;
-    const Config config = read_config_given_to(*command, (checkpoint / checkpoint_config_name).string()).config;
+    const Config config = read_config_of_checkpoint(*command, checkpoint);
+    const std::int64_t trained = config.training.sequence_length;
+    const std::int64_t left = trained - std::ssize(prompt_tokens(open_vocabulary(config), request.prompt));
+    if (command->count("--max-tokens") == 0 && left > 0) request.max_tokens = std::min(request.max_tokens, left);
     require_sound(request, config);
     const bool speaks = first_rank_of_process(config) == 0;
-    const auto positions = static_cast<std::int64_t>(request.prompt.size()) + request.max_tokens;
-    if (speaks && positions > config.training.sequence_length) {
-      fmt::print(stderr, "weft: warning: the text may come to position {}; the model was trained on {}\n", positions,
-                 config.training.sequence_length);
+    if (speaks && request.max_tokens > left) {
+      fmt::print(stderr, "weft: warning: the text may come to position {}; the model was trained on {}: {}\n",
+                 trained - left + request.max_tokens, trained,
+                 left > 0 ? fmt::format("--max-tokens {} stays within", left) : "give a shorter prompt");
     }
     std::optional<Printed> printed;
     if (speaks && !arguments->json) printed.emplace(request.samples);
@@ -123,7 +132,7 @@ void add_generate_command(CLI::App& program) {
     if (arguments->json) {
       fmt::print("{}\n", as_json(request, result).dump(2, ' ', false, Json::error_handler_t::replace));
     }
-    fmt::print(stderr, "prompt of {} tokens in {:.2f} s, then {:.1f} tokens/s\n", request.prompt.size(),
+    fmt::print(stderr, "prompt of {} tokens in {:.2f} s, then {:.1f} tokens/s\n", result.prompt_tokens,
                result.prompt_seconds, result.tokens_per_second());
   });
 }

@@ -52,8 +52,8 @@ void require_fit(const CLI::App& command, const std::string& file, const Config&
 
 constexpr const char* signals_help = R"(
 Checkpoints and signals:
-  --checkpoint.interval=100 saves every 100 steps below run.directory/checkpoints; the same command goes on from the
-  newest, also with other degrees, schedule or precision. SIGTERM, SIGINT, SIGHUP and SIGUSR1 save and leave with exit
+  The last step is saved below run.directory/checkpoints, with --checkpoint.interval=100 also every 100 steps; the same
+  command goes on from the newest, also with other degrees, schedule or precision. SIGTERM, SIGINT, SIGHUP and SIGUSR1 save and leave with exit
   code 75, a second one ends at once, as the first does before the first step; SIGUSR2 saves and goes on.)";
 
 // Domain and range names are those of nvtx.h and execute.h.
@@ -83,12 +83,12 @@ void add_train_command(CLI::App& program, const std::string& command_line) {
   command->footer(command->get_footer() + "\n" + signals_help + "\n" + profiling_help);
   command->callback([command, file, command_line] {
     const ResolvedConfig resolved = read_config_given_to(*command, *file);
-    warn_of_kept_whole(resolved.config);
+    warn_of_training(resolved.config);
     require_fit(*command, *file, resolved.config);
     Console console(std::cout, isatty(STDOUT_FILENO) != 0);
     RunSignals signals;
     const RunRequests requests{[&] { return signals.asked_to_stop(); }, [&] { return signals.take_save_request(); },
-                               [&] { signals.begin(); }};
+                               [&] { signals.begin(); }, [&] { return signals.stopped_by(); }};
     const TrainResult result = train(resolved, {command_line, version_text()}, console, requests);
     if (result.stopped) throw CLI::RuntimeError(stopped_by_signal);
   });

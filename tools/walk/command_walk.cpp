@@ -8,8 +8,7 @@
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
 #include "tools/report/report_parts.h"
-#include "tools/walk/walk_report.h"
-#include "tools/walk/walk_strategies.h"
+#include "tools/walk/walk_parts.h"
 
 namespace weft {
 namespace {

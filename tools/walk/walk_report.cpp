@@ -1,4 +1,4 @@
-#include "tools/walk/walk_report.h"
+#include "tools/walk/walk_parts.h"
 
 #include <fmt/format.h>
 
@@ -111,6 +111,11 @@ std::string mesh_text(const WalkedStep& step) {
   return text + ")";
 }
 
+// After the unit of a table with bytes that tokens decide.
+std::string routing_text(bool is_bound) {
+  return is_bound ? ", with worst routing" : "";
+}
+
 std::string state_text(const BucketBytes& state, const Scale& scale) {
   std::string text;
   for (const Bucket bucket : all_values<Bucket>) {
@@ -156,8 +161,9 @@ std::string walk_text(const WalkedStrategy& walked) {
     auto& row = table.rows.emplace_back();
     for (const Column& column : columns) row.push_back(column.cell(line));
   }
-  std::string text = fmt::format("{}: rank {} of {}, {} microbatch{}; {}\n", walked.name, step.rank, mesh_text(step),
-                                 walked.microbatches, walked.microbatches == 1 ? "" : "es", scale.unit());
+  std::string text = fmt::format("{}: rank {} of {}, {} microbatch{}; {}{}\n", walked.name, step.rank, mesh_text(step),
+                                 walked.microbatches, walked.microbatches == 1 ? "" : "es", scale.unit(),
+                                 routing_text(step.summary.is_bound));
   text += fmt::format("  state, held all step: {}: {}\n", scale(step.summary.state), state_text(step.state, scale));
   const std::size_t in_place = step.lines.size() - table.rows.size();
   if (in_place > 0) {
@@ -170,7 +176,11 @@ std::string walk_text(const WalkedStrategy& walked) {
 
 std::string summary_text(std::span<const WalkedStrategy> strategies) {
   std::int64_t largest = 0;
-  for (const WalkedStrategy& walked : strategies) largest = std::max(largest, walked.step.summary.total_peak);
+  bool is_bound = false;
+  for (const WalkedStrategy& walked : strategies) {
+    largest = std::max(largest, walked.step.summary.total_peak);
+    is_bound = is_bound || walked.step.summary.is_bound;
+  }
   const Scale scale(largest);
   BenchTable table{{"strategy", "gathers", "reductions", "sent", "sent by gathers", "by reductions", "peak parameters",
                     "peak gradients", "state", "peak"}};
@@ -183,7 +193,7 @@ std::string summary_text(std::span<const WalkedStrategy> strategies) {
               scale(summary.sent_by_reductions), scale(summary.parameters_peak), scale(summary.gradients_peak),
               scale(summary.state), scale(summary.total_peak));
   }
-  return fmt::format("A step of one rank, {}:\n\n{}", scale.unit(), aligned_text(table));
+  return fmt::format("A step of one rank, {}{}:\n\n{}", scale.unit(), routing_text(is_bound), aligned_text(table));
 }
 
 Json walk_json(const WalkedStrategy& walked) {

@@ -1,4 +1,4 @@
-#include "tools/walk/walk_strategies.h"
+#include "tools/walk/walk_parts.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

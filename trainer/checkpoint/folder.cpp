@@ -20,7 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view name_prefix = "step-", trial_prefix = "try-", unfinished_suffix = ".tmp";
-constexpr const char *latest_name = "latest", *latest_step_name = "latest_checkpointed_iteration.txt";
+constexpr const char *latest_name = "latest", *latest_step_name = "latest_checkpointed_iteration.txt",
+                     *best_name = "best";
 
 std::optional<std::int64_t> step_of(std::string_view name) {
   if (!name.starts_with(name_prefix)) return std::nullopt;
@@ -128,7 +129,8 @@ std::vector<fs::path> find_unfinished(const fs::path& directory) {
     const bool folder = entry.is_directory(ignored) && name.starts_with(name_prefix);
     const bool trial = name.starts_with(trial_prefix) &&
                        (name.ends_with(unfinished_suffix) || name.ends_with(partial_path(unfinished_suffix).string()));
-    const bool latest = name == partial_path(latest_name) || name == partial_path(latest_step_name);
+    const bool latest =
+        name == partial_path(latest_name) || name == partial_path(latest_step_name) || name == partial_path(best_name);
     if (folder ? name.ends_with(unfinished_suffix) : trial || latest) found.push_back(entry.path());
   });
   std::ranges::sort(found);
@@ -159,11 +161,23 @@ std::string find_lost_checkpoint(const fs::path& directory, const std::vector<Ch
 CheckpointFolder resolve_checkpoint(const fs::path& path) {
   std::error_code error;
   const fs::path folder = path.filename().empty() ? path.parent_path() : path;
+  if (folder.filename() == best_name && fs::is_regular_file(folder, error)) {
+    const auto best = find_best(folder.parent_path());
+    if (!best) fail_request("{} names no checkpoint that is there", folder.string());
+    return {best->step, folder.parent_path() / checkpoint_name(best->step)};
+  }
   if (!fs::is_directory(folder, error)) fail_request("{}: there is no such folder", folder.string());
   if (fs::exists(folder / manifest_name, error)) return {step_of(folder.filename().string()).value_or(0), folder};
   for (const fs::path& directory : {folder, folder / "checkpoints"}) {
     const auto found = find_checkpoints(directory);
     if (!found.empty()) return found.front();
+  }
+  if (fs::exists(folder / "metrics.jsonl", error)) {
+    fail_request(
+        "{} is the directory of a run that has no checkpoint: it ended before its first save, saves nothing "
+        "(checkpoint.at_end = false), or saves elsewhere (checkpoint.directory, as {} says). Train it to its end, or "
+        "with --checkpoint.interval=N, which saves every N steps",
+        folder.string(), (folder / checkpoint_config_name).string());
   }
   fail_request("{} is no checkpoint: it has no {}, and neither it nor {} has folders {}<number> with one",
                folder.string(), manifest_name, (folder / "checkpoints").string(), name_prefix);
@@ -204,12 +218,28 @@ void remove_checkpoint(const fs::path& path) {
   fs::remove_all(removed, ignored);
 }
 
+void name_best(const fs::path& directory, const BestCheckpoint& best) {
+  replace_file(directory / best_name, fmt::format("{} {}\n", checkpoint_name(best.step), best.loss));
+}
+
+std::optional<BestCheckpoint> find_best(const fs::path& directory) {
+  std::ifstream file(directory / best_name);
+  std::string name;
+  double loss = 0.0;
+  if (!(file >> name >> loss)) return std::nullopt;
+  const auto step = step_of(name);
+  std::error_code error;
+  if (!step || !fs::exists(directory / name / manifest_name, error)) return std::nullopt;
+  return BestCheckpoint{*step, loss};
+}
+
 std::vector<CheckpointFolder> superseded(const std::vector<CheckpointFolder>& complete, std::int64_t keep_latest,
-                                         std::int64_t keep_every) {
+                                         std::int64_t keep_every, std::optional<std::int64_t> best) {
   std::vector<CheckpointFolder> rest;
   if (keep_latest == 0) return rest;
   for (std::size_t i = static_cast<std::size_t>(keep_latest); i < complete.size(); ++i) {
-    if (keep_every == 0 || complete[i].step % keep_every != 0) rest.push_back(complete[i]);
+    const bool kept = (keep_every > 0 && complete[i].step % keep_every == 0) || complete[i].step == best;
+    if (!kept) rest.push_back(complete[i]);
   }
   return rest;
 }

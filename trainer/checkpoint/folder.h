@@ -4,12 +4,14 @@
 //   step-00002000.tmp/                  being written, or left by a run that ended while writing
 //   step-00000500.removed.tmp/          being removed, or left by a run that ended while removing
 //   latest                              name of the newest checkpoint
+//   best                                name of the checkpoint with the least validation loss, and that loss
 //   latest_checkpointed_iteration.txt   step of the newest checkpoint, for scripts made for Megatron
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +37,7 @@ std::vector<std::filesystem::path> find_unfinished(const std::filesystem::path& 
 // a newer folder has tensors and no manifest, or `latest` names an absent newer checkpoint. Empty if there is no such
 // sign.
 std::string find_lost_checkpoint(const std::filesystem::path& directory, const std::vector<CheckpointFolder>& complete);
-// The checkpoint for a path given by the user: the checkpoint itself, the newest in a folder of checkpoints, or the
+// The checkpoint for a path given by the user: the checkpoint itself, the one that a file `best` names, the newest in a folder of checkpoints, or the
 // newest of a run's directory. Its step is taken from the folder's name, 0 if the name has none. Throws Error (request)
 // with the expected folders and files if there is no checkpoint.
 CheckpointFolder resolve_checkpoint(const std::filesystem::path& path);
@@ -61,9 +63,20 @@ bool point_latest_at(const CheckpointFolder& newest);
 // a symbolic link only the link is removed. A folder that cannot be renamed stays complete.
 void remove_checkpoint(const std::filesystem::path& path);
 
-// The checkpoints of `complete` (newest first) to remove: all except the newest `keep_latest` and those with a step
-// that is a multiple of `keep_every`. keep_latest 0 keeps all; keep_every 0 keeps none of the older ones.
+// The checkpoint with the least validation loss.
+struct BestCheckpoint {
+  std::int64_t step = 0;
+  double loss = 0.0;  // nats
+  bool operator==(const BestCheckpoint&) const = default;
+};
+// Writes `best`, and reads it: nothing if it is absent, or names a checkpoint that is. Throws Error (failure).
+void name_best(const std::filesystem::path& directory, const BestCheckpoint& best);
+std::optional<BestCheckpoint> find_best(const std::filesystem::path& directory);
+
+// The checkpoints of `complete` (newest first) to remove: all except the newest `keep_latest`, those with a step that is
+// a multiple of `keep_every`, and that of step `best`. keep_latest 0 keeps all; keep_every 0 keeps none of the older
+// ones.
 std::vector<CheckpointFolder> superseded(const std::vector<CheckpointFolder>& complete, std::int64_t keep_latest,
-                                         std::int64_t keep_every);
+                                         std::int64_t keep_every, std::optional<std::int64_t> best = std::nullopt);
 
 }  // namespace weft

@@ -50,6 +50,8 @@ KeyValues model_keys(const Config& config) {
 KeyValues data_keys(const Config& config, const TokenDataset& data) {
   KeyValues values = chosen_keys(
       config, [](const ConfigKey& key) { return std::ranges::find(order_keys, key.path()) != order_keys.end(); });
+  // A tokenizer is known by what it does, not by its file.
+  values["data.tokenizer"] = fmt::format("\"{}\"", data.vocabulary().identity());
   const std::vector<std::string> contents = data.contents();
   for (std::size_t f = 0; f < contents.size(); ++f) values[fmt::format("{}{}]", content_key, f)] = contents[f];
   return values;

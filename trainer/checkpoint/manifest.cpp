@@ -201,8 +201,4 @@ Manifest join_parts(const std::vector<Manifest>& parts) {
   return all;
 }
 
-std::string checksum_text(std::uint64_t checksum) {
-  return fmt::format("{:016x}", checksum);
-}
-
 }  // namespace weft

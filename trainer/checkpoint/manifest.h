@@ -88,7 +88,4 @@ Manifest join_parts(const std::vector<Manifest>& parts);
 // that of its rows; bytes of a file that two tensors share or that belong to no tensor.
 std::vector<std::string> find_manifest_faults(const Manifest& manifest);
 
-// The text form of a checksum in the manifest.
-std::string checksum_text(std::uint64_t checksum);
-
 }  // namespace weft

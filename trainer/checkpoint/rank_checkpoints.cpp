@@ -1,8 +1,11 @@
 #include "trainer/checkpoint/rank_checkpoints.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <ranges>
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
@@ -10,6 +13,7 @@
 #include "parallel/runtime/staging.h"
 #include "trainer/checkpoint/keys.h"
 #include "trainer/checkpoint/start.h"
+#include "trainer/config/config_schema.h"
 
 namespace weft {
 namespace {
@@ -18,8 +22,9 @@ struct PublishRequest {
   std::filesystem::path directory;
   std::int64_t step = 0;
   int ranks = 1;
-  std::string config_text;
+  std::vector<CheckpointSetup::Text> texts;
   std::int64_t keep_latest = 0, keep_every = 0;
+  std::optional<BestCheckpoint> best = {};  // if this is the one
 };
 
 // The last step of a save: joins the parts in the folder of the save, writes the manifest, renames the folder and
@@ -33,16 +38,17 @@ void publish(const PublishRequest& request, const FileCalls& calls) {
     parts.push_back(parse_part(read_whole_file(name), name));
   }
   Manifest manifest = join_parts(parts);
-  if (!request.config_text.empty()) {
-    replace_file(folder / checkpoint_config_name, request.config_text, calls);
-    const std::int64_t bytes = std::ssize(request.config_text);
-    manifest.files.push_back({checkpoint_config_name, bytes, bytes, checksum(request.config_text)});
+  for (const auto& [name, text] : request.texts) {
+    replace_file(folder / name, text, calls);
+    manifest.files.push_back({name, std::ssize(text), std::ssize(text), checksum(text)});
   }
   replace_file(folder / manifest_name, to_json(manifest), calls);
   for (int rank = 0; rank < request.ranks; ++rank) std::filesystem::remove(folder / part_name(rank));
   const CheckpointFolder published = publish_checkpoint(request.directory, request.step);
-  for (const CheckpointFolder& old :
-       superseded(find_checkpoints(request.directory), request.keep_latest, request.keep_every)) {
+  if (request.best) name_best(request.directory, *request.best);
+  const std::optional<BestCheckpoint> best = find_best(request.directory);
+  for (const CheckpointFolder& old : superseded(find_checkpoints(request.directory), request.keep_latest,
+                                                request.keep_every, best ? std::optional(best->step) : std::nullopt)) {
     if (old.step < published.step) remove_checkpoint(old.path);
   }
 }
@@ -106,6 +112,7 @@ Progress RankCheckpoints::load() {
       setup_.say(0, start.weights_only ? fmt::format("begins with the weights of {}", candidate.path.string())
                                        : fmt::format("goes on from {}: {} steps, {} samples", candidate.path.string(),
                                                      progress.step, progress.samples));
+      if (!start.weights_only && progress.step < config_.run.steps) tell_changes(candidate);
     }
     break;
   }
@@ -115,8 +122,39 @@ Progress RankCheckpoints::load() {
   world_.barrier();
   if (speaks) tidy_up(unfinished, start);
   world_.barrier();
-  if (config_.checkpoint.interval > 0) try_to_write();
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  if (checkpoint.interval > 0 || checkpoint.at_end || config_.validation.keep_best) try_to_write();
+  if (config_.validation.keep_best) best_ = best_until(progress.step);
   return progress;
+}
+
+std::optional<BestCheckpoint> RankCheckpoints::best_until(std::int64_t step) {
+  std::optional<BestCheckpoint> best;
+  if (world_.rank() == 0) best = find_best(directory_);
+  const bool earlier = best && best->step <= step;
+  const std::vector<double> all = sum(std::vector<double>{earlier ? static_cast<double>(best->step) : 0.0,
+                                                          earlier ? best->loss : 0.0, earlier ? 1.0 : 0.0});
+  if (all[2] == 0.0) return std::nullopt;
+  return BestCheckpoint{std::llround(all[0]), all[1]};
+}
+
+void RankCheckpoints::validated(std::int64_t step, double loss) {
+  if (!config_.validation.keep_best || !std::isfinite(loss)) return;
+  if (!best_ || loss < best_->loss) best_ = {step, loss};
+}
+
+void RankCheckpoints::tell_changes(const CheckpointFolder& from) const {
+  constexpr std::ptrdiff_t most = 5;
+  const std::string file = (from.path / checkpoint_config_name).string();
+  std::error_code unreadable;
+  if (!std::filesystem::exists(file, unreadable)) return;  // such as an import's
+  const auto now = std::ranges::find(setup_.texts, checkpoint_config_name, &CheckpointSetup::Text::name);
+  if (now == setup_.texts.end()) return;
+  const std::vector<std::string> changed = changed_values(read_whole_file(file), now->text);
+  if (changed.empty()) return;
+  const auto shown = changed | std::views::take(most);
+  const std::string rest = std::ssize(changed) > most ? fmt::format(", and {} more", std::ssize(changed) - most) : "";
+  setup_.say(0, fmt::format("changed since then: {}{}", fmt::join(shown, ", "), rest));
 }
 
 void RankCheckpoints::try_to_write() {
@@ -187,9 +225,9 @@ std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& ca
 
 bool RankCheckpoints::due(std::int64_t step) const {
   const CheckpointConfig& checkpoint = config_.checkpoint;
-  if (checkpoint.interval == 0) return false;
-  return step % checkpoint.interval == 0 || (checkpoint.at_first_step && step == 1) ||
-         (checkpoint.at_end && step == config_.run.steps);
+  const bool by_interval =
+      checkpoint.interval > 0 && (step % checkpoint.interval == 0 || (checkpoint.at_first_step && step == 1));
+  return by_interval || (checkpoint.at_end && step == config_.run.steps);
 }
 
 RunVotes RankCheckpoints::votes() {
@@ -210,7 +248,8 @@ void RankCheckpoints::finish_own_part() {
 void RankCheckpoints::end_step(const Progress& progress, const RunVotes& votes) {
   settle(votes.saves_written, votes.saves_failed);
   if (publishing_ && writer_->done()) report(writer_->wait());
-  if (due(progress.step) || votes.save_requests > 0 || votes.stop_requests > 0) save(progress);
+  const bool is_best = best_ && best_->step == progress.step;
+  if (due(progress.step) || votes.save_requests > 0 || votes.stop_requests > 0 || is_best) save(progress);
 }
 
 void RankCheckpoints::save(const Progress& progress) {
@@ -248,8 +287,9 @@ void RankCheckpoints::settle(std::int64_t written, std::int64_t failed) {
   if (world_.rank() != 0) return;
   publishing_ = progress;
   const CheckpointConfig& checkpoint = config_.checkpoint;
-  writer_->also([this, request = PublishRequest{directory_, progress.step, world_.size(), setup_.config_text,
-                                                checkpoint.keep_latest, checkpoint.keep_every}] {
+  writer_->also([this, request = PublishRequest{directory_, progress.step, world_.size(), setup_.texts,
+                                                checkpoint.keep_latest, checkpoint.keep_every,
+                                                best_ && best_->step == progress.step ? best_ : std::nullopt}] {
     publish(request, setup_.calls);
   });
 }

@@ -26,7 +26,11 @@ namespace weft {
 
 // Settings that all ranks of a run share.
 struct CheckpointSetup {
-  std::string config_text = {};  // the resolved configuration, saved beside the tensors
+  // Saved beside the tensors: the resolved configuration, and the files of the tokenizer.
+  struct Text {
+    std::string name, text;
+  };
+  std::vector<Text> texts = {};
   // Called with messages about checkpoints, on the thread of the rank concerned.
   std::function<void(int rank, const std::string& text)> say = [](int, const std::string&) {};
   FileCalls calls = FileCalls::of_system();
@@ -44,6 +48,9 @@ class RankCheckpoints {
   // Before the first step: fills the rows from the checkpoint that the run resumes from, if any, and returns its
   // progress. Throws Error (request) if there are checkpoints and none can be used.
   Progress load();
+  // Behind `step`, before end_step(): the loss of held-out text, equal on all ranks. With validation.keep_best the least
+  // so far saves a checkpoint, which is kept until a better one is published.
+  void validated(std::int64_t step, double loss);
   // At the end of a step, with the votes of all ranks from the step's totals.
   void end_step(const Progress& progress, const RunVotes& votes);
   // After the last step: waits for the save in flight. Throws Error (failure) if the last save failed.
@@ -59,6 +66,10 @@ class RankCheckpoints {
   std::vector<double> sum(std::span<const double> own);
   // Throws Error (request) on all ranks if one rank cannot write to the folder of checkpoints.
   void try_to_write();
+  // Rank 0 only: names the keys that changed since the checkpoint was saved, the first few of them.
+  void tell_changes(const CheckpointFolder& from) const;
+  // The best of the checkpoints that a run goes on from, as rank 0 sees it.
+  std::optional<BestCheckpoint> best_until(std::int64_t step);
   // Rank 0 only: removes unfinished folders and corrects `latest`.
   void tidy_up(const std::vector<std::filesystem::path>& unfinished, const StartingPoint& start) const;
   // Returns nothing if the candidate is damaged for one of the ranks.
@@ -84,6 +95,7 @@ class RankCheckpoints {
   std::unique_ptr<RankWriter> writer_;  // made by the first save
   Manifest part_;                       // made by the first save: mesh and keys of the run for a rank's part
 
+  std::optional<BestCheckpoint> best_;  // the least validation loss
   std::optional<Progress> under_way_;   // of the save that some ranks have not written yet
   std::optional<bool> own_part_;        // whether this rank could write its part of that save, once known
   std::optional<Progress> publishing_;  // of the save being published; rank 0 only

@@ -86,7 +86,7 @@ void require_usable_start(const Config& config) {
     } catch ([[maybe_unused]] const Error& damage) {
       continue;  // the ranks will skip it too, and report it
     }
-    plan_start(config, data_keys(config, training_text(config)), *reader, start.weights_only);
+    plan_start(config, data_keys(config, training_data(config)), *reader, start.weights_only);
     return;
   }
   if (!start.candidates.empty()) fail_unreadable(start.candidates);

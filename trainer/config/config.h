@@ -182,15 +182,25 @@ struct SchedulerConfig {
 struct DataConfig {
   std::vector<std::string> train;  // files; may be empty if nothing is trained
   std::string tokenizer = "byte";
-  bool padded_vocab = false;  // the model may have more tokens than the tokenizer (text_file.h)
+  bool padded_vocab = false;  // the model may have more tokens than the tokenizer (text_vocabulary.h)
 
   bool operator==(const DataConfig&) const = default;
+};
+
+// Held-out text whose loss is measured between the steps of a run.
+struct ValidationConfig {
+  std::vector<std::string> data = {};  // files; none: no validation
+  std::int64_t interval = 100;         // steps; 0: after the last step only
+  std::int64_t batches = 0;            // global batches of windows, from the beginning of the files; 0: all
+  bool keep_best = false;              // keep the checkpoint with the least loss
+
+  bool operator==(const ValidationConfig&) const = default;
 };
 
 // When checkpoints are saved and which one a run starts from; config_checkpoint_keys.cpp explains the keys.
 struct CheckpointConfig {
   std::string directory = {};  // empty: in run.directory
-  std::int64_t interval = 0;   // steps; 0: only when a signal asks for a checkpoint
+  std::int64_t interval = 0;   // steps; 0: none before the last step, unless a signal asks for one
   bool at_first_step = false, at_end = true;
   std::int64_t keep_latest = 3, keep_every = 0;  // keep_latest 0: all; keep_every 0: none
   bool asynchronous = true;
@@ -248,6 +258,7 @@ struct Config {
   std::map<UpdateGroup, OptimizerConfig> optimizer_by_group;  // every group, resolved (update_groups.h)
   SchedulerConfig lr_scheduler;
   DataConfig data;
+  ValidationConfig validation;
   CheckpointConfig checkpoint;
   ProfilingConfig profiling;
   HardwareConfig hardware;

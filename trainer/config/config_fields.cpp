@@ -10,6 +10,9 @@ constexpr std::pair<std::string_view, double> byte_units[] = {
     {"", 1.0},   {"B", 1.0},  {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
     {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
 
+// A smaller number without a unit was probably meant in another unit than bytes.
+constexpr std::int64_t least_without_unit = std::int64_t{1} << 20;
+
 // "12 GiB", "1.5 GB", "900": bytes, or nothing where the text is none.
 std::optional<std::int64_t> parse_bytes(const std::string& text) {
   double value = 0.0;
@@ -58,10 +61,12 @@ Faults read_number(const ConfigValue& value, const std::string& expected, const 
 }
 
 Faults read_texts(const ConfigValue& value, const TextFault& fault_of, std::vector<std::string>& texts) {
-  const auto* elements = std::get_if<std::vector<ConfigValue>>(&value.data);
-  if (!elements) return {wrong_type("an array of strings", value)};
+  const bool one = std::holds_alternative<std::string>(value.data);
+  if (!one && !std::holds_alternative<std::vector<ConfigValue>>(value.data)) {
+    return {wrong_type("an array of strings", value)};
+  }
   Faults faults;
-  for (const ConfigValue& element : *elements) {
+  for (const ConfigValue& element : elements_of(value)) {
     const auto* text = std::get_if<std::string>(&element.data);
     if (!text) {
       faults.push_back(wrong_type("a string", element));
@@ -89,6 +94,10 @@ Fault wrong_word(const ConfigValue& value, const std::string& word, const std::v
   return {value.place, fmt::format("expected {}, got {}{}", use, toml_text(word), meant)};
 }
 
+std::string bytes_text(std::int64_t bytes) {
+  return bytes < least_without_unit ? toml_text(fmt::format("{} B", bytes)) : toml_text(bytes);
+}
+
 Faults read_bytes(const ConfigValue& value, const std::string& absent, std::optional<std::int64_t>& bytes) {
   const auto* text = std::get_if<std::string>(&value.data);
   const auto* integer = std::get_if<std::int64_t>(&value.data);
@@ -102,6 +111,13 @@ Faults read_bytes(const ConfigValue& value, const std::string& absent, std::opti
     return {{value.place, fmt::format("{} is no amount of memory: write bytes, or a number with KiB, MiB, GiB, TiB, "
                                       "kB, MB, GB or TB",
                                       text ? toml_text(*text) : fmt::format("{}", *integer))}};
+  }
+  const bool has_unit = text && std::ranges::any_of(*text, [](char c) { return c == 'B'; });
+  if (!has_unit && *amount < least_without_unit) {
+    return {{value.place,
+             fmt::format("{0} without a unit is {1} bytes, which is too little to be meant: write \"{1} GiB\", or "
+                         "\"{1} B\" for bytes",
+                         text ? toml_text(*text) : fmt::format("{}", *integer), *amount)}};
   }
   bytes = *amount;
   return {};

@@ -49,10 +49,14 @@ struct Choice {
 };
 // Choices called as name_of() calls their values.
 template <typename T>
-std::vector<Choice<T>> named(std::initializer_list<T> values) {
+std::vector<Choice<T>> named(std::span<const T> values) {
   std::vector<Choice<T>> choices;
   for (const T value : values) choices.push_back({name_of(value), value});
   return choices;
+}
+template <typename T>
+std::vector<Choice<T>> named(std::initializer_list<T> values) {
+  return named(std::span<const T>(values.begin(), values.size()));
 }
 
 // Makes accesses to the fields of a section: fields_of(&Config::run)(&RunConfig::seed).
@@ -98,9 +102,11 @@ Fault wrong_type(const std::string& expected, const ConfigValue& value);
 Faults out_of_range(const ConfigValue& value, std::int64_t integer, const IntegerRange& range);
 // Reads a number of the range; integers are accepted. `expected` is the type for messages.
 Faults read_number(const ConfigValue& value, const std::string& expected, const NumberRange& range, double& number);
-// Reads bytes written as "12 GiB" or 900; the word `absent` means none.
+// Reads bytes written as "12 GiB" or 1048576; the word `absent` means none. Less than 1 MiB needs a unit: "900 B".
 Faults read_bytes(const ConfigValue& value, const std::string& absent, std::optional<std::int64_t>& bytes);
-// Reads an array of strings. `fault_of` says what is wrong with an element, or nothing.
+// TOML that read_bytes reads back.
+std::string bytes_text(std::int64_t bytes);
+// Reads an array of strings, or a string as an array of one. `fault_of` says what is wrong with an element, or nothing.
 using TextFault = std::function<std::optional<Fault>(const ConfigValue& element, const std::string& text)>;
 Faults read_texts(const ConfigValue& value, const TextFault& fault_of, std::vector<std::string>& texts);
 // The fault of a word that is not accepted: known but not available, or unknown.
@@ -153,7 +159,7 @@ ConfigKey bytes_key(const std::string& path, std::string help, const std::string
   };
   key.write = [=](const Config& config) {
     const std::optional<std::int64_t>& bytes = std::invoke(access, config);
-    return bytes ? toml_text(*bytes) : toml_text(absent);
+    return bytes ? bytes_text(*bytes) : toml_text(absent);
   };
   return key;
 }

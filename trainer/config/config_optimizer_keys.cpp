@@ -2,6 +2,8 @@
 #include <array>
 #include <type_traits>
 
+#include <fmt/ranges.h>
+
 #include "trainer/config/config_conditions.h"
 #include "trainer/config/config_fields.h"
 #include "trainer/config/config_special_keys.h"
@@ -32,8 +34,23 @@ auto field(std::optional<UpdateGroup> group, T OptimizerConfig::*member) {
   };
 }
 
+// The rules that read a key; none for a key of every rule.
+std::vector<UpdateRule> rules_that_read(std::string_view key) {
+  std::vector<UpdateRule> rules;
+  for (const UpdateRule rule : all_values<UpdateRule>) {
+    if (traits_of(rule).reads(key)) rules.push_back(rule);
+  }
+  return rules;
+}
+// "added to the root (adamw, lamb)".
+std::string with_rules(std::string_view help, std::string_view key) {
+  std::vector<std::string_view> names;
+  for (const UpdateRule rule : rules_that_read(key)) names.push_back(name_of(rule));
+  return fmt::format("{} ({})", help, fmt::join(names, ", "));
+}
+
 ConfigKey betas_key(const std::string& path, std::optional<UpdateGroup> group) {
-  ConfigKey key = make_key(path, "an array of two numbers", "decay of the two moments (adamw, lion, lamb)");
+  ConfigKey key = make_key(path, "an array of two numbers", with_rules("decay of the two moments", "betas"));
   key.read = [group, expected = key.type](Config& config, const ConfigValue& value) -> Faults {
     const auto* elements = std::get_if<std::vector<ConfigValue>>(&value.data);
     if (!elements) return {wrong_type(expected, value)};
@@ -61,31 +78,27 @@ ConfigKey betas_key(const std::string& path, std::optional<UpdateGroup> group) {
 
 // The condition that a group's rule reads the key, for keys that not every rule reads.
 KeyConditions read_by_rule(UpdateGroup group, const std::string& name) {
-  using enum UpdateRule;
-  if (name == "betas") return {steps_by(group, {adamw, lion, lamb})};
-  if (name == "eps") return {steps_by(group, {adamw, lamb})};
-  if (name == "momentum") return {steps_by(group, {sgd, muon})};
-  if (name == "muon_scale" || name == "newton_schulz") return {steps_by(group, {muon})};
   if (name == "state") return {keeps_states(group)};
-  return {};
+  std::vector<UpdateRule> rules = rules_that_read(name);
+  if (rules.empty()) return {};
+  return {steps_by(group, std::move(rules))};
 }
 
 }  // namespace
 
 std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group) {
-  using enum UpdateRule;
   const std::string section = group ? fmt::format("optimizer.{}", name_of(*group)) : "optimizer";
   std::vector<ConfigKey> keys = {
-      choice_key(section + ".name", "update rule", named({adamw, sgd, lion, lamb, muon}),
+      choice_key(section + ".name", "update rule", named<UpdateRule>(all_values<UpdateRule>),
                  field(group, &OptimizerConfig::rule)),
       number_key(section + ".learning_rate", "after warm-up", non_negative,
                  field(group, &OptimizerConfig::learning_rate)),
       betas_key(section + ".betas", group),
-      number_key(section + ".eps", "added to the root of the second moment (adamw, lamb)", positive,
+      number_key(section + ".eps", with_rules("added to the root of the second moment", "eps"), positive,
                  field(group, &OptimizerConfig::eps)),
       number_key(section + ".weight_decay", "decoupled, times the learning rate", non_negative,
                  field(group, &OptimizerConfig::weight_decay)),
-      number_key(section + ".momentum", "part of the sum of gradients that stays (sgd, muon)", below_one,
+      number_key(section + ".momentum", with_rules("part of the sum of gradients that stays", "momentum"), below_one,
                  field(group, &OptimizerConfig::momentum)),
       choice_key(section + ".state", "moments are kept in; bfloat16 is rounded stochastically",
                  named({DType::float32, DType::bfloat16}), field(group, &OptimizerConfig::state),

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <map>
+#include <sstream>
+
 #include "layers/kernels/gpu_kernel_options.h"
 #include "trainer/config/config_conditions.h"
 #include "trainer/config/config_fields.h"
@@ -29,8 +32,7 @@ std::string names_costs(const std::string& text) {
   return text.empty() ? "write modelled, or the name of a file" : "";
 }
 std::string names_tokenizer(const std::string& text) {
-  if (text == "byte") return {};
-  return fmt::format("{} is not available in this version: text is read with the tokenizer \"byte\"", toml_text(text));
+  return text.empty() ? "write byte, none, or the name of a tokenizer's file" : "";
 }
 std::string names_attention(const std::string& text) {
   if (parse_attention_choice(text)) return {};
@@ -224,12 +226,33 @@ Keys scheduler_keys() {
 Keys data_keys() {
   const auto field = fields_of(&Config::data);
   return {
-      texts_key("data.train", "files of text to train on; none where nothing is trained", field(&DataConfig::train),
-                names_file),
-      string_key("data.tokenizer", "how text becomes tokens", field(&DataConfig::tokenizer), names_tokenizer),
+      texts_key("data.train",
+                "files to train on: text, or tokens that weft data tokenize wrote; none where nothing is trained",
+                field(&DataConfig::train), names_file),
+      string_key("data.tokenizer",
+                 "how text becomes tokens: byte, a tokenizer.json, a rank file of tiktoken; none: ids alone",
+                 field(&DataConfig::tokenizer), names_tokenizer),
       boolean_key("data.padded_vocab",
                   "tokens of the model above those of the tokenizer are padding, absent from every text",
                   field(&DataConfig::padded_vocab)),
+  };
+}
+
+Keys validation_keys() {
+  const auto field = fields_of(&Config::validation);
+  const KeyCondition validates{"data names a file", [](const Config& c) { return !c.validation.data.empty(); }};
+  return {
+      texts_key("validation.data", "held-out files, of the kinds that data.train takes; none: no validation",
+                field(&ValidationConfig::data), names_file),
+      only_where({validates},
+                 integer_key("validation.interval", "steps between validations; 0: after the last step only",
+                             count_range, field(&ValidationConfig::interval))),
+      only_where({validates},
+                 integer_key("validation.batches", "global batches of windows to read, from the first on; 0: all",
+                             count_range, field(&ValidationConfig::batches))),
+      only_where({validates}, boolean_key("validation.keep_best",
+                                          "save where the loss is the least so far, and keep that checkpoint",
+                                          field(&ValidationConfig::keep_best))),
   };
 }
 
@@ -246,6 +269,27 @@ Keys profiling_keys() {
                              "write trace_rank<R>.json to run.directory; false: only tell nsys and ncu when to record",
                              field(&ProfilingConfig::trace))),
   };
+}
+
+// A line of write_config().
+struct WrittenKey {
+  std::string path, value;
+  bool follows = false;  // a comment
+};
+
+std::vector<WrittenKey> written_keys(const std::string& text) {
+  std::vector<WrittenKey> keys;
+  std::istringstream lines(text);
+  std::string section;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('[')) section = line.substr(1, line.size() - 2);
+    const bool follows = line.starts_with("# ");
+    if (follows) line.erase(0, 2);
+    const std::size_t sign = line.find(" = ");
+    if (sign != std::string::npos)
+      keys.push_back({section + "." + line.substr(0, sign), line.substr(sign + 3), follows});
+  }
+  return keys;
 }
 
 }  // namespace
@@ -269,14 +313,24 @@ std::vector<ConfigKey> config_schema() {
   for (const UpdateGroup group : update_groups) add(optimizer_keys(group));
   add(scheduler_keys());
   add(data_keys());
+  add(validation_keys());
   add(checkpoint_keys());
   add(profiling_keys());
   add(hardware_keys());
   return schema;
 }
 
-std::vector<EmptySection> empty_sections() {
-  return {{"metrics", "metrics.jsonl is always written to run.directory"}};
+std::vector<std::string> changed_values(const std::string& before, const std::string& now) {
+  std::map<std::string, WrittenKey> earlier;
+  for (WrittenKey& key : written_keys(before)) earlier.emplace(key.path, key);
+  std::vector<std::string> changed;
+  for (const WrittenKey& key : written_keys(now)) {
+    const auto found = earlier.find(key.path);
+    if (found == earlier.end() || found->second.value == key.value) continue;
+    if (found->second.follows && key.follows) continue;
+    changed.push_back(fmt::format("{} {} -> {}", key.path, found->second.value, key.value));
+  }
+  return changed;
 }
 
 std::string write_config(const Config& config, const std::vector<ConfigKey>& schema,

@@ -44,12 +44,9 @@ std::string write_config(
     const std::function<std::string(const ConfigKey&)>& comment,
     const std::function<bool(const ConfigKey&)>& follows = [](const ConfigKey&) { return false; });
 
-// Sections that exist and have no keys in this version, with the reason.
-struct EmptySection {
-  std::string name;
-  std::string reason;
-};
-std::vector<EmptySection> empty_sections();
+// The keys with another value in `now` than in `before`, both written without comments behind values, as
+// "run.steps 100 -> 200", in the order of `now`. Keys that follow another key in both texts are left out.
+std::vector<std::string> changed_values(const std::string& before, const std::string& now);
 
 // The families whose policies `[shard.<family>]` sets.
 inline constexpr Family shard_families[] = {Family::dense, Family::experts, Family::embedding, Family::head,

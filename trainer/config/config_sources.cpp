@@ -11,7 +11,6 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
 #include "trainer/config/config_messages.h"
-#include "trainer/config/config_toml.h"
 
 namespace weft {
 namespace {
@@ -94,9 +93,7 @@ class Gatherer {
   void put(ConfigEntry entry) { result.entries.insert_or_assign(entry.path, std::move(entry)); }
 
   void follow(const ConfigValue& value) {
-    const auto* files = std::get_if<std::vector<ConfigValue>>(&value.data);
-    if (!files) return wrong_include(value, "expected an array of strings, got " + describe(value));
-    for (const ConfigValue& element : *files) {
+    for (const ConfigValue& element : elements_of(value)) {
       if (const auto* name = std::get_if<std::string>(&element.data)) {
         follow(element, chain_.back().parent_path() / *name);
       } else {

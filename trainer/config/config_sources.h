@@ -1,10 +1,10 @@
-// Gathers the written entries of the file, of the files it includes and of the command line into one list with one
-// entry for each path. A file wins over its includes, the command line over all files. Values get no meaning here.
+// The written entries of a configuration, from TOML. Values get no meaning here.
 #pragma once
 
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +19,9 @@ struct ConfigSources {
   bool complete = true;  // false: a file could not be read, so keys may only seem to be missing
 };
 
-// `text` is the content of `file`. Included files are relative to the folder of `file`.
+// Gathers the entries of the file, of the files it includes and of the command line into one list with one entry for
+// each path. A file wins over its includes, the command line over all files. `text` is the content of `file`. Included
+// files are relative to the folder of `file`.
 ConfigSources gather_sources(const std::filesystem::path& file, const std::string& text,
                              const std::vector<std::string>& overrides);
 
@@ -29,5 +31,17 @@ void require_keys_once(const std::vector<std::string>& overrides);
 
 // Throws Error (request) when there is no such file.
 std::string read_text(const std::filesystem::path& file);
+
+// config_toml.cpp alone includes the TOML library, which is slow to compile.
+
+struct TomlDocument {
+  std::vector<ConfigEntry> entries;   // sections before their keys, otherwise in no particular order
+  std::optional<Fault> syntax_error;  // reading stops at the first; `entries` is empty then
+};
+
+TomlDocument parse_toml(const std::string& text, const std::shared_ptr<const SourceText>& source);
+
+// The entries that `path = text` stands for, all at one place; a text that is not a TOML value counts as a string.
+std::vector<ConfigEntry> parse_toml_value(const std::string& path, const std::string& text, const Place& place);
 
 }  // namespace weft

@@ -29,7 +29,7 @@ ConfigKey residency_key(const std::string& path, std::optional<Family> family) {
                            "how long full parameters stay; a list has one entry a stage");
   key.read = [family](Config& config, const ConfigValue& value) -> Faults {
     const auto* list = std::get_if<std::vector<ConfigValue>>(&value.data);
-    const std::vector<ConfigValue> written = list ? *list : std::vector<ConfigValue>{value};
+    const std::vector<ConfigValue> written = elements_of(value);
     if (written.empty()) return {{value.place, "the list is empty; write one entry a stage"}};
     Faults faults;
     std::vector<std::string> texts;

@@ -35,6 +35,15 @@ constexpr std::pair<std::string_view, std::string_view> foreign_names[] = {
     {"expert_tensor_parallel_degree", "parallelism.expert_tensor"},
 };
 
+// Words of values in the spelling of other trainers.
+constexpr std::pair<std::string_view, std::string_view> foreign_words[] = {{"gpu", "cuda"}};
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& symbol : lower) symbol = 'A' <= symbol && symbol <= 'Z' ? static_cast<char>(symbol - 'A' + 'a') : symbol;
+  return lower;
+}
+
 // A third of the letters may be wrong, and at least one.
 std::size_t tolerated(std::string_view word) {
   return std::max<std::size_t>(1, word.size() / 3);
@@ -63,10 +72,13 @@ std::size_t edit_distance(std::string_view left, std::string_view right) {
 }
 
 std::optional<std::string> nearest_word(std::string_view word, const std::vector<std::string>& words) {
-  const auto nearest = std::min_element(words.begin(), words.end(), [&](const auto& left, const auto& right) {
-    return edit_distance(word, left) < edit_distance(word, right);
-  });
-  if (nearest == words.end() || edit_distance(word, *nearest) > tolerated(word)) return std::nullopt;
+  const std::string meant = lower_case(word);
+  for (const auto& [foreign, ours] : foreign_words) {
+    if (meant == foreign && std::ranges::find(words, ours) != words.end()) return std::string(ours);
+  }
+  const auto cost = [&](const std::string& other) { return edit_distance(meant, lower_case(other)); };
+  const auto nearest = std::ranges::min_element(words, {}, cost);
+  if (nearest == words.end() || cost(*nearest) > tolerated(word)) return std::nullopt;
   return *nearest;
 }
 
@@ -80,9 +92,17 @@ std::optional<std::string> nearest_path(std::string_view path, const std::vector
     const auto [other_section, other_name] = split(other);
     return std::pair(edit_distance(name, other_name), edit_distance(section, other_section));
   };
-  const auto nearest = std::min_element(paths.begin(), paths.end(),
-                                        [&](const auto& left, const auto& right) { return cost(left) < cost(right); });
-  if (nearest == paths.end() || cost(*nearest).first > tolerated(name)) return std::nullopt;
+  const auto nearest = std::ranges::min_element(paths, {}, cost);
+  if (nearest == paths.end()) return std::nullopt;
+  // A name that no section has is sought in its own section first, where half of its letters may be wrong.
+  const auto outside = [&, section = section](std::string_view other) { return split(other).first != section; };
+  if (cost(*nearest).first > 0 && !section.empty()) {
+    std::vector<std::string> inside = paths;
+    std::erase_if(inside, outside);
+    const auto own = std::ranges::min_element(inside, {}, cost);
+    if (own != inside.end() && cost(*own).first <= std::max<std::size_t>(1, name.size() / 2)) return *own;
+  }
+  if (cost(*nearest).first > tolerated(name)) return std::nullopt;
   return *nearest;
 }
 

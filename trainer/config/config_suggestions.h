@@ -12,10 +12,12 @@ namespace weft {
 // Insertions, deletions and replacements of single bytes that turn one text into the other.
 std::size_t edit_distance(std::string_view left, std::string_view right);
 
-// The nearest of `words`, if near enough to be a typing error.
+// The nearest of `words`, whatever their case, if near enough to be a typing error; or the one that other trainers call
+// `word`.
 std::optional<std::string> nearest_word(std::string_view word, const std::vector<std::string>& words);
 
 // The same for dotted paths. The last name counts most: "training.learning_rate" is near "optimizer.learning_rate".
+// Among names that differ, those of the section itself come first.
 std::optional<std::string> nearest_path(std::string_view path, const std::vector<std::string>& paths);
 
 // In a pattern `*` stands for any run of characters, also an empty one.

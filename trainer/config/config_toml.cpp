@@ -1,6 +1,7 @@
-#include "trainer/config/config_toml.h"
+#include "trainer/config/config_sources.h"
 
 #include <fmt/format.h>
+
 #include <toml++/toml.h>
 
 #include <algorithm>

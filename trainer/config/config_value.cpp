@@ -60,6 +60,11 @@ std::string toml_text(const std::vector<std::string>& values) {
   return "[" + text + "]";
 }
 
+std::vector<ConfigValue> elements_of(const ConfigValue& value) {
+  const auto* elements = std::get_if<std::vector<ConfigValue>>(&value.data);
+  return elements ? *elements : std::vector<ConfigValue>{value};
+}
+
 std::string describe(const ConfigValue& value) {
   struct Describe {
     std::string operator()(bool data) const { return "the boolean " + toml_text(data); }

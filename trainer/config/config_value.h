@@ -50,6 +50,9 @@ struct Fault {
 };
 using Faults = std::vector<Fault>;
 
+// The elements of an array; for any other value the value itself, as a list of one.
+std::vector<ConfigValue> elements_of(const ConfigValue& value);
+
 // For messages: `the string "8"`, `an array`.
 std::string describe(const ConfigValue& value);
 

@@ -1,4 +1,4 @@
-// The update rules as plain values: the inputs that each rule needs, the number of states it keeps, and its formula. p
+// The update rules as plain values: the traits of each rule, and the factors of its formula. p
 // is an element of a parameter, g its gradient after clipping, t the step from 1, `decay` the weight decay. In every
 // rule the decay acts on the parameter itself and stays out of the states (Loshchilov and Hutter, "Decoupled Weight
 // Decay Regularization").
@@ -15,22 +15,17 @@
 //   muon   orthogonalised momentum of whole matrices
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
+#include "parallel/runtime/enum_names.h"
+
 namespace weft {
 
 enum class UpdateRule : std::uint8_t { adamw, sgd, lion, lamb, muon };
-constexpr std::string_view name_of(UpdateRule rule) {
-  constexpr std::string_view names[] = {"adamw", "sgd", "lion", "lamb", "muon"};
-  return names[static_cast<std::size_t>(rule)];
-}
-
-// Factor of Muon's orthogonal matrix, for a matrix that maps `columns` numbers to `rows`:
-//   match_adamw  0.2 sqrt(max(rows, columns)): elements of about 0.2, as AdamW's steps have
-//   aspect       sqrt(max(1, rows / columns)): the change of an output is in proportion to the output's size
-enum class MuonScale : std::uint8_t { match_adamw, aspect };
 
 // The data that the update of an element needs besides the element's own numbers.
 enum class Needs : std::uint8_t {
@@ -38,31 +33,66 @@ enum class Needs : std::uint8_t {
   tensor_norms,    // two sums over the element's whole parameter
   whole_matrices,  // the element's whole matrix
 };
-constexpr Needs needs_of(UpdateRule rule) {
-  if (rule == UpdateRule::lamb) return Needs::tensor_norms;
-  return rule == UpdateRule::muon ? Needs::whole_matrices : Needs::elements;
-}
 
-// States kept beside each element, zero before the first step.
+// What the configuration, the checkpoints and the layout of states ask about a rule.
+struct UpdateRuleTraits {
+  std::string_view name;
+  Needs needs = Needs::elements;
+  // States kept beside each element, zero before the first step, by their names in checkpoints: PyTorch's, which
+  // readers expect.
+  int states = 0;
+  std::array<std::string_view, 2> state_names = {};
+  bool stateless_without_momentum = false;
+  // Keys of [optimizer] that not every rule reads.
+  std::array<std::string_view, 3> keys = {};
+
+  constexpr bool reads(std::string_view key) const { return std::ranges::find(keys, key) != keys.end(); }
+};
+// In the order of UpdateRule.
+inline constexpr std::array update_rules = {
+    UpdateRuleTraits{.name = "adamw", .states = 2, .state_names = {"exp_avg", "exp_avg_sq"}, .keys = {"betas", "eps"}},
+    UpdateRuleTraits{.name = "sgd",
+                     .states = 1,
+                     .state_names = {"momentum_buffer"},
+                     .stateless_without_momentum = true,
+                     .keys = {"momentum"}},
+    UpdateRuleTraits{.name = "lion", .states = 1, .state_names = {"exp_avg"}, .keys = {"betas"}},
+    UpdateRuleTraits{.name = "lamb",
+                     .needs = Needs::tensor_norms,
+                     .states = 2,
+                     .state_names = {"exp_avg", "exp_avg_sq"},
+                     .keys = {"betas", "eps"}},
+    UpdateRuleTraits{.name = "muon",
+                     .needs = Needs::whole_matrices,
+                     .states = 1,
+                     .state_names = {"momentum_buffer"},
+                     .keys = {"momentum", "muon_scale", "newton_schulz"}},
+};
+static_assert(update_rules.size() == static_cast<std::size_t>(UpdateRule::muon) + 1, "every rule has its traits");
+constexpr auto enum_names(UpdateRule) {
+  std::array<std::string_view, update_rules.size()> names{};
+  std::ranges::transform(update_rules, names.begin(), &UpdateRuleTraits::name);
+  return names;
+}
+constexpr const UpdateRuleTraits& traits_of(UpdateRule rule) {
+  return update_rules[static_cast<std::size_t>(rule)];
+}
+constexpr Needs needs_of(UpdateRule rule) {
+  return traits_of(rule).needs;
+}
 constexpr int states_of(UpdateRule rule, double momentum) {
-  switch (rule) {
-    case UpdateRule::adamw:
-    case UpdateRule::lamb:
-      return 2;
-    case UpdateRule::sgd:
-      return momentum > 0.0 ? 1 : 0;
-    case UpdateRule::lion:
-    case UpdateRule::muon:
-      return 1;
-  }
-  return 0;
+  const UpdateRuleTraits& traits = traits_of(rule);
+  return traits.stateless_without_momentum && momentum <= 0.0 ? 0 : traits.states;
 }
 inline constexpr int most_states = 2;
-// Name of state `state` of a rule in checkpoints: PyTorch's name, which readers expect.
 constexpr std::string_view state_name(UpdateRule rule, int state) {
-  if (rule == UpdateRule::sgd || rule == UpdateRule::muon) return "momentum_buffer";
-  return state == 0 ? "exp_avg" : "exp_avg_sq";
+  return traits_of(rule).state_names[static_cast<std::size_t>(state)];
 }
+
+// Factor of Muon's orthogonal matrix, for a matrix that maps `columns` numbers to `rows`:
+//   match_adamw  0.2 sqrt(max(rows, columns)): elements of about 0.2, as AdamW's steps have
+//   aspect       sqrt(max(1, rows / columns)): the change of an output is in proportion to the output's size
+enum class MuonScale : std::uint8_t { match_adamw, aspect };
 
 // Settings of one step of a group of parameters.
 struct GroupStep {

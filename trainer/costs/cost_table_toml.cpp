@@ -8,7 +8,7 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/config/config_messages.h"
-#include "trainer/config/config_toml.h"
+#include "trainer/config/config_sources.h"
 #include "trainer/costs/cost_table.h"
 
 namespace weft {

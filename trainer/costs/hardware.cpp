@@ -77,6 +77,17 @@ std::string_view name_of(Fit fit) {
   return names[static_cast<std::size_t>(fit)];
 }
 
+std::string_view words_of(Fit fit) {
+  constexpr std::string_view words[] = {"fits", "does not fit safely", "does not fit", "not judged"};
+  return words[static_cast<std::size_t>(fit)];
+}
+
+Fit Verdict::fit_of(std::int64_t needed_bytes) const {
+  if (memory == 0) return Fit::unknown;
+  if (needed_bytes > memory) return Fit::exceeds;
+  return static_cast<double>(needed_bytes) > limit * static_cast<double>(memory) ? Fit::tight : Fit::fits;
+}
+
 Verdict judge(const Hardware& hardware, const BucketBytes& peak) {
   Verdict verdict;
   verdict.reserved = static_cast<std::int64_t>(hardware.reserved_memory.value);
@@ -87,12 +98,8 @@ Verdict judge(const Hardware& hardware, const BucketBytes& peak) {
     verdict.deciding = bucket;
     verdict.deciding_bytes = peak[bucket];
   }
-  if (!hardware.memory) return verdict;
-  verdict.memory = static_cast<std::int64_t>(hardware.memory->value);
-  const auto memory = static_cast<double>(verdict.memory);
-  verdict.fit = verdict.needed > verdict.memory                                 ? Fit::exceeds
-                : static_cast<double>(verdict.needed) > Verdict::limit * memory ? Fit::tight
-                                                                                : Fit::fits;
+  if (hardware.memory) verdict.memory = static_cast<std::int64_t>(hardware.memory->value);
+  verdict.fit = verdict.fit_of(verdict.needed);
   return verdict;
 }
 
@@ -100,20 +107,21 @@ std::string Verdict::text() const {
   const std::string term =
       fmt::format("{} decides with {:.2f} GiB", weft::name_of(deciding), gibibytes(deciding_bytes));
   const std::string need = fmt::format("{:.2f} GiB with {:.2f} GiB reserved", gibibytes(needed), gibibytes(reserved));
+  std::string reason = "the hardware has no memory of its own (hardware.memory sets one)";
   switch (fit) {
     case Fit::fits:
-      return fmt::format("fits: {} of {:.2f} GiB, {:.2f} GiB left; {}", need, gibibytes(memory), gibibytes(headroom()),
-                         term);
+      reason = fmt::format("{} of {:.2f} GiB, {:.2f} GiB left", need, gibibytes(memory), gibibytes(headroom()));
+      break;
     case Fit::tight:
-      return fmt::format("refused: {} is more than {:.0f} % of {:.2f} GiB; {}", need, 100.0 * limit, gibibytes(memory),
-                         term);
+      reason = fmt::format("{} is more than {:.0f} % of {:.2f} GiB", need, 100.0 * limit, gibibytes(memory));
+      break;
     case Fit::exceeds:
-      return fmt::format("does not fit: {} exceeds {:.2f} GiB by {:.2f} GiB; {}", need, gibibytes(memory),
-                         gibibytes(-headroom()), term);
+      reason = fmt::format("{} exceeds {:.2f} GiB by {:.2f} GiB", need, gibibytes(memory), gibibytes(-headroom()));
+      break;
     case Fit::unknown:
       break;
   }
-  return fmt::format("not judged: the hardware has no memory of its own (hardware.memory sets one); {}", term);
+  return fmt::format("{}: {}; {}", words_of(fit), reason, term);
 }
 
 }  // namespace weft

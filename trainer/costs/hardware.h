@@ -35,6 +35,8 @@ enum class Fit : std::uint8_t {
   unknown,  // hardware without a memory of its own
 };
 std::string_view name_of(Fit fit);
+// The same for readers, after "this run": "does not fit".
+std::string_view words_of(Fit fit);
 
 // The fullest rank compared with one card; sizes in bytes.
 struct Verdict {
@@ -49,6 +51,8 @@ struct Verdict {
   static constexpr double limit = 0.95;  // fraction of the card's memory
   std::int64_t headroom() const { return memory - needed; }
   bool fits() const { return fit == Fit::fits || fit == Fit::unknown; }
+  // The same for a run that needs `needed_bytes` on this card.
+  Fit fit_of(std::int64_t needed_bytes) const;
   std::string text() const;  // one sentence
   bool operator==(const Verdict&) const = default;
 };

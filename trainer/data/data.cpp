@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <utility>
 
-#include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
-#include "trainer/data/text_file.h"
+#include "trainer/data/token_facts.h"
 
 namespace weft {
 namespace {
@@ -26,20 +26,49 @@ std::uint64_t feistel(const RandomStream& random, int half_bits, std::uint64_t v
   return left << half_bits | right;
 }
 
-std::string content_of(const InputFile& file) {
-  constexpr std::int64_t piece = std::int64_t{1} << 20, most_pieces = 64;
-  const std::int64_t last = std::max<std::int64_t>(0, file.size() - piece);
-  const std::int64_t pieces = std::min(most_pieces, (file.size() + piece - 1) / piece);
-  RunningChecksum sum;
-  std::vector<std::uint8_t> bytes;
-  for (std::int64_t p = 0; p < pieces; ++p) {
-    const std::int64_t begin =
-        pieces < most_pieces ? p * piece : last / (pieces - 1) * p + last % (pieces - 1) * p / (pieces - 1);
-    bytes.resize(static_cast<std::size_t>(std::min(piece, file.size() - begin)));
-    file.read(begin, bytes);
-    sum.add(bytes);
+// Why the ids of a file are not those of the run's tokenizer; empty if they may be.
+std::string tokenizer_fault(const TokenFile& file, const TextVocabulary& vocabulary) {
+  const bool bytes = vocabulary.name == "byte";
+  if (file.format() == TokenFormat::text && !bytes) {
+    return fmt::format(
+        "text, but the tokens of this run are those of data.tokenizer \"{}\"; write them to a file first: weft data "
+        "tokenize {} --tokenizer {} --output PREFIX",
+        vocabulary.name, file.name(), vocabulary.name);
   }
-  return fmt::format("{} bytes, xxh64 {:016x}", file.size(), sum.value());
+  if (vocabulary.tokenizer == nullptr || file.format() == TokenFormat::text) return {};
+  if (const auto facts = find_token_facts(file.name())) {
+    if (facts->tokenizer_hash == vocabulary.tokenizer->content_hash()) return {};
+    return fmt::format("its tokens are those of \"{}\" ({} tokens), not of data.tokenizer \"{}\" ({} tokens)",
+                       facts->tokenizer, facts->vocab_size, vocabulary.name, vocabulary.tokenizer->vocab_size());
+  }
+  if (bytes && file.type() != TokenType::uint8) {
+    return fmt::format(
+        "{} ids, which are no bytes; name their tokenizer in data.tokenizer, or \"none\" to train on ids alone",
+        name_of(file.type()));
+  }
+  return {};
+}
+
+std::vector<std::int64_t> tokens_of(const std::vector<TokenFile>& files) {
+  std::vector<std::int64_t> tokens;
+  for (const TokenFile& file : files) tokens.push_back(file.tokens());
+  return tokens;
+}
+
+// Throws the faults of all files at once.
+std::vector<TokenFile> opened(const std::vector<std::string>& names, std::int64_t sequence_length,
+                              const TextVocabulary& vocabulary) {
+  require(sequence_length >= 1 && vocabulary.size >= 1, "a dataset has windows and a vocabulary");
+  if (names.empty()) fail_request("data.train names no file; give at least one");
+  std::string faults;
+  for (const std::string& name : names) {
+    const std::string fault = token_file_fault(name, vocabulary, sequence_length);
+    if (!fault.empty()) faults += fmt::format("{}data.train: {}", faults.empty() ? "" : "\n", fault);
+  }
+  if (!faults.empty()) throw Error(ErrorKind::request, faults);
+  std::vector<TokenFile> files;
+  for (const std::string& name : names) files.emplace_back(name, vocabulary.size);
+  return files;
 }
 
 }  // namespace
@@ -58,61 +87,61 @@ std::int64_t shuffled_position(std::uint64_t seed, std::int64_t epoch, std::int6
   return static_cast<std::int64_t>(position);
 }
 
-std::string text_file_fault(const std::string& name, std::int64_t sequence_length) {
+std::string token_file_fault(const std::string& name, const TextVocabulary& vocabulary, std::int64_t sequence_length) {
   try {
-    const auto size = open_text(name).size();
-    if (size > sequence_length) return {};
-    return fmt::format("\"{}\": {} bytes are fewer than one window of sequence_length + 1 = {}", name, size,
-                       sequence_length + 1);
+    const TokenFile file(name, vocabulary.size);
+    if (const std::string fault = tokenizer_fault(file, vocabulary); !fault.empty()) {
+      return fmt::format("\"{}\": {}", name, fault);
+    }
+    if (file.tokens() > sequence_length) return {};
+    return fmt::format("\"{}\": {} {} are fewer than one window of sequence_length + 1 = {}", name, file.tokens(),
+                       file.format() == TokenFormat::text ? "bytes" : "tokens", sequence_length + 1);
   } catch (const Error& error) {
     return error.what();
   }
 }
 
-TokenDataset::TokenDataset(const std::vector<std::string>& files, std::int64_t sequence_length, std::int64_t vocab_size,
-                           std::uint64_t seed)
-    : first_sample_{0}, sequence_length_(sequence_length), vocab_size_(vocab_size), seed_(seed) {
-  require(sequence_length >= 1 && vocab_size >= 1, "a dataset has windows and a vocabulary");
-  if (files.empty()) fail_request("data.train names no file; give at least one text file");
-  std::string faults;
-  for (const std::string& name : files) {
-    const std::string fault = text_file_fault(name, sequence_length);
-    if (!fault.empty()) faults += fmt::format("{}data.train: {}", faults.empty() ? "" : "\n", fault);
-  }
-  if (!faults.empty()) throw Error(ErrorKind::request, faults);
-  for (const std::string& name : files) {
-    const auto size = files_.emplace_back(open_text(name)).size();
-    first_sample_.push_back(first_sample_.back() + (size - 1) / sequence_length);
-  }
+TokenDataset::TokenDataset(const std::vector<std::string>& files, std::int64_t sequence_length,
+                           const TextVocabulary& vocabulary, std::uint64_t seed)
+    : vocabulary_(vocabulary),
+      files_(opened(files, sequence_length, vocabulary)),
+      windows_(tokens_of(files_), sequence_length),
+      sequence_length_(sequence_length),
+      seed_(seed) {}
+
+std::int64_t TokenDataset::tokens() const {
+  const std::vector<std::int64_t> all = tokens_of(files_);
+  return std::accumulate(all.begin(), all.end(), std::int64_t{0});
 }
 
 std::vector<std::string> TokenDataset::contents() const {
   std::vector<std::string> all;
-  for (const InputFile& file : files_) all.push_back(content_of(file));
+  for (const TokenFile& file : files_) all.push_back(file.content());
   return all;
 }
 
-TokenDataset training_text(const Config& config) {
-  return TokenDataset(config.data.train, config.training.sequence_length, config.model.vocab_size, config.run.seed);
+TokenDataset training_data(const Config& config) {
+  return TokenDataset(config.data.train, config.training.sequence_length, open_vocabulary(config), config.run.seed);
+}
+
+std::string reading_text(const Config& config, const TokenDataset& data) {
+  const std::int64_t steps = config.run.steps, sequences = config.training.global_batch_size;
+  const std::int64_t tokens = sequences * config.training.sequence_length;
+  const double passes =
+      static_cast<double>(steps) * static_cast<double>(sequences) / static_cast<double>(data.samples_per_epoch());
+  return fmt::format("{} tokens in {} {}; {} steps x {} tokens = {} tokens: {:.3g} passes", data.tokens(), data.files(),
+                     data.files() == 1 ? "file" : "files", steps, tokens, steps * tokens, passes);
 }
 
 void TokenDataset::read(std::int64_t sample, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
   const auto length = static_cast<std::size_t>(sequence_length_);
   require(sample >= 0 && tokens.size() == length && targets.size() == length, "a sample is read as one sequence");
   const std::int64_t count = samples_per_epoch();
-  const std::int64_t window = shuffled_position(seed_, sample / count, sample % count, count);
-  const auto file = std::upper_bound(first_sample_.begin(), first_sample_.end(), window) - first_sample_.begin() - 1;
-  const std::int64_t offset = (window - first_sample_[file]) * sequence_length_;
-  std::vector<std::uint8_t> bytes(length + 1);
-  files_[file].read(offset, bytes);
-  for (std::size_t i = 0; i <= length; ++i) {
-    if (bytes[i] >= vocab_size_) {
-      fail("\"{}\": the byte {} at offset {} is outside the vocabulary of {} tokens", files_[file].name(), bytes[i],
-           offset + static_cast<std::int64_t>(i), vocab_size_);
-    }
-  }
-  std::copy_n(bytes.begin(), length, tokens.begin());
-  std::copy_n(bytes.begin() + 1, length, targets.begin());
+  const WindowPlace place = windows_.place(shuffled_position(seed_, sample / count, sample % count, count));
+  std::vector<std::int32_t> window(length + 1);
+  files_[static_cast<std::size_t>(place.file)].read(place.offset, window);
+  std::copy_n(window.begin(), length, tokens.begin());
+  std::copy_n(window.begin() + 1, length, targets.begin());
 }
 
 }  // namespace weft

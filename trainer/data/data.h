@@ -1,6 +1,5 @@
-// Training text as tokens, one byte a token. The tokens of a sample depend only on the seed and the sample's global
-// number. The samples of a rank follow by arithmetic (BatchPlan). So every layout trains on the same batches in the
-// same order.
+// Training data as tokens. The tokens of a sample depend only on the seed and the sample's global number. The samples
+// of a rank follow by arithmetic (BatchPlan). So every layout trains on the same batches in the same order.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "parallel/runtime/input_file.h"
 #include "parallel/runtime/range.h"
 #include "trainer/config/config.h"
+#include "trainer/data/text_vocabulary.h"
+#include "trainer/data/token_windows.h"
 
 namespace weft {
 
@@ -21,42 +21,43 @@ namespace weft {
 // table, a permutation of 0 .. count-1. Requires 0 <= index < count <= 2^62.
 std::int64_t shuffled_position(std::uint64_t seed, std::int64_t epoch, std::int64_t index, std::int64_t count);
 
-// Why a file cannot be trained on: missing, unreadable, empty, no text (text_file.h) or shorter than one window. Empty
-// if it can.
-std::string text_file_fault(const std::string& name, std::int64_t sequence_length);
+// Why a file cannot be trained on: missing, unreadable, of no known format (token_source.h), damaged, of another
+// tokenizer (token_facts.h), or shorter than one window. Empty if it can.
+std::string token_file_fault(const std::string& name, const TextVocabulary& vocabulary, std::int64_t sequence_length);
 
-// A file of n bytes holds windows of sequence_length + 1 bytes that start every sequence_length bytes. Neighbouring
-// windows share one token: the last target of one is the first token of the next. No window crosses from one file into
-// the next; the rest at the end of a file is not read. Safe to read from several threads at once.
+// The windows of files of tokens (token_windows.h) in an order of their own. Safe to read from several threads at once.
 class TokenDataset {
  public:
-  // Throws Error (request) naming every file that is missing, unreadable, empty, shorter than one window, or no text
-  // (text_file.h).
-  TokenDataset(const std::vector<std::string>& files, std::int64_t sequence_length, std::int64_t vocab_size,
+  // Throws Error (request) naming every file with a fault (token_file_fault).
+  TokenDataset(const std::vector<std::string>& files, std::int64_t sequence_length, const TextVocabulary& vocabulary,
                std::uint64_t seed);
 
-  std::int64_t samples_per_epoch() const { return first_sample_.back(); }
+  std::int64_t samples_per_epoch() const { return windows_.windows(); }
+  std::int64_t files() const { return std::ssize(files_); }
+  // Of all files.
+  std::int64_t tokens() const;
+  const TextVocabulary& vocabulary() const { return vocabulary_; }
 
-  // The contents of each file, independent of its name: "1115394 bytes, xxh64 41a2...". For a file of more than 64 MiB
-  // the checksum covers 64 pieces of 1 MiB each, including the first and the last bytes. A change between the pieces
-  // that keeps the size goes unnoticed. Throws as InputFile::read.
+  // The contents of each file, independent of its name (TokenFile::content). Throws as InputFile::read.
   std::vector<std::string> contents() const;
 
   // Reads sample 0, 1, 2, ... of the whole run; each epoch holds every window once, in an order of its own. Writes
-  // sequence_length tokens, and as targets the token that follows each. Throws Error (failure) naming file and byte
-  // offset if a token lies outside the vocabulary.
+  // sequence_length tokens, and as targets the token that follows each. Throws Error (request) naming file and position
+  // if a token lies outside the vocabulary.
   void read(std::int64_t sample, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
 
  private:
-  std::vector<InputFile> files_;
-  std::vector<std::int64_t> first_sample_;  // first sample of each file, then the number of all samples
+  TextVocabulary vocabulary_;
+  std::vector<TokenFile> files_;
+  WindowMap windows_;
   std::int64_t sequence_length_;
-  std::int64_t vocab_size_;
   std::uint64_t seed_;
 };
 
-// The text that a run trains on. train() checks whether bytes are the model's tokens (text_file.h).
-TokenDataset training_text(const Config& config);
+// The data that a run trains on. Throws as TokenDataset and open_vocabulary.
+TokenDataset training_data(const Config& config);
+// "1115394 tokens in 1 file; 500 steps x 2048 tokens = 1024000 tokens: 0.92 passes"
+std::string reading_text(const Config& config, const TokenDataset& data);
 
 // Which rank reads which sample. Within a step the expression in sample() writes the numbers 0 .. sequences()-1 in
 // mixed radix with the digits (microbatch, data_rank, sequence): each number once, for any radices. So the ranks

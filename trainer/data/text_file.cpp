@@ -58,7 +58,7 @@ std::optional<std::string> find_format(const std::string& name, std::string_view
   for (const Signature& signature : signatures) {
     if (text.starts_with(signature.bytes)) return signature.what;
   }
-  if (begins_as_json_lines(text)) return "JSON lines; take the text out of their objects first";
+  if (begins_as_json_lines(text)) return "JSON lines; \"weft data tokenize\" reads them";
   // The test by which git tells binary files from text. Ids of 16 or 32 bits have a zero byte within few tokens.
   const std::size_t at = text.substr(0, first_bytes).find('\0');
   if (at == std::string_view::npos) return std::nullopt;
@@ -70,17 +70,6 @@ std::optional<std::string> find_format(const std::string& name, std::string_view
 }
 
 }  // namespace
-
-void require_byte_vocabulary(const Config& config) {
-  const std::int64_t tokens = config.model.vocab_size;
-  if (tokens <= byte_tokens || config.data.padded_vocab) return;
-  fail_request(
-      "model.vocab_size {} does not match data.tokenizer \"byte\", which has {} tokens, and Weft has no other "
-      "tokenizer: "
-      "to this model bytes are other tokens. If it was made for bytes and the {} tokens above are padding, set "
-      "data.padded_vocab = true",
-      tokens, byte_tokens, tokens - byte_tokens);
-}
 
 InputFile open_text(const std::string& name) {
   InputFile file(name);

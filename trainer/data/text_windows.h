@@ -1,4 +1,4 @@
-// Held-out text as consecutive windows in the order of the files, one byte a token. Every token except a file's first
+// Held-out data as consecutive windows in the order of the files. Every token except a file's first
 // is predicted once, from the tokens before it in its window. No window crosses from one file into the next. Missing
 // tokens of a file's last window and missing windows of a batch are padding, which does not count.
 #pragma once
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trainer/data/data.h"
@@ -14,23 +15,26 @@ namespace weft {
 
 class TextWindows {
  public:
-  // Throws Error (request) naming every file that is missing, unreadable, no text (text_file.h), or has fewer than two
-  // bytes, which leaves nothing to predict.
-  TextWindows(const std::vector<std::string>& files, std::int64_t window_tokens, std::int64_t vocab_size);
+  // Throws Error (request), each line beginning with `asked` (the option or key that names the files), for every file
+  // with a fault (token_file_fault), and those of a single token, which leaves nothing to predict.
+  TextWindows(const std::vector<std::string>& files, std::int64_t window_tokens, const TextVocabulary& vocabulary,
+              std::string_view asked = "--data");
 
+  // Leaves out the windows behind the first `windows`.
+  void keep(std::int64_t windows);
   std::int64_t count() const { return first_window_.back(); }
   // The number of predicted tokens in all windows.
-  std::int64_t tokens() const { return tokens_; }
+  std::int64_t tokens() const;
 
   // Reads window 0, 1, 2, ...; windows from count() on are padding. Writes window_tokens tokens, and as targets the
-  // token that follows each, -1 behind the end of a file. Throws Error (request) naming file and byte offset if a token
+  // token that follows each, -1 behind the end of a file. Throws Error (request) naming file and position if a token
   // lies outside the vocabulary.
   void read(std::int64_t window, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
 
  private:
-  std::vector<InputFile> files_;
+  std::vector<TokenFile> files_;
   std::vector<std::int64_t> first_window_;  // first window of each file, then the number of all windows
-  std::int64_t window_tokens_, vocab_size_, tokens_ = 0;
+  std::int64_t window_tokens_;
 };
 
 }  // namespace weft

@@ -175,6 +175,7 @@ RuleVerdict check_memory(const RunEvidence& evidence) {
   check_allocations(evidence, found);
   DiagnosedFault& finding = found.finding;
   if (finding.sentence.empty()) {
+    if (evidence.run.earlier_summary) return RuleVerdict::unchecked("summary.json is of an earlier part of this run");
     if (evidence.run.memory.empty()) return RuleVerdict::unchecked("needs summary.json, which a run writes at its end");
     return RuleVerdict::silent("{}", found.note);
   }

@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/resolve/config_reader.h"
@@ -26,12 +27,13 @@ CollectiveOp operation_of(const std::string& name, const std::string& place) {
   fail_request("{}: \"{}\" is no operation that a run counts", place, name);
 }
 
+// A run of an older version lacks the buckets that came later: zero bytes.
 BucketBytes buckets_of(const SortedJson& buckets, const char* field) {
   BucketBytes bytes;
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    const auto bucket = static_cast<Bucket>(b);
-    const SortedJson& entry = buckets.at(std::string(name_of(bucket)));
-    bytes[bucket] = (field == nullptr ? entry : entry.at(field)).get<std::int64_t>();
+  for (const Bucket bucket : all_values<Bucket>) {
+    const auto entry = buckets.find(std::string(name_of(bucket)));
+    if (entry == buckets.end()) continue;
+    bytes[bucket] = (field == nullptr ? *entry : entry->at(field)).get<std::int64_t>();
   }
   return bytes;
 }
@@ -59,10 +61,13 @@ std::vector<StepMetrics> read_metrics(const std::filesystem::path& file) {
   return steps;
 }
 
-std::vector<RankMemory> read_summary(const std::filesystem::path& file, int world) {
-  std::vector<RankMemory> memory;
+// Fills in memory, unless the summary is of an earlier part of the run, which had another configuration.
+void read_summary(const std::filesystem::path& file, const std::string& configuration, RunOutputs& run) {
+  std::vector<RankMemory>& memory = run.memory;
   try {
     const SortedJson summary = SortedJson::parse(read_text(file));
+    run.earlier_summary = summary.value("configuration", configuration) != configuration;
+    if (run.earlier_summary) return;
     for (const SortedJson& entry : summary.at("ranks")) {
       const SortedJson& buckets = entry.at("buckets");
       memory.push_back({entry.at("rank"), buckets_of(buckets, "predicted"), buckets_of(buckets, "measured")});
@@ -70,10 +75,10 @@ std::vector<RankMemory> read_summary(const std::filesystem::path& file, int worl
   } catch (const SortedJson::exception& error) {
     fail_request("{} is no summary of a run: {}", file.string(), error.what());
   }
+  const int world = run.config.parallelism.world();
   if (std::ssize(memory) != world) {
     fail_request("{} has {} ranks; those of config.toml are {}", file.string(), memory.size(), world);
   }
-  return memory;
 }
 
 // Rates as to_json() writes them. A single number has no group name.
@@ -136,12 +141,12 @@ RunOutputs read_run(const std::filesystem::path& directory) {
     if (std::filesystem::exists(directory / needed)) continue;
     fail_request("{} is not the directory of a run: it has no {}", directory.string(), needed);
   }
-  run.config = read_config(directory / "config.toml").config;
-  const int world = run.config.parallelism.world();
+  const std::string text = read_text(directory / "config.toml");
+  run.config = read_config_text(text, (directory / "config.toml").string()).config;
   run.steps = read_metrics(directory / metrics_file);
   const auto summary = directory / "summary.json";
-  if (std::filesystem::exists(summary)) run.memory = read_summary(summary, world);
-  run.traces = traces_in(directory, world);
+  if (std::filesystem::exists(summary)) read_summary(summary, checksum_text(checksum(text)), run);
+  run.traces = traces_in(directory, run.config.parallelism.world());
   return run;
 }
 

@@ -21,7 +21,8 @@ struct RunOutputs {
   std::filesystem::path directory;
   Config config;
   std::vector<StepMetrics> steps;  // at least one, ascending
-  std::vector<RankMemory> memory;  // by rank; empty if the run has no summary.json yet
+  std::vector<RankMemory> memory;  // by rank; empty if the run has no summary.json of this configuration yet
+  bool earlier_summary = false;    // its summary.json is of another configuration than config.toml
   std::vector<RankTrace> traces;   // of the ranks that have a trace file
 };
 

@@ -12,8 +12,7 @@
 #include "trainer/checkpoint/tensor_file.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/huggingface/matrix_stream.h"
-#include "trainer/huggingface/new_folder.h"
-#include "trainer/huggingface/tokenizer_files.h"
+#include "trainer/huggingface/model_folder.h"
 
 namespace weft {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "trainer/checkpoint/reader.h"
 #include "trainer/huggingface/architecture.h"
+#include "trainer/huggingface/model_folder.h"
 #include "trainer/huggingface/model_json.h"
 #include "trainer/huggingface/names.h"
-#include "trainer/huggingface/shards.h"
 
 namespace weft {
 

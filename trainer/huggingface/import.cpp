@@ -11,12 +11,9 @@
 #include "trainer/config/config_sources.h"
 #include "trainer/config/config_value.h"
 #include "trainer/huggingface/matrix_stream.h"
+#include "trainer/huggingface/model_folder.h"
 #include "trainer/huggingface/model_section.h"
 #include "trainer/huggingface/names.h"
-#include "trainer/huggingface/new_folder.h"
-#include "trainer/huggingface/shards.h"
-#include "trainer/huggingface/tokenizer_files.h"
-#include "trainer/huggingface/weight_folder.h"
 
 namespace weft {
 namespace {

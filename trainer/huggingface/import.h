@@ -21,7 +21,7 @@ struct ImportResult {
 };
 
 // Writes the checkpoint `to`, which must not exist: safetensors files, manifest.json, config.toml with the folder's
-// [model], and the companion files (tokenizer_files.h). `model_keys` are the manifest's entries for the model. Weights
+// [model], and the companion files (model_folder.h). `model_keys` are the manifest's entries for the model. Weights
 // go from file to file in small strips. Throws Error (request) listing every tensor that is missing, unknown, or of
 // another shape or dtype, and Error (failure) if `to` cannot be written.
 ImportResult import_folder(const std::filesystem::path& folder, const std::filesystem::path& to,

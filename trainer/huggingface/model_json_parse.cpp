@@ -9,7 +9,6 @@
 #include "parallel/runtime/error.h"
 #include "trainer/checkpoint/json_depth.h"
 #include "trainer/huggingface/model_json.h"
-#include "trainer/huggingface/router_coefficient.h"
 
 namespace weft {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/huggingface/new_folder.h"
+#include "trainer/huggingface/model_folder.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "trainer/huggingface/tokenizer_files.h"
+#include "trainer/huggingface/model_folder.h"
 
 #include <algorithm>
 #include <array>

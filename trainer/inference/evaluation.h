@@ -1,29 +1,28 @@
 // The loss of a model on held-out text, under any layout, with forwards only.
 #pragma once
 
-#include <cmath>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "trainer/inference/forward_run.h"
+#include "trainer/rank/metrics.h"
 
 namespace weft {
 
-struct EvaluationResult {
-  double loss = 0.0;  // mean over the tokens, nats
-  std::int64_t tokens = 0, windows = 0;
-  double seconds = 0.0;
+struct EvaluationResult : HeldOutLoss {
   std::vector<BucketBytes> predicted, measured;  // by rank, at its peak
-
-  double perplexity() const { return std::exp(loss); }
-  // Valid if a token is a byte.
-  double bits_per_byte() const { return loss / std::log(2.0); }
 };
+
+// Called after each pass with the windows read so far and those of the whole text, on the thread of this process's
+// first rank.
+using OnWindows = std::function<void(std::int64_t done, std::int64_t all)>;
 
 // Runs the ranks of this process. The text is read in windows of training.sequence_length tokens (text_windows.h). Each
 // pass reads a global batch of windows; the global batch is reduced if the text has fewer windows. `fill_weights` as in
 // ForwardRun. Throws Error with the first failure.
 EvaluationResult evaluate(const Config& config, const std::vector<std::string>& files,
-                          const FillWeights& fill_weights = {}, const BackendFactory& make_backend = {});
+                          const FillWeights& fill_weights = {}, const BackendFactory& make_backend = {},
+                          const OnWindows& on_windows = {});
 
 }  // namespace weft

@@ -1,11 +1,14 @@
 #include "trainer/inference/forward_run.h"
 
 #include "parallel/runtime/error.h"
+#include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/keys.h"
 #include "trainer/checkpoint/load.h"
 #include "trainer/plan/unit_policy.h"
 #include "trainer/rank/verify_step.h"
+#include "trainer/resolve/config_reader.h"
 #include "trainer/run/rank_run.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 namespace weft {
 
@@ -29,7 +32,8 @@ ForwardRun::ForwardRun(const Config& config, const Mesh& mesh, ForwardPlan plan,
 
 void ForwardRun::replace(ForwardPlan plan) {
   plan_ = std::move(plan);
-  stages_->replace_segments(plan_.inputs, std::move(plan_.stages), plan_.program);
+  PlannedInputs inputs = plan_.inputs;  // the plan keeps its own for its readers
+  stages_->exchange_segments(inputs, plan_.stages, plan_.program);
 }
 
 void ForwardRun::pass(const StepBatch& batch, StepReport report, GenerationState* generation) {
@@ -51,6 +55,12 @@ FillWeights weights_of_checkpoint(const std::filesystem::path& folder, const Con
   const LoadPlan plan = plan_load(reader->manifest(), expected_tensors(config, rules.weights_only), rules);
   return
       [reader, plan](RankStages& stages, Stream& stream) { load_rows(*reader, plan, parameter_rows(stages), stream); };
+}
+
+void take_kept_tokenizer(Config& config, const std::filesystem::path& folder) {
+  const Config saved = read_config(folder / checkpoint_config_name).config;
+  if (config.data.tokenizer != saved.data.tokenizer) return;
+  if (const auto kept = kept_tokenizer(folder.string(), config.data.tokenizer)) config.data.tokenizer = *kept;
 }
 
 }  // namespace weft

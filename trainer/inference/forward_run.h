@@ -7,7 +7,7 @@
 
 #include "parallel/pipeline/execute/execute.h"
 #include "trainer/config/config.h"
-#include "trainer/inference/forward_plan.h"
+#include "trainer/rank/forward_plan.h"
 #include "trainer/rank/launch.h"
 #include "trainer/rank/rank_groups.h"
 #include "trainer/rank/rank_stages.h"
@@ -53,5 +53,9 @@ class ForwardRun {
 // The ranks of this process share the open files. Throws Error (request) if the checkpoint cannot be read, or is of
 // another model than `config`.
 FillWeights weights_of_checkpoint(const std::filesystem::path& folder, const Config& config);
+
+// Has `config`, read from the config.toml of the checkpoint in `folder`, name the copy of its tokenizer there, unless
+// it names another tokenizer than that file.
+void take_kept_tokenizer(Config& config, const std::filesystem::path& folder);
 
 }  // namespace weft

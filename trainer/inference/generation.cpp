@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 
 #include "parallel/runtime/error.h"
-#include "trainer/data/text_file.h"
-#include "trainer/inference/stop_text.h"
 
 namespace weft {
 namespace {
@@ -14,9 +13,12 @@ namespace {
 // alike.
 class Samples {
  public:
-  explicit Samples(const GenerationRequest& request)
+  Samples(const GenerationRequest& request, const Tokenizer& tokenizer)
       : request_(request),
+        tokenizer_(tokenizer),
         stops_(static_cast<std::size_t>(request.samples), StopText(request.stop)),
+        ids_(stops_.size()),
+        decoded_(stops_.size()),
         made_(stops_.size()) {}
 
   // Adds the next token of every sample; tokens of ended samples are ignored. Calls `on_text` with the new text.
@@ -24,14 +26,13 @@ class Samples {
     for (std::size_t s = 0; s < made_.size(); ++s) {
       GeneratedSample& sample = made_[s];
       if (ended(s)) continue;
-      const char byte = static_cast<char>(tokens[s]);
-      std::string text = stops_[s].feed({&byte, 1});
       ++sample.tokens;
-      if (stops_[s].stopped()) {
+      const bool is_end = tokens[s] == tokenizer_.end_of_text();
+      std::string text = is_end ? "" : stops_[s].feed(next_text(s, tokens[s]));
+      if (is_end || stops_[s].stopped()) {
         sample.finish = Finish::stop;
-      } else if (sample.tokens == request_.max_tokens) {
-        text += stops_[s].finish();
       }
+      if (is_end || (!stops_[s].stopped() && sample.tokens == request_.max_tokens)) text += stops_[s].finish();
       sample.text += text;
       if (on_text && !text.empty()) on_text(static_cast<std::int64_t>(s), text);
     }
@@ -46,10 +47,21 @@ class Samples {
   const std::vector<GeneratedSample>& made() const { return made_; }
 
  private:
-  bool ended(std::size_t s) const { return stops_[s].stopped() || made_[s].tokens == request_.max_tokens; }
+  bool ended(std::size_t s) const { return made_[s].finish == Finish::stop || made_[s].tokens == request_.max_tokens; }
+  // The bytes that a token adds to the text of its sample: what a token stands for can depend on those before it.
+  std::string next_text(std::size_t s, std::int32_t token) {
+    ids_[s].push_back(token);
+    std::string text = tokenizer_.decode(ids_[s]);
+    std::string added = text.substr(std::min(text.size(), decoded_[s]));
+    decoded_[s] = text.size();
+    return added;
+  }
 
   const GenerationRequest& request_;
+  const Tokenizer& tokenizer_;
   std::vector<StopText> stops_;
+  std::vector<std::vector<std::int32_t>> ids_;
+  std::vector<std::size_t> decoded_;  // bytes of the text of ids_
   std::vector<GeneratedSample> made_;
 };
 
@@ -59,14 +71,13 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 // The part of one rank. Returns its copy of the samples, with times measured on this rank.
 GenerationResult generate_on_rank(GenerationRun& run, const Config& config, const GenerationRequest& request,
-                                  const OnText& on_text) {
+                                  const TextVocabulary& text, std::vector<std::int32_t> tokens, const OnText& on_text) {
   const auto sequences = static_cast<std::size_t>(request.samples);
-  const auto vocabulary = static_cast<std::size_t>(config.model.vocab_size), bytes = std::size_t{byte_tokens};
+  const auto vocabulary = static_cast<std::size_t>(config.model.vocab_size);
   const int rank = run.run().world().rank();
-  std::vector<std::int32_t> tokens;
-  for (const char byte : request.prompt) tokens.push_back(static_cast<std::uint8_t>(byte));
-  Samples samples(request);
+  Samples samples(request, *text.tokenizer);
   GenerationResult result;
+  result.prompt_tokens = std::ssize(tokens);
   auto begin = std::chrono::steady_clock::now();
   // All samples begin with the prompt: it is computed for one sequence and copied.
   std::vector<float> logits = run.feed(tokens, 1);
@@ -75,8 +86,8 @@ GenerationResult generate_on_rank(GenerationRun& run, const Config& config, cons
   for (bool first = true;; first = false) {
     if (rank == run.sampler()) {
       for (std::size_t s = 0; s < sequences; ++s) {
-        // Tokens that pad the vocabulary are not bytes and are never sampled.
-        const std::span row(logits.data() + (first ? 0 : s * vocabulary), std::min(vocabulary, bytes));
+        // Tokens that pad the vocabulary have no text and are never sampled.
+        const std::span row(logits.data() + (first ? 0 : s * vocabulary), static_cast<std::size_t>(text.text_tokens()));
         tokens[s] = sample_token(row, request.sampling, static_cast<std::int64_t>(s), run.position());
       }
     }
@@ -95,6 +106,15 @@ GenerationResult generate_on_rank(GenerationRun& run, const Config& config, cons
 }
 
 }  // namespace
+
+std::vector<std::int32_t> prompt_tokens(const TextVocabulary& vocabulary, std::string_view prompt) {
+  if (vocabulary.tokenizer == nullptr) {
+    fail_request("data.tokenizer is \"none\": a prompt needs a tokenizer; give --data.tokenizer=FILE");
+  }
+  std::vector<std::int32_t> ids = vocabulary.tokenizer->frame().before;
+  vocabulary.tokenizer->append(prompt, SpecialTokens::recognised, ids);
+  return ids;
+}
 
 std::string_view name_of(Finish finish) {
   return finish == Finish::stop ? "stop" : "length";
@@ -128,7 +148,11 @@ void require_sound(const GenerationRequest& request, const Config& config) {
       add(error.what());
     }
   };
-  add_refusal([&] { require_byte_vocabulary(config); });
+  add_refusal([&] {
+    const TextVocabulary vocabulary = open_vocabulary(config);
+    require_fit(config, vocabulary);
+    prompt_tokens(vocabulary, request.prompt);
+  });
   add_refusal([&] { require_sound(request.sampling); });
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
 }
@@ -139,8 +163,10 @@ GenerationResult generate(const Config& trained, const GenerationRequest& reques
   const Config config = for_generation(trained);
   const Mesh mesh(config.parallelism);
   const int first_rank = first_rank_of_process(config);
+  const TextVocabulary text = open_vocabulary(trained);
+  const std::vector<std::int32_t> prompt = prompt_tokens(text, request.prompt);
   // The last generated token is not fed to the model.
-  const std::int64_t capacity = static_cast<std::int64_t>(request.prompt.size()) + request.max_tokens - 1;
+  const std::int64_t capacity = std::ssize(prompt) + request.max_tokens - 1;
   const auto ranks = static_cast<std::size_t>(mesh.world());
   GenerationResult result;
   std::vector<BucketBytes> predicted(ranks), measured(ranks);
@@ -149,7 +175,7 @@ GenerationResult generate(const Config& trained, const GenerationRequest& reques
     GenerationRun run(config, mesh, request.samples, capacity, fill_weights, seat);
     run.run().ledger().reset_peak();
     const bool tells = seat.world.rank() == first_rank;
-    GenerationResult own = generate_on_rank(run, config, request, tells ? on_text : OnText());
+    GenerationResult own = generate_on_rank(run, config, request, text, prompt, tells ? on_text : OnText());
     predicted[rank] = run.predicted();
     measured[rank] = run.run().ledger().at_peak();
     if (tells) result = std::move(own);

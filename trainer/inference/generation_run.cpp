@@ -4,9 +4,8 @@
 #include <map>
 #include <numeric>
 
-#include "layers/cached_attention.h"
+#include "layers/generation.h"
 #include "layers/kernels/float8.h"
-#include "layers/logits_head.h"
 #include "parallel/runtime/error.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "layers/cached_attention.h"
+#include "layers/generation.h"
 #include "parallel/runtime/staging.h"
 #include "trainer/inference/forward_run.h"
 

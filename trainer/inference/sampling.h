@@ -1,10 +1,13 @@
-// Samples the next token from the logits of the last token, by pure functions. The random number depends on the seed,
-// the number of the sequence and the position in it, not on the layout or on earlier draws.
+// The next token from the logits of the last one, and the end of the text that tokens make. A
+// sample's random number depends on the seed, the number of the sequence and the position in it, not on the layout or
+// on earlier draws.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace weft {
@@ -30,5 +33,25 @@ std::int32_t token_at(std::span<const double> probabilities, double uniform);
 // Samples a token of sequence 0, 1, ... `position` is the position of the new token, counted from the prompt's begin.
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, std::int64_t sequence,
                           std::int64_t position);
+
+// Cuts generated text before the first stop text, while the text grows: bytes are returned as soon as they can no
+// longer be the begin of a stop text.
+class StopText {
+ public:
+  // The stop text that is complete first ends the text; the longest one, if several are complete with the same byte.
+  // Throws Error (request) if a stop text is empty.
+  explicit StopText(std::vector<std::string> stops);
+
+  // Adds bytes and returns the text that has become certain; nothing after a stop text.
+  std::string feed(std::string_view bytes);
+  // The text ends without a stop text: returns the bytes held back.
+  std::string finish();
+  bool stopped() const { return stopped_; }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool stopped_ = false;
+};
 
 }  // namespace weft

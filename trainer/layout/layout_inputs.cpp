@@ -1,5 +1,3 @@
-#include "trainer/layout/layout_inputs.h"
-
 #include <algorithm>
 #include <map>
 #include <set>

@@ -9,7 +9,6 @@
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 #include "trainer/config/layout_text.h"
-#include "trainer/layout/layout_inputs.h"
 
 namespace weft {
 namespace {

@@ -23,8 +23,8 @@
 #include "parallel/runtime/ledger.h"
 #include "parallel/shard/unit.h"
 #include "trainer/config/update_rules.h"
-#include "trainer/optimizer/muon_kernels.h"
 #include "trainer/optimizer/muon_plan.h"
+#include "trainer/optimizer/optimizer_kernels.h"
 
 namespace weft {
 
@@ -45,7 +45,7 @@ struct MuonStep {
 // has collectives with a count of 0.
 struct MuonCost {
   std::array<ProgramCollective, 2> collectives;  // to the owners, and back; bytes that this rank sends, to itself too
-  BucketBytes at_peak;                          // allocated by a step, at the largest sum
+  BucketBytes at_peak;                           // allocated by a step, at the largest sum
 };
 MuonCost muon_cost(const MatrixPlan& plan, int rank, DType dtype);
 

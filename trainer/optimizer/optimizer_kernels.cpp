@@ -1,6 +1,10 @@
 #include "trainer/optimizer/optimizer_kernels.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/multiversion.h"
 
 namespace weft {
 
@@ -22,6 +26,84 @@ void check_rows(const UpdateRows& rows, UpdateRule rule) {
   require(
       (rows.second_state.empty() || states == 2) && (states == states_of(rule, 0.0) || states == states_of(rule, 1.0)),
       "rows have the states of their rule");
+}
+
+namespace {
+
+// Fused operations are written out: the vector loop and its scalar rest must round in the same way. Otherwise an
+// element's bits would depend on the place where a shard ends.
+template <typename Update>
+WEFT_INLINE void momentum_loop(float scale, float rate, const float* gradients, float* momentum, Update* update,
+                               std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float gradient = scale * gradients[i];
+    const float moved = std::fma(rate, momentum[i], gradient);
+    momentum[i] = moved;
+    assign(update[i], std::fma(rate, moved, gradient));
+  }
+}
+WEFT_MULTIVERSION void momentum_float(float scale, float rate, const float* gradients, float* momentum, float* update,
+                                      std::int64_t count) {
+  momentum_loop(scale, rate, gradients, momentum, update, count);
+}
+WEFT_MULTIVERSION void momentum_bfloat16(float scale, float rate, const float* gradients, float* momentum,
+                                         bfloat16* update, std::int64_t count) {
+  momentum_loop(scale, rate, gradients, momentum, update, count);
+}
+WEFT_MULTIVERSION void momentum_alone(float scale, float rate, const float* gradients, float* momentum,
+                                      std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) momentum[i] = std::fma(rate, momentum[i], scale * gradients[i]);
+}
+
+template <typename Direction>
+WEFT_INLINE void change_loop(float step_size, float decay, const Direction* direction, float* values,
+                             std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    values[i] -= std::fma(decay, values[i], step_size * static_cast<float>(direction[i]));
+  }
+}
+WEFT_MULTIVERSION void change_float(float step_size, float decay, const float* direction, float* values,
+                                    std::int64_t count) {
+  change_loop(step_size, decay, direction, values, count);
+}
+WEFT_MULTIVERSION void change_bfloat16(float step_size, float decay, const bfloat16* direction, float* values,
+                                       std::int64_t count) {
+  change_loop(step_size, decay, direction, values, count);
+}
+
+void momentum(Stream&, const MuonMomentum& rows) {
+  const float scale = rows.gradient_scale.as<float>()[0];
+  const float* gradients = rows.gradients.as<float>().data();
+  float* moved = rows.momentum.as<float>().data();
+  const std::int64_t count = rows.momentum.size();
+  if (!std::isfinite(scale)) {
+    std::fill_n(rows.update.data(), rows.update.bytes(), std::byte{0});
+  } else if (rows.update.empty()) {
+    momentum_alone(scale, rows.rate, gradients, moved, count);
+  } else if (rows.update.dtype() == DType::bfloat16) {
+    momentum_bfloat16(scale, rows.rate, gradients, moved, rows.update.as<bfloat16>().data(), count);
+  } else {
+    momentum_float(scale, rows.rate, gradients, moved, rows.update.as<float>().data(), count);
+  }
+}
+
+void change(Stream&, const MuonChange& rows) {
+  if (!std::isfinite(rows.gradient_scale.as<float>()[0])) return;
+  float* values = rows.values.as<float>().data();
+  if (rows.direction.dtype() == DType::bfloat16) {
+    change_bfloat16(rows.step_size, rows.decay, rows.direction.as<bfloat16>().data(), values, rows.values.size());
+  } else {
+    change_float(rows.step_size, rows.decay, rows.direction.as<float>().data(), values, rows.values.size());
+  }
+}
+
+}  // namespace
+
+MuonKernels cpu_muon_kernels() {
+  return {momentum, change};
 }
 
 }  // namespace weft

@@ -6,9 +6,10 @@
 #include <span>
 #include <vector>
 
+#include "parallel/runtime/device.h"
 #include "parallel/runtime/ledger.h"
+#include "parallel/runtime/tensor.h"
 #include "trainer/config/update_rules.h"
-#include "trainer/optimizer/muon_kernels.h"
 
 namespace weft {
 
@@ -48,6 +49,33 @@ class RowsUpdate {
                    ConstTensorView sums) = 0;
 };
 
+// The part of Muon that each device implements: two passes over elements. Work is queued on the stream. The gradient
+// scale stays in device memory, so that a step never waits for its own norm. If the scale is not finite the step is
+// void: momentum and parameters are not written.
+//
+// The momentum pass over one run of rows. The element views have equal sizes and do not overlap.
+struct MuonMomentum {
+  ConstTensorView gradients;       // float32
+  ConstTensorView gradient_scale;  // [1, 1] float32
+  float rate = 0.0f;               // momentum coefficient
+  TensorView momentum;             // float32
+  TensorView update;               // float32 or bfloat16; empty if another rank sends these rows
+};
+struct MuonChange {
+  ConstTensorView direction;       // float32 or bfloat16
+  ConstTensorView gradient_scale;  // [1, 1] float32; not finite: the step is void
+  float step_size = 0.0f, decay = 0.0f;
+  TensorView values;  // float32
+};
+
+struct MuonKernels {
+  // g = gradient_scale gradient; momentum = rate momentum + g; update = g + rate momentum (Nesterov), or zero if the
+  // step is void.
+  void (*momentum)(Stream& stream, const MuonMomentum& rows);
+  // values -= step_size direction + decay values.
+  void (*change)(Stream& stream, const MuonChange& rows);
+};
+
 struct OptimizerKernels {
   // May wait for the device. `rules` are indexed by group. Rows of a group with the rule muon are refused.
   std::unique_ptr<RowsUpdate> (*make_update)(Stream& stream, MemoryLedger& ledger, std::vector<UpdateRows> rows,
@@ -60,5 +88,14 @@ struct OptimizerKernels {
 };
 
 OptimizerKernels cpu_optimizer_kernels();
+MuonKernels cpu_muon_kernels();
 
 }  // namespace weft
+
+namespace weft::cuda {
+
+// Those of a CUDA device.
+OptimizerKernels optimizer_kernels();  // update.cu
+MuonKernels muon_kernels();            // muon.cu
+
+}  // namespace weft::cuda

@@ -132,16 +132,11 @@ PlannedInputs plan_inputs(const Config& config, const Coordinates& at) {
   return inputs;
 }
 
-bool PredictedMemory::is_static(Bucket bucket) {
-  return bucket == Bucket::sharded_parameters || bucket == Bucket::replicated_parameters ||
-         bucket == Bucket::sharded_gradients || bucket == Bucket::optimizer_state;
-}
-
 std::vector<Bucket> differing_static_buckets(const BucketBytes& predicted, const BucketBytes& measured) {
   std::vector<Bucket> differing;
   for (std::size_t b = 0; b < bucket_count; ++b) {
     const auto bucket = static_cast<Bucket>(b);
-    if (PredictedMemory::is_static(bucket) && predicted[bucket] != measured[bucket]) differing.push_back(bucket);
+    if (is_static(bucket) && predicted[bucket] != measured[bucket]) differing.push_back(bucket);
   }
   return differing;
 }

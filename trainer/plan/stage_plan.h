@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "layers/kernels/rotary.h"
+#include "layers/kernels/token_kernels.h"
 #include "layers/segment.h"
 #include "layers/segments.h"
 #include "parallel/mesh/mesh.h"
@@ -130,7 +130,7 @@ void add_static_bytes(const PlannedUnit& unit, BucketBytes& bytes);
 // other ranks.
 struct PredictedMemory {
   BucketBytes bytes;
-  static bool is_static(Bucket bucket);
+  static bool is_static(Bucket bucket) { return weft::is_static(bucket); }
 };
 // Static buckets with measured bytes that differ from the predicted ones.
 std::vector<Bucket> differing_static_buckets(const BucketBytes& predicted, const BucketBytes& measured);

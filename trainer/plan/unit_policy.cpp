@@ -39,6 +39,12 @@ UnitPolicy replicated_policy(const Config& config) {
 
 }  // namespace
 
+bool is_solved(const Config& config) {
+  const auto dense = config.shard_by_family.find(Family::dense);
+  return dense != config.shard_by_family.end() &&
+         parse_residency(dense->second.residency_of(0)).residency == Residency::solved;
+}
+
 bool has_family(const Config& config, Family family) {
   return family != Family::experts || config.model.has(BlockKind::moe);
 }

@@ -25,6 +25,9 @@ namespace weft {
 // Whether the model has units of this family.
 bool has_family(const Config& config, Family family);
 
+// Whether families have residency "auto", which is solved (solved_timing.h): all do, or none (config_shard_rules.cpp).
+bool is_solved(const Config& config);
+
 // Ranks over which units of this family are sharded, if they are.
 std::int64_t shard_ranks(const Degrees& degrees, Family family);
 

@@ -27,7 +27,8 @@ void try_remedies(const Trials& trials, Explanation& explanation) {
   spread_work(remedies.size(), dry_threads(), [&](std::size_t i) { best[i] = trials.best(remedies[i], {}); });
   for (std::size_t i = 0; i < remedies.size(); ++i) {
     if (!best[i]) continue;
-    auto& list = i < against.size() || best[i]->fits() ? explanation.remedies : explanation.cannot;
+    const bool helps = i < against.size() || best[i]->fits();
+    auto& list = !best[i]->refused.empty() ? explanation.refused : helps ? explanation.remedies : explanation.cannot;
     list.push_back({remedies[i], *std::move(best[i])});
   }
 }
@@ -155,7 +156,9 @@ std::optional<Limit> limit_of(const Trials& trials, std::string_view what, std::
     next = need ? static_cast<int>(std::min<double>(doublings, most_doublings)) : (fits + beyond) / 2;
     next = std::clamp(next, fits + 1, std::max(fits + 1, beyond - 1));
   }
-  limit.fits_bytes = trials.with(fits == 0 ? Overrides{} : words(limit.fits)).verdict.needed;
+  const Trial most = trials.with(fits == 0 ? Overrides{} : words(limit.fits));
+  limit.fits_bytes = most.verdict.needed;
+  if (most.batch != trials.config({}).training.global_batch_size) limit.batch = most.batch;
   return limit;
 }
 
@@ -186,11 +189,20 @@ const TriedRemedy* Explanation::first_that_fits() const {
   return found == remedies.end() ? nullptr : &*found;
 }
 
+const TriedRemedy* Explanation::fastest_that_fits() const {
+  const TriedRemedy* fastest = first_that_fits();
+  for (const TriedRemedy& one : remedies) {
+    if (!one.trial.fits() || one.trial.world != plan.world) continue;
+    if (one.trial.time.seconds < fastest->trial.time.seconds) fastest = &one;
+  }
+  return fastest;
+}
+
 Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
   const Trials trials(read, hardware);
   const Config config = trials.config({});
   Explanation result;
-  result.plan = plan_run(config, hardware, PlanRoutings::even);
+  result.plan = plan_run(config, hardware);
   const Verdict& verdict = result.plan.verdict;
   if (verdict.fit == Fit::unknown) return result;
   if (verdict.fits()) {

@@ -22,6 +22,7 @@ struct TriedRemedy {
 struct Limit {
   std::string_view what;
   std::int64_t fits = 0, fits_bytes = 0;
+  std::optional<std::int64_t> batch = {};  // training.global_batch_size with `fits`, if not the configured one
   std::optional<std::int64_t> exceeds = {};
   std::int64_t exceeds_bytes = 0;
 };
@@ -38,7 +39,7 @@ struct ActivationFacts {
 };
 
 struct Explanation {
-  RunPlan plan;               // under even routing
+  RunPlan plan;               // trials are judged under even routing
   std::vector<Limit> limits;  // for a run that fits; the other fields are then empty
   // For a run that does not fit:
   Cause cause = Cause::activations;
@@ -48,6 +49,7 @@ struct Explanation {
   ActivationFacts activations;
   std::vector<TriedRemedy> remedies;  // in the order to try
   std::vector<TriedRemedy> cannot;    // remedies that do not touch the cause and do not fit, each at its best
+  std::vector<TriedRemedy> refused;   // remedies that the configuration cannot take; the trial has the reason
   // If the cause is not state: the run with 64 times the ranks to shard over, about the most that sharding can recover.
   std::optional<Trial> more_sharding;
   // If no single remedy suffices: the first remedies in order that together fit, on the same ranks.
@@ -58,8 +60,10 @@ struct Explanation {
   bool asked_for_ranks = false;
   std::optional<MinimumWorld> minimum_world;
 
-  // Only remedies on the same ranks count.
+  // Null if none fits. Only remedies on the same ranks count.
   const TriedRemedy* first_that_fits() const;
+  // The remedy that fits with the shortest step; of equally long steps, the first.
+  const TriedRemedy* fastest_that_fits() const;
 };
 
 Explanation explain_run(const ReadWith& read, const Hardware& hardware);

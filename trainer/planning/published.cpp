@@ -4,6 +4,7 @@
 
 #include <toml++/toml.h>
 #include <algorithm>
+#include <cmath>
 
 #include "parallel/runtime/error.h"
 #include "trainer/costs/step_flops.h"
@@ -110,10 +111,13 @@ bool Certainty::ties(double one, double other) const {
 }
 
 Certainty modelled_certainty(const Hardware& hardware) {
-  return {fmt::format("modelled: products at {:.0f} % of the peak, links as weft hardware has them; {:.2f} to {:.2f} "
-                      "of {} published times; steps within a factor of {:.1f} tie (weft bench published)",
-                      100.0 * hardware.reached.value, model_error.least, model_error.most, model_error.runs,
-                      model_error.apart),
+  // The published time over the modelled one, rounded outwards.
+  const double least = std::floor(100.0 / model_error.most) / 100.0;
+  const double most = std::ceil(100.0 / model_error.least) / 100.0;
+  return {fmt::format("modelled: a run takes {:.2f} to {:.2f} times as long ({} published runs: weft bench published); "
+                      "products at {:.0f} % of the peak, links as weft hardware has them; steps within a factor of "
+                      "{:.1f} tie",
+                      least, most, model_error.runs, 100.0 * hardware.reached.value, model_error.apart),
           model_error.apart};
 }
 

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <iterator>
+#include <utility>
 
+#include "parallel/pipeline/orders/orders.h"
 #include "trainer/config/config_conditions.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/update_rules.h"
@@ -120,37 +123,70 @@ constexpr Remedy context{
     [](const Config& config) { return doubled(config, &Degrees::context, config.training.sequence_length / 2); }};
 
 constexpr Remedy pipeline{"pipeline up", "a rank holds fewer blocks", "a bubble, and messages between stages",
-                          [](const Config& config) {
+                          [](const Config& config) -> Strengths {
+                            // A weight that two stages have copies of may not share a unit with a whole stage.
+                            const auto& policies = config.shard_by_family;
+                            const auto whole_stage = [&](Family family) { return policies.at(family).wrap == "root"; };
+                            const bool tied = config.model.tie_word_embeddings;
+                            if (tied && (whole_stage(Family::embedding) || whole_stage(Family::head))) return {};
                             const std::int64_t most = std::ssize(config.model.blocks) / config.pipeline.chunks;
                             Strengths strengths = doubled(config, &Degrees::pipeline, most);
                             deal_anew(config, strengths);
                             return strengths;
                           }};
 
+// Stages dealt so that the fullest rank takes little by the estimate of automatic_layout.h, not by equal times.
+constexpr Remedy by_memory{"stages dealt by memory", "a rank that keeps many microbatches has fewer blocks",
+                           "ranks wait for the one with most blocks", [](const Config& config) -> Strengths {
+                             if (config.parallelism.pipeline == 1) return {};
+                             Config least = config;
+                             least.pipeline.layout = "auto";
+                             least.pipeline.first_stage_blocks.reset();
+                             least.pipeline.last_stage_blocks.reset();
+                             least.memory_budget = 1;  // no layout keeps it, so the one with the least peak is chosen
+                             const std::vector<StageBlocks> layout = stage_layout(least);
+                             if (layout == stage_layout(config)) return {};
+                             Overrides words = {word("pipeline.layout", to_string(layout, config.model))};
+                             if (config.pipeline.first_stage_blocks) {
+                               words.push_back(word("pipeline.first_stage_blocks", "auto"));
+                             }
+                             if (config.pipeline.last_stage_blocks) {
+                               words.push_back(word("pipeline.last_stage_blocks", "auto"));
+                             }
+                             return {{std::move(words)}};
+                           }};
+
+// The microbatches that the fullest of four ranks keeps for their backward.
+double microbatches_kept(const Schedule& schedule, int chunks) {
+  int most = 0;
+  for (const auto& actions : schedule.order({.ranks = 4, .chunks = chunks, .microbatches = 16})) {
+    most = std::max(most, chunks_in_flight(actions));
+  }
+  return static_cast<double>(most) / chunks;
+}
+
 Strengths leaner_schedules(const Config& config) {
   Strengths strengths;
-  if (config.parallelism.pipeline == 1) return strengths;
-  // From most microbatches in flight to fewest, each with its chunks per rank.
-  struct Choice {
-    std::string_view name;
-    int chunks;
-  };
-  constexpr Choice choices[] = {{"gpipe", 1}, {"looped_bfs", 1}, {"interleaved", 2}, {"zb1p", 2},   {"dualpipev", 2},
-                                {"zbv", 2},   {"zb_h1", 1},      {"1f1b", 1},        {"v_half", 2}, {"v_min", 2}};
-  const auto now = std::ranges::find(choices, config.pipeline.schedule, &Choice::name);
-  if (now == std::end(choices)) return strengths;  // a schedule from a file
-  for (const Choice* choice = now + 1; choice != std::end(choices); ++choice) {
-    if (choice->name != "1f1b" && choice->name != "v_half" && choice->name != "v_min") continue;
+  const auto known = schedules();
+  const auto now = std::ranges::find(known, config.pipeline.schedule, &Schedule::name);
+  if (config.parallelism.pipeline == 1 || now == known.end()) return strengths;  // no order, or one from a file
+  std::vector<std::pair<double, const Schedule*>> choices;
+  for (const Schedule& choice : known) choices.emplace_back(microbatches_kept(choice, choice.least_chunks), &choice);
+  std::ranges::stable_sort(choices, std::greater(), &std::pair<double, const Schedule*>::first);
+  double kept = microbatches_kept(*now, config.pipeline.chunks);
+  bool other_stages = false;
+  for (const auto& [fewer, choice] : choices) {
+    if (fewer >= kept) continue;  // of schedules that keep as many, the first of the table
+    kept = fewer;
     RemedyOverrides strength{{word("pipeline.schedule", choice->name)}};
-    if (choice->chunks != config.pipeline.chunks) {
-      strength.words.push_back(word("pipeline.chunks", choice->chunks));
-      if (config.pipeline.microbatch_group != 0) strength.words.push_back(word("pipeline.microbatch_group", 0));
+    if (choice->least_chunks != config.pipeline.chunks) {
+      strength.words.push_back(word("pipeline.chunks", choice->least_chunks));
+      other_stages = true;
     }
+    if (config.pipeline.microbatch_group != 0) strength.words.push_back(word("pipeline.microbatch_group", 0));
     strengths.push_back(std::move(strength));
   }
-  if (std::ranges::any_of(strengths, [](const RemedyOverrides& strength) { return strength.words.size() > 1; })) {
-    deal_anew(config, strengths);
-  }
+  if (other_stages) deal_anew(config, strengths);
   return strengths;
 }
 constexpr Remedy schedule{"a schedule with fewer microbatches in flight",
@@ -226,7 +262,9 @@ constexpr Remedy wrap{"smaller units", "less is whole at a time", "more and smal
 // One of the two ways to hold less of unreduced gradients excludes the other.
 Strengths without_whole_gradients(const Config& config, std::string_view key, std::string_view value) {
   const ShardPolicy& policy = main_policy(config);
-  if (policy.reduction == "each_microbatch" || policy.accumulate_sharded) return {};
+  const bool sharded = policy.strategy == ShardStrategy::full_shard || policy.strategy == ShardStrategy::shard_grad_op;
+  if (!sharded || policy.reduction == "each_microbatch" || policy.accumulate_sharded) return {};
+  if (key == "accumulation" && policy.reduce_every() != 0) return {};  // shards add up until the last microbatch
   return {for_all_families(config, "shard", key, value)};
 }
 constexpr Remedy each_microbatch{"reduction each_microbatch", "gradients are whole only while their unit is at work",
@@ -246,14 +284,26 @@ constexpr Remedy reduce_inputs{"reduce_inputs down", "fewer full gradients wait 
                                  return strengths;
                                }};
 
+bool uses_muon(const Config& config) {
+  return std::ranges::any_of(config.optimizer_by_group,
+                             [](const auto& group) { return group.second.rule == UpdateRule::muon; });
+}
+
 Strengths in_bfloat16(const Config& config, std::string_view key, DType now) {
   if (size_of(now) <= size_of(DType::bfloat16)) return {};
   return {for_all_families(config, "precision", key, "bfloat16")};
 }
-constexpr Remedy bf16_reduction{
-    "reduction in bfloat16", "what is sent is half as wide", "gradients are rounded",
-    [](const Config& config) { return in_bfloat16(config, "reduction", config.precision_of(Family::dense).reduction); },
-    RemedyKind::arithmetic};
+constexpr Remedy bf16_reduction{"reduction in bfloat16", "what is sent is half as wide", "gradients are rounded",
+                                [](const Config& config) -> Strengths {
+                                  // Two copies of a weight are summed once a step before they are rounded.
+                                  const ShardPolicy& embedding = config.shard_by_family.at(Family::embedding);
+                                  const bool copies =
+                                      config.model.tie_word_embeddings && config.stages() > 1;
+                                  if (copies && (embedding.reduce_every() != 0 || embedding.accumulate_sharded))
+                                    return {};
+                                  return in_bfloat16(config, "reduction", config.precision_of(Family::dense).reduction);
+                                },
+                                RemedyKind::arithmetic};
 
 constexpr Remedy bf16_compute{
     "compute in bfloat16", "what is gathered and kept is half as wide", "products of bfloat16, sums in float32",
@@ -261,7 +311,8 @@ constexpr Remedy bf16_compute{
     RemedyKind::arithmetic};
 
 constexpr Remedy bf16_parameters{"parameters stored in bfloat16", "shards are half as wide", "rounded stochastically",
-                                 [](const Config& config) {
+                                 [](const Config& config) -> Strengths {
+                                   if (uses_muon(config)) return {};  // keeps parameters and momentum in float32
                                    return in_bfloat16(config, "parameters",
                                                       config.precision_of(Family::dense).parameters);
                                  },
@@ -273,6 +324,7 @@ int states_of_rule(const Config& config) {
 constexpr Remedy bf16_state{"optimizer state in bfloat16", "moments are half as wide", "rounded stochastically",
                             [](const Config& config) -> Strengths {
                               if (config.optimizer.state != DType::float32 || states_of_rule(config) == 0) return {};
+                              if (uses_muon(config)) return {};
                               return {for_all_groups(config, "state", "bfloat16")};
                             },
                             RemedyKind::arithmetic};
@@ -295,20 +347,18 @@ constexpr Remedy rule{"a rule with fewer states", "lion keeps one state for each
 constexpr Remedy element_rule{"adamw in place of muon", "no whole matrices are gathered for a step",
                               "another optimizer, which keeps two states for each parameter",
                               [](const Config& config) -> Strengths {
-                                const auto is_muon = [](const auto& group) {
-                                  return group.second.rule == UpdateRule::muon;
-                                };
-                                if (std::ranges::none_of(config.optimizer_by_group, is_muon)) return {};
+                                if (!uses_muon(config)) return {};
                                 return {for_all_groups(config, "name", name_of(UpdateRule::adamw))};
                               },
                               RemedyKind::arithmetic};
 
-constexpr std::array for_activations = {selective, full_recompute, microbatch, tensor,
+constexpr std::array for_activations = {selective, full_recompute, microbatch, by_memory,   tensor,
                                         context,   pipeline,       schedule,   bf16_compute};
-constexpr std::array for_state = {strategy, replicas, expert, tensor, pipeline, bf16_state, bf16_parameters, rule};
+constexpr std::array for_state = {strategy, replicas,   by_memory,       expert, tensor,
+                                  pipeline, bf16_state, bf16_parameters, rule};
 constexpr std::array for_parameters = {strategy, residency, lookahead, wrap, tensor, pipeline, expert, bf16_compute};
-constexpr std::array for_gradients = {strategy, each_microbatch, accumulation, reduce_inputs,
-                                      wrap,     tensor,          pipeline,     expert};
+constexpr std::array for_gradients = {strategy,  each_microbatch, accumulation, reduce_inputs, wrap,
+                                      by_memory, tensor,          pipeline,     expert};
 constexpr std::array for_routing = {full_recompute, microbatch, tensor, context, expert, bf16_compute};
 constexpr std::array for_communication = {microbatch, wrap,           each_microbatch, tensor,
                                           pipeline,   bf16_reduction, element_rule};
@@ -316,7 +366,7 @@ constexpr std::array for_workspace = {microbatch, tensor, context, element_rule}
 constexpr std::array beside_more_ranks = {selective, full_recompute, microbatch};
 
 // Remedies that people try first, by the bytes that they lower. They cannot help against other causes.
-constexpr std::array of_activations = {microbatch, full_recompute};
+constexpr std::array of_activations = {selective, microbatch, full_recompute};
 constexpr std::array of_state = {strategy, bf16_state};
 constexpr std::array of_parameters = {microbatch, residency, lookahead};
 

@@ -12,6 +12,7 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/spread_work.h"
 #include "trainer/checkpoint/rank_writer.h"
+#include "trainer/costs/hardware.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/costs/topology.h"
 #include "trainer/layout/stage_layout.h"
@@ -127,6 +128,16 @@ std::optional<std::int64_t> RunPlan::worst_bytes() const {
   return most;
 }
 
+Fit RunPlan::worst_fit() const {
+  const auto worst = worst_bytes();
+  return worst ? verdict.fit_of(*worst + verdict.reserved) : verdict.fit;
+}
+
+std::string RunPlan::fit_words() const {
+  if (!worst_bytes()) return std::string(words_of(verdict.fit));
+  return fmt::format("{} with even routing, {} with worst routing", words_of(verdict.fit), words_of(worst_fit()));
+}
+
 std::vector<RankPlan> plan_ranks(StepPrograms& programs, PlanRoutings routings) {
   const ResolvedRun& run = programs.run();
   const std::vector<RankClass> classes = rank_classes(run.config(), run.mesh());
@@ -147,11 +158,20 @@ std::vector<RankPlan> plan_ranks(StepPrograms& programs, PlanRoutings routings) 
   return plans;
 }
 
-StepTime step_time(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware) {
-  const ProgramCosts costs = step_costs(config, mesh, program, hardware);
+namespace {
+
+struct TimedStep {
+  ProgramCosts costs;
+  Simulation simulation;
+  StepTime time;
+};
+
+TimedStep timed_step(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware) {
+  TimedStep step{.costs = step_costs(config, mesh, program, hardware), .simulation = {}, .time = {}};
+  const ProgramCosts& costs = step.costs;
   const LaneChannels channels = lane_channels(config);
-  const Simulation simulation = simulate(program, costs, channels);
-  StepTime time{.seconds = simulation.seconds, .adapters = busiest_adapters(program, costs, channels)};
+  const Simulation& simulation = step.simulation = simulate(program, costs, channels);
+  StepTime& time = step.time = {.seconds = simulation.seconds, .adapters = busiest_adapters(program, costs, channels)};
   const auto ranks = static_cast<int>(program.ranks.size());
   for (int rank = 0; rank < ranks; ++rank) {
     const RankTimes times = rank_times(program, simulation, rank, channels);
@@ -161,7 +181,25 @@ StepTime step_time(const Config& config, const Mesh& mesh, const Program& progra
   }
   const double peak = hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
   time.mfu = published_step_flops(config) / (time.seconds * mesh.world() * peak);
-  return time;
+  return step;
+}
+
+// Sets the plan's time, critical path and exposed collectives.
+void set_time(RunPlan& plan, const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware) {
+  const TimedStep step = timed_step(config, mesh, program, hardware);
+  ComputeCollectives collectives;  // a table of costs does not tell them from computation
+  if (!config.pipeline.has_cost_table()) {
+    collectives = compute_collectives(program, hardware_costs(hardware, config, mesh).links, group_sizes(mesh));
+  }
+  plan.time = step.time;
+  plan.path = path_parts(program, step.costs, step.simulation, collectives);
+  plan.exposed = exposed_collectives(program, collectives);
+}
+
+}  // namespace
+
+StepTime step_time(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware) {
+  return timed_step(config, mesh, program, hardware).time;
 }
 
 RunOutline outline_run(const Config& config, const Hardware& hardware) {
@@ -201,8 +239,7 @@ RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings rou
                .step_flops = published_step_flops(config)};
   StepPrograms programs(run);
   const Program& program = programs.of_first_rank();
-  both([&] { plan.ranks = plan_ranks(programs, routings); },
-       [&] { plan.time = step_time(config, mesh, program, hardware); });
+  both([&] { plan.ranks = plan_ranks(programs, routings); }, [&] { set_time(plan, config, mesh, program, hardware); });
   const auto total = [](const RankPlan& rank) { return rank.peak.total(); };
   plan.fullest = static_cast<std::size_t>(std::ranges::max_element(plan.ranks, {}, total) - plan.ranks.begin());
   plan.communication = traffic_of(config, mesh, plan.ranks, ranks_per_node);

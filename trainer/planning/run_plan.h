@@ -9,6 +9,7 @@
 
 #include "trainer/costs/hardware.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/planning/step_path.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/rank_classes.h"
 
@@ -70,6 +71,8 @@ struct RunPlan {
   // over `communication` can be larger, because each kind may have another node with most.
   double node_egress_bytes = 0.0;
   StepTime time = {};
+  std::vector<StepPart> path = {};     // of the critical path
+  std::vector<StepPart> exposed = {};  // collectives inside computation; empty with given costs
   Verdict verdict = {};
   // Bytes of a checkpoint on the rank that saves most, and the host memory that its copies occupy for the whole run.
   std::int64_t saved_bytes = 0, host_bytes = 0;
@@ -77,6 +80,10 @@ struct RunPlan {
   const BucketBytes& peak() const { return ranks[fullest].peak; }
   // Bytes of the fullest rank under the worst routing. Absent if routing changes no total, or if it was not asked for.
   std::optional<std::int64_t> worst_bytes() const;
+  // The verdict under the worst routing; that of even routing if routing changes no total.
+  Fit worst_fit() const;
+  // "fits with even routing, does not fit with worst routing"; "fits" if routing changes no total.
+  std::string fit_words() const;
   std::int64_t sent_bytes() const;  // by the rank that sends most, over all kinds of calls
 };
 

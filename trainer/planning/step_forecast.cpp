@@ -10,6 +10,7 @@
 
 #include "parallel/pipeline/accounts/window.h"
 #include "trainer/layout/stage_layout.h"
+#include "trainer/planning/step_path.h"
 
 namespace weft {
 namespace {
@@ -23,19 +24,12 @@ PathShare share_of(const Action& action, int rank) {
   return {kind, rank, action.stage};
 }
 
-// An action counts on the path until the start of the next, because it lets that one start.
 std::vector<PathShare> shares_of(const Program& program, const SimulatedStep& step) {
   std::map<std::tuple<PathShare::Kind, int, int>, PathShare> shares;
-  const auto& path = step.critical_path;
-  const auto start_of = [&](const ActionAt& at) {
-    return step.simulation.ranks[static_cast<std::size_t>(at.rank)][at.index].start;
-  };
-  for (std::size_t i = 0; i < path.size(); ++i) {
-    const double end = i + 1 < path.size() ? start_of(path[i + 1]) : step.simulation.seconds;
-    const Action& action = program.ranks[static_cast<std::size_t>(path[i].rank)][path[i].index];
-    const PathShare share = share_of(action, path[i].rank);
+  for (const auto& [action, rank, seconds] : path_actions(program, step.simulation, step.critical_path)) {
+    const PathShare share = share_of(*action, rank);
     const auto found = shares.try_emplace({share.kind, share.rank, share.stage.value_or(-1)}, share).first;
-    found->second.seconds += end - start_of(path[i]);
+    found->second.seconds += seconds;
   }
   std::vector<PathShare> sorted;
   for (const auto& [key, share] : shares) {

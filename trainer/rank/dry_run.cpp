@@ -7,7 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "layers/kernels/dry_kernels.h"
+#include "layers/kernels/kernels.h"
 #include "parallel/comm/lone_communicator.h"
 #include "parallel/runtime/dry_device.h"
 #include "parallel/runtime/spread_work.h"
@@ -287,6 +287,21 @@ BucketBytes dry_peak(const Config& config, const Mesh& mesh, const Program& prog
   return walker.step().ledger().at_peak();
 }
 
+BucketBytes dry_forward_peak(const Config& config, const Mesh& mesh, const Program& program, int rank,
+                             const Config& forward, Routing routing) {
+  DryRank walker(config, mesh, program, rank, routing);
+  RankStep& step = walker.step();
+  ForwardPlan plan = plan_forward(forward, mesh, mesh.coordinates(rank));
+  const std::int64_t half = forward.microbatches() * plan.inputs.microbatch_tokens;
+  step.ledger().reset_peak();
+  step.forwards(plan, 1,
+                [&](std::int64_t) {
+                  return StepBatch{step.text().rows_from(0, half), step.text().rows_from(half, half)};
+                },
+                {});
+  return step.ledger().at_peak();
+}
+
 void dry_walk(const Config& config, const Mesh& mesh, const Program& program, int rank, KernelObserver& kernels,
               ActionObserver& actions) {
   DryRank walker(config, mesh, program, rank, Routing::even);
@@ -319,6 +334,13 @@ std::vector<DryRun> dry_runs(const Config& config, const Mesh& mesh, const Progr
 std::int64_t largest_dry_peak(const Config& config, const Mesh& mesh, const Program& program, Routing routing) {
   return std::ranges::max(by_pipeline_rank<std::int64_t>(
       mesh, {}, [&](int rank) { return dry_peak(config, mesh, program, rank, routing).total(); }));
+}
+
+std::int64_t largest_validation_peak(const Config& config, const Mesh& mesh, const Program& program, Routing routing) {
+  if (config.validation.data.empty()) return 0;
+  const Config forward = between_steps(config);
+  return std::ranges::max(by_pipeline_rank<std::int64_t>(
+      mesh, {}, [&](int rank) { return dry_forward_peak(config, mesh, program, rank, forward, routing).total(); }));
 }
 
 std::size_t dry_threads() {

@@ -55,6 +55,11 @@ DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, i
 BucketBytes dry_peak(const Config& config, const Mesh& mesh, const Program& program, int rank,
                      Routing routing = Routing::even);
 
+// The same of the largest sum during forwards between steps: those of `forward`, which is of between_steps() and of no
+// larger batch than a step's.
+BucketBytes dry_forward_peak(const Config& config, const Mesh& mesh, const Program& program, int rank,
+                             const Config& forward, Routing routing = Routing::even);
+
 // Reports every kernel call in the rank's step to `kernels`, and the actions around the calls to `actions`.
 void dry_walk(const Config& config, const Mesh& mesh, const Program& program, int rank, KernelObserver& kernels,
               ActionObserver& actions);
@@ -73,5 +78,8 @@ std::vector<DryRun> dry_runs(const Config& config, const Mesh& mesh, const Progr
 // The largest peak of the first rank of each pipeline coordinate, in bytes, with less work than dry_runs().
 std::int64_t largest_dry_peak(const Config& config, const Mesh& mesh, const Program& program,
                               Routing routing = Routing::even);
+// The same of the forwards of [validation], if it names a file; 0 otherwise.
+std::int64_t largest_validation_peak(const Config& config, const Mesh& mesh, const Program& program,
+                                     Routing routing = Routing::even);
 
 }  // namespace weft

@@ -15,6 +15,14 @@ nlohmann::ordered_json rates_json(std::span<const GroupRate> rates) {
   return json;
 }
 
+nlohmann::ordered_json as_json(const HeldOutLoss& held_out) {
+  nlohmann::ordered_json json = {{"loss", held_out.loss}, {"perplexity", held_out.perplexity()}};
+  if (held_out.bytes > 0) json["bits_per_byte"] = held_out.bits_per_byte();
+  json["tokens"] = held_out.tokens;
+  json["seconds"] = held_out.seconds;
+  return json;
+}
+
 }  // namespace
 
 void RunTotals::add(const StepMetrics& step) {
@@ -52,6 +60,7 @@ std::string to_json(const StepMetrics& metrics) {
                              {"dropped", 0}});
     }
   }
+  if (metrics.validation) line["validation"] = as_json(*metrics.validation);
   return line.dump();
 }
 

@@ -1,6 +1,8 @@
 // The measurements of one step, summed over the ranks, and their JSON line.
 #pragma once
 
+#include <cmath>
+#include <numbers>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +21,19 @@ struct MoeMetrics {
   double max_over_mean = 0.0;  // of tokens by expert
 };
 
+// The loss of held-out text.
+struct HeldOutLoss {
+  double loss = 0.0;  // mean over the tokens, nats
+  std::int64_t tokens = 0, windows = 0;
+  std::int64_t bytes = 0;  // of the text of the predicted tokens; 0 for ids without a text
+  double seconds = 0.0;
+
+  double perplexity() const { return std::exp(loss); }
+  double bits_per_byte() const {
+    return loss * static_cast<double>(tokens) / static_cast<double>(bytes) / std::numbers::ln2;
+  }
+};
+
 struct StepMetrics {
   std::int64_t step = 0;  // from 1
   double loss = 0.0;      // mean over the step's tokens, nats
@@ -33,6 +48,7 @@ struct StepMetrics {
   CommunicationCounters communication;  // summed over ranks
   std::vector<MoeMetrics> moe;
   std::int64_t system_allocations = 0;  // of all ranks during the step
+  std::optional<HeldOutLoss> validation = {};  // of the parameters after the step
 
   double tokens_per_second() const { return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0; }
 };

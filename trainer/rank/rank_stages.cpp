@@ -62,20 +62,21 @@ void RankStages::make_rotary_table() {
   if (initialization_) write<float>(kernels_.stream, rotary_table(inputs_.rotary, inputs_.positions), rotary_table_);
 }
 
-void RankStages::replace_segments(PlannedInputs inputs, std::vector<PlannedStage> planned,
-                                  const ProgramTables& tables) {
-  require(boundary_.empty() && saved_.empty() && checkpoints_.empty(), "segments are replaced between steps");
+void RankStages::exchange_segments(PlannedInputs& inputs, std::vector<PlannedStage>& planned,
+                                   const ProgramTables& tables) {
+  require(boundary_.empty() && saved_.empty() && checkpoints_.empty(), "segments are exchanged between steps");
   require(planned.size() == planned_.size(), "the stages of a rank stay");
   const bool same_angles = inputs.positions == inputs_.positions;
-  inputs_ = std::move(inputs);
+  std::swap(inputs_, inputs);
   if (!same_angles) make_rotary_table();
+  forward_only_ = tables.forward_only;
   pieces_.clear();
   std::size_t first_unit = 0;
   for (std::size_t s = 0; s < planned.size(); ++s) {
     PlannedStage& stage = planned_[s];
     require(planned[s].stage == stage.stage && planned[s].units.size() == stage.units.size(),
             "the units of a stage stay");
-    stage.segments = std::move(planned[s].segments);
+    std::swap(stage.segments, planned[s].segments);
     add_pieces(stage, tables, first_unit);
     first_unit += stage.units.size();
   }

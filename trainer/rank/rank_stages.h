@@ -42,9 +42,10 @@ class RankStages final : public ActionHandler {
              const std::optional<Initialization>& initialization, Lanes& lanes, RankGroups& groups,
              KernelContext& kernels);
 
-  // Replaces the segments by segments for microbatches of another shape, with the same parameters in the same units.
-  // Called between steps.
-  void replace_segments(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables);
+  // Exchanges the segments, and the inputs that they were planned for, with those of another program over the same
+  // parameters in the same units, such as one for microbatches of another shape. Called between steps. `planned` holds
+  // the segments of before, for the way back.
+  void exchange_segments(PlannedInputs& inputs, std::vector<PlannedStage>& planned, const ProgramTables& tables);
 
   // The observer is told of the work of segments. It stays valid until another one, or null, is set.
   void set_observer(WorkObserver* observer) { observer_ = observer; }

@@ -60,6 +60,19 @@ void RankStep::begin(const StepInputs& inputs) {
                       inputs.loss_scale, sums_.report());
 }
 
+void RankStep::forwards(ForwardPlan& plan, std::int64_t passes, const std::function<StepBatch(std::int64_t)>& read,
+                        std::span<ActionObserver* const> observers) {
+  stages_->exchange_segments(plan.inputs, plan.stages, plan.program);
+  sums_.begin_step();
+  for (std::int64_t pass = 0; pass < passes; ++pass) {
+    stages_->begin_step(read(pass), 1.0, 1.0, sums_.report());
+    execute(plan.program, plan.program.ranks[static_cast<std::size_t>(mesh_.coordinates(rank_).pp)], *stages_,
+            observers);
+    stages_->end_step();
+  }
+  stages_->exchange_segments(plan.inputs, plan.stages, program_);
+}
+
 void RankStep::gradient_norm() {
   Stream& compute = kernels_.stream;
   compute.wait_for(lanes_[Lane::reduce]);

@@ -12,6 +12,7 @@
 #include "trainer/optimizer/learning_rate.h"
 #include "trainer/optimizer/optimizer.h"
 #include "trainer/rank/backend.h"
+#include "trainer/rank/forward_plan.h"
 #include "trainer/rank/rank_stages.h"
 #include "trainer/rank/step_totals.h"
 
@@ -39,6 +40,12 @@ class RankStep {
   void begin(const StepInputs& inputs);
   void walk(std::span<ActionObserver* const> observers);
   void end() { stages_->end_step(); }
+
+  // Between two steps: forwards of `plan` over the parameters of the step, `passes` times, each over the batch that
+  // `read` returns. The plan's stages and units are those of the step. Losses add up in sums(). Of training nothing is
+  // read or changed except the parameters and text(), which `read` may fill.
+  void forwards(ForwardPlan& plan, std::int64_t passes, const std::function<StepBatch(std::int64_t pass)>& read,
+                std::span<ActionObserver* const> observers);
 
   // Token ids of all microbatches, then their targets, [2 * tokens, 1] int32 in device memory.
   TensorView text() { return text_; }

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <functional>
+#include <sstream>
 
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/parsed_number.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/resolve/config_rules.h"
@@ -44,6 +46,22 @@ std::string complaint_of(const std::function<void()>& check) {
   }
 }
 
+// An order says "microbatches = 4 or 8" at the end of its advice. A configuration has no such key: it is the batch, of
+// `unit` sequences a microbatch, that makes so many.
+std::string in_batches(const std::string& complaint, std::int64_t unit) {
+  constexpr std::string_view mark = "microbatches = ";
+  const std::size_t at = complaint.rfind(mark);
+  if (at == std::string::npos) return complaint;
+  const std::string counts = complaint.substr(at + mark.size());
+  std::vector<std::int64_t> batches;
+  std::istringstream words(counts);
+  for (std::string word; words >> word;) {
+    if (const auto count = parsed_number<std::int64_t>(word)) batches.push_back(*count * unit);
+  }
+  return fmt::format("{}training.global_batch_size = {} for {} microbatches", complaint.substr(0, at),
+                     fmt::join(batches, " or "), counts);
+}
+
 // Faults that the order itself finds: too few microbatches, or a number that it cannot group. For a file: counts that
 // differ from the configured ones. `chunks` 1 is not compared with a file.
 Messages order_faults(const Config& config) {
@@ -61,7 +79,7 @@ Messages order_faults(const Config& config) {
     require_same_counts(*config.pipeline.own_order, asked);
     if (input.microbatch_group > 0) fail_request("a schedule of its own takes no groups: leave microbatch_group out");
   });
-  return complaint.empty() ? Messages{} : Messages{complaint};
+  return complaint.empty() ? Messages{} : Messages{in_batches(complaint, unit)};
 }
 
 }  // namespace

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "parallel/runtime/error.h"
+#include "trainer/config/config_conditions.h"
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/config/config_suggestions.h"
-#include "trainer/config/config_use.h"
 #include "trainer/config/update_groups.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
@@ -29,7 +29,6 @@ class Reader {
       sections_.insert(key.section);
       paths_.push_back(key.path());
     }
-    for (const EmptySection& section : empty_sections()) sections_.insert(section.name);
   }
 
   Config read(const std::function<bool(const ConfigRule&)>& applies = [](const ConfigRule&) { return true; }) {
@@ -104,11 +103,6 @@ class Reader {
   }
 
   std::string unknown_text(const ConfigEntry& entry) {
-    for (const EmptySection& section : empty_sections()) {
-      if (!entry.path.starts_with(section.name + ".")) continue;
-      return fmt::format("{}: [{}] has no keys in this version; leave it empty: {}", entry.path, section.name,
-                         section.reason);
-    }
     if (entry.is_table()) {
       const auto near = nearest_path(entry.path, {sections_.begin(), sections_.end()});
       if (!near) return fmt::format("unknown section [{}]", entry.path);

@@ -26,7 +26,7 @@ struct ResolvedConfig {
   std::string annotated;
   // The written values by path, with their places.
   std::map<std::string, ConfigValue> said;
-  // Overrides that the run does not read (config_use.h), a fault each.
+  // Overrides that the run does not read (config_conditions.h), a fault each.
   std::vector<std::string> unread;
   // Warnings before the run, a sentence each.
   std::vector<std::string> warnings;

@@ -89,10 +89,14 @@ Messages island_faults(const Config& config, Family family, const ShardPolicy& p
                       : island == ranks ? "that is the whole group"
                       : island > ranks  ? "that is more than the group has"
                                         : "they do not divide the group";
-    return fmt::format(
-        "{}: residency {} keeps parts with {} of the {} ranks that shard the family, but {}: write a divisor between 1 "
-        "and {}",
-        name_of(family), island, island, ranks, why, ranks);
+    std::vector<std::int64_t> divisors;
+    for (std::int64_t divisor = 2; divisor < ranks; ++divisor) {
+      if (ranks % divisor == 0) divisors.push_back(divisor);
+    }
+    return fmt::format("{}: residency {} keeps parts with {} of the {} ranks that shard the family, but {}: write {}",
+                       name_of(family), island, island, ranks, why,
+                       divisors.empty() ? std::string("\"reshard_after_use\", as these have no other divisor")
+                                        : fmt::format("{}", fmt::join(divisors, " or ")));
   });
 }
 

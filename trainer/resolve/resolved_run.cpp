@@ -29,7 +29,7 @@ void ResolvedRun::solve() {
   constexpr int most_deals = 5;
   Config tighter = config_, unlimited = config_;
   unlimited.memory_budget.reset();
-  // The layout counts routed tokens at their bound (layout_inputs.h), a dry run evenly. So the layout without a limit
+  // The layout counts routed tokens at their bound (layout_inputs.cpp), a dry run evenly. So the layout without a limit
   // may fit, and is tried first.
   const std::vector<StageBlocks> limited = layout_;
   if (dealt) layout_ = stage_layout(unlimited);
@@ -53,7 +53,7 @@ void ResolvedRun::solve() {
       layout_ = limited;
       continue;
     }
-    // Layouts count the bytes that pieces declare (layout_inputs.h). A dry run finds more, so the limit is lowered.
+    // Layouts count the bytes that pieces declare (layout_inputs.cpp). A dry run finds more, so the limit is lowered.
     const std::int64_t missing = solved.smallest_budget - budget;
     tighter.memory_budget = deal + 1 == most_deals ? 1 : std::max(std::int64_t{1}, *tighter.memory_budget - missing);
     layout_ = stage_layout(tighter);

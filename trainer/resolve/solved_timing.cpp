@@ -119,12 +119,6 @@ Least least_budget(std::int64_t budget, const std::vector<Held>& held, const Tim
 
 }  // namespace
 
-bool is_solved(const Config& config) {
-  const auto dense = config.shard_by_family.find(Family::dense);
-  return dense != config.shard_by_family.end() &&
-         parse_residency(dense->second.residency_of(0)).residency == Residency::solved;
-}
-
 SolvedTiming solve_timing(const Config& config, const Mesh& mesh, const std::vector<StageBlocks>& layout) {
   require(config.memory_budget.has_value(), "residency \"auto\" comes with a budget");
   const std::int64_t budget = *config.memory_budget;

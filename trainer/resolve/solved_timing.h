@@ -14,9 +14,6 @@
 
 namespace weft {
 
-// Whether families have residency "auto": all do, or none (config_shard_rules.cpp).
-bool is_solved(const Config& config);
-
 // Without a plan, the budget is too small for any timing under the layout, and `text` says why.
 struct SolvedTiming {
   std::optional<TimingPlan> plan;

@@ -96,6 +96,12 @@ void Console::step(const StepMetrics& metrics, std::int64_t steps) {
     fmt::print(out_, "  skipped: gradients overflowed at loss scale {}", metrics.loss_scale.value_or(1.0));
   }
   out_ << '\n';
+  if (const auto& held_out = metrics.validation) {
+    fmt::print(out_, "validation{:{}}  loss {:.4f}  perplexity {:.2f}", "", 2 * width, held_out->loss,
+               held_out->perplexity());
+    if (held_out->bytes > 0) fmt::print(out_, "  {:.4f} bits a byte", held_out->bits_per_byte());
+    fmt::print(out_, "  {} tokens in {:.1f} s\n", held_out->tokens, held_out->seconds);
+  }
   ++taken_;
   if (terminal_ && metrics.step < steps) {
     const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
@@ -133,6 +139,13 @@ void Console::finished(const RunTotals& totals, const std::filesystem::path& dir
   fmt::print(out_, "{} steps, loss {:.4f} -> {:.4f}, {} tokens in {} ({:.0f} tok/s); see {}\n", totals.steps,
              totals.first_loss, totals.last_loss, totals.tokens, clock_time(totals.seconds),
              static_cast<double>(totals.tokens) / totals.seconds, directory.string());
+  flush();
+}
+
+void Console::stopped(std::string_view by, std::int64_t step, std::int64_t steps,
+                      const std::filesystem::path& checkpoint) {
+  fmt::print(out_, "stopped by {} after step {} of {}, saved as {}; the same command goes on\n", by, step, steps,
+             checkpoint.string());
   flush();
 }
 

@@ -28,6 +28,8 @@ class Console {
   // Predicted against measured bytes, by rank and bucket.
   void memory_table(std::span<const BucketBytes> predicted, std::span<const BucketBytes> measured);
   void finished(const RunTotals& totals, const std::filesystem::path& directory);
+  // The last line of a run that was stopped: `by` names the signal, `checkpoint` the folder that it goes on from.
+  void stopped(std::string_view by, std::int64_t step, std::int64_t steps, const std::filesystem::path& checkpoint);
 
   // Whether the reader has closed the other end of a pipe. After any failed write, one message goes to standard error
   // and the lines are lost.

@@ -43,12 +43,13 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
       clock_(seat.world.clock()),
       rank_step_(config_, mesh_, shared_program(run, seat.world), seat.world.rank(), seat.backend, seat.world.clock(),
                  groups_split_from(seat.world), Initialization{config_.run.seed, seat.host_threads}),
+      begins_(seat.begins),
       scaler_(config_),
       text_(seat.backend.device(), DType::int32, rank_step_.text().rows()) {
   const Program& program = rank_step_.program();
   profiler_ = std::make_unique<StepProfiler>(config_.profiling, domain, program, rank_step_.actions(),
                                              rank_step_.lanes(), world_);
-  if (seat.begins) announced_.emplace(seat.begins, range_names(program, rank_step_.actions()));
+  if (begins_) announced_.emplace(begins_, range_names(program, rank_step_.actions()));
   if (config_.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
   verify_step(config_, mesh_, world_.rank(), stages());
   // Rank 0 checks most in verify_step(). The barrier ends the run with its error before other ranks fail elsewhere.
@@ -164,6 +165,28 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   profiler_->end_step();
   clock_.collect();
   return metrics;
+}
+
+HeldOutLoss RankRun::held_out(const HeldOutWindows& text) {
+  const auto begin = std::chrono::steady_clock::now();
+  if (!held_out_) {
+    held_out_.reset(new HeldOut{plan_forward(text.config(), mesh_, mesh_.coordinates(world_.rank())),
+                                HeldOutReader(text, mesh_, world_.rank(), rank_step_.text(), stream()), std::nullopt});
+    const Program& program = held_out_->plan.program;
+    if (begins_) {
+      held_out_->announced.emplace(
+          begins_, range_names(program, program.ranks[static_cast<std::size_t>(mesh_.coordinates(world_.rank()).pp)]));
+    }
+  }
+  std::vector<ActionObserver*> observers;
+  if (held_out_->announced) observers.push_back(&*held_out_->announced);
+  ledger().reset_peak();
+  rank_step_.forwards(
+      held_out_->plan, text.passes(), [&](std::int64_t pass) { return held_out_->reader.read(pass); }, observers);
+  const CommunicationCounters none;
+  const double loss_sum =
+      rank_step_.sums().total(rank_step_.groups().on(Lane::compute, Group::world), {none, measured_}).loss_sum;
+  return text.loss(loss_sum, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
 }
 
 void RankRun::require_finite(double norm) {

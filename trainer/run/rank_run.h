@@ -16,6 +16,7 @@
 #include "trainer/rank/rank_step.h"
 #include "trainer/rank/step_profiler.h"
 #include "trainer/resolve/resolved_run.h"
+#include "trainer/run/held_out.h"
 
 namespace weft {
 
@@ -43,6 +44,10 @@ class RankRun {
   // One training step, collective over the world. Steps follow one another, from 1 or from the resumed progress. Every
   // rank gets the same metrics.
   StepMetrics step(std::int64_t step, const RunVotes& votes = {});
+  // The loss of held-out text with the parameters after the last step, for every rank. Collective over the world.
+  // `text` is of between_steps() of the run's configuration, the same in every call, and outlives the run. The ledger's
+  // peak is then that of these forwards.
+  HeldOutLoss held_out(const HeldOutWindows& text);
   // The votes of the last step, summed over all ranks.
   const RunVotes& votes() const { return votes_; }
 
@@ -73,6 +78,13 @@ class RankRun {
   const std::string& products() const { return products_; }
 
  private:
+  // One rank's forwards over held-out text.
+  struct HeldOut {
+    ForwardPlan plan;
+    HeldOutReader reader;
+    std::optional<AnnouncedActions> announced;
+  };
+
   void read_batch();
   // Throws Error (failure) on every rank if the step's norm is not finite. Ranks with a non-finite gradient before the
   // reduction name its parameter.
@@ -85,7 +97,9 @@ class RankRun {
   PhaseClock& clock_;
   RankStep rank_step_;
   std::unique_ptr<StepProfiler> profiler_;
+  std::function<void(std::string_view action)> begins_;
   std::optional<AnnouncedActions> announced_;
+  std::unique_ptr<HeldOut> held_out_;  // made by the first call
   std::vector<ActionObserver*> watching_;
   PredictedMemory predicted_;
   std::string products_;

@@ -10,7 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
+#include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/output_file.h"
 #include "trainer/rank/metrics.h"
 
@@ -25,19 +27,23 @@ void write_whole(const std::filesystem::path& directory, const std::string& name
   flush_folder(directory);
 }
 
-// Removes temporary files of a killed run. The next run would not replace all of them, for example with fewer ranks.
-void remove_partials(const std::filesystem::path& directory) {
+template <typename Selects>
+void remove_files(const std::filesystem::path& directory, Selects selects) {
   std::error_code error;
   std::vector<std::filesystem::path> left;
   for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
        entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    const bool whole =
-        name == partial_path(config_name) || name == partial_path(metrics_file) || name == partial_path(summary_name);
-    const bool trace = name.starts_with(trace_prefix) && name.ends_with(partial_path(trace_suffix).string());
-    if (whole || trace) left.push_back(entry->path());
+    if (selects(entry->path().filename().string())) left.push_back(entry->path());
   }
   for (const std::filesystem::path& path : left) std::filesystem::remove(path, error);
+}
+
+// Whether this is a temporary file of a killed run. The next run would not replace all of them, for example with fewer
+// ranks.
+bool is_partial(const std::string& name) {
+  return name == partial_path(config_name) || name == partial_path(metrics_file) ||
+         name == partial_path(summary_name) ||
+         (name.starts_with(trace_prefix) && name.ends_with(partial_path(trace_suffix).string()));
 }
 
 }  // namespace
@@ -62,13 +68,18 @@ std::string run_directory_fault(const std::filesystem::path& path) {
   return {};
 }
 
-RunDirectory::RunDirectory(const std::filesystem::path& path, const std::string& resolved_toml)
-    : path_(path), lock_(path, "run.directory") {
-  remove_partials(path_);
-  write_whole(path_, config_name, resolved_toml);
+RunDirectory::RunDirectory(const std::filesystem::path& path) : path_(path), lock_(path, "run.directory") {
+  remove_files(path_, is_partial);
 }
 
-void RunDirectory::begin_after(std::int64_t step) {
+void RunDirectory::remove_traces() const {
+  remove_files(path_,
+               [](const std::string& name) { return name.starts_with(trace_prefix) && name.ends_with(trace_suffix); });
+}
+
+void RunDirectory::begin_after(std::int64_t step, const std::string& resolved_toml) {
+  write_whole(path_, config_name, resolved_toml);
+  configuration_ = checksum_text(checksum(resolved_toml));
   const std::string file = (path_ / metrics_file).string();
   std::string kept;
   if (step > 0) {
@@ -90,7 +101,8 @@ std::optional<std::string> RunDirectory::append(const StepMetrics& metrics) {
 
 void RunDirectory::summary(const RunTotals& totals, std::span<const BucketBytes> predicted,
                            std::span<const BucketBytes> measured, const RunRecord& record) {
-  nlohmann::ordered_json summary = {{"command_line", record.command_line}, {"versions", record.versions}};
+  nlohmann::ordered_json summary = {
+      {"command_line", record.command_line}, {"versions", record.versions}, {"configuration", configuration_}};
   summary["steps"] = totals.steps;
   summary["tokens"] = totals.tokens;
   summary["seconds"] = totals.seconds;

@@ -1,6 +1,6 @@
-// The output files of a run: config.toml at the start, a line of metrics.jsonl after each step, summary.json at the
-// end, and if [profiling] asks for it trace_rank<R>.json after the last recorded step. All files except metrics.jsonl
-// are replaced as a whole (temporary file and rename).
+// The output files of a run: config.toml before the first step, a line of metrics.jsonl after each step, summary.json
+// at the end, and if [profiling] asks for it trace_rank<R>.json after the last recorded step. All files except
+// metrics.jsonl are replaced as a whole (temporary file and rename).
 #pragma once
 
 #include <filesystem>
@@ -26,12 +26,15 @@ std::string run_directory_fault(const std::filesystem::path& path);
 
 class RunDirectory {
  public:
-  // Creates the directory, takes its lock (run_lock.h) and writes config.toml. Throws Error (request) if the directory
-  // or the lock is refused.
-  RunDirectory(const std::filesystem::path& path, const std::string& resolved_toml);
+  // Creates the directory and takes its lock (run_lock.h). Throws Error (request) if either is refused.
+  explicit RunDirectory(const std::filesystem::path& path);
 
-  // Before the first step: removes the metrics of steps after `step`, which are repeated; with 0 all metrics.
-  void begin_after(std::int64_t step);
+  // Before the first step: writes config.toml, and removes the metrics of steps after `step`, which are repeated; with
+  // 0 all metrics.
+  void begin_after(std::int64_t step, const std::string& resolved_toml);
+  // Before a recording: removes the traces of an earlier one, which may have had other ranks. Rank 0 calls it before
+  // its first step; the others write after a later step, whose totals wait for rank 0.
+  void remove_traces() const;
 
   const std::filesystem::path& path() const { return path_; }
   // False if the file system has no locks; then a second run in the directory is not refused.
@@ -45,6 +48,7 @@ class RunDirectory {
  private:
   std::filesystem::path path_;
   RunLock lock_;
+  std::string configuration_;  // the checksum of config.toml
   std::optional<LinesFile> metrics_;
 };
 

@@ -52,6 +52,11 @@ RunSignals::~RunSignals() {
   pthread_sigmask(SIG_UNBLOCK, &watched_, nullptr);
 }
 
+std::string RunSignals::stopped_by() const {
+  const char* name = sigabbrev_np(stop_);
+  return name == nullptr ? "a signal" : std::string("SIG") + name;
+}
+
 void RunSignals::watch() {
   std::array<pollfd, 2> entries = {{{signals_, POLLIN, 0}, {ending_, POLLIN, 0}}};
   while (true) {
@@ -62,7 +67,7 @@ void RunSignals::watch() {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGUSR2) {
       save_ = true;
-    } else if (stop_.exchange(true) || !begun_) {
+    } else if (stop_.exchange(signal) != 0 || !begun_) {
       _exit(128 + signal);
     }
   }

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <string>
 #include <thread>
 
 namespace weft {
@@ -24,7 +25,9 @@ class RunSignals {
   // Called when the first step begins; from then on there is something to save.
   void begin() { begun_ = true; }
 
-  bool asked_to_stop() const { return stop_; }
+  bool asked_to_stop() const { return stop_ != 0; }
+  // "SIGTERM": the signal that asked for it.
+  std::string stopped_by() const;
   // Whether a checkpoint was requested since the last call.
   bool take_save_request() { return save_.exchange(false); }
 
@@ -33,7 +36,8 @@ class RunSignals {
 
   sigset_t watched_;
   int signals_ = -1, ending_ = -1;  // descriptors
-  std::atomic<bool> begun_ = false, stop_ = false, save_ = false;
+  std::atomic<bool> begun_ = false, save_ = false;
+  std::atomic<int> stop_ = 0;  // the signal
   std::thread thread_;
 };
 

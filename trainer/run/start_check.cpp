@@ -7,8 +7,7 @@
 #include "parallel/runtime/refusal.h"
 #include "trainer/checkpoint/start.h"
 #include "trainer/config/config_messages.h"
-#include "trainer/data/data.h"
-#include "trainer/data/text_file.h"
+#include "trainer/data/text_windows.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/run_directory.h"
 
@@ -27,12 +26,18 @@ std::string placed(const ResolvedConfig& resolved, std::initializer_list<const c
 
 std::vector<std::string> data_faults(const ResolvedConfig& resolved) {
   std::vector<std::string> faults;
-  const auto& names = std::get<std::vector<ConfigValue>>(resolved.said.at("data.train").data);
-  for (const ConfigValue& name : names) {
+  const TextVocabulary vocabulary = open_vocabulary(resolved.config);
+  require_fit(resolved.config, vocabulary);
+  for (const ConfigValue& name : elements_of(resolved.said.at("data.train"))) {
     const std::string fault =
-        text_file_fault(std::get<std::string>(name.data), resolved.config.training.sequence_length);
+        token_file_fault(std::get<std::string>(name.data), vocabulary, resolved.config.training.sequence_length);
     if (!fault.empty()) faults.push_back(format_fault({name.place, "data.train: " + fault}));
   }
+  const auto held_out = refusal_of([&] {
+    const std::vector<std::string>& files = resolved.config.validation.data;
+    if (!files.empty()) TextWindows(files, resolved.config.training.sequence_length, vocabulary, "validation.data");
+  });
+  if (held_out) faults.push_back(placed(resolved, {"validation.data"}, *held_out));
   return faults;
 }
 
@@ -41,8 +46,11 @@ std::vector<std::string> data_faults(const ResolvedConfig& resolved) {
 CheckedStart check_step(const Config& config) {
   const ResolvedRun run(config);
   const Mesh& mesh = run.mesh();
-  CheckedStart start{.program = step_program(run, mesh.coordinates(0)), .predicted = {}};
-  const auto peak = [&](Routing routing) { return largest_dry_peak(run.config(), mesh, start.program, routing); };
+  CheckedStart start{.program = step_program(run, mesh.coordinates(0)), .predicted = {}, .reading = {}};
+  const auto peak = [&](Routing routing) {
+    return std::max(largest_dry_peak(run.config(), mesh, start.program, routing),
+                    largest_validation_peak(run.config(), mesh, start.program, routing));
+  };
   start.predicted.even = peak(Routing::even);
   if (routing_decides(config)) start.predicted.worst = peak(Routing::worst);
   return start;
@@ -50,19 +58,44 @@ CheckedStart check_step(const Config& config) {
 
 CheckedStart check_start(const ResolvedConfig& resolved) {
   const Config& config = resolved.config;
-  if (config.data.train.empty()) fail_request("data.train names no file; give at least one text file");
-  require_byte_vocabulary(config);
+  if (config.data.train.empty()) fail_request("data.train names no file; give at least one");
   std::vector<std::string> faults = data_faults(resolved);
+  const bool readable = faults.empty();  // the start reads the text too, and would tell the same faults
   if (const std::string fault = run_directory_fault(config.run.directory); !fault.empty()) {
     faults.push_back(placed(resolved, {"run.directory"}, fault));
   }
-  if (const auto refused = refusal_of([&] { require_usable_start(config); })) {
+  if (const auto refused = readable ? refusal_of([&] { require_usable_start(config); }) : std::nullopt) {
     faults.push_back(placed(
         resolved, {"checkpoint.start_from", "checkpoint.resume", "checkpoint.directory", "run.directory"}, *refused));
   }
   if (!faults.empty()) throw Error(ErrorKind::request, fmt::format("{}", fmt::join(faults, "\n")));
 
-  return check_step(config);
+  CheckedStart start = check_step(config);
+  start.reading = reading_text(config, training_data(config));
+  return start;
+}
+
+std::vector<std::string> start_warnings(const Config& config, std::size_t cores) {
+  std::vector<std::string> warnings;
+  if (config.checkpoint.interval == 0 && !config.checkpoint.at_end) {
+    warnings.emplace_back(
+        "checkpoint.interval is 0 and checkpoint.at_end false: the run leaves no weights, unless a signal asks for "
+        "them");
+  }
+  const MoeConfig& moe = config.model.moe;
+  const bool routes = config.model.has(BlockKind::moe) && moe.num_experts > moe.num_experts_per_tok;
+  if (routes && moe.router_aux_loss_coef == 0.0 && !config.training.frozen.contains(Family::routing)) {
+    warnings.emplace_back(
+        "model.moe.router_aux_loss_coef is 0: nothing balances the experts, and a few may get all tokens; 0.01 is "
+        "usual");
+  }
+  constexpr std::size_t most_ranks_of_a_core = 4;
+  const auto ranks = static_cast<std::size_t>(config.parallelism.world());
+  if (config.run.device == DeviceKind::cpu && ranks > most_ranks_of_a_core * cores) {
+    warnings.push_back(fmt::format("{} ranks on {} {} take turns: fewer ranks train as fast", ranks, cores,
+                                   cores == 1 ? "core" : "cores"));
+  }
+  return warnings;
 }
 
 }  // namespace weft

@@ -3,6 +3,9 @@
 // checked only by the run itself.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "parallel/pipeline/program/program.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/config_reader.h"
@@ -12,6 +15,7 @@ namespace weft {
 struct CheckedStart {
   Program program;        // of rank 0
   RoutedBytes predicted;  // of the fullest rank
+  std::string reading;    // what the run reads of its text (reading_text in data.h); set by check_start()
 };
 // Checks the step alone: compiles it and does a dry run on the first rank of each pipeline coordinate.
 CheckedStart check_step(const Config& config);
@@ -19,5 +23,9 @@ CheckedStart check_step(const Config& config);
 // Checks data files, run.directory and the starting point (checkpoint/start.h), then the step as check_step() does.
 // Throws Error (request) with all faults of the files, or with the first fault of the step.
 CheckedStart check_start(const ResolvedConfig& resolved);
+
+// Sentences on settings of a run that train, but hardly as meant: no weights are left, nothing balances the experts, or
+// ranks on the CPU are many times the `cores` of the machine.
+std::vector<std::string> start_warnings(const Config& config, std::size_t cores);
 
 }  // namespace weft

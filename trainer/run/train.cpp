@@ -3,7 +3,8 @@
 #include <cstdio>
 #include <optional>
 
-#include "trainer/data/text_file.h"
+#include "parallel/runtime/input_file.h"
+#include "trainer/checkpoint/folder.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/console.h"
 #include "trainer/run/start_check.h"
@@ -13,7 +14,8 @@ namespace weft {
 TrainResult run_steps(const Config& config, const RunObserver& observer, const BackendFactory& make_backend,
                       const CheckpointSetup& setup, const RunRequests& requests) {
   const ResolvedRun resolved(config);
-  const TokenDataset data = training_text(config);
+  const TokenDataset data = training_data(config);
+  const std::optional<HeldOutWindows> held_out = validation_windows(config);
   const KeyValues identity = data_keys(config, data);
   NvtxDomain domain;
   const int first_rank = first_rank_of_process(config);
@@ -32,7 +34,11 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
         votes.stop_requests = requests.stop() ? 1 : 0;
         votes.save_requests = requests.save() ? 1 : 0;
       }
-      const StepMetrics metrics = run.step(step, votes);
+      StepMetrics metrics = run.step(step, votes);
+      if (held_out && validates_after(config, step)) {
+        metrics.validation = run.held_out(*held_out);
+        checkpoints.validated(step, metrics.validation->loss);
+      }
       if (observer.after_step) observer.after_step(run, metrics);
       if (run.rank() == first_rank) result.totals.add(metrics);
       checkpoints.end_step(run.progress(), run.votes());
@@ -44,8 +50,9 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
     if (run.rank() == first_rank) {
       result.predicted = predicted;
       result.measured = measured;
+      result.steps_taken = run.progress().step;
+      result.stopped = stop && result.steps_taken < config.run.steps;
     }
-    if (run.rank() == first_rank) result.stopped = stop && run.progress().step < config.run.steps;
   };
   run_ranks(config, make_backend ? make_backend : backend_of(config), rank_main, observer.admit);
   return result;
@@ -71,15 +78,25 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
     if (!config.checkpoint.directory.empty()) {
       checkpoint_lock.emplace(config.checkpoint.directory, "checkpoint.directory");
     }
-    directory.emplace(config.run.directory, resolved.toml);
+    directory.emplace(config.run.directory);
     console.banner(config, start->program, start->predicted);
+    console.note("data", start->reading);
     if (!directory->locked()) {
       console.note("lock", "none on this file system: see to it that no other run has this run.directory");
     }
   };
   observer.before_first_step = [&](RankRun& run) {
-    if (run.rank() != 0) return;
-    directory->begin_after(run.progress().step);
+    const std::int64_t taken = run.progress().step;
+    if (run.rank() != 0 || taken >= config.run.steps) return;
+    directory->begin_after(taken, resolved.toml);
+    const ProfilingConfig& profiling = config.profiling;
+    if (profiling.first_step > 0 && profiling.last() <= taken) {
+      console.note("profiling", fmt::format("WARNING: nothing is recorded: the last step to record is {}, and the run "
+                                            "goes on behind step {}. Name later steps, or another run.directory",
+                                            profiling.last(), taken));
+    } else if (profiling.first_step > 0 && profiling.trace) {
+      directory->remove_traces();
+    }
     console.note("attention", run.attention());
     if (!run.products().empty()) console.note("products", run.products());
   };
@@ -93,7 +110,10 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
     console.step(metrics, config.run.steps);
   };
   CheckpointSetup checkpoints;
-  checkpoints.config_text = resolved.toml;
+  checkpoints.texts.push_back({checkpoint_config_name, resolved.toml});
+  for (const TokenizerPart& part : tokenizer_parts(config.data.tokenizer)) {
+    checkpoints.texts.push_back({part.kept_name, read_whole_file(part.path)});
+  }
   checkpoints.say = [&](int rank, const std::string& text) {
     if (rank == 0) return console.note("checkpoint", text);
     std::fputs(fmt::format("rank {}: {}\n", rank, text).c_str(), stderr);
@@ -104,12 +124,18 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   TrainResult result = run_steps(config, observer, {}, checkpoints, polled);
   if (!speaks) return result;
   if (result.totals.steps == 0) {
-    console.note("checkpoint", fmt::format("all {} steps of the run had been taken", config.run.steps));
+    console.note("checkpoint", fmt::format("all {} steps of the run had been taken. To train further give more, as "
+                                           "--run.steps={}; to begin anew name another run.directory",
+                                           config.run.steps, 2 * result.steps_taken));
     return result;
   }
   console.memory_table(result.predicted, result.measured);
   directory->summary(result.totals, result.predicted, result.measured, record);
   console.finished(result.totals, directory->path());
+  if (result.stopped) {
+    const auto saved = std::filesystem::path(config.checkpoint_directory()) / checkpoint_name(result.steps_taken);
+    console.stopped(requests.stopped_by(), result.steps_taken, config.run.steps, saved);
+  }
   return result;
 }
 

@@ -24,6 +24,7 @@ struct RunObserver {
 
 struct TrainResult {
   RunTotals totals;                              // of this call's steps, without those before the checkpoint
+  std::int64_t steps_taken = 0;                  // of the run, with those before the checkpoint
   bool stopped = false;                          // a stop request ended the run before the last step
   std::vector<BucketBytes> predicted, measured;  // by rank, at the peak of the last step
 };
@@ -33,6 +34,7 @@ struct RunRequests {
   std::function<bool()> stop = [] { return false; };  // save and stop
   std::function<bool()> save = [] { return false; };  // save and continue; true once for each request
   std::function<void()> begin = [] {};                // called once, before the first step
+  std::function<std::string()> stopped_by = [] { return std::string("a request"); };  // what asked to stop
 };
 
 // Runs the ranks of this process and returns when they are done. Uses the backend of run.device if `make_backend` is

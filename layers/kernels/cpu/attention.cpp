@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "layers/kernels/cpu/attention_blocks.h"
-#include "parallel/runtime/cpu/elementwise.h"
 #include "parallel/runtime/element_type.h"
+#include "parallel/runtime/elementwise.h"
 
 namespace weft::cpu {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "layers/kernels/attention.h"
-#include "layers/kernels/cpu/library_products.h"
+#include "layers/kernels/cpu/kernels.h"
 
 namespace weft {
 

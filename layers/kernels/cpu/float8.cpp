@@ -1,4 +1,3 @@
-#include "layers/kernels/cpu/float8.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,11 +1,97 @@
+// The kernels of a few lines, and the table of all.
 #include "layers/kernels/cpu/kernels.h"
+
+#include <cstring>
+
+#include "layers/kernels/cpu/vector_math.h"
+#include "parallel/runtime/element_type.h"
+#include "parallel/runtime/elementwise.h"
+
+namespace weft::cpu {
+
+void embedding_forward(KernelContext&, ConstTensorView ids, ConstTensorView table, std::int64_t row_begin,
+                       TensorView y) {
+  const std::int64_t row_bytes = table.columns() * size_of(table.dtype());
+  if (row_bytes == 0) return;
+  std::byte* to = y.data();
+  for (const std::int32_t id : ids.as<std::int32_t>()) {
+    const std::int64_t row = id - row_begin;
+    if (row >= 0 && row < table.rows()) {
+      std::memcpy(to, table.data() + row * row_bytes, row_bytes);
+    } else {
+      std::memset(to, 0, row_bytes);
+    }
+    to += row_bytes;
+  }
+}
+
+void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensorView dy, std::int64_t row_begin,
+                        TensorView dtable) {
+  for (std::int64_t token = 0; token < dy.rows(); ++token) {
+    const std::int64_t row = ids.as<std::int32_t>()[static_cast<std::size_t>(token)] - row_begin;
+    if (row >= 0 && row < dtable.rows()) add(context.stream, dy.rows_from(token, 1), dtable.rows_from(row, 1));
+  }
+}
+
+const EmbeddingKernels embedding_kernels = {embedding_forward, embedding_backward};
+
+namespace {
+
+template <typename T>
+WEFT_INLINE void forward_rows(const T* gate_up, std::int64_t rows, std::int64_t width, T* y) {
+  for (std::int64_t row = 0; row < rows; ++row, gate_up += 2 * width, y += width) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < width; ++i) {
+      const float gate = static_cast<float>(gate_up[i]), up = static_cast<float>(gate_up[width + i]);
+      assign(y[i], gate * logistic(gate) * up);
+    }
+  }
+}
+// silu'(g) = s + g s (1 - s) with s = logistic(g). Each element is read before its gradient overwrites it.
+template <typename T>
+WEFT_INLINE void backward_rows(const T* dy, const T* gate_up, std::int64_t rows, std::int64_t width, T* dgate_up) {
+  for (std::int64_t row = 0; row < rows; ++row, dy += width, gate_up += 2 * width, dgate_up += 2 * width) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < width; ++i) {
+      const float gate = static_cast<float>(gate_up[i]), up = static_cast<float>(gate_up[width + i]);
+      const float gradient = static_cast<float>(dy[i]);
+      const float s = logistic(gate);
+      const float silu = gate * s;
+      assign(dgate_up[i], gradient * up * (s + silu * (1.0f - s)));
+      assign(dgate_up[width + i], gradient * silu);
+    }
+  }
+}
+
+}  // namespace
+
+WEFT_MULTIVERSION void swiglu_forward(KernelContext&, ConstTensorView gate_up, TensorView y) {
+  with_element_type(
+      y.dtype(), [&](auto element) __attribute__((always_inline)) {
+        using T = decltype(element);
+        forward_rows(gate_up.as<T>().data(), y.rows(), y.columns(), y.as<T>().data());
+      });
+}
+
+WEFT_MULTIVERSION void swiglu_backward(KernelContext&, ConstTensorView dy, ConstTensorView gate_up,
+                                       TensorView dgate_up) {
+  with_element_type(
+      dy.dtype(), [&](auto element) __attribute__((always_inline)) {
+        using T = decltype(element);
+        backward_rows(dy.as<T>().data(), gate_up.as<T>().data(), dy.rows(), dy.columns(), dgate_up.as<T>().data());
+      });
+}
+
+const SwigluKernels swiglu_kernels = {swiglu_forward, swiglu_backward};
+
+}  // namespace weft::cpu
 
 namespace weft {
 
 LayerKernels cpu_layer_kernels() {
-  return {cpu::attention_kernels,    cpu::cross_entropy_kernels, cpu::embedding_kernels,
-          cpu::float8_kernels, cpu::load_balance_kernels, cpu::permutation_kernels,   cpu::rms_norm_kernels,
-          cpu::rotary_kernels,       cpu::routing_kernels,       cpu::swiglu_kernels};
+  return {cpu::attention_kernels,    cpu::cross_entropy_kernels, cpu::embedding_kernels, cpu::float8_kernels,
+          cpu::load_balance_kernels, cpu::permutation_kernels,   cpu::rms_norm_kernels,  cpu::rotary_kernels,
+          cpu::routing_kernels,      cpu::swiglu_kernels};
 }
 
 }  // namespace weft

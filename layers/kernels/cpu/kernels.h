@@ -1,7 +1,11 @@
-// The CPU's tables, each defined beside its functions.
+// The CPU's tables, each defined beside its functions, and the functions that its kernels share.
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "layers/kernels/kernels.h"
+#include "layers/kernels/matrix_products.h"
 
 namespace weft::cpu {
 
@@ -21,4 +25,29 @@ void take_attention_forward_workspace(KernelContext& context, const HeadShape& h
 void take_attention_backward_workspace(KernelContext& context, const HeadShape& heads, QueryRuns runs, DType dtype);
 Tensor sort_workspace(KernelContext& context, std::int64_t experts);
 
+// Numbers of 8 bits back in bfloat16, in which the CPU multiplies them (float8.cpp): the elements times the scales of
+// their blocks, which is exact. The result lies in `storage`.
+ConstTensorView from_float8(ConstTensorView elements, const FactorScales& scales, std::vector<bfloat16>& storage);
+
 }  // namespace weft::cpu
+
+namespace weft {
+
+// Parts of oneDNN that the CPU's kernels use besides the public MatrixProducts (matrix_products.cpp).
+//
+// A row-major matrix inside a larger one: `stride` elements from one row to the next.
+template <typename T>
+struct StridedMatrix {
+  const T* data = nullptr;
+  std::int64_t stride = 0;
+};
+
+// c = op(a) op(b), added to c if `accumulate`; c is m x n and dense. Sizes are positive.
+void strided_product(std::int64_t m, std::int64_t n, std::int64_t k, StridedMatrix<float> a, Transpose transpose_a,
+                     StridedMatrix<float> b, Transpose transpose_b, float* c, bool accumulate);
+
+// Whether the processor has bfloat16 products. Without them, products of bfloat16 are computed in float32.
+bool has_bfloat16_products();
+std::unique_ptr<MatrixProducts> make_library_products(bool bfloat16_products);
+
+}  // namespace weft

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "layers/kernels/cpu/lane_sum.h"
 #include "layers/kernels/cpu/vector_math.h"
 
 namespace weft::cpu {

@@ -16,10 +16,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "layers/kernels/cpu/float8.h"
-#include "layers/kernels/cpu/library_products.h"
-#include "parallel/runtime/cpu/elementwise.h"
+#include "layers/kernels/cpu/kernels.h"
 #include "parallel/runtime/element_type.h"
+#include "parallel/runtime/elementwise.h"
 
 namespace weft {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "layers/kernels/cpu/lane_sum.h"
 #include "layers/kernels/cpu/vector_math.h"
 
 namespace weft {

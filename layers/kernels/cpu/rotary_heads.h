@@ -1,4 +1,4 @@
-// The arithmetic of rotary.h on the heads of one token. T is float, bfloat16 or float16.
+// The arithmetic of rotary_forward on the heads of one token. T is float, bfloat16 or float16.
 #pragma once
 
 #include "parallel/runtime/dtype.h"

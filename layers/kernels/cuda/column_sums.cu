@@ -1,4 +1,4 @@
-#include "layers/kernels/cuda/column_sums.h"
+#include "layers/kernels/cuda/kernels.h"
 
 #include "parallel/runtime/cuda/launch.cuh"
 

@@ -32,6 +32,7 @@ std::optional<std::string> cudnn_attention_refusal(const AttentionShape& shape, 
     return "attention is bfloat16 or float16 only";
   }
   const HeadShape& heads = shape.heads;
+  if (!heads.first_key.is_window()) return "queries see keys by another rule than a window";
   if (heads.key_value_heads <= 0 || heads.query_heads % heads.key_value_heads != 0) {
     return fmt::format("{} query heads do not share {} key-value heads evenly", heads.query_heads,
                        heads.key_value_heads);

@@ -3,7 +3,7 @@
 
 #include "layers/kernels/cuda/cudnn_attention.h"
 #include "layers/kernels/cuda/kernels.h"
-#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/elementwise.h"
 
 namespace weft::cuda {

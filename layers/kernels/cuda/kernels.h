@@ -1,6 +1,9 @@
-// The tables of a CUDA device, each defined beside its functions.
+// The tables of a CUDA device, each defined beside its functions, and the function that its kernels share.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,5 +40,10 @@ AttentionKernels make_attention_kernels(int compute_capability, const GpuKernelO
 // `stream` before and before all work queued after. Without `measured`, and for shapes that are not measured, the
 // library's first choice is taken.
 std::unique_ptr<MatrixProducts> make_matrix_products(Stream& stream, MemoryLedger& ledger, bool measured);
+
+// Second half of deterministic sums over many rows: blocks leave partial sums, and these are added in a fixed order.
+// sums[column] = the sum of partials[0 .. parts)[column], for every column; zero of no parts. partials [parts, columns]
+// and sums [columns] float32. Reads 4 bytes per partial sum.
+void column_sums(cudaStream_t stream, const float* partials, std::int64_t parts, std::int64_t columns, float* sums);
 
 }  // namespace weft::cuda

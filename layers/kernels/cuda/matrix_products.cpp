@@ -5,7 +5,7 @@
 
 #include "layers/kernels/cuda/product_measure.h"
 #include "layers/kernels/cuda/product_plan.h"
-#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/elementwise.h"
 
 namespace weft::cuda {

@@ -12,7 +12,7 @@
 #include "layers/kernels/cuda/kernels.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
-#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {

@@ -16,8 +16,7 @@
 
 #include "layers/kernels/float8.h"
 #include "parallel/runtime/checksum.h"
-#include "parallel/runtime/cuda/check.h"
-#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/random.h"
 #include "parallel/runtime/staging.h"

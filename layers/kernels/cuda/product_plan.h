@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "layers/kernels/matrix_products.h"
-#include "layers/kernels/product_workspace.h"
 
 namespace weft::cuda {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "parallel/comm/lone_communicator.h"
-#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/staging.h"
 
 namespace weft {

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "parallel/comm/nccl/nccl_communicator.h"
-#include "parallel/runtime/cuda/check.h"
 #include "parallel/runtime/cuda/device.h"
+#include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
 

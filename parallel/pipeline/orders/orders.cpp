@@ -1,5 +1,6 @@
 #include "parallel/pipeline/orders/orders.h"
 
+#include <algorithm>
 #include <array>
 
 #include "parallel/pipeline/orders/order_input.h"
@@ -56,6 +57,7 @@ void require_microbatches(const std::string& why, int microbatches, const std::f
 
 namespace {
 
+// A new row stands last: pictures give the schedules their marks by position (tools/picture/pareto_svg.h).
 constexpr std::array table = {
     Schedule{.name = "gpipe",
              .summary = "all forwards, then all backwards; keeps the activations of every microbatch",
@@ -125,6 +127,15 @@ const Schedule& find_schedule(std::string_view name) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", schedule.name);
   }
   fail_request("schedule \"{}\" is unknown; the schedules are {}", name, known);
+}
+
+int chunks_in_flight(std::span<const Action> actions) {
+  int kept = 0, most = 0;
+  for (const Action& action : actions) {
+    if (action.op == Op::forward) most = std::max(most, ++kept);
+    if (makes_weight_gradient(action.op)) --kept;
+  }
+  return most;
 }
 
 }  // namespace weft

@@ -35,13 +35,20 @@ struct Schedule {
   constexpr bool takes_chunks(int chunks) const {
     return chunks >= least_chunks && (most_chunks == 0 || chunks <= most_chunks);
   }
+  // Stages per rank to show the schedule with: two where it takes them.
+  constexpr int shown_chunks() const { return takes_chunks(2) ? 2 : least_chunks; }
   // Stage-level compute actions of every rank. Throws Error (request) for counts that the schedule cannot order.
   RankLists order(const OrderInput& input) const;
 };
 
+// In the order of the table. A position in it is also the look of the schedule's marks (tools/picture/pareto_svg.h).
 std::span<const Schedule> schedules();
 // Throws Error (request) naming the known schedules.
 const Schedule& find_schedule(std::string_view name);
+
+// The most chunks of which a rank with these actions keeps activations: from F to B, or to W where the backward is
+// split.
+int chunks_in_flight(std::span<const Action> actions);
 
 // Forwards alone, for any placement: `stage_ranks` has the pipeline rank of every stage, of `ranks` ranks. It is no
 // schedule of a training step and hence not in the table. A rank runs, of the forwards with data, the one of the

@@ -26,14 +26,18 @@ double collective_seconds(const std::map<Group, LinkCost>& links, Group group, C
   return calls * link_seconds(link_of(links, group), op, static_cast<double>(bytes) / calls, ranks);
 }
 
-// Seconds of the collectives of an action; routed tokens are dealt evenly.
+// Routed tokens are dealt evenly.
+double seconds_of(const ProgramCollective& part, const std::map<Group, LinkCost>& links, const GroupSizes& sizes) {
+  const std::int64_t bytes = part.is_bound ? part.even_bytes : part.bytes;
+  return collective_seconds(links, part.group, part.op, part.count, bytes, sizes.at(part.group));
+}
+
+// Seconds of the collectives of an action.
 double seconds_of(const std::vector<ProgramCollective>& collectives, Op during, const std::map<Group, LinkCost>& links,
                   const GroupSizes& sizes) {
   double seconds = 0.0;
   for (const ProgramCollective& part : collectives) {
-    if (part.during != during) continue;
-    const std::int64_t bytes = part.is_bound ? part.even_bytes : part.bytes;
-    seconds += collective_seconds(links, part.group, part.op, part.count, bytes, sizes.at(part.group));
+    if (part.during == during) seconds += seconds_of(part, links, sizes);
   }
   return seconds;
 }
@@ -115,6 +119,22 @@ UnitCost unit_cost(const ProgramUnit& unit, const std::map<Group, LinkCost>& lin
     if (part.during == Op::tie_gradient) cost.tie += seconds;
   }
   return cost;
+}
+
+std::map<Group, ActionCosts> compute_collectives(const ProgramTables& tables, const std::map<Group, LinkCost>& links,
+                                                 const GroupSizes& sizes) {
+  std::map<Group, ActionCosts> costs;
+  for (std::size_t i = 0; i < tables.segments.size(); ++i) {
+    for (const ProgramCollective& part : tables.segments[i].collectives) {
+      const double seconds = seconds_of(part, links, sizes);
+      if (seconds == 0.0) continue;
+      ComputeCost& cost = costs.try_emplace(part.group, even_costs(tables, {})).first->second.segments[i];
+      if (part.during == Op::forward) cost.forward += seconds;
+      if (part.during == Op::backward_input) cost.backward_input += seconds;
+      if (part.during == Op::backward_weight) cost.backward_weight += seconds;
+    }
+  }
+  return costs;
 }
 
 ProgramCosts modelled_costs(const ProgramTables& tables, std::span<const SegmentFlops> flops,

@@ -65,6 +65,11 @@ double link_seconds(const LinkCost& link, CollectiveOp op, double payload, int r
 // link.
 UnitCost unit_cost(const ProgramUnit& unit, const std::map<Group, LinkCost>& links, const GroupSizes& sizes);
 
+// The part of modelled_costs that compute actions spend in collectives, by the group of these. Throws Error (request)
+// for a group of several ranks without a link.
+std::map<Group, ActionCosts> compute_collectives(const ProgramTables& tables, const std::map<Group, LinkCost>& links,
+                                                 const GroupSizes& sizes);
+
 // `flops` by segment; empty if unknown (a bare schedule). Throws Error (request) like unit_cost.
 ProgramCosts modelled_costs(const ProgramTables& tables, std::span<const SegmentFlops> flops,
                             const HardwareCosts& hardware, const GroupSizes& sizes);

@@ -18,14 +18,32 @@ void add(MemorySample& sum, const MemorySample& more, std::int64_t sign) {
   sum.workspace += sign * more.workspace;
 }
 
+// The part of a sample that a bucket belongs to; null for a bucket that has none.
+constexpr std::int64_t MemorySample::*part_of(Bucket bucket) {
+  if (is_static(bucket)) return &MemorySample::kept;
+  switch (bucket) {
+    case Bucket::unsharded_parameters:
+      return &MemorySample::unsharded_parameters;
+    case Bucket::unsharded_gradients:
+      return &MemorySample::unsharded_gradients;
+    case Bucket::communication:
+      return &MemorySample::communication;
+    case Bucket::activations:
+    case Bucket::moe_routing:
+      return &MemorySample::activations;
+    case Bucket::workspace:
+      return &MemorySample::workspace;
+    default:
+      return nullptr;
+  }
+}
+static_assert(std::ranges::all_of(all_values<Bucket>, [](Bucket bucket) { return part_of(bucket) != nullptr; }),
+              "every bucket is a part of a memory curve");
+
 MemorySample sample_of(const BucketBytes& bytes) {
-  return {.unsharded_parameters = bytes[Bucket::unsharded_parameters],
-          .unsharded_gradients = bytes[Bucket::unsharded_gradients],
-          .communication = bytes[Bucket::communication],
-          .activations = bytes[Bucket::activations] + bytes[Bucket::moe_routing],
-          .kept = bytes[Bucket::sharded_parameters] + bytes[Bucket::replicated_parameters] +
-                  bytes[Bucket::sharded_gradients] + bytes[Bucket::optimizer_state],
-          .workspace = bytes[Bucket::workspace]};
+  MemorySample sample;
+  for (const Bucket bucket : all_values<Bucket>) sample.*part_of(bucket) += bytes[bucket];
+  return sample;
 }
 
 MemorySample sample_of(double time, const LiveChange& change) {

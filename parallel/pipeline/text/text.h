@@ -1,6 +1,7 @@
-// The text forms of a program. Cells: `0F3`, `1SEND_B2`, `0UNSHARD(blocks.3.experts)`, `0F3(blocks.1.attention)`,
-// `GRAD_NORM`. `(0F3;3B1)OVERLAP_F_B` is two neighbouring actions of an overlapped pair. In a lowered list a gather may
-// stand between the two; then `(0F3(blocks.1.attention))OVERLAP_F_B` is one of them.
+// The text forms of a program: its cells, and the picture of an order over time. Cells: `0F3`, `1SEND_B2`,
+// `0UNSHARD(blocks.3.experts)`, `0F3(blocks.1.attention)`, `GRAD_NORM`. `(0F3;3B1)OVERLAP_F_B` is two neighbouring
+// actions of an overlapped pair. In a lowered list a gather may stand between the two; then
+// `(0F3(blocks.1.attention))OVERLAP_F_B` is one of them.
 #pragma once
 
 #include <string>
@@ -24,5 +25,24 @@ std::vector<Action> at_detail(const std::vector<Action>& actions, Detail detail)
 
 // The cells of one list, in time order.
 std::string format_actions(const Program& program, const std::vector<Action>& actions, std::string_view separator);
+
+// A picture of an order in characters: which rank computes what and when, if a forward takes one unit of time and a
+// backward two (one for each half). Exchange costs nothing. Blank space is the bubble. An overlapped pair begins when
+// both have their data and passes its results on when both are over. In between the two are drawn one after the other,
+// because the time that an overlap saves is not known here.
+//
+// When each stage-level compute action starts and ends, by rank and position; other actions are left out.
+struct TimedAction {
+  Action action;
+  int begin = 0, end = 0;
+  bool operator==(const TimedAction&) const = default;
+};
+// `program` holds only the stage-level compute actions of an order (at_detail with compute_only), and possibly R.
+// Throws Error (failure) on a deadlock.
+std::vector<std::vector<TimedAction>> unit_timeline(const Program& program);
+
+// One line per pipeline rank, a fixed number of characters per unit of time: the microbatch of each F (plain), B or I
+// (in brackets), W (in angles) and R (in braces).
+std::string format_timeline(const Program& program);
 
 }  // namespace weft

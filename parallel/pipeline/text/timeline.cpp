@@ -1,4 +1,4 @@
-#include "parallel/pipeline/text/timeline.h"
+#include "parallel/pipeline/text/text.h"
 
 #include <algorithm>
 #include <map>

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "parallel/runtime/cpu/elementwise.h"
+#include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {

@@ -1,4 +1,4 @@
-#include "parallel/runtime/cpu/elementwise.h"
+#include "parallel/runtime/elementwise.h"
 
 #include <algorithm>
 #include <cmath>

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "parallel/runtime/cpu/elementwise.h"
 #include "parallel/runtime/element_type.h"
+#include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/multiversion.h"
 
 namespace weft::cpu {

@@ -10,9 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "parallel/runtime/cuda/check.h"
 #include "parallel/runtime/cuda/event.h"
-#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/error.h"
 
 namespace weft::cuda {

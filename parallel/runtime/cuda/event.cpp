@@ -1,6 +1,6 @@
 #include "parallel/runtime/cuda/event.h"
 
-#include "parallel/runtime/cuda/check.h"
+#include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/error.h"
 
 namespace weft::cuda {

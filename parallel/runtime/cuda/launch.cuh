@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "parallel/runtime/cuda/check.h"
+#include "parallel/runtime/cuda/runtime.h"
 
 namespace weft::cuda {
 

@@ -1,11 +1,10 @@
 // Radix sort by CUB: about one pass over the pairs for each 8 bits of key; 16 bytes a pair and pass.
-#include "parallel/runtime/cuda/sort.h"
 
 #include <cub/device/device_radix_sort.cuh>
 
 #include <limits>
 
-#include "parallel/runtime/cuda/check.h"
+#include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/error.h"
 
 namespace weft::cuda {

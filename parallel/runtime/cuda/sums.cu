@@ -1,11 +1,10 @@
 // Sums over one array; 4 bytes are read for each element.
 #include <algorithm>
 
-#include "parallel/runtime/cuda/check.h"
 #include "parallel/runtime/cuda/device.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
-#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/vector.cuh"
 
 namespace weft::cuda {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "machine.h"
-#include "parallel/runtime/cuda/check.h"
+#include "parallel/runtime/cuda/runtime.h"
 
 namespace weft::cuda_emulator {
 

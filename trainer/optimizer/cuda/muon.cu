@@ -1,13 +1,13 @@
 // Muon's passes over elements, with the same roundings as on the CPU: an operation must not be fused here unless it is
-// fused in muon_kernels.cpp.
+// fused in optimizer_kernels.cpp.
 //
 // Bytes an element, with messages of s bytes: momentum 12 + s, change 8 + s.
 #include <algorithm>
 
 #include "parallel/runtime/cuda/launch.cuh"
-#include "parallel/runtime/cuda/stream.h"
+#include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/vector.cuh"
-#include "trainer/optimizer/cuda/kernels.h"
+#include "trainer/optimizer/optimizer_kernels.h"
 
 namespace weft::cuda {
 namespace {

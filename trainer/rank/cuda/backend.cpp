@@ -1,9 +1,9 @@
 #include <cuda_runtime_api.h>
 
 #include "layers/kernels/cuda/kernels.h"
-#include "parallel/runtime/cuda/check.h"
 #include "parallel/runtime/cuda/device.h"
-#include "trainer/optimizer/cuda/kernels.h"
+#include "parallel/runtime/cuda/runtime.h"
+#include "trainer/optimizer/optimizer_kernels.h"
 #include "trainer/rank/backend.h"
 
 namespace weft {

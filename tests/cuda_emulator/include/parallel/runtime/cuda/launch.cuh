@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "cuda_emulator/kernel.h"
-#include "parallel/runtime/cuda/check.h"
+#include "parallel/runtime/cuda/runtime.h"
 
 namespace weft::cuda {
 

@@ -1,0 +1,85 @@
+// Kernels that work on each token's row by itself: lookup, norm, rotary embedding, activation.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "layers/kernels/context.h"
+#include "layers/kernels/head_shape.h"
+#include "parallel/runtime/range.h"
+
+namespace weft {
+
+// RMSNorm over the last dimension: y = w * x / sqrt(mean(x^2) + eps), statistics in float32.
+// x, y: [tokens, hidden], float32, bfloat16 or float16 (all alike); weight [hidden, 1] in the same dtype; inverse_rms
+// [tokens, 1] float32.
+void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
+                      TensorView inverse_rms);
+// dx = residual + gradient of x, computed in float32 and rounded once. The residual may be empty (none) or dx itself.
+// dweight [hidden, 1] float32, the sum over tokens, is overwritten; an empty one is not computed.
+void rms_norm_backward(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
+                       ConstTensorView inverse_rms, ConstTensorView residual, TensorView dx, TensorView dweight);
+
+struct RmsNormKernels {
+  decltype(&rms_norm_forward) forward;
+  decltype(&rms_norm_backward) backward;
+};
+
+// Lookup in the rows [row_begin, row_begin + table.rows()) of a vocabulary. Ids outside this shard give zero rows and
+// no gradient, so the sum over the shards is the whole lookup. ids [tokens, 1] int32.
+// table [rows, hidden]; y [tokens, hidden] in the table's dtype.
+void embedding_forward(KernelContext& context, ConstTensorView ids, ConstTensorView table, std::int64_t row_begin,
+                       TensorView y);
+// dtable [rows, hidden] float32, added to in token order.
+void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensorView dy, std::int64_t row_begin,
+                        TensorView dtable);
+
+struct EmbeddingKernels {
+  decltype(&embedding_forward) forward;
+  decltype(&embedding_backward) backward;
+};
+
+// SwiGLU: y = silu(gate) * up. gate_up [tokens, 2 * width], gate columns first; y [tokens, width]; same dtype, float32,
+// bfloat16 or float16, computed in float32.
+void swiglu_forward(KernelContext& context, ConstTensorView gate_up, TensorView y);
+// dgate_up may be the same tensor as gate_up.
+void swiglu_backward(KernelContext& context, ConstTensorView dy, ConstTensorView gate_up, TensorView dgate_up);
+
+struct SwigluKernels {
+  decltype(&swiglu_forward) forward;
+  decltype(&swiglu_backward) backward;
+};
+
+// Per-head RMSNorm of queries and keys (optional) followed by rotary embedding, half-rotate form (GPT-NeoX, Llama):
+// with d the head size, pair (i, i + d/2) turns by angle position * theta^(-2i/d). Values are not touched.
+//
+// qkv: [tokens, heads.columns()], float32, bfloat16 or float16. Row t has position t % sequence_length. Norm weights
+// [head_dim, 1] in the dtype of qkv; empty without QK-norm.
+struct RotaryOptions {
+  HeadShape heads;
+  double theta = 10000.0;
+  float eps = 1e-6f;
+  // The result of rotary_table, computed once for all calls.
+  ConstTensorView table;
+};
+
+// Computes `options.table`, [positions of `runs`, head_dim] float32 in host memory. Row p belongs to the p-th position
+// of `runs`: the head_dim / 2 cosines of its angles, then the sines. Angles are computed in double.
+std::vector<float> rotary_table(const RotaryOptions& options, std::span<const Range> runs);
+
+// Writes the heads of q and k: the first heads.value_column() columns of `rotated`, which may have more. It may be
+// qkv itself.
+void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
+                    ConstTensorView k_norm, TensorView rotated);
+// In place, in the columns of q and k: from the gradient of the rotated heads to that of the heads of `qkv`. dqkv
+// [tokens, heads.columns()]. With QK-norm, dq_norm and dk_norm [head_dim, 1] float32 are overwritten. Without QK-norm
+// they are empty, and `qkv` may be empty too.
+void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
+                     ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm, TensorView dk_norm);
+
+struct RotaryKernels {
+  decltype(&rotary_forward) forward;
+  decltype(&rotary_backward) backward;
+};
+
+}  // namespace weft

@@ -1,0 +1,154 @@
+// From a text to words that a model makes: a tokenizer is learned, texts are tokenized, a model trains on the ids, is
+// evaluated, generates and is exported, each by the program alone.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/program.h"
+
+namespace weft {
+namespace {
+
+class DataCommand : public ProgramTest {
+ protected:
+  void SetUp() override {
+    ProgramTest::SetUp();
+    std::string text;
+    for (int i = 0; i < 400; ++i) text += "the loom, the warp and the weft of number " + std::to_string(i) + "\n";
+    put("text.txt", text);
+    put("held.txt", text.substr(0, 2000));
+  }
+  std::string ok(const std::string& arguments) const {
+    const ProgramResult result = weft(arguments);
+    EXPECT_EQ(result.exit_code, 0) << arguments << "\n" << result.messages;
+    return result.output + result.messages;
+  }
+  std::string refused(const std::string& arguments) const {
+    const ProgramResult result = weft(arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments << "\n" << result.output << result.messages;
+    return result.messages;
+  }
+  std::string bytes_of(const std::string& name) const {
+    std::ifstream file(folder_ / name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  void put_run(const std::string& data, const std::string& tokenizer, int vocab) const {
+    put("run.toml", "[run]\nname = \"t\"\ndirectory = \"out\"\nsteps = 4\n[model]\nlayers = \"d e\"\nvocab_size = " +
+                        std::to_string(vocab) +
+                        "\nhidden_size = 16\nintermediate_size = 24\nnum_attention_heads = 4\nnum_key_value_heads = 2\n"
+                        "head_dim = 4\n[model.moe]\nnum_experts = 4\nnum_experts_per_tok = 2\nmoe_intermediate_size = "
+                        "8\n[parallelism]\npipeline = 2\ndata_shard = 2\n[training]\nsequence_length = 8\n"
+                        "global_batch_size = 8\n[checkpoint]\ninterval = 4\n[data]\ntrain = [\"" +
+                        data + "\"]\ntokenizer = \"" + tokenizer + "\"\n");
+  }
+};
+
+TEST_F(DataCommand, ATextBecomesATokenizerADatasetAModelAndAText) {
+  ok("data train-tokenizer text.txt --vocab-size 300 --output tok.json");
+  ok("data tokenize text.txt --documents line --tokenizer tok.json --output train");
+  ok("data tokenize held.txt --documents line --tokenizer tok.json --output held");
+  const Json facts = Json::parse(ok("data inspect train.bin --json --check --sample 7"));
+  EXPECT_EQ(facts["documents"], 400);
+  EXPECT_EQ(facts["sample"]["text"], "the loom, the warp and the weft of number 7<|endoftext|>");
+  EXPECT_EQ(facts["tokenizer"]["vocab_size"], 300);
+  EXPECT_LT(facts["largest_id"].get<int>(), 300);
+
+  put_run("train.bin", "tok.json", 300);
+  ok("check run.toml");
+  ok("train run.toml");
+  // The tokenizer travels with the checkpoint.
+  std::filesystem::rename(folder_ / "tok.json", folder_ / "elsewhere.json");
+  const Json loss = Json::parse(weft("eval out --data held.bin --json").output);
+  const Json held = Json::parse(ok("data inspect held.bin --json"));
+  EXPECT_EQ(loss["tokens"], held["tokens"].get<int>() - 1);
+  // All bytes of the text but line ends, the ends of documents, and the first token.
+  const double bits = loss["loss"].get<double>() * loss["tokens"].get<double>() / std::log(2.0);
+  const double bytes = bits / loss["bits_per_byte"].get<double>();
+  EXPECT_NEAR(bytes, 2000.0 - 43 + 43 * 13.0, 30.0);
+  const ProgramResult made = weft("generate out --prompt 'the loom' --max-tokens 6 --temperature 0 --json");
+  ASSERT_EQ(made.exit_code, 0) << made.messages;
+  const Json sample = Json::parse(made.output)["samples"][0];
+  EXPECT_LE(sample["tokens"], 6);
+  ok("export out folder");
+  EXPECT_EQ(bytes_of("folder/tokenizer.json"), bytes_of("elsewhere.json"));
+  // Resumed with the file under its new name: the same tokenizer by what it does.
+  put_run("train.bin", "elsewhere.json", 300);
+  EXPECT_NE(ok("train run.toml --run.steps=6").find("6/6"), std::string::npos);
+}
+
+TEST_F(DataCommand, TokensOfAnotherTokenizerAreRefused) {
+  ok("data train-tokenizer text.txt --vocab-size 300 --output tok.json");
+  ok("data train-tokenizer held.txt --vocab-size 290 --output other.json");
+  ok("data tokenize text.txt --tokenizer tok.json --output train");
+  put_run("train.bin", "other.json", 290);
+  EXPECT_NE(refused("train run.toml")
+                .find("its tokens are those of \"tok.json\" (300 tokens), not of data.tokenizer "
+                      "\"other.json\" (290 tokens)"),
+            std::string::npos);
+  put_run("text.txt", "tok.json", 300);
+  EXPECT_NE(refused("check run.toml").find("weft data tokenize text.txt --tokenizer tok.json"), std::string::npos);
+  put_run("train.bin", "tok.json", 301);
+  EXPECT_NE(refused("check run.toml")
+                .find("model.vocab_size 301 does not match data.tokenizer \"tok.json\", which has "
+                      "300 tokens"),
+            std::string::npos);
+  put_run("train.bin", "tok.json", 299);
+  EXPECT_NE(refused("check run.toml").find("model.vocab_size 299 is less than the 300 tokens"), std::string::npos);
+  put_run("train.bin", "byte", 256);
+  EXPECT_NE(refused("check run.toml").find("not of data.tokenizer \"byte\""), std::string::npos);
+  std::filesystem::remove(folder_ / "train.json");
+  EXPECT_NE(refused("check run.toml").find("uint16 ids, which are no bytes"), std::string::npos);
+  put_run("train.bin", "none", 300);
+  ok("train run.toml");
+  EXPECT_NE(refused("generate out --prompt a").find("data.tokenizer is \"none\""), std::string::npos);
+}
+
+TEST_F(DataCommand, JsonLinesPackedOrNotAndAnyThreadsGiveTheSameBytes) {
+  std::string lines;
+  for (int i = 0; i < 300; ++i) {
+    lines +=
+        "{\"id\": " + std::to_string(i) + ", \"doc\": {\"body\": \"line " + std::to_string(i) + " \\u00e9\\n\"}}\n";
+  }
+  put("a.jsonl", lines);
+  ASSERT_EQ(run("gzip -k a.jsonl && zstd -q a.jsonl -o a.jsonl.zst || true").exit_code, 0);
+  ok("data tokenize a.jsonl --key doc.body --tokenizer byte --output one --threads 1");
+  ok("data tokenize a.jsonl.gz --key doc.body --tokenizer byte --output two --threads 3");
+  EXPECT_EQ(bytes_of("one.bin"), bytes_of("two.bin"));
+  EXPECT_EQ(bytes_of("one.idx"), bytes_of("two.idx"));
+  if (std::filesystem::exists(folder_ / "a.jsonl.zst")) {
+    ok("data tokenize a.jsonl.zst --key doc.body --tokenizer byte --output three");
+    EXPECT_EQ(bytes_of("one.bin"), bytes_of("three.bin"));
+  }
+  // A stream that is cut short is no end.
+  const std::string packed = bytes_of("a.jsonl.gz");
+  std::ofstream(folder_ / "cut.jsonl.gz", std::ios::binary) << packed.substr(0, packed.size() / 2);
+  EXPECT_NE(refused("data tokenize cut.jsonl.gz --key doc.body --tokenizer byte --output cut").find("cut short"),
+            std::string::npos);
+  for (const char* name : {"cut.bin", "cut.idx", "cut.json", "cut.bin.partial"}) {
+    EXPECT_FALSE(std::filesystem::exists(folder_ / name)) << name;
+  }
+}
+
+TEST_F(DataCommand, ABadLineIsNamedOrCounted) {
+  put("bad.jsonl", "{\"text\": \"one\"}\n{\"text\": 2}\n{\"txt\": \"three\"}\n{\"text\": \n\n{\"text\": \"five\"}\n");
+  EXPECT_NE(
+      refused("data tokenize bad.jsonl --tokenizer byte --output x").find("\"bad.jsonl\":2:1: \"text\" is a number"),
+      std::string::npos);
+  const std::string said = ok("data tokenize bad.jsonl --bad-lines skip --tokenizer byte --output x");
+  for (const char* part :
+       {":2:1: \"text\" is a number", ":3:1: the object has no key \"text\"", ":4:", "3 lines were left out"}) {
+    EXPECT_NE(said.find(part), std::string::npos) << part << "\n" << said;
+  }
+  EXPECT_EQ(Json::parse(ok("data inspect x.bin --json"))["documents"], 2);
+  EXPECT_NE(refused("data tokenize bad.jsonl --bad-lines skip --tokenizer byte --output x").find("exists"),
+            std::string::npos);
+  // A file of somebody's under the name of the facts stays.
+  put("mine.json", "[1, 2]");
+  EXPECT_NE(refused("data tokenize text.txt --tokenizer byte --output mine").find("not the facts of a dataset"),
+            std::string::npos);
+  EXPECT_EQ(bytes_of("mine.json"), "[1, 2]");
+  put("deep.jsonl", std::string(100'000, '[') + "\n");
+  EXPECT_NE(refused("data tokenize deep.jsonl --tokenizer byte --output y").find("nested deeper"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,64 @@
+// Validation of the built program: lines, metrics, the best checkpoint, and what is refused before the first step.
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/tools/tiny_training.h"
+
+namespace weft {
+namespace {
+
+class ValidationCommand : public TinyTraining {
+ protected:
+  void SetUp() override {
+    TinyTraining::SetUp();
+    put("held.txt", "weft and warp and loom and shuttle");
+  }
+};
+
+TEST_F(ValidationCommand, TrainsValidatesAndKeepsTheBest) {
+  const auto result = weft(
+      "train run.toml --run.steps=5 --validation.data=held.txt --validation.interval=2 --validation.keep_best=true");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  std::vector<std::int64_t> steps;
+  double least = 1e9;
+  std::ifstream lines(folder_ / "out/tiny/metrics.jsonl");
+  for (std::string line; std::getline(lines, line);) {
+    const SortedJson step = SortedJson::parse(line);
+    if (!step.contains("validation")) continue;
+    steps.push_back(step["step"]);
+    const SortedJson& validation = step["validation"];
+    EXPECT_EQ(validation["tokens"], 33);
+    EXPECT_GT(validation["bits_per_byte"], 1.0);
+    least = std::min(least, validation["loss"].get<double>());
+    EXPECT_NE(result.output.find(fmt::format("loss {:.4f}  perplexity {:.2f}  ", validation["loss"].get<double>(),
+                                             validation["perplexity"].get<double>())),
+              std::string::npos)
+        << result.output;
+  }
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{2, 4, 5}));
+  const auto evaluated = weft("eval out/tiny/checkpoints/best --data held.txt --json");
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.messages;
+  EXPECT_EQ(SortedJson::parse(evaluated.output)["loss"], least);
+}
+
+TEST_F(ValidationCommand, FaultsOfItsFilesAreToldBeforeTheFirstStep) {
+  put("faulty.toml", "include = [\"run.toml\"]\n[validation]\ndata = [\"held.txt\", \"absent.txt\"]\n");
+  for (const char* command : {"check", "train"}) {
+    const auto result = weft(fmt::format("{} faulty.toml", command));
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.messages.find("faulty.toml:3:8: error: validation.data: "), std::string::npos) << result.messages;
+    EXPECT_NE(result.messages.find("absent.txt"), std::string::npos) << result.messages;
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/tiny/metrics.jsonl"));
+  // A key that means something only with files is told to be idle without them.
+  EXPECT_EQ(weft("check run.toml --validation.interval=5").exit_code, 2);
+}
+
+}  // namespace
+}  // namespace weft

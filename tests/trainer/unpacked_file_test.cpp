@@ -1,0 +1,99 @@
+// Lines of plain and packed files: every frame is read, and damage never counts as the end.
+#include <gtest/gtest.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <string>
+#include <vector>
+
+#include "parallel/runtime/refusal.h"
+#include "tests/trainer/temporary_folder.h"
+#include "trainer/data/unpacked_file.h"
+
+namespace weft {
+namespace {
+
+std::string gzip(std::string_view text) {
+  z_stream stream{};
+  constexpr int gzip_format = 16, memory = 8;
+  EXPECT_EQ(deflateInit2(&stream, 9, Z_DEFLATED, MAX_WBITS + gzip_format, memory, Z_DEFAULT_STRATEGY), Z_OK);
+  std::string packed(deflateBound(&stream, text.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
+  stream.avail_out = static_cast<uInt>(packed.size());
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  packed.resize(stream.total_out);
+  deflateEnd(&stream);
+  return packed;
+}
+
+std::string zstd(std::string_view text) {
+  std::string packed(ZSTD_compressBound(text.size()), '\0');
+  packed.resize(ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), 3));
+  return packed;
+}
+
+class UnpackedFileTest : public testing::Test {
+ protected:
+  std::vector<std::string> lines_of(const std::string& bytes) {
+    write_file(folder_ / "file", bytes);
+    UnpackedFile file((folder_ / "file").string());
+    std::vector<std::string> lines;
+    for (std::string line; file.next_line(line);) lines.push_back(line);
+    EXPECT_EQ(file.position(), static_cast<std::int64_t>(bytes.size()));
+    write_file(folder_ / "file", bytes);
+    rest_ = UnpackedFile((folder_ / "file").string()).rest();
+    return lines;
+  }
+  std::string refusal(const std::string& bytes) {
+    return refusal_of([&] { lines_of(bytes); }).value_or("");
+  }
+
+  TemporaryFolder folder_;
+  std::string rest_;
+};
+
+TEST_F(UnpackedFileTest, HasTheLinesOfAllMembersAndFrames) {
+  const std::vector<std::string> lines = {"One", "", "Two", "Three"};
+  EXPECT_EQ(lines_of("One\r\n\nTwo\nThree"), lines);
+  for (const auto pack : {gzip, zstd}) {
+    EXPECT_EQ(lines_of(pack("One\n\nTwo\nThree\n")), lines);
+    EXPECT_EQ(lines_of(pack("One\n\nT") + pack("") + pack("wo\nThree")), lines);
+    EXPECT_EQ(rest_, "One\n\nTwo\nThree");
+    EXPECT_EQ(lines_of(pack("")), std::vector<std::string>());
+  }
+  // Padding of tapes, and the frame of sizes with which pzstd begins.
+  EXPECT_EQ(lines_of(gzip("One\n") + std::string(512, '\0')), std::vector<std::string>{"One"});
+  EXPECT_EQ(lines_of(std::string("\x50\x2a\x4d\x18\x04\x00\x00\x00size", 12) + zstd("One\n")),
+            std::vector<std::string>{"One"});
+  EXPECT_EQ(lines_of("\x1f"), std::vector<std::string>{"\x1f"});
+}
+
+TEST_F(UnpackedFileTest, RefusesWhatIsCutShort) {
+  for (const auto pack : {gzip, zstd}) {
+    const std::string first = pack("One\n"), all = first + pack("Two\n");
+    for (std::size_t size = 4; size < all.size(); ++size) {
+      const std::string message = refusal(all.substr(0, size));
+      if (size == first.size()) {
+        EXPECT_EQ(message, "");
+      } else {
+        EXPECT_NE(message.find("cut short"), std::string::npos) << size << message;
+      }
+    }
+  }
+}
+
+// zlib's gzread() ends at bytes that do not begin as a member.
+TEST_F(UnpackedFileTest, RefusesDamageBehindTheFirstMember) {
+  for (const auto pack : {gzip, zstd}) {
+    const std::string first = pack("One\n");
+    std::string second = pack("Two\n");
+    second[0] ^= 1;
+    EXPECT_NE(refusal(first + second).find("damaged"), std::string::npos);
+    EXPECT_NE(refusal(first + "garbage").find("damaged"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace weft

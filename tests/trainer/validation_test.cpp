@@ -1,0 +1,199 @@
+// Validation between steps: its loss is that of an evaluation of the checkpoint, training does not notice it, its
+// memory is foreseen, and the best checkpoint stays.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/trainer/held_out_text.h"
+#include "tests/trainer/saved_run.h"
+#include "tests/trainer/temporary_folder.h"
+#include "tests/trainer/tiny_run.h"
+#include "tests/trainer/used_layouts.h"
+#include "trainer/inference/evaluation.h"
+#include "trainer/rank/dry_run.h"
+#include "trainer/resolve/resolved_run.h"
+
+namespace weft {
+namespace {
+
+std::vector<TinyLayout> validated_layouts() {
+  const std::string mixed = "d e d e";
+  std::vector<TinyLayout> all = used_layouts();
+  all.push_back({.name = "cp2", .layers = mixed, .degrees = {.context = 2}});
+  all.push_back(
+      {.name = "dualpipev", .layers = mixed, .degrees = {.pipeline = 2}, .schedule = "dualpipev", .chunks = 2});
+  all.push_back({.name = "zb_h1", .layers = mixed, .degrees = {.pipeline = 2, .data_shard = 2}, .schedule = "zb_h1"});
+  return all;
+}
+
+Config validating(Config config, const HeldOutText& text, std::int64_t interval) {
+  config.validation.data = text.files();
+  config.validation.interval = interval;
+  return config;
+}
+
+// By step, of the last run.
+std::map<std::int64_t, HeldOutLoss> validations_of(const Config& config, LearnedRun* learned = nullptr) {
+  std::map<std::int64_t, HeldOutLoss> found;
+  RunObserver observer;
+  observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+    if (run.rank() == 0 && metrics.validation) found[metrics.step] = *metrics.validation;
+  };
+  LearnedRun run = learn(config, observer);
+  if (learned != nullptr) *learned = std::move(run);
+  return found;
+}
+
+class Validation : public testing::TestWithParam<TinyLayout> {};
+
+TEST_P(Validation, IsTheEvaluationOfTheCheckpointBitForBit) {
+  HeldOutText text("weft-validation");
+  for (std::size_t length : {37, 2, 121}) text.add_random(length);
+  const TemporaryFolder folder;
+  const Config config = validating(saving_config(GetParam(), folder.path(), 4, 2), text, 2);
+  const auto found = validations_of(config);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_NE(found.at(2).loss, found.at(4).loss);
+  for (const auto& [step, validation] : found) {
+    const std::filesystem::path checkpoint = folder.path() / checkpoint_name(step);
+    const EvaluationResult expected = evaluate(config, text.files(), weights_of_checkpoint(checkpoint, config));
+    EXPECT_EQ(validation.loss, expected.loss) << "step " << step;
+    EXPECT_EQ(validation.tokens, expected.tokens);
+    EXPECT_EQ(validation.bytes, expected.bytes);
+  }
+}
+
+TEST_P(Validation, LeavesTrainingAsItIs) {
+  HeldOutText text("weft-validation");
+  text.add_random(200);
+  Config config = config_of(GetParam());
+  config.run.steps = 4;
+  const LearnedRun plain = learn(config);
+  LearnedRun validated;
+  EXPECT_EQ(validations_of(validating(config, text, 1), &validated).size(), 4u);
+  EXPECT_TRUE(difference(plain, validated).bitwise_equal);
+  EXPECT_EQ(plain.losses, validated.losses);
+}
+
+// On every rank: of the forwards as foreseen, and never above the step's own peak.
+TEST_P(Validation, TakesTheMemoryThatIsForeseen) {
+  HeldOutText text("weft-validation");
+  text.add_random(200);
+  Config config = validating(config_of(GetParam()), text, 1);
+  config.run.steps = 1;
+  const ResolvedRun resolved(config);
+  RunObserver observer;
+  const bool routed = routing_decides(config);
+  observer.after_step = [&](RankRun& run, const StepMetrics&) {
+    const std::int64_t measured = run.ledger().at_peak().total();
+    const auto foreseen = [&](Routing routing) {
+      return dry_forward_peak(config, resolved.mesh(), run.program(), run.rank(), between_steps(config), routing)
+          .total();
+    };
+    if (!routed) {
+      EXPECT_EQ(measured, foreseen(Routing::even)) << run.rank();
+    }
+    EXPECT_LE(measured, foreseen(Routing::worst)) << run.rank();
+    const Routing worst = routed ? Routing::worst : Routing::even;
+    EXPECT_LE(foreseen(worst), dry_peak(config, resolved.mesh(), run.program(), run.rank(), worst).total())
+        << run.rank();
+  };
+  learn(config, observer);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, Validation, testing::ValuesIn(validated_layouts()),
+                         [](const auto& layout) { return layout.param.name; });
+
+TEST(Validation, FollowsItsIntervalAndTheLastStep) {
+  HeldOutText text("weft-validation");
+  text.add_random(60);
+  Config config = validating(config_of({.layers = "d e"}), text, 3);
+  config.run.steps = 7;
+  std::vector<std::int64_t> steps;
+  for (const auto& [step, validation] : validations_of(config)) steps.push_back(step);
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{3, 6, 7}));
+  config.validation.interval = 0;
+  EXPECT_EQ(validations_of(config).begin()->first, 7);
+}
+
+TEST(Validation, ReadsNoMoreThanItsBatches) {
+  HeldOutText text("weft-validation"), beginning("weft-validation-beginning");
+  text.add_random(4000);
+  Config config = config_of({.layers = "d e"});
+  config.run.steps = 1;
+  const std::int64_t tokens = 2 * config.training.global_batch_size * config.training.sequence_length;
+  beginning.add(text.texts().front().substr(0, static_cast<std::size_t>(tokens + 1)));
+  Config part = validating(config, text, 1);
+  part.validation.batches = 2;
+  const auto found = validations_of(part), expected = validations_of(validating(config, beginning, 1));
+  EXPECT_EQ(found.at(1).tokens, tokens);
+  EXPECT_EQ(found.at(1).loss, expected.at(1).loss);
+}
+
+// Residency "auto" is solved for training's step; between steps parameters stay for one use.
+TEST(Validation, GoesWithSolvedTiming) {
+  HeldOutText text("weft-validation");
+  text.add_random(60);
+  Config config = config_of({.layers = "d e d e", .degrees = {.pipeline = 2, .data_shard = 2}, .residency = "auto"});
+  config.memory_budget = std::int64_t{1} << 30;
+  config.run.steps = 2;
+  LearnedRun solved;
+  const auto found = validations_of(validating(config, text, 2), &solved);
+  EXPECT_TRUE(difference(learn(config), solved).bitwise_equal);
+  Config simple = config_of({.layers = "d e d e", .degrees = {.pipeline = 2, .data_shard = 2}});
+  simple.run.steps = 2;
+  EXPECT_NEAR(found.at(2).loss, validations_of(validating(simple, text, 2)).at(2).loss, 1e-5);
+}
+
+// Of a learning rate that spoils the model after some steps, the best checkpoint stays though it is an old one, and a
+// run that goes on knows it.
+TEST(Validation, KeepsTheBestCheckpoint) {
+  HeldOutText text("weft-validation");
+  text.add_random(200);
+  const TemporaryFolder folder;
+  Config config =
+      validating(saving_config({.layers = "d e", .degrees = {.data_shard = 2}}, folder.path(), 8, 1), text, 1);
+  config.validation.keep_best = true;
+  config.checkpoint.keep_latest = 1;
+  config.run.steps = 4;
+  auto found = validations_of(config);
+  const auto least = [&] {
+    return std::ranges::min_element(found, {}, [](const auto& entry) { return entry.second.loss; })->first;
+  };
+  auto best = find_best(folder.path());
+  ASSERT_TRUE(best);
+  EXPECT_EQ(best->step, least());
+  EXPECT_EQ(best->loss, found.at(best->step).loss);
+
+  // From here on every step makes it worse.
+  config.optimizer.learning_rate = 3.0;
+  for (auto& [group, optimizer] : config.optimizer_by_group) optimizer.learning_rate = 3.0;
+  config.run.steps = 8;
+  found.merge(validations_of(config));
+  best = find_best(folder.path());
+  ASSERT_TRUE(best);
+  EXPECT_EQ(best->step, least());
+  EXPECT_LT(best->step, 8);
+  std::vector<std::int64_t> kept;
+  for (const CheckpointFolder& checkpoint : find_checkpoints(folder.path())) kept.push_back(checkpoint.step);
+  EXPECT_EQ(kept, (std::vector<std::int64_t>{8, best->step}));
+  EXPECT_EQ(resolve_checkpoint(folder.path() / "best").step, best->step);
+}
+
+TEST(Validation, ABestThatIsGoneIsNone) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(find_best(folder.path()), std::nullopt);
+  name_best(folder.path(), {.step = 3, .loss = 1.25});
+  EXPECT_EQ(find_best(folder.path()), std::nullopt);
+  std::filesystem::create_directory(folder.path() / checkpoint_name(3));
+  std::ofstream(folder.path() / checkpoint_name(3) / manifest_name) << "{}";
+  EXPECT_EQ(find_best(folder.path()), (BestCheckpoint{.step = 3, .loss = 1.25}));
+  std::ofstream(folder.path() / "best") << "no checkpoint";
+  EXPECT_EQ(find_best(folder.path()), std::nullopt);
+}
+
+}  // namespace
+}  // namespace weft

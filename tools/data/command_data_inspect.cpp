@@ -1,0 +1,113 @@
+// `weft data inspect`: what a file of tokens holds.
+#include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
+#include "tools/command/commands.h"
+#include "trainer/data/token_facts.h"
+#include "trainer/data/token_file.h"
+
+namespace weft {
+namespace {
+
+struct InspectArguments {
+  std::string file, tokenizer;
+  std::int64_t document = 0, tokens = 64;
+  bool sample = false, check = false, json = false;
+};
+
+struct DocumentSample {
+  std::int64_t begin = 0, length = 0;
+  std::vector<std::int32_t> ids = {};  // the first of them
+};
+
+DocumentSample sample_of(const TokenFile& file, const InspectArguments& arguments) {
+  if (arguments.document < 0 || arguments.document >= file.documents()) {
+    fail_request("document {} is none of 0 to {}", arguments.document, file.documents() - 1);
+  }
+  DocumentSample sample{.begin = file.document_begin(arguments.document)};
+  sample.length = file.document_begin(arguments.document + 1) - sample.begin;
+  sample.ids.resize(static_cast<std::size_t>(std::min(sample.length, arguments.tokens)));
+  file.read(sample.begin, sample.ids);
+  return sample;
+}
+
+// The tokenizer that was asked for, otherwise that of the dataset; it must have made the ids.
+std::shared_ptr<const Tokenizer> tokenizer_of(const InspectArguments& arguments, const TokenFile& file,
+                                              const std::optional<TokenFacts>& facts) {
+  std::string name = arguments.tokenizer;
+  if (name.empty() && facts) name = facts->tokenizer;
+  if (name.empty() && file.format() == TokenFormat::text) name = "byte";
+  if (name.empty()) return nullptr;
+  auto tokenizer = open_tokenizer(name);
+  if (facts && facts->tokenizer_hash != tokenizer->content_hash()) {
+    fail_request("\"{}\" is not the tokenizer of {}, which was \"{}\" of {} tokens; name it with --tokenizer", name,
+                 arguments.file, facts->tokenizer, facts->vocab_size);
+  }
+  return tokenizer;
+}
+
+void inspect_tokens(const InspectArguments& arguments) {
+  const TokenFile file(arguments.file);
+  const std::optional<TokenFacts> facts = find_token_facts(arguments.file);
+  nlohmann::ordered_json json = {{"file", arguments.file},        {"format", name_of(file.format())},
+                                 {"type", name_of(file.type())},  {"tokens", file.tokens()},
+                                 {"documents", file.documents()}, {"contents", file.content()}};
+  std::string text = fmt::format("{}: {}, {} tokens of {}, {} documents\ncontents   {}\n", arguments.file,
+                                 name_of(file.format()), grouped_digits(file.tokens()), name_of(file.type()),
+                                 grouped_digits(file.documents()), file.content());
+  if (facts) {
+    json["tokenizer"] = {
+        {"name", facts->tokenizer}, {"hash", facts->tokenizer_hash}, {"vocab_size", facts->vocab_size}};
+    text +=
+        fmt::format("tokenizer  {}, {} tokens, hash {}\n", facts->tokenizer, facts->vocab_size, facts->tokenizer_hash);
+  }
+  if (arguments.check) {
+    const std::int32_t largest = file.check();
+    json["largest_id"] = largest;
+    text += fmt::format("checked    index and ids are sound; the largest id is {}\n", largest);
+  }
+  if (arguments.sample) {
+    const DocumentSample sample = sample_of(file, arguments);
+    json["sample"] = {
+        {"document", arguments.document}, {"begin", sample.begin}, {"tokens", sample.length}, {"ids", sample.ids}};
+    text += fmt::format("document   {}: {} tokens from {} on, the first {}:\n", arguments.document,
+                        grouped_digits(sample.length), grouped_digits(sample.begin), sample.ids.size());
+    if (const auto tokenizer = tokenizer_of(arguments, file, facts)) {
+      const std::string decoded = tokenizer->decode(sample.ids);
+      json["sample"]["text"] = decoded;
+      text += decoded + "\n";
+    } else {
+      text += fmt::format("{}\n", fmt::join(sample.ids, " "));
+    }
+  }
+  if (arguments.json) {
+    fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  } else {
+    fmt::print("{}", text);
+  }
+}
+
+}  // namespace
+
+void add_data_inspect_command(CLI::App& data) {
+  CLI::App* command = data.add_subcommand("inspect", "what a file of tokens holds");
+  const auto arguments = std::make_shared<InspectArguments>();
+  command->add_option("FILE", arguments->file, "any file that data.train takes")->required();
+  CLI::Option* sample =
+      command->add_option("--sample", arguments->document, "show the beginning of document N as text");
+  command->add_option("--length", arguments->tokens, "tokens to show")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20));
+  command->add_option("--tokenizer", arguments->tokenizer, "to show texts with; that of the dataset unless given");
+  command->add_flag("--check", arguments->check, "read the whole index and all ids, and refuse the first fault");
+  command->add_flag("--json", arguments->json, "print one JSON document");
+  command->callback([arguments, sample] {
+    arguments->sample = sample->count() > 0;
+    inspect_tokens(*arguments);
+  });
+}
+
+}  // namespace weft

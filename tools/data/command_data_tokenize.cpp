@@ -1,0 +1,98 @@
+// `weft data tokenize`: texts and JSON lines as a dataset of token ids.
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
+#include "parallel/runtime/spread_work.h"
+#include "tools/command/commands.h"
+#include "tools/report/progress_line.h"
+#include "trainer/data/tokenize.h"
+
+namespace weft {
+namespace {
+
+struct TokenizeArguments {
+  std::vector<std::string> files;
+  TokenizeRequest request{.threads = host_cores()};
+  DocumentRules rules;
+  bool no_end = false, json = false;
+};
+
+nlohmann::ordered_json facts_json(const TokenFacts& facts, std::int64_t text_bytes, std::int64_t skipped,
+                                  double seconds) {
+  return {{"documents", facts.documents},  {"tokens", facts.tokens}, {"text_bytes", text_bytes},
+          {"skipped_lines", skipped},      {"seconds", seconds},     {"tokenizer_hash", facts.tokenizer_hash},
+          {"vocab_size", facts.vocab_size}};
+}
+
+void tokenize_files(const TokenizeArguments& arguments) {
+  std::int64_t told = 0;
+  DocumentReader documents(arguments.files, arguments.rules, [&](const std::string& why) {
+    constexpr std::int64_t most_told = 10;
+    if (++told <= most_told) fmt::print(stderr, "weft: warning: left out: {}\n", why);
+  });
+  TokenizeRequest request = arguments.request;
+  request.end_documents = !arguments.no_end;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  std::int64_t text_bytes = 0;
+  const TokenFacts facts = [&] {
+    ProgressLine line;
+    return tokenize(documents, request, [&](const TokenizeProgress& progress) {
+      text_bytes = progress.text_bytes;
+      line.part(progress.position, progress.bytes, [&] {
+        return fmt::format("{} of {}, {} documents, {} tokens, {:.1f} MB/s", format_bytes(progress.position),
+                           format_bytes(progress.bytes), grouped_digits(progress.documents),
+                           grouped_digits(progress.tokens), static_cast<double>(text_bytes) / seconds() / 1e6);
+      });
+    });
+  }();
+  if (arguments.json) {
+    fmt::print("{}\n", facts_json(facts, text_bytes, documents.skipped(), seconds()).dump(2));
+    return;
+  }
+  fmt::print("{0}.bin, {0}.idx: {1} tokens of {2} documents, {3:.2f} bytes a token, {4:.1f} MB/s\n", request.prefix,
+             grouped_digits(facts.tokens), grouped_digits(facts.documents),
+             static_cast<double>(text_bytes) / static_cast<double>(facts.tokens),
+             static_cast<double>(text_bytes) / seconds() / 1e6);
+  if (documents.skipped() > 0) fmt::print("{} lines were left out\n", grouped_digits(documents.skipped()));
+  fmt::print("train on it with data.train = [\"{}.bin\"], data.tokenizer = \"{}\", model.vocab_size = {}\n",
+             request.prefix, request.tokenizer, facts.vocab_size);
+}
+
+}  // namespace
+
+void add_data_tokenize_command(CLI::App& data) {
+  CLI::App* command = data.add_subcommand("tokenize", "texts and JSON lines as a dataset of token ids");
+  const auto arguments = std::make_shared<TokenizeArguments>();
+  command->add_option("FILE", arguments->files, "texts, or .jsonl; both may be packed as .gz or .zst")->required();
+  command
+      ->add_option("--tokenizer", arguments->request.tokenizer,
+                   "byte, a tokenizer.json or its folder, or a rank file of tiktoken as FILE#cl100k_base")
+      ->required();
+  command->add_option("--output", arguments->request.prefix, "prefix of the dataset: PREFIX.bin, .idx and .json")
+      ->required();
+  command->add_option("--key", arguments->rules.key, "of the text in an object of JSON lines; a.b for b in a")
+      ->capture_default_str();
+  command->add_option("--documents", arguments->rules.text, "what a document is in a plain text: file, or line")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, TextDocuments>{{"file", TextDocuments::file}, {"line", TextDocuments::line}}))
+      ->option_text("file|line");
+  command->add_option("--bad-lines", arguments->rules.bad_lines, "JSON lines without the text: refuse, or skip")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, BadLines>{{"refuse", BadLines::refuse}, {"skip", BadLines::skip}}))
+      ->option_text("refuse|skip");
+  command->add_flag("--no-end", arguments->no_end, "no token at the end of each document");
+  command
+      ->add_option("--threads", arguments->request.threads, "threads that encode; the result does not depend on them")
+      ->check(CLI::Range(1, 1024));
+  command->add_flag("--json", arguments->json, "print one JSON document");
+  command->footer(
+      "Writes the format of Megatron-LM, and PREFIX.json with the tokenizer's hash, by which training refuses tokens "
+      "of\n"
+      "another tokenizer.");
+  command->callback([arguments] { tokenize_files(*arguments); });
+}
+
+}  // namespace weft

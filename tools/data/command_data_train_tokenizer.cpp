@@ -1,0 +1,80 @@
+// `weft data train-tokenizer`: a byte-level BPE of one's own texts.
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iterator>
+
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
+#include "tools/command/commands.h"
+#include "tools/report/progress_line.h"
+#include "trainer/data/documents.h"
+#include "trainer/data/partial_file.h"
+#include "trainer/tokenizer/bpe_training.h"
+#include "trainer/tokenizer/tokenizer.h"
+#include "trainer/tokenizer/word_patterns.h"
+
+namespace weft {
+namespace {
+
+struct LearnArguments {
+  std::vector<std::string> files;
+  std::string output;
+  std::int64_t vocab_size = 0;
+  std::string pattern = std::string(llama3_word_pattern);
+  std::vector<std::string> special = {"<|endoftext|>"};
+  DocumentRules rules;
+};
+
+void learn_tokenizer(const LearnArguments& arguments) {
+  if (std::filesystem::exists(arguments.output))
+    fail_request("\"{}\" exists; choose another --output", arguments.output);
+  DocumentReader documents(arguments.files, arguments.rules);
+  BpeTraining training(arguments.pattern);
+  std::int64_t count = 0, bytes = 0;
+  {
+    ProgressLine line;
+    while (const auto document = documents.next()) {
+      training.add(*document);
+      ++count;
+      bytes += std::ssize(*document);
+      line.bytes(documents.position(), documents.bytes(), "read");
+    }
+  }
+  const std::string text = training.train(arguments.vocab_size, arguments.special);
+  PartialFile file(arguments.output);
+  file.write({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+  file.sync();
+  file.put_in_place();
+  const auto tokenizer = open_tokenizer(arguments.output);
+  fmt::print("{}: {} of {} documents, {}\n", arguments.output, tokenizer->description(), grouped_digits(count),
+             format_bytes(bytes));
+  if (tokenizer->vocab_size() < arguments.vocab_size) {
+    fmt::print("the texts have no further pairs: {} tokens in place of {}\n", tokenizer->vocab_size(),
+               arguments.vocab_size);
+  }
+}
+
+}  // namespace
+
+void add_data_train_tokenizer_command(CLI::App& data) {
+  CLI::App* command =
+      data.add_subcommand("train-tokenizer", "a byte-level BPE of one's own texts, as a tokenizer.json");
+  const auto arguments = std::make_shared<LearnArguments>();
+  command->add_option("FILE", arguments->files, "texts, or .jsonl; both may be packed as .gz or .zst")->required();
+  command->add_option("--vocab-size", arguments->vocab_size, "tokens, special ones and 256 bytes among them")
+      ->required();
+  command->add_option("--output", arguments->output, "the tokenizer.json")->required();
+  command
+      ->add_option("--pattern", arguments->pattern,
+                   "how texts are cut into words: gpt2, llama3, o200k, or a regular expression; llama3 unless given")
+      ->transform(CLI::Transformer(std::map<std::string, std::string>{{"gpt2", std::string(gpt2_word_pattern)},
+                                                                      {"llama3", std::string(llama3_word_pattern)},
+                                                                      {"o200k", std::string(o200k_word_pattern)}}))
+      ->option_text("NAME|REGEX");
+  command->add_option("--special", arguments->special, "special tokens; the first ends a text")->capture_default_str();
+  command->add_option("--key", arguments->rules.key, "of the text in an object of JSON lines; a.b for b in a")
+      ->capture_default_str();
+  command->callback([arguments] { learn_tokenizer(*arguments); });
+}
+
+}  // namespace weft

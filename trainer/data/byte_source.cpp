@@ -1,0 +1,47 @@
+#include "trainer/data/byte_source.h"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "parallel/runtime/checksum.h"
+#include "parallel/runtime/error.h"
+
+namespace weft {
+
+ByteSource file_source(InputFile file) {
+  const auto shared = std::make_shared<const InputFile>(std::move(file));
+  return {shared->name(), shared->size(),
+          [shared](std::int64_t offset, std::span<std::uint8_t> to) { shared->read(offset, to); }};
+}
+
+ByteSource open_source(const std::string& name) {
+  return file_source(InputFile(name));
+}
+
+ByteSource memory_source(std::string name, std::span<const std::uint8_t> bytes) {
+  return {std::move(name), std::ssize(bytes), [bytes](std::int64_t offset, std::span<std::uint8_t> to) {
+            require(offset >= 0 && std::ssize(to) <= std::ssize(bytes) - offset, "bytes are read from inside a source");
+            std::copy_n(bytes.begin() + offset, to.size(), to.begin());
+          }};
+}
+
+std::string sampled_content(const ByteSource& source) {
+  constexpr std::int64_t piece = std::int64_t{1} << 20, most_pieces = 64;
+  const std::int64_t last = std::max<std::int64_t>(0, source.size - piece);
+  const std::int64_t pieces = std::min(most_pieces, (source.size + piece - 1) / piece);
+  RunningChecksum sum;
+  std::vector<std::uint8_t> bytes;
+  for (std::int64_t p = 0; p < pieces; ++p) {
+    const std::int64_t begin =
+        pieces < most_pieces ? p * piece : last / (pieces - 1) * p + last % (pieces - 1) * p / (pieces - 1);
+    bytes.resize(static_cast<std::size_t>(std::min(piece, source.size - begin)));
+    source.read(begin, bytes);
+    sum.add(bytes);
+  }
+  return fmt::format("{} bytes, xxh64 {:016x}", source.size, sum.value());
+}
+
+}  // namespace weft

@@ -1,0 +1,33 @@
+// Bytes with random access: a file, or memory that holds the same. Parsers of formats read from here, so that a fuzzer
+// and the tests can hand them bytes without a file.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "parallel/runtime/input_file.h"
+
+namespace weft {
+
+// Copies share the file. Several threads may read at the same time.
+struct ByteSource {
+  std::string name;       // as messages quote it
+  std::int64_t size = 0;  // bytes
+  // Reads `to` from byte `offset` on; both lie inside `size`. Throws as InputFile::read for a file.
+  std::function<void(std::int64_t offset, std::span<std::uint8_t> to)> read;
+};
+
+ByteSource file_source(InputFile file);
+// Opens the file. Throws Error (request), `"name": why`, as InputFile: also for an empty file.
+ByteSource open_source(const std::string& name);
+// `bytes` outlive the source.
+ByteSource memory_source(std::string name, std::span<const std::uint8_t> bytes);
+
+// A description of the contents, independent of the name: "1115394 bytes, xxh64 41a2...". For more than 64 MiB the
+// checksum covers 64 pieces of 1 MiB each, including the first and the last bytes; a change between the pieces that
+// keeps the size goes unnoticed.
+std::string sampled_content(const ByteSource& source);
+
+}  // namespace weft

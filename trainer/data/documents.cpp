@@ -1,0 +1,133 @@
+#include "trainer/data/documents.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/input_file.h"
+
+namespace weft {
+namespace {
+
+bool has_json_lines(std::string_view name) {
+  for (const std::string_view packed : {".gz", ".zst"}) {
+    if (name.ends_with(packed)) name.remove_suffix(packed.size());
+  }
+  constexpr std::array<std::string_view, 3> endings = {".jsonl", ".ndjson", ".json"};
+  return std::ranges::any_of(endings, [&](std::string_view ending) { return name.ends_with(ending); });
+}
+
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos;
+}
+
+// The value at a path of keys joined by dots; null if there is none.
+const nlohmann::json* value_at(const nlohmann::json& object, std::string_view path) {
+  const nlohmann::json* value = &object;
+  while (true) {
+    const std::size_t dot = path.find('.');
+    if (!value->is_object()) return nullptr;
+    const auto found = value->find(std::string(path.substr(0, dot)));
+    if (found == value->end()) return nullptr;
+    value = &*found;
+    if (dot == std::string_view::npos) return value;
+    path.remove_prefix(dot + 1);
+  }
+}
+
+// A line of hostile depth would end the parser's stack. Brackets in strings do not count.
+constexpr int deepest_line = 256;
+bool is_too_deep(std::string_view line) {
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < line.size() && depth <= deepest_line; ++i) {
+    const char c = line[i];
+    if (in_string && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      in_string = !in_string;
+    } else if (!in_string) {
+      depth += c == '[' || c == '{' ? 1 : c == ']' || c == '}' ? -1 : 0;
+    }
+  }
+  return depth > deepest_line;
+}
+
+}  // namespace
+
+DocumentReader::DocumentReader(std::vector<std::string> files, DocumentRules rules, OnBadLine on_bad_line)
+    : files_(std::move(files)), rules_(std::move(rules)), on_bad_line_(std::move(on_bad_line)) {
+  std::string faults;
+  for (const std::string& name : files_) {
+    try {
+      bytes_ += InputFile(name).size();
+    } catch (const Error& error) {
+      faults += (faults.empty() ? "" : "\n") + std::string(error.what());
+    }
+  }
+  if (!faults.empty()) throw Error(ErrorKind::request, faults);
+}
+
+std::int64_t DocumentReader::position() const {
+  return before_ + (file_ == nullptr ? 0 : file_->position());
+}
+
+std::optional<std::string> DocumentReader::next() {
+  while (true) {
+    if (file_ == nullptr) {
+      if (next_file_ == files_.size()) return std::nullopt;
+      file_ = std::make_unique<UnpackedFile>(files_[next_file_]);
+      json_ = has_json_lines(files_[next_file_++]);
+    }
+    if (auto document = next_of_file()) return document;
+    before_ += file_->position();
+    file_.reset();
+  }
+}
+
+std::optional<std::string> DocumentReader::next_of_file() {
+  if (!json_ && rules_.text == TextDocuments::file) {
+    std::string text = file_->rest();
+    return text.empty() ? std::nullopt : std::optional(std::move(text));
+  }
+  for (std::string line; file_->next_line(line);) {
+    if (is_blank(line)) continue;
+    if (!json_) return line;
+    if (auto text = text_of(line)) return text;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> DocumentReader::text_of(const std::string& line) {
+  std::string fault;
+  std::size_t column = 1;
+  if (is_too_deep(line)) {
+    fault = fmt::format("lists and objects are nested deeper than {} levels", deepest_line);
+  } else {
+    try {
+      nlohmann::json object = nlohmann::json::parse(line);
+      const nlohmann::json* text = value_at(object, rules_.key);
+      if (text != nullptr && text->is_string()) return std::move(text->get_ref<const std::string&>());
+      fault = text == nullptr ? fmt::format("the object has no key \"{}\"", rules_.key)
+                              : fmt::format("\"{}\" is a {}, not a text", rules_.key, text->type_name());
+    } catch (const nlohmann::json::parse_error& error) {
+      column = error.byte;
+      fault = "no JSON";
+    } catch (const nlohmann::json::out_of_range&) {
+      fault = "a number is too large";
+    }
+  }
+  fault = fmt::format("\"{}\":{}:{}: {}", file_->name(), file_->lines(), column, fault);
+  if (rules_.bad_lines == BadLines::refuse) {
+    fail_request("{}; --bad-lines skip leaves such lines out and counts them", fault);
+  }
+  ++skipped_;
+  if (on_bad_line_) on_bad_line_(fault);
+  return std::nullopt;
+}
+
+}  // namespace weft

@@ -1,0 +1,56 @@
+// Documents of files: of JSON lines, an object with a text a line, or of plain text. Files may be packed
+// (unpacked_file.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trainer/data/unpacked_file.h"
+
+namespace weft {
+
+enum class BadLines { refuse, skip };
+enum class TextDocuments { file, line };  // in plain text a document is the whole file, or a line that is not blank
+
+struct DocumentRules {
+  std::string key = "text";  // of the text in an object; "a.b" is key b of the object in a
+  BadLines bad_lines = BadLines::refuse;
+  TextDocuments text = TextDocuments::file;
+};
+
+// The documents of all files in their order. Used by one thread.
+class DocumentReader {
+ public:
+  // Called with a line that is skipped, as file, line and reason.
+  using OnBadLine = std::function<void(const std::string& why)>;
+
+  // Throws Error (request) naming every file that cannot be read.
+  DocumentReader(std::vector<std::string> files, DocumentRules rules, OnBadLine on_bad_line = {});
+
+  // The next document; none at the end. A file is JSON lines if its name ends in .jsonl, .ndjson or .json, perhaps
+  // before .gz or .zst. Throws Error (request), `"name":line:column: why`, for a line without the text, unless such
+  // lines are skipped.
+  std::optional<std::string> next();
+
+  std::int64_t skipped() const { return skipped_; }
+  std::int64_t bytes() const { return bytes_; }  // of all files, packed
+  std::int64_t position() const;                 // bytes read so far
+
+ private:
+  std::optional<std::string> next_of_file();
+  std::optional<std::string> text_of(const std::string& line);
+
+  std::vector<std::string> files_;
+  DocumentRules rules_;
+  OnBadLine on_bad_line_;
+  std::size_t next_file_ = 0;
+  std::unique_ptr<UnpackedFile> file_;
+  bool json_ = false;
+  std::int64_t skipped_ = 0, bytes_ = 0, before_ = 0;  // before_: bytes of the files that have been read
+};
+
+}  // namespace weft

@@ -1,0 +1,162 @@
+#include "trainer/data/indexed_writer.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "parallel/runtime/error.h"
+#include "trainer/data/megatron_index.h"
+#include "trainer/data/stored_numbers.h"
+
+namespace weft {
+namespace {
+
+void refuse_finished(const std::string& prefix) {
+  for (const char* ending : {".bin", ".idx"}) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(prefix + ending, ignored)) continue;
+    fail_request("\"{}{}\" exists, and a dataset is not overwritten; remove it or choose another prefix", prefix,
+                 ending);
+  }
+}
+
+void write_numbers(PartialFile& file, TokenType type, std::span<const std::int64_t> numbers) {
+  std::vector<std::uint8_t> bytes;
+  encode(type, numbers, bytes);
+  file.write(bytes);
+}
+
+void copy_bytes(const ByteSource& from, PartialFile& to) {
+  std::vector<std::uint8_t> bytes;
+  for (std::int64_t offset = 0; offset < from.size; offset += std::ssize(bytes)) {
+    bytes.resize(static_cast<std::size_t>(std::min<std::int64_t>(std::int64_t{1} << 20, from.size - offset)));
+    from.read(offset, bytes);
+    to.write(bytes);
+  }
+}
+
+// The file, or nothing where it is empty, as that of a part without tokens is.
+ByteSource open_possibly_empty(const std::string& name) {
+  std::error_code error;
+  if (std::filesystem::file_size(name, error) == 0 && !error) return memory_source(name, {});
+  return open_source(name);
+}
+
+}  // namespace
+
+TokenType indexed_type(std::int64_t vocab_size) {
+  return vocab_size < 65500 ? TokenType::uint16 : TokenType::int32;
+}
+
+IndexedWriter::IndexedWriter(std::string prefix, std::int64_t vocab_size)
+    : prefix_((refuse_finished(prefix), std::move(prefix))),
+      vocab_size_(vocab_size),
+      type_(indexed_type(vocab_size)),
+      data_(prefix_ + ".bin"),
+      lengths_(prefix_ + ".lengths"),
+      boundaries_(prefix_ + ".documents") {
+  require(vocab_size >= 1 && vocab_size <= std::int64_t{1} << 31, "ids of a vocabulary are int32");
+  write_numbers(boundaries_, TokenType::int64, std::array<std::int64_t, 1>{0});
+}
+
+void IndexedWriter::add_tokens(std::span<const std::int32_t> ids) {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocab_size_) {
+      fail_request("\"{}.bin\": token {} of document {} has the id {}, which is outside the vocabulary of {} tokens",
+                   prefix_, open_tokens_ + static_cast<std::int64_t>(i), documents_, ids[i], vocab_size_);
+    }
+  }
+  if (std::ssize(ids) > std::numeric_limits<std::int32_t>::max() - open_tokens_) {
+    fail_request("\"{}.bin\": sequence {} has more than 2^31 - 1 tokens, the most that an index can say; split it",
+                 prefix_, sequences_);
+  }
+  encoded_.clear();
+  encode(type_, ids, encoded_);
+  data_.write(encoded_);
+  open_tokens_ += std::ssize(ids);
+}
+
+void IndexedWriter::add_length(std::int64_t tokens) {
+  write_numbers(lengths_, TokenType::int32, std::array<std::int64_t, 1>{tokens});
+  tokens_ += tokens;
+  ++sequences_;
+}
+
+void IndexedWriter::end_sequence() {
+  add_length(std::exchange(open_tokens_, 0));
+}
+
+void IndexedWriter::end_document() {
+  require(open_tokens_ == 0, "a document ends behind a sequence");
+  write_numbers(boundaries_, TokenType::int64, std::array<std::int64_t, 1>{sequences_});
+  ended_sequences_ = sequences_;
+  ++documents_;
+}
+
+void IndexedWriter::add_document(std::span<const std::int32_t> ids) {
+  add_tokens(ids);
+  end_sequence();
+  end_document();
+}
+
+void IndexedWriter::append(const std::string& part_prefix) {
+  require(open_tokens_ == 0 && ended_sequences_ == sequences_, "a part begins behind a document");
+  const ByteSource data = open_possibly_empty(part_prefix + ".bin");
+  const MegatronIndex part(open_source(part_prefix + ".idx"), data.name, data.size);
+  if (part.type() != type_) {
+    fail_request("\"{}.idx\": its tokens are {}, those of \"{}\" are {}; write all parts with one vocabulary",
+                 part_prefix, name_of(part.type()), prefix_, name_of(type_));
+  }
+  part.check();
+  copy_bytes(data, data_);
+  part.stored_lengths().visit([&](std::int64_t, std::span<const std::int64_t> lengths) {
+    for (const std::int64_t length : lengths) tokens_ += length;
+    write_numbers(lengths_, TokenType::int32, lengths);
+  });
+  part.stored_documents().visit([&](std::int64_t first, std::span<const std::int64_t> begins) {
+    // The first boundary of a part is the last one of what was written before.
+    std::vector<std::int64_t> moved(begins.begin() + (first == 0 ? 1 : 0), begins.end());
+    for (std::int64_t& begin : moved) begin += sequences_;
+    write_numbers(boundaries_, TokenType::int64, moved);
+  });
+  sequences_ += part.sequences();
+  documents_ += part.documents();
+  ended_sequences_ = sequences_;
+}
+
+void IndexedWriter::write_index(PartialFile& index) {
+  index.write(megatron_header({type_, sequences_, documents_}));
+  if (sequences_ > 0) {
+    const ByteSource written = lengths_.written();
+    copy_bytes(written, index);
+    const StoredNumbers lengths(written, 0, sequences_, TokenType::int32);
+    std::int64_t offset = 0;
+    std::vector<std::int64_t> offsets;
+    lengths.visit([&](std::int64_t, std::span<const std::int64_t> numbers) {
+      offsets.clear();
+      for (const std::int64_t length : numbers) {
+        offsets.push_back(offset);
+        offset += length * bytes_of(type_);
+      }
+      write_numbers(index, TokenType::int64, offsets);
+    });
+    require(offset == data_.bytes(), "the sequences are all the tokens");
+  }
+  copy_bytes(boundaries_.written(), index);
+}
+
+void IndexedWriter::finish() {
+  require(open_tokens_ == 0 && ended_sequences_ == sequences_, "a dataset ends behind a document");
+  PartialFile index(prefix_ + ".idx");
+  write_index(index);
+  data_.sync();
+  index.sync();
+  refuse_finished(prefix_);
+  data_.put_in_place();
+  index.put_in_place();
+}
+
+}  // namespace weft

@@ -1,0 +1,71 @@
+// Writes datasets of Megatron, "prefix.bin" and "prefix.idx", byte for byte as Megatron's IndexedDatasetBuilder does
+// (megatron/core/datasets/indexed_dataset.py).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trainer/data/partial_file.h"
+#include "trainer/data/token_type.h"
+
+namespace weft {
+
+// uint16 for fewer than 65500 tokens, otherwise int32: DType.optimal_dtype of Megatron, which leaves some ids unused.
+TokenType indexed_type(std::int64_t vocab_size);
+
+// Used by one thread. Holds a few MiB of buffers, however many tokens and documents are written: both arrays of the
+// index wait in files of their own, "prefix.lengths.partial" and "prefix.documents.partial".
+//
+// Until finish() all bytes are in files that end in ".partial", which the destructor removes. Several workers write
+// parts, each under its own prefix; one writer appends the finished parts in the order of the documents. The result is
+// the file that one worker would have written. Finished parts survive an interruption, so only unfinished ones are made
+// again.
+//
+// A disk that fails or is full throws Error (failure); all else that is refused throws Error (request).
+class IndexedWriter {
+ public:
+  // Throws if "prefix.bin" or "prefix.idx" exists: a finished dataset is not overwritten. Requires 1 <= vocab_size <=
+  // 2^31.
+  IndexedWriter(std::string prefix, std::int64_t vocab_size);
+
+  TokenType type() const { return type_; }
+  // So far, including those of appended parts.
+  std::int64_t tokens() const { return tokens_; }
+  std::int64_t sequences() const { return sequences_; }
+  std::int64_t documents() const { return documents_; }
+
+  // Adds tokens to the sequence that is being written. Throws for an id outside the vocabulary and for a sequence of
+  // 2^31 tokens or more.
+  void add_tokens(std::span<const std::int32_t> ids);
+  // Ends a sequence; one without tokens is written as such.
+  void end_sequence();
+  // Ends a document after its last sequence.
+  void end_document();
+  // A document of one sequence.
+  void add_document(std::span<const std::int32_t> ids);
+
+  // Adds all documents of a finished dataset, which may have none. Requires that the last document is ended. Throws,
+  // before anything is added, for tokens of another type and for files that MegatronIndex refuses.
+  void append(const std::string& part_prefix);
+
+  // Writes the index, flushes both files and puts them in place, "prefix.idx" last: if "prefix.idx" exists, the dataset
+  // is whole. Requires that the last document is ended. Nothing may follow.
+  void finish();
+
+ private:
+  void add_length(std::int64_t tokens);
+  void write_index(PartialFile& index);
+
+  std::string prefix_;
+  std::int64_t vocab_size_;
+  TokenType type_;
+  PartialFile data_, lengths_, boundaries_;
+  std::vector<std::uint8_t> encoded_;
+  std::int64_t tokens_ = 0, sequences_ = 0, documents_ = 0;
+  std::int64_t open_tokens_ = 0;      // of the sequence that is being written
+  std::int64_t ended_sequences_ = 0;  // sequences of ended documents
+};
+
+}  // namespace weft

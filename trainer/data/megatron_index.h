@@ -1,0 +1,81 @@
+// The index of Megatron's datasets, "prefix.idx" beside "prefix.bin" (megatron/core/datasets/indexed_dataset.py). All
+// numbers are little-endian, and from byte 34 on unaligned:
+//
+//    0  9 bytes  magic "MMIDIDX\0\0"     34               i32[N]  tokens of each sequence
+//    9  u64      version, 1              34 + 4 N         i64[N]  byte in prefix.bin where each sequence begins
+//   17  u8       type of a token         34 + 12 N        i64[D]  sequence where each document begins, then N
+//   18  u64      N sequences             34 + 12 N + 8 D  i8[N]   modes, only in multimodal datasets
+//   26  u64      D = documents + 1
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trainer/data/byte_source.h"
+#include "trainer/data/stored_numbers.h"
+#include "trainer/data/token_index.h"
+#include "trainer/data/token_type.h"
+
+namespace weft {
+
+inline constexpr std::string_view megatron_magic{"MMIDIDX\0\0", 9};
+inline constexpr std::uint64_t megatron_version = 1;
+inline constexpr std::int64_t megatron_header_bytes = 34;
+
+// The code of a type in byte 17. Requires a type that has one: uint32 has none.
+std::uint8_t megatron_code(TokenType type);
+
+struct MegatronHeader {
+  TokenType type = TokenType::uint16;
+  std::int64_t sequences = 0;
+  std::int64_t documents = 0;
+  bool operator==(const MegatronHeader&) const = default;
+};
+
+// Reads and checks the first 34 bytes: magic, version, type, and that both counts agree with the size of the file.
+// Throws Error (request), `"name": why`; types of floating-point numbers and multimodal datasets are refused by name.
+MegatronHeader read_megatron_header(const ByteSource& index);
+// The first 34 bytes of an index.
+std::vector<std::uint8_t> megatron_header(const MegatronHeader& header);
+
+// Checks happen at three times.
+//   Opening, in a time that does not depend on the size: the header; that documents begin at sequence 0 and end at N;
+//   that
+//     sequences begin at byte 0 and the last one ends where prefix.bin ends.
+//   Each answer: that it lies in its range.
+//   check(): that each length is not negative, each offset is the sum of the lengths before it, and documents ascend.
+class MegatronIndex final : public TokenIndex {
+ public:
+  // `data_name` and `data_bytes` are of prefix.bin. An index of no sequences belongs to an empty prefix.bin. Throws
+  // Error (request), `"name": why`.
+  MegatronIndex(ByteSource index, const std::string& data_name, std::int64_t data_bytes);
+
+  TokenType type() const { return header_.type; }
+  std::int64_t tokens() const override { return data_bytes_ / bytes_of(header_.type); }
+  std::int64_t documents() const override { return header_.documents; }
+  std::int64_t sequences() const override { return header_.sequences; }
+  std::int64_t document_begin(std::int64_t document) const override;
+  std::int64_t sequence_begin(std::int64_t sequence) const override;
+  // The sequence with which a document begins; one more than the last has sequences().
+  std::int64_t document_sequence(std::int64_t document) const;
+  std::vector<std::int32_t> sequence_lengths() const override;
+  void check() const override;
+  std::string content() const override;
+
+  // The stored arrays, for copying; checked no further than by the constructor.
+  const StoredNumbers& stored_lengths() const { return lengths_; }
+  const StoredNumbers& stored_documents() const { return documents_; }
+
+ private:
+  void check_ends(const std::string& data_name) const;
+
+  ByteSource source_;
+  MegatronHeader header_;
+  std::int64_t data_bytes_;
+  StoredNumbers lengths_, offsets_, documents_;
+};
+
+}  // namespace weft

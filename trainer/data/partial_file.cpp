@@ -1,0 +1,88 @@
+#include "trainer/data/partial_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <utility>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+constexpr std::int64_t partial_buffer_bytes = std::int64_t{1} << 20;
+
+[[noreturn]] void fail_file(const std::string& name, const char* what, int reason) {
+  fail("\"{}\" cannot be {}: {}", name, what, std::strerror(reason));
+}
+
+// A renamed file is lost with the machine's power unless its folder is flushed too.
+void flush_folder_of(const std::string& name) {
+  const std::filesystem::path folder = std::filesystem::absolute(name).parent_path();
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) fail_file(folder, "opened", errno);
+  const int reason = fsync(descriptor) == 0 ? 0 : errno;
+  close(descriptor);
+  if (reason != 0) fail_file(folder, "flushed to disk", reason);
+}
+
+}  // namespace
+
+PartialFile::PartialFile(std::string name) : name_(std::move(name)), partial_(name_ + ".partial") {
+  unlink(partial_.c_str());
+  descriptor_ = open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) fail_file(partial_, "created", errno);
+  buffer_.reserve(partial_buffer_bytes);
+}
+
+PartialFile::~PartialFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+  if (!in_place_) unlink(partial_.c_str());
+}
+
+void PartialFile::write(std::span<const std::uint8_t> bytes) {
+  require(descriptor_ >= 0, "nothing is written behind the end of a file");
+  buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+  if (std::ssize(buffer_) >= partial_buffer_bytes) empty_buffer();
+}
+
+void PartialFile::empty_buffer() {
+  std::span<const std::uint8_t> rest = buffer_;
+  while (!rest.empty()) {
+    const ssize_t count = ::write(descriptor_, rest.data(), rest.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail_file(partial_, "written", errno);
+    if (count == 0) fail("\"{}\" cannot be written: the system takes no more bytes", partial_);
+    rest = rest.subspan(static_cast<std::size_t>(count));
+    written_ += count;
+  }
+  buffer_.clear();
+}
+
+ByteSource PartialFile::written() {
+  empty_buffer();
+  return open_source(partial_);
+}
+
+void PartialFile::sync() {
+  empty_buffer();
+  while (fsync(descriptor_) != 0) {
+    if (errno != EINTR) fail_file(partial_, "flushed to disk", errno);
+  }
+  // After EINTR the descriptor is closed too, and the bytes are already on disk.
+  if (close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail_file(partial_, "closed", errno);
+}
+
+void PartialFile::put_in_place() {
+  require(descriptor_ < 0 && !in_place_, "a file is put in place once, after it is on disk");
+  if (std::rename(partial_.c_str(), name_.c_str()) != 0) fail_file(name_, "put in place", errno);
+  in_place_ = true;
+  flush_folder_of(name_);
+}
+
+}  // namespace weft

@@ -1,0 +1,46 @@
+// A file that gets its name when it is whole: it is written as "name.partial", flushed to disk and renamed.
+#pragma once
+
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trainer/data/byte_source.h"
+
+namespace weft {
+
+// Used by one thread. Errors are Error (failure) with the file and the system's reason: a full disk is no wrong
+// request.
+class PartialFile {
+ public:
+  // Creates "name.partial" in place of one that a killed process left.
+  explicit PartialFile(std::string name);
+  // Removes "name.partial" unless it was put in place.
+  ~PartialFile();
+  PartialFile(const PartialFile&) = delete;
+  PartialFile& operator=(const PartialFile&) = delete;
+
+  // Takes the bytes into a buffer of 1 MiB and writes that when it is full.
+  void write(std::span<const std::uint8_t> bytes);
+  // Bytes taken so far.
+  std::int64_t bytes() const { return written_ + std::ssize(buffer_); }
+  // Everything written so far, to be read back. Requires that something was written.
+  ByteSource written();
+  // Returns when everything is on disk. Afterwards only put_in_place() follows.
+  void sync();
+  // Renames the file to its name and flushes the folder. Requires sync(). A file of that name is replaced.
+  void put_in_place();
+
+ private:
+  void empty_buffer();
+
+  std::string name_, partial_;
+  int descriptor_ = -1;
+  std::int64_t written_ = 0;
+  std::vector<std::uint8_t> buffer_;
+  bool in_place_ = false;
+};
+
+}  // namespace weft

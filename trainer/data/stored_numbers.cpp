@@ -1,0 +1,66 @@
+#include "trainer/data/stored_numbers.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+constexpr std::int64_t page_numbers = 512, page_slots = 256;
+
+// Multiplying by the golden ratio spreads pages at distances of powers of two, which a binary search visits.
+std::size_t slot_of_page(std::int64_t page) {
+  static_assert(page_slots == 256);
+  return static_cast<std::size_t>(static_cast<std::uint64_t>(page) * 0x9E3779B97F4A7C15u >> 56);
+}
+
+}  // namespace
+
+StoredNumbers::StoredNumbers(ByteSource source, std::int64_t offset, std::int64_t count, TokenType type)
+    : source_(std::move(source)), offset_(offset), count_(count), type_(type) {
+  require(offset >= 0 && offset <= source_.size && count >= 0 && count <= (source_.size - offset) / bytes_of(type),
+          "stored numbers lie inside their file");
+}
+
+void StoredNumbers::read(std::int64_t first, std::span<std::int64_t> to) const {
+  require(first >= 0 && std::ssize(to) <= count_ - first, "stored numbers are read from inside their array");
+  std::vector<std::uint8_t> bytes(to.size() * static_cast<std::size_t>(bytes_of(type_)));
+  source_.read(offset_ + first * bytes_of(type_), bytes);
+  decode(type_, bytes, to);
+}
+
+std::int64_t StoredNumbers::at(std::int64_t index) const {
+  require(index >= 0 && index < count_, "a stored number lies inside its array");
+  const std::int64_t number = index / page_numbers;
+  const auto within = static_cast<std::size_t>(index % page_numbers);
+  {
+    const std::lock_guard lock(mutex_);
+    if (pages_.empty()) pages_.resize(page_slots);
+    const Page& page = pages_[slot_of_page(number)];
+    if (page.number == number) return page.numbers[within];
+  }
+  // Reads without the lock: a slow disk delays only those that need this page.
+  const std::int64_t first = number * page_numbers;
+  Page page{number, std::vector<std::int64_t>(static_cast<std::size_t>(std::min(page_numbers, count_ - first)))};
+  read(first, page.numbers);
+  const std::int64_t value = page.numbers[within];
+  const std::lock_guard lock(mutex_);
+  pages_[slot_of_page(number)] = std::move(page);
+  return value;
+}
+
+void StoredNumbers::visit(
+    const std::function<void(std::int64_t first, std::span<const std::int64_t> numbers)>& use) const {
+  constexpr std::int64_t piece = std::int64_t{1} << 16;
+  std::vector<std::int64_t> numbers;
+  for (std::int64_t first = 0; first < count_; first += piece) {
+    numbers.resize(static_cast<std::size_t>(std::min(piece, count_ - first)));
+    read(first, numbers);
+    use(first, numbers);
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,44 @@
+// An array of integers inside a file, read on demand: an index of 10 GB is opened without reading it. Single numbers
+// come through a small cache of pages, in which the first steps of a binary search stay.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "trainer/data/byte_source.h"
+#include "trainer/data/token_type.h"
+
+namespace weft {
+
+// Several threads may read at the same time. Memory: at most 1 MiB of pages.
+class StoredNumbers {
+ public:
+  // `count` numbers from byte `offset` of `source` on. Requires that they lie inside it.
+  StoredNumbers(ByteSource source, std::int64_t offset, std::int64_t count, TokenType type);
+
+  std::int64_t count() const { return count_; }
+  // Number `index`, 0 .. count() - 1. Throws as ByteSource::read. The value is as old as its page: a file that changes
+  // meanwhile may yield numbers of two states, so callers check each number before they use it.
+  std::int64_t at(std::int64_t index) const;
+  // Reads `to` from number `first` on, past the cache.
+  void read(std::int64_t first, std::span<std::int64_t> to) const;
+  // All numbers in order, in pieces of at most 64 Ki, past the cache.
+  void visit(const std::function<void(std::int64_t first, std::span<const std::int64_t> numbers)>& use) const;
+
+ private:
+  struct Page {
+    std::int64_t number = -1;
+    std::vector<std::int64_t> numbers;
+  };
+
+  ByteSource source_;
+  std::int64_t offset_, count_;
+  TokenType type_;
+  mutable std::mutex mutex_;  // guards pages_
+  mutable std::vector<Page> pages_;
+};
+
+}  // namespace weft

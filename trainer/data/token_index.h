@@ -1,0 +1,62 @@
+// Where documents and sequences lie in a file of tokens. A sequence is the piece that Megatron's orders shuffle; a
+// document is one or more sequences. Formats without sequences have one for each document.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace weft {
+
+// Positions count tokens of the file from 0. Safe to use from several threads at once. An index may be damaged or
+// change while it is read: every answer lies in its range, otherwise functions throw Error (request) naming the file,
+// the place and the number found there.
+class TokenIndex {
+ public:
+  // `name` is that of the file with the boundaries, for messages.
+  explicit TokenIndex(std::string name) : name_(std::move(name)) {}
+  virtual ~TokenIndex() = default;
+
+  const std::string& name() const { return name_; }
+
+  // Counts. Documents and sequences may be empty.
+  virtual std::int64_t tokens() const = 0;
+  virtual std::int64_t documents() const = 0;
+  virtual std::int64_t sequences() const = 0;
+  // The position of the first token, 0 .. tokens(). One more than the last document or sequence has tokens().
+  virtual std::int64_t document_begin(std::int64_t document) const = 0;
+  virtual std::int64_t sequence_begin(std::int64_t sequence) const = 0;
+  // The document that holds token `token`, 0 .. tokens() - 1: a binary search.
+  std::int64_t document_of(std::int64_t token) const;
+  // The number of tokens of every sequence: one pass over the file, which also checks that they add up to tokens().
+  // Throws Error (request) for a sequence of 2^31 tokens or more, which Megatron's orders do not know.
+  virtual std::vector<std::int32_t> sequence_lengths() const = 0;
+  // Checks all that the format promises: a pass over the whole index.
+  virtual void check() const = 0;
+  // The index in a description of the contents: ", index 34 bytes, xxh64 ...", or nothing where no file has it.
+  virtual std::string content() const = 0;
+
+ private:
+  std::string name_;
+};
+
+// A file without boundaries: one document of one sequence.
+class OneDocument final : public TokenIndex {
+ public:
+  OneDocument(std::string name, std::int64_t tokens);
+
+  std::int64_t tokens() const override { return tokens_; }
+  std::int64_t documents() const override { return 1; }
+  std::int64_t sequences() const override { return 1; }
+  std::int64_t document_begin(std::int64_t document) const override;
+  std::int64_t sequence_begin(std::int64_t sequence) const override { return document_begin(sequence); }
+  std::vector<std::int32_t> sequence_lengths() const override;
+  void check() const override {}
+  std::string content() const override { return {}; }
+
+ private:
+  std::int64_t tokens_;
+};
+
+}  // namespace weft

@@ -1,0 +1,100 @@
+#include "trainer/data/token_type.h"
+
+#include <fmt/ranges.h>
+
+#include <array>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "numbers in files are copied, not swapped");
+
+constexpr std::array<std::string_view, 7> token_names = {"uint8", "int8",   "int16", "uint16",
+                                                         "int32", "uint32", "int64"};
+
+// Calls `use` with a value of the C++ type that stores a token.
+template <typename Use>
+auto with_stored_type(TokenType type, Use&& use) {
+  switch (type) {
+    case TokenType::uint8:
+      return use(std::uint8_t{});
+    case TokenType::int8:
+      return use(std::int8_t{});
+    case TokenType::int16:
+      return use(std::int16_t{});
+    case TokenType::uint16:
+      return use(std::uint16_t{});
+    case TokenType::int32:
+      return use(std::int32_t{});
+    case TokenType::uint32:
+      return use(std::uint32_t{});
+    case TokenType::int64:
+      break;
+  }
+  return use(std::int64_t{});
+}
+
+template <typename Number>
+void encode_numbers(TokenType type, std::span<const Number> numbers, std::vector<std::uint8_t>& to) {
+  with_stored_type(type, [&]<typename Stored>(Stored stored) {
+    std::size_t at = to.size();
+    to.resize(at + numbers.size() * sizeof(Stored));
+    for (const Number number : numbers) {
+      stored = static_cast<Stored>(number);
+      require(static_cast<std::int64_t>(stored) == number, "a number fits the type that it is stored in");
+      std::memcpy(to.data() + at, &stored, sizeof(Stored));
+      at += sizeof(Stored);
+    }
+  });
+}
+
+}  // namespace
+
+std::string_view name_of(TokenType type) {
+  return token_names[static_cast<std::size_t>(type)];
+}
+
+std::int64_t bytes_of(TokenType type) {
+  return with_stored_type(type, [](auto stored) { return static_cast<std::int64_t>(sizeof(stored)); });
+}
+
+std::int64_t largest_of(TokenType type) {
+  return with_stored_type(
+      type, [](auto stored) { return static_cast<std::int64_t>(std::numeric_limits<decltype(stored)>::max()); });
+}
+
+std::optional<TokenType> token_type_named(std::string_view name) {
+  for (std::size_t i = 0; i < token_names.size(); ++i) {
+    if (token_names[i] == name) return static_cast<TokenType>(i);
+  }
+  return std::nullopt;
+}
+
+std::string token_type_names() {
+  return fmt::format("{}", fmt::join(token_names, ", "));
+}
+
+void decode(TokenType type, std::span<const std::uint8_t> bytes, std::span<std::int64_t> to) {
+  with_stored_type(type, [&]<typename Stored>(Stored stored) {
+    require(bytes.size() == to.size() * sizeof(Stored), "each number has its bytes");
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      std::memcpy(&stored, bytes.data() + i * sizeof(Stored), sizeof(Stored));
+      to[i] = static_cast<std::int64_t>(stored);
+    }
+  });
+}
+
+void encode(TokenType type, std::span<const std::int64_t> numbers, std::vector<std::uint8_t>& to) {
+  encode_numbers(type, numbers, to);
+}
+
+void encode(TokenType type, std::span<const std::int32_t> numbers, std::vector<std::uint8_t>& to) {
+  encode_numbers(type, numbers, to);
+}
+
+}  // namespace weft

@@ -1,0 +1,33 @@
+// The integer types in which files store tokens and positions: names, sizes, and little-endian bytes to numbers and
+// back. Bytes need no alignment.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft {
+
+enum class TokenType : std::uint8_t { uint8, int8, int16, uint16, int32, uint32, int64 };
+
+// The name as NumPy spells it: "uint16".
+std::string_view name_of(TokenType type);
+// Bytes of one number.
+std::int64_t bytes_of(TokenType type);
+std::optional<TokenType> token_type_named(std::string_view name);
+// Names of all types: "uint8, int8, ...".
+std::string token_type_names();
+
+// The numbers stored in `bytes`, which has exactly bytes_of(type) for each. A value of uint64 above 2^63 - 1 that is
+// read as int64 is negative.
+void decode(TokenType type, std::span<const std::uint8_t> bytes, std::span<std::int64_t> to);
+// Appends the numbers. Requires that each fits the type.
+void encode(TokenType type, std::span<const std::int64_t> numbers, std::vector<std::uint8_t>& to);
+void encode(TokenType type, std::span<const std::int32_t> numbers, std::vector<std::uint8_t>& to);
+// The largest number that the type stores.
+std::int64_t largest_of(TokenType type);
+
+}  // namespace weft

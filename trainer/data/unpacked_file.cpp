@@ -1,0 +1,201 @@
+#include "trainer/data/unpacked_file.h"
+
+#include <zlib.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/input_file.h"
+
+namespace weft {
+namespace {
+
+constexpr std::size_t unpacked_piece = std::size_t{1} << 16, longest_line = std::size_t{1} << 30;
+
+}  // namespace
+
+struct UnpackedFile::Stream {
+  virtual ~Stream() = default;
+  // Bytes read into `to`; 0 at the end.
+  virtual std::size_t read(char* to, std::size_t bytes) = 0;
+  virtual std::int64_t position() const = 0;
+};
+
+namespace {
+
+// The bytes of the file, piece by piece.
+class PackedBytes {
+ public:
+  explicit PackedBytes(InputFile file)
+      : file_(std::move(file)),
+        piece_(static_cast<std::size_t>(std::min<std::int64_t>(file_.size(), std::int64_t{1} << 16))) {}
+
+  bool at_end() const { return offset_ == file_.size(); }
+  // Valid until the next call.
+  std::span<std::uint8_t> next() {
+    const std::span<std::uint8_t> bytes(
+        piece_.data(), static_cast<std::size_t>(std::min<std::int64_t>(std::ssize(piece_), file_.size() - offset_)));
+    file_.read(offset_, bytes);
+    offset_ += std::ssize(bytes);
+    return bytes;
+  }
+  const std::string& name() const { return file_.name(); }
+  std::int64_t offset() const { return offset_; }
+
+ private:
+  InputFile file_;
+  std::vector<std::uint8_t> piece_;
+  std::int64_t offset_ = 0;
+};
+
+}  // namespace
+
+struct UnpackedFile::Plain final : Stream {
+  explicit Plain(InputFile file) : source(std::move(file)) {}
+  std::size_t read(char* to, std::size_t bytes) override {
+    const std::int64_t count = std::min(static_cast<std::int64_t>(bytes), source.size() - offset);
+    source.read(offset, {reinterpret_cast<std::uint8_t*>(to), static_cast<std::size_t>(count)});
+    offset += count;
+    return static_cast<std::size_t>(count);
+  }
+  std::int64_t position() const override { return offset; }
+
+  InputFile source;
+  std::int64_t offset = 0;
+};
+
+// gzread() of zlib would take a damaged member behind the first one for the end of the file.
+struct UnpackedFile::Gzip final : Stream {
+  explicit Gzip(InputFile file) : source(std::move(file)) {
+    constexpr int gzip_format = 16;
+    require(inflateInit2(&stream, MAX_WBITS + gzip_format) == Z_OK, "zlib has memory for a stream");
+  }
+  ~Gzip() override { inflateEnd(&stream); }
+  std::size_t read(char* to, std::size_t bytes) override {
+    stream.next_out = reinterpret_cast<Bytef*>(to);
+    stream.avail_out = static_cast<uInt>(bytes);
+    while (stream.avail_out == bytes) {
+      if (stream.avail_in == 0) {
+        if (source.at_end() && !in_member) return 0;
+        if (source.at_end()) fail_request("\"{}\": packed by gzip, and cut short", source.name());
+        const std::span<std::uint8_t> packed = source.next();
+        stream.next_in = packed.data();
+        stream.avail_in = static_cast<uInt>(packed.size());
+      }
+      if (!in_member && *stream.next_in == 0) {  // tapes and blocks are filled up with zeros, which gzip skips too
+        ++stream.next_in;
+        --stream.avail_in;
+        continue;
+      }
+      if (!std::exchange(in_member, true)) inflateReset(&stream);
+      const int status = inflate(&stream, Z_NO_FLUSH);
+      if (status != Z_OK && status != Z_STREAM_END) {
+        fail_request("\"{}\": packed by gzip, and damaged before byte {}: {}", source.name(),
+                     source.offset() - stream.avail_in, stream.msg == nullptr ? zError(status) : stream.msg);
+      }
+      in_member = status != Z_STREAM_END;
+    }
+    return bytes - stream.avail_out;
+  }
+  std::int64_t position() const override { return source.offset(); }
+
+  PackedBytes source;
+  z_stream stream{};
+  bool in_member = true;  // a file has one or more members, each packed by itself
+};
+
+struct UnpackedFile::Zstd final : Stream {
+  explicit Zstd(InputFile file) : source(std::move(file)), context(ZSTD_createDStream()) {}
+  ~Zstd() override { ZSTD_freeDStream(context); }
+  std::size_t read(char* to, std::size_t bytes) override {
+    ZSTD_outBuffer out{to, bytes, 0};
+    while (out.pos == 0) {
+      if (in.pos == in.size && !source.at_end()) {
+        const std::span<std::uint8_t> packed = source.next();
+        in = {packed.data(), packed.size(), 0};
+      }
+      const bool at_end = in.pos == in.size;
+      if (at_end && wanted == 0) return 0;
+      wanted = ZSTD_decompressStream(context, &out, &in);
+      if (ZSTD_isError(wanted)) {
+        fail_request("\"{}\": packed by zstd, and damaged: {}", source.name(), ZSTD_getErrorName(wanted));
+      }
+      if (at_end && out.pos == 0) fail_request("\"{}\": packed by zstd, and cut short", source.name());
+    }
+    return out.pos;
+  }
+  std::int64_t position() const override { return source.offset(); }
+
+  PackedBytes source;
+  ZSTD_DStream* context;
+  ZSTD_inBuffer in{nullptr, 0, 0};
+  std::size_t wanted = 0;  // 0: a frame has ended
+};
+
+UnpackedFile::UnpackedFile(const std::string& name) : name_(name) {
+  InputFile file(name);
+  std::array<std::uint8_t, 4> head{};
+  file.read(0, std::span(head).first(static_cast<std::size_t>(std::min<std::int64_t>(file.size(), std::ssize(head)))));
+  const bool zstd = head == std::array<std::uint8_t, 4>{0x28, 0xb5, 0x2f, 0xfd};
+  // pzstd begins with a frame that is no data (RFC 8878, 3.1.2).
+  const bool skippable = head[0] >> 4 == 0x5 && head[1] == 0x2a && head[2] == 0x4d && head[3] == 0x18;
+  if (head[0] == 0x1f && head[1] == 0x8b) {
+    stream_ = std::make_unique<Gzip>(std::move(file));
+  } else if (zstd || skippable) {
+    stream_ = std::make_unique<Zstd>(std::move(file));
+  } else {
+    stream_ = std::make_unique<Plain>(std::move(file));
+  }
+}
+
+UnpackedFile::~UnpackedFile() = default;
+
+std::int64_t UnpackedFile::position() const {
+  return stream_->position();
+}
+
+bool UnpackedFile::fill() {
+  buffer_.erase(0, begin_);
+  begin_ = 0;
+  const std::size_t had = buffer_.size();
+  // At this size the buffer would grow to twice as much, and be there twice meanwhile.
+  if (had >= longest_line) fail_request("\"{}\": line {} has 1 GiB or more", name_, lines_ + 1);
+  buffer_.resize(had + unpacked_piece);
+  buffer_.resize(had + stream_->read(buffer_.data() + had, unpacked_piece));
+  return buffer_.size() > had;
+}
+
+bool UnpackedFile::next_line(std::string& line) {
+  std::size_t looked = begin_, end = 0;
+  while ((end = buffer_.find('\n', looked)) == std::string::npos) {
+    looked = buffer_.size() - begin_;  // fill() moves the rest to the front
+    if (fill()) continue;
+    if (begin_ == buffer_.size()) return false;
+    end = buffer_.size();
+    break;
+  }
+  if (begin_ == 0 && end == buffer_.size()) {
+    line = std::exchange(buffer_, {});  // a file without an end of line is there once
+  } else {
+    line.assign(buffer_, begin_, end - begin_);
+    begin_ = std::min(end + 1, buffer_.size());
+  }
+  if (line.ends_with('\r')) line.pop_back();
+  ++lines_;
+  return true;
+}
+
+std::string UnpackedFile::rest() {
+  while (fill()) {
+  }
+  begin_ = 0;
+  return std::move(buffer_);
+}
+
+}  // namespace weft

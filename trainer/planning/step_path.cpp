@@ -1,0 +1,82 @@
+#include "trainer/planning/step_path.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace weft {
+namespace {
+
+std::string words_of(Group group) {
+  if (group == Group::ep) return "expert exchanges";
+  if (group == Group::etp) return "expert tensor collectives";
+  if (group == Group::tp) return "tensor collectives";
+  if (group == Group::cp) return "context collectives";
+  return fmt::format("{} collectives", name_of(group));
+}
+
+// Of an action that is no computation.
+std::string words_of(Op op) {
+  if (is_message(op)) return "messages";
+  if (op == Op::gradient_norm || op == Op::optimizer_step) return "norm and optimizer";
+  return is_gather(op) || is_reshard(op) ? "gathers" : "reductions";
+}
+
+std::vector<StepPart> longest_first(const std::map<std::string, double>& seconds) {
+  std::vector<StepPart> parts;
+  for (const auto& [what, sum] : seconds) {
+    if (sum > 0.0) parts.push_back({what, sum});
+  }
+  std::ranges::stable_sort(parts, std::ranges::greater{}, &StepPart::seconds);
+  return parts;
+}
+
+}  // namespace
+
+std::vector<PathAction> path_actions(const Program& program, const Simulation& simulation,
+                                     const std::vector<ActionAt>& path) {
+  const auto start_of = [&](const ActionAt& at) {
+    return simulation.ranks[static_cast<std::size_t>(at.rank)][at.index].start;
+  };
+  std::vector<PathAction> actions;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    const double end = i + 1 < path.size() ? start_of(path[i + 1]) : simulation.seconds;
+    const Action& action = program.ranks[static_cast<std::size_t>(path[i].rank)][path[i].index];
+    actions.push_back({&action, path[i].rank, end - start_of(path[i])});
+  }
+  return actions;
+}
+
+std::vector<StepPart> path_parts(const Program& program, const ActionCosts& costs, const Simulation& simulation,
+                                 const ComputeCollectives& collectives) {
+  std::map<std::string, double> parts;
+  for (const auto& [action, rank, seconds] : path_actions(program, simulation, critical_path(simulation))) {
+    if (!is_compute(action->op)) {
+      parts[words_of(action->op)] += seconds;
+      continue;
+    }
+    double inside = 0.0;
+    for (const auto& [group, cost] : collectives) inside += cost_of(program, cost, *action);
+    const double waited = inside > 0.0 ? std::max(seconds - cost_of(program, costs, *action), 0.0) : 0.0;
+    for (const auto& [group, cost] : collectives) {
+      if (inside > 0.0) parts[words_of(group)] += cost_of(program, cost, *action) * (1.0 + waited / inside);
+    }
+    parts["computation"] += seconds - inside - waited;
+  }
+  return longest_first(parts);
+}
+
+std::vector<StepPart> exposed_collectives(const Program& program, const ComputeCollectives& collectives) {
+  std::map<std::string, double> most;
+  for (const auto& [group, cost] : collectives) {
+    double& largest = most[words_of(group)];
+    for (const auto& actions : program.ranks) {
+      double sum = 0.0;
+      for (const Action& action : actions) sum += is_compute(action.op) ? cost_of(program, cost, action) : 0.0;
+      largest = std::max(largest, sum);
+    }
+  }
+  return longest_first(most);
+}
+
+}  // namespace weft

@@ -1,0 +1,63 @@
+#include "trainer/rank/forward_plan.h"
+
+#include "parallel/pipeline/accounts/live_bytes.h"
+#include "parallel/pipeline/check/check.h"
+#include "parallel/pipeline/passes/passes.h"
+#include "parallel/runtime/error.h"
+#include "trainer/layout/stage_layout.h"
+#include "trainer/plan/configured_schedule.h"
+#include "trainer/plan/unit_policy.h"
+
+namespace weft {
+
+Config without_training(Config config) {
+  if (is_solved(config)) {
+    fail_request(
+        "shard.residency \"auto\" is solved for a training step, and nothing is trained here: say how long parameters "
+        "stay, as with --shard.residency=stage");
+  }
+  // Fixes the stages of the training step: a different batch must not change them.
+  config.pipeline.layout = to_string(stage_layout(config), config.model);
+  config.pipeline.first_stage_blocks = config.pipeline.last_stage_blocks = std::nullopt;
+  config.training.frozen = {Family::dense,     Family::experts, Family::routing,
+                            Family::embedding, Family::head,    Family::root};
+  // Without a backward there are no saved activations, so recompute saves nothing.
+  config.training.recompute = Recompute::none;
+  config.model.moe.router_aux_loss_coef = config.model.moe.router_z_loss_coef = 0.0;
+  return config;
+}
+
+Config between_steps(Config config) {
+  if (is_solved(config)) {
+    for (auto& [family, policy] : config.shard_by_family) {
+      policy.residency = name_of(Residency::reshard_after_use);
+      policy.residency_by_stage.clear();
+    }
+    config.memory_budget.reset();
+  }
+  return without_training(std::move(config));
+}
+
+ForwardPlan assemble_forward(const Config& config, PlannedInputs inputs, int pipeline_rank, int microbatches,
+                             const std::function<PlannedStage(int stage)>& plan) {
+  ProgramTables tables = stage_tables(config, inputs.boundary, plan);
+  tables.forward_only = true;
+  ForwardPlan result;
+  result.inputs = std::move(inputs);
+  result.program = compile_forward(tables, config.parallelism.pipeline, microbatches);
+  check(result.program);
+  for (const int stage : stages_of_rank(config, pipeline_rank)) result.stages.push_back(plan(stage));
+  const TransientPeak peak = transient_peak(result.program, pipeline_rank);
+  BucketBytes& bytes = result.predicted.bytes = static_bytes(result.stages);
+  bytes[Bucket::unsharded_parameters] = peak.unsharded_parameters;
+  bytes[Bucket::activations] = peak.activations;
+  return result;
+}
+
+ForwardPlan plan_forward(const Config& config, const Mesh& mesh, const Coordinates& at) {
+  return assemble_forward(
+      config, plan_inputs(config, at), at.pp, static_cast<int>(config.microbatches()),
+      [&, layout = stage_layout(config)](int stage) { return plan_stage(config, mesh, at, stage, layout); });
+}
+
+}  // namespace weft

@@ -1,0 +1,99 @@
+#include "trainer/run/held_out.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+#include "layers/context_parallel.h"
+#include "trainer/rank/forward_plan.h"
+
+namespace weft {
+namespace {
+
+std::int64_t text_bytes(const TextWindows& windows, std::int64_t length, const TextVocabulary& vocabulary) {
+  if (vocabulary.tokenizer == nullptr) return 0;
+  if (vocabulary.name == "byte") return windows.tokens();
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(length)), targets(tokens.size());
+  std::map<std::int32_t, std::int64_t> bytes_of_token;
+  std::int64_t bytes = 0;
+  for (std::int64_t window = 0; window < windows.count(); ++window) {
+    windows.read(window, tokens, targets);
+    for (const std::int32_t target : targets) {
+      if (target < 0 || target >= vocabulary.text_tokens()) continue;
+      const auto [known, is_new] = bytes_of_token.try_emplace(target);
+      if (is_new) known->second = std::ssize(vocabulary.tokenizer->decode({&target, 1}));
+      bytes += known->second;
+    }
+  }
+  return bytes;
+}
+
+TextVocabulary fitting_vocabulary(const Config& config) {
+  TextVocabulary vocabulary = open_vocabulary(config);
+  require_fit(config, vocabulary);
+  return vocabulary;
+}
+
+}  // namespace
+
+HeldOutWindows::HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t batches,
+                               std::string_view asked)
+    : windows_(files, config.training.sequence_length, fitting_vocabulary(config), asked), config_(config) {
+  if (batches > 0) windows_.keep(batches * config.training.global_batch_size);
+  bytes_ = text_bytes(windows_, config.training.sequence_length, open_vocabulary(config));
+  const std::int64_t of_microbatch = config.training.microbatch_size * config.parallelism.data();
+  const std::int64_t needed = (windows_.count() + of_microbatch - 1) / of_microbatch;
+  config_.training.global_batch_size = std::min(config.microbatches(), needed) * of_microbatch;
+}
+
+std::int64_t HeldOutWindows::passes() const {
+  const std::int64_t batch = config_.training.global_batch_size;
+  return (windows_.count() + batch - 1) / batch;
+}
+
+HeldOutLoss HeldOutWindows::loss(double loss_sum, double seconds) const {
+  const std::int64_t tokens = windows_.tokens();
+  return {.loss = loss_sum / static_cast<double>(tokens),
+          .tokens = tokens,
+          .windows = windows_.count(),
+          .bytes = bytes_,
+          .seconds = seconds};
+}
+
+std::optional<HeldOutWindows> validation_windows(const Config& config) {
+  const ValidationConfig& validation = config.validation;
+  if (validation.data.empty()) return std::nullopt;
+  return HeldOutWindows(between_steps(config), validation.data, validation.batches, "validation.data");
+}
+
+bool validates_after(const Config& config, std::int64_t step) {
+  const std::int64_t interval = config.validation.interval;
+  return step == config.run.steps || (interval > 0 && step % interval == 0);
+}
+
+std::int64_t HeldOutReader::numbers(const Config& config) {
+  return 2 * config.microbatches() * config.microbatch_tokens() / config.parallelism.context;
+}
+
+HeldOutReader::HeldOutReader(const HeldOutWindows& text, const Mesh& mesh, int rank, TensorView on_device,
+                             Stream& compute)
+    : text_(text),
+      data_index_(mesh.data_index(rank)),
+      half_(numbers(text.config()) / 2),
+      runs_(context_runs(text.config().training.sequence_length, text.config().parallelism.context,
+                         mesh.coordinates(rank).cp)),
+      compute_(compute),
+      on_device_(on_device.rows_from(0, 2 * half_)),
+      staging_(compute.device(), DType::int32, 2 * half_) {}
+
+StepBatch HeldOutReader::read(std::int64_t pass) {
+  const Config& config = text_.config();
+  const BatchPlan plan{config.microbatches(), config.parallelism.data(), config.training.microbatch_size};
+  staging_.finish();
+  plan.read(text_.windows(), pass * plan.sequences(), data_index_, config.training.sequence_length, runs_,
+            staging_.as<std::int32_t>());
+  staging_.upload(compute_, on_device_);
+  return {on_device_.rows_from(0, half_), on_device_.rows_from(half_, half_)};
+}
+
+}  // namespace weft

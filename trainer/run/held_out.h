@@ -1,0 +1,69 @@
+// The loss of held-out text, in passes of a forward program: between the steps of a run (rank_run.h), and of a model
+// that is not trained (evaluation.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "parallel/mesh/mesh.h"
+#include "parallel/runtime/staging.h"
+#include "trainer/config/config.h"
+#include "trainer/data/text_windows.h"
+#include "trainer/rank/metrics.h"
+#include "trainer/rank/rank_stages.h"
+
+namespace weft {
+
+// The text to measure, and the forwards that measure it. Immutable; shared by ranks.
+class HeldOutWindows {
+ public:
+  // Windows of training.sequence_length tokens (text_windows.h), at most `batches` global batches of them, 0 for all.
+  // Throws Error (request) as TextWindows and open_vocabulary, and for a tokenizer that is not the model's
+  // (require_fit). `config` is from without_training() or between_steps().
+  HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t batches,
+                 std::string_view asked);
+
+  // The configuration of a pass: `config` with a global batch no larger than the text needs.
+  const Config& config() const { return config_; }
+  const TextWindows& windows() const { return windows_; }
+  std::int64_t passes() const;
+  // `loss_sum`: nats, of all passes and ranks.
+  HeldOutLoss loss(double loss_sum, double seconds) const;
+
+ private:
+  TextWindows windows_;
+  Config config_;
+  std::int64_t bytes_;  // of the text of all predicted tokens
+};
+
+// The text of [validation], with the forwards between the steps of a run; none if it names no file.
+std::optional<HeldOutWindows> validation_windows(const Config& config);
+// Whether the run validates after this step.
+bool validates_after(const Config& config, std::int64_t step);
+
+// One rank's part of the text, pass after pass.
+class HeldOutReader {
+ public:
+  // `on_device`, [numbers() or more, 1] int32, takes the token ids and then the targets of a pass. The arguments
+  // outlive the reader.
+  HeldOutReader(const HeldOutWindows& text, const Mesh& mesh, int rank, TensorView on_device, Stream& compute);
+
+  // Token ids and targets of a rank in a pass.
+  static std::int64_t numbers(const Config& config);
+
+  // Reads this rank's windows of pass `pass`, from 0. Waits until the device has copied those of the pass before.
+  StepBatch read(std::int64_t pass);
+
+ private:
+  const HeldOutWindows& text_;
+  std::int64_t data_index_, half_;
+  std::vector<Range> runs_;
+  Stream& compute_;
+  TensorView on_device_;
+  Staging staging_;
+};
+
+}  // namespace weft

@@ -1,0 +1,139 @@
+#include "trainer/tokenizer/bpe_training.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <unordered_map>
+#include <utility>
+
+#include "parallel/runtime/error.h"
+#include "trainer/tokenizer/bpe_model.h"
+#include "trainer/tokenizer/byte_alphabet.h"
+#include "trainer/tokenizer/json_fields.h"
+#include "trainer/tokenizer/learned_merges.h"
+#include "trainer/tokenizer/pattern.h"
+#include "trainer/tokenizer/unicode_text.h"
+
+namespace weft {
+namespace {
+
+constexpr std::int64_t byte_count = 256;
+
+std::string quoted_json(const std::string& text) {
+  return TokenizerJson(text).dump();
+}
+
+// The characters of all bytes in the order of their code points, as the trainer of `tokenizers` numbers them.
+std::vector<std::string> sorted_alphabet() {
+  std::array<char16_t, 256> characters = byte_alphabet;
+  std::sort(characters.begin(), characters.end());
+  std::vector<std::string> alphabet;
+  for (const char16_t character : characters) append_code_point(alphabet.emplace_back(), character);
+  return alphabet;
+}
+
+void check_special_tokens(std::span<const std::string> special_tokens) {
+  for (std::size_t i = 0; i < special_tokens.size(); ++i) {
+    const std::string& token = special_tokens[i];
+    if (token.empty() || replace_malformed(token)) fail_request("special token {} is empty or no UTF-8", i);
+    if (code_point_at(token, 0).bytes == token.size()) {
+      fail_request("the special token {} is one character, which may be a byte's; give it a longer name", token);
+    }
+    if (std::find(special_tokens.begin(), special_tokens.begin() + static_cast<std::ptrdiff_t>(i), token) !=
+        special_tokens.begin() + static_cast<std::ptrdiff_t>(i)) {
+      fail_request("the special token {} is given twice", token);
+    }
+  }
+}
+
+// Written part by part: an object of the JSON library that keeps the order of ids takes quadratic time.
+std::string file_of(const LearnedMerges& learned, const std::string& pattern, std::size_t special_tokens) {
+  std::string text = "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [";
+  for (std::size_t id = 0; id < special_tokens; ++id) {
+    text += fmt::format(
+        "{}\n    {{\"id\": {}, \"content\": {}, \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
+        "\"normalized\": false, \"special\": true}}",
+        id == 0 ? "" : ",", id, quoted_json(learned.tokens[id]));
+  }
+  const char* byte_level =
+      R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false})";
+  text += fmt::format(
+      "{}],\n  \"normalizer\": null,\n  \"pre_tokenizer\": {{\"type\": \"Sequence\", \"pretokenizers\": [\n"
+      "    {{\"type\": \"Split\", \"pattern\": {{\"Regex\": {}}}, \"behavior\": \"Isolated\", \"invert\": false}},\n"
+      "    {}]}},\n  \"post_processor\": null,\n  \"decoder\": {},\n  \"model\": {{\n    \"type\": \"BPE\",\n"
+      "    \"dropout\": null,\n    \"unk_token\": null,\n    \"continuing_subword_prefix\": null,\n"
+      "    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n    \"byte_fallback\": false,\n"
+      "    \"ignore_merges\": false,\n    \"vocab\": {{",
+      special_tokens == 0 ? "" : "\n  ", quoted_json(pattern), byte_level, byte_level);
+  for (std::size_t id = 0; id < learned.tokens.size(); ++id) {
+    text += fmt::format("{}\n      {}: {}", id == 0 ? "" : ",", quoted_json(learned.tokens[id]), id);
+  }
+  text += "\n    },\n    \"merges\": [";
+  for (std::size_t i = 0; i < learned.merges.size(); ++i) {
+    const auto& [left, right] = learned.merges[i];
+    const std::string both =
+        learned.tokens[static_cast<std::size_t>(left)] + " " + learned.tokens[static_cast<std::size_t>(right)];
+    text += fmt::format("{}\n      {}", i == 0 ? "" : ",", quoted_json(both));
+  }
+  return text + "\n    ]\n  }\n}\n";
+}
+
+}  // namespace
+
+struct BpeTraining::Words {
+  Pattern pattern;
+  PatternScratch scratch;
+  std::unordered_map<std::string, std::int64_t, TokenTextHash, std::equal_to<>> counts;
+};
+
+BpeTraining::BpeTraining(std::string pattern)
+    : pattern_(std::move(pattern)), words_(new Words{Pattern::regex(pattern_, "training of a tokenizer"), {}, {}}) {}
+BpeTraining::~BpeTraining() = default;
+
+void BpeTraining::add(std::string_view text) {
+  const std::optional<std::string> replaced = replace_malformed(text);
+  const std::string_view whole = replaced ? *replaced : text;
+  words_->pattern.each_range(whole, words_->scratch, [&](std::size_t begin, std::size_t end, bool) {
+    const std::string_view word = whole.substr(begin, end - begin);
+    if (word.empty()) return;
+    const auto found = words_->counts.find(word);
+    if (found != words_->counts.end()) {
+      ++found->second;
+    } else {
+      words_->counts.emplace(word, 1);
+    }
+  });
+}
+
+std::string BpeTraining::train(std::int64_t vocab_size, std::span<const std::string> special_tokens) const {
+  check_special_tokens(special_tokens);
+  const auto first_byte = static_cast<std::int64_t>(special_tokens.size());
+  if (vocab_size <= first_byte + byte_count || vocab_size > std::numeric_limits<std::int32_t>::max()) {
+    fail_request("a vocabulary of {} tokens has no room for {} special tokens, {} bytes and a merge; give at least {}",
+                 vocab_size, first_byte, byte_count, first_byte + byte_count + 1);
+  }
+  std::vector<std::string> tokens(special_tokens.begin(), special_tokens.end());
+  for (std::string& character : sorted_alphabet()) tokens.push_back(std::move(character));
+  std::array<std::int32_t, byte_count> id_of_byte{};
+  for (std::size_t id = special_tokens.size(); id < tokens.size(); ++id) {
+    id_of_byte[static_cast<unsigned char>(from_byte_characters(tokens[id])->front())] = static_cast<std::int32_t>(id);
+  }
+  std::vector<CountedWord> words;
+  for (const auto& [text, count] : words_->counts) {
+    CountedWord& word = words.emplace_back();
+    word.count = count;
+    for (const char byte : text) word.ids.push_back(id_of_byte[static_cast<unsigned char>(byte)]);
+  }
+  const LearnedMerges learned = learn_merges(std::move(words), std::move(tokens), vocab_size);
+  if (learned.merges.empty()) fail_request("the texts have no word of two bytes, so there is nothing to learn");
+  return file_of(learned, pattern_, special_tokens.size());
+}
+
+std::string train_bpe(std::span<const std::string_view> texts, std::int64_t vocab_size, const std::string& pattern,
+                      std::span<const std::string> special_tokens) {
+  BpeTraining training(pattern);
+  for (const std::string_view text : texts) training.add(text);
+  return training.train(vocab_size, special_tokens);
+}
+
+}  // namespace weft

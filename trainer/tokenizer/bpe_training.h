@@ -1,0 +1,42 @@
+// Learns a byte-level byte-pair encoding from texts. The result is that of BpeTrainer of the library `tokenizers` with
+// the same pattern, size and special tokens, the alphabet of ByteLevel, and no minimal frequency.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weft {
+
+// Counts the words of texts. One thread at a time. Takes memory for each distinct word, not for the texts.
+class BpeTraining {
+ public:
+  // `pattern`: a regular expression in the syntax of tokenizer.json (word_patterns.h). Throws Error (request) for one
+  // that is not supported.
+  explicit BpeTraining(std::string pattern);
+  ~BpeTraining();
+
+  // Texts are separate: no word reaches from one into the next. Malformed UTF-8 counts as U+FFFD.
+  void add(std::string_view text);
+
+  // A tokenizer.json. Ids are those of the special tokens in their order, then 256 bytes, then merged tokens until
+  // there are `vocab_size`; fewer if the texts have no further pairs. Equal texts give equal files, in any order. Of
+  // pairs that are equally frequent the one with the lower ids is merged first. The first special token ends a text.
+  // Throws Error (request) for a vocabulary without room for special tokens, bytes and one merge, for special tokens
+  // that are empty, equal, or a byte, and for texts without a pair.
+  std::string train(std::int64_t vocab_size, std::span<const std::string> special_tokens) const;
+
+ private:
+  struct Words;
+  std::string pattern_;
+  std::unique_ptr<Words> words_;
+};
+
+// The same at once.
+std::string train_bpe(std::span<const std::string_view> texts, std::int64_t vocab_size, const std::string& pattern,
+                      std::span<const std::string> special_tokens);
+
+}  // namespace weft

@@ -1,0 +1,152 @@
+#include "trainer/tokenizer/decoder.h"
+
+#include <charconv>
+#include <utility>
+
+#include "parallel/runtime/error.h"
+#include "trainer/tokenizer/byte_alphabet.h"
+#include "trainer/tokenizer/unicode_text.h"
+
+namespace weft {
+namespace {
+
+std::string joined_tokens(const std::vector<std::string>& tokens, std::string_view separator) {
+  std::string text;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (i > 0) text += separator;
+    text += tokens[i];
+  }
+  return text;
+}
+
+// "<0x41>" is the byte 0x41. Any other token stays.
+std::string byte_of_fallback(std::string token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>') return token;
+  unsigned byte = 0;
+  const auto read = std::from_chars(token.data() + 3, token.data() + 5, byte, 16);
+  if (read.ec != std::errc{} || read.ptr != token.data() + 5) return token;
+  return std::string(1, static_cast<char>(byte));
+}
+
+std::string stripped_token(std::string_view token, const StripTokens& strip) {
+  for (std::int64_t i = 0; i < strip.start && token.starts_with(strip.content); ++i) {
+    token.remove_prefix(strip.content.size());
+  }
+  for (std::int64_t i = 0; i < strip.stop && token.ends_with(strip.content); ++i) {
+    token.remove_suffix(strip.content.size());
+  }
+  return std::string(token);
+}
+
+std::string spaced_token(std::string_view token, const MetaspaceFields& metaspace, bool first) {
+  const bool prefixed = first && metaspace.scheme != PrependScheme::never;
+  std::string text;
+  while (!token.empty()) {
+    if (token.starts_with(metaspace.replacement)) {
+      if (!prefixed) text.push_back(' ');
+      token.remove_prefix(metaspace.replacement.size());
+    } else {
+      text.push_back(token.front());
+      token.remove_prefix(1);
+    }
+  }
+  return text;
+}
+
+struct DecodeStep {
+  std::vector<std::string>& tokens;
+  std::size_t most;  // bytes of the result
+
+  void operator()(const DecodeByteLevel&) const {
+    std::string bytes;
+    for (const std::string& token : tokens) {
+      const std::optional<std::string> decoded = replace_malformed(token) ? std::nullopt : from_byte_characters(token);
+      bytes += decoded ? *decoded : token;
+    }
+    tokens = {std::move(bytes)};
+  }
+  void operator()(const DecodeByteFallback&) const {
+    for (std::string& token : tokens) token = byte_of_fallback(std::move(token));
+  }
+  void operator()(const FuseTokens&) const { tokens = {joined_tokens(tokens, "")}; }
+  void operator()(const StripTokens& step) const {
+    for (std::string& token : tokens) token = stripped_token(token, step);
+  }
+  void operator()(const MetaspaceFields& step) const {
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = spaced_token(tokens[i], step, i == 0);
+  }
+  void operator()(const ReplaceText& step) const {
+    PatternScratch scratch;
+    std::size_t left = most;
+    for (std::string& token : tokens) {
+      const std::optional<std::string> well_formed = replace_malformed(token);
+      token = replaced_text(well_formed ? *well_formed : token, step, left, scratch);
+      left -= token.size();
+    }
+  }
+};
+
+}  // namespace
+
+TokenDecoder::TokenDecoder(const TokenizerJson* json, const std::string& place) {
+  if (json == nullptr) {
+    separator_ = " ";
+  } else {
+    read(*json, place);
+  }
+}
+
+TokenDecoder TokenDecoder::byte_level() {
+  TokenDecoder decoder;
+  decoder.steps_.emplace_back(DecodeByteLevel{});
+  return decoder;
+}
+
+void TokenDecoder::read(const TokenizerJson& json, const std::string& place) {
+  JsonFields fields(json, place);
+  const std::string type = fields.text("type");
+  TokenizerJson meaning = {{"type", type}};
+  if (type == "Sequence") {
+    const TokenizerJson& list = fields.list("decoders");
+    fields.finish();
+    for (std::size_t i = 0; i < list.size(); ++i) read(list[i], fmt::format("{}: decoders[{}]", place, i));
+    return;
+  }
+  if (type == "ByteLevel") {
+    for (const char* key : {"add_prefix_space", "trim_offsets", "use_regex"}) fields.ignore(key);
+    steps_.emplace_back(DecodeByteLevel{});
+  } else if (type == "ByteFallback") {
+    steps_.emplace_back(DecodeByteFallback{});
+  } else if (type == "Fuse") {
+    steps_.emplace_back(FuseTokens{});
+  } else if (type == "Metaspace") {
+    steps_.emplace_back(read_metaspace(fields, meaning));
+  } else if (type == "Replace") {
+    steps_.emplace_back(read_replacement(fields, meaning));
+  } else if (type == "Strip") {
+    const StripTokens strip{fields.text("content"), fields.integer("start"), fields.integer("stop")};
+    if (strip.content.empty() || code_point_at(strip.content, 0).bytes != strip.content.size()) {
+      fail_request("{} is {}, not one character", fields.place_of("content"), shown_value(strip.content));
+    }
+    if (strip.start < 0 || strip.stop < 0)
+      fail_request("{}: start {} or stop {} is negative", place, strip.start, strip.stop);
+    steps_.emplace_back(strip);
+    meaning.update(fields.meaning());
+  } else {
+    fail_request(
+        "{} is {}, which Weft does not compute; it has ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip "
+        "and Sequence",
+        place, shown_value(type));
+  }
+  fields.finish();
+  meaning_.push_back(std::move(meaning));
+}
+
+std::string TokenDecoder::decode(std::vector<std::string> tokens) const {
+  std::size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size();
+  for (const DecoderStep& step : steps_) std::visit(DecodeStep{tokens, most_grown_bytes(bytes)}, step);
+  return joined_tokens(tokens, separator_);
+}
+
+}  // namespace weft

@@ -1,0 +1,48 @@
+// The decoders of tokenizer.json: ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip, and sequences of them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "trainer/tokenizer/json_fields.h"
+#include "trainer/tokenizer/normalizer.h"
+#include "trainer/tokenizer/pre_tokenizer.h"
+
+namespace weft {
+
+struct DecodeByteLevel {};
+struct DecodeByteFallback {};
+struct FuseTokens {};
+struct StripTokens {
+  std::string content;  // one character
+  std::int64_t start = 0, stop = 0;
+};
+using DecoderStep =
+    std::variant<DecodeByteLevel, DecodeByteFallback, FuseTokens, MetaspaceFields, ReplaceText, StripTokens>;
+
+// Immutable. Several threads may call it.
+class TokenDecoder {
+ public:
+  // Joins tokens by nothing.
+  TokenDecoder() = default;
+  // Null means none: tokens are joined by spaces, as in `tokenizers`. Throws Error (request), naming the type, for any
+  // other decoder.
+  TokenDecoder(const TokenizerJson* json, const std::string& place);
+  static TokenDecoder byte_level();
+
+  // The bytes of a text of tokens. They need not be UTF-8, where `tokenizers` would put U+FFFD. Throws Error (request)
+  // as check_grown_text.
+  std::string decode(std::vector<std::string> tokens) const;
+  const TokenizerJson& meaning() const { return meaning_; }
+
+ private:
+  void read(const TokenizerJson& json, const std::string& place);
+
+  std::vector<DecoderStep> steps_;
+  std::string separator_;
+  TokenizerJson meaning_ = TokenizerJson::array();
+};
+
+}  // namespace weft

@@ -1,0 +1,96 @@
+#include "trainer/tokenizer/json_fields.h"
+
+#include <utility>
+
+#include "parallel/runtime/error.h"
+
+namespace weft {
+namespace {
+
+// No tokenizer is nested so deeply. The library destroys documents by recursion.
+constexpr int deepest_tokenizer = 64;
+constexpr std::size_t most_shown = 60;
+
+}  // namespace
+
+TokenizerJson parse_tokenizer_file(const std::string& text, const std::string& file) {
+  const auto limit_depth = [&](int depth, TokenizerJson::parse_event_t, TokenizerJson&) {
+    if (depth > deepest_tokenizer) fail_request("\"{}\" is nested deeper than {} levels", file, deepest_tokenizer);
+    return true;
+  };
+  try {
+    return TokenizerJson::parse(text, limit_depth);
+  } catch (const TokenizerJson::exception& error) {
+    fail_request("\"{}\" is no JSON: {}", file, error.what());
+  }
+}
+
+std::string shown_value(const TokenizerJson& value) {
+  if (value.is_structured())
+    return fmt::format("a{} of {} entries", value.is_array() ? " list" : "n object", value.size());
+  std::string text = value.dump(-1, ' ', true, TokenizerJson::error_handler_t::replace);
+  if (text.size() > most_shown) text = text.substr(0, most_shown) + "...";
+  return text;
+}
+
+JsonFields::JsonFields(const TokenizerJson& object, std::string place) : object_(object), place_(std::move(place)) {
+  if (!object.is_object()) fail_request("{} is {}, not an object", place_, shown_value(object));
+}
+
+void JsonFields::refuse_type(const std::string& key, const char* expected) const {
+  const auto found = object_.find(key);
+  if (found == object_.end()) fail_request("{}: {} is missing", place_, key);
+  fail_request("{}: {} is {}, not {}", place_, key, shown_value(*found), expected);
+}
+
+const TokenizerJson* JsonFields::find(const std::string& key) {
+  read_.insert(key);
+  const auto found = object_.find(key);
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+bool JsonFields::flag(const std::string& key, std::optional<bool> otherwise) {
+  const TokenizerJson* value = find(key);
+  if ((value == nullptr && !otherwise) || (value != nullptr && !value->is_boolean())) refuse_type(key, "true or false");
+  const bool result = value != nullptr ? value->get<bool>() : *otherwise;
+  meaning_[key] = result;
+  return result;
+}
+
+std::string JsonFields::text(const std::string& key, std::optional<std::string> otherwise) {
+  const TokenizerJson* value = find(key);
+  if ((value == nullptr && !otherwise) || (value != nullptr && !value->is_string())) refuse_type(key, "a text");
+  std::string result = value != nullptr ? value->get<std::string>() : *otherwise;
+  meaning_[key] = result;
+  return result;
+}
+
+std::int64_t JsonFields::integer(const std::string& key) {
+  const TokenizerJson* value = find(key);
+  if (value == nullptr || !value->is_number_integer()) refuse_type(key, "an integer");
+  if (value->is_number_unsigned() && value->get<std::uint64_t>() > INT64_MAX) refuse_type(key, "an integer of 63 bits");
+  const auto result = value->get<std::int64_t>();
+  meaning_[key] = result;
+  return result;
+}
+
+const TokenizerJson& JsonFields::list(const std::string& key) {
+  const TokenizerJson* value = find(key);
+  if (value == nullptr || !value->is_array()) refuse_type(key, "a list");
+  return *value;
+}
+
+void JsonFields::refuse(const std::string& key, const char* why) {
+  const TokenizerJson* value = find(key);
+  if (value == nullptr || (value->is_structured() && value->empty()) || *value == false || *value == "") return;
+  if (value->is_number() && *value == 0) return;
+  fail_request("{}: {} is {}: {}", place_, key, shown_value(*value), why);
+}
+
+void JsonFields::finish() const {
+  for (const auto& [key, value] : object_.items()) {
+    if (!value.is_null() && !read_.contains(key)) fail_request("{}: {} is not supported", place_, key);
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <utility>
+
+#include "parallel/runtime/checksum.h"
+#include "parallel/runtime/error.h"
+#include "trainer/tokenizer/bpe_tokenizer.h"
+#include "trainer/tokenizer/byte_alphabet.h"
+#include "trainer/tokenizer/tokenizer_file.h"
+#include "trainer/tokenizer/word_patterns.h"
+
+namespace weft {
+namespace {
+
+struct SpecialId {
+  std::string text;
+  std::int32_t id;
+};
+
+struct KnownPattern {
+  std::string_view name, expression;
+  std::int64_t published_ranks;
+};
+
+// tiktoken_ext/openai_public.py, and llama_models' tokenizer.py. Newer versions of tiktoken write possessive
+// repetitions, which match the same.
+constexpr std::array<KnownPattern, 4> known_patterns = {{{"gpt2", gpt2_word_pattern, 50256},
+                                                         {"cl100k_base", llama3_word_pattern, 100256},
+                                                         {"o200k_base", o200k_word_pattern, 199998},
+                                                         {"llama3", llama3_word_pattern, 128000}}};
+
+std::vector<SpecialId> special_tokens_of(const KnownPattern& pattern) {
+  if (pattern.name == "gpt2") return {{"<|endoftext|>", 50256}};
+  if (pattern.name == "cl100k_base") {
+    return {{"<|endoftext|>", 100257},
+            {"<|fim_prefix|>", 100258},
+            {"<|fim_middle|>", 100259},
+            {"<|fim_suffix|>", 100260},
+            {"<|endofprompt|>", 100276}};
+  }
+  if (pattern.name == "o200k_base") return {{"<|endoftext|>", 199999}, {"<|endofprompt|>", 200018}};
+  const auto first = static_cast<std::int32_t>(pattern.published_ranks);
+  constexpr std::int32_t all = 256;
+  std::vector<SpecialId> tokens;
+  for (const char* text : {"<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>",
+                           "<|reserved_special_token_1|>", "<|finetune_right_pad_id|>", "<|step_id|>",
+                           "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"}) {
+    tokens.push_back({text, first + static_cast<std::int32_t>(tokens.size())});
+  }
+  for (int reserved = 2; tokens.size() < all; ++reserved) {
+    tokens.push_back(
+        {fmt::format("<|reserved_special_token_{}|>", reserved), first + static_cast<std::int32_t>(tokens.size())});
+  }
+  return tokens;
+}
+
+// Nothing for a text that is not base64 with its padding (RFC 4648).
+std::optional<std::string> from_base64(std::string_view text) {
+  constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  if (text.empty() || text.size() % 4 != 0) return std::nullopt;
+  const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
+  std::string bytes;
+  std::uint32_t bits = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const std::size_t digit = i + padding < text.size() ? digits.find(text[i]) : 0;
+    if (digit == std::string_view::npos) return std::nullopt;
+    bits = bits << 6 | static_cast<std::uint32_t>(digit);
+    if (i % 4 != 3) continue;
+    for (const int shift : {16, 8, 0}) bytes.push_back(static_cast<char>(bits >> shift & 0xff));
+    bits = 0;
+  }
+  bytes.resize(bytes.size() - padding);
+  return bytes;
+}
+
+// The longest published tokens have 128 bytes. merges_of_ranks() takes quadratic time in the length of a token.
+constexpr std::size_t longest_token = 1024;
+
+TokenIds read_ranks(std::string_view text, const std::string& file) {
+  TokenIds ranks;
+  std::int64_t line = 0;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string_view row = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++line;
+    if (row.ends_with('\r')) row.remove_suffix(1);
+    if (row.empty()) continue;
+    const std::size_t space = std::min(row.find(' '), row.size());
+    const std::optional<std::string> token = from_base64(row.substr(0, space));
+    std::int32_t rank = -1;
+    const char* last = row.data() + row.size();
+    const auto read = std::from_chars(row.data() + std::min(space + 1, row.size()), last, rank);
+    if (!token || read.ec != std::errc{} || read.ptr != last || rank < 0 || rank >= most_token_ids) {
+      fail_request("\"{}\": line {} is not a token in base64, a space and a rank", file, line);
+    }
+    if (token->size() > longest_token) {
+      fail_request("\"{}\": line {} has a token of {} bytes; tokens have at most {}", file, line, token->size(),
+                   longest_token);
+    }
+    if (!ranks.emplace(*token, rank).second) fail_request("\"{}\": line {} repeats a token", file, line);
+  }
+  for (int byte = 0; byte < 256; ++byte) {
+    if (!ranks.contains(std::string(1, static_cast<char>(byte)))) {
+      fail_request("\"{}\" has no token for the byte 0x{:02x}; is it a rank file of tiktoken?", file, byte);
+    }
+  }
+  return ranks;
+}
+
+// Any two tokens merge that give a token together, those of the lowest rank first.
+MergeTable merges_of_ranks(const TokenIds& ranks) {
+  struct Merge {
+    std::int32_t left, right, whole;
+  };
+  std::vector<Merge> all;
+  for (const auto& [token, rank] : ranks) {
+    for (std::size_t cut = 1; cut < token.size(); ++cut) {
+      const auto left = ranks.find(std::string_view(token).substr(0, cut));
+      const auto right = left == ranks.end() ? left : ranks.find(std::string_view(token).substr(cut));
+      if (right != ranks.end()) all.push_back({left->second, right->second, rank});
+    }
+  }
+  MergeTable table(all.size());
+  for (const Merge& merge : all) {
+    table.add(merge.left, merge.right, {static_cast<std::uint32_t>(merge.whole), merge.whole});
+  }
+  return table;
+}
+
+std::shared_ptr<const Tokenizer> make_tiktoken(std::string_view text, const std::string& file,
+                                               std::string_view expression, const std::vector<SpecialId>& special) {
+  const TokenIds ranks = read_ranks(text, file);
+  const std::string quoted = fmt::format("\"{}\"", file);
+  std::vector<std::pair<std::int32_t, std::string_view>> sorted;
+  TokenIds vocabulary;
+  for (const auto& [token, rank] : ranks) {
+    sorted.emplace_back(rank, token);
+    vocabulary.emplace(to_byte_characters(token), rank);
+  }
+  std::sort(sorted.begin(), sorted.end());
+  std::string meaning = fmt::format("tiktoken\n{}\n", expression);
+  for (const auto& [rank, token] : sorted) meaning += fmt::format("{} {} {}\n", rank, token.size(), token);
+  std::vector<AddedToken> added;
+  for (const SpecialId& token : special) {
+    meaning += fmt::format("special {} {}\n", token.id, token.text);
+    added.push_back({token.id, token.text, true});
+  }
+  BpeRules rules;
+  rules.words_are_bytes = rules.ignore_merges = true;
+  return std::make_shared<BpeTokenizer>(
+      TokenizerParts{"BPE of tiktoken", file, TextNormalizer(), AddedTokens(std::move(added), TextNormalizer(), quoted),
+                     PreTokenizer::bytes_split_by(Pattern::regex(expression, quoted)),
+                     BpeModel(std::move(vocabulary), merges_of_ranks(ranks), rules), TokenDecoder::byte_level(),
+                     TextFrame(), fmt::format("{:016x}", checksum(meaning)), std::nullopt, true});
+}
+
+}  // namespace
+
+bool is_tiktoken_pattern(std::string_view name) {
+  return std::any_of(known_patterns.begin(), known_patterns.end(), [&](const auto& each) { return each.name == name; });
+}
+
+std::string known_tiktoken_patterns() {
+  std::string names;
+  for (const KnownPattern& pattern : known_patterns)
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", pattern.name);
+  return names;
+}
+
+std::shared_ptr<const Tokenizer> parse_tiktoken(std::string_view text, const std::string& file,
+                                                const std::string& pattern) {
+  const auto known = std::find_if(known_patterns.begin(), known_patterns.end(),
+                                  [&](const auto& each) { return each.name == pattern; });
+  if (known == known_patterns.end()) {
+    fail_request("\"{}\": \"{}\" is no pattern of tiktoken; known are {}", file, pattern, known_tiktoken_patterns());
+  }
+  const auto ranks = std::count_if(text.begin(), text.end(), [](char c) { return c == '\n'; }) +
+                     (!text.empty() && text.back() != '\n' ? 1 : 0);
+  const bool published = ranks == known->published_ranks;
+  return make_tiktoken(text, file, known->expression, published ? special_tokens_of(*known) : std::vector<SpecialId>());
+}
+
+std::shared_ptr<const Tokenizer> parse_tiktoken_with(std::string_view text, const std::string& file,
+                                                     const std::string& sidecar) {
+  const std::string name = file + ".json";
+  const TokenizerJson json = parse_tokenizer_file(sidecar, name);
+  JsonFields fields(json, fmt::format("\"{}\"", name));
+  const std::string expression = fields.text("pattern");
+  std::vector<SpecialId> special;
+  if (const TokenizerJson* tokens = fields.find("special_tokens")) {
+    JsonFields ids(*tokens, fields.place_of("special_tokens"));
+    for (const auto& [token, id] : tokens->items()) {
+      const std::int64_t value = ids.integer(token);
+      if (token.empty() || value < 0 || value >= most_token_ids) {
+        fail_request("{}: {} is no special token with an id in 0 .. {}", ids.place(), shown_value(token),
+                     most_token_ids - 1);
+      }
+      special.push_back({token, static_cast<std::int32_t>(value)});
+    }
+  }
+  fields.finish();
+  return make_tiktoken(text, file, expression, special);
+}
+
+}  // namespace weft

@@ -1,0 +1,133 @@
+#include "trainer/tokenizer/tokenizer.h"
+
+#include <filesystem>
+
+#include "parallel/runtime/checksum.h"
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/input_file.h"
+#include "trainer/tokenizer/json_fields.h"
+#include "trainer/tokenizer/tokenizer_file.h"
+
+namespace weft {
+namespace {
+
+constexpr const char *json_name = "tokenizer.json", *settings_name = "tokenizer_config.json";
+
+class ByteTokenizer final : public Tokenizer {
+ public:
+  std::int64_t vocab_size() const override { return 256; }
+  void append(std::string_view text, SpecialTokens, std::vector<std::int32_t>& ids) const override {
+    ids.reserve(ids.size() + text.size());
+    for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte));
+  }
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    std::string text;
+    for (const std::int32_t id : ids) {
+      if (id < 0 || id > 255) fail_request("the byte tokenizer has no token with the id {}; it has 256", id);
+      text.push_back(static_cast<char>(id));
+    }
+    return text;
+  }
+  std::string description() const override { return "bytes, 256 tokens"; }
+  std::string content_hash() const override { return fmt::format("{:016x}", checksum("byte")); }
+  std::optional<std::int32_t> end_of_text() const override { return std::nullopt; }
+  std::optional<std::int32_t> token_id(std::string_view token) const override {
+    if (token.size() != 1) return std::nullopt;
+    return static_cast<unsigned char>(token.front());
+  }
+  TextFrame frame() const override { return {}; }
+};
+
+bool is_file(const std::string& name) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(name, ignored);
+}
+
+[[noreturn]] void refuse_sentencepiece(const std::string& name) {
+  fail_request(
+      "\"{}\": SentencePiece models are not read here; give the tokenizer.json of the model. If it is a rank "
+      "file of tiktoken, name its pattern: \"{}#llama3\"",
+      name, name);
+}
+
+// eos_token of tokenizer_config.json: a text, or an object with "content".
+std::optional<std::string> configured_end_of_text(const std::filesystem::path& folder) {
+  const std::string name = (folder / settings_name).string();
+  if (!is_file(name)) return std::nullopt;
+  const TokenizerJson json = parse_tokenizer_file(read_whole_file(name), name);
+  const TokenizerJson none;
+  const TokenizerJson& token = json.is_object() && json.contains("eos_token") ? json["eos_token"] : none;
+  if (token.is_null()) return std::nullopt;
+  if (token.is_object()) return JsonFields(token, fmt::format("\"{}\": eos_token", name)).text("content");
+  return JsonFields(json, fmt::format("\"{}\"", name)).text("eos_token");
+}
+
+std::shared_ptr<const Tokenizer> open_ranks(const std::string& file, const std::string& text) {
+  const std::string sidecar = file + ".json", stem = std::filesystem::path(file).stem().string();
+  if (is_file(sidecar)) return parse_tiktoken_with(text, file, read_whole_file(sidecar));
+  if (is_tiktoken_pattern(stem)) return parse_tiktoken(text, file, stem);
+  fail_request(
+      "\"{0}\" is no tokenizer.json. If it is a rank file of tiktoken, name its pattern: \"{0}#PATTERN\" with one of "
+      "{1}, or write {0}.json with \"pattern\" and \"special_tokens\"",
+      file, known_tiktoken_patterns());
+}
+
+bool has_no_files(const std::string& name) {
+  return name == "byte" || name == "none";
+}
+
+// FILE of a name, and "#PATTERN" if it has one.
+struct NamedFile {
+  std::string file, pattern;
+};
+NamedFile named_file(const std::string& name) {
+  const std::size_t hash = name.rfind('#');
+  if (hash != std::string::npos && !std::filesystem::exists(name)) return {name.substr(0, hash), name.substr(hash)};
+  return {std::filesystem::is_directory(name) ? (std::filesystem::path(name) / json_name).string() : name, ""};
+}
+bool is_json(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string::npos && text[first] == '{';
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
+  if (name == "none") return nullptr;
+  if (name == "byte") return std::make_shared<ByteTokenizer>();
+  const auto [file, pattern] = named_file(name);
+  if (!pattern.empty()) return parse_tiktoken(InputFile(file).text(), file, pattern.substr(1));
+  const std::string model = (std::filesystem::path(name) / "tokenizer.model").string();
+  if (file != name && !is_file(file) && is_file(model)) refuse_sentencepiece(model);
+  if (file.ends_with(".model")) refuse_sentencepiece(file);
+  const std::string text = InputFile(file).text();
+  if (!is_json(text)) return open_ranks(file, text);
+  return parse_tokenizer_json(text, file, configured_end_of_text(std::filesystem::path(file).parent_path()));
+}
+
+std::vector<TokenizerPart> tokenizer_parts(const std::string& name) {
+  if (has_no_files(name)) return {};
+  const auto [file, pattern] = named_file(name);
+  const std::filesystem::path path(file);
+  if (!pattern.empty() || !is_json(InputFile(file).text())) {
+    std::vector<TokenizerPart> parts = {{file, path.filename().string()}};
+    if (is_file(file + ".json")) parts.push_back({file + ".json", path.filename().string() + ".json"});
+    return parts;
+  }
+  std::vector<TokenizerPart> parts = {{file, json_name}};
+  const std::string settings = (path.parent_path() / settings_name).string();
+  if (is_file(settings)) parts.push_back({settings, settings_name});
+  return parts;
+}
+
+std::optional<std::string> kept_tokenizer(const std::string& folder, const std::string& name) {
+  const std::filesystem::path kept(folder);
+  if (has_no_files(name)) return std::nullopt;
+  if (const std::string json = (kept / json_name).string(); is_file(json)) return json;
+  const std::size_t hash = name.rfind('#');
+  const std::string file = (kept / std::filesystem::path(name.substr(0, hash)).filename()).string();
+  if (!is_file(file)) return std::nullopt;
+  return hash == std::string::npos ? file : file + name.substr(hash);
+}
+
+}  // namespace weft

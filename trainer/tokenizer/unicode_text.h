@@ -1,0 +1,38 @@
+// Text in UTF-8: code points, malformed bytes, white space, and the normal forms of Unicode (by utf8proc). Every
+// function is pure.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace weft {
+
+struct CodePoint {
+  char32_t value = 0;
+  std::size_t bytes = 1;
+};
+
+// The code point that begins at byte `at`. Requires well-formed text and at < text.size().
+CodePoint code_point_at(std::string_view text, std::size_t at);
+// The code point that ends before byte `end`. Requires well-formed text and end > 0.
+CodePoint code_point_before(std::string_view text, std::size_t end);
+void append_code_point(std::string& text, char32_t value);
+
+// The property White_Space of Unicode.
+bool is_white_space(char32_t value);
+
+// `text` with U+FFFD in place of each maximal part of a malformed sequence (Unicode, section 3.9), as Python decodes
+// with errors="replace". Nothing if the text is well-formed.
+std::optional<std::string> replace_malformed(std::string_view text);
+
+enum class NormalForm { nfc, nfd, nfkc, nfkd };
+
+// Requires well-formed text. Takes time proportional to n log n, also for long runs of combining marks.
+std::string to_normal_form(std::string_view text, NormalForm form);
+
+// Each code point in lower case by itself, without regard to its neighbours. Requires well-formed text.
+std::string to_lower_case(std::string_view text);
+
+}  // namespace weft
