@@ -201,8 +201,7 @@ TEST_F(Profile, TracesAreWrittenOnlyWhereAsked) {
 // A recording replaces one of more ranks; steps that a run has behind it are not recorded, and that is said.
 TEST_F(Profile, ARecordingIsOfOneSessionOfTheRun) {
   const auto trained = [&](const std::string& arguments) {
-    // Several recordings of one directory: none goes on from another.
-    const auto result = weft("train run.toml --checkpoint.at_end=false " + arguments);
+    const auto result = weft("train run.toml " + arguments);
     EXPECT_EQ(result.exit_code, 0) << result.messages;
     return result.output;
   };
