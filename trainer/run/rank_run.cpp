@@ -33,6 +33,16 @@ CommunicationCounters difference(const CommunicationCounters& later, const Commu
   return result;
 }
 
+// The result of `read`. Faults of data that are found during a step are failures of the run.
+template <typename Read>
+auto read_in_step(Read read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    fail("{}", error.what());
+  }
+}
+
 }  // namespace
 
 RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& domain, const RankSeat& seat)
@@ -73,7 +83,9 @@ void RankRun::read_batch() {
   const std::int64_t length = config_.training.sequence_length;
   const auto runs = context_runs(length, config_.parallelism.context, mesh_.coordinates(world_.rank()).cp);
   // The staging memory is free: the device copied the last step's text before that step ended.
-  plan.read(data_, progress_.samples, mesh_.data_index(world_.rank()), length, runs, text_.as<std::int32_t>());
+  read_in_step([&] {
+    plan.read(data_, progress_.samples, mesh_.data_index(world_.rank()), length, runs, text_.as<std::int32_t>());
+  });
   text_.upload(stream(), rank_step_.text());
 }
 
@@ -181,8 +193,8 @@ HeldOutLoss RankRun::held_out(const HeldOutWindows& text) {
   std::vector<ActionObserver*> observers;
   if (held_out_->announced) observers.push_back(&*held_out_->announced);
   ledger().reset_peak();
-  rank_step_.forwards(
-      held_out_->plan, text.passes(), [&](std::int64_t pass) { return held_out_->reader.read(pass); }, observers);
+  const auto read = [&](std::int64_t pass) { return read_in_step([&] { return held_out_->reader.read(pass); }); };
+  rank_step_.forwards(held_out_->plan, text.passes(), read, observers);
   const CommunicationCounters none;
   const double loss_sum =
       rank_step_.sums().total(rank_step_.groups().on(Lane::compute, Group::world), {none, measured_}).loss_sum;
