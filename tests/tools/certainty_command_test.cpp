@@ -108,7 +108,7 @@ TEST_F(CertaintyCommand, TheCommandMeasuresWhatTheLineSays) {
   const std::string file = WEFT_SOURCE_DIR "/configs/published/runs.toml";
   const Json json = Json::parse(output("bench published " + file + " --json"));
   EXPECT_EQ(static_cast<int>(json.at("runs").size()), model_error.runs);
-  EXPECT_EQ(std::floor(100.0 * json.at("least").get<double>()) / 100.0, model_error.least);
+  EXPECT_EQ(std::floor(1000.0 * json.at("least").get<double>()) / 1000.0, model_error.least);
   EXPECT_EQ(std::ceil(100.0 * json.at("most").get<double>()) / 100.0, model_error.most);
   EXPECT_EQ(std::ceil(10.0 * json.at("apart").get<double>()) / 10.0, model_error.apart);
   EXPECT_EQ(json.at("misordered"), model_error.misordered);

@@ -11,6 +11,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/staging.h"
+#include "tests/trainer/held_out_text.h"
 #include "tests/trainer/tiny_layout.h"
 
 namespace weft {
@@ -120,6 +121,20 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& instance) { return instance.param.name; });
 
 // A byte that only data rank 2 reads, and only in its second microbatch of the second step.
+// Seen between two steps, by the ranks that read it: a failure of the run too.
+TEST(FailureOfData, AHeldOutTokenOutsideTheVocabularyIsNamed) {
+  HeldOutText text("weft-failure");
+  text.add("abc" + std::string(1, static_cast<char>(200)) + "de");
+  Config config = config_of({.layers = "d e", .degrees = {.pipeline = 2}});
+  config.model.vocab_size = 128;
+  config.data.train = {text.files().front() + ".train"};
+  std::ofstream(config.data.train.front(), std::ios::binary) << std::string(400, 'a');
+  config.validation.data = text.files();
+  config.validation.interval = 1;
+  EXPECT_NE(failure_of(config).find("the byte 200 at offset 3 is outside the vocabulary of 128 tokens"),
+            std::string::npos);
+}
+
 TEST(FailureOfData, ATokenOutsideTheVocabularyIsNamedByFileAndOffset) {
   const auto path = std::filesystem::temp_directory_path() / fmt::format("weft-outside-{}.txt", getpid());
   Config config = config_of({.degrees = {.data_shard = 4}});

@@ -111,10 +111,10 @@ void add_generate_command(CLI::App& program) {
     GenerationRequest& request = arguments->request;
     const std::filesystem::path checkpoint = resolve_checkpoint(arguments->checkpoint).path;
     const Config config = read_config_of_checkpoint(*command, checkpoint);
+    require_sound(request, config);
     const std::int64_t trained = config.training.sequence_length;
     const std::int64_t left = trained - std::ssize(prompt_tokens(open_vocabulary(config), request.prompt));
     if (command->count("--max-tokens") == 0 && left > 0) request.max_tokens = std::min(request.max_tokens, left);
-    require_sound(request, config);
     const bool speaks = first_rank_of_process(config) == 0;
     if (speaks && request.max_tokens > left) {
       fmt::print(stderr, "weft: warning: the text may come to position {}; the model was trained on {}: {}\n",

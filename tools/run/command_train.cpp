@@ -53,8 +53,9 @@ void require_fit(const CLI::App& command, const std::string& file, const Config&
 constexpr const char* signals_help = R"(
 Checkpoints and signals:
   The last step is saved below run.directory/checkpoints, with --checkpoint.interval=100 also every 100 steps; the same
-  command goes on from the newest, also with other degrees, schedule or precision. SIGTERM, SIGINT, SIGHUP and SIGUSR1 save and leave with exit
-  code 75, a second one ends at once, as the first does before the first step; SIGUSR2 saves and goes on.)";
+  command goes on from the newest, also with other degrees, schedule or precision. SIGTERM, SIGINT, SIGHUP and SIGUSR1
+  save and leave with exit code 75, a second one ends at once, as the first does before the first step; SIGUSR2 saves
+  and goes on.)";
 
 // Domain and range names are those of nvtx.h and execute.h.
 constexpr const char* profiling_help = R"(

@@ -37,9 +37,9 @@ std::vector<std::filesystem::path> find_unfinished(const std::filesystem::path& 
 // a newer folder has tensors and no manifest, or `latest` names an absent newer checkpoint. Empty if there is no such
 // sign.
 std::string find_lost_checkpoint(const std::filesystem::path& directory, const std::vector<CheckpointFolder>& complete);
-// The checkpoint for a path given by the user: the checkpoint itself, the one that a file `best` names, the newest in a folder of checkpoints, or the
-// newest of a run's directory. Its step is taken from the folder's name, 0 if the name has none. Throws Error (request)
-// with the expected folders and files if there is no checkpoint.
+// The checkpoint for a path given by the user: the checkpoint itself, that of a file `best`, the newest in a folder of
+// checkpoints, or the newest of a run's directory. Its step is taken from the folder's name, 0 if the name has none.
+// Throws Error (request) with the expected folders and files if there is no checkpoint.
 CheckpointFolder resolve_checkpoint(const std::filesystem::path& path);
 
 // The file that a rank writes and removes as a trial of whether checkpoints can be saved.

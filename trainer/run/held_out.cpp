@@ -38,9 +38,13 @@ TextVocabulary fitting_vocabulary(const Config& config) {
 
 HeldOutWindows::HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t batches,
                                std::string_view asked)
-    : windows_(files, config.training.sequence_length, fitting_vocabulary(config), asked), config_(config) {
+    : HeldOutWindows(config, files, batches, fitting_vocabulary(config), asked) {}
+
+HeldOutWindows::HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t batches,
+                               const TextVocabulary& vocabulary, std::string_view asked)
+    : windows_(files, config.training.sequence_length, vocabulary, asked), config_(config) {
   if (batches > 0) windows_.keep(batches * config.training.global_batch_size);
-  bytes_ = text_bytes(windows_, config.training.sequence_length, open_vocabulary(config));
+  bytes_ = text_bytes(windows_, config.training.sequence_length, vocabulary);
   const std::int64_t of_microbatch = config.training.microbatch_size * config.parallelism.data();
   const std::int64_t needed = (windows_.count() + of_microbatch - 1) / of_microbatch;
   config_.training.global_batch_size = std::min(config.microbatches(), needed) * of_microbatch;

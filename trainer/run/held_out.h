@@ -34,6 +34,9 @@ class HeldOutWindows {
   HeldOutLoss loss(double loss_sum, double seconds) const;
 
  private:
+  HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t batches,
+                 const TextVocabulary& vocabulary, std::string_view asked);
+
   TextWindows windows_;
   Config config_;
   std::int64_t bytes_;  // of the text of all predicted tokens

@@ -77,7 +77,7 @@ CheckedStart check_start(const ResolvedConfig& resolved) {
 
 std::vector<std::string> start_warnings(const Config& config, std::size_t cores) {
   std::vector<std::string> warnings;
-  if (config.checkpoint.interval == 0 && !config.checkpoint.at_end) {
+  if (config.checkpoint.interval == 0 && !config.checkpoint.at_end && !config.validation.keep_best) {
     warnings.emplace_back(
         "checkpoint.interval is 0 and checkpoint.at_end false: the run leaves no weights, unless a signal asks for "
         "them");
