@@ -21,6 +21,7 @@ struct SavedAttention final : Saved {
   Tensor keys_values;  // of the whole sequences; with context parallelism only
   Tensor dqkv, dy;     // from input gradient to weight gradient; dy of all tokens
   Tensor dq_norm, dk_norm;
+  ConstTensorView document_begins;  // of the microbatch's text
 };
 
 class Attention final : public Segment {
@@ -73,10 +74,11 @@ class Attention final : public Segment {
             weight_gather_traffic(setup_, Family::dense, setup_.compute)};
   }
 
-  Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput&, Tensor x,
+  Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,
                  std::unique_ptr<Saved>& saved) override {
     KernelContext& kernels = context.kernels;
     auto kept = std::make_unique<SavedAttention>();
+    kept->document_begins = input.document_begins;
     const std::int64_t tokens = setup_.microbatch_tokens;
     norm_.forward(context, weights[norm_weight], std::move(x), kept->norm);
 
@@ -182,14 +184,15 @@ class Attention final : public Segment {
                    setup_.model.qk_norm ? kept.rotated : kept.qkv);
   }
   AttentionInputs own_inputs(const SavedAttention& kept) const {
-    AttentionInputs own = fused_heads(heads_, ConstTensorView(kept.qkv));
+    AttentionInputs own(fused_heads(heads_, ConstTensorView(kept.qkv)), kept.document_begins);
     if (setup_.model.qk_norm) own.q.rows = own.k.rows = kept.rotated;
     return own;
   }
   // Keys and values of whole sequences.
   AttentionInputs inputs(const SavedAttention& kept) const {
     const AttentionInputs own = own_inputs(kept);
-    return setup_.context > 1 ? parted_heads(heads_, own.q.rows, ConstTensorView(kept.keys_values)) : own;
+    if (setup_.context == 1) return own;
+    return {parted_heads(heads_, own.q.rows, ConstTensorView(kept.keys_values)), kept.document_begins};
   }
   Tensor activation(KernelContext& kernels, std::int64_t rows, std::int64_t columns) const {
     return kernels.ledger.allocate(Bucket::activations, setup_.compute, rows, columns);

@@ -118,10 +118,10 @@ void Router::balance(LayerContext& context, Kept& kept) const {
     context.tensor.all_reduce(kept.expert_counts);
     context.sequence.all_reduce(kept.expert_counts);
   }
-  // The mean over all sequences of the global batch, which has 1 / loss_factor tokens.
+  // The mean over all sequences of the global batch, which has 1 / token_factor tokens.
   if (global || (context.tensor.rank() == 0 && context.sequence.rank() == 0)) {
     const std::int64_t length = slice().sequence_length;
-    const double factor = moe.router_aux_loss_coef * static_cast<double>(length) * context.loss_factor;
+    const double factor = moe.router_aux_loss_coef * static_cast<double>(length) * context.token_factor;
     auxiliary_loss(kernels, counts, score_sums, moe.num_experts_per_tok, length, factor,
                    context.report.auxiliary_loss(block_));
   }
@@ -138,14 +138,14 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
     fill(kernels.stream, dscores, 0.0f);
     const std::int64_t sequences = kept.expert_counts.rows() / 2;
     const double factor = moe.router_aux_loss_coef * static_cast<double>(slice().sequence_length) *
-                          context.loss_factor * context.loss_scale;
+                          context.token_factor * context.loss_scale;
     auxiliary_loss_backward(kernels, kept.scores, kept.expert_counts.view().rows_from(0, sequences), moe.scoring,
                             slice(), moe.num_experts_per_tok, static_cast<float>(factor), dscores);
   }
   kept.dlogits = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.num_experts);
   route_backward(kernels, dweights, dscores, kept.scores, kept.indices, moe.scoring, moe.norm_topk_prob, kept.dlogits);
   if (moe.router_z_loss_coef != 0.0) {
-    const double factor = moe.router_z_loss_coef * context.loss_factor;
+    const double factor = moe.router_z_loss_coef * context.token_factor;
     z_loss(kernels, kept.logits, factor, static_cast<float>(factor * context.loss_scale), kept.dlogits,
            context.report.z_loss(block_));
   }

@@ -64,10 +64,12 @@ struct SegmentSetup {
 };
 
 // One microbatch's text, [microbatch_tokens, 1] int32 each: ids, and the ids that follow them as targets. A target
-// below 0 does not count. The tensors stay in place for the whole step.
+// below 0 does not count. `document_begins`: the position in its sequence at which the document of each token begins;
+// empty if each sequence is one document. The tensors stay in place for the whole step.
 struct MicrobatchInput {
   ConstTensorView tokens;
   ConstTensorView targets;
+  ConstTensorView document_begins = {};
 };
 
 // Measurements of a step besides gradients, summed over this rank's microbatches by kernels, in device memory. Each
@@ -99,9 +101,10 @@ class StepReport {
 
 struct GenerationState;  // generation.h
 
-// Arguments of a running segment. `loss_factor` is 1 / tokens of the global batch, the only normalisation of a step.
-// `loss_scale`, a power of two, multiplies every gradient that a segment starts (of logits, and of a router's losses),
-// so that small gradients do not underflow in float16. Reported values are not scaled.
+// Arguments of a running segment. Losses of targets are multiplied by `loss_factor`, 1 / targets of the global batch
+// that count, and those of a router by `token_factor`, 1 / tokens of the global batch. A step has no other
+// normalisation. `loss_scale`, a power of two, multiplies every gradient that a segment starts (of logits, and of a
+// router's losses), so that small gradients do not underflow in float16. Reported values are not scaled.
 struct LayerContext {
   KernelContext& kernels;
   Communicator& tensor;
@@ -110,7 +113,7 @@ struct LayerContext {
   Communicator& expert_tensor;
   Communicator& tokens;          // all ranks of the stage; their tokens differ
   ConstTensorView rotary_table;  // kernels/token_kernels.h, shared by all blocks
-  double loss_factor = 1.0;
+  double loss_factor = 1.0, token_factor = 1.0;
   StepReport report;
   double loss_scale = 1.0;
   GenerationState* generation = nullptr;  // null except for text generation

@@ -20,7 +20,8 @@ void require_columns(const HeadShape& heads, const AttentionHeads<View>& of) {
 
 void check(const HeadShape& heads, QueryRuns runs, const AttentionInputs& inputs, ConstTensorView out,
            ConstTensorView log_sum_exp) {
-  const auto& [q, k, v] = inputs;
+  const auto& [q, k, v] = static_cast<const AttentionHeads<ConstTensorView>&>(inputs);
+  const ConstTensorView& begins = inputs.document_begins;
   require(heads.key_value_heads > 0 && heads.query_heads % heads.key_value_heads == 0,
           "query heads share key-value heads evenly");
   require(heads.sequence_length > 0 && k.rows.rows() % heads.sequence_length == 0, "tokens come in whole sequences");
@@ -37,6 +38,8 @@ void check(const HeadShape& heads, QueryRuns runs, const AttentionInputs& inputs
     require(of.rows.dtype() == q.rows.dtype() && of.rows.rows() == k.rows.rows(),
             "a key and a value a position, in the dtype of queries");
   }
+  require(begins.empty() || (begins.rows() == q.rows.rows() && begins.columns() == 1 && begins.dtype() == DType::int32),
+          "a document begins at a position for every query");
   require(out.rows() == q.rows.rows() && out.columns() == heads.output_columns() && out.dtype() == q.rows.dtype(),
           "the output holds the columns of every query head");
   require(log_sum_exp.rows() == q.rows.rows() && log_sum_exp.columns() == heads.query_heads,

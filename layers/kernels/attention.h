@@ -7,6 +7,9 @@
 // heads.sequence_length positions of every sequence. The three may be columns of one matrix. out [query rows,
 // heads.output_columns()] in the same dtype; log_sum_exp [query rows, query_heads] float32. Dtypes float32, bfloat16 or
 // float16; sums are float32.
+//
+// A sequence may hold several documents. Then no query sees a key in front of its own document. Rotary angles need not
+// begin anew: scores depend on differences of positions alone.
 #pragma once
 
 #include <functional>
@@ -30,8 +33,16 @@ template <typename View>
 struct AttentionHeads {
   HeadColumns<View> q, k, v;
 };
-using AttentionInputs = AttentionHeads<ConstTensorView>;
 using AttentionGradients = AttentionHeads<TensorView>;
+struct AttentionInputs : AttentionHeads<ConstTensorView> {
+  // Implicit: the heads are all, if a sequence is one document.
+  AttentionInputs(const AttentionHeads<ConstTensorView>& heads, ConstTensorView begins = {})
+      : AttentionHeads<ConstTensorView>(heads), document_begins(begins) {}
+
+  // [query rows, 1] int32: the position in its sequence at which the document of each query begins. It never falls from
+  // one query of a sequence to the next, and is at most the query's own. Empty: each sequence is one document.
+  ConstTensorView document_begins;
+};
 
 // All of one matrix [tokens, heads.columns()], as token_kernels.h has it.
 template <typename View>
@@ -69,8 +80,9 @@ struct AttentionKernels {
   std::function<void(KernelContext& context, const HeadShape& heads, std::int64_t position, ConstTensorView q,
                      ConstTensorView cache, TensorView out)>
       cached;
-  // In words, what computes a microbatch of this shape: the library, or the reason for not using one.
-  std::function<std::string(const HeadShape&, QueryRuns, DType)> description;
+  // In words, what computes a microbatch of this shape: the library, or the reason for not using one. `documents`: a
+  // sequence may hold several.
+  std::function<std::string(const HeadShape&, QueryRuns, DType, bool documents)> description;
 };
 
 }  // namespace weft

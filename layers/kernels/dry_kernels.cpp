@@ -88,7 +88,9 @@ AttentionKernels dry_attention(DryWorkspace workspace) {
           .flops = attention_flops(heads, {&new_tokens, 1}, sequences),
           .dtype = q.dtype()});
   };
-  kernels.description = [](const HeadShape&, QueryRuns, DType) { return std::string("not at all, in a dry run"); };
+  kernels.description = [](const HeadShape&, QueryRuns, DType, bool) {
+    return std::string("not at all, in a dry run");
+  };
   return kernels;
 }
 

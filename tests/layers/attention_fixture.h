@@ -14,13 +14,30 @@ class AttentionTest : public ProductKernelTest {
     Tensor qkv, dout, out, log_sum_exp, dqkv;
   };
 
-  Run run(DType dtype, const HeadShape& heads, std::int64_t sequences) {
+  // Where the document of each position begins, for sequences whose documents begin at `starts`.
+  static std::vector<double> document_begins(const std::vector<std::vector<std::int64_t>>& starts,
+                                             std::int64_t length) {
+    std::vector<double> begins;
+    for (const std::vector<std::int64_t>& of_sequence : starts) {
+      std::int64_t begin = 0;
+      for (std::int64_t p = 0; p < length; ++p) {
+        if (std::ranges::find(of_sequence, p) != of_sequence.end()) begin = p;
+        begins.push_back(static_cast<double>(begin));
+      }
+    }
+    return begins;
+  }
+
+  // `begins`: one document a sequence if empty.
+  Run run(DType dtype, const HeadShape& heads, std::int64_t sequences, const std::vector<double>& begins = {}) {
     const std::int64_t tokens = sequences * heads.sequence_length, out_columns = heads.output_columns();
     Run result{random("qkv", dtype, tokens, heads.columns()), random("dout", dtype, tokens, out_columns),
                poisoned(dtype, tokens, out_columns), poisoned(DType::float32, tokens, heads.query_heads),
                poisoned(dtype, tokens, heads.columns())};
     const Range runs[] = {{0, heads.sequence_length}};
-    const AttentionInputs inputs = fused_heads(heads, ConstTensorView(result.qkv));
+    AttentionInputs inputs = fused_heads(heads, ConstTensorView(result.qkv));
+    Tensor documents;
+    if (!begins.empty()) inputs.document_begins = documents = tensor_of(DType::int32, tokens, 1, begins);
     attention_forward(context, heads, runs, inputs, result.out, result.log_sum_exp);
     attention_backward(context, heads, runs, result.dout, inputs, result.out, result.log_sum_exp,
                        fused_heads(heads, result.dqkv.view()));

@@ -40,6 +40,48 @@ TEST_F(AttentionTest, SeesTheKeysOfItsWindowOnly) {
   }
 }
 
+// Documents of a sequence have what they have alone: forward and gradient. They begin inside stripes of queries and
+// blocks of keys, at their edges, follow each other token by token, and differ between the sequences.
+TEST_F(AttentionTest, KeepsDocumentsApart) {
+  for (DType dtype : float_types) {
+    for (const HeadShape& heads :
+         {HeadShape{2, 1, 16, 300}, HeadShape{4, 2, 6, 300, 10}, HeadShape{2, 2, 16, 300, 16, {40}}}) {
+      const std::vector<std::vector<std::int64_t>> starts = {{0}, {0, 1, 2, 3, 70, 299}, {0, 64, 128, 255, 256, 257}};
+      const Run found = run(dtype, heads, 3, document_begins(starts, heads.sequence_length));
+      const std::vector<double> qkv = doubles(found.qkv), dout = doubles(found.dout);
+      std::vector<double> out, log_sum_exp, gradient;
+      const auto append = [](std::vector<double>& to, const std::vector<double>& more) {
+        to.insert(to.end(), more.begin(), more.end());
+      };
+      for (std::size_t s = 0; s < starts.size(); ++s) {
+        for (std::size_t d = 0; d < starts[s].size(); ++d) {
+          const std::int64_t end = d + 1 < starts[s].size() ? starts[s][d + 1] : heads.sequence_length;
+          HeadShape alone = heads;
+          alone.sequence_length = end - starts[s][d];
+          const std::int64_t first = static_cast<std::int64_t>(s) * heads.sequence_length + starts[s][d];
+          const auto rows = [&](const std::vector<double>& all, std::int64_t columns) {
+            return std::vector<double>(all.begin() + first * columns,
+                                       all.begin() + (first + alone.sequence_length) * columns);
+          };
+          const reference::AttentionResult expected = reference::attention(alone, rows(qkv, heads.columns()));
+          append(out, expected.out);
+          append(log_sum_exp, expected.log_sum_exp);
+          append(gradient,
+                 reference::attention_gradient(alone, rows(qkv, heads.columns()), rows(dout, heads.output_columns())));
+        }
+      }
+      const std::string what =
+          fmt::format(" in {} of {}, window {}", name_of(dtype), heads.head_dim, heads.first_key.window);
+      reference::expect_near(doubles(found.out), out, out_tolerance(dtype, heads), "out" + what);
+      reference::expect_near(doubles(found.log_sum_exp), log_sum_exp, out_tolerance(DType::float32, heads),
+                             "log-sum-exp" + what);
+      reference::expect_near(doubles(found.dqkv), gradient,
+                             gradient_tolerance(dtype, heads, reference::largest_magnitude(gradient)),
+                             "gradient" + what);
+    }
+  }
+}
+
 TEST(FirstKey, CountsTheKeysThatItShows) {
   for (std::int64_t window : {0, 1, 2, 5, 9, 40}) {
     const FirstKey first{window};
@@ -65,12 +107,14 @@ class AttentionRuns : public AttentionTest {
     check(dtype, {4, 2, 6, length}, one, other);
     check(dtype, {4, 2, 6, length, 10}, one, other);
     for (std::int64_t window : {1, 9, 70}) check(dtype, {4, 2, 6, length, 6, {window}}, one, other);
+    check(dtype, {4, 2, 6, length}, one, other, document_begins({{0, 3, 8, 31}, {0, 6, 7, 20}}, length));
   }
-  void check(DType dtype, const HeadShape& heads, const std::vector<Range>& one, const std::vector<Range>& other) {
+  void check(DType dtype, const HeadShape& heads, const std::vector<Range>& one, const std::vector<Range>& other,
+             const std::vector<double>& begins = {}) {
     constexpr std::int64_t sequences = 2;
     const std::int64_t length = heads.sequence_length, out_columns = 4 * heads.value_dim;
     const std::int64_t query_columns = 4 * 6, kv_columns = 2 * (6 + heads.value_dim);
-    const Run whole = run(dtype, heads, sequences);
+    const Run whole = run(dtype, heads, sequences, begins);
     const std::vector<double> expected_out = doubles(whole.out), expected_gradient = doubles(whole.dqkv);
     const double out_error = 2 * out_tolerance(dtype, heads);
     const double gradient_error = 4 * gradient_tolerance(dtype, heads, reference::largest_magnitude(expected_gradient));
@@ -92,7 +136,13 @@ class AttentionRuns : public AttentionTest {
       Tensor dq = poisoned(dtype, count, heads.columns()), dkv = poisoned(dtype, sequences * length, kv_columns);
       Tensor kv = poisoned(dtype, sequences * length, kv_columns);
       copy_columns(*stream, whole.qkv, query_columns, kv, 0, kv_columns);
-      const AttentionInputs inputs = parted_heads(heads, ConstTensorView(q), ConstTensorView(kv));
+      AttentionInputs inputs = parted_heads(heads, ConstTensorView(q), ConstTensorView(kv));
+      Tensor documents;
+      if (!begins.empty()) {
+        std::vector<double> of_rows;
+        for (const std::int64_t row : rows) of_rows.push_back(begins[static_cast<std::size_t>(row)]);
+        inputs.document_begins = documents = tensor_of(DType::int32, count, 1, of_rows);
+      }
       attention_forward(context, heads, runs, inputs, out, sums);
       attention_backward(context, heads, runs, part_dout, inputs, out, sums,
                          parted_heads(heads, dq.view(), dkv.view()));
@@ -141,7 +191,7 @@ TEST_F(AttentionTest, TakesHeadsFromAnyColumns) {
     };
     const Tensor q = placed(31, 0, 5, q_columns), k = placed(17, heads.key_column(), 3, k_columns);
     const Tensor v = placed(13, heads.value_column(), 1, k_columns);
-    const AttentionInputs inputs{{q, 5}, {k, 3}, {v, 1}};
+    const AttentionInputs inputs(AttentionHeads<ConstTensorView>{{q, 5}, {k, 3}, {v, 1}});
     Tensor out = poisoned(dtype, tokens, q_columns), sums = poisoned(DType::float32, tokens, 4);
     Tensor dq = poisoned(dtype, tokens, 29), dk = poisoned(dtype, tokens, 14), dv = poisoned(dtype, tokens, 19);
     const Range runs[] = {{0, heads.sequence_length}};

@@ -106,6 +106,7 @@ TestRank::TestRank(Communicator& world, const SegmentCase& the_case, bool drop_e
               *all_tokens,
               rotary,
               the_case.loss_factor,
+              the_case.loss_factor,
               StepReport(report, setup.model.moe.num_experts),
               the_case.loss_scale} {
   write<float>(*stream,

@@ -1,5 +1,7 @@
 // From a text to words that a model makes: a tokenizer is learned, texts are tokenized, a model trains on the ids, is
 // evaluated, generates and is exported, each by the program alone.
+#include <fmt/format.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -73,6 +75,37 @@ TEST_F(DataCommand, ATextBecomesATokenizerADatasetAModelAndAText) {
   // Resumed with the file under its new name: the same tokenizer by what it does.
   put_run("train.bin", "elsewhere.json", 300);
   EXPECT_NE(ok("train run.toml --run.steps=6").find("6/6"), std::string::npos);
+}
+
+// Prompts are read and not learned: the same ids as without, and the loss of answers and ends alone.
+TEST_F(DataCommand, PromptsAreReadAndNotLearned) {
+  std::string lines;
+  for (int i = 0; i < 60; ++i) {
+    lines += fmt::format("{{\"q\": \"the loom of {}? \", \"a\": {{\"text\": \"the weft.\"}}}}\n", i % 10);
+  }
+  put("pairs.jsonl", lines);
+  ok("data tokenize pairs.jsonl --prompt q --key a.text --tokenizer byte --no-end --output pairs");
+  EXPECT_EQ(bytes_of("pairs.loss").substr(0, 24), std::string(15, '\0') + std::string(9, '\1'));
+  const Json facts = Json::parse(ok("data inspect pairs.bin --json --check --sample 7"));
+  EXPECT_EQ(facts["sample"]["text"], "the loom of 7? the weft.");
+  EXPECT_EQ(facts["counted_tokens"], 60 * 9);
+  EXPECT_EQ(facts["tokens"], 60 * 24);
+
+  put_run("pairs.bin", "byte", 256);
+  ok("train run.toml --data.documents=mask --training.sequence_length=24 --run.steps=3 --checkpoint.interval=3");
+  const Json line = Json::parse(bytes_of("out/metrics.jsonl").substr(0, bytes_of("out/metrics.jsonl").find('\n')));
+  EXPECT_EQ(line["tokens"], 8 * 24);
+  EXPECT_EQ(line["targets"], 8 * 9);
+  const Json loss = Json::parse(weft("eval out --data pairs.bin --json").output);
+  EXPECT_EQ(loss["tokens"], 60 * 9);
+
+  refused("data tokenize text.txt --prompt q --tokenizer byte --output other");
+  put("gap.jsonl", "{\"a\": \"x\"}\n");
+  EXPECT_NE(refused("data tokenize gap.jsonl --prompt q --key a --tokenizer byte --output gap").find("no key \"q\""),
+            std::string::npos);
+  // Losses of another dataset would be taken for those of this one.
+  std::filesystem::rename(folder_ / "pairs.loss", folder_ / "late.loss");
+  EXPECT_NE(refused("data tokenize text.txt --tokenizer byte --output late").find("late.loss"), std::string::npos);
 }
 
 TEST_F(DataCommand, TokensOfAnotherTokenizerAreRefused) {

@@ -34,7 +34,7 @@ TEST(ConfigFaults, WrongTypeShowsTheLineAndACaret) {
 
 TEST(ConfigFaults, TheCaretStandsRightBehindTabsAndWideCharacters) {
   EXPECT_EQ(message(with("train = [\"one.txt\", \"two.txt\"]", "\ttrain = [\"ä\", 3]")),
-            "run.toml:73:16: error: data.train: expected a string, got the integer 3\n"
+            "run.toml:73:16: error: data.train: expected a string, or a table with path and weight, got the integer 3\n"
             "  73 | \ttrain = [\"ä\", 3]\n"
             "     | \t              ^");
 }
@@ -86,7 +86,7 @@ TEST(ConfigFaults, WrongTypes) {
       {"betas = [0.8, 0.99]", "betas = [0.9, \"x\"]",
        "64:15: error: optimizer.betas: expected a number, got the string \"x\""},
       {"train = [\"one.txt\", \"two.txt\"]", "train = 3",
-       "73:9: error: data.train: expected an array of strings, got the integer 3"},
+       "73:9: error: data.train: expected an array of strings or of tables with path and weight, got the integer 3"},
       {"decay = \"wsd\"", "decay = {a = 1}", "69:9: error: lr_scheduler.decay: expected a string, got a table"},
       {"[profiling]", "[[profiling]]", "76:1: error: profiling: expected a section, [profiling], got an array"},
   };

@@ -46,7 +46,7 @@ TEST_F(ConfigInclude, MergesDeeplyAndTheIncludingFileWins) {
   EXPECT_EQ(resolved.config.run.seed, 2u);
   EXPECT_EQ(resolved.config.run.steps, 50);
   EXPECT_EQ(resolved.config.run.name, "sample");
-  EXPECT_EQ(resolved.config.data.train, std::vector<std::string>{"mine"});
+  EXPECT_EQ(resolved.config.data.train, std::vector<DataSource>{std::string("mine")});
   EXPECT_EQ(resolved.config.model.moe.num_experts, 4);
   for (const char* origin : {"run.toml:2\n", "base/small.toml:3\n", "base/common.toml:10\n"}) {
     EXPECT_NE(resolved.annotated.find("# " + in_folder(origin)), std::string::npos) << resolved.annotated;

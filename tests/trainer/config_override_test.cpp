@@ -157,7 +157,7 @@ TEST(ConfigOverrides, AStringIsAListOfOne) {
     return read_config_text(complete(), "run.toml", overrides).config;
   };
   for (const char* text : {"data.train=mine.txt", "data.train=\"mine.txt\"", "data.train=[\"mine.txt\"]"}) {
-    EXPECT_EQ(read({text}).data.train, std::vector<std::string>{"mine.txt"}) << text;
+    EXPECT_EQ(read({text}).data.train, std::vector<DataSource>{std::string("mine.txt")}) << text;
   }
   EXPECT_EQ(read({"training.frozen=embedding"}).training.frozen, std::set<Family>{Family::embedding});
   EXPECT_EQ(read({"checkpoint.allow_unused=*.exp_avg"}).checkpoint.allow_unused, std::vector<std::string>{"*.exp_avg"});

@@ -35,7 +35,7 @@ TEST(ConfigReader, PutsEveryKeyIntoItsField) {
   EXPECT_EQ(c.training, (TrainingConfig{64, 16, 2, 0.0}));
   EXPECT_EQ(c.optimizer, (OptimizerConfig{UpdateRule::adamw, 3e-3, 0.8, 0.99, 1e-7, 0.2}));
   EXPECT_EQ(c.lr_scheduler, (SchedulerConfig{20, Decay::wsd, 0.2, 30}));
-  EXPECT_EQ(c.data, (DataConfig{{"one.txt", "two.txt"}, "byte"}));
+  EXPECT_EQ(c.data, (DataConfig{{DataSource("one.txt"), DataSource("two.txt")}, "byte"}));
   EXPECT_EQ(c.profiling, (ProfilingConfig{10, 12, false}));
 }
 
@@ -138,7 +138,7 @@ TEST(ConfigOverrides, WinOverTheFileAndTheLastOneWins) {
   EXPECT_EQ(c.run.directory, "2024-01-01");
   EXPECT_TRUE(c.model.qk_norm);
   EXPECT_EQ(c.optimizer.beta2, 0.6);
-  EXPECT_EQ(c.data.train, std::vector<std::string>{"x"});
+  EXPECT_EQ(c.data.train, std::vector<DataSource>{std::string("x")});
   EXPECT_EQ(c.lr_scheduler.decay, Decay::cosine);
   EXPECT_EQ(c.parallelism, (Degrees{.pipeline = 2, .data_shard = 2}));
 }

@@ -54,8 +54,17 @@ struct Sequence {
 
 Sequence read(const TokenDataset& dataset, std::int64_t sample, std::int64_t length) {
   Sequence sequence{std::vector<std::int32_t>(length, -1), std::vector<std::int32_t>(length, -1)};
-  dataset.read(sample, sequence.tokens, sequence.targets);
+  dataset.read(sample, {sequence.tokens, sequence.targets, {}});
   return sequence;
+}
+
+// Windows of an epoch.
+std::int64_t windows_of(const TokenDataset& dataset) {
+  return std::llround(1.0 / dataset.order().passes(1).front());
+}
+
+std::int64_t position_in(std::uint64_t of_seed, std::int64_t epoch, std::int64_t index, std::int64_t count) {
+  return shuffled_position(of_seed, fmt::format("data.order.{}", epoch), index, count);
 }
 
 // What the call throws, or "accepted".
@@ -74,7 +83,7 @@ TEST(Shuffle, VisitsEveryPositionOnceInEachEpoch) {
     for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
       std::set<std::int64_t> seen;
       for (std::int64_t index = 0; index < count; ++index) {
-        const std::int64_t position = shuffled_position(seed, epoch, index, count);
+        const std::int64_t position = position_in(seed, epoch, index, count);
         EXPECT_TRUE(position >= 0 && position < count) << position << " of " << count;
         EXPECT_TRUE(seen.insert(position).second) << position << " twice among " << count;
       }
@@ -85,7 +94,7 @@ TEST(Shuffle, VisitsEveryPositionOnceInEachEpoch) {
 TEST(Shuffle, DependsOnSeedAndEpoch) {
   const auto order = [](std::uint64_t order_seed, std::int64_t epoch) {
     std::vector<std::int64_t> positions(50);
-    for (std::int64_t i = 0; i < 50; ++i) positions[i] = shuffled_position(order_seed, epoch, i, 50);
+    for (std::int64_t i = 0; i < 50; ++i) positions[i] = position_in(order_seed, epoch, i, 50);
     return positions;
   };
   std::vector<std::int64_t> unshuffled(50);
@@ -104,15 +113,14 @@ TEST(Shuffle, SpreadsNeighbours) {
   constexpr std::int64_t count = 1000;
   double sum = 0;
   for (std::int64_t i = 1; i < count; ++i) {
-    sum +=
-        static_cast<double>(std::abs(shuffled_position(seed, 0, i, count) - shuffled_position(seed, 0, i - 1, count)));
+    sum += static_cast<double>(std::abs(position_in(seed, 0, i, count) - position_in(seed, 0, i - 1, count)));
   }
   EXPECT_NEAR(sum / (count - 1), count / 3.0, count / 10.0);
 }
 
 TEST(Shuffle, RefusesAnIndexOutsideItsEpoch) {
-  EXPECT_THROW(shuffled_position(seed, 0, 5, 5), Error);
-  EXPECT_THROW(shuffled_position(seed, 0, -1, 5), Error);
+  EXPECT_THROW(position_in(seed, 0, 5, 5), Error);
+  EXPECT_THROW(position_in(seed, 0, -1, 5), Error);
 }
 
 TEST_F(Data, ReadsEveryWindowOncePerEpoch) {
@@ -120,8 +128,8 @@ TEST_F(Data, ReadsEveryWindowOncePerEpoch) {
   for (int windows = 1; windows <= 50; ++windows) {
     // Three bytes more than the windows need, which is one too few for another.
     const std::string text = ascending(length, static_cast<int>(windows * length + 1 + 3));
-    const TokenDataset dataset({file("text", text)}, length, byte_vocabulary(256), seed);
-    ASSERT_EQ(dataset.samples_per_epoch(), windows);
+    const TokenDataset dataset(files_of({file("text", text)}, length, seed), byte_vocabulary(256));
+    ASSERT_EQ(windows_of(dataset), windows);
     for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
       std::set<std::int32_t> begins;
       for (std::int64_t i = 0; i < windows; ++i) {
@@ -140,7 +148,8 @@ TEST_F(Data, ReadsEveryWindowOncePerEpoch) {
 
 TEST_F(Data, ReadsTheEpochsInDifferentOrders) {
   constexpr std::int64_t length = 4, windows = 50;
-  const TokenDataset dataset({file("text", ascending(1, windows * length + 1))}, length, byte_vocabulary(256), seed);
+  const TokenDataset dataset(files_of({file("text", ascending(1, windows * length + 1))}, length, seed),
+                             byte_vocabulary(256));
   std::vector<std::int32_t> first, second;
   for (std::int64_t i = 0; i < windows; ++i) {
     first.push_back(read(dataset, i, length).tokens[0]);
@@ -152,11 +161,12 @@ TEST_F(Data, ReadsTheEpochsInDifferentOrders) {
 TEST_F(Data, NeverCrossesFromOneFileIntoTheNext) {
   // Of lengths that leave 0, 1 and 3 bytes behind the last window; values tell the files apart.
   constexpr std::int64_t length = 4;
-  const TokenDataset dataset({file("a", ascending(4, 9)), file("b", ascending(100, 6)), file("c", ascending(200, 16))},
-                             length, byte_vocabulary(256), seed);
-  ASSERT_EQ(dataset.samples_per_epoch(), 2 + 1 + 3);
+  const TokenDataset dataset(
+      files_of({file("a", ascending(4, 9)), file("b", ascending(100, 6)), file("c", ascending(200, 16))}, length, seed),
+      byte_vocabulary(256));
+  ASSERT_EQ(windows_of(dataset), 2 + 1 + 3);
   std::set<std::int32_t> begins;
-  for (std::int64_t i = 0; i < dataset.samples_per_epoch(); ++i) {
+  for (std::int64_t i = 0; i < windows_of(dataset); ++i) {
     const Sequence sequence = read(dataset, i, length);
     begins.insert(sequence.tokens[0]);
     EXPECT_EQ(sequence.targets[length - 1], sequence.tokens[0] + length);
@@ -170,7 +180,7 @@ TEST_F(Data, NamesEveryFileThatCannotBeUsed) {
   const std::string brief = file("brief", ascending(1, 8));
   const std::string missing = folder() / "missing";
   const std::string text = message(ErrorKind::request, [&] {
-    TokenDataset({missing, good, empty, brief, folder()}, 8, byte_vocabulary(256), seed);
+    TokenDataset(files_of({missing, good, empty, brief, folder().string()}, 8, seed), byte_vocabulary(256));
   });
   EXPECT_NE(text.find("\"" + missing + "\": No such file"), std::string::npos) << text;
   EXPECT_NE(text.find("\"" + empty + "\": the file is empty"), std::string::npos) << text;
@@ -180,8 +190,9 @@ TEST_F(Data, NamesEveryFileThatCannotBeUsed) {
   EXPECT_NE(text.find("\"" + folder().string() + "\": it is not a regular file"), std::string::npos) << text;
   EXPECT_EQ(text.find(good), std::string::npos) << text;
   // One byte more is enough.
-  EXPECT_EQ(TokenDataset({file("enough", ascending(1, 9))}, 8, byte_vocabulary(256), seed).samples_per_epoch(), 1);
-  EXPECT_NE(message(ErrorKind::request, [] { TokenDataset({}, 8, byte_vocabulary(256), seed); }).find("names no file"),
+  EXPECT_EQ(windows_of(TokenDataset(files_of({file("enough", ascending(1, 9))}, 8, seed), byte_vocabulary(256))), 1);
+  EXPECT_NE(message(ErrorKind::request, [] { TokenDataset(files_of({}, 8, seed), byte_vocabulary(256)); })
+                .find("names no file"),
             std::string::npos);
 }
 
@@ -190,18 +201,20 @@ TEST_F(Data, NamesTheOffsetOfATokenOutsideTheVocabulary) {
   std::string text(13, 'a');
   text[12] = static_cast<char>(200);  // the last target of the last window
   const std::string name = file("text", text);
-  const TokenDataset dataset({name}, length, byte_vocabulary(128), seed);
+  const TokenDataset dataset(files_of({name}, length, seed), byte_vocabulary(128));
   std::string faults;
-  for (std::int64_t i = 0; i < dataset.samples_per_epoch(); ++i) {
+  for (std::int64_t i = 0; i < windows_of(dataset); ++i) {
     const std::string fault = message(ErrorKind::request, [&] { read(dataset, i, length); });
     if (fault != "accepted") faults += fault;
   }
   EXPECT_EQ(faults, "\"" + name + "\": the byte 200 at offset 12 is outside the vocabulary of 128 tokens");
   // A vocabulary of 201 holds token 200, one of 200 does not.
   EXPECT_NO_THROW(
-      read(TokenDataset({file("one", std::string(5, static_cast<char>(200)))}, 4, byte_vocabulary(201), seed), 0, 4));
+      read(TokenDataset(files_of({file("one", std::string(5, static_cast<char>(200)))}, 4, seed), byte_vocabulary(201)),
+           0, 4));
   EXPECT_THROW(
-      read(TokenDataset({file("one", std::string(5, static_cast<char>(200)))}, 4, byte_vocabulary(200), seed), 0, 4),
+      read(TokenDataset(files_of({file("one", std::string(5, static_cast<char>(200)))}, 4, seed), byte_vocabulary(200)),
+           0, 4),
       Error);
 }
 

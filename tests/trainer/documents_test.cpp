@@ -1,45 +1,259 @@
-// Lines of JSON that are unusual, and the documents or refusals that they give.
+// Masked documents: each has the losses and gradients that it has alone, whatever shares its sequence and however the
+// sequence is laid out over ranks.
 #include <gtest/gtest.h>
 
-#include <string>
+#include <fstream>
+#include <numeric>
 #include <vector>
 
-#include "parallel/runtime/refusal.h"
 #include "tests/trainer/temporary_folder.h"
-#include "trainer/data/documents.h"
+#include "tests/trainer/tiny_layout.h"
+#include "tests/trainer/used_layouts.h"
+#include "trainer/data/indexed_writer.h"
+#include "trainer/inference/evaluation.h"
 
 namespace weft {
 namespace {
 
-class Documents : public testing::Test {
- protected:
-  std::vector<std::string> read(const std::string& lines, BadLines bad_lines = BadLines::refuse) {
-    write_file(folder_ / "a.jsonl", lines);
-    DocumentReader reader({(folder_ / "a.jsonl").string()}, {"text", bad_lines, TextDocuments::file});
-    std::vector<std::string> documents;
-    while (auto document = reader.next()) documents.push_back(*document);
-    skipped_ = reader.skipped();
-    return documents;
+constexpr int vocabulary = 259;
+
+// Documents of these lengths, of tokens that follow no rule.
+std::vector<std::vector<std::int32_t>> documents_of(const std::vector<int>& lengths) {
+  std::vector<std::vector<std::int32_t>> documents;
+  std::uint32_t state = 12345;
+  for (const int length : lengths) {
+    documents.emplace_back();
+    for (int i = 0; i < length; ++i) {
+      state = state * 1664525u + 1013904223u;
+      documents.back().push_back(static_cast<std::int32_t>((state >> 16) % vocabulary));
+    }
   }
-
-  TemporaryFolder folder_;
-  std::int64_t skipped_ = 0;
-};
-
-TEST_F(Documents, ANumberThatIsTooLargeIsABadLine) {
-  const std::string lines = "{\"text\":\"a\",\"n\":1e999}\n{\"text\":\"b\"}\n";
-  const auto message = refusal_of([&] { read(lines); });
-  EXPECT_TRUE(message && message->find("a.jsonl\":1:1: a number is too large") != std::string::npos)
-      << message.value_or("none");
-  EXPECT_EQ(read(lines, BadLines::skip), std::vector<std::string>{"b"});
-  EXPECT_EQ(skipped_, 1);
+  return documents;
 }
 
-TEST_F(Documents, BracketsInTextsAreNoLevels) {
-  const std::string brackets(1000, '[');
-  EXPECT_EQ(read("{\"text\":\"\\\"" + brackets + "\\\\\"}\n"), std::vector<std::string>{"\"" + brackets + "\\"});
-  const auto message = refusal_of([&] { read("{\"a\":\"\\\\\",\"text\":" + brackets); });
-  EXPECT_TRUE(message && message->find("nested deeper than 256 levels") != std::string::npos);
+std::string write_dataset(const std::filesystem::path& prefix,
+                          const std::vector<std::vector<std::int32_t>>& documents) {
+  IndexedWriter writer(prefix.string(), vocabulary);
+  for (const auto& document : documents) writer.add_document(document);
+  writer.finish();
+  return prefix.string();
+}
+
+std::vector<TinyLayout> masked_layouts() {
+  const std::string mixed = "d e d e";
+  std::vector<TinyLayout> all = used_layouts();
+  all.push_back({.name = "cp2", .layers = mixed, .degrees = {.context = 2}});
+  all.push_back({.name = "cp4", .layers = mixed, .degrees = {.context = 4}});
+  all.push_back({.name = "cp2_tp2_pp2", .layers = mixed, .degrees = {.pipeline = 2, .context = 2, .tensor = 2}});
+  all.push_back(
+      {.name = "zbv_cp2", .layers = mixed, .degrees = {.pipeline = 2, .context = 2}, .schedule = "zbv", .chunks = 2});
+  all.push_back(
+      {.name = "dualpipev", .layers = mixed, .degrees = {.pipeline = 2}, .schedule = "dualpipev", .chunks = 2});
+  all.push_back({.name = "zb_h1", .layers = mixed, .degrees = {.pipeline = 2, .data_shard = 2}, .schedule = "zb_h1"});
+  all.push_back({.name = "recompute", .layers = mixed, .degrees = {.context = 2}, .recompute = Recompute::full});
+  all.push_back({.name = "selective", .layers = mixed, .degrees = {.tensor = 2}, .recompute = Recompute::selective});
+  return all;
+}
+
+Config masked(Config config, const std::string& file) {
+  config.data.train = {file};
+  config.data.tokenizer = "none";
+  config.data.padded_vocab = false;
+  config.data.documents = Documents::mask;
+  return config;
+}
+
+class MaskedDocuments : public testing::TestWithParam<TinyLayout> {
+ protected:
+  // Of a held-out file, by a layout, with the weights of the seed.
+  static HeldOutLoss loss_of(const Config& config, const std::string& file) { return evaluate(config, {file}, {}); }
+
+  TemporaryFolder folder_;
+};
+
+// The oracle knows no documents: one rank evaluates each piece of a document that stands in a window as a file of its
+// own.
+TEST_P(MaskedDocuments, HaveTheLossesThatTheyHaveAlone) {
+  const auto documents = documents_of({3, 1, 1, 5, 8, 17, 2, 30, 7, 9, 1});
+  const std::string file = write_dataset(folder_ / "all", documents);
+  Config config = masked(config_of(GetParam()), file);
+  const std::int64_t length = config.training.sequence_length;
+
+  Config alone = masked(config_of({.layers = GetParam().layers, .tied = GetParam().tied}), file);
+  alone.data.documents = Documents::join;
+  double loss_sum = 0.0;
+  std::int64_t tokens = 0, position = 0, pieces = 0;
+  for (const std::vector<std::int32_t>& document : documents) {
+    const auto size = static_cast<std::int64_t>(document.size());
+    for (std::int64_t first = 0; first < size;) {
+      const std::int64_t count = std::min(size - first, length - (position + first) % length);
+      // With the token that the last one of the piece predicts, if that is of the document too.
+      const std::int64_t end = std::min(size, first + count + 1);
+      if (end - first > 1) {
+        const std::string piece = write_dataset(folder_ / fmt::format("piece{}", pieces++),
+                                                {{document.begin() + first, document.begin() + end}});
+        const HeldOutLoss found = loss_of(alone, piece);
+        EXPECT_EQ(found.tokens, end - first - 1);
+        loss_sum += found.loss * static_cast<double>(found.tokens);
+        tokens += found.tokens;
+      }
+      first += count;
+    }
+    position += size;
+  }
+  const HeldOutLoss found = loss_of(config, file);
+  EXPECT_EQ(found.tokens, tokens);
+  EXPECT_NEAR(found.loss, loss_sum / static_cast<double>(tokens), 1e-6);
+  config.data.documents = Documents::join;
+  EXPECT_GT(std::abs(loss_of(config, file).loss - found.loss), 1e-4) << "joined documents see each other";
+}
+
+// Every batch is the whole epoch, so its order does not matter: the same documents in sequences of two, laid out over
+// ranks, and in sequences of one on one rank, where no query could see another document.
+TEST_P(MaskedDocuments, TrainAsTheyDoAlone) {
+  constexpr std::int64_t count = 32, tokens = 8;
+  std::vector<int> lengths(count, tokens);
+  lengths.push_back(1);
+  const std::string file = write_dataset(folder_ / "pairs", documents_of(lengths));
+  const auto run_of = [&](const TinyLayout& layout, std::int64_t documents) {
+    Config config = masked(config_of(layout), file);
+    config.training.sequence_length = documents * tokens;
+    config.training.global_batch_size = count / documents;
+    config.run.steps = 3;
+    config.model.moe.router_aux_loss_coef = 0.0;  // its statistics are those of a sequence
+    std::vector<StepMetrics> steps;
+    RunObserver observer;
+    observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+      if (run.rank() == 0) steps.push_back(metrics);
+    };
+    const LearnedRun learned = learn(config, observer);
+    for (const StepMetrics& step : steps) EXPECT_EQ(step.targets, count * (tokens - 1));
+    return learned;
+  };
+  const LearnedRun found = run_of(GetParam(), 2);
+  const LearnedRun expected = run_of({.layers = GetParam().layers, .tied = GetParam().tied}, 1);
+  EXPECT_TRUE(found.faults.empty());
+  const RunDifference apart = difference(found, expected);
+  EXPECT_LT(apart.loss, 1e-6);
+  EXPECT_LT(apart.gradient_norm, 1e-5);
+  EXPECT_LT(apart.weights, 1e-4) << apart.worst_parameter;
+}
+
+// What does not count changes no gradient, not even by its number: half of each sequence is another document without
+// losses. The oracle reads the first halves alone, as files of one window, where every target counts.
+TEST_P(MaskedDocuments, WeighNothingWhereNothingCounts) {
+  constexpr std::int64_t count = 16, tokens = 8;
+  std::vector<int> lengths;
+  for (int d = 0; d < count; ++d) lengths.insert(lengths.end(), {tokens + 1, tokens - 1});
+  lengths.push_back(1);
+  const auto documents = documents_of(lengths);
+  Config config = masked(config_of(GetParam()), write_dataset(folder_ / "halves", documents));
+  Config alone = masked(config_of({.layers = GetParam().layers, .tied = GetParam().tied}), "");
+  alone.data.documents = Documents::join;
+  alone.data.train.clear();
+  std::string losses;
+  for (std::size_t d = 0; d < documents.size(); ++d) {
+    losses += std::string(documents[d].size(), d % 2 == 0 ? '\1' : '\0');
+    if (documents[d].size() <= tokens) continue;
+    alone.data.train.emplace_back(write_dataset(folder_ / fmt::format("half{}", d), {documents[d]}));
+  }
+  std::ofstream((folder_ / "halves.loss").string(), std::ios::binary) << losses;
+  config.training.sequence_length = 2 * tokens;
+  for (Config* each : {&config, &alone}) {
+    each->training.global_batch_size = count;
+    each->run.steps = 3;
+    each->model.moe.router_aux_loss_coef = 0.0;
+    each->model.moe.router_z_loss_coef = 0.0;  // of every token
+  }
+  const RunDifference apart = difference(learn(config), learn(alone));
+  EXPECT_LT(apart.loss, 1e-6);
+  EXPECT_LT(apart.gradient_norm, 1e-5);
+  EXPECT_LT(apart.weights, 1e-4) << apart.worst_parameter;
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, MaskedDocuments, testing::ValuesIn(masked_layouts()),
+                         [](const auto& layout) { return layout.param.name; });
+
+// Losses that are told token by token, as those of prompts and answers. The oracle knows none: what a token adds is the
+// loss of the text that ends with it less that of the text that ends before, each evaluated by one rank as a file of
+// its own.
+TEST_P(MaskedDocuments, CountTheLossesThatTheDataSay) {
+  const auto documents = documents_of({6, 3, 8, 1, 5});
+  const std::string file = write_dataset(folder_ / "all", documents);
+  std::string losses;
+  double loss_sum = 0.0;
+  std::int64_t tokens = 0, position = 0, pieces = 0;
+  Config config = masked(config_of(GetParam()), file);
+  config.training.sequence_length = 24;  // all of it
+  Config alone = masked(config_of({.layers = GetParam().layers, .tied = GetParam().tied}), file);
+  alone.data.documents = Documents::join;
+  alone.training.sequence_length = 24;
+  for (const std::vector<std::int32_t>& document : documents) {
+    const auto answer = document.size() / 2;
+    double before = 0.0;
+    for (std::size_t t = 0; t < document.size(); ++t, ++position) {
+      losses += t < answer ? '\0' : '\1';
+      if (t == 0) continue;
+      const std::string beginning =
+          write_dataset(folder_ / fmt::format("piece{}", pieces++), {{document.begin(), document.begin() + t + 1}});
+      const HeldOutLoss found = loss_of(alone, beginning);
+      const double sum = found.loss * static_cast<double>(found.tokens);
+      if (t >= answer) {
+        loss_sum += sum - before;
+        ++tokens;
+      }
+      before = sum;
+    }
+  }
+  std::ofstream(file + ".loss", std::ios::binary) << losses;
+  const HeldOutLoss found = loss_of(config, file);
+  EXPECT_EQ(found.tokens, tokens);
+  EXPECT_NEAR(found.loss, loss_sum / static_cast<double>(tokens), 2e-6);
+}
+
+// Stopped anywhere, the run goes on with the same targets.
+TEST(MaskedDocuments, AreCountedAnewAfterAStop) {
+  TemporaryFolder folder;
+  const std::string file = write_dataset(folder / "all", documents_of({3, 9, 1, 40, 5, 8, 77, 21}));
+  Config config = masked(config_of({.layers = "d e", .degrees = {.context = 2}}), file);
+  config.run.steps = 4;
+  const LearnedRun whole = learn(config);
+  config.run.directory = (folder / "run").string();
+  config.checkpoint.directory = (folder / "saved").string();
+  config.run.steps = 2;
+  learn(config);
+  config.run.steps = 4;
+  EXPECT_TRUE(difference(whole, learn(config)).weights == 0.0);
+}
+
+// A batch in which every token ends its document has nothing to learn from.
+TEST(MaskedDocuments, RefuseLossesOfOtherData) {
+  TemporaryFolder folder;
+  const std::string file = write_dataset(folder / "all", documents_of({30, 20}));
+  std::ofstream(file + ".loss") << std::string(49, '\1');
+  try {
+    run_steps(masked(config_of({.layers = "d e"}), file));
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::request);
+    EXPECT_NE(std::string(error.what()).find("49 bytes, one for each token, but there are 50 tokens"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(MaskedDocuments, NeedATargetInEveryStep) {
+  TemporaryFolder folder;
+  Config config =
+      masked(config_of({.layers = "d e"}), write_dataset(folder / "ones", documents_of(std::vector<int>(50, 1))));
+  config.run.steps = 1;
+  try {
+    run_steps(config);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::failure);
+    EXPECT_STREQ(error.what(), "rank 0: step 1 has no target that counts");
+  }
 }
 
 }  // namespace

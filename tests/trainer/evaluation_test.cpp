@@ -86,7 +86,7 @@ TEST(Evaluation, IsTheLossOfTheFirstTrainingStepBitForBit) {
     const TokenDataset data = training_data(config);
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(length)), targets(tokens.size());
     for (std::int64_t sample = 0; sample < config.training.global_batch_size; ++sample) {
-      data.read(sample, tokens, targets);
+      data.read(sample, {tokens, targets, {}});
       std::string bytes(1, static_cast<char>(tokens.front()));
       for (std::int32_t target : targets) bytes += static_cast<char>(target);
       text.add(bytes);

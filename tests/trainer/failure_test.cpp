@@ -128,7 +128,7 @@ TEST(FailureOfData, AHeldOutTokenOutsideTheVocabularyIsNamed) {
   Config config = config_of({.layers = "d e", .degrees = {.pipeline = 2}});
   config.model.vocab_size = 128;
   config.data.train = {text.files().front() + ".train"};
-  std::ofstream(config.data.train.front(), std::ios::binary) << std::string(400, 'a');
+  std::ofstream(config.data.train.front().path, std::ios::binary) << std::string(400, 'a');
   config.validation.data = text.files();
   config.validation.interval = 1;
   EXPECT_NE(failure_of(config).find("the byte 200 at offset 3 is outside the vocabulary of 128 tokens"),
@@ -143,7 +143,8 @@ TEST(FailureOfData, ATokenOutsideTheVocabularyIsNamedByFileAndOffset) {
   constexpr std::int64_t windows = 100;
   const std::int64_t length = config.training.sequence_length;
   const BatchPlan plan{config.microbatches(), 4, 1};
-  const std::int64_t window = shuffled_position(config.run.seed, 0, plan.sample(plan.sequences(), 1, 2, 0), windows);
+  const std::int64_t window =
+      shuffled_position(config.run.seed, "data.order.0", plan.sample(plan.sequences(), 1, 2, 0), windows);
   const std::int64_t offset = window * length + 3;  // inside the window: at its ends two windows share a token
   std::string text(static_cast<std::size_t>(windows * length + 1), 'a');
   text[static_cast<std::size_t>(offset)] = static_cast<char>(200);

@@ -31,7 +31,7 @@ class NewData : public ::testing::TestWithParam<TinyLayout> {
     config.optimizer.learning_rate = 0.0;
     config.optimizer.weight_decay = 0.0;
     for (const UpdateGroup group : update_groups) config.optimizer_by_group[group] = config.optimizer;
-    config.data.train = files;
+    config.data.train = {files.begin(), files.end()};
     return config;
   }
   static std::string refusal(const Config& config) {
@@ -98,7 +98,7 @@ TEST(DataContents, OfALargeFileAreKnownByPieces) {
   const std::string name = (folder / "large").string();
   constexpr std::int64_t size = (std::int64_t{70} << 20) + 12345;
   std::ofstream(name) << "text without an end";
-  const auto contents = [&] { return TokenDataset({name}, 8, byte_vocabulary(256), 1).contents().front(); };
+  const auto contents = [&] { return TokenDataset(files_of({name}, 8, 1), byte_vocabulary(256)).contents().front(); };
   const auto put_at = [&](std::int64_t at, char byte) {
     std::fstream file(name, std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(at);

@@ -55,7 +55,7 @@ class Rank {
     fill(stream_, report_, 0.0f);
     const StepReport report(report_, config_.model.moe.num_experts);
     const auto tokens = static_cast<double>(config_.training.global_batch_size * config_.training.sequence_length);
-    stages_.begin_step(read_batch(), 1.0 / tokens, 1.0, report);
+    stages_.begin_step(read_batch(), {1.0 / tokens, 1.0 / tokens}, 1.0, report);
     const auto& actions = program_.ranks[static_cast<std::size_t>(at_.pp)];
     execute(program_, actions, stages_);
     stages_.end_step();
@@ -98,8 +98,8 @@ class Rank {
       for (std::int64_t s = 0; s < config_.training.microbatch_size; ++s) {
         tokens.resize(tokens.size() + length);
         targets.resize(tokens.size());
-        data_.read(plan.sample((step_ - 1) * plan.sequences(), m, data_rank, s), std::span(tokens).last(length),
-                   std::span(targets).last(length));
+        data_.read(plan.sample((step_ - 1) * plan.sequences(), m, data_rank, s),
+                   {std::span(tokens).last(length), std::span(targets).last(length), {}});
       }
     }
     const TensorView text = text_;

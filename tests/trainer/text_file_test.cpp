@@ -43,8 +43,8 @@ class TextFile : public testing::Test {
     const auto expect_same = [&](const char* key, const std::function<void()>& read) {
       EXPECT_EQ(text_file_refusal(read), why == "accepted" ? why : key + why);
     };
-    expect_same("data.train: ", [&] { TokenDataset({name}, 2, byte_vocabulary(256), 1); });
-    expect_same("--data: ", [&] { TextWindows({name}, 2, byte_vocabulary(256)); });
+    expect_same("data.train: ", [&] { TokenDataset(files_of({name}, 2, 1), byte_vocabulary(256)); });
+    expect_same("--data: ", [&] { TextWindows({name}, 2, byte_vocabulary(256), Documents::join); });
     return why;
   }
 

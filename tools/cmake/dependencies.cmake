@@ -44,6 +44,15 @@ else()
   endforeach()
 endif()
 
+# Optional: models of SentencePiece. A build without it refuses them by name.
+find_path(WEFT_SENTENCEPIECE_INCLUDE sentencepiece_processor.h)
+find_library(WEFT_SENTENCEPIECE_LIBRARY sentencepiece)
+if(NOT weft_deps AND WEFT_SENTENCEPIECE_INCLUDE AND WEFT_SENTENCEPIECE_LIBRARY)
+  target_include_directories(weft_text SYSTEM INTERFACE ${WEFT_SENTENCEPIECE_INCLUDE})
+  target_link_libraries(weft_text INTERFACE ${WEFT_SENTENCEPIECE_LIBRARY})
+  target_compile_definitions(weft_text INTERFACE WEFT_HAVE_SENTENCEPIECE)
+endif()
+
 find_package(Threads REQUIRED)
 # oneDNN runs one thread per rank; OpenMP is needed only to tell it so (omp_set_num_threads).
 find_package(OpenMP REQUIRED COMPONENTS CXX)

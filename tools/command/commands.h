@@ -48,6 +48,7 @@ void add_bench_window_command(CLI::App& bench);
 void add_bench_timing_command(CLI::App& bench);
 void add_bench_simulated_command(CLI::App& bench);
 void add_bench_checkpoint_command(CLI::App& bench);
+void add_bench_data_command(CLI::App& bench);
 void add_bench_published_command(CLI::App& bench);
 void add_mesh_command(CLI::App& program);
 void add_keys_command(CLI::App& program);

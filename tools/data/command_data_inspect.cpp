@@ -34,6 +34,19 @@ DocumentSample sample_of(const TokenFile& file, const InspectArguments& argument
   return sample;
 }
 
+// Those whose loss counts: a pass over the file's losses.
+std::int64_t counted_tokens(const TokenFile& file) {
+  constexpr std::int64_t piece = std::int64_t{1} << 20;
+  std::vector<std::uint8_t> losses;
+  std::int64_t counted = 0;
+  for (std::int64_t first = 0; first < file.tokens(); first += piece) {
+    losses.resize(static_cast<std::size_t>(std::min(piece, file.tokens() - first)));
+    file.read_losses(first, losses);
+    counted += std::ranges::count_if(losses, [](std::uint8_t loss) { return loss != 0; });
+  }
+  return counted;
+}
+
 // The tokenizer that was asked for, otherwise that of the dataset; it must have made the ids.
 std::shared_ptr<const Tokenizer> tokenizer_of(const InspectArguments& arguments, const TokenFile& file,
                                               const std::optional<TokenFacts>& facts) {
@@ -63,6 +76,12 @@ void inspect_tokens(const InspectArguments& arguments) {
         {"name", facts->tokenizer}, {"hash", facts->tokenizer_hash}, {"vocab_size", facts->vocab_size}};
     text +=
         fmt::format("tokenizer  {}, {} tokens, hash {}\n", facts->tokenizer, facts->vocab_size, facts->tokenizer_hash);
+  }
+  if (file.has_losses()) {
+    const std::int64_t counted = counted_tokens(file);
+    json["counted_tokens"] = counted;
+    text += fmt::format("losses     count for {} tokens, {:.1f} %\n", grouped_digits(counted),
+                        100.0 * static_cast<double>(counted) / static_cast<double>(file.tokens()));
   }
   if (arguments.check) {
     const std::int32_t largest = file.check();

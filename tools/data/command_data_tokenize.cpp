@@ -34,6 +34,7 @@ void tokenize_files(const TokenizeArguments& arguments) {
   });
   TokenizeRequest request = arguments.request;
   request.end_documents = !arguments.no_end;
+  request.prompts = !arguments.rules.prompt.empty();
   const auto begin = std::chrono::steady_clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   std::int64_t text_bytes = 0;
@@ -75,6 +76,8 @@ void add_data_tokenize_command(CLI::App& data) {
       ->required();
   command->add_option("--key", arguments->rules.key, "of the text in an object of JSON lines; a.b for b in a")
       ->capture_default_str();
+  command->add_option("--prompt", arguments->rules.prompt,
+                      "key of a text in front of it that is read and not learned: PREFIX.loss says which tokens count");
   command->add_option("--documents", arguments->rules.text, "what a document is in a plain text: file, or line")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, TextDocuments>{{"file", TextDocuments::file}, {"line", TextDocuments::line}}))

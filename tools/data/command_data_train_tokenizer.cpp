@@ -34,9 +34,9 @@ void learn_tokenizer(const LearnArguments& arguments) {
   {
     ProgressLine line;
     while (const auto document = documents.next()) {
-      training.add(*document);
+      training.add(document->text);
       ++count;
-      bytes += std::ssize(*document);
+      bytes += std::ssize(document->text);
       line.bytes(documents.position(), documents.bytes(), "read");
     }
   }

@@ -18,7 +18,10 @@ constexpr std::array free_keys = {"model.initializer_range"sv, "model.moe.aux_lo
                                   "model.moe.router_aux_loss_coef"sv, "model.moe.router_z_loss_coef"sv};
 constexpr const char* names_key = "data.train";
 constexpr std::string_view content_key = "data.train[";
-constexpr std::array order_keys = {"run.seed"sv, "training.sequence_length"sv, "data.train"sv, "data.tokenizer"sv};
+constexpr std::array order_keys = {
+    "run.seed"sv, "training.sequence_length"sv, "data.train"sv, "data.tokenizer"sv, "data.order"sv, "data.split"sv};
+constexpr std::array later_keys = {"data.order"sv, "data.split"sv};  // that old checkpoints lack
+constexpr const char* samples_key = "data.samples";
 
 // The kinds of all blocks, one letter a block: the same layers can be written as different patterns.
 std::string blocks_text(const ModelConfig& model) {
@@ -54,10 +57,16 @@ KeyValues data_keys(const Config& config, const TokenDataset& data) {
   values["data.tokenizer"] = fmt::format("\"{}\"", data.vocabulary().identity());
   const std::vector<std::string> contents = data.contents();
   for (std::size_t f = 0; f < contents.size(); ++f) values[fmt::format("{}{}]", content_key, f)] = contents[f];
+  if (const std::string order = data.order().identity(); !order.empty()) values[samples_key] = order;
   return values;
 }
 
 std::string differing_data(KeyValues saved, KeyValues own) {
+  for (auto& [key, value] : chosen_keys(
+           {}, [](const ConfigKey& key) { return std::ranges::find(later_keys, key.path()) != later_keys.end(); })) {
+    if (own.contains(key)) saved.try_emplace(key, value);
+  }
+
   const auto is_content = [](const auto& entry) { return entry.first.starts_with(content_key); };
   if (std::ranges::any_of(saved, is_content)) {
     saved.erase(names_key);

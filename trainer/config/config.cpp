@@ -20,6 +20,18 @@ std::string_view name_of(ShardStrategy strategy) {
   return names[static_cast<std::size_t>(strategy)];
 }
 
+std::string_view name_of(DataOrder order) {
+  return order == DataOrder::weft ? "weft" : "megatron";
+}
+
+std::string_view name_of(Documents documents) {
+  return documents == Documents::join ? "join" : "mask";
+}
+
+std::int64_t text_parts(Documents documents) {
+  return documents == Documents::mask ? 3 : 2;
+}
+
 std::string_view name_of(Recompute recompute) {
   constexpr std::string_view names[] = {"none", "selective", "full"};
   return names[static_cast<std::size_t>(recompute)];

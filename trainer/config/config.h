@@ -179,20 +179,49 @@ struct SchedulerConfig {
   bool operator==(const SchedulerConfig&) const = default;
 };
 
+// The order in which samples are read: Weft's own or that of Megatron's GPTDataset (sample_order.h).
+enum class DataOrder : std::uint8_t { weft, megatron };
+std::string_view name_of(DataOrder order);
+// Whether the documents of a sequence see each other. If not, a document's last token predicts nothing.
+enum class Documents : std::uint8_t { join, mask };
+std::string_view name_of(Documents documents);
+// Numbers of a text for each token: its id, its target, and where documents are masked the place at which its document
+// begins.
+std::int64_t text_parts(Documents documents);
+
+// A file to train on. As soon as one has a weight, files are drawn by weight, and one without has 1.
+struct DataSource {
+  DataSource() = default;
+  // Implicit: most files have no weight.
+  DataSource(std::string file, std::optional<double> part = {}) : path(std::move(file)), weight(part) {}
+
+  std::string path;
+  std::optional<double> weight = {};  // at least 0 and finite
+
+  bool operator==(const DataSource&) const = default;
+};
+
 struct DataConfig {
-  std::vector<std::string> train;  // files; may be empty if nothing is trained
+  std::vector<DataSource> train;  // may be empty if nothing is trained
   std::string tokenizer = "byte";
   bool padded_vocab = false;  // the model may have more tokens than the tokenizer (text_vocabulary.h)
+  DataOrder order = DataOrder::weft;
+  Documents documents = Documents::join;
+  std::string split =
+      {};  // parts for training, validation and test, as "969,30,1" (split_sequences); empty: all trains
 
   bool operator==(const DataConfig&) const = default;
 };
 
 // Held-out text whose loss is measured between the steps of a run.
 struct ValidationConfig {
-  std::vector<std::string> data = {};  // files; none: no validation
+  std::vector<std::string> data = {};  // files; none: no validation, unless `split`
+  bool split = false;                  // the validation part of data.split in place of files
   std::int64_t interval = 100;         // steps; 0: after the last step only
   std::int64_t batches = 0;            // global batches of windows, from the beginning of the files; 0: all
   bool keep_best = false;              // keep the checkpoint with the least loss
+
+  bool takes_place() const { return split || !data.empty(); }
 
   bool operator==(const ValidationConfig&) const = default;
 };

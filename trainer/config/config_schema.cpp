@@ -226,24 +226,33 @@ Keys scheduler_keys() {
 Keys data_keys() {
   const auto field = fields_of(&Config::data);
   return {
-      texts_key("data.train",
-                "files to train on: text, or tokens that weft data tokenize wrote; none where nothing is trained",
-                field(&DataConfig::train), names_file),
+      sources_key(),
       string_key("data.tokenizer",
                  "how text becomes tokens: byte, a tokenizer.json, a rank file of tiktoken; none: ids alone",
                  field(&DataConfig::tokenizer), names_tokenizer),
       boolean_key("data.padded_vocab",
                   "tokens of the model above those of the tokenizer are padding, absent from every text",
                   field(&DataConfig::padded_vocab)),
+      choice_key("data.order", "order of samples: Weft's own, or that of Megatron's GPTDataset for the same seed",
+                 named({DataOrder::weft, DataOrder::megatron}), field(&DataConfig::order)),
+      choice_key("data.documents",
+                 "documents of a sequence are joined, or masked: they neither see nor predict each other",
+                 named({Documents::join, Documents::mask}), field(&DataConfig::documents)),
+      string_key("data.split",
+                 "parts of each file's documents for training, validation and test, as 969,30,1; empty: all train",
+                 field(&DataConfig::split), any_text),
   };
 }
 
 Keys validation_keys() {
   const auto field = fields_of(&Config::validation);
-  const KeyCondition validates{"data names a file", [](const Config& c) { return !c.validation.data.empty(); }};
+  const KeyCondition validates{"data names a file or split is true",
+                               [](const Config& c) { return c.validation.takes_place(); }};
   return {
       texts_key("validation.data", "held-out files, of the kinds that data.train takes; none: no validation",
                 field(&ValidationConfig::data), names_file),
+      boolean_key("validation.split", "the second part of data.split is held out, in place of files",
+                  field(&ValidationConfig::split)),
       only_where({validates},
                  integer_key("validation.interval", "steps between validations; 0: after the last step only",
                              count_range, field(&ValidationConfig::interval))),

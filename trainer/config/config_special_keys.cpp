@@ -79,6 +79,39 @@ const PrecisionConfig& precision_of(const Config& config, std::optional<Family> 
   return family ? config.precision_of(*family) : config.precision;
 }
 
+// A file's name, or {path = "b.bin", weight = 0.3}.
+Faults read_source(const ConfigValue& value, DataSource& source) {
+  const auto read_path = [&](const ConfigValue& path) -> Faults {
+    const auto* text = std::get_if<std::string>(&path.data);
+    if (!text) return {wrong_type("a string", path)};
+    if (text->empty()) return {{path.place, "the name of a file is empty"}};
+    source.path = *text;
+    return {};
+  };
+  const auto* table = std::get_if<TableMark>(&value.data);
+  if (!table) {
+    return std::holds_alternative<std::string>(value.data)
+               ? read_path(value)
+               : Faults{wrong_type("a string, or a table with path and weight", value)};
+  }
+  Faults faults;
+  bool has_path = false;
+  for (const ConfigField& field : table->fields) {
+    Faults found;
+    if (field.name == "path") {
+      has_path = true;
+      found = read_path(field.value);
+    } else if (field.name == "weight") {
+      found = read_number(field.value, "a number", non_negative, source.weight.emplace());
+    } else {
+      found = {{field.value.place, fmt::format("a file has a path and a weight, no {}", field.name)}};
+    }
+    faults.insert(faults.end(), found.begin(), found.end());
+  }
+  if (!has_path) faults.push_back({value.place, "a table names no path"});
+  return faults;
+}
+
 }  // namespace
 
 ConfigKey layers_key() {
@@ -216,6 +249,42 @@ ConfigKey frozen_key() {
     std::vector<std::string> names;
     for (const Family family : config.training.frozen) names.emplace_back(name_of(family));
     return toml_text(names);
+  };
+  return key;
+}
+
+ConfigKey sources_key() {
+  ConfigKey key =
+      make_key("data.train", "an array of strings or of tables with path and weight",
+               "files to train on: text, or tokens that weft data tokenize wrote; {path = \"b.bin\", weight "
+               "= 0.3} draws by weight; none where nothing is trained");
+  key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
+    const bool one = std::holds_alternative<std::string>(value.data);
+    if (!one && !std::holds_alternative<std::vector<ConfigValue>>(value.data)) return {wrong_type(expected, value)};
+    Faults faults;
+    std::vector<DataSource> sources;
+    double weights = 0.0;
+    for (const ConfigValue& element : elements_of(value)) {
+      DataSource source;
+      const Faults found = read_source(element, source);
+      faults.insert(faults.end(), found.begin(), found.end());
+      weights += source.weight.value_or(1.0);
+      sources.push_back(source);
+    }
+    if (faults.empty() && !sources.empty() && weights == 0.0) {
+      faults.push_back({value.place, "all weights are 0; give a file a weight above 0"});
+    }
+    if (faults.empty()) config.data.train = std::move(sources);
+    return faults;
+  };
+  key.write = [](const Config& config) {
+    std::vector<std::string> texts;
+    for (const DataSource& source : config.data.train) {
+      const std::string path = toml_text(source.path);
+      texts.push_back(source.weight ? fmt::format("{{path = {}, weight = {}}}", path, toml_text(*source.weight))
+                                    : path);
+    }
+    return fmt::format("[{}]", fmt::join(texts, ", "));
   };
   return key;
 }

@@ -17,7 +17,8 @@ ConfigKey stage_blocks_key(const std::string& which);  // "first" or "last": a n
 // Keys of a family's policy, or of the default policy.
 std::vector<ConfigKey> shard_keys(std::optional<Family> family);
 std::vector<ConfigKey> precision_keys(std::optional<Family> family);
-ConfigKey frozen_key();  // a list
+ConfigKey frozen_key();   // a list
+ConfigKey sources_key();  // files with weights
 // Keys of a group of parameters, or of the default optimizer (config_optimizer_keys.cpp).
 std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group);
 std::vector<ConfigKey> checkpoint_keys();

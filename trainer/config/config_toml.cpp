@@ -57,7 +57,13 @@ class Flattener {
       result.data = string->get();
     } else if (const auto* array = node.as_array()) {
       std::vector<ConfigValue> elements;
-      for (const toml::node& element : *array) elements.push_back(value(element));
+      for (const toml::node& element : *array) {
+        elements.push_back(value(element));
+        const toml::table* table = element.as_table();
+        if (table == nullptr) continue;
+        auto& fields = std::get<TableMark>(elements.back().data).fields;
+        for (const auto& [key, field] : *table) fields.push_back({std::string(key.str()), value(field)});
+      }
       result.data = std::move(elements);
     } else if (!node.is_table()) {
       result.data = DateMark{};

@@ -72,7 +72,7 @@ std::string describe(const ConfigValue& value) {
     std::string operator()(double data) const { return "the number " + toml_text(data); }
     std::string operator()(const std::string& data) const { return "the string " + toml_text(data); }
     std::string operator()(const std::vector<ConfigValue>&) const { return "an array"; }
-    std::string operator()(TableMark) const { return "a table"; }
+    std::string operator()(const TableMark&) const { return "a table"; }
     std::string operator()(DateMark) const { return "a date or time"; }
   };
   return std::visit(Describe{}, value.data);

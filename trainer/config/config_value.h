@@ -26,12 +26,21 @@ struct Place {
   int width = 1;
 };
 
-struct TableMark {};  // a section or an inline table; its keys are entries of their own
-struct DateMark {};   // dates and times, which no key takes
+struct ConfigField;
+// A section or a table. The keys of a table in an array are its fields; those of others are entries of their own.
+struct TableMark {
+  std::vector<ConfigField> fields = {};
+};
+struct DateMark {};  // dates and times, which no key takes
 
 struct ConfigValue {
   std::variant<bool, std::int64_t, double, std::string, std::vector<ConfigValue>, TableMark, DateMark> data;
   Place place;
+};
+
+struct ConfigField {
+  std::string name;
+  ConfigValue value;
 };
 
 // One key or section; `path` is dotted: "model.moe.num_experts".

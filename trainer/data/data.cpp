@@ -1,30 +1,14 @@
 #include "trainer/data/data.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <bit>
-#include <numeric>
-#include <utility>
 
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/random.h"
 #include "trainer/data/token_facts.h"
 
 namespace weft {
 namespace {
-
-// Four rounds make a Feistel network look random on large domains; the small domain of a test file needs more.
-constexpr int feistel_rounds = 8;
-
-// A permutation of the numbers of 2 * half_bits bits: each round can be inverted, so outputs are distinct.
-std::uint64_t feistel(const RandomStream& random, int half_bits, std::uint64_t value) {
-  const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
-  std::uint64_t left = value >> half_bits, right = value & mask;
-  for (std::uint64_t round = 0; round < feistel_rounds; ++round) {
-    left ^= random.bits(round << half_bits | right) & mask;
-    std::swap(left, right);
-  }
-  return left << half_bits | right;
-}
 
 // Why the ids of a file are not those of the run's tokenizer; empty if they may be.
 std::string tokenizer_fault(const TokenFile& file, const TextVocabulary& vocabulary) {
@@ -49,43 +33,34 @@ std::string tokenizer_fault(const TokenFile& file, const TextVocabulary& vocabul
   return {};
 }
 
-std::vector<std::int64_t> tokens_of(const std::vector<TokenFile>& files) {
-  std::vector<std::int64_t> tokens;
-  for (const TokenFile& file : files) tokens.push_back(file.tokens());
-  return tokens;
-}
-
 // Throws the faults of all files at once.
-std::vector<TokenFile> opened(const std::vector<std::string>& names, std::int64_t sequence_length,
+std::vector<TokenFile> opened(const std::vector<DataSource>& sources, std::int64_t sequence_length,
                               const TextVocabulary& vocabulary) {
   require(sequence_length >= 1 && vocabulary.size >= 1, "a dataset has windows and a vocabulary");
-  if (names.empty()) fail_request("data.train names no file; give at least one");
+  if (sources.empty()) fail_request("data.train names no file; give at least one");
   std::string faults;
-  for (const std::string& name : names) {
-    const std::string fault = token_file_fault(name, vocabulary, sequence_length);
+  for (const DataSource& source : sources) {
+    const std::string fault = token_file_fault(source.path, vocabulary, sequence_length);
     if (!fault.empty()) faults += fmt::format("{}data.train: {}", faults.empty() ? "" : "\n", fault);
   }
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
   std::vector<TokenFile> files;
-  for (const std::string& name : names) files.emplace_back(name, vocabulary.size);
+  for (const DataSource& source : sources) files.emplace_back(source.path, vocabulary.size);
   return files;
 }
 
-}  // namespace
-
-std::int64_t shuffled_position(std::uint64_t seed, std::int64_t epoch, std::int64_t index, std::int64_t count) {
-  require(0 <= index && index < count && count <= std::int64_t{1} << 62, "a shuffled index lies inside its epoch");
-  const RandomStream random(seed, fmt::format("data.order.{}", epoch));
-  const int half_bits = (std::bit_width(static_cast<std::uint64_t>(count - 1)) + 1) / 2;
-  // The network permutes the numbers below a power of four, which is less than 4 * count. Following its cycle to the
-  // next number below count permutes 0 .. count-1, in less than four steps on average. The cycle passes through `index`
-  // itself, so this ends.
-  auto position = static_cast<std::uint64_t>(index);
-  do {
-    position = feistel(random, half_bits, position);
-  } while (position >= static_cast<std::uint64_t>(count));
-  return static_cast<std::int64_t>(position);
+std::unique_ptr<const SampleOrder> make_order(const DataRequest& request, const std::vector<TokenFile>& files) {
+  const OrderRequest order{request.sequence_length, request.samples, request.seed};
+  std::vector<double> weights;
+  const auto has_weight = [](const DataSource& source) { return source.weight.has_value(); };
+  if (std::ranges::any_of(request.sources, has_weight)) {
+    for (const DataSource& source : request.sources) weights.push_back(source.weight.value_or(1.0));
+  }
+  if (request.order == DataOrder::megatron) return make_megatron_order(files, request.split, weights, order);
+  return make_window_order(split_files(files, request.split, 0, request.sequence_length), weights, order);
 }
+
+}  // namespace
 
 std::string token_file_fault(const std::string& name, const TextVocabulary& vocabulary, std::int64_t sequence_length) {
   try {
@@ -101,47 +76,72 @@ std::string token_file_fault(const std::string& name, const TextVocabulary& voca
   }
 }
 
-TokenDataset::TokenDataset(const std::vector<std::string>& files, std::int64_t sequence_length,
-                           const TextVocabulary& vocabulary, std::uint64_t seed)
+TokenDataset::TokenDataset(const DataRequest& request, const TextVocabulary& vocabulary)
     : vocabulary_(vocabulary),
-      files_(opened(files, sequence_length, vocabulary)),
-      windows_(tokens_of(files_), sequence_length),
-      sequence_length_(sequence_length),
-      seed_(seed) {}
+      files_(
+          std::make_shared<const std::vector<TokenFile>>(opened(request.sources, request.sequence_length, vocabulary))),
+      sources_(request.sources),
+      order_(make_order(request, *files_)),
+      sequence_length_(request.sequence_length) {}
 
 std::int64_t TokenDataset::tokens() const {
-  const std::vector<std::int64_t> all = tokens_of(files_);
-  return std::accumulate(all.begin(), all.end(), std::int64_t{0});
+  std::int64_t tokens = 0;
+  for (const TokenFile& file : *files_) tokens += file.tokens();
+  return tokens;
 }
 
 std::vector<std::string> TokenDataset::contents() const {
   std::vector<std::string> all;
-  for (const TokenFile& file : files_) all.push_back(file.content());
+  for (std::size_t f = 0; f < files_->size(); ++f) {
+    all.push_back((*files_)[f].content());
+    if (const auto weight = sources_[f].weight) all.back() += fmt::format(", weight {}", *weight);
+  }
   return all;
 }
 
 TokenDataset training_data(const Config& config) {
-  return TokenDataset(config.data.train, config.training.sequence_length, open_vocabulary(config), config.run.seed);
+  const DataConfig& data = config.data;
+  return TokenDataset({.sources = data.train,
+                       .order = data.order,
+                       .documents = data.documents,
+                       .split = data.split,
+                       .sequence_length = config.training.sequence_length,
+                       .seed = config.run.seed,
+                       .samples = config.run.steps * config.training.global_batch_size},
+                      open_vocabulary(config));
 }
 
 std::string reading_text(const Config& config, const TokenDataset& data) {
   const std::int64_t steps = config.run.steps, sequences = config.training.global_batch_size;
   const std::int64_t tokens = sequences * config.training.sequence_length;
-  const double passes =
-      static_cast<double>(steps) * static_cast<double>(sequences) / static_cast<double>(data.samples_per_epoch());
-  return fmt::format("{} tokens in {} {}; {} steps x {} tokens = {} tokens: {:.3g} passes", data.tokens(), data.files(),
-                     data.files() == 1 ? "file" : "files", steps, tokens, steps * tokens, passes);
+  std::vector<std::string> passes;
+  for (const double each : data.order().passes(steps * sequences)) passes.push_back(fmt::format("{:.3g}", each));
+  return fmt::format("{} tokens in {} {}; {} steps x {} tokens = {} tokens: {} passes", data.tokens(), data.files(),
+                     data.files() == 1 ? "file" : "files", steps, tokens, steps * tokens, fmt::join(passes, ", "));
 }
 
-void TokenDataset::read(std::int64_t sample, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
-  const auto length = static_cast<std::size_t>(sequence_length_);
-  require(sample >= 0 && tokens.size() == length && targets.size() == length, "a sample is read as one sequence");
-  const std::int64_t count = samples_per_epoch();
-  const WindowPlace place = windows_.place(shuffled_position(seed_, sample / count, sample % count, count));
-  std::vector<std::int32_t> window(length + 1);
-  files_[static_cast<std::size_t>(place.file)].read(place.offset, window);
-  std::copy_n(window.begin(), length, tokens.begin());
-  std::copy_n(window.begin() + 1, length, targets.begin());
+void TokenDataset::read(std::int64_t sample, const SequenceText& to) const {
+  require(sample >= 0 && std::ssize(to.tokens) == sequence_length_, "a sample is read as one sequence");
+  std::vector<std::int32_t> window(static_cast<std::size_t>(sequence_length_) + 1), begins;
+  std::vector<std::uint8_t> losses;
+  std::int64_t done = 0;
+  for (const TokenPiece& piece : order_->pieces(sample)) {
+    const TokenFile& file = (*files_)[static_cast<std::size_t>(piece.file)];
+    const auto at = static_cast<std::size_t>(done), count = static_cast<std::size_t>(piece.count);
+    file.read(piece.first, std::span(window).subspan(at, count));
+    if (file.has_losses()) {
+      losses.resize(window.size(), 1);
+      file.read_losses(piece.first, std::span(losses).subspan(at, count));
+    }
+    if (!to.document_begins.empty()) {
+      for (const std::int32_t begin : document_begins(file, piece.first, piece.count)) {
+        begins.push_back(static_cast<std::int32_t>(done) + begin);
+      }
+    }
+    done += piece.count;
+  }
+  require(done == std::ssize(window), "a sample fills its sequence");
+  write_sequence(window, begins, losses, to);
 }
 
 }  // namespace weft

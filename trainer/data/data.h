@@ -1,4 +1,5 @@
-// Training data as tokens. The tokens of a sample depend only on the seed and the sample's global number. The samples
+// Training data as tokens. The tokens of a sample depend only on the seed and the sample's global number, in Megatron's
+// order on the samples of the run too. The samples
 // of a rank follow by arithmetic (BatchPlan). So every layout trains on the same batches in the same order.
 #pragma once
 
@@ -6,52 +7,59 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "parallel/runtime/range.h"
 #include "trainer/config/config.h"
+#include "trainer/data/sample_order.h"
 #include "trainer/data/text_vocabulary.h"
 #include "trainer/data/token_windows.h"
 
 namespace weft {
 
-// Position of sample `index` of an epoch after `count` samples are shuffled: for each (seed, epoch) computed without a
-// table, a permutation of 0 .. count-1. Requires 0 <= index < count <= 2^62.
-std::int64_t shuffled_position(std::uint64_t seed, std::int64_t epoch, std::int64_t index, std::int64_t count);
-
 // Why a file cannot be trained on: missing, unreadable, of no known format (token_source.h), damaged, of another
 // tokenizer (token_facts.h), or shorter than one window. Empty if it can.
 std::string token_file_fault(const std::string& name, const TextVocabulary& vocabulary, std::int64_t sequence_length);
 
-// The windows of files of tokens (token_windows.h) in an order of their own. Safe to read from several threads at once.
+// The training data of a run.
+struct DataRequest {
+  std::vector<DataSource> sources;
+  DataOrder order = DataOrder::weft;
+  Documents documents = Documents::join;
+  std::string split = {};  // part for training (split_sequences); empty: all
+  std::int64_t sequence_length = 0;
+  std::uint64_t seed = 0;
+  std::int64_t samples = 0;  // of the whole run, which only Megatron's order asks for
+};
+
+// Samples of files of tokens in the order of a run (sample_order.h). Safe to read from several threads at once.
 class TokenDataset {
  public:
-  // Throws Error (request) naming every file with a fault (token_file_fault).
-  TokenDataset(const std::vector<std::string>& files, std::int64_t sequence_length, const TextVocabulary& vocabulary,
-               std::uint64_t seed);
+  // Throws Error (request) naming every file with a fault (token_file_fault), and as the makers of orders.
+  TokenDataset(const DataRequest& request, const TextVocabulary& vocabulary);
 
-  std::int64_t samples_per_epoch() const { return windows_.windows(); }
-  std::int64_t files() const { return std::ssize(files_); }
+  std::int64_t files() const { return std::ssize(*files_); }
   // Of all files.
   std::int64_t tokens() const;
   const TextVocabulary& vocabulary() const { return vocabulary_; }
+  const SampleOrder& order() const { return *order_; }
 
-  // The contents of each file, independent of its name (TokenFile::content). Throws as InputFile::read.
+  // The contents of each file, independent of its name (TokenFile::content), and its weight. Throws as InputFile::read.
   std::vector<std::string> contents() const;
 
-  // Reads sample 0, 1, 2, ... of the whole run; each epoch holds every window once, in an order of its own. Writes
-  // sequence_length tokens, and as targets the token that follows each. Throws Error (request) naming file and position
-  // if a token lies outside the vocabulary.
-  void read(std::int64_t sample, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
+  // Reads sample 0, 1, 2, ... of the whole run. If documents are masked, a target that belongs to another document than
+  // its token does not count. Throws Error (request) naming file and position if a token lies outside the vocabulary.
+  void read(std::int64_t sample, const SequenceText& to) const;
 
  private:
   TextVocabulary vocabulary_;
-  std::vector<TokenFile> files_;
-  WindowMap windows_;
+  std::shared_ptr<const std::vector<TokenFile>> files_;  // in place, for the order
+  std::vector<DataSource> sources_;
+  std::unique_ptr<const SampleOrder> order_;
   std::int64_t sequence_length_;
-  std::uint64_t seed_;
 };
 
 // The data that a run trains on. Throws as TokenDataset and open_vocabulary.
@@ -77,19 +85,24 @@ struct BatchPlan {
     return first + (microbatch * data_ranks + data_rank) * microbatch_size + sequence;
   }
 
-  // Fills `text` with the tokens of a data rank's microbatches and then their targets. Of each sequence of `length`
-  // tokens it keeps the positions of `runs`. `source` is a TokenDataset or TextWindows (text_windows.h).
+  // Fills `text` with the tokens of a data rank's microbatches, then their targets, and where documents are masked then
+  // the beginnings of their documents: text_parts() parts of equal size. Of each sequence of `length` tokens it keeps
+  // the positions of `runs`. `source` is a TokenDataset or TextWindows (text_windows.h).
   template <typename Source>
   void read(const Source& source, std::int64_t first, std::int64_t data_rank, std::int64_t length,
-            std::span<const Range> runs, std::span<std::int32_t> text) const {
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(length)), targets(tokens.size());
-    auto next_token = text.begin(), next_target = text.begin() + std::ssize(text) / 2;
+            std::span<const Range> runs, std::int64_t parts, std::span<std::int32_t> text) const {
+    const std::int64_t part = std::ssize(text) / parts;
+    std::vector<std::int32_t> sequence(static_cast<std::size_t>(parts * length));
+    const SequenceText whole = parts_of(sequence, parts);
+    std::int64_t done = 0;
     for (std::int64_t m = 0; m < microbatches; ++m) {
       for (std::int64_t s = 0; s < microbatch_size; ++s) {
-        source.read(sample(first, m, data_rank, s), tokens, targets);
+        source.read(sample(first, m, data_rank, s), whole);
         for (const Range& run : runs) {
-          next_token = std::copy_n(tokens.begin() + run.begin, run.count, next_token);
-          next_target = std::copy_n(targets.begin() + run.begin, run.count, next_target);
+          for (std::int64_t p = 0; p < parts; ++p) {
+            std::copy_n(sequence.begin() + p * length + run.begin, run.count, text.begin() + p * part + done);
+          }
+          done += run.count;
         }
       }
     }

@@ -76,12 +76,16 @@ std::int64_t DocumentReader::position() const {
   return before_ + (file_ == nullptr ? 0 : file_->position());
 }
 
-std::optional<std::string> DocumentReader::next() {
+std::optional<Document> DocumentReader::next() {
   while (true) {
     if (file_ == nullptr) {
       if (next_file_ == files_.size()) return std::nullopt;
       file_ = std::make_unique<UnpackedFile>(files_[next_file_]);
       json_ = has_json_lines(files_[next_file_++]);
+      if (!json_ && !rules_.prompt.empty()) {
+        fail_request("\"{}\": plain text has no \"{}\"; prompts and their answers come in JSON lines", file_->name(),
+                     rules_.prompt);
+      }
     }
     if (auto document = next_of_file()) return document;
     before_ += file_->position();
@@ -89,31 +93,40 @@ std::optional<std::string> DocumentReader::next() {
   }
 }
 
-std::optional<std::string> DocumentReader::next_of_file() {
+std::optional<Document> DocumentReader::next_of_file() {
   if (!json_ && rules_.text == TextDocuments::file) {
     std::string text = file_->rest();
-    return text.empty() ? std::nullopt : std::optional(std::move(text));
+    return text.empty() ? std::nullopt : std::optional(Document{{}, std::move(text)});
   }
   for (std::string line; file_->next_line(line);) {
     if (is_blank(line)) continue;
-    if (!json_) return line;
-    if (auto text = text_of(line)) return text;
+    if (!json_) return Document{{}, std::move(line)};
+    if (auto document = document_of(line)) return document;
   }
   return std::nullopt;
 }
 
-std::optional<std::string> DocumentReader::text_of(const std::string& line) {
+std::optional<Document> DocumentReader::document_of(const std::string& line) {
   std::string fault;
   std::size_t column = 1;
   if (is_too_deep(line)) {
     fault = fmt::format("lists and objects are nested deeper than {} levels", deepest_line);
   } else {
     try {
-      nlohmann::json object = nlohmann::json::parse(line);
-      const nlohmann::json* text = value_at(object, rules_.key);
-      if (text != nullptr && text->is_string()) return std::move(text->get_ref<const std::string&>());
-      fault = text == nullptr ? fmt::format("the object has no key \"{}\"", rules_.key)
-                              : fmt::format("\"{}\" is a {}, not a text", rules_.key, text->type_name());
+      const nlohmann::json object = nlohmann::json::parse(line);
+      Document document;
+      const auto take = [&](const std::string& key, std::string& to) {
+        const nlohmann::json* text = value_at(object, key);
+        if (text != nullptr && text->is_string()) {
+          to = text->get<std::string>();
+        } else if (fault.empty()) {
+          fault = text == nullptr ? fmt::format("the object has no key \"{}\"", key)
+                                  : fmt::format("\"{}\" is a {}, not a text", key, text->type_name());
+        }
+      };
+      if (!rules_.prompt.empty()) take(rules_.prompt, document.prompt);
+      take(rules_.key, document.text);
+      if (fault.empty()) return document;
     } catch (const nlohmann::json::parse_error& error) {
       column = error.byte;
       fault = "no JSON";

@@ -18,8 +18,13 @@ enum class TextDocuments { file, line };  // in plain text a document is the who
 
 struct DocumentRules {
   std::string key = "text";  // of the text in an object; "a.b" is key b of the object in a
+  std::string prompt = {};   // key of a text in front of it that nothing learns to write; empty: none
   BadLines bad_lines = BadLines::refuse;
   TextDocuments text = TextDocuments::file;
+};
+
+struct Document {
+  std::string prompt, text;  // of an object, if the rules say so; otherwise all is text
 };
 
 // The documents of all files in their order. Used by one thread.
@@ -32,17 +37,17 @@ class DocumentReader {
   DocumentReader(std::vector<std::string> files, DocumentRules rules, OnBadLine on_bad_line = {});
 
   // The next document; none at the end. A file is JSON lines if its name ends in .jsonl, .ndjson or .json, perhaps
-  // before .gz or .zst. Throws Error (request), `"name":line:column: why`, for a line without the text, unless such
-  // lines are skipped.
-  std::optional<std::string> next();
+  // before .gz or .zst. Throws Error (request), `"name":line:column: why`, for a line without the texts, unless such
+  // lines are skipped, and `"name": why` for plain text where the rules name a prompt.
+  std::optional<Document> next();
 
   std::int64_t skipped() const { return skipped_; }
   std::int64_t bytes() const { return bytes_; }  // of all files, packed
   std::int64_t position() const;                 // bytes read so far
 
  private:
-  std::optional<std::string> next_of_file();
-  std::optional<std::string> text_of(const std::string& line);
+  std::optional<Document> next_of_file();
+  std::optional<Document> document_of(const std::string& line);
 
   std::vector<std::string> files_;
   DocumentRules rules_;

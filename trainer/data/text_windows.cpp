@@ -7,53 +7,72 @@
 namespace weft {
 
 TextWindows::TextWindows(const std::vector<std::string>& files, std::int64_t window_tokens,
-                         const TextVocabulary& vocabulary, std::string_view asked)
-    : first_window_{0}, window_tokens_(window_tokens) {
+                         const TextVocabulary& vocabulary, Documents documents, std::string_view asked)
+    : first_window_{0}, window_tokens_(window_tokens), documents_(documents) {
   require(window_tokens >= 1 && vocabulary.size >= 1, "text has windows and a vocabulary");
   if (files.empty()) fail_request("no text to evaluate: give at least one file with {}", asked);
   std::string faults;
   for (const std::string& name : files) {
     std::string fault = token_file_fault(name, vocabulary, 0);
-    const std::int64_t predicted =
-        fault.empty() ? files_.emplace_back(name, vocabulary.size).tokens() - 1 : std::int64_t{1};
-    if (predicted < 1) {
+    if (fault.empty() && files_.emplace_back(name, vocabulary.size).tokens() < 2) {
       fault = fmt::format("\"{}\": a single token leaves nothing to predict: only what follows another is", name);
     }
-    if (!fault.empty()) {
-      faults += fmt::format("{}{}: {}", faults.empty() ? "" : "\n", asked, fault);
-      continue;
-    }
-    first_window_.push_back(first_window_.back() + (predicted + window_tokens - 1) / window_tokens);
+    if (!fault.empty()) faults += fmt::format("{}{}: {}", faults.empty() ? "" : "\n", asked, fault);
   }
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
+  for (const TokenFile& file : files_) add_range({0, file.tokens()});
+}
+
+TextWindows::TextWindows(const DataConfig& data, std::int64_t window_tokens, const TextVocabulary& vocabulary)
+    : first_window_{0}, window_tokens_(window_tokens), documents_(data.documents) {
+  for (const DataSource& source : data.train) files_.emplace_back(source.path, vocabulary.size);
+  for (const TokenRange& range : split_files(files_, data.split, 1, /*sequence_length=*/1)) add_range(range);
+}
+
+void TextWindows::add_range(TokenRange range) {
+  ranges_.push_back(range);
+  first_window_.push_back(first_window_.back() + (range.tokens - 1 + window_tokens_ - 1) / window_tokens_);
 }
 
 void TextWindows::keep(std::int64_t windows) {
   for (std::int64_t& first : first_window_) first = std::min(first, windows);
 }
 
+TokenPiece TextWindows::piece(std::int64_t window) const {
+  const auto file = std::upper_bound(first_window_.begin(), first_window_.end(), window) - first_window_.begin() - 1;
+  const TokenRange& range = ranges_[static_cast<std::size_t>(file)];
+  const std::int64_t offset = (window - first_window_[static_cast<std::size_t>(file)]) * window_tokens_;
+  return {file, range.first + offset, std::min(window_tokens_ + 1, range.tokens - offset)};
+}
+
 std::int64_t TextWindows::tokens() const {
   std::int64_t tokens = 0;
-  for (std::size_t file = 0; file < files_.size(); ++file) {
-    tokens += std::min((first_window_[file + 1] - first_window_[file]) * window_tokens_, files_[file].tokens() - 1);
+  for (std::int64_t window = 0; window < count(); ++window) {
+    const TokenPiece here = piece(window);
+    const TokenFile& file = files_[static_cast<std::size_t>(here.file)];
+    std::vector<std::uint8_t> counts(static_cast<std::size_t>(here.count), 1);
+    if (file.has_losses()) file.read_losses(here.first, counts);
+    if (documents_ == Documents::mask) {
+      for (const std::int32_t begin : document_begins(file, here.first, here.count)) {
+        counts[static_cast<std::size_t>(begin)] = 0;
+      }
+    }
+    tokens += std::count_if(counts.begin() + 1, counts.end(), [](std::uint8_t loss) { return loss != 0; });
   }
   return tokens;
 }
 
-void TextWindows::read(std::int64_t window, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
-  const auto length = static_cast<std::size_t>(window_tokens_);
-  require(window >= 0 && tokens.size() == length && targets.size() == length, "a window is read as one sequence");
-  std::ranges::fill(tokens, 0);
-  std::ranges::fill(targets, -1);
-  if (window >= count()) return;
-  const auto file = static_cast<std::size_t>(std::upper_bound(first_window_.begin(), first_window_.end(), window) -
-                                             first_window_.begin() - 1);
-  const std::int64_t offset = (window - first_window_[file]) * window_tokens_;
-  std::vector<std::int32_t> found(
-      static_cast<std::size_t>(std::min(window_tokens_ + 1, files_[file].tokens() - offset)));
-  files_[file].read(offset, found);
-  std::copy_n(found.begin(), found.size() - 1, tokens.begin());
-  std::copy_n(found.begin() + 1, found.size() - 1, targets.begin());
+void TextWindows::read(std::int64_t window, const SequenceText& to) const {
+  require(window >= 0 && std::ssize(to.tokens) == window_tokens_, "a window is read as one sequence");
+  if (window >= count()) return write_sequence({}, {}, {}, to);
+  const TokenPiece here = piece(window);
+  const TokenFile& file = files_[static_cast<std::size_t>(here.file)];
+  std::vector<std::int32_t> found(static_cast<std::size_t>(here.count)), begins;
+  file.read(here.first, found);
+  if (!to.document_begins.empty()) begins = document_begins(file, here.first, here.count);
+  std::vector<std::uint8_t> losses(file.has_losses() ? found.size() : 0);
+  if (file.has_losses()) file.read_losses(here.first, losses);
+  write_sequence(found, begins, losses, to);
 }
 
 }  // namespace weft

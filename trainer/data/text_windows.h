@@ -18,23 +18,31 @@ class TextWindows {
   // Throws Error (request), each line beginning with `asked` (the option or key that names the files), for every file
   // with a fault (token_file_fault), and those of a single token, which leaves nothing to predict.
   TextWindows(const std::vector<std::string>& files, std::int64_t window_tokens, const TextVocabulary& vocabulary,
-              std::string_view asked = "--data");
+              Documents documents, std::string_view asked = "--data");
+  // The part for validation of the files of data.train. Throws as split_files too.
+  TextWindows(const DataConfig& data, std::int64_t window_tokens, const TextVocabulary& vocabulary);
 
   // Leaves out the windows behind the first `windows`.
   void keep(std::int64_t windows);
   std::int64_t count() const { return first_window_.back(); }
-  // The number of predicted tokens in all windows.
+  // The number of predicted tokens in all windows that count: those with a loss, and if documents are masked, not the
+  // first of each. One pass over losses and documents. Throws as document_begins.
   std::int64_t tokens() const;
 
-  // Reads window 0, 1, 2, ...; windows from count() on are padding. Writes window_tokens tokens, and as targets the
-  // token that follows each, -1 behind the end of a file. Throws Error (request) naming file and position if a token
-  // lies outside the vocabulary.
-  void read(std::int64_t window, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
+  // Reads window 0, 1, 2, ...; windows from count() on are padding. The target of a file's last token is padding too.
+  // Throws Error (request) naming file and position if a token lies outside the vocabulary.
+  void read(std::int64_t window, const SequenceText& to) const;
 
  private:
+  // The tokens of a window and the target of the last, all in one file.
+  TokenPiece piece(std::int64_t window) const;
+  void add_range(TokenRange range);
+
   std::vector<TokenFile> files_;
+  std::vector<TokenRange> ranges_;          // by file
   std::vector<std::int64_t> first_window_;  // first window of each file, then the number of all windows
   std::int64_t window_tokens_;
+  Documents documents_;
 };
 
 }  // namespace weft

@@ -51,6 +51,7 @@ void TokenFile::read(std::int64_t first, std::span<std::int32_t> to) const {
 
 std::string TokenFile::content() const {
   std::string bytes = sampled_content(source_.bytes) + source_.index->content();
+  if (source_.losses) bytes += ", losses " + sampled_content(*source_.losses);
   if (source_.format == TokenFormat::text) return bytes;
   return fmt::format("{}, {} {} tokens, {}", name_of(source_.format), tokens(), name_of(source_.type), bytes);
 }

@@ -47,6 +47,11 @@ class TokenFile {
   // or outside the vocabulary, with its position.
   void read(std::int64_t first, std::span<std::int32_t> to) const;
 
+  // Whether the file says of each token if its loss counts.
+  bool has_losses() const { return source_.losses.has_value(); }
+  // Of the tokens from `first` on; 0 where the loss does not count. Requires has_losses(), and that these lie inside.
+  void read_losses(std::int64_t first, std::span<std::uint8_t> to) const { source_.losses->read(first, to); }
+
   // The contents, independent of the name. Of text "1115394 bytes, xxh64 41a2...", of other formats "Megatron, 500
   // uint16 tokens, 1000 bytes, xxh64 41a2..., index 6034 bytes, xxh64 ...". The checksums cover samples
   // (sampled_content).

@@ -20,6 +20,14 @@ bool is_token_file_there(const std::string& path) {
   return std::filesystem::is_regular_file(path, ignored);
 }
 
+std::optional<ByteSource> losses_in(const std::string& name, std::int64_t tokens) {
+  if (!is_token_file_there(name)) return std::nullopt;
+  ByteSource bytes = open_source(name);
+  if (bytes.size == tokens) return bytes;
+  fail_request("\"{}\": {} bytes, one for each token, but there are {} tokens; it is of other data or was cut short",
+               name, bytes.size, tokens);
+}
+
 TokenSource megatron_tokens(const std::string& prefix) {
   for (const char* ending : {".idx", ".bin"}) {
     if (is_token_file_there(prefix + ending)) continue;
@@ -30,7 +38,8 @@ TokenSource megatron_tokens(const std::string& prefix) {
   auto index = std::make_unique<const MegatronIndex>(open_source(prefix + ".idx"), bytes.name, bytes.size);
   const TokenType type = index->type();
   const std::int64_t tokens = index->tokens();
-  return {TokenFormat::megatron, std::move(bytes), 0, type, tokens, std::move(index)};
+  return {TokenFormat::megatron, std::move(bytes), 0, type, tokens, std::move(index),
+          losses_in(prefix + ".loss", tokens)};
 }
 
 TokenSource datatrove_tokens(const std::string& path) {
@@ -45,7 +54,8 @@ TokenSource datatrove_tokens(const std::string& path) {
   auto index = std::make_unique<const DatatroveIndex>(open_source(path + ".index"), path, bytes.size);
   const TokenType type = index->type();
   const std::int64_t tokens = index->tokens();
-  return {TokenFormat::datatrove, std::move(bytes), 0, type, tokens, std::move(index)};
+  return {TokenFormat::datatrove, std::move(bytes), 0, type, tokens, std::move(index),
+          losses_in(path + ".loss", tokens)};
 }
 
 TokenSource one_document(TokenFormat format, ByteSource bytes, std::int64_t begin, TokenType type) {

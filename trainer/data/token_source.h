@@ -25,6 +25,7 @@ struct TokenSource {
   TokenType type = TokenType::uint8;
   std::int64_t tokens = 0;
   std::unique_ptr<const TokenIndex> index;
+  std::optional<ByteSource> losses = {};  // a byte a token; 0: nothing learns to predict it
 };
 
 // A name and the type behind its last "#": "shard.bin#uint16". A file whose own name has a "#" is found too, unless a
@@ -42,6 +43,9 @@ TypedName parse_typed_name(const std::string& name);
 //   "prefix", "prefix.idx", "prefix.bin"   a dataset of Megatron, if the files prefix.idx and prefix.bin exist
 //   a file with the header of llm.c        its tokens, one document
 //   "path.ds"          tokens of datatrove, with "path.ds.index" beside them
+//
+// "prefix.loss" and "path.ds.loss" beside them are their losses, as datatrove writes these.
+//
 //   any other file     text, a byte a token, one document; refused as by open_text (text_file.h)
 //
 // Checks what the header and the index promise of the sizes (megatron_index.h, datatrove_index.h), reads no token

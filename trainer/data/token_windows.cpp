@@ -6,6 +6,30 @@
 
 namespace weft {
 
+SequenceText parts_of(std::span<std::int32_t> numbers, std::int64_t parts) {
+  require(parts == 2 || parts == 3, "a text has two or three numbers a token");
+  const std::size_t part = numbers.size() / static_cast<std::size_t>(parts);
+  return {numbers.first(part), numbers.subspan(part, part), numbers.subspan(2 * part)};
+}
+
+void write_sequence(std::span<const std::int32_t> window, std::span<const std::int32_t> begins,
+                    std::span<const std::uint8_t> losses, const SequenceText& to) {
+  const std::size_t length = to.tokens.size(), count = window.empty() ? 0 : window.size() - 1;
+  require(count <= length && to.targets.size() == length, "a sequence holds its window");
+  std::ranges::fill(std::ranges::copy(window.first(count), to.tokens.begin()).out, to.tokens.end(), 0);
+  std::ranges::fill(std::ranges::copy(window.last(count), to.targets.begin()).out, to.targets.end(), -1);
+  for (std::size_t i = 0; i < count && !losses.empty(); ++i) {
+    if (losses[i + 1] == 0) to.targets[i] = -1;
+  }
+  if (to.document_begins.empty()) return;
+  std::ranges::fill(to.document_begins, 0);
+  for (const std::int32_t begin : begins) {
+    const auto at = static_cast<std::size_t>(begin);
+    if (begin > 0) to.targets[at - 1] = -1;
+    if (at < length) std::ranges::fill(to.document_begins.subspan(at), begin);
+  }
+}
+
 WindowMap::WindowMap(std::span<const std::int64_t> tokens, std::int64_t sequence_length)
     : first_window_{0}, sequence_length_(sequence_length) {
   require(sequence_length >= 1, "windows have tokens");

@@ -14,6 +14,7 @@ namespace weft {
 struct TokenizeRequest {
   std::string tokenizer = {};  // as open_tokenizer takes it
   std::string prefix = {};     // of the dataset
+  bool prompts = false;        // the documents have prompts
   bool end_documents = true;   // append the token that ends a text, if the tokenizer has one
   std::size_t threads = 1;
 };
@@ -23,8 +24,9 @@ struct TokenizeProgress {
   std::int64_t text_bytes = 0, documents = 0, tokens = 0;
 };
 
-// Writes "prefix.bin", "prefix.idx" and "prefix.json". The bytes do not depend on the number of threads. Documents
-// without a token are left out. Nothing stands under the final names until all is written. Throws Error (request) for a
+// Writes "prefix.bin", "prefix.idx" and "prefix.json", and of documents with a prompt "prefix.loss" (token_source.h):
+// prompt and text are encoded each by itself, and the loss counts the text and the end. The bytes do not depend on the
+// number of threads. Documents without a token are left out. Nothing stands under the final names until all is written. Throws Error (request) for a
 // dataset that exists, for files without a document, and as the reader and the tokenizer.
 TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
                     const std::function<void(const TokenizeProgress&)>& on_progress = {});

@@ -292,13 +292,10 @@ BucketBytes dry_forward_peak(const Config& config, const Mesh& mesh, const Progr
   DryRank walker(config, mesh, program, rank, routing);
   RankStep& step = walker.step();
   ForwardPlan plan = plan_forward(forward, mesh, mesh.coordinates(rank));
-  const std::int64_t half = forward.microbatches() * plan.inputs.microbatch_tokens;
+  const Documents documents = forward.data.documents;
+  const std::int64_t numbers = text_parts(documents) * forward.microbatches() * plan.inputs.microbatch_tokens;
   step.ledger().reset_peak();
-  step.forwards(plan, 1,
-                [&](std::int64_t) {
-                  return StepBatch{step.text().rows_from(0, half), step.text().rows_from(half, half)};
-                },
-                {});
+  step.forwards(plan, 1, [&](std::int64_t) { return parts_of(step.text().rows_from(0, numbers), documents); }, {});
   return step.ledger().at_peak();
 }
 
@@ -337,7 +334,7 @@ std::int64_t largest_dry_peak(const Config& config, const Mesh& mesh, const Prog
 }
 
 std::int64_t largest_validation_peak(const Config& config, const Mesh& mesh, const Program& program, Routing routing) {
-  if (config.validation.data.empty()) return 0;
+  if (!config.validation.takes_place()) return 0;
   const Config forward = between_steps(config);
   return std::ranges::max(by_pipeline_rank<std::int64_t>(
       mesh, {}, [&](int rank) { return dry_forward_peak(config, mesh, program, rank, forward, routing).total(); }));

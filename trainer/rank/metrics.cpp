@@ -41,6 +41,7 @@ std::string to_json(const StepMetrics& metrics) {
                                  {"seconds", metrics.seconds},
                                  {"tokens_per_second", metrics.tokens_per_second()},
                                  {"peak_bytes", metrics.peak_bytes}};
+  if (metrics.targets != metrics.tokens) line["targets"] = metrics.targets;
   if (metrics.loss_scale) {
     line["loss_scale"] = *metrics.loss_scale;
     line["skipped"] = metrics.skipped;

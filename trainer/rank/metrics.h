@@ -36,18 +36,18 @@ struct HeldOutLoss {
 
 struct StepMetrics {
   std::int64_t step = 0;  // from 1
-  double loss = 0.0;      // mean over the step's tokens, nats
+  double loss = 0.0;      // mean over the step's targets, nats
   double gradient_norm = 0.0;
   std::vector<GroupRate> learning_rates = {};  // as applied
   std::optional<double> loss_scale = {};       // if anything is computed in float16
   bool skipped = false;                        // gradients overflowed: parameters and states are unchanged
-  std::int64_t tokens = 0;
+  std::int64_t tokens = 0, targets = 0;        // read, and those whose loss counts: fewer where documents are masked
   double seconds = 0.0;
   std::int64_t peak_bytes = 0;          // of the rank with the most
   BucketBytes memory;                   // at that rank's peak
   CommunicationCounters communication;  // summed over ranks
   std::vector<MoeMetrics> moe;
-  std::int64_t system_allocations = 0;  // of all ranks during the step
+  std::int64_t system_allocations = 0;         // of all ranks during the step
   std::optional<HeldOutLoss> validation = {};  // of the parameters after the step
 
   double tokens_per_second() const { return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0; }

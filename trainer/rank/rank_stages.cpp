@@ -27,6 +27,13 @@ std::vector<std::size_t> places_on_rank(const std::vector<Entry>& entries, std::
 
 }  // namespace
 
+StepBatch parts_of(ConstTensorView text, Documents documents) {
+  const std::int64_t parts = text_parts(documents), part = text.rows() / parts;
+  StepBatch batch{text.rows_from(0, part), text.rows_from(part, part)};
+  if (parts == 3) batch.document_begins = text.rows_from(2 * part, part);
+  return batch;
+}
+
 RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables,
                        const std::optional<Initialization>& initialization, Lanes& lanes, RankGroups& groups,
                        KernelContext& kernels)
@@ -143,10 +150,10 @@ std::vector<OwnedRows> RankStages::owned_rows(std::size_t unit) {
   return with_unit(unit, [](auto& kept) { return kept.owned_rows(); });
 }
 
-void RankStages::begin_step(const StepBatch& batch, double loss_factor, double loss_scale, StepReport report,
+void RankStages::begin_step(const StepBatch& batch, LossFactors factors, double loss_scale, StepReport report,
                             GenerationState* generation) {
   batch_ = batch;
-  loss_factor_ = loss_factor;
+  factors_ = factors;
   loss_scale_ = loss_scale;
   report_ = report;
   generation_ = generation;
@@ -181,8 +188,10 @@ std::vector<TensorView> RankStages::gradients_of(const Piece& piece) {
 }
 
 MicrobatchInput RankStages::text_of(int microbatch) const {
-  const std::int64_t tokens = inputs_.microbatch_tokens;
-  return {batch_.tokens.rows_from(microbatch * tokens, tokens), batch_.targets.rows_from(microbatch * tokens, tokens)};
+  const auto of_microbatch = [&, tokens = inputs_.microbatch_tokens](ConstTensorView all) {
+    return all.empty() ? all : all.rows_from(microbatch * tokens, tokens);
+  };
+  return {of_microbatch(batch_.tokens), of_microbatch(batch_.targets), of_microbatch(batch_.document_begins)};
 }
 
 void RankStages::forward(int segment, int microbatch) {

@@ -20,11 +20,18 @@
 
 namespace weft {
 
-// Tokens and targets of the microbatches of one step, one microbatch after another, [microbatches * tokens, 1] int32 in
-// device memory. All ranks of a tensor group read the same tokens. Context ranks read their own positions of the same
-// sequences.
+// Text of the microbatches of one step, one microbatch after another, [microbatches * tokens, 1] int32 in device
+// memory: as MicrobatchInput has it of one. All ranks of a tensor group read the same tokens. Context ranks read their
+// own positions of the same sequences.
 struct StepBatch {
-  ConstTensorView tokens, targets;
+  ConstTensorView tokens, targets, document_begins = {};
+};
+// `text` as parts of equal size in the order of the fields: three if documents are masked, otherwise two.
+StepBatch parts_of(ConstTensorView text, Documents documents);
+
+// 1 / targets of the global batch that count, and 1 / its tokens (LayerContext).
+struct LossFactors {
+  double target = 1.0, token = 1.0;
 };
 
 // GRAD_NORM and STEP.
@@ -51,7 +58,7 @@ class RankStages final : public ActionHandler {
   void set_observer(WorkObserver* observer) { observer_ = observer; }
   // All lanes wait for the work queued on the compute lane so far. The report's tensors outlive the step. `loss_scale`
   // multiplies every gradient. `generation` is passed to segments that generate (layers/segment.h).
-  void begin_step(const StepBatch& batch, double loss_factor, double loss_scale, StepReport report,
+  void begin_step(const StepBatch& batch, LossFactors factors, double loss_scale, StepReport report,
                   GenerationState* generation = nullptr);
   // Releases the inputs of reductions. The compute lane has waited for the reduce lane before.
   void finish_reductions() { reduce_inputs_.finish(); }
@@ -131,7 +138,8 @@ class RankStages final : public ActionHandler {
             groups_.on(Lane::compute, Group::etp),
             groups_.on(Lane::compute, Group::tokens),
             rotary_table_,
-            loss_factor_,
+            factors_.target,
+            factors_.token,
             report_,
             loss_scale_,
             generation_,
@@ -166,7 +174,8 @@ class RankStages final : public ActionHandler {
 
   // The step in progress.
   StepBatch batch_;
-  double loss_factor_ = 0.0, loss_scale_ = 1.0;
+  LossFactors factors_;
+  double loss_scale_ = 1.0;
   StepReport report_;
   GenerationState* generation_ = nullptr;
   WorkObserver* observer_ = nullptr;

@@ -30,7 +30,8 @@ RankStep::RankStep(const Config& config, const Mesh& mesh, Program program, int 
                  {groups_.on(Lane::compute, Group::world), groups_.on(Lane::compute, Group::tokens)}, *products_,
                  ledger_, clock),
       trained_groups_(trained_groups(config)),
-      text_(ledger_.allocate(Bucket::workspace, DType::int32, 2 * step_tokens(config), 1)),
+      text_(ledger_.allocate(Bucket::workspace, DType::int32, text_parts(config.data.documents) * step_tokens(config),
+                             1)),
       sums_(lanes_[Lane::compute], ledger_, config.model.blocks.size(),
             static_cast<std::size_t>(config.model.moe.num_experts), static_cast<std::size_t>(mesh.world())),
       gradient_scale_(ledger_.allocate(Bucket::workspace, DType::float32, 1, 1)) {
@@ -53,11 +54,12 @@ void RankStep::walk(std::span<ActionObserver* const> observers) {
 
 void RankStep::begin(const StepInputs& inputs) {
   inputs_ = inputs;
-  const double tokens = static_cast<double>(config_.training.global_batch_size * config_.training.sequence_length);
-  const std::int64_t half = text_.rows() / 2;
+  const std::int64_t tokens = config_.training.global_batch_size * config_.training.sequence_length;
+  const std::int64_t targets = inputs.targets > 0 ? inputs.targets : tokens;
   sums_.begin_step();
-  stages_->begin_step({text_.view().rows_from(0, half), text_.view().rows_from(half, half)}, 1.0 / tokens,
-                      inputs.loss_scale, sums_.report());
+  stages_->begin_step(parts_of(text_, config_.data.documents),
+                      {1.0 / static_cast<double>(targets), 1.0 / static_cast<double>(tokens)}, inputs.loss_scale,
+                      sums_.report());
 }
 
 void RankStep::forwards(ForwardPlan& plan, std::int64_t passes, const std::function<StepBatch(std::int64_t)>& read,
@@ -65,7 +67,7 @@ void RankStep::forwards(ForwardPlan& plan, std::int64_t passes, const std::funct
   stages_->exchange_segments(plan.inputs, plan.stages, plan.program);
   sums_.begin_step();
   for (std::int64_t pass = 0; pass < passes; ++pass) {
-    stages_->begin_step(read(pass), 1.0, 1.0, sums_.report());
+    stages_->begin_step(read(pass), {}, 1.0, sums_.report());
     execute(plan.program, plan.program.ranks[static_cast<std::size_t>(mesh_.coordinates(rank_).pp)], *stages_,
             observers);
     stages_->end_step();

@@ -20,6 +20,7 @@ namespace weft {
 
 // The values that differ from step to step.
 struct StepInputs {
+  std::int64_t targets = 0;  // of the global batch that count; 0: all its tokens
   double loss_scale = 1.0;
   std::int64_t update = 1;  // step number of the optimizer, from 1
   // Called before the update is queued: parameters and states do not change before the returned fence. May block the
@@ -47,7 +48,7 @@ class RankStep {
   void forwards(ForwardPlan& plan, std::int64_t passes, const std::function<StepBatch(std::int64_t pass)>& read,
                 std::span<ActionObserver* const> observers);
 
-  // Token ids of all microbatches, then their targets, [2 * tokens, 1] int32 in device memory.
+  // The text of all microbatches, [text_parts() * tokens, 1] int32 in device memory (parts_of).
   TensorView text() { return text_; }
 
   Lanes& lanes() { return lanes_; }

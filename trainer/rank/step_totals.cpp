@@ -33,7 +33,8 @@ struct Places {
   static constexpr std::size_t loss = 0;
   std::size_t block(std::size_t b) const { return 1 + b * (2 + experts); }  // as StepReport: auxiliary, z, tokens
   std::size_t allocations() const { return block(blocks); }                 // the first measurement of the host
-  std::size_t votes() const { return allocations() + 1; }
+  std::size_t next_targets() const { return allocations() + 1; }
+  std::size_t votes() const { return next_targets() + 1; }
   std::size_t communication(std::size_t group, std::size_t op) const {
     return votes() + vote_fields.size() + 2 * (group * operations + op);  // count, bytes
   }
@@ -90,6 +91,7 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
   };
   std::ranges::fill(brought, 0.0);
   bring(at.allocations(), own.system_allocations);
+  bring(at.next_targets(), own.next_targets);
   for (std::size_t v = 0; v < vote_fields.size(); ++v) bring(at.votes() + v, own.votes.*vote_fields[v]);
   for (const auto& [key, count] : own.communication) {
     const std::size_t place = at.communication(group_index(key.group), static_cast<std::size_t>(key.op));
@@ -108,6 +110,7 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
   totals.loss_sum = values[Places::loss];
   totals.gradient_square_sum = values[at.gradient_square_sum()];
   totals.system_allocations = std::llround(values[at.allocations()]);
+  totals.next_targets = std::llround(values[at.next_targets()]);
   for (std::size_t v = 0; v < vote_fields.size(); ++v) {
     totals.votes.*vote_fields[v] = std::llround(values[at.votes() + v]);
   }
@@ -145,6 +148,16 @@ void StepSums::exchange_peak(Communicator& world, const BucketBytes& own, std::s
   peak_.finish();
   std::ranges::transform(peak_.as<double>(), at_peak_.bytes.begin(), [](double bytes) { return std::llround(bytes); });
   fullest_ = fullest;
+}
+
+std::int64_t sum_over_ranks(Communicator& world, std::int64_t own) {
+  Stream& stream = world.stream();
+  MemoryLedger ledger(stream.device(), stream);
+  Tensor sum = ledger.allocate(Bucket::workspace, DType::float64, 1, 1);
+  const auto number = static_cast<double>(own);
+  write<double>(stream, {&number, 1}, sum);
+  world.all_reduce(sum);
+  return std::llround(read<double>(stream, sum).front());
 }
 
 std::vector<BucketBytes> gather_buckets(Communicator& world, const BucketBytes& own) {

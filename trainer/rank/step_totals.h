@@ -27,6 +27,7 @@ struct RankMeasurements {
   const CommunicationCounters& communication;  // of this step
   const BucketBytes& at_peak;
   std::int64_t system_allocations = 0;
+  std::int64_t next_targets = 0;  // of this rank in the batch of the next step that count
   RunVotes votes = {};
 };
 
@@ -41,7 +42,7 @@ struct StepTotals {
   std::vector<MoeTotals> moe;           // by block
   CommunicationCounters communication;  // summed over ranks
   BucketBytes at_peak;                  // of the rank with the largest sum, the lowest of several
-  std::int64_t system_allocations = 0;
+  std::int64_t system_allocations = 0, next_targets = 0;
   RunVotes votes;
 };
 
@@ -75,6 +76,8 @@ class StepSums {
   Staging peak_;
 };
 
+// The sum of a number below 2^53 over all ranks. Collective over the world; blocks. For set-up, not inside a step.
+std::int64_t sum_over_ranks(Communicator& world, std::int64_t own);
 // The buckets of every rank. Collective over the world; blocks.
 std::vector<BucketBytes> gather_buckets(Communicator& world, const BucketBytes& own);
 

@@ -1,5 +1,7 @@
 #include "trainer/resolve/config_rules.h"
 
+#include <limits>
+
 #include "parallel/runtime/error.h"
 #include "trainer/config/update_groups.h"
 
@@ -140,6 +142,34 @@ Rules batch_rules() {
                         "microbatch_size {} x sequence_length {} / context {} = {} tokens do not split over "
                         "parallelism.tensor {}: remainder {}",
                         c.training.microbatch_size, length, context, tokens, tensor, tokens % tensor);
+       }},
+  };
+}
+
+Rules data_rules() {
+  return {
+      {{"validation.split", "data.split"},
+       [](const Config& c) {
+         return none_or(!c.validation.split || !c.data.split.empty(),
+                        "validation.split is true, but data.split names no parts: write data.split = \"969,30,1\"");
+       }},
+      {{"validation.split", "validation.data"},
+       [](const Config& c) {
+         return none_or(!c.validation.split || c.validation.data.empty(),
+                        "validation.split is true and validation.data names files: hold out one or the other");
+       }},
+      {{"data.order", "run.seed"},
+       [](const Config& c) {
+         return none_or(c.data.order == DataOrder::weft || c.run.seed <= std::numeric_limits<std::uint32_t>::max(),
+                        "run.seed {} is above 4294967295, the largest of data.order \"megatron\"", c.run.seed);
+       }},
+      {{"data.documents", "run.attention"},
+       [](const Config& c) {
+         const bool asks_cudnn = c.run.device == DeviceKind::cuda && c.run.attention.starts_with("cudnn");
+         return none_or(
+             c.data.documents == Documents::join || !asks_cudnn,
+             "data.documents is \"mask\", which attention of cuDNN does not know here; write run.attention = "
+             "\"own\" or \"auto\"");
        }},
   };
 }
@@ -285,9 +315,9 @@ Rules profiling_rules() {
 
 std::vector<ConfigRule> config_rules() {
   Rules rules;
-  for (auto group : {attention_rules(), block_rules(), mesh_rules(), pipeline_rules(), batch_rules(), device_rules(),
-                     run_rules(), optimizer_rules(), muon_width_rules(), tied_rules(), profiling_rules(), shard_rules(),
-                     size_rules(), float8_rules()}) {
+  for (auto group : {attention_rules(), block_rules(), mesh_rules(), pipeline_rules(), batch_rules(), data_rules(),
+                     device_rules(), run_rules(), optimizer_rules(), muon_width_rules(), tied_rules(),
+                     profiling_rules(), shard_rules(), size_rules(), float8_rules()}) {
     for (ConfigRule& rule : group) rules.push_back(std::move(rule));
   }
   return rules;

@@ -10,15 +10,18 @@
 namespace weft {
 namespace {
 
-std::int64_t text_bytes(const TextWindows& windows, std::int64_t length, const TextVocabulary& vocabulary) {
+// Of the text of all predicted tokens; `parts` as text_parts().
+std::int64_t text_bytes(const TextWindows& windows, std::int64_t length, std::int64_t parts,
+                        const TextVocabulary& vocabulary) {
   if (vocabulary.tokenizer == nullptr) return 0;
   if (vocabulary.name == "byte") return windows.tokens();
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(length)), targets(tokens.size());
+  std::vector<std::int32_t> numbers(static_cast<std::size_t>(parts * length));
+  const SequenceText text = parts_of(numbers, parts);
   std::map<std::int32_t, std::int64_t> bytes_of_token;
   std::int64_t bytes = 0;
   for (std::int64_t window = 0; window < windows.count(); ++window) {
-    windows.read(window, tokens, targets);
-    for (const std::int32_t target : targets) {
+    windows.read(window, text);
+    for (const std::int32_t target : text.targets) {
       if (target < 0 || target >= vocabulary.text_tokens()) continue;
       const auto [known, is_new] = bytes_of_token.try_emplace(target);
       if (is_new) known->second = std::ssize(vocabulary.tokenizer->decode({&target, 1}));
@@ -38,13 +41,21 @@ TextVocabulary fitting_vocabulary(const Config& config) {
 
 HeldOutWindows::HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t batches,
                                std::string_view asked)
-    : HeldOutWindows(config, files, batches, fitting_vocabulary(config), asked) {}
+    : HeldOutWindows(config, batches, fitting_vocabulary(config), [&](const TextVocabulary& vocabulary) {
+        return TextWindows(files, config.training.sequence_length, vocabulary, config.data.documents, asked);
+      }) {}
 
-HeldOutWindows::HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t batches,
-                               const TextVocabulary& vocabulary, std::string_view asked)
-    : windows_(files, config.training.sequence_length, vocabulary, asked), config_(config) {
+HeldOutWindows::HeldOutWindows(const Config& config, std::int64_t batches)
+    : HeldOutWindows(config, batches, fitting_vocabulary(config), [&](const TextVocabulary& vocabulary) {
+        return TextWindows(config.data, config.training.sequence_length, vocabulary);
+      }) {}
+
+HeldOutWindows::HeldOutWindows(const Config& config, std::int64_t batches, const TextVocabulary& vocabulary,
+                               const std::function<TextWindows(const TextVocabulary&)>& open)
+    : windows_(open(vocabulary)), config_(config) {
   if (batches > 0) windows_.keep(batches * config.training.global_batch_size);
-  bytes_ = text_bytes(windows_, config.training.sequence_length, vocabulary);
+  targets_ = windows_.tokens();
+  bytes_ = text_bytes(windows_, config.training.sequence_length, text_parts(config.data.documents), vocabulary);
   const std::int64_t of_microbatch = config.training.microbatch_size * config.parallelism.data();
   const std::int64_t needed = (windows_.count() + of_microbatch - 1) / of_microbatch;
   config_.training.global_batch_size = std::min(config.microbatches(), needed) * of_microbatch;
@@ -56,9 +67,8 @@ std::int64_t HeldOutWindows::passes() const {
 }
 
 HeldOutLoss HeldOutWindows::loss(double loss_sum, double seconds) const {
-  const std::int64_t tokens = windows_.tokens();
-  return {.loss = loss_sum / static_cast<double>(tokens),
-          .tokens = tokens,
+  return {.loss = loss_sum / static_cast<double>(targets_),
+          .tokens = targets_,
           .windows = windows_.count(),
           .bytes = bytes_,
           .seconds = seconds};
@@ -66,6 +76,7 @@ HeldOutLoss HeldOutWindows::loss(double loss_sum, double seconds) const {
 
 std::optional<HeldOutWindows> validation_windows(const Config& config) {
   const ValidationConfig& validation = config.validation;
+  if (validation.split) return HeldOutWindows(between_steps(config), validation.batches);
   if (validation.data.empty()) return std::nullopt;
   return HeldOutWindows(between_steps(config), validation.data, validation.batches, "validation.data");
 }
@@ -76,28 +87,28 @@ bool validates_after(const Config& config, std::int64_t step) {
 }
 
 std::int64_t HeldOutReader::numbers(const Config& config) {
-  return 2 * config.microbatches() * config.microbatch_tokens() / config.parallelism.context;
+  const std::int64_t tokens = config.microbatches() * config.microbatch_tokens() / config.parallelism.context;
+  return text_parts(config.data.documents) * tokens;
 }
 
 HeldOutReader::HeldOutReader(const HeldOutWindows& text, const Mesh& mesh, int rank, TensorView on_device,
                              Stream& compute)
     : text_(text),
       data_index_(mesh.data_index(rank)),
-      half_(numbers(text.config()) / 2),
       runs_(context_runs(text.config().training.sequence_length, text.config().parallelism.context,
                          mesh.coordinates(rank).cp)),
       compute_(compute),
-      on_device_(on_device.rows_from(0, 2 * half_)),
-      staging_(compute.device(), DType::int32, 2 * half_) {}
+      on_device_(on_device.rows_from(0, numbers(text.config()))),
+      staging_(compute.device(), DType::int32, on_device_.rows()) {}
 
 StepBatch HeldOutReader::read(std::int64_t pass) {
   const Config& config = text_.config();
   const BatchPlan plan{config.microbatches(), config.parallelism.data(), config.training.microbatch_size};
   staging_.finish();
   plan.read(text_.windows(), pass * plan.sequences(), data_index_, config.training.sequence_length, runs_,
-            staging_.as<std::int32_t>());
+            text_parts(config.data.documents), staging_.as<std::int32_t>());
   staging_.upload(compute_, on_device_);
-  return {on_device_.rows_from(0, half_), on_device_.rows_from(half_, half_)};
+  return parts_of(ConstTensorView(on_device_), config.data.documents);
 }
 
 }  // namespace weft

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +26,8 @@ class HeldOutWindows {
   // (require_fit). `config` is from without_training() or between_steps().
   HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t batches,
                  std::string_view asked);
+  // Those of the validation part of data.train by data.split. Throws as TextWindows, open_vocabulary and require_fit.
+  HeldOutWindows(const Config& config, std::int64_t batches);
 
   // The configuration of a pass: `config` with a global batch no larger than the text needs.
   const Config& config() const { return config_; }
@@ -34,12 +37,12 @@ class HeldOutWindows {
   HeldOutLoss loss(double loss_sum, double seconds) const;
 
  private:
-  HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t batches,
-                 const TextVocabulary& vocabulary, std::string_view asked);
+  HeldOutWindows(const Config& config, std::int64_t batches, const TextVocabulary& vocabulary,
+                 const std::function<TextWindows(const TextVocabulary&)>& open);
 
   TextWindows windows_;
   Config config_;
-  std::int64_t bytes_;  // of the text of all predicted tokens
+  std::int64_t targets_, bytes_;  // predicted tokens that count, and their text
 };
 
 // The text of [validation], with the forwards between the steps of a run; none if it names no file.
@@ -50,11 +53,10 @@ bool validates_after(const Config& config, std::int64_t step);
 // One rank's part of the text, pass after pass.
 class HeldOutReader {
  public:
-  // `on_device`, [numbers() or more, 1] int32, takes the token ids and then the targets of a pass. The arguments
-  // outlive the reader.
+  // `on_device`, [numbers() or more, 1] int32, takes the text of a pass (parts_of). The arguments outlive the reader.
   HeldOutReader(const HeldOutWindows& text, const Mesh& mesh, int rank, TensorView on_device, Stream& compute);
 
-  // Token ids and targets of a rank in a pass.
+  // Of a rank's text in a pass.
   static std::int64_t numbers(const Config& config);
 
   // Reads this rank's windows of pass `pass`, from 0. Waits until the device has copied those of the pass before.
@@ -62,7 +64,7 @@ class HeldOutReader {
 
  private:
   const HeldOutWindows& text_;
-  std::int64_t data_index_, half_;
+  std::int64_t data_index_;
   std::vector<Range> runs_;
   Stream& compute_;
   TensorView on_device_;

@@ -55,6 +55,7 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
                  groups_split_from(seat.world), Initialization{config_.run.seed, seat.host_threads}),
       begins_(seat.begins),
       scaler_(config_),
+      ahead_(static_cast<std::size_t>(rank_step_.text().rows())),
       text_(seat.backend.device(), DType::int32, rank_step_.text().rows()) {
   const Program& program = rank_step_.program();
   profiler_ = std::make_unique<StepProfiler>(config_.profiling, domain, program, rank_step_.actions(),
@@ -75,17 +76,41 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
 std::string RankRun::attention() {
   const HeadShape heads = head_shape(config_.model, config_.parallelism.tensor, config_.training.sequence_length);
   return rank_step_.kernels().kernels.attention.description(heads, stages().inputs().positions,
-                                                            config_.precision_of(Family::dense).compute);
+                                                            config_.precision_of(Family::dense).compute,
+                                                            config_.data.documents == Documents::mask);
 }
 
-void RankRun::read_batch() {
+void RankRun::read_ahead(std::int64_t first) {
   const BatchPlan plan{config_.microbatches(), config_.parallelism.data(), config_.training.microbatch_size};
   const std::int64_t length = config_.training.sequence_length;
   const auto runs = context_runs(length, config_.parallelism.context, mesh_.coordinates(world_.rank()).cp);
+  first_ahead_ = first;
+  fault_ahead_.reset();
+  try {
+    plan.read(data_, first, mesh_.data_index(world_.rank()), length, runs, text_parts(config_.data.documents), ahead_);
+  } catch (const Error& error) {
+    fault_ahead_ = error.what();
+  }
+}
+
+std::int64_t RankRun::targets_ahead() const {
+  const Coordinates at = mesh_.coordinates(world_.rank());
+  // The ranks of a pipeline and of a tensor group read the same text.
+  if (at.pp != 0 || at.tp != 0 || fault_ahead_) return 0;
+  const std::size_t part = ahead_.size() / static_cast<std::size_t>(text_parts(config_.data.documents));
+  return std::ranges::count_if(std::span(ahead_).subspan(part, part), [](std::int32_t target) { return target >= 0; });
+}
+
+void RankRun::next_batch() {
+  if (first_ahead_ != progress_.samples) {
+    read_ahead(progress_.samples);
+    targets_ = sum_over_ranks(world_, targets_ahead());
+  }
+  // A fault of data that is found during a step is a failure of the run.
+  if (fault_ahead_) fail("{}", *fault_ahead_);
+  if (targets_ == 0) fail("step {} has no target that counts", step_);
   // The staging memory is free: the device copied the last step's text before that step ended.
-  read_in_step([&] {
-    plan.read(data_, progress_.samples, mesh_.data_index(world_.rank()), length, runs, text_.as<std::int32_t>());
-  });
+  std::ranges::copy(ahead_, text_.as<std::int32_t>().begin());
   text_.upload(stream(), rank_step_.text());
 }
 
@@ -111,17 +136,16 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   profiler_->begin_step(step);
   const auto begin = std::chrono::steady_clock::now();
   step_ = step;
+  {
+    const auto span = profiler_->host("read_batch");
+    next_batch();
+  }
+  const std::int64_t sequences = config_.training.global_batch_size, targets = targets_;
   Device& device = stream().device();
   const std::int64_t allocations_before = device.system_allocations();
   const CommunicationCounters counted_before = world_.counters();
   ledger().reset_peak();
-  {
-    const auto span = profiler_->host("read_batch");
-    read_batch();
-  }
-
-  const double tokens = static_cast<double>(config_.training.global_batch_size * config_.training.sequence_length);
-  rank_step_.begin({scaler_.scale(), scaler_.good_steps() + 1, change_after_});
+  rank_step_.begin({targets, scaler_.scale(), scaler_.good_steps() + 1, change_after_});
   {
     const auto span = profiler_->host("actions");
     const auto profiling = profiler_->observers();
@@ -129,6 +153,11 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
     if (announced_) observers.push_back(&*announced_);
     observers.insert(observers.end(), watching_.begin(), watching_.end());
     rank_step_.walk(observers);
+  }
+  const bool goes_on = step < config_.run.steps;
+  if (goes_on) {
+    const auto span = profiler_->host("read_ahead");
+    read_ahead(progress_.samples + sequences);
   }
   {
     const auto span = profiler_->host("wait for peers");
@@ -138,21 +167,24 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   measured_ = ledger().at_peak();
   const StepTotals totals = [&] {
     const auto span = profiler_->host("wait for totals");
-    return rank_step_.sums().total(rank_step_.groups().on(Lane::compute, Group::world),
-                                   {difference(world_.counters(), counted_before), measured_,
-                                    device.system_allocations() - allocations_before, votes});
+    return rank_step_.sums().total(
+        rank_step_.groups().on(Lane::compute, Group::world),
+        {difference(world_.counters(), counted_before), measured_, device.system_allocations() - allocations_before,
+         goes_on ? targets_ahead() : 0, votes});
   }();
   const double norm = std::sqrt(totals.gradient_square_sum) / scaler_.scale();
   if (!scaler_.active()) require_finite(norm);
   votes_ = totals.votes;
   progress_.step = step;
-  progress_.samples += config_.training.global_batch_size;
-  progress_.tokens += config_.training.global_batch_size * config_.training.sequence_length;
+  targets_ = totals.next_targets;
+  progress_.samples += sequences;
+  progress_.tokens += sequences * config_.training.sequence_length;
 
   StepMetrics metrics;
   metrics.step = step;
-  metrics.tokens = static_cast<std::int64_t>(tokens);
-  metrics.loss = totals.loss_sum / tokens;
+  metrics.tokens = sequences * config_.training.sequence_length;
+  metrics.targets = targets;
+  metrics.loss = totals.loss_sum / static_cast<double>(targets);
   metrics.gradient_norm = norm;
   metrics.learning_rates = rank_step_.learning_rates();
   if (scaler_.active()) metrics.loss_scale = scaler_.scale();

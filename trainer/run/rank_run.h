@@ -85,7 +85,12 @@ class RankRun {
     std::optional<AnnouncedActions> announced;
   };
 
-  void read_batch();
+  // Reads this rank's text of the batch that begins with sample `first`. A fault is kept for next_batch().
+  void read_ahead(std::int64_t first);
+  // The text that was read ahead goes to the device. Throws Error (failure) for a fault met when it was read.
+  void next_batch();
+  // Of the text that was read ahead: targets that count, each on one rank only.
+  std::int64_t targets_ahead() const;
   // Throws Error (failure) on every rank if the step's norm is not finite. Ranks with a non-finite gradient before the
   // reduction name its parameter.
   void require_finite(double norm);
@@ -104,7 +109,12 @@ class RankRun {
   PredictedMemory predicted_;
   std::string products_;
   LossScaler scaler_;
-  Staging text_;  // token ids, then targets, of the microbatches of a step
+  // The text of the next step: read while this step's runs, so that all ranks know its targets when it begins.
+  std::vector<std::int32_t> ahead_;
+  std::optional<std::string> fault_ahead_;
+  std::int64_t first_ahead_ = -1;  // sample with which ahead_ begins; -1: nothing was read
+  std::int64_t targets_ = 0;       // in ahead_ of all ranks
+  Staging text_;
   BucketBytes measured_;
 
   Progress progress_;  // after the last step; the valid values of the loss scaler are in scaler_

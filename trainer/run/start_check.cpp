@@ -26,18 +26,30 @@ std::string placed(const ResolvedConfig& resolved, std::initializer_list<const c
 
 std::vector<std::string> data_faults(const ResolvedConfig& resolved) {
   std::vector<std::string> faults;
-  const TextVocabulary vocabulary = open_vocabulary(resolved.config);
-  require_fit(resolved.config, vocabulary);
+  const Config& config = resolved.config;
+  const std::int64_t length = config.training.sequence_length;
+  const TextVocabulary vocabulary = open_vocabulary(config);
+  require_fit(config, vocabulary);
+  std::size_t file = 0;
   for (const ConfigValue& name : elements_of(resolved.said.at("data.train"))) {
-    const std::string fault =
-        token_file_fault(std::get<std::string>(name.data), vocabulary, resolved.config.training.sequence_length);
+    const std::string& path = config.data.train[file++].path;
+    const std::string fault = token_file_fault(path, vocabulary, length);
     if (!fault.empty()) faults.push_back(format_fault({name.place, "data.train: " + fault}));
   }
+  // The order and the part for validation need files without faults.
+  const bool readable = faults.empty();
+  if (const auto order = readable ? refusal_of([&] { training_data(config); }) : std::nullopt) {
+    faults.push_back(placed(resolved, {"data.split", "data.order", "data.train"}, *order));
+  }
   const auto held_out = refusal_of([&] {
-    const std::vector<std::string>& files = resolved.config.validation.data;
-    if (!files.empty()) TextWindows(files, resolved.config.training.sequence_length, vocabulary, "validation.data");
+    const ValidationConfig& validation = config.validation;
+    if (!validation.data.empty()) {
+      TextWindows(validation.data, length, vocabulary, config.data.documents, "validation.data");
+    } else if (validation.split && readable) {
+      TextWindows(config.data, length, vocabulary);
+    }
   });
-  if (held_out) faults.push_back(placed(resolved, {"validation.data"}, *held_out));
+  if (held_out) faults.push_back(placed(resolved, {"validation.data", "validation.split"}, *held_out));
   return faults;
 }
 

@@ -12,6 +12,7 @@ namespace weft {
 namespace {
 
 constexpr const char *json_name = "tokenizer.json", *settings_name = "tokenizer_config.json";
+constexpr const char* model_name = "tokenizer.model";
 
 class ByteTokenizer final : public Tokenizer {
  public:
@@ -41,13 +42,6 @@ class ByteTokenizer final : public Tokenizer {
 bool is_file(const std::string& name) {
   std::error_code ignored;
   return std::filesystem::is_regular_file(name, ignored);
-}
-
-[[noreturn]] void refuse_sentencepiece(const std::string& name) {
-  fail_request(
-      "\"{}\": SentencePiece models are not read here; give the tokenizer.json of the model. If it is a rank "
-      "file of tiktoken, name its pattern: \"{}#llama3\"",
-      name, name);
 }
 
 // eos_token of tokenizer_config.json: a text, or an object with "content".
@@ -83,7 +77,10 @@ struct NamedFile {
 NamedFile named_file(const std::string& name) {
   const std::size_t hash = name.rfind('#');
   if (hash != std::string::npos && !std::filesystem::exists(name)) return {name.substr(0, hash), name.substr(hash)};
-  return {std::filesystem::is_directory(name) ? (std::filesystem::path(name) / json_name).string() : name, ""};
+  if (!std::filesystem::is_directory(name)) return {name, ""};
+  const std::filesystem::path folder(name);
+  const std::string json = (folder / json_name).string(), model = (folder / model_name).string();
+  return {!is_file(json) && is_file(model) ? model : json, ""};
 }
 bool is_json(const std::string& text) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
@@ -97,10 +94,8 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
   if (name == "byte") return std::make_shared<ByteTokenizer>();
   const auto [file, pattern] = named_file(name);
   if (!pattern.empty()) return parse_tiktoken(InputFile(file).text(), file, pattern.substr(1));
-  const std::string model = (std::filesystem::path(name) / "tokenizer.model").string();
-  if (file != name && !is_file(file) && is_file(model)) refuse_sentencepiece(model);
-  if (file.ends_with(".model")) refuse_sentencepiece(file);
   const std::string text = InputFile(file).text();
+  if (file.ends_with(".model")) return parse_sentencepiece(text, file);
   if (!is_json(text)) return open_ranks(file, text);
   return parse_tokenizer_json(text, file, configured_end_of_text(std::filesystem::path(file).parent_path()));
 }
@@ -109,6 +104,7 @@ std::vector<TokenizerPart> tokenizer_parts(const std::string& name) {
   if (has_no_files(name)) return {};
   const auto [file, pattern] = named_file(name);
   const std::filesystem::path path(file);
+  if (file.ends_with(".model")) return {{file, model_name}};
   if (!pattern.empty() || !is_json(InputFile(file).text())) {
     std::vector<TokenizerPart> parts = {{file, path.filename().string()}};
     if (is_file(file + ".json")) parts.push_back({file + ".json", path.filename().string() + ".json"});
@@ -123,7 +119,9 @@ std::vector<TokenizerPart> tokenizer_parts(const std::string& name) {
 std::optional<std::string> kept_tokenizer(const std::string& folder, const std::string& name) {
   const std::filesystem::path kept(folder);
   if (has_no_files(name)) return std::nullopt;
-  if (const std::string json = (kept / json_name).string(); is_file(json)) return json;
+  for (const char* known : {json_name, model_name}) {
+    if (const std::string file = (kept / known).string(); is_file(file)) return file;
+  }
   const std::size_t hash = name.rfind('#');
   const std::string file = (kept / std::filesystem::path(name.substr(0, hash)).filename()).string();
   if (!is_file(file)) return std::nullopt;

@@ -66,12 +66,13 @@ class Tokenizer {
 // `name` is one of
 //   byte                 256 tokens, one for each byte;
 //   FILE or FOLDER       a tokenizer.json, or a folder that has one;
+//   FILE.model or FOLDER a model of SentencePiece, or a folder that has a tokenizer.model and no tokenizer.json;
 //   FILE#PATTERN         a rank file of tiktoken, with gpt2, cl100k_base, o200k_base or llama3 as pattern;
 //   FILE                 a rank file that is named after its pattern (cl100k_base.tiktoken), or has a FILE.json beside
 //   it:
 //                        {"pattern": a regular expression, "special_tokens": {text: id}}.
 // Throws Error (request), `"name": why`, for a file that cannot be read, is faulty, or needs anything that Weft does
-// not compute. SentencePiece models are refused.
+// not compute.
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name);
 
 // The files that such a tokenizer consists of, and the names under which a copy of them is found again by

@@ -1,4 +1,4 @@
-// The two kinds of tokenizer files, given as texts.
+// The kinds of tokenizer files, given as texts.
 #pragma once
 
 #include <memory>
@@ -22,6 +22,9 @@ std::shared_ptr<const Tokenizer> parse_tiktoken(std::string_view text, const std
 // The same with pattern and special tokens from a JSON text (open_tokenizer).
 std::shared_ptr<const Tokenizer> parse_tiktoken_with(std::string_view text, const std::string& file,
                                                      const std::string& sidecar);
+// A tokenizer.model of SentencePiece. Encodes with the normalizer of the model; a space that the model puts in front of a
+// text stays in decode(). Throws as open_tokenizer, and where Weft is built without the library.
+std::shared_ptr<const Tokenizer> parse_sentencepiece(const std::string& model, const std::string& file);
 bool is_tiktoken_pattern(std::string_view name);
 // "gpt2, cl100k_base, ..."
 std::string known_tiktoken_patterns();

@@ -28,6 +28,15 @@ auto head_from(const HeadColumns<View>& of, std::int64_t first_row, std::int64_t
   return columns_from<T>(of.rows, first_row, of.column + head * width);
 }
 
+// By query of one sequence, or null.
+const std::int32_t* begins_from(const AttentionInputs& inputs, std::int64_t first_query) {
+  return inputs.document_begins.empty() ? nullptr : inputs.document_begins.as<std::int32_t>().data() + first_query;
+}
+// Those of the stripe that begins at query `row` of its sequence.
+VisibleKeys keys_of(const HeadShape& heads, const std::int32_t* document_begins, std::int64_t row) {
+  return {heads.first_key, document_begins == nullptr ? nullptr : document_begins + row};
+}
+
 // Calls `visit(position, row, rows)` for the stripes of queries of one sequence. `row` is the index among the queries
 // of all runs.
 template <typename Visit>
@@ -56,14 +65,15 @@ struct Forward {
         packed_v(allocate_packed_head<T>(context, shape.sequence_length, shape.value_dim)) {}
 
   // `out` and `log_sum_exp` point at the head's first row; their rows have the stride of their whole tensors.
-  void run_head(StridedMatrix<T> q, StridedMatrix<T> k, StridedMatrix<T> v, T* out, float* log_sum_exp) {
+  void run_head(StridedMatrix<T> q, StridedMatrix<T> k, StridedMatrix<T> v, const std::int32_t* document_begins, T* out,
+                float* log_sum_exp) {
     const std::int64_t head_dim = heads.head_dim, value_dim = heads.value_dim;
     const auto scale = static_cast<float>(heads.score_scale());
     float* score = scores.as<float>().data();
     float* sum_of_values = stripe.as<float>().data();
     const RunningSoftmax softmax{statistics.as<float>().data(), statistics.as<float>().data() + query_block};
     for_each_stripe(runs, [&](std::int64_t position, std::int64_t row, std::int64_t rows) {
-      for_each_block(position, rows, heads.first_key, [&](const ScoreBlock& block) {
+      for_each_block(position, rows, keys_of(heads, document_begins, row), [&](const ScoreBlock& block) {
         block_product(context, rows, block.columns, head_dim, rows_from(q, row), Transpose::no,
                       rows_from(k, block.first_column), Transpose::yes, score, false);
         softmax_block(block, scale, score, probabilities.data, softmax, sum_of_values, value_dim);
@@ -95,7 +105,7 @@ struct Forward {
         }
         const StridedMatrix<T> q = pack_head(head_from<T>(inputs.q, first_query, head, head_dim), queries, head_dim,
                                              packed_q.template as<T>().data());
-        run_head(q, k, v, columns_from<T>(out, first_query, head * value_dim),
+        run_head(q, k, v, begins_from(inputs, first_query), columns_from<T>(out, first_query, head * value_dim),
                  columns_from<float>(log_sum_exp, first_query, head));
       }
     }
@@ -131,7 +141,7 @@ struct Backward {
   // Writes the gradient of one query head, with a row stride of `dq_stride` elements, and adds to the gradients of its
   // key-value head.
   void run_query_head(StridedMatrix<T> q, StridedMatrix<T> dout, StridedMatrix<T> out, const float* log_sum_exp,
-                      T* dq_out, std::int64_t dq_stride) {
+                      const std::int32_t* document_begins, T* dq_out, std::int64_t dq_stride) {
     const std::int64_t head_dim = heads.head_dim, value_dim = heads.value_dim;
     const auto scale = static_cast<float>(heads.score_scale());
     float* score = scores.as<float>().data();
@@ -141,7 +151,7 @@ struct Backward {
       const StridedMatrix<T> q_rows = rows_from(q, row), dout_rows = rows_from(dout, row);
       multiply_rows(dout_rows, rows_from(out, row), rows, value_dim, product);
       const RowStatistics statistics{log_sum_exp + row * heads.query_heads, heads.query_heads, product};
-      for_each_block(position, rows, heads.first_key, [&](const ScoreBlock& block) {
+      for_each_block(position, rows, keys_of(heads, document_begins, row), [&](const ScoreBlock& block) {
         const std::int64_t columns = block.columns, first = block.first_column;
         block_product(context, rows, columns, head_dim, q_rows, Transpose::no, rows_from(k, first), Transpose::yes,
                       score, false);
@@ -188,7 +198,7 @@ struct Backward {
           run_query_head(packed(inputs.q, first_query, head, queries, packed_q),
                          packed({dout}, first_query, head, queries, packed_dout),
                          columns_from<T>(out, first_query, head * value_dim),
-                         columns_from<float>(log_sum_exp, first_query, head).data,
+                         columns_from<float>(log_sum_exp, first_query, head).data, begins_from(inputs, first_query),
                          head_from<T>(gradients.q, first_query, head, head_dim), gradients.q.rows.columns());
         }
         store(dk, gradients.k, first, pair);
@@ -249,6 +259,6 @@ void take_attention_backward_workspace(KernelContext& context, const HeadShape& 
 
 const AttentionKernels attention_kernels = {
     attention_forward, attention_backward, attention_cached,
-    [](const HeadShape&, QueryRuns, DType) { return std::string("in blocks, by the CPU"); }};
+    [](const HeadShape&, QueryRuns, DType, bool) { return std::string("in blocks, by the CPU"); }};
 
 }  // namespace weft::cpu

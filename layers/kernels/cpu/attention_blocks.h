@@ -13,16 +13,27 @@ namespace weft {
 inline constexpr std::int64_t query_block = 64;
 inline constexpr std::int64_t key_block = 256;
 
+// Keys that the queries of a stripe see: those of the rule, as far as they are of a query's own document.
+struct VisibleKeys {
+  FirstKey rule;
+  const std::int32_t* document_begins = nullptr;  // by row of the stripe; null: each sequence is one document
+
+  std::int64_t first(std::int64_t position, std::int64_t row) const {
+    const std::int64_t first = rule(position);
+    return document_begins == nullptr ? first : std::max<std::int64_t>(first, document_begins[row]);
+  }
+};
+
 // Row r, the query at position `first_row + r`, sees the columns from `hidden(r)` to its own position. It sees none if
 // the block ends before its first key or begins behind its position.
 struct ScoreBlock {
   std::int64_t first_row = 0, rows = 0;
   std::int64_t first_column = 0, columns = 0;
-  FirstKey first_key;
+  VisibleKeys keys;
   bool first = false;  // of its stripe
 
   std::int64_t hidden(std::int64_t row) const {
-    return std::clamp<std::int64_t>(first_key(first_row + row) - first_column, 0, columns);
+    return std::clamp<std::int64_t>(keys.first(first_row + row, row) - first_column, 0, columns);
   }
   std::int64_t visible(std::int64_t row) const {
     return std::clamp<std::int64_t>(first_row + row + 1 - first_column, 0, columns);
@@ -31,11 +42,10 @@ struct ScoreBlock {
 
 // Calls `visit` with the blocks of one stripe of queries, keys ascending.
 template <typename Visit>
-void for_each_block(std::int64_t first_row, std::int64_t rows, FirstKey first_key, Visit visit) {
-  const std::int64_t begin = first_key(first_row) / key_block * key_block;
+void for_each_block(std::int64_t first_row, std::int64_t rows, VisibleKeys keys, Visit visit) {
+  const std::int64_t begin = keys.first(first_row, 0) / key_block * key_block;
   for (std::int64_t column = begin; column < first_row + rows; column += key_block) {
-    visit(ScoreBlock{first_row, rows, column, std::min(key_block, first_row + rows - column), first_key,
-                     column == begin});
+    visit(ScoreBlock{first_row, rows, column, std::min(key_block, first_row + rows - column), keys, column == begin});
   }
 }
 

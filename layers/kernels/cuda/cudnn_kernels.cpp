@@ -70,6 +70,7 @@ class ChosenAttention {
                                             bool takes_sums = true) const {
     if (choice_.kernel == AttentionChoice::Kernel::own) return "as run.attention says";
     std::optional<std::string> reason = refusal(calls);
+    if (!reason && !inputs.document_begins.empty()) reason = "queries see the keys of their own document alone";
     if (!reason && !(aligned(at(inputs.q)) && aligned(at(inputs.k)) && aligned(at(inputs.v)))) {
       reason = "queries, keys or values begin at an odd address";
     }
@@ -158,12 +159,13 @@ AttentionKernels make_attention_kernels(int compute_capability, const GpuKernelO
   kernels.backward = [chosen](auto&&... arguments) { chosen->backward(arguments...); };
   // A plan of cuDNN is for one number of keys, but that number grows with every token.
   kernels.cached = cached_attention;
-  kernels.description = [chosen](const HeadShape& heads, QueryRuns runs, DType dtype) {
+  kernels.description = [chosen](const HeadShape& heads, QueryRuns runs, DType dtype, bool documents) {
     // Describes one sequence, in matrices as the attention segment allocates them.
     const bool whole = runs.size() == 1 && runs[0].count == heads.sequence_length;
     const ConstTensorView q(nullptr, dtype, query_rows(runs), heads.columns());
     const ConstTensorView kv(nullptr, dtype, heads.sequence_length, heads.key_value_columns());
-    const AttentionInputs inputs = whole ? fused_heads(heads, q) : parted_heads(heads, q, kv);
+    AttentionInputs inputs = whole ? fused_heads(heads, q) : parted_heads(heads, q, kv);
+    if (documents) inputs.document_begins = ConstTensorView(nullptr, DType::int32, query_rows(runs), 1);
     const auto reason = chosen->reason_for_own(calls_of(heads, runs, inputs, columns_of(inputs)), inputs);
     const std::size_t version = cudnnGetVersion();
     return reason ? fmt::format("own kernel ({})", *reason)

@@ -19,7 +19,8 @@ namespace weft::cuda {
 namespace {
 
 // Parameters of a call for all kernels. Query row r of a sequence has position positions[r], or r if the runs cover the
-// sequence and `positions` is null.
+// sequence and `positions` is null. Without documents `document_begins` is null; otherwise it has a position for each
+// query row of each sequence.
 struct AttentionCall {
   int query_heads, key_value_heads, head_dim, value_dim;
   int length;   // key rows per sequence
@@ -27,17 +28,21 @@ struct AttentionCall {
   int sequences;
   float scale;
   FirstKey first;  // keys that a query sees
-  const std::int32_t* positions;
+  const std::int32_t *positions, *document_begins;
 
   __device__ int position(int row) const { return positions == nullptr ? row : positions[row]; }
-  __device__ int first_key(int position) const { return static_cast<int>(first(position)); }
+  __device__ int first_key(int sequence, int row) const {
+    const int key = static_cast<int>(first(position(row)));
+    if (document_begins == nullptr) return key;
+    return max(key, document_begins[static_cast<std::int64_t>(sequence) * queries + row]);
+  }
   // The first row with a query at or behind `key`; `queries` if there is none.
   __device__ int first_row_at(int key) const {
     return first_row([&](int row) { return position(row) >= key; });
   }
   // The first row whose query sees neither `key` nor a key before it.
-  __device__ int first_row_behind(int key) const {
-    return first_row([&](int row) { return first_key(position(row)) > key; });
+  __device__ int first_row_behind(int sequence, int key) const {
+    return first_row([&](int row) { return first_key(sequence, row) > key; });
   }
   // `holds` is false for some rows, and true for all behind them.
   template <typename Holds>
@@ -71,6 +76,7 @@ struct QueryTile {
   __device__ QueryTile(const AttentionCall& shape, int edge, HeadRows<const T> k, HeadRows<const T> v) {
     const Place place = place_of_block(shape.query_heads, shape.sequences, edge);
     head = place.head;
+    sequence = place.sequence;
     row = static_cast<int>(gridDim.x / (shape.query_heads * shape.sequences) - 1) * edge - place.first_row;
     rows = min(edge, shape.queries - row);
     first_row = static_cast<std::int64_t>(place.sequence) * shape.queries + row;
@@ -82,7 +88,7 @@ struct QueryTile {
     values = v.from(first_key, key_head * shape.value_dim);
   }
 
-  int head, row, rows;                               // `row` counts within the sequence
+  int head, sequence, row, rows;                     // `row` counts within the sequence
   std::int64_t first_row, query_column, out_column;  // of the tile in the matrices of queries and outputs
   HeadRows<const T> keys, values;                    // of the sequence
 };
@@ -131,14 +137,15 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(forwar
   float maximum[count], sum[count];
 #pragma unroll
   for (int i = 0; i < count; ++i) {
-    position[i] = shape.position(at.row + min(thread_y() + i * threads_of_edge, at.rows - 1));
-    first_key[i] = shape.first_key(position[i]);
+    const int row = at.row + min(thread_y() + i * threads_of_edge, at.rows - 1);
+    position[i] = shape.position(row);
+    first_key[i] = shape.first_key(at.sequence, row);
     maximum[i] = __int_as_float(0xff800000);
     sum[i] = 0.0f;
   }
   HeadPart<Tiles> result;
   const int end_key = shape.position(at.row + at.rows - 1) + 1;
-  for (int key = shape.first_key(shape.position(at.row)); key < end_key; key += edge) {
+  for (int key = shape.first_key(at.sequence, at.row); key < end_key; key += edge) {
     const int keys_here = min(edge, end_key - key);
     __syncthreads();
     load_tile<Tiles>(at.keys.from(key, 0), keys_here, kv_tile);
@@ -225,14 +232,14 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(query_
     const int row = min(thread_y() + i * threads_of_edge, at.rows - 1);
     const std::int64_t statistic = (at.first_row + row) * shape.query_heads + at.head;
     position[i] = shape.position(at.row + row);
-    first_key[i] = shape.first_key(position[i]);
+    first_key[i] = shape.first_key(at.sequence, at.row + row);
     log_sum[i] = log_sum_exp[statistic];
     product[i] = products[statistic];
     ones[i] = 1.0f;
   }
   HeadPart<Tiles> result;
   const int end_key = shape.position(at.row + at.rows - 1) + 1;
-  for (int key = shape.first_key(shape.position(at.row)); key < end_key; key += edge) {
+  for (int key = shape.first_key(at.sequence, at.row); key < end_key; key += edge) {
     const int keys_here = min(edge, end_key - key);
     __syncthreads();
     load_tile<Tiles>(at.values.from(key, 0), keys_here, kv_tile);
@@ -285,7 +292,7 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(key_va
   HeadPart<Tiles> dk_part, dv_part;
   const int group = shape.query_heads / shape.key_value_heads;
   const int begin_row = shape.first_row_at(place.first_row);
-  const int end_row = shape.first_row_behind(place.first_row + keys - 1);
+  const int end_row = shape.first_row_behind(place.sequence, place.first_row + keys - 1);
   for (int head = place.head * group; head < (place.head + 1) * group; ++head) {
     const std::int64_t query_column = static_cast<std::int64_t>(head) * shape.head_dim;
     const std::int64_t out_column = static_cast<std::int64_t>(head) * shape.value_dim;
@@ -305,7 +312,7 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(key_va
         if (query < rows) {
           const std::int64_t at = (first_query + row + query) * shape.query_heads + head;
           position = shape.position(row + query);
-          oldest = shape.first_key(position);
+          oldest = shape.first_key(place.sequence, row + query);
           log_sum = log_sum_exp[at];
           product = products[at];
         }
@@ -358,7 +365,7 @@ Tensor number_positions(KernelContext& context, const HeadShape& heads, QueryRun
   return positions;
 }
 
-AttentionCall shape_of(const HeadShape& heads, QueryRuns runs, ConstTensorView keys, Tensor& positions) {
+AttentionCall shape_of(const HeadShape& heads, QueryRuns runs, const AttentionInputs& inputs, Tensor& positions) {
   AttentionCall shape{};
   shape.query_heads = static_cast<int>(heads.query_heads);
   shape.key_value_heads = static_cast<int>(heads.key_value_heads);
@@ -366,10 +373,11 @@ AttentionCall shape_of(const HeadShape& heads, QueryRuns runs, ConstTensorView k
   shape.value_dim = static_cast<int>(heads.value_dim);
   shape.length = static_cast<int>(heads.sequence_length);
   shape.queries = static_cast<int>(query_rows(runs));
-  shape.sequences = static_cast<int>(keys.rows() / heads.sequence_length);
+  shape.sequences = static_cast<int>(inputs.k.rows.rows() / heads.sequence_length);
   shape.scale = static_cast<float>(heads.score_scale());
   shape.first = heads.first_key;
   shape.positions = positions.allocated() ? elements<std::int32_t>(positions.view()) : nullptr;
+  shape.document_begins = inputs.document_begins.empty() ? nullptr : elements<std::int32_t>(inputs.document_begins);
   return shape;
 }
 
@@ -411,7 +419,7 @@ void plain_attention_forward(KernelContext& context, const HeadShape& heads, Que
                              const AttentionInputs& inputs, TensorView out, TensorView log_sum_exp) {
   if (inputs.k.rows.rows() == 0) return;
   Tensor positions = number_positions(context, heads, runs);
-  const AttentionCall shape = shape_of(heads, runs, inputs.k.rows, positions);
+  const AttentionCall shape = shape_of(heads, runs, inputs, positions);
   with_tiles(out.dtype(), heads, [&]<typename T, typename Tiles>() {
     const std::int64_t head_dim = heads.head_dim, value_dim = heads.value_dim;
     launch(native(context.stream), blocks_for(shape.queries, Tiles::edge, heads.query_heads, shape.sequences),
@@ -429,7 +437,7 @@ void plain_attention_backward(KernelContext& context, const HeadShape& heads, Qu
   Tensor positions = number_positions(context, heads, runs);
   Tensor products = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, log_sum_exp.rows(),
                                                log_sum_exp.columns());
-  const AttentionCall shape = shape_of(heads, runs, inputs.k.rows, positions);
+  const AttentionCall shape = shape_of(heads, runs, inputs, positions);
   const cudaStream_t stream = native(context.stream);
   with_tiles(dout.dtype(), heads, [&]<typename T, typename Tiles>() {
     using Element = typename DeviceElement<T>::type;

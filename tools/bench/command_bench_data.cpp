@@ -1,0 +1,176 @@
+// `weft bench data`: rates of encoding text and of reading samples, and the time to open a large index.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/input_file.h"
+#include "tools/command/commands.h"
+#include "tools/report/bench_table.h"
+#include "trainer/data/data.h"
+#include "trainer/data/indexed_writer.h"
+#include "trainer/data/megatron_index.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct DataBench {
+  std::string text, directory;
+  std::vector<std::string> tokenizers;
+  std::int64_t length = 1024, samples = 2000, index_bytes = std::int64_t{10} << 30;
+  int rounds = 5;
+  bool json = false;
+};
+
+struct DataRate {
+  std::string what, unit;
+  double value = 0.0;  // median of the rounds
+};
+
+double median_of_rounds(int rounds, const std::function<void()>& action) {
+  std::vector<double> seconds;
+  for (int round = 0; round < rounds; ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    action();
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  std::ranges::nth_element(seconds, seconds.begin() + std::ssize(seconds) / 2);
+  return seconds[seconds.size() / 2];
+}
+
+// The lines of the text as documents, encoded by one thread.
+std::vector<std::vector<std::int32_t>> encode_lines(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<std::vector<std::int32_t>> documents;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size() - 1) + 1;
+    documents.push_back(tokenizer.encode(text.substr(begin, end - begin)));
+    begin = end;
+  }
+  return documents;
+}
+
+// An index of `bytes` bytes: sequences without tokens and a last one of one token. The file is sparse: it takes no room
+// on disk, and what opening reads is written.
+std::string write_large_index(const fs::path& prefix, std::int64_t bytes) {
+  const std::int64_t header = 34, of_sequence = 4 + 8 + 8;  // length, offset, boundary of documents
+  const std::int64_t sequences = std::max<std::int64_t>(1, (bytes - header - 8) / of_sequence);
+  const auto write_file = [](const std::string& name, const std::function<void(int)>& fill) {
+    const int descriptor = open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (descriptor < 0) fail("{} cannot be written", name);
+    fill(descriptor);
+    close(descriptor);
+  };
+  const auto put = [](int descriptor, const void* data, std::size_t size, std::int64_t at) {
+    if (pwrite(descriptor, data, size, at) != static_cast<ssize_t>(size)) fail("the index cannot be written");
+  };
+  write_file(prefix.string() + ".idx", [&](int descriptor) {
+    const std::vector<std::uint8_t> head = megatron_header({TokenType::uint16, sequences, sequences});
+    const std::int32_t one = 1;
+    put(descriptor, head.data(), head.size(), 0);
+    put(descriptor, &one, sizeof one, header + 4 * (sequences - 1));
+    put(descriptor, &sequences, sizeof sequences, header + 12 * sequences + 8 * sequences);
+  });
+  write_file(prefix.string() + ".bin", [&](int descriptor) { put(descriptor, "\0\0", 2, 0); });
+  return prefix.string();
+}
+
+std::vector<DataRate> measure_data(const DataBench& request, const fs::path& directory) {
+  std::vector<DataRate> rows;
+  const std::string text = read_whole_file(request.text);
+  if (text.empty()) fail_request("{} is empty", request.text);
+  const double megabytes = static_cast<double>(text.size()) / 1e6;
+  std::vector<std::vector<std::int32_t>> documents;
+  std::int64_t vocabulary = 0;
+  for (const std::string& name : request.tokenizers) {
+    const auto tokenizer = open_tokenizer(name);
+    const double seconds = median_of_rounds(request.rounds, [&] { documents = encode_lines(*tokenizer, text); });
+    rows.push_back({fmt::format("encode, {}", name), "MB/s", megabytes / seconds});
+    vocabulary = tokenizer->vocab_size();
+  }
+  const std::string prefix = (directory / "samples").string();
+  IndexedWriter writer(prefix, vocabulary);
+  for (const auto& document : documents) writer.add_document(document);
+  writer.finish();
+  for (const DataOrder order : {DataOrder::weft, DataOrder::megatron}) {
+    for (const Documents each : {Documents::join, Documents::mask}) {
+      const TokenDataset data({.sources = {prefix},
+                               .order = order,
+                               .documents = each,
+                               .sequence_length = request.length,
+                               .seed = 1,
+                               .samples = request.samples},
+                              {nullptr, "none", vocabulary});
+      const std::int64_t parts = text_parts(each);
+      std::vector<std::int32_t> numbers(static_cast<std::size_t>(parts * request.length));
+      const double seconds = median_of_rounds(request.rounds, [&] {
+        for (std::int64_t sample = 0; sample < request.samples; ++sample) data.read(sample, parts_of(numbers, parts));
+      });
+      rows.push_back({fmt::format("read, order {}, documents {}", name_of(order), name_of(each)), "ns a token",
+                      1e9 * seconds / static_cast<double>(request.samples * request.length)});
+    }
+  }
+  const std::string large = write_large_index(directory / "large", request.index_bytes);
+  rows.push_back({fmt::format("open an index of {:.1f} GB", static_cast<double>(request.index_bytes) / 1e9), "ms",
+                  1e3 * median_of_rounds(request.rounds, [&] { TokenFile(large).document_of(0); })});
+  return rows;
+}
+
+void print_rates(const std::vector<DataRate>& rows, bool json) {
+  if (json) {
+    nlohmann::ordered_json document;
+    for (const DataRate& row : rows) document.push_back({{"what", row.what}, {"unit", row.unit}, {"value", row.value}});
+    fmt::print("{}\n", document.dump(2));
+    return;
+  }
+  BenchTable table{{"", "", ""}};
+  for (const DataRate& row : rows) table.add(row.what, decimals(row.value, 2), row.unit);
+  fmt::print("{}", aligned_text(table));
+}
+
+}  // namespace
+
+void add_bench_data_command(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand("data", "rates of encoding TEXT and of reading its tokens, by one thread");
+  const auto request = std::make_shared<DataBench>();
+  command->add_option("TEXT", request->text, "text to encode, a document a line")->required();
+  command->add_option("--tokenizer", request->tokenizers, "encodings to time; samples are read of the last")
+      ->default_val(std::vector<std::string>{"byte"});
+  command->add_option("--length", request->length, "tokens of a sample")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
+  command->add_option("--samples", request->samples, "samples of a round")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
+  command->add_option("--index-bytes", request->index_bytes, "size of the index to open, a sparse file")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{100}, std::int64_t{1} << 40));
+  command->add_option("--rounds", request->rounds, "rounds to take the median of")->check(CLI::Range(1, 1000));
+  command->add_option("--directory", request->directory, "an empty or new folder for its files")->required();
+  command->add_flag("--json", request->json, "one JSON document");
+  command->callback([request] {
+    const fs::path directory(request->directory);
+    if (fs::exists(directory)) fail_request("{} is there already; it would be removed at the end", request->directory);
+    fs::create_directories(directory);
+    const std::vector<DataRate> rows = [&] {
+      try {
+        return measure_data(*request, directory);
+      } catch (...) {
+        fs::remove_all(directory);
+        throw;
+      }
+    }();
+    fs::remove_all(directory);
+    print_rates(rows, request->json);
+  });
+}
+
+}  // namespace weft

@@ -1,0 +1,256 @@
+#include "trainer/data/sample_order.h"
+
+#include <array>
+#include <bit>
+#include <iterator>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/random.h"
+#include "trainer/data/megatron_blend.h"
+#include "trainer/data/megatron_order.h"
+#include "trainer/data/token_windows.h"
+
+namespace weft {
+namespace {
+
+// Four rounds make a Feistel network look random on large domains; the small domain of a test file needs more.
+constexpr int feistel_rounds = 8;
+
+// A permutation of the numbers of 2 * half_bits bits: each round can be inverted, so outputs are distinct.
+std::uint64_t feistel(const RandomStream& random, int half_bits, std::uint64_t value) {
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
+  std::uint64_t left = value >> half_bits, right = value & mask;
+  for (std::uint64_t round = 0; round < feistel_rounds; ++round) {
+    left ^= random.bits(round << half_bits | right) & mask;
+    std::swap(left, right);
+  }
+  return left << half_bits | right;
+}
+
+// floor(a * b / 2^63), for a below 2^63 and b up to 2^63.
+std::uint64_t part_of(std::uint64_t a, std::uint64_t b) {
+  const std::uint64_t a0 = a & 0xffffffffu, a1 = a >> 32, b0 = b & 0xffffffffu, b1 = b >> 32;
+  const std::uint64_t low = a0 * b0, middle = a1 * b0 + (low >> 32), across = a0 * b1 + (middle & 0xffffffffu);
+  const std::uint64_t high = a1 * b1 + (middle >> 32) + (across >> 32);
+  return high << 1 | (across & 0xffffffffu) >> 31;
+}
+
+// The windows of one pool of files, endlessly, each epoch in an order of its own.
+class WindowPool {
+ public:
+  // `name` keeps the orders of several pools apart.
+  WindowPool(std::vector<TokenRange> files, std::int64_t first_file, std::string name, const OrderRequest& request)
+      : files_(std::move(files)),
+        first_file_(first_file),
+        name_(std::move(name)),
+        request_(request),
+        windows_(tokens_of(files_), request.sequence_length) {}
+
+  std::int64_t windows() const { return windows_.windows(); }
+  TokenPiece piece(std::int64_t sample) const {
+    const std::int64_t count = windows();
+    const std::string epoch = fmt::format("{}{}", name_, sample / count);
+    const WindowPlace place = windows_.place(shuffled_position(request_.seed, epoch, sample % count, count));
+    return {first_file_ + place.file, files_[static_cast<std::size_t>(place.file)].first + place.offset,
+            request_.sequence_length + 1};
+  }
+
+ private:
+  static std::vector<std::int64_t> tokens_of(const std::vector<TokenRange>& files) {
+    std::vector<std::int64_t> tokens;
+    for (const TokenRange& file : files) tokens.push_back(file.tokens);
+    return tokens;
+  }
+
+  std::vector<TokenRange> files_;
+  std::int64_t first_file_;
+  std::string name_;
+  OrderRequest request_;
+  WindowMap windows_;
+};
+
+class WindowOrder final : public SampleOrder {
+ public:
+  WindowOrder(const std::vector<TokenRange>& files, const std::vector<double>& weights, const OrderRequest& request)
+      : parts_(weights.empty() ? std::vector<double>{1.0} : weights), draw_(parts_) {
+    const double sum = std::accumulate(parts_.begin(), parts_.end(), 0.0);
+    for (double& part : parts_) part /= sum;
+    if (weights.empty()) {
+      pools_.emplace_back(files, 0, "data.order.", request);
+    } else {
+      for (std::size_t f = 0; f < files.size(); ++f) {
+        pools_.emplace_back(std::vector<TokenRange>{files[f]}, static_cast<std::int64_t>(f),
+                            fmt::format("data.order.{}.", f), request);
+      }
+    }
+  }
+
+  std::vector<TokenPiece> pieces(std::int64_t sample) const override {
+    const DrawnSample drawn = draw_.draw(sample);
+    return {pools_[drawn.source].piece(drawn.index)};
+  }
+  std::vector<double> passes(std::int64_t samples) const override {
+    std::vector<double> passes;
+    for (std::size_t p = 0; p < pools_.size(); ++p) {
+      passes.push_back(static_cast<double>(samples) * parts_[p] / static_cast<double>(pools_[p].windows()));
+    }
+    return passes;
+  }
+
+ private:
+  std::vector<double> parts_;  // of sum 1, by pool
+  WeightedDraw draw_;
+  std::vector<WindowPool> pools_;
+};
+
+class BlendedOrder final : public SampleOrder {
+ public:
+  BlendedOrder(const std::vector<TokenFile>& files, const std::string& split, const std::vector<double>& weights,
+               const OrderRequest& request)
+      : files_(files), samples_(request.samples) {
+    if (request.seed > std::numeric_limits<std::uint32_t>::max()) {
+      fail_request("data.order is \"megatron\", whose seeds are below 2^32, but run.seed is {}", request.seed);
+    }
+    if (files.size() > 1 && weights.empty()) {
+      fail_request(
+          "data.order is \"megatron\", which blends several datasets by weights: give each file of data.train one, as "
+          "{{path = \"a.bin\", weight = 0.7}}");
+    }
+    std::vector<std::int64_t> requests = {samples_};
+    if (files.size() > 1) {
+      const BlendPlan plan = plan_blend(weights, samples_);
+      requests = plan.requests;
+      blend_ = blend_samples(plan.weights, plan.samples);
+    }
+    for (std::size_t f = 0; f < files.size(); ++f) {
+      try {
+        auto lengths = std::make_shared<const std::vector<std::int32_t>>(files[f].sequence_lengths());
+        const SequenceRange part = split.empty() ? SequenceRange{0, std::ssize(*lengths)}
+                                                 : split_sequences(split, std::ssize(*lengths)).front();
+        orders_.emplace_back(std::move(lengths), part,
+                             MegatronRequest{.sequence_length = request.sequence_length,
+                                             .samples = requests[f],
+                                             .seed = static_cast<std::uint32_t>(request.seed)});
+      } catch (const Error& error) {
+        fail_request("\"{}\": {}", files[f].name(), error.what());
+      }
+    }
+  }
+
+  std::vector<TokenPiece> pieces(std::int64_t sample) const override {
+    require(sample >= 0 && sample < samples_, "a sample is one of the run");
+    const std::size_t file = source_of(sample);
+    if (!blend_.sample.empty()) sample = blend_.sample[static_cast<std::size_t>(sample)];
+    std::vector<TokenPiece> pieces;
+    for (const SequencePiece& piece : orders_[file].pieces(sample)) {
+      if (piece.count == 0) continue;
+      const std::int64_t begin = files_[file].sequence_begin(piece.sequence);
+      pieces.push_back({static_cast<std::int64_t>(file), begin + piece.offset, piece.count});
+    }
+    return pieces;
+  }
+  std::vector<double> passes(std::int64_t samples) const override {
+    std::vector<double> read(orders_.size());
+    if (blend_.dataset.empty()) {
+      read[0] = static_cast<double>(samples);
+    } else {
+      for (std::int64_t k = 0; k < samples; ++k) read[source_of(k)] += 1.0;
+    }
+    for (std::size_t f = 0; f < orders_.size(); ++f) {
+      read[f] *= static_cast<double>(orders_[f].epochs().epochs) / static_cast<double>(orders_[f].samples());
+    }
+    return read;
+  }
+  std::string identity() const override {
+    std::string text;
+    for (const MegatronOrder& order : orders_) {
+      const MegatronEpochs& epochs = order.epochs();
+      text += fmt::format("{}{} epochs, {} samples, {} of them first", text.empty() ? "" : "; ", epochs.epochs,
+                          epochs.samples, epochs.first_samples);
+    }
+    return text;
+  }
+
+ private:
+  std::size_t source_of(std::int64_t sample) const {
+    return blend_.dataset.empty() ? 0 : static_cast<std::size_t>(blend_.dataset[static_cast<std::size_t>(sample)]);
+  }
+
+  const std::vector<TokenFile>& files_;
+  std::int64_t samples_;
+  MegatronBlend blend_;  // empty for one file
+  std::vector<MegatronOrder> orders_;
+};
+
+}  // namespace
+
+std::int64_t shuffled_position(std::uint64_t seed, std::string_view epoch, std::int64_t index, std::int64_t count) {
+  require(0 <= index && index < count && count <= std::int64_t{1} << 62, "a shuffled index lies inside its epoch");
+  const RandomStream random(seed, epoch);
+  const int half_bits = (std::bit_width(static_cast<std::uint64_t>(count - 1)) + 1) / 2;
+  // The network permutes the numbers below a power of four, which is less than 4 * count. Following its cycle to the
+  // next number below count permutes 0 .. count-1, in less than four steps on average. The cycle passes through `index`
+  // itself, so this ends.
+  auto position = static_cast<std::uint64_t>(index);
+  do {
+    position = feistel(random, half_bits, position);
+  } while (position >= static_cast<std::uint64_t>(count));
+  return static_cast<std::int64_t>(position);
+}
+
+WeightedDraw::WeightedDraw(std::span<const double> weights) {
+  constexpr double one = 0x1p63;
+  double sum = 0.0;
+  for (const double weight : weights) {
+    const double all = sum + weight;
+    before_.push_back(all > 0.0 ? static_cast<std::uint64_t>(sum / all * one) : 0);
+    sum = all;
+  }
+  require(sum > 0.0, "one of the weights is above 0");
+}
+
+// Among the first n samples of sources 0 .. s, floor(n * before_[s] / 2^63) are of sources 0 .. s - 1, the rest of s.
+DrawnSample WeightedDraw::draw(std::int64_t sample) const {
+  auto index = static_cast<std::uint64_t>(sample);
+  for (std::size_t source = before_.size() - 1; source > 0; --source) {
+    const std::uint64_t others = part_of(index, before_[source]);
+    if (part_of(index + 1, before_[source]) == others) return {source, static_cast<std::int64_t>(index - others)};
+    index = others;
+  }
+  return {0, static_cast<std::int64_t>(index)};
+}
+
+std::vector<TokenRange> split_files(const std::vector<TokenFile>& files, const std::string& split, std::size_t use,
+                                    std::int64_t sequence_length) {
+  std::vector<TokenRange> ranges;
+  for (const TokenFile& file : files) {
+    TokenRange range{0, file.tokens()};
+    if (!split.empty()) {
+      const SequenceRange part = split_sequences(split, file.sequences())[use];
+      range.first = file.sequence_begin(part.begin);
+      range.tokens = file.sequence_begin(part.end) - range.first;
+    }
+    if (range.tokens <= sequence_length) {
+      constexpr std::array uses = {"training", "validation", "test"};
+      fail_request("\"{}\": data.split \"{}\" leaves {} of its {} tokens for {}, fewer than one window of {}",
+                   file.name(), split, range.tokens, file.tokens(), uses[use], sequence_length + 1);
+    }
+    ranges.push_back(range);
+  }
+  return ranges;
+}
+
+std::unique_ptr<SampleOrder> make_window_order(const std::vector<TokenRange>& files, const std::vector<double>& weights,
+                                               const OrderRequest& request) {
+  return std::make_unique<WindowOrder>(files, weights, request);
+}
+
+std::unique_ptr<SampleOrder> make_megatron_order(const std::vector<TokenFile>& files, const std::string& split,
+                                                 const std::vector<double>& weights, const OrderRequest& request) {
+  return std::make_unique<BlendedOrder>(files, split, weights, request);
+}
+
+}  // namespace weft

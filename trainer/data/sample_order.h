@@ -1,0 +1,86 @@
+// Which tokens of which files a sample has: a function of its number alone, whatever the layout of the run.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trainer/config/config.h"
+#include "trainer/data/token_file.h"
+
+namespace weft {
+
+// Tokens first .. first + count - 1 of a file; files count from 0.
+struct TokenPiece {
+  std::int64_t file = 0, first = 0, count = 0;
+  bool operator==(const TokenPiece&) const = default;
+};
+
+// Position of sample `index` of an epoch after `count` samples are shuffled: for each (seed, epoch) computed without a
+// table, a permutation of 0 .. count-1. `epoch` is the name of a stream of random numbers. Requires
+// 0 <= index < count <= 2^62.
+std::int64_t shuffled_position(std::uint64_t seed, std::string_view epoch, std::int64_t index, std::int64_t count);
+
+// A sample of one of several sources: number `index` of source `source`, both from 0.
+struct DrawnSample {
+  std::size_t source = 0;
+  std::int64_t index = 0;
+  bool operator==(const DrawnSample&) const = default;
+};
+
+// Mixes endless sources by weights without a table or state: the sources of the first n samples, for any n, differ from
+// n times their parts of the weights by less than the number of sources. Each source gives its samples 0, 1, 2 ... in
+// turn.
+class WeightedDraw {
+ public:
+  // Requires weights that are at least 0 and finite, one of them above 0.
+  explicit WeightedDraw(std::span<const double> weights);
+  // 0 <= sample <= 2^62.
+  DrawnSample draw(std::int64_t sample) const;
+
+ private:
+  // By source, times 2^63: the part of the weights up to this one that the sources before it have.
+  std::vector<std::uint64_t> before_;
+};
+
+// Immutable; safe to use from several threads.
+class SampleOrder {
+ public:
+  virtual ~SampleOrder() = default;
+  // sequence_length + 1 tokens of a sample, in order; no piece is empty. Throws Error (request) if an index has
+  // changed.
+  virtual std::vector<TokenPiece> pieces(std::int64_t sample) const = 0;
+  // How often a run of `samples` samples reads the tokens of each part that has an order of its own.
+  virtual std::vector<double> passes(std::int64_t samples) const = 0;
+  // Two runs over equal files read alike if their seeds, keys and these texts are equal.
+  virtual std::string identity() const { return {}; }
+};
+
+// A part of a file of tokens to read.
+struct TokenRange {
+  std::int64_t first = 0, tokens = 0;
+};
+// The part of each file that `split` gives to a use (split_sequences): 0 training, 1 validation, 2 test. All of it
+// without a split. Throws Error (request) naming `key` and the file if the part has too few tokens for one sample of
+// sequence_length + 1.
+std::vector<TokenRange> split_files(const std::vector<TokenFile>& files, const std::string& split, std::size_t use,
+                                    std::int64_t sequence_length);
+
+struct OrderRequest {
+  std::int64_t sequence_length = 0, samples = 0;  // `samples` of the whole run
+  std::uint64_t seed = 0;
+};
+
+// Weft's own order. Samples are windows (token_windows.h). Without weights the windows of all files are one pool, and
+// each epoch has every window once. With weights each file is a source with epochs of its own.
+std::unique_ptr<SampleOrder> make_window_order(const std::vector<TokenRange>& files, const std::vector<double>& weights,
+                                               const OrderRequest& request);
+// Megatron's (megatron_order.h, megatron_blend.h). `files` outlive the order. It depends on request.samples. Throws
+// Error (request) as those, for a seed above 2^32 - 1, and for several files without weights.
+std::unique_ptr<SampleOrder> make_megatron_order(const std::vector<TokenFile>& files, const std::string& split,
+                                                 const std::vector<double>& weights, const OrderRequest& request);
+
+}  // namespace weft

@@ -1,0 +1,97 @@
+// Models of SentencePiece (tokenizer.model), by its library.
+#include <array>
+#include <charconv>
+
+#include "parallel/runtime/checksum.h"
+#include "parallel/runtime/error.h"
+#include "trainer/tokenizer/tokenizer_file.h"
+#ifdef WEFT_HAVE_SENTENCEPIECE
+#include <sentencepiece_processor.h>
+#endif
+
+namespace weft {
+
+#ifdef WEFT_HAVE_SENTENCEPIECE
+namespace {
+
+constexpr std::string_view space_mark = "\xe2\x96\x81";  // U+2581, in pieces in place of a space
+
+class SentencePieceTokenizer final : public Tokenizer {
+ public:
+  SentencePieceTokenizer(const std::string& model, const std::string& file) : file_(file), hash_(checksum(model)) {
+    const auto status = processor_.LoadFromSerializedProto(model);
+    if (!status.ok() || processor_.GetPieceSize() < 1) {
+      fail_request("\"{}\": no model of SentencePiece: {}", file, status.ok() ? "it has no pieces" : status.message());
+    }
+  }
+
+  std::int64_t vocab_size() const override { return processor_.GetPieceSize(); }
+  // The model normalises by itself, malformed UTF-8 too, and knows no spelling of control pieces.
+  void append(std::string_view text, SpecialTokens, std::vector<std::int32_t>& ids) const override {
+    std::vector<int> found;
+    const auto status = processor_.Encode(text, &found);
+    if (!status.ok()) fail_request("\"{}\": a text cannot be encoded: {}", file_, status.message());
+    ids.insert(ids.end(), found.begin(), found.end());
+  }
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    std::string text;
+    for (const std::int32_t id : ids) {
+      if (id < 0 || id >= processor_.GetPieceSize()) {
+        fail_request("\"{}\" has no token with the id {}; it has {}", file_, id, processor_.GetPieceSize());
+      }
+      append_piece(id, text);
+    }
+    return text;
+  }
+
+  std::string description() const override {
+    return fmt::format("SentencePiece, {} tokens, {}", processor_.GetPieceSize(), file_);
+  }
+  std::string content_hash() const override { return fmt::format("{:016x}", hash_); }
+  std::optional<std::int32_t> end_of_text() const override {
+    return processor_.eos_id() >= 0 ? std::optional(processor_.eos_id()) : std::nullopt;
+  }
+  std::optional<std::int32_t> token_id(std::string_view token) const override {
+    const int id = processor_.PieceToId(token);
+    return id >= 0 && processor_.IdToPiece(id) == token ? std::optional(id) : std::nullopt;
+  }
+  TextFrame frame() const override { return {}; }
+
+ private:
+  void append_piece(int id, std::string& text) const {
+    std::string_view piece = processor_.IdToPiece(id);
+    unsigned byte = 0;
+    // "<0x0A>"
+    if (processor_.IsByte(id) && piece.size() == 6 &&
+        std::from_chars(piece.data() + 3, piece.data() + 5, byte, 16).ec == std::errc()) {
+      text.push_back(static_cast<char>(byte));
+      return;
+    }
+    for (std::size_t mark; (mark = piece.find(space_mark)) != std::string_view::npos;) {
+      text.append(piece.substr(0, mark)) += ' ';
+      piece.remove_prefix(mark + space_mark.size());
+    }
+    text += piece;
+  }
+
+  std::string file_;
+  std::uint64_t hash_;
+  sentencepiece::SentencePieceProcessor processor_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> parse_sentencepiece(const std::string& model, const std::string& file) {
+  return std::make_shared<SentencePieceTokenizer>(model, file);
+}
+#else
+std::shared_ptr<const Tokenizer> parse_sentencepiece(const std::string&, const std::string& file) {
+  fail_request(
+      "\"{}\": this build has no SentencePiece, which reads such models: install libsentencepiece-dev and build anew, "
+      "or "
+      "give the tokenizer.json of the model",
+      file);
+}
+#endif
+
+}  // namespace weft
