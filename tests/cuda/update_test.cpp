@@ -88,6 +88,7 @@ class CudaUpdate : public ::testing::Test {
   Tensor scalar(T value) {
     return upload(std::vector<T>{value});
   }
+  Tensor pair(double first, double second) { return upload(std::vector<double>{first, second}); }
   // The CPU's array and the device's hold the same bits.
   void expect_same(const HostArray& expected, ConstTensorView found, const std::string& what) {
     const auto compare = [&](const auto& want, const auto& got) {
@@ -272,9 +273,9 @@ TEST_F(CudaUpdate, ClipsAsTheCpu) {
   for (const double square_sum : {0.0, 1.0, 2.0, 1e30, 0x1p200}) {
     for (const double largest : {0.0, 0.5, 1.0, 7.0}) {
       for (const double inverse_loss_scale : {1.0, 0.125, 0.3}) {
-        const Tensor sum = scalar(square_sum);
+        const Tensor sums = pair(square_sum, 2.5);
         Tensor scale = scalar(poison);
-        cuda::optimizer_kernels().clip_scale(*stream, sum, largest, inverse_loss_scale, scale);
+        cuda::optimizer_kernels().clip_scale(*stream, sums, {largest, inverse_loss_scale, {square_sum, 2.5}}, scale);
         EXPECT_EQ(read<float>(*stream, scale)[0],
                   static_cast<float>(gradient_factor(square_sum, largest, inverse_loss_scale)));
       }
@@ -282,9 +283,17 @@ TEST_F(CudaUpdate, ClipsAsTheCpu) {
   }
   for (const double square_sum : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
     for (const double largest : {0.0, 1.0}) {
-      const Tensor sum = scalar(square_sum);
+      const Tensor sums = pair(square_sum, 2.5);
       Tensor scale = scalar(1.0f);
-      cuda::optimizer_kernels().clip_scale(*stream, sum, largest, 1.0, scale);
+      cuda::optimizer_kernels().clip_scale(*stream, sums, {largest, 1.0}, scale);
+      EXPECT_TRUE(std::isnan(read<float>(*stream, scale)[0]));
+    }
+  }
+  // A sum above its limit voids the step; one at its limit, as above, does not.
+  for (const SumLimits limits : {SumLimits{.square_sum = 2.0 * (1 - 0x1p-52)}, SumLimits{.loss_sum = 2.4}}) {
+    for (const double largest : {0.0, 1.0}) {
+      Tensor scale = scalar(1.0f);
+      cuda::optimizer_kernels().clip_scale(*stream, pair(2.0, 2.5), {largest, 1.0, limits}, scale);
       EXPECT_TRUE(std::isnan(read<float>(*stream, scale)[0]));
     }
   }

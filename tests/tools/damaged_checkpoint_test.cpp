@@ -92,8 +92,9 @@ class DamagedCheckpoint : public TinyTraining {
   std::string said_by(const Reader& reader, int& code) const {
     const ProgramResult result = weft(reader.command);
     code = result.exit_code;
-    std::string text =
-        std::regex_replace(result.output, std::regex("[0-9.]+ s\\b|[0-9]+ tok/s|\"[a-z_]*second[a-z]*\": [^,\n]*"), "");
+    std::string text = std::regex_replace(
+        result.output, std::regex("[0-9.]+ s\\b|[0-9]+ tok/s.*GiB|  data [0-9]+ %|\"[a-z_]*second[a-z]*\": [^,\n]*"),
+        "");
     if (code == 0 && fs::exists(folder_ / "exported")) {
       std::vector<fs::path> exported(fs::directory_iterator(folder_ / "exported"), {});
       std::ranges::sort(exported);

@@ -57,7 +57,7 @@ const std::vector<Floor>& floors() {
                {"rank", {"config", "plan", "layout", "optimizer"}},
                {"resolve", {"config", "plan", "costs", "layout", "optimizer", "rank"}},
                {"checkpoint", {"config", "tokenizer", "data", "rank"}},
-               {"run", {"config", "tokenizer", "data", "plan", "rank", "resolve", "checkpoint"}},
+               {"run", {"config", "tokenizer", "data", "costs", "plan", "rank", "resolve", "checkpoint"}},
                {"inference", {"config", "tokenizer", "data", "plan", "layout", "rank", "resolve", "checkpoint", "run"}},
                {"huggingface", {"config", "plan", "checkpoint"}},
                {"measure", {"config", "plan", "costs", "rank", "resolve", "run"}},

@@ -129,6 +129,11 @@ TEST(Manifest, EachFaultIsNamed) {
     EXPECT_EQ(faults_of([&](Manifest& m) { m.progress.loss_scale = scale; }),
               Faults{"its progress is not one of a run"});
   }
+  for (const LossTrend trend : {LossTrend{-1, 1.0, 1.0}, LossTrend{1, double(NAN), 1.0}, LossTrend{1, 1.0, -1.0},
+                                LossTrend{1, 1.0, double(INFINITY)}, LossTrend{1, 1.0, double(NAN)}}) {
+    EXPECT_EQ(faults_of([&](Manifest& m) { m.progress.loss_trend = trend; }),
+              Faults{"its progress is not one of a run"});
+  }
   EXPECT_EQ(faults_of([](Manifest& m) { m.mesh.tensor = 0; }), Faults{"its degrees form no mesh"});
   EXPECT_EQ(faults_of([](Manifest& m) { m.mesh.tensor = m.mesh.pipeline = 1 << 16; }),
             Faults{"its degrees form no mesh"});
@@ -222,6 +227,8 @@ TEST(Manifest, WrongDocumentsAreRefused) {
       {"\"step\": 40", "\"step\": -40", "its progress is not one of a run"},
       {"\"loss_scale\": 1024.5", "\"loss_scale\": null", "loss_scale of progress is null, not a number"},
       {"\"loss_scale\": 1024.5", "\"loss_scale\": 1e999", "it is no JSON"},
+      {"\"losses\": 38", "\"losses\": 38.5", "losses of loss_trend is 38.5, not an integer"},
+      {"\"variance\": 0.125", "\"variance\": -1", "its progress is not one of a run"},
       {"\"pipeline\": 2", "\"pipeline\": 0", "pipeline of mesh is 0"},
       {"\"pipeline\": 2", "\"pipeline\": 4294967298", "pipeline of mesh is 4294967298"},
       {"\"pipeline\": 2", "\"pipeline\": 2147483647", "its degrees form no mesh"},

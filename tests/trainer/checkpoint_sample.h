@@ -55,8 +55,13 @@ inline Manifest write_sample(const std::filesystem::path& folder, const std::vec
     }
   }
   Manifest manifest;
-  manifest.progress = {
-      .step = 40, .samples = 640, .tokens = 81'920, .good_steps = 39, .good_in_a_row = 3, .loss_scale = 1024.5};
+  manifest.progress = {.step = 40,
+                       .samples = 640,
+                       .tokens = 81'920,
+                       .good_steps = 39,
+                       .good_in_a_row = 3,
+                       .loss_scale = 1024.5,
+                       .loss_trend = LossTrend{38, 2.5, 0.125}};
   manifest.mesh = {.pipeline = 2, .data_shard = file_count};
   manifest.model = {{"model.hidden_size", "3"}, {"model.layers", "\"d \\\"e*3\\\" é\""}};
   manifest.data = {{"data.seed", "1234"}};

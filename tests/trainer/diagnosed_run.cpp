@@ -83,7 +83,7 @@ void leave_run(const TemporaryFolder& folder, const Overrides& overrides, const 
     own = std::make_unique<PaddedCompute>(config, run, faults.slowness(run.rank()));
     run.observe(*own);
     faults.before_first_step(run);
-    if (run.rank() == 0) directory.begin_after(0, resolved.toml);
+    if (run.rank() == 0) directory.begin_after(0, resolved.toml, false);
   };
   observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
     const StepTrace* trace = run.profiler().trace();

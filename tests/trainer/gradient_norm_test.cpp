@@ -155,10 +155,13 @@ TEST(GradientNorm, ClipsDownToTheLargestNormAndNeverUp) {
 TEST(GradientNorm, TheClipScaleIsTheClipFactorOfTheRootAndTheInverseLossScale) {
   const auto device = make_cpu_device();
   const auto stream = device->create_stream("compute");
+  SumLimits void_above;
   const auto clip_scale = [&](double square_sum, double largest, double inverse_loss_scale = 1.0) {
     float scale = std::numeric_limits<float>::quiet_NaN();
-    cpu_optimizer_kernels().clip_scale(*stream, TensorView(&square_sum, DType::float64, 1, 1), largest,
-                                       inverse_loss_scale, TensorView(&scale, DType::float32, 1, 1));
+    double sums[] = {square_sum, 2.5};
+    cpu_optimizer_kernels().clip_scale(*stream, TensorView(sums, DType::float64, 2, 1),
+                                       {largest, inverse_loss_scale, void_above},
+                                       TensorView(&scale, DType::float32, 1, 1));
     return scale;
   };
   EXPECT_EQ(clip_scale(16.0, 1.0), 0.25f);
@@ -176,6 +179,14 @@ TEST(GradientNorm, TheClipScaleIsTheClipFactorOfTheRootAndTheInverseLossScale) {
   // What overflowed skips the step, clipped or not.
   for (const double square_sum : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
     for (const double largest : {0.0, 1.0}) EXPECT_TRUE(std::isnan(clip_scale(square_sum, largest, 0.125)));
+  }
+  // So does a sum above its limit, and not one at its limit.
+  for (const double largest : {0.0, 1.0}) {
+    void_above = {16.0, 2.5};
+    EXPECT_EQ(clip_scale(16.0, largest), largest == 0.0 ? 1.0f : 0.25f);
+    EXPECT_TRUE(std::isnan(clip_scale(16.0 * (1 + 0x1p-52), largest)));
+    void_above.loss_sum = 2.5 * (1 - 0x1p-52);
+    EXPECT_TRUE(std::isnan(clip_scale(1.0, largest)));
   }
 }
 

@@ -50,7 +50,7 @@ TEST(Hardware, EveryFigureHasASource) {
 TEST(Hardware, IsFoundByOtherNamesAndSuggested) {
   EXPECT_EQ(find_hardware("h100-80gb").name, "h100");
   EXPECT_EQ(find_hardware("a100").name, "a100-80gb");
-  EXPECT_EQ(aliases_of("rtx4090"), (std::vector<std::string_view>{"rtx-4090", "4090"}));
+  EXPECT_EQ(aliases_of("rtx4090"), (std::vector<std::string_view>{"rtx-4090", "4090", "NVIDIA GeForce RTX 4090"}));
   for (const Hardware& hardware : known_hardware()) {
     for (const std::string_view alias : aliases_of(hardware.name)) EXPECT_EQ(find_hardware(alias).name, hardware.name);
   }
@@ -159,6 +159,26 @@ TEST(Hardware, WrongValuesAreRefused) {
       EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << line << "\n" << error.what();
     }
   }
+}
+
+// Of data sheets (hardware_table.cpp), by the dtype of dense parts.
+TEST(KnownPeak, IsThatOfTheCardUnlessTheConfigurationKnowsBetter) {
+  Config config;
+  config.run.device = DeviceKind::cuda;
+  EXPECT_EQ(known_peak(config, "NVIDIA H100 80GB HBM3"), 66.9e12);
+  config.precision.compute = DType::bfloat16;
+  EXPECT_EQ(known_peak(config, "NVIDIA H100 80GB HBM3"), 989.4e12);
+  EXPECT_EQ(known_peak(config, "NVIDIA A100-SXM4-40GB"), 312e12);
+  config.precision.compute = ProductFormat::float8;
+  EXPECT_EQ(known_peak(config, "NVIDIA H200"), 989.4e12);
+  EXPECT_EQ(known_peak(config, "NVIDIA H100 PCIe"), std::nullopt);  // has another peak
+  EXPECT_EQ(known_peak(config, std::nullopt), std::nullopt);
+  config.hardware.name = "a100";
+  EXPECT_EQ(known_peak(config, "NVIDIA H100 80GB HBM3"), 312e12);
+  config.run.device = DeviceKind::cpu;
+  EXPECT_EQ(known_peak(config, std::nullopt), std::nullopt);
+  config.hardware.flops_per_second = 5e11;
+  EXPECT_EQ(known_peak(config, std::nullopt), 5e11);
 }
 
 }  // namespace

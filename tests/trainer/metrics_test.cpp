@@ -54,15 +54,94 @@ TEST(StepMetricsText, HasARateForEachGroupWhereTheyDiffer) {
   EXPECT_NE(console_line(metrics).find("  lr none  "), std::string::npos);
   EXPECT_TRUE(read_back().empty());
   metrics.learning_rates = {{{}, 3e-4}};
-  EXPECT_NE(console_line(metrics).find("  lr 3.000e-04  "), std::string::npos);
+  EXPECT_NE(console_line(metrics).find("  lr 3.00e-04  "), std::string::npos);
   EXPECT_EQ(nlohmann::json::parse(to_json(metrics))["lr"], 3e-4);
   EXPECT_EQ(read_back(), metrics.learning_rates);
   metrics.learning_rates = {{{UpdateGroup::dense, UpdateGroup::vectors}, 3e-4}, {{UpdateGroup::experts}, 1e-4}};
-  EXPECT_NE(console_line(metrics).find("  lr 3.000e-04 (dense, vectors), 1.000e-04 (experts)  "), std::string::npos);
+  EXPECT_NE(console_line(metrics).find("  lr 3.00e-04 (dense, vectors), 1.00e-04 (experts)  "), std::string::npos);
   EXPECT_EQ(nlohmann::json::parse(to_json(metrics))["lr"]["experts"], 1e-4);
   std::vector<GroupRate> expected = metrics.learning_rates;
   std::ranges::sort(expected, {}, [](const GroupRate& rate) { return rate.groups.front(); });
   EXPECT_EQ(read_back(), expected);
+}
+
+// Rates are over all steps since the last report, loss and norm those of the step.
+TEST(ReportedSteps, AreTheFirstTheLastThoseOfTheIntervalAndWhatStandsOut) {
+  ReportedSteps reports(10, 38);
+  std::vector<std::int64_t> reported, joined;
+  std::int64_t tokens = 0;
+  for (std::int64_t step = 4; step <= 38; ++step) {
+    StepMetrics metrics{.step = step, .loss = 0.5 * static_cast<double>(step)};
+    metrics.tokens = step;
+    metrics.seconds = 0.25;
+    metrics.data_seconds = 0.125;
+    metrics.model_flops = 4e12;
+    metrics.skipped = step == 12;
+    if (step == 15) metrics.spike = Spike{"loss", 2.0, 1.0, SpikeAction::log};
+    if (step == 16) metrics.validation = HeldOutLoss{};
+    const auto line = reports.add(metrics);
+    tokens += step;
+    if (!line) continue;
+    reported.push_back(line->step);
+    joined.push_back(line->steps);
+    EXPECT_EQ(line->loss, metrics.loss);
+    EXPECT_EQ(line->tokens, tokens);
+    EXPECT_EQ(line->seconds, 0.25 * static_cast<double>(line->steps));
+    EXPECT_EQ(line->data_seconds, 0.125 * static_cast<double>(line->steps));
+    EXPECT_EQ(line->tflops(), 16.0);
+    tokens = 0;
+  }
+  EXPECT_EQ(reported, (std::vector<std::int64_t>{4, 10, 12, 15, 16, 20, 30, 38}));
+  EXPECT_EQ(joined, (std::vector<std::int64_t>{1, 6, 2, 3, 1, 4, 10, 8}));
+}
+
+TEST(StepMetricsText, FitsALineOfAScreen) {
+  StepMetrics metrics{.step = 1200, .loss = 2.3456, .gradient_norm = 0.5123};
+  metrics.learning_rates = {{{}, 3e-4}};
+  metrics.tokens = 412'345;
+  metrics.seconds = 1.0;
+  metrics.model_flops = 412e12;
+  metrics.peak_flops_per_second = 989.4e12;
+  metrics.peak_bytes = std::int64_t{61} << 30;
+  std::ostringstream out;
+  Console(out, false).step(metrics, 10000);
+  EXPECT_EQ(out.str(),
+            "step  1200/10000  loss 2.3456  grad_norm 0.5123  lr 3.00e-04  412345 tok/s  1000 ms  412 TFLOP/s  41.6 % "
+            "MFU  61.000 GiB\n");
+  EXPECT_LE(out.str().size(), 121u);
+  metrics.data_seconds = 0.03;
+  EXPECT_NE(console_line(metrics).find(" GiB  data 3 %\n"), std::string::npos);
+  metrics.peak_flops_per_second.reset();
+  EXPECT_EQ(console_line(metrics).find("MFU"), std::string::npos);
+  metrics.steps = 4;  // in the same second
+  EXPECT_NE(console_line(metrics).find("  412345 tok/s  250 ms  "), std::string::npos) << console_line(metrics);
+}
+
+TEST(StepMetricsText, TellsOfASpikeAndWhatWasDone) {
+  StepMetrics metrics{.step = 3, .loss = 9.5, .gradient_norm = 1.0};
+  EXPECT_FALSE(nlohmann::json::parse(to_json(metrics)).contains("spike"));
+  metrics.spike = Spike{"loss", 9.5, 7.25, SpikeAction::log};
+  EXPECT_NE(console_line(metrics).find("  spike: loss 9.5000 is above 7.2500\n"), std::string::npos);
+  metrics.spike->action = SpikeAction::skip;
+  metrics.skipped = true;
+  EXPECT_NE(console_line(metrics).find("  spike: loss 9.5000 is above 7.2500, skipped\n"), std::string::npos);
+  const auto json = nlohmann::json::parse(to_json(metrics));
+  EXPECT_EQ(json["spike"], nlohmann::json({{"what", "loss"}, {"value", 9.5}, {"limit", 7.25}, {"action", "skip"}}));
+  EXPECT_EQ(json["skipped"], true);
+  EXPECT_TRUE(parse_step_metrics(to_json(metrics), "here").skipped);
+}
+
+// Shares 1/2, 1/4, 1/4 and 0 of four experts have 3/2 of 2 bits.
+TEST(ExpertBalance, ComparesWithEqualShares) {
+  const std::vector<std::int64_t> uneven = {8, 4, 4, 0}, even = {5, 5, 5, 5}, all_to_one = {0, 7, 0}, one = {3};
+  EXPECT_NEAR(expert_balance(2, uneven).entropy, 0.75, 1e-15);
+  EXPECT_EQ(expert_balance(2, uneven).max_over_mean, 2.0);
+  EXPECT_EQ(expert_balance(2, uneven).block, 2);
+  EXPECT_NEAR(expert_balance(0, even).entropy, 1.0, 1e-15);
+  EXPECT_EQ(expert_balance(0, even).max_over_mean, 1.0);
+  EXPECT_EQ(expert_balance(0, all_to_one).entropy, 0.0);
+  EXPECT_EQ(expert_balance(0, all_to_one).max_over_mean, 3.0);
+  EXPECT_EQ(expert_balance(0, one).entropy, 1.0);
 }
 
 }  // namespace

@@ -98,7 +98,7 @@ TEST_F(Run, WritesALineOfMetricsAStep) {
     for (const char* key : {"step", "tokens", "peak_bytes", "system_allocations"}) {
       EXPECT_TRUE(line.at(key).is_number_integer()) << key;
     }
-    for (const char* key : {"loss", "grad_norm", "lr", "seconds", "tokens_per_second"}) {
+    for (const char* key : {"loss", "grad_norm", "lr", "seconds", "data_seconds", "tokens_per_second", "tflops"}) {
       EXPECT_TRUE(line.at(key).is_number_float()) << key;
       EXPECT_GT(line.at(key).get<double>(), 0.0) << key;
     }

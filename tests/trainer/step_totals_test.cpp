@@ -51,7 +51,7 @@ TEST(StepSums, SumEveryMeasurementOverRanksAndForgetTheLastStep) {
       for (double value : values.as<double>()) ASSERT_EQ(value, 0.0);
       ASSERT_EQ(sums.gradient_square_sum().as<double>()[0], 0.0);
 
-      // As kernels do: into the views, and the norm summed already.
+      // As kernels do: into the views.
       const auto add = [&](TensorView to, int place) { to.as<double>()[0] += measured(world.rank(), place, step); };
       add(report.loss(), 0);
       for (int b = 0; b < blocks; ++b) {
@@ -60,11 +60,20 @@ TEST(StepSums, SumEveryMeasurementOverRanksAndForgetTheLastStep) {
         for (int e = 0; e < experts; ++e) add(report.expert_tokens(b).rows_from(e, 1), 5 + experts * b + e);
       }
       sums.gradient_square_sum().as<double>()[0] = 6.25 + step;
+      // With an update, and without one as in a validation.
+      const bool updates = step == 0;
+      if (updates) {
+        const ConstTensorView both = sums.sum_for_update(*group);
+        ASSERT_EQ(both.size(), 2);
+        EXPECT_EQ(both.as<double>()[0], ranks * (6.25 + step));
+        EXPECT_EQ(both.as<double>()[1], summed(0, step));
+      }
 
-      const StepTotals totals =
-          sums.total(*group, {counted_by(world.rank(), step), peak_of(world.rank(), step), 7 + world.rank()});
+      const StepTotals totals = sums.total(*group, {counted_by(world.rank(), step), peak_of(world.rank(), step),
+                                                    7 + world.rank(), world.rank() == 1 ? 0.5 : 0.25});
       EXPECT_EQ(totals.loss_sum, summed(0, step));
-      EXPECT_EQ(totals.gradient_square_sum, 6.25 + step);
+      EXPECT_EQ(totals.gradient_square_sum, updates ? ranks * 6.25 : 7.25);
+      EXPECT_EQ(totals.data_seconds, 0.5);
       EXPECT_EQ(totals.system_allocations, 7 + 8 + 9);
       ASSERT_EQ(totals.moe.size(), static_cast<std::size_t>(blocks));
       for (int b = 0; b < blocks; ++b) {
@@ -115,14 +124,14 @@ TEST(StepSums, TellTheBucketsOfTheFullestRankInEveryStep) {
   });
 }
 
-// A world of 16,384 ranks sums what one of 8 does, and a number a rank.
-TEST(StepSums, GrowByOneNumberARank) {
+// A world of 16,384 ranks sums what one of 8 does, and two numbers a rank.
+TEST(StepSums, GrowByTwoNumbersARank) {
   const auto bytes_of = [](std::size_t world) {
     CpuRank rank;
     const StepSums sums(rank.stream, rank.ledger, blocks, experts, world);
     return rank.ledger.live()[Bucket::workspace];
   };
-  EXPECT_EQ(bytes_of(16'384) - bytes_of(8), (16'384 - 8) * 8);
+  EXPECT_EQ(bytes_of(16'384) - bytes_of(8), (16'384 - 8) * 2 * 8);
 }
 
 TEST(StepSums, OfADenseModelHaveNoExperts) {

@@ -91,6 +91,8 @@ void add_train_command(CLI::App& program, const std::string& command_line) {
     const RunRequests requests{[&] { return signals.asked_to_stop(); }, [&] { return signals.take_save_request(); },
                                [&] { signals.begin(); }, [&] { return signals.stopped_by(); }};
     const TrainResult result = train(resolved, {command_line, version_text()}, console, requests);
+    // Not the exit code of a signal, after which schedulers give the same command again: it would stop there again.
+    if (!result.stopping_spike.empty()) fail("{}", result.stopping_spike);
     if (result.stopped) throw CLI::RuntimeError(stopped_by_signal);
   });
 }

@@ -137,7 +137,9 @@ const SavedTensor* Manifest::find(std::string_view name, std::string_view state)
 std::vector<std::string> find_manifest_faults(const Manifest& manifest) {
   std::vector<std::string> faults;
   const Progress& progress = manifest.progress;
-  if (progress.step < 0 || progress.samples < 0 || progress.tokens < 0 || progress.good_steps < 0 ||
+  const LossTrend trend = progress.loss_trend.value_or(LossTrend{});
+  if (trend.losses < 0 || !std::isfinite(trend.mean) || !(trend.variance >= 0.0) || !std::isfinite(trend.variance) ||
+      progress.step < 0 || progress.samples < 0 || progress.tokens < 0 || progress.good_steps < 0 ||
       progress.good_in_a_row < 0 ||
       (progress.loss_scale && (!(*progress.loss_scale > 0.0) || !std::isfinite(*progress.loss_scale)))) {
     faults.push_back("its progress is not one of a run");

@@ -11,6 +11,7 @@
 
 #include "parallel/mesh/mesh.h"
 #include "parallel/runtime/dtype.h"
+#include "trainer/rank/spikes.h"
 
 namespace weft {
 
@@ -51,7 +52,8 @@ struct Progress {
   std::int64_t tokens = 0;   // tokens trained on
   // State of the loss scaler (loss_scaler.h); the learning rate schedule counts `good_steps`.
   std::int64_t good_steps = 0, good_in_a_row = 0;
-  std::optional<double> loss_scale = {};  // if anything is computed in float16
+  std::optional<double> loss_scale = {};     // if anything is computed in float16
+  std::optional<LossTrend> loss_trend = {};  // if a loss may be a spike
   bool operator==(const Progress&) const = default;
 };
 

@@ -182,6 +182,10 @@ Manifest manifest_of(const Json& json) {
   manifest.progress = {progress.integer("step"), progress.integer("samples"), progress.integer("tokens"),
                        progress.integer("good_steps"), progress.integer("good_in_a_row")};
   if (progress.has("loss_scale")) manifest.progress.loss_scale = progress.number("loss_scale");
+  if (progress.has("loss_trend")) {
+    const Reading trend(progress.at("loss_trend"), "loss_trend");
+    manifest.progress.loss_trend = {trend.integer("losses"), trend.number("mean"), trend.number("variance")};
+  }
   const Reading mesh(top.at("mesh"), "mesh");
   for (const Degree& degree : degrees) {
     const std::int64_t value = mesh.integer(degree.name);
@@ -210,6 +214,9 @@ std::string text_of(const Manifest& manifest) {
                  {"good_steps", progress.good_steps},
                  {"good_in_a_row", progress.good_in_a_row}}}};
   if (progress.loss_scale) json["progress"]["loss_scale"] = *progress.loss_scale;
+  if (const auto& trend = progress.loss_trend) {
+    json["progress"]["loss_trend"] = {{"losses", trend->losses}, {"mean", trend->mean}, {"variance", trend->variance}};
+  }
   for (const Degree& degree : degrees) json["mesh"][degree.name] = manifest.mesh.*degree.field;
   json["model"] = manifest.model;
   json["model_hash"] = hash_of(manifest.model);

@@ -123,7 +123,8 @@ Progress RankCheckpoints::load() {
   if (speaks) tidy_up(unfinished, start);
   world_.barrier();
   const CheckpointConfig& checkpoint = config_.checkpoint;
-  if (checkpoint.interval > 0 || checkpoint.at_end || config_.validation.keep_best) try_to_write();
+  const bool may_stop = config_.spikes.watched() && config_.spikes.action == SpikeAction::stop;
+  if (checkpoint.interval > 0 || checkpoint.at_end || config_.validation.keep_best || may_stop) try_to_write();
   if (config_.validation.keep_best) best_ = best_until(progress.step);
   return progress;
 }

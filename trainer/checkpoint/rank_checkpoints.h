@@ -48,11 +48,13 @@ class RankCheckpoints {
   // Before the first step: fills the rows from the checkpoint that the run resumes from, if any, and returns its
   // progress. Throws Error (request) if there are checkpoints and none can be used.
   Progress load();
-  // Behind `step`, before end_step(): the loss of held-out text, equal on all ranks. With validation.keep_best the least
-  // so far saves a checkpoint, which is kept until a better one is published.
+  // Behind `step`, before end_step(): the loss of held-out text, equal on all ranks. With validation.keep_best the
+  // least so far saves a checkpoint, which is kept until a better one is published.
   void validated(std::int64_t step, double loss);
   // At the end of a step, with the votes of all ranks from the step's totals.
   void end_step(const Progress& progress, const RunVotes& votes);
+  // Saves at once, after the save in flight: for a run that ends before its last step. Collective over the world.
+  void save(const Progress& progress);
   // After the last step: waits for the save in flight. Throws Error (failure) if the last save failed.
   void finish();
 
@@ -75,7 +77,6 @@ class RankCheckpoints {
   // Returns nothing if the candidate is damaged for one of the ranks.
   std::optional<PlannedStart> try_load(const CheckpointFolder& candidate, bool weights_only);
   bool due(std::int64_t step) const;
-  void save(const Progress& progress);
   // Waits until this rank has written its part, or has failed to.
   void finish_own_part();
   // Ends the save in flight if all ranks have reported: `written` ranks have written their parts, `failed` have not.

@@ -37,6 +37,11 @@ std::string_view name_of(Recompute recompute) {
   return names[static_cast<std::size_t>(recompute)];
 }
 
+std::string_view name_of(SpikeAction action) {
+  constexpr std::string_view names[] = {"log", "skip", "stop"};
+  return names[static_cast<std::size_t>(action)];
+}
+
 ResidencyChoice parse_residency(const std::string& text) {
   if (text == "stage") return {};
   for (Residency residency :

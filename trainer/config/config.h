@@ -243,6 +243,29 @@ struct CheckpointConfig {
   bool operator==(const CheckpointConfig&) const = default;
 };
 
+// How often a run tells of its steps; metrics.jsonl has every step.
+struct MetricsConfig {
+  std::int64_t interval = 1;  // steps between lines of the console and records of event files
+  bool tensorboard = true;    // write event files
+
+  bool operator==(const MetricsConfig&) const = default;
+};
+
+// What a run does about a step with a spike, a loss or gradient norm far above the usual (trainer/rank/spikes.h): say
+// so, leave the parameters as they are and go on, or the same and end.
+enum class SpikeAction : std::uint8_t { log, skip, stop };
+std::string_view name_of(SpikeAction action);
+
+struct SpikesConfig {
+  double loss_deviations = 0.0;  // standard deviations above the mean of recent losses; 0: any loss is usual
+  std::int64_t window = 128;     // steps; the span of that mean
+  double grad_norm = 0.0;        // largest usual norm, before clipping; 0: any norm is usual
+  SpikeAction action = SpikeAction::log;
+
+  bool watched() const { return loss_deviations > 0.0 || grad_norm > 0.0; }
+  bool operator==(const SpikesConfig&) const = default;
+};
+
 // Which steps are recorded.
 struct ProfilingConfig {
   std::int64_t first_step = 0;  // counted from 1; 0: none
@@ -289,6 +312,8 @@ struct Config {
   DataConfig data;
   ValidationConfig validation;
   CheckpointConfig checkpoint;
+  MetricsConfig metrics;
+  SpikesConfig spikes;
   ProfilingConfig profiling;
   HardwareConfig hardware;
 

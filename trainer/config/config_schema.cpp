@@ -265,6 +265,42 @@ Keys validation_keys() {
   };
 }
 
+Keys metrics_keys() {
+  const auto field = fields_of(&Config::metrics);
+  return {
+      integer_key("metrics.interval",
+                  "steps between two lines on the console, and between two records for TensorBoard; metrics.jsonl has "
+                  "every step",
+                  size_range, field(&MetricsConfig::interval)),
+      boolean_key("metrics.tensorboard", "write event files to tensorboard in run.directory",
+                  field(&MetricsConfig::tensorboard)),
+  };
+}
+
+Keys spikes_keys() {
+  const auto field = fields_of(&Config::spikes);
+  const KeyCondition by_loss{"loss_deviations is not 0",
+                             [](const Config& c) { return c.spikes.loss_deviations > 0.0; }};
+  const KeyCondition watched{"loss_deviations or grad_norm is not 0",
+                             [](const Config& c) { return c.spikes.watched(); }};
+  return {
+      number_key(
+          "spikes.loss_deviations",
+          "a loss above the mean of recent losses by more than so many standard deviations is a spike; 0: none is",
+          non_negative, field(&SpikesConfig::loss_deviations)),
+      only_where({by_loss}, integer_key("spikes.window",
+                                        "span of that mean in steps, at least 2; so many first losses are no spike",
+                                        {2, size_range.high}, field(&SpikesConfig::window))),
+      number_key("spikes.grad_norm", "a larger norm of the gradient, before clipping, is a spike; 0: none is",
+                 non_negative, field(&SpikesConfig::grad_norm)),
+      only_where(
+          {watched},
+          choice_key("spikes.action",
+                     "at a spike: log it, skip the update of its step, or stop before it with a checkpoint",
+                     named({SpikeAction::log, SpikeAction::skip, SpikeAction::stop}), field(&SpikesConfig::action))),
+  };
+}
+
 Keys profiling_keys() {
   const auto field = fields_of(&Config::profiling);
   const KeyCondition records{"first_step names a step", [](const Config& c) { return c.profiling.first_step > 0; }};
@@ -324,6 +360,8 @@ std::vector<ConfigKey> config_schema() {
   add(data_keys());
   add(validation_keys());
   add(checkpoint_keys());
+  add(metrics_keys());
+  add(spikes_keys());
   add(profiling_keys());
   add(hardware_keys());
   return schema;

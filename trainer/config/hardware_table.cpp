@@ -187,10 +187,24 @@ constexpr std::array<Hardware, 8> rows = {
     },
 };
 
-// Names used by vendors, clouds and users.
+// Names used by vendors, clouds and users, and those that the driver and nvidia-smi tell.
 constexpr std::pair<std::string_view, std::string_view> aliases[] = {
-    {"h100-80gb", "h100"},  {"h100-sxm", "h100"},  {"h200-141gb", "h200"},  {"h200-sxm", "h200"}, {"a100", "a100-80gb"},
-    {"b200-180gb", "b200"}, {"l40s-48gb", "l40s"}, {"rtx-4090", "rtx4090"}, {"4090", "rtx4090"},
+    {"h100-80gb", "h100"},
+    {"h100-sxm", "h100"},
+    {"h200-141gb", "h200"},
+    {"h200-sxm", "h200"},
+    {"a100", "a100-80gb"},
+    {"b200-180gb", "b200"},
+    {"l40s-48gb", "l40s"},
+    {"rtx-4090", "rtx4090"},
+    {"4090", "rtx4090"},
+    {"NVIDIA H100 80GB HBM3", "h100"},
+    {"NVIDIA H200", "h200"},
+    {"NVIDIA A100-SXM4-80GB", "a100-80gb"},
+    {"NVIDIA A100-SXM4-40GB", "a100-40gb"},
+    {"NVIDIA B200", "b200"},
+    {"NVIDIA L40S", "l40s"},
+    {"NVIDIA GeForce RTX 4090", "rtx4090"},
 };
 
 }  // namespace
@@ -234,14 +248,17 @@ std::vector<std::string_view> aliases_of(std::string_view name) {
   return others;
 }
 
-const Hardware& find_hardware(std::string_view name) {
+const Hardware* hardware_named(std::string_view name) {
   const auto alias = std::ranges::find(aliases, name, [](const auto& entry) { return entry.first; });
   const std::string_view searched = alias == std::end(aliases) ? name : alias->second;
+  const auto found = std::ranges::find(rows, searched, &Hardware::name);
+  return found == rows.end() ? nullptr : &*found;
+}
+
+const Hardware& find_hardware(std::string_view name) {
+  if (const Hardware* hardware = hardware_named(name)) return *hardware;
   std::vector<std::string> names, words;
-  for (const Hardware& hardware : known_hardware()) {
-    if (hardware.name == searched) return hardware;
-    names.emplace_back(hardware.name);
-  }
+  for (const Hardware& hardware : known_hardware()) names.emplace_back(hardware.name);
   words = names;
   for (const auto& entry : aliases) words.emplace_back(entry.first);
   const auto nearest = nearest_word(name, words);

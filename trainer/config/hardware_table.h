@@ -48,6 +48,8 @@ struct Hardware {
 std::span<const Hardware> known_hardware();
 // Other names of a card that find_hardware accepts.
 std::vector<std::string_view> aliases_of(std::string_view name);
+// The hardware of this name, a row's own or another one; null if there is none.
+const Hardware* hardware_named(std::string_view name);
 // Throws Error (request) naming the known hardware and the nearest name if `name` is unknown.
 const Hardware& find_hardware(std::string_view name);
 

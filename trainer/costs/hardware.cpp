@@ -32,6 +32,15 @@ Hardware hardware_of(const Config& config) {
   return hardware;
 }
 
+std::optional<double> known_peak(const Config& config, const std::optional<std::string>& card) {
+  if (config.hardware.flops_per_second) return config.hardware.flops_per_second;
+  if (config.run.device == DeviceKind::cpu) return std::nullopt;
+  const std::string name = config.hardware.name.empty() ? card.value_or("") : config.hardware.name;
+  const Hardware* hardware = hardware_named(name);
+  if (hardware == nullptr) return std::nullopt;
+  return hardware->flops_per_second(config.precision_of(Family::dense).compute.dtype).value;
+}
+
 std::vector<NamedFigure> figures_of(const Hardware& hardware) {
   return {{"memory", "bytes", hardware.memory},
           {"reserved_memory", "bytes", hardware.reserved_memory},

@@ -16,6 +16,10 @@ namespace weft {
 // [hardware] replace the row's, and their source says so.
 Hardware hardware_of(const Config& config);
 
+// The peak of a device in operations a second, in the dtype that dense parts compute in: hardware.flops_per_second if
+// it is set, else on a GPU that of hardware.name, or of `card` if it is a name of known hardware. Otherwise nothing.
+std::optional<double> known_peak(const Config& config, const std::optional<std::string>& card);
+
 // A printed figure of a card; figures_of() lists them in the order of reading.
 struct NamedFigure {
   std::string_view name;  // the key of [hardware], if there is one

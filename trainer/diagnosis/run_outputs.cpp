@@ -105,10 +105,8 @@ StepMetrics parse_step_metrics(const std::string& line, const std::string& place
     metrics.loss = number_of(json.at("loss"));
     metrics.gradient_norm = number_of(json.at("grad_norm"));
     metrics.learning_rates = rates_of(json.at("lr"));
-    if (json.contains("loss_scale")) {
-      metrics.loss_scale = json.at("loss_scale").get<double>();
-      metrics.skipped = json.at("skipped");
-    }
+    if (json.contains("loss_scale")) metrics.loss_scale = json.at("loss_scale").get<double>();
+    metrics.skipped = json.value("skipped", false);
     metrics.tokens = json.at("tokens");
     metrics.seconds = json.at("seconds");
     metrics.peak_bytes = json.at("peak_bytes");

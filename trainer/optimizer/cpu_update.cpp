@@ -197,10 +197,12 @@ std::unique_ptr<RowsUpdate> make_update(Stream&, MemoryLedger&, std::vector<Upda
   return std::make_unique<CpuUpdate>(std::move(rows), std::move(rules));
 }
 
-void clip_scale(Stream&, ConstTensorView square_sum, double largest, double inverse_loss_scale,
-                TensorView gradient_scale) {
-  gradient_scale.as<float>()[0] =
-      static_cast<float>(gradient_factor(square_sum.as<double>()[0], largest, inverse_loss_scale));
+void clip_scale(Stream&, ConstTensorView sums, const UpdateLimits& limits, TensorView gradient_scale) {
+  const std::span<const double> values = sums.as<double>();
+  const double factor = limits.void_above.exceeded_by(values[0], values[1])
+                            ? std::numeric_limits<double>::quiet_NaN()
+                            : gradient_factor(values[0], limits.largest_norm, limits.inverse_loss_scale);
+  gradient_scale.as<float>()[0] = static_cast<float>(factor);
 }
 
 }  // namespace

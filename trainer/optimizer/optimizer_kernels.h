@@ -2,6 +2,7 @@
 // gradients stay in device memory, so that a step never waits for its own norm.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -76,14 +77,29 @@ struct MuonKernels {
   void (*change)(Stream& stream, const MuonChange& rows);
 };
 
+// Bounds of the sums of a step. A step with a larger sum is void.
+struct SumLimits {
+  double square_sum = std::numeric_limits<double>::infinity();  // of the gradients of the scaled loss
+  double loss_sum = std::numeric_limits<double>::infinity();    // over the tokens of the step, nats
+
+  // The same comparison on every device and on the host: all of them judge alike.
+  constexpr bool exceeded_by(double squares, double losses) const { return squares > square_sum || losses > loss_sum; }
+};
+
+// What turns the sums of a step into the factor of its gradients.
+struct UpdateLimits {
+  double largest_norm = 0.0;  // gradients are scaled down to it; 0: never
+  double inverse_loss_scale = 1.0;
+  SumLimits void_above = {};
+};
+
 struct OptimizerKernels {
   // May wait for the device. `rules` are indexed by group. Rows of a group with the rule muon are refused.
   std::unique_ptr<RowsUpdate> (*make_update)(Stream& stream, MemoryLedger& ledger, std::vector<UpdateRows> rows,
                                              std::vector<UpdateRule> rules);
-  // gradient_scale [1, 1] float32 = gradient_factor() (trainer/plan/gradient_norm.h). square_sum [1, 1] float64: sum of
-  // squares of the gradients of the scaled loss.
-  void (*clip_scale)(Stream& stream, ConstTensorView square_sum, double largest, double inverse_loss_scale,
-                     TensorView gradient_scale);
+  // gradient_scale [1, 1] float32 = gradient_factor() (trainer/plan/gradient_norm.h), or NaN if the step is void. sums
+  // [2, 1] float64: the sum of squares of the gradients of the scaled loss, and the sum of losses.
+  void (*clip_scale)(Stream& stream, ConstTensorView sums, const UpdateLimits& limits, TensorView gradient_scale);
   MuonKernels muon;
 };
 

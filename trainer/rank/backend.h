@@ -33,6 +33,9 @@ std::optional<std::string> why_no_cuda();
 // Total memory of GPU 0 of this machine, in bytes; nothing if no GPU can be used.
 std::optional<std::int64_t> cuda_memory();
 
+// The name of GPU 0 of this machine, as nvidia-smi tells it; nothing if no GPU can be used.
+std::optional<std::string> cuda_card();
+
 // The CUDA libraries that this process runs with, "CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0, NCCL 2.28.9", or "cpu"
 // if the CUDA backend is not built. Needs neither a GPU nor a driver.
 std::string cuda_versions();

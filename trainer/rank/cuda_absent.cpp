@@ -25,4 +25,8 @@ std::optional<std::int64_t> cuda_memory() {
   return std::nullopt;
 }
 
+std::optional<std::string> cuda_card() {
+  return std::nullopt;
+}
+
 }  // namespace weft

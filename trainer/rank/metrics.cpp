@@ -1,6 +1,9 @@
 #include "trainer/rank/metrics.h"
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace weft {
 
@@ -25,6 +28,41 @@ nlohmann::ordered_json as_json(const HeldOutLoss& held_out) {
 
 }  // namespace
 
+MoeMetrics expert_balance(int block, std::span<const std::int64_t> tokens) {
+  std::int64_t sum = 0;
+  for (const std::int64_t count : tokens) sum += count;
+  const auto all = static_cast<double>(sum), experts = static_cast<double>(tokens.size());
+  MoeMetrics balance{.block = block};
+  balance.max_over_mean = static_cast<double>(std::ranges::max(tokens)) / (all / experts);
+  if (tokens.size() < 2) return balance;
+  double nats = 0.0;
+  for (const std::int64_t count : tokens) {
+    const double share = static_cast<double>(count) / all;
+    if (count > 0) nats -= share * std::log(share);
+  }
+  balance.entropy = nats / std::log(experts);
+  return balance;
+}
+
+std::optional<StepMetrics> ReportedSteps::add(const StepMetrics& step) {
+  waiting_.steps += step.steps;
+  waiting_.tokens += step.tokens;
+  waiting_.seconds += step.seconds;
+  waiting_.data_seconds += step.data_seconds;
+  waiting_.model_flops += step.model_flops;
+  const bool stands_out = step.validation || step.spike || step.skipped;
+  const bool first = !std::exchange(begun_, true);
+  if (!first && !stands_out && step.step % interval_ != 0 && step.step != last_step_) return std::nullopt;
+  StepMetrics reported = step;
+  const StepMetrics sums = std::exchange(waiting_, {.steps = 0});
+  reported.steps = sums.steps;
+  reported.tokens = sums.tokens;
+  reported.seconds = sums.seconds;
+  reported.data_seconds = sums.data_seconds;
+  reported.model_flops = sums.model_flops;
+  return reported;
+}
+
 void RunTotals::add(const StepMetrics& step) {
   if (steps++ == 0) first_loss = step.loss;
   last_loss = step.loss;
@@ -39,12 +77,17 @@ std::string to_json(const StepMetrics& metrics) {
                                  {"lr", rates_json(metrics.learning_rates)},
                                  {"tokens", metrics.tokens},
                                  {"seconds", metrics.seconds},
+                                 {"data_seconds", metrics.data_seconds},
                                  {"tokens_per_second", metrics.tokens_per_second()},
-                                 {"peak_bytes", metrics.peak_bytes}};
+                                 {"tflops", metrics.tflops()}};
+  if (const auto mfu = metrics.mfu()) line["mfu"] = *mfu;
+  line["peak_bytes"] = metrics.peak_bytes;
   if (metrics.targets != metrics.tokens) line["targets"] = metrics.targets;
-  if (metrics.loss_scale) {
-    line["loss_scale"] = *metrics.loss_scale;
-    line["skipped"] = metrics.skipped;
+  if (metrics.loss_scale) line["loss_scale"] = *metrics.loss_scale;
+  if (metrics.loss_scale || metrics.skipped) line["skipped"] = metrics.skipped;
+  if (const auto& spike = metrics.spike) {
+    line["spike"] = {
+        {"what", spike->what}, {"value", spike->value}, {"limit", spike->limit}, {"action", name_of(spike->action)}};
   }
   for (const Bucket bucket : all_values<Bucket>) line["memory"][std::string(name_of(bucket))] = metrics.memory[bucket];
   line["communication"] = nlohmann::ordered_json::object();
@@ -58,6 +101,7 @@ std::string to_json(const StepMetrics& metrics) {
                              {"auxiliary_loss", moe.auxiliary_loss},
                              {"z_loss", moe.z_loss},
                              {"max_over_mean", moe.max_over_mean},
+                             {"entropy", moe.entropy},
                              {"dropped", 0}});
     }
   }

@@ -4,12 +4,14 @@
 #include <cmath>
 #include <numbers>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "parallel/comm/counters.h"
 #include "parallel/runtime/ledger.h"
 #include "trainer/optimizer/learning_rate.h"
+#include "trainer/rank/spikes.h"
 
 namespace weft {
 
@@ -19,7 +21,10 @@ struct MoeMetrics {
   int block = 0;
   double auxiliary_loss = 0.0, z_loss = 0.0;
   double max_over_mean = 0.0;  // of tokens by expert
+  double entropy = 1.0;        // of the shares of tokens by expert, over that of equal shares; 1 if they are equal
 };
+// `tokens`: choices of a step, by expert, not all zero. The auxiliary losses are left at zero.
+MoeMetrics expert_balance(int block, std::span<const std::int64_t> tokens);
 
 // The loss of held-out text.
 struct HeldOutLoss {
@@ -40,17 +45,43 @@ struct StepMetrics {
   double gradient_norm = 0.0;
   std::vector<GroupRate> learning_rates = {};  // as applied
   std::optional<double> loss_scale = {};       // if anything is computed in float16
-  bool skipped = false;                        // gradients overflowed: parameters and states are unchanged
-  std::int64_t tokens = 0, targets = 0;        // read, and those whose loss counts: fewer where documents are masked
+  bool skipped = false;  // gradients overflowed, or at a spike: parameters and states are unchanged
+  std::optional<Spike> spike = {};
+  // Of `steps` steps together: this one, and those before it that are reported with it.
+  std::int64_t steps = 1;
+  std::int64_t tokens = 0, targets = 0;  // read, and those of the step whose loss counts
   double seconds = 0.0;
-  std::int64_t peak_bytes = 0;          // of the rank with the most
-  BucketBytes memory;                   // at that rank's peak
-  CommunicationCounters communication;  // summed over ranks
-  std::vector<MoeMetrics> moe;
+  double data_seconds = 0.0;  // of the host for reading text; of the rank that took longest in each step
+  double model_flops = 0.0;   // of the model on one device, without recomputation
+  std::optional<double> peak_flops_per_second = {};  // of a device; nothing if unknown
+  std::int64_t peak_bytes = 0;                       // of the rank with the most
+  BucketBytes memory = {};                           // at that rank's peak
+  CommunicationCounters communication = {};          // summed over ranks
+  std::vector<MoeMetrics> moe = {};
   std::int64_t system_allocations = 0;         // of all ranks during the step
   std::optional<HeldOutLoss> validation = {};  // of the parameters after the step
 
   double tokens_per_second() const { return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0; }
+  double flops_per_second() const { return seconds > 0.0 ? model_flops / seconds : 0.0; }  // of a device
+  double tflops() const { return flops_per_second() / 1e12; }
+  // Model FLOP utilisation, a fraction of the peak.
+  std::optional<double> mfu() const {
+    return peak_flops_per_second ? std::optional(flops_per_second() / *peak_flops_per_second) : std::nullopt;
+  }
+};
+
+// Chooses the steps that are reported, and joins to them those before: the first step, those at multiples of
+// `interval`, the last one, and each with a validation, a spike or a skipped update.
+class ReportedSteps {
+ public:
+  ReportedSteps(std::int64_t interval, std::int64_t last_step) : interval_(interval), last_step_(last_step) {}
+  // Called after every step. Nothing if the step is not reported by itself.
+  std::optional<StepMetrics> add(const StepMetrics& step);
+
+ private:
+  std::int64_t interval_, last_step_;
+  bool begun_ = false;
+  StepMetrics waiting_ = {.steps = 0};  // sums over the steps since the last report
 };
 
 // Totals of all steps that a process has taken. The metrics of single steps are not kept.
@@ -62,8 +93,9 @@ struct RunTotals {
   void add(const StepMetrics& step);
 };
 
-// One line of metrics.jsonl, without the line break. A loss or norm that is not finite becomes null. "lr" is the common
-// rate of all parameter groups, an object with the rate of each group if they differ, or null if nothing is trained.
+// One line of metrics.jsonl, without the line break (docs/metrics.md). A loss or norm that is not finite becomes null.
+// "lr" is the common rate of all parameter groups, an object with the rate of each group if they differ, or null if
+// nothing is trained.
 std::string to_json(const StepMetrics& metrics);
 
 }  // namespace weft

@@ -79,14 +79,14 @@ void RankStep::gradient_norm() {
   Stream& compute = kernels_.stream;
   compute.wait_for(lanes_[Lane::reduce]);
   stages_->finish_reductions();
-  const TensorView sum = sums_.gradient_square_sum();
+  const TensorView own = sums_.gradient_square_sum();
   const auto units = stages_->planned_units();
   for (std::size_t u = 0; u < units.size(); ++u) {
-    add_counted_squares(compute, *units[u], stages_->owned_rows(u), mesh_, rank_, sum);
+    add_counted_squares(compute, *units[u], stages_->owned_rows(u), mesh_, rank_, own);
   }
-  groups_.on(Lane::compute, Group::world).all_reduce(sum);
-  optimizer_kernels_.clip_scale(compute, sum, config_.training.max_grad_norm, 1.0 / inputs_.loss_scale,
-                                gradient_scale_);
+  const ConstTensorView sums = sums_.sum_for_update(groups_.on(Lane::compute, Group::world));
+  optimizer_kernels_.clip_scale(
+      compute, sums, {config_.training.max_grad_norm, 1.0 / inputs_.loss_scale, inputs_.void_above}, gradient_scale_);
 }
 
 void RankStep::optimizer_step() {

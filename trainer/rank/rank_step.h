@@ -22,7 +22,8 @@ namespace weft {
 struct StepInputs {
   std::int64_t targets = 0;  // of the global batch that count; 0: all its tokens
   double loss_scale = 1.0;
-  std::int64_t update = 1;  // step number of the optimizer, from 1
+  std::int64_t update = 1;    // step number of the optimizer, from 1
+  SumLimits void_above = {};  // the update leaves everything as it is if a sum is larger
   // Called before the update is queued: parameters and states do not change before the returned fence. May block the
   // host.
   std::function<Fence()> change_after = {};

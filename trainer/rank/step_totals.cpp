@@ -25,13 +25,13 @@ constexpr std::size_t group_count = groups.size();
 constexpr std::array vote_fields = {&RunVotes::save_requests, &RunVotes::stop_requests, &RunVotes::saves_written,
                                     &RunVotes::saves_failed};
 
-// Places of the measurements in the vector: first those of kernels, then those of the host, and last the squared
-// gradient norm, which is already summed.
+// Places of the measurements in the vector: first what the update depends on, then the rest of kernels, then those of
+// the host.
 struct Places {
   std::size_t blocks, experts, ranks;
 
-  static constexpr std::size_t loss = 0;
-  std::size_t block(std::size_t b) const { return 1 + b * (2 + experts); }  // as StepReport: auxiliary, z, tokens
+  static constexpr std::size_t gradient_square_sum = 0, loss = 1;
+  std::size_t block(std::size_t b) const { return 2 + b * (2 + experts); }  // as StepReport: auxiliary, z, tokens
   std::size_t allocations() const { return block(blocks); }                 // the first measurement of the host
   std::size_t next_targets() const { return allocations() + 1; }
   std::size_t votes() const { return next_targets() + 1; }
@@ -40,9 +40,8 @@ struct Places {
   }
   std::size_t peaks_that_changed() const { return communication(group_count, 0); }
   std::size_t peak(std::size_t rank) const { return peaks_that_changed() + 1 + rank; }
-  std::size_t summed() const { return peak(ranks); }
-  std::size_t gradient_square_sum() const { return summed(); }
-  std::size_t size() const { return summed() + 1; }
+  std::size_t data_seconds(std::size_t rank) const { return peak(ranks) + rank; }
+  std::size_t size() const { return data_seconds(ranks); }
 };
 
 std::int64_t as_size(std::size_t n) {
@@ -65,28 +64,36 @@ StepSums::StepSums(Stream& stream, MemoryLedger& ledger, std::size_t blocks, std
       stream_(stream),
       sums_(ledger.allocate(Bucket::workspace, DType::float64, as_size(Places{blocks, num_experts, ranks}.size()), 1)),
       own_(stream.device(), DType::float64,
-           as_size(Places{blocks, num_experts, ranks}.summed() - Places{blocks, num_experts, ranks}.allocations())),
+           as_size(Places{blocks, num_experts, ranks}.size() - Places{blocks, num_experts, ranks}.allocations())),
       totals_(stream.device(), DType::float64, sums_.rows()),
       peak_on_device_(ledger.allocate(Bucket::workspace, DType::float64, as_size(bucket_count), 1)),
       peak_(stream.device(), DType::float64, as_size(bucket_count)) {}
 
 void StepSums::begin_step() {
   fill(stream_, sums_, 0.0f);
+  loss_is_summed_ = false;
 }
 
 StepReport StepSums::report() {
   const std::int64_t size = StepReport::size(as_size(blocks_), as_size(experts_));
-  return StepReport(sums_.view().rows_from(0, size), as_size(experts_));
+  return StepReport(sums_.view().rows_from(as_size(Places::loss), size), as_size(experts_));
 }
 
 TensorView StepSums::gradient_square_sum() {
-  return sums_.view().rows_from(as_size(Places{blocks_, experts_, ranks_}.gradient_square_sum()), 1);
+  return sums_.view().rows_from(as_size(Places::gradient_square_sum), 1);
+}
+
+ConstTensorView StepSums::sum_for_update(Communicator& world) {
+  const TensorView sums = sums_.view().rows_from(0, 2);
+  world.all_reduce(sums);
+  loss_is_summed_ = true;
+  return sums;
 }
 
 StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
   const Places at{blocks_, experts_, ranks_};
   const std::span<double> brought = own_.as<double>();
-  const auto bring = [&](std::size_t place, std::int64_t value) {
+  const auto bring = [&](std::size_t place, auto value) {
     brought[place - at.allocations()] = static_cast<double>(value);
   };
   std::ranges::fill(brought, 0.0);
@@ -100,15 +107,17 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
   }
   bring(at.peaks_that_changed(), own_before_ == own.at_peak ? 0 : 1);
   bring(at.peak(static_cast<std::size_t>(world.rank())), own.at_peak.total());
+  bring(at.data_seconds(static_cast<std::size_t>(world.rank())), own.data_seconds);
   own_.upload(stream_, sums_.view().rows_from(as_size(at.allocations()), std::ssize(brought)));
-  world.all_reduce(sums_.view().rows_from(0, as_size(at.summed())));
+  const std::size_t first = loss_is_summed_ ? at.block(0) : Places::loss;
+  world.all_reduce(sums_.view().rows_from(as_size(first), as_size(at.size() - first)));
   totals_.download(stream_, sums_);
   totals_.finish();
 
   const std::span<const double> values = totals_.as<double>();
   StepTotals totals;
   totals.loss_sum = values[Places::loss];
-  totals.gradient_square_sum = values[at.gradient_square_sum()];
+  totals.gradient_square_sum = values[Places::gradient_square_sum];
   totals.system_allocations = std::llround(values[at.allocations()]);
   totals.next_targets = std::llround(values[at.next_targets()]);
   for (std::size_t v = 0; v < vote_fields.size(); ++v) {
@@ -130,6 +139,7 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
     }
   }
   const auto peaks = values.subspan(at.peak(0), ranks_);
+  totals.data_seconds = std::ranges::max(values.subspan(at.data_seconds(0), ranks_));
   const auto fullest = static_cast<std::size_t>(std::ranges::max_element(peaks) - peaks.begin());
   if (values[at.peaks_that_changed()] > 0.0 || fullest != fullest_) exchange_peak(world, own.at_peak, fullest);
   own_before_ = own.at_peak;

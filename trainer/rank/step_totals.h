@@ -1,9 +1,10 @@
 // Measurements of a step, summed over all ranks. Kernels add up losses, auxiliary losses and expert load in device
 // memory; the host knows communication counts and memory of its rank. Both are summed as one vector of float64 (exact
-// for counts below 2^53) in one all-reduce. The vector has one element for each rank of the world, the sum of its
-// memory buckets. A second all-reduce distributes the buckets of the fullest rank, if the buckets of any rank or the
-// fullest rank have changed since the last step. In a step the host waits for the device only here and for expert
-// counts (layers/expert_exchange.h).
+// for counts below 2^53). An all-reduce before the update sums its first two elements, the squared gradient norm and
+// the loss: the update may depend on both. Another one at the end of the step sums the rest. The vector has two
+// elements for each rank of the world, the sum of its memory buckets and its time of reading. A third all-reduce
+// distributes the buckets of the fullest rank, if the buckets of any rank or the fullest rank have changed since the
+// last step. In a step the host waits for the device only here and for expert counts (layers/expert_exchange.h).
 #pragma once
 
 #include <optional>
@@ -28,6 +29,7 @@ struct RankMeasurements {
   const BucketBytes& at_peak;
   std::int64_t system_allocations = 0;
   std::int64_t next_targets = 0;  // of this rank in the batch of the next step that count
+  double data_seconds = 0.0;      // of the host for reading text during the step
   RunVotes votes = {};
 };
 
@@ -43,6 +45,7 @@ struct StepTotals {
   CommunicationCounters communication;  // summed over ranks
   BucketBytes at_peak;                  // of the rank with the largest sum, the lowest of several
   std::int64_t system_allocations = 0, next_targets = 0;
+  double data_seconds = 0.0;  // of the rank that took longest
   RunVotes votes;
 };
 
@@ -55,10 +58,14 @@ class StepSums {
   void begin_step();
   // The elements that kernels add to.
   StepReport report();
-  // [1, 1] float64: the squared norm of the whole gradient, after its sum over the world.
+  // [1, 1] float64: the squared norm of this rank's share of the gradient.
   TensorView gradient_square_sum();
+  // Sums the squared norm and the loss over the world, whose communicator uses the same stream. Returns both, [2, 1]
+  // float64. Once in a step with an update, after the last loss was added.
+  ConstTensorView sum_for_update(Communicator& world);
 
-  // Collective over the world, whose communicator uses the same stream. Blocks until the totals are on the host.
+  // Collective over the world, whose communicator uses the same stream. Blocks until the totals are on the host. The
+  // squared norm is that of sum_for_update().
   StepTotals total(Communicator& world, const RankMeasurements& own);
 
  private:
@@ -66,6 +73,7 @@ class StepSums {
   void exchange_peak(Communicator& world, const BucketBytes& own, std::size_t fullest);
 
   std::size_t blocks_, experts_, ranks_;
+  bool loss_is_summed_ = false;            // by sum_for_update(), in this step
   std::optional<BucketBytes> own_before_;  // this rank's buckets at the peak of the last step
   std::size_t fullest_ = 0;                // fullest rank of the last step
   BucketBytes at_peak_;                    // buckets of rank fullest_

@@ -23,15 +23,20 @@ std::string clock_time(double seconds) {
                        : fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
-// "3.000e-04", or if groups differ "3.000e-04 (dense, vectors), 1.000e-04 (experts)".
+// Three digits at least: "0.0123", "1.23", "412", "41234".
+std::string short_number(double value) {
+  return value < 99.95 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
+}
+
+// "3.00e-04", or if groups differ "3.00e-04 (dense, vectors), 1.00e-04 (experts)".
 std::string rates_text(std::span<const GroupRate> rates) {
   if (rates.empty()) return "none";
-  if (rates.size() == 1) return fmt::format("{:.3e}", rates.front().rate);
+  if (rates.size() == 1) return fmt::format("{:.2e}", rates.front().rate);
   std::vector<std::string> texts;
   for (const GroupRate& rate : rates) {
     std::vector<std::string_view> names;
     for (const UpdateGroup group : rate.groups) names.push_back(name_of(group));
-    texts.push_back(fmt::format("{:.3e} ({})", rate.rate, fmt::join(names, ", ")));
+    texts.push_back(fmt::format("{:.2e} ({})", rate.rate, fmt::join(names, ", ")));
   }
   return fmt::format("{}", fmt::join(texts, ", "));
 }
@@ -86,29 +91,42 @@ void Console::note(std::string_view name, std::string_view text) {
   flush();
 }
 
-void Console::step(const StepMetrics& metrics, std::int64_t steps) {
+void Console::step(const StepMetrics& reported, std::int64_t steps) {
+  constexpr double noticeable = 0.01;  // share of the time that was spent waiting for data
   const int width = static_cast<int>(std::to_string(steps).size());
   if (terminal_) out_ << erase_line;
-  fmt::print(out_, "step {:{}}/{}  loss {:.4f}  grad_norm {:.4f}  lr {}  {:.0f} tok/s  {:.3f} GiB", metrics.step, width,
-             steps, metrics.loss, metrics.gradient_norm, rates_text(metrics.learning_rates),
-             metrics.tokens_per_second(), gibibytes(metrics.peak_bytes));
-  if (metrics.skipped) {
-    fmt::print(out_, "  skipped: gradients overflowed at loss scale {}", metrics.loss_scale.value_or(1.0));
+  fmt::print(out_, "step {:{}}/{}  loss {:.4f}  grad_norm {:.4f}  lr {}  {:.0f} tok/s  {} ms  {} TFLOP/s",
+             reported.step, width, steps, reported.loss, reported.gradient_norm, rates_text(reported.learning_rates),
+             reported.tokens_per_second(), short_number(1e3 * reported.seconds / static_cast<double>(reported.steps)),
+             short_number(reported.tflops()));
+  if (const auto mfu = reported.mfu()) fmt::print(out_, "  {:.1f} % MFU", 100.0 * *mfu);
+  fmt::print(out_, "  {:.3f} GiB", gibibytes(reported.peak_bytes));
+  if (reported.data_seconds > noticeable * reported.seconds) {
+    fmt::print(out_, "  data {:.0f} %", 100.0 * reported.data_seconds / reported.seconds);
+  }
+  if (reported.spike) {
+    const bool skipped = reported.spike->action != SpikeAction::log;
+    fmt::print(out_, "  spike: {}{}", reported.spike->text(), skipped ? ", skipped" : "");
+  } else if (reported.skipped) {
+    fmt::print(out_, "  skipped: gradients overflowed at loss scale {}", reported.loss_scale.value_or(1.0));
   }
   out_ << '\n';
-  if (const auto& held_out = metrics.validation) {
+  if (const auto& held_out = reported.validation) {
     fmt::print(out_, "validation{:{}}  loss {:.4f}  perplexity {:.2f}", "", 2 * width, held_out->loss,
                held_out->perplexity());
     if (held_out->bytes > 0) fmt::print(out_, "  {:.4f} bits a byte", held_out->bits_per_byte());
     fmt::print(out_, "  {} tokens in {:.1f} s\n", held_out->tokens, held_out->seconds);
   }
+  flush();
+}
+
+void Console::progress(std::int64_t step, std::int64_t steps) {
   ++taken_;
-  if (terminal_ && metrics.step < steps) {
-    const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-    const double left = spent / static_cast<double>(taken_) * static_cast<double>(steps - metrics.step);
-    fmt::print(out_, "{:3.0f} %, {} left", 100.0 * static_cast<double>(metrics.step) / static_cast<double>(steps),
-               clock_time(left));
-  }
+  if (!terminal_ || step >= steps) return;
+  const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  const double left = spent / static_cast<double>(taken_) * static_cast<double>(steps - step);
+  fmt::print(out_, "{}{:3.0f} %, {} left", erase_line, 100.0 * static_cast<double>(step) / static_cast<double>(steps),
+             clock_time(left));
   flush();
 }
 

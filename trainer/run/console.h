@@ -1,5 +1,5 @@
-// The console output of a run: a banner, one line a step, on a terminal a progress line with the time left, and a table
-// at the end. Used by rank 0 only; rank 0 has the loss in every layout.
+// The console output of a run: a banner, a line for each reported step, on a terminal a progress line with the time
+// left, and a table at the end. Plain text without colours. Used by rank 0 only; rank 0 has the loss in every layout.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,10 @@ class Console {
   void banner(const Config& config, const Program& program, const RoutedBytes& predicted);
   // A line of the banner with values that are known only after ranks have started.
   void note(std::string_view name, std::string_view text);
-  void step(const StepMetrics& metrics, std::int64_t steps);
+  // The line of a reported step (ReportedSteps), of at most 120 characters for usual values.
+  void step(const StepMetrics& reported, std::int64_t steps);
+  // Called after each step, and after its line: the progress line.
+  void progress(std::int64_t step, std::int64_t steps);
   // Predicted against measured bytes, by rank and bucket.
   void memory_table(std::span<const BucketBytes> predicted, std::span<const BucketBytes> measured);
   void finished(const RunTotals& totals, const std::filesystem::path& directory);

@@ -1,5 +1,5 @@
-// A file of lines that grows during a run and survives a full disk: lines that cannot be written wait in memory and are
-// written with a later line. The file has either the whole of a line or nothing of it.
+// A file of lines, or of records (event_file.h), that grows during a run and survives a full disk: lines that cannot be
+// written wait in memory and are written with a later line. The file has either the whole of a line or nothing of it.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class LinesFile {
   LinesFile(LinesFile&&) = delete;
   ~LinesFile();
 
-  // `line` ends with a line break. Returns a sentence when lines begin to wait, and when all waiting lines have been
+  // A line ends with a line break. Returns a sentence when lines begin to wait, and when all waiting lines have been
   // written. At most 10,000 lines wait; older ones are lost.
   std::optional<std::string> append(std::string line);
   // Throws Error (failure) if lines still wait or have been lost.

@@ -6,6 +6,8 @@
 
 #include "layers/context_parallel.h"
 #include "layers/segments.h"
+#include "trainer/costs/hardware.h"
+#include "trainer/costs/step_flops.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/rank/same_program.h"
 #include "trainer/rank/verify_step.h"
@@ -43,6 +45,32 @@ auto read_in_step(Read read) {
   }
 }
 
+// Devices that share the step of a run.
+double devices_of(const Config& config) {
+  const int sharing = config.run.device == DeviceKind::cuda ? config.run.ranks_per_device : 1;
+  return static_cast<double>(config.parallelism.world()) / sharing;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// What the ranks measured beside the loss.
+void add_measurements(const ModelConfig& model, const StepTotals& totals, StepMetrics& metrics) {
+  metrics.communication = totals.communication;
+  metrics.system_allocations = totals.system_allocations;
+  metrics.memory = totals.at_peak;
+  metrics.peak_bytes = totals.at_peak.total();
+  for (std::size_t b = 0; b < totals.moe.size(); ++b) {
+    if (model.blocks[b] == BlockKind::dense) continue;
+    const MoeTotals& moe = totals.moe[b];
+    MoeMetrics& balance = metrics.moe.emplace_back(expert_balance(static_cast<int>(b), moe.expert_tokens));
+    balance.auxiliary_loss = moe.auxiliary_loss;
+    balance.z_loss = moe.z_loss;
+  }
+  metrics.data_seconds = totals.data_seconds;
+}
+
 }  // namespace
 
 RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& domain, const RankSeat& seat)
@@ -55,6 +83,9 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
                  groups_split_from(seat.world), Initialization{config_.run.seed, seat.host_threads}),
       begins_(seat.begins),
       scaler_(config_),
+      spikes_(config_.spikes),
+      model_flops_(published_step_flops(config_) / devices_of(config_)),
+      peak_flops_per_second_(known_peak(config_, config_.run.device == DeviceKind::cuda ? cuda_card() : std::nullopt)),
       ahead_(static_cast<std::size_t>(rank_step_.text().rows())),
       text_(seat.backend.device(), DType::int32, rank_step_.text().rows()) {
   const Program& program = rank_step_.program();
@@ -119,12 +150,14 @@ Progress RankRun::progress() const {
   progress.good_steps = scaler_.good_steps();
   progress.good_in_a_row = scaler_.good_in_a_row();
   if (scaler_.active()) progress.loss_scale = scaler_.scale();
+  progress.loss_trend = spikes_.trend();
   return progress;
 }
 
 void RankRun::resume(const Progress& progress) {
   progress_ = progress;
   scaler_.resume(progress.good_steps, progress.good_in_a_row, progress.loss_scale);
+  spikes_.resume(progress.loss_trend);
 }
 
 std::vector<CheckpointRows> RankRun::checkpoint_rows() {
@@ -140,12 +173,15 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
     const auto span = profiler_->host("read_batch");
     next_batch();
   }
+  double data_seconds = seconds_since(begin);
   const std::int64_t sequences = config_.training.global_batch_size, targets = targets_;
   Device& device = stream().device();
   const std::int64_t allocations_before = device.system_allocations();
   const CommunicationCounters counted_before = world_.counters();
   ledger().reset_peak();
-  rank_step_.begin({targets, scaler_.scale(), scaler_.good_steps() + 1, change_after_});
+  const SumLimits limits =
+      spikes_.voids() ? spikes_.limits(static_cast<double>(targets), scaler_.scale()) : SumLimits{};
+  rank_step_.begin({targets, scaler_.scale(), scaler_.good_steps() + 1, limits, change_after_});
   {
     const auto span = profiler_->host("actions");
     const auto profiling = profiler_->observers();
@@ -157,7 +193,9 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   const bool goes_on = step < config_.run.steps;
   if (goes_on) {
     const auto span = profiler_->host("read_ahead");
+    const auto reading = std::chrono::steady_clock::now();
     read_ahead(progress_.samples + sequences);
+    data_seconds += seconds_since(reading);
   }
   {
     const auto span = profiler_->host("wait for peers");
@@ -170,15 +208,12 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
     return rank_step_.sums().total(
         rank_step_.groups().on(Lane::compute, Group::world),
         {difference(world_.counters(), counted_before), measured_, device.system_allocations() - allocations_before,
-         goes_on ? targets_ahead() : 0, votes});
+         goes_on ? targets_ahead() : 0, data_seconds, votes});
   }();
   const double norm = std::sqrt(totals.gradient_square_sum) / scaler_.scale();
   if (!scaler_.active()) require_finite(norm);
   votes_ = totals.votes;
-  progress_.step = step;
   targets_ = totals.next_targets;
-  progress_.samples += sequences;
-  progress_.tokens += sequences * config_.training.sequence_length;
 
   StepMetrics metrics;
   metrics.step = step;
@@ -188,24 +223,24 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   metrics.gradient_norm = norm;
   metrics.learning_rates = rank_step_.learning_rates();
   if (scaler_.active()) metrics.loss_scale = scaler_.scale();
-  metrics.skipped = !std::isfinite(norm);
-  scaler_.end_step(!metrics.skipped);
-  metrics.communication = totals.communication;
-  metrics.system_allocations = totals.system_allocations;
-  metrics.memory = totals.at_peak;
-  metrics.peak_bytes = totals.at_peak.total();
-  for (std::size_t b = 0; b < totals.moe.size(); ++b) {
-    if (config_.model.blocks[b] == BlockKind::dense) continue;
-    const MoeTotals& moe = totals.moe[b];
-    std::int64_t largest = 0, sum = 0;
-    for (std::int64_t count : moe.expert_tokens) {
-      largest = std::max(largest, count);
-      sum += count;
-    }
-    const double mean = static_cast<double>(sum) / static_cast<double>(moe.expert_tokens.size());
-    metrics.moe.push_back({static_cast<int>(b), moe.auxiliary_loss, moe.z_loss, static_cast<double>(largest) / mean});
+  const bool overflowed = !std::isfinite(norm);
+  if (!overflowed) {
+    metrics.spike =
+        spikes_.find(totals.gradient_square_sum, totals.loss_sum, static_cast<double>(targets), scaler_.scale());
   }
-  metrics.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const bool at_spike = metrics.spike && spikes_.voids();
+  metrics.skipped = overflowed || at_spike;
+  if (!at_spike) scaler_.end_step(!overflowed);
+  if (!metrics.spike || metrics.spike->action != SpikeAction::stop) {
+    progress_.step = step;
+    progress_.samples += sequences;
+    progress_.tokens += metrics.tokens;
+    if (!overflowed) spikes_.add(metrics.loss);
+  }
+  add_measurements(config_.model, totals, metrics);
+  metrics.model_flops = model_flops_;
+  metrics.peak_flops_per_second = peak_flops_per_second_;
+  metrics.seconds = seconds_since(begin);
   profiler_->end_step();
   clock_.collect();
   return metrics;
@@ -230,7 +265,7 @@ HeldOutLoss RankRun::held_out(const HeldOutWindows& text) {
   const CommunicationCounters none;
   const double loss_sum =
       rank_step_.sums().total(rank_step_.groups().on(Lane::compute, Group::world), {none, measured_}).loss_sum;
-  return text.loss(loss_sum, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  return text.loss(loss_sum, seconds_since(begin));
 }
 
 void RankRun::require_finite(double norm) {

@@ -14,6 +14,7 @@
 #include "trainer/rank/loss_scaler.h"
 #include "trainer/rank/metrics.h"
 #include "trainer/rank/rank_step.h"
+#include "trainer/rank/spikes.h"
 #include "trainer/rank/step_profiler.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/held_out.h"
@@ -42,7 +43,7 @@ class RankRun {
   // The observer is told of every action of later steps, and outlives them.
   void observe(ActionObserver& observer) { watching_.push_back(&observer); }
   // One training step, collective over the world. Steps follow one another, from 1 or from the resumed progress. Every
-  // rank gets the same metrics.
+  // rank gets the same metrics. After a spike that stops the run, its progress is that before the step.
   StepMetrics step(std::int64_t step, const RunVotes& votes = {});
   // The loss of held-out text with the parameters after the last step, for every rank. Collective over the world.
   // `text` is of between_steps() of the run's configuration, the same in every call, and outlives the run. The ledger's
@@ -109,6 +110,9 @@ class RankRun {
   PredictedMemory predicted_;
   std::string products_;
   LossScaler scaler_;
+  SpikeWatch spikes_;
+  double model_flops_;  // of a step, on one device
+  std::optional<double> peak_flops_per_second_;
   // The text of the next step: read while this step's runs, so that all ranks know its targets when it begins.
   std::vector<std::int32_t> ahead_;
   std::optional<std::string> fault_ahead_;
@@ -117,7 +121,7 @@ class RankRun {
   Staging text_;
   BucketBytes measured_;
 
-  Progress progress_;  // after the last step; the valid values of the loss scaler are in scaler_
+  Progress progress_;  // after the last step; the valid values are in scaler_ and spikes_, where these have them
   std::function<Fence()> change_after_;
   RunVotes votes_;
 

@@ -77,7 +77,7 @@ void RunDirectory::remove_traces() const {
                [](const std::string& name) { return name.starts_with(trace_prefix) && name.ends_with(trace_suffix); });
 }
 
-void RunDirectory::begin_after(std::int64_t step, const std::string& resolved_toml) {
+void RunDirectory::begin_after(std::int64_t step, const std::string& resolved_toml, bool events) {
   write_whole(path_, config_name, resolved_toml);
   configuration_ = checksum_text(checksum(resolved_toml));
   const std::string file = (path_ / metrics_file).string();
@@ -93,10 +93,17 @@ void RunDirectory::begin_after(std::int64_t step, const std::string& resolved_to
   }
   write_whole(path_, metrics_file, kept);
   metrics_.emplace(file, std::ssize(kept));
+  const std::filesystem::path folder = path_ / events_folder;
+  if (step == 0) remove_files(folder, [](const std::string& name) { return name.starts_with(events_prefix); });
+  if (events) events_.emplace(folder, step);
 }
 
 std::optional<std::string> RunDirectory::append(const StepMetrics& metrics) {
   return metrics_->append(to_json(metrics) + "\n");
+}
+
+std::optional<std::string> RunDirectory::report(const StepMetrics& reported) {
+  return events_ ? events_->append(reported) : std::nullopt;
 }
 
 void RunDirectory::summary(const RunTotals& totals, std::span<const BucketBytes> predicted,
@@ -120,6 +127,7 @@ void RunDirectory::summary(const RunTotals& totals, std::span<const BucketBytes>
   }
   write_whole(path_, summary_name, summary.dump(2) + "\n");
   if (metrics_) metrics_->finish();
+  if (events_) events_->finish();
 }
 
 void write_trace(const std::filesystem::path& directory, int rank, std::span<const TraceSpan> spans,

@@ -1,6 +1,6 @@
-// The output files of a run: config.toml before the first step, a line of metrics.jsonl after each step, summary.json
-// at the end, and if [profiling] asks for it trace_rank<R>.json after the last recorded step. All files except
-// metrics.jsonl are replaced as a whole (temporary file and rename).
+// The output files of a run: config.toml before the first step, a line of metrics.jsonl after each step, a record of an
+// event file after each reported step, summary.json at the end, and if [profiling] asks for it trace_rank<R>.json after
+// the last recorded step. All files except those that grow are replaced as a whole (temporary file and rename).
 #pragma once
 
 #include <filesystem>
@@ -10,6 +10,7 @@
 
 #include "trainer/rank/metrics.h"
 #include "trainer/rank/step_trace.h"
+#include "trainer/run/event_file.h"
 #include "trainer/run/lines_file.h"
 #include "trainer/run/run_lock.h"
 
@@ -30,8 +31,8 @@ class RunDirectory {
   explicit RunDirectory(const std::filesystem::path& path);
 
   // Before the first step: writes config.toml, and removes the metrics of steps after `step`, which are repeated; with
-  // 0 all metrics.
-  void begin_after(std::int64_t step, const std::string& resolved_toml);
+  // 0 all metrics and event files. Begins an event file if `events`.
+  void begin_after(std::int64_t step, const std::string& resolved_toml, bool events);
   // Before a recording: removes the traces of an earlier one, which may have had other ranks. Rank 0 calls it before
   // its first step; the others write after a later step, whose totals wait for rank 0.
   void remove_traces() const;
@@ -41,7 +42,9 @@ class RunDirectory {
   bool locked() const { return lock_.held(); }
   // Returns a sentence when writing metrics.jsonl begins to fail or works again; the run continues (lines_file.h).
   std::optional<std::string> append(const StepMetrics& metrics);
-  // Throws Error (failure) if the summary or a line of metrics could not be written.
+  // The same for the event file, if there is one.
+  std::optional<std::string> report(const StepMetrics& reported);
+  // Throws Error (failure) if the summary, a line of metrics or a record could not be written.
   void summary(const RunTotals& totals, std::span<const BucketBytes> predicted, std::span<const BucketBytes> measured,
                const RunRecord& record);
 
@@ -50,6 +53,7 @@ class RunDirectory {
   RunLock lock_;
   std::string configuration_;  // the checksum of config.toml
   std::optional<LinesFile> metrics_;
+  std::optional<EventFile> events_;
 };
 
 // Writes the trace file of one rank to an existing directory. Several ranks may write at once.

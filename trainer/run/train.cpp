@@ -10,6 +10,20 @@
 #include "trainer/run/start_check.h"
 
 namespace weft {
+namespace {
+
+std::filesystem::path checkpoint_after(const Config& config, std::int64_t step) {
+  return std::filesystem::path(config.checkpoint_directory()) / checkpoint_name(step);
+}
+
+std::string spike_text(const Config& config, std::int64_t step, const Spike& spike) {
+  return fmt::format(
+      "step {} has a spike and was not taken: {}; the run is saved as {}, as it was before. The same command stops "
+      "there again; --spikes.action=skip goes on without the update of that step, --spikes.action=log with it",
+      step, spike.text(), checkpoint_after(config, step - 1).string());
+}
+
+}  // namespace
 
 TrainResult run_steps(const Config& config, const RunObserver& observer, const BackendFactory& make_backend,
                       const CheckpointSetup& setup, const RunRequests& requests) {
@@ -35,12 +49,18 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
         votes.save_requests = requests.save() ? 1 : 0;
       }
       StepMetrics metrics = run.step(step, votes);
-      if (held_out && validates_after(config, step)) {
+      const bool stops_at_spike = metrics.spike && metrics.spike->action == SpikeAction::stop;
+      if (held_out && validates_after(config, step) && !stops_at_spike) {
         metrics.validation = run.held_out(*held_out);
         checkpoints.validated(step, metrics.validation->loss);
       }
       if (observer.after_step) observer.after_step(run, metrics);
       if (run.rank() == first_rank) result.totals.add(metrics);
+      if (stops_at_spike) {
+        checkpoints.save(run.progress());
+        if (run.rank() == first_rank) result.stopping_spike = spike_text(config, step, *metrics.spike);
+        break;
+      }
       checkpoints.end_step(run.progress(), run.votes());
       stop = run.votes().stop_requests > 0;
     }
@@ -73,6 +93,7 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   std::optional<RunDirectory> directory;
   std::optional<RunLock> checkpoint_lock;  // other runs may have the same checkpoint.directory
 
+  ReportedSteps reports(config.metrics.interval, config.run.steps);  // used on the thread of rank 0
   RunObserver observer;
   observer.admit = [&] {
     if (!config.checkpoint.directory.empty()) {
@@ -88,7 +109,7 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   observer.before_first_step = [&](RankRun& run) {
     const std::int64_t taken = run.progress().step;
     if (run.rank() != 0 || taken >= config.run.steps) return;
-    directory->begin_after(taken, resolved.toml);
+    directory->begin_after(taken, resolved.toml, config.metrics.tensorboard);
     const ProfilingConfig& profiling = config.profiling;
     if (profiling.first_step > 0 && profiling.last() <= taken) {
       console.note("profiling", fmt::format("WARNING: nothing is recorded: the last step to record is {}, and the run "
@@ -107,7 +128,11 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
     }
     if (run.rank() != 0) return;
     if (const auto trouble = directory->append(metrics)) console.note("metrics", *trouble);
-    console.step(metrics, config.run.steps);
+    if (const auto reported = reports.add(metrics)) {
+      if (const auto trouble = directory->report(*reported)) console.note("metrics", *trouble);
+      console.step(*reported, config.run.steps);
+    }
+    console.progress(metrics.step, config.run.steps);
   };
   CheckpointSetup checkpoints;
   checkpoints.texts.push_back({checkpoint_config_name, resolved.toml});
@@ -133,8 +158,8 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   directory->summary(result.totals, result.predicted, result.measured, record);
   console.finished(result.totals, directory->path());
   if (result.stopped) {
-    const auto saved = std::filesystem::path(config.checkpoint_directory()) / checkpoint_name(result.steps_taken);
-    console.stopped(requests.stopped_by(), result.steps_taken, config.run.steps, saved);
+    console.stopped(requests.stopped_by(), result.steps_taken, config.run.steps,
+                    checkpoint_after(config, result.steps_taken));
   }
   return result;
 }

@@ -26,6 +26,7 @@ struct TrainResult {
   RunTotals totals;                              // of this call's steps, without those before the checkpoint
   std::int64_t steps_taken = 0;                  // of the run, with those before the checkpoint
   bool stopped = false;                          // a stop request ended the run before the last step
+  std::string stopping_spike = {};               // a sentence on the spike that ended it, or empty
   std::vector<BucketBytes> predicted, measured;  // by rank, at the peak of the last step
 };
 
@@ -43,8 +44,8 @@ struct RunRequests {
 TrainResult run_steps(const Config& config, const RunObserver& observer = {}, const BackendFactory& make_backend = {},
                       const CheckpointSetup& checkpoints = {}, const RunRequests& requests = {});
 
-// As run_steps(), with the output of `weft train` in run.directory (config.toml, metrics.jsonl, summary.json, traces)
-// and on the console.
+// As run_steps(), with the output of `weft train` in run.directory (config.toml, metrics.jsonl, event files,
+// summary.json, traces) and on the console.
 TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Console& console,
                   const RunRequests& requests = {});
 

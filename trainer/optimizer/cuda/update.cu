@@ -140,13 +140,13 @@ __global__ void __launch_bounds__(threads_of_block)
 }
 
 // Launched with one thread. Same formula as gradient_factor() (trainer/plan/gradient_norm.h).
-__global__ void clip_scale_kernel(const double* square_sum, double largest, double inverse_loss_scale,
-                                  float* gradient_scale) {
-  const double norm = sqrt(*square_sum) * inverse_loss_scale;
+__global__ void clip_scale_kernel(const double* sums, UpdateLimits limits, float* gradient_scale) {
+  const double square_sum = sums[0], largest = limits.largest_norm;
+  const double norm = sqrt(square_sum) * limits.inverse_loss_scale;
   const double factor = largest > 0.0 && norm > largest ? largest / norm : 1.0;
-  // 0 if square_sum is finite, else NaN.
-  const double nothing = *square_sum - *square_sum;
-  *gradient_scale = static_cast<float>(factor * inverse_loss_scale + nothing);
+  // 0, or NaN if square_sum is not finite or the step is void.
+  const double nothing = limits.void_above.exceeded_by(square_sum, sums[1]) ? nan("") : square_sum - square_sum;
+  *gradient_scale = static_cast<float>(factor * limits.inverse_loss_scale + nothing);
 }
 
 // The common properties of the runs in one launch.
@@ -280,10 +280,9 @@ std::unique_ptr<RowsUpdate> make_update(Stream& stream, MemoryLedger& ledger, st
   return std::make_unique<CudaUpdate>(stream, ledger, rows, std::move(rules));
 }
 
-void clip_scale(Stream& stream, ConstTensorView square_sum, double largest, double inverse_loss_scale,
-                TensorView gradient_scale) {
-  launch(native(stream), dim3(1), dim3(1), 0, clip_scale_kernel, elements<double>(square_sum), largest,
-         inverse_loss_scale, elements<float>(gradient_scale));
+void clip_scale(Stream& stream, ConstTensorView sums, const UpdateLimits& limits, TensorView gradient_scale) {
+  launch(native(stream), dim3(1), dim3(1), 0, clip_scale_kernel, elements<double>(sums), limits,
+         elements<float>(gradient_scale));
 }
 
 }  // namespace

@@ -65,4 +65,11 @@ std::optional<std::int64_t> cuda_memory() {
   return static_cast<std::int64_t>(total_bytes);
 }
 
+std::optional<std::string> cuda_card() {
+  if (why_no_cuda()) return std::nullopt;
+  cudaDeviceProp properties{};
+  WEFT_CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
+  return properties.name;
+}
+
 }  // namespace weft

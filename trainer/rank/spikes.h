@@ -1,0 +1,59 @@
+// Spikes: steps with a loss or a gradient norm far above the usual ([spikes]). The norm has a fixed limit. The limit of
+// the loss is the mean of earlier losses plus some of their standard deviations. Both are exponentially weighted, with
+// the rate 2 / (window + 1) (Finch 2009, "Incremental calculation of weighted mean and variance", section 9); the first
+// losses weigh the same. A loss above its limit enters the mean as that limit: one spike hardly moves it, and a lasting
+// rise becomes usual after some time. A plain value, the same on every rank, because every rank sees the same sums.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "trainer/config/config.h"
+#include "trainer/optimizer/optimizer_kernels.h"
+
+namespace weft {
+
+// Mean and variance of the losses of a run, in nats and their square.
+struct LossTrend {
+  std::int64_t losses = 0;  // that have entered
+  double mean = 0.0, variance = 0.0;
+  bool operator==(const LossTrend&) const = default;
+};
+
+struct Spike {
+  std::string_view what;  // "loss" or "grad_norm", as in metrics.jsonl
+  double value = 0.0, limit = 0.0;
+  SpikeAction action = SpikeAction::log;
+
+  std::string text() const;  // "loss 9.1234 is above 7.3012"
+  bool operator==(const Spike&) const = default;
+};
+
+class SpikeWatch {
+ public:
+  explicit SpikeWatch(const SpikesConfig& config) : config_(config) {}
+
+  // Whether a step with a spike leaves parameters and states as they are.
+  bool voids() const { return config_.action != SpikeAction::log; }
+  // Limits of the next step, of `targets` targets that count and with this loss scale; infinite where nothing is a
+  // spike.
+  SumLimits limits(double targets, double loss_scale) const;
+  // The spike of a step with these sums (SumLimits), if it has one. Of two spikes that of the loss.
+  std::optional<Spike> find(double square_sum, double loss_sum, double targets, double loss_scale) const;
+  // Called after each step that was taken, with its loss in nats a target. A loss that is not finite is left out.
+  void add(double loss);
+
+  // For checkpoints; nothing if losses are not watched.
+  std::optional<LossTrend> trend() const;
+  void resume(const std::optional<LossTrend>& trend) { trend_ = trend.value_or(LossTrend{}); }
+
+ private:
+  double largest_loss() const;  // nats a target
+
+  SpikesConfig config_;
+  LossTrend trend_;
+};
+
+}  // namespace weft
