@@ -3,7 +3,8 @@
 #ifdef WEFT_HAVE_DYGRAPHS
 #include <fmt/format.h>
 
-#include <set>
+#include <filesystem>
+#include <string>
 
 #include "tests/tools/report_page.h"
 
@@ -179,12 +180,56 @@ TEST_F(ReportPage, ShowsTwoRunsAtEachWidthInBothSchemes) {
   }
 }
 
+// Values that are not finite are a gap. A place where only another run has a value is none.
+TEST_F(ReportPage, DrawsGapsAndConnectsTheRest) {
+  if (browser().empty()) GTEST_SKIP() << "there is no Chromium here to look at the page with";
+  train("--run.steps=1");
+  nlohmann::json line = metrics("out/tiny").front();
+  line.erase("validation");
+  for (const char* name : {"tiny", "other"}) {
+    const bool tiny = std::string(name) == "tiny";
+    std::string lines;
+    for (int step = 1; step <= (tiny ? 60 : 20); ++step) {
+      line["step"] = step;
+      line["tokens"] = tiny ? 100 : 300;
+      line["loss"] = tiny ? 3.0 : 2.0;
+      if (tiny && step > 20 && step < 40) line["loss"] = nullptr;
+      lines += line.dump() + "\n";
+    }
+    std::filesystem::create_directories(folder_ / "out" / name);
+    put(fmt::format("out/{}/config.toml", name), read("out/tiny/config.toml"));
+    put(fmt::format("out/{}/metrics.jsonl", name), lines);
+  }
+  std::string page = page_of("out/tiny out/other");
+  page.insert(page.find("<title>"), listener);
+  seen = visit(page, R"js(
+    const graph = curves[0].graph;
+    const column = (tokens, run) => {
+      const hex = accent(run).slice(1), wanted = [0, 2, 4].map(at => parseInt(hex.slice(at, at + 2), 16));
+      return Math.max(...[...curves[0].element.querySelectorAll("canvas")].map(one => {
+        const points = one.getContext("2d").getImageData(Math.round(graph.toDomXCoord(tokens)), 0, 1, one.height).data;
+        let count = 0;
+        for (let i = 0; i < points.length; i += 4) {
+          count += points[i + 3] > 60 && wanted.every((value, c) => Math.abs(points[i + c] - value) < 12);
+        }
+        return count;
+      }));
+    };
+    document.documentElement.dataset.seen = JSON.stringify({faults, before: column(1000, 0), gap: column(3000, 0),
+      behind: column(5000, 0), other: [1000, 3050, 5000].map(tokens => column(tokens, 1))}))js",
+               "", 1200, 900);
+  EXPECT_EQ(seen["faults"], nlohmann::json::array());
+  EXPECT_GT(seen["before"], 0);
+  EXPECT_EQ(seen["gap"], 0);
+  EXPECT_GT(seen["behind"], 0);
+  for (const auto& count : seen["other"]) EXPECT_GT(count, 0) << seen["other"].dump();
+}
+
 // A dense run of one step, without validation, checkpoints or traces: the sections that it has nothing for are absent.
 TEST_F(ReportPage, LeavesOutWhatARunHasNot) {
   if (browser().empty()) GTEST_SKIP() << "there is no Chromium here to look at the page with";
   train("--run.steps=1");
-  std::string lines = metrics("out/tiny").front().dump();
-  nlohmann::json line = nlohmann::json::parse(lines);
+  nlohmann::json line = metrics("out/tiny").front();
   line.erase("moe");
   line.erase("validation");
   line["loss"] = nullptr;

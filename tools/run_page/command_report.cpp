@@ -76,6 +76,10 @@ void add_samples(const CLI::App& command, GenerationRequest generation, Reported
 }
 
 void report(const CLI::App& command, const ReportRequest& request) {
+  if (run_page_template().empty()) {
+    fail_request(
+        "weft report: error: this build has no dygraphs: install libjs-dygraphs, and configure and build anew");
+  }
   const GenerationRequest& generation = request.generation;
   if (generation.samples > 0 && generation.prompt.empty()) {
     fail_request("weft report: error: --samples needs --prompt, the beginning of the texts");

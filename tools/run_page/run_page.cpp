@@ -15,10 +15,7 @@ std::string_view page_beginning() {
 
 std::string run_page(std::span<const ReportedRun> runs, std::string_view version, std::string_view prompt) {
   std::string page(run_page_template());
-  if (page.empty()) {
-    fail_request(
-        "weft report: error: this build has no dygraphs: install libjs-dygraphs, and configure and build anew");
-  }
+  require(!page.empty(), "a build without dygraphs makes no page");
   std::vector<Picture> steps;
   for (const ReportedRun& run : runs) {
     if (!run.lanes) continue;

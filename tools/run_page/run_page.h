@@ -41,7 +41,7 @@ std::string_view run_page_template();
 nlohmann::ordered_json report_data(std::span<const ReportedRun> runs, std::string_view version,
                                    std::string_view prompt);
 
-// Throws Error (request) in a build without dygraphs.
+// The template must not be empty.
 std::string run_page(std::span<const ReportedRun> runs, std::string_view version, std::string_view prompt);
 
 }  // namespace weft
