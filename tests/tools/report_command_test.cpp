@@ -229,6 +229,7 @@ TEST_F(ReportCommand, LongRunsStaySmallAndKeepTheirSpikes) {
   ASSERT_LT(place(gap), std::ssize(loss["step"]));
   EXPECT_TRUE(loss["value"][static_cast<std::size_t>(place(gap))].is_null());
   EXPECT_EQ(run["curves"]["mfu"]["value"][0], 0.4);
+  EXPECT_EQ(run["figures"]["mfu"], 0.4);
   const PageJson& row = run["experts"]["fields"]["max_over_mean"]["rows"][0];
   EXPECT_EQ(row.size(), 240u);
   EXPECT_EQ(std::ranges::count(row, PageJson(3.75)), 1);

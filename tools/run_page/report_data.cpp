@@ -109,7 +109,9 @@ Json figures_json(const ReportedRun& run) {
                   {"loss_first", table.find("loss") ? exact_number(table.find("loss")->values.front()) : Json()}};
   add_loss_figures(figures, table, "loss", "loss");
   add_loss_figures(figures, table, "validation.loss", "validation");
-  figures["tokens_per_second"] = median_json(table.find("tokens_per_second"));
+  for (const char* field : {"tokens_per_second", "tflops", "mfu", "data_seconds"}) {
+    figures[field] = median_json(table.find(field));
+  }
   figures["peak_bytes"] = largest_json(table.find("peak_bytes"));
   figures["spikes"] = table.spikes.size();
   return figures;

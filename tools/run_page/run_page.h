@@ -27,7 +27,7 @@ std::string_view run_page_template();
 //    "runs": [{"name", "directory", "facts": [[name, text]], "config", "state",
 //              "figures": {"step", "steps", "tokens", "seconds", "loss_first", "loss_last", "loss_least",
 //                          "loss_least_step", "validation_last", "validation_least", "validation_least_step",
-//                          "tokens_per_second", "peak_bytes", "spikes"},
+//                          "tokens_per_second", "tflops", "mfu", "data_seconds", "peak_bytes", "spikes"},
 //              "curves": {field: {"step", "tokens", "seconds", "value"}}, "spikes": {"step", "tokens", "seconds"},
 //              "memory": {"step", "tokens", "seconds", "highest_step",
 //                         "buckets": [{"name", "bytes", "measured", "planned"}], "planned"},
