@@ -225,6 +225,51 @@ TEST_F(ReportPage, DrawsGapsAndConnectsTheRest) {
   for (const auto& count : seen["other"]) EXPECT_GT(count, 0) << seen["other"].dump();
 }
 
+// Rates, spikes and entropies are shown where a run writes them.
+TEST_F(ReportPage, ShowsTheFieldsThatSomeRunsHave) {
+  if (browser().empty()) GTEST_SKIP() << "there is no Chromium here to look at the page with";
+  train();
+  std::string lines;
+  for (nlohmann::json line : metrics("out/tiny")) {
+    line["tflops"] = 312.5;
+    line["mfu"] = 0.375;
+    line["data_seconds"] = 0.002;
+    if (line["step"] == 4) line["spike"] = {{"what", "loss"}, {"value", 9.0}, {"limit", 5.0}};
+    line["moe"][0]["entropy"] = line["step"] == 3 ? 0.5 : 1.0;
+    lines += line.dump() + "\n";
+  }
+  put("out/tiny/metrics.jsonl", lines);
+  std::string page = page_of("out/tiny");
+  page.insert(page.find("<title>"), listener);
+  seen = visit(page, R"js(
+    const graph = curves[0].graph, tokens = runs[0].spikes.tokens;
+    document.documentElement.dataset.seen = JSON.stringify({faults, mark: [...document.querySelectorAll("#losses canvas")].map(one =>
+      [tokens[0], tokens[0] + 64].map(place => {
+        const points = one.getContext("2d").getImageData(Math.round(graph.toDomXCoord(place)) - 1, 0, 2, one.height).data;
+        let count = 0;
+        for (let i = 3; i < points.length; i += 4) count += points[i] > 0;
+        return count / one.height;
+      })), heats: heats.length, table: document.querySelector("#throughput .tables").textContent,
+      losses: document.querySelector("#losses").textContent, experts: document.querySelector("#experts").textContent,
+      curves: document.querySelectorAll("#throughput .curve").length}))js",
+               "", 1200, 900);
+  EXPECT_EQ(seen["faults"], nlohmann::json::array());
+  EXPECT_EQ(seen["curves"], 4);
+  EXPECT_EQ(seen["heats"], 2);
+  for (const char* words : {"312.5", "0.375", "2 ms"}) EXPECT_TRUE(says("table", words)) << seen["table"];
+  EXPECT_TRUE(says("losses", "steps that the run calls spikes"));
+  EXPECT_TRUE(says("losses", "spikes1")) << seen["losses"];
+  EXPECT_TRUE(says("experts", "10.51")) << seen["experts"];  // block 1, most uneven 0.5, last 1
+  // A line through the plot at the spike, and none half a step behind it.
+  double at_spike = 0.0, behind = 1.0;
+  for (const auto& canvas : seen["mark"]) {
+    if (canvas[0].get<double>() <= at_spike) continue;
+    at_spike = canvas[0];
+    behind = canvas[1];
+  }
+  EXPECT_GT(at_spike, behind + 0.5) << seen["mark"].dump();
+}
+
 // A dense run of one step, without validation, checkpoints or traces: the sections that it has nothing for are absent.
 TEST_F(ReportPage, LeavesOutWhatARunHasNot) {
   if (browser().empty()) GTEST_SKIP() << "there is no Chromium here to look at the page with";

@@ -48,7 +48,7 @@ class TableWriter {
 
   static bool is_spike(const StepLine& line) {
     const auto spike = line.find("spike");
-    return spike != line.end() && spike->is_boolean() && spike->get<bool>();
+    return spike != line.end() && (spike->is_object() || (spike->is_boolean() && spike->get<bool>()));
   }
 
   void put(const std::string& field, const StepLine& value) {

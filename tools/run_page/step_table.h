@@ -23,7 +23,7 @@ struct StepTable {
   // By field, nested ones with dots: "loss", "validation.loss", "memory.activations", "moe.3.max_over_mean" (of block
   // 3). Rates by parameter group are one column "lr" with the largest.
   std::map<std::string, StepColumn> columns;
-  std::vector<std::size_t> spikes;  // rows whose line has a true "spike"
+  std::vector<std::size_t> spikes;  // rows whose line has a "spike": an object that tells it, or true
   bool cut_off = false;             // the file ends inside a line, which is left out
 
   // Null if no line has the field.

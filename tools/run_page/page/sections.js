@@ -44,7 +44,7 @@ function addLosses() {
 }
 
 function addThroughput() {
-  const fields = [["tokens_per_second", "Tokens a second", shortCount], ["tflops", "TFLOP/s of a rank", value => significant(value, 4)],
+  const fields = [["tokens_per_second", "Tokens a second", shortCount], ["tflops", "TFLOP/s of a device", value => significant(value, 4)],
     ["mfu", "Model FLOP utilisation", value => significant(value, 4)], ["data_seconds", "Seconds waiting for data", value => timeText(value, false)]];
   const told = fields.filter(([field]) => seriesOf(field).length > 0);
   if (told.length === 0) return false;
@@ -105,13 +105,13 @@ function addMemory() {
 const bucketColour = name => "--bucket-" + name.replaceAll(" ", "-");
 
 function addExperts() {
-  const fields = [["max_over_mean", "Fullest expert over the mean", true], ["entropy", "Entropy of the load", false]];
+  const fields = [["max_over_mean", "Fullest expert over the mean", true], ["entropy", "Entropy of the load over that of equal shares", false]];
   for (const [field, label, upwards] of fields) {
     const told = runs.flatMap((run, r) => run.experts && run.experts.fields[field] ? [r] : []);
     if (told.length === 0) continue;
-    // One scale for all runs. An even load is 1, or the largest entropy seen.
+    // One scale for all runs. An even load is 1 in both.
     const values = told.flatMap(r => runs[r].experts.fields[field].rows.flat()).filter(value => value !== null);
-    const even = upwards ? 1 : Math.max(...values), worst = upwards ? Math.max(1.01, ...values) : Math.min(...values);
+    const even = 1, worst = upwards ? Math.max(1.01, ...values) : Math.min(0.99, ...values);
     for (const r of told) {
       const part = headed(area("experts"), r), experts = runs[r].experts;
       if (field !== "max_over_mean") make(part, "h3", label);
