@@ -12,7 +12,7 @@ folder=$(realpath -m "${1:-$(dirname "${BASH_SOURCE[0]}")/../.gpu/deps}")
 
 headers=(CLI Random123 fmt nlohmann oneapi toml++ xxhash.h pcre2.h utf8proc.h zlib.h zconf.h zstd.h)
 packages=(libcli11-dev librandom123-dev libfmt-dev nlohmann-json3-dev libdnnl-dev libtomlplusplus-dev libxxhash-dev
-          libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev googletest)
+          libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libjs-dygraphs googletest)
 libraries=(libdnnl.so.2 libOpenCL.so.1)
 archives=(libpcre2-8.a libutf8proc.a libz.a libzstd.a)
 
@@ -30,9 +30,10 @@ if [[ -e $folder && ! -d $folder/include ]]; then
 fi
 
 rm -rf "$folder"
-mkdir -p "$folder"/{include,lib,licenses,src/googletest}
+mkdir -p "$folder"/{include,lib,licenses,share/dygraphs,src/googletest}
 for header in "${headers[@]}"; do cp -rL "/usr/include/$header" "$folder/include/"; done
 cp -rL /usr/src/googletest/googletest/{include,src} "$folder/src/googletest/"
+cp -L /usr/share/javascript/dygraphs/dygraph.min.{js,css} "$folder/share/dygraphs/"
 # Under the names that programs ask for and without links, which not every way of copying a folder keeps.
 for library in "${libraries[@]}"; do
   path=$(ldconfig -p | awk -v name="$library" '$1 == name && /x86-64/ { print $NF; exit }')

@@ -74,7 +74,8 @@ const std::vector<Floor>& floors() {
                {"bench", {"command", "report"}},
                {"checkpoint", {"command", "report"}},
                {"data", {"command", "report"}},
-               {"run", {"command", "report", "plan"}}});
+               {"run", {"command", "report", "plan"}},
+               {"run_page", {"command", "picture", "report"}}});
     all.push_back({"tools", {"parallel", "layers", "trainer", "tools/command"}});
     return all;
   }();

@@ -1,28 +1,17 @@
 // The page of pictures in a browser: it runs without a fault, zooms, points and answers keys. Needs Chromium; where
 // there is none the test says so and is skipped.
-#include <fmt/format.h>
-
-#include <cstdlib>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <utility>
+#include <string>
 #include <vector>
 
-#include "tests/tools/program.h"
+#include "tests/tools/browser.h"
 
 namespace weft {
 namespace {
 
-std::string browser() {
-  for (const char* name : {"chromium", "chromium-browser", "google-chrome"}) {
-    if (std::system(fmt::format("command -v {} > /dev/null 2>&1", name).c_str()) == 0) return name;
-  }
-  return "";
-}
-
 // Uses the page as a reader does and leaves what it saw in the document. Synthetic events carry all that a handler
 // reads.
-constexpr const char* reader = R"js(<script>
+constexpr const char* reader = R"js(
 const seen = {faults: []};
 addEventListener("error", event => seen.faults.push(event.message));
 const tip = () => document.getElementById("tip").hidden ? null : document.getElementById("tip").textContent;
@@ -75,36 +64,9 @@ for (const element of document.querySelectorAll("#controls input")) element.clic
 seen.shown = drawn(plots[0]);
 seen.rows = document.querySelectorAll("#figures tbody tr").length;
 document.documentElement.dataset.seen = JSON.stringify(seen);
-</script></body>)js";
+)js";
 
-class PicturePage : public ProgramTest {
- protected:
-  // What the reader saw of the page at `hash`.
-  nlohmann::json visit(std::string page, const std::string& hash) {
-    const std::size_t end = page.rfind("</body>");
-    page.replace(end, std::string_view("</body>").size(), reader);
-    put("read.html", page);
-    const auto result = run(fmt::format(
-        "{} --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir='{}' --virtual-time-budget=4000 "
-        "--window-size=1400,900 --dump-dom 'file://{}#{}'",
-        browser(), (folder_ / "profile").string(), (folder_ / "read.html").string(), hash));
-    const std::string mark = "data-seen=\"";
-    const std::size_t begin = result.output.find(mark);
-    if (begin == std::string::npos) {
-      ADD_FAILURE() << "the page did not run: " << result.messages << result.output.substr(0, 2000);
-      return {};
-    }
-    std::string text = result.output.substr(begin + mark.size());
-    text.resize(text.find('"'));
-    for (const auto& [reference, character] :
-         {std::pair("&quot;", "\""), std::pair("&lt;", "<"), std::pair("&gt;", ">"), std::pair("&amp;", "&")}) {
-      for (std::size_t at = 0; (at = text.find(reference, at)) != std::string::npos; ++at) {
-        text.replace(at, std::string_view(reference).size(), character);
-      }
-    }
-    return nlohmann::json::parse(text);
-  }
-};
+using PicturePage = BrowserTest;
 
 TEST_F(PicturePage, RunsInABrowser) {
   if (browser().empty()) GTEST_SKIP() << "there is no Chromium here to look at the page with";
@@ -112,7 +74,7 @@ TEST_F(PicturePage, RunsInABrowser) {
                          "/configs/quickstart.toml' --format html --costs 'gather=0.5 reduce=0.5 transfer=0.1' "
                          "--variant=--shard.residency=reshard_after_use");
   ASSERT_EQ(page.exit_code, 0) << page.messages;
-  const auto seen = visit(page.output, "variant=1&rank=0&lane=1&time=0.01");
+  const auto seen = visit(page.output, reader, "variant=1&rank=0&lane=1&time=0.01", 1400, 900);
   ASSERT_TRUE(seen.contains("faults"));
   EXPECT_EQ(seen["faults"], nlohmann::json::array());
   EXPECT_EQ(seen["rows"], 2);

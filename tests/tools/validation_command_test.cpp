@@ -13,6 +13,8 @@
 namespace weft {
 namespace {
 
+using SortedJson = nlohmann::json;
+
 class ValidationCommand : public TinyTraining {
  protected:
   void SetUp() override {

@@ -52,6 +52,13 @@ if(NOT weft_deps AND WEFT_SENTENCEPIECE_INCLUDE AND WEFT_SENTENCEPIECE_LIBRARY)
   target_link_libraries(weft_text INTERFACE ${WEFT_SENTENCEPIECE_LIBRARY})
   target_compile_definitions(weft_text INTERFACE WEFT_HAVE_SENTENCEPIECE)
 endif()
+# Dygraphs draws the curves of weft report, and is in the page: libjs-dygraphs. Optional: without it that command is refused.
+find_file(WEFT_DYGRAPHS_SCRIPT dygraph.min.js HINTS ${weft_deps}/share/dygraphs PATHS /usr/share/javascript/dygraphs NO_DEFAULT_PATH)
+find_file(WEFT_DYGRAPHS_STYLE dygraph.min.css HINTS ${weft_deps}/share/dygraphs PATHS /usr/share/javascript/dygraphs NO_DEFAULT_PATH)
+mark_as_advanced(WEFT_DYGRAPHS_SCRIPT WEFT_DYGRAPHS_STYLE)
+if(NOT WEFT_DYGRAPHS_SCRIPT OR NOT WEFT_DYGRAPHS_STYLE)
+  message(NOTICE "weft report: left out, because dygraphs is missing (package libjs-dygraphs)")
+endif()
 
 find_package(Threads REQUIRED)
 # oneDNN runs one thread per rank; OpenMP is needed only to tell it so (omp_set_num_threads).

@@ -31,6 +31,8 @@ void add_layout_simulate_command(CLI::App& layout);
 void add_layout_sweep_command(CLI::App& layout);
 // Throws CLI::RuntimeError with exit code 3 if findings count as failures.
 void add_diagnose_command(CLI::App& program);
+// Runs as one HTML page.
+void add_report_command(CLI::App& program);
 void add_trace_sum_command(CLI::App& trace);
 // Texts as tokens, tokenizers of one's own, and what a file of tokens holds.
 void add_data_tokenize_command(CLI::App& data);

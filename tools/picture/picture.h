@@ -68,6 +68,7 @@ struct PictureIdle {
 
 struct PictureRank {
   int rank = 0;                        // pipeline rank
+  std::string name = {};               // what tells it from another row of the same rank: "planned", "measured"
   std::vector<PictureBox> boxes = {};  // by lane, then time; boxes of a lane do not overlap, except marks
   // Of the compute lane. Idle times, computations and updates cover the step; the sums by reason are those of `times`.
   std::vector<PictureIdle> idle = {};
@@ -91,6 +92,7 @@ struct Picture {
   double seconds = 0.0;     // of the step
   std::vector<Lane> lanes;  // lanes in use, in the order of drawing
   std::vector<PictureRank> ranks;
+  bool paired = false;  // two rows follow each other for each rank, and share its lanes; only a page draws this
   std::vector<PictureHop> hops;  // of the critical path, at each change of rank or lane
 
   std::int64_t peak_bytes() const;          // of the fullest rank

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,9 +41,9 @@ std::string to_html(std::span<const Picture> variants, std::string_view title);
 //   {"title", "strength", "strings": [text], "lanes": [label], "textures": {name: path},
 //    "kinds": [{name, letter, texture}], "buckets": [{name, colour, texture}],
 //    "idle": [{name, colour, texture, strength}],
-//    "variants": [{title, unit_time, seconds, bubble, exposed_gathers, exposed_reductions, peak_bytes, lanes,
+//    "variants": [{title, unit_time, paired, seconds, bubble, exposed_gathers, exposed_reductions, peak_bytes, lanes,
 //                  shades: by kind [{fill, text}], hops: [[from row, box, to row, box]],
-//                  ranks: [{rank, peak_bytes, boxes, idle, memory}]}]}
+//                  ranks: [{rank, name, peak_bytes, boxes, idle, memory}]}]}
 //   box     [lane, kind, start, end, chunk, stage, microbatch, action, subject, bytes, actions, waited, waited_for,
 //            critical]
 //   idle    [start, end, reason, waited_for]
@@ -50,6 +51,10 @@ std::string to_html(std::span<const Picture> variants, std::string_view title);
 // Texts are indices of "strings". Absent values are null. Lanes, kinds and reasons are numbers in the order of their
 // enums.
 std::string picture_data(std::span<const Picture> variants, std::string_view title);
+
+// JSON as the text of a script of a page: no character ends the script, and bytes that are not UTF-8 are shown as the
+// replacement character instead of an error.
+std::string text_in_script(const nlohmann::ordered_json& json);
 
 // The page, with the marks WEFT_TITLE and WEFT_DATA for title and data.
 std::string_view picture_page();

@@ -47,11 +47,8 @@ Json rank_json(const PictureRank& rank, Strings& strings) {
     for (int bucket = 0; bucket < curve_bucket_count; ++bucket) entry.push_back(sample.*bucket_style(bucket).bytes);
     memory.push_back(std::move(entry));
   }
-  return {{"rank", rank.rank},
-          {"peak_bytes", rank.peak_bytes},
-          {"boxes", std::move(boxes)},
-          {"idle", std::move(idle)},
-          {"memory", std::move(memory)}};
+  return {{"rank", rank.rank},         {"name", rank.name},       {"peak_bytes", rank.peak_bytes},
+          {"boxes", std::move(boxes)}, {"idle", std::move(idle)}, {"memory", std::move(memory)}};
 }
 
 Json variant_json(const Picture& picture, Strings& strings) {
@@ -72,6 +69,7 @@ Json variant_json(const Picture& picture, Strings& strings) {
   for (const PictureRank& rank : picture.ranks) ranks.push_back(rank_json(rank, strings));
   return {{"title", picture.title},
           {"unit_time", picture.unit_time},
+          {"paired", picture.paired},
           {"seconds", picture.seconds},
           {"bubble", picture.bubble()},
           {"exposed_gathers", picture.exposed_gathers()},
@@ -125,8 +123,11 @@ std::string picture_data(std::span<const Picture> variants, std::string_view tit
   for (const Picture& picture : variants) list.push_back(variant_json(picture, strings));
   data["variants"] = std::move(list);
   data["strings"] = std::move(strings.texts);
-  // Bytes of a name that are not UTF-8 are shown as the replacement character instead of an error.
-  const std::string text = data.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text_in_script(data);
+}
+
+std::string text_in_script(const nlohmann::ordered_json& json) {
+  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   // These characters occur only inside texts of the JSON.
   std::string safe;
   safe.reserve(text.size());

@@ -73,19 +73,26 @@ class Plot {
     this.width = Math.max(60, this.element.clientWidth - left - right);
     let y = axisHeight;
     this.lanes = this.variant.lanes.filter(lane => !view.hidden.has(lane));
-    this.rows = this.variant.ranks.map(row => {
-      const place = {lanes: new Map(), memory: null};
+    this.rows = [];
+    // Rows that share their lanes stand together: of a pair, each lane of the second row below that of the first.
+    const together = this.variant.paired ? 2 : 1;
+    for (let r = 0; r < this.variant.ranks.length; r += together) {
+      const ranks = this.variant.ranks.slice(r, r + together), places = ranks.map(() => ({lanes: new Map(), memory: null}));
       for (const lane of this.lanes) {
-        place.lanes.set(lane, y);
-        y += laneHeight(lane) + laneGap;
+        for (const place of places) {
+          place.lanes.set(lane, y);
+          y += laneHeight(lane) + 1;
+        }
+        y += laneGap - 1;
       }
-      if (view.memory && row.memory.length > 0) {
-        place.memory = y;
+      ranks.forEach((row, i) => {
+        if (!view.memory || row.memory.length === 0) return;
+        places[i].memory = y;
         y += memoryHeight + laneGap;
-      }
-      y += this.lanes.length < 2 && place.memory === null ? 0 : rankGap;
-      return place;
-    });
+      });
+      y += this.lanes.length < 2 && places[0].memory === null ? 0 : rankGap;
+      this.rows.push(...places);
+    }
     this.height = y;
     const ratio = devicePixelRatio || 1;
     this.element.style.height = y + "px";
@@ -140,7 +147,9 @@ class Plot {
       pen.fillRect(left, y, Math.max(0, end - left), laneHeight(lane));
       pen.fillStyle = theme.ink;
       pen.font = (lane === 0 ? "bold 11px" : "9px") + " DejaVu Sans, Verdana, sans-serif";
-      pen.fillText(lane === 0 ? "rank " + row.rank : data.lanes[lane], left - 6, y + laneHeight(lane) / 2);
+      // The second row of a pair does not repeat the name of its lane.
+      const label = this.variant.paired && r % 2 === 1 ? row.name : data.lanes[lane];
+      pen.fillText(lane === 0 ? "rank " + row.rank + (row.name ? " " + row.name : "") : label, left - 6, y + laneHeight(lane) / 2);
     }
     if (place.memory === null) return;
     pen.font = "9px DejaVu Sans, Verdana, sans-serif";
@@ -321,7 +330,7 @@ class Plot {
           if (idle[3] !== null) lines.push(strings[idle[3]]);
         }
       }
-      tip.textContent = [`rank ${row.rank} at ${timeText(found.seconds, unit)}`].concat(
+      tip.textContent = [`rank ${row.rank}${row.name ? ", " + row.name + "," : ""} at ${timeText(found.seconds, unit)}`].concat(
         lines, memoryText(row, found.seconds)).join("\n");
       tip.hidden = false;
       tip.style.left = Math.max(0, Math.min(x + 14, innerWidth - tip.offsetWidth - 8)) + "px";

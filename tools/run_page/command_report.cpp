@@ -1,0 +1,133 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <system_error>
+
+#include "parallel/runtime/error.h"
+#include "tools/command/commands.h"
+#include "tools/run_page/run_page.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/output_file.h"
+#include "trainer/inference/forward_run.h"
+#include "trainer/inference/generation.h"
+
+namespace weft {
+namespace {
+
+struct ReportRequest {
+  std::vector<std::string> runs;
+  std::string output;
+  GenerationRequest generation = {.max_tokens = 64, .samples = 0};
+};
+
+// A page of an earlier call may be replaced; another file may be one that the user needs.
+void require_replaceable(const std::string& output) {
+  if (output.empty()) {
+    if (isatty(STDOUT_FILENO) == 0) return;
+    fail_request("weft report: error: a page is not for a terminal: give --output FILE.html");
+  }
+  std::error_code error;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(output, error))) return;
+  std::string beginning(page_beginning().size(), '\0');
+  std::ifstream(output).read(beginning.data(), static_cast<std::streamsize>(beginning.size()));
+  if (beginning != page_beginning()) {
+    fail_request("weft report: error: {} exists and is no page of weft report; choose another --output", output);
+  }
+}
+
+void write_page(const std::string& page, const std::string& output) {
+  if (output.empty()) return write_result("weft report", page, "");
+  try {
+    replace_file(output, page);
+  } catch (const Error& error) {
+    std::error_code ignored;
+    std::filesystem::remove(partial_path(output), ignored);
+    fail_request("weft report: error: {} cannot be written: {}", output, error.what());
+  }
+}
+
+// The checkpoints of a run, oldest first. A run's directory may have been moved with them.
+std::vector<CheckpointFolder> kept_checkpoints(const ReportedRun& run) {
+  std::vector<CheckpointFolder> kept = find_checkpoints(run.directory / "checkpoints");
+  if (kept.empty()) kept = find_checkpoints(run.config.checkpoint_directory());
+  std::ranges::reverse(kept);
+  return kept;
+}
+
+void add_samples(const CLI::App& command, GenerationRequest generation, ReportedRun& run) {
+  for (const CheckpointFolder& checkpoint : kept_checkpoints(run)) {
+    const Config config = read_config_of_checkpoint(command, checkpoint.path);
+    // Within the trained length, where the prompt leaves any of it.
+    const std::int64_t left =
+        config.training.sequence_length - std::ssize(prompt_tokens(open_vocabulary(config), generation.prompt));
+    if (left > 0) generation.max_tokens = std::min(generation.max_tokens, left);
+    require_sound(generation, config);
+    CheckpointSamples samples{checkpoint.step, {}};
+    for (const GeneratedSample& sample :
+         generate(config, generation, weights_of_checkpoint(checkpoint.path, config)).samples) {
+      samples.texts.push_back(sample.text);
+    }
+    run.samples.push_back(std::move(samples));
+  }
+}
+
+void report(const CLI::App& command, const ReportRequest& request) {
+  if (run_page_template().empty()) {
+    fail_request(
+        "weft report: error: this build has no dygraphs: install libjs-dygraphs, and configure and build anew");
+  }
+  const GenerationRequest& generation = request.generation;
+  if (generation.samples > 0 && generation.prompt.empty()) {
+    fail_request("weft report: error: --samples needs --prompt, the beginning of the texts");
+  }
+  if (generation.samples == 0 && !generation.prompt.empty()) {
+    fail_request("weft report: error: --prompt is for --samples N, the texts from each checkpoint");
+  }
+  const Overrides overrides = overrides_given_to(command);
+  if (generation.samples == 0 && !overrides.empty()) {
+    fail_request("weft report: error: {}: keys are for --samples; a run's own configuration is shown",
+                 overrides.front());
+  }
+  require_replaceable(request.output);
+  std::vector<ReportedRun> runs = read_reported_runs(request.runs);
+  if (generation.samples > 0) {
+    for (ReportedRun& run : runs) add_samples(command, generation, run);
+    if (std::ranges::all_of(runs, [](const ReportedRun& run) { return run.samples.empty(); })) {
+      fail_request("weft report: error: --samples: none of the runs keeps a checkpoint");
+    }
+  }
+  write_page(run_page(runs, WEFT_VERSION, generation.prompt), request.output);
+}
+
+}  // namespace
+
+void add_report_command(CLI::App& program) {
+  CLI::App* command = program.add_subcommand("report", "runs as one HTML page: curves, memory, experts, steps, keys");
+  const auto request = std::make_shared<ReportRequest>();
+  command->add_option("RUN", request->runs, "the run.directory of a run; several are compared")->required();
+  command->add_option("--output", request->output,
+                      "write to this file instead of standard output; an earlier page there is replaced");
+  GenerationRequest& generation = request->generation;
+  command
+      ->add_option("--samples", generation.samples,
+                   "texts to make from each checkpoint of the runs, which takes a start of the model each; needs "
+                   "--prompt")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--prompt", generation.prompt, "beginning of the texts");
+  command->add_option("--max-tokens", generation.max_tokens, "new tokens of a text, at most")->capture_default_str();
+  command->add_option("--temperature", generation.sampling.temperature, "as of weft generate")->capture_default_str();
+  command->add_option("--seed", generation.sampling.seed, "as of weft generate")->capture_default_str();
+  command->allow_extras();
+  command->footer(
+      "The page needs no other file and no network. With --samples, any key of a checkpoint's config.toml can be "
+      "given\n"
+      "as --section.key=value, for another layout or device than that of the run.");
+  command->callback([command, request] { report(*command, *request); });
+}
+
+}  // namespace weft

@@ -1,0 +1,136 @@
+#include "tools/run_page/step_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "parallel/runtime/error.h"
+#include "trainer/config/config_sources.h"
+
+namespace weft {
+namespace {
+
+using StepLine = nlohmann::json;
+
+class TableWriter {
+ public:
+  void add(const StepLine& line, const std::string& place) {
+    const auto step = line.find("step");
+    if (step == line.end() || !step->is_number_integer()) fail_request("{}: the line has no \"step\"", place);
+    drop_from(step->get<std::int64_t>());
+    const double tokens = value_of(line, "tokens"), seconds = value_of(line, "seconds");
+    row_ = table.steps.size();
+    table.steps.push_back(step->get<std::int64_t>());
+    table.tokens.push_back(sum(table.tokens, tokens));
+    table.seconds.push_back(sum(table.seconds, seconds));
+    add_fields("", line);
+    if (line.contains("memory")) add_fields("memory.", line["memory"]);
+    if (line.contains("validation")) add_fields("validation.", line["validation"]);
+    if (line.contains("lr")) add_rate(line["lr"]);
+    if (line.contains("moe") && line["moe"].is_array()) add_experts(line["moe"]);
+    if (is_spike(line)) table.spikes.push_back(row_);
+  }
+
+  StepTable table;
+
+ private:
+  static double value_of(const StepLine& line, const char* field) {
+    const auto found = line.find(field);
+    return found != line.end() && found->is_number() ? found->get<double>() : 0.0;
+  }
+
+  static double sum(const std::vector<double>& sums, double next) {
+    return (sums.empty() ? 0.0 : sums.back()) + (std::isfinite(next) ? next : 0.0);
+  }
+
+  static bool is_spike(const StepLine& line) {
+    const auto spike = line.find("spike");
+    return spike != line.end() && (spike->is_object() || (spike->is_boolean() && spike->get<bool>()));
+  }
+
+  void put(const std::string& field, const StepLine& value) {
+    if (!value.is_number() && !value.is_null()) return;
+    StepColumn& column = table.columns[field];
+    column.rows.push_back(row_);
+    column.values.push_back(value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>());
+  }
+
+  // The numbers of an object; "lr" has its own rule.
+  void add_fields(const std::string& prefix, const StepLine& object) {
+    if (!object.is_object()) return;
+    for (const auto& [field, value] : object.items()) {
+      if (prefix.empty() && field == "lr") continue;
+      put(prefix + field, value);
+    }
+  }
+
+  void add_rate(const StepLine& rate) {
+    if (!rate.is_object()) return put("lr", rate);
+    double largest = 0.0;
+    for (const StepLine& of_group : rate) {
+      if (of_group.is_number()) largest = std::max(largest, of_group.get<double>());
+    }
+    put("lr", largest);
+  }
+
+  void add_experts(const StepLine& blocks) {
+    for (const StepLine& block : blocks) {
+      if (!block.is_object() || !block.contains("block") || !block["block"].is_number_integer()) continue;
+      const std::string prefix = fmt::format("moe.{}.", block["block"].get<std::int64_t>());
+      for (const char* field : {"max_over_mean", "entropy"}) {
+        if (block.contains(field)) put(prefix + field, block[field]);
+      }
+    }
+  }
+
+  void drop_from(std::int64_t step) {
+    const auto kept = std::ranges::lower_bound(table.steps, step) - table.steps.begin();
+    const auto rows = static_cast<std::size_t>(kept);
+    if (rows == table.steps.size()) return;
+    table.steps.resize(rows);
+    table.tokens.resize(rows);
+    table.seconds.resize(rows);
+    std::erase_if(table.spikes, [&](std::size_t row) { return row >= rows; });
+    for (auto& [field, column] : table.columns) {
+      while (!column.rows.empty() && column.rows.back() >= rows) {
+        column.rows.pop_back();
+        column.values.pop_back();
+      }
+    }
+  }
+
+  std::size_t row_ = 0;
+};
+
+}  // namespace
+
+const StepColumn* StepTable::find(const std::string& field) const {
+  const auto found = columns.find(field);
+  return found == columns.end() || found->second.rows.empty() ? nullptr : &found->second;
+}
+
+StepTable read_step_table(const std::filesystem::path& file) {
+  const std::string text = read_text(file);
+  TableWriter writer;
+  std::size_t number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::string place = fmt::format("{}:{}", file.string(), ++number);
+    const std::size_t end = text.find('\n', begin);
+    writer.table.cut_off = end == std::string::npos;
+    if (writer.table.cut_off) break;
+    const StepLine line = StepLine::parse(text.begin() + static_cast<std::ptrdiff_t>(begin),
+                                          text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+    if (!line.is_object()) fail_request("{}: not the metrics of a step: the line is no JSON object", place);
+    writer.add(line, place);
+    begin = end + 1;
+  }
+  if (writer.table.steps.empty()) {
+    fail_request("{} holds no whole step: the run has not ended its first one", file.string());
+  }
+  return std::move(writer.table);
+}
+
+}  // namespace weft

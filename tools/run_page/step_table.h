@@ -1,0 +1,37 @@
+// metrics.jsonl as columns. The reader is lenient where a page can be: a run may be going on, have been killed, or be
+// of another version, whose lines have other fields.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace weft {
+
+// The values of one field. A line without the field has no entry. A line with null, which is written for a value that
+// is not finite, has a NaN.
+struct StepColumn {
+  std::vector<std::size_t> rows;  // ascending, in StepTable::steps
+  std::vector<double> values;     // of these rows
+};
+
+struct StepTable {
+  std::vector<std::int64_t> steps;      // ascending, at least one
+  std::vector<double> tokens, seconds;  // by row: sums up to the end of the step, of the lines there are
+  // By field, nested ones with dots: "loss", "validation.loss", "memory.activations", "moe.3.max_over_mean" (of block
+  // 3). Rates by parameter group are one column "lr" with the largest.
+  std::map<std::string, StepColumn> columns;
+  std::vector<std::size_t> spikes;  // rows whose line has a "spike": an object that tells it, or true
+  bool cut_off = false;             // the file ends inside a line, which is left out
+
+  // Null if no line has the field.
+  const StepColumn* find(const std::string& field) const;
+};
+
+// A step that comes again, after a run went back to a checkpoint, replaces the earlier one and those behind it. Throws
+// Error (request) with file and line: an unreadable file, no whole line, a line that is no JSON object with a step.
+StepTable read_step_table(const std::filesystem::path& file);
+
+}  // namespace weft
