@@ -2,6 +2,7 @@
 // a browser.
 #ifdef WEFT_HAVE_DYGRAPHS
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -53,6 +54,11 @@ TEST_F(ReportCommand, CurvesAndFiguresAreThoseOfTheMetrics) {
   EXPECT_EQ(run["figures"]["tokens"], tokens);
   EXPECT_EQ(run["figures"]["loss_least"], least);
   EXPECT_EQ(run["figures"]["loss_last"], steps.back()["loss"]);
+  EXPECT_EQ(run["figures"]["lr_last"], steps.back()["lr"]);
+  std::vector<double> norms;
+  for (const PageJson& step : steps) norms.push_back(step["grad_norm"]);
+  std::ranges::sort(norms);
+  EXPECT_EQ(run["figures"]["grad_norm"], (norms[2] + norms[3]) / 2.0);
   EXPECT_EQ(run["figures"]["validation_last"], steps.back()["validation"]["loss"]);
   // Fields that no line has are no curves.
   for (const char* field : {"tflops", "mfu", "data_seconds"}) EXPECT_FALSE(run["curves"].contains(field)) << field;
@@ -296,6 +302,7 @@ TEST_F(ReportCommand, RefusesByName) {
   put("bare/config.toml", read("out/tiny/config.toml"));
   put("bare/metrics.jsonl", "");
   put("note.html", "a letter");
+  ASSERT_EQ(mkfifo((folder_ / "pipe").c_str(), 0600), 0);
   const auto refused = [&](const std::string& arguments, const std::string& words) {
     const auto result = weft("report " + arguments);
     EXPECT_EQ(result.exit_code, 2) << arguments << ": " << result.messages;
@@ -308,6 +315,7 @@ TEST_F(ReportCommand, RefusesByName) {
   refused("bare", "bare/metrics.jsonl holds no whole step");
   refused("out/tiny out/../out/tiny", "out/../out/tiny is given twice");
   refused("out/tiny --output note.html", "note.html exists and is no page of weft report");
+  refused("out/tiny --output pipe", "pipe exists and is no page of weft report");
   refused("out/tiny --output absent/page.html", "absent/page.html cannot be written");
   refused("out/tiny --samples 1", "--samples needs --prompt");
   refused("out/tiny --prompt a", "--prompt is for --samples N");

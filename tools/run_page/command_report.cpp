@@ -33,7 +33,9 @@ void require_replaceable(const std::string& output) {
   std::error_code error;
   if (!std::filesystem::exists(std::filesystem::symlink_status(output, error))) return;
   std::string beginning(page_beginning().size(), '\0');
-  std::ifstream(output).read(beginning.data(), static_cast<std::streamsize>(beginning.size()));
+  // Reading anything but a file might wait for ever.
+  const bool file = std::filesystem::is_regular_file(output, error);
+  if (file) std::ifstream(output).read(beginning.data(), static_cast<std::streamsize>(beginning.size()));
   if (beginning != page_beginning()) {
     fail_request("weft report: error: {} exists and is no page of weft report; choose another --output", output);
   }

@@ -104,10 +104,11 @@ Json figures_json(const ReportedRun& run) {
                   {"loss_first", table.find("loss") ? exact_number(table.find("loss")->values.front()) : Json()}};
   add_loss_figures(figures, table, "loss", "loss");
   add_loss_figures(figures, table, "validation.loss", "validation");
-  for (const char* field : {"tokens_per_second", "tflops", "mfu", "data_seconds"}) {
+  for (const char* field : {"tokens_per_second", "tflops", "mfu", "data_seconds", "grad_norm"}) {
     figures[field] = median_json(table.find(field));
   }
-  const StepColumn* peaks = table.find("peak_bytes");
+  const StepColumn *rates = table.find("lr"), *peaks = table.find("peak_bytes");
+  figures["lr_last"] = rates ? exact_number(rates->values.back()) : Json();
   figures["peak_bytes"] = peaks ? exact_number(peaks->values[highest_of(*peaks)]) : Json();
   figures["spikes"] = table.spikes.size();
   return figures;

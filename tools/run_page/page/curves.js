@@ -26,7 +26,7 @@ class Curves {
     this.element = make(figure, "div", "", "curve" + (options.low ? " low" : ""));
     this.element.setAttribute("role", "img");
     this.element.setAttribute("aria-label", `${options.label} of ${[...new Set(series.map(one => one.name))].join(", ")}; ` +
-      "the table beside it has the key figures");
+      "the table of this section has the key figures");
     this.readout = make(figure, "p", "", "readout");
     this.graph = null;
     curves.push(this);

@@ -13,7 +13,7 @@ class Heat {
     this.element = make(parent, "div", "", "heat");
     this.canvas = make(this.element, "canvas");
     this.canvas.setAttribute("role", "img");
-    this.canvas.setAttribute("aria-label", `${label} of ${runs[run].name}, by block and step; the table below has the key figures`);
+    this.canvas.setAttribute("aria-label", `${label} of ${runs[run].name}, by block and step; the table of this section has the key figures`);
     const scale = make(parent, "div", "", "legend"), entry = make(scale, "span", significant(even, 3));
     this.scale = make(entry, "i", "", "scale");
     entry.append(significant(worst, 3));

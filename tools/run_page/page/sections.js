@@ -71,6 +71,8 @@ function addOptimizer() {
     make(part, "h3", label);
     new Curves(part, seriesOf(field), {label, text: value => significant(value, 3), from0: true, low: true});
   }
+  runTable(tables("optimizer"), "", [["median gradient norm", figure("grad_norm", significant)],
+    ["last learning rate", figure("lr_last", significant)]]);
   return true;
 }
 

@@ -59,7 +59,7 @@ function runTable(parent, caption, rows, chosen = runs) {
   const told = rows.filter(([, text]) => chosen.some(run => text(run) !== "–"));
   if (told.length === 0) return;
   const table = make(make(parent, "div", "", "scroll"), "table");
-  make(table, "caption", caption);
+  if (caption) make(table, "caption", caption);
   const head = make(make(table, "thead"), "tr"), body = make(table, "tbody");
   make(head, "td");
   for (const run of chosen) {
@@ -78,7 +78,7 @@ function runTable(parent, caption, rows, chosen = runs) {
 // Any table: `columns` are [name, is text], `rows` texts or functions that fill a cell.
 function plainTable(parent, caption, columns, rows) {
   const table = make(make(parent, "div", "", "scroll"), "table");
-  make(table, "caption", caption);
+  if (caption) make(table, "caption", caption);
   const head = make(make(table, "thead"), "tr"), body = make(table, "tbody");
   for (const [name, text] of columns) make(head, "th", name, text ? "text" : "").scope = "col";
   for (const cells of rows) {
