@@ -104,6 +104,7 @@ Progress RankCheckpoints::load() {
     }
     loaded = true;
     progress = planned->progress;
+    if (start.own) saved_ = progress.step;
     if (speaks && !planned->new_data.empty()) {
       setup_.say(0,
                  "its data is not that of this run, which reads its own from the first sample:\n" + planned->new_data);
@@ -255,6 +256,8 @@ void RankCheckpoints::end_step(const Progress& progress, const RunVotes& votes) 
 
 void RankCheckpoints::save(const Progress& progress) {
   conclude();
+  // Rank 0 may still publish that folder.
+  if (saved_ == progress.step) return;
   if (writer_ == nullptr) {
     std::vector<CheckpointRows> saved;
     std::ranges::copy_if(rows_, std::back_inserter(saved), &CheckpointRows::saved);
@@ -275,6 +278,7 @@ void RankCheckpoints::settle(std::int64_t written, std::int64_t failed) {
   if (!under_way_ || written + failed < world_.size()) return;
   const Progress progress = *std::exchange(under_way_, std::nullopt);
   failure_.reset();
+  if (failed == 0) saved_ = progress.step;
   if (failed > 0) {
     failure_ = fmt::format("checkpoint {} was NOT saved: {} of {} ranks could not write their parts",
                            checkpoint_name(progress.step), failed, world_.size());

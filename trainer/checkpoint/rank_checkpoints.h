@@ -53,7 +53,8 @@ class RankCheckpoints {
   void validated(std::int64_t step, double loss);
   // At the end of a step, with the votes of all ranks from the step's totals.
   void end_step(const Progress& progress, const RunVotes& votes);
-  // Saves at once, after the save in flight: for a run that ends before its last step. Collective over the world.
+  // Saves at once, after the save in flight, unless that was of this step: for a run that ends before its last step.
+  // Collective over the world.
   void save(const Progress& progress);
   // After the last step: waits for the save in flight. Throws Error (failure) if the last save failed.
   void finish();
@@ -98,6 +99,7 @@ class RankCheckpoints {
 
   std::optional<BestCheckpoint> best_;  // the least validation loss
   std::optional<Progress> under_way_;   // of the save that some ranks have not written yet
+  std::optional<std::int64_t> saved_;   // step of the last save that all ranks have written, or that was loaded
   std::optional<bool> own_part_;        // whether this rank could write its part of that save, once known
   std::optional<Progress> publishing_;  // of the save being published; rank 0 only
   std::optional<std::string> failure_;  // of the last save

@@ -109,6 +109,7 @@ StepMetrics parse_step_metrics(const std::string& line, const std::string& place
     metrics.skipped = json.value("skipped", false);
     metrics.tokens = json.at("tokens");
     metrics.seconds = json.at("seconds");
+    metrics.data_seconds = json.value("data_seconds", 0.0);
     metrics.peak_bytes = json.at("peak_bytes");
     metrics.memory = buckets_of(json.at("memory"), nullptr);
     for (const auto& [group, operations] : json.at("communication").items()) {
@@ -120,7 +121,7 @@ StepMetrics parse_step_metrics(const std::string& line, const std::string& place
     if (json.contains("moe")) {
       for (const SortedJson& moe : json.at("moe")) {
         metrics.moe.push_back({moe.at("block"), number_of(moe.at("auxiliary_loss")), number_of(moe.at("z_loss")),
-                               moe.at("max_over_mean")});
+                               moe.at("max_over_mean"), moe.value("entropy", 1.0)});
       }
     }
   } catch (const SortedJson::exception& error) {
