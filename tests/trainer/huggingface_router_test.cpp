@@ -17,7 +17,7 @@ namespace weft {
 namespace {
 
 using Values = std::vector<double>;
-constexpr std::int64_t sequence_length = 6, sequences = 3, tokens = sequence_length * sequences;
+constexpr std::int64_t sequence_length = 6, routed_sequences = 3, tokens = sequence_length * routed_sequences;
 
 ModelConfig model_of(std::int64_t experts, std::int64_t choices, std::size_t moe_blocks) {
   ModelConfig model;
@@ -72,7 +72,7 @@ class RouterCoefficient : public testing::Test {
   Tensor tensor(DType dtype, std::int64_t rows, std::int64_t columns) {
     return ledger_.allocate(Bucket::moe_routing, dtype, rows, columns);
   }
-  // As router.cpp does, with a global batch of these sequences: the mean over them.
+  // As router.cpp does, with a global batch of these routed_sequences: the mean over them.
   BlockOutcome balanced(const Values& logits, const ModelConfig& model) {
     const std::int64_t experts = model.moe.num_experts, choices = model.moe.num_experts_per_tok;
     Tensor in = tensor(DType::float32, tokens, experts), scores = tensor(DType::float32, tokens, experts);
@@ -81,9 +81,10 @@ class RouterCoefficient : public testing::Test {
     write<float>(*stream_, narrow, in);
     route_forward(context_, in, Scoring::softmax, true, scores, indices, weights);
     const TokenSlice slice{0, sequence_length, sequence_length};
-    Tensor counts = tensor(DType::float32, sequences, experts), sums = tensor(DType::float32, sequences, experts);
+    Tensor counts = tensor(DType::float32, routed_sequences, experts),
+           sums = tensor(DType::float32, routed_sequences, experts);
     expert_statistics(context_, scores, indices, Scoring::softmax, slice, counts, sums);
-    const double factor = model.moe.router_aux_loss_coef / sequences;
+    const double factor = model.moe.router_aux_loss_coef / routed_sequences;
     Tensor loss = tensor(DType::float64, 1, 1);
     fill_zero(loss);
     auxiliary_loss(context_, counts, sums, choices, sequence_length, factor, loss);

@@ -5,7 +5,7 @@ namespace weft::cuda {
 
 AttentionKernels make_attention_kernels(int, const GpuKernelOptions&) {
   AttentionKernels kernels = plain_attention_kernels;
-  kernels.description = [](const HeadShape&, QueryRuns, DType) { return std::string("own kernel (emulated)"); };
+  kernels.description = [](const HeadShape&, QueryRuns, DType, bool) { return std::string("own kernel (emulated)"); };
   return kernels;
 }
 
