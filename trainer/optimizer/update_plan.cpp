@@ -31,7 +31,9 @@ std::vector<std::string> parameters_with_norms(const Config& config) {
 
 std::vector<ProgramCollective> update_collectives(const Config& config, const Mesh& mesh, const Coordinates& at) {
   constexpr std::int64_t width = size_of(DType::float64);
-  std::vector<ProgramCollective> collectives = {{Op::gradient_norm, CollectiveOp::all_reduce, Group::world, 1, width}};
+  // The squared norm and the loss (StepSums::sum_for_update).
+  std::vector<ProgramCollective> collectives = {
+      {Op::gradient_norm, CollectiveOp::all_reduce, Group::world, 1, 2 * width}};
   if (const std::int64_t tensors = std::ssize(parameters_with_norms(config)); tensors > 0) {
     collectives.push_back({Op::optimizer_step, CollectiveOp::all_reduce, Group::world, 1, 2 * tensors * width});
   }
