@@ -141,9 +141,9 @@ TEST_F(ReportPage, ShowsTwoRunsAtEachWidthInBothSchemes) {
       EXPECT_GE(seen["ink"], 4.5);      // of text, as WCAG 2 asks
       EXPECT_GE(seen["accents"], 3.0);  // of graphics
 
-      // Loss, throughput, norm, rate, and memory of each run; a heat map and a step of each.
-      EXPECT_EQ(seen["curves"].size(), 6u);
-      EXPECT_EQ(seen["heats"].size(), 2u);
+      // Loss, throughput, operations, reading, norm, rate, and memory of each run; two heat maps and a step of each.
+      EXPECT_EQ(seen["curves"].size(), 8u);
+      EXPECT_EQ(seen["heats"].size(), 4u);
       EXPECT_EQ(seen["plots"].size(), 2u);
       for (const char* kind : {"curves", "heats", "plots"}) {
         for (const auto& pixels : seen[kind]) EXPECT_GT(pixels, 1000) << kind;

@@ -111,9 +111,7 @@ class BlendedOrder final : public SampleOrder {
   BlendedOrder(const std::vector<TokenFile>& files, const std::string& split, const std::vector<double>& weights,
                const OrderRequest& request)
       : files_(files), samples_(request.samples) {
-    if (request.seed > std::numeric_limits<std::uint32_t>::max()) {
-      fail_request("data.order is \"megatron\", whose seeds are below 2^32, but run.seed is {}", request.seed);
-    }
+    require(request.seed <= std::numeric_limits<std::uint32_t>::max(), "seeds of Megatron's order are uint32");
     if (files.size() > 1 && weights.empty()) {
       fail_request(
           "data.order is \"megatron\", which blends several datasets by weights: give each file of data.train one, as "

@@ -108,6 +108,7 @@ StepMetrics parse_step_metrics(const std::string& line, const std::string& place
     if (json.contains("loss_scale")) metrics.loss_scale = json.at("loss_scale").get<double>();
     metrics.skipped = json.value("skipped", false);
     metrics.tokens = json.at("tokens");
+    metrics.targets = json.value("targets", metrics.tokens);
     metrics.seconds = json.at("seconds");
     metrics.data_seconds = json.value("data_seconds", 0.0);
     metrics.peak_bytes = json.at("peak_bytes");

@@ -92,7 +92,7 @@ void Console::note(std::string_view name, std::string_view text) {
 }
 
 void Console::step(const StepMetrics& reported, std::int64_t steps) {
-  constexpr double noticeable = 0.01;  // share of the time that was spent waiting for data
+  constexpr double noticeable = 0.01;  // share of the time that was spent reading data
   const int width = static_cast<int>(std::to_string(steps).size());
   if (terminal_) out_ << erase_line;
   fmt::print(out_, "step {:{}}/{}  loss {:.4f}  grad_norm {:.4f}  lr {}  {:.0f} tok/s  {} ms  {} TFLOP/s",

@@ -45,7 +45,7 @@ function addLosses() {
 
 function addThroughput() {
   const fields = [["tokens_per_second", "Tokens a second", shortCount], ["tflops", "TFLOP/s of a device", value => significant(value, 4)],
-    ["mfu", "Model FLOP utilisation", value => significant(value, 4)], ["data_seconds", "Seconds waiting for data", value => timeText(value, false)]];
+    ["mfu", "Model FLOP utilisation", value => significant(value, 4)], ["data_seconds", "Seconds reading data", value => timeText(value, false)]];
   const told = fields.filter(([field]) => seriesOf(field).length > 0);
   if (told.length === 0) return false;
   const parent = area("throughput");
