@@ -131,7 +131,7 @@ void print_rates(const std::vector<DataRate>& rows, bool json) {
     fmt::print("{}\n", document.dump(2));
     return;
   }
-  BenchTable table{{"", "", ""}};
+  BenchTable table{{"", "median", ""}};
   for (const DataRate& row : rows) table.add(row.what, decimals(row.value, 2), row.unit);
   fmt::print("{}", aligned_text(table));
 }

@@ -78,22 +78,21 @@ std::string token_file_fault(const std::string& name, const TextVocabulary& voca
 
 TokenDataset::TokenDataset(const DataRequest& request, const TextVocabulary& vocabulary)
     : vocabulary_(vocabulary),
-      files_(
-          std::make_shared<const std::vector<TokenFile>>(opened(request.sources, request.sequence_length, vocabulary))),
+      files_(opened(request.sources, request.sequence_length, vocabulary)),
       sources_(request.sources),
-      order_(make_order(request, *files_)),
+      order_(make_order(request, files_)),
       sequence_length_(request.sequence_length) {}
 
 std::int64_t TokenDataset::tokens() const {
   std::int64_t tokens = 0;
-  for (const TokenFile& file : *files_) tokens += file.tokens();
+  for (const TokenFile& file : files_) tokens += file.tokens();
   return tokens;
 }
 
 std::vector<std::string> TokenDataset::contents() const {
   std::vector<std::string> all;
-  for (std::size_t f = 0; f < files_->size(); ++f) {
-    all.push_back((*files_)[f].content());
+  for (std::size_t f = 0; f < files_.size(); ++f) {
+    all.push_back(files_[f].content());
     if (const auto weight = sources_[f].weight) all.back() += fmt::format(", weight {}", *weight);
   }
   return all;
@@ -126,14 +125,16 @@ void TokenDataset::read(std::int64_t sample, const SequenceText& to) const {
   std::vector<std::uint8_t> losses;
   std::int64_t done = 0;
   for (const TokenPiece& piece : order_->pieces(sample)) {
-    const TokenFile& file = (*files_)[static_cast<std::size_t>(piece.file)];
+    const TokenFile& file = files_[static_cast<std::size_t>(piece.file)];
     const auto at = static_cast<std::size_t>(done), count = static_cast<std::size_t>(piece.count);
     file.read(piece.first, std::span(window).subspan(at, count));
     if (file.has_losses()) {
       losses.resize(window.size(), 1);
       file.read_losses(piece.first, std::span(losses).subspan(at, count));
     }
-    if (!to.document_begins.empty()) {
+    if (!to.document_begins.empty() && piece.one_document) {
+      begins.push_back(static_cast<std::int32_t>(done));
+    } else if (!to.document_begins.empty()) {
       for (const std::int32_t begin : document_begins(file, piece.first, piece.count)) {
         begins.push_back(static_cast<std::int32_t>(done) + begin);
       }

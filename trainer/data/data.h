@@ -41,7 +41,7 @@ class TokenDataset {
   // Throws Error (request) naming every file with a fault (token_file_fault), and as the makers of orders.
   TokenDataset(const DataRequest& request, const TextVocabulary& vocabulary);
 
-  std::int64_t files() const { return std::ssize(*files_); }
+  std::int64_t files() const { return std::ssize(files_); }
   // Of all files.
   std::int64_t tokens() const;
   const TextVocabulary& vocabulary() const { return vocabulary_; }
@@ -56,7 +56,7 @@ class TokenDataset {
 
  private:
   TextVocabulary vocabulary_;
-  std::shared_ptr<const std::vector<TokenFile>> files_;  // in place, for the order
+  std::vector<TokenFile> files_;
   std::vector<DataSource> sources_;
   std::unique_ptr<const SampleOrder> order_;
   std::int64_t sequence_length_;

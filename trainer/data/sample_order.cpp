@@ -110,7 +110,7 @@ class BlendedOrder final : public SampleOrder {
  public:
   BlendedOrder(const std::vector<TokenFile>& files, const std::string& split, const std::vector<double>& weights,
                const OrderRequest& request)
-      : files_(files), samples_(request.samples) {
+      : samples_(request.samples) {
     require(request.seed <= std::numeric_limits<std::uint32_t>::max(), "seeds of Megatron's order are uint32");
     if (files.size() > 1 && weights.empty()) {
       fail_request(
@@ -126,6 +126,8 @@ class BlendedOrder final : public SampleOrder {
     for (std::size_t f = 0; f < files.size(); ++f) {
       try {
         auto lengths = std::make_shared<const std::vector<std::int32_t>>(files[f].sequence_lengths());
+        std::vector<std::int64_t>& begins = begins_.emplace_back(lengths->size());
+        std::exclusive_scan(lengths->begin(), lengths->end(), begins.begin(), std::int64_t{0});
         const SequenceRange part = split.empty() ? SequenceRange{0, std::ssize(*lengths)}
                                                  : split_sequences(split, std::ssize(*lengths)).front();
         orders_.emplace_back(std::move(lengths), part,
@@ -145,8 +147,8 @@ class BlendedOrder final : public SampleOrder {
     std::vector<TokenPiece> pieces;
     for (const SequencePiece& piece : orders_[file].pieces(sample)) {
       if (piece.count == 0) continue;
-      const std::int64_t begin = files_[file].sequence_begin(piece.sequence);
-      pieces.push_back({static_cast<std::int64_t>(file), begin + piece.offset, piece.count});
+      const std::int64_t begin = begins_[file][static_cast<std::size_t>(piece.sequence)];
+      pieces.push_back({static_cast<std::int64_t>(file), begin + piece.offset, piece.count, /*one_document=*/true});
     }
     return pieces;
   }
@@ -177,9 +179,9 @@ class BlendedOrder final : public SampleOrder {
     return blend_.dataset.empty() ? 0 : static_cast<std::size_t>(blend_.dataset[static_cast<std::size_t>(sample)]);
   }
 
-  const std::vector<TokenFile>& files_;
   std::int64_t samples_;
-  MegatronBlend blend_;  // empty for one file
+  MegatronBlend blend_;                            // empty for one file
+  std::vector<std::vector<std::int64_t>> begins_;  // of the sequences of each file
   std::vector<MegatronOrder> orders_;
 };
 

@@ -16,6 +16,7 @@ namespace weft {
 // Tokens first .. first + count - 1 of a file; files count from 0.
 struct TokenPiece {
   std::int64_t file = 0, first = 0, count = 0;
+  bool one_document = false;  // known to lie in a single one
   bool operator==(const TokenPiece&) const = default;
 };
 
@@ -78,8 +79,8 @@ struct OrderRequest {
 // each epoch has every window once. With weights each file is a source with epochs of its own.
 std::unique_ptr<SampleOrder> make_window_order(const std::vector<TokenRange>& files, const std::vector<double>& weights,
                                                const OrderRequest& request);
-// Megatron's (megatron_order.h, megatron_blend.h). `files` outlive the order. It depends on request.samples. Requires a
-// seed below 2^32. Throws Error (request) as those, and for several files without weights.
+// Megatron's (megatron_order.h, megatron_blend.h). It depends on request.samples. Requires a seed below 2^32. Throws
+// Error (request) as those, and for several files without weights.
 std::unique_ptr<SampleOrder> make_megatron_order(const std::vector<TokenFile>& files, const std::string& split,
                                                  const std::vector<double>& weights, const OrderRequest& request);
 

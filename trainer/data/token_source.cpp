@@ -38,8 +38,8 @@ TokenSource megatron_tokens(const std::string& prefix) {
   auto index = std::make_unique<const MegatronIndex>(open_source(prefix + ".idx"), bytes.name, bytes.size);
   const TokenType type = index->type();
   const std::int64_t tokens = index->tokens();
-  return {TokenFormat::megatron, std::move(bytes), 0, type, tokens, std::move(index),
-          losses_in(prefix + ".loss", tokens)};
+  return {
+      TokenFormat::megatron, std::move(bytes), 0, type, tokens, std::move(index), losses_in(prefix + ".loss", tokens)};
 }
 
 TokenSource datatrove_tokens(const std::string& path) {
@@ -54,7 +54,7 @@ TokenSource datatrove_tokens(const std::string& path) {
   auto index = std::make_unique<const DatatroveIndex>(open_source(path + ".index"), path, bytes.size);
   const TokenType type = index->type();
   const std::int64_t tokens = index->tokens();
-  return {TokenFormat::datatrove, std::move(bytes), 0, type, tokens, std::move(index),
+  return {TokenFormat::datatrove,           std::move(bytes), 0, type, tokens, std::move(index),
           losses_in(path + ".loss", tokens)};
 }
 

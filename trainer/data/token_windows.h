@@ -20,8 +20,8 @@ struct SequenceText {
 // `numbers` as `parts` equal parts, in the order of the fields.
 SequenceText parts_of(std::span<std::int32_t> numbers, std::int64_t parts);
 // Writes a sequence from the tokens of its positions and one more, or of fewer than it has positions; the rest is
-// padding, which does not count. `begins`: as document_begins() of those tokens. `losses`: 0 for those that are not to be
-// predicted; empty: all are.
+// padding, which does not count. `begins`: as document_begins() of those tokens. `losses`: 0 for those that are not to
+// be predicted; empty: all are.
 void write_sequence(std::span<const std::int32_t> window, std::span<const std::int32_t> begins,
                     std::span<const std::uint8_t> losses, const SequenceText& to);
 

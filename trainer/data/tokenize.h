@@ -26,8 +26,8 @@ struct TokenizeProgress {
 
 // Writes "prefix.bin", "prefix.idx" and "prefix.json", and of documents with a prompt "prefix.loss" (token_source.h):
 // prompt and text are encoded each by itself, and the loss counts the text and the end. The bytes do not depend on the
-// number of threads. Documents without a token are left out. Nothing stands under the final names until all is written. Throws Error (request) for a
-// dataset that exists, for files without a document, and as the reader and the tokenizer.
+// number of threads. Documents without a token are left out. Nothing stands under the final names until all is written.
+// Throws Error (request) for a dataset that exists, for files without a document, and as the reader and the tokenizer.
 TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
                     const std::function<void(const TokenizeProgress&)>& on_progress = {});
 

@@ -1,5 +1,6 @@
 #include "trainer/tokenizer/tokenizer.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "parallel/runtime/checksum.h"
@@ -18,8 +19,10 @@ class ByteTokenizer final : public Tokenizer {
  public:
   std::int64_t vocab_size() const override { return 256; }
   void append(std::string_view text, SpecialTokens, std::vector<std::int32_t>& ids) const override {
-    ids.reserve(ids.size() + text.size());
-    for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte));
+    const std::size_t before = ids.size();
+    ids.resize(before + text.size());
+    std::ranges::transform(text, ids.begin() + static_cast<std::ptrdiff_t>(before),
+                           [](char byte) { return static_cast<unsigned char>(byte); });
   }
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text;
