@@ -2,11 +2,13 @@
 
   python3 tools/compare/event_files.py RUN
 
-RUN is a run.directory. Needs the package tensorboard. The reader verifies every checksum. Each record must have the loss, norm and memory of
-its step, and no step may stand twice after the reader has dropped those that a resumed run took again. Exit code 1 after a difference.
+RUN is a run.directory. Needs the package tensorboard. The reader verifies every checksum, and reads a file up to the first that is wrong. Each
+record must have the loss, norm and memory of its step; no step may stand twice after the reader has dropped those that a resumed run took again;
+and the first step, those at multiples of metrics.interval and the last one must be there. Exit code 1 after a difference.
 """
 import json
 import pathlib
+import re
 import sys
 
 import numpy
@@ -26,12 +28,17 @@ def main():
         index, block = lines[min(lines)]["moe"].index(moe), moe["block"]
         for field in ("max_over_mean", "entropy", "auxiliary_loss", "z_loss"):
             wanted[f"moe/block_{block}/{field}"] = lambda line, i=index, f=field: line["moe"][i][f]
+    interval = int(re.search(r"^interval = (\d+)", (run / "config.toml").read_text().split("[metrics]")[1], re.M)[1])
+    reported = {step for step in lines if step % interval == 0} | {min(lines), max(lines)}
     faults = [f"there is no tag {tag}" for tag in wanted if tag not in tags]
     for tag, value in wanted.items():
         scalars = events.Scalars(tag) if tag in tags else []
         steps = [scalar.step for scalar in scalars]
         if len(set(steps)) != len(steps):
             faults.append(f"{tag}: a step stands twice: {steps}")
+        missing = sorted(reported - set(steps))
+        if missing:
+            faults.append(f"{tag}: no record of steps {missing}")
         for scalar in scalars:
             expected = numpy.float32(value(lines[scalar.step]))
             if numpy.float32(scalar.value) != expected:
