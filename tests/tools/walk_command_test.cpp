@@ -82,8 +82,8 @@ TEST_F(WalkCommand, TheToyUnderEveryStrategy) {
     EXPECT_EQ(summary["reductions"], expected[i].reductions);
     EXPECT_EQ(summary["sent_by_gathers_bytes"], expected[i].by_gathers);
     EXPECT_EQ(summary["sent_by_reductions_bytes"], expected[i].by_reductions);
-    // The norm: one number of 8 bytes, all-reduced over 4 ranks.
-    EXPECT_EQ(summary["sent_bytes"], expected[i].by_gathers + expected[i].by_reductions + 12);
+    // Norm and loss: two numbers of 8 bytes, all-reduced over 4 ranks.
+    EXPECT_EQ(summary["sent_bytes"], expected[i].by_gathers + expected[i].by_reductions + 24);
     EXPECT_EQ(summary["state_bytes"], expected[i].state);
     std::int64_t sent = 0;
     for (const SortedJson& line : walked["lines"]) sent += line["sent_bytes"].get<std::int64_t>();

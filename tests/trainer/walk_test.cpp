@@ -172,8 +172,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts, WalkOf, ::testing::ValuesIn(walk_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 // (W - 1) / W of every gather and reduction. Dropped after each use, a microbatch gathers the embedding once, a block
-// twice and the head once, whose forward and backward follow each other; every unit is reduced once, and the norm
-// all-reduces one number of 8 bytes.
+// twice and the head once, whose forward and backward follow each other; every unit is reduced once, and norm and loss
+// are two numbers of 8 bytes, all-reduced.
 TEST(Walk, SendsWhatTheShapesSay) {
   for (const int ranks : {2, 4}) {
     Config config = tiny_config("d*4");
@@ -193,7 +193,7 @@ TEST(Walk, SendsWhatTheShapesSay) {
     const WalkSummary summary = walk_step(config, 0).summary;
     EXPECT_EQ(summary.sent_by_gathers, gathered * (ranks - 1) / ranks);
     EXPECT_EQ(summary.sent_by_reductions, reduced * (ranks - 1) / ranks);
-    EXPECT_EQ(summary.sent, (gathered + reduced + 2 * 8) * (ranks - 1) / ranks);
+    EXPECT_EQ(summary.sent, (gathered + reduced + 2 * 16) * (ranks - 1) / ranks);
   }
 }
 
