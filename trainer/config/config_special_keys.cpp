@@ -89,14 +89,14 @@ Faults read_source(const ConfigValue& value, DataSource& source) {
     return {};
   };
   const auto* table = std::get_if<TableMark>(&value.data);
-  if (!table) {
+  if (!table || !table->fields) {
     return std::holds_alternative<std::string>(value.data)
                ? read_path(value)
                : Faults{wrong_type("a string, or a table with path and weight", value)};
   }
   Faults faults;
   bool has_path = false;
-  for (const ConfigField& field : table->fields) {
+  for (const ConfigField& field : *table->fields) {
     Faults found;
     if (field.name == "path") {
       has_path = true;

@@ -61,8 +61,9 @@ class Flattener {
         elements.push_back(value(element));
         const toml::table* table = element.as_table();
         if (table == nullptr) continue;
-        auto& fields = std::get<TableMark>(elements.back().data).fields;
+        std::vector<ConfigField> fields;
         for (const auto& [key, field] : *table) fields.push_back({std::string(key.str()), value(field)});
+        elements.back().data = TableMark{std::make_shared<const std::vector<ConfigField>>(std::move(fields))};
       }
       result.data = std::move(elements);
     } else if (!node.is_table()) {

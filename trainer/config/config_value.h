@@ -29,7 +29,7 @@ struct Place {
 struct ConfigField;
 // A section or a table. The keys of a table in an array are its fields; those of others are entries of their own.
 struct TableMark {
-  std::vector<ConfigField> fields = {};
+  std::shared_ptr<const std::vector<ConfigField>> fields;  // null for those
 };
 struct DateMark {};  // dates and times, which no key takes
 

@@ -18,9 +18,9 @@ enum class TextDocuments { file, line };  // in plain text a document is the who
 
 struct DocumentRules {
   std::string key = "text";  // of the text in an object; "a.b" is key b of the object in a
-  std::string prompt = {};   // key of a text in front of it that nothing learns to write; empty: none
   BadLines bad_lines = BadLines::refuse;
   TextDocuments text = TextDocuments::file;
+  std::string prompt = {};  // key of a text in front of it that nothing learns to write; empty: none
 };
 
 struct Document {
