@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/tools/browser.h"
+#include "tests/tools/tiny_training.h"
 
 namespace weft {
 
@@ -25,32 +26,14 @@ class ReportedRuns : public BrowserTest {
  protected:
   void SetUp() override {
     BrowserTest::SetUp();
-    put("run.toml", R"([run]
-name = "tiny"
-directory = "out/tiny"
+    put("tiny.toml", tiny_run);
+    put("run.toml", R"(include = ["tiny.toml"]
+[run]
 steps = 6
-[model]
-layers = "d e"
-vocab_size = 256
-hidden_size = 16
-intermediate_size = 24
-num_attention_heads = 4
-num_key_value_heads = 2
-head_dim = 4
-[model.moe]
-num_experts = 4
-num_experts_per_tok = 2
-moe_intermediate_size = 8
-router_aux_loss_coef = 0.01
 [parallelism]
-pipeline = 2
-data_shard = 2
-expert = 2
+tensor = 1
 [training]
 sequence_length = 16
-global_batch_size = 8
-[data]
-train = ["text.txt"]
 [validation]
 data = ["held.txt"]
 interval = 2

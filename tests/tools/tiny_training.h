@@ -1,4 +1,4 @@
-// A run of 8 ranks that trains in milliseconds.
+// A run of 8 ranks that trains in milliseconds, on text.txt.
 #pragma once
 
 #include <string>
@@ -7,11 +7,7 @@
 
 namespace weft {
 
-class TinyTraining : public ProgramTest {
- protected:
-  void SetUp() override {
-    ProgramTest::SetUp();
-    put("run.toml", R"([run]
+inline constexpr const char* tiny_run = R"([run]
 name = "tiny"
 directory = "out/tiny"
 steps = 3
@@ -40,7 +36,13 @@ sequence_length = 8
 global_batch_size = 8
 [data]
 train = ["text.txt"]
-)");
+)";
+
+class TinyTraining : public ProgramTest {
+ protected:
+  void SetUp() override {
+    ProgramTest::SetUp();
+    put("run.toml", tiny_run);
     std::string text;
     for (int i = 0; i < 200; ++i) text += "warp and weft ";
     put("text.txt", text);

@@ -104,7 +104,7 @@ std::vector<DataRate> measure_data(const DataBench& request, const fs::path& dir
     for (const Documents each : {Documents::join, Documents::mask}) {
       const TokenDataset data({.sources = {prefix},
                                .order = order,
-                               .documents = each,
+
                                .sequence_length = request.length,
                                .seed = 1,
                                .samples = request.samples},

@@ -2,14 +2,17 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <utility>
 
 #include "tools/report/report_parts.h"
-#include "tools/run_page/config_differences.h"
 #include "tools/run_page/kept_points.h"
 #include "tools/run_page/report_columns.h"
 #include "tools/run_page/run_page.h"
+#include "trainer/config/config_schema.h"
 
 namespace weft {
 namespace {
@@ -97,6 +100,34 @@ Json run_json(const ReportedRun& run, int variant) {
           {"samples", samples_json(run.samples)}};
 }
 
+// As TOML; "not read" for a run without use for the key.
+std::string value_in(const ConfigKey& key, const Config& config) {
+  const bool read = std::ranges::all_of(key.read_where, [&](const KeyCondition& where) { return where.holds(config); });
+  return read ? key.write(config) : "not read";
+}
+
+// The keys with different values, in their order. A run's name and directories always differ and are left out; so is a
+// key that follows another one in every run, which stands in the list itself.
+Json differences_json(std::span<const ReportedRun> runs) {
+  constexpr std::array own_names = {"run.name", "run.directory", "checkpoint.directory"};
+  const std::vector<ConfigKey> schema = config_schema();
+  std::map<std::string, std::vector<std::string>> values;  // by path, then by run
+  for (const ConfigKey& key : schema) {
+    for (const ReportedRun& run : runs) values[key.path()].push_back(value_in(key, run.config));
+  }
+  Json differences = Json::array();
+  for (const ConfigKey& key : schema) {
+    const std::string path = key.path();
+    const std::vector<std::string>& of_key = values[path];
+    const bool equal = std::ranges::adjacent_find(of_key, std::not_equal_to()) == of_key.end();
+    const auto base = values.find(key.inherits);
+    const bool follows = base != values.end() && base->second == of_key;
+    if (equal || follows || std::ranges::count(own_names, path) > 0) continue;
+    differences.push_back({{"key", path}, {"help", key.help}, {"values", of_key}});
+  }
+  return differences;
+}
+
 }  // namespace
 
 nlohmann::ordered_json report_data(std::span<const ReportedRun> runs, std::string_view version,
@@ -109,16 +140,11 @@ nlohmann::ordered_json report_data(std::span<const ReportedRun> runs, std::strin
       {"prompt", prompt},
       {"most_points", most_points},
       {"runs", Json::array()},
-      {"differences", Json::array()}};
+      {"differences", differences_json(runs)}};
   int variant = 0;
-  std::vector<Config> configs;
   for (const ReportedRun& run : runs) {
     json["runs"].push_back(run_json(run, variant));
     variant += run.lanes ? 1 : 0;
-    configs.push_back(run.config);
-  }
-  for (const ConfigDifference& difference : config_differences(configs)) {
-    json["differences"].push_back({{"key", difference.key}, {"help", difference.help}, {"values", difference.values}});
   }
   return json;
 }

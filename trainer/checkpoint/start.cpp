@@ -77,7 +77,7 @@ void fail_unreadable(const std::vector<CheckpointFolder>& candidates) {
                candidates.size(), candidates.front().path.parent_path().string());
 }
 
-void require_usable_start(const Config& config) {
+void require_usable_start(const Config& config, const TokenDataset& data) {
   const StartingPoint start = starting_point(config);
   for (const CheckpointFolder& candidate : start.candidates) {
     std::optional<CheckpointReader> reader;
@@ -86,7 +86,7 @@ void require_usable_start(const Config& config) {
     } catch ([[maybe_unused]] const Error& damage) {
       continue;  // the ranks will skip it too, and report it
     }
-    plan_start(config, data_keys(config, training_data(config)), *reader, start.weights_only);
+    plan_start(config, data_keys(config, data), *reader, start.weights_only);
     return;
   }
   if (!start.candidates.empty()) fail_unreadable(start.candidates);

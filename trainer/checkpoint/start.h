@@ -30,7 +30,8 @@ PlannedStart plan_start(const Config& config, const KeyValues& data, const Check
 // Throws Error (request) naming the candidates, none of which can be read.
 [[noreturn]] void fail_unreadable(const std::vector<CheckpointFolder>& candidates);
 
-// Checks the starting point of a run, except the bytes of tensors. Throws as the three functions above.
-void require_usable_start(const Config& config);
+// Checks the starting point of a run that reads `data`, except the bytes of tensors. Throws as the three functions
+// above.
+void require_usable_start(const Config& config, const TokenDataset& data);
 
 }  // namespace weft

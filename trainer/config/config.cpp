@@ -20,14 +20,6 @@ std::string_view name_of(ShardStrategy strategy) {
   return names[static_cast<std::size_t>(strategy)];
 }
 
-std::string_view name_of(DataOrder order) {
-  return order == DataOrder::weft ? "weft" : "megatron";
-}
-
-std::string_view name_of(Documents documents) {
-  return documents == Documents::join ? "join" : "mask";
-}
-
 std::int64_t text_parts(Documents documents) {
   return documents == Documents::mask ? 3 : 2;
 }
@@ -35,11 +27,6 @@ std::int64_t text_parts(Documents documents) {
 std::string_view name_of(Recompute recompute) {
   constexpr std::string_view names[] = {"none", "selective", "full"};
   return names[static_cast<std::size_t>(recompute)];
-}
-
-std::string_view name_of(SpikeAction action) {
-  constexpr std::string_view names[] = {"log", "skip", "stop"};
-  return names[static_cast<std::size_t>(action)];
 }
 
 ResidencyChoice parse_residency(const std::string& text) {

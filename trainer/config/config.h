@@ -16,6 +16,7 @@
 #include "parallel/pipeline/passes/order_csv.h"
 #include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/dtype.h"
+#include "parallel/runtime/enum_names.h"
 #include "trainer/config/update_rules.h"
 
 namespace weft {
@@ -181,10 +182,14 @@ struct SchedulerConfig {
 
 // The order in which samples are read: Weft's own or that of Megatron's GPTDataset (sample_order.h).
 enum class DataOrder : std::uint8_t { weft, megatron };
-std::string_view name_of(DataOrder order);
+constexpr auto enum_names(DataOrder) {
+  return name_list("weft", "megatron");
+}
 // Whether the documents of a sequence see each other. If not, a document's last token predicts nothing.
 enum class Documents : std::uint8_t { join, mask };
-std::string_view name_of(Documents documents);
+constexpr auto enum_names(Documents) {
+  return name_list("join", "mask");
+}
 // Numbers of a text for each token: its id, its target, and where documents are masked the place at which its document
 // begins.
 std::int64_t text_parts(Documents documents);
@@ -207,8 +212,8 @@ struct DataConfig {
   bool padded_vocab = false;  // the model may have more tokens than the tokenizer (text_vocabulary.h)
   DataOrder order = DataOrder::weft;
   Documents documents = Documents::join;
-  std::string split =
-      {};  // parts for training, validation and test, as "969,30,1" (split_sequences); empty: all trains
+  // Parts for training, validation and test, as "969,30,1" (split_sequences); empty: all trains.
+  std::string split = {};
 
   bool operator==(const DataConfig&) const = default;
 };
@@ -254,7 +259,9 @@ struct MetricsConfig {
 // What a run does about a step with a spike, a loss or gradient norm far above the usual (trainer/rank/spikes.h): say
 // so, leave the parameters as they are and go on, or the same and end.
 enum class SpikeAction : std::uint8_t { log, skip, stop };
-std::string_view name_of(SpikeAction action);
+constexpr auto enum_names(SpikeAction) {
+  return name_list("log", "skip", "stop");
+}
 
 struct SpikesConfig {
   double loss_deviations = 0.0;  // standard deviations above the mean of recent losses; 0: any loss is usual

@@ -234,10 +234,10 @@ Keys data_keys() {
                   "tokens of the model above those of the tokenizer are padding, absent from every text",
                   field(&DataConfig::padded_vocab)),
       choice_key("data.order", "order of samples: Weft's own, or that of Megatron's GPTDataset for the same seed",
-                 named({DataOrder::weft, DataOrder::megatron}), field(&DataConfig::order)),
+                 named<DataOrder>(all_values<DataOrder>), field(&DataConfig::order)),
       choice_key("data.documents",
                  "documents of a sequence are joined, or masked: they neither see nor predict each other",
-                 named({Documents::join, Documents::mask}), field(&DataConfig::documents)),
+                 named<Documents>(all_values<Documents>), field(&DataConfig::documents)),
       string_key("data.split",
                  "parts of each file's documents for training, validation and test, as 969,30,1; empty: all train",
                  field(&DataConfig::split), any_text),
@@ -293,11 +293,10 @@ Keys spikes_keys() {
                                         {2, size_range.high}, field(&SpikesConfig::window))),
       number_key("spikes.grad_norm", "a larger norm of the gradient, before clipping, is a spike; 0: none is",
                  non_negative, field(&SpikesConfig::grad_norm)),
-      only_where(
-          {watched},
-          choice_key("spikes.action",
-                     "at a spike: log it, skip the update of its step, or stop before it with a checkpoint",
-                     named({SpikeAction::log, SpikeAction::skip, SpikeAction::stop}), field(&SpikesConfig::action))),
+      only_where({watched},
+                 choice_key("spikes.action",
+                            "at a spike: log it, skip the update of its step, or stop before it with a checkpoint",
+                            named<SpikeAction>(all_values<SpikeAction>), field(&SpikesConfig::action))),
   };
 }
 

@@ -102,7 +102,6 @@ TokenDataset training_data(const Config& config) {
   const DataConfig& data = config.data;
   return TokenDataset({.sources = data.train,
                        .order = data.order,
-                       .documents = data.documents,
                        .split = data.split,
                        .sequence_length = config.training.sequence_length,
                        .seed = config.run.seed,

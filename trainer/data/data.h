@@ -1,6 +1,6 @@
-// Training data as tokens. The tokens of a sample depend only on the seed and the sample's global number, in Megatron's
-// order on the samples of the run too. The samples
-// of a rank follow by arithmetic (BatchPlan). So every layout trains on the same batches in the same order.
+// Training data as tokens. The tokens of a sample depend only on the seed and the sample's global number; in Megatron's
+// order also on the number of samples of the run. The samples of a rank follow by arithmetic (BatchPlan). So every
+// layout trains on the same batches in the same order.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,6 @@ std::string token_file_fault(const std::string& name, const TextVocabulary& voca
 struct DataRequest {
   std::vector<DataSource> sources;
   DataOrder order = DataOrder::weft;
-  Documents documents = Documents::join;
   std::string split = {};  // part for training (split_sequences); empty: all
   std::int64_t sequence_length = 0;
   std::uint64_t seed = 0;
@@ -50,7 +49,7 @@ class TokenDataset {
   // The contents of each file, independent of its name (TokenFile::content), and its weight. Throws as InputFile::read.
   std::vector<std::string> contents() const;
 
-  // Reads sample 0, 1, 2, ... of the whole run. If documents are masked, a target that belongs to another document than
+  // Reads sample 0, 1, 2, ... of the whole run. If `to` masks documents, a target that belongs to another document than
   // its token does not count. Throws Error (request) naming file and position if a token lies outside the vocabulary.
   void read(std::int64_t sample, const SequenceText& to) const;
 

@@ -9,6 +9,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
+#include "parallel/runtime/json_depth.h"
 
 namespace weft {
 namespace {
@@ -39,23 +40,8 @@ const nlohmann::json* value_at(const nlohmann::json& object, std::string_view pa
   }
 }
 
-// A line of hostile depth would end the parser's stack. Brackets in strings do not count.
+// A line of hostile depth would end the parser's stack.
 constexpr int deepest_line = 256;
-bool is_too_deep(std::string_view line) {
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < line.size() && depth <= deepest_line; ++i) {
-    const char c = line[i];
-    if (in_string && c == '\\') {
-      ++i;
-    } else if (c == '"') {
-      in_string = !in_string;
-    } else if (!in_string) {
-      depth += c == '[' || c == '{' ? 1 : c == ']' || c == '}' ? -1 : 0;
-    }
-  }
-  return depth > deepest_line;
-}
 
 }  // namespace
 
@@ -109,7 +95,7 @@ std::optional<Document> DocumentReader::next_of_file() {
 std::optional<Document> DocumentReader::document_of(const std::string& line) {
   std::string fault;
   std::size_t column = 1;
-  if (is_too_deep(line)) {
+  if (nested_deeper_than(line, deepest_line)) {
     fault = fmt::format("lists and objects are nested deeper than {} levels", deepest_line);
   } else {
     try {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "parallel/runtime/error.h"
-#include "trainer/checkpoint/json_depth.h"
+#include "parallel/runtime/json_depth.h"
 #include "trainer/huggingface/model_json.h"
 
 namespace weft {

@@ -7,7 +7,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
-#include "trainer/checkpoint/json_depth.h"
+#include "parallel/runtime/json_depth.h"
 
 namespace weft {
 namespace {

@@ -80,7 +80,7 @@ struct MuonKernels {
 // Bounds of the sums of a step. A step with a larger sum is void.
 struct SumLimits {
   double square_sum = std::numeric_limits<double>::infinity();  // of the gradients of the scaled loss
-  double loss_sum = std::numeric_limits<double>::infinity();    // over the tokens of the step, nats
+  double loss_sum = std::numeric_limits<double>::infinity();    // over the targets of the step, nats
 
   // The same comparison on every device and on the host: all of them judge alike.
   constexpr bool exceeded_by(double squares, double losses) const { return squares > square_sum || losses > loss_sum; }

@@ -24,7 +24,8 @@ std::string placed(const ResolvedConfig& resolved, std::initializer_list<const c
   return text;
 }
 
-std::vector<std::string> data_faults(const ResolvedConfig& resolved) {
+// What is wrong with the files of a run. `data` is the training data if nothing is wrong with them.
+std::vector<std::string> data_faults(const ResolvedConfig& resolved, std::optional<TokenDataset>& data) {
   std::vector<std::string> faults;
   const Config& config = resolved.config;
   const std::int64_t length = config.training.sequence_length;
@@ -38,7 +39,7 @@ std::vector<std::string> data_faults(const ResolvedConfig& resolved) {
   }
   // The order and the part for validation need files without faults.
   const bool readable = faults.empty();
-  if (const auto order = readable ? refusal_of([&] { training_data(config); }) : std::nullopt) {
+  if (const auto order = readable ? refusal_of([&] { data.emplace(training_data(config)); }) : std::nullopt) {
     faults.push_back(placed(resolved, {"data.split", "data.order", "data.train"}, *order));
   }
   const auto held_out = refusal_of([&] {
@@ -71,19 +72,19 @@ CheckedStart check_step(const Config& config) {
 CheckedStart check_start(const ResolvedConfig& resolved) {
   const Config& config = resolved.config;
   if (config.data.train.empty()) fail_request("data.train names no file; give at least one");
-  std::vector<std::string> faults = data_faults(resolved);
-  const bool readable = faults.empty();  // the start reads the text too, and would tell the same faults
+  std::optional<TokenDataset> data;
+  std::vector<std::string> faults = data_faults(resolved, data);
   if (const std::string fault = run_directory_fault(config.run.directory); !fault.empty()) {
     faults.push_back(placed(resolved, {"run.directory"}, fault));
   }
-  if (const auto refused = readable ? refusal_of([&] { require_usable_start(config); }) : std::nullopt) {
+  if (const auto refused = data ? refusal_of([&] { require_usable_start(config, *data); }) : std::nullopt) {
     faults.push_back(placed(
         resolved, {"checkpoint.start_from", "checkpoint.resume", "checkpoint.directory", "run.directory"}, *refused));
   }
   if (!faults.empty()) throw Error(ErrorKind::request, fmt::format("{}", fmt::join(faults, "\n")));
 
   CheckedStart start = check_step(config);
-  start.reading = reading_text(config, training_data(config));
+  start.reading = reading_text(config, *data);
   return start;
 }
 
