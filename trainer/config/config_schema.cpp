@@ -228,7 +228,7 @@ Keys data_keys() {
   return {
       sources_key(),
       string_key("data.tokenizer",
-                 "how text becomes tokens: byte, a tokenizer.json, a rank file of tiktoken; none: ids alone",
+                 "how text becomes tokens: byte, a tokenizer.json, a rank file of tiktoken, a .model; none: ids alone",
                  field(&DataConfig::tokenizer), names_tokenizer),
       boolean_key("data.padded_vocab",
                   "tokens of the model above those of the tokenizer are padding, absent from every text",
