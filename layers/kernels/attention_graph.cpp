@@ -94,7 +94,14 @@ class Builder {
       position = scores("offset_position", GraphOperator::add, {position, offset}, GraphType::int32);
     }
     const Id visible = scores("visible", GraphOperator::greater_equal, {position, key}, GraphType::boolean);
-    const Id masked = scores("masked_scores", GraphOperator::select, {score, lowest, visible});
+    Id masked = scores("masked_scores", GraphOperator::select, {score, lowest, visible});
+    if (shape_.document_rows > 0) {
+      const Id begins = stored(AttentionTensor::document_begins, "document_begins",
+                               {shape_.batch, 1, shape_.query_length, 1},
+                               {shape_.document_rows, shape_.document_rows, 1, 1}, GraphType::int32);
+      const Id own = scores("own", GraphOperator::greater_equal, {key, begins}, GraphType::boolean);
+      masked = scores("own_scores", GraphOperator::select, {masked, lowest, own});
+    }
     require(heads_.first_key.is_window(), "a graph of attention knows windows alone");
     const std::int64_t window = heads_.first_key.window;
     if (window == 0) return masked;

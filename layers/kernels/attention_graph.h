@@ -80,13 +80,14 @@ enum class AttentionTensor : std::int64_t {
   dv,
   row_sums,        // scratch [batch, query_heads, query_length] float32: sum of dout * out
   dq_accumulator,  // scratch [batch, query_heads, query_length, head_dim] float32, unless deterministic
+  document_begins,  // [batch, query_length] int32, if queries see the keys of their documents alone
 };
 
 // softmax(q k^T / sqrt(head_dim)) v and the log-sum-exp of each row: 10 operations, 4 more with a causal mask one more
-// with an offset and three more with a window.
+// with an offset, three more with a window and two more with documents.
 AttentionGraph attention_forward_graph(const AttentionShape& shape);
 // From dout, q, k, v, out and log_sum_exp to dq, dk, dv: 18 operations, 2 more if query heads share keys, 4 more with a
-// causal mask, one more with an offset, three more with a window. `deterministic` drops the float32 accumulator of dq
+// causal mask, one more with an offset, three more with a window, two more with documents. `deterministic` drops the float32 accumulator of dq
 // (one operation less) and its atomic additions. The engines then store all of dscores, batch * query_heads * queries *
 // keys elements.
 AttentionGraph attention_backward_graph(const AttentionShape& shape, bool deterministic);

@@ -31,6 +31,9 @@ struct AttentionShape {
   HeadStrides out;  // and dout
   HeadStrides log_sum_exp;
   HeadStrides dq, dk, dv;
+  // Above 0: no query sees a key in front of its document (attention.h), and the beginnings of the documents of a
+  // sequence's queries lie so many numbers behind those of the one before.
+  std::int64_t document_rows = 0;
 
   auto operator<=>(const AttentionShape&) const = default;
 };

@@ -123,6 +123,24 @@ TEST_P(CudnnAcceptance, TakesWindows) {
   }
 }
 
+TEST_P(CudnnAcceptance, TakesDocuments) {
+  for (GraphType type : {GraphType::bfloat16, GraphType::float16}) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      for (const std::int64_t key_heads : {32, 8}) {
+        AttentionShape shape = fused(32, key_heads, head_dim, 4096, type);
+        shape.document_rows = 4096;
+        expect_told(shape, fmt::format("documents, {} key heads of {}", key_heads, head_dim));
+        shape.heads.first_key.window = 1000;
+        expect_told(shape, "documents and a window");
+        const MatrixColumns columns{shape.heads.columns(), 2 * key_heads * head_dim, 2 * key_heads * head_dim};
+        shape = run_attention_shape(shape.heads, 2, 1024, {3072, 512}, columns, columns, type);
+        shape.document_rows = 1024;
+        expect_told(shape, "documents of a run");
+      }
+    }
+  }
+}
+
 // With QK-norm: rotated queries and keys in one matrix, values and all gradients in a wider one.
 TEST_P(CudnnAcceptance, TakesValuesFromAnotherMatrix) {
   const HeadShape heads{32, 8, 128, 4096};
@@ -137,7 +155,16 @@ TEST_P(CudnnAcceptance, CompilesAKernelForEachGraph) {
   const MatrixColumns columns{12 * 128, 4 * 128, 4 * 128};
   AttentionShape shape =
       run_attention_shape({8, 2, 128, 1024}, 1, 512, {256, 256}, columns, columns, GraphType::bfloat16);
-  for (const AttentionGraph& graph : {attention_forward_graph(shape), attention_backward_graph(shape, false)}) {
+  AttentionShape masked = shape;
+  masked.document_rows = 512;
+  std::vector<AttentionGraph> graphs = {attention_forward_graph(shape), attention_backward_graph(shape, false)};
+  if (!cudnn_attention_refusal(masked, GetParam().compute_capability)) {
+    for (AttentionGraph graph : {attention_forward_graph(masked), attention_backward_graph(masked, false),
+                                 attention_backward_graph(masked, true)}) {
+      graphs.push_back(std::move(graph));
+    }
+  }
+  for (const AttentionGraph& graph : graphs) {
     try {
       EXPECT_GE(CudnnPlan(graph, *target).workspace_bytes(), 0);
     } catch (const Error& error) {

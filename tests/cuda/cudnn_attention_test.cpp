@@ -57,6 +57,8 @@ class CudnnAttentionTest : public ::testing::Test {
   static Result run_in(AttentionCase& values, CudnnAttention& attention) {
     DeviceMatrix<T> q(values.q), kv(values.kv), dout(values.dout), out(values.out), dq(values.dq), dkv(values.dkv);
     DeviceMatrix<float> log_sum_exp(values.log_sum_exp);
+    DeviceMatrix<std::int32_t> documents(values.document_begins);
+    const std::int32_t* begins = documents.at(values.row_offset);
     const AttentionPlaces places = values.places();
     const auto at = [&](const DeviceMatrix<T>& matrix, AttentionTensor tensor) {
       return matrix.at(places.at(tensor).offset);
@@ -71,7 +73,8 @@ class CudnnAttentionTest : public ::testing::Test {
                        .k = at(keys, AttentionTensor::k),
                        .v = at(keys, AttentionTensor::v),
                        .out = at(out, AttentionTensor::out),
-                       .log_sum_exp = statistics},
+                       .log_sum_exp = statistics,
+                       .document_begins = begins},
                       allocate);
     attention.backward(nullptr, values.shape,
                        {.dout = at(dout, AttentionTensor::dout),
@@ -82,7 +85,8 @@ class CudnnAttentionTest : public ::testing::Test {
                         .log_sum_exp = statistics,
                         .dq = at(dq, AttentionTensor::dq),
                         .dk = at(dkeys, AttentionTensor::dk),
-                        .dv = at(dkeys, AttentionTensor::dv)},
+                        .dv = at(dkeys, AttentionTensor::dv),
+                        .document_begins = begins},
                        allocate);
     WEFT_TEST_CUDA(cudaDeviceSynchronize());
     return {out.values(), log_sum_exp.values(), dq.values(), dkv.values()};
@@ -131,6 +135,17 @@ TEST_F(CudnnAttentionTest, AgreesWithPlainLoops) {
           }
         }
       }
+    }
+  }
+}
+
+TEST_F(CudnnAttentionTest, AgreesForDocuments) {
+  for (const std::int64_t length : {128, 321}) {
+    for (const std::int64_t window : {0, 50}) {
+      const HeadShape heads{8, 2, 128, length, 128, {window}};
+      const Range whole[] = {{0, length}}, runs[] = {{16, 16}, {64, 40}};
+      check(with_documents(fused_case(heads, 2), whole, 5), fmt::format("length {}, window {}", length, window));
+      check(with_documents(run_case(heads, 2, 56, 16, runs[1]), runs, 6), "a run");
     }
   }
 }

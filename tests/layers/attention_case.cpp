@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <random>
 
 #include "parallel/runtime/dtype.h"
 #include "parallel/runtime/random.h"
@@ -45,7 +47,8 @@ AttentionPlaces AttentionCase::places() {
           {AttentionTensor::dk, {&dkeys, k_offset}},
           {AttentionTensor::dv, {&dkeys, v_offset}},
           {AttentionTensor::row_sums, {&row_sums, 0}},
-          {AttentionTensor::dq_accumulator, {&dq_accumulator, 0}}};
+          {AttentionTensor::dq_accumulator, {&dq_accumulator, 0}},
+          {AttentionTensor::document_begins, {&document_begins, row_offset}}};
 }
 
 AttentionCase run_case(const HeadShape& heads, std::int64_t sequences, std::int64_t rows_per_sequence,
@@ -81,6 +84,22 @@ AttentionCase fused_case(const HeadShape& heads, std::int64_t sequences) {
   return made;
 }
 
+AttentionCase with_documents(AttentionCase values, std::span<const Range> runs, unsigned seed) {
+  std::minstd_rand chance(seed);
+  for (std::int64_t b = 0; b < values.shape.batch; ++b) {
+    double begin = 0;
+    std::int64_t position = 0;
+    for (const Range& run : runs) {
+      for (; position < run.begin + run.count; ++position) {
+        if (chance() % 4 == 0) begin = static_cast<double>(position);
+        if (position >= run.begin) values.document_begins.push_back(begin);
+      }
+    }
+  }
+  values.shape.document_rows = std::ssize(values.document_begins) / values.shape.batch;
+  return values;
+}
+
 void reference_attention(AttentionCase& values) {
   const AttentionShape& shape = values.shape;
   AttentionPlaces places = values.places();
@@ -105,8 +124,12 @@ void reference_attention(AttentionCase& values) {
         std::vector<double> p(static_cast<std::size_t>(seen)), dp(p.size());
         double maximum = -std::numeric_limits<double>::infinity(), sum = 0, mean = 0;
         const std::int64_t window = heads.first_key.window, position = shape.query_offset + i;
+        const double begin = shape.document_rows == 0
+                                 ? 0.0
+                                 : places[AttentionTensor::document_begins].at(b * shape.document_rows + i);
         for (std::int64_t j = 0; j < seen; ++j) {
-          if (shape.causal && window > 0 && position - j >= window) p[j] = -std::numeric_limits<double>::infinity();
+          const bool far = window > 0 && position - j >= window, before = static_cast<double>(j) < begin;
+          if (shape.causal && (far || before)) p[j] = -std::numeric_limits<double>::infinity();
           for (std::int64_t c = 0; c < key_dim; ++c) p[j] += scale * q(b, h, i, c) * k(b, kh, j, c);
           maximum = std::max(maximum, p[j]);
         }

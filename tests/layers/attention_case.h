@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <vector>
 
 #include "layers/kernels/attention_graph.h"
@@ -22,6 +23,7 @@ struct AttentionCase {
   AttentionShape shape;
   // Inputs are normal numbers, outputs NaN. kv and dkv are empty when qkv is one fused matrix.
   std::vector<double> q, kv, dout, out, log_sum_exp, dq, dkv, row_sums, dq_accumulator;
+  std::vector<double> document_begins;  // by query row; empty: each sequence is one document
   std::int64_t q_offset = 0, k_offset = 0, v_offset = 0, row_offset = 0;  // row_offset: the run's first query row
 
   AttentionPlaces places();
@@ -32,6 +34,10 @@ AttentionCase fused_case(const HeadShape& heads, std::int64_t sequences);
 // and values have a matrix of their own.
 AttentionCase run_case(const HeadShape& heads, std::int64_t sequences, std::int64_t rows_per_sequence,
                        std::int64_t run_row, Range run);
+
+// The case with documents that begin at random positions of its sequences. `runs`: the positions of all query rows of a
+// sequence.
+AttentionCase with_documents(AttentionCase values, std::span<const Range> runs, unsigned seed);
 
 // Fills out, log_sum_exp, dq, dk and dv.
 void reference_attention(AttentionCase& values);

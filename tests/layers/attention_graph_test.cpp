@@ -94,6 +94,18 @@ TEST(AttentionGraph, ComputesWindows) {
   }
 }
 
+TEST(AttentionGraph, ComputesDocuments) {
+  for (const std::int64_t window : {0, 3}) {
+    const HeadShape heads{4, 2, 8, 24, 8, {window}};
+    const Range whole[] = {{0, 24}}, runs[] = {{5, 3}, {17, 7}};
+    for (const unsigned seed : {1u, 2u, 3u}) {
+      check(with_documents(fused_case(heads, 2), whole, seed), fmt::format("window {}, seed {}", window, seed));
+      check(with_documents(run_case(heads, 2, 10, 0, runs[0]), runs, seed), "run at 5");
+      check(with_documents(run_case(heads, 2, 10, 3, runs[1]), runs, seed), "run at 17");
+    }
+  }
+}
+
 class AttentionReference : public ::testing::TestWithParam<std::int64_t> {};
 INSTANTIATE_TEST_SUITE_P(Windows, AttentionReference, ::testing::Values(0, 2));
 
@@ -132,6 +144,9 @@ TEST(AttentionGraph, HasTheOperationsTheEnginesLookFor) {
   shape.heads.first_key.window = 5;
   EXPECT_EQ(attention_forward_graph(shape).operations.size(), 18u);
   EXPECT_EQ(attention_backward_graph(shape, true).operations.size(), 27u);
+  shape.document_rows = 16;
+  EXPECT_EQ(attention_forward_graph(shape).operations.size(), 20u);
+  EXPECT_EQ(attention_backward_graph(shape, true).operations.size(), 29u);
   shape.causal = false;
   shape.heads.key_value_heads = 4;
   EXPECT_EQ(attention_forward_graph(shape).operations.size(), 10u);
@@ -173,7 +188,8 @@ TEST(AttentionGraph, ReadsAsText) {
 
 // A graph that is not attention shows: each pointwise or reducing operation, replaced by another, changes the result.
 TEST(AttentionGraph, EveryOperationMatters) {
-  const AttentionCase inputs = run_case({4, 2, 8, 12}, 1, 5, 0, {4, 5});
+  const Range run{4, 5};
+  const AttentionCase inputs = with_documents(run_case({4, 2, 8, 12}, 1, 5, 0, run), std::span(&run, 1), 8);
   const AttentionGraph forward = attention_forward_graph(inputs.shape),
                        backward = attention_backward_graph(inputs.shape, false);
   const auto replaced = [](GraphOperator op) -> std::optional<GraphOperator> {
@@ -214,8 +230,8 @@ TEST(AttentionGraph, EveryOperationMatters) {
       }
     }
   }
-  // 15 and 25 operations, less 4 and 10 that cannot be replaced.
-  EXPECT_EQ(faults, 11 + 15);
+  // 17 and 27 operations, less 5 and 11 that cannot be replaced.
+  EXPECT_EQ(faults, 12 + 16);
 }
 
 TEST(AttentionGraph, RefusesToReadWhatNobodyWrote) {

@@ -32,6 +32,9 @@ std::optional<std::string> cudnn_attention_refusal(const AttentionShape& shape, 
     return "attention is bfloat16 or float16 only";
   }
   const HeadShape& heads = shape.heads;
+  if (shape.document_rows > 0 && compute_capability / 10 != 9) {
+    return "its engines keep the documents of a sequence apart for compute capability 9.0 alone";
+  }
   if (!heads.first_key.is_window()) return "queries see keys by another rule than a window";
   if (heads.key_value_heads <= 0 || heads.query_heads % heads.key_value_heads != 0) {
     return fmt::format("{} query heads do not share {} key-value heads evenly", heads.query_heads,
@@ -94,13 +97,13 @@ void CudnnAttention::forward(cudaStream_t stream, const AttentionShape& shape, c
   const std::int64_t bytes = forward_workspace_bytes(shape);
   void* workspace = bytes > 0 ? allocate(bytes) : nullptr;
   WEFT_CUDNN(cudnnSetStream(handle_, stream));
-  plan.execute(handle_,
-               {{AttentionTensor::q, input(data.q)},
-                {AttentionTensor::k, input(data.k)},
-                {AttentionTensor::v, input(data.v)},
-                {AttentionTensor::out, data.out},
-                {AttentionTensor::log_sum_exp, data.log_sum_exp}},
-               workspace);
+  CudnnPointers pointers{{AttentionTensor::q, input(data.q)},
+                         {AttentionTensor::k, input(data.k)},
+                         {AttentionTensor::v, input(data.v)},
+                         {AttentionTensor::out, data.out},
+                         {AttentionTensor::log_sum_exp, data.log_sum_exp}};
+  if (shape.document_rows > 0) pointers[AttentionTensor::document_begins] = input(data.document_begins);
+  plan.execute(handle_, pointers, workspace);
 }
 
 void CudnnAttention::backward(cudaStream_t stream, const AttentionShape& shape, const AttentionBackwardData& data,
@@ -120,6 +123,7 @@ void CudnnAttention::backward(cudaStream_t stream, const AttentionShape& shape, 
                          {AttentionTensor::dv, data.dv},
                          {AttentionTensor::row_sums, row_sums}};
   if (!options_.deterministic) pointers[AttentionTensor::dq_accumulator] = accumulator;
+  if (shape.document_rows > 0) pointers[AttentionTensor::document_begins] = input(data.document_begins);
   WEFT_CUDNN(cudnnSetStream(handle_, stream));
   plan.execute(handle_, pointers, workspace);
 }

@@ -22,10 +22,12 @@ std::optional<std::string> cudnn_attention_refusal(const AttentionShape& shape, 
 struct AttentionForwardData {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   void *out = nullptr, *log_sum_exp = nullptr;
+  const void* document_begins = nullptr;  // with shape.document_rows only
 };
 struct AttentionBackwardData {
   const void *dout = nullptr, *q = nullptr, *k = nullptr, *v = nullptr, *out = nullptr, *log_sum_exp = nullptr;
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
+  const void* document_begins = nullptr;  // with shape.document_rows only
 };
 
 struct CudnnAttentionOptions {

@@ -49,8 +49,9 @@ std::vector<RunCall> calls_of(const HeadShape& heads, QueryRuns runs, const Atte
   const GraphType type = graph_type(inputs.q.rows.dtype());
   const std::int64_t sequences = inputs.k.rows.rows() / heads.sequence_length;
   for (const Range& run : runs) {
-    calls.push_back(
-        {run_attention_shape(heads, sequences, query_rows(runs), run, columns_of(inputs), gradients, type), first_row});
+    RunCall& call = calls.emplace_back(
+        run_attention_shape(heads, sequences, query_rows(runs), run, columns_of(inputs), gradients, type), first_row);
+    if (!inputs.document_begins.empty()) call.shape.document_rows = query_rows(runs);
     first_row += run.count;
   }
   return calls;
@@ -70,7 +71,6 @@ class ChosenAttention {
                                             bool takes_sums = true) const {
     if (choice_.kernel == AttentionChoice::Kernel::own) return "as run.attention says";
     std::optional<std::string> reason = refusal(calls);
-    if (!reason && !inputs.document_begins.empty()) reason = "queries see the keys of their own document alone";
     if (!reason && !(aligned(at(inputs.q)) && aligned(at(inputs.k)) && aligned(at(inputs.v)))) {
       reason = "queries, keys or values begin at an odd address";
     }
@@ -84,8 +84,12 @@ class ChosenAttention {
   std::optional<std::string> refusal(std::span<const RunCall> calls) const {
     for (const RunCall& call : calls) {
       if (auto reason = cudnn_attention_refusal(call.shape, compute_capability_)) return reason;
-      // The log-sum-exp of a later run begins at the run's first row and must be 16-byte aligned.
-      if (call.first_row * call.shape.heads.query_heads % 4 != 0) return "a run of queries begins at an odd address";
+      // The log-sum-exp of a later run and its beginnings of documents begin at the run's first row and must be 16-byte
+      // aligned.
+      const bool odd_begins = call.shape.document_rows > 0 && call.first_row % 4 != 0;
+      if (odd_begins || call.first_row * call.shape.heads.query_heads % 4 != 0) {
+        return "a run of queries begins at an odd address";
+      }
     }
     return std::nullopt;
   }
@@ -100,7 +104,7 @@ class ChosenAttention {
       Tensor workspace;
       cudnn_.forward(native(context.stream), call.shape,
                      {at(inputs.q, call.first_row), at(inputs.k), at(inputs.v), at(out, call.first_row, 0),
-                      at(log_sum_exp, call.first_row, 0)},
+                      at(log_sum_exp, call.first_row, 0), begins_of(inputs, call)},
                      allocator(context, workspace));
     }
   }
@@ -130,13 +134,16 @@ class ChosenAttention {
       cudnn_.backward(native(context.stream), call.shape,
                       {at(dout, call.first_row, 0), at(inputs.q, call.first_row), at(inputs.k), at(inputs.v),
                        at(out, call.first_row, 0), at(log_sum_exp, call.first_row, 0), at(of_run.q, call.first_row),
-                       at(of_run.k), at(of_run.v)},
+                       at(of_run.k), at(of_run.v), begins_of(inputs, call)},
                       allocator(context, workspace));
       if (adds) add(context.stream, part, dkv);
     }
   }
 
  private:
+  static const void* begins_of(const AttentionInputs& inputs, const RunCall& call) {
+    return inputs.document_begins.empty() ? nullptr : at(inputs.document_begins, call.first_row, 0);
+  }
   // The workspace is freed in stream order after the call that asked for it is queued.
   static WorkspaceAllocator allocator(KernelContext& context, Tensor& workspace) {
     return [&](std::int64_t bytes) {
