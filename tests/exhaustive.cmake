@@ -8,7 +8,8 @@ set(exhaustive_suites
     cuda_emulated.Layouts/CudaTrainedModel cuda_emulated.Layouts/PoisonOnGpu cuda_emulated.SegmentRecompute
     cuda_emulated.SegmentMemory cuda_emulated.SegmentTrafficTest cuda_emulated.SegmentFault cuda_emulated.FrozenSegments
     cuda_emulated.MoeSegment cuda_emulated.AttentionSegment cuda_emulated.FullModel cuda_emulated.NcclBuffersTest
-    cuda_emulated.NcclFailureTest
+    cuda_emulated.NcclFailureTest cuda_emulated.CudaTrainingRules cuda_emulated.AttentionRuns
+    cuda_emulated.EmbeddingSegment
     # The answers of cuDNN for every device and shape. Others: the graphs, interpreted in double.
     cuda.Devices/CudnnAcceptance
     # Runs held against the clock, with nothing else on the machine. Others: the simulation against its oracle.
@@ -18,14 +19,44 @@ set(exhaustive_suites
     trainer.All/BudgetOfSchedules trainer.BudgetOfATrillionParameters trainer.Orders/SolvedTiming
     trainer.Pairs/CheckpointGrid trainer.Others/Strategies trainer.All/Float8Layouts trainer.Layouts/CollectiveCounts
     trainer.Layouts/ProgramMemory trainer.Layouts/Communication trainer.Calls/SaveRefused trainer.Layouts/Failure
+    trainer.RandomRemedies trainer.SolvedTimingLayout
     parallel.CheckLanes parallel.RendezvousCrowd parallel.RendezvousStrangers parallel.ScheduleFuzz parallel.TimingOptimum
     # Kills, hostile texts and benches, by the program. Others: every command once.
-    tools.BenchTiming tools.BenchMemory tools.KilledRun tools.HostileConfigs tools.GpuScript tools.Profile)
+    tools.BenchTiming tools.BenchMemory tools.KilledRun tools.HostileConfigs tools.GpuScript tools.Profile
+    tools.DamagedCheckpoint)
+# Single tests of suites that stay: long ones, and layouts that repeat what others of their suite hold. Every schedule,
+# axis, residency and dtype stays with one layout at least.
+set(exhaustive_tests
+    "cuda_emulated.CachedAttentionTest.ReadsCachesOfAnyLength"
+    "cuda_emulated.(RotaryTest|RmsNorm).(GradientIsTheDerivative|BackwardSumsTheWeights)"
+    "cuda_emulated.AttentionTest.SeesTheKeysOfItsWindowOnly"
+    "tools.CertaintyCommand.TheCommandMeasures" "tools.CheckCommand.HostileTexts"
+    "trainer.Float8Training.LearnsWhatBfloat16Learns" "trainer.Published.TheErrorThatIsToldIsTheTables"
+    "trainer.ChosenTiming.KeepsWhatFullShardPromises"
+    "trainer.OneMemory/ShippedConfig.*/(moe_1024|plan_1t_moe)"
+    "trainer.Schedules/ScheduleParity.*/.*(_pp4_|_v3|_v4|_g4|zb1p_pp2_v1)"
+    "trainer.Grid/Strategies.*/(pp1_|.*_reduction|.*_stored)"
+    "trainer.Layouts/MaskedDocuments.*/(pp2|pp4|interleaved|v|tp4|shard2_|replicate2|no_shard|ep2$|tied$|cp2$|zbv_|zb_h1|selective)"
+    "trainer.Layouts/LayoutParity.*/(.*_gpipe|dense_pp[23]$|dense_tp4|dense_shard2|dense_replicate2|dense_pp2_(tp|shard)[24]$|dense_pp4_tp2|dense_tp2_|dense_cp[24]$|dense_cp2_[ts]|dense_microbatch4|moe_ep[24]$|moe_ep[124]_tp|moe_pp[24]_ep2|moe_cp2$|moe_etp2|mixed_pp[24]$|mixed_shard4)"
+    "trainer.Layouts/Validation.*/(pp[24]|v|tp4|shard2_|replicate2|ep2$|tied$|zb_h1)"
+    "trainer.Layouts/RecomputeParity.*/(one_rank_bf|pp4|tp2|cp2$|ep2_r|half_block|no_shard|zb_h1|auto_zbv|frozen_dense|one_rank_global|dualpipev_global)"
+    "trainer.Layouts/SteadyState.*/(one_rank_|shard2_bf|mesh8_(full|visit|reshard|every3|bfloat16)|pp4_tp2|pp3|etp2|tied_shard2)"
+    "trainer.Layouts/ExpertLoad.*/(pp[24]_gpipe|pp2|tp2|shard4$)"
+    "trainer.All/OptimizerRuns.*/(adamw|momentum|lion|lamb)_bfloat16"
+    "trainer.Exchange.KeepsTheRules.*_tied")
 foreach(list IN ITEMS test_parallel test_trainer test_trainer_padded test_tools test_cuda_emulated test_cudnn_acceptance)
   foreach(test IN LISTS ${list}_TESTS)
     string(REGEX MATCH "^([a-z_]+)\\.[^.]+" suite "${test}")
     set(label "${CMAKE_MATCH_1}")
     list(FIND exhaustive_suites "${suite}" place)
+    # Without the printed parameter of a test.
+    string(REGEX REPLACE " *#.*" "" name "${test}")
+    foreach(pattern IN LISTS exhaustive_tests)
+      if(name MATCHES "^${pattern}")
+        set(place 0)
+        break()
+      endif()
+    endforeach()
     if(NOT place EQUAL -1)
       set_tests_properties("${test}" PROPERTIES LABELS "${label};exhaustive")
     endif()

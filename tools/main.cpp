@@ -46,6 +46,7 @@ int run(int count, char** arguments) {
   program.set_version_flag("--version", weft::version_text, "print versions and exit");
   program.set_help_all_flag("--help-all", "print the help of every command");
   program.require_subcommand(1);
+  weft::add_init_command(program);
   weft::add_train_command(program, fmt::format("{}", fmt::join(arguments, arguments + count, " ")));
   weft::add_launch_command(program);
   weft::add_check_command(program);

@@ -9,20 +9,7 @@ tools/install-packages.sh build data
 if ! command -v nvidia-smi >/dev/null; then export WEFT_CUDA="${WEFT_CUDA:-OFF}"; fi
 tools/build.sh weft
 
-dictionary=/usr/share/dictd/gcide.dict.dz
-if [[ ! -s data/gcide.txt ]]; then
-  if [[ ! -r $dictionary ]]; then
-    echo "quickstart.sh: $dictionary is not there, although the package dict-gcide should have brought it" >&2
-    echo "Put any large text file at data/gcide.txt and run this again." >&2
-    exit 1
-  fi
-  echo "data: unpacking the GCIDE dictionary into data/gcide.txt"
-  mkdir -p data
-  # Renamed when complete, so that an interruption never leaves half a file to train on.
-  gzip --decompress --stdout <"$dictionary" >data/gcide.txt.partial
-  mv data/gcide.txt.partial data/gcide.txt
-fi
-
+tools/unpack-dictionary.sh
 build/weft train configs/quickstart.toml
 
 printf '\nWhat the model writes:\n\n'

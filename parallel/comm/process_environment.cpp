@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/parsed_number.h"
+#include "parallel/runtime/quantities.h"
 
 namespace weft {
 namespace {

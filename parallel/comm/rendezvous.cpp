@@ -4,7 +4,6 @@
 
 #include "parallel/comm/rendezvous_kinds.h"
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/parsed_number.h"
 #include "parallel/runtime/quantities.h"
 
 namespace weft {

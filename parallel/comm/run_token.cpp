@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/parsed_number.h"
+#include "parallel/runtime/quantities.h"
 
 namespace weft {
 

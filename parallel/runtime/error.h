@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <source_location>
 #include <stdexcept>
 #include <string>
@@ -36,6 +37,19 @@ template <typename... Args>
 inline void require(bool condition, const char* statement,
                     std::source_location place = std::source_location::current()) {
   if (!condition) fail("{}:{}: required: {}", place.file_name(), place.line(), statement);
+}
+
+// Runs `action`. Returns the message if `action` refuses a request (ErrorKind::request), otherwise nothing. A failure
+// (ErrorKind::failure) is a fault of the program or the machine, not an answer, and is rethrown.
+template <typename Action>
+std::optional<std::string> refusal_of(Action&& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::request) throw;
+    return error.what();
+  }
+  return std::nullopt;
 }
 
 }  // namespace weft

@@ -1,9 +1,14 @@
-// Ranks, bytes and seconds as numbers and words for readers.
+// Numbers, bytes, seconds and ranks as texts for people, and numbers out of texts that people write.
 #pragma once
 
+#include <charconv>
+#include <concepts>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <system_error>
 
 namespace weft {
 
@@ -25,5 +30,15 @@ std::string grouped_digits(std::int64_t number);     // "8,030,261,248"
 std::string format_bytes(std::int64_t bytes);        // "1.50 GiB"
 // "12.5 ms", or "3.5" for unit times.
 std::string format_time(double seconds, bool unit_time);
+
+// The number that the whole text spells, as std::from_chars reads it: without space or "+". Nothing for other texts.
+// `base`: of whole numbers only.
+template <typename Number, std::same_as<int>... Base>
+std::optional<Number> parsed_number(std::string_view text, Base... base) {
+  Number number{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number, base...);
+  return error == std::errc() && stop == end ? std::optional(number) : std::nullopt;
+}
 
 }  // namespace weft

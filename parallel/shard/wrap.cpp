@@ -1,7 +1,7 @@
 #include "parallel/shard/wrap.h"
 
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/parsed_number.h"
+#include "parallel/runtime/quantities.h"
 
 namespace weft {
 namespace {

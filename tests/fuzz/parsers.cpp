@@ -24,6 +24,7 @@
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/config/layout_text.h"
 #include "trainer/costs/cost_table.h"
+#include "trainer/data/chat_format.h"
 #include "trainer/data/datatrove_index.h"
 #include "trainer/data/documents.h"
 #include "trainer/data/megatron_index.h"
@@ -33,6 +34,7 @@
 #include "trainer/huggingface/model_folder.h"
 #include "trainer/huggingface/model_json.h"
 #include "trainer/resolve/config_reader.h"
+#include "trainer/tokenizer/tokenizer.h"
 #include "trainer/tokenizer/tokenizer_file.h"
 #include "trainer/tokenizer/unicode_text.h"
 
@@ -318,6 +320,44 @@ void token_shard(std::string_view text) {
   use_tokens((folder / "shard.txt").string());
 }
 
+// Losses beside a dataset of six tokens: as many bytes, or refused.
+void token_losses(std::string_view text) {
+  static const TemporaryFolder folder;
+  static const bool written = [] {
+    const PlainFiles files = plain_megatron({{{1, 2, 3}}, {{4, 5, 6}}}, 8);
+    write_file(folder / "x.idx", files.index);
+    write_file(folder / "x.bin", files.data);
+    return true;
+  }();
+  expect(written, "a dataset is there");
+  write_file(folder / "x.loss", text);
+  const TokenFile file((folder / "x").string());
+  expect(file.has_losses() && text.size() == 6, "a token has a byte");
+  std::array<std::uint8_t, 6> losses{};
+  file.read_losses(0, losses);
+  expect(std::memcmp(losses.data(), text.data(), 6) == 0, "losses are those of the file");
+}
+
+#ifdef WEFT_HAVE_SENTENCEPIECE
+// Another's parser; what Weft makes of the model must be a tokenizer all the same.
+void sentencepiece(std::string_view text) {
+  static const TemporaryFolder folder;
+  const std::string name = (folder / "tokenizer.model").string();
+  write_file(name, text);
+  const auto tokenizer = open_tokenizer(name);
+  for (const char* each : {"", "the warp and the weft", "  \xe2\x96\x81 caf\xc3\xa9\n\t0123", "\xff\xfe"}) {
+    std::vector<std::int32_t> ids;
+    try {
+      ids = tokenizer->encode(each);
+    } catch (const Error&) {
+      continue;  // a character that the vocabulary can not express
+    }
+    for (const std::int32_t id : ids) expect(id >= 0 && id < tokenizer->vocab_size(), "ids are in the vocabulary");
+    tokenizer->decode(ids);
+  }
+}
+#endif
+
 void token_facts(std::string_view text) {
   const TokenFacts read = parse_token_facts(std::string(text), "data.json");
   expect(parse_token_facts(format_token_facts(read), "again.json") == read, "the facts of tokens read back");
@@ -336,11 +376,15 @@ void documents(std::string_view text) {
   static const TemporaryFolder folder;
   const std::string json = (folder / "documents.jsonl").string();
   write_file(json, text);
-  for (const char* key : {"text", "meta.text"}) {
+  const DocumentRules readings[] = {
+      {.key = "text"}, {.key = "meta.text"}, {.key = "messages", .chat = &chat_formats()[0]}};
+  for (DocumentRules rules : readings) {
     std::int64_t skipped = 0, none = 0;
-    const std::int64_t read = count_documents(json, {key, BadLines::skip, TextDocuments::file}, skipped);
+    rules.bad_lines = BadLines::skip;
+    const std::int64_t read = count_documents(json, rules, skipped);
+    rules.bad_lines = BadLines::refuse;
     try {
-      expect(count_documents(json, {key, BadLines::refuse, TextDocuments::file}, none) == read, "no document is lost");
+      expect(count_documents(json, rules, none) == read, "no document is lost");
       expect(skipped == 0, "a file with a bad line is refused");
     } catch (const Error&) {
       expect(skipped > 0, "a file without a bad line is not refused");
@@ -384,6 +428,10 @@ constexpr Parser parsers[] = {{"config", config},
                               {"megatron_index", megatron_index},
                               {"datatrove_index", datatrove_index},
                               {"token_shard", token_shard},
+                              {"token_losses", token_losses},
+#ifdef WEFT_HAVE_SENTENCEPIECE
+                              {"sentencepiece", sentencepiece},
+#endif
                               {"token_facts", token_facts, true},
                               {"documents", documents},
                               {"unpacked_file", unpacked_file}};

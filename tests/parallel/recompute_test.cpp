@@ -2,9 +2,8 @@
 // traffic, and what the checker says of lists that get it wrong.
 #include <gtest/gtest.h>
 
+#include "parallel/pipeline/accounts/accounts.h"
 #include "parallel/pipeline/accounts/live_bytes.h"
-#include "parallel/pipeline/accounts/traffic.h"
-#include "parallel/pipeline/accounts/window.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/program/overlap.h"
 #include "parallel/pipeline/simulation/memory_curve.h"

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "parallel/pipeline/accounts/window.h"
+#include "parallel/pipeline/accounts/accounts.h"
 #include "parallel/pipeline/check/check.h"
 #include "tests/parallel/program_grid.h"
 

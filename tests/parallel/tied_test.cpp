@@ -2,7 +2,7 @@
 // prints, and when it runs.
 #include <gtest/gtest.h>
 
-#include "parallel/pipeline/accounts/traffic.h"
+#include "parallel/pipeline/accounts/accounts.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/execute/execute.h"
 #include "parallel/pipeline/simulation/cost_model.h"

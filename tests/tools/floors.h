@@ -15,11 +15,13 @@ std::vector<std::string> include_faults(std::string_view path, std::string_view 
 // as clang-format lays it out (what stands in column 0 is at namespace scope), not C++ at large.
 std::vector<std::string> state_faults(std::string_view path, std::string_view text);
 
-// Places that catch an Error without looking at it: a failure must not become an answer (parallel/runtime/refusal.h).
+// Places that catch an Error without looking at it: a failure must not become an answer (refusal_of() in
+// parallel/runtime/error.h).
 std::vector<std::string> swallowed_errors(std::string_view path, std::string_view text);
 
 // Types that a file defines where other files can see or define them too, with their namespaces ("weft::cuda::Event").
-// Anonymous namespaces are left out. Two files with one name break the rule of one definition, and the linker says nothing.
+// Anonymous namespaces are left out. Two files with one name break the rule of one definition, and the linker says
+// nothing.
 std::vector<std::string> defined_types(std::string_view text);
 
 // The text with comments and the contents of literals blanked, line breaks kept.

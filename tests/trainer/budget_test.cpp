@@ -6,7 +6,7 @@
 #include <initializer_list>
 
 #include "parallel/pipeline/orders/orders.h"
-#include "parallel/runtime/refusal.h"
+#include "parallel/runtime/error.h"
 #include "trainer/resolve/config_reader.h"
 #include "trainer/resolve/rank_classes.h"
 

@@ -11,7 +11,7 @@
 
 #include <bit>
 
-#include "parallel/runtime/refusal.h"
+#include "parallel/runtime/error.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/resolve/config_reader.h"
 

@@ -52,13 +52,8 @@ TEST(DataKeys, AHeldOutPartNeedsASplitAndNoFiles) {
   expect_refused({"data.order=megatron", "run.seed=4294967296"}, "the largest of data.order");
 }
 
-// A feature that a backend lacks is refused by name; without documents to mask cuDNN is free.
-TEST(DataKeys, MaskedDocumentsKnowNoAttentionOfCudnn) {
-  const Overrides cuda = {"run.device=cuda", "run.attention=cudnn"};
-  EXPECT_EQ(message(complete(), cuda).find("data.documents"), std::string::npos);
-  Overrides masked = cuda;
-  masked.emplace_back("data.documents=mask");
-  expect_refused(masked, "which attention of cuDNN does not know");
+TEST(DataKeys, PackedDocumentsHaveNoOrderOfMegatron) {
+  expect_refused({"data.documents=pack", "data.order=megatron"}, "reads through documents whatever their lengths");
 }
 
 }  // namespace

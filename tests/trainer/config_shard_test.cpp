@@ -1,7 +1,7 @@
 // What may be said about sharding and precision, and what is refused: each refusal names the settings that clash.
 #include <gtest/gtest.h>
 
-#include "parallel/runtime/refusal.h"
+#include "parallel/runtime/error.h"
 #include "tests/trainer/config_sample.h"
 #include "trainer/plan/unit_policy.h"
 #include "trainer/resolve/resolved_run.h"

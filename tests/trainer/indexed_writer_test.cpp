@@ -58,7 +58,7 @@ TEST_F(IndexedWriting, WritesWhatMegatronsBuilderWrites) {
   EXPECT_EQ(names_in(folder_), (std::vector<std::string>{"x.bin.partial", "x.documents.partial", "x.lengths.partial"}));
   writer.finish();
   expect_files("x", golden_megatron());
-  EXPECT_EQ(writer.tokens(), 13);
+  EXPECT_EQ(writer.counts().tokens, 13);
 }
 
 TEST_F(IndexedWriting, ChoosesTheTypeAsMegatronDoes) {
@@ -88,53 +88,45 @@ TEST_F(IndexedWriting, WritesRandomDatasetsAndReadsThemBack) {
     EXPECT_TRUE(name.ends_with(".bin") || name.ends_with(".idx")) << name;
 }
 
-TEST_F(IndexedWriting, PartsInOrderAreTheWhole) {
+// What is written behind a flush is lost with its writer; the next one goes on from there, and the whole is that of
+// one.
+TEST_F(IndexedWriting, GoesOnFromWhereItWasFlushed) {
   std::mt19937 chance(32);
-  for (int round = 0; round < 8; ++round) {
-    std::vector<PlainDocument> all;
-    std::vector<std::string> parts;
-    for (std::uint32_t part = 0, count = 1 + chance() % 5; part < count; ++part) {
-      std::vector<PlainDocument> documents = random_documents(chance, static_cast<int>(chance() % 8), 50000);
-      if (chance() % 3 == 0) documents.clear();  // a worker without documents
-      IndexedWriter writer(path(parts.emplace_back(fmt::format("{}.part{}", round, part))), 50000);
-      for (const PlainDocument& document : documents) add(writer, document);
-      writer.finish();
-      all.insert(all.end(), documents.begin(), documents.end());
+  for (int round = 0; round < 12; ++round) {
+    const std::int64_t vocab_size = round % 2 == 0 ? 50000 : 100000;
+    const std::vector<PlainDocument> all = random_documents(chance, 12, vocab_size);
+    const std::string name = fmt::format("x{}", round);
+    IndexedCounts flushed;
+    for (std::size_t done = 0; done < all.size();) {
+      IndexedWriter writer(path(name), vocab_size, flushed);
+      EXPECT_EQ(writer.counts(), flushed);
+      for (std::uint32_t more = chance() % 4; more > 0 && done < all.size(); --more) add(writer, all[done++]);
+      flushed = writer.flush();
+      add(writer, {{1, 2, 3}});  // never flushed
     }
-    IndexedWriter writer(path(fmt::format("{}", round)), 50000);
-    // Documents of its own may come between parts.
-    const PlainDocument own = {{1, 2}, {3}};
-    add(writer, own);
-    all.insert(all.begin(), own);
-    for (const std::string& part : parts) writer.append(path(part));
-    add(writer, own);
-    all.push_back(own);
+    IndexedWriter writer(path(name), vocab_size, flushed);
     writer.finish();
-    expect_files(fmt::format("{}", round), plain_megatron(all, 8));
-    EXPECT_EQ(writer.documents(), std::ssize(all));
-    EXPECT_EQ(writer.tokens(), std::ssize(plain_tokens(all)));
+    expect_files(name, plain_megatron(all, round % 2 == 0 ? 8 : 4));
   }
+  for (const std::string& name : names_in(folder_))
+    EXPECT_TRUE(name.ends_with(".bin") || name.ends_with(".idx")) << name;
 }
 
-TEST_F(IndexedWriting, RefusesPartsThatDoNotFit) {
-  for (const auto& [name, vocab_size] : {std::pair{"small", 100}, std::pair{"large", 100000}}) {
-    IndexedWriter writer(path(name), vocab_size);
+TEST_F(IndexedWriting, RefusesToGoOnBehindLostBytes) {
+  IndexedCounts flushed;
+  {
+    IndexedWriter writer(path("x"), 100);
     writer.add_document(std::vector<std::int32_t>{1, 2, 3});
-    writer.finish();
+    flushed = writer.flush();
   }
-  IndexedWriter writer(path("x"), 100);
-  const std::string other = token_refusal([&] { writer.append(path("large")); });
-  EXPECT_NE(other.find("large.idx\": its tokens are int32"), std::string::npos) << other;
-  EXPECT_NE(token_refusal([&] { writer.append(path("none")); }), "accepted");
-  // A part whose index is damaged in the middle is found before a byte of it is taken.
-  PlainFiles damaged = plain_megatron({{{1}}, {{2, 3}}, {{4}}}, 8);
-  damaged.index[34] = 2;
-  write_file(folder_ / "damaged.idx", damaged.index);
-  write_file(folder_ / "damaged.bin", damaged.data);
-  EXPECT_NE(token_refusal([&] { writer.append(path("damaged")); }), "accepted");
-  writer.append(path("small"));
-  writer.finish();
-  expect_files("x", read("small"));
+  std::filesystem::resize_file(path("x.bin.partial"), 4);
+  try {
+    IndexedWriter(path("x"), 100, flushed);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("x.bin.partial\" has fewer bytes than the 6"), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST_F(IndexedWriting, RefusesIdsOutsideTheVocabulary) {
@@ -179,7 +171,7 @@ TEST_F(IndexedWriting, EndsWhereMegatronsReaderWouldStop) {
   EXPECT_THROW(writer.finish(), Error);
   writer.end_sequence();
   EXPECT_THROW(writer.finish(), Error);
-  EXPECT_THROW(writer.append(path("x")), Error);
+  EXPECT_THROW(writer.flush(), Error);
   writer.end_document();
   writer.finish();
 }

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/runtime/refusal.h"
+#include "parallel/runtime/error.h"
 #include "trainer/planning/compare.h"
 #include "trainer/planning/explain.h"
 #include "trainer/planning/remedies.h"

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <random>
 #include <set>
 
 #include "tests/trainer/byte_vocabulary.h"
@@ -149,6 +150,78 @@ TEST_F(SampleOrders, ReadTheirPartOfASplit) {
                   file.path));
   EXPECT_NE(refusal({.sources = {file}, .split = "1,x", .sequence_length = 4, .seed = 1}).find("\"x\" is no number"),
             std::string::npos);
+}
+
+// Each document once an epoch, in one sequence if it fits into one; each of its targets once, whatever its length.
+TEST_F(SampleOrders, PackWholeDocuments) {
+  std::mt19937 chance(3);
+  for (const std::int64_t length : {8, 33}) {
+    std::vector<int> lengths;
+    for (int d = 0; d < 300; ++d) lengths.push_back(1 + static_cast<int>(chance() % (d % 10 == 0 ? 90 : 14)));
+    const std::string name = fmt::format("packed{}", length);
+    const DataRequest request{
+        .sources = {dataset(name, lengths, 0)}, .documents = Documents::pack, .sequence_length = length, .seed = 11};
+    const TokenDataset data(request, ids_below(10000));
+    const auto samples = static_cast<std::int64_t>(std::llround(1000.0 / data.order().passes(1000)[0]));
+    EXPECT_EQ(data.order().identity(), "whole documents");
+    std::vector<int> begins;  // of each document, in tokens, which are their own numbers
+    for (int at = 0; const int each : lengths) {
+      begins.push_back(at);
+      at += each;
+    }
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      std::map<int, int> predicted;
+      std::set<int> whole;
+      std::int64_t tokens = 0;
+      for (std::int64_t sample = 0; sample < samples; ++sample) {
+        Ids ids(static_cast<std::size_t>(length)), targets(ids.size()), document(ids.size());
+        data.read(epoch * samples + sample, {ids, targets, document});
+        for (std::size_t i = 0; i < ids.size(); ++i) {
+          if (targets[i] < 0) continue;
+          ++tokens;
+          ++predicted[targets[i]];
+          ASSERT_EQ(targets[i], ids[i] + 1) << "a target follows its token";
+          // The piece begins where its document does, or at a cut of a document that fits into no sequence.
+          const int first = ids[static_cast<std::size_t>(document[i])];
+          const auto at = static_cast<std::size_t>(std::ranges::upper_bound(begins, first) - begins.begin() - 1);
+          ASSERT_TRUE(first == begins[at] || lengths[at] > length + 1) << "document " << at << " is cut";
+          if (first == begins[at]) whole.insert(static_cast<int>(at));
+        }
+      }
+      std::size_t targets = 0, of_two = 0;
+      for (const int each : lengths) {
+        targets += static_cast<std::size_t>(each - 1);
+        of_two += each > 1 ? 1 : 0;
+      }
+      EXPECT_EQ(predicted.size(), targets) << "every target";
+      EXPECT_EQ(static_cast<std::size_t>(tokens), targets) << "and none twice";
+      EXPECT_EQ(whole.size(), of_two);
+    }
+    // Nearly full: the mean document has 12 tokens.
+    const std::string filled = data.order().remark();
+    EXPECT_GT(std::stod(filled.substr(filled.find("to ") + 3)), length == 8 ? 80.0 : 95.0) << filled;
+  }
+}
+
+TEST_F(SampleOrders, PackPartsOfFilesByWeight) {
+  const DataRequest request{
+      .sources = {dataset("a", std::vector<int>(20, 5), 0, 1.0), dataset("b", std::vector<int>(20, 4), 1000, 3.0)},
+      .documents = Documents::pack,
+      .split = "50,50",
+      .sequence_length = 9,
+      .seed = 2};
+  const TokenDataset data(request, ids_below(10000));
+  int of_second = 0;
+  for (std::int64_t sample = 0; sample < 40; ++sample) {
+    Ids ids(9), targets(9), begins(9);
+    data.read(sample, {ids, targets, begins});
+    const bool second = ids[0] >= 1000;
+    of_second += second ? 1 : 0;
+    EXPECT_LT(ids[0], second ? 1040 : 50) << "a half of each file";
+    // Two documents of 5 tokens fill a window of 10, of 4 tokens all but two.
+    EXPECT_EQ(std::ranges::count(targets, -1), second ? 3 : 1);
+  }
+  EXPECT_EQ(of_second, 30);
 }
 
 // Of documents 1 2 3 0, 4 5 0 and 6 7 8 9 10 0: the tables are those of Megatron's own builder (seed 1234, 5 samples of

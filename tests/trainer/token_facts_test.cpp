@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "parallel/runtime/refusal.h"
+#include "parallel/runtime/error.h"
 #include "trainer/data/token_facts.h"
 
 namespace weft {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/runtime/refusal.h"
+#include "parallel/runtime/error.h"
 #include "trainer/tokenizer/pattern.h"
 
 namespace weft::tokenizer_test {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "parallel/runtime/refusal.h"
+#include "parallel/runtime/error.h"
 #include "tests/trainer/tokenizer_golden.h"
 #include "trainer/tokenizer/tokenizer_file.h"
 

@@ -3,7 +3,7 @@
 
 #include <fstream>
 
-#include "parallel/runtime/refusal.h"
+#include "parallel/runtime/error.h"
 #include "tests/trainer/temporary_folder.h"
 #include "trainer/tokenizer/tokenizer.h"
 #ifdef WEFT_HAVE_SENTENCEPIECE

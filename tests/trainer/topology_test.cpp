@@ -9,7 +9,6 @@
 #include <map>
 
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/refusal.h"
 
 namespace weft {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/runtime/refusal.h"
+#include "parallel/runtime/error.h"
 #include "tests/trainer/temporary_folder.h"
 #include "trainer/data/unpacked_file.h"
 

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <set>
 
+#include "parallel/pipeline/accounts/accounts.h"
 #include "parallel/pipeline/accounts/live_bytes.h"
-#include "parallel/pipeline/accounts/window.h"
 #include "parallel/pipeline/check/check.h"
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"

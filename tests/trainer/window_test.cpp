@@ -1,7 +1,7 @@
 // The live window of a 7B model by dry run: what units, residency and lookahead decide, against figures worked out by
 // hand (LLaMA-2 7B: 32 blocks of 202,383,360 parameters; embedding, head and final norm 262,148,096; bfloat16). Nothing
 // is allocated.
-#include "parallel/pipeline/accounts/window.h"
+#include "parallel/pipeline/accounts/accounts.h"
 
 #include <gtest/gtest.h>
 

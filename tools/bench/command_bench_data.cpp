@@ -47,15 +47,18 @@ double median_of_rounds(int rounds, const std::function<void()>& action) {
   return seconds[seconds.size() / 2];
 }
 
-// The lines of the text as documents, encoded by one thread.
-std::vector<std::vector<std::int32_t>> encode_lines(const Tokenizer& tokenizer, std::string_view text) {
-  std::vector<std::vector<std::int32_t>> documents;
+// Encodes the lines of the text as documents, by one thread. `take` gets the ids of each, in memory that the next takes
+// over.
+template <typename Take>
+void encode_lines(const Tokenizer& tokenizer, std::string_view text, Take take) {
+  std::vector<std::int32_t> ids;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size() - 1) + 1;
-    documents.push_back(tokenizer.encode(text.substr(begin, end - begin)));
+    ids.clear();
+    tokenizer.append(text.substr(begin, end - begin), SpecialTokens::recognised, ids);
+    take(ids);
     begin = end;
   }
-  return documents;
 }
 
 // An index of `bytes` bytes: sequences without tokens and a last one of one token. The file is sparse: it takes no room
@@ -88,27 +91,39 @@ std::vector<DataRate> measure_data(const DataBench& request, const fs::path& dir
   const std::string text = read_whole_file(request.text);
   if (text.empty()) fail_request("{} is empty", request.text);
   const double megabytes = static_cast<double>(text.size()) / 1e6;
-  std::vector<std::vector<std::int32_t>> documents;
-  std::int64_t vocabulary = 0;
+  std::shared_ptr<const Tokenizer> tokenizer;
   for (const std::string& name : request.tokenizers) {
-    const auto tokenizer = open_tokenizer(name);
-    const double seconds = median_of_rounds(request.rounds, [&] { documents = encode_lines(*tokenizer, text); });
+    tokenizer = open_tokenizer(name);
+    std::int64_t tokens = 0;
+    const double seconds = median_of_rounds(
+        request.rounds, [&] { encode_lines(*tokenizer, text, [&](const auto& ids) { tokens += std::ssize(ids); }); });
+    require(tokens > 0, "a text has tokens");
     rows.push_back({fmt::format("encode, {}", name), "MB/s", megabytes / seconds});
-    vocabulary = tokenizer->vocab_size();
   }
+  const std::int64_t vocabulary = tokenizer->vocab_size();
   const std::string prefix = (directory / "samples").string();
   IndexedWriter writer(prefix, vocabulary);
-  for (const auto& document : documents) writer.add_document(document);
+  encode_lines(*tokenizer, text, [&](const auto& ids) { writer.add_document(ids); });
   writer.finish();
-  for (const DataOrder order : {DataOrder::weft, DataOrder::megatron}) {
-    for (const Documents each : {Documents::join, Documents::mask}) {
-      const TokenDataset data({.sources = {prefix},
-                               .order = order,
-
-                               .sequence_length = request.length,
-                               .seed = 1,
-                               .samples = request.samples},
-                              {nullptr, "none", vocabulary});
+  for (const DataOrder order : all_values<DataOrder>) {
+    for (const Documents each : all_values<Documents>) {
+      if (each == Documents::pack && order == DataOrder::megatron) continue;
+      const auto open = [&] {
+        return TokenDataset({.sources = {prefix},
+                             .order = order,
+                             .documents = each,
+                             .sequence_length = request.length,
+                             .seed = 1,
+                             .samples = request.samples},
+                            {nullptr, "none", vocabulary});
+      };
+      const TokenDataset data = open();
+      // What has a table makes it anew in each process.
+      if (order == DataOrder::megatron ? each == Documents::join : each == Documents::pack) {
+        rows.push_back({fmt::format("make the tables of order {}, documents {}", name_of(order), name_of(each)),
+                        "ns a document",
+                        1e9 * median_of_rounds(request.rounds, open) / static_cast<double>(writer.counts().documents)});
+      }
       const std::int64_t parts = text_parts(each);
       std::vector<std::int32_t> numbers(static_cast<std::size_t>(parts * request.length));
       const double seconds = median_of_rounds(request.rounds, [&] {

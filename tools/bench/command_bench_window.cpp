@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "parallel/pipeline/accounts/window.h"
+#include "parallel/pipeline/accounts/accounts.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"

@@ -17,6 +17,8 @@ class CheckpointReader;
 // The exit code of a run that was asked to save and exit (EX_TEMPFAIL of sysexits.h): the run should be started again.
 inline constexpr int stopped_by_signal = 75;
 
+// A first configuration of one's own.
+void add_init_command(CLI::App& program);
 // `command_line` is recorded in the summary of the run.
 void add_train_command(CLI::App& program, const std::string& command_line);
 // Throws CLI::RuntimeError with the exit code of a rank that failed.

@@ -1,11 +1,10 @@
 """Compares encodings of Weft with the Python package `tokenizers`, over ten shapes of tokenizer.json and a text of many
 languages, code and malformed bytes.
 
-  python3 tools/compare/encodings.py --encode COMMAND --text FOLDER... [--megabytes 50] [--out FOLDER]
+  python3 tools/compare/encodings.py --text FOLDER... [--weft build/weft] [--megabytes 50] [--out FOLDER]
 
-COMMAND is called as COMMAND TOKENIZER DOCUMENTS IDS [plain]. DOCUMENTS holds, for each document, its bytes as a 32-bit
-number and the bytes. The command writes to IDS, for each document, the number of its ids and the ids, in 32 bits each.
-With `plain`, which is tried on every tenth document, special tokens are plain text. Files under FOLDER give sentences and code; words of other
+The built program tokenizes the documents, each a file of its own (weft data tokenize --no-end). With --plain, which is
+tried on every tenth document, special tokens are plain text. Files under FOLDER give sentences and code; words of other
 scripts are drawn at random. Needs the packages tokenizers and numpy. Exit code 1 after a difference.
 """
 import argparse
@@ -130,30 +129,50 @@ def shapes():
     yield "whitespace", (white, ["<unk>", "<|endoftext|>"], []), []
 
 
-def write_documents(path, documents):
-    with open(path, "wb") as file:
-        for document in documents:
-            file.write(len(document).to_bytes(4, "little") + document)
+def write_documents(folder, documents):
+    """Each as a file; their names in the order of the documents."""
+    os.makedirs(folder, exist_ok=True)
+    for number, document in enumerate(documents):
+        with open(os.path.join(folder, f"{number}.txt"), "wb") as file:
+            file.write(document)
+    return [f"{number}.txt" for number in range(len(documents))]
 
 
-def compare(name, tokenizer, path, documents, arguments, plain):
-    ids_path = os.path.join(arguments.out, name + ".ids")
+def tokenized(weft, tokenizer, folder, names, prefix, plain):
+    """The ids of each document that has some."""
+    for ending in (".bin", ".idx", ".json"):
+        if os.path.exists(prefix + ending):
+            os.remove(prefix + ending)
+    command = [weft, "data", "tokenize", "--tokenizer", tokenizer, "--no-end", "--output", prefix]
+    subprocess.run(command + (["--plain"] if plain else []) + names, check=True, cwd=folder, stdout=subprocess.DEVNULL)
+    with open(prefix + ".idx", "rb") as file:
+        index = file.read()
+    # megatron/core/datasets/indexed_dataset.py: magic, version, code of the dtype, numbers of sequences and documents.
+    dtype, sequences = {4: numpy.int32, 8: numpy.uint16}[index[17]], int.from_bytes(index[18:26], "little")
+    lengths = numpy.frombuffer(index, dtype=numpy.int32, count=sequences, offset=34)
+    ids = numpy.fromfile(prefix + ".bin", dtype=dtype)
+    return numpy.split(ids, numpy.cumsum(lengths)[:-1])
+
+
+def compare(name, tokenizer, path, folder, names, documents, arguments, plain):
     tokenizer.encode_special_tokens = plain
-    documents_path = os.path.join(arguments.out, "documents.plain" if plain else "documents")
-    write_documents(documents_path, documents)
-    command = arguments.encode + [path, documents_path, ids_path] + (["plain"] if plain else [])
-    subprocess.run(command, check=True)
-    ours, at, wrong, begin = numpy.fromfile(ids_path, dtype=numpy.int32), 0, 0, time.time()
+    prefix = os.path.join(arguments.out, name + (".plain" if plain else ""))
+    ours, at, wrong, total = tokenized(arguments.weft, path, folder, names, prefix, plain), 0, 0, 0
+    begin = time.time()
     for first in range(0, len(documents), 500):
         texts = [document.decode("utf-8", "replace") for document in documents[first:first + 500]]
         for offset, encoding in enumerate(tokenizer.encode_batch_fast(texts, add_special_tokens=False)):
-            count, theirs = ours[at], numpy.array(encoding.ids, dtype=numpy.int32)
-            if not numpy.array_equal(ours[at + 1:at + 1 + count], theirs):
+            theirs = numpy.array(encoding.ids, dtype=numpy.int32)
+            if len(theirs) == 0:
+                continue
+            own = ours[at] if at < len(ours) else numpy.array([], dtype=numpy.int32)
+            at, total = at + 1, total + len(own)
+            if not numpy.array_equal(own, theirs):
                 wrong += 1
                 if wrong <= 3:
-                    show_difference(tokenizer, texts[offset], ours[at + 1:at + 1 + count], theirs)
-            at += 1 + count
-    print(f"{name}{' plain' if plain else ''}: {len(documents)} documents, {at - len(documents)} ids, "
+                    show_difference(tokenizer, texts[offset], own, theirs)
+    wrong += abs(len(ours) - at)
+    print(f"{name}{' plain' if plain else ''}: {len(documents)} documents, {total} ids, "
           f"{wrong} documents differ ({time.time() - begin:.0f} s)", flush=True)
     return wrong
 
@@ -168,14 +187,15 @@ def show_difference(tokenizer, text, ours, theirs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--encode", nargs="+", required=True)
+    parser.add_argument("--weft", default="build/weft")
     parser.add_argument("--text", nargs="+", default=[])
     parser.add_argument("--megabytes", type=float, default=50)
     parser.add_argument("--vocab", type=int, default=20000)
     parser.add_argument("--out", default="/tmp/weft-tokenizers")
     parser.add_argument("--only", nargs="*")
     arguments = parser.parse_args()
-    os.makedirs(arguments.out, exist_ok=True)
+    arguments.weft, arguments.out = os.path.abspath(arguments.weft), os.path.abspath(arguments.out)
+    folder = os.path.join(arguments.out, "documents")
     rng = random.Random(7)
     texts = read_texts(arguments.text, 100e6)
     words = [random_word(rng) for _ in range(20000)]
@@ -185,6 +205,7 @@ def main():
         size += len(documents[-1])
     documents += [b"", b" ", b"\xff", "\u00e9".encode()[:1], b"a" * 50_000, b" " * 50_000, "\u4e2d".encode() * 20_000]
     training = [document.decode("utf-8", "replace") for document in documents[:1500]]
+    names = write_documents(folder, documents)
     wrong = 0
     for name, (tokenizer, specials, alphabet), added in shapes():
         if arguments.only and name not in arguments.only:
@@ -199,8 +220,8 @@ def main():
             tokenizer.add_tokens(added)
             tokenizer.save(path)
         tokenizer = Tokenizer.from_file(path)
-        wrong += compare(name, tokenizer, path, documents, arguments, False)
-        wrong += compare(name, tokenizer, path, documents[::10], arguments, True)
+        wrong += compare(name, tokenizer, path, folder, names, documents, arguments, False)
+        wrong += compare(name, tokenizer, path, folder, names[::10], documents[::10], arguments, True)
     return 1 if wrong else 0
 
 

@@ -1,5 +1,6 @@
 // `weft data tokenize`: texts and JSON lines as a dataset of token ids.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
@@ -16,7 +17,8 @@ struct TokenizeArguments {
   std::vector<std::string> files;
   TokenizeRequest request{.threads = host_cores()};
   DocumentRules rules;
-  bool no_end = false, json = false;
+  std::string chat = {};
+  bool no_end = false, plain = false, json = false;
 };
 
 nlohmann::ordered_json facts_json(const TokenFacts& facts, std::int64_t text_bytes, std::int64_t skipped,
@@ -28,20 +30,32 @@ nlohmann::ordered_json facts_json(const TokenFacts& facts, std::int64_t text_byt
 
 void tokenize_files(const TokenizeArguments& arguments) {
   std::int64_t told = 0;
-  DocumentReader documents(arguments.files, arguments.rules, [&](const std::string& why) {
+  TokenizeRequest request = arguments.request;
+  DocumentRules rules = arguments.rules;
+  if (!arguments.chat.empty()) {
+    const std::span<const ChatFormat> known = chat_formats();
+    rules.chat = &*std::ranges::find(known, std::string_view(arguments.chat), &ChatFormat::name);
+    request.marks = rules.chat->tokens;
+  }
+  DocumentReader documents(arguments.files, rules, [&](const std::string& why) {
     constexpr std::int64_t most_told = 10;
     if (++told <= most_told) fmt::print(stderr, "weft: warning: left out: {}\n", why);
   });
-  TokenizeRequest request = arguments.request;
   request.end_documents = !arguments.no_end;
-  request.prompts = !arguments.rules.prompt.empty();
+  if (arguments.plain) request.special = SpecialTokens::plain_text;
+  request.losses = rules.has_losses();
   const auto begin = std::chrono::steady_clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
-  std::int64_t text_bytes = 0;
+  std::int64_t text_bytes = 0, resumed_bytes = 0;  // of this call, and before it
   const TokenFacts facts = [&] {
     ProgressLine line;
     return tokenize(documents, request, [&](const TokenizeProgress& progress) {
-      text_bytes = progress.text_bytes;
+      if (progress.resumed > 0 && resumed_bytes == 0) {
+        resumed_bytes = progress.text_bytes;
+        fmt::print(stderr, "weft: goes on behind {} documents that an earlier call wrote\n",
+                   grouped_digits(progress.resumed));
+      }
+      text_bytes = progress.text_bytes - resumed_bytes;
       line.part(progress.position, progress.bytes, [&] {
         return fmt::format("{} of {}, {} documents, {} tokens, {:.1f} MB/s", format_bytes(progress.position),
                            format_bytes(progress.bytes), grouped_digits(progress.documents),
@@ -50,12 +64,12 @@ void tokenize_files(const TokenizeArguments& arguments) {
     });
   }();
   if (arguments.json) {
-    fmt::print("{}\n", facts_json(facts, text_bytes, documents.skipped(), seconds()).dump(2));
+    fmt::print("{}\n", facts_json(facts, text_bytes + resumed_bytes, documents.skipped(), seconds()).dump(2));
     return;
   }
   fmt::print("{0}.bin, {0}.idx: {1} tokens of {2} documents, {3:.2f} bytes a token, {4:.1f} MB/s\n", request.prefix,
              grouped_digits(facts.tokens), grouped_digits(facts.documents),
-             static_cast<double>(text_bytes) / static_cast<double>(facts.tokens),
+             static_cast<double>(text_bytes + resumed_bytes) / static_cast<double>(facts.tokens),
              static_cast<double>(text_bytes) / seconds() / 1e6);
   if (documents.skipped() > 0) fmt::print("{} lines were left out\n", grouped_digits(documents.skipped()));
   fmt::print("train on it with data.train = [\"{}.bin\"], data.tokenizer = \"{}\", model.vocab_size = {}\n",
@@ -76,8 +90,18 @@ void add_data_tokenize_command(CLI::App& data) {
       ->required();
   command->add_option("--key", arguments->rules.key, "of the text in an object of JSON lines; a.b for b in a")
       ->capture_default_str();
-  command->add_option("--prompt", arguments->rules.prompt,
-                      "key of a text in front of it that is read and not learned: PREFIX.loss says which tokens count");
+  std::vector<std::string> formats;
+  for (const ChatFormat& format : chat_formats()) formats.emplace_back(format.name);
+  CLI::Option* chat =
+      command
+          ->add_option("--chat", arguments->chat,
+                       "format of conversations: --key names a list of objects with role and content, and what the "
+                       "assistant says is learned")
+          ->check(CLI::IsMember(formats));
+  command
+      ->add_option("--prompt", arguments->rules.prompt,
+                   "key of a text in front of it that is read and not learned: PREFIX.loss says which tokens count")
+      ->excludes(chat);
   command->add_option("--documents", arguments->rules.text, "what a document is in a plain text: file, or line")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, TextDocuments>{{"file", TextDocuments::file}, {"line", TextDocuments::line}}))
@@ -86,6 +110,10 @@ void add_data_tokenize_command(CLI::App& data) {
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, BadLines>{{"refuse", BadLines::refuse}, {"skip", BadLines::skip}}))
       ->option_text("refuse|skip");
+  command
+      ->add_flag("--plain", arguments->plain,
+                 "special tokens in the texts are characters like others: for texts that are not trusted")
+      ->excludes(chat);
   command->add_flag("--no-end", arguments->no_end, "no token at the end of each document");
   command
       ->add_option("--threads", arguments->request.threads, "threads that encode; the result does not depend on them")
@@ -95,7 +123,10 @@ void add_data_tokenize_command(CLI::App& data) {
       "Writes the format of Megatron-LM, and PREFIX.json with the tokenizer's hash, by which training refuses tokens "
       "of\n"
       "another tokenizer.");
-  command->callback([arguments] { tokenize_files(*arguments); });
+  command->callback([command, arguments] {
+    if (!arguments->chat.empty() && command->count("--key") == 0) arguments->rules.key = "messages";
+    tokenize_files(*arguments);
+  });
 }
 
 }  // namespace weft

@@ -34,9 +34,9 @@ void learn_tokenizer(const LearnArguments& arguments) {
   {
     ProgressLine line;
     while (const auto document = documents.next()) {
-      training.add(document->text);
+      training.add(document->parts.front().text);
       ++count;
-      bytes += std::ssize(document->text);
+      bytes += document->bytes();
       line.bytes(documents.position(), documents.bytes(), "read");
     }
   }

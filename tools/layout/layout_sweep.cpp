@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/parsed_number.h"
+#include "parallel/runtime/quantities.h"
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"

@@ -11,7 +11,7 @@
 
 #include "parallel/pipeline/program/action.h"
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/parsed_number.h"
+#include "parallel/runtime/quantities.h"
 #include "tools/plan/plan_reports.h"
 #include "tools/report/bench_table.h"
 #include "trainer/config/config_sources.h"

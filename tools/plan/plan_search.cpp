@@ -4,7 +4,6 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
-#include "parallel/runtime/refusal.h"
 #include "parallel/runtime/spread_work.h"
 #include "tools/command/commands.h"
 #include "tools/report/progress_line.h"
@@ -23,17 +22,23 @@ std::string progress_text(const SearchProgress& progress) {
                      counts.static_bytes + counts.held_bytes + counts.unfit, best);
 }
 
-[[noreturn]] void refuse_empty(const SearchSpace& space, const SearchResult& result) {
-  if (!result.least) fail_request("{}: error: no choice can be run; each is refused by a rule above", plan_command);
-  const Verdict& verdict = result.least->verdict;
-  fail_request(
-      "{}: error: nothing fits on {} ranks of {}: the least memory found is {} of {} with {}; give it more ranks "
-      "(--world), hardware with more memory, or narrower precision.parameters and optimizer.state",
-      plan_command, space.world, space.hardware.name, format_bytes(verdict.needed), format_bytes(verdict.memory),
-      shell_text(words_of(space, result.least->choice)));
+}  // namespace
+
+SearchResult shown_search(const SearchSpace& space, const SearchOptions& options) {
+  ProgressLine line;
+  return search_plans(space, options,
+                      [&](const SearchProgress& progress) { line.show([&] { return progress_text(progress); }); });
 }
 
-}  // namespace
+void refuse_empty(const std::string& command, const SearchSpace& space, const SearchResult& result) {
+  if (!result.least) fail_request("{}: error: no choice can be run; each is refused by a rule", command);
+  const Verdict& verdict = result.least->verdict;
+  fail_request(
+      "{}: error: nothing fits on {} ranks of {}: the least memory found is {} of {} with {}; give it more ranks, "
+      "hardware with more memory, or narrower precision.parameters and optimizer.state",
+      command, space.world, space.hardware.name, format_bytes(verdict.needed), format_bytes(verdict.memory),
+      shell_text(words_of(space, result.least->choice)));
+}
 
 CLI::Option* add_plan_search_options(CLI::App& command, PlanSearchRequest& request) {
   CLI::Option* search =
@@ -68,19 +73,14 @@ void plan_search(const CLI::App& command, const std::string& file, const PlanSea
   refusal_of([&] { warn_of_planned_card(read_config(file, given).config); });
   const SearchOptions options{
       .top = request.top, .front_within = request.pareto.empty() ? 0.0 : request.front_within, .threads = host_cores()};
-  SearchResult result;
-  {
-    ProgressLine line;
-    result = search_plans(space, options,
-                          [&](const SearchProgress& progress) { line.show([&] { return progress_text(progress); }); });
-  }
+  const SearchResult result = shown_search(space, options);
   const std::string title = fmt::format("{} on {} ranks of {}", file, space.world, space.hardware.name);
   if (request.json) {
     fmt::print("{}", search_json(space, result));
   } else {
     fmt::print("{}\n{}", title, search_account(result.counts));
   }
-  if (result.plans.empty()) refuse_empty(space, result);
+  if (result.plans.empty()) refuse_empty(plan_command, space, result);
   if (!request.json) {
     fmt::print("\n{}*: no other that fits is as fast with less memory, or faster with as much\n{}\n\nthe fastest: {}\n",
                search_table(space, result.plans), certainty_of(space).text,

@@ -44,7 +44,12 @@ std::string search_svg(const SearchSpace& space, const std::vector<SearchedPlan>
 // was given.
 CLI::Option* add_plan_search_options(CLI::App& command, PlanSearchRequest& request);
 
-// Throws Error (request) if nothing fits, with the plan that needs least memory.
+// search_plans, with its progress on standard error.
+SearchResult shown_search(const SearchSpace& space, const SearchOptions& options);
+// Throws Error (request) for a search without a plan, with the one that needs least memory.
+[[noreturn]] void refuse_empty(const std::string& command, const SearchSpace& space, const SearchResult& result);
+
+// Throws Error (request) if nothing fits.
 void plan_search(const CLI::App& command, const std::string& file, const PlanSearchRequest& request);
 
 }  // namespace weft

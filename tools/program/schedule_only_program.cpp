@@ -8,7 +8,7 @@
 #include "parallel/pipeline/passes/passes.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
-#include "parallel/runtime/parsed_number.h"
+#include "parallel/runtime/quantities.h"
 
 namespace weft {
 namespace {

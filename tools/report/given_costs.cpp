@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/parsed_number.h"
+#include "parallel/runtime/quantities.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/measure/measured_costs.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "parallel/runtime/refusal.h"
+#include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
 #include "tools/plan/plan_reports.h"
 #include "trainer/config/config.h"

@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/parsed_number.h"
+#include "parallel/runtime/quantities.h"
 #include "trainer/plan/unit_policy.h"
 
 namespace weft {

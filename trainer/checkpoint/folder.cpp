@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/parsed_number.h"
+#include "parallel/runtime/quantities.h"
 #include "trainer/checkpoint/output_file.h"
 
 namespace weft {

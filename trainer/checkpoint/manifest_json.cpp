@@ -5,8 +5,8 @@
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/json_depth.h"
-#include "parallel/runtime/parsed_number.h"
+#include "parallel/runtime/outside_text.h"
+#include "parallel/runtime/quantities.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/safetensors.h"
 

@@ -1,7 +1,7 @@
 #include "trainer/config/config.h"
 
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/parsed_number.h"
+#include "parallel/runtime/quantities.h"
 
 namespace weft {
 namespace {
@@ -21,7 +21,7 @@ std::string_view name_of(ShardStrategy strategy) {
 }
 
 std::int64_t text_parts(Documents documents) {
-  return documents == Documents::mask ? 3 : 2;
+  return documents == Documents::join ? 2 : 3;
 }
 
 std::string_view name_of(Recompute recompute) {

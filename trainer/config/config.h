@@ -185,10 +185,11 @@ enum class DataOrder : std::uint8_t { weft, megatron };
 constexpr auto enum_names(DataOrder) {
   return name_list("weft", "megatron");
 }
-// Whether the documents of a sequence see each other. If not, a document's last token predicts nothing.
-enum class Documents : std::uint8_t { join, mask };
+// Whether the documents of a sequence see each other. If not (mask, pack), a document's last token predicts nothing.
+// With `pack` sequences are of whole documents (packed_documents.h).
+enum class Documents : std::uint8_t { join, mask, pack };
 constexpr auto enum_names(Documents) {
-  return name_list("join", "mask");
+  return name_list("join", "mask", "pack");
 }
 // Numbers of a text for each token: its id, its target, and where documents are masked the place at which its document
 // begins.

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-#include "parallel/runtime/utf8.h"
+#include "parallel/runtime/outside_text.h"
 
 namespace weft {
 namespace {

@@ -236,7 +236,9 @@ Keys data_keys() {
       choice_key("data.order", "order of samples: Weft's own, or that of Megatron's GPTDataset for the same seed",
                  named<DataOrder>(all_values<DataOrder>), field(&DataConfig::order)),
       choice_key("data.documents",
-                 "documents of a sequence are joined, or masked: they neither see nor predict each other",
+                 "documents of a sequence are joined, or masked: they neither see nor predict each other; or packed: "
+                 "masked, and none "
+                 "is cut that fits into a sequence",
                  named<Documents>(all_values<Documents>), field(&DataConfig::documents)),
       string_key("data.split",
                  "parts of each file's documents for training, validation and test, as 969,30,1; empty: all train",

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "parallel/runtime/utf8.h"
+#include "parallel/runtime/outside_text.h"
 
 namespace weft {
 namespace {

@@ -57,7 +57,9 @@ std::unique_ptr<const SampleOrder> make_order(const DataRequest& request, const 
     for (const DataSource& source : request.sources) weights.push_back(source.weight.value_or(1.0));
   }
   if (request.order == DataOrder::megatron) return make_megatron_order(files, request.split, weights, order);
-  return make_window_order(split_files(files, request.split, 0, request.sequence_length), weights, order);
+  const std::vector<TokenRange> ranges = split_files(files, request.split, 0, request.sequence_length);
+  return request.documents == Documents::pack ? make_packed_order(files, ranges, weights, order)
+                                              : make_window_order(ranges, weights, order);
 }
 
 }  // namespace
@@ -102,6 +104,7 @@ TokenDataset training_data(const Config& config) {
   const DataConfig& data = config.data;
   return TokenDataset({.sources = data.train,
                        .order = data.order,
+                       .documents = data.documents,
                        .split = data.split,
                        .sequence_length = config.training.sequence_length,
                        .seed = config.run.seed,
@@ -112,10 +115,12 @@ TokenDataset training_data(const Config& config) {
 std::string reading_text(const Config& config, const TokenDataset& data) {
   const std::int64_t steps = config.run.steps, sequences = config.training.global_batch_size;
   const std::int64_t tokens = sequences * config.training.sequence_length;
+  const std::string remark = data.order().remark();
   std::vector<std::string> passes;
   for (const double each : data.order().passes(steps * sequences)) passes.push_back(fmt::format("{:.3g}", each));
-  return fmt::format("{} tokens in {} {}; {} steps x {} tokens = {} tokens: {} passes", data.tokens(), data.files(),
-                     data.files() == 1 ? "file" : "files", steps, tokens, steps * tokens, fmt::join(passes, ", "));
+  return fmt::format("{} tokens in {} {}; {} steps x {} tokens = {} tokens: {} passes{}{}", data.tokens(), data.files(),
+                     data.files() == 1 ? "file" : "files", steps, tokens, steps * tokens, fmt::join(passes, ", "),
+                     remark.empty() ? "" : "; ", remark);
 }
 
 void TokenDataset::read(std::int64_t sample, const SequenceText& to) const {
@@ -140,8 +145,10 @@ void TokenDataset::read(std::int64_t sample, const SequenceText& to) const {
     }
     done += piece.count;
   }
-  require(done == std::ssize(window), "a sample fills its sequence");
-  write_sequence(window, begins, losses, to);
+  // Packed documents may leave room.
+  const auto read = static_cast<std::size_t>(done);
+  if (!losses.empty()) losses.resize(read);
+  write_sequence(std::span(window).first(read), begins, losses, to);
 }
 
 }  // namespace weft

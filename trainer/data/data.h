@@ -28,6 +28,7 @@ std::string token_file_fault(const std::string& name, const TextVocabulary& voca
 struct DataRequest {
   std::vector<DataSource> sources;
   DataOrder order = DataOrder::weft;
+  Documents documents = Documents::join;
   std::string split = {};  // part for training (split_sequences); empty: all
   std::int64_t sequence_length = 0;
   std::uint64_t seed = 0;

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
-#include "parallel/runtime/json_depth.h"
+#include "parallel/runtime/outside_text.h"
 
 namespace weft {
 namespace {
@@ -40,6 +41,17 @@ const nlohmann::json* value_at(const nlohmann::json& object, std::string_view pa
   }
 }
 
+// The text at a path of keys; otherwise `fault` says why there is none, unless it says something already.
+std::string text_at(const nlohmann::json& object, const std::string& key, std::string& fault) {
+  const nlohmann::json* text = value_at(object, key);
+  if (text != nullptr && text->is_string()) return text->get<std::string>();
+  if (fault.empty()) {
+    fault = text == nullptr ? fmt::format("the object has no key \"{}\"", key)
+                            : fmt::format("\"{}\" is a {}, not a text", key, text->type_name());
+  }
+  return {};
+}
+
 // A line of hostile depth would end the parser's stack.
 constexpr int deepest_line = 256;
 
@@ -58,6 +70,24 @@ DocumentReader::DocumentReader(std::vector<std::string> files, DocumentRules rul
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
 }
 
+std::int64_t Document::bytes() const {
+  std::int64_t bytes = 0;
+  for (const TextPart& part : parts) bytes += std::ssize(part.text);
+  return bytes;
+}
+
+std::string DocumentReader::identity() const {
+  std::string text = fmt::format("key {}, prompt {}, chat {}, bad lines {}, text {}", rules_.key, rules_.prompt,
+                                 rules_.chat == nullptr ? "" : rules_.chat->name, static_cast<int>(rules_.bad_lines),
+                                 static_cast<int>(rules_.text));
+  for (const std::string& name : files_) {
+    std::error_code ignored;
+    const auto time = std::filesystem::last_write_time(name, ignored).time_since_epoch().count();
+    text += fmt::format("; {}, {} bytes, changed {}", name, InputFile(name).size(), time);
+  }
+  return text;
+}
+
 std::int64_t DocumentReader::position() const {
   return before_ + (file_ == nullptr ? 0 : file_->position());
 }
@@ -68,9 +98,9 @@ std::optional<Document> DocumentReader::next() {
       if (next_file_ == files_.size()) return std::nullopt;
       file_ = std::make_unique<UnpackedFile>(files_[next_file_]);
       json_ = has_json_lines(files_[next_file_++]);
-      if (!json_ && !rules_.prompt.empty()) {
-        fail_request("\"{}\": plain text has no \"{}\"; prompts and their answers come in JSON lines", file_->name(),
-                     rules_.prompt);
+      if (!json_ && rules_.has_losses()) {
+        fail_request("\"{}\": plain text has no \"{}\"; prompts, answers and messages come in JSON lines",
+                     file_->name(), rules_.chat != nullptr ? rules_.key : rules_.prompt);
       }
     }
     if (auto document = next_of_file()) return document;
@@ -82,14 +112,37 @@ std::optional<Document> DocumentReader::next() {
 std::optional<Document> DocumentReader::next_of_file() {
   if (!json_ && rules_.text == TextDocuments::file) {
     std::string text = file_->rest();
-    return text.empty() ? std::nullopt : std::optional(Document{{}, std::move(text)});
+    return text.empty() ? std::nullopt : std::optional(Document{{{std::move(text)}}});
   }
   for (std::string line; file_->next_line(line);) {
     if (is_blank(line)) continue;
-    if (!json_) return Document{{}, std::move(line)};
+    if (!json_) return Document{{{std::move(line)}}};
     if (auto document = document_of(line)) return document;
   }
   return std::nullopt;
+}
+
+std::string DocumentReader::take(const nlohmann::json& object, Document& document) const {
+  std::string fault;
+  if (rules_.chat == nullptr) {
+    if (!rules_.prompt.empty()) document.parts.push_back({text_at(object, rules_.prompt, fault), false});
+    document.parts.push_back({text_at(object, rules_.key, fault)});
+    return fault;
+  }
+  const nlohmann::json* list = value_at(object, rules_.key);
+  if (list == nullptr) return fmt::format("the object has no key \"{}\"", rules_.key);
+  if (!list->is_array() || list->empty()) return fmt::format("\"{}\" is no list of messages", rules_.key);
+  std::vector<ChatMessage> messages;
+  for (const nlohmann::json& each : *list) {
+    messages.push_back({text_at(each, "role", fault), text_at(each, "content", fault)});
+    if (!fault.empty()) return fmt::format("message {}: {}", messages.size(), fault);
+    if (rules_.chat->role(messages.back().role) == nullptr) {
+      return fmt::format("message {}: {} knows no role \"{}\"", messages.size(), rules_.chat->name,
+                         messages.back().role);
+    }
+  }
+  document.parts = conversation(*rules_.chat, messages);
+  return fault;
 }
 
 std::optional<Document> DocumentReader::document_of(const std::string& line) {
@@ -99,19 +152,8 @@ std::optional<Document> DocumentReader::document_of(const std::string& line) {
     fault = fmt::format("lists and objects are nested deeper than {} levels", deepest_line);
   } else {
     try {
-      const nlohmann::json object = nlohmann::json::parse(line);
       Document document;
-      const auto take = [&](const std::string& key, std::string& to) {
-        const nlohmann::json* text = value_at(object, key);
-        if (text != nullptr && text->is_string()) {
-          to = text->get<std::string>();
-        } else if (fault.empty()) {
-          fault = text == nullptr ? fmt::format("the object has no key \"{}\"", key)
-                                  : fmt::format("\"{}\" is a {}, not a text", key, text->type_name());
-        }
-      };
-      if (!rules_.prompt.empty()) take(rules_.prompt, document.prompt);
-      take(rules_.key, document.text);
+      fault = take(nlohmann::json::parse(line), document);
       if (fault.empty()) return document;
     } catch (const nlohmann::json::parse_error& error) {
       column = error.byte;

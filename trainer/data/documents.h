@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "trainer/data/chat_format.h"
 #include "trainer/data/unpacked_file.h"
 
 namespace weft {
@@ -20,11 +22,16 @@ struct DocumentRules {
   std::string key = "text";  // of the text in an object; "a.b" is key b of the object in a
   BadLines bad_lines = BadLines::refuse;
   TextDocuments text = TextDocuments::file;
-  std::string prompt = {};  // key of a text in front of it that nothing learns to write; empty: none
+  std::string prompt = {};           // key of a text in front of it that nothing learns to write; empty: none
+  const ChatFormat* chat = nullptr;  // the key holds a list of messages, objects with role and content, in this format
+
+  // Whether some tokens of documents are not learned.
+  bool has_losses() const { return !prompt.empty() || chat != nullptr; }
 };
 
 struct Document {
-  std::string prompt, text;  // of an object, if the rules say so; otherwise all is text
+  std::vector<TextPart> parts;
+  std::int64_t bytes() const;
 };
 
 // The documents of all files in their order. Used by one thread.
@@ -38,16 +45,20 @@ class DocumentReader {
 
   // The next document; none at the end. A file is JSON lines if its name ends in .jsonl, .ndjson or .json, perhaps
   // before .gz or .zst. Throws Error (request), `"name":line:column: why`, for a line without the texts, unless such
-  // lines are skipped, and `"name": why` for plain text where the rules name a prompt.
+  // lines are skipped, and `"name": why` for plain text where the rules ask for a prompt or messages.
   std::optional<Document> next();
 
   std::int64_t skipped() const { return skipped_; }
   std::int64_t bytes() const { return bytes_; }  // of all files, packed
   std::int64_t position() const;                 // bytes read so far
+  // Equal for equal documents: the rules, and the names, sizes and times of change of the files.
+  std::string identity() const;
 
  private:
   std::optional<Document> next_of_file();
   std::optional<Document> document_of(const std::string& line);
+  // Puts the texts of an object into `document`, or returns the reason for which it has none.
+  std::string take(const nlohmann::json& object, Document& document) const;
 
   std::vector<std::string> files_;
   DocumentRules rules_;

@@ -38,40 +38,35 @@ void copy_bytes(const ByteSource& from, PartialFile& to) {
   }
 }
 
-// The file, or nothing where it is empty, as that of a part without tokens is.
-ByteSource open_possibly_empty(const std::string& name) {
-  std::error_code error;
-  if (std::filesystem::file_size(name, error) == 0 && !error) return memory_source(name, {});
-  return open_source(name);
-}
-
 }  // namespace
 
 TokenType indexed_type(std::int64_t vocab_size) {
   return vocab_size < 65500 ? TokenType::uint16 : TokenType::int32;
 }
 
-IndexedWriter::IndexedWriter(std::string prefix, std::int64_t vocab_size)
+IndexedWriter::IndexedWriter(std::string prefix, std::int64_t vocab_size, const IndexedCounts& flushed)
     : prefix_((refuse_finished(prefix), std::move(prefix))),
       vocab_size_(vocab_size),
       type_(indexed_type(vocab_size)),
-      data_(prefix_ + ".bin"),
-      lengths_(prefix_ + ".lengths"),
-      boundaries_(prefix_ + ".documents") {
+      data_(prefix_ + ".bin", flushed.tokens * bytes_of(type_)),
+      lengths_(prefix_ + ".lengths", flushed.sequences * bytes_of(TokenType::int32)),
+      boundaries_(prefix_ + ".documents", flushed.documents == 0 ? 0 : (flushed.documents + 1) * 8),
+      counts_(flushed),
+      ended_sequences_(flushed.sequences) {
   require(vocab_size >= 1 && vocab_size <= std::int64_t{1} << 31, "ids of a vocabulary are int32");
-  write_numbers(boundaries_, TokenType::int64, std::array<std::int64_t, 1>{0});
+  if (flushed.documents == 0) write_numbers(boundaries_, TokenType::int64, std::array<std::int64_t, 1>{0});
 }
 
 void IndexedWriter::add_tokens(std::span<const std::int32_t> ids) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocab_size_) {
       fail_request("\"{}.bin\": token {} of document {} has the id {}, which is outside the vocabulary of {} tokens",
-                   prefix_, open_tokens_ + static_cast<std::int64_t>(i), documents_, ids[i], vocab_size_);
+                   prefix_, open_tokens_ + static_cast<std::int64_t>(i), counts_.documents, ids[i], vocab_size_);
     }
   }
   if (std::ssize(ids) > std::numeric_limits<std::int32_t>::max() - open_tokens_) {
     fail_request("\"{}.bin\": sequence {} has more than 2^31 - 1 tokens, the most that an index can say; split it",
-                 prefix_, sequences_);
+                 prefix_, counts_.sequences);
   }
   encoded_.clear();
   encode(type_, ids, encoded_);
@@ -81,8 +76,8 @@ void IndexedWriter::add_tokens(std::span<const std::int32_t> ids) {
 
 void IndexedWriter::add_length(std::int64_t tokens) {
   write_numbers(lengths_, TokenType::int32, std::array<std::int64_t, 1>{tokens});
-  tokens_ += tokens;
-  ++sequences_;
+  counts_.tokens += tokens;
+  ++counts_.sequences;
 }
 
 void IndexedWriter::end_sequence() {
@@ -91,9 +86,9 @@ void IndexedWriter::end_sequence() {
 
 void IndexedWriter::end_document() {
   require(open_tokens_ == 0, "a document ends behind a sequence");
-  write_numbers(boundaries_, TokenType::int64, std::array<std::int64_t, 1>{sequences_});
-  ended_sequences_ = sequences_;
-  ++documents_;
+  write_numbers(boundaries_, TokenType::int64, std::array<std::int64_t, 1>{counts_.sequences});
+  ended_sequences_ = counts_.sequences;
+  ++counts_.documents;
 }
 
 void IndexedWriter::add_document(std::span<const std::int32_t> ids) {
@@ -102,37 +97,21 @@ void IndexedWriter::add_document(std::span<const std::int32_t> ids) {
   end_document();
 }
 
-void IndexedWriter::append(const std::string& part_prefix) {
-  require(open_tokens_ == 0 && ended_sequences_ == sequences_, "a part begins behind a document");
-  const ByteSource data = open_possibly_empty(part_prefix + ".bin");
-  const MegatronIndex part(open_source(part_prefix + ".idx"), data.name, data.size);
-  if (part.type() != type_) {
-    fail_request("\"{}.idx\": its tokens are {}, those of \"{}\" are {}; write all parts with one vocabulary",
-                 part_prefix, name_of(part.type()), prefix_, name_of(type_));
+IndexedCounts IndexedWriter::flush() {
+  require(open_tokens_ == 0 && ended_sequences_ == counts_.sequences, "what is kept ends behind a document");
+  for (PartialFile* file : {&data_, &lengths_, &boundaries_}) {
+    file->flush();
+    file->stay(true);
   }
-  part.check();
-  copy_bytes(data, data_);
-  part.stored_lengths().visit([&](std::int64_t, std::span<const std::int64_t> lengths) {
-    for (const std::int64_t length : lengths) tokens_ += length;
-    write_numbers(lengths_, TokenType::int32, lengths);
-  });
-  part.stored_documents().visit([&](std::int64_t first, std::span<const std::int64_t> begins) {
-    // The first boundary of a part is the last one of what was written before.
-    std::vector<std::int64_t> moved(begins.begin() + (first == 0 ? 1 : 0), begins.end());
-    for (std::int64_t& begin : moved) begin += sequences_;
-    write_numbers(boundaries_, TokenType::int64, moved);
-  });
-  sequences_ += part.sequences();
-  documents_ += part.documents();
-  ended_sequences_ = sequences_;
+  return counts_;
 }
 
 void IndexedWriter::write_index(PartialFile& index) {
-  index.write(megatron_header({type_, sequences_, documents_}));
-  if (sequences_ > 0) {
+  index.write(megatron_header({type_, counts_.sequences, counts_.documents}));
+  if (counts_.sequences > 0) {
     const ByteSource written = lengths_.written();
     copy_bytes(written, index);
-    const StoredNumbers lengths(written, 0, sequences_, TokenType::int32);
+    const StoredNumbers lengths(written, 0, counts_.sequences, TokenType::int32);
     std::int64_t offset = 0;
     std::vector<std::int64_t> offsets;
     lengths.visit([&](std::int64_t, std::span<const std::int64_t> numbers) {
@@ -149,7 +128,7 @@ void IndexedWriter::write_index(PartialFile& index) {
 }
 
 void IndexedWriter::finish() {
-  require(open_tokens_ == 0 && ended_sequences_ == sequences_, "a dataset ends behind a document");
+  require(open_tokens_ == 0 && ended_sequences_ == counts_.sequences, "a dataset ends behind a document");
   PartialFile index(prefix_ + ".idx");
   write_index(index);
   data_.sync();
@@ -157,6 +136,8 @@ void IndexedWriter::finish() {
   refuse_finished(prefix_);
   data_.put_in_place();
   index.put_in_place();
+  lengths_.stay(false);
+  boundaries_.stay(false);
 }
 
 }  // namespace weft

@@ -15,26 +15,28 @@ namespace weft {
 // uint16 for fewer than 65500 tokens, otherwise int32: DType.optimal_dtype of Megatron, which leaves some ids unused.
 TokenType indexed_type(std::int64_t vocab_size);
 
+// What a dataset holds.
+struct IndexedCounts {
+  std::int64_t tokens = 0, sequences = 0, documents = 0;
+  bool operator==(const IndexedCounts&) const = default;
+};
+
 // Used by one thread. Holds a few MiB of buffers, however many tokens and documents are written: both arrays of the
 // index wait in files of their own, "prefix.lengths.partial" and "prefix.documents.partial".
 //
-// Until finish() all bytes are in files that end in ".partial", which the destructor removes. Several workers write
-// parts, each under its own prefix; one writer appends the finished parts in the order of the documents. The result is
-// the file that one worker would have written. Finished parts survive an interruption, so only unfinished ones are made
-// again.
+// Until finish() all bytes are in files that end in ".partial", which the destructor removes unless flush() was called.
 //
 // A disk that fails or is full throws Error (failure); all else that is refused throws Error (request).
 class IndexedWriter {
  public:
   // Throws if "prefix.bin" or "prefix.idx" exists: a finished dataset is not overwritten. Requires 1 <= vocab_size <=
-  // 2^31.
-  IndexedWriter(std::string prefix, std::int64_t vocab_size);
+  // 2^31. Goes on behind `flushed`, what flush() returned to an earlier writer of the same prefix and vocabulary;
+  // throws Error (failure) if its files have less.
+  IndexedWriter(std::string prefix, std::int64_t vocab_size, const IndexedCounts& flushed = {});
 
   TokenType type() const { return type_; }
-  // So far, including those of appended parts.
-  std::int64_t tokens() const { return tokens_; }
-  std::int64_t sequences() const { return sequences_; }
-  std::int64_t documents() const { return documents_; }
+  // So far.
+  const IndexedCounts& counts() const { return counts_; }
 
   // Adds tokens to the sequence that is being written. Throws for an id outside the vocabulary and for a sequence of
   // 2^31 tokens or more.
@@ -46,9 +48,9 @@ class IndexedWriter {
   // A document of one sequence.
   void add_document(std::span<const std::int32_t> ids);
 
-  // Adds all documents of a finished dataset, which may have none. Requires that the last document is ended. Throws,
-  // before anything is added, for tokens of another type and for files that MegatronIndex refuses.
-  void append(const std::string& part_prefix);
+  // Returns when everything so far is on disk, from where another writer can go on: the files stay when this one ends.
+  // Requires that the last document is ended.
+  IndexedCounts flush();
 
   // Writes the index, flushes both files and puts them in place, "prefix.idx" last: if "prefix.idx" exists, the dataset
   // is whole. Requires that the last document is ended. Nothing may follow.
@@ -63,7 +65,7 @@ class IndexedWriter {
   TokenType type_;
   PartialFile data_, lengths_, boundaries_;
   std::vector<std::uint8_t> encoded_;
-  std::int64_t tokens_ = 0, sequences_ = 0, documents_ = 0;
+  IndexedCounts counts_;
   std::int64_t open_tokens_ = 0;      // of the sequence that is being written
   std::int64_t ended_sequences_ = 0;  // sequences of ended documents
 };

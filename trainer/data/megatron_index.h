@@ -65,10 +65,6 @@ class MegatronIndex final : public TokenIndex {
   void check() const override;
   std::string content() const override;
 
-  // The stored arrays, for copying; checked no further than by the constructor.
-  const StoredNumbers& stored_lengths() const { return lengths_; }
-  const StoredNumbers& stored_documents() const { return documents_; }
-
  private:
   void check_ends(const std::string& data_name) const;
 

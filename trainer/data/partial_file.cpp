@@ -33,16 +33,23 @@ void flush_folder_of(const std::string& name) {
 
 }  // namespace
 
-PartialFile::PartialFile(std::string name) : name_(std::move(name)), partial_(name_ + ".partial") {
-  unlink(partial_.c_str());
-  descriptor_ = open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) fail_file(partial_, "created", errno);
+PartialFile::PartialFile(std::string name, std::int64_t kept)
+    : name_(std::move(name)), partial_(name_ + ".partial"), written_(kept) {
+  if (kept == 0) unlink(partial_.c_str());
+  descriptor_ = open(partial_.c_str(), O_WRONLY | O_CLOEXEC | (kept == 0 ? O_CREAT | O_EXCL : O_APPEND), 0666);
+  if (descriptor_ < 0) fail_file(partial_, kept == 0 ? "created" : "opened", errno);
   buffer_.reserve(partial_buffer_bytes);
+  if (kept == 0) return;
+  std::error_code error;
+  const auto size = static_cast<std::int64_t>(std::filesystem::file_size(partial_, error));
+  if (!error && size >= kept && ftruncate(descriptor_, kept) == 0) return;
+  close(std::exchange(descriptor_, -1));
+  fail("\"{}\" has fewer bytes than the {} that were written", partial_, kept);
 }
 
 PartialFile::~PartialFile() {
   if (descriptor_ >= 0) close(descriptor_);
-  if (!in_place_) unlink(partial_.c_str());
+  if (!in_place_ && !stays_) unlink(partial_.c_str());
 }
 
 void PartialFile::write(std::span<const std::uint8_t> bytes) {
@@ -69,11 +76,15 @@ ByteSource PartialFile::written() {
   return open_source(partial_);
 }
 
-void PartialFile::sync() {
+void PartialFile::flush() {
   empty_buffer();
   while (fsync(descriptor_) != 0) {
     if (errno != EINTR) fail_file(partial_, "flushed to disk", errno);
   }
+}
+
+void PartialFile::sync() {
+  flush();
   // After EINTR the descriptor is closed too, and the bytes are already on disk.
   if (close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail_file(partial_, "closed", errno);
 }

@@ -15,9 +15,10 @@ namespace weft {
 // request.
 class PartialFile {
  public:
-  // Creates "name.partial" in place of one that a killed process left.
-  explicit PartialFile(std::string name);
-  // Removes "name.partial" unless it was put in place.
+  // Creates "name.partial" in place of one that a killed process left. With `kept` bytes it goes on behind so many of
+  // that one; throws if it has fewer.
+  explicit PartialFile(std::string name, std::int64_t kept = 0);
+  // Removes "name.partial" unless it was put in place or is to stay.
   ~PartialFile();
   PartialFile(const PartialFile&) = delete;
   PartialFile& operator=(const PartialFile&) = delete;
@@ -28,6 +29,10 @@ class PartialFile {
   std::int64_t bytes() const { return written_ + std::ssize(buffer_); }
   // Everything written so far, to be read back. Requires that something was written.
   ByteSource written();
+  // Whether "name.partial" stays when this object ends.
+  void stay(bool stays) { stays_ = stays; }
+  // Returns when everything so far is on disk. More may follow.
+  void flush();
   // Returns when everything is on disk. Afterwards only put_in_place() follows.
   void sync();
   // Renames the file to its name and flushes the folder. Requires sync(). A file of that name is replaced.
@@ -40,7 +45,7 @@ class PartialFile {
   int descriptor_ = -1;
   std::int64_t written_ = 0;
   std::vector<std::uint8_t> buffer_;
-  bool in_place_ = false;
+  bool in_place_ = false, stays_ = false;
 };
 
 }  // namespace weft

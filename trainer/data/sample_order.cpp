@@ -2,15 +2,18 @@
 
 #include <array>
 #include <bit>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
 #include "trainer/data/megatron_blend.h"
 #include "trainer/data/megatron_order.h"
+#include "trainer/data/packed_documents.h"
 #include "trainer/data/token_windows.h"
 
 namespace weft {
@@ -38,72 +41,98 @@ std::uint64_t part_of(std::uint64_t a, std::uint64_t b) {
   return high << 1 | (across & 0xffffffffu) >> 31;
 }
 
-// The windows of one pool of files, endlessly, each epoch in an order of its own.
-class WindowPool {
+// The samples of an epoch of some files, in no order.
+class SamplePool {
  public:
-  // `name` keeps the orders of several pools apart.
-  WindowPool(std::vector<TokenRange> files, std::int64_t first_file, std::string name, const OrderRequest& request)
-      : files_(std::move(files)),
-        first_file_(first_file),
-        name_(std::move(name)),
-        request_(request),
-        windows_(tokens_of(files_), request.sequence_length) {}
+  virtual ~SamplePool() = default;
+  virtual std::int64_t samples() const = 0;
+  virtual std::vector<TokenPiece> pieces(std::int64_t place) const = 0;
+  virtual std::optional<double> filled() const { return std::nullopt; }
+};
 
-  std::int64_t windows() const { return windows_.windows(); }
-  TokenPiece piece(std::int64_t sample) const {
-    const std::int64_t count = windows();
-    const std::string epoch = fmt::format("{}{}", name_, sample / count);
-    const WindowPlace place = windows_.place(shuffled_position(request_.seed, epoch, sample % count, count));
-    return {first_file_ + place.file, files_[static_cast<std::size_t>(place.file)].first + place.offset,
-            request_.sequence_length + 1};
+class WindowPool final : public SamplePool {
+ public:
+  WindowPool(std::span<const TokenRange> ranges, std::int64_t first_file, std::int64_t sequence_length)
+      : ranges_(ranges.begin(), ranges.end()),
+        first_file_(first_file),
+        sequence_length_(sequence_length),
+        windows_(tokens_of(ranges), sequence_length) {}
+
+  std::int64_t samples() const override { return windows_.windows(); }
+  std::vector<TokenPiece> pieces(std::int64_t place) const override {
+    const WindowPlace at = windows_.place(place);
+    return {
+        {first_file_ + at.file, ranges_[static_cast<std::size_t>(at.file)].first + at.offset, sequence_length_ + 1}};
   }
 
  private:
-  static std::vector<std::int64_t> tokens_of(const std::vector<TokenRange>& files) {
+  static std::vector<std::int64_t> tokens_of(std::span<const TokenRange> ranges) {
     std::vector<std::int64_t> tokens;
-    for (const TokenRange& file : files) tokens.push_back(file.tokens);
+    for (const TokenRange& range : ranges) tokens.push_back(range.tokens);
     return tokens;
   }
 
-  std::vector<TokenRange> files_;
-  std::int64_t first_file_;
-  std::string name_;
-  OrderRequest request_;
+  std::vector<TokenRange> ranges_;
+  std::int64_t first_file_, sequence_length_;
   WindowMap windows_;
 };
 
-class WindowOrder final : public SampleOrder {
+class PackedPool final : public SamplePool {
  public:
-  WindowOrder(const std::vector<TokenRange>& files, const std::vector<double>& weights, const OrderRequest& request)
-      : parts_(weights.empty() ? std::vector<double>{1.0} : weights), draw_(parts_) {
+  explicit PackedPool(PackedDocuments documents) : documents_(std::move(documents)) {}
+  std::int64_t samples() const override { return documents_.sequences(); }
+  std::vector<TokenPiece> pieces(std::int64_t place) const override { return documents_.pieces(place); }
+  std::optional<double> filled() const override { return documents_.filled(); }
+
+ private:
+  PackedDocuments documents_;
+};
+
+// Pools drawn by weight, each endlessly, each epoch of a pool in an order of its own.
+class ShuffledOrder final : public SampleOrder {
+ public:
+  // `make`: the pool of so many files from one on. Without weights there is one pool.
+  ShuffledOrder(std::size_t files, const std::vector<double>& weights, std::uint64_t seed,
+                const std::function<std::unique_ptr<SamplePool>(std::size_t first, std::size_t count)>& make)
+      : seed_(seed), parts_(weights.empty() ? std::vector<double>{1.0} : weights), draw_(parts_) {
     const double sum = std::accumulate(parts_.begin(), parts_.end(), 0.0);
     for (double& part : parts_) part /= sum;
-    if (weights.empty()) {
-      pools_.emplace_back(files, 0, "data.order.", request);
-    } else {
-      for (std::size_t f = 0; f < files.size(); ++f) {
-        pools_.emplace_back(std::vector<TokenRange>{files[f]}, static_cast<std::int64_t>(f),
-                            fmt::format("data.order.{}.", f), request);
-      }
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      pools_.push_back(weights.empty() ? make(0, files) : make(p, 1));
+      names_.push_back(weights.empty() ? "data.order." : fmt::format("data.order.{}.", p));
     }
   }
 
   std::vector<TokenPiece> pieces(std::int64_t sample) const override {
-    const DrawnSample drawn = draw_.draw(sample);
-    return {pools_[drawn.source].piece(drawn.index)};
+    const auto [p, index] = draw_.draw(sample);
+    const std::int64_t count = pools_[p]->samples();
+    const std::string epoch = fmt::format("{}{}", names_[p], index / count);
+    return pools_[p]->pieces(shuffled_position(seed_, epoch, index % count, count));
   }
   std::vector<double> passes(std::int64_t samples) const override {
     std::vector<double> passes;
     for (std::size_t p = 0; p < pools_.size(); ++p) {
-      passes.push_back(static_cast<double>(samples) * parts_[p] / static_cast<double>(pools_[p].windows()));
+      passes.push_back(static_cast<double>(samples) * parts_[p] / static_cast<double>(pools_[p]->samples()));
     }
     return passes;
   }
+  std::string identity() const override { return pools_.front()->filled() ? "whole documents" : ""; }
+  std::string remark() const override {
+    std::string text;
+    for (const auto& pool : pools_) {
+      if (const auto filled = pool->filled()) {
+        text += fmt::format("{}{:.1f} %", text.empty() ? "whole documents fill sequences to " : ", ", 100.0 * *filled);
+      }
+    }
+    return text;
+  }
 
  private:
+  std::uint64_t seed_;
   std::vector<double> parts_;  // of sum 1, by pool
   WeightedDraw draw_;
-  std::vector<WindowPool> pools_;
+  std::vector<std::unique_ptr<SamplePool>> pools_;
+  std::vector<std::string> names_;  // keep the orders of several pools apart
 };
 
 class BlendedOrder final : public SampleOrder {
@@ -243,9 +272,22 @@ std::vector<TokenRange> split_files(const std::vector<TokenFile>& files, const s
   return ranges;
 }
 
-std::unique_ptr<SampleOrder> make_window_order(const std::vector<TokenRange>& files, const std::vector<double>& weights,
-                                               const OrderRequest& request) {
-  return std::make_unique<WindowOrder>(files, weights, request);
+std::unique_ptr<SampleOrder> make_window_order(const std::vector<TokenRange>& ranges,
+                                               const std::vector<double>& weights, const OrderRequest& request) {
+  return std::make_unique<ShuffledOrder>(ranges.size(), weights, request.seed, [&](std::size_t f, std::size_t count) {
+    return std::make_unique<WindowPool>(std::span(ranges).subspan(f, count), static_cast<std::int64_t>(f),
+                                        request.sequence_length);
+  });
+}
+
+std::unique_ptr<SampleOrder> make_packed_order(const std::vector<TokenFile>& files,
+                                               const std::vector<TokenRange>& ranges,
+                                               const std::vector<double>& weights, const OrderRequest& request) {
+  return std::make_unique<ShuffledOrder>(ranges.size(), weights, request.seed, [&](std::size_t f, std::size_t count) {
+    return std::make_unique<PackedPool>(PackedDocuments(std::span(files).subspan(f, count),
+                                                        std::span(ranges).subspan(f, count),
+                                                        static_cast<std::int64_t>(f), request.sequence_length));
+  });
 }
 
 std::unique_ptr<SampleOrder> make_megatron_order(const std::vector<TokenFile>& files, const std::string& split,

@@ -51,13 +51,15 @@ class WeightedDraw {
 class SampleOrder {
  public:
   virtual ~SampleOrder() = default;
-  // sequence_length + 1 tokens of a sample, in order; no piece is empty. Throws Error (request) if an index has
-  // changed.
+  // The tokens of a sample, in order: sequence_length + 1, of packed documents perhaps fewer. No piece is empty. Throws
+  // Error (request) if an index has changed.
   virtual std::vector<TokenPiece> pieces(std::int64_t sample) const = 0;
   // How often a run of `samples` samples reads the tokens of each part that has an order of its own.
   virtual std::vector<double> passes(std::int64_t samples) const = 0;
   // Two runs over equal files read alike if their seeds, keys and these texts are equal.
   virtual std::string identity() const { return {}; }
+  // What a reader may want to know besides, or nothing.
+  virtual std::string remark() const { return {}; }
 };
 
 // A part of a file of tokens to read.
@@ -75,10 +77,14 @@ struct OrderRequest {
   std::uint64_t seed = 0;
 };
 
-// Weft's own order. Samples are windows (token_windows.h). Without weights the windows of all files are one pool, and
-// each epoch has every window once. With weights each file is a source with epochs of its own.
-std::unique_ptr<SampleOrder> make_window_order(const std::vector<TokenRange>& files, const std::vector<double>& weights,
-                                               const OrderRequest& request);
+// Weft's own order. Samples are windows of the parts `ranges` (token_windows.h). Without weights the windows of all
+// files are one pool, and each epoch has every window once. With weights each file is a source with epochs of its own.
+std::unique_ptr<SampleOrder> make_window_order(const std::vector<TokenRange>& ranges,
+                                               const std::vector<double>& weights, const OrderRequest& request);
+// The same with packed sequences (packed_documents.h) in place of windows.
+std::unique_ptr<SampleOrder> make_packed_order(const std::vector<TokenFile>& files,
+                                               const std::vector<TokenRange>& ranges,
+                                               const std::vector<double>& weights, const OrderRequest& request);
 // Megatron's (megatron_order.h, megatron_blend.h). It depends on request.samples. Requires a seed below 2^32. Throws
 // Error (request) as those, and for several files without weights.
 std::unique_ptr<SampleOrder> make_megatron_order(const std::vector<TokenFile>& files, const std::string& split,

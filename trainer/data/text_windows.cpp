@@ -52,7 +52,7 @@ std::int64_t TextWindows::tokens() const {
     const TokenFile& file = files_[static_cast<std::size_t>(here.file)];
     std::vector<std::uint8_t> counts(static_cast<std::size_t>(here.count), 1);
     if (file.has_losses()) file.read_losses(here.first, counts);
-    if (documents_ == Documents::mask) {
+    if (documents_ != Documents::join) {
       for (const std::int32_t begin : document_begins(file, here.first, here.count)) {
         counts[static_cast<std::size_t>(begin)] = 0;
       }

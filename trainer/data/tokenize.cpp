@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 #include <vector>
 
+#include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
 #include "parallel/runtime/spread_work.h"
@@ -15,18 +18,76 @@
 namespace weft {
 namespace {
 
-constexpr std::size_t batch_bytes = std::size_t{8} << 20;
-
-// Documents until their text has batch_bytes; none at the end.
-std::vector<Document> next_batch(DocumentReader& documents) {
+// Documents until their text has so many bytes; none at the end.
+std::vector<Document> next_batch(DocumentReader& documents, std::int64_t most) {
   std::vector<Document> batch;
-  for (std::size_t bytes = 0; bytes < batch_bytes;) {
+  for (std::int64_t bytes = 0; bytes < most;) {
     auto document = documents.next();
     if (!document) break;
-    bytes += document->prompt.size() + document->text.size();
+    bytes += document->bytes();
     batch.push_back(std::move(*document));
   }
   return batch;
+}
+
+// A document as ids, and for each of them whether its loss counts.
+struct EncodedDocument {
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> counts;
+};
+
+EncodedDocument encoded(const Tokenizer& tokenizer, const Document& document, SpecialTokens special) {
+  EncodedDocument result;
+  for (const TextPart& part : document.parts) {
+    tokenizer.append(part.text, special, result.ids);
+    result.counts.resize(result.ids.size(), part.learned ? 1 : 0);
+  }
+  return result;
+}
+
+// A place to go on from: documents that were read, and what was written of them.
+struct Resumption {
+  std::int64_t read = 0, text_bytes = 0;
+  IndexedCounts written;
+};
+
+std::string resumption_name(const std::string& prefix) {
+  return prefix + ".resume.json";
+}
+
+// The place that an earlier call left for the same work; the beginning if there is none.
+Resumption find_resumption(const std::string& prefix, const std::string& work) {
+  const std::string name = resumption_name(prefix);
+  std::error_code ignored;
+  if (!std::filesystem::exists(name, ignored)) return {};
+  const nlohmann::json json = nlohmann::json::parse(read_whole_file(name), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || json.value("work", nlohmann::json()) != work) return {};
+  const auto number = [&](const char* key) {
+    const auto found = json.find(key);
+    return found == json.end() || !found->is_number_integer() ? std::int64_t{-1} : found->get<std::int64_t>();
+  };
+  const Resumption place{
+      number("read"), number("text_bytes"), {number("tokens"), number("sequences"), number("documents")}};
+  const bool whole = place.read >= 0 && place.text_bytes >= 0 && place.written.tokens >= 0 &&
+                     place.written.sequences >= 0 && place.written.documents >= 0;
+  return whole ? place : Resumption{};
+}
+
+void write_small_file(const std::string& name, const std::string& text) {
+  PartialFile file(name);
+  file.write({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+  file.sync();
+  file.put_in_place();
+}
+
+void keep_resumption(const std::string& prefix, const std::string& work, const Resumption& place) {
+  const nlohmann::ordered_json json = {{"work", work},
+                                       {"read", place.read},
+                                       {"text_bytes", place.text_bytes},
+                                       {"tokens", place.written.tokens},
+                                       {"sequences", place.written.sequences},
+                                       {"documents", place.written.documents}};
+  write_small_file(resumption_name(prefix), json.dump(2) + "\n");
 }
 
 }  // namespace
@@ -35,57 +96,88 @@ TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
                     const std::function<void(const TokenizeProgress&)>& on_progress) {
   const auto tokenizer = open_tokenizer(request.tokenizer);
   TokenFacts facts{request.tokenizer, tokenizer->content_hash(), tokenizer->vocab_size(), 0, 0, std::nullopt};
+  for (const std::string_view mark : request.marks) {
+    if (tokenizer->token_id(mark)) continue;
+    fail_request("the tokenizer \"{}\" has no token {}, with which these conversations are written", request.tokenizer,
+                 mark);
+  }
   if (request.end_documents) facts.document_end = tokenizer->end_of_text();
   const std::string facts_name = request.prefix + ".json";
   // One that an interrupted call left may be replaced; any other file may not.
   if (std::filesystem::exists(facts_name)) parse_token_facts(read_whole_file(facts_name), facts_name);
   const std::string losses_name = request.prefix + ".loss";
-  if (!request.prompts && std::filesystem::exists(losses_name)) {
+  if (!request.losses && std::filesystem::exists(losses_name)) {
     fail_request("\"{}\" exists, and would be taken for the losses of these documents; remove it", losses_name);
   }
+  const std::string work = fmt::format(
+      "{:016x}", checksum(fmt::format("{}, {}, {}, {}, {}", facts.tokenizer_hash, facts.document_end.value_or(-1),
+                                      request.losses, static_cast<int>(request.special), documents.identity())));
+  Resumption place = find_resumption(request.prefix, work);
+  std::optional<IndexedWriter> dataset;
   std::optional<PartialFile> losses;
-  if (request.prompts) losses.emplace(losses_name);
-  IndexedWriter writer(request.prefix, tokenizer->vocab_size());
-  TokenizeProgress progress{.bytes = documents.bytes()};
-  for (auto batch = next_batch(documents); !batch.empty(); batch = next_batch(documents)) {
-    std::vector<std::vector<std::int32_t>> ids(batch.size());
-    std::vector<std::size_t> of_prompt(batch.size());
-    spread_work(batch.size(), request.threads, [&](std::size_t d) {
-      if (request.prompts) ids[d] = tokenizer->encode(batch[d].prompt);
-      of_prompt[d] = ids[d].size();
-      const std::vector<std::int32_t> text = tokenizer->encode(batch[d].text);
-      ids[d].insert(ids[d].end(), text.begin(), text.end());
-    });
-    for (std::size_t d = 0; d < batch.size(); ++d) {
-      if (ids[d].empty()) continue;
-      if (facts.document_end) ids[d].push_back(*facts.document_end);
-      writer.add_document(ids[d]);
-      if (losses) {
-        std::vector<std::uint8_t> counts(ids[d].size(), 1);
-        std::fill_n(counts.begin(), of_prompt[d], std::uint8_t{0});
-        losses->write(counts);
-      }
-      progress.text_bytes += std::ssize(batch[d].prompt) + std::ssize(batch[d].text);
-    }
-    progress.position = documents.position();
-    progress.documents = writer.documents();
-    progress.tokens = writer.tokens();
-    if (on_progress) on_progress(progress);
+  const auto open_files = [&] {
+    dataset.emplace(request.prefix, tokenizer->vocab_size(), place.written);
+    if (request.losses) losses.emplace(losses_name, place.written.tokens);
+  };
+  try {
+    open_files();
+  } catch (const Error& error) {
+    if (place.read == 0 || error.kind() != ErrorKind::failure) throw;
+    place = {};  // what an earlier call wrote is no longer there
+    open_files();
   }
-  facts.documents = writer.documents();
-  facts.tokens = writer.tokens();
+  IndexedWriter& writer = *dataset;
+  for (std::int64_t d = 0; d < place.read; ++d) {
+    if (!documents.next()) fail("\"{}\" has more documents than there are", resumption_name(request.prefix));
+  }
+  TokenizeProgress progress{.bytes = documents.bytes(), .resumed = place.written.documents};
+  const auto tell = [&] {
+    progress.position = documents.position();
+    progress.text_bytes = place.text_bytes;
+    progress.documents = writer.counts().documents;
+    progress.tokens = writer.counts().tokens;
+    if (on_progress) on_progress(progress);
+  };
+  if (place.read > 0) tell();
+  std::int64_t kept = place.text_bytes;
+  const std::int64_t most = std::min(std::int64_t{8} << 20, request.kept_bytes);
+  for (auto batch = next_batch(documents, most); !batch.empty(); batch = next_batch(documents, most)) {
+    std::vector<EncodedDocument> all(batch.size());
+    spread_work(batch.size(), request.threads,
+                [&](std::size_t d) { all[d] = encoded(*tokenizer, batch[d], request.special); });
+    for (std::size_t d = 0; d < batch.size(); ++d) {
+      if (all[d].ids.empty()) continue;
+      if (facts.document_end) {
+        all[d].ids.push_back(*facts.document_end);
+        all[d].counts.push_back(1);
+      }
+      writer.add_document(all[d].ids);
+      if (losses) losses->write(all[d].counts);
+      place.text_bytes += batch[d].bytes();
+    }
+    place.read += std::ssize(batch);
+    tell();
+    if (place.text_bytes - kept < request.kept_bytes) continue;
+    kept = place.text_bytes;
+    place.written = writer.flush();
+    if (losses) {
+      losses->flush();
+      losses->stay(true);
+    }
+    keep_resumption(request.prefix, work, place);
+  }
+  facts.documents = writer.counts().documents;
+  facts.tokens = writer.counts().tokens;
   if (facts.tokens == 0) fail_request("the files have no document with a token in it");
   // The facts come first: where the index is, they are there too.
-  PartialFile file(facts_name);
-  const std::string text = format_token_facts(facts);
-  file.write({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
-  file.sync();
-  file.put_in_place();
+  write_small_file(facts_name, format_token_facts(facts));
   if (losses) {
     losses->sync();
     losses->put_in_place();
   }
   writer.finish();
+  std::error_code ignored;
+  std::filesystem::remove(resumption_name(request.prefix), ignored);
   return facts;
 }
 

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "trainer/data/documents.h"
 #include "trainer/data/token_facts.h"
@@ -12,21 +14,31 @@
 namespace weft {
 
 struct TokenizeRequest {
-  std::string tokenizer = {};  // as open_tokenizer takes it
-  std::string prefix = {};     // of the dataset
-  bool prompts = false;        // the documents have prompts
-  bool end_documents = true;   // append the token that ends a text, if the tokenizer has one
+  std::string tokenizer = {};                         // as open_tokenizer takes it
+  std::string prefix = {};                            // of the dataset
+  bool losses = false;                                // the rules of the documents have losses
+  std::vector<std::string_view> marks = {};           // tokens that the tokenizer must have
+  SpecialTokens special = SpecialTokens::recognised;  // in texts
+  bool end_documents = true;                          // append the token that ends a text, if the tokenizer has one
   std::size_t threads = 1;
+  std::int64_t kept_bytes = std::int64_t{512} << 20;  // text between two places to go on from
 };
 
 struct TokenizeProgress {
   std::int64_t position = 0, bytes = 0;  // of the files, packed
   std::int64_t text_bytes = 0, documents = 0, tokens = 0;
+  std::int64_t resumed = 0;  // documents that an earlier call had written
 };
 
-// Writes "prefix.bin", "prefix.idx" and "prefix.json", and of documents with a prompt "prefix.loss" (token_source.h):
-// prompt and text are encoded each by itself, and the loss counts the text and the end. The bytes do not depend on the
-// number of threads. Documents without a token are left out. Nothing stands under the final names until all is written.
+// Writes "prefix.bin", "prefix.idx" and "prefix.json", and of documents with losses "prefix.loss" (token_source.h): the
+// parts of a document are encoded each by itself, and the loss counts the learned ones and the end. The bytes do not
+// depend on the number of threads. Documents without a token are left out. Nothing stands under the final names until
+// all is written.
+//
+// A call that ends before leaves "prefix.*.partial", with "prefix.resume.json" for the last place to go on from. The
+// same call goes on there; it reads the documents before once more, and encodes none. With other files, rules or
+// tokenizer it begins anew.
+//
 // Throws Error (request) for a dataset that exists, for files without a document, and as the reader and the tokenizer.
 TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
                     const std::function<void(const TokenizeProgress&)>& on_progress = {});

@@ -2,7 +2,7 @@
 
 #include <fmt/ranges.h>
 
-#include "parallel/runtime/refusal.h"
+#include "parallel/runtime/error.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <map>
 
-#include "parallel/runtime/refusal.h"
+#include "parallel/runtime/error.h"
 #include "trainer/diagnosis/diagnose.h"
 #include "trainer/layout/layout_summary.h"
 

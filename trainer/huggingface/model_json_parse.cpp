@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/json_depth.h"
+#include "parallel/runtime/outside_text.h"
 #include "trainer/huggingface/model_json.h"
 
 namespace weft {

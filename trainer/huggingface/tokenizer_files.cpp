@@ -7,7 +7,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
-#include "parallel/runtime/json_depth.h"
+#include "parallel/runtime/outside_text.h"
 
 namespace weft {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 #include <set>
 
-#include "parallel/runtime/refusal.h"
+#include "parallel/runtime/error.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/unit_policy.h"
 #include "trainer/resolve/resolved_run.h"

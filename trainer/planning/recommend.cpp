@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
-#include "parallel/runtime/refusal.h"
 #include "trainer/planning/compare.h"
 #include "trainer/resolve/chosen_timing.h"
 #include "trainer/resolve/resolved_run.h"

@@ -8,7 +8,7 @@
 #include <map>
 #include <tuple>
 
-#include "parallel/pipeline/accounts/window.h"
+#include "parallel/pipeline/accounts/accounts.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/planning/step_path.h"
 

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "parallel/runtime/refusal.h"
+#include "parallel/runtime/error.h"
 
 namespace weft {
 namespace {

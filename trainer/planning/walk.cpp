@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "parallel/pipeline/accounts/traffic.h"
+#include "parallel/pipeline/accounts/accounts.h"
 #include "parallel/runtime/error.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/optimizer/update_plan.h"

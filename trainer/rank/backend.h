@@ -32,7 +32,8 @@ std::unique_ptr<Backend> make_cuda_backend(int device, const GpuKernelOptions& o
 std::optional<std::string> why_no_cuda();
 // Total memory of GPU 0 of this machine, in bytes; nothing if no GPU can be used.
 std::optional<std::int64_t> cuda_memory();
-
+// GPUs of this machine that can be used.
+int cuda_devices();
 // The name of GPU 0 of this machine, as nvidia-smi tells it; nothing if no GPU can be used.
 std::optional<std::string> cuda_card();
 

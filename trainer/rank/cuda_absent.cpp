@@ -25,6 +25,10 @@ std::optional<std::int64_t> cuda_memory() {
   return std::nullopt;
 }
 
+int cuda_devices() {
+  return 0;
+}
+
 std::optional<std::string> cuda_card() {
   return std::nullopt;
 }

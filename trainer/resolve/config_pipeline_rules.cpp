@@ -8,7 +8,7 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/parsed_number.h"
+#include "parallel/runtime/quantities.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/resolve/config_rules.h"

@@ -163,13 +163,11 @@ Rules data_rules() {
          return none_or(c.data.order == DataOrder::weft || c.run.seed <= std::numeric_limits<std::uint32_t>::max(),
                         "run.seed {} is above 4294967295, the largest of data.order \"megatron\"", c.run.seed);
        }},
-      {{"data.documents", "run.attention"},
+      {{"data.documents", "data.order"},
        [](const Config& c) {
-         const bool asks_cudnn = c.run.device == DeviceKind::cuda && c.run.attention.starts_with("cudnn");
-         return none_or(
-             c.data.documents == Documents::join || !asks_cudnn,
-             "data.documents is \"mask\", which attention of cuDNN does not know here; write run.attention = "
-             "\"own\" or \"auto\"");
+         return none_or(c.data.documents != Documents::pack || c.data.order == DataOrder::weft,
+                        "data.documents is \"pack\", and data.order \"megatron\" reads through documents whatever "
+                        "their lengths: take \"mask\" or data.order = \"weft\"");
        }},
   };
 }

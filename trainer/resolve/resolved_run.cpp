@@ -8,6 +8,7 @@
 #include "parallel/runtime/error.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/plan/unit_policy.h"
 #include "trainer/resolve/chosen_timing.h"
 #include "trainer/resolve/solved_timing.h"
 #include "trainer/resolve/step_costs.h"

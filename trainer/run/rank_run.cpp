@@ -108,7 +108,7 @@ std::string RankRun::attention() {
   const HeadShape heads = head_shape(config_.model, config_.parallelism.tensor, config_.training.sequence_length);
   return rank_step_.kernels().kernels.attention.description(heads, stages().inputs().positions,
                                                             config_.precision_of(Family::dense).compute,
-                                                            config_.data.documents == Documents::mask);
+                                                            config_.data.documents != Documents::join);
 }
 
 void RankRun::read_ahead(std::int64_t first) {

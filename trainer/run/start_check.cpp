@@ -4,7 +4,7 @@
 
 #include <initializer_list>
 
-#include "parallel/runtime/refusal.h"
+#include "parallel/runtime/error.h"
 #include "trainer/checkpoint/start.h"
 #include "trainer/config/config_messages.h"
 #include "trainer/data/text_windows.h"

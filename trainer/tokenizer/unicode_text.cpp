@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/utf8.h"
+#include "parallel/runtime/outside_text.h"
 
 namespace weft {
 namespace {

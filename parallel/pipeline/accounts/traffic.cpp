@@ -1,4 +1,4 @@
-#include "parallel/pipeline/accounts/traffic.h"
+#include "parallel/pipeline/accounts/accounts.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,4 +1,4 @@
-#include "parallel/pipeline/accounts/window.h"
+#include "parallel/pipeline/accounts/accounts.h"
 
 #include <algorithm>
 #include <span>

@@ -65,6 +65,10 @@ std::optional<std::int64_t> cuda_memory() {
   return static_cast<std::int64_t>(total_bytes);
 }
 
+int cuda_devices() {
+  return why_no_cuda() ? 0 : cuda::device_count();
+}
+
 std::optional<std::string> cuda_card() {
   if (why_no_cuda()) return std::nullopt;
   cudaDeviceProp properties{};

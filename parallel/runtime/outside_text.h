@@ -1,12 +1,19 @@
-// The nesting depth of lists and objects in a JSON text, checked before parsing. A text of opening brackets alone makes
-// a document that takes far more memory than the text, and the library copies, compares and writes documents by
-// recursion.
+// What a text from outside may do to its readers.
 #pragma once
 
 #include <cstddef>
 #include <string_view>
 
 namespace weft {
+
+// Whether `byte` is a byte of UTF-8 after the first byte of its character.
+inline bool continues_character(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xc0u) == 0x80u;
+}
+
+// The nesting depth of lists and objects in a JSON text is checked before parsing. A text of opening brackets alone
+// makes a document that takes far more memory than the text, and the library copies, compares and writes documents by
+// recursion.
 
 // Limit for files of other programs; none of them is nested so deeply.
 inline constexpr int deepest_json = 64;

@@ -1,0 +1,81 @@
+// `weft init` as a newcomer uses it: what it writes is checked, planned and trained without a change.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/tiny_training.h"
+
+namespace weft {
+namespace {
+
+class InitCommand : public TinyTraining {
+ protected:
+  std::string ok(const std::string& arguments) const {
+    const ProgramResult result = weft(arguments);
+    EXPECT_EQ(result.exit_code, 0) << arguments << "\n" << result.output << result.messages;
+    return result.output;
+  }
+  std::string refused(const std::string& arguments) const {
+    const ProgramResult result = weft(arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments << "\n" << result.output << result.messages;
+    return result.messages;
+  }
+  std::string text_of(const std::string& name) const {
+    std::ifstream file(folder_ / name);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+};
+
+TEST_F(InitCommand, WhatItWritesTrains) {
+  for (const char* experts : {"", " --experts 4"}) {
+    const std::string name = fmt::format("a{}", *experts == '\0' ? 0 : 1);
+    ok(fmt::format("init text.txt --parameters {} --ranks 2 --tokens 2K --sequence-length 16 --name {}{}",
+                   *experts == '\0' ? "200K" : "500K", name, experts));
+    const std::string text = text_of(name + ".toml");
+    EXPECT_NE(text.find("weft train " + name + ".toml"), std::string::npos) << text;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / (name + ".toml.draft")));
+    ok("check " + name + ".toml");
+    const std::string lines = ok("train " + name + ".toml");
+    EXPECT_NE(lines.find("2 ranks"), std::string::npos) << lines;
+    const Json summary = Json::parse(text_of("runs/" + name + "/summary.json"));
+    EXPECT_GT(summary["steps"].get<int>(), 10) << summary;
+  }
+}
+
+// The comment at the top says of a step what the plan of the written file says.
+TEST_F(InitCommand, AClustersFileFits) {
+  const std::string head = ok("init text.txt --parameters 1B --hardware h100 --ranks 16 --sequence-length 1024");
+  const Json plan = Json::parse(ok("plan first.toml --json"));
+  EXPECT_EQ(plan["verdict"], "fits") << plan["verdict_text"];
+  EXPECT_NE(head.find("weft launch --ranks 16 -- train first.toml"), std::string::npos) << head;
+  const double seconds = plan["step_seconds"].get<double>();
+  EXPECT_NE(head.find(fmt::format("a step takes {:.4g} ms", 1e3 * seconds)), std::string::npos) << head << seconds;
+}
+
+TEST_F(InitCommand, ItKeepsFilesAndAsksForWhatItCannotKnow) {
+  put("kept.toml", "mine");
+  EXPECT_NE(refused("init text.txt --parameters 1M --output kept.toml").find("exists"), std::string::npos);
+  EXPECT_EQ(text_of("kept.toml"), "mine");
+  EXPECT_NE(refused("init absent.txt --parameters 1M").find("absent.txt"), std::string::npos);
+  EXPECT_NE(refused("init text.txt --parameters 1M --hardware tpu").find("tpu"), std::string::npos);
+  EXPECT_NE(refused("init text.txt --parameters 1K").find("the nearest has"), std::string::npos);
+  EXPECT_NE(refused("init text.txt").find("--parameters"), std::string::npos);
+  EXPECT_NE(refused("init text.txt --parameters 70B --hardware rtx4090 --ranks 1").find("nothing fits"),
+            std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "first.toml"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "first.toml.draft"));
+}
+
+// Data of a tokenizer bring it along, and a vocabulary that ranks share evenly.
+TEST_F(InitCommand, TokensBringTheirTokenizer) {
+  ok("data train-tokenizer text.txt --vocab-size 262 --output tok.json");
+  ok("data tokenize text.txt --tokenizer tok.json --output train");
+  ok("init train.bin --parameters 1M --ranks 1 --tokens 1K --sequence-length 16 --validation train.bin");
+  const std::string text = text_of("first.toml");
+  EXPECT_NE(text.find("tokenizer = \"tok.json\""), std::string::npos) << text;
+  EXPECT_NE(text.find("vocab_size = 320"), std::string::npos) << text;
+  ok("check first.toml");
+}
+
+}  // namespace
+}  // namespace weft

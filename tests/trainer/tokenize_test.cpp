@@ -1,0 +1,161 @@
+// Tokenizing that is stopped and called again, and conversations as tokens with losses.
+#include "trainer/data/tokenize.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <stdexcept>
+
+#include "tests/trainer/temporary_folder.h"
+#include "trainer/data/chat_format.h"
+#include "trainer/data/token_file.h"
+
+namespace weft {
+namespace {
+
+struct Stopped : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Tokenizing : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string lines;
+    for (int i = 0; i < 200; ++i) {
+      lines += fmt::format("{{\"q\": \"how many? \", \"a\": \"{} and {}\"}}\n", i, std::string(i % 17, 'x'));
+      if (i % 20 == 3) lines += "no object\n";
+    }
+    write_file(folder_ / "pairs.jsonl", lines);
+  }
+  std::string path(const std::string& name) const { return folder_ / name; }
+
+  // `stop_at`: the call of on_progress that throws; 0: none. Returns the documents that were not encoded again.
+  // `calls` counts those of on_progress.
+  std::int64_t call(const std::string& prefix, int stop_at,
+                    const DocumentRules& rules = {.key = "a", .bad_lines = BadLines::skip, .prompt = "q"}) const {
+    DocumentReader documents({path("pairs.jsonl")}, rules);
+    TokenizeRequest request{.tokenizer = "byte", .prefix = path(prefix), .losses = true, .kept_bytes = 300};
+    std::int64_t resumed = 0;
+    calls = 0;
+    tokenize(documents, request, [&](const TokenizeProgress& progress) {
+      resumed = progress.resumed;
+      if (++calls == stop_at) throw Stopped("stopped");
+    });
+    EXPECT_EQ(documents.skipped(), 10);
+    return resumed;
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+      names.push_back(entry.path().filename());
+    }
+    std::ranges::sort(names);
+    return names;
+  }
+
+  TemporaryFolder folder_;
+  mutable int calls = 0;
+};
+
+TEST_F(Tokenizing, GoesOnWhereItWasStopped) {
+  EXPECT_EQ(call("whole", 0), 0);
+  const int all = calls;
+  ASSERT_GT(all, 12);
+  int resumed = 0, stops = 0;
+  for (int stop = 1; stop < all - 3; stop += 3, ++stops) {
+    const std::string name = fmt::format("x{}", stop);
+    EXPECT_THROW(call(name, stop), Stopped);
+    EXPECT_FALSE(std::filesystem::exists(path(name + ".bin")));
+    // Stopped once more on the way.
+    EXPECT_THROW(call(name, 3), Stopped);
+    const std::int64_t documents = call(name, 0);
+    resumed += documents > 0 ? 1 : 0;
+    for (const char* ending : {".bin", ".idx", ".loss"}) {
+      EXPECT_EQ(read_file(path(name + ending)), read_file(path(std::string("whole") + ending))) << stop << ending;
+    }
+  }
+  EXPECT_EQ(resumed, stops);
+  for (const std::string& name : names()) {
+    EXPECT_EQ(name.find("partial"), std::string::npos) << name;
+    EXPECT_EQ(name.find("resume"), std::string::npos) << name;
+  }
+}
+
+TEST_F(Tokenizing, BeginsAnewForOtherWork) {
+  call("whole", 0);
+  EXPECT_THROW(call("x", 9), Stopped);
+  EXPECT_TRUE(std::filesystem::exists(path("x.resume.json")));
+  // Other rules, a changed file, a file that lost its end, and a place that is no place.
+  EXPECT_THROW(call("x", 9, {.key = "q", .bad_lines = BadLines::skip, .prompt = "a"}), Stopped);
+  EXPECT_EQ(call("x", 0), 0);
+  EXPECT_EQ(read_file(path("x.bin")), read_file(path("whole.bin")));
+
+  EXPECT_THROW(call("y", 9), Stopped);
+  std::filesystem::last_write_time(path("pairs.jsonl"), std::filesystem::file_time_type::clock::now());
+  EXPECT_EQ(call("y", 0), 0);
+  EXPECT_THROW(call("z", 9), Stopped);
+  std::filesystem::resize_file(path("z.loss.partial"), 3);
+  EXPECT_EQ(call("z", 0), 0);
+  EXPECT_EQ(read_file(path("z.loss")), read_file(path("whole.loss")));
+  for (const char* place : {"", "[]", "{}", "{\"work\": 1}", "nonsense"}) {
+    EXPECT_THROW(call("w", 9), Stopped);
+    write_file(path("w.resume.json"), place);
+    EXPECT_EQ(call("w", 0), 0) << place;
+    for (const char* ending : {".bin", ".idx", ".loss", ".json"})
+      std::filesystem::remove(path(std::string("w") + ending));
+  }
+}
+
+// Texts that transformers 4.57 made by apply_chat_template of the published templates, and what of them is learned.
+TEST(Conversations, AreTheTextsOfTheirTemplates) {
+  const std::vector<ChatMessage> messages = {{"system", "Weave. "}, {"user", " Warp?\n"}, {"assistant", "Weft.\n"}};
+  const std::vector<ChatMessage> without = {messages[1], messages[2]};
+  std::map<std::string_view, std::pair<std::string, std::string>> found;
+  for (const ChatFormat& format : chat_formats()) {
+    std::string text, learned;
+    for (const TextPart& part : conversation(format, format.role("system") == nullptr ? without : messages)) {
+      text += part.text;
+      if (part.learned) learned += part.text;
+    }
+    found[format.name] = {text, learned};
+  }
+  EXPECT_EQ(
+      found["chatml"].first,
+      "<|im_start|>system\nWeave. <|im_end|>\n<|im_start|>user\n Warp?\n<|im_end|>\n<|im_start|>assistant\nWeft.\n"
+      "<|im_end|>\n");
+  EXPECT_EQ(found["chatml"].second, "Weft.\n<|im_end|>");
+  EXPECT_EQ(found["llama3"].first,
+            "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nWeave.<|eot_id|><|start_header_id|>user"
+            "<|end_header_id|>\n\nWarp?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nWeft.<|eot_id|>");
+  EXPECT_EQ(found["llama3"].second, "Weft.<|eot_id|>");
+  EXPECT_EQ(found["gemma"].first,
+            "<bos><start_of_turn>user\nWarp?<end_of_turn>\n<start_of_turn>model\nWeft.<end_of_turn>\n");
+  EXPECT_EQ(found["gemma"].second, "Weft.<end_of_turn>");
+}
+
+TEST(Conversations, BadOnesAreNamed) {
+  const TemporaryFolder folder;
+  const ChatFormat& gemma = chat_formats()[2];
+  for (const auto& [line, why] : std::map<std::string, std::string>{
+           {R"({"text": 1})", "no key \"messages\""},
+           {R"({"messages": []})", "is no list of messages"},
+           {R"({"messages": {"role": "user"}})", "is no list of messages"},
+           {R"({"messages": [{"role": "user", "content": "a"}, {"role": "user"}]})",
+            "message 2: the object has no key"},
+           {R"({"messages": [3]})", "message 1: the object has no key \"role\""},
+           {R"({"messages": [{"role": "user", "content": 3}]})", "message 1: \"content\" is a number"},
+           {R"({"messages": [{"role": "system", "content": "a"}]})", "message 1: gemma knows no role \"system\""}}) {
+    write_file(folder / "chat.jsonl", line + "\n");
+    try {
+      DocumentReader({(folder / "chat.jsonl").string()}, {.key = "messages", .chat = &gemma}).next();
+      ADD_FAILURE() << line;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("chat.jsonl\":1:1: "), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Leaves the GCIDE dictionary as data/gcide.txt, from Debian's package dict-gcide.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+dictionary=/usr/share/dictd/gcide.dict.dz
+[[ -s data/gcide.txt ]] && exit 0
+if [[ ! -r $dictionary ]]; then
+  echo "$dictionary is not there, although the package dict-gcide should have brought it" >&2
+  echo "Put any large text file at data/gcide.txt and run this again." >&2
+  exit 1
+fi
+echo "data: unpacking the GCIDE dictionary into data/gcide.txt"
+mkdir -p data
+# Renamed when complete, so that an interruption never leaves half a file to train on.
+gzip --decompress --stdout <"$dictionary" >data/gcide.txt.partial
+mv data/gcide.txt.partial data/gcide.txt

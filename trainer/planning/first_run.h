@@ -1,0 +1,49 @@
+// A first configuration of one's own: a model of a wanted size with usual settings, for given data and ranks. What it
+// leaves open, the layout of the ranks, a search decides (search.h).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trainer/config/config.h"
+#include "trainer/costs/hardware.h"
+
+namespace weft {
+
+struct FirstRunRequest {
+  std::string name = "first";
+  DataConfig data = {};
+  std::int64_t vocab_size = 256;
+  std::int64_t data_tokens = 0;        // of the files to train on
+  ValidationConfig validation = {};    // its data; the rest is decided here
+  double parameters = 0.0;             // wanted, of the whole model
+  std::int64_t experts = 0;            // of each MoE block; 0: a dense model
+  std::int64_t experts_per_token = 2;  // of them
+  std::int64_t sequence_length = 0;    // tokens; 0: by the size of the model
+  double tokens = 0.0;                 // to train on; 0: 20 for each active parameter, and at most 4 passes
+  DeviceKind device = DeviceKind::cpu;
+  std::string hardware = {};  // a name of the hardware table, or empty: the device's own
+  int ranks = 1;
+};
+
+// The widths and the number of blocks whose parameters are nearest to the wanted number, among those with usual
+// proportions: heads of 64 or 128 values, four query heads for a key head where that divides, dense blocks 8/3 as wide
+// inside, 64 to 128 times as wide as deep. Of an MoE model the first block is dense, and the experts of a token are
+// together about as wide as a dense block. Throws Error (request) if the nearest differs by more than a quarter.
+ModelConfig sized_model(const FirstRunRequest& request);
+
+// The whole configuration, with data_shard ranks alone. Batch and learning rate follow the compute C = 6 x active
+// parameters x tokens: 0.2920 C^0.3271 tokens a step, rounded to a power of two of sequences, and 0.3118 C^-0.1250
+// (DeepSeek LLM, arXiv 2401.02954, section 3.1). Tokens follow Hoffmann et al. 2022 (20 for each parameter) and
+// Muennighoff et al. 2023 (repeating data up to four times is nearly as good as new data).
+Config first_run(const FirstRunRequest& request);
+
+// The configuration as a file for people: the keys that differ from their defaults and the ones that everybody turns,
+// each with a comment. `reasons`: comments by path, in place of what the key means.
+std::string first_run_toml(const Config& config, std::string_view head,
+                           const std::map<std::string, std::string>& reasons);
+
+}  // namespace weft
