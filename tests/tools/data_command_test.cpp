@@ -99,6 +99,14 @@ TEST_F(DataCommand, PromptsAreReadAndNotLearned) {
   const Json loss = Json::parse(weft("eval out --data pairs.bin --json").output);
   EXPECT_EQ(loss["tokens"], 60 * 9);
 
+  // Whole documents: two pairs of 24 tokens fill 49 but one.
+  const std::string packed =
+      ok("train run.toml --data.documents=pack --training.sequence_length=48 --run.steps=2 --run.directory=packed");
+  EXPECT_NE(packed.find("whole documents fill sequences to 98.0 %"), std::string::npos) << packed;
+  const Json whole =
+      Json::parse(bytes_of("packed/metrics.jsonl").substr(0, bytes_of("packed/metrics.jsonl").find('\n')));
+  EXPECT_EQ(whole["targets"], 8 * 2 * 9);
+
   refused("data tokenize text.txt --prompt q --tokenizer byte --output other");
   put("gap.jsonl", "{\"a\": \"x\"}\n");
   EXPECT_NE(refused("data tokenize gap.jsonl --prompt q --key a --tokenizer byte --output gap").find("no key \"q\""),

@@ -5,9 +5,11 @@
 
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "tests/trainer/temporary_folder.h"
+#include "tests/trainer/tokenizer_sample.h"
 #include "trainer/data/chat_format.h"
 #include "trainer/data/token_file.h"
 
@@ -132,6 +134,54 @@ TEST(Conversations, AreTheTextsOfTheirTemplates) {
   EXPECT_EQ(found["gemma"].first,
             "<bos><start_of_turn>user\nWarp?<end_of_turn>\n<start_of_turn>model\nWeft.<end_of_turn>\n");
   EXPECT_EQ(found["gemma"].second, "Weft.<end_of_turn>");
+}
+
+// The ids are those of the whole text, as `tokenizers` encodes it, although marks and contents are parts: here line
+// ends of two parts are one token. The loss counts what the assistant says, and a token that is half its.
+TEST(Conversations, HaveTheIdsOfTheWholeText) {
+  const TemporaryFolder folder;
+  nlohmann::json json = tokenizer_test::sample_json();
+  const std::string line_end = "\u010a";
+  json["model"]["vocab"][line_end + line_end] = json["model"]["vocab"].size();
+  json["model"]["merges"].push_back(line_end + " " + line_end);
+  for (const char* mark : {"<|im_start|>", "<|im_end|>"}) {
+    json["added_tokens"].push_back({{"id", json["model"]["vocab"].size() + json["added_tokens"].size()},
+                                    {"content", mark},
+                                    {"special", true},
+                                    {"single_word", false},
+                                    {"lstrip", false},
+                                    {"rstrip", false},
+                                    {"normalized", false}});
+  }
+  write_file(folder / "tok.json", json.dump());
+  write_file(folder / "chat.jsonl",
+             R"({"messages": [{"role": "user", "content": "warp?"}, {"role": "assistant", "content": "\n\nweft"},)"
+             R"( {"role": "user", "content": "\n"}, {"role": "assistant", "content": "loom"}]})"
+             "\n");
+  const ChatFormat& chatml = chat_formats()[0];
+  DocumentReader documents({(folder / "chat.jsonl").string()}, {.key = "messages", .chat = &chatml});
+  const std::string prefix = (folder / "chat").string();
+  tokenize(documents, {.tokenizer = (folder / "tok.json").string(),
+                       .prefix = prefix,
+                       .losses = true,
+                       .marks = chatml.tokens,
+                       .end_documents = false});
+  const std::string whole =
+      "<|im_start|>user\nwarp?<|im_end|>\n<|im_start|>assistant\n\n\nweft<|im_end|>\n<|im_start|>user\n\n<|im_end|>\n"
+      "<|im_start|>assistant\nloom<|im_end|>\n";
+  const auto tokenizer = open_tokenizer((folder / "tok.json").string());
+  const std::vector<std::int32_t> expected = tokenizer->encode(whole);
+  const TokenFile file(prefix);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(file.tokens()));
+  std::vector<std::uint8_t> counts(ids.size());
+  file.read(0, ids);
+  file.read_losses(0, counts);
+  EXPECT_EQ(ids, expected);
+  std::vector<std::int32_t> learned;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (counts[i] != 0) learned.push_back(ids[i]);
+  }
+  EXPECT_EQ(tokenizer->decode(learned), "\n\n\nweft<|im_end|>loom<|im_end|>");
 }
 
 TEST(Conversations, BadOnesAreNamed) {

@@ -144,7 +144,9 @@ def tokenized(weft, tokenizer, folder, names, prefix, plain):
         if os.path.exists(prefix + ending):
             os.remove(prefix + ending)
     command = [weft, "data", "tokenize", "--tokenizer", tokenizer, "--no-end", "--output", prefix]
-    subprocess.run(command + (["--plain"] if plain else []) + names, check=True, cwd=folder, stdout=subprocess.DEVNULL)
+    command += (["--plain"] if plain else []) + names
+    if subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL).returncode != 0:
+        sys.exit("the documents were not tokenized")
     with open(prefix + ".idx", "rb") as file:
         index = file.read()
     # megatron/core/datasets/indexed_dataset.py: magic, version, code of the dtype, numbers of sequences and documents.
@@ -156,7 +158,7 @@ def tokenized(weft, tokenizer, folder, names, prefix, plain):
 
 def compare(name, tokenizer, path, folder, names, documents, arguments, plain):
     tokenizer.encode_special_tokens = plain
-    prefix = os.path.join(arguments.out, name + (".plain" if plain else ""))
+    prefix = os.path.join(arguments.out, name + ("-plain-ids" if plain else "-ids"))
     ours, at, wrong, total = tokenized(arguments.weft, path, folder, names, prefix, plain), 0, 0, 0
     begin = time.time()
     for first in range(0, len(documents), 500):
@@ -203,7 +205,8 @@ def main():
     while size < arguments.megabytes * 1e6:
         documents.append(random_document(rng, texts, words))
         size += len(documents[-1])
-    documents += [b"", b" ", b"\xff", "\u00e9".encode()[:1], b"a" * 50_000, b" " * 50_000, "\u4e2d".encode() * 20_000]
+    documents = [document for document in documents if document]  # an empty file is refused
+    documents += [b" ", b"\xff", "\u00e9".encode()[:1], b"a" * 50_000, b" " * 50_000, "\u4e2d".encode() * 20_000]
     training = [document.decode("utf-8", "replace") for document in documents[:1500]]
     names = write_documents(folder, documents)
     wrong = 0

@@ -63,7 +63,8 @@ std::vector<TextPart> conversation(const ChatFormat& format, std::span<const Cha
     const ChatRole* assistant = format.role("assistant");
     parts.back().text += std::string(format.before) + std::string(role->spelled) + std::string(format.between);
     const std::string_view content = format.trims ? trimmed(message.content) : std::string_view(message.content);
-    parts.push_back({std::string(content) + std::string(format.end), role->spelled == assistant->spelled});
+    parts.push_back(
+        {std::string(content) + std::string(format.end), role->spelled == assistant->spelled, /*joined=*/true});
     parts.push_back({std::string(format.gap), false});
   }
   std::erase_if(parts, [](const TextPart& part) { return part.text.empty(); });

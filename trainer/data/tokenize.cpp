@@ -5,6 +5,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <system_error>
 #include <vector>
 
@@ -38,8 +39,24 @@ struct EncodedDocument {
 
 EncodedDocument encoded(const Tokenizer& tokenizer, const Document& document, SpecialTokens special) {
   EncodedDocument result;
+  std::string text;       // of parts that are encoded together
+  std::size_t begin = 0;  // of their ids
   for (const TextPart& part : document.parts) {
-    tokenizer.append(part.text, special, result.ids);
+    std::size_t own = result.ids.size();
+    if (part.joined) {
+      // What the parts before have of the ids of all.
+      const std::vector<std::int32_t> before(result.ids.begin() + static_cast<std::ptrdiff_t>(begin), result.ids.end());
+      text += part.text;
+      result.ids.resize(begin);
+      tokenizer.append(text, special, result.ids);
+      const auto all = std::span(result.ids).subspan(begin);
+      own = begin + static_cast<std::size_t>(std::ranges::mismatch(before, all).in1 - before.begin());
+      result.counts.resize(own);
+    } else {
+      text = part.text;
+      begin = own;
+      tokenizer.append(text, special, result.ids);
+    }
     result.counts.resize(result.ids.size(), part.learned ? 1 : 0);
   }
   return result;
