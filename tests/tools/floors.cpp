@@ -59,7 +59,7 @@ const std::vector<Floor>& floors() {
                {"checkpoint", {"config", "tokenizer", "data", "rank"}},
                {"run", {"config", "tokenizer", "data", "costs", "plan", "rank", "resolve", "checkpoint"}},
                {"inference", {"config", "tokenizer", "data", "plan", "layout", "rank", "resolve", "checkpoint", "run"}},
-               {"huggingface", {"config", "plan", "checkpoint"}},
+               {"huggingface", {"config", "tokenizer", "plan", "checkpoint"}},
                {"measure", {"config", "plan", "costs", "rank", "resolve", "run"}},
                {"planning", {"config", "plan", "costs", "layout", "optimizer", "rank", "resolve", "checkpoint"}},
                {"diagnosis", {"config", "plan", "costs", "layout", "optimizer", "rank", "resolve", "measure"}}});

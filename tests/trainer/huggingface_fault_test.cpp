@@ -205,6 +205,27 @@ TEST_F(Faults, ATokenizerIsCopiedAndItsIdsAreTheModels) {
   EXPECT_TRUE(has(refusal([&] { plan_export(reader.manifest(), model_, options); }), "nested deeper than 64 levels"));
 }
 
+// A tokenizer.json alone gets settings, by which transformers reads it and no other, and by which texts end.
+TEST_F(Faults, ATokenizerWithoutSettingsGetsThem) {
+  const fs::path tokenizer = folder_ / "tokenizer";
+  fs::create_directories(tokenizer);
+  write_bytes(tokenizer / "tokenizer.json",
+              R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}, "added_tokens": )"
+              R"([{"id": 3, "content": "<|endoftext|>", "special": true, "single_word": false, "lstrip": false, )"
+              R"("rstrip": false, "normalized": false}]})");
+  const CheckpointReader reader(folder_ / "a");
+  const ExportPlan plan = plan_export(reader.manifest(), model_, {architecture_, {}, 1'000'000, 64, tokenizer});
+  export_checkpoint(reader, plan, folder_ / "new");
+  const auto settings = nlohmann::json::parse(read_bytes(folder_ / "new" / "tokenizer_config.json"));
+  EXPECT_EQ(settings["tokenizer_class"], "PreTrainedTokenizerFast");
+  EXPECT_EQ(settings["eos_token"], "<|endoftext|>");
+  EXPECT_EQ(nlohmann::json::parse(read_bytes(folder_ / "new" / "config.json"))["eos_token_id"], 3);
+  // One that Weft does not compute is copied, and its end is not known.
+  write_bytes(tokenizer / "tokenizer.json", R"({"model": {"type": "WordLevel", "vocab": {"a": 0}}})");
+  const ExportPlan other = plan_export(reader.manifest(), model_, {architecture_, {}, 1'000'000, 64, tokenizer});
+  EXPECT_FALSE(nlohmann::json::parse(other.tokenizer_settings).contains("eos_token"));
+}
+
 // What stood in a folder beside its weights stands in what is exported of it, in between in the checkpoint, under its
 // checksums.
 TEST_F(Faults, WhatGoesWithAModelTravelsThroughACheckpoint) {

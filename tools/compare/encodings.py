@@ -5,14 +5,16 @@ languages, code and malformed bytes.
 
 The built program tokenizes the documents, each a file of its own (weft data tokenize --no-end). With --plain, which is
 tried on every tenth document, special tokens are plain text. Files under FOLDER give sentences and code; words of other
-scripts are drawn at random. Needs the packages tokenizers and numpy. Exit code 1 after a difference.
+scripts are drawn at random. Texts with marks younger than the package's tables are left out. Needs the packages tokenizers and numpy. Exit code 1 after a difference.
 """
 import argparse
 import os
 import random
+import re
 import subprocess
 import sys
 import time
+import unicodedata
 
 import numpy
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -129,6 +131,18 @@ def shapes():
     yield "whitespace", (white, ["<unk>", "<|endoftext|>"], []), []
 
 
+def younger_marks():
+    """Combining marks that the package does not put in order: its tables are of Unicode 9, Weft's of 15."""
+    order, marks = normalizers.NFD(), []
+    for code in range(0x300, 0x20000):
+        rank = unicodedata.combining(chr(code))
+        if rank:
+            text = "a" + ("\u0345" + chr(code) if rank < 240 else chr(code) + "\u0334")
+            if order.normalize_str(text) != unicodedata.normalize("NFD", text):
+                marks.append(chr(code))
+    return re.compile("[" + "".join(marks) + "]") if marks else re.compile("(?!)")
+
+
 def write_documents(folder, documents):
     """Each as a file; their names in the order of the documents."""
     os.makedirs(folder, exist_ok=True)
@@ -205,7 +219,9 @@ def main():
     while size < arguments.megabytes * 1e6:
         documents.append(random_document(rng, texts, words))
         size += len(documents[-1])
-    documents = [document for document in documents if document]  # an empty file is refused
+    younger = younger_marks()
+    # An empty file is refused.
+    documents = [document for document in documents if document and not younger.search(document.decode("utf-8", "replace"))]
     documents += [b" ", b"\xff", "\u00e9".encode()[:1], b"a" * 50_000, b" " * 50_000, "\u4e2d".encode() * 20_000]
     training = [document.decode("utf-8", "replace") for document in documents[:1500]]
     names = write_documents(folder, documents)

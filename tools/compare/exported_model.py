@@ -10,8 +10,10 @@ probable to within rounding.
 """
 import argparse
 import json
+import os
 import subprocess
 import sys
+import tempfile
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -45,8 +47,7 @@ def main():
     model = AutoModelForCausalLM.from_pretrained(arguments.folder, dtype=torch.float32).eval()
     with open(arguments.text, encoding="utf-8") as file:
         text = file.read()
-    prefix = arguments.text + ".compared"
-    subprocess.run(["rm", "-f"] + [prefix + ending for ending in (".bin", ".idx", ".json")], check=True)
+    prefix = os.path.join(tempfile.mkdtemp(), "text")
     output([arguments.weft, "data", "tokenize", arguments.text, "--tokenizer", arguments.folder, "--no-end", "--output", prefix])
     evaluated = json.loads(output([arguments.weft, "eval", arguments.checkpoint, "--data", prefix + ".bin", "--json"]))
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -3,7 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 
@@ -13,6 +16,7 @@
 #include "trainer/config/config_sources.h"
 #include "trainer/huggingface/matrix_stream.h"
 #include "trainer/huggingface/model_folder.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 namespace weft {
 namespace {
@@ -50,6 +54,21 @@ DType main_dtype(const ExportPlan& plan) {
   return std::ranges::max_element(bytes, {}, [](const auto& entry) { return entry.second; })->first;
 }
 
+// transformers takes the tokenizer of the architecture, with another rule for words, unless the settings name the class
+// that does what tokenizer.json says. They also name the token that ends a text, if Weft knows it.
+void add_tokenizer_settings(const fs::path& tokenizer_json, ExportPlan& plan) {
+  nlohmann::ordered_json settings = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                     {"clean_up_tokenization_spaces", false}};
+  std::shared_ptr<const Tokenizer> tokenizer;
+  // What only others compute is copied all the same.
+  const auto unknown = refusal_of([&] { tokenizer = open_tokenizer(tokenizer_json.string()); });
+  if (const auto end = unknown ? std::nullopt : tokenizer->end_of_text()) {
+    settings["eos_token"] = tokenizer->decode(std::array{*end});
+    if (plan.facts.eos_token_id.empty()) plan.facts.eos_token_id = {*end};
+  }
+  plan.tokenizer_settings = settings.dump(2) + "\n";
+}
+
 // Takes the companion files of the weights from a Hugging Face folder or an import.
 void take_companions(const fs::path& folder, ExportPlan& plan) {
   const TokenizerFiles tokenizer = find_tokenizer_files(folder);
@@ -67,6 +86,10 @@ void take_companions(const fs::path& folder, ExportPlan& plan) {
   fill(plan.facts.bos_token_id, tokenizer.bos_token_id);
   fill(plan.facts.eos_token_id, tokenizer.eos_token_id);
   fill(plan.facts.pad_token_id, tokenizer.pad_token_id);
+  const auto has = [&](const char* name) {
+    return std::ranges::find(plan.companions, folder / name) != plan.companions.end();
+  };
+  if (has("tokenizer.json") && !has("tokenizer_config.json")) add_tokenizer_settings(folder / "tokenizer.json", plan);
 }
 
 void write_tensors(const CheckpointReader& reader, const ExportPlan& plan, std::size_t file, const fs::path& folder,
@@ -142,6 +165,9 @@ void export_checkpoint(const CheckpointReader& reader, const ExportPlan& plan, c
   write_new_file(folder.path() / index_name, index_json(plan.sizes, plan.files), calls);
   write_new_file(folder.path() / model_json_name, model_json(plan.architecture, plan.model, plan.facts), calls);
   for (const fs::path& file : plan.companions) write_new_file(folder.path() / file.filename(), read_text(file), calls);
+  if (!plan.tokenizer_settings.empty()) {
+    write_new_file(folder.path() / "tokenizer_config.json", plan.tokenizer_settings, calls);
+  }
   if (std::ranges::none_of(plan.companions, [](const fs::path& f) { return f.filename() == generation_json_name; })) {
     write_new_file(folder.path() / generation_json_name, generation_json(plan.facts), calls);
   }

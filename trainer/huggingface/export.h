@@ -39,6 +39,8 @@ struct ExportPlan {
   std::vector<std::vector<std::size_t>> files;  // indices into `tensors`
   FolderFacts facts;
   std::vector<std::filesystem::path> companions;  // copied
+  // Of a tokenizer.json that comes without one; otherwise empty.
+  std::string tokenizer_settings = {};
   std::int64_t bytes() const;                     // of all tensors
 };
 
