@@ -113,7 +113,7 @@ class Moe final : public Segment {
     return result;
   }
 
-  Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput&, Tensor x,
+  Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,
                  std::unique_ptr<Saved>& saved) override {
     KernelContext& kernels = context.kernels;
     MemoryLedger& ledger = kernels.ledger;
@@ -127,7 +127,7 @@ class Moe final : public Segment {
     // The host needs the row counts. It waits for them while the device runs the work queued after them.
     std::optional<ExpertCounts> expert_counts;
     during(context.observer, Work::route, [&] {
-      router_.forward(context, weights[1], normed, kept->router);
+      router_.forward(context, weights[1], input, normed, kept->router);
       counts = ledger.allocate(Bucket::moe_routing, DType::int32, setup_.model.moe.num_experts, 1);
       kept->slots = ledger.allocate(Bucket::moe_routing, DType::int32, normed.rows(), choices);
       sort_by_expert(kernels, kept->router.indices, counts, kept->slots);

@@ -25,6 +25,15 @@ TokenSlice Router::slice() const {
           sequences / balanced_sequences() * setup_.sequence_length};
 }
 
+TokenSlice Router::slice(const Kept& kept) const {
+  TokenSlice all = slice();
+  // The choices of a step are those of all routed tokens, padding among them.
+  if (kept.targets.empty() || setup_.model.moe.aux_loss == AuxiliaryLoss::global) return all;
+  all.sequence_length = 0;
+  all.targets = kept.targets.as<std::int32_t>().data();
+  return all;
+}
+
 std::int64_t Router::activation_bytes() const {
   const MoeConfig& moe = setup_.model.moe;
   const std::int64_t input = keeps_input() ? setup_.model.hidden_size : 0;
@@ -72,9 +81,13 @@ ConstTensorView Router::in_float32(KernelContext& kernels, ConstTensorView x, Te
   return storage;
 }
 
-void Router::forward(LayerContext& context, ConstTensorView weight, ConstTensorView x, Kept& kept) const {
+void Router::forward(LayerContext& context, ConstTensorView weight, const MicrobatchInput& text, ConstTensorView x,
+                     Kept& kept) const {
   KernelContext& kernels = context.kernels;
   const MoeConfig& moe = setup_.model.moe;
+  if (!text.document_begins.empty()) {
+    kept.targets = text.targets.rows_from(slice().first_token, setup_.slice_tokens());
+  }
   const auto tensor = [&](DType dtype, std::int64_t columns) {
     return kernels.ledger.allocate(Bucket::moe_routing, dtype, x.rows(), columns);
   };
@@ -108,7 +121,8 @@ void Router::balance(LayerContext& context, Kept& kept) const {
   kept.expert_counts = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, 2 * sequences, moe.num_experts);
   const TensorView counts = kept.expert_counts.view().rows_from(0, sequences);
   const TensorView score_sums = kept.expert_counts.view().rows_from(sequences, sequences);
-  expert_statistics(kernels, kept.scores, kept.indices, moe.scoring, slice(), counts, score_sums);
+  const TokenSlice counted = slice(kept);
+  expert_statistics(kernels, kept.scores, kept.indices, moe.scoring, counted, counts, score_sums);
   // Every rank of both groups then has the loss of the whole microbatch; only one reports it. If choices are those of
   // all ranks, each rank reports the loss of its own scores.
   const bool global = moe.aux_loss == AuxiliaryLoss::global;
@@ -120,9 +134,9 @@ void Router::balance(LayerContext& context, Kept& kept) const {
   }
   // The mean over all sequences of the global batch, which has 1 / token_factor tokens.
   if (global || (context.tensor.rank() == 0 && context.sequence.rank() == 0)) {
-    const std::int64_t length = slice().sequence_length;
-    const double factor = moe.router_aux_loss_coef * static_cast<double>(length) * context.token_factor;
-    auxiliary_loss(kernels, counts, score_sums, moe.num_experts_per_tok, length, factor,
+    const double factor =
+        moe.router_aux_loss_coef * static_cast<double>(slice().sequence_length) * context.token_factor;
+    auxiliary_loss(kernels, counts, score_sums, moe.num_experts_per_tok, counted.sequence_length, factor,
                    context.report.auxiliary_loss(block_));
   }
 }
@@ -140,14 +154,14 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
     const double factor = moe.router_aux_loss_coef * static_cast<double>(slice().sequence_length) *
                           context.token_factor * context.loss_scale;
     auxiliary_loss_backward(kernels, kept.scores, kept.expert_counts.view().rows_from(0, sequences), moe.scoring,
-                            slice(), moe.num_experts_per_tok, static_cast<float>(factor), dscores);
+                            slice(kept), moe.num_experts_per_tok, static_cast<float>(factor), dscores);
   }
   kept.dlogits = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.num_experts);
   route_backward(kernels, dweights, dscores, kept.scores, kept.indices, moe.scoring, moe.norm_topk_prob, kept.dlogits);
   if (moe.router_z_loss_coef != 0.0) {
     const double factor = moe.router_z_loss_coef * context.token_factor;
-    z_loss(kernels, kept.logits, factor, static_cast<float>(factor * context.loss_scale), kept.dlogits,
-           context.report.z_loss(block_));
+    z_loss(kernels, kept.logits, slice(kept).targets, factor, static_cast<float>(factor * context.loss_scale),
+           kept.dlogits, context.report.z_loss(block_));
   }
   Tensor dx = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, setup_.model.hidden_size);
   multiply(kernels, kept.dlogits, Transpose::no, weight, Transpose::no, dx, false);

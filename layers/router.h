@@ -23,6 +23,8 @@ class Router {
     // of all ranks, averaged to one microbatch, and this rank's sums of scores.
     Tensor expert_counts;
     Tensor dlogits;  // from input gradient to weight gradient
+    // Of this rank's slice, where some tokens may be padding (padding_target); otherwise empty.
+    ConstTensorView targets;
   };
 
   ParameterSpec parameter() const;
@@ -33,7 +35,8 @@ class Router {
   std::vector<SegmentTraffic> traffic() const;
 
   // x: this rank's slice, any dtype. Fills `kept` except expert_counts.
-  void forward(LayerContext& context, ConstTensorView weight, ConstTensorView x, Kept& kept) const;
+  void forward(LayerContext& context, ConstTensorView weight, const MicrobatchInput& text, ConstTensorView x,
+               Kept& kept) const;
   // Fills expert_counts and reports the load-balancing loss, after the report has this microbatch's choices. Called
   // once per microbatch: a recomputed forward is given the first forward's expert_counts.
   void balance(LayerContext& context, Kept& kept) const;
@@ -51,6 +54,8 @@ class Router {
   // Sequences per microbatch as the auxiliary loss counts them, and this rank's tokens of them.
   std::int64_t balanced_sequences() const;
   TokenSlice slice() const;
+  // The same for kernels: with padding, sequences are as long as the tokens that count.
+  TokenSlice slice(const Kept& kept) const;
   void average_choices(LayerContext& context, TensorView counts) const;
 
   SegmentSetup setup_;

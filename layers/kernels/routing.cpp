@@ -143,12 +143,13 @@ void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, Con
                                                        dscores);
 }
 
-void z_loss(KernelContext& context, ConstTensorView logits, double factor, float gradient_factor, TensorView dlogits,
-            TensorView loss) {
+void z_loss(KernelContext& context, ConstTensorView logits, const std::int32_t* targets, double factor,
+            float gradient_factor, TensorView dlogits, TensorView loss) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(dlogits.rows() == logits.rows() && dlogits.columns() == logits.columns(),
           "a gradient has the shape of its tensor");
-  if (!logits.empty()) context.kernels.load_balance.z_loss(context, logits, factor, gradient_factor, dlogits, loss);
+  if (logits.empty()) return;
+  context.kernels.load_balance.z_loss(context, logits, targets, factor, gradient_factor, dlogits, loss);
 }
 
 }  // namespace weft

@@ -58,13 +58,18 @@ struct PermutationKernels {
 
 // Auxiliary losses. Statistics are taken sequence by sequence, so that neither the microbatch size nor the layout
 // changes the objective. All tensors are float32 or int32. T tokens of this rank, S tokens per sequence.
-//
+
+// The target of a token that is no text but fills a sequence up. Such tokens do not count in a router's losses.
+constexpr std::int32_t padding_target = -2;
+
 // Tokens of a rank: row t is token first_token + t of its microbatch and belongs to sequence (first_token + t) /
 // sequence_tokens. Under sequence parallelism a slice may begin and end inside a sequence.
 struct TokenSlice {
   std::int64_t first_token = 0;
   std::int64_t sequence_tokens = 0;  // of each sequence in this microbatch: fewer than S under context parallelism
-  std::int64_t sequence_length = 0;  // S
+  // S. 0: S is the number of tokens that count, different in each sequence, known by its choices.
+  std::int64_t sequence_length = 0;
+  const std::int32_t* targets = nullptr;  // of the slice's tokens, in memory of the device; null: all count
 };
 
 // scores [T, E] and indices [T, K] are results of route_forward. counts [sequences, E] float32: choices of each expert
@@ -75,6 +80,7 @@ void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTens
                        TokenSlice slice, TensorView counts, TensorView score_sums);
 // From complete statistics: loss [1, 1] float64 += factor * the sum over sequences of E / (K S^2) * sum over e of
 // score_sums[e] * counts[e], which is 1 per sequence for uniform routing (Fedus et al. 2021, Switch Transformers).
+// `sequence_length` as in TokenSlice. A sequence without tokens that count has no loss.
 void auxiliary_loss(KernelContext& context, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
                     std::int64_t sequence_length, double factor, TensorView loss);
 // counts (float32) = factor * choices (float64), equal numbers of elements.
@@ -85,9 +91,9 @@ void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, Con
                              TokenSlice slice, std::int64_t choices, float factor, TensorView dscores);
 
 // loss [1, 1] float64 += factor * the sum over tokens of logsumexp(logits)^2 (Zoph et al. 2022, ST-MoE). dlogits [T, E]
-// += the gradient of that sum, with `gradient_factor` in place of `factor`.
-void z_loss(KernelContext& context, ConstTensorView logits, double factor, float gradient_factor, TensorView dlogits,
-            TensorView loss);
+// += the gradient of that sum, with `gradient_factor` in place of `factor`. `targets` as in TokenSlice.
+void z_loss(KernelContext& context, ConstTensorView logits, const std::int32_t* targets, double factor,
+            float gradient_factor, TensorView dlogits, TensorView loss);
 
 struct LoadBalanceKernels {
   decltype(&expert_statistics) statistics;

@@ -213,7 +213,7 @@ TEST_F(LoadBalance, ZLossMatchesReferenceAndFiniteDifference) {
       std::vector<double> expected = doubles(dlogits), error;
       constexpr double before = 0.5;
       Tensor loss = tensor_of(DType::float64, 1, 1, {before});
-      z_loss(context, logits, factor, gradient_factor, dlogits, loss);
+      z_loss(context, logits, nullptr, factor, gradient_factor, dlogits, loss);
       const auto square = [](const std::vector<double>& x) {
         double sum = 0.0;
         for (double value : x) sum += std::exp(value);
@@ -242,6 +242,60 @@ TEST_F(LoadBalance, ZLossMatchesReferenceAndFiniteDifference) {
       expect_close(dlogits, expected, error);
     }
   }
+}
+
+// Sequences that padding fills up have the statistics, losses and gradients of the shorter ones, and padding has none.
+TEST_F(LoadBalance, PaddingDoesNotCount) {
+  const std::vector<std::int64_t> lengths = {4, sequence_length, 1};
+  std::vector<double> targets;
+  for (const std::int64_t length : lengths) {
+    for (std::int64_t i = 0; i < sequence_length; ++i)
+      targets.push_back(i >= length ? padding_target : i == 1 ? -1 : 7);
+  }
+  const Tensor target = tensor_of(DType::int32, tokens, 1, targets);
+  const auto* const of_tokens = reinterpret_cast<const std::int32_t*>(target.view().data());
+  for_each_case([&](std::int64_t experts, Scoring scoring) {
+    const TokenSlice padded{0, sequence_length, 0, of_tokens};
+    Statistics all{poisoned(DType::float32, sequences, experts), poisoned(DType::float32, sequences, experts)};
+    expert_statistics(context, scores, indices, scoring, padded, all.counts, all.score_sums);
+    Tensor loss = zeros(DType::float64, 1, 1), dscores = zeros(DType::float32, tokens, experts);
+    auxiliary_loss(context, all.counts, all.score_sums, choices, 0, 0.3, loss);
+    auxiliary_loss_backward(context, scores, all.counts, scoring, padded, choices, 0.3f, dscores);
+    Tensor z = zeros(DType::float64, 1, 1), dlogits = zeros(DType::float32, tokens, experts);
+    z_loss(context, scores, of_tokens, 0.3, 0.3f, dlogits, z);
+
+    const std::vector<double> counts = doubles(all.counts), sums = doubles(all.score_sums);
+    const std::vector<double> gradient = doubles(dscores), z_gradient = doubles(dlogits);
+    double expected_loss = 0.0, expected_z = 0.0;
+    for (std::int64_t s = 0; s < sequences; ++s) {
+      const std::int64_t length = lengths[static_cast<std::size_t>(s)], first = s * sequence_length;
+      const ConstTensorView own = scores.view().rows_from(first, length);
+      const TokenSlice slice{0, length, length};
+      Statistics alone{poisoned(DType::float32, 1, experts), poisoned(DType::float32, 1, experts)};
+      expert_statistics(context, own, indices.view().rows_from(first, length), scoring, slice, alone.counts,
+                        alone.score_sums);
+      Tensor part = zeros(DType::float64, 1, 1), dpart = zeros(DType::float32, length, experts);
+      auxiliary_loss(context, alone.counts, alone.score_sums, choices, length, 0.3, part);
+      auxiliary_loss_backward(context, own, alone.counts, scoring, slice, choices, 0.3f, dpart);
+      expected_loss += number(part);
+      Tensor z_part = zeros(DType::float64, 1, 1), dz_part = zeros(DType::float32, length, experts);
+      z_loss(context, own, nullptr, 0.3, 0.3f, dz_part, z_part);
+      expected_z += number(z_part);
+      const std::vector<double> count = doubles(alone.counts), sum = doubles(alone.score_sums);
+      for (std::int64_t e = 0; e < experts; ++e) {
+        EXPECT_EQ(counts[s * experts + e], count[e]);
+        EXPECT_EQ(sums[s * experts + e], sum[e]);
+      }
+      const std::vector<double> dscore = doubles(dpart), dlogit = doubles(dz_part);
+      for (std::int64_t i = 0; i < sequence_length * experts; ++i) {
+        const bool counted = i < length * experts;
+        ASSERT_EQ(gradient[first * experts + i], counted ? dscore[i] : 0.0) << "sequence " << s << ", element " << i;
+        ASSERT_EQ(z_gradient[first * experts + i], counted ? dlogit[i] : 0.0) << "sequence " << s << ", element " << i;
+      }
+    }
+    EXPECT_NEAR(number(loss), expected_loss, 1e-14 * expected_loss);
+    EXPECT_NEAR(number(z), expected_z, 1e-14 * expected_z);
+  });
 }
 
 TEST_F(LoadBalance, RefusesASliceOutsideItsSequences) {

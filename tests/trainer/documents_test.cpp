@@ -108,6 +108,46 @@ TEST_P(MaskedDocuments, HaveTheLossesThatTheyHaveAlone) {
   EXPECT_GT(std::abs(loss_of(config, file).loss - found.loss), 1e-4) << "joined documents see each other";
 }
 
+// Documents that fill sequences to the last token, on one rank, and in longer sequences with padding, laid out over
+// ranks: the losses of targets and of routers and all gradients are the same.
+TEST_P(MaskedDocuments, TrainAsWithoutPadding) {
+  constexpr std::int64_t in_a_sequence = 3, tokens = 10, batch = 8;
+  const std::string file =
+      write_dataset(folder_ / "triples", documents_of(std::vector<int>(in_a_sequence * batch, tokens)));
+  const auto run_of = [&](const TinyLayout& layout, std::int64_t length) {
+    Config config = masked(config_of(layout), file);
+    config.data.documents = Documents::pack;
+    config.training.sequence_length = length;
+    config.training.global_batch_size = batch;
+    config.run.steps = 3;
+    config.model.moe.router_aux_loss_coef = 0.5;
+    config.model.moe.router_z_loss_coef = 0.0;  // a mean over all tokens, to which padding adds nothing
+    std::vector<StepMetrics> steps;
+    RunObserver observer;
+    observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+      if (run.rank() == 0) steps.push_back(metrics);
+    };
+    LearnedRun learned = learn(config, observer);
+    for (const StepMetrics& step : steps) EXPECT_EQ(step.targets, batch * in_a_sequence * (tokens - 1));
+    return std::pair(std::move(learned), std::move(steps));
+  };
+  const auto [found, steps] = run_of(GetParam(), 32);
+  const auto [expected, full] =
+      run_of({.layers = GetParam().layers, .tied = GetParam().tied}, in_a_sequence * tokens - 1);
+  EXPECT_TRUE(found.faults.empty());
+  const RunDifference apart = difference(found, expected);
+  EXPECT_LT(apart.loss, 1e-6);
+  EXPECT_LT(apart.gradient_norm, 1e-5);
+  EXPECT_LT(apart.weights, 1e-4) << apart.worst_parameter;
+  ASSERT_EQ(steps.size(), full.size());
+  for (std::size_t s = 0; s < steps.size(); ++s) {
+    ASSERT_EQ(steps[s].moe.size(), full[s].moe.size());
+    for (std::size_t b = 0; b < full[s].moe.size(); ++b) {
+      EXPECT_NEAR(steps[s].moe[b].auxiliary_loss, full[s].moe[b].auxiliary_loss, 1e-5 * full[s].moe[b].auxiliary_loss);
+    }
+  }
+}
+
 // Every batch is the whole epoch, so its order does not matter: the same documents in sequences of two, laid out over
 // ranks, and in sequences of one on one rank, where no query could see another document.
 TEST_P(MaskedDocuments, TrainAsTheyDoAlone) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "layers/kernels/routing.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -17,7 +18,7 @@ void write_sequence(std::span<const std::int32_t> window, std::span<const std::i
   const std::size_t length = to.tokens.size(), count = window.empty() ? 0 : window.size() - 1;
   require(count <= length && to.targets.size() == length, "a sequence holds its window");
   std::ranges::fill(std::ranges::copy(window.first(count), to.tokens.begin()).out, to.tokens.end(), 0);
-  std::ranges::fill(std::ranges::copy(window.last(count), to.targets.begin()).out, to.targets.end(), -1);
+  std::ranges::fill(std::ranges::copy(window.last(count), to.targets.begin()).out, to.targets.end(), padding_target);
   for (std::size_t i = 0; i < count && !losses.empty(); ++i) {
     if (losses[i + 1] == 0) to.targets[i] = -1;
   }

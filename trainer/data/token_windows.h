@@ -12,16 +12,17 @@
 
 namespace weft {
 
-// Where the text of a sequence goes: for each position a token id, the id that follows it as its target, or -1 if that
-// does not count, and the position at which its document begins. The last is empty unless documents are masked.
+// Where the text of a sequence goes: for each position a token id, the id that follows it as its target, or a number
+// below 0 if that does not count, and the position at which its document begins. The last is empty unless documents are
+// masked.
 struct SequenceText {
   std::span<std::int32_t> tokens, targets, document_begins;
 };
 // `numbers` as `parts` equal parts, in the order of the fields.
 SequenceText parts_of(std::span<std::int32_t> numbers, std::int64_t parts);
 // Writes a sequence from the tokens of its positions and one more, or of fewer than it has positions; the rest is
-// padding, which does not count. `begins`: as document_begins() of those tokens. `losses`: 0 for those that are not to
-// be predicted; empty: all are.
+// padding, with padding_target (layers/kernels/routing.h) as target. `begins`: as document_begins() of those tokens.
+// `losses`: 0 for those that are not to be predicted; empty: all are.
 void write_sequence(std::span<const std::int32_t> window, std::span<const std::int32_t> begins,
                     std::span<const std::uint8_t> losses, const SequenceText& to);
 

@@ -47,6 +47,20 @@ WEFT_MULTIVERSION double add_z_gradient(const float* logits, std::int64_t expert
   return log_sum_exp;
 }
 
+bool counts_in(const std::int32_t* targets, std::int64_t token) {
+  return targets == nullptr || targets[token] != padding_target;
+}
+
+// E / (K S^2), where S is that of one sequence of `counts` if `length` is 0; 0 for a sequence without tokens.
+double scale_of(const float* counts, std::int64_t experts, std::int64_t choices, std::int64_t length) {
+  auto tokens = static_cast<double>(length);
+  if (length == 0) {
+    for (std::int64_t e = 0; e < experts; ++e) tokens += static_cast<double>(counts[e]);
+    tokens /= static_cast<double>(choices);
+  }
+  return tokens == 0.0 ? 0.0 : static_cast<double>(experts) / (static_cast<double>(choices) * tokens * tokens);
+}
+
 }  // namespace
 
 void expert_statistics(KernelContext&, ConstTensorView scores, ConstTensorView indices, Scoring scoring,
@@ -59,6 +73,7 @@ void expert_statistics(KernelContext&, ConstTensorView scores, ConstTensorView i
   const float* score = scores.as<float>().data();
   const std::int32_t* chosen = indices.as<std::int32_t>().data();
   for (std::int64_t token = 0; token < tokens; ++token, score += experts, chosen += choices) {
+    if (!counts_in(slice.targets, token)) continue;
     const std::int64_t begin = (slice.first_token + token) / slice.sequence_tokens * experts;
     add_scores(score, experts, scoring == Scoring::sigmoid, sums + begin);
     for (std::int64_t k = 0; k < choices; ++k) count[begin + chosen[k]] += 1.0f;
@@ -73,36 +88,41 @@ void scale_counts(KernelContext&, ConstTensorView choices, double factor, Tensor
 
 void auxiliary_loss(KernelContext&, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
                     std::int64_t sequence_length, double factor, TensorView loss) {
-  const auto count = counts.as<float>(), sums = score_sums.as<float>();
-  double sum = 0.0;
-  for (std::size_t i = 0; i < count.size(); ++i) sum += static_cast<double>(count[i]) * static_cast<double>(sums[i]);
-  const auto length = static_cast<double>(sequence_length);
-  loss.as<double>()[0] +=
-      factor * static_cast<double>(counts.columns()) / (static_cast<double>(choices) * length * length) * sum;
+  const std::int64_t experts = counts.columns();
+  const float* count = counts.as<float>().data();
+  const float* sums = score_sums.as<float>().data();
+  double all = 0.0;
+  for (std::int64_t sequence = 0; sequence < counts.rows(); ++sequence, count += experts, sums += experts) {
+    double sum = 0.0;
+    for (std::int64_t e = 0; e < experts; ++e) sum += static_cast<double>(count[e]) * static_cast<double>(sums[e]);
+    all += scale_of(count, experts, choices, sequence_length) * sum;
+  }
+  loss.as<double>()[0] += factor * all;
 }
 
 void auxiliary_loss_backward(KernelContext&, ConstTensorView scores, ConstTensorView counts, Scoring scoring,
                              TokenSlice slice, std::int64_t choices, float factor, TensorView dscores) {
   const std::int64_t tokens = scores.rows(), experts = scores.columns();
-  const auto length = static_cast<double>(slice.sequence_length);
-  const double scale = static_cast<double>(experts) / (static_cast<double>(choices) * length * length);
-  const auto scaled_factor = static_cast<float>(static_cast<double>(factor) * scale);
   const float* score = scores.as<float>().data();
   const float* count = counts.as<float>().data();
   float* gradient = dscores.as<float>().data();
   for (std::int64_t token = 0; token < tokens; ++token, score += experts, gradient += experts) {
-    const std::int64_t begin = (slice.first_token + token) / slice.sequence_tokens * experts;
-    add_score_gradient(score, count + begin, experts, scoring == Scoring::sigmoid, scaled_factor, gradient);
+    if (!counts_in(slice.targets, token)) continue;
+    const float* of_sequence = count + (slice.first_token + token) / slice.sequence_tokens * experts;
+    const double scale = scale_of(of_sequence, experts, choices, slice.sequence_length);
+    add_score_gradient(score, of_sequence, experts, scoring == Scoring::sigmoid,
+                       static_cast<float>(static_cast<double>(factor) * scale), gradient);
   }
 }
 
-void z_loss(KernelContext&, ConstTensorView logits, double factor, float gradient_factor, TensorView dlogits,
-            TensorView loss) {
+void z_loss(KernelContext&, ConstTensorView logits, const std::int32_t* targets, double factor, float gradient_factor,
+            TensorView dlogits, TensorView loss) {
   const std::int64_t experts = logits.columns();
   const float* logit = logits.as<float>().data();
   float* gradient = dlogits.as<float>().data();
   double sum = 0.0;
   for (std::int64_t token = 0; token < logits.rows(); ++token, logit += experts, gradient += experts) {
+    if (!counts_in(targets, token)) continue;
     const double log_sum_exp = add_z_gradient(logit, experts, gradient_factor, gradient);
     sum += log_sum_exp * log_sum_exp;
   }

@@ -40,6 +40,10 @@ __device__ float inverse_sum(const float* scores, int experts) {
   return 1.0f / (sum_of_warp(sum) + smallest_sum);
 }
 
+__device__ bool counts_in(const std::int32_t* targets, std::int64_t token) {
+  return targets == nullptr || targets[token] != padding_target;
+}
+
 struct ScaledOnce {
   double factor;
   __host__ __device__ float operator()(double choices) const { return static_cast<float>(factor * choices); }
@@ -56,7 +60,7 @@ __global__ void chunk_statistics_kernel(const float* scores, const std::int32_t*
                                         int experts, int choices, bool normalise, TokenSlice slice, int chunks,
                                         std::int32_t* chunk_counts, float* chunk_sums) {
   __shared__ int counters[experts_of_block];
-  __shared__ float inverses[tokens_of_chunk];
+  __shared__ float weights[tokens_of_chunk];  // of the scores of a token: the inverse of their sum, 1, or 0
   const int first_expert = static_cast<int>(blockIdx.y) * experts_of_block;
   const int end_expert = min(experts, first_expert + experts_of_block);
   const std::int64_t sequence = blockIdx.x / chunks, chunk = blockIdx.x % chunks;
@@ -67,20 +71,20 @@ __global__ void chunk_statistics_kernel(const float* scores, const std::int32_t*
   const int count = static_cast<int>(max(end - begin, std::int64_t{0}));
   scores += begin * experts;
   indices += begin * choices;
+  const std::int32_t* targets = slice.targets == nullptr ? nullptr : slice.targets + begin;
 
   for (int expert = first_expert + static_cast<int>(threadIdx.x); expert < end_expert; expert += threads_of_block) {
     counters[expert - first_expert] = 0;
   }
-  if (normalise) {
-    for (int token = warp_of_block(); token < count; token += warps_of_block) {
-      const float inverse = inverse_sum(scores + static_cast<std::int64_t>(token) * experts, experts);
-      if (lane_of_warp() == 0) inverses[token] = inverse;
-    }
+  for (int token = warp_of_block(); token < count; token += warps_of_block) {
+    const float inverse = normalise ? inverse_sum(scores + static_cast<std::int64_t>(token) * experts, experts) : 1.0f;
+    if (lane_of_warp() == 0) weights[token] = counts_in(targets, token) ? inverse : 0.0f;
   }
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < count * choices; i += threads_of_block) {
     const int expert = indices[i];
-    if (expert >= first_expert && expert < end_expert) atomicAdd(&counters[expert - first_expert], 1);
+    const bool here = expert >= first_expert && expert < end_expert;
+    if (here && counts_in(targets, i / choices)) atomicAdd(&counters[expert - first_expert], 1);
   }
   __syncthreads();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * experts;
@@ -88,8 +92,7 @@ __global__ void chunk_statistics_kernel(const float* scores, const std::int32_t*
     float sum = 0.0f;
 #pragma unroll 8
     for (int token = 0; token < count; ++token) {
-      const float score = scores[static_cast<std::int64_t>(token) * experts + expert];
-      sum += normalise ? score * inverses[token] : score;
+      sum += scores[static_cast<std::int64_t>(token) * experts + expert] * weights[token];
     }
     chunk_sums[row + expert] = sum;
     chunk_counts[row + expert] = counters[expert - first_expert];
@@ -126,15 +129,23 @@ __global__ void add_chunks_kernel(const std::int32_t* chunk_counts, const float*
   counts[sequence * experts + expert] = static_cast<float>(total);
 }
 
-// One block. *loss += factor * sum of a * b.
-__global__ void add_products_kernel(const float* a, const float* b, std::int64_t size, double factor, double* loss) {
-  double sum = 0.0;
+// One block. *loss += factor * the sum over sequences of E / (K S^2) * sum of counts * score_sums.
+__global__ void add_losses_kernel(const float* counts, const float* score_sums, std::int64_t sequences, int experts,
+                                  int choices, std::int64_t sequence_length, double factor, double* loss) {
+  double all = 0.0;
+  for (std::int64_t sequence = 0; sequence < sequences; ++sequence, counts += experts, score_sums += experts) {
+    double sum = 0.0, chosen = 0.0;
 #pragma unroll 4
-  for (std::int64_t i = threadIdx.x; i < size; i += blockDim.x) {
-    sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+    for (int expert = static_cast<int>(threadIdx.x); expert < experts; expert += static_cast<int>(blockDim.x)) {
+      sum += static_cast<double>(counts[expert]) * static_cast<double>(score_sums[expert]);
+      chosen += static_cast<double>(counts[expert]);
+    }
+    sum = sum_of_block(sum);
+    if (sequence_length == 0) chosen = sum_of_block(chosen);
+    const double tokens = sequence_length == 0 ? chosen / choices : static_cast<double>(sequence_length);
+    if (tokens != 0.0) all += experts / (choices * tokens * tokens) * sum;
   }
-  sum = sum_of_block(sum);
-  if (threadIdx.x == 0) *loss += factor * sum;
+  if (threadIdx.x == 0) *loss += factor * all;
 }
 
 // One block. *loss += factor * sum of values.
@@ -147,12 +158,21 @@ __global__ void add_values_kernel(const double* values, int size, double factor,
 
 // One warp per token. The formula is derived at the CPU's add_score_gradient.
 __global__ void auxiliary_backward_kernel(const float* scores, const float* counts, std::int64_t tokens, int experts,
-                                          bool normalise, TokenSlice slice, float factor, float* dscores) {
+                                          int choices, bool normalise, TokenSlice slice, float factor, float* dscores) {
   const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * warps_of_block + warp_of_block();
-  if (token >= tokens) return;
+  if (token >= tokens || !counts_in(slice.targets, token)) return;
   scores += token * experts;
   dscores += token * experts;
   counts += (slice.first_token + token) / slice.sequence_tokens * experts;
+  auto length = static_cast<double>(slice.sequence_length);
+  if (slice.sequence_length == 0) {
+    // Whole numbers, whose sum is exact below 2^24.
+    float chosen = 0.0f;
+#pragma unroll 4
+    for (int expert = lane_of_warp(); expert < experts; expert += warp_size) chosen += counts[expert];
+    length = static_cast<double>(sum_of_warp(chosen)) / choices;
+  }
+  factor = static_cast<float>(static_cast<double>(factor) * (experts / (choices * length * length)));
   float inverse = 1.0f, mean = 0.0f;
   if (normalise) {
     float sum = 0.0f, product = 0.0f;
@@ -171,12 +191,13 @@ __global__ void auxiliary_backward_kernel(const float* scores, const float* coun
 }
 
 // A warp computes every n-th token, with n warps in the grid. Each block writes its sum of squared log-sum-exps.
-__global__ void z_loss_kernel(const float* all_logits, std::int64_t tokens, int experts, float factor,
-                              float* all_dlogits, double* block_sums) {
+__global__ void z_loss_kernel(const float* all_logits, const std::int32_t* targets, std::int64_t tokens, int experts,
+                              float factor, float* all_dlogits, double* block_sums) {
   double sum_of_squares = 0.0;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * warps_of_block;
   for (std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * warps_of_block + warp_of_block(); token < tokens;
        token += step) {
+    if (!counts_in(targets, token)) continue;
     const float* logits = all_logits + token * experts;
     float* dlogits = all_dlogits + token * experts;
     float largest = __int_as_float(0xff800000);
@@ -231,32 +252,27 @@ void scale_counts(KernelContext& context, ConstTensorView choices, double factor
 
 void auxiliary_loss(KernelContext& context, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
                     std::int64_t sequence_length, double factor, TensorView loss) {
-  const auto length = static_cast<double>(sequence_length);
-  const double scale =
-      factor * static_cast<double>(counts.columns()) / (static_cast<double>(choices) * length * length);
-  launch(native(context.stream), dim3(1), dim3(1024), 0, add_products_kernel, elements<float>(counts),
-         elements<float>(score_sums), counts.size(), scale, elements<double>(loss));
+  launch(native(context.stream), dim3(1), dim3(1024), 0, add_losses_kernel, elements<float>(counts),
+         elements<float>(score_sums), counts.rows(), static_cast<int>(counts.columns()), static_cast<int>(choices),
+         sequence_length, factor, elements<double>(loss));
 }
 
 void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, ConstTensorView counts, Scoring scoring,
                              TokenSlice slice, std::int64_t choices, float factor, TensorView dscores) {
   const std::int64_t tokens = scores.rows(), experts = scores.columns();
-  const auto length = static_cast<double>(slice.sequence_length);
-  const double scale = static_cast<double>(experts) / (static_cast<double>(choices) * length * length);
   launch(native(context.stream), dim3(blocks_for(tokens, warps_of_block)), dim3(threads_of_block), 0,
          auxiliary_backward_kernel, elements<float>(scores), elements<float>(counts), tokens, static_cast<int>(experts),
-         scoring == Scoring::sigmoid, slice, static_cast<float>(static_cast<double>(factor) * scale),
-         elements<float>(dscores));
+         static_cast<int>(choices), scoring == Scoring::sigmoid, slice, factor, elements<float>(dscores));
 }
 
-void z_loss(KernelContext& context, ConstTensorView logits, double factor, float gradient_factor, TensorView dlogits,
-            TensorView loss) {
+void z_loss(KernelContext& context, ConstTensorView logits, const std::int32_t* targets, double factor,
+            float gradient_factor, TensorView dlogits, TensorView loss) {
   constexpr unsigned most_blocks = 1024;  // enough for every multiprocessor, and few sums to add
   const unsigned blocks = std::min(most_blocks, blocks_for(logits.rows(), warps_of_block));
   Tensor block_sums = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float64, blocks, 1);
   const cudaStream_t stream = native(context.stream);
-  launch(stream, dim3(blocks), dim3(threads_of_block), 0, z_loss_kernel, elements<float>(logits), logits.rows(),
-         static_cast<int>(logits.columns()), gradient_factor, elements<float>(dlogits),
+  launch(stream, dim3(blocks), dim3(threads_of_block), 0, z_loss_kernel, elements<float>(logits), targets,
+         logits.rows(), static_cast<int>(logits.columns()), gradient_factor, elements<float>(dlogits),
          elements<double>(block_sums.view()));
   launch(stream, dim3(1), dim3(1024), 0, add_values_kernel, elements<double>(block_sums.view()),
          static_cast<int>(blocks), factor, elements<double>(loss));
