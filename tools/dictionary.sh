@@ -5,10 +5,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tools/install-packages.sh build data
-if ! command -v nvidia-smi >/dev/null; then export WEFT_CUDA="${WEFT_CUDA:-OFF}"; fi
-tools/build.sh weft
-tools/unpack-dictionary.sh
+tools/ready-for-cpu.sh
 
 # An entry begins at the left margin behind an empty line; its text becomes an object of JSON lines. Bytes that are no
 # UTF-8, some hundreds of letters with accents, are left out.

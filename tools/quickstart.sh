@@ -4,12 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tools/install-packages.sh build data
-# It trains on the CPU; without a GPU to try, the CUDA backend would only make the first build take twice as long.
-if ! command -v nvidia-smi >/dev/null; then export WEFT_CUDA="${WEFT_CUDA:-OFF}"; fi
-tools/build.sh weft
-
-tools/unpack-dictionary.sh
+tools/ready-for-cpu.sh
 build/weft train configs/quickstart.toml
 
 printf '\nWhat the model writes:\n\n'

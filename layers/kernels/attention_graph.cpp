@@ -96,9 +96,9 @@ class Builder {
     const Id visible = scores("visible", GraphOperator::greater_equal, {position, key}, GraphType::boolean);
     Id masked = scores("masked_scores", GraphOperator::select, {score, lowest, visible});
     if (shape_.document_rows > 0) {
-      const Id begins = stored(AttentionTensor::document_begins, "document_begins",
-                               {shape_.batch, 1, shape_.query_length, 1},
-                               {shape_.document_rows, shape_.document_rows, 1, 1}, GraphType::int32);
+      const Id begins =
+          stored(AttentionTensor::document_begins, "document_begins", {shape_.batch, 1, shape_.query_length, 1},
+                 {shape_.document_rows, shape_.document_rows, 1, 1}, GraphType::int32);
       const Id own = scores("own", GraphOperator::greater_equal, {key, begins}, GraphType::boolean);
       masked = scores("own_scores", GraphOperator::select, {masked, lowest, own});
     }

@@ -78,18 +78,18 @@ enum class AttentionTensor : std::int64_t {
   dq,
   dk,
   dv,
-  row_sums,        // scratch [batch, query_heads, query_length] float32: sum of dout * out
-  dq_accumulator,  // scratch [batch, query_heads, query_length, head_dim] float32, unless deterministic
+  row_sums,         // scratch [batch, query_heads, query_length] float32: sum of dout * out
+  dq_accumulator,   // scratch [batch, query_heads, query_length, head_dim] float32, unless deterministic
   document_begins,  // [batch, query_length] int32, if queries see the keys of their documents alone
 };
 
-// softmax(q k^T / sqrt(head_dim)) v and the log-sum-exp of each row: 10 operations, 4 more with a causal mask one more
+// softmax(q k^T / sqrt(head_dim)) v and the log-sum-exp of each row: 10 operations, 4 more with a causal mask, one more
 // with an offset, three more with a window and two more with documents.
 AttentionGraph attention_forward_graph(const AttentionShape& shape);
 // From dout, q, k, v, out and log_sum_exp to dq, dk, dv: 18 operations, 2 more if query heads share keys, 4 more with a
-// causal mask, one more with an offset, three more with a window, two more with documents. `deterministic` drops the float32 accumulator of dq
-// (one operation less) and its atomic additions. The engines then store all of dscores, batch * query_heads * queries *
-// keys elements.
+// causal mask, one more with an offset, three more with a window, two more with documents. `deterministic` drops the
+// float32 accumulator of dq (one operation less) and its atomic additions. The engines then store all of dscores, batch
+// * query_heads * queries * keys elements.
 AttentionGraph attention_backward_graph(const AttentionShape& shape, bool deterministic);
 
 // One line per operation: "scores = matmul(q, k_transposed) float32 [2, 4, 64, 64]".

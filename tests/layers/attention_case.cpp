@@ -124,9 +124,8 @@ void reference_attention(AttentionCase& values) {
         std::vector<double> p(static_cast<std::size_t>(seen)), dp(p.size());
         double maximum = -std::numeric_limits<double>::infinity(), sum = 0, mean = 0;
         const std::int64_t window = heads.first_key.window, position = shape.query_offset + i;
-        const double begin = shape.document_rows == 0
-                                 ? 0.0
-                                 : places[AttentionTensor::document_begins].at(b * shape.document_rows + i);
+        const double begin =
+            shape.document_rows == 0 ? 0.0 : places[AttentionTensor::document_begins].at(b * shape.document_rows + i);
         for (std::int64_t j = 0; j < seen; ++j) {
           const bool far = window > 0 && position - j >= window, before = static_cast<double>(j) < begin;
           if (shape.causal && (far || before)) p[j] = -std::numeric_limits<double>::infinity();

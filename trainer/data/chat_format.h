@@ -43,8 +43,8 @@ std::span<const ChatFormat> chat_formats();
 struct ChatMessage {
   std::string role, content;
 };
-// The text of a conversation in parts: what the assistant says, with the mark of its end, is learned. Encoded apart, the
-// parts have the ids of the whole text, because the others meet at marks. Requires roles that the format knows.
+// The text of a conversation in parts: what the assistant says, with the mark of its end, is learned. Encoded apart,
+// the parts have the ids of the whole text, because the others meet at marks. Requires roles that the format knows.
 std::vector<TextPart> conversation(const ChatFormat& format, std::span<const ChatMessage> messages);
 
 }  // namespace weft

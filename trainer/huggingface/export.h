@@ -41,7 +41,7 @@ struct ExportPlan {
   std::vector<std::filesystem::path> companions;  // copied
   // Of a tokenizer.json that comes without one; otherwise empty.
   std::string tokenizer_settings = {};
-  std::int64_t bytes() const;                     // of all tensors
+  std::int64_t bytes() const;  // of all tensors
 };
 
 // `manifest` must outlive the plan. Throws Error (request) listing every reason against the architecture, every missing
