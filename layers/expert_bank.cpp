@@ -110,8 +110,8 @@ std::int64_t ExpertBank::bound_rows() const {
 
 std::int64_t ExpertBank::activation_bytes() const {
   const std::int64_t bound_padded = bound_rows() + padding_rows();
-  return (bound_rows() * setup_.model.hidden_size + bound_padded * (setup_.recompute_cheap ? 2 : 3) * width_) *
-         size_of(setup_.expert_compute);
+  const std::int64_t widths = setup_.recompute_experts ? 0 : setup_.recompute_cheap ? 2 : 3;
+  return (bound_rows() * setup_.model.hidden_size + bound_padded * widths * width_) * size_of(setup_.expert_compute);
 }
 
 std::int64_t ExpertBank::pending_bytes() const {
@@ -138,14 +138,10 @@ std::vector<ParameterSpec> ExpertBank::parameters() const {
   return parameters;
 }
 
-Tensor ExpertBank::forward(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows,
-                           Tensor rows, Kept& kept) const {
-  KernelContext& kernels = context.kernels;
+void ExpertBank::activate(LayerContext& context, Weights weights, const Runs& runs, bool only_gate_up,
+                          Kept& kept) const {
   const std::int64_t hidden = setup_.model.hidden_size;
-  const Runs runs = runs_of(expert_rows);
-  const auto padded_tensor = [&](std::int64_t columns) { return padded_rows(context, runs, columns); };
-  kept.rows = std::move(rows);
-  kept.gate_up = padded_tensor(2 * width_);
+  kept.gate_up = padded_rows(context, runs, 2 * width_);
   multiply(context, runs, {.straight = {hidden}, .weight_rows = 2 * width_, .weight_columns = hidden},
            [&](std::vector<Product>& products, std::size_t e, const auto& rows_of, const auto& padded_rows_of) {
              products.push_back({.a = rows_of(ConstTensorView(kept.rows)),
@@ -153,16 +149,31 @@ Tensor ExpertBank::forward(LayerContext& context, Weights weights, std::span<con
                                  .transpose_b = Transpose::yes,
                                  .c = padded_rows_of(kept.gate_up.view())});
            });
-  kept.activated = padded_tensor(width_);
-  swiglu_forward(kernels, runs.in_use(kept.gate_up), runs.in_use(kept.activated));
-  Tensor out = padded_tensor(hidden);
+  if (only_gate_up) return;
+  kept.activated = padded_rows(context, runs, width_);
+  swiglu_forward(context.kernels, runs.in_use(kept.gate_up), runs.in_use(kept.activated));
+}
+
+void ExpertBank::recompute(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows,
+                           Kept& kept) const {
+  activate(context, weights, runs_of(expert_rows), /*only_gate_up=*/false, kept);
+}
+
+Tensor ExpertBank::forward(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows,
+                           Tensor rows, Kept& kept) const {
+  const std::int64_t hidden = setup_.model.hidden_size;
+  const Runs runs = runs_of(expert_rows);
+  kept.rows = std::move(rows);
+  activate(context, weights, runs, /*only_gate_up=*/false, kept);
+  Tensor out = padded_rows(context, runs, hidden);
   multiply(context, runs, {.straight = {width_}, .weight_rows = hidden, .weight_columns = width_},
            [&](std::vector<Product>& products, std::size_t e, const auto&, const auto& padded_rows_of) {
              products.push_back({.a = padded_rows_of(ConstTensorView(kept.activated)),
                                  .b = weights[3 * e + 2],
                                  .c = padded_rows_of(out.view())});
            });
-  if (setup_.recompute_cheap) kept.activated.reset();
+  if (setup_.recompute_cheap || setup_.recompute_experts) kept.activated.reset();
+  if (setup_.recompute_experts) kept.gate_up.reset();
   return compact(context, runs, std::move(out));
 }
 
@@ -172,6 +183,7 @@ Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::s
   const std::int64_t hidden = setup_.model.hidden_size;
   const Runs runs = runs_of(expert_rows);
   kept.dout = std::move(dout);
+  if (setup_.recompute_experts) activate(context, weights, runs, !setup_.trains(Family::experts), kept);
   const auto padded_tensor = [&](std::int64_t columns) { return padded_rows(context, runs, columns); };
   Tensor dactivated = padded_tensor(width_);
   multiply(context, runs, {.straight = {hidden}, .weight_rows = width_, .weight_columns = hidden},

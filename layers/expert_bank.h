@@ -14,8 +14,8 @@ class ExpertBank {
   // [received, hidden], [padded, 2 * width] and [padded, width] (swiglu_mlp.h). The rows of each expert in `padded` are
   // a multiple of what its products take (float8_row_multiple); those that it does not have are zero.
   struct Kept {
-    Tensor rows, gate_up, activated;
-    Tensor dgate_up, dout;  // from input gradient to weight gradient: [padded, 2 * width], [received, hidden]
+    Tensor rows, gate_up, activated;  // `rows` alone with SegmentSetup::recompute_experts
+    Tensor dgate_up, dout;            // from input gradient to weight gradient: [padded, 2 * width], [received, hidden]
   };
 
   std::int64_t experts() const { return experts_; }  // on this rank
@@ -32,6 +32,8 @@ class ExpertBank {
   // [received, hidden].
   Tensor forward(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows, Tensor rows,
                  Kept& kept) const;
+  // What a forward keeps, from kept.rows alone.
+  void recompute(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows, Kept& kept) const;
   Tensor backward_input(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows, Tensor dout,
                         Kept& kept) const;
   void backward_weight(LayerContext& context, Gradients gradients, std::span<const std::int64_t> expert_rows,
@@ -48,6 +50,8 @@ class ExpertBank {
   Tensor padded_rows(LayerContext& context, const Runs& runs, std::int64_t columns) const;
   // Most bytes of the factors in 8 bits of all experts, which have so many rows.
   std::int64_t float8_bytes_of(std::int64_t rows, const Factors& factors) const;
+  // kept.gate_up, and without `only_gate_up` kept.activated, from kept.rows.
+  void activate(LayerContext& context, Weights weights, const Runs& runs, bool only_gate_up, Kept& kept) const;
   template <typename Append>
   void multiply(LayerContext& context, const Runs& runs, const Factors& factors, Append append) const;
   // Without the rows of padding.

@@ -173,7 +173,8 @@ Tensor finish_dispatch(LayerContext& context, const ExchangePlan& plan, RowsUnde
   return rows;
 }
 
-Tensor return_rows(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows) {
+Tensor return_rows(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows,
+                   std::int64_t reserved_rows) {
   const std::int64_t hidden = rows.columns();
   const auto tensor = [&](std::int64_t count, std::int64_t bound) {
     return context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), count, hidden, bound);
@@ -189,7 +190,7 @@ Tensor return_rows(LayerContext& context, const ExchangePlan& plan, Tensor rows,
     Tensor leaving = tensor(plan.received(), bound_rows);
     const RowRuns& runs = plan.received_runs;
     move_blocks(context.kernels, rows, runs.by_expert, runs.by_source, runs.rows, leaving);
-    rows = tensor(plan.sent(), 0);
+    rows = tensor(plan.sent(), reserved_rows);
     context.kernels.stream.wait(
         exchange(context, leaving, elements(plan.receive_rows, hidden), rows, elements(plan.send_rows, hidden)));
   }

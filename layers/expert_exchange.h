@@ -61,6 +61,8 @@ RowsUnderWay begin_dispatch(LayerContext& context, const ExchangePlan& plan, Ten
 Tensor finish_dispatch(LayerContext& context, const ExchangePlan& plan, RowsUnderWay rows, std::int64_t bound_rows);
 // The reverse: [gathered, hidden] -> [sent, hidden] in the row order that begin_dispatch took, summed over the
 // expert-tensor group.
-Tensor return_rows(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows);
+// The result has room for `reserved_rows`.
+Tensor return_rows(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows,
+                   std::int64_t reserved_rows);
 
 }  // namespace weft

@@ -6,13 +6,29 @@
 #include <string_view>
 #include <vector>
 
+#include "parallel/runtime/enum_names.h"
+
 namespace weft {
 
 enum class BlockKind : std::uint8_t { dense, moe };
-enum class Scoring : std::uint8_t { softmax, sigmoid };
+// sqrt_softplus: sqrt(log(1 + e^logit)).
+enum class Scoring : std::uint8_t { softmax, sigmoid, sqrt_softplus };
+constexpr auto enum_names(Scoring) {
+  return name_list("softmax", "sigmoid", "sqrt_softplus");
+}
 // Tokens of the load-balancing loss's statistics. sequence: each sequence by itself. batch: the whole microbatch.
 // global: choices are counted over all data ranks and all microbatches of the step so far.
 enum class AuxiliaryLoss : std::uint8_t { sequence, batch, global };
+// The step of an expert's selection bias: `rate` up or down, or `rate` times its part of the mean load that it lacks.
+enum class BiasUpdate : std::uint8_t { sign, proportional };
+constexpr auto enum_names(BiasUpdate) {
+  return name_list("sign", "proportional");
+}
+// The rate of a selection bias over the run: the same, or in proportion to the learning rate.
+enum class BiasSchedule : std::uint8_t { constant, learning_rate };
+constexpr auto enum_names(BiasSchedule) {
+  return name_list("constant", "learning_rate");
+}
 
 // Reads a layer pattern: `d` is a dense block, `e` a mixture-of-experts block, `x*n` and `(..)*n` repeat, spaces are
 // ignored. "d e*3" is one dense and three MoE blocks. Throws Error (request) naming the column.
@@ -28,6 +44,16 @@ struct MoeConfig {
   AuxiliaryLoss aux_loss = AuxiliaryLoss::sequence;
   double router_aux_loss_coef = 0.0;
   double router_z_loss_coef = 0.0;
+  double routed_scaling_factor = 1.0;        // of the weights of the chosen experts
+  std::int64_t n_group = 1, topk_group = 1;  // equal runs of experts, and those of them that a token chooses from
+  bool shared_expert_gate = false;           // the shared expert's output is multiplied by a sigmoid of the token
+  // A number of each expert that is added to its scores in the choice, not in the weights (Wang et al. 2024,
+  // arXiv:2408.15664). After each step it moves against the expert's load.
+  bool selection_bias = false;
+  BiasUpdate bias_update = BiasUpdate::sign;
+  double bias_update_rate = 0.001;
+  BiasSchedule bias_schedule = BiasSchedule::constant;
+  bool force_balance = false;  // experts are dealt in turn, whatever their scores: for measurements, not for training
 
   bool operator==(const MoeConfig&) const = default;
 };

@@ -1,6 +1,7 @@
 #include "layers/segments.h"
 
 #include <optional>
+#include <tuple>
 
 #include "layers/expert_bank.h"
 #include "layers/expert_exchange.h"
@@ -9,6 +10,7 @@
 #include "layers/router.h"
 #include "layers/segment.h"
 #include "layers/sequence_parallel.h"
+#include "layers/shared_gate.h"
 #include "layers/swiglu_mlp.h"
 #include "parallel/runtime/elementwise.h"
 
@@ -23,7 +25,8 @@ struct SavedMoe final : Saved {
   ExpertBank::Kept bank;
   Tensor expert_out;  // [slice * choices, hidden], back from the experts
   SwigluMlp::Kept shared;
-  Tensor dy;  // of all tokens, for the shared expert, from input gradient to weight gradient
+  SharedGate::Kept gate;
+  Tensor dshared;  // gradient of the shared expert's output, all tokens, from input gradient to weight gradient
 };
 
 class Moe final : public Segment {
@@ -36,11 +39,13 @@ class Moe final : public Segment {
         norm_(setup, name_, Family::dense),
         router_(setup, scope_ + ".router", block),
         bank_(setup, name_),
-        shared_(setup, scope_ + ".shared_expert", setup.model.moe.shared_expert_intermediate_size) {
-    parameters_ = {norm_.parameter(), router_.parameter()};
-    append(bank_.parameters());
-    first_shared_ = parameters_.size();
-    if (has_shared()) append(shared_.parameters());
+        shared_(setup, scope_ + ".shared_expert", setup.model.moe.shared_expert_intermediate_size),
+        gate_(setup, scope_, block) {
+    parameters_ = {norm_.parameter()};
+    of_router_ = append(router_.parameters());
+    of_bank_ = append(bank_.parameters());
+    if (has_shared()) of_shared_ = append(shared_.parameters());
+    if (has_gate()) of_gate_ = append(gate_.parameters());
   }
 
   const std::string& name() const override { return name_; }
@@ -52,15 +57,16 @@ class Moe final : public Segment {
     const std::int64_t element = size_of(setup_.compute), hidden = setup_.model.hidden_size;
     const std::int64_t choices = setup_.model.moe.num_experts_per_tok;
     return norm_.activation_bytes() + setup_.slice_tokens() * choices * (hidden * element + size_of(DType::int32)) +
-           router_.activation_bytes() + bank_.activation_bytes() + (has_shared() ? shared_.activation_bytes() : 0);
+           router_.activation_bytes() + bank_.activation_bytes() + (has_shared() ? shared_.activation_bytes() : 0) +
+           (has_gate() ? gate_.activation_bytes() : 0);
   }
 
   std::int64_t pending_bytes() const override {
-    std::int64_t bytes =
-        norm_.pending_bytes(reads_normed_for_weights()) + router_.pending_bytes() + bank_.pending_bytes();
+    std::int64_t bytes = norm_.pending_bytes(reads_normed_for_weights()) + router_.pending_bytes() +
+                         bank_.pending_bytes() + (has_gate() ? gate_.pending_bytes() : 0);
     if (trains_shared()) {
       bytes += shared_.pending_bytes() +
-               setup_.microbatch_tokens * setup_.model.hidden_size * size_of(setup_.compute);  // dy
+               setup_.microbatch_tokens * setup_.model.hidden_size * size_of(setup_.compute);  // dshared
     }
     return bytes;
   }
@@ -83,8 +89,9 @@ class Moe final : public Segment {
                         .bytes = setup_.expert * moe.num_experts * size_of(DType::int32),
                         .once = true});
       for (When when : {When::forward, When::backward_input}) {
-        result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, out, false});
-        result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, back, true, out});
+        const bool once = when == When::forward && setup_.keep_dispatch;
+        result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, out, false, 0, once});
+        result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, back, true, out, once});
       }
     }
     if (setup_.expert_tensor > 1) {
@@ -97,8 +104,9 @@ class Moe final : public Segment {
                         .bytes = setup_.expert_tensor * setup_.expert * moe.num_experts * size_of(DType::int32),
                         .once = true});
       for (When when : {When::forward, When::backward_input}) {
-        result.push_back({when, CollectiveOp::all_gather, Group::etp, 1, gathered, true, even});
-        result.push_back({when, CollectiveOp::reduce_scatter, Group::etp, 1, gathered, true, even});
+        const bool once = when == When::forward && setup_.keep_dispatch;
+        result.push_back({when, CollectiveOp::all_gather, Group::etp, 1, gathered, true, even, once});
+        result.push_back({when, CollectiveOp::reduce_scatter, Group::etp, 1, gathered, true, even, once});
       }
     }
     if (has_shared()) {
@@ -127,27 +135,23 @@ class Moe final : public Segment {
     // The host needs the row counts. It waits for them while the device runs the work queued after them.
     std::optional<ExpertCounts> expert_counts;
     during(context.observer, Work::route, [&] {
-      router_.forward(context, weights[1], input, normed, kept->router);
+      router_.forward(context, of_router_.in(weights), input, normed, kept->router);
       counts = ledger.allocate(Bucket::moe_routing, DType::int32, setup_.model.moe.num_experts, 1);
       kept->slots = ledger.allocate(Bucket::moe_routing, DType::int32, normed.rows(), choices);
-      sort_by_expert(kernels, kept->router.indices, counts, kept->slots);
+      sort_by_expert(kernels, kept->router.indices, kept->router.some_unrouted(), counts, kept->slots);
       if (context.recomputing) return;
       add_counts(kernels, counts, context.report.expert_tokens(block_));
       router_.balance(context, kept->router);
       expert_counts.emplace(context, counts);
     });
-    Tensor permuted =
-        during(context.observer, Work::permute, [&] { return permuted_rows(kernels, normed, kept->slots); });
-    RowsUnderWay under_way = during(context.observer, Work::exchange, [&] {
-      if (expert_counts) kept->exchange = plan_exchange(context, expert_counts->wait());
-      return begin_dispatch(context, kept->exchange, std::move(permuted), bank_.bound_rows());
-    });
-    Tensor y = shared_forward(context, weights, *kept);
-    Tensor rows = to_experts(context, kept->exchange, std::move(under_way));
-    Tensor out = during(context.observer, Work::products, [&] {
-      return bank_.forward(context, bank_weights(weights), kept->exchange.expert_rows, std::move(rows), kept->bank);
-    });
-    kept->expert_out = from_experts(context, kept->exchange, std::move(out));
+    Tensor y;
+    if (context.recomputing && setup_.keep_dispatch) {
+      during(context.observer, Work::products,
+             [&] { bank_.recompute(context, of_bank_.in(weights), kept->exchange.expert_rows, kept->bank); });
+      y = shared_forward(context, weights, *kept);
+    } else {
+      y = forward_through_experts(context, weights, expert_counts, *kept);
+    }
     during(context.observer, Work::combine,
            [&] { unpermute_rows(kernels, kept->expert_out, kept->slots, kept->router.weights, y); });
     norm_.end_forward(kept->norm);
@@ -157,52 +161,68 @@ class Moe final : public Segment {
 
   bool recomputes_forward() const override { return true; }
   Tensor take_input(Saved& saved) override { return std::move(static_cast<SavedMoe&>(saved).norm.x); }
-  // A recomputed forward routes the tokens as before, so the row counts are not exchanged again.
+  // A recomputed forward routes the tokens as before, so the row counts are not exchanged again; nor are the tokens if
+  // their rows are kept.
   std::unique_ptr<Saved> remembered(std::unique_ptr<Saved> saved) const override {
     auto& all = static_cast<SavedMoe&>(*saved);
     auto routing = std::make_unique<SavedMoe>();
     routing->router.expert_counts = std::move(all.router.expert_counts);
     routing->exchange = std::move(all.exchange);
+    if (setup_.keep_dispatch) {
+      routing->bank.rows = std::move(all.bank.rows);
+      routing->expert_out = std::move(all.expert_out);
+    }
     return routing;
   }
-  std::int64_t remembered_bytes() const override { return router_.balance_bytes(); }
+  std::int64_t remembered_bytes() const override {
+    const std::int64_t choices = setup_.slice_tokens() * setup_.model.moe.num_experts_per_tok;
+    const std::int64_t kept = bank_.bound_rows() * size_of(setup_.expert_compute) + choices * size_of(setup_.compute);
+    return router_.balance_bytes() + (setup_.keep_dispatch ? kept * setup_.model.hidden_size : 0);
+  }
 
   Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) override {
     auto& kept = static_cast<SavedMoe&>(saved);
     KernelContext& kernels = context.kernels;
     MemoryLedger& ledger = kernels.ledger;
     const std::int64_t choices = setup_.model.moe.num_experts_per_tok;
-    Tensor dexperts = ledger.allocate(Bucket::moe_routing, setup_.compute, dy.rows() * choices, dy.columns());
+    Tensor dexperts =
+        ledger.allocate(Bucket::moe_routing, setup_.compute, kept.expert_out.rows(), dy.columns(), reserved_rows(kept));
     Tensor dweights = ledger.allocate(Bucket::moe_routing, DType::float32, dy.rows(), choices);
     during(context.observer, Work::combine, [&] {
       unpermute_rows_backward(kernels, dy, kept.expert_out, kept.slots, kept.router.weights, dexperts, dweights);
       kept.expert_out.reset();
-      dexperts = converted(kernels, std::move(dexperts), exchanged(), Bucket::moe_routing);
+      dexperts = converted(kernels, std::move(dexperts), exchanged(), Bucket::moe_routing, reserved_rows(kept));
     });
     RowsUnderWay under_way = during(context.observer, Work::exchange, [&] {
       return begin_dispatch(context, kept.exchange, std::move(dexperts), bank_.bound_rows());
     });
-    Tensor dshared;
+    Tensor dshared, dgated;
     if (has_shared()) {
       const WorkScope scope(context.observer, Work::shared);
-      kept.dy = gather_gradient(context, dy);
-      dshared = scatter_tokens(context,
-                               shared_.backward_input(context, weights.subspan(first_shared_), kept.dy, kept.shared));
+      Tensor dout;
+      if (has_gate()) std::tie(dout, dgated) = gate_.backward_input(context, of_gate_.in(weights)[0], dy, kept.gate);
+      kept.dshared = gather_gradient(context, has_gate() ? dout : dy);
+      dshared =
+          scatter_tokens(context, shared_.backward_input(context, of_shared_.in(weights), kept.dshared, kept.shared));
     }
     Tensor dout = to_experts(context, kept.exchange, std::move(under_way));
     Tensor drows = during(context.observer, Work::products, [&] {
-      return bank_.backward_input(context, bank_weights(weights), kept.exchange.expert_rows, std::move(dout),
-                                  kept.bank);
+      return bank_.backward_input(context, of_bank_.in(weights), kept.exchange.expert_rows, std::move(dout), kept.bank);
     });
-    drows = from_experts(context, kept.exchange, std::move(drows));
+    drows = from_experts(context, kept, std::move(drows));
 
-    Tensor dnormed = during(context.observer, Work::route,
-                            [&] { return router_.backward_input(context, weights[1], dweights, kept.router); });
+    Tensor dnormed = during(context.observer, Work::route, [&] {
+      return router_.backward_input(context, of_router_.in(weights)[0], dweights, kept.router);
+    });
     during(context.observer, Work::permute, [&] { unpermute_rows(kernels, drows, kept.slots, {}, dnormed); });
     kept.slots.reset();
     if (!reads_normed_for_weights()) kept.norm.normed.reset();
     if (has_shared()) add(kernels.stream, dshared, dnormed);
-    auto [residual, dx] = residual_gradient(std::move(dy), kept.dy, trains_shared());
+    if (has_gate()) add(kernels.stream, dgated, dnormed);
+    if (has_gate() && !trains_shared()) kept.dshared.reset();
+    Tensor none;
+    auto [residual, dx] = has_gate() ? residual_gradient(std::move(dy), none, /*stays=*/false)
+                                     : residual_gradient(std::move(dy), kept.dshared, trains_shared());
     return norm_.backward_input(context, weights[0], std::move(dnormed), residual, std::move(dx),
                                 reads_normed_for_weights(), kept.norm);
   }
@@ -210,15 +230,16 @@ class Moe final : public Segment {
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedMoe&>(saved);
     require_frozen(setup_, parameters_, gradients);
-    during(context.observer, Work::products, [&] {
-      bank_.backward_weight(context, gradients.subspan(2, first_shared_ - 2), kept.exchange.expert_rows, kept.bank);
+    during(context.observer, Work::products,
+           [&] { bank_.backward_weight(context, of_bank_.in(gradients), kept.exchange.expert_rows, kept.bank); });
+    during(context.observer, Work::route, [&] {
+      router_.backward_weight(context, of_router_.in(gradients)[0], kept.norm.normed, kept.router);
+      if (has_gate()) gate_.backward_weight(context, of_gate_.in(gradients)[0], kept.norm.normed, kept.gate);
     });
-    during(context.observer, Work::route,
-           [&] { router_.backward_weight(context, gradients[1], kept.norm.normed, kept.router); });
     if (trains_shared()) {
       const WorkScope scope(context.observer, Work::shared);
       const GatheredTokens normed(context, kept.norm.normed);
-      shared_.backward_weight(context, gradients.subspan(first_shared_), normed.view(), kept.dy, kept.shared);
+      shared_.backward_weight(context, of_shared_.in(gradients), normed.view(), kept.dshared, kept.shared);
     }
     norm_.backward_weight(context, gradients[0], kept.norm);
   }
@@ -226,16 +247,58 @@ class Moe final : public Segment {
  private:
   bool has_shared() const { return setup_.model.moe.shared_expert_intermediate_size > 0; }
   bool trains_shared() const { return has_shared() && setup_.trains(Family::dense); }
-  bool reads_normed_for_weights() const { return trains_shared() || router_.reads_x_for_weight(); }
-  Weights bank_weights(Weights weights) const { return weights.subspan(2, first_shared_ - 2); }
-  void append(const std::vector<ParameterSpec>& more) {
+  bool has_gate() const { return has_shared() && setup_.model.moe.shared_expert_gate; }
+  bool reads_normed_for_weights() const {
+    return trains_shared() || router_.reads_x_for_weight() || (has_gate() && gate_.reads_x_for_weight());
+  }
+  // The place of a part's parameters among those of the segment.
+  struct Place {
+    std::size_t first = 0, count = 0;
+
+    template <typename All>
+    All in(All all) const {
+      return all.subspan(first, count);
+    }
+  };
+  Place append(const std::vector<ParameterSpec>& more) {
+    const Place place{parameters_.size(), more.size()};
     parameters_.insert(parameters_.end(), more.begin(), more.end());
+    return place;
+  }
+  // Room for the rows of a microbatch without padding; 0: the tensor has that many in any case.
+  std::int64_t reserved_rows(const SavedMoe& kept) const {
+    return kept.router.some_unrouted() ? setup_.slice_tokens() * setup_.model.moe.num_experts_per_tok : 0;
+  }
+
+  // Sends the tokens to their experts and back, beside the shared expert. Fills exchange, bank and expert_out. Returns
+  // x plus the shared expert's output.
+  Tensor forward_through_experts(LayerContext& context, Weights weights, std::optional<ExpertCounts>& counts,
+                                 SavedMoe& kept) const {
+    const auto wait_for_counts = [&] {
+      if (counts) kept.exchange = plan_exchange(context, counts->wait());
+      counts.reset();
+    };
+    // The number of rows is known at once if every token is routed.
+    if (kept.router.some_unrouted()) wait_for_counts();
+    Tensor permuted =
+        during(context.observer, Work::permute, [&] { return permuted_rows(context.kernels, kept.norm.normed, kept); });
+    RowsUnderWay under_way = during(context.observer, Work::exchange, [&] {
+      wait_for_counts();
+      return begin_dispatch(context, kept.exchange, std::move(permuted), bank_.bound_rows());
+    });
+    Tensor y = shared_forward(context, weights, kept);
+    Tensor rows = to_experts(context, kept.exchange, std::move(under_way));
+    Tensor out = during(context.observer, Work::products, [&] {
+      return bank_.forward(context, of_bank_.in(weights), kept.exchange.expert_rows, std::move(rows), kept.bank);
+    });
+    kept.expert_out = from_experts(context, kept, std::move(out));
+    return y;
   }
 
   // Rows are sent in the narrower of the dtypes of both ends.
   DType exchanged() const { return narrower(setup_.compute, setup_.expert_compute); }
   // The rows of every choice, ready to be sent. They are converted before the permutation copies them for each choice.
-  Tensor permuted_rows(KernelContext& kernels, ConstTensorView normed, ConstTensorView slots) const {
+  Tensor permuted_rows(KernelContext& kernels, ConstTensorView normed, const SavedMoe& kept) const {
     MemoryLedger& ledger = kernels.ledger;
     Tensor storage;
     if (exchanged() != normed.dtype()) {
@@ -243,8 +306,9 @@ class Moe final : public Segment {
       cast(kernels.stream, normed, storage);
       normed = storage;
     }
-    Tensor permuted = ledger.allocate(Bucket::moe_routing, exchanged(), slots.size(), normed.columns());
-    permute_rows(kernels, normed, slots, permuted);
+    const std::int64_t rows = kept.router.some_unrouted() ? kept.exchange.sent() : kept.slots.view().size();
+    Tensor permuted = ledger.allocate(Bucket::moe_routing, exchanged(), rows, normed.columns(), reserved_rows(kept));
+    permute_rows(kernels, normed, kept.slots, permuted);
     return permuted;
   }
   Tensor to_experts(LayerContext& context, const ExchangePlan& plan, RowsUnderWay under_way) const {
@@ -252,24 +316,30 @@ class Moe final : public Segment {
     Tensor rows = finish_dispatch(context, plan, std::move(under_way), bank_.bound_rows());
     return converted(context.kernels, std::move(rows), setup_.expert_compute, Bucket::moe_routing, bank_.bound_rows());
   }
-  Tensor from_experts(LayerContext& context, const ExchangePlan& plan, Tensor rows) const {
+  Tensor from_experts(LayerContext& context, const SavedMoe& kept, Tensor rows) const {
     const WorkScope scope(context.observer, Work::exchange);
     KernelContext& kernels = context.kernels;
     rows = converted(kernels, std::move(rows), exchanged(), Bucket::moe_routing, bank_.bound_rows());
-    rows = return_rows(context, plan, std::move(rows), bank_.bound_rows());
-    return converted(kernels, std::move(rows), setup_.compute, Bucket::moe_routing);
+    rows = return_rows(context, kept.exchange, std::move(rows), bank_.bound_rows(), reserved_rows(kept));
+    return converted(kernels, std::move(rows), setup_.compute, Bucket::moe_routing, reserved_rows(kept));
   }
 
   // x plus the shared expert's output, if there is one. The outputs of the routed experts are added to the result.
   Tensor shared_forward(LayerContext& context, Weights weights, SavedMoe& kept) const {
     const Tensor& x = kept.norm.x;
+    const WorkScope scope(has_shared() ? context.observer : nullptr, Work::shared);
+    Tensor out;
     if (has_shared()) {
-      const WorkScope scope(context.observer, Work::shared);
       const GatheredTokens normed(context, kept.norm.normed);
-      return shared_.forward(context, weights.subspan(first_shared_), normed.view(), x, kept.shared);
+      const ConstTensorView residual = has_gate() ? ConstTensorView() : x.view();
+      out = shared_.forward(context, of_shared_.in(weights), normed.view(), residual, kept.shared);
+      if (!has_gate()) return out;
     }
     Tensor y = context.kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), x.columns());
     cast(context.kernels.stream, x, y);
+    if (has_gate()) {
+      gate_.forward(context, of_gate_.in(weights), kept.norm.normed, std::move(out), y, kept.gate);
+    }
     return y;
   }
 
@@ -280,8 +350,9 @@ class Moe final : public Segment {
   Router router_;
   ExpertBank bank_;
   SwigluMlp shared_;
+  SharedGate gate_;
   std::vector<ParameterSpec> parameters_;
-  std::size_t first_shared_ = 0;
+  Place of_router_, of_bank_, of_shared_, of_gate_;
 };
 
 }  // namespace

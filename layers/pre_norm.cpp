@@ -68,13 +68,14 @@ void PreNorm::backward_weight(LayerContext& context, TensorView gradient, const 
 Tensor onto_residual(LayerContext& context, ProductFormat format, ConstTensorView a, ConstTensorView weight,
                      ConstTensorView x) {
   KernelContext& kernels = context.kernels;
-  Tensor y = kernels.ledger.allocate(Bucket::activations, x.dtype(), a.rows(), weight.columns());
+  Tensor y = kernels.ledger.allocate(Bucket::activations, a.dtype(), a.rows(), weight.columns());
   if (context.tensor.size() == 1) {
     multiply(kernels, format, {.a = a, .b = weight, .c = y, .addend = x});
     return y;
   }
   multiply(kernels, format, {.a = a, .b = weight, .c = y});
   Tensor slice = scatter_tokens(context, std::move(y));
+  if (x.empty()) return slice;
   const PhaseClock::Scope scope(kernels.clock, Phase::elementwise, kernels.stream);
   add(kernels.stream, x, slice);
   return slice;

@@ -45,7 +45,8 @@ class PreNorm {
 };
 
 // The end of a branch and the residual connection: a weight, summed over the tensor group, + x. Each rank gets its
-// slice of tokens. a [microbatch tokens, inner], weight [inner, hidden], x [slice tokens, hidden]; x is not modified.
+// slice of tokens. a [microbatch tokens, inner], weight [inner, hidden], x [slice tokens, hidden], which is not
+// modified, or empty for none.
 Tensor onto_residual(LayerContext& context, ProductFormat format, ConstTensorView a, ConstTensorView weight,
                      ConstTensorView x);
 

@@ -9,9 +9,16 @@ namespace weft {
 Router::Router(const SegmentSetup& setup, const std::string& name, int block)
     : setup_(setup), name_(name), block_(block) {}
 
-ParameterSpec Router::parameter() const {
-  return whole_parameter(name_ + ".weight", Family::routing, setup_.model.moe.num_experts, setup_.model.hidden_size,
-                         Initializer::normal, setup_.model.initializer_range);
+std::vector<ParameterSpec> Router::parameters() const {
+  const MoeConfig& moe = setup_.model.moe;
+  std::vector<ParameterSpec> parameters = {whole_parameter(name_ + ".weight", Family::routing, moe.num_experts,
+                                                           setup_.model.hidden_size, Initializer::normal,
+                                                           setup_.model.initializer_range)};
+  if (moe.selection_bias) {
+    parameters.push_back(
+        whole_parameter(name_ + ".selection_bias", Family::helpers, moe.num_experts, 1, Initializer::zeros));
+  }
+  return parameters;
 }
 
 std::int64_t Router::balanced_sequences() const {
@@ -27,8 +34,7 @@ TokenSlice Router::slice() const {
 
 TokenSlice Router::slice(const Kept& kept) const {
   TokenSlice all = slice();
-  // The choices of a step are those of all routed tokens, padding among them.
-  if (kept.targets.empty() || setup_.model.moe.aux_loss == AuxiliaryLoss::global) return all;
+  if (kept.targets.empty()) return all;
   all.sequence_length = 0;
   all.targets = kept.targets.as<std::int32_t>().data();
   return all;
@@ -81,7 +87,7 @@ ConstTensorView Router::in_float32(KernelContext& kernels, ConstTensorView x, Te
   return storage;
 }
 
-void Router::forward(LayerContext& context, ConstTensorView weight, const MicrobatchInput& text, ConstTensorView x,
+void Router::forward(LayerContext& context, Weights weights, const MicrobatchInput& text, ConstTensorView x,
                      Kept& kept) const {
   KernelContext& kernels = context.kernels;
   const MoeConfig& moe = setup_.model.moe;
@@ -93,12 +99,13 @@ void Router::forward(LayerContext& context, ConstTensorView weight, const Microb
   };
   const ConstTensorView input = in_float32(kernels, x, kept.input);
   kept.logits = tensor(DType::float32, moe.num_experts);
-  multiply(kernels, input, Transpose::no, weight, Transpose::yes, kept.logits, false);
+  multiply(kernels, input, Transpose::no, weights[0], Transpose::yes, kept.logits, false);
   if (!keeps_input()) kept.input.reset();
   kept.scores = tensor(DType::float32, moe.num_experts);
   kept.indices = tensor(DType::int32, moe.num_experts_per_tok);
   kept.weights = tensor(DType::float32, moe.num_experts_per_tok);
-  route_forward(kernels, kept.logits, moe.scoring, moe.norm_topk_prob, kept.scores, kept.indices, kept.weights);
+  route_forward(kernels, kept.logits, routing_rule(moe), moe.selection_bias ? weights[1] : ConstTensorView(),
+                slice(kept).targets, kept.scores, kept.indices, kept.weights);
 }
 
 // The step's choices so far, per data rank and microbatch: this rank's from the report, summed over all ranks with
@@ -157,7 +164,7 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
                             slice(kept), moe.num_experts_per_tok, static_cast<float>(factor), dscores);
   }
   kept.dlogits = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.num_experts);
-  route_backward(kernels, dweights, dscores, kept.scores, kept.indices, moe.scoring, moe.norm_topk_prob, kept.dlogits);
+  route_backward(kernels, dweights, dscores, kept.scores, kept.indices, routing_rule(moe), kept.dlogits);
   if (moe.router_z_loss_coef != 0.0) {
     const double factor = moe.router_z_loss_coef * context.token_factor;
     z_loss(kernels, kept.logits, slice(kept).targets, factor, static_cast<float>(factor * context.loss_scale),

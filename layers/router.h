@@ -1,7 +1,7 @@
 // The router of a MoE block: float32 logits, top-k choice, auxiliary losses. Its weight (Family::routing) is replicated
-// in float32. Load-balance statistics are taken per sequence, as if each were a microbatch of its own, so neither the
-// microbatch size nor the layout changes the objective. A model may choose the microbatch or the step so far instead
-// (AuxiliaryLoss).
+// in float32, and so is its selection bias (Family::helpers), if it has one. Load-balance statistics are taken per
+// sequence, as if each were a microbatch of its own, so neither the microbatch size nor the layout changes the
+// objective. A model may choose the microbatch or the step so far instead (AuxiliaryLoss).
 #pragma once
 
 #include "layers/kernels/routing.h"
@@ -25,17 +25,20 @@ class Router {
     Tensor dlogits;  // from input gradient to weight gradient
     // Of this rank's slice, where some tokens may be padding (padding_target); otherwise empty.
     ConstTensorView targets;
+    bool some_unrouted() const { return !targets.empty(); }
   };
 
-  ParameterSpec parameter() const;
+  // The weight, and the selection bias if there is one.
+  std::vector<ParameterSpec> parameters() const;
   std::int64_t activation_bytes() const;
   std::int64_t pending_bytes() const;
   // Whether backward_weight reads x: false if the float32 copy is kept or the router is frozen.
   bool reads_x_for_weight() const { return setup_.trains(Family::routing) && !keeps_input(); }
   std::vector<SegmentTraffic> traffic() const;
 
-  // x: this rank's slice, any dtype. Fills `kept` except expert_counts.
-  void forward(LayerContext& context, ConstTensorView weight, const MicrobatchInput& text, ConstTensorView x,
+  // x: this rank's slice, any dtype. `weights` are those of parameters(). Padding of `text` goes to no expert. Fills
+  // `kept` except expert_counts.
+  void forward(LayerContext& context, Weights weights, const MicrobatchInput& text, ConstTensorView x,
                Kept& kept) const;
   // Fills expert_counts and reports the load-balancing loss, after the report has this microbatch's choices. Called
   // once per microbatch: a recomputed forward is given the first forward's expert_counts.

@@ -13,6 +13,7 @@ DType SegmentSetup::dtype_of(Family family) const {
     case Family::head:
       return head_compute;
     case Family::routing:
+    case Family::helpers:
       return DType::float32;
     case Family::dense:
     case Family::root:

@@ -44,12 +44,17 @@ struct SegmentSetup {
   // Whether cheap activations are recomputed in the backward instead of kept: outputs of norms, of the rotary embedding
   // and of SwiGLU, which need no matrix product and no communication.
   bool recompute_cheap = false;
+  // Whether the activations inside routed experts are recomputed in the backward: two of their three products.
+  bool recompute_experts = false;
+  // Whether a recomputed forward takes the rows that routed experts got and gave from what is remembered, and exchanges
+  // nothing.
+  bool keep_dispatch = false;
 
   // Families with constant parameters. Products and gathers that only their gradients need are skipped. The input
   // gradient drops the tensors that only they need; until then a segment keeps the same tensors as without freezing.
   std::set<Family> frozen;
 
-  bool trains(Family family) const { return !frozen.contains(family); }
+  bool trains(Family family) const { return family != Family::helpers && !frozen.contains(family); }
   // Sets every compute dtype.
   void compute_in(DType dtype) { compute = embedding_compute = expert_compute = head_compute = dtype; }
   // Dtype of a family's weights and of the computations with them.
@@ -77,7 +82,7 @@ struct MicrobatchInput {
 class StepReport {
  public:
   // Number of elements of `values`.
-  static std::int64_t size(std::int64_t blocks, std::int64_t experts) { return 1 + blocks * (2 + experts); }
+  static std::int64_t size(std::int64_t blocks, std::int64_t experts) { return 1 + blocks * (3 + experts); }
 
   StepReport() = default;
   // values: [size(...), 1] float64, zero at the beginning of a step.
@@ -89,8 +94,10 @@ class StepReport {
   // Losses of one block, already multiplied by their coefficients and normalised, [1, 1]; zero for dense blocks.
   TensorView auxiliary_loss(int block) const { return values_.rows_from(first(block), 1); }
   TensorView z_loss(int block) const { return values_.rows_from(first(block) + 1, 1); }
+  // The sum of squares of the block's selection bias, [1, 1].
+  TensorView bias_squares(int block) const { return values_.rows_from(first(block) + 2, 1); }
   // Choices by expert, [experts, 1].
-  TensorView expert_tokens(int block) const { return values_.rows_from(first(block) + 2, experts_); }
+  TensorView expert_tokens(int block) const { return values_.rows_from(first(block) + 3, experts_); }
 
  private:
   std::int64_t first(int block) const { return size(block, experts_); }

@@ -22,7 +22,8 @@ class SwigluMlp {
   std::int64_t activation_bytes() const;
   std::int64_t pending_bytes() const;
 
-  // x: all tokens. Returns the slice of the residual [slice tokens, hidden] with the branch added to it.
+  // x: all tokens. Returns the slice of the residual [slice tokens, hidden] with the branch added to it; of an empty
+  // residual, the branch alone.
   Tensor forward(LayerContext& context, Weights weights, ConstTensorView x, ConstTensorView residual, Kept& kept) const;
   // dy: all tokens. Returns this rank's part of dx.
   Tensor backward_input(LayerContext& context, Weights weights, ConstTensorView dy, Kept& kept) const;

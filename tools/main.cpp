@@ -63,13 +63,14 @@ int run(int count, char** arguments) {
             {weft::add_data_tokenize_command, weft::add_data_train_tokenizer_command, weft::add_data_inspect_command});
   weft::add_eval_command(program);
   weft::add_generate_command(program);
-  add_group(
-      program, "checkpoint", "contents, integrity and differences of checkpoints",
-      {weft::add_checkpoint_inspect_command, weft::add_checkpoint_verify_command, weft::add_checkpoint_diff_command});
+  add_group(program, "checkpoint", "contents, integrity and differences of checkpoints",
+            {weft::add_checkpoint_inspect_command, weft::add_checkpoint_verify_command,
+             weft::add_checkpoint_diff_command, weft::add_checkpoint_upcycle_command});
   add_group(program, "bench", "the numbers in the documentation",
-            {weft::add_bench_step_command, weft::add_bench_products_command, weft::add_bench_memory_command,
-             weft::add_bench_window_command, weft::add_bench_timing_command, weft::add_bench_simulated_command,
-             weft::add_bench_checkpoint_command, weft::add_bench_data_command, weft::add_bench_published_command});
+            {weft::add_bench_step_command, weft::add_bench_moe_command, weft::add_bench_products_command,
+             weft::add_bench_memory_command, weft::add_bench_window_command, weft::add_bench_timing_command,
+             weft::add_bench_simulated_command, weft::add_bench_checkpoint_command, weft::add_bench_data_command,
+             weft::add_bench_published_command});
   weft::add_mesh_command(program);
   weft::add_keys_command(program);
   weft::add_hardware_command(program);

@@ -139,7 +139,7 @@ void dry_move_blocks(KernelContext& context, ConstTensorView source, std::span<c
   tell(context.stream, {.name = "move_blocks", .read = bytes, .written = bytes});
 }
 
-void dry_sort_of_cpu(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots) {
+void dry_sort_of_cpu(KernelContext& context, ConstTensorView indices, bool, TensorView counts, TensorView slots) {
   static_cast<void>(cpu::sort_workspace(context, counts.size()));
   tell(context.stream, {.name = "sort_by_expert", .read = indices.bytes(), .written = counts.bytes() + slots.bytes()});
 }

@@ -6,19 +6,29 @@
 
 namespace weft {
 
-void route_forward(KernelContext& context, ConstTensorView logits, Scoring scoring, bool normalise, TensorView scores,
-                   TensorView indices, TensorView weights) {
+RoutingRule routing_rule(const MoeConfig& moe) {
+  return {moe.scoring, moe.norm_topk_prob, static_cast<float>(moe.routed_scaling_factor),
+          moe.n_group, moe.topk_group,     moe.force_balance};
+}
+
+void route_forward(KernelContext& context, ConstTensorView logits, const RoutingRule& rule, ConstTensorView bias,
+                   const std::int32_t* targets, TensorView scores, TensorView indices, TensorView weights) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   const std::int64_t tokens = logits.rows(), experts = logits.columns(), choices = indices.columns();
   require(scores.rows() == tokens && scores.columns() == experts, "every logit has a score");
   require(indices.rows() == tokens && weights.rows() == tokens && weights.columns() == choices,
           "every choice of a token has an index and a weight");
-  require(choices <= experts, "a token chooses among its experts");
-  if (!logits.empty()) context.kernels.routing.forward(context, logits, scoring, normalise, scores, indices, weights);
+  require(rule.groups >= 1 && rule.groups <= most_expert_groups && experts % rule.groups == 0,
+          "groups are equal runs of experts, at most as many as a warp has lanes");
+  require(rule.chosen_groups >= 1 && rule.chosen_groups <= rule.groups, "a token chooses among the groups");
+  require(choices <= rule.chosen_groups * (experts / rule.groups), "a token chooses among the experts of its groups");
+  require(bias.empty() || bias.size() == experts, "every expert has a bias");
+  if (logits.empty()) return;
+  context.kernels.routing.forward(context, logits, rule, bias, targets, scores, indices, weights);
 }
 
 void route_backward(KernelContext& context, ConstTensorView dweights, ConstTensorView dscores, ConstTensorView scores,
-                    ConstTensorView indices, Scoring scoring, bool normalise, TensorView dlogits) {
+                    ConstTensorView indices, const RoutingRule& rule, TensorView dlogits) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   const std::int64_t tokens = scores.rows(), experts = scores.columns(), choices = indices.columns();
   require(dlogits.rows() == tokens && dlogits.columns() == experts, "a gradient has the shape of its tensor");
@@ -26,13 +36,13 @@ void route_backward(KernelContext& context, ConstTensorView dweights, ConstTenso
   require(indices.rows() == tokens && dweights.rows() == tokens && dweights.columns() == choices,
           "every choice of a token has an index and a gradient");
   if (scores.empty()) return;
-  context.kernels.routing.backward(context, dweights, dscores, scores, indices, scoring, normalise, dlogits);
+  context.kernels.routing.backward(context, dweights, dscores, scores, indices, rule, dlogits);
 }
 
 namespace {
 
 void require_permutation(ConstTensorView x, ConstTensorView permuted, ConstTensorView slots) {
-  require(slots.rows() == x.rows() && slots.size() == permuted.rows(), "every choice of a token has a permuted row");
+  require(slots.rows() == x.rows() && slots.size() >= permuted.rows(), "every permuted row is a choice");
   require(x.columns() == permuted.columns(), "a permutation keeps the width of rows");
 }
 
@@ -43,11 +53,12 @@ void require_weights(ConstTensorView weights, ConstTensorView slots) {
 
 }  // namespace
 
-void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots) {
+void sort_by_expert(KernelContext& context, ConstTensorView indices, bool some_unrouted, TensorView counts,
+                    TensorView slots) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(slots.size() == indices.size(), "every choice has a slot");
   require(indices.size() <= std::numeric_limits<std::int32_t>::max(), "slots fit in 32 bits");
-  context.kernels.permutation.sort_by_expert(context, indices, counts, slots);
+  context.kernels.permutation.sort_by_expert(context, indices, some_unrouted, counts, slots);
 }
 
 void add_counts(KernelContext& context, ConstTensorView counts, TensorView totals) {

@@ -12,15 +12,37 @@ namespace weft {
 // Avoids 0 / 0 if all scores of a token underflow to zero.
 constexpr float smallest_sum = 1e-20f;
 
-// All tensors are float32 or int32. logits [T, E]. scores [T, E]: softmax or sigmoid of the logits. indices [T, K]: the
-// K largest scores, ties to the lower expert, in descending order. weights [T, K]: their scores, divided by their sum
-// (+ smallest_sum) when `normalise`.
-void route_forward(KernelContext& context, ConstTensorView logits, Scoring scoring, bool normalise, TensorView scores,
-                   TensorView indices, TensorView weights);
+// How a router chooses and weighs experts.
+struct RoutingRule {
+  Scoring scoring = Scoring::softmax;
+  bool normalise = true;
+  float scaling = 1.0f;  // of all weights
+  // A token chooses from `chosen_groups` of `groups` equal runs of experts: those with the largest sums of their two
+  // largest values, ties to the lower group (DeepSeek-AI 2024, arXiv:2412.19437).
+  std::int64_t groups = 1, chosen_groups = 1;
+  bool in_turn = false;  // choice k of token t is expert (K t + k) mod E, whatever its value
+};
+RoutingRule routing_rule(const MoeConfig& moe);
+// A warp of the CUDA kernel has a lane for each group.
+constexpr std::int64_t most_expert_groups = 32;
+
+// The target of a token that is no text but fills a sequence up. Such tokens go to no expert, and do not count in a
+// router's losses.
+constexpr std::int32_t padding_target = -2;
+// The index of a choice of no expert, and its slot. Its weight is 0.
+constexpr std::int32_t no_expert = -1;
+
+// All tensors are float32 or int32. logits [T, E]. bias [E, 1], finite, or empty. `targets` of the T tokens, in memory
+// of the device, with padding_target for padding; null: no token is padding.
+// scores [T, E]: of the logits. indices [T, K]: the K largest values of score + bias, ties to the lower expert, in
+// descending order; no_expert for padding. weights [T, K]: the scores of these experts, divided by their sum (+
+// smallest_sum) when `normalise`, times `scaling`.
+void route_forward(KernelContext& context, ConstTensorView logits, const RoutingRule& rule, ConstTensorView bias,
+                   const std::int32_t* targets, TensorView scores, TensorView indices, TensorView weights);
 // dlogits [T, E] = gradient through `weights` (dweights [T, K]) and through `scores` directly (dscores [T, E], empty
 // for none).
 void route_backward(KernelContext& context, ConstTensorView dweights, ConstTensorView dscores, ConstTensorView scores,
-                    ConstTensorView indices, Scoring scoring, bool normalise, TensorView dlogits);
+                    ConstTensorView indices, const RoutingRule& rule, TensorView dlogits);
 
 struct RoutingKernels {
   decltype(&route_forward) forward;
@@ -30,17 +52,20 @@ struct RoutingKernels {
 // The permutation of tokens by chosen expert, and moves of whole rows.
 //
 // Stable sort of the T*K choices by expert. counts [E, 1] int32: choices of each expert. slots [T, K] int32: the
-// position of choice (t, k) in expert-major order, token order inside an expert.
-void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots);
+// position of choice (t, k) in expert-major order, token order inside an expert. `some_unrouted`: some indices may be
+// no_expert; they have the slot no_expert.
+void sort_by_expert(KernelContext& context, ConstTensorView indices, bool some_unrouted, TensorView counts,
+                    TensorView slots);
 // totals [E, 1] float64 += counts [E, 1] int32.
 void add_counts(KernelContext& context, ConstTensorView counts, TensorView totals);
-// permuted [T*K, hidden]: row slots[t, k] = x[t]. From here on rows are float32, bfloat16 or float16.
+// permuted [rows, hidden], a row for each choice with a slot: row slots[t, k] = x[t]. From here on rows are float32,
+// bfloat16 or float16.
 void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slots, TensorView permuted);
 // y[t] += sum over k of weights[t, k] * permuted[slots[t, k]], float32 sums; empty weights count as 1.
 void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,
                     TensorView y);
 // Gradients of unpermute_rows: dpermuted[slots[t, k]] = weights[t, k] * dy[t]; dweights[t, k] = <dy[t],
-// permuted[slots[t, k]]>.
+// permuted[slots[t, k]]>, 0 without a slot.
 void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTensorView permuted,
                              ConstTensorView slots, ConstTensorView weights, TensorView dpermuted, TensorView dweights);
 // Moves row blocks: block b of `counts[b]` rows begins at from[b] in source and at to[b] in destination.
@@ -59,9 +84,6 @@ struct PermutationKernels {
 // Auxiliary losses. Statistics are taken sequence by sequence, so that neither the microbatch size nor the layout
 // changes the objective. All tensors are float32 or int32. T tokens of this rank, S tokens per sequence.
 
-// The target of a token that is no text but fills a sequence up. Such tokens do not count in a router's losses.
-constexpr std::int32_t padding_target = -2;
-
 // Tokens of a rank: row t is token first_token + t of its microbatch and belongs to sequence (first_token + t) /
 // sequence_tokens. Under sequence parallelism a slice may begin and end inside a sequence.
 struct TokenSlice {
@@ -73,9 +95,9 @@ struct TokenSlice {
 };
 
 // scores [T, E] and indices [T, K] are results of route_forward. counts [sequences, E] float32: choices of each expert
-// in each sequence. score_sums [sequences, E]: sums of scores over tokens; sigmoid scores are first divided by their
-// sum over experts. Both are overwritten with this slice's share; their sums over tensor and context groups are
-// complete.
+// in each sequence. score_sums [sequences, E]: sums of scores over tokens; scores other than softmax are first divided
+// by their sum over experts. Both are overwritten with this slice's share; their sums over tensor and context groups
+// are complete.
 void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTensorView indices, Scoring scoring,
                        TokenSlice slice, TensorView counts, TensorView score_sums);
 // From complete statistics: loss [1, 1] float64 += factor * the sum over sequences of E / (K S^2) * sum over e of

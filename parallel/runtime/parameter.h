@@ -13,10 +13,14 @@
 
 namespace weft {
 
-// Families of shard units. `routing` is the exception: routing helpers are replicated in float32 and belong to no unit.
-enum class Family : std::uint8_t { dense, experts, embedding, head, root, routing };
+// Families of shard units. Two are exceptions: every rank of a stage has them whole, in float32, and they belong to no
+// unit. `routing`: weights of routers. `helpers`: state of routers that no gradient changes but a rule of its own.
+enum class Family : std::uint8_t { dense, experts, embedding, head, root, routing, helpers };
 constexpr auto enum_names(Family) {
-  return name_list("dense", "experts", "embedding", "head", "root", "routing");
+  return name_list("dense", "experts", "embedding", "head", "root", "routing", "helpers");
+}
+constexpr bool is_replicated(Family family) {
+  return family == Family::routing || family == Family::helpers;
 }
 
 // The part of a model that a segment is.

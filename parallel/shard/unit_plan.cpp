@@ -49,7 +49,9 @@ class UnitFormer {
  public:
   UnitFormer(std::span<const ScopedParameters> pieces, int stage, const WrapRules& rules)
       : pieces_(pieces), stage_(stage), rules_(rules) {
-    if (rules.by_family.contains(Family::routing)) fail("routing helpers are replicated: nothing wraps them");
+    for (const auto& [family, policy] : rules.by_family) {
+      if (is_replicated(family)) fail("{} parameters are replicated: nothing wraps them", name_of(family));
+    }
     for (const ScopedParameters& piece : pieces) {
       const bool block = std::ranges::any_of(
           piece.parameters, [](const ParameterSpec& parameter) { return lies_in_blocks(parameter.family); });
@@ -95,7 +97,7 @@ class UnitFormer {
   FormingUnit& unit_of(const ScopedParameters& piece, Family family) {
     FormingUnit fresh{.key = {}, .wrap = wrap_of(family)};
     fresh.plan.family = family;
-    const bool root = fresh.wrap.kind == WrapKind::root && family != Family::experts && family != Family::routing;
+    const bool root = fresh.wrap.kind == WrapKind::root && family != Family::experts && !is_replicated(family);
     if (root || family == Family::root) {
       // The root unit: leftover parameters, and families that are wrapped into it.
       if (merge_key_of(family) != merge_key_of(Family::root)) {
@@ -106,7 +108,7 @@ class UnitFormer {
       }
       fresh.plan.family = Family::root;
       fresh.key = fresh.plan.name = fmt::format("stage.{}.root", stage_);
-    } else if (family == Family::routing || fresh.wrap.kind == WrapKind::root) {
+    } else if (is_replicated(family) || fresh.wrap.kind == WrapKind::root) {
       fresh.key = fresh.plan.name = fmt::format("stage.{}.{}", stage_, name_of(family));
     } else if (!lies_in_blocks(family)) {
       fresh.key = name_of(family);
@@ -130,7 +132,7 @@ class UnitFormer {
   // expert bank itself, "blocks.3.experts.dense" the parameters around it.
   static std::string half_block_name(const ScopedParameters& piece, const std::string& segment, Family family) {
     const bool alone = std::ranges::all_of(piece.parameters, [&](const ParameterSpec& parameter) {
-      return parameter.family == family || parameter.family == Family::routing;
+      return parameter.family == family || is_replicated(parameter.family);
     });
     const bool named = segment == fmt::format("{}.{}", piece.scope, name_of(family));
     return alone || named ? segment : fmt::format("{}.{}", segment, name_of(family));
@@ -176,6 +178,7 @@ class UnitFormer {
   std::string reason(const FormingUnit& unit, const std::string& scopes) const {
     const Family family = unit.plan.family;
     if (family == Family::routing) return "in no unit: small, on the routing path, whole and in float32 on every rank";
+    if (family == Family::helpers) return "in no unit: state of routers without a gradient, whole on every rank";
     if (family == Family::root) return root_reason(unit);
     const std::string what =
         family == Family::experts

@@ -1,7 +1,7 @@
 // The formation of shard units: sets of parameters that are gathered and reduced together. Units follow execution
 // boundaries, bottom-up: the expert bank of a block, the dense rest of that block, embedding, final norm with head, and
-// last the stage root for all other parameters. The wrap policy of each family makes units larger or smaller. Routing
-// helpers belong to no unit: they are replicated.
+// last the stage root for all other parameters. The wrap policy of each family makes units larger or smaller. Weights
+// of routers and their helpers belong to no unit: they are replicated.
 #pragma once
 
 #include <span>
@@ -23,12 +23,13 @@ struct ScopedParameters {
 
 struct UnitPlan {
   // "blocks.3.experts", "blocks.3.dense", "blocks.3.attention", "blocks.0-1.dense", "embedding", "head.embedding" (in
-  // another scope: a tied weight beside the head), "head", "stage.1.root", "stage.1.experts", "stage.1.routing"
+  // another scope: a tied weight beside the head), "head", "stage.1.root", "stage.1.experts", "stage.1.routing",
+  // "stage.1.helpers"
   std::string name;
   Family family = Family::root;  // of all parameters; `root` for a root unit, which may hold several families
   std::vector<ParameterSpec> parameters;
   std::string why = {};  // why these parameters form a unit, in words
-  bool replicated() const { return family == Family::routing; }
+  bool replicated() const { return is_replicated(family); }
 };
 
 struct WrapRules {

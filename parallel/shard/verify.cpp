@@ -155,7 +155,7 @@ const std::vector<int>& holders_of(const StageDescription& d, const DescribedUni
   if (is_expert(parameter)) return d.expert_holders;
   // In a sharded unit the tensor ranks' partial gradients of norm weights are summed separately, before the shard
   // group.
-  const bool everywhere = parameter.family == Family::routing || parameter.tensor_replicated;
+  const bool everywhere = is_replicated(parameter.family) || parameter.tensor_replicated;
   return unit.replicated && everywhere ? d.stage_ranks : d.dense_holders;
 }
 

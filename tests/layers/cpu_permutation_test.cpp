@@ -9,8 +9,8 @@ class CpuPermutation : public KernelTest {};
 
 TEST_F(CpuPermutation, SortRefusesAnExpertOutsideTheRange) {
   Tensor counts = poisoned(DType::int32, 3, 1), slots = poisoned(DType::int32, 1, 2);
-  EXPECT_THROW(sort_by_expert(context, tensor_of(DType::int32, 1, 2, {0, 3}), counts, slots), Error);
-  EXPECT_THROW(sort_by_expert(context, tensor_of(DType::int32, 1, 2, {-1, 0}), counts, slots), Error);
+  EXPECT_THROW(sort_by_expert(context, tensor_of(DType::int32, 1, 2, {0, 3}), false, counts, slots), Error);
+  EXPECT_THROW(sort_by_expert(context, tensor_of(DType::int32, 1, 2, {-1, 0}), false, counts, slots), Error);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t sequence_length = 6, sequences = 3, tokens = sequences * sequence_length, choices = 2;
 constexpr std::int64_t expert_counts[] = {2, 3, 17, 100};
-constexpr Scoring scorings[] = {Scoring::softmax, Scoring::sigmoid};
+constexpr Scoring scorings[] = {Scoring::softmax, Scoring::sigmoid, Scoring::sqrt_softplus};
 
 struct Statistics {
   Tensor counts, score_sums;
@@ -24,7 +24,7 @@ class LoadBalance : public KernelTest {
     scores = poisoned(DType::float32, tokens, experts);
     indices = poisoned(DType::int32, tokens, choices);
     Tensor weights = poisoned(DType::float32, tokens, choices);
-    route_forward(context, logits, scoring, true, scores, indices, weights);
+    route_forward(context, logits, {.scoring = scoring}, {}, nullptr, scores, indices, weights);
   }
   Statistics statistics(Scoring scoring, std::int64_t first_token, std::int64_t count) {
     Statistics result{poisoned(DType::float32, sequences, scores.columns()),
@@ -44,7 +44,7 @@ class LoadBalance : public KernelTest {
   void for_each_case(Check check) {
     for (std::int64_t experts : expert_counts) {
       for (Scoring scoring : scorings) {
-        SCOPED_TRACE(fmt::format("{} experts, {}", experts, scoring == Scoring::softmax ? "softmax" : "sigmoid"));
+        SCOPED_TRACE(fmt::format("{} experts, {}", experts, name_of(scoring)));
         route(experts, scoring);
         check(experts, scoring);
         if (HasFatalFailure()) return;
@@ -56,7 +56,7 @@ class LoadBalance : public KernelTest {
 };
 
 std::vector<double> normalised(std::vector<double> row, Scoring scoring) {
-  const double sum = scoring == Scoring::sigmoid ? std::accumulate(row.begin(), row.end(), 0.0) : 1.0;
+  const double sum = scoring != Scoring::softmax ? std::accumulate(row.begin(), row.end(), 0.0) : 1.0;
   for (double& score : row) score /= sum;
   return row;
 }
@@ -170,8 +170,8 @@ TEST_F(LoadBalance, BackwardAddsTheFiniteDifference) {
         const std::vector<double> probability = normalised(x, scoring);
         return scale * std::inner_product(probability.begin(), probability.end(), counts_of_sequence, 0.0);
       };
-      const double sum = scoring == Scoring::sigmoid ? std::accumulate(row.begin(), row.end(), 0.0) : 1.0;
-      const double mean = scoring == Scoring::sigmoid ? loss(row) : 0.0;
+      const double sum = scoring != Scoring::softmax ? std::accumulate(row.begin(), row.end(), 0.0) : 1.0;
+      const double mean = scoring != Scoring::softmax ? loss(row) : 0.0;
       for (std::int64_t e = 0; e < experts; ++e) {
         double& value = expected[token * experts + e];
         const double terms = std::abs(value) + (scale * counts_of_sequence[e] + mean) / sum;
@@ -190,7 +190,7 @@ TEST_F(LoadBalance, SoftmaxLossPullsTowardsBalanceThroughTheRouter) {
   const Tensor no_dweights = zeros(DType::float32, tokens, choices);
   auxiliary_loss_backward(context, scores, whole.counts, Scoring::softmax, {0, sequence_length, sequence_length},
                           choices, 1.0f, dscores);
-  route_backward(context, no_dweights, dscores, scores, indices, Scoring::softmax, true, dlogits);
+  route_backward(context, no_dweights, dscores, scores, indices, {}, dlogits);
   const std::vector<double> count = doubles(whole.counts), gradient = doubles(dlogits);
   for (std::int64_t token = 0; token < tokens; ++token) {
     const auto begin = count.begin() + token / sequence_length * 3;

@@ -150,17 +150,51 @@ Values ModelReference::scores(std::span<const double> logits) const {
   Values scores;
   const double total = log_sum_exp(logits);
   for (double logit : logits) {
-    scores.push_back(model_.moe.scoring == Scoring::softmax ? std::exp(logit - total) : 1.0 / (1.0 + std::exp(-logit)));
+    switch (model_.moe.scoring) {
+      case Scoring::softmax:
+        scores.push_back(std::exp(logit - total));
+        break;
+      case Scoring::sigmoid:
+        scores.push_back(1.0 / (1.0 + std::exp(-logit)));
+        break;
+      case Scoring::sqrt_softplus:
+        scores.push_back(std::sqrt(std::log1p(std::exp(logit))));
+        break;
+    }
   }
   return scores;
 }
 
-std::vector<std::size_t> ModelReference::choose(const Values& scores) const {
-  std::vector<std::size_t> experts(scores.size());
-  std::iota(experts.begin(), experts.end(), std::size_t{0});
-  std::stable_sort(experts.begin(), experts.end(), [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
-  experts.resize(to_size(model_.moe.num_experts_per_tok));
-  return experts;
+namespace {
+
+// Indices of the `count` largest, in descending order, the lower first among equals.
+std::vector<std::size_t> largest(const Values& values, std::int64_t count) {
+  std::vector<std::size_t> order(values.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return values[a] > values[b]; });
+  order.resize(to_size(count));
+  return order;
+}
+
+}  // namespace
+
+std::vector<std::size_t> ModelReference::choose(const Values& scores, const std::string& router) const {
+  const MoeConfig& moe = model_.moe;
+  Values values = scores;
+  if (moe.selection_bias) add_to(values, parameter(router + ".selection_bias"));
+  const std::size_t size = values.size() / to_size(moe.n_group);
+  Values groups;
+  for (std::size_t first = 0; first < values.size(); first += size) {
+    Values group(values.begin() + static_cast<std::ptrdiff_t>(first),
+                 values.begin() + static_cast<std::ptrdiff_t>(first + size));
+    std::sort(group.rbegin(), group.rend());
+    groups.push_back(group[0] + (size > 1 ? group[1] : 0.0));
+  }
+  Values open(values.size(), -1e30);
+  for (const std::size_t g : largest(groups, moe.topk_group)) {
+    for (std::size_t e = g * size; e < (g + 1) * size; ++e) open[e] = values[e];
+  }
+  return largest(open, moe.num_experts_per_tok);
 }
 
 MoeReference ModelReference::moe(int block, const Values& x, const Values& balanced) const {
@@ -173,7 +207,14 @@ MoeReference ModelReference::moe(int block, const Values& x, const Values& balan
   const Values logits = product_with_transpose(normed, parameter(scope + ".router.weight"), hidden);
 
   MoeReference result{x, 0.0, 0.0, std::vector<std::int64_t>(experts, 0)};
-  if (moe.shared_expert_intermediate_size > 0) add_to(result.y, swiglu(normed, scope + ".shared_expert"));
+  if (moe.shared_expert_intermediate_size > 0) {
+    Values shared = swiglu(normed, scope + ".shared_expert");
+    if (moe.shared_expert_gate) {
+      const Values gate = product_with_transpose(normed, parameter(scope + ".shared_expert_gate.weight"), hidden);
+      for (std::size_t i = 0; i < shared.size(); ++i) shared[i] /= 1.0 + std::exp(-gate[i / hidden]);
+    }
+    add_to(result.y, shared);
+  }
   // E / (K S^2), times S and the loss factor: each sequence, or the microbatch that x is, is a batch of its
   // own, and the mean over all tokens is taken.
   const double balance_factor = moe.router_aux_loss_coef * loss_factor_ * static_cast<double>(experts) /
@@ -187,14 +228,14 @@ MoeReference ModelReference::moe(int block, const Values& x, const Values& balan
       for (std::size_t e = 0; e < experts; ++e) score_sums[e] += score[e] / all;
       result.z_loss += moe.router_z_loss_coef * loss_factor_ * std::pow(log_sum_exp(token_logits), 2);
 
-      const std::vector<std::size_t> chosen = choose(score);
+      const std::vector<std::size_t> chosen = choose(score, scope + ".router");
       double chosen_sum = 0.0;
       for (std::size_t e : chosen) chosen_sum += score[e];
       const Values row(normed.begin() + static_cast<std::ptrdiff_t>(token * hidden),
                        normed.begin() + static_cast<std::ptrdiff_t>((token + 1) * hidden));
       for (std::size_t e : chosen) {
         const Values out = swiglu(row, fmt::format("{}.experts.{}", scope, e));
-        const double weight = moe.norm_topk_prob ? score[e] / chosen_sum : score[e];
+        const double weight = moe.routed_scaling_factor * (moe.norm_topk_prob ? score[e] / chosen_sum : score[e]);
         for (std::size_t i = 0; i < hidden; ++i) result.y[token * hidden + i] += weight * out[i];
         counts[e] += 1.0;
         ++result.expert_tokens[e];

@@ -48,7 +48,7 @@ class ModelReference {
   void rotate(Values& heads, std::int64_t head_count) const;
   Values scores(std::span<const double> logits) const;
   // The K largest scores, ties to the lower expert.
-  std::vector<std::size_t> choose(const Values& scores) const;
+  std::vector<std::size_t> choose(const Values& scores, const std::string& router) const;
 
   const ModelConfig& model_;
   const NamedValues& parameters_;

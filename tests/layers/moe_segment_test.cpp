@@ -3,6 +3,9 @@
 // with it each has a slice of one.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <initializer_list>
+
 #include "tests/layers/segment_expectation.h"
 
 namespace weft {
@@ -106,6 +109,47 @@ TEST_F(MoeSegment, SoftmaxNotNormalised) {
 }
 TEST_F(MoeSegment, SigmoidNormalised) {
   expect_reference_in_all_layouts(Scoring::sigmoid, true, 0);
+}
+// Four groups of two experts, of which a token chooses from two.
+TEST_F(MoeSegment, RouterOfGroupsWithABiasAndAGatedSharedExpert) {
+  for (const Scoring scoring : {Scoring::sigmoid, Scoring::sqrt_softplus}) {
+    const auto deep_case = [&](Layout layout) {
+      SegmentCase the_case = moe_case(scoring, true, 8, layout);
+      MoeConfig& moe = the_case.model.moe;
+      moe.num_experts = 8;
+      moe.n_group = 4;
+      moe.topk_group = 2;
+      moe.selection_bias = moe.shared_expert_gate = true;
+      moe.routed_scaling_factor = 2.5;
+      return the_case;
+    };
+    for (int data : {1, 2, 4}) {
+      const SegmentCase alone = deep_case({data, 1, 1});
+      const SegmentInputs inputs = draw_inputs(alone);
+      const Outcome expected = expected_outcome(alone, inputs);
+      for (const Layout& layout : layouts) {
+        if (layout.data != data) continue;
+        SCOPED_TRACE(fmt::format("data {}, tensor {}, expert {}", layout.data, layout.tensor, layout.expert));
+        const SegmentCase the_case = deep_case(layout);
+        expect_reference(the_case, inputs, expected);
+        expect_outcome(the_case, run_segment(the_case, inputs, {.forward_again = true}), expected);
+      }
+      // Each of the new parts matters.
+      for (const auto& change : std::initializer_list<std::function<void(MoeConfig&)>>{
+               [](MoeConfig& moe) { moe.topk_group = 3; }, [](MoeConfig& moe) { moe.selection_bias = false; },
+               [](MoeConfig& moe) { moe.shared_expert_gate = false; },
+               [](MoeConfig& moe) { moe.routed_scaling_factor = 1.0; }}) {
+        SegmentCase other = alone;
+        change(other.model.moe);
+        SegmentInputs same = inputs;
+        std::erase_if(same.parameters, [&](const auto& parameter) {
+          return (!other.model.moe.selection_bias && parameter.first.ends_with("selection_bias")) ||
+                 (!other.model.moe.shared_expert_gate && parameter.first.find("_gate.") != std::string::npos);
+        });
+        EXPECT_GT(largest_relative_error(expected_outcome(other, same), expected), 100 * tolerance(alone));
+      }
+    }
+  }
 }
 TEST_F(MoeSegment, SigmoidNotNormalisedWithSharedExpert) {
   expect_reference_in_all_layouts(Scoring::sigmoid, false, 8);

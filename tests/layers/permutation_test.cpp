@@ -28,7 +28,7 @@ class Permutation : public KernelTest {
   Tensor sorted_slots(const PermutationShape& shape) {
     Tensor counts = poisoned(DType::int32, shape.experts, 1);
     Tensor slots = poisoned(DType::int32, shape.tokens, shape.choices);
-    sort_by_expert(context, choose(shape), counts, slots);
+    sort_by_expert(context, choose(shape), false, counts, slots);
     return slots;
   }
   void for_each_shape(const std::function<void(const PermutationShape&, DType, std::int64_t)>& check) {
@@ -51,7 +51,7 @@ TEST_F(Permutation, SortIsExpertMajorAndStable) {
     const std::vector<double> chosen = doubles(indices);
     Tensor counts = poisoned(DType::int32, shape.experts, 1);
     Tensor slots = poisoned(DType::int32, shape.tokens, shape.choices);
-    sort_by_expert(context, indices, counts, slots);
+    sort_by_expert(context, indices, false, counts, slots);
 
     std::vector<std::size_t> order(chosen.size());
     std::iota(order.begin(), order.end(), 0);
@@ -61,6 +61,43 @@ TEST_F(Permutation, SortIsExpertMajorAndStable) {
     for (double expert : chosen) ++expected_counts[static_cast<std::size_t>(expert)];
     EXPECT_EQ(doubles(slots), expected);
     EXPECT_EQ(doubles(counts), expected_counts);
+  }
+}
+
+// What has no expert has no slot, and everything else has the slots that it would have alone.
+TEST_F(Permutation, ChoicesWithoutAnExpertAreLeftOut) {
+  for (const std::int64_t experts : {1, 3, 4, 256}) {
+    const std::int64_t tokens = 40, choices = 2, hidden = 24;
+    std::vector<double> chosen = doubles(choose({tokens, choices, experts}));
+    for (const std::int64_t token : {0, 7, 8, 39}) std::fill_n(chosen.begin() + token * choices, choices, no_expert);
+    const Tensor indices = tensor_of(DType::int32, tokens, choices, chosen);
+    Tensor counts = poisoned(DType::int32, experts, 1), slots = poisoned(DType::int32, tokens, choices);
+    sort_by_expert(context, indices, true, counts, slots);
+    std::vector<double> expected(chosen.size(), no_expert), expected_counts(experts);
+    double next = 0.0;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      for (std::size_t i = 0; i < chosen.size(); ++i) {
+        if (chosen[i] == static_cast<double>(e)) expected[i] = next++, ++expected_counts[e];
+      }
+    }
+    EXPECT_EQ(doubles(slots), expected);
+    EXPECT_EQ(doubles(counts), expected_counts);
+
+    const auto rows = static_cast<std::int64_t>(next);
+    const Tensor x = random("x", DType::float32, tokens, hidden);
+    const Tensor weights = random("weights", DType::float32, tokens, choices);
+    Tensor permuted = poisoned(DType::float32, rows, hidden), y = zeros(DType::float32, tokens, hidden);
+    Tensor dpermuted = poisoned(DType::float32, rows, hidden), dweights = poisoned(DType::float32, tokens, choices);
+    permute_rows(context, x, slots, permuted);
+    unpermute_rows(context, permuted, slots, {}, y);
+    unpermute_rows_backward(context, x, permuted, slots, weights, dpermuted, dweights);
+    const std::vector<double> before = doubles(x), after = doubles(y), dweight = doubles(dweights);
+    for (std::int64_t i = 0; i < tokens * hidden; ++i) {
+      const bool left_out = expected[i / hidden * choices] == no_expert;
+      ASSERT_EQ(after[i], left_out ? 0.0 : 2.0 * before[i]);
+    }
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(dweight[i] == 0.0, expected[i] == no_expert);
+    for (const double gradient : doubles(dpermuted)) ASSERT_FALSE(std::isnan(gradient));
   }
 }
 

@@ -60,6 +60,8 @@ SegmentSetup SegmentCase::setup(int rank) const {
   setup.compute_in(compute);
   setup.frozen = frozen;
   setup.recompute_cheap = recompute_cheap;
+  setup.recompute_experts = recompute_experts;
+  setup.keep_dispatch = keep_dispatch;
   setup.embedding_compute = embedding_compute.value_or(compute);
   setup.expert_compute = expert_compute.value_or(compute);
   setup.head_compute = head_compute.value_or(compute);

@@ -34,7 +34,7 @@ struct SegmentCase {
   double loss_factor = 1.0 / 16.0, loss_scale = 1.0;
 
   std::set<Family> frozen = {};
-  bool recompute_cheap = false;
+  bool recompute_cheap = false, recompute_experts = false, keep_dispatch = false;
 
   std::int64_t tokens() const { return sequence_length * sequences; }
   int ranks() const { return data * context * tensor; }

@@ -241,6 +241,66 @@ TEST_F(SegmentRecompute, AForwardAgainGivesTheSameBitsAndReportsNothing) {
   }
 }
 
+// What is inside experts is made again from their rows: three times their width less is kept of each row, on whichever
+// rank it lies.
+TEST_F(SegmentRecompute, ExpertsAlone) {
+  for (const RemakeLayout& layout : recompute_layouts) {
+    for (DType dtype : {DType::float32, DType::bfloat16}) {
+      for (const std::set<Family>& frozen : {std::set<Family>{}, {Family::experts}, {Family::dense}}) {
+        SegmentCase the_case = laid_out(SegmentKind::moe, layout, {dtype, dtype});
+        the_case.microbatches = 2;
+        the_case.frozen = frozen;
+        SCOPED_TRACE(describe(the_case));
+        const SegmentInputs inputs = draw_inputs(the_case);
+        const auto kept = run_segment(the_case, inputs);
+        the_case.recompute_experts = true;
+        const auto recomputed = run_segment(the_case, inputs);
+        expect_same_bits(recomputed, kept);
+        std::int64_t rows = 0, less = 0;
+        const SegmentSetup setup = the_case.setup(0);
+        for (std::size_t rank = 0; rank < kept.size(); ++rank) {
+          EXPECT_EQ(recomputed[rank].counted_traffic, kept[rank].counted_traffic);
+          EXPECT_EQ(recomputed[rank].pending_bytes, kept[rank].pending_bytes);
+          less += kept[rank].kept_bytes[0] - recomputed[rank].kept_bytes[0];
+          rows += setup.slice_tokens() * setup.model.moe.num_experts_per_tok;
+        }
+        EXPECT_EQ(less, rows * 3 * setup.model.moe.moe_intermediate_size * size_of(dtype));
+      }
+    }
+  }
+}
+
+// A forward again that has the rows which its experts got and gave: nothing is sent between experts a second time, and
+// what the tensor group gathers for the shared expert is.
+TEST_F(SegmentRecompute, AForwardAgainWithItsRowsExchangesNothing) {
+  for (const RemakeLayout& layout : recompute_layouts) {
+    for (DType dtype : {DType::float32, DType::bfloat16}) {
+      SegmentCase the_case = laid_out(SegmentKind::moe, layout, {dtype, dtype});
+      the_case.microbatches = 2;
+      SCOPED_TRACE(describe(the_case));
+      const SegmentInputs inputs = draw_inputs(the_case);
+      const auto kept = run_segment(the_case, inputs);
+      const auto whole = run_segment(the_case, inputs, {.forward_again = true});
+      the_case.keep_dispatch = true;
+      const auto again = run_segment(the_case, inputs, {.forward_again = true});
+      expect_same_bits(again, kept);
+      const SegmentSetup setup = the_case.setup(0);
+      std::int64_t choices = 0, more = 0;
+      for (std::size_t rank = 0; rank < kept.size(); ++rank) {
+        EXPECT_EQ(again[rank].pending_bytes, kept[rank].pending_bytes);
+        for (const auto& [key, count] : again[rank].counted_traffic) {
+          const bool of_experts = key.second.group == "ep" || key.second.group == "etp";
+          EXPECT_EQ(count, (of_experts ? kept : whole)[rank].counted_traffic.at(key)) << key.second.group;
+        }
+        EXPECT_EQ(again[rank].counted_traffic.size(), whole[rank].counted_traffic.size());
+        more += again[rank].kept_bytes[0] - whole[rank].kept_bytes[0];
+        choices += setup.slice_tokens() * setup.model.moe.num_experts_per_tok;
+      }
+      EXPECT_EQ(more, 2 * choices * setup.model.hidden_size * size_of(dtype));
+    }
+  }
+}
+
 TEST_F(SegmentRecompute, EmbeddingAndHeadDoNotRunAgain) {
   for (SegmentKind kind : all_kinds) {
     const bool of_block = kind != SegmentKind::embedding && kind != SegmentKind::head;

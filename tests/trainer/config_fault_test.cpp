@@ -200,7 +200,8 @@ TEST(ConfigFaults, WhatThisVersionCannotDo) {
        "54:13: error: precision.reduction: \"float64\" is not available in this version; use \"float32\", "
        "\"bfloat16\" or \"float16\""},
       {"recompute = \"none\"", "recompute = \"half\"",
-       "60:13: error: training.recompute: expected \"none\", \"selective\" or \"full\", got \"half\""},
+       "60:13: error: training.recompute: expected \"none\", \"selective\", \"experts\", \"keep_dispatch\" or "
+       "\"full\", got \"half\""},
   };
   for (const FaultCase& test : cases) expect_single_fault(test);
 }

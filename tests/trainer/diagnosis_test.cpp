@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/error.h"
 #include "tests/trainer/diagnosed_run.h"
 #include "trainer/rank/dry_run.h"
@@ -149,7 +150,35 @@ TEST(Diagnosis, NamesCrowdedExperts) {
   const Diagnosed found = diagnosed(eight, {}, faults);
   ASSERT_EQ(found.names, std::vector<std::string>{"expert_imbalance"}) << found.text;
   EXPECT_NE(found.text.find("4.00"), std::string::npos) << found.text;
+  EXPECT_NE(found.text.find("collapsed experts, which get no token"), std::string::npos) << found.text;
   EXPECT_EQ(changes_of(found.diagnosis.findings.front()), Overrides{"model.moe.router_aux_loss_coef=0.01"});
+}
+
+// Two ranks with four experts each, of which one rank has both that every token goes to.
+TEST(Diagnosis, NamesAStarvingRank) {
+  RunFaults faults;
+  faults.text = "a";
+  faults.before_first_step = [](RankRun& run) {
+    for (const auto& [block, bias] : run.stages().selection_biases()) fill(run.stream(), bias.rows_from(0, 2), 9.0f);
+  };
+  const Diagnosed found =
+      diagnosed(sharded_hybrid + Overrides{"model.moe.num_experts=8", "model.moe.router_aux_loss_coef=0.0",
+                                           "model.moe.selection_bias=true", "model.moe.bias_update_rate=0.0"},
+                {}, faults);
+  ASSERT_EQ(found.names, std::vector<std::string>{"expert_imbalance"}) << found.text;
+  EXPECT_NE(found.text.find("tokens of the starving rank's experts over the mean"), std::string::npos) << found.text;
+  EXPECT_EQ(changes_of(found.diagnosis.findings.front()), Overrides{"model.moe.bias_update_rate=0.001"});
+}
+
+// Tokens that are all alike go to two of eight experts whatever the bias: six rise and two fall in every step.
+TEST(Diagnosis, NamesABiasThatRunsAway) {
+  RunFaults faults;
+  faults.text = "a";
+  const Diagnosed found = diagnosed(
+      mixture + Overrides{"model.moe.num_experts=8", "model.moe.selection_bias=true", "model.moe.bias_update_rate=1"},
+      {}, faults);
+  EXPECT_TRUE(std::ranges::count(found.names, "bias_runs_away") == 1) << found.text;
+  EXPECT_NE(found.text.find("model.moe.bias_update_rate = 0.1"), std::string::npos) << found.text;
 }
 
 // What a library would take for itself, in the ledger of one rank: the bucket and its assumption are named, however few

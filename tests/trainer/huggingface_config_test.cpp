@@ -78,7 +78,8 @@ struct FieldChange {
   std::function<void(ModelConfig&)> change;
   bool of_dense_blocks = false, of_moe_blocks = false;  // without them the field means nothing
 };
-// Every field of a model, except two of the auxiliary losses that change training alone and no folder has.
+// Every field of a model, except those that change training alone and no folder has: two of the auxiliary losses, and
+// how a selection bias moves.
 std::vector<FieldChange> changes_of_all_fields() {
   // A field more does not compile here: it is to be added below.
   [[maybe_unused]] const auto& [blocks, vocab_size, hidden_size, intermediate_size, num_attention_heads,
@@ -86,7 +87,9 @@ std::vector<FieldChange> changes_of_all_fields() {
                                 tie_word_embeddings, initializer_range, moe] = ModelConfig();
   [[maybe_unused]] const auto& [num_experts, num_experts_per_tok, moe_intermediate_size,
                                 shared_expert_intermediate_size, norm_topk_prob, scoring, aux_loss,
-                                router_aux_loss_coef, router_z_loss_coef] = moe;
+                                router_aux_loss_coef, router_z_loss_coef, routed_scaling_factor, n_group, topk_group,
+                                shared_expert_gate, selection_bias, bias_update, bias_update_rate, bias_schedule,
+                                force_balance] = moe;
   using M = ModelConfig;
   return {
       {"blocks, one more dense", [](M& m) { m.blocks.push_back(BlockKind::dense); }},
@@ -109,6 +112,16 @@ std::vector<FieldChange> changes_of_all_fields() {
       {"shared_expert", [](M& m) { m.moe.shared_expert_intermediate_size += 8; }, false, true},
       {"norm_topk_prob", [](M& m) { m.moe.norm_topk_prob = !m.moe.norm_topk_prob; }, false, true},
       {"scoring", [](M& m) { m.moe.scoring = Scoring::sigmoid; }, false, true},
+      {"routed_scaling_factor", [](M& m) { m.moe.routed_scaling_factor = 2.5; }, false, true},
+      {"n_group and topk_group", [](M& m) { m.moe.n_group = 2; }, false, true},
+      {"shared_expert_gate",
+       [](M& m) {
+         m.moe.shared_expert_intermediate_size = 8;
+         m.moe.shared_expert_gate = true;
+       },
+       false, true},
+      {"selection_bias", [](M& m) { m.moe.selection_bias = true; }, false, true},
+      {"force_balance", [](M& m) { m.moe.force_balance = true; }, false, true},
       {"router_aux_loss_coef", [](M& m) { m.moe.router_aux_loss_coef += 0.25; }, false, true},
   };
 }

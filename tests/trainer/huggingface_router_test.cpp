@@ -79,7 +79,7 @@ class RouterCoefficient : public testing::Test {
     Tensor indices = tensor(DType::int32, tokens, choices), weights = tensor(DType::float32, tokens, choices);
     const std::vector<float> narrow(logits.begin(), logits.end());
     write<float>(*stream_, narrow, in);
-    route_forward(context_, in, Scoring::softmax, true, scores, indices, weights);
+    route_forward(context_, in, {}, {}, nullptr, scores, indices, weights);
     const TokenSlice slice{0, sequence_length, sequence_length};
     Tensor counts = tensor(DType::float32, routed_sequences, experts),
            sums = tensor(DType::float32, routed_sequences, experts);
@@ -94,7 +94,7 @@ class RouterCoefficient : public testing::Test {
     auxiliary_loss_backward(context_, scores, counts, Scoring::softmax, slice, choices, static_cast<float>(factor),
                             dscores);
     Tensor dlogits = tensor(DType::float32, tokens, experts);
-    route_backward(context_, dweights, dscores, scores, indices, Scoring::softmax, true, dlogits);
+    route_backward(context_, dweights, dscores, scores, indices, {}, dlogits);
     const std::vector<float> gradient = read<float>(*stream_, dlogits);
     return {read<double>(*stream_, loss).at(0), Values(gradient.begin(), gradient.end())};
   }

@@ -142,6 +142,8 @@ TEST(ExpertBalance, ComparesWithEqualShares) {
   EXPECT_EQ(expert_balance(0, all_to_one).entropy, 0.0);
   EXPECT_EQ(expert_balance(0, all_to_one).max_over_mean, 3.0);
   EXPECT_EQ(expert_balance(0, one).entropy, 1.0);
+  EXPECT_EQ(expert_balance(0, all_to_one).unused, 2);
+  EXPECT_EQ(expert_balance(0, even).unused, 0);
 }
 
 }  // namespace

@@ -53,6 +53,20 @@ std::vector<std::int64_t> any_stages(LayoutDraw& draw, std::int64_t blocks, int 
   return counts;
 }
 
+// A router with all that a published one has, in turns.
+void deepen(MoeConfig& moe, std::int64_t turn) {
+  moe.num_experts = 8;
+  moe.scoring = all_values<Scoring>[static_cast<std::size_t>(turn % 3)];
+  moe.n_group = 4;
+  moe.topk_group = 2 + turn % 2;
+  moe.selection_bias = turn % 4 != 0;
+  moe.bias_update = turn % 2 == 0 ? BiasUpdate::sign : BiasUpdate::proportional;
+  moe.bias_update_rate = 0.01;
+  moe.routed_scaling_factor = 1.5;
+  moe.shared_expert_intermediate_size = 8;
+  moe.shared_expert_gate = turn % 5 != 0;
+}
+
 struct Drawn {
   Config config;
   std::string text;
@@ -88,7 +102,8 @@ Drawn draw_config(std::uint64_t seed) {
   layout.wrap = draw.from("block", "block", "half_block", "blocks 2", "root");
   layout.reduce_inputs = draw.from(0, 1, 1, 2);
   layout.tied = draw.once_in(3);
-  layout.recompute = draw.from(Recompute::none, Recompute::none, Recompute::selective, Recompute::full);
+  layout.recompute =
+      draw.from(Recompute::none, Recompute::selective, Recompute::experts, Recompute::keep_dispatch, Recompute::full);
   if (draw.once_in(4)) layout.precision.compute = DType::bfloat16;
   Drawn drawn{config_of(layout), {}};
   Config& config = drawn.config;
@@ -96,6 +111,9 @@ Drawn draw_config(std::uint64_t seed) {
   config.training.microbatch_size = draw.from(1, 1, 2);
   // From the seed itself: a draw more would change all layouts after it.
   if (seed % 5 == 0) config.model.sliding_window = 5;
+  if (seed % 3 == 0) deepen(config.model.moe, static_cast<std::int64_t>(seed / 3));
+  // A choice that a rounding changes may turn a step of a bias around.
+  if (layout.precision.compute != DType::float32) config.model.moe.bias_update_rate = 0.0;
   std::string stages = "auto";
   if (draw.once_in(3)) {
     const auto counts = any_stages(draw, static_cast<std::int64_t>(config.model.blocks.size()), config.stages());
@@ -106,12 +124,14 @@ Drawn draw_config(std::uint64_t seed) {
   drawn.text = fmt::format(
       "seed {}: {}, pp {} dp {}x{} cp {} tp {} ep {} etp {}, {} x {}, stages {}, {} {} reduction {}{} lookahead {} "
       "wrap {} "
-      "inputs {}, recompute {}, {}{}, microbatch {}, window {}",
+      "inputs {}, recompute {}, {}{}, microbatch {}, window {}, experts {} scored by {}, {} groups, bias {}, gate {}",
       seed, layout.layers, d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, d.expert, d.expert_tensor,
       layout.schedule, layout.chunks, stages, name_of(layout.strategy), layout.residency, layout.reduction,
       layout.accumulate_sharded ? " in shards" : "", layout.lookahead, layout.wrap, layout.reduce_inputs,
       name_of(layout.recompute), name_of(layout.precision.compute), layout.tied ? ", tied" : "",
-      config.training.microbatch_size, config.model.sliding_window);
+      config.training.microbatch_size, config.model.sliding_window, config.model.moe.num_experts,
+      name_of(config.model.moe.scoring), config.model.moe.topk_group, config.model.moe.selection_bias,
+      config.model.moe.shared_expert_gate);
   return drawn;
 }
 
@@ -127,8 +147,11 @@ bool accepted(const Config& config) {
 
 // One rank, everything kept, one microbatch after the other: what any layout must learn.
 const LearnedRun& one_rank(const Config& config, std::map<std::string, LearnedRun>& runs) {
-  const std::string key = fmt::format("{} {} {} {}", config.layers_text, config.model.tie_word_embeddings,
-                                      config.model.sliding_window, name_of(config.precision.compute));
+  const MoeConfig& moe = config.model.moe;
+  const std::string key =
+      fmt::format("{} {} {} {} {} {} {} {} {} {}", config.layers_text, config.model.tie_word_embeddings,
+                  config.model.sliding_window, name_of(config.precision.compute), moe.num_experts, name_of(moe.scoring),
+                  moe.topk_group, moe.selection_bias, name_of(moe.bias_update), moe.shared_expert_gate);
   auto found = runs.find(key);
   if (found == runs.end()) {
     Config one = config;

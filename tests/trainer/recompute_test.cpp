@@ -6,8 +6,8 @@
 
 #include "tests/trainer/kept_activations.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/rank/forward_plan.h"
 #include "trainer/layout/stage_layout.h"
+#include "trainer/rank/forward_plan.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/resolve/solved_timing.h"
 #include "trainer/resolve/step_costs.h"
@@ -15,7 +15,8 @@
 namespace weft {
 namespace {
 
-constexpr Recompute recomputed[] = {Recompute::selective, Recompute::full};
+constexpr Recompute recomputed[] = {Recompute::selective, Recompute::experts, Recompute::keep_dispatch,
+                                    Recompute::full};
 const PrecisionConfig bfloat16_compute{DType::float32, DType::bfloat16, DType::float32};
 
 // The number that a refusal ends with: "... the smallest budget that does is 123 bytes".
@@ -170,9 +171,11 @@ struct BlockFloats {
   std::int64_t kept(Recompute recompute) const {
     switch (recompute) {
       case Recompute::none:
+      case Recompute::experts:
         return 4 * hidden + 2 + qkv + rotated + out + 3 * width;
       case Recompute::selective:
         return 2 * hidden + 2 + qkv + out + 2 * width;
+      case Recompute::keep_dispatch:
       case Recompute::full:
         return hidden;
     }
@@ -204,7 +207,7 @@ TEST(RecomputeMemory, AMicrobatchTakesWhatItsBlocksKeep) {
   const BlockFloats block(config.model);
   ASSERT_TRUE(config.model.qk_norm);
   const std::int64_t tokens = config.microbatch_tokens();
-  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+  for (const Recompute recompute : all_values<Recompute>) {
     SCOPED_TRACE(name_of(recompute));
     const auto three = gpipe_peaks(recompute, 3), four = gpipe_peaks(recompute, 4);
     const std::int64_t normed = recompute == Recompute::selective ? 0 : block.hidden;

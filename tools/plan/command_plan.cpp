@@ -58,7 +58,7 @@ CoarseRequest coarse_request(const CLI::App& command, const PlanRequest& request
                                .sequence = static_cast<double>(config->training.sequence_length),
                                .batch = static_cast<double>(config->training.microbatch_size)};
     const CoarseActivations bytes = coarse_activations(*coarse.model);
-    coarse.activations = config->training.recompute == Recompute::full ? bytes.inputs_and_live : bytes.all;
+    coarse.activations = recomputes_blocks(config->training.recompute) ? bytes.inputs_and_live : bytes.all;
   }
   if (request.parameters) coarse.parameters = *request.parameters;
   if (request.ranks) coarse.ranks = *request.ranks;

@@ -14,13 +14,23 @@ namespace {
 
 using std::string_view_literals::operator""sv;
 
-constexpr std::array free_keys = {"model.initializer_range"sv, "model.moe.aux_loss"sv,
-                                  "model.moe.router_aux_loss_coef"sv, "model.moe.router_z_loss_coef"sv};
+constexpr std::array free_keys = {"model.initializer_range"sv,        "model.moe.aux_loss"sv,
+                                  "model.moe.router_aux_loss_coef"sv, "model.moe.router_z_loss_coef"sv,
+                                  "model.moe.bias_update"sv,          "model.moe.bias_update_rate"sv,
+                                  "model.moe.bias_schedule"sv};
 constexpr const char* names_key = "data.train";
 constexpr std::string_view content_key = "data.train[";
 constexpr std::array order_keys = {
     "run.seed"sv, "training.sequence_length"sv, "data.train"sv, "data.tokenizer"sv, "data.order"sv, "data.split"sv};
-constexpr std::array later_keys = {"data.order"sv, "data.split"sv};  // that old checkpoints lack
+// Keys that old checkpoints lack. Their defaults are what runs did before there were such keys.
+constexpr std::array later_keys = {"data.order"sv,
+                                   "data.split"sv,
+                                   "model.moe.routed_scaling_factor"sv,
+                                   "model.moe.n_group"sv,
+                                   "model.moe.topk_group"sv,
+                                   "model.moe.shared_expert_gate"sv,
+                                   "model.moe.selection_bias"sv,
+                                   "model.moe.force_balance"sv};
 constexpr const char* samples_key = "data.samples";
 
 // The kinds of all blocks, one letter a block: the same layers can be written as different patterns.
@@ -37,6 +47,28 @@ KeyValues chosen_keys(const Config& config, Chosen chosen) {
     if (chosen(key)) values[key.path()] = key.write(config);
   }
   return values;
+}
+
+std::string differing_keys(const KeyValues& saved, const KeyValues& own) {
+  std::set<std::string> keys;
+  for (const KeyValues* values : {&saved, &own}) {
+    for (const auto& [key, value] : *values) keys.insert(key);
+  }
+  std::string text;
+  for (const std::string& key : keys) {
+    const auto there = saved.find(key), here = own.find(key);
+    if (there != saved.end() && here != own.end() && there->second == here->second) continue;
+    text += fmt::format("{}{} is {} in the checkpoint and {} here", text.empty() ? "" : "\n", key,
+                        there == saved.end() ? "absent" : there->second, here == own.end() ? "absent" : here->second);
+  }
+  return text;
+}
+
+void add_later_keys(const KeyValues& own, KeyValues& saved) {
+  for (auto& [key, value] : chosen_keys(
+           {}, [](const ConfigKey& key) { return std::ranges::find(later_keys, key.path()) != later_keys.end(); })) {
+    if (own.contains(key)) saved.try_emplace(key, value);
+  }
 }
 
 }  // namespace
@@ -61,12 +93,13 @@ KeyValues data_keys(const Config& config, const TokenDataset& data) {
   return values;
 }
 
-std::string differing_data(KeyValues saved, KeyValues own) {
-  for (auto& [key, value] : chosen_keys(
-           {}, [](const ConfigKey& key) { return std::ranges::find(later_keys, key.path()) != later_keys.end(); })) {
-    if (own.contains(key)) saved.try_emplace(key, value);
-  }
+std::string differing_model(KeyValues saved, const KeyValues& own) {
+  add_later_keys(own, saved);
+  return differing_keys(saved, own);
+}
 
+std::string differing_data(KeyValues saved, KeyValues own) {
+  add_later_keys(own, saved);
   const auto is_content = [](const auto& entry) { return entry.first.starts_with(content_key); };
   if (std::ranges::any_of(saved, is_content)) {
     saved.erase(names_key);
@@ -75,21 +108,6 @@ std::string differing_data(KeyValues saved, KeyValues own) {
     std::erase_if(own, is_content);
   }
   return differing_keys(saved, own);
-}
-
-std::string differing_keys(const KeyValues& saved, const KeyValues& own) {
-  std::set<std::string> keys;
-  for (const KeyValues* values : {&saved, &own}) {
-    for (const auto& [key, value] : *values) keys.insert(key);
-  }
-  std::string text;
-  for (const std::string& key : keys) {
-    const auto there = saved.find(key), here = own.find(key);
-    if (there != saved.end() && here != own.end() && there->second == here->second) continue;
-    text += fmt::format("{}{} is {} in the checkpoint and {} here", text.empty() ? "" : "\n", key,
-                        there == saved.end() ? "absent" : there->second, here == own.end() ? "absent" : here->second);
-  }
-  return text;
 }
 
 }  // namespace weft

@@ -18,10 +18,11 @@ KeyValues model_keys(const Config& config);
 // data.train, as data.train[0], data.train[1], ... Reads the files (TokenDataset::contents).
 KeyValues data_keys(const Config& config, const TokenDataset& data);
 
+// A line for each key that differs: `model.hidden_size is 64 in the checkpoint and 128 here`. Empty if all are equal.
+// Keys that are younger than the checkpoint have their defaults there.
+std::string differing_model(KeyValues saved, const KeyValues& own);
 // A line for each key of the data that differs. Files are compared by content; their names are compared only if the
 // checkpoint has no contents.
 std::string differing_data(KeyValues saved, KeyValues own);
-// A line for each key that differs: `model.hidden_size is 64 in the checkpoint and 128 here`. Empty if all are equal.
-std::string differing_keys(const KeyValues& saved, const KeyValues& own);
 
 }  // namespace weft

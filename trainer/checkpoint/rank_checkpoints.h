@@ -51,6 +51,8 @@ class RankCheckpoints {
   // Behind `step`, before end_step(): the loss of held-out text, equal on all ranks. With validation.keep_best the
   // least so far saves a checkpoint, which is kept until a better one is published.
   void validated(std::int64_t step, double loss);
+  // Whether the configuration asks for a checkpoint behind `step`.
+  bool due(std::int64_t step) const;
   // At the end of a step, with the votes of all ranks from the step's totals.
   void end_step(const Progress& progress, const RunVotes& votes);
   // Saves at once, after the save in flight, unless that was of this step: for a run that ends before its last step.
@@ -77,7 +79,6 @@ class RankCheckpoints {
   void tidy_up(const std::vector<std::filesystem::path>& unfinished, const StartingPoint& start) const;
   // Returns nothing if the candidate is damaged for one of the ranks.
   std::optional<PlannedStart> try_load(const CheckpointFolder& candidate, bool weights_only);
-  bool due(std::int64_t step) const;
   // Waits until this rank has written its part, or has failed to.
   void finish_own_part();
   // Ends the save in flight if all ranks have reported: `written` ranks have written their parts, `failed` have not.

@@ -56,7 +56,7 @@ PlannedStart plan_start(const Config& config, const KeyValues& data, const Check
                         bool weights_only) {
   try {
     const Manifest& manifest = reader.manifest();
-    if (const std::string differing = differing_keys(manifest.model, model_keys(config)); !differing.empty()) {
+    if (const std::string differing = differing_model(manifest.model, model_keys(config)); !differing.empty()) {
       fail_request("it is of another model:\n{}", differing);
     }
     PlannedStart start;

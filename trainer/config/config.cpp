@@ -24,11 +24,6 @@ std::int64_t text_parts(Documents documents) {
   return documents == Documents::join ? 2 : 3;
 }
 
-std::string_view name_of(Recompute recompute) {
-  constexpr std::string_view names[] = {"none", "selective", "full"};
-  return names[static_cast<std::size_t>(recompute)];
-}
-
 ResidencyChoice parse_residency(const std::string& text) {
   if (text == "stage") return {};
   for (Residency residency :

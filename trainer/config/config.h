@@ -123,16 +123,25 @@ struct PrecisionConfig {
 };
 
 // Activations that a forward does not keep and its backward recomputes. `selective`: those that need no matrix product
-// (norms, rotary, SwiGLU). `full`: all except the input of each block and Segment::remembered().
-enum class Recompute : std::uint8_t { none, selective, full };
-std::string_view name_of(Recompute recompute);
+// (norms, rotary, SwiGLU). `experts`: those inside routed experts. `full`: all except the input of each block and
+// Segment::remembered(). `keep_dispatch`: as full, but the rows that routed experts got and gave are kept, so that
+// nothing is exchanged again.
+enum class Recompute : std::uint8_t { none, selective, experts, keep_dispatch, full };
+constexpr auto enum_names(Recompute) {
+  return name_list("none", "selective", "experts", "keep_dispatch", "full");
+}
+// Whether a block's forward runs again.
+constexpr bool recomputes_blocks(Recompute recompute) {
+  return recompute == Recompute::keep_dispatch || recompute == Recompute::full;
+}
 
 struct TrainingConfig {
   std::int64_t sequence_length = 128;
   std::int64_t global_batch_size = 8;
   std::int64_t microbatch_size = 1;
   double max_grad_norm = 1.0;    // 0: no clipping
-  std::set<Family> frozen = {};  // families that are not trained
+  std::set<Family> frozen = {};  // families that are not trained; nor are helpers, which nobody names here
+  bool trains(Family family) const { return family != Family::helpers && !frozen.contains(family); }
   Recompute recompute = Recompute::none;
   // For the dynamic loss scale, used if anything is computed or reduced in float16: the first value, a power of two,
   // and the number of good steps after which the scale doubles.

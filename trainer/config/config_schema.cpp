@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "layers/kernels/gpu_kernel_options.h"
+#include "layers/kernels/routing.h"
 #include "trainer/config/config_conditions.h"
 #include "trainer/config/config_fields.h"
 #include "trainer/config/config_special_keys.h"
@@ -106,6 +107,10 @@ Keys model_keys() {
 }
 
 Keys moe_keys() {
+  const KeyCondition has_shared_expert{"shared_expert_intermediate_size is not 0",
+                                       [](const Config& c) { return c.model.moe.shared_expert_intermediate_size > 0; }};
+  const KeyCondition has_selection_bias{"selection_bias is true",
+                                        [](const Config& c) { return c.model.moe.selection_bias; }};
   const auto field = [](auto of_moe) {
     return [=](auto& config) -> auto& {
       return config.model.moe.*of_moe;
@@ -120,10 +125,22 @@ Keys moe_keys() {
                   field(&MoeConfig::moe_intermediate_size)),
       integer_key("model.moe.shared_expert_intermediate_size", "width inside the shared expert; 0: none", count_range,
                   field(&MoeConfig::shared_expert_intermediate_size)),
+      only_where({has_shared_expert}, boolean_key("model.moe.shared_expert_gate",
+                                                  "the shared expert's output is multiplied by a sigmoid of the token",
+                                                  field(&MoeConfig::shared_expert_gate))),
       boolean_key("model.moe.norm_topk_prob", "weights of the chosen experts sum to one",
                   field(&MoeConfig::norm_topk_prob)),
-      choice_key("model.moe.scoring", "how router logits become scores",
-                 {{"softmax", Scoring::softmax}, {"sigmoid", Scoring::sigmoid}}, field(&MoeConfig::scoring)),
+      choice_key(
+          "model.moe.scoring",
+          "how router logits become scores; softmax with norm_topk_prob is a softmax of the chosen experts alone",
+          named<Scoring>(all_values<Scoring>), field(&MoeConfig::scoring)),
+      number_key("model.moe.routed_scaling_factor", "factor of the weights of the chosen experts", positive,
+                 field(&MoeConfig::routed_scaling_factor)),
+      integer_key("model.moe.n_group", "equal groups of neighbouring experts", {1, most_expert_groups},
+                  field(&MoeConfig::n_group)),
+      integer_key("model.moe.topk_group",
+                  "groups that a token chooses from: those with the largest sums of their two best scores",
+                  {1, most_expert_groups}, field(&MoeConfig::topk_group)),
       number_key("model.moe.router_aux_loss_coef", "weight of the load-balancing loss", non_negative,
                  field(&MoeConfig::router_aux_loss_coef)),
       choice_key(
@@ -137,6 +154,24 @@ Keys moe_keys() {
           field(&MoeConfig::aux_loss)),
       number_key("model.moe.router_z_loss_coef", "weight of the squared log-sum of router logits", non_negative,
                  field(&MoeConfig::router_z_loss_coef)),
+      boolean_key("model.moe.selection_bias",
+                  "balance without a loss: a number of each expert, added to its scores in the choice alone, moves "
+                  "against its load after each step",
+                  field(&MoeConfig::selection_bias)),
+      only_where({has_selection_bias},
+                 choice_key("model.moe.bias_update",
+                            "step of that number: bias_update_rate up or down, or times what lacks of the mean load",
+                            named<BiasUpdate>(all_values<BiasUpdate>), field(&MoeConfig::bias_update))),
+      only_where({has_selection_bias},
+                 number_key("model.moe.bias_update_rate", "size of that step; 0: the bias stays as it is", non_negative,
+                            field(&MoeConfig::bias_update_rate))),
+      only_where({has_selection_bias},
+                 choice_key("model.moe.bias_schedule",
+                            "bias_update_rate over the run: the same, or in proportion to the learning rate",
+                            named<BiasSchedule>(all_values<BiasSchedule>), field(&MoeConfig::bias_schedule))),
+      boolean_key("model.moe.force_balance",
+                  "experts are dealt to tokens in turn, whatever their scores: to measure speed, not to train",
+                  field(&MoeConfig::force_balance)),
   };
 }
 
@@ -196,9 +231,9 @@ Keys training_keys() {
                              field(&TrainingConfig::loss_scale_growth_steps))),
       choice_key(
           "training.recompute",
-          "activations that backward recomputes instead of keeping them: none, those without a matrix product, or "
-          "whole blocks",
-          named({Recompute::none, Recompute::selective, Recompute::full}), field(&TrainingConfig::recompute)),
+          "activations that backward recomputes instead of keeping them: none; those without a matrix product; those "
+          "inside routed experts; whole blocks except the rows that experts exchange; whole blocks",
+          named<Recompute>(all_values<Recompute>), field(&TrainingConfig::recompute)),
   };
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "parallel/runtime/error.h"
+
 namespace weft {
 namespace {
 
@@ -46,8 +48,23 @@ TokenFlops block_token_flops(const ModelConfig& model, BlockKind kind, std::int6
   const MoeConfig& moe = model.moe;
   flops.routed_experts = swiglu(moe.num_experts_per_tok * moe.moe_intermediate_size);
   flops.shared_experts = swiglu(moe.shared_expert_intermediate_size);
-  flops.router = 2.0 * h * static_cast<double>(moe.num_experts);
+  flops.router = 2.0 * h * static_cast<double>(moe.num_experts + (moe.shared_expert_gate ? 1 : 0));
   return flops;
+}
+
+double repeated_flops(const TokenFlops& flops, Recompute recompute) {
+  switch (recompute) {
+    case Recompute::none:
+    case Recompute::selective:
+      return 0.0;
+    case Recompute::experts:
+      return flops.routed_experts * 2.0 / 3.0;
+    case Recompute::keep_dispatch:
+      return flops.total() - flops.routed_experts / 3.0;
+    case Recompute::full:
+      return flops.total();
+  }
+  fail("no recompute {}", static_cast<int>(recompute));
 }
 
 TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence_length) {

@@ -24,6 +24,8 @@ struct TokenFlops {
 // Operations of one block; `head` is 0. A token attends to half a sequence of keys.
 TokenFlops block_token_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequence_length);
 double head_flops(const ModelConfig& model);
+// Of the operations of one token forward, those that a backward repeats.
+double repeated_flops(const TokenFlops& flops, Recompute recompute);
 // Operations of the whole model.
 TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence_length);
 

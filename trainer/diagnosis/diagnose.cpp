@@ -23,7 +23,8 @@ constexpr Rule diagnosis_rules[] = {
     {"strategy_wrong_for_topology", "bytes that leave a node against those of hybrid sharding", check_topology},
     {"batch_below_break_even", "tokens of a rank against those that hide the exchange", check_batch},
     {"stage_imbalance", "computation of the pipeline's ranks", check_stages},
-    {"expert_imbalance", "tokens of the busiest expert against the mean", check_experts},
+    {"expert_imbalance", "tokens of experts and of their ranks against the mean", check_experts},
+    {"bias_runs_away", "selection biases against the scores", check_biases},
     {"slow_rank", "computation of ranks with the same work", check_slow_ranks},
     {"memory", "measured memory against the predicted, by bucket and rank", check_memory},
 };

@@ -57,6 +57,7 @@ RuleVerdict check_topology(const RunEvidence& evidence);
 RuleVerdict check_batch(const RunEvidence& evidence);
 RuleVerdict check_stages(const RunEvidence& evidence);
 RuleVerdict check_experts(const RunEvidence& evidence);
+RuleVerdict check_biases(const RunEvidence& evidence);
 RuleVerdict check_slow_ranks(const RunEvidence& evidence);
 RuleVerdict check_memory(const RunEvidence& evidence);
 

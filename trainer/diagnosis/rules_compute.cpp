@@ -1,4 +1,4 @@
-// Rules on the distribution of computation: over stages of the pipeline, over experts, and over ranks with equal work.
+// Rules on the distribution of computation: over stages of the pipeline, and over ranks with equal work.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -131,36 +131,6 @@ RuleVerdict check_stages(const RunEvidence& evidence) {
     finding.changes = {{"pipeline.layout", "\"auto\"",
                         "with pipeline.costs, a table of what the traces measured; or the rank is slow"}};
   }
-  return RuleVerdict::found(std::move(finding));
-}
-
-// If experts are spread over ranks, a busiest expert with twice the mean makes its rank take twice as long. Initial
-// weights and small batches come near 1.5. Persistent: in nine of ten steps, with at least three steps.
-RuleVerdict check_experts(const RunEvidence& evidence) {
-  constexpr double uneven = 2.0, persistent = 0.9;
-  constexpr std::size_t enough = 3;
-  std::map<int, std::vector<double>> by_block;
-  for (const StepMetrics& step : evidence.steady) {
-    for (const MoeMetrics& moe : step.moe) by_block[moe.block].push_back(moe.max_over_mean);
-  }
-  if (by_block.empty()) return RuleVerdict::silent("no block has experts");
-  if (evidence.steady.size() < enough) return RuleVerdict::unchecked("needs three steps behind the first two");
-  DiagnosedFault finding;
-  for (const auto& [block, values] : by_block) {
-    const auto over = std::count_if(values.begin(), values.end(), [](double value) { return value > uneven; });
-    if (static_cast<double>(over) < persistent * static_cast<double>(values.size())) continue;
-    finding.evidence.push_back(
-        {fmt::format("tokens of block {}'s busiest expert over the mean", block),
-         fmt::format("{:.2f}, above {} in {} of {} steps", median_of(values), uneven, over, values.size()), "1",
-         metrics_file});
-  }
-  if (finding.evidence.empty()) return RuleVerdict::silent();
-  const MoeConfig& moe = evidence.config().model.moe;
-  finding.sentence = fmt::format("tokens crowd on few of {} experts, step after step", moe.num_experts);
-  const double coefficient = moe.router_aux_loss_coef;
-  finding.changes = {
-      {"model.moe.router_aux_loss_coef", fmt::format("{}", coefficient == 0.0 ? 0.01 : 10.0 * coefficient),
-       coefficient == 0.0 ? "nothing balances the router now" : fmt::format("it is {} now", coefficient)}};
   return RuleVerdict::found(std::move(finding));
 }
 

@@ -121,8 +121,16 @@ StepMetrics parse_step_metrics(const std::string& line, const std::string& place
     metrics.system_allocations = json.at("system_allocations");
     if (json.contains("moe")) {
       for (const SortedJson& moe : json.at("moe")) {
-        metrics.moe.push_back({moe.at("block"), number_of(moe.at("auxiliary_loss")), number_of(moe.at("z_loss")),
-                               moe.at("max_over_mean"), moe.value("entropy", 1.0)});
+        MoeMetrics& read = metrics.moe.emplace_back();
+        read.block = moe.at("block");
+        read.auxiliary_loss = number_of(moe.at("auxiliary_loss"));
+        read.z_loss = number_of(moe.at("z_loss"));
+        read.max_over_mean = moe.at("max_over_mean");
+        read.entropy = moe.value("entropy", 1.0);
+        read.unused = moe.value("unused", std::int64_t{0});
+        read.busiest_rank = moe.value("busiest_rank", 1.0);
+        read.idlest_rank = moe.value("idlest_rank", 1.0);
+        if (moe.contains("bias_norm")) read.bias_norm = number_of(moe.at("bias_norm"));
       }
     }
   } catch (const SortedJson::exception& error) {

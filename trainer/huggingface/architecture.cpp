@@ -60,7 +60,24 @@ void add_moe_reasons(const ArchitectureTraits& traits, const ModelConfig& model,
                                   moe.shared_expert_intermediate_size, traits.model_type));
   }
   if (moe.scoring != Scoring::softmax) {
-    reasons.push_back(fmt::format("model.moe.scoring is \"sigmoid\": {} scores experts by softmax", traits.model_type));
+    reasons.push_back(fmt::format("model.moe.scoring is \"{}\": {} scores experts by softmax", name_of(moe.scoring),
+                                  traits.model_type));
+  }
+  if (moe.selection_bias) {
+    reasons.push_back(
+        fmt::format("model.moe.selection_bias is true: {} chooses experts by their scores alone", traits.model_type));
+  }
+  if (moe.force_balance) {
+    reasons.push_back(
+        fmt::format("model.moe.force_balance is true: {} chooses experts by their scores", traits.model_type));
+  }
+  if (moe.n_group != moe.topk_group) {
+    reasons.push_back(fmt::format("model.moe.topk_group is {} of n_group {}: {} chooses among all experts",
+                                  moe.topk_group, moe.n_group, traits.model_type));
+  }
+  if (moe.routed_scaling_factor != 1.0) {
+    reasons.push_back(fmt::format("model.moe.routed_scaling_factor is {}: {} does not scale the experts' weights",
+                                  moe.routed_scaling_factor, traits.model_type));
   }
   if (!moe.norm_topk_prob && traits.always_renormalises) {
     reasons.push_back(fmt::format(

@@ -146,13 +146,12 @@ LayoutItems modelled_items(const Config& config) {
   items.embedding = pieces.front();
   items.head = pieces.back();
   items.head.cost = head_flops(config.model);
-  // A backward costs twice the forward. A recomputed block costs one forward more.
-  const bool recomputes = config.training.recompute == Recompute::full;
+  // A backward costs twice the forward.
   for (const BlockKind kind : config.model.blocks) {
     const auto piece = std::ranges::find(sample.model.blocks, kind) - sample.model.blocks.begin() + 1;
     LayoutItem block = pieces[static_cast<std::size_t>(piece)];
-    block.cost =
-        block_token_flops(config.model, kind, config.training.sequence_length).total() * (recomputes ? 4.0 / 3.0 : 1.0);
+    const TokenFlops flops = block_token_flops(config.model, kind, config.training.sequence_length);
+    block.cost = flops.total() + repeated_flops(flops, config.training.recompute) / 3.0;
     items.blocks.push_back(block);
   }
   return items;
@@ -172,13 +171,13 @@ LayoutItems layout_items(const Config& config) {
                                             [&](int) { return whole_model(whole, mesh); });
   const ProgramCosts costs = table_costs(parse_cost_table(InputFile(whole.pipeline.costs).text(), whole.pipeline.costs),
                                          tables, group_sizes(mesh));
-  const bool recomputes = config.training.recompute == Recompute::full;
+  const bool recomputes = recomputes_blocks(config.training.recompute);
   const auto seconds = [&](std::size_t segment) {
     const ComputeCost& cost = costs.segments[segment];
     return cost.forward + cost.backward_input + cost.backward_weight;
   };
   const auto block_seconds = [&](std::size_t segment) {
-    return seconds(segment) + (recomputes ? costs.segments[segment].forward : 0.0);
+    return seconds(segment) + (recomputes ? costs.segments[segment].recompute() : 0.0);
   };
   // Embedding, two segments a block, head.
   items.embedding.cost = seconds(0);

@@ -44,7 +44,7 @@ std::vector<UpdateGroup> trained_groups(const Config& config) {
   std::ranges::sort(each_kind.blocks);
   each_kind.blocks.erase(std::ranges::unique(each_kind.blocks).begin(), each_kind.blocks.end());
   for (const ParameterSpec& parameter : model_parameters(each_kind)) {
-    if (!config.training.frozen.contains(parameter.family)) groups.insert(update_group_of(parameter));
+    if (config.training.trains(parameter.family)) groups.insert(update_group_of(parameter));
   }
   return {groups.begin(), groups.end()};
 }

@@ -31,8 +31,8 @@ bool takes_muon(const ParameterSpec& parameter) {
 }
 
 bool steps_by_muon(const Config& config, const ParameterSpec& parameter, UpdateGroup group) {
-  return takes_muon(parameter) && update_group_of(parameter) == group &&
-         !config.training.frozen.contains(parameter.family) && resolved_groups(config)[group].rule == UpdateRule::muon;
+  return takes_muon(parameter) && update_group_of(parameter) == group && config.training.trains(parameter.family) &&
+         resolved_groups(config)[group].rule == UpdateRule::muon;
 }
 
 std::vector<UpdateGroup> muon_groups(const Config& config) {

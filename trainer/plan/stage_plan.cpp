@@ -15,7 +15,7 @@ namespace {
 PlannedUnit plan_unit(const Config& config, const Mesh& mesh, int stage, UnitPlan plan) {
   PlannedUnit unit;
   unit.policy = resolve_policy(config, plan.family, stage);
-  unit.frozen = config.training.frozen.contains(plan.family);
+  unit.frozen = !config.training.trains(plan.family);
   unit.plan = std::move(plan);
   const Family family = unit.plan.family;
   if (unit.plan.replicated()) {
@@ -77,6 +77,8 @@ SegmentSetup segment_setup(const Config& config, const Coordinates& at) {
           .expert_tensor = degrees.expert_tensor,
           .expert_tensor_rank = at.etp,
           .recompute_cheap = config.training.recompute == Recompute::selective,
+          .recompute_experts = config.training.recompute == Recompute::experts,
+          .keep_dispatch = config.training.recompute == Recompute::keep_dispatch,
           .frozen = config.training.frozen};
 }
 

@@ -111,9 +111,9 @@ struct KeptBySegment {
   std::optional<int> region = {};
   std::int64_t bytes = 0;  // per microbatch, from the segment's forward on
 };
-// By segment of the stage. With training.recompute = "full", a region is a block: segments of one scope whose forward
-// can be recomputed. Embedding and head keep their activations: the embedding has almost none, and the head's backward
-// follows its forward at once.
+// By segment of the stage. With training.recompute = "full" or "keep_dispatch", a region is a block: segments of one
+// scope whose forward can be recomputed. Embedding and head keep their activations: the embedding has almost none, and
+// the head's backward follows its forward at once.
 std::vector<KeptBySegment> kept_by_segments(const Config& config, const PlannedBoundary& boundary,
                                             const PlannedStage& stage);
 

@@ -118,7 +118,7 @@ std::vector<KeptBySegment> kept_by_segments(const Config& config, const PlannedB
   std::vector<KeptBySegment> kept;
   for (std::size_t s = 0; s < stage.segments.size(); ++s) {
     const Segment& segment = *stage.segments[s];
-    if (config.training.recompute != Recompute::full || !segment.recomputes_forward()) {
+    if (!recomputes_blocks(config.training.recompute) || !segment.recomputes_forward()) {
       kept.push_back({{}, segment.activation_bytes()});
       continue;
     }

@@ -77,7 +77,7 @@ std::string promise_text(const ShardPolicy& policy) {
 }
 
 UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
-  if (family == Family::routing) return replicated_policy(config);
+  if (is_replicated(family)) return replicated_policy(config);
   const auto found = config.shard_by_family.find(family);
   if (found == config.shard_by_family.end()) {
     fail_request("family {} has no policy: give it a section [shard.{}]", name_of(family), name_of(family));

@@ -95,6 +95,14 @@ constexpr Remedy selective{"recompute selective", "norms, rotary embedding and S
                              return {{{word("training.recompute", "selective")}}};
                            }};
 
+constexpr Remedy expert_recompute{
+    "recompute inside experts", "experts keep the rows that they got, and of a block perhaps these alone",
+    "two thirds of the experts' products once more, or all of a block's except one of theirs",
+    [](const Config& config) -> Strengths {
+      if (config.training.recompute > Recompute::selective || !config.model.has(BlockKind::moe)) return {};
+      return {{{word("training.recompute", "experts")}}, {{word("training.recompute", "keep_dispatch")}}};
+    }};
+
 constexpr Remedy full_recompute{"recompute full", "a block keeps its input alone, and one block is whole at a time",
                                 "a third more of the products of blocks", [](const Config& config) -> Strengths {
                                   if (config.training.recompute == Recompute::full) return {};
@@ -297,8 +305,7 @@ constexpr Remedy bf16_reduction{"reduction in bfloat16", "what is sent is half a
                                 [](const Config& config) -> Strengths {
                                   // Two copies of a weight are summed once a step before they are rounded.
                                   const ShardPolicy& embedding = config.shard_by_family.at(Family::embedding);
-                                  const bool copies =
-                                      config.model.tie_word_embeddings && config.stages() > 1;
+                                  const bool copies = config.model.tie_word_embeddings && config.stages() > 1;
                                   if (copies && (embedding.reduce_every() != 0 || embedding.accumulate_sharded))
                                     return {};
                                   return in_bfloat16(config, "reduction", config.precision_of(Family::dense).reduction);
@@ -359,7 +366,8 @@ constexpr std::array for_state = {strategy, replicas,   by_memory,       expert,
 constexpr std::array for_parameters = {strategy, residency, lookahead, wrap, tensor, pipeline, expert, bf16_compute};
 constexpr std::array for_gradients = {strategy,  each_microbatch, accumulation, reduce_inputs, wrap,
                                       by_memory, tensor,          pipeline,     expert};
-constexpr std::array for_routing = {full_recompute, microbatch, tensor, context, expert, bf16_compute};
+constexpr std::array for_routing = {expert_recompute, full_recompute, microbatch,  tensor,
+                                    context,          expert,         bf16_compute};
 constexpr std::array for_communication = {microbatch, wrap,           each_microbatch, tensor,
                                           pipeline,   bf16_reduction, element_rule};
 constexpr std::array for_workspace = {microbatch, tensor, context, element_rule};

@@ -119,7 +119,7 @@ StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBl
       const UnitPolicy policy = resolve_policy(config, family, stage);
       const double reductions = units.reduce * reductions_of(policy, microbatches);
       // The routing helpers of a stage are one unit; it takes at least as long as those of any block.
-      if (family == Family::routing) {
+      if (is_replicated(family)) {
         routing = std::max(routing, reductions);
         continue;
       }
@@ -219,7 +219,7 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
     piece.forward += costs.segments[i].forward;
     piece.backward_input += costs.segments[i].backward_input;
     piece.backward_weight += costs.segments[i].backward_weight;
-    if (segment.region) piece.again += costs.segments[i].forward;
+    if (segment.region) piece.again += costs.segments[i].recompute();
   }
   for (std::size_t u = 0; u < tables.units.size(); ++u) {
     add_unit(tables.units[u], costs.units[u], pieces[static_cast<std::size_t>(tables.units[u].stage)]);

@@ -170,7 +170,7 @@ std::vector<SearchedOrder> orders_of_axes(const SearchAxes& axes) {
 }
 
 Recompute recompute_of(const std::string& text) {
-  for (const Recompute value : {Recompute::none, Recompute::selective, Recompute::full}) {
+  for (const Recompute value : all_values<Recompute>) {
     if (name_of(value) == text) return value;
   }
   fail("\"{}\" was taken for a value of training.recompute", text);

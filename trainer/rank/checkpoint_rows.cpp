@@ -55,7 +55,7 @@ std::vector<ExpectedTensor> expected_tensors(const Config& config, bool weights_
   const ResolvedGroups groups = resolved_groups(config);
   for (const ParameterSpec& parameter : model_parameters(config.model)) {
     expected.push_back({parameter.name, {}, parameter.global_rows, parameter.global_columns});
-    if (weights_only || config.training.frozen.contains(parameter.family)) continue;
+    if (weights_only || !config.training.trains(parameter.family)) continue;
     const UpdateRule rule = groups[update_group_of(parameter)].rule;
     for (int state = 0; state < states_of(groups, parameter); ++state) {
       expected.push_back(

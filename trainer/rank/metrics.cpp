@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 
 namespace weft {
@@ -28,11 +29,18 @@ nlohmann::ordered_json as_json(const HeldOutLoss& held_out) {
 
 }  // namespace
 
-MoeMetrics expert_balance(int block, std::span<const std::int64_t> tokens) {
-  std::int64_t sum = 0;
-  for (const std::int64_t count : tokens) sum += count;
-  const auto all = static_cast<double>(sum), experts = static_cast<double>(tokens.size());
-  MoeMetrics balance{.block = block};
+MoeMetrics expert_balance(int block, std::span<const std::int64_t> tokens, int ranks) {
+  const auto sum_of = [](std::span<const std::int64_t> counts) {
+    return static_cast<double>(std::reduce(counts.begin(), counts.end()));
+  };
+  const double all = sum_of(tokens), experts = static_cast<double>(tokens.size());
+  MoeMetrics balance{.block = block, .unused = std::ranges::count(tokens, 0)};
+  const std::size_t of_rank = tokens.size() / static_cast<std::size_t>(ranks);
+  for (std::size_t first = 0; first < tokens.size(); first += of_rank) {
+    const double load = sum_of(tokens.subspan(first, of_rank)) * ranks / all;
+    balance.busiest_rank = std::max(balance.busiest_rank, load);
+    balance.idlest_rank = std::min(balance.idlest_rank, load);
+  }
   balance.max_over_mean = static_cast<double>(std::ranges::max(tokens)) / (all / experts);
   if (tokens.size() < 2) return balance;
   double nats = 0.0;
@@ -83,6 +91,7 @@ std::string to_json(const StepMetrics& metrics) {
   if (const auto mfu = metrics.mfu()) line["mfu"] = *mfu;
   line["peak_bytes"] = metrics.peak_bytes;
   if (metrics.targets != metrics.tokens) line["targets"] = metrics.targets;
+  if (metrics.forced_balance) line["forced_balance"] = true;
   if (metrics.loss_scale) line["loss_scale"] = *metrics.loss_scale;
   if (metrics.loss_scale || metrics.skipped) line["skipped"] = metrics.skipped;
   if (const auto& spike = metrics.spike) {
@@ -102,7 +111,11 @@ std::string to_json(const StepMetrics& metrics) {
                              {"z_loss", moe.z_loss},
                              {"max_over_mean", moe.max_over_mean},
                              {"entropy", moe.entropy},
+                             {"unused", moe.unused},
+                             {"busiest_rank", moe.busiest_rank},
+                             {"idlest_rank", moe.idlest_rank},
                              {"dropped", 0}});
+      if (moe.bias_norm) line["moe"].back()["bias_norm"] = *moe.bias_norm;
     }
   }
   if (metrics.validation) line["validation"] = as_json(*metrics.validation);

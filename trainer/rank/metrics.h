@@ -22,9 +22,15 @@ struct MoeMetrics {
   double auxiliary_loss = 0.0, z_loss = 0.0;
   double max_over_mean = 0.0;  // of tokens by expert
   double entropy = 1.0;        // of the shares of tokens by expert, over that of equal shares; 1 if they are equal
+  std::int64_t unused = 0;     // experts without a token
+  // Of tokens by rank of an expert group, which holds a run of experts, over their mean; 1 if experts stand on one
+  // rank.
+  double busiest_rank = 1.0, idlest_rank = 1.0;
+  std::optional<double> bias_norm = {};  // Euclidean, of the selection bias that the step used, if there is one
 };
-// `tokens`: choices of a step, by expert, not all zero. The auxiliary losses are left at zero.
-MoeMetrics expert_balance(int block, std::span<const std::int64_t> tokens);
+// `tokens`: choices of a step, by expert, not all zero; `ranks` of an expert group. Losses and bias are left as they
+// are.
+MoeMetrics expert_balance(int block, std::span<const std::int64_t> tokens, int ranks = 1);
 
 // The loss of held-out text.
 struct HeldOutLoss {
@@ -45,6 +51,7 @@ struct StepMetrics {
   double gradient_norm = 0.0;
   std::vector<GroupRate> learning_rates = {};  // as applied
   std::optional<double> loss_scale = {};       // if anything is computed in float16
+  bool forced_balance = false;                 // experts were dealt in turn
   bool skipped = false;  // gradients overflowed, or at a spike: parameters and states are unchanged
   std::optional<Spike> spike = {};
   // Of `steps` steps together: this one, and those before it that are reported with it.

@@ -150,6 +150,19 @@ std::vector<OwnedRows> RankStages::owned_rows(std::size_t unit) {
   return with_unit(unit, [](auto& kept) { return kept.owned_rows(); });
 }
 
+std::vector<std::pair<int, TensorView>> RankStages::selection_biases() {
+  std::vector<std::pair<int, TensorView>> biases;
+  for (const Piece& piece : pieces_) {
+    const std::vector<ParameterSpec>& parameters = piece.segment->parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i].family != Family::helpers) continue;
+      const ParameterPlace& place = piece.places[i];
+      biases.emplace_back(piece.segment->part().block.value(), owned_rows(place.unit)[place.index].values);
+    }
+  }
+  return biases;
+}
+
 void RankStages::begin_step(const StepBatch& batch, LossFactors factors, double loss_scale, StepReport report,
                             GenerationState* generation) {
   batch_ = batch;

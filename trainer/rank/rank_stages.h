@@ -89,6 +89,8 @@ class RankStages final : public ActionHandler {
   std::span<const PlannedUnit* const> planned_units() const { return planned_units_; }
   // Rows of planned_units()[unit] that this rank owns.
   std::vector<OwnedRows> owned_rows(std::size_t unit);
+  // The selection biases of this rank's routers, [experts, 1], with their blocks.
+  std::vector<std::pair<int, TensorView>> selection_biases();
   // The first parameter with a non-finite gradient on this rank in this step, before any reduction. Waits for the
   // device.
   std::optional<std::string> nonfinite_parameter();

@@ -34,7 +34,7 @@ struct RankMeasurements {
 };
 
 struct MoeTotals {
-  double auxiliary_loss = 0.0, z_loss = 0.0;
+  double auxiliary_loss = 0.0, z_loss = 0.0, bias_norm = 0.0;
   std::vector<std::int64_t> expert_tokens;  // number of choices, by expert
 };
 

@@ -67,6 +67,21 @@ ConfigRule needs_experts(const std::string& name, int Degrees::*degree, std::str
           }};
 }
 
+// Another rule reports missing experts.
+Messages group_errors(const MoeConfig& moe) {
+  if (moe.num_experts == 0) return {};
+  if (moe.num_experts % moe.n_group != 0) {
+    return none_or(false, "num_experts {} is not a multiple of n_group {}", moe.num_experts, moe.n_group);
+  }
+  if (moe.topk_group > moe.n_group) {
+    return none_or(false, "topk_group {} is more than n_group {}", moe.topk_group, moe.n_group);
+  }
+  const std::int64_t chosen_from = moe.topk_group * (moe.num_experts / moe.n_group);
+  return none_or(moe.num_experts_per_tok <= chosen_from || moe.num_experts_per_tok > moe.num_experts,
+                 "num_experts_per_tok {} is more than the {} experts of topk_group {}", moe.num_experts_per_tok,
+                 chosen_from, moe.topk_group);
+}
+
 Rules block_rules() {
   const std::string width = "model.intermediate_size", shared = "model.moe.shared_expert_intermediate_size";
   return {
@@ -83,6 +98,8 @@ Rules block_rules() {
          return none_or(moe.num_experts == 0 || moe.num_experts_per_tok <= moe.num_experts,
                         "num_experts_per_tok {} is more than num_experts {}", moe.num_experts_per_tok, moe.num_experts);
        }},
+      {{"model.moe.n_group", "model.moe.topk_group", "model.moe.num_experts", "model.moe.num_experts_per_tok"},
+       [](const Config& c) { return group_errors(c.model.moe); }},
       splits_over("parallelism.expert", &Degrees::expert, "model.moe.num_experts", "num_experts",
                   model_size(&MoeConfig::num_experts)),
       splits_over("parallelism.expert_tensor", &Degrees::expert_tensor, "model.moe.moe_intermediate_size",

@@ -43,8 +43,12 @@ std::vector<SegmentFlops> flops_of_segments(const Config& config, const ProgramT
     const double products = token.total() - token.scores;
     bool trains = false;
     for (int unit : segment.units) trains = trains || !tables.units[static_cast<std::size_t>(unit)].frozen;
-    flops.push_back({tokens * (products + token.scores), tokens * (products + 2.0 * token.scores),
-                     trains ? tokens * products : 0.0});
+    const double forward = products + token.scores;
+    const double repeated = repeated_flops(token, config.training.recompute);
+    // What a backward repeats is an action of its own if the segment is in a region.
+    const double inside = segment.region ? 0.0 : repeated, spared = segment.region ? forward - repeated : 0.0;
+    flops.push_back({tokens * forward, tokens * (products + 2.0 * token.scores + inside),
+                     trains ? tokens * products : 0.0, tokens * spared});
   }
   return flops;
 }

@@ -56,7 +56,8 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 }
 
 // What the ranks measured beside the loss.
-void add_measurements(const ModelConfig& model, const StepTotals& totals, StepMetrics& metrics) {
+void add_measurements(const Config& config, const StepTotals& totals, StepMetrics& metrics) {
+  const ModelConfig& model = config.model;
   metrics.communication = totals.communication;
   metrics.system_allocations = totals.system_allocations;
   metrics.memory = totals.at_peak;
@@ -64,9 +65,11 @@ void add_measurements(const ModelConfig& model, const StepTotals& totals, StepMe
   for (std::size_t b = 0; b < totals.moe.size(); ++b) {
     if (model.blocks[b] == BlockKind::dense) continue;
     const MoeTotals& moe = totals.moe[b];
-    MoeMetrics& balance = metrics.moe.emplace_back(expert_balance(static_cast<int>(b), moe.expert_tokens));
+    MoeMetrics& balance =
+        metrics.moe.emplace_back(expert_balance(static_cast<int>(b), moe.expert_tokens, config.parallelism.expert));
     balance.auxiliary_loss = moe.auxiliary_loss;
     balance.z_loss = moe.z_loss;
+    if (model.moe.selection_bias) balance.bias_norm = moe.bias_norm;
   }
   metrics.data_seconds = totals.data_seconds;
 }
@@ -84,6 +87,7 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
       begins_(seat.begins),
       scaler_(config_),
       spikes_(config_.spikes),
+      helpers_(config_, rank_step_.stages(), rank_step_.stream()),
       model_flops_(published_step_flops(config_) / devices_of(config_)),
       peak_flops_per_second_(known_peak(config_, config_.run.device == DeviceKind::cuda ? cuda_card() : std::nullopt)),
       ahead_(static_cast<std::size_t>(rank_step_.text().rows())),
@@ -181,7 +185,9 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   ledger().reset_peak();
   const SumLimits limits =
       spikes_.voids() ? spikes_.limits(static_cast<double>(targets), scaler_.scale()) : SumLimits{};
-  rank_step_.begin({targets, scaler_.scale(), scaler_.good_steps() + 1, limits, change_after_});
+  const std::int64_t update = scaler_.good_steps() + 1;
+  rank_step_.begin({targets, scaler_.scale(), update, limits, change_after_});
+  helpers_.report(stage_ranks(), rank_step_.sums().report());
   {
     const auto span = profiler_->host("actions");
     const auto profiling = profiler_->observers();
@@ -222,6 +228,7 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   metrics.loss = totals.loss_sum / static_cast<double>(targets);
   metrics.gradient_norm = norm;
   metrics.learning_rates = rank_step_.learning_rates();
+  metrics.forced_balance = config_.model.has(BlockKind::moe) && config_.model.moe.force_balance;
   if (scaler_.active()) metrics.loss_scale = scaler_.scale();
   const bool overflowed = !std::isfinite(norm);
   if (!overflowed) {
@@ -231,19 +238,24 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   const bool at_spike = metrics.spike && spikes_.voids();
   metrics.skipped = overflowed || at_spike;
   if (!at_spike) scaler_.end_step(!overflowed);
+  if (!metrics.skipped) helpers_.move(totals, update);
   if (!metrics.spike || metrics.spike->action != SpikeAction::stop) {
     progress_.step = step;
     progress_.samples += sequences;
     progress_.tokens += metrics.tokens;
     if (!overflowed) spikes_.add(metrics.loss);
   }
-  add_measurements(config_.model, totals, metrics);
+  add_measurements(config_, totals, metrics);
   metrics.model_flops = model_flops_;
   metrics.peak_flops_per_second = peak_flops_per_second_;
   metrics.seconds = seconds_since(begin);
   profiler_->end_step();
   clock_.collect();
   return metrics;
+}
+
+void RankRun::compare_copies() {
+  require_same_copies(stages(), ledger(), stage_ranks());
 }
 
 HeldOutLoss RankRun::held_out(const HeldOutWindows& text) {

@@ -14,6 +14,7 @@
 #include "trainer/rank/loss_scaler.h"
 #include "trainer/rank/metrics.h"
 #include "trainer/rank/rank_step.h"
+#include "trainer/rank/router_helpers.h"
 #include "trainer/rank/spikes.h"
 #include "trainer/rank/step_profiler.h"
 #include "trainer/resolve/resolved_run.h"
@@ -49,6 +50,9 @@ class RankRun {
   // `text` is of between_steps() of the run's configuration, the same in every call, and outlives the run. The ledger's
   // peak is then that of these forwards.
   HeldOutLoss held_out(const HeldOutWindows& text);
+  // Throws Error (failure) if a parameter that all ranks of a stage have whole differs between them. Collective over
+  // the world, between steps.
+  void compare_copies();
   // The votes of the last step, summed over all ranks.
   const RunVotes& votes() const { return votes_; }
 
@@ -69,6 +73,7 @@ class RankRun {
   MemoryLedger& ledger() { return rank_step_.ledger(); }
   PhaseClock& clock() { return clock_; }
   const Program& program() const { return rank_step_.program(); }
+  std::span<const Action> actions() const { return rank_step_.actions(); }  // of this rank
   const StepProfiler& profiler() const { return *profiler_; }
   const PredictedMemory& predicted() const { return predicted_; }
   // Buckets of this rank at the peak of the last step.
@@ -86,6 +91,8 @@ class RankRun {
     std::optional<AnnouncedActions> announced;
   };
 
+  // The ranks of this rank's stage, on the compute stream.
+  Communicator& stage_ranks() { return rank_step_.groups().on(Lane::compute, Group::tokens); }
   // Reads this rank's text of the batch that begins with sample `first`. A fault is kept for next_batch().
   void read_ahead(std::int64_t first);
   // The text that was read ahead goes to the device. Throws Error (failure) for a fault met when it was read.
@@ -111,6 +118,7 @@ class RankRun {
   std::string products_;
   LossScaler scaler_;
   SpikeWatch spikes_;
+  RouterHelpers helpers_;
   double model_flops_;  // of a step, on one device
   std::optional<double> peak_flops_per_second_;
   // The text of the next step: read while this step's runs, so that all ranks know its targets when it begins.

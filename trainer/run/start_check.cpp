@@ -97,10 +97,18 @@ std::vector<std::string> start_warnings(const Config& config, std::size_t cores)
   }
   const MoeConfig& moe = config.model.moe;
   const bool routes = config.model.has(BlockKind::moe) && moe.num_experts > moe.num_experts_per_tok;
-  if (routes && moe.router_aux_loss_coef == 0.0 && !config.training.frozen.contains(Family::routing)) {
+  if (config.model.has(BlockKind::moe) && moe.force_balance) {
+    warnings.emplace_back(
+        "model.moe.force_balance is true: experts are dealt in turn. Speed can be measured so; what is learned is of "
+        "no "
+        "use");
+  }
+  const bool moves = moe.selection_bias && moe.bias_update_rate > 0.0;
+  if (routes && moe.router_aux_loss_coef == 0.0 && !moves && !moe.force_balance &&
+      !config.training.frozen.contains(Family::routing)) {
     warnings.emplace_back(
         "model.moe.router_aux_loss_coef is 0: nothing balances the experts, and a few may get all tokens; 0.01 is "
-        "usual");
+        "usual, or model.moe.selection_bias = true");
   }
   constexpr std::size_t most_ranks_of_a_core = 4;
   const auto ranks = static_cast<std::size_t>(config.parallelism.world());

@@ -38,6 +38,7 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
     RankRun run(resolved, data, domain, seat);
     RankCheckpoints checkpoints(config, identity, run.checkpoint_rows(), run.world(), run.stream(), setup);
     run.resume(checkpoints.load());
+    run.compare_copies();
     run.change_after([&] { return checkpoints.copied(); });
     if (observer.before_first_step) observer.before_first_step(run);
     if (run.rank() == first_rank) requests.begin();
@@ -54,6 +55,7 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
         metrics.validation = run.held_out(*held_out);
         checkpoints.validated(step, metrics.validation->loss);
       }
+      if (step % config.metrics.interval == 0 || checkpoints.due(step)) run.compare_copies();
       if (observer.after_step) observer.after_step(run, metrics);
       if (run.rank() == first_rank) result.totals.add(metrics);
       if (stops_at_spike) {

@@ -75,7 +75,7 @@ void expert_statistics(KernelContext&, ConstTensorView scores, ConstTensorView i
   for (std::int64_t token = 0; token < tokens; ++token, score += experts, chosen += choices) {
     if (!counts_in(slice.targets, token)) continue;
     const std::int64_t begin = (slice.first_token + token) / slice.sequence_tokens * experts;
-    add_scores(score, experts, scoring == Scoring::sigmoid, sums + begin);
+    add_scores(score, experts, scoring != Scoring::softmax, sums + begin);
     for (std::int64_t k = 0; k < choices; ++k) count[begin + chosen[k]] += 1.0f;
   }
 }
@@ -110,7 +110,7 @@ void auxiliary_loss_backward(KernelContext&, ConstTensorView scores, ConstTensor
     if (!counts_in(slice.targets, token)) continue;
     const float* of_sequence = count + (slice.first_token + token) / slice.sequence_tokens * experts;
     const double scale = scale_of(of_sequence, experts, choices, slice.sequence_length);
-    add_score_gradient(score, of_sequence, experts, scoring == Scoring::sigmoid,
+    add_score_gradient(score, of_sequence, experts, scoring != Scoring::softmax,
                        static_cast<float>(static_cast<double>(factor) * scale), gradient);
   }
 }

@@ -25,6 +25,7 @@ WEFT_INLINE void gather_rows(const T* permuted, const std::int32_t* slots, const
       for (std::int64_t k = 0; k < choices; ++k) {
         const std::int64_t choice = token * choices + k;
         const float weight = weights != nullptr ? weights[choice] : 1.0f;
+        if (slots[choice] == no_expert) continue;
         const T* row = permuted + slots[choice] * hidden + begin;
 #pragma omp simd
         for (std::int64_t i = 0; i < width; ++i) sum[i] += weight * static_cast<float>(row[i]);
@@ -58,18 +59,22 @@ Tensor sort_workspace(KernelContext& context, std::int64_t experts) {
   return context.ledger.allocate(Bucket::workspace, DType::int32, experts, 1);
 }
 
-void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots) {
+void sort_by_expert(KernelContext& context, ConstTensorView indices, bool some_unrouted, TensorView counts,
+                    TensorView slots) {
   const auto chosen = indices.as<std::int32_t>();
   const auto slot = slots.as<std::int32_t>(), count = counts.as<std::int32_t>();
   std::ranges::fill(count, 0);
   for (const std::int32_t expert : chosen) {
+    if (some_unrouted && expert == no_expert) continue;
     require(expert >= 0 && expert < std::ssize(count), "a token chooses among its experts");
     ++count[static_cast<std::size_t>(expert)];
   }
   Tensor workspace = sort_workspace(context, counts.size());
   const auto next = workspace.as<std::int32_t>();
   std::exclusive_scan(count.begin(), count.end(), next.begin(), 0);
-  for (std::size_t i = 0; i < chosen.size(); ++i) slot[i] = next[static_cast<std::size_t>(chosen[i])]++;
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    slot[i] = chosen[i] == no_expert ? no_expert : next[static_cast<std::size_t>(chosen[i])]++;
+  }
 }
 
 void add_counts(KernelContext&, ConstTensorView counts, TensorView totals) {
@@ -84,8 +89,8 @@ void permute_rows(KernelContext&, ConstTensorView x, ConstTensorView slots, Tens
   const std::byte* from = x.data();
   const std::int32_t* slot = slots.as<std::int32_t>().data();
   for (std::int64_t token = 0; token < x.rows(); ++token, from += row_bytes) {
-    for (std::int64_t k = 0; k < slots.columns(); ++k) {
-      std::memcpy(permuted.data() + *slot++ * row_bytes, from, row_bytes);
+    for (std::int64_t k = 0; k < slots.columns(); ++k, ++slot) {
+      if (*slot != no_expert) std::memcpy(permuted.data() + *slot * row_bytes, from, row_bytes);
     }
   }
 }
@@ -114,6 +119,10 @@ WEFT_MULTIVERSION void unpermute_rows_backward(KernelContext&, ConstTensorView d
         T* drows = dpermuted.as<T>().data();
         const T* gradient = dy.as<T>().data();
         for (std::int64_t i = 0; i < slots.size(); ++i) {
+          if (slot[i] == no_expert) {
+            if (dweight != nullptr) dweight[i] = 0.0f;
+            continue;
+          }
           const T* dy_row = gradient + i / choices * hidden;
           const std::int64_t at = slot[i] * hidden;
           if (dweight != nullptr) dweight[i] = dot_row(dy_row, rows + at, hidden);

@@ -1,8 +1,10 @@
 #include "layers/kernels/cpu/kernels.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "layers/kernels/cpu/vector_math.h"
+#include "layers/kernels/expert_choice.h"
 
 namespace weft::cpu {
 namespace {
@@ -26,15 +28,32 @@ WEFT_MULTIVERSION void sigmoid_elements(const float* logits, std::int64_t count,
   for (std::int64_t i = 0; i < count; ++i) scores[i] = logistic(logits[i]);
 }
 
-// Insertion into a short sorted list. Experts come in ascending order and move past strictly smaller scores only, so
-// the lower of two equal experts stays first. A NaN moves past nothing, so the `choices` experts are all different.
-void select_largest(const float* scores, std::int64_t experts, std::int64_t choices, std::int32_t* chosen) {
-  for (std::int64_t e = 0; e < experts; ++e) {
-    if (e >= choices && !(scores[e] > scores[chosen[choices - 1]])) continue;
-    std::int64_t at = std::min(e, choices - 1);
-    for (; at > 0 && scores[e] > scores[chosen[at - 1]]; --at) chosen[at] = chosen[at - 1];
-    chosen[at] = static_cast<std::int32_t>(e);
+WEFT_MULTIVERSION void sqrt_softplus_elements(const float* logits, std::int64_t count, float* scores) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) scores[i] = std::sqrt(softplus(logits[i]));
+}
+
+void score_rows(ConstTensorView logits, Scoring scoring, float* scores) {
+  const float* logit = logits.as<float>().data();
+  switch (scoring) {
+    case Scoring::softmax:
+      return softmax_rows(logit, logits.rows(), logits.columns(), scores);
+    case Scoring::sigmoid:
+      return sigmoid_elements(logit, logits.size(), scores);
+    case Scoring::sqrt_softplus:
+      return sqrt_softplus_elements(logit, logits.size(), scores);
   }
+}
+
+template <typename Value>
+void choose(const Value& value, const RoutingRule& rule, int experts, int choices, std::int32_t* chosen) {
+  const auto groups = static_cast<int>(rule.groups);
+  const std::uint32_t mask = choose_groups(value, experts, groups, static_cast<int>(rule.chosen_groups));
+  choose_experts(value, experts, mask, experts / groups, choices, chosen);
+}
+
+bool is_padding(const std::int32_t* targets, std::int64_t token) {
+  return targets != nullptr && targets[token] == padding_target;
 }
 
 float chosen_sum(const float* scores, const std::int32_t* chosen, std::int64_t choices) {
@@ -43,15 +62,17 @@ float chosen_sum(const float* scores, const std::int32_t* chosen, std::int64_t c
   return sum;
 }
 
-// Adds the gradient through `weights` of one token to `dscores`. Without normalisation w_k = s_k and ds_k = dw_k. With
-// it w_k = s_k / S, S the sum of the chosen s_j, and dw_k/ds_j = (delta_kj - w_k) / S, hence
-//   ds_j = (dw_j - sum over k of dw_k w_k) / S.
+// Adds the gradient through `weights` of one token to `dscores`. With F the scaling, without normalisation w_k = F s_k
+// and ds_k = F dw_k. With it w_k = F s_k / S, S the sum of the chosen s_j, and dw_k/ds_j = F (delta_kj - s_k / S) / S,
+// hence
+//   ds_j = F (dw_j - sum over k of dw_k s_k / S) / S.
 void add_weight_gradient(const float* dweights, const float* scores, const std::int32_t* chosen, std::int64_t choices,
-                         bool normalise, float* dscores) {
-  float mean = 0.0f, scale = 1.0f;
-  if (normalise) {
-    scale = 1.0f / chosen_sum(scores, chosen, choices);
-    for (std::int64_t k = 0; k < choices; ++k) mean += dweights[k] * scores[chosen[k]] * scale;
+                         const RoutingRule& rule, float* dscores) {
+  float mean = 0.0f, scale = rule.scaling;
+  if (rule.normalise) {
+    const float inverse = 1.0f / chosen_sum(scores, chosen, choices);
+    for (std::int64_t k = 0; k < choices; ++k) mean += dweights[k] * scores[chosen[k]] * inverse;
+    scale *= inverse;
   }
   for (std::int64_t k = 0; k < choices; ++k) dscores[chosen[k]] += (dweights[k] - mean) * scale;
 }
@@ -70,30 +91,55 @@ WEFT_MULTIVERSION void sigmoid_backward_row(const float* scores, std::int64_t ex
   for (std::int64_t e = 0; e < experts; ++e) gradient[e] *= scores[e] * (1.0f - scores[e]);
 }
 
+WEFT_MULTIVERSION void sqrt_softplus_backward_row(const float* scores, std::int64_t experts, float* gradient) {
+#pragma omp simd
+  for (std::int64_t e = 0; e < experts; ++e) gradient[e] *= sqrt_softplus_slope(scores[e]);
+}
+
+void score_backward_row(Scoring scoring, const float* scores, std::int64_t experts, float* gradient) {
+  switch (scoring) {
+    case Scoring::softmax:
+      return softmax_backward_row(scores, experts, gradient);
+    case Scoring::sigmoid:
+      return sigmoid_backward_row(scores, experts, gradient);
+    case Scoring::sqrt_softplus:
+      return sqrt_softplus_backward_row(scores, experts, gradient);
+  }
+}
+
 }  // namespace
 
-void route_forward(KernelContext&, ConstTensorView logits, Scoring scoring, bool normalise, TensorView scores,
-                   TensorView indices, TensorView weights) {
+void route_forward(KernelContext&, ConstTensorView logits, const RoutingRule& rule, ConstTensorView bias,
+                   const std::int32_t* targets, TensorView scores, TensorView indices, TensorView weights) {
   const std::int64_t tokens = logits.rows(), experts = logits.columns(), choices = indices.columns();
   if (logits.empty()) return;
-  float* score = scores.as<float>().data();
-  if (scoring == Scoring::softmax) {
-    softmax_rows(logits.as<float>().data(), tokens, experts, score);
-  } else {
-    sigmoid_elements(logits.as<float>().data(), logits.size(), score);
-  }
+  const float* score = scores.as<float>().data();
+  score_rows(logits, rule.scoring, scores.as<float>().data());
   if (choices == 0) return;
+  const float* added = bias.empty() ? nullptr : bias.as<float>().data();
   std::int32_t* chosen = indices.as<std::int32_t>().data();
   float* weight = weights.as<float>().data();
+  const auto all = static_cast<int>(experts), some = static_cast<int>(choices);
   for (std::int64_t token = 0; token < tokens; ++token, score += experts, chosen += choices, weight += choices) {
-    select_largest(score, experts, choices, chosen);
-    const float sum = normalise ? chosen_sum(score, chosen, choices) : 1.0f;
-    for (std::int64_t k = 0; k < choices; ++k) weight[k] = score[chosen[k]] / sum;
+    if (is_padding(targets, token)) {
+      std::fill_n(chosen, choices, no_expert);
+      std::fill_n(weight, choices, 0.0f);
+      continue;
+    }
+    if (rule.in_turn) {
+      for (int k = 0; k < some; ++k) chosen[k] = static_cast<std::int32_t>((token * choices + k) % experts);
+    } else if (added != nullptr) {
+      choose([=](int e) { return score[e] + added[e]; }, rule, all, some, chosen);
+    } else {
+      choose([=](int e) { return score[e]; }, rule, all, some, chosen);
+    }
+    const float sum = rule.normalise ? chosen_sum(score, chosen, choices) : 1.0f;
+    for (std::int64_t k = 0; k < choices; ++k) weight[k] = score[chosen[k]] / sum * rule.scaling;
   }
 }
 
 void route_backward(KernelContext&, ConstTensorView dweights, ConstTensorView dscores, ConstTensorView scores,
-                    ConstTensorView indices, Scoring scoring, bool normalise, TensorView dlogits) {
+                    ConstTensorView indices, const RoutingRule& rule, TensorView dlogits) {
   const std::int64_t tokens = scores.rows(), experts = scores.columns(), choices = indices.columns();
   const float* score = scores.as<float>().data();
   const float* dweight = dweights.as<float>().data();
@@ -105,12 +151,9 @@ void route_backward(KernelContext&, ConstTensorView dweights, ConstTensorView ds
     std::copy_n(dscores.as<float>().data(), dlogits.size(), gradient);
   }
   for (std::int64_t token = 0; token < tokens; ++token) {
-    add_weight_gradient(dweight, score, chosen, choices, normalise, gradient);
-    if (scoring == Scoring::softmax) {
-      softmax_backward_row(score, experts, gradient);
-    } else {
-      sigmoid_backward_row(score, experts, gradient);
-    }
+    const bool routed = choices > 0 && chosen[0] != no_expert;
+    if (routed) add_weight_gradient(dweight, score, chosen, choices, rule, gradient);
+    score_backward_row(rule.scoring, score, experts, gradient);
     score += experts, gradient += experts, dweight += choices, chosen += choices;
   }
 }

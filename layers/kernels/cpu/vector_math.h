@@ -1,6 +1,6 @@
 // Elementary functions and sums for loops over a row. The compiler turns the functions into vector code inside
-// `#pragma omp simd` loops: no tables, no branches. glibc offers its vector versions only under -ffast-math, which would
-// give up NaN and infinity.
+// `#pragma omp simd` loops: no tables, no branches. glibc offers its vector versions only under -ffast-math, which
+// would give up NaN and infinity.
 #pragma once
 
 #include <bit>
@@ -39,6 +39,33 @@ WEFT_INLINE float exponential(float x) {
 // 1 / (1 + e^-x), exactly 0 and 1 at the far ends.
 WEFT_INLINE float logistic(float x) {
   return 1.0f / (1.0f + exponential(-x));
+}
+
+// log(1 + e^x). With t = e^-|x| and z = t / (2 + t), log(1 + t) = 2 (z + z^3 / 3 + z^5 / 5 + ...), where z <= 1 / 3.
+WEFT_INLINE float softplus(float x) {
+  const float t = exponential(-std::fabs(x));
+  const float z = t / (2.0f + t), w = z * z;
+  float series = std::fma(1.0f / 15.0f, w, 1.0f / 13.0f);
+  series = std::fma(series, w, 1.0f / 11.0f);
+  series = std::fma(series, w, 1.0f / 9.0f);
+  series = std::fma(series, w, 1.0f / 7.0f);
+  series = std::fma(series, w, 1.0f / 5.0f);
+  series = std::fma(series, w, 1.0f / 3.0f);
+  series = std::fma(series, w, 1.0f);
+  return std::fma(2.0f * z, series, x > 0.0f ? x : 0.0f);
+}
+
+// The derivative of s = sqrt(log(1 + e^x)) by x, known by s: (1 - e^-y) / (2 s) with y = s^2, near 0 by its series.
+WEFT_INLINE float sqrt_softplus_slope(float s) {
+  const float y = s * s;
+  float series = std::fma(y, 1.0f / 5040.0f, -1.0f / 720.0f);
+  series = std::fma(y, series, 1.0f / 120.0f);
+  series = std::fma(y, series, -1.0f / 24.0f);
+  series = std::fma(y, series, 1.0f / 6.0f);
+  series = std::fma(y, series, -0.5f);
+  series = std::fma(y, series, 1.0f);
+  const float far = (1.0f - exponential(-y)) / (2.0f * s);
+  return y < 0.25f ? 0.5f * s * series : far;
 }
 
 // Sums over a row in 16 interleaved partial sums, folded in halves. Unlike `omp simd reduction`, the order of additions

@@ -29,4 +29,29 @@ __device__ inline float logistic(float x) {
   return 1.0f / (1.0f + exponential(-x));
 }
 
+__device__ inline float softplus(float x) {
+  const float t = exponential(-fabsf(x));
+  const float z = t / (2.0f + t), w = z * z;
+  float series = fmaf(1.0f / 15.0f, w, 1.0f / 13.0f);
+  series = fmaf(series, w, 1.0f / 11.0f);
+  series = fmaf(series, w, 1.0f / 9.0f);
+  series = fmaf(series, w, 1.0f / 7.0f);
+  series = fmaf(series, w, 1.0f / 5.0f);
+  series = fmaf(series, w, 1.0f / 3.0f);
+  series = fmaf(series, w, 1.0f);
+  return fmaf(2.0f * z, series, x > 0.0f ? x : 0.0f);
+}
+
+// Of the CPU's, for gradients: these need not have the same bits.
+__device__ inline float sqrt_softplus_slope(float s) {
+  const float y = s * s;
+  float series = fmaf(y, 1.0f / 5040.0f, -1.0f / 720.0f);
+  series = fmaf(y, series, 1.0f / 120.0f);
+  series = fmaf(y, series, -1.0f / 24.0f);
+  series = fmaf(y, series, 1.0f / 6.0f);
+  series = fmaf(y, series, -0.5f);
+  series = fmaf(y, series, 1.0f);
+  return y < 0.25f ? 0.5f * s * series : (1.0f - exponential(-y)) / (2.0f * s);
+}
+
 }  // namespace weft::cuda

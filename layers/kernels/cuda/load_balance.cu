@@ -233,7 +233,7 @@ void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTens
   const cudaStream_t stream = native(context.stream);
   launch(stream, dim3(static_cast<unsigned>(sequences * chunks), blocks_for(experts, experts_of_block)),
          dim3(threads_of_block), 0, chunk_statistics_kernel, elements<float>(scores), elements<std::int32_t>(indices),
-         scores.rows(), static_cast<int>(experts), static_cast<int>(indices.columns()), scoring == Scoring::sigmoid,
+         scores.rows(), static_cast<int>(experts), static_cast<int>(indices.columns()), scoring != Scoring::softmax,
          slice, chunks, elements<std::int32_t>(chunk_counts.view()), elements<float>(chunk_sums.view()));
   const unsigned blocks_of_sequence = blocks_for(experts, warp_size);
   launch(stream, dim3(static_cast<unsigned>(sequences) * blocks_of_sequence), dim3(threads_of_block), 0,
@@ -262,7 +262,7 @@ void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, Con
   const std::int64_t tokens = scores.rows(), experts = scores.columns();
   launch(native(context.stream), dim3(blocks_for(tokens, warps_of_block)), dim3(threads_of_block), 0,
          auxiliary_backward_kernel, elements<float>(scores), elements<float>(counts), tokens, static_cast<int>(experts),
-         static_cast<int>(choices), scoring == Scoring::sigmoid, slice, factor, elements<float>(dscores));
+         static_cast<int>(choices), scoring != Scoring::softmax, slice, factor, elements<float>(dscores));
 }
 
 void z_loss(KernelContext& context, ConstTensorView logits, const std::int32_t* targets, double factor,

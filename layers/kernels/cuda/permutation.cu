@@ -44,10 +44,10 @@ __device__ int lane_of_warp() {
 
 // Number of sorted keys equal to `expert`.
 struct CountOf {
-  const std::int32_t* sorted_experts;
+  const std::uint32_t* sorted_experts;  // no_expert, the largest, comes last
   std::int64_t count;
 
-  __host__ __device__ std::int32_t operator()(std::int32_t expert) const {
+  __host__ __device__ std::int32_t operator()(std::uint32_t expert) const {
     const auto range = thrust::equal_range(thrust::seq, sorted_experts, sorted_experts + count, expert);
     return static_cast<std::int32_t>(range.second - range.first);
   }
@@ -80,7 +80,9 @@ __global__ void permute_kernel(const Unit* x, const std::int32_t* slots, std::in
     if (first + i * warp_size < units) part[i] = x[token * units + first + i * warp_size];
   }
   for (int k = 0; k < choices; ++k) {
-    Unit* row = permuted + slots[token * choices + k] * units;
+    const std::int32_t slot = slots[token * choices + k];
+    if (slot == no_expert) continue;
+    Unit* row = permuted + slot * units;
 #pragma unroll
     for (int i = 0; i < units_of_lane; ++i) {
       if (first + i * warp_size < units) row[first + i * warp_size] = part[i];
@@ -127,6 +129,7 @@ __global__ void unpermute_kernel(const T* permuted, const std::int32_t* slots, c
 #pragma unroll 4
   for (int k = 0; k < choices; ++k) {
     const std::int64_t choice = token * choices + k;
+    if (slots[choice] == no_expert) continue;
     const float weight = weights != nullptr ? weights[choice] : 1.0f;
     const auto row = Run<T, width>::load(permuted + slots[choice] * hidden + first);
 #pragma unroll
@@ -145,6 +148,10 @@ __global__ void unpermute_backward_kernel(const T* dy, const T* permuted, const 
                                           std::int64_t hidden, T* dpermuted, float* dweights) {
   const std::int64_t choice = warp_of_grid();
   if (choice >= choice_count) return;
+  if (slots[choice] == no_expert) {
+    if (dweights != nullptr && lane_of_warp() == 0) dweights[choice] = 0.0f;
+    return;
+  }
   dy += choice / choices * hidden;
   const std::int64_t place = slots[choice] * hidden;
   const float weight = weights != nullptr ? weights[choice] : 1.0f;
@@ -256,8 +263,16 @@ bool rows_vectorise(ConstTensorView rows) {
   return reinterpret_cast<std::uintptr_t>(rows.data()) % 16 == 0 && rows.columns() * size_of(rows.dtype()) % 16 == 0;
 }
 
-// Expert indices beyond `counts` are not detected: only the low bits of indices are sorted.
-void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView counts, TensorView slots) {
+struct SlotOrNone {
+  __host__ __device__ std::int32_t operator()(std::int32_t expert, std::int32_t slot) const {
+    return expert == no_expert ? no_expert : slot;
+  }
+};
+
+// Expert indices beyond `counts` are not detected: only the low bits of indices are sorted. Those of no_expert, all
+// ones, are larger than those of any expert.
+void sort_by_expert(KernelContext& context, ConstTensorView indices, bool some_unrouted, TensorView counts,
+                    TensorView slots) {
   const cudaStream_t stream = native(context.stream);
   const std::int64_t count = indices.size(), experts = counts.size();
   const auto allocate = [&](std::int64_t rows, std::int64_t columns) {
@@ -265,7 +280,8 @@ void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView 
   };
   Tensor sorted_experts = allocate(count, 1);
   if (count > 0) {
-    const int bits = std::max(1, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(experts - 1))));
+    const std::int64_t largest = some_unrouted ? experts : experts - 1;
+    const int bits = std::max(1, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(largest))));
     const auto scratch_bytes = static_cast<std::int64_t>(sort_scratch_bytes(count, bits));
     Tensor numbers = allocate(count, 1), sorted_choices = allocate(count, 1);
     Tensor scratch = allocate((scratch_bytes + 3) / 4, 1);
@@ -279,10 +295,16 @@ void sort_by_expert(KernelContext& context, ConstTensorView indices, TensorView 
       const thrust::counting_iterator<std::int32_t> place(0);
       thrust::scatter(policy, place, place + count, sorted, slot);
     });
+    if (some_unrouted) {
+      const auto* const expert = elements<std::int32_t>(indices);
+      thrust_on(stream, [=](const auto& policy) {
+        thrust::transform(policy, expert, expert + count, slot, slot, SlotOrNone());
+      });
+    }
   }
   // Counted from sorted keys, so that no counter is shared.
   auto* const result = elements<std::int32_t>(counts);
-  const CountOf count_of{elements<std::int32_t>(sorted_experts.view()), count};
+  const CountOf count_of{reinterpret_cast<const std::uint32_t*>(sorted_experts.view().data()), count};
   thrust_on(stream, [=](const auto& policy) { thrust::tabulate(policy, result, result + experts, count_of); });
 }
 

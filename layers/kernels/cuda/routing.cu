@@ -4,10 +4,11 @@
 // Scores and weights have the same bits as on the CPU: the same exponential, and sums in the same order of additions. A
 // tie is therefore a tie on every device.
 //
-// Bytes per token: forward 4 E read, 4 E + 8 K written; backward 8 E + 8 K read (4 E less without dscores), 4 E
-// written.
+// Bytes per token: forward 4 E read (scores and bias again from a cache), 4 E + 8 K written; backward 8 E + 8 K read (4
+// E less without dscores), 4 E written.
 #include "layers/kernels/cuda/exponential.cuh"
 #include "layers/kernels/cuda/kernels.h"
+#include "layers/kernels/expert_choice.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/runtime.h"
@@ -72,55 +73,110 @@ __device__ float lane_sum(const Scores& scores) {
   return sum;
 }
 
-// The CPU's insertion into a sorted list, which defines the treatment of NaN scores. By one lane.
-__device__ void insert_largest(const float* scores, int experts, int choices, std::int32_t* chosen) {
-  for (int expert = 0; expert < experts; ++expert) {
-    if (expert >= choices && !(scores[expert] > scores[chosen[choices - 1]])) continue;
-    int at = expert < choices - 1 ? expert : choices - 1;
-    for (; at > 0 && scores[expert] > scores[chosen[at - 1]]; --at) chosen[at] = chosen[at - 1];
-    chosen[at] = expert;
-  }
+// Integers in the order of the numbers; all are larger than `no_key`. Scores are not negative, and a sum with a score
+// is never -0, so equal numbers have equal keys.
+constexpr int no_key = -0x7fffffff - 1;
+__device__ int key_of(float value) {
+  const int bits = __float_as_int(value);
+  return bits ^ ((bits >> 31) & 0x7fffffff);
 }
 
-// Writes the largest scores in descending order, ties to the lower expert, and returns their sum in that order. Scores
-// are not negative, so their bits as integers have the same order. Each round takes the next one after the previous
-// round's.
-template <typename Scores>
-__device__ float select_largest(const Scores& scores, int choices, std::int32_t* chosen, float* weights) {
+// What a token chooses experts by, in memory: its scores, plus a bias if there is one.
+struct Values {
+  const float* scores;
+  const float* bias;
+
+  __device__ float operator()(int expert) const {
+    return bias == nullptr ? scores[expert] : scores[expert] + bias[expert];
+  }
+};
+
+// The groups of experts that a token chooses from; a lane takes the value of one group.
+__device__ std::uint32_t chosen_groups(const Values& values, int experts, int groups, int chosen) {
+  if (groups == chosen) return all_expert_groups;
+  const int lane = lane_of_warp();
+  const float own = lane < groups ? group_value(values, lane, experts / groups) : 0.0f;
+  int before = 0;
+  for (int g = 0; g < groups; ++g) {
+    const float other = __shfl_sync(all_lanes_of_warp, own, g);
+    if (other > own || (other == own && g < lane)) ++before;
+  }
+  return __ballot_sync(all_lanes_of_warp, lane < groups && before < chosen);
+}
+
+// Keys of one lane's experts: registers, or computed again in each round.
+template <int keys_of_lane>
+struct LaneKeys {
+  int keys[keys_of_lane];
+
+  template <typename Key>
+  __device__ LaneKeys(const Key& key, int) {
+#pragma unroll
+    for (int i = 0; i < keys_of_lane; ++i) keys[i] = key(i * warp_size + lane_of_warp());
+  }
+  __device__ int count() const {
+    return keys_of_lane;
+  }
+  __device__ int get(int i) const {
+    return keys[i];
+  }
+};
+template <typename Key>
+struct ComputedKeys {
+  const Key& key;
+  int experts;
+
+  __device__ int count() const { return (experts + warp_size - 1) / warp_size; }
+  __device__ int get(int i) const { return key(i * warp_size + lane_of_warp()); }
+};
+
+// Writes the experts of the largest keys in descending order, ties to the lower expert, and their scores. Returns the
+// sum of the scores in that order. Each round takes the next one after the previous round's.
+template <typename Keys>
+__device__ float select_largest(const Keys& keys, const Values& values, int choices, std::int32_t* chosen,
+                                float* weights) {
   const int lane = lane_of_warp();
   float sum = smallest_sum;
-  int last_bits = 0x7fffffff, last_expert = -1;
+  int last_key = 0x7fffffff, last_expert = -1;
   for (int k = 0; k < choices; ++k) {
-    int best_bits = -1, best_expert = 0x7fffffff;
+    int best_key = no_key, best_expert = 0x7fffffff;
 #pragma unroll
-    for (int i = 0; i < scores.count(); ++i) {
-      const int bits = __float_as_int(scores.get(i)), expert = i * warp_size + lane;
-      const bool later = bits < last_bits || (bits == last_bits && expert > last_expert);
-      if (later && bits > best_bits) best_bits = bits, best_expert = expert;
+    for (int i = 0; i < keys.count(); ++i) {
+      const int key = keys.get(i), expert = i * warp_size + lane;
+      const bool later = key < last_key || (key == last_key && expert > last_expert);
+      if (later && key > best_key) best_key = key, best_expert = expert;
     }
-    last_bits = __reduce_max_sync(all_lanes_of_warp, best_bits);
-    last_expert = __reduce_min_sync(all_lanes_of_warp, best_bits == last_bits ? best_expert : 0x7fffffff);
-    const float score = __int_as_float(last_bits);
+    last_key = __reduce_max_sync(all_lanes_of_warp, best_key);
+    last_expert = __reduce_min_sync(all_lanes_of_warp, best_key == last_key ? best_expert : 0x7fffffff);
+    // Without a bias the key is the score itself.
+    const float score = values.bias == nullptr ? __int_as_float(last_key) : values.scores[last_expert];
     sum += score;
     if (lane == 0) chosen[k] = last_expert, weights[k] = score;
   }
   return sum;
 }
 
-template <int scores_of_lane>
-__global__ void forward_kernel(const float* logits, std::int64_t tokens, int experts, int choices, Scoring scoring,
-                               bool normalise, float* all_scores, std::int32_t* indices, float* weights) {
-  const std::int64_t token = token_of_warp();
-  if (token >= tokens) return;
-  const int lane = lane_of_warp();
-  logits += token * experts;
-  float* row = all_scores + token * experts;
-  indices += token * choices;
-  weights += token * choices;
+struct ForwardArguments {
+  const float* logits;
+  const float* bias;            // null: none
+  const std::int32_t* targets;  // null: no token is padding
+  std::int64_t tokens;
+  int experts, choices, groups, chosen_groups;
+  Scoring scoring;
+  bool normalise, in_turn;
+  float scaling;
+  float* scores;
+  std::int32_t* indices;
+  float* weights;
+};
 
+// The scores of one token, in registers and in memory. Returns whether any is NaN.
+template <int scores_of_lane>
+__device__ bool score_token(const ForwardArguments& all, const float* logits, float* row) {
+  const int lane = lane_of_warp(), experts = all.experts;
   LaneScores<scores_of_lane> scores(row, experts);
   bool any_nan = false;
-  if (scoring == Scoring::softmax) {
+  if (all.scoring == Scoring::softmax) {
     float largest = __int_as_float(0xff800000);
 #pragma unroll
     for (int i = 0; i < scores.count(); ++i) {
@@ -148,10 +204,12 @@ __global__ void forward_kernel(const float* logits, std::int64_t tokens, int exp
       if (i * warp_size + lane < experts) scores.set(i, scores.get(i) / sum);
     }
   } else {
+    const bool sigmoid = all.scoring == Scoring::sigmoid;
 #pragma unroll
     for (int i = 0; i < scores.count(); ++i) {
       const int expert = i * warp_size + lane;
-      const float score = expert < experts ? logistic(logits[expert]) : no_score;
+      const float logit = expert < experts ? logits[expert] : 0.0f;
+      const float score = expert >= experts ? no_score : sigmoid ? logistic(logit) : sqrtf(softplus(logit));
       any_nan = any_nan || score != score;
       scores.set(i, score);
     }
@@ -163,13 +221,36 @@ __global__ void forward_kernel(const float* logits, std::int64_t tokens, int exp
       if (i * warp_size + lane < experts) row[i * warp_size + lane] = scores.get(i);
     }
   }
-  if (choices == 0) return;
+  return any_nan;
+}
 
+template <int scores_of_lane>
+__global__ void forward_kernel(const ForwardArguments all) {
+  const std::int64_t token = token_of_warp();
+  if (token >= all.tokens) return;
+  const int lane = lane_of_warp(), experts = all.experts, choices = all.choices;
+  float* row = all.scores + token * experts;
+  std::int32_t* indices = all.indices + token * choices;
+  float* weights = all.weights + token * choices;
+  const bool any_nan = score_token<scores_of_lane>(all, all.logits + token * experts, row);
+  if (choices == 0) return;
+  if (all.targets != nullptr && all.targets[token] == padding_target) {
+    for (int k = lane; k < choices; k += warp_size) indices[k] = no_expert, weights[k] = 0.0f;
+    return;
+  }
+
+  __syncwarp();
+  const Values values{row, all.bias};
+  const int experts_of_group = experts / all.groups;
   float sum = 1.0f;
-  if (any_nan) {
-    __syncwarp();
+  if (any_nan || all.in_turn) {
     if (lane == 0) {
-      insert_largest(row, experts, choices, indices);
+      if (all.in_turn) {
+        for (int k = 0; k < choices; ++k) indices[k] = static_cast<std::int32_t>((token * choices + k) % experts);
+      } else {
+        const std::uint32_t mask = choose_groups(values, experts, all.groups, all.chosen_groups);
+        choose_experts(values, experts, mask, experts_of_group, choices, indices);
+      }
       sum = smallest_sum;
       for (int k = 0; k < choices; ++k) {
         weights[k] = row[indices[k]];
@@ -178,18 +259,28 @@ __global__ void forward_kernel(const float* logits, std::int64_t tokens, int exp
     }
     sum = __shfl_sync(all_lanes_of_warp, sum, 0);
   } else {
-    sum = select_largest(scores, choices, indices, weights);
+    const std::uint32_t mask = chosen_groups(values, experts, all.groups, all.chosen_groups);
+    const auto key = [&](int expert) {
+      if (expert >= experts) return no_key;
+      if (mask != all_expert_groups && (mask >> (expert / experts_of_group) & 1u) == 0) return no_key;
+      return key_of(values(expert));
+    };
+    if constexpr (scores_of_lane > 0) {
+      sum = select_largest(LaneKeys<scores_of_lane>(key, experts), values, choices, indices, weights);
+    } else {
+      sum = select_largest(ComputedKeys<decltype(key)>{key, experts}, values, choices, indices, weights);
+    }
   }
-  if (!normalise) return;
+  if (!all.normalise && all.scaling == 1.0f) return;
   __syncwarp();
-  for (int k = lane; k < choices; k += warp_size) weights[k] /= sum;
+  for (int k = lane; k < choices; k += warp_size) weights[k] = weights[k] / (all.normalise ? sum : 1.0f) * all.scaling;
 }
 
 // The gradient of the scores is dscores plus, for chosen experts, the gradient through the weights (formulas in the
 // CPU's routing.cpp). All experts are written as if not chosen, then the chosen ones are overwritten.
 __global__ void backward_kernel(const float* dweights, const float* dscores, const float* scores,
                                 const std::int32_t* indices, std::int64_t tokens, int experts, int choices,
-                                Scoring scoring, bool normalise, float* dlogits) {
+                                Scoring scoring, bool normalise, float scaling, float* dlogits) {
   const std::int64_t token = token_of_warp();
   if (token >= tokens) return;
   const int lane = lane_of_warp();
@@ -199,7 +290,8 @@ __global__ void backward_kernel(const float* dweights, const float* dscores, con
   dlogits += token * experts;
   if (dscores != nullptr) dscores += token * experts;
 
-  float scale = 1.0f, mean = 0.0f;
+  if (choices > 0 && indices[0] == no_expert) choices = 0;
+  float scale = scaling, mean = 0.0f;
   if (normalise) {
     float sum = 0.0f;
     for (int k = lane; k < choices; k += warp_size) {
@@ -207,8 +299,9 @@ __global__ void backward_kernel(const float* dweights, const float* dscores, con
       sum += score;
       mean += dweights[k] * score;
     }
-    scale = 1.0f / (smallest_sum + sum_of_warp(sum));
-    mean = sum_of_warp(mean) * scale;
+    const float inverse = 1.0f / (smallest_sum + sum_of_warp(sum));
+    mean = sum_of_warp(mean) * inverse;
+    scale = scaling * inverse;
   }
   // For softmax: the sum over experts of gradient times score.
   float product = 0.0f;
@@ -221,7 +314,8 @@ __global__ void backward_kernel(const float* dweights, const float* dscores, con
     product = sum_of_warp(product);
   }
   const auto dlogit = [=](float score, float gradient) {
-    return scoring == Scoring::softmax ? score * (gradient - product) : gradient * (score * (1.0f - score));
+    if (scoring == Scoring::softmax) return score * (gradient - product);
+    return gradient * (scoring == Scoring::sigmoid ? score * (1.0f - score) : sqrt_softplus_slope(score));
   };
 #pragma unroll 4
   for (int expert = lane; expert < experts; expert += warp_size) {
@@ -243,26 +337,37 @@ const float* pointer_or_null(ConstTensorView tensor) {
   return tensor.empty() ? nullptr : elements<float>(tensor);
 }
 
-void route_forward(KernelContext& context, ConstTensorView logits, Scoring scoring, bool normalise, TensorView scores,
-                   TensorView indices, TensorView weights) {
-  const std::int64_t tokens = logits.rows();
-  const auto experts = static_cast<int>(logits.columns()), choices = static_cast<int>(indices.columns());
+void route_forward(KernelContext& context, ConstTensorView logits, const RoutingRule& rule, ConstTensorView bias,
+                   const std::int32_t* targets, TensorView scores, TensorView indices, TensorView weights) {
+  const ForwardArguments all{elements<float>(logits),
+                             pointer_or_null(bias),
+                             targets,
+                             logits.rows(),
+                             static_cast<int>(logits.columns()),
+                             static_cast<int>(indices.columns()),
+                             static_cast<int>(rule.groups),
+                             static_cast<int>(rule.chosen_groups),
+                             rule.scoring,
+                             rule.normalise,
+                             rule.in_turn,
+                             rule.scaling,
+                             elements<float>(scores),
+                             elements<std::int32_t>(indices),
+                             elements<float>(weights)};
   const auto run = [&](auto kernel) {
-    launch(native(context.stream), blocks_for(tokens), dim3(warps_of_block * warp_size), 0, kernel,
-           elements<float>(logits), tokens, experts, choices, scoring, normalise, elements<float>(scores),
-           elements<std::int32_t>(indices), elements<float>(weights));
+    launch(native(context.stream), blocks_for(all.tokens), dim3(warps_of_block * warp_size), 0, kernel, all);
   };
-  if (experts <= 32) {
+  if (all.experts <= 32) {
     run(forward_kernel<1>);
-  } else if (experts <= 64) {
+  } else if (all.experts <= 64) {
     run(forward_kernel<2>);
-  } else if (experts <= 128) {
+  } else if (all.experts <= 128) {
     run(forward_kernel<4>);
-  } else if (experts <= 256) {
+  } else if (all.experts <= 256) {
     run(forward_kernel<8>);
-  } else if (experts <= 512) {
+  } else if (all.experts <= 512) {
     run(forward_kernel<16>);
-  } else if (experts <= 1024) {
+  } else if (all.experts <= 1024) {
     run(forward_kernel<32>);
   } else {
     run(forward_kernel<0>);
@@ -270,12 +375,12 @@ void route_forward(KernelContext& context, ConstTensorView logits, Scoring scori
 }
 
 void route_backward(KernelContext& context, ConstTensorView dweights, ConstTensorView dscores, ConstTensorView scores,
-                    ConstTensorView indices, Scoring scoring, bool normalise, TensorView dlogits) {
+                    ConstTensorView indices, const RoutingRule& rule, TensorView dlogits) {
   const std::int64_t tokens = scores.rows();
   launch(native(context.stream), blocks_for(tokens), dim3(warps_of_block * warp_size), 0, backward_kernel,
          elements<float>(dweights), pointer_or_null(dscores), elements<float>(scores), elements<std::int32_t>(indices),
-         tokens, static_cast<int>(scores.columns()), static_cast<int>(indices.columns()), scoring, normalise,
-         elements<float>(dlogits));
+         tokens, static_cast<int>(scores.columns()), static_cast<int>(indices.columns()), rule.scoring, rule.normalise,
+         rule.scaling, elements<float>(dlogits));
 }
 
 }  // namespace

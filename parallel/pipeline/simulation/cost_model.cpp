@@ -64,6 +64,9 @@ ActionCosts action_costs(const ProgramTables& tables, std::span<const SegmentFlo
     costs.segments[i] = {work.forward * hardware.seconds_per_flop_forward + exchange(Op::forward),
                          work.backward_input * hardware.seconds_per_flop_backward + exchange(Op::backward_input),
                          work.backward_weight * hardware.seconds_per_flop_backward + exchange(Op::backward_weight)};
+    if (!segment.region) continue;
+    costs.segments[i].spared =
+        work.spared * hardware.seconds_per_flop_forward + exchange(Op::forward) - exchange(Op::recompute);
   }
   for (std::size_t i = 0; i < tables.units.size(); ++i) costs.units[i] = unit_cost(tables.units[i], links, sizes);
   for (std::size_t s = 0; s + 1 < tables.stages.size(); ++s) {
@@ -130,6 +133,8 @@ std::map<Group, ActionCosts> compute_collectives(const ProgramTables& tables, co
       if (seconds == 0.0) continue;
       ComputeCost& cost = costs.try_emplace(part.group, even_costs(tables, {})).first->second.segments[i];
       if (part.during == Op::forward) cost.forward += seconds;
+      if (part.during == Op::forward && tables.segments[i].region) cost.spared += seconds;
+      if (part.during == Op::recompute) cost.spared -= seconds;
       if (part.during == Op::backward_input) cost.backward_input += seconds;
       if (part.during == Op::backward_weight) cost.backward_weight += seconds;
     }

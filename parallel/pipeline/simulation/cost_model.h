@@ -53,9 +53,10 @@ struct HardwareCosts {
 using GroupSizes = std::map<Group, int>;
 GroupSizes group_sizes(const Mesh& mesh);
 
-// Floating-point operations of one microbatch on one rank.
+// Floating-point operations of one microbatch on one rank; `spared`: those of the forward that a recompute leaves out.
 struct SegmentFlops {
   double forward = 0.0, backward_input = 0.0, backward_weight = 0.0;
+  double spared = 0.0;
 };
 
 // Seconds of a collective over `ranks` ranks; 0 for a single rank.

@@ -13,8 +13,9 @@ namespace {
 double cost_of(const ComputeCost& cost, Op op) {
   switch (op) {
     case Op::forward:
-    case Op::recompute:
       return cost.forward;
+    case Op::recompute:
+      return cost.recompute();
     case Op::backward:
       return cost.backward_input + cost.backward_weight;
     case Op::backward_input:
@@ -44,7 +45,7 @@ double cost_of(const ProgramUnit& unit, const UnitCost& cost, Op op) {
 
 ComputeCost share_of(const ComputeCost& stage, std::size_t segments) {
   const auto count = static_cast<double>(segments);
-  return {stage.forward / count, stage.backward_input / count, stage.backward_weight / count};
+  return {stage.forward / count, stage.backward_input / count, stage.backward_weight / count, stage.spared / count};
 }
 
 void require_times(std::string_view what, std::size_t index, std::initializer_list<double> times) {
@@ -64,7 +65,9 @@ void require_action_costs(const ProgramTables& tables, const ActionCosts& costs)
   require_one_each("transfers", tables.stages.size(), costs.transfers.size());
   const auto require_compute = [](std::string_view what, const std::vector<ComputeCost>& entries) {
     for (std::size_t i = 0; i < entries.size(); ++i) {
-      require_times(what, i, {entries[i].forward, entries[i].backward_input, entries[i].backward_weight});
+      require_times(what, i,
+                    {entries[i].forward, entries[i].backward_input, entries[i].backward_weight, entries[i].spared,
+                     entries[i].recompute()});
     }
   };
   require_compute("segment", costs.segments);

@@ -8,9 +8,12 @@
 
 namespace weft {
 
-// Seconds for one microbatch, collectives inside included. R takes as long as its forward.
+// Seconds for one microbatch, collectives inside included. R takes as long as its forward, less what it is spared.
 struct ComputeCost {
   double forward = 0.0, backward_input = 0.0, backward_weight = 0.0;
+  double spared = 0.0;
+
+  double recompute() const { return forward - spared; }
   bool operator==(const ComputeCost&) const = default;
 };
 

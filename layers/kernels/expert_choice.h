@@ -1,0 +1,73 @@
+// The choice of experts by value, as plain code of one thread. It is the CPU's kernel, and on a GPU it decides where a
+// value is NaN: a NaN is larger than nothing, so the chosen experts are different ones in any case.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define WEFT_ON_ANY_DEVICE __host__ __device__
+#else
+#define WEFT_ON_ANY_DEVICE
+#endif
+
+namespace weft {
+
+// The sum of the two largest values of a group, or its only value. `value(e)` is that of expert e.
+template <typename Value>
+WEFT_ON_ANY_DEVICE float group_value(const Value& value, int group, int experts_of_group) {
+  const int first_expert = group * experts_of_group;
+  float first = value(first_expert);
+  if (experts_of_group == 1) return first;
+  float second = value(first_expert + 1);
+  if (second > first) {
+    const float smaller = first;
+    first = second, second = smaller;
+  }
+  for (int i = 2; i < experts_of_group; ++i) {
+    const float next = value(first_expert + i);
+    if (next > first) {
+      second = first, first = next;
+    } else if (next > second) {
+      second = next;
+    }
+  }
+  return first + second;
+}
+
+constexpr std::uint32_t all_expert_groups = 0xffffffffu;
+
+// Bit g is set for the `chosen` groups of the largest values, ties to the lower group. At most 32 groups.
+template <typename Value>
+WEFT_ON_ANY_DEVICE std::uint32_t choose_groups(const Value& value, int experts, int groups, int chosen) {
+  if (groups == chosen) return all_expert_groups;
+  float of_group[32];
+  for (int g = 0; g < groups; ++g) of_group[g] = group_value(value, g, experts / groups);
+  std::uint32_t mask = 0;
+  for (int round = 0; round < chosen; ++round) {
+    int best = -1;
+    for (int g = 0; g < groups; ++g) {
+      const bool left = (mask >> g & 1u) == 0;
+      if (left && (best < 0 || of_group[g] > of_group[best])) best = g;
+    }
+    mask |= 1u << best;
+  }
+  return mask;
+}
+
+// Insertion into a short sorted list. Experts come in ascending order and move past strictly smaller values only, so
+// the lower of two equal experts stays first. Only experts of the groups in `mask` come.
+template <typename Value>
+WEFT_ON_ANY_DEVICE void choose_experts(const Value& value, int experts, std::uint32_t mask, int experts_of_group,
+                                       int choices, std::int32_t* chosen) {
+  int come = 0;
+  for (int e = 0; e < experts; ++e) {
+    if (mask != all_expert_groups && (mask >> (e / experts_of_group) & 1u) == 0) continue;
+    const int place = come++;
+    if (place >= choices && !(value(e) > value(chosen[choices - 1]))) continue;
+    int at = place < choices - 1 ? place : choices - 1;
+    for (; at > 0 && value(e) > value(chosen[at - 1]); --at) chosen[at] = chosen[at - 1];
+    chosen[at] = e;
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,163 @@
+// `weft bench moe`: where the time of blocks with experts goes, beside the time of their experts' products alone. Steps
+// are traced; the products alone are timed in the shapes of evenly routed tokens, on as many threads at once as there
+// are ranks (at most the cores).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "parallel/comm/local.h"
+#include "parallel/runtime/spread_work.h"
+#include "tools/bench/timed_products.h"
+#include "tools/command/commands.h"
+#include "trainer/run/train.h"
+
+namespace weft {
+namespace {
+
+constexpr auto works = all_values<Work>;
+
+// Seconds, summed over the ranks of this process and the counted steps.
+struct ExpertTimes {
+  std::array<double, works.size()> work{};
+  double all = 0.0;  // of the actions of expert segments; what is in no work is norms and residuals
+};
+
+std::set<std::string> expert_actions(const Program& program, std::span<const Action> actions) {
+  const std::vector<std::string> names = range_names(program, actions);
+  std::set<std::string> found;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (!is_compute(actions[i].op) || !actions[i].segment) continue;
+    const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*actions[i].segment)];
+    if (segment.part.kind == PartKind::experts) found.insert(names[i]);
+  }
+  return found;
+}
+
+void add_times(RankRun& run, ExpertTimes& times) {
+  const std::set<std::string> of_experts = expert_actions(run.program(), run.actions());
+  for (const TraceSpan& span : run.profiler().trace()->work()) {
+    if (!of_experts.contains(span.inside)) continue;
+    for (std::size_t w = 0; w < works.size(); ++w) {
+      if (span.name == name_of(works[w])) times.work[w] += span.end - span.begin;
+    }
+  }
+  for (const TraceSpan& span : run.profiler().trace()->spans()) {
+    if (of_experts.contains(span.name)) times.all += span.end - span.begin;
+  }
+}
+
+ExpertTimes time_experts(Config config, std::int64_t warmup, std::int64_t steps) {
+  config = without_files(config);
+  config.run.steps = warmup + steps;
+  config.profiling = {.first_step = warmup + 1, .last_step = warmup + steps, .trace = true};
+  std::mutex mutex;
+  ExpertTimes times;
+  RunObserver observer;
+  observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+    if (metrics.step < config.run.steps) return;
+    const std::lock_guard lock(mutex);
+    add_times(run, times);
+  };
+  run_steps(config, observer);
+  return times;
+}
+
+// Seconds of the nine products of one expert with `rows` rows: gate and up together, and down; for each of them the
+// product itself, the gradient of its input and that of its weight.
+double product_seconds(TimedProducts& products, const Config& config, std::int64_t rows,
+                       const std::function<void()>& ready) {
+  const ModelConfig& model = config.model;
+  const std::int64_t hidden = model.hidden_size;
+  const std::int64_t width = model.moe.moe_intermediate_size / config.parallelism.expert_tensor;
+  const DType dtype = config.precision_of(Family::experts).compute;
+  const auto call = [&](std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_a, bool transpose_b,
+                        bool gradient) {
+    return ProductCall{m, n, k, transpose_a, transpose_b, dtype, dtype, gradient ? DType::float32 : dtype, gradient};
+  };
+  double seconds = 0.0;
+  for (const ProductCall& each :
+       {call(rows, 2 * width, hidden, false, true, false), call(rows, hidden, width, false, false, false),
+        call(rows, hidden, 2 * width, false, false, false), call(rows, width, hidden, false, true, false),
+        call(2 * width, hidden, rows, true, false, true), call(width, hidden, rows, true, false, true)}) {
+    seconds += products.seconds(each, 0.2, ready);
+  }
+  return seconds;
+}
+
+// Seconds of a rank for the products of its experts in a step, if tokens are routed evenly.
+double products_alone(const Config& config) {
+  const Degrees& d = config.parallelism;
+  const MoeConfig& moe = config.model.moe;
+  const std::int64_t tokens = config.microbatch_tokens() / (d.context * d.tensor) * d.expert * d.expert_tensor;
+  const std::int64_t rows = std::max<std::int64_t>(1, tokens * moe.num_experts_per_tok / moe.num_experts);
+  const int ranks = std::min(d.world(), static_cast<int>(host_cores()));
+  std::mutex mutex;
+  double of_expert = 0.0;
+  run_local_ranks(ranks, [&](Communicator& world) {
+    TimedProducts products(config, world.rank());
+    const double seconds = product_seconds(products, config, rows, [&] { world.barrier(); });
+    const std::lock_guard lock(mutex);
+    of_expert += seconds / ranks;
+  });
+  const double taking_turns = std::max(1.0, static_cast<double>(d.world()) / static_cast<double>(host_cores()));
+  const auto experts = static_cast<double>(moe.num_experts / d.expert);
+  const auto blocks = static_cast<double>(config.model.count(BlockKind::moe)) / d.pipeline;
+  return of_expert * experts * blocks * static_cast<double>(config.microbatches()) * taking_turns;
+}
+
+void bench_moe(const Config& config, std::int64_t warmup, std::int64_t steps, bool json) {
+  if (!config.model.has(BlockKind::moe)) fail_request("no block of the model has experts");
+  if (config.run.launch == LaunchKind::processes) fail_request("weft bench moe times ranks that are threads");
+  const double before = products_alone(config);
+  const ExpertTimes times = time_experts(config, warmup, steps);
+  const double alone = 0.5 * (before + products_alone(config));
+  const double rank_steps = static_cast<double>(config.parallelism.world()) * static_cast<double>(steps);
+  nlohmann::ordered_json report = {{"forced_balance", config.model.moe.force_balance}};
+  double named = 0.0;
+  for (std::size_t w = 0; w < works.size(); ++w) {
+    report["milliseconds"][std::string(name_of(works[w]))] = 1e3 * times.work[w] / rank_steps;
+    named += times.work[w];
+  }
+  report["milliseconds"]["norm and residual"] = 1e3 * (times.all - named) / rank_steps;
+  const double all = times.all / rank_steps;
+  report["all"] = 1e3 * all;
+  report["products_alone"] = 1e3 * alone;
+  report["all_over_products_alone"] = all / alone;
+  if (json) {
+    fmt::print("{}\n", report.dump());
+    return;
+  }
+  fmt::print("blocks with experts, a rank's mean of {} steps{}:\n", steps,
+             config.model.moe.force_balance ? ", experts dealt in turn" : "");
+  for (const auto& [part, milliseconds] : report["milliseconds"].items()) {
+    const double value = milliseconds.get<double>();
+    fmt::print("  {:<18} {:9.3f} ms  {:5.1f} %\n", part, value, 1e-1 * value / all);
+  }
+  fmt::print("  {:<18} {:9.3f} ms\n", "all", 1e3 * all);
+  fmt::print("their experts' products alone, evenly routed: {:.3f} ms; all takes {:.2f} times as long\n", 1e3 * alone,
+             all / alone);
+}
+
+}  // namespace
+
+void add_bench_moe_command(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand("moe", "time of blocks with experts, by part, beside their products alone");
+  const auto file = std::make_shared<std::string>();
+  const auto warmup = std::make_shared<std::int64_t>(3), steps = std::make_shared<std::int64_t>(20);
+  const auto json = std::make_shared<bool>(false);
+  command->allow_extras();
+  command->add_option("--config,CONFIG", *file, "TOML file that describes the run")->required();
+  command->add_option("--warmup", *warmup, "steps not counted")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_option("--steps", *steps, "steps counted")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_flag("--json", *json, "print one JSON document");
+  command->callback([command, file, warmup, steps, json] {
+    bench_moe(read_config_given_to(*command, *file).config, *warmup, *steps, *json);
+  });
+}
+
+}  // namespace weft

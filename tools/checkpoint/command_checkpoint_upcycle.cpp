@@ -1,0 +1,65 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "parallel/runtime/error.h"
+#include "tools/command/commands.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/keys.h"
+#include "trainer/config/config_value.h"
+#include "trainer/huggingface/model_section.h"
+#include "trainer/huggingface/upcycle.h"
+#include "trainer/plan/stage_plan.h"
+
+namespace weft {
+namespace {
+
+struct UpcycleRequest {
+  std::string checkpoint, to, layers;
+  UpcycleOptions options;
+  std::uint64_t seed = 1234;
+};
+
+std::string config_text(const std::filesystem::path& folder, const ModelSection& dense, const ModelConfig& model) {
+  std::string text = fmt::format(
+      "# The dense model of {} with experts that are copies of its MLPs; `include` this in a run's TOML.\n\n{}",
+      toml_text(folder.string()), model_section_toml(model));
+  if (dense.sequence_length) text += fmt::format("\n[training]\nsequence_length = {}\n", *dense.sequence_length);
+  return text;
+}
+
+void run_upcycle(const UpcycleRequest& request) {
+  const CheckpointFolder folder = resolve_checkpoint(request.checkpoint);
+  const CheckpointReader reader(folder.path);
+  reader.require_unchanged(checkpoint_config_name);
+  const ModelSection dense = read_model_section(folder.path / checkpoint_config_name);
+  UpcycleOptions options = request.options;
+  if (!request.layers.empty()) options.blocks = parse_layers(request.layers);
+  Config config;
+  config.model = upcycled_model(dense.model, options);
+  config.layers_text = layers_text(config.model.blocks);
+  upcycle(reader, config.model, config_text(folder.path, dense, config.model), model_keys(config), request.seed,
+          request.to);
+  const ParameterCount before = count_parameters(dense.model), after = count_parameters(config.model);
+  fmt::print("wrote {}: {} parameters of {}, {} of them active for a token\n", request.to, after.total, before.total,
+             after.active);
+}
+
+}  // namespace
+
+void add_checkpoint_upcycle_command(CLI::App& checkpoint) {
+  CLI::App* command = checkpoint.add_subcommand(
+      "upcycle", "the weights of a dense model as those of one with experts, which begins with the same outputs");
+  const auto request = std::make_shared<UpcycleRequest>();
+  add_checkpoint_argument(*command, "DENSE", request->checkpoint);
+  command->add_option("OUT", request->to, "the checkpoint to write; it must not exist")->required();
+  command->add_option("--experts", request->options.experts, "experts of a block, copies of its MLP")->required();
+  command->add_option("--per-token", request->options.experts_per_token, "experts that a token goes to")
+      ->capture_default_str();
+  command->add_option("--layers", request->layers,
+                      "blocks of the new model, as \"d e*11\"; otherwise all have experts");
+  command->add_option("--seed", request->seed, "of the routers' weights")->capture_default_str();
+  command->callback([request] { run_upcycle(*request); });
+}
+
+}  // namespace weft

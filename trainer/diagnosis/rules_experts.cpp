@@ -1,0 +1,102 @@
+// Rules on the distribution of tokens over experts.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "trainer/diagnosis/diagnose.h"
+
+namespace weft {
+namespace {
+
+// What holds in nine of ten steps, with at least three steps, is no accident of initial weights or small batches.
+constexpr double persistent = 0.9;
+constexpr std::size_t enough_steps = 3;
+
+using Values = std::map<int, std::vector<double>>;  // by block, in the order of steps
+
+Values by_block(const RunEvidence& evidence, const std::function<double(const MoeMetrics&)>& value) {
+  Values values;
+  for (const StepMetrics& step : evidence.steady) {
+    for (const MoeMetrics& moe : step.moe) values[moe.block].push_back(value(moe));
+  }
+  return values;
+}
+
+// A line for each block in which `wrong` holds in nearly all steps.
+void add_persistent(const Values& values, const std::function<bool(double)>& wrong, const std::string& what,
+                    const std::string& limit, const std::string& expected, DiagnosedFault& finding) {
+  for (const auto& [block, of_block] : values) {
+    const auto count = std::ranges::count_if(of_block, wrong);
+    if (static_cast<double>(count) < persistent * static_cast<double>(of_block.size())) continue;
+    finding.evidence.push_back(
+        {fmt::format("block {}: {}", block, what),
+         fmt::format("{:.2f}, {} in {} of {} steps", median_of(of_block), limit, count, of_block.size()), expected,
+         metrics_file});
+  }
+}
+
+}  // namespace
+
+// If experts are spread over ranks, a busiest expert with twice the mean makes its rank take twice as long. Initial
+// weights and small batches come near 1.5, and leave a rank a quarter of the mean. An expert without a token learns
+// nothing.
+RuleVerdict check_experts(const RunEvidence& evidence) {
+  constexpr double uneven = 2.0, starving = 0.1;
+  if (!evidence.config().model.has(BlockKind::moe)) return RuleVerdict::silent("no block has experts");
+  if (evidence.steady.size() < enough_steps) return RuleVerdict::unchecked("needs three steps behind the first two");
+  DiagnosedFault finding;
+  add_persistent(
+      by_block(evidence, [](const MoeMetrics& moe) { return moe.max_over_mean; }),
+      [](double value) { return value > uneven; }, "tokens of the busiest expert over the mean",
+      fmt::format("above {}", uneven), "1", finding);
+  add_persistent(
+      by_block(evidence, [](const MoeMetrics& moe) { return static_cast<double>(moe.unused); }),
+      [](double value) { return value > 0.0; }, "collapsed experts, which get no token", "above 0", "0", finding);
+  add_persistent(
+      by_block(evidence, [](const MoeMetrics& moe) { return moe.idlest_rank; }),
+      [](double value) { return value < starving; }, "tokens of the starving rank's experts over the mean",
+      fmt::format("below {}", starving), "1", finding);
+  if (finding.evidence.empty()) return RuleVerdict::silent();
+  const MoeConfig& moe = evidence.config().model.moe;
+  finding.sentence = fmt::format("tokens crowd on few of {} experts, step after step", moe.num_experts);
+  if (moe.selection_bias) {
+    finding.changes = {{"model.moe.bias_update_rate", fmt::format("{:g}", std::max(0.001, 10.0 * moe.bias_update_rate)),
+                        fmt::format("it is {:g} now", moe.bias_update_rate)}};
+    return RuleVerdict::found(std::move(finding));
+  }
+  const double coefficient = moe.router_aux_loss_coef;
+  finding.changes = {
+      {"model.moe.router_aux_loss_coef", fmt::format("{}", coefficient == 0.0 ? 0.01 : 10.0 * coefficient),
+       coefficient == 0.0 ? "nothing balances the router now" : fmt::format("it is {} now", coefficient)}};
+  return RuleVerdict::found(std::move(finding));
+}
+
+// Softmax and sigmoid scores lie between 0 and 1. A bias beyond that decides by itself, and what still grows does not
+// find the even load that it is to bring.
+RuleVerdict check_biases(const RunEvidence& evidence) {
+  const MoeConfig& moe = evidence.config().model.moe;
+  if (!evidence.config().model.has(BlockKind::moe) || !moe.selection_bias) {
+    return RuleVerdict::silent("no router has a selection bias");
+  }
+  if (evidence.steady.size() < enough_steps) return RuleVerdict::unchecked("needs three steps behind the first two");
+  const double root = std::sqrt(static_cast<double>(moe.num_experts));
+  DiagnosedFault finding;
+  for (const auto& [block, values] :
+       by_block(evidence, [&](const MoeMetrics& metrics) { return metrics.bias_norm.value_or(0.0) / root; })) {
+    if (values.back() <= 1.0 || values.back() <= values.front()) continue;
+    finding.evidence.push_back({fmt::format("block {}: root mean square of the selection bias", block),
+                                fmt::format("{:.2f}, {:.2f} at first", values.back(), values.front()), "below 1",
+                                metrics_file});
+  }
+  if (finding.evidence.empty()) return RuleVerdict::silent();
+  finding.sentence = "selection biases outweigh the scores, and still grow";
+  finding.changes = {{"model.moe.bias_update_rate", fmt::format("{:g}", moe.bias_update_rate / 10.0),
+                      fmt::format("it is {:g} now", moe.bias_update_rate)}};
+  return RuleVerdict::found(std::move(finding));
+}
+
+}  // namespace weft

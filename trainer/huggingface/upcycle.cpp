@@ -1,0 +1,110 @@
+#include "trainer/huggingface/upcycle.h"
+
+#include <algorithm>
+
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/random.h"
+#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/output_file.h"
+#include "trainer/config/config_sources.h"
+#include "trainer/huggingface/model_folder.h"
+#include "trainer/huggingface/weight_files.h"
+#include "trainer/plan/stage_plan.h"
+
+namespace weft {
+namespace {
+
+constexpr std::int64_t largest_file = std::int64_t{5} << 30;
+constexpr std::int64_t piece_bytes = std::int64_t{1} << 24;
+
+// The name in the dense model: "blocks.3.experts.5.up_proj.weight" comes from "blocks.3.mlp.up_proj.weight", and so
+// does the norm, "blocks.3.experts.norm.weight". Other names stay.
+std::string dense_name(const std::string& name) {
+  const std::string_view experts = ".experts.";
+  const std::size_t at = name.find(experts);
+  if (at == std::string::npos) return name;
+  std::string rest = name.substr(at + experts.size());
+  if (rest.front() >= '0' && rest.front() <= '9') rest.erase(0, rest.find('.') + 1);
+  return name.substr(0, at) + ".mlp." + rest;
+}
+
+NewWeight copied(const CheckpointReader& dense, const ParameterSpec& parameter) {
+  const std::string name = dense_name(parameter.name);
+  const SavedTensor* tensor = dense.manifest().find(name);
+  if (tensor == nullptr || tensor->rows != parameter.global_rows || tensor->columns != parameter.global_columns) {
+    fail_request("{} has no {} of {} x {}, which {} would be a copy of", dense.folder().string(), name,
+                 parameter.global_rows, parameter.global_columns, parameter.name);
+  }
+  const auto put = [&dense, tensor](const NewWeight::Write& write) {
+    const std::int64_t most = std::max<std::int64_t>(1, piece_bytes / tensor->row_bytes());
+    std::vector<std::uint8_t> bytes;
+    for (std::int64_t row = 0; row < tensor->rows; row += most) {
+      const std::int64_t rows = std::min(most, tensor->rows - row);
+      bytes.resize(static_cast<std::size_t>(rows * tensor->row_bytes()));
+      dense.read_rows(*tensor, row, rows, bytes);
+      write(bytes);
+    }
+  };
+  return {parameter.name, tensor->rows, tensor->columns, tensor->dtype, put};
+}
+
+NewWeight drawn(const ParameterSpec& parameter, std::uint64_t seed) {
+  const auto put = [parameter, seed](const NewWeight::Write& write) {
+    const RandomStream random(seed, parameter.name);
+    std::vector<float> values(static_cast<std::size_t>(parameter.global_size()));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>(parameter.standard_deviation * random.normal(i));
+    }
+    write({reinterpret_cast<const std::uint8_t*>(values.data()), values.size() * sizeof(float)});
+  };
+  return {parameter.name, parameter.global_rows, parameter.global_columns, DType::float32, put};
+}
+
+bool is_text(const SavedFile& file) {
+  return file.bytes == file.prefix_bytes;
+}
+
+}  // namespace
+
+ModelConfig upcycled_model(const ModelConfig& dense, const UpcycleOptions& options) {
+  if (dense.has(BlockKind::moe)) fail_request("the model has experts already: only dense ones are made into such");
+  ModelConfig model = dense;
+  model.blocks = options.blocks.value_or(std::vector<BlockKind>(dense.blocks.size(), BlockKind::moe));
+  if (model.blocks.size() != dense.blocks.size()) {
+    fail_request("the layers have {} blocks, the dense model has {}", model.blocks.size(), dense.blocks.size());
+  }
+  if (!model.has(BlockKind::moe)) fail_request("no block of the layers has experts (e)");
+  if (options.experts_per_token < 1 || options.experts < options.experts_per_token) {
+    fail_request("a token cannot go to {} of {} experts", options.experts_per_token, options.experts);
+  }
+  model.moe.num_experts = options.experts;
+  model.moe.num_experts_per_tok = options.experts_per_token;
+  model.moe.moe_intermediate_size = dense.intermediate_size;
+  model.moe.norm_topk_prob = true;
+  model.moe.router_aux_loss_coef = 0.01;
+  if (!model.has(BlockKind::dense)) model.intermediate_size = 0;
+  return model;
+}
+
+void upcycle(const CheckpointReader& dense, const ModelConfig& model, const std::string& config,
+             const std::map<std::string, std::string>& model_keys, std::uint64_t seed,
+             const std::filesystem::path& to) {
+  std::vector<NewWeight> weights;
+  for (const ParameterSpec& parameter : model_parameters(model)) {
+    weights.push_back(parameter.family == Family::routing ? drawn(parameter, seed) : copied(dense, parameter));
+  }
+  NewFolder folder(to);
+  Manifest manifest;
+  manifest.model = model_keys;
+  write_weights(folder.path(), weights, largest_file, manifest);
+  write_text_file(folder.path() / checkpoint_config_name, config, manifest);
+  for (const SavedFile& file : dense.manifest().files) {
+    if (!is_text(file) || file.name == checkpoint_config_name) continue;
+    dense.require_unchanged(file.name);
+    write_text_file(folder.path() / file.name, read_text(dense.folder() / file.name), manifest);
+  }
+  write_new_file(folder.path() / manifest_name, to_json(manifest));
+  folder.publish();
+}
+
+}  // namespace weft
