@@ -4,16 +4,8 @@
 #include "parallel/runtime/elementwise.h"
 
 namespace weft {
-namespace {
-
-// Blocks of rows indexed by (rank, sequence, run): first row in the order of ranks and in the order of positions, and
-// row count.
-struct RowBlocks {
-  std::vector<std::int64_t> by_rank, by_position, rows;
-};
-
-RowBlocks row_blocks(const SegmentSetup& setup) {
-  RowBlocks blocks;
+TokenBlocks token_blocks(const SegmentSetup& setup) {
+  TokenBlocks blocks;
   const std::int64_t sequences = setup.microbatch_tokens / setup.local_sequence();
   std::int64_t next = 0;
   for (int rank = 0; rank < setup.context; ++rank) {
@@ -28,8 +20,6 @@ RowBlocks row_blocks(const SegmentSetup& setup) {
   }
   return blocks;
 }
-
-}  // namespace
 
 std::vector<Range> context_runs(std::int64_t sequence_length, int ranks, int rank) {
   if (ranks == 1) return {{0, sequence_length}};
@@ -51,7 +41,7 @@ Tensor gather_keys_values(LayerContext& context, const SegmentSetup& setup, cons
   copy_columns(context.kernels.stream, own.v.rows, own.v.column, part, value_column, columns - value_column);
   context.sequence.all_gather(part, gathered);
   Tensor ordered = ledger.allocate(Bucket::activations, dtype, all_rows, columns);
-  const RowBlocks blocks = row_blocks(setup);
+  const TokenBlocks blocks = token_blocks(setup);
   move_blocks(context.kernels, gathered, blocks.by_rank, blocks.by_position, blocks.rows, ordered);
   return ordered;
 }
@@ -59,7 +49,7 @@ Tensor gather_keys_values(LayerContext& context, const SegmentSetup& setup, cons
 void scatter_keys_values(LayerContext& context, const SegmentSetup& setup, ConstTensorView gradients, TensorView dqkv) {
   MemoryLedger& ledger = context.kernels.ledger;
   Tensor by_rank = ledger.allocate(Bucket::activations, gradients.dtype(), gradients.rows(), gradients.columns());
-  const RowBlocks blocks = row_blocks(setup);
+  const TokenBlocks blocks = token_blocks(setup);
   move_blocks(context.kernels, gradients, blocks.by_position, blocks.by_rank, blocks.rows, by_rank);
   Tensor own = ledger.allocate(Bucket::activations, gradients.dtype(), setup.microbatch_tokens, gradients.columns());
   context.sequence.reduce_scatter(by_rank, own);

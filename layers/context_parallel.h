@@ -14,6 +14,13 @@ namespace weft {
 // the length is a multiple of 2 * ranks.
 std::vector<Range> context_runs(std::int64_t sequence_length, int ranks, int rank);
 
+// The runs of all context ranks as blocks of rows, with the first row of each: in the order of ranks (and for a rank
+// sequence after sequence), and in the order of positions.
+struct TokenBlocks {
+  std::vector<std::int64_t> by_rank, by_position, rows;
+};
+TokenBlocks token_blocks(const SegmentSetup& setup);
+
 // Keys and values of every position: those of `own`, with a row for each token of this rank, become
 // [sequences * sequence_length, heads.key_value_columns()] in the order of positions. Collective over the context
 // group.

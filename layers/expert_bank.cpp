@@ -104,8 +104,13 @@ ExpertBank::ExpertBank(const SegmentSetup& setup, const std::string& name)
       width_(setup.model.moe.moe_intermediate_size / setup.expert_tensor) {}
 
 std::int64_t ExpertBank::bound_rows() const {
-  return setup_.expert * setup_.expert_tensor * setup_.slice_tokens() *
-         std::min(setup_.model.moe.num_experts_per_tok, experts_);
+  const MoeConfig& moe = setup_.model.moe;
+  std::int64_t of_rank = setup_.slice_tokens() * std::min(moe.num_experts_per_tok, experts_);
+  if (moe.drops()) {
+    const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
+    of_rank = std::min(of_rank, experts_ * sequences * moe.capacity(setup_.sequence_length));
+  }
+  return setup_.expert * setup_.expert_tensor * of_rank;
 }
 
 std::int64_t ExpertBank::activation_bytes() const {

@@ -20,7 +20,7 @@ class ExpertBank {
 
   std::int64_t experts() const { return experts_; }  // on this rank
   // Upper bound on arriving rows: every token of the expert and expert-tensor groups chooses as many of this rank's
-  // experts as it can.
+  // experts as it can, and an expert takes no more than its capacity.
   std::int64_t bound_rows() const;
   // gate_proj, up_proj and down_proj of the first expert, then of the next.
   std::vector<ParameterSpec> parameters() const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,11 @@ enum class BlockKind : std::uint8_t { dense, moe };
 enum class Scoring : std::uint8_t { softmax, sigmoid, sqrt_softplus };
 constexpr auto enum_names(Scoring) {
   return name_list("softmax", "sigmoid", "sqrt_softplus");
+}
+// The choices of an expert beyond its capacity that go nowhere: those of the smallest weights, or of the last tokens.
+enum class DropPolicy : std::uint8_t { probability, position };
+constexpr auto enum_names(DropPolicy) {
+  return name_list("probability", "position");
 }
 // Tokens of the load-balancing loss's statistics. sequence: each sequence by itself. batch: the whole microbatch.
 // global: choices are counted over all data ranks and all microbatches of the step so far.
@@ -53,7 +59,16 @@ struct MoeConfig {
   BiasUpdate bias_update = BiasUpdate::sign;
   double bias_update_rate = 0.001;
   BiasSchedule bias_schedule = BiasSchedule::constant;
+  double capacity_factor = 0.0;  // 0: experts take what they get
+  DropPolicy drop_policy = DropPolicy::probability;
   bool force_balance = false;  // experts are dealt in turn, whatever their scores: for measurements, not for training
+
+  bool drops() const { return capacity_factor > 0.0; }
+  // Most choices that an expert takes of one sequence, if it drops any: capacity_factor times those of an even load.
+  std::int64_t capacity(std::int64_t sequence_length) const {
+    const auto even = static_cast<double>(sequence_length * num_experts_per_tok) / static_cast<double>(num_experts);
+    return static_cast<std::int64_t>(std::ceil(capacity_factor * even));
+  }
 
   bool operator==(const MoeConfig&) const = default;
 };

@@ -77,9 +77,9 @@ class Moe final : public Segment {
     const MoeConfig& moe = setup_.model.moe;
     const std::int64_t row = setup_.model.hidden_size * size_of(exchanged());
     if (setup_.expert > 1) {
-      // `out` is exact: each choice of this rank's tokens is sent once. `back` is a bound. Both include the rows that
-      // stay on the rank, as all_to_all counts bytes, and their sums over all ranks are equal. The backward repeats
-      // both.
+      // `out` is exact unless choices are dropped: each choice of this rank's tokens is sent once. `back` is a bound.
+      // Both include the rows that stay on the rank, as all_to_all counts bytes, and their sums over all ranks are
+      // equal. The backward repeats both.
       const std::int64_t out = setup_.slice_tokens() * moe.num_experts_per_tok * row;
       const std::int64_t back = bank_.bound_rows() / setup_.expert_tensor * row;
       result.push_back({.when = When::forward,
@@ -90,7 +90,7 @@ class Moe final : public Segment {
                         .once = true});
       for (When when : {When::forward, When::backward_input}) {
         const bool once = when == When::forward && setup_.keep_dispatch;
-        result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, out, false, 0, once});
+        result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, out, moe.drops(), out, once});
         result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, back, true, out, once});
       }
     }
@@ -136,10 +136,17 @@ class Moe final : public Segment {
     std::optional<ExpertCounts> expert_counts;
     during(context.observer, Work::route, [&] {
       router_.forward(context, of_router_.in(weights), input, normed, kept->router);
+      if (kept->slots.allocated()) return;  // remembered
+      Tensor within;
+      if (setup_.model.moe.drops()) within = router_.within_capacity(context, kept->router);
+      const ConstTensorView taken = within.allocated() ? within.view() : kept->router.indices.view();
       counts = ledger.allocate(Bucket::moe_routing, DType::int32, setup_.model.moe.num_experts, 1);
       kept->slots = ledger.allocate(Bucket::moe_routing, DType::int32, normed.rows(), choices);
-      sort_by_expert(kernels, kept->router.indices, kept->router.some_unrouted(), counts, kept->slots);
+      sort_by_expert(kernels, taken, router_.some_unrouted(kept->router), counts, kept->slots);
       if (context.recomputing) return;
+      if (within.allocated()) {
+        add_dropped(kernels, kept->router.indices, kept->slots, context.report.dropped(block_));
+      }
       add_counts(kernels, counts, context.report.expert_tokens(block_));
       router_.balance(context, kept->router);
       expert_counts.emplace(context, counts);
@@ -168,6 +175,7 @@ class Moe final : public Segment {
     auto routing = std::make_unique<SavedMoe>();
     routing->router.expert_counts = std::move(all.router.expert_counts);
     routing->exchange = std::move(all.exchange);
+    if (setup_.model.moe.drops()) routing->slots = std::move(all.slots);
     if (setup_.keep_dispatch) {
       routing->bank.rows = std::move(all.bank.rows);
       routing->expert_out = std::move(all.expert_out);
@@ -177,7 +185,8 @@ class Moe final : public Segment {
   std::int64_t remembered_bytes() const override {
     const std::int64_t choices = setup_.slice_tokens() * setup_.model.moe.num_experts_per_tok;
     const std::int64_t kept = bank_.bound_rows() * size_of(setup_.expert_compute) + choices * size_of(setup_.compute);
-    return router_.balance_bytes() + (setup_.keep_dispatch ? kept * setup_.model.hidden_size : 0);
+    return router_.balance_bytes() + (setup_.keep_dispatch ? kept * setup_.model.hidden_size : 0) +
+           (setup_.model.moe.drops() ? choices * size_of(DType::int32) : 0);
   }
 
   Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) override {
@@ -267,7 +276,7 @@ class Moe final : public Segment {
   }
   // Room for the rows of a microbatch without padding; 0: the tensor has that many in any case.
   std::int64_t reserved_rows(const SavedMoe& kept) const {
-    return kept.router.some_unrouted() ? setup_.slice_tokens() * setup_.model.moe.num_experts_per_tok : 0;
+    return router_.some_unrouted(kept.router) ? setup_.slice_tokens() * setup_.model.moe.num_experts_per_tok : 0;
   }
 
   // Sends the tokens to their experts and back, beside the shared expert. Fills exchange, bank and expert_out. Returns
@@ -279,7 +288,7 @@ class Moe final : public Segment {
       counts.reset();
     };
     // The number of rows is known at once if every token is routed.
-    if (kept.router.some_unrouted()) wait_for_counts();
+    if (router_.some_unrouted(kept.router)) wait_for_counts();
     Tensor permuted =
         during(context.observer, Work::permute, [&] { return permuted_rows(context.kernels, kept.norm.normed, kept); });
     RowsUnderWay under_way = during(context.observer, Work::exchange, [&] {
@@ -306,7 +315,7 @@ class Moe final : public Segment {
       cast(kernels.stream, normed, storage);
       normed = storage;
     }
-    const std::int64_t rows = kept.router.some_unrouted() ? kept.exchange.sent() : kept.slots.view().size();
+    const std::int64_t rows = router_.some_unrouted(kept.router) ? kept.exchange.sent() : kept.slots.view().size();
     Tensor permuted = ledger.allocate(Bucket::moe_routing, exchanged(), rows, normed.columns(), reserved_rows(kept));
     permute_rows(kernels, normed, kept.slots, permuted);
     return permuted;

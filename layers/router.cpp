@@ -1,5 +1,6 @@
 #include "layers/router.h"
 
+#include "layers/context_parallel.h"
 #include "layers/kernels/multiply.h"
 #include "layers/kernels/routing.h"
 #include "parallel/runtime/elementwise.h"
@@ -57,17 +58,33 @@ std::int64_t Router::pending_bytes() const {
 }
 
 std::vector<SegmentTraffic> Router::traffic() const {
-  if (!balances()) return {};
   using When = SegmentTraffic::When;
-  if (setup_.model.moe.aux_loss == AuxiliaryLoss::global) {
-    return {{.when = When::forward,
-             .op = CollectiveOp::all_reduce,
-             .group = Group::tokens,
-             .count = 1,
-             .bytes = setup_.model.moe.num_experts * size_of(DType::float64),
-             .once = true}};
-  }
   std::vector<SegmentTraffic> traffic;
+  if (setup_.model.moe.drops()) {
+    // Indices and weights, of four bytes each.
+    const std::int64_t bytes = 2 * setup_.microbatch_tokens * setup_.model.moe.num_experts_per_tok * 4;
+    const auto gather = [&](Group group, int ranks, std::int64_t all) {
+      if (ranks == 1) return;
+      traffic.push_back({.when = When::forward,
+                         .op = CollectiveOp::all_gather,
+                         .group = group,
+                         .count = 2,
+                         .bytes = all,
+                         .once = true});
+    };
+    gather(Group::tp, setup_.tensor, bytes);
+    gather(Group::cp, setup_.context, setup_.context * bytes);
+  }
+  if (!balances()) return traffic;
+  if (setup_.model.moe.aux_loss == AuxiliaryLoss::global) {
+    traffic.push_back({.when = When::forward,
+                       .op = CollectiveOp::all_reduce,
+                       .group = Group::tokens,
+                       .count = 1,
+                       .bytes = setup_.model.moe.num_experts * size_of(DType::float64),
+                       .once = true});
+    return traffic;
+  }
   for (const auto& [group, ranks] : {std::pair(Group::tp, setup_.tensor), std::pair(Group::cp, setup_.context)}) {
     if (ranks == 1) continue;
     traffic.push_back({.when = When::forward,
@@ -106,6 +123,39 @@ void Router::forward(LayerContext& context, Weights weights, const MicrobatchInp
   kept.weights = tensor(DType::float32, moe.num_experts_per_tok);
   route_forward(kernels, kept.logits, routing_rule(moe), moe.selection_bias ? weights[1] : ConstTensorView(),
                 slice(kept).targets, kept.scores, kept.indices, kept.weights);
+}
+
+Tensor Router::within_capacity(LayerContext& context, const Kept& kept) const {
+  KernelContext& kernels = context.kernels;
+  MemoryLedger& ledger = kernels.ledger;
+  const MoeConfig& moe = setup_.model.moe;
+  const std::int64_t own = setup_.microbatch_tokens, choices = moe.num_experts_per_tok;
+  const std::int64_t first = context.sequence.rank() * own, slice_first = slice().first_token;
+  const TokenBlocks blocks = token_blocks(setup_);
+  // Of all ranks that share the sequences, in the order of positions.
+  const auto whole = [&](const Tensor& part) {
+    Tensor by_rank = ledger.allocate(Bucket::moe_routing, part.dtype(), setup_.context * own, choices);
+    const TensorView here = by_rank.view().rows_from(first, own);
+    cast(kernels.stream, part, here.rows_from(slice_first, setup_.slice_tokens()));
+    context.tensor.all_gather(here.rows_from(slice_first, setup_.slice_tokens()), here);
+    if (setup_.context == 1) return by_rank;
+    context.sequence.all_gather(here, by_rank);
+    Tensor by_position = ledger.allocate(Bucket::moe_routing, part.dtype(), setup_.context * own, choices);
+    move_blocks(kernels, by_rank, blocks.by_rank, blocks.by_position, blocks.rows, by_position);
+    return by_position;
+  };
+  Tensor all = whole(kept.indices);
+  limit_choices(kernels, whole(kept.weights), setup_.sequence_length, moe.num_experts,
+                moe.capacity(setup_.sequence_length), moe.drop_policy, all);
+  if (setup_.context > 1) {
+    Tensor by_rank = ledger.allocate(Bucket::moe_routing, DType::int32, setup_.context * own, choices);
+    move_blocks(kernels, all, blocks.by_position, blocks.by_rank, blocks.rows, by_rank);
+    all = std::move(by_rank);
+  }
+  if (setup_.slice_tokens() == all.rows()) return all;
+  Tensor part = ledger.allocate(Bucket::moe_routing, DType::int32, setup_.slice_tokens(), choices);
+  cast(kernels.stream, all.view().rows_from(first + slice_first, setup_.slice_tokens()), part);
+  return part;
 }
 
 // The step's choices so far, per data rank and microbatch: this rank's from the report, summed over all ranks with

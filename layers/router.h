@@ -25,7 +25,6 @@ class Router {
     Tensor dlogits;  // from input gradient to weight gradient
     // Of this rank's slice, where some tokens may be padding (padding_target); otherwise empty.
     ConstTensorView targets;
-    bool some_unrouted() const { return !targets.empty(); }
   };
 
   // The weight, and the selection bias if there is one.
@@ -40,6 +39,12 @@ class Router {
   // `kept` except expert_counts.
   void forward(LayerContext& context, Weights weights, const MicrobatchInput& text, ConstTensorView x,
                Kept& kept) const;
+  // Indices of the choices that go to an expert, [slice tokens, choices]: without those beyond an expert's capacity in
+  // their sequence, of which this rank may hold a part. Collective over tensor and context groups. Only if the model
+  // drops choices (MoeConfig::drops).
+  Tensor within_capacity(LayerContext& context, const Kept& kept) const;
+  // Whether some choices may go to no expert.
+  bool some_unrouted(const Kept& kept) const { return setup_.model.moe.drops() || !kept.targets.empty(); }
   // Fills expert_counts and reports the load-balancing loss, after the report has this microbatch's choices. Called
   // once per microbatch: a recomputed forward is given the first forward's expert_counts.
   void balance(LayerContext& context, Kept& kept) const;

@@ -82,7 +82,7 @@ struct MicrobatchInput {
 class StepReport {
  public:
   // Number of elements of `values`.
-  static std::int64_t size(std::int64_t blocks, std::int64_t experts) { return 1 + blocks * (3 + experts); }
+  static std::int64_t size(std::int64_t blocks, std::int64_t experts) { return 1 + blocks * (4 + experts); }
 
   StepReport() = default;
   // values: [size(...), 1] float64, zero at the beginning of a step.
@@ -96,8 +96,10 @@ class StepReport {
   TensorView z_loss(int block) const { return values_.rows_from(first(block) + 1, 1); }
   // The sum of squares of the block's selection bias, [1, 1].
   TensorView bias_squares(int block) const { return values_.rows_from(first(block) + 2, 1); }
-  // Choices by expert, [experts, 1].
-  TensorView expert_tokens(int block) const { return values_.rows_from(first(block) + 3, experts_); }
+  // Choices that experts did not take, for lack of capacity, [1, 1].
+  TensorView dropped(int block) const { return values_.rows_from(first(block) + 3, 1); }
+  // Choices that they took, by expert, [experts, 1].
+  TensorView expert_tokens(int block) const { return values_.rows_from(first(block) + 4, experts_); }
 
  private:
   std::int64_t first(int block) const { return size(block, experts_); }

@@ -13,6 +13,7 @@ namespace weft {
 
 struct LayerKernels {
   AttentionKernels attention;
+  CapacityKernels capacity;
   CrossEntropyKernels cross_entropy;
   EmbeddingKernels embedding;
   Float8Kernels float8;

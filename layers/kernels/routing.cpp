@@ -90,7 +90,7 @@ void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTe
   require_permutation(dy, dpermuted, slots);
   require_weights(weights, slots);
   require_weights(dweights, slots);
-  if (permuted.empty()) return;
+  if (slots.empty()) return;  // without a row, the gradients of weights are still zero
   context.kernels.permutation.unpermute_rows_backward(context, dy, permuted, slots, weights, dpermuted, dweights);
 }
 
@@ -106,6 +106,22 @@ void move_blocks(KernelContext& context, ConstTensorView source, std::span<const
             "a block lies inside both tensors");
   }
   context.kernels.permutation.move_blocks(context, source, from, to, counts, destination);
+}
+
+void limit_choices(KernelContext& context, ConstTensorView weights, std::int64_t sequence_length, std::int64_t experts,
+                   std::int64_t capacity, DropPolicy policy, TensorView indices) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  require(weights.rows() == indices.rows() && weights.columns() == indices.columns(), "every choice has a weight");
+  require(sequence_length > 0 && indices.rows() % sequence_length == 0, "choices are those of whole sequences");
+  require(capacity > 0, "an expert takes a choice");
+  if (indices.empty()) return;
+  context.kernels.capacity.limit_choices(context, weights, sequence_length, experts, capacity, policy, indices);
+}
+
+void add_dropped(KernelContext& context, ConstTensorView indices, ConstTensorView slots, TensorView total) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  require(slots.size() == indices.size(), "every choice has a slot or none");
+  if (!indices.empty()) context.kernels.capacity.add_dropped(context, indices, slots, total);
 }
 
 namespace {

@@ -81,6 +81,19 @@ struct PermutationKernels {
   decltype(&weft::move_blocks) move_blocks;
 };
 
+// Expert capacity. weights [T, K] and indices [T, K] of route_forward for whole sequences of S = `sequence_length`
+// tokens, one after another. In each sequence an expert keeps `capacity` choices: the largest weights, the earlier of
+// equal ones, or the earliest; the others become no_expert.
+void limit_choices(KernelContext& context, ConstTensorView weights, std::int64_t sequence_length, std::int64_t experts,
+                   std::int64_t capacity, DropPolicy policy, TensorView indices);
+// total [1, 1] float64 += choices that have an expert in `indices` and no slot.
+void add_dropped(KernelContext& context, ConstTensorView indices, ConstTensorView slots, TensorView total);
+
+struct CapacityKernels {
+  decltype(&weft::limit_choices) limit_choices;
+  decltype(&weft::add_dropped) add_dropped;
+};
+
 // Auxiliary losses. Statistics are taken sequence by sequence, so that neither the microbatch size nor the layout
 // changes the objective. All tensors are float32 or int32. T tokens of this rank, S tokens per sequence.
 

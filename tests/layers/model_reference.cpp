@@ -197,6 +197,36 @@ std::vector<std::size_t> ModelReference::choose(const Values& scores, const std:
   return largest(open, moe.num_experts_per_tok);
 }
 
+// The rule in its plainest form: of each sequence and expert all choices in the order in which they are kept.
+std::vector<std::vector<std::size_t>> ModelReference::taken_choices(const Values& logits,
+                                                                    const std::string& router) const {
+  const MoeConfig& moe = model_.moe;
+  const std::size_t experts = to_size(moe.num_experts), length = to_size(sequence_length_);
+  struct Choice {
+    double weight;
+    std::size_t token, expert;
+  };
+  std::vector<Choice> choices;
+  for (std::size_t token = 0; token < logits.size() / experts; ++token) {
+    const Values score = scores({logits.data() + token * experts, experts});
+    const std::vector<std::size_t> chosen = choose(score, router);
+    double sum = 0.0;
+    for (std::size_t e : chosen) sum += score[e];
+    for (std::size_t e : chosen) choices.push_back({score[e] / (moe.norm_topk_prob ? sum : 1.0), token, e});
+  }
+  std::vector<std::vector<std::size_t>> taken(logits.size() / experts);
+  if (moe.drops() && moe.drop_policy == DropPolicy::probability) {
+    std::stable_sort(choices.begin(), choices.end(),
+                     [](const Choice& a, const Choice& b) { return a.weight > b.weight; });
+  }
+  std::map<std::pair<std::size_t, std::size_t>, std::int64_t> full;  // by sequence and expert
+  for (const Choice& choice : choices) {
+    std::int64_t& count = full[{choice.token / length, choice.expert}];
+    if (!moe.drops() || count++ < moe.capacity(sequence_length_)) taken[choice.token].push_back(choice.expert);
+  }
+  return taken;
+}
+
 MoeReference ModelReference::moe(int block, const Values& x, const Values& balanced) const {
   const std::string scope = fmt::format("blocks.{}", block);
   const MoeConfig& moe = model_.moe;
@@ -219,6 +249,7 @@ MoeReference ModelReference::moe(int block, const Values& x, const Values& balan
   // own, and the mean over all tokens is taken.
   const double balance_factor = moe.router_aux_loss_coef * loss_factor_ * static_cast<double>(experts) /
                                 static_cast<double>(to_size(moe.num_experts_per_tok) * length);
+  const std::vector<std::vector<std::size_t>> taken = taken_choices(logits, scope + ".router");
   for (std::size_t sequence = 0; sequence < tokens; sequence += length) {
     Values score_sums(experts, 0.0), counts(experts, 0.0);
     for (std::size_t token = sequence; token < sequence + length; ++token) {
@@ -233,11 +264,11 @@ MoeReference ModelReference::moe(int block, const Values& x, const Values& balan
       for (std::size_t e : chosen) chosen_sum += score[e];
       const Values row(normed.begin() + static_cast<std::ptrdiff_t>(token * hidden),
                        normed.begin() + static_cast<std::ptrdiff_t>((token + 1) * hidden));
-      for (std::size_t e : chosen) {
+      for (std::size_t e : chosen) counts[e] += 1.0;
+      for (std::size_t e : taken[token]) {
         const Values out = swiglu(row, fmt::format("{}.experts.{}", scope, e));
         const double weight = moe.routed_scaling_factor * (moe.norm_topk_prob ? score[e] / chosen_sum : score[e]);
         for (std::size_t i = 0; i < hidden; ++i) result.y[token * hidden + i] += weight * out[i];
-        counts[e] += 1.0;
         ++result.expert_tokens[e];
       }
     }

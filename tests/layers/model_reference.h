@@ -48,6 +48,8 @@ class ModelReference {
   void rotate(Values& heads, std::int64_t head_count) const;
   Values scores(std::span<const double> logits) const;
   // The K largest scores, ties to the lower expert.
+  // Experts that take each token.
+  std::vector<std::vector<std::size_t>> taken_choices(const Values& logits, const std::string& router) const;
   std::vector<std::size_t> choose(const Values& scores, const std::string& router) const;
 
   const ModelConfig& model_;

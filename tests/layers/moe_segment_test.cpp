@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <numeric>
 
 #include "tests/layers/segment_expectation.h"
 
@@ -147,6 +148,46 @@ TEST_F(MoeSegment, RouterOfGroupsWithABiasAndAGatedSharedExpert) {
                  (!other.model.moe.shared_expert_gate && parameter.first.find("_gate.") != std::string::npos);
         });
         EXPECT_GT(largest_relative_error(expected_outcome(other, same), expected), 100 * tolerance(alone));
+      }
+    }
+  }
+}
+// A capacity is that of a whole sequence, of which tensor and context ranks have parts, and no layout drops other
+// tokens.
+TEST_F(MoeSegment, FullExpertsDropTheSameTokensInEveryLayout) {
+  for (const DropPolicy policy : all_values<DropPolicy>) {
+    const auto full_experts = [&](Layout layout, int context) {
+      SegmentCase the_case = moe_case(Scoring::softmax, true, 8, layout);
+      the_case.context = context;
+      the_case.model.moe.capacity_factor = 0.75;
+      the_case.model.moe.drop_policy = policy;
+      return the_case;
+    };
+    for (int data : {1, 2}) {
+      const SegmentCase alone = full_experts({data, 1, 1}, 1);
+      const SegmentInputs inputs = draw_inputs(alone);
+      const Outcome expected = expected_outcome(alone, inputs);
+      const std::int64_t choices = alone.tokens() * alone.all_microbatches() * alone.model.moe.num_experts_per_tok;
+      EXPECT_LT(std::accumulate(expected.expert_tokens.begin(), expected.expert_tokens.end(), std::int64_t{0}),
+                choices);
+      for (const auto& [layout, context] : {std::pair(Layout{1, 1, 1}, 1),
+                                            {{1, 2, 1}, 1},
+                                            {{1, 2, 2}, 1},
+                                            {{1, 4, 4}, 1},
+                                            {{1, 1, 1}, 2},
+                                            {{1, 2, 2}, 2},
+                                            {{2, 1, 1}, 1},
+                                            {{2, 1, 2}, 1},
+                                            {{2, 2, 4}, 1},
+                                            {{2, 1, 4}, 2}}) {
+        if (layout.data != data) continue;
+        SCOPED_TRACE(fmt::format("data {}, context {}, tensor {}, expert {}, {}", layout.data, context, layout.tensor,
+                                 layout.expert, name_of(policy)));
+        const SegmentCase the_case = full_experts(layout, context);
+        const std::vector<RankOutcome> ranks = run_segment(the_case, inputs);
+        expect_outcome(the_case, ranks, expected);
+        for (const RankOutcome& rank : ranks) expect_declared_traffic(rank, the_case.microbatches);
+        expect_outcome(the_case, run_segment(the_case, inputs, {.forward_again = true}), expected);
       }
     }
   }

@@ -101,6 +101,22 @@ TEST_F(Permutation, ChoicesWithoutAnExpertAreLeftOut) {
   }
 }
 
+// A rank none of whose tokens goes anywhere has no row, and the gradients of its weights are zero.
+TEST_F(Permutation, NoRowAtAll) {
+  const std::int64_t tokens = 3, choices = 2, hidden = 8;
+  const Tensor slots = tensor_of(DType::int32, tokens, choices, std::vector<double>(tokens * choices, no_expert));
+  const Tensor dy = random("dy", DType::float32, tokens, hidden);
+  const Tensor weights = random("weights", DType::float32, tokens, choices);
+  Tensor permuted = poisoned(DType::float32, 0, hidden), dpermuted = poisoned(DType::float32, 0, hidden);
+  Tensor y = random("y", DType::float32, tokens, hidden), dweights = poisoned(DType::float32, tokens, choices);
+  const std::vector<double> before = doubles(y);
+  permute_rows(context, dy, slots, permuted);
+  unpermute_rows(context, permuted, slots, weights, y);
+  unpermute_rows_backward(context, dy, permuted, slots, weights, dpermuted, dweights);
+  EXPECT_EQ(doubles(y), before);
+  EXPECT_EQ(doubles(dweights), std::vector<double>(tokens * choices, 0.0));
+}
+
 TEST_F(Permutation, CountsAreAddedToTotals) {
   const Tensor counts = tensor_of(DType::int32, 3, 1, {4, 0, 7});
   Tensor totals = tensor_of(DType::float64, 3, 1, {0x1.0p40, 2, 0});

@@ -79,7 +79,8 @@ struct FieldChange {
   bool of_dense_blocks = false, of_moe_blocks = false;  // without them the field means nothing
 };
 // Every field of a model, except those that change training alone and no folder has: two of the auxiliary losses, and
-// how a selection bias moves.
+// how a
+// selection bias moves, and what a full expert drops.
 std::vector<FieldChange> changes_of_all_fields() {
   // A field more does not compile here: it is to be added below.
   [[maybe_unused]] const auto& [blocks, vocab_size, hidden_size, intermediate_size, num_attention_heads,
@@ -89,7 +90,7 @@ std::vector<FieldChange> changes_of_all_fields() {
                                 shared_expert_intermediate_size, norm_topk_prob, scoring, aux_loss,
                                 router_aux_loss_coef, router_z_loss_coef, routed_scaling_factor, n_group, topk_group,
                                 shared_expert_gate, selection_bias, bias_update, bias_update_rate, bias_schedule,
-                                force_balance] = moe;
+                                capacity_factor, drop_policy, force_balance] = moe;
   using M = ModelConfig;
   return {
       {"blocks, one more dense", [](M& m) { m.blocks.push_back(BlockKind::dense); }},

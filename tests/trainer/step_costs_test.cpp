@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/costs/hardware.h"
@@ -35,6 +36,61 @@ TEST(StepCosts, SegmentsAddUpToTheStep) {
     EXPECT_NEAR(sum * static_cast<double>(config.microbatches()) * parts, step_flops(config), 1e-9 * step_flops(config))
         << layout.name;
   }
+}
+
+// What a backward repeats: of a MoE block's forward F with routed experts R, two thirds of R inside experts, F less a
+// third of R where the rows are kept, all of F, or nothing.
+TEST(StepCosts, CountWhatABackwardRepeats) {
+  for (const Recompute recompute : all_values<Recompute>) {
+    Config config = config_of({.layers = "e*2", .degrees = {.data_shard = 2, .expert = 2}});
+    config.training.recompute = recompute;
+    const ProgramTables tables = program_tables(config, Mesh(config.parallelism), {});
+    double more = -step_flops(config);
+    for (std::size_t s = 0; s < tables.segments.size(); ++s) {
+      const SegmentFlops flops = timed_flops(config, tables, find_hardware("cpu"))[s];
+      const double again = tables.segments[s].region ? flops.forward - flops.spared : 0.0;
+      more += 2.0 * static_cast<double>(config.microbatches()) *
+              (flops.forward + flops.backward_input + flops.backward_weight + again);
+    }
+    const TokenFlops block = block_token_flops(config.model, BlockKind::moe, config.training.sequence_length);
+    const double all = block.total(), routed = block.routed_experts;
+    const std::map<Recompute, double> expected = {{Recompute::none, 0.0},
+                                                  {Recompute::selective, 0.0},
+                                                  {Recompute::experts, routed * 2.0 / 3.0},
+                                                  {Recompute::keep_dispatch, all - routed / 3.0},
+                                                  {Recompute::full, all}};
+    const double tokens =
+        2.0 * static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
+    EXPECT_NEAR(more, tokens * expected.at(recompute), 1e-9 * step_flops(config)) << name_of(recompute);
+  }
+}
+
+// A rank whose experts get more than the mean multiplies more rows, and sends more back.
+TEST(StepCosts, GrowWithTheLoadOfTheBusiestRank) {
+  Config config = config_of({.layers = "d e", .degrees = {.data_shard = 2, .expert = 2}});
+  config.model.moe.num_experts_per_tok = 1;
+  const Mesh mesh(config.parallelism);
+  const ProgramTables even = program_tables(config, mesh, {});
+  const auto before = timed_flops(config, even, find_hardware("cpu"));
+  config.hardware.expert_load = 1.5;
+  const ProgramTables uneven = program_tables(config, mesh, {});
+  const auto after = timed_flops(config, uneven, find_hardware("cpu"));
+  const double routed =
+      block_token_flops(config.model, BlockKind::moe, config.training.sequence_length).routed_experts *
+      static_cast<double>(config.microbatch_tokens());
+  int grown = 0;
+  for (std::size_t s = 0; s < even.segments.size(); ++s) {
+    const bool experts = even.segments[s].part.kind == PartKind::experts;
+    EXPECT_NEAR(after[s].forward - before[s].forward, experts ? 0.5 * routed : 0.0, 1e-6);
+    for (std::size_t c = 0; c < even.segments[s].collectives.size(); ++c) {
+      const ProgramCollective &one = even.segments[s].collectives[c], &other = uneven.segments[s].collectives[c];
+      EXPECT_EQ(one.bytes, other.bytes);
+      if (!one.is_bound) continue;
+      EXPECT_EQ(2 * other.timed_bytes, 3 * one.timed_bytes);
+      ++grown;
+    }
+  }
+  EXPECT_EQ(grown, 2);  // rows sent back, forward and backward
 }
 
 // A stage that only hands on, whatever its number is, among more blocks than stages and among fewer.

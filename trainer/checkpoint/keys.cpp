@@ -30,6 +30,8 @@ constexpr std::array later_keys = {"data.order"sv,
                                    "model.moe.topk_group"sv,
                                    "model.moe.shared_expert_gate"sv,
                                    "model.moe.selection_bias"sv,
+                                   "model.moe.capacity_factor"sv,
+                                   "model.moe.drop_policy"sv,
                                    "model.moe.force_balance"sv};
 constexpr const char* samples_key = "data.samples";
 

@@ -304,6 +304,8 @@ struct HardwareConfig {
   std::optional<double> link_bytes_per_second = {};  // of one rank inside a node
   std::optional<double> flops_per_second = {};       // peak of a card, in the dtype of dense parts
   std::optional<double> reached = {};                // fraction of the peak that the products of a step reach
+  // Load of the busiest rank's experts over the mean, for modelled times: their products and the rows that they get.
+  double expert_load = 1.0;
 
   bool operator==(const HardwareConfig&) const = default;
 };

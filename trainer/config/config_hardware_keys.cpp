@@ -1,3 +1,4 @@
+#include "trainer/config/config_conditions.h"
 #include "trainer/config/config_fields.h"
 #include "trainer/config/config_special_keys.h"
 #include "trainer/config/hardware_table.h"
@@ -39,6 +40,11 @@ std::vector<ConfigKey> hardware_keys() {
                  field(&H::flops_per_second)),
       number_key("hardware.reached", "part of that peak that the products of a step reach; auto: the card's",
                  part_range, field(&H::reached)),
+      only_where(
+          {has_blocks(BlockKind::moe)},
+          number_key("hardware.expert_load",
+                     "load of the busiest rank's experts over the mean, as modelled times take it",
+                     NumberRange{1, 1024, false, false, "from 1, an even load, to 1024"}, field(&H::expert_load))),
   };
 }
 

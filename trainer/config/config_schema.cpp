@@ -109,6 +109,7 @@ Keys model_keys() {
 Keys moe_keys() {
   const KeyCondition has_shared_expert{"shared_expert_intermediate_size is not 0",
                                        [](const Config& c) { return c.model.moe.shared_expert_intermediate_size > 0; }};
+  const KeyCondition drops{"capacity_factor is not 0", [](const Config& c) { return c.model.moe.drops(); }};
   const KeyCondition has_selection_bias{"selection_bias is true",
                                         [](const Config& c) { return c.model.moe.selection_bias; }};
   const auto field = [](auto of_moe) {
@@ -169,6 +170,14 @@ Keys moe_keys() {
                  choice_key("model.moe.bias_schedule",
                             "bias_update_rate over the run: the same, or in proportion to the learning rate",
                             named<BiasSchedule>(all_values<BiasSchedule>), field(&MoeConfig::bias_schedule))),
+      number_key("model.moe.capacity_factor",
+                 "an expert takes at most so many times its even share of a sequence's choices, and drops the rest; 0: "
+                 "it drops none",
+                 non_negative, field(&MoeConfig::capacity_factor)),
+      only_where({drops},
+                 choice_key("model.moe.drop_policy",
+                            "choices that are dropped: those of the smallest weights, or of the last positions",
+                            named<DropPolicy>(all_values<DropPolicy>), field(&MoeConfig::drop_policy))),
       boolean_key("model.moe.force_balance",
                   "experts are dealt to tokens in turn, whatever their scores: to measure speed, not to train",
                   field(&MoeConfig::force_balance)),

@@ -127,6 +127,7 @@ StepMetrics parse_step_metrics(const std::string& line, const std::string& place
         read.z_loss = number_of(moe.at("z_loss"));
         read.max_over_mean = moe.at("max_over_mean");
         read.entropy = moe.value("entropy", 1.0);
+        read.dropped = moe.value("dropped", 0.0);
         read.unused = moe.value("unused", std::int64_t{0});
         read.busiest_rank = moe.value("busiest_rank", 1.0);
         read.idlest_rank = moe.value("idlest_rank", 1.0);

@@ -150,7 +150,8 @@ LayoutItems modelled_items(const Config& config) {
   for (const BlockKind kind : config.model.blocks) {
     const auto piece = std::ranges::find(sample.model.blocks, kind) - sample.model.blocks.begin() + 1;
     LayoutItem block = pieces[static_cast<std::size_t>(piece)];
-    const TokenFlops flops = block_token_flops(config.model, kind, config.training.sequence_length);
+    TokenFlops flops = block_token_flops(config.model, kind, config.training.sequence_length);
+    flops.routed_experts *= config.hardware.expert_load;
     block.cost = flops.total() + repeated_flops(flops, config.training.recompute) / 3.0;
     items.blocks.push_back(block);
   }

@@ -1,9 +1,12 @@
 // The tables of a program, from the planned stages.
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string_view>
 
+#include <algorithm>
 #include "parallel/shard/replicated.h"
+
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 
@@ -156,8 +159,11 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
       for (const SegmentTraffic& traffic : segment->traffic()) {
         if (traffic.count == 0) continue;
         constexpr Op ops[] = {Op::forward, Op::backward_input, Op::backward_weight};  // by SegmentTraffic::When
+        const auto timed =
+            static_cast<std::int64_t>(config.hardware.expert_load * static_cast<double>(traffic.even_bytes));
         entry.collectives.push_back({ops[static_cast<std::size_t>(traffic.when)], traffic.op, traffic.group,
-                                     traffic.count, traffic.bytes, traffic.is_bound, traffic.even_bytes, traffic.once});
+                                     traffic.count, traffic.bytes, traffic.is_bound, std::min(timed, traffic.bytes),
+                                     traffic.once});
       }
       stage.segments.push_back(static_cast<int>(tables.segments.size()));
       tables.segments.push_back(std::move(entry));

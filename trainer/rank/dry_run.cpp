@@ -22,18 +22,20 @@ namespace {
 std::vector<std::int32_t> dealt(const Config& config, int expert_rank, Routing routing) {
   const Degrees& d = config.parallelism;
   const std::int64_t experts = config.model.moe.num_experts, chosen = config.model.moe.num_experts_per_tok;
-  const std::int64_t tokens = config.microbatch_tokens() / (d.context * d.tensor);
+  const std::int64_t tokens = config.microbatch_tokens() / (d.context * d.tensor), choices = tokens * chosen;
+  // A token chooses each expert at most once, and an expert takes no more than its capacity.
+  const std::int64_t capacity =
+      config.training.microbatch_size * config.model.moe.capacity(config.training.sequence_length);
+  const std::int64_t most = config.model.moe.drops() ? std::min(tokens, capacity) : tokens;
+  // At worst, tokens choose experts from this rank's first expert on.
+  const std::int64_t first = routing == Routing::worst ? expert_rank * (experts / d.expert) : 0;
   std::vector<std::int32_t> counts(static_cast<std::size_t>(experts));
-  for (std::int64_t expert = 0; expert < experts; ++expert) {
-    const std::int64_t choices = tokens * chosen;
-    std::int64_t count = (expert + 1) * choices / experts - expert * choices / experts;
-    if (routing == Routing::worst) {
-      // A token chooses each expert at most once: all tokens choose the same `chosen` experts, from this rank's first
-      // expert on.
-      const std::int64_t first = expert_rank * (experts / d.expert);
-      count = (expert - first + experts) % experts < chosen ? tokens : 0;
-    }
-    counts[static_cast<std::size_t>(expert)] = static_cast<std::int32_t>(count);
+  std::int64_t left = choices;
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const std::int64_t even = (e + 1) * choices / experts - e * choices / experts;
+    const std::int64_t count = std::min(most, routing == Routing::worst ? left : even);
+    counts[static_cast<std::size_t>((first + e) % experts)] = static_cast<std::int32_t>(count);
+    left -= count;
   }
   return counts;
 }

@@ -114,7 +114,7 @@ std::string to_json(const StepMetrics& metrics) {
                              {"unused", moe.unused},
                              {"busiest_rank", moe.busiest_rank},
                              {"idlest_rank", moe.idlest_rank},
-                             {"dropped", 0}});
+                             {"dropped", moe.dropped}});
       if (moe.bias_norm) line["moe"].back()["bias_norm"] = *moe.bias_norm;
     }
   }

@@ -23,6 +23,7 @@ struct MoeMetrics {
   double max_over_mean = 0.0;  // of tokens by expert
   double entropy = 1.0;        // of the shares of tokens by expert, over that of equal shares; 1 if they are equal
   std::int64_t unused = 0;     // experts without a token
+  double dropped = 0.0;        // part of the choices that no expert took
   // Of tokens by rank of an expert group, which holds a run of experts, over their mean; 1 if experts stand on one
   // rank.
   double busiest_rank = 1.0, idlest_rank = 1.0;

@@ -31,7 +31,7 @@ struct Places {
   std::size_t blocks, experts, ranks;
 
   static constexpr std::size_t gradient_square_sum = 0, loss = 1;
-  std::size_t block(std::size_t b) const { return 2 + b * (3 + experts); }  // as StepReport: auxiliary, z, bias, tokens
+  std::size_t block(std::size_t b) const { return 2 + b * (4 + experts); }  // as StepReport
   std::size_t allocations() const { return block(blocks); }                 // the first measurement of the host
   std::size_t next_targets() const { return allocations() + 1; }
   std::size_t votes() const { return next_targets() + 1; }
@@ -124,9 +124,13 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
     totals.votes.*vote_fields[v] = std::llround(values[at.votes() + v]);
   }
   for (std::size_t b = 0; b < blocks_; ++b) {
-    MoeTotals moe{values[at.block(b)], values[at.block(b) + 1], std::sqrt(values[at.block(b) + 2]), {}};
+    MoeTotals moe{values[at.block(b)],
+                  values[at.block(b) + 1],
+                  std::sqrt(values[at.block(b) + 2]),
+                  std::llround(values[at.block(b) + 3]),
+                  {}};
     for (std::size_t e = 0; e < experts_; ++e) {
-      moe.expert_tokens.push_back(std::llround(values[at.block(b) + 3 + e]));
+      moe.expert_tokens.push_back(std::llround(values[at.block(b) + 4 + e]));
     }
     totals.moe.push_back(std::move(moe));
   }

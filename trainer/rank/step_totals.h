@@ -35,7 +35,8 @@ struct RankMeasurements {
 
 struct MoeTotals {
   double auxiliary_loss = 0.0, z_loss = 0.0, bias_norm = 0.0;
-  std::vector<std::int64_t> expert_tokens;  // number of choices, by expert
+  std::int64_t dropped = 0;                 // choices that no expert took
+  std::vector<std::int64_t> expert_tokens;  // number of choices that were taken, by expert
 };
 
 struct StepTotals {

@@ -100,6 +100,23 @@ Rules block_rules() {
        }},
       {{"model.moe.n_group", "model.moe.topk_group", "model.moe.num_experts", "model.moe.num_experts_per_tok"},
        [](const Config& c) { return group_errors(c.model.moe); }},
+      {{"model.moe.capacity_factor", "model.moe.num_experts_per_tok"},
+       [](const Config& c) {
+         const MoeConfig& moe = c.model.moe;
+         return none_or(
+             !moe.drops() || moe.capacity_factor * static_cast<double>(moe.num_experts_per_tok) >= 1.0,
+             "capacity_factor {} x num_experts_per_tok {} is below 1: even evenly routed tokens would be left "
+             "without any expert",
+             moe.capacity_factor, moe.num_experts_per_tok);
+       }},
+      {{"model.moe.capacity_factor", "model.moe.aux_loss"},
+       [](const Config& c) {
+         const MoeConfig& moe = c.model.moe;
+         return none_or(!moe.drops() || moe.aux_loss != AuxiliaryLoss::global || moe.router_aux_loss_coef == 0.0,
+                        "aux_loss \"global\" balances the choices that experts take, and with capacity_factor {} they "
+                        "drop the others: write \"sequence\" or \"batch\"",
+                        moe.capacity_factor);
+       }},
       splits_over("parallelism.expert", &Degrees::expert, "model.moe.num_experts", "num_experts",
                   model_size(&MoeConfig::num_experts)),
       splits_over("parallelism.expert_tensor", &Degrees::expert_tensor, "model.moe.moe_intermediate_size",

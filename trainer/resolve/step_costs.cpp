@@ -39,14 +39,16 @@ std::vector<SegmentFlops> flops_of_segments(const Config& config, const ProgramT
       static_cast<double>(config.microbatch_tokens()) / (config.parallelism.context * config.parallelism.tensor);
   std::vector<SegmentFlops> flops;
   for (const ProgramSegment& segment : tables.segments) {
-    const TokenFlops token = shortened(part_token_flops(config, segment.part), shares);
+    TokenFlops token = shortened(part_token_flops(config, segment.part), shares);
+    token.routed_experts *= config.hardware.expert_load;
     const double products = token.total() - token.scores;
     bool trains = false;
     for (int unit : segment.units) trains = trains || !tables.units[static_cast<std::size_t>(unit)].frozen;
     const double forward = products + token.scores;
     const double repeated = repeated_flops(token, config.training.recompute);
-    // What a backward repeats is an action of its own if the segment is in a region.
-    const double inside = segment.region ? 0.0 : repeated, spared = segment.region ? forward - repeated : 0.0;
+    // What a recomputed block repeats is an action of its own; embedding and head repeat nothing.
+    const double inside = recomputes_blocks(config.training.recompute) ? 0.0 : repeated;
+    const double spared = segment.region ? forward - repeated : 0.0;
     flops.push_back({tokens * forward, tokens * (products + 2.0 * token.scores + inside),
                      trains ? tokens * products : 0.0, tokens * spared});
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 
 #include "layers/context_parallel.h"
 #include "layers/segments.h"
@@ -69,6 +70,8 @@ void add_measurements(const Config& config, const StepTotals& totals, StepMetric
         metrics.moe.emplace_back(expert_balance(static_cast<int>(b), moe.expert_tokens, config.parallelism.expert));
     balance.auxiliary_loss = moe.auxiliary_loss;
     balance.z_loss = moe.z_loss;
+    const std::int64_t taken = std::reduce(moe.expert_tokens.begin(), moe.expert_tokens.end());
+    balance.dropped = static_cast<double>(moe.dropped) / static_cast<double>(taken + moe.dropped);
     if (model.moe.selection_bias) balance.bias_norm = moe.bias_norm;
   }
   metrics.data_seconds = totals.data_seconds;

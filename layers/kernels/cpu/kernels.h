@@ -10,6 +10,7 @@
 namespace weft::cpu {
 
 extern const AttentionKernels attention_kernels;
+extern const CapacityKernels capacity_kernels;
 extern const CrossEntropyKernels cross_entropy_kernels;
 extern const EmbeddingKernels embedding_kernels;
 extern const Float8Kernels float8_kernels;

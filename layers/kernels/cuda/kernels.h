@@ -21,6 +21,7 @@ extern const AttentionKernels plain_attention_kernels;
 // AttentionKernels::cached of every device (cached_attention.cu).
 void cached_attention(KernelContext& context, const HeadShape& heads, std::int64_t position, ConstTensorView q,
                       ConstTensorView cache, TensorView out);
+extern const CapacityKernels capacity_kernels;
 extern const CrossEntropyKernels cross_entropy_kernels;
 extern const EmbeddingKernels embedding_kernels;
 extern const Float8Kernels float8_kernels;

@@ -28,7 +28,7 @@ double collective_seconds(const std::map<Group, LinkCost>& links, Group group, C
 
 // Routed tokens are dealt evenly.
 double seconds_of(const ProgramCollective& part, const std::map<Group, LinkCost>& links, const GroupSizes& sizes) {
-  const std::int64_t bytes = part.is_bound ? part.even_bytes : part.bytes;
+  const std::int64_t bytes = part.is_bound ? part.timed_bytes : part.bytes;
   return collective_seconds(links, part.group, part.op, part.count, bytes, sizes.at(part.group));
 }
 

@@ -21,6 +21,7 @@ class CudaBackend final : public Backend {
   CudaBackend(int device, const GpuKernelOptions& options)
       : device_(cuda::make_device(device)),
         layer_kernels_{cuda::make_attention_kernels(compute_capability(device), options),
+                       cuda::capacity_kernels,
                        cuda::cross_entropy_kernels,
                        cuda::embedding_kernels,
                        cuda::float8_kernels,

@@ -1,0 +1,104 @@
+// Experts with a capacity, in whole runs: what is dropped is a matter of the model and its text, not of the layout, and
+// the plan's bound of memory holds.
+#include <gtest/gtest.h>
+
+#include "tests/trainer/kept_run.h"
+#include "tests/trainer/tiny_layout.h"
+#include "trainer/rank/dry_run.h"
+#include "trainer/resolve/resolved_run.h"
+
+namespace weft {
+namespace {
+
+Config dropping(const TinyLayout& layout, DropPolicy policy) {
+  Config config = config_of(layout);
+  MoeConfig& moe = config.model.moe;
+  moe.capacity_factor = 0.75;
+  moe.drop_policy = policy;
+  config.run.steps = 3;
+  // A sequence that begins with a letter twice has two tokens of equal weights, which the roundings of a layout tell
+  // apart. The batches of this seed have none.
+  config.run.seed = 1;
+  return config;
+}
+
+std::vector<TinyLayout> dropping_layouts() {
+  const std::string mixed = "d e d e";
+  return {
+      {.name = "pp2", .layers = mixed, .degrees = {.pipeline = 2}},
+      {.name = "tp2", .layers = mixed, .degrees = {.tensor = 2}},
+      {.name = "cp2", .layers = mixed, .degrees = {.context = 2}},
+      {.name = "cp2_tp2_ep4", .layers = mixed, .degrees = {.context = 2, .tensor = 2, .expert = 4}},
+      {.name = "shard4_ep4", .layers = mixed, .degrees = {.data_shard = 4, .expert = 4}},
+      {.name = "ep2_etp2", .layers = mixed, .degrees = {.data_shard = 4, .expert = 2, .expert_tensor = 2}},
+      {.name = "zbv",
+       .layers = mixed,
+       .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2},
+       .schedule = "zbv",
+       .chunks = 2},
+      {.name = "full", .layers = mixed, .degrees = {.tensor = 2, .expert = 2}, .recompute = Recompute::full},
+      {.name = "keep_dispatch",
+       .layers = mixed,
+       .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2},
+       .recompute = Recompute::keep_dispatch},
+      {.name = "experts", .layers = mixed, .degrees = {.data_shard = 2}, .recompute = Recompute::experts},
+  };
+}
+
+class DroppedTokens : public ::testing::TestWithParam<TinyLayout> {};
+
+// As in layout parity: terms in another order.
+TEST_P(DroppedTokens, AreTheSameInEveryLayout) {
+  for (const DropPolicy policy : all_values<DropPolicy>) {
+    SCOPED_TRACE(name_of(policy));
+    const Config config = dropping(GetParam(), policy);
+    const LearnedRun many = learn(config);
+    const LearnedRun one = learn(dropping({.layers = GetParam().layers}, policy));
+    EXPECT_TRUE(many.faults.empty()) << many.faults.front();
+    const RunDifference apart = difference(many, one);
+    EXPECT_LT(apart.loss, 1e-5);
+    EXPECT_LT(apart.weights, 1e-5) << apart.worst_parameter;
+    for (std::size_t s = 0; s < one.result.steps.size(); ++s) {
+      for (std::size_t b = 0; b < one.result.steps[s].moe.size(); ++b) {
+        const MoeMetrics &found = many.result.steps[s].moe[b], &expected = one.result.steps[s].moe[b];
+        EXPECT_EQ(found.dropped, expected.dropped);
+        EXPECT_EQ(found.max_over_mean, expected.max_over_mean);
+        EXPECT_GT(expected.dropped, 0.2);  // a quarter at least, less what rounding up leaves
+        EXPECT_LT(expected.dropped, 0.6);
+      }
+    }
+    const ResolvedRun resolved(config);
+    for (int rank = 0; rank < resolved.mesh().world(); ++rank) {
+      const Program program = step_program(resolved, resolved.mesh().coordinates(rank));
+      const DryRun worst = dry_run(resolved.config(), resolved.mesh(), program, rank, Routing::worst);
+      EXPECT_LE(many.result.measured[static_cast<std::size_t>(rank)].total(), worst.peak.total()) << "rank " << rank;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, DroppedTokens, ::testing::ValuesIn(dropping_layouts()),
+                         [](const auto& instance) { return instance.param.name; });
+
+// A capacity lowers the bound of memory: with all tokens at one expert, a rank would hold the rows of all.
+TEST(DroppedTokensMemory, IsBoundedByTheCapacity) {
+  const auto worst = [](double factor) {
+    Config config = config_of({.layers = "e*2", .degrees = {.data_shard = 4, .expert = 4}});
+    config.model.moe.num_experts = 16;
+    config.model.moe.capacity_factor = factor;
+    const ResolvedRun run(config);
+    const Program program = step_program(run, run.mesh().coordinates(0));
+    return dry_run(run.config(), run.mesh(), program, 0, Routing::worst).peak[Bucket::moe_routing];
+  };
+  EXPECT_LT(worst(1.0), worst(2.0));
+  EXPECT_LT(worst(2.0), worst(0.0));
+}
+
+TEST(DroppedTokensMemory, NothingIsDroppedWhereThereIsRoom) {
+  Config config = dropping({.layers = "d e"}, DropPolicy::position);
+  config.model.moe.capacity_factor = 2.0;  // of four experts, two of which a token chooses: all tokens
+  const KeptRun run = run_kept(config);
+  for (const StepMetrics& step : run.steps) EXPECT_EQ(step.moe.front().dropped, 0.0);
+}
+
+}  // namespace
+}  // namespace weft
