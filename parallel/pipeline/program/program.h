@@ -79,7 +79,7 @@ struct ProgramCollective {
   std::int64_t bytes = 0;
   bool is_bound = false;
   std::int64_t timed_bytes = 0;  // if `bytes` is a bound: the payload that costs time
-  bool once = false;            // of a forward: R does not repeat it
+  bool once = false;             // of a forward: R does not repeat it
 
   bool operator==(const ProgramCollective&) const = default;
 };
