@@ -7,6 +7,7 @@
 #include "parallel/shard/wrap.h"
 #include "trainer/diagnosis/alternatives.h"
 #include "trainer/diagnosis/diagnose.h"
+#include "trainer/plan/unit_policy.h"
 #include "trainer/resolve/chosen_timing.h"
 #include "trainer/resolve/solved_timing.h"
 
