@@ -169,7 +169,6 @@ TEST_F(Routing, TiesGoToTheLowerExpertInDescendingOrder) {
   std::vector<double> coarse = doubles(random("coarse", DType::float32, tokens, experts));
   for (double& logit : coarse) logit = std::round(logit);
   const Tensor logits = tensor_of(DType::float32, tokens, experts, coarse);
-  // With three experts a group, only scores of one group have ties that a sum of two decides by one rounding.
   for (Scoring scoring : all_values<Scoring>) {
     const std::vector<double> chosen = route(logits, {.scoring = scoring}, choices);
     for (std::int64_t token = 0; token < tokens; ++token) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <mutex>
 
@@ -61,7 +62,7 @@ TEST(BiasSteps, MoveAgainstTheLoad) {
   }
 }
 
-// One rank's biases, replayed from the loads that its metrics do not have: those of a second run of the same steps.
+// Ten steps of one rank, and of layouts along every axis.
 TEST(RouterHelpers, AreTheSameBitsInEveryLayout) {
   for (const BiasUpdate update : all_values<BiasUpdate>) {
     const auto run = [&](const TinyLayout& layout) {
@@ -167,6 +168,31 @@ TEST(RouterHelpers, GoOnFromACheckpointInAnotherLayout) {
   other.run.steps = 7;
   other.model.moe.bias_update_rate = 0.0;
   EXPECT_EQ(biases_after(other), saved);
+}
+
+// A bias that is not finite would choose by itself. It is found before the first step.
+TEST(RouterHelpers, OfACheckpointMustBeFinite) {
+  const TemporaryFolder directory;
+  Config config = biased(hybrid({.tensor = 2}));
+  config.run.steps = 2;
+  config.metrics.interval = 100;
+  config.checkpoint.directory = directory.path().string();
+  config.checkpoint.interval = 2;
+  RunObserver observer;
+  observer.after_step = [](RankRun& run, const StepMetrics& metrics) {
+    if (metrics.step < 2) return;
+    const auto [block, values] = run.stages().selection_biases().back();
+    fill(run.stream(), values.rows_from(1, 1), std::numeric_limits<float>::infinity());
+  };
+  run_steps(config, observer);
+  config.run.steps = 3;
+  try {
+    run_steps(config);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("the selection bias of block 3 is inf for expert 1"), std::string::npos)
+        << error.what();
+  }
 }
 
 // The message of a run in which rank 3 changes expert 2 of one of its copies behind step 2.

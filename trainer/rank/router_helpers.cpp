@@ -1,6 +1,8 @@
 #include "trainer/rank/router_helpers.h"
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <numeric>
 
 #include "parallel/runtime/elementwise.h"
@@ -50,6 +52,16 @@ void RouterHelpers::move(const StepTotals& totals, std::int64_t update) {
 void RouterHelpers::report(const Communicator& stage, StepReport report) {
   if (stage.rank() != 0) return;
   for (const Bias& bias : biases_) square_sum(stream_, bias.values, report.bias_squares(bias.block));
+}
+
+void RouterHelpers::require_finite() {
+  for (const Bias& bias : biases_) {
+    const std::vector<float> values = read<float>(stream_, bias.values);
+    const auto found = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
+    if (found == values.end()) continue;
+    fail("the selection bias of block {} is {} for expert {}: experts are chosen by finite numbers", bias.block, *found,
+         found - values.begin());
+  }
 }
 
 void require_same_copies(RankStages& stages, MemoryLedger& ledger, Communicator& stage) {

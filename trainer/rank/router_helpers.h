@@ -4,9 +4,11 @@
 // message of their own.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "parallel/runtime/staging.h"
 #include "trainer/config/config.h"
 #include "trainer/rank/rank_stages.h"
 #include "trainer/rank/step_totals.h"
@@ -27,6 +29,8 @@ class RouterHelpers {
   // Moves the biases after a step that changed the parameters. `update` is the number of this change, from 1. Nothing
   // moves if the routers are frozen.
   void move(const StepTotals& totals, std::int64_t update);
+  // Throws Error (failure) naming block and expert of a bias that is not finite, as a checkpoint may have it.
+  void require_finite();
   // Adds the squares of the biases that the step uses to its report, on one rank of those with the same routers: the
   // rank that `stage`, all ranks of the stage, has first.
   void report(const Communicator& stage, StepReport report);

@@ -258,6 +258,7 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
 }
 
 void RankRun::compare_copies() {
+  helpers_.require_finite();
   require_same_copies(stages(), ledger(), stage_ranks());
 }
 

@@ -50,8 +50,8 @@ class RankRun {
   // `text` is of between_steps() of the run's configuration, the same in every call, and outlives the run. The ledger's
   // peak is then that of these forwards.
   HeldOutLoss held_out(const HeldOutWindows& text);
-  // Throws Error (failure) if a parameter that all ranks of a stage have whole differs between them. Collective over
-  // the world, between steps.
+  // Throws Error (failure) if a parameter that all ranks of a stage have whole differs between them, or a selection
+  // bias is not finite. Collective over the world, between steps.
   void compare_copies();
   // The votes of the last step, summed over all ranks.
   const RunVotes& votes() const { return votes_; }
