@@ -24,9 +24,10 @@ std::vector<std::int32_t> dealt(const Config& config, int expert_rank, Routing r
   const std::int64_t experts = config.model.moe.num_experts, chosen = config.model.moe.num_experts_per_tok;
   const std::int64_t tokens = config.microbatch_tokens() / (d.context * d.tensor), choices = tokens * chosen;
   // A token chooses each expert at most once, and an expert takes no more than its capacity.
-  const std::int64_t capacity =
-      config.training.microbatch_size * config.model.moe.capacity(config.training.sequence_length);
-  const std::int64_t most = config.model.moe.drops() ? std::min(tokens, capacity) : tokens;
+  std::int64_t most = tokens;
+  if (const MoeConfig& moe = config.model.moe; moe.drops()) {
+    most = std::min(tokens, config.training.microbatch_size * moe.capacity(config.training.sequence_length));
+  }
   // At worst, tokens choose experts from this rank's first expert on.
   const std::int64_t first = routing == Routing::worst ? expert_rank * (experts / d.expert) : 0;
   std::vector<std::int32_t> counts(static_cast<std::size_t>(experts));
