@@ -35,12 +35,13 @@ WEFT_ON_ANY_DEVICE float group_value(const Value& value, int group, int experts_
 }
 
 constexpr std::uint32_t all_expert_groups = 0xffffffffu;
+constexpr int groups_of_mask = 32;
 
-// Bit g is set for the `chosen` groups of the largest values, ties to the lower group. At most 32 groups.
+// Bit g is set for the `chosen` groups of the largest values, ties to the lower group. At most groups_of_mask groups.
 template <typename Value>
 WEFT_ON_ANY_DEVICE std::uint32_t choose_groups(const Value& value, int experts, int groups, int chosen) {
   if (groups == chosen) return all_expert_groups;
-  float of_group[32];
+  float of_group[groups_of_mask];
   for (int g = 0; g < groups; ++g) of_group[g] = group_value(value, g, experts / groups);
   std::uint32_t mask = 0;
   for (int round = 0; round < chosen; ++round) {

@@ -195,6 +195,21 @@ TEST_F(UnitsCommand, JsonTellsTheWholePolicy) {
   }
 }
 
+// Biases have a number for each expert of a stage's routers, on every rank, and no message.
+TEST_F(UnitsCommand, NamesTheHelpersOfRouters) {
+  put("run.toml", telling_run);
+  const auto result = weft("units run.toml --json --model.moe.selection_bias=true");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  const Json units = Json::parse(result.output).at("units");
+  const auto helpers = std::ranges::find_if(units, [](const Json& unit) { return unit["name"] == "stage.0.helpers"; });
+  ASSERT_NE(helpers, units.end());
+  EXPECT_EQ((*helpers)["family"], "helpers");
+  EXPECT_EQ((*helpers)["moves"], Json::array());
+  EXPECT_EQ((*helpers)["optimizer"], Json::object());
+  EXPECT_EQ((*helpers)["policy"], "without gradient");
+  EXPECT_NE((*helpers)["why_kept"].get<std::string>().find("by the counts of a step"), std::string::npos);
+}
+
 TEST_F(UnitsCommand, WhatIsOnlyForDiagnosisIsSaidOnStandardError) {
   put("run.toml", telling_run);
   put("text.txt", std::string(4096, 'w'));

@@ -67,7 +67,7 @@ ExpertTimes time_experts(Config config, std::int64_t warmup, std::int64_t steps)
   return times;
 }
 
-// Seconds of the nine products of one expert with `rows` rows: gate and up together, and down; for each of them the
+// Seconds of the products of one expert with `rows` rows: gate and up together, and down; for each of the two the
 // product itself, the gradient of its input and that of its weight.
 double product_seconds(TimedProducts& products, const Config& config, std::int64_t rows,
                        const std::function<void()>& ready) {

@@ -89,6 +89,7 @@ std::string reduction_text(const UnitPolicy& policy) {
 
 std::string policy_text(const UnitRow& row) {
   const UnitPolicy& policy = row.unit.policy;
+  if (row.unit.plan.family == Family::helpers) return "without gradient";
   const std::string reduction = row.unit.frozen ? "frozen" : fmt::format("reduction {}", reduction_text(policy));
   if (row.replicated()) return reduction;
   return fmt::format("{}, residency {}, lookahead {}, {}{}",

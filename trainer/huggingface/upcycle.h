@@ -1,6 +1,6 @@
-// A dense model as the beginning of one with experts (Komatsuzaki et al. 2022, arXiv:2212.05055): every expert of a
-// block is a copy of its MLP, and the router is new. As long as the experts are equal, so are the outputs of both
-// models, whatever the router chooses, because the weights of the chosen experts sum to one.
+// The weights of a dense model as the beginning of one with experts (Komatsuzaki et al. 2022, arXiv:2212.05055): every
+// expert of a block is a copy of its MLP, and the router is new. As long as the experts are equal, so are the outputs
+// of both models, whatever the router chooses, because the weights of the chosen experts sum to one.
 #pragma once
 
 #include <cstdint>

@@ -29,11 +29,14 @@ void apply_residency(const ResidencyChoice& choice, const ShardPolicy& shard, Un
   }
 }
 
-UnitPolicy replicated_policy(const Config& config) {
+UnitPolicy replicated_policy(const Config& config, Family family) {
   UnitPolicy policy;
   policy.residency = Residency::step;
   policy.reduce_every = config.shard.reduce_every();
-  policy.reason = "replicated in float32: tiny, on the routing path; all-reduced over every rank that saw other tokens";
+  policy.reason =
+      family == Family::helpers
+          ? "replicated in float32: moved alike on every rank by the counts of a step, compared bit for bit"
+          : "replicated in float32: tiny, on the routing path; all-reduced over every rank that saw other tokens";
   return policy;
 }
 
@@ -77,7 +80,7 @@ std::string promise_text(const ShardPolicy& policy) {
 }
 
 UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
-  if (is_replicated(family)) return replicated_policy(config);
+  if (is_replicated(family)) return replicated_policy(config, family);
   const auto found = config.shard_by_family.find(family);
   if (found == config.shard_by_family.end()) {
     fail_request("family {} has no policy: give it a section [shard.{}]", name_of(family), name_of(family));

@@ -45,6 +45,8 @@ void score_rows(ConstTensorView logits, Scoring scoring, float* scores) {
   }
 }
 
+static_assert(most_expert_groups <= groups_of_mask);
+
 template <typename Value>
 void choose(const Value& value, const RoutingRule& rule, int experts, int choices, std::int32_t* chosen) {
   const auto groups = static_cast<int>(rule.groups);
