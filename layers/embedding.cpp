@@ -1,8 +1,7 @@
 #include "layers/segments.h"
 
-#include "layers/kernels/token_kernels.h"
 #include "layers/segment.h"
-#include "layers/sequence_parallel.h"
+#include "layers/vocabulary.h"
 
 namespace weft {
 namespace {
@@ -15,9 +14,7 @@ struct SavedEmbedding final : Saved {
 class Embedding final : public Segment {
  public:
   explicit Embedding(const SegmentSetup& setup)
-      : setup_(setup), rows_(balanced_part(setup.model.vocab_size, setup.tensor, setup.tensor_rank)) {
-    parameters_ = {vocabulary_table(setup)};
-  }
+      : setup_(setup), lookup_(setup), parameters_({vocabulary_table(setup)}) {}
 
   const std::string& name() const override { return name_; }
   const std::string& scope() const override { return name_; }
@@ -28,22 +25,14 @@ class Embedding final : public Segment {
     if (!setup_.trains(Family::embedding)) return 0;
     return setup_.slice_tokens() * setup_.model.hidden_size * size_of(setup_.compute);
   }
-  std::vector<SegmentTraffic> traffic() const override {
-    return {scatter_traffic(setup_, SegmentTraffic::When::forward, exchanged()),
-            weight_gather_traffic(setup_, Family::embedding, setup_.compute)};
-  }
+  std::vector<SegmentTraffic> traffic() const override { return {lookup_.forward_traffic(), lookup_.weight_traffic()}; }
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor,
                  std::unique_ptr<Saved>& saved) override {
     auto kept = std::make_unique<SavedEmbedding>();
     kept->tokens = input.tokens;
-    KernelContext& kernels = context.kernels;
-    Tensor y = kernels.ledger.allocate(Bucket::activations, setup_.embedding_compute, setup_.microbatch_tokens,
-                                       setup_.model.hidden_size);
-    embedding_forward(kernels, input.tokens, weights[0], rows_.begin, y);
     saved = std::move(kept);
-    y = scatter_tokens(context, converted(kernels, std::move(y), exchanged(), Bucket::activations));
-    return converted(kernels, std::move(y), setup_.compute, Bucket::activations);
+    return lookup_.forward(context, input.tokens, weights[0]);
   }
 
   // Token ids have no gradient.
@@ -56,19 +45,12 @@ class Embedding final : public Segment {
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedEmbedding&>(saved);
     require_frozen(setup_, parameters_, gradients);
-    if (!setup_.trains(Family::embedding)) return;
-    const GatheredTokens dy(context, kept.dy);
-    if (!gradients[0].empty()) {
-      embedding_backward(context.kernels, kept.tokens, dy.view(), rows_.begin, gradients[0]);
-    }
+    if (setup_.trains(Family::embedding)) lookup_.backward_weight(context, kept.tokens, kept.dy, gradients[0]);
   }
 
  private:
-  // For each token the rows of all tensor ranks except one are zero, so their sum is exact in any dtype.
-  DType exchanged() const { return narrower(setup_.compute, setup_.embedding_compute); }
-
   SegmentSetup setup_;
-  Range rows_;
+  VocabularyLookup lookup_;
   std::string name_ = "embedding";
   std::vector<ParameterSpec> parameters_;
 };

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 
-#include "layers/kernels/cross_entropy.h"
-#include "layers/kernels/multiply.h"
 #include "layers/pre_norm.h"
 #include "layers/segment.h"
 #include "layers/sequence_parallel.h"
-#include "parallel/runtime/elementwise.h"
+#include "layers/vocabulary.h"
 
 namespace weft {
 namespace {
@@ -20,49 +18,25 @@ struct SavedHead final : Saved {
 class Head final : public Segment {
  public:
   explicit Head(const SegmentSetup& setup)
-      : setup_(setup),
-        rows_(balanced_part(setup.model.vocab_size, setup.tensor, setup.tensor_rank)),
-        norm_(setup, name_, Family::head) {
-    parameters_ = head_parameters(setup);
-  }
+      : setup_(setup), norm_(setup, name_, Family::head), loss_(setup), parameters_(head_parameters(setup)) {}
 
   const std::string& name() const override { return name_; }
   const std::string& scope() const override { return name_; }
   ModelPart part() const override { return {PartKind::head}; }
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
-  std::int64_t activation_bytes() const override {
-    return norm_.activation_bytes() + setup_.microbatch_tokens * rows_.count * size_of(setup_.head_compute);
-  }
+  std::int64_t activation_bytes() const override { return norm_.activation_bytes() + loss_.gradient_bytes(); }
   std::int64_t pending_bytes() const override {
-    if (!setup_.trains(Family::head)) return 0;
-    return norm_.pending_bytes(true) + setup_.microbatch_tokens * rows_.count * size_of(setup_.head_compute);
+    return setup_.trains(Family::head) ? norm_.pending_bytes(true) + loss_.gradient_bytes() : 0;
   }
-  std::vector<SegmentTraffic> traffic() const override {
-    using When = SegmentTraffic::When;
-    const bool many = setup_.tensor > 1;
-    const std::int64_t token_bytes = setup_.microbatch_tokens * size_of(DType::float32);
-    return {gather_traffic(setup_, When::forward, setup_.head_compute),
-            {When::forward, CollectiveOp::all_reduce, Group::tp, many ? 2 * chunks() : 0, many ? 3 * token_bytes : 0,
-             false},
-            scatter_traffic(setup_, When::backward_input, setup_.head_compute),
-            weight_gather_traffic(setup_, Family::head, setup_.head_compute)};
-  }
+  std::vector<SegmentTraffic> traffic() const override { return loss_.traffic(); }
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,
                  std::unique_ptr<Saved>& saved) override {
-    MemoryLedger& ledger = context.kernels.ledger;
-    const std::int64_t tokens = setup_.microbatch_tokens;
     auto kept = std::make_unique<SavedHead>();
     norm_.forward(context, weights[0],
                   converted(context.kernels, std::move(x), setup_.head_compute, Bucket::activations), kept->norm);
-
-    kept->dlogits = ledger.allocate(Bucket::activations, setup_.head_compute, tokens, rows_.count);
-    const GatheredTokens normed(context, kept->norm.normed);
-    for (std::int64_t begin = 0; begin < tokens; begin += chunk_tokens()) {
-      const std::int64_t count = std::min(chunk_tokens(), tokens - begin);
-      logits_to_gradient(context, normed.view().rows_from(begin, count), weights[1],
-                         input.targets.rows_from(begin, count), kept->dlogits.view().rows_from(begin, count));
-    }
+    kept->dlogits = loss_.forward(context, kept->norm.normed, weights[1], input.targets, context.gradient_factor(),
+                                  context.report.loss());
     norm_.end_forward(kept->norm);
     saved = std::move(kept);
     return {};
@@ -70,10 +44,7 @@ class Head final : public Segment {
 
   Tensor backward_input(LayerContext& context, Weights weights, Tensor, Saved& saved) override {
     auto& kept = static_cast<SavedHead&>(saved);
-    MemoryLedger& ledger = context.kernels.ledger;
-    Tensor partial =
-        ledger.allocate(Bucket::activations, setup_.head_compute, setup_.microbatch_tokens, setup_.model.hidden_size);
-    multiply(context.kernels, kept.dlogits, Transpose::no, weights[1], Transpose::no, partial, false);
+    Tensor partial = loss_.backward_input(context, kept.dlogits, weights[1]);
     if (!setup_.trains(Family::head)) {
       for (Tensor* tensor : {&kept.dlogits, &kept.norm.normed}) tensor->reset();
     }
@@ -86,52 +57,21 @@ class Head final : public Segment {
     auto& kept = static_cast<SavedHead&>(saved);
     require_frozen(setup_, parameters_, gradients);
     if (!setup_.trains(Family::head)) return;
-    const GatheredTokens normed(context, kept.norm.normed);
-    add_weight_gradient(context.kernels, kept.dlogits, normed.view(), gradients[1]);
+    loss_.backward_weight(context, kept.dlogits, kept.norm.normed, gradients[1]);
     norm_.backward_weight(context, gradients[0], kept.norm);
   }
 
  private:
-  std::int64_t chunk_tokens() const { return logits_chunk_tokens(setup_); }
-  std::int64_t chunks() const { return (setup_.microbatch_tokens + chunk_tokens() - 1) / chunk_tokens(); }
-
-  // Adds the loss of some tokens to the report and computes the gradient of their logits, in place if that is float32.
-  void logits_to_gradient(LayerContext& context, ConstTensorView normed, ConstTensorView weight,
-                          ConstTensorView targets, TensorView dlogits) const {
-    KernelContext& kernels = context.kernels;
-    Tensor storage;
-    TensorView logits = dlogits;
-    if (setup_.head_compute != DType::float32) {
-      storage = kernels.ledger.allocate(Bucket::workspace, DType::float32, dlogits.rows(), dlogits.columns());
-      logits = storage;
-    }
-    multiply(kernels, normed, Transpose::no, weight, Transpose::yes, logits, false);
-    Tensor maximum = kernels.ledger.allocate(Bucket::workspace, DType::float32, dlogits.rows(), 1);
-    Tensor sums = kernels.ledger.allocate(Bucket::workspace, DType::float32, dlogits.rows(), 2);
-    vocabulary_sums(kernels, logits, targets, rows_.begin, maximum, sums);
-    if (setup_.tensor > 1) {
-      Tensor of_shard = kernels.ledger.allocate(Bucket::workspace, DType::float32, dlogits.rows(), 1);
-      cast(kernels.stream, maximum, of_shard);
-      context.tensor.all_reduce(maximum, Reduce::max);
-      shift_vocabulary_sums(kernels, of_shard, maximum, targets, rows_, sums);
-      context.tensor.all_reduce(sums);
-    }
-    // Every tensor rank has the loss of all tokens; only rank 0 reports it.
-    const TensorView loss = context.tensor.rank() == 0 ? context.report.loss() : TensorView();
-    cross_entropy_gradient(kernels, logits, maximum, sums, targets, rows_.begin, context.gradient_factor(), dlogits,
-                           loss);
-  }
-
   SegmentSetup setup_;
-  Range rows_;
   std::string name_ = "head";
   PreNorm norm_;
+  VocabularyLoss loss_;
   std::vector<ParameterSpec> parameters_;
 };
 
 }  // namespace
 
-std::vector<ParameterSpec> head_parameters(const SegmentSetup& setup) {
+ParameterSpec head_projection(const SegmentSetup& setup) {
   ParameterSpec projection = vocabulary_table(setup);
   if (setup.model.tie_word_embeddings) {
     require(setup.head_compute == setup.embedding_compute,
@@ -142,7 +82,11 @@ std::vector<ParameterSpec> head_parameters(const SegmentSetup& setup) {
     projection.name = "head.weight";
     projection.family = Family::head;
   }
-  return {PreNorm(setup, "head", Family::head).parameter(), projection};
+  return projection;
+}
+
+std::vector<ParameterSpec> head_parameters(const SegmentSetup& setup) {
+  return {PreNorm(setup, "head", Family::head).parameter(), head_projection(setup)};
 }
 
 std::int64_t logits_chunk_tokens(const SegmentSetup& setup) {

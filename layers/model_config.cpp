@@ -12,15 +12,25 @@ namespace {
 constexpr std::size_t largest_model = 1024;
 constexpr int deepest_group = 64;
 
-// Recursive descent over: sequence := (item ['*' number])*, item := 'd' | 'e' | '(' sequence ')'.
+// Recursive descent over: sequence := (item ['*' number])*, item := 'd' | 'e' | 'm' | '(' sequence ')'.
 class LayerPattern {
  public:
   explicit LayerPattern(std::string_view text) : text_(text) {}
 
-  std::vector<BlockKind> parse() {
-    auto blocks = sequence(0);
-    if (blocks.empty()) fail_request("the pattern \"{}\" names no block", text_);
-    return blocks;
+  ModelLayers parse() {
+    ModelLayers layers;
+    for (const Symbol& symbol : sequence(0)) {
+      if (symbol.letter == 'm') {
+        if (layers.blocks.empty()) wrong(symbol.at, "m predicts behind blocks, and here are none");
+        layers.blocks.push_back(layers.blocks.back());
+        ++layers.mtp_depth;
+      } else {
+        if (layers.mtp_depth > 0) wrong(symbol.at, "a block behind m (multi-token prediction), which comes last");
+        layers.blocks.push_back(symbol.letter == 'd' ? BlockKind::dense : BlockKind::moe);
+      }
+    }
+    if (layers.blocks.empty()) fail_request("the pattern \"{}\" names no block", text_);
+    return layers;
   }
 
  private:
@@ -33,33 +43,37 @@ class LayerPattern {
     ++at_;
     return true;
   }
-  [[noreturn]] void wrong(const char* what) {
+  [[noreturn]] void wrong(std::size_t at, const char* what) {
     constexpr std::size_t readable = 200;
     const std::string_view shown = text_.substr(0, readable);
-    fail_request("column {} of \"{}{}\": {}", at_ + 1, shown, shown.size() < text_.size() ? "..." : "", what);
+    fail_request("column {} of \"{}{}\": {}", at + 1, shown, shown.size() < text_.size() ? "..." : "", what);
   }
+  [[noreturn]] void wrong(const char* what) { wrong(at_, what); }
 
-  std::vector<BlockKind> sequence(int depth) {
+  struct Symbol {
+    char letter;
+    std::size_t at;  // in the text
+  };
+
+  std::vector<Symbol> sequence(int depth) {
     const bool inside = depth > 0;
     if (depth > deepest_group) wrong("more than 64 parentheses inside each other");
-    std::vector<BlockKind> blocks;
+    std::vector<Symbol> blocks;
     for (;;) {
       skip_spaces();
       if (at_ == text_.size()) {
         if (inside) wrong("a parenthesis is not closed");
         return blocks;
       }
-      std::vector<BlockKind> item;
-      if (take('d')) {
-        item = {BlockKind::dense};
-      } else if (take('e')) {
-        item = {BlockKind::moe};
+      std::vector<Symbol> item;
+      if (take('d') || take('e') || take('m')) {
+        item = {{text_[at_ - 1], at_ - 1}};
       } else if (take('(')) {
         item = sequence(depth + 1);
       } else if (inside && take(')')) {
         return blocks;
       } else {
-        wrong("expected d (dense), e (experts) or a group in parentheses");
+        wrong("expected d (dense), e (experts), m (multi-token prediction) or a group in parentheses");
       }
       const std::size_t times = take('*') ? number() : 1;
       if (blocks.size() + item.size() * times > largest_model) wrong("more than 1024 blocks");
@@ -85,7 +99,7 @@ class LayerPattern {
 
 }  // namespace
 
-std::vector<BlockKind> parse_layers(std::string_view pattern) {
+ModelLayers parse_layers(std::string_view pattern) {
   return LayerPattern(pattern).parse();
 }
 

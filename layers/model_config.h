@@ -36,9 +36,15 @@ constexpr auto enum_names(BiasSchedule) {
   return name_list("constant", "learning_rate");
 }
 
-// Reads a layer pattern: `d` is a dense block, `e` a mixture-of-experts block, `x*n` and `(..)*n` repeat, spaces are
-// ignored. "d e*3" is one dense and three MoE blocks. Throws Error (request) naming the column.
-std::vector<BlockKind> parse_layers(std::string_view pattern);
+// The blocks of a model in forward order, the last `mtp_depth` of them inside predictors (prediction.h).
+struct ModelLayers {
+  std::vector<BlockKind> blocks;
+  int mtp_depth = 0;
+};
+// Reads a layer pattern: `d` is a dense block, `e` a mixture-of-experts block, `m` a predictor of one more token with a
+// block as the last of the model, `x*n` and `(..)*n` repeat, spaces are ignored. "d e*3 m" is one dense and three MoE
+// blocks, and a predictor with another MoE block. Throws Error (request) naming the column.
+ModelLayers parse_layers(std::string_view pattern);
 
 struct MoeConfig {
   std::int64_t num_experts = 0;
@@ -59,6 +65,8 @@ struct MoeConfig {
   BiasUpdate bias_update = BiasUpdate::sign;
   double bias_update_rate = 0.001;
   BiasSchedule bias_schedule = BiasSchedule::constant;
+  // In training a router's input is multiplied by numbers drawn evenly from [1 - noise, 1 + noise] (Fedus et al. 2021).
+  double router_jitter_noise = 0.0;
   double capacity_factor = 0.0;  // 0: experts take what they get
   DropPolicy drop_policy = DropPolicy::probability;
   bool force_balance = false;  // experts are dealt in turn, whatever their scores: for measurements, not for training
@@ -74,7 +82,9 @@ struct MoeConfig {
 };
 
 struct ModelConfig {
-  std::vector<BlockKind> blocks;
+  std::vector<BlockKind> blocks;  // predictors' at the end, as in ModelLayers
+  int mtp_depth = 0;
+  double mtp_loss_coef = 0.1;  // of the mean loss of the predictors
   std::int64_t vocab_size = 0;
   std::int64_t hidden_size = 0;
   std::int64_t intermediate_size = 0;
@@ -89,6 +99,8 @@ struct ModelConfig {
   double initializer_range = 0.02;
   MoeConfig moe;
 
+  // Blocks without those of predictors.
+  int layers() const { return static_cast<int>(blocks.size()) - mtp_depth; }
   std::int64_t count(BlockKind kind) const { return std::count(blocks.begin(), blocks.end(), kind); }
   bool has(BlockKind kind) const { return count(kind) > 0; }
   bool operator==(const ModelConfig&) const = default;

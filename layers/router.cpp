@@ -97,11 +97,20 @@ std::vector<SegmentTraffic> Router::traffic() const {
   return traffic;
 }
 
-ConstTensorView Router::in_float32(KernelContext& kernels, ConstTensorView x, Tensor& storage) const {
-  if (x.dtype() == DType::float32) return x;
+ConstTensorView Router::router_input(KernelContext& kernels, ConstTensorView x, ConstTensorView noise_keys,
+                                     Tensor& storage) const {
+  const bool wide = x.dtype() == DType::float32;
+  if (wide && noise_keys.empty()) return x;
   storage = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, x.rows(), x.columns());
-  cast(kernels.stream, x, storage);
+  if (!wide) cast(kernels.stream, x, storage);
+  if (!noise_keys.empty()) add_noise(kernels, wide ? x : storage, noise_keys, storage);
   return storage;
+}
+
+// Blocks draw other numbers for the same token.
+void Router::add_noise(KernelContext& kernels, ConstTensorView x, ConstTensorView noise_keys, TensorView y) const {
+  jitter_rows(kernels, x, noise_keys, static_cast<std::uint32_t>(block_) * 0x27d4eb2fu,
+              static_cast<float>(setup_.model.moe.router_jitter_noise), y);
 }
 
 void Router::forward(LayerContext& context, Weights weights, const MicrobatchInput& text, ConstTensorView x,
@@ -111,10 +120,13 @@ void Router::forward(LayerContext& context, Weights weights, const MicrobatchInp
   if (!text.document_begins.empty()) {
     kept.targets = text.targets.rows_from(slice().first_token, setup_.slice_tokens());
   }
+  if (moe.router_jitter_noise > 0.0 && !text.noise_keys.empty()) {
+    kept.noise_keys = text.noise_keys.rows_from(slice().first_token, setup_.slice_tokens());
+  }
   const auto tensor = [&](DType dtype, std::int64_t columns) {
     return kernels.ledger.allocate(Bucket::moe_routing, dtype, x.rows(), columns);
   };
-  const ConstTensorView input = in_float32(kernels, x, kept.input);
+  const ConstTensorView input = router_input(kernels, x, kept.noise_keys, kept.input);
   kept.logits = tensor(DType::float32, moe.num_experts);
   multiply(kernels, input, Transpose::no, weights[0], Transpose::yes, kept.logits, false);
   if (!keeps_input()) kept.input.reset();
@@ -222,6 +234,7 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
   }
   Tensor dx = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, setup_.model.hidden_size);
   multiply(kernels, kept.dlogits, Transpose::no, weight, Transpose::no, dx, false);
+  if (!kept.noise_keys.empty()) add_noise(kernels, dx, kept.noise_keys, dx);
   for (Tensor* tensor : {&kept.logits, &kept.scores, &kept.indices, &kept.weights, &kept.expert_counts}) {
     tensor->reset();
   }
@@ -236,7 +249,7 @@ void Router::backward_weight(LayerContext& context, TensorView gradient, ConstTe
   if (gradient.empty()) return;  // frozen
   Tensor storage;
   const ConstTensorView input =
-      kept.input.allocated() ? ConstTensorView(kept.input) : in_float32(context.kernels, x, storage);
+      kept.input.allocated() ? ConstTensorView(kept.input) : router_input(context.kernels, x, kept.noise_keys, storage);
   add_weight_gradient(context.kernels, kept.dlogits, input, gradient);
 }
 

@@ -25,6 +25,7 @@ class Router {
     Tensor dlogits;  // from input gradient to weight gradient
     // Of this rank's slice, where some tokens may be padding (padding_target); otherwise empty.
     ConstTensorView targets;
+    ConstTensorView noise_keys;  // of this rank's slice; empty without noise
   };
 
   // The weight, and the selection bias if there is one.
@@ -56,8 +57,11 @@ class Router {
 
  private:
   bool keeps_input() const { return setup_.compute != DType::float32 && !setup_.recompute_cheap; }
-  // x itself if it is float32, otherwise a float32 copy in `storage`.
-  ConstTensorView in_float32(KernelContext& kernels, ConstTensorView x, Tensor& storage) const;
+  // What the logits are computed from: x itself if it is float32 and there is no noise, otherwise a float32 copy in
+  // `storage`, with the noise.
+  ConstTensorView router_input(KernelContext& kernels, ConstTensorView x, ConstTensorView noise_keys,
+                               Tensor& storage) const;
+  void add_noise(KernelContext& kernels, ConstTensorView x, ConstTensorView noise_keys, TensorView y) const;
   bool balances() const { return setup_.model.moe.router_aux_loss_coef != 0.0; }
   // Sequences per microbatch as the auxiliary loss counts them, and this rank's tokens of them.
   std::int64_t balanced_sequences() const;

@@ -68,13 +68,21 @@ struct SegmentSetup {
   std::int64_t slice_tokens() const { return microbatch_tokens / tensor; }
 };
 
+// The text of a predictor (prediction.h), as MicrobatchInput has it: ids further on, and those behind them as targets.
+struct FollowingText {
+  ConstTensorView tokens, targets;
+};
 // One microbatch's text, [microbatch_tokens, 1] int32 each: ids, and the ids that follow them as targets. A target
 // below 0 does not count. `document_begins`: the position in its sequence at which the document of each token begins;
-// empty if each sequence is one document. The tensors stay in place for the whole step.
+// empty if each sequence is one document. `following`: of each predictor k = 1, 2, ... the k-th ids behind.
+// `noise_keys`: a number of each token that noise is drawn from; empty: none is. The tensors stay in place for the
+// whole step.
 struct MicrobatchInput {
   ConstTensorView tokens;
   ConstTensorView targets;
   ConstTensorView document_begins = {};
+  std::vector<FollowingText> following = {};
+  ConstTensorView noise_keys = {};
 };
 
 // Measurements of a step besides gradients, summed over this rank's microbatches by kernels, in device memory. Each
@@ -82,7 +90,7 @@ struct MicrobatchInput {
 class StepReport {
  public:
   // Number of elements of `values`.
-  static std::int64_t size(std::int64_t blocks, std::int64_t experts) { return 1 + blocks * (4 + experts); }
+  static std::int64_t size(std::int64_t blocks, std::int64_t experts) { return 1 + blocks * (5 + experts); }
 
   StepReport() = default;
   // values: [size(...), 1] float64, zero at the beginning of a step.
@@ -98,8 +106,10 @@ class StepReport {
   TensorView bias_squares(int block) const { return values_.rows_from(first(block) + 2, 1); }
   // Choices that experts did not take, for lack of capacity, [1, 1].
   TensorView dropped(int block) const { return values_.rows_from(first(block) + 3, 1); }
+  // The loss of a predictor, as loss(): without its coefficient; zero for the blocks of the model, [1, 1].
+  TensorView prediction_loss(int block) const { return values_.rows_from(first(block) + 4, 1); }
   // Choices that they took, by expert, [experts, 1].
-  TensorView expert_tokens(int block) const { return values_.rows_from(first(block) + 4, experts_); }
+  TensorView expert_tokens(int block) const { return values_.rows_from(first(block) + 5, experts_); }
 
  private:
   std::int64_t first(int block) const { return size(block, experts_); }

@@ -33,16 +33,16 @@ std::unique_ptr<Segment> make_mlp(const SegmentSetup& setup, int block);
 // shared expert if the model has one. Dropless: every choice is computed, whatever the load.
 std::unique_ptr<Segment> make_moe(const SegmentSetup& setup, int block);
 
-// Of the head: the norm's weight, then the projection, one row for each vocabulary entry of this rank.
+// The projection of the head, one row for each vocabulary entry of this rank: a tied one is vocabulary_table().
+ParameterSpec head_projection(const SegmentSetup& setup);
+// Of the head: the norm's weight, then the projection.
 std::vector<ParameterSpec> head_parameters(const SegmentSetup& setup);
 
 // Number of tokens whose logits exist at the same time in the head: as many as SegmentSetup::most_logit_bytes allows
 // for this rank's part of the vocabulary, rounded down to whole tiles of a product if at least one tile fits.
 std::int64_t logits_chunk_tokens(const SegmentSetup& setup);
 
-// Final norm, vocabulary-parallel output projection and cross-entropy. Logits are never gathered: the shards of the
-// vocabulary exchange three numbers a token (maximum, sum of exponentials, logit of the target). A tied head declares
-// the embedding's weight in place of its own.
+// Final norm, vocabulary-parallel output projection and cross-entropy (vocabulary.h).
 std::unique_ptr<Segment> make_head(const SegmentSetup& setup);
 
 // The segment of a stage without blocks: returns activations and gradients unchanged. It has no parameters and keeps

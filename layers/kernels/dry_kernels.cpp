@@ -161,7 +161,7 @@ LayerKernels dry_layer_kernels(DryWorkspace workspace) {
                       DryKernel<"unpermute_rows_backward">(), dry_move_blocks},
       .rms_norm = {DryKernel<"rms_norm_forward">(), DryKernel<"rms_norm_backward">()},
       .rotary = dry_rotary(),
-      .routing = {DryKernel<"route_forward">(), DryKernel<"route_backward">()},
+      .routing = {DryKernel<"route_forward">(), DryKernel<"route_backward">(), DryKernel<"jitter_rows">()},
       .swiglu = {DryKernel<"swiglu_forward">(), DryKernel<"swiglu_backward">()},
   };
   if (workspace == DryWorkspace::of_cpu) kernels.permutation.sort_by_expert = dry_sort_of_cpu;

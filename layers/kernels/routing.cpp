@@ -124,6 +124,14 @@ void add_dropped(KernelContext& context, ConstTensorView indices, ConstTensorVie
   if (!indices.empty()) context.kernels.capacity.add_dropped(context, indices, slots, total);
 }
 
+void jitter_rows(KernelContext& context, ConstTensorView x, ConstTensorView keys, std::uint32_t salt, float noise,
+                 TensorView y) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  require(x.rows() == y.rows() && x.columns() == y.columns() && keys.size() == x.rows(), "every token has a key");
+  require(x.dtype() == DType::float32 && y.dtype() == DType::float32, "a router computes in float32");
+  if (!x.empty()) context.kernels.routing.jitter_rows(context, x, keys, salt, noise, y);
+}
+
 namespace {
 
 void require_slice(TokenSlice slice, std::int64_t tokens, std::int64_t sequences) {

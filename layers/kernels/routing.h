@@ -44,9 +44,15 @@ void route_forward(KernelContext& context, ConstTensorView logits, const Routing
 void route_backward(KernelContext& context, ConstTensorView dweights, ConstTensorView dscores, ConstTensorView scores,
                     ConstTensorView indices, const RoutingRule& rule, TensorView dlogits);
 
+// y [T, columns] = x, both float32, times numbers drawn evenly from [1 - noise, 1 + noise]: a function of the
+// token's key ([T, 1] int32), `salt`, and the column, on every device to the bit. x and y may be one tensor.
+void jitter_rows(KernelContext& context, ConstTensorView x, ConstTensorView keys, std::uint32_t salt, float noise,
+                 TensorView y);
+
 struct RoutingKernels {
   decltype(&route_forward) forward;
   decltype(&route_backward) backward;
+  decltype(&weft::jitter_rows) jitter_rows;
 };
 
 // The permutation of tokens by chosen expert, and moves of whole rows.

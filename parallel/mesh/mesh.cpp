@@ -150,11 +150,12 @@ std::vector<int> Mesh::island_of(Group shard_group, int rank, int size) const {
   return {first, first + size};
 }
 
-std::vector<int> Mesh::tied_of(int rank, int first, int second) const {
-  require(first != second, "a tie joins two pipeline ranks");
+std::vector<int> Mesh::tied_of(int rank, std::span<const int> positions) const {
   const int here = coordinates(rank).pp, stage = degrees_.stage_ranks();
-  if (here != first && here != second) return {rank};
-  return {rank + (first - here) * stage, rank + (second - here) * stage};
+  if (std::ranges::find(positions, here) == positions.end()) return {rank};
+  std::vector<int> ranks;
+  for (const int position : positions) ranks.push_back(rank + (position - here) * stage);
+  return ranks;
 }
 
 }  // namespace weft

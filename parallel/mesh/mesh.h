@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,7 +42,7 @@ std::vector<std::string> degree_errors(const Degrees& degrees, std::optional<int
 // tokens too. `edp_shard` and `edp_replicate` are the two levels of an expert unit (see Mesh::expert_replicas).
 // `tokens` has all ranks of a stage; each processes different tokens (the group of routing helpers). `world` has all
 // ranks. `dp_island` and `edp_island` are parts of a shard group, with a size set by the unit (Mesh::island_of). `tied`
-// joins two ranks of a pipeline that hold copies of one parameter (Mesh::tied_of).
+// joins the ranks of a pipeline that hold copies of one parameter (Mesh::tied_of).
 enum class Group : std::uint8_t {
   pp,
   dp_replicate,
@@ -107,9 +108,8 @@ class Mesh {
   std::vector<int> group_of(Group group, int rank) const;
   // The `size` neighbours in a shard group that include `rank`; `size` divides the group.
   std::vector<int> island_of(Group shard_group, int rank, int size) const;
-  // The ranks of `rank`'s pipeline at positions `first` and `second` if `rank` is one of the two; otherwise `rank`
-  // alone.
-  std::vector<int> tied_of(int rank, int first, int second) const;
+  // The ranks of `rank`'s pipeline at `positions`, in their order, if `rank` is at one of them; otherwise `rank` alone.
+  std::vector<int> tied_of(int rank, std::span<const int> positions) const;
 
  private:
   Degrees degrees_;

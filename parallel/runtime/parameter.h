@@ -23,10 +23,10 @@ constexpr bool is_replicated(Family family) {
   return family == Family::routing || family == Family::helpers;
 }
 
-// The part of a model that a segment is.
-enum class PartKind : std::uint8_t { embedding, attention, mlp, experts, head, passage };
+// The part of a model that a segment is. merge and predict: the ends of a predictor (layers/prediction.h).
+enum class PartKind : std::uint8_t { embedding, attention, mlp, experts, merge, predict, head, passage };
 constexpr auto enum_names(PartKind) {
-  return name_list("embedding", "attention", "mlp", "experts", "head", "passage");
+  return name_list("embedding", "attention", "mlp", "experts", "merge", "predict", "head", "passage");
 }
 struct ModelPart {
   PartKind kind = PartKind::passage;

@@ -51,8 +51,9 @@ UnitLayout lay_out_unit(std::span<const ParameterSpec> parameters, std::int64_t 
   UnitLayout layout;
   layout.shards = shards;
   layout.parameters.assign(parameters.begin(), parameters.end());
-  // Tensor-replicated vectors come first, so that their partial gradients are contiguous; then vectors; then matrices.
-  const auto place = [](const ParameterSpec& p) { return p.tensor_replicated ? 0 : is_vector(p) ? 1 : 2; };
+  // Tensor-replicated parameters come first, so that their partial gradients are contiguous; of each kind vectors
+  // before matrices.
+  const auto place = [](const ParameterSpec& p) { return (p.tensor_replicated ? 0 : 2) + (is_vector(p) ? 0 : 1); };
   std::ranges::stable_sort(layout.parameters,
                            [&](const ParameterSpec& a, const ParameterSpec& b) { return place(a) < place(b); });
 

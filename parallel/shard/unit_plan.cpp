@@ -87,18 +87,22 @@ class UnitFormer {
       if (!names_.insert(parameter.name).second) {
         fail("parameter {} is declared twice on stage {}", parameter.name, stage_);
       }
-      FormingUnit& unit = unit_of(piece, parameter.family);
+      FormingUnit& unit = unit_of(piece, parameter);
       add_once(unit.scopes, piece.scope);
       add_once(unit.families, parameter.family);
       unit.plan.parameters.push_back(parameter);
     }
   }
 
-  FormingUnit& unit_of(const ScopedParameters& piece, Family family) {
+  FormingUnit& unit_of(const ScopedParameters& piece, const ParameterSpec& parameter) {
+    const Family family = parameter.family;
     FormingUnit fresh{.key = {}, .wrap = wrap_of(family)};
     fresh.plan.family = family;
     const bool root = fresh.wrap.kind == WrapKind::root && family != Family::experts && !is_replicated(family);
-    if (root || family == Family::root) {
+    if (rules_.alone.contains(parameter.name)) {
+      fresh.key = "alone " + parameter.name;
+      fresh.plan.name = family == Family::head ? piece.scope + ".projection" : end_unit_name(piece, family);
+    } else if (root || family == Family::root) {
       // The root unit: leftover parameters, and families that are wrapped into it.
       if (merge_key_of(family) != merge_key_of(Family::root)) {
         fail_request(
@@ -112,8 +116,7 @@ class UnitFormer {
       fresh.key = fresh.plan.name = fmt::format("stage.{}.{}", stage_, name_of(family));
     } else if (!lies_in_blocks(family)) {
       fresh.key = name_of(family);
-      const bool elsewhere = family == Family::embedding && piece.scope != name_of(family);
-      fresh.plan.name = elsewhere ? fmt::format("{}.{}", piece.scope, name_of(family)) : fresh.key;
+      fresh.plan.name = end_unit_name(piece, family);
     } else if (fresh.wrap.kind == WrapKind::half_block) {
       fresh.segment = piece.segment.empty() ? piece.scope : piece.segment;
       fresh.key = fmt::format("half {} {}", name_of(family), fresh.segment);
@@ -125,7 +128,16 @@ class UnitFormer {
     }
     const auto [found, first] = unit_of_key_.try_emplace(fresh.key, units_.size());
     if (first) units_.push_back(std::move(fresh));
-    return units_[found->second];
+    FormingUnit& unit = units_[found->second];
+    // A predictor declares the head's projection before the head does.
+    if (unit.key == name_of(family) && piece.scope == unit.key) unit.plan.name = unit.key;
+    return unit;
+  }
+
+  // "embedding", or "head.embedding" in the scope of the head.
+  static std::string end_unit_name(const ScopedParameters& piece, Family family) {
+    const std::string_view word = name_of(family);
+    return piece.scope == word ? piece.scope : fmt::format("{}.{}", piece.scope, word);
   }
 
   // The segment's name, followed by the family if the segment has units of several families: "blocks.3.experts" is the

@@ -4,6 +4,7 @@
 // of routers and their helpers belong to no unit: they are replicated.
 #pragma once
 
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,8 +24,8 @@ struct ScopedParameters {
 
 struct UnitPlan {
   // "blocks.3.experts", "blocks.3.dense", "blocks.3.attention", "blocks.0-1.dense", "embedding", "head.embedding" (in
-  // another scope: a tied weight beside the head), "head", "stage.1.root", "stage.1.experts", "stage.1.routing",
-  // "stage.1.helpers"
+  // another scope: a tied weight beside the head), "head", "head.projection" (alone), "stage.1.root",
+  // "stage.1.experts", "stage.1.routing", "stage.1.helpers"
   std::string name;
   Family family = Family::root;  // of all parameters; `root` for a root unit, which may hold several families
   std::vector<ParameterSpec> parameters;
@@ -39,6 +40,8 @@ struct WrapRules {
   // policy.
   std::map<Family, std::string> merge_key = {};
   std::int64_t element_bytes = 4;  // of one element of a gathered parameter: the compute dtype
+  // Names of parameters that form a unit of their own, whatever their family's wrap: those with copies on other stages.
+  std::set<std::string> alone = {};
 };
 
 // Units of one stage, in order of first declaration, with routing helpers last. Every rank of a stage forms the same

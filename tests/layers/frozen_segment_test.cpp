@@ -63,8 +63,7 @@ void expect_the_rest_unchanged(const SegmentCase& the_case, const std::set<Famil
 using FrozenSegments = DeviceTest;
 
 TEST_F(FrozenSegments, EveryFamilyAloneLeavesTheRestUnchanged) {
-  for (SegmentKind kind :
-       {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::moe, SegmentKind::head}) {
+  for (SegmentKind kind : all_kinds) {
     for (const auto& [data, tensor, expert] : {std::tuple{1, 1, 1}, {2, 2, 4}}) {
       SegmentCase the_case = full_case(kind, data, tensor, expert);
       the_case.microbatches = 2;
@@ -89,8 +88,7 @@ TEST_F(FrozenSegments, AllButOneFamilyOfAMoeBlock) {
 
 // With tensor parallelism tokens are gathered for weight gradients, unless there are none.
 TEST_F(FrozenSegments, GatherNothingForWeightGradients) {
-  for (SegmentKind kind :
-       {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::moe, SegmentKind::head}) {
+  for (SegmentKind kind : all_kinds) {
     SCOPED_TRACE(fmt::format("segment {}", static_cast<int>(kind)));
     SegmentCase the_case = full_case(kind, 1, 2);
     const SegmentInputs inputs = draw_inputs(the_case);

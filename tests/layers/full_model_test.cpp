@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 
+#include "layers/prediction.h"
 #include "layers/segments.h"
 #include "parallel/comm/local.h"
 #include "parallel/runtime/random.h"
@@ -17,10 +18,14 @@ namespace {
 std::vector<std::unique_ptr<Segment>> make_chain(const SegmentSetup& setup) {
   std::vector<std::unique_ptr<Segment>> chain;
   chain.push_back(make_embedding(setup));
+  const auto trunk = std::make_shared<PredictionTrunk>();
   for (int block = 0; block < static_cast<int>(setup.model.blocks.size()); ++block) {
     const bool dense = setup.model.blocks[static_cast<std::size_t>(block)] == BlockKind::dense;
+    const bool predicts = block >= setup.model.layers();
+    if (predicts) chain.push_back(make_merge(setup, block, trunk));
     chain.push_back(make_attention(setup, block));
     chain.push_back(dense ? make_mlp(setup, block) : make_moe(setup, block));
+    if (predicts) chain.push_back(make_predict(setup, block, trunk));
   }
   chain.push_back(make_head(setup));
   return chain;
@@ -35,7 +40,7 @@ RankOutcome run_chain(Communicator& world, const SegmentCase& the_case, const Se
     memory.emplace_back(rank.kernels, rank.setup, segment->parameters(), inputs.parameters);
   }
   const auto g = static_cast<std::size_t>(rank.data_index);
-  const TextMemory text(rank.kernels, inputs.tokens[g], inputs.targets[g]);
+  const TextMemory text(rank.kernels, inputs.tokens[g], inputs.targets[g], the_case.sequence_length, rank.rows);
   std::vector<std::unique_ptr<Saved>> saved(chain.size());
   Tensor activations, gradient;
   for (std::size_t i = 0; i < chain.size(); ++i) {
@@ -73,11 +78,13 @@ Outcome run_model(const SegmentCase& the_case, const SegmentInputs& inputs) {
   return assemble(the_case, ranks);
 }
 
-SegmentCase model_case(int data, int tensor, int expert) {
+SegmentCase model_case(int data, int tensor, int expert, const char* layers = "d e d e") {
   SegmentCase the_case{.model = small_model(), .data = data, .tensor = tensor, .expert = expert};
   // Enough tokens for every expert to be chosen.
   the_case.sequences = 8;
-  the_case.model.blocks = parse_layers("d e d e");
+  const ModelLayers pattern = parse_layers(layers);
+  the_case.model.blocks = pattern.blocks;
+  the_case.model.mtp_depth = pattern.mtp_depth;
   the_case.model.moe.shared_expert_intermediate_size = 8;
   the_case.model.moe.router_aux_loss_coef = 0.5;
   the_case.model.moe.router_z_loss_coef = 0.1;
@@ -114,7 +121,10 @@ void expect_reference(const SegmentCase& the_case) {
   };
   // The roundings of all segments lie one behind the other.
   const double model_tolerance = tolerance(the_case) * static_cast<double>(2 * the_case.model.blocks.size() + 2);
-  const double objective_value = the_case.loss_factor * outcome.loss_sum + outcome.auxiliary_loss + outcome.z_loss;
+  const double predicted =
+      the_case.model.mtp_loss_coef * outcome.prediction_loss / std::max(the_case.model.mtp_depth, 1);
+  const double objective_value =
+      the_case.loss_factor * (outcome.loss_sum + predicted) + outcome.auxiliary_loss + outcome.z_loss;
   EXPECT_NEAR(objective_value, objective(), model_tolerance * objective());
 
   ASSERT_EQ(outcome.gradients.size(), inputs.parameters.size());
@@ -175,6 +185,15 @@ TEST_F(FullModel, OfATiedModelLossAndGradientsMatchReference) {
   EXPECT_FALSE(draw_model_inputs(the_case).parameters.contains("head.weight"));
   expect_reference(the_case);
   expect_reference(tied(model_case(1, 2, 2)));
+}
+
+TEST_F(FullModel, WithPredictorsLossAndGradientsMatchReference) {
+  for (const char* layers : {"d m", "d e m", "d e m*2"}) {
+    SCOPED_TRACE(layers);
+    expect_reference(model_case(1, 1, 1, layers));
+  }
+  expect_reference(model_case(2, 2, 4, "d e m*2"));
+  expect_reference(tied(model_case(1, 2, 2, "d e m*2")));
 }
 
 TEST_F(FullModel, ATiedHeadHasThePrecisionOfTheEmbeddingAndIsFrozenWithIt) {

@@ -9,7 +9,7 @@ namespace {
 
 std::string letters(std::string_view pattern) {
   std::string text;
-  for (BlockKind kind : parse_layers(pattern)) text += kind == BlockKind::dense ? 'd' : 'e';
+  for (BlockKind kind : parse_layers(pattern).blocks) text += kind == BlockKind::dense ? 'd' : 'e';
   return text;
 }
 

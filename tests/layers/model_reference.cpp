@@ -234,7 +234,9 @@ MoeReference ModelReference::moe(int block, const Values& x, const Values& balan
   const std::size_t tokens = x.size() / hidden;
   const std::size_t length = moe.aux_loss == AuxiliaryLoss::sequence ? to_size(sequence_length_) : tokens;
   const Values normed = norm(x, scope + ".experts.norm.weight");
-  const Values logits = product_with_transpose(normed, parameter(scope + ".router.weight"), hidden);
+  Values noisy = normed;
+  for (std::size_t i = 0; i < router_noise.size(); ++i) noisy[i] *= router_noise[i];
+  const Values logits = product_with_transpose(noisy, parameter(scope + ".router.weight"), hidden);
 
   MoeReference result{x, 0.0, 0.0, std::vector<std::int64_t>(experts, 0)};
   if (moe.shared_expert_intermediate_size > 0) {
@@ -278,13 +280,31 @@ MoeReference ModelReference::moe(int block, const Values& x, const Values& balan
   return result;
 }
 
+Values ModelReference::merge(int block, const Values& x, std::span<const std::int32_t> ids) const {
+  const std::string name = fmt::format("blocks.{}.merge", block);
+  const std::size_t hidden = to_size(model_.hidden_size);
+  Values y = product(norm(x, name + ".hidden.norm.weight"), parameter(name + ".hidden_proj.weight"), hidden);
+  add_to(y, product(norm(embedding(ids), name + ".embedding.norm.weight"), parameter(name + ".embedding_proj.weight"),
+                    hidden));
+  return y;
+}
+
+double ModelReference::prediction_loss(int block, const Values& x, std::span<const std::int32_t> targets) const {
+  return cross_entropy(norm(x, fmt::format("blocks.{}.predict.norm.weight", block)), targets);
+}
+
 double ModelReference::head(const Values& x, std::span<const std::int32_t> targets) const {
+  return cross_entropy(norm(x, "head.norm.weight"), targets);
+}
+
+double ModelReference::cross_entropy(const Values& normed, std::span<const std::int32_t> targets) const {
   const Values& weight = parameter(model_.tie_word_embeddings ? "embedding.weight" : "head.weight");
-  const Values logits = product_with_transpose(norm(x, "head.norm.weight"), weight, to_size(model_.hidden_size));
+  const Values logits = product_with_transpose(normed, weight, to_size(model_.hidden_size));
   const std::size_t vocabulary = to_size(model_.vocab_size);
   double loss = 0.0;
   for (std::size_t token = 0; token < targets.size(); ++token) {
     const std::span<const double> row(logits.data() + token * vocabulary, vocabulary);
+    if (targets[token] < 0) continue;
     loss += log_sum_exp(row) - row[to_size(targets[token])];
   }
   return loss;
@@ -292,18 +312,29 @@ double ModelReference::head(const Values& x, std::span<const std::int32_t> targe
 
 double ModelReference::objective(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) const {
   Values x = embedding(tokens);
-  double auxiliary = 0.0;
-  for (int block = 0; block < static_cast<int>(model_.blocks.size()); ++block) {
-    x = attention(block, x);
-    if (model_.blocks[to_size(block)] == BlockKind::dense) {
-      x = mlp(block, x);
-    } else {
-      MoeReference output = moe(block, x);
-      auxiliary += output.auxiliary_loss + output.z_loss;
-      x = std::move(output.y);
+  double auxiliary = 0.0, predictions = 0.0;
+  for (int b = 0; b < model_.layers(); ++b) x = block(b, x, auxiliary);
+  const double loss = head(x, targets);
+  for (int k = 0; k < model_.mtp_depth; ++k) {
+    // Position i merges the (k + 1)-th id behind it, and predicts the one behind that.
+    std::vector<std::int32_t> ids(tokens.size(), 0), predicted(tokens.size(), -1);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      if (i % to_size(sequence_length_) + to_size(k) + 1 >= to_size(sequence_length_)) continue;
+      ids[i] = tokens[i + to_size(k) + 1];
+      predicted[i] = targets[i + to_size(k) + 1];
     }
+    x = block(model_.layers() + k, merge(model_.layers() + k, x, ids), auxiliary);
+    predictions += prediction_loss(model_.layers() + k, x, predicted);
   }
-  return loss_factor_ * head(x, targets) + auxiliary;
+  return loss_factor_ * (loss + model_.mtp_loss_coef * predictions / std::max(model_.mtp_depth, 1)) + auxiliary;
+}
+
+Values ModelReference::block(int block, const Values& x, double& auxiliary) const {
+  const Values attended = attention(block, x);
+  if (model_.blocks[to_size(block)] == BlockKind::dense) return mlp(block, attended);
+  MoeReference output = moe(block, attended);
+  auxiliary += output.auxiliary_loss + output.z_loss;
+  return std::move(output.y);
 }
 
 }  // namespace weft

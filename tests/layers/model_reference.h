@@ -30,14 +30,21 @@ class ModelReference {
                  double loss_factor)
       : model_(model), parameters_(parameters), sequence_length_(sequence_length), loss_factor_(loss_factor) {}
 
+  // Of each element of a router's input; empty: 1.
+  Values router_noise = {};
+
   Values embedding(std::span<const std::int32_t> tokens) const;
   Values attention(int block, const Values& x) const;
   Values mlp(int block, const Values& x) const;
   // `balanced`: the choices by expert that the load-balancing loss takes in the place of the microbatch's own.
   MoeReference moe(int block, const Values& x, const Values& balanced = {}) const;
+  // A predictor's input, from the hidden state before it and the following ids.
+  Values merge(int block, const Values& x, std::span<const std::int32_t> ids) const;
+  double prediction_loss(int block, const Values& x, std::span<const std::int32_t> targets) const;
   // The sum over tokens of the cross-entropy, in nats.
   double head(const Values& x, std::span<const std::int32_t> targets) const;
-  // What a step minimises: loss_factor * cross-entropy of the chained segments, plus every auxiliary loss.
+  // What a step minimises: loss_factor * (cross-entropy of the chained segments + mtp_loss_coef * the mean one of the
+  // predictors), plus every auxiliary loss.
   double objective(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) const;
 
  private:
@@ -47,6 +54,9 @@ class ModelReference {
   // heads [T, heads * head_dim], in place: the pair (i, i + d/2) turns by position * theta^(-2i/d), d the head size.
   void rotate(Values& heads, std::int64_t head_count) const;
   Values scores(std::span<const double> logits) const;
+  double cross_entropy(const Values& normed, std::span<const std::int32_t> targets) const;
+  // Of a block; adds the auxiliary losses to `auxiliary`.
+  Values block(int block, const Values& x, double& auxiliary) const;
   // The K largest scores, ties to the lower expert.
   // Experts that take each token.
   std::vector<std::vector<std::size_t>> taken_choices(const Values& logits, const std::string& router) const;

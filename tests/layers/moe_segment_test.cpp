@@ -62,6 +62,36 @@ using MoeSegment = DeviceTest;
 TEST_F(MoeSegment, SoftmaxNormalised) {
   expect_reference_in_all_layouts(Scoring::softmax, true, 0);
 }
+// Each token has its noise, on whichever rank; the same again for its gradients and for a second forward.
+TEST_F(MoeSegment, NoiseMultipliesTheInputOfTheRouter) {
+  const auto noisy = [&](Layout layout) {
+    SegmentCase the_case = moe_case(Scoring::softmax, true, 8, layout);
+    the_case.model.moe.router_jitter_noise = 0.25;
+    return the_case;
+  };
+  const SegmentInputs inputs = draw_inputs(noisy({2, 1, 1}));
+  const Outcome expected = expected_outcome(noisy({2, 1, 1}), inputs);
+  EXPECT_GT(largest_relative_error(expected_outcome(moe_case(Scoring::softmax, true, 8, {2, 1, 1}), inputs), expected),
+            0.01);
+  for (const Layout& layout : layouts) {
+    if (layout.data != 2) continue;
+    SCOPED_TRACE(fmt::format("tensor {}, expert {}", layout.tensor, layout.expert));
+    expect_reference(noisy(layout), inputs, expected);
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      SegmentCase the_case = noisy(layout);
+      the_case.compute = dtype;
+      const Outcome kept = assemble(the_case, run_segment(the_case, inputs));
+      const Outcome again = assemble(the_case, run_segment(the_case, inputs, {.forward_again = true}));
+      the_case.recompute_cheap = true;
+      const Outcome cheap = assemble(the_case, run_segment(the_case, inputs));
+      EXPECT_EQ(again.gradients, kept.gradients);
+      EXPECT_EQ(cheap.gradients, kept.gradients);
+      EXPECT_EQ(again.dx, kept.dx);
+      EXPECT_EQ(cheap.dx, kept.dx);
+    }
+  }
+}
+
 // Statistics of all tokens of a microbatch, of which a rank of the tensor group holds a part.
 TEST_F(MoeSegment, BalancesTheMicrobatch) {
   for (const Scoring scoring : {Scoring::softmax, Scoring::sigmoid}) {

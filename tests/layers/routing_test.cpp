@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "tests/layers/kernel_fixture.h"
+#include "tests/layers/segment_case.h"
 
 namespace weft {
 namespace {
@@ -312,6 +313,43 @@ TEST_F(Routing, SqrtSoftplusIsExactAtItsEnds) {
   }
   expect_close(scores, score, error);
   expect_close(dlogits, slope, slope_error);
+}
+
+// To the bit of the formula in wide numbers, on every device; even over tokens and over columns.
+TEST_F(Routing, NoiseIsAFunctionOfTokenAndColumn) {
+  constexpr std::int64_t tokens = 700, columns = 300;
+  constexpr float noise = 0.1f;
+  std::vector<std::int32_t> keys;
+  for (std::int64_t t = 0; t < tokens; ++t) keys.push_back(static_cast<std::int32_t>(noise_key(t)));
+  Tensor key = zeros(DType::int32, tokens, 1);
+  write<std::int32_t>(*stream, keys, key);
+  const Tensor ones = tensor_of(DType::float32, tokens, columns, std::vector<double>(tokens * columns, 1.0));
+  Tensor y = poisoned(DType::float32, tokens, columns);
+  jitter_rows(context, ones, key, 5, noise, y);
+  const std::vector<double> found = doubles(y);
+  double sum = 0.0, squares = 0.0, along = 0.0, across = 0.0;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const double factor = found[static_cast<std::size_t>(t * columns + c)];
+      const auto expected = static_cast<float>(noise_factor(noise_key(t) ^ 5u, static_cast<std::uint64_t>(c), noise));
+      ASSERT_EQ(factor, expected) << t << " " << c;
+      const double deviation = (factor - 1.0) / static_cast<double>(noise);
+      ASSERT_LE(std::abs(deviation), 1.0 + 1e-6);
+      sum += deviation;
+      squares += deviation * deviation;
+      if (c > 0) along += deviation * (found[static_cast<std::size_t>(t * columns + c - 1)] - 1.0) / noise;
+      if (t > 0) across += deviation * (found[static_cast<std::size_t>((t - 1) * columns + c)] - 1.0) / noise;
+    }
+  }
+  // Means of 210,000 numbers from [-1, 1], five standard deviations around those of even and independent ones.
+  constexpr double all = tokens * columns;
+  EXPECT_NEAR(sum / all, 0.0, 5.0 * std::sqrt(1.0 / 3.0 / all));
+  EXPECT_NEAR(squares / all, 1.0 / 3.0, 5.0 * std::sqrt(4.0 / 45.0 / all));
+  EXPECT_NEAR(along / all, 0.0, 5.0 / 3.0 / std::sqrt(all));
+  EXPECT_NEAR(across / all, 0.0, 5.0 / 3.0 / std::sqrt(all));
+  // In place, and without noise.
+  jitter_rows(context, y, key, 5, 0.0f, y);
+  EXPECT_EQ(doubles(y), found);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 using When = SegmentTraffic::When;
 
 constexpr SegmentKind dense_kinds[] = {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp,
-                                       SegmentKind::head};
+                                       SegmentKind::merge,     SegmentKind::predict,   SegmentKind::head};
 
 std::string describe_dtypes(const SegmentCase& the_case) {
   const SegmentSetup setup = the_case.setup(0);

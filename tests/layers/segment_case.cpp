@@ -1,6 +1,9 @@
 #include "tests/layers/segment_case.h"
 
+#include <iterator>
+
 #include "layers/context_parallel.h"
+#include "layers/prediction.h"
 #include "layers/segments.h"
 #include "parallel/runtime/element_type.h"
 #include "parallel/runtime/random.h"
@@ -15,6 +18,9 @@ Family own_family(SegmentKind kind) {
       return Family::embedding;
     case SegmentKind::moe:
       return Family::experts;
+    case SegmentKind::merge:
+      return Family::embedding;
+    case SegmentKind::predict:
     case SegmentKind::head:
       return Family::head;
     default:
@@ -31,7 +37,9 @@ float rounded(float value, DType dtype) {
 
 ModelConfig small_model() {
   ModelConfig model;
-  model.blocks = {BlockKind::dense, BlockKind::moe};
+  model.blocks = {BlockKind::dense, BlockKind::moe, BlockKind::moe, BlockKind::moe};
+  model.mtp_depth = 2;
+  model.mtp_loss_coef = 3.0;
   model.vocab_size = 13;
   model.hidden_size = 12;
   model.intermediate_size = 8;
@@ -126,10 +134,14 @@ std::unique_ptr<Segment> make_segment(SegmentKind kind, const SegmentSetup& setu
       return make_mlp(setup, 0);
     case SegmentKind::moe:
       return make_moe(setup, 0);
+    case SegmentKind::merge:
+      return make_merge(setup, setup.model.layers(), std::make_shared<PredictionTrunk>());
+    case SegmentKind::predict:
+      return make_predict(setup, setup.model.layers(), std::make_shared<PredictionTrunk>());
     case SegmentKind::head:
       return make_head(setup);
   }
-  fail("a segment is one of five kinds");
+  fail("a segment is one of seven kinds");
 }
 
 Values draw(std::string_view name, std::int64_t count, DType dtype, double scale) {
@@ -153,6 +165,28 @@ void draw_parameters(const std::vector<ParameterSpec>& specs, const SegmentSetup
     }
     parameters[spec.name] = std::move(values);
   }
+}
+
+std::vector<std::int32_t> shifted(std::span<const std::int32_t> ids, std::int64_t sequence_length,
+                                  std::int64_t distance, std::int32_t none) {
+  std::vector<std::int32_t> result(ids.size(), none);
+  for (std::int64_t i = 0; i < std::ssize(ids); ++i) {
+    if (i % sequence_length + distance < sequence_length) result[to_size(i)] = ids[to_size(i + distance)];
+  }
+  return result;
+}
+
+std::uint32_t noise_key(std::int64_t row) {
+  return static_cast<std::uint32_t>(row * 0x12345677 + 99);
+}
+
+long double noise_factor(std::uint64_t key, std::uint64_t column, float noise) {
+  constexpr std::uint64_t range = std::uint64_t{1} << 32;
+  std::uint64_t bits = key ^ column * 0x9e3779b9 % range;
+  bits = (bits ^ bits / 65536) * 0x85ebca6b % range;
+  bits = (bits ^ bits / 8192) * 0xc2b2ae35 % range;
+  bits ^= bits / 65536;
+  return 1.0L + static_cast<long double>(noise) * (static_cast<long double>(bits / 256) / (1 << 23) - 1.0L);
 }
 
 SegmentInputs draw_inputs(const SegmentCase& the_case) {

@@ -20,7 +20,8 @@ inline std::size_t to_size(std::int64_t n) {
   return static_cast<std::size_t>(n);
 }
 
-enum class SegmentKind : std::uint8_t { embedding, attention, mlp, moe, head };
+// merge and predict: the first of two predictors.
+enum class SegmentKind : std::uint8_t { embedding, attention, mlp, moe, merge, predict, head };
 
 struct SegmentCase {
   SegmentKind kind = SegmentKind::attention;
@@ -57,7 +58,7 @@ inline constexpr MixedDtypes mixed_dtypes[] = {{DType::float32, DType::bfloat16}
 SegmentCase with_dtypes(SegmentCase the_case, MixedDtypes dtypes);
 
 // Hidden 12, 4 query and 2 key heads of 6, intermediate 8, vocabulary 13, experts 4, top 2: sums short enough for tight
-// tolerances, sizes that differ so that no two can be mistaken for each other.
+// tolerances, sizes that differ so that no two can be mistaken for each other. Two predictors behind two blocks.
 ModelConfig small_model();
 // All that a model may have: QK-norm, a shared expert, both auxiliary losses; heads for four ranks.
 SegmentCase full_case(SegmentKind kind, int data = 1, int tensor = 1, int expert = 1);
@@ -70,7 +71,14 @@ struct SegmentInputs {
   std::vector<std::vector<std::int32_t>> tokens, targets;
   std::vector<Values> x, dy;
 };
+// The ids `distance` places behind those of a text of sequences, `none` where a sequence has no such place.
+std::vector<std::int32_t> shifted(std::span<const std::int32_t> ids, std::int64_t sequence_length,
+                                  std::int64_t distance, std::int32_t none);
 SegmentInputs draw_inputs(const SegmentCase& the_case);
+// The key of a token's noise, by its row of the microbatch, and the noise of an element of block 0 by the formula of
+// layers/kernels/jitter.h in wider integers.
+std::uint32_t noise_key(std::int64_t row);
+long double noise_factor(std::uint64_t key, std::uint64_t column, float noise);
 // Standard normal numbers times `scale`, rounded to the dtype.
 Values draw(std::string_view name, std::int64_t count, DType dtype, double scale = 1.0);
 // Global values for the parameters of the given segments.

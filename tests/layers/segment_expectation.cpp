@@ -30,6 +30,15 @@ Values balanced_choices(const SegmentCase& the_case, const ModelReference& refer
   return choices;
 }
 
+// Of the first predictor.
+std::vector<std::int32_t> following(const SegmentCase& the_case, std::span<const std::int32_t> ids, std::int32_t none) {
+  return shifted(ids, the_case.sequence_length, 1, none);
+}
+double prediction_loss(const SegmentCase& the_case, const ModelReference& reference, const SegmentInputs& inputs,
+                       std::size_t g, const Values& x) {
+  return reference.prediction_loss(the_case.model.layers(), x, following(the_case, inputs.targets[g], -1));
+}
+
 // What one microbatch adds to the objective.
 double objective(const SegmentCase& the_case, const ModelReference& reference, const SegmentInputs& inputs,
                  std::size_t g, const Values& x) {
@@ -44,6 +53,11 @@ double objective(const SegmentCase& the_case, const ModelReference& reference, c
       const MoeReference moe = reference.moe(0, x, balanced_choices(the_case, reference, inputs, g));
       return dot(moe.y, inputs.dy[g]) + moe.auxiliary_loss + moe.z_loss;
     }
+    case SegmentKind::merge:
+      return dot(reference.merge(the_case.model.layers(), x, following(the_case, inputs.tokens[g], 0)), inputs.dy[g]);
+    case SegmentKind::predict:
+      return dot(x, inputs.dy[g]) + the_case.model.mtp_loss_coef / the_case.model.mtp_depth * the_case.loss_factor *
+                                        prediction_loss(the_case, reference, inputs, g, x);
     case SegmentKind::head:
       return the_case.loss_factor * reference.head(x, inputs.targets[g]);
   }
@@ -72,6 +86,13 @@ void add_forward(const SegmentCase& the_case, const ModelReference& reference, c
       for (std::size_t e = 0; e < moe.expert_tokens.size(); ++e) outcome.expert_tokens[e] += moe.expert_tokens[e];
       return;
     }
+    case SegmentKind::merge:
+      outcome.y.push_back(reference.merge(the_case.model.layers(), x, following(the_case, inputs.tokens[g], 0)));
+      return;
+    case SegmentKind::predict:
+      outcome.y.push_back(x);
+      outcome.prediction_loss += prediction_loss(the_case, reference, inputs, g, x);
+      return;
     case SegmentKind::head:
       outcome.y.emplace_back();
       outcome.loss_sum += reference.head(x, inputs.targets[g]);
@@ -99,7 +120,15 @@ double central_difference(const std::function<double()>& f, double& x) {
 Outcome expected_outcome(const SegmentCase& the_case, const SegmentInputs& inputs) {
   Outcome outcome;
   NamedValues parameters = inputs.parameters;
-  const ModelReference reference(the_case.model, parameters, the_case.sequence_length, the_case.loss_factor);
+  ModelReference reference(the_case.model, parameters, the_case.sequence_length, the_case.loss_factor);
+  if (const auto noise = static_cast<float>(the_case.model.moe.router_jitter_noise); noise > 0.0f) {
+    for (std::int64_t row = 0; row < the_case.tokens(); ++row) {
+      for (std::int64_t column = 0; column < the_case.model.hidden_size; ++column) {
+        reference.router_noise.push_back(
+            static_cast<float>(noise_factor(noise_key(row), static_cast<std::uint64_t>(column), noise)));
+      }
+    }
+  }
   for (std::size_t g = 0; g < inputs.x.size(); ++g) {
     add_forward(the_case, reference, inputs, g, outcome);
     outcome.dx.emplace_back();
@@ -137,8 +166,9 @@ double largest_relative_error(const Outcome& actual, const Outcome& expected) {
       actual.gradients.size() != expected.gradients.size()) {
     return std::numeric_limits<double>::infinity();
   }
-  double error = relative_error({actual.loss_sum, actual.auxiliary_loss, actual.z_loss},
-                                {expected.loss_sum, expected.auxiliary_loss, expected.z_loss});
+  double error =
+      relative_error({actual.loss_sum, actual.auxiliary_loss, actual.z_loss, actual.prediction_loss},
+                     {expected.loss_sum, expected.auxiliary_loss, expected.z_loss, expected.prediction_loss});
   for (std::size_t g = 0; g < expected.y.size(); ++g) {
     error = std::max({error, relative_error(actual.y[g], expected.y[g]), relative_error(actual.dx[g], expected.dx[g])});
   }

@@ -24,13 +24,6 @@ void add_traffic(PhaseTraffic& traffic, SegmentTraffic::When when, const Communi
   }
 }
 
-// Those elements that are of the given rows.
-std::vector<std::int32_t> picked(const std::vector<std::int32_t>& ids, const std::vector<std::int64_t>& rows) {
-  std::vector<std::int32_t> result;
-  for (std::int64_t row : rows) result.push_back(ids[to_size(row)]);
-  return result;
-}
-
 // Puts a rank's slice of a microbatch where it stands among all tokens.
 void place_slice(const SegmentCase& the_case, int rank, const Values& slice, Values& whole) {
   const SegmentSetup setup = the_case.setup(rank);
@@ -56,8 +49,8 @@ class SegmentRank {
         saved_(to_size(the_case.microbatches)) {
     for (std::size_t m = 0; m < saved_.size(); ++m) {
       const std::size_t global = to_size(rank_.data_index * the_case.microbatches) + m;
-      text_.emplace_back(rank_.kernels, picked(inputs.tokens[global], rank_.rows),
-                         picked(inputs.targets[global], rank_.rows));
+      text_.emplace_back(rank_.kernels, inputs.tokens[global], inputs.targets[global], the_case.sequence_length,
+                         rank_.rows);
     }
     outcome_.parameters = segment_->parameters();
     outcome_.declared_bytes = segment_->activation_bytes();
@@ -191,6 +184,7 @@ Outcome assemble(const SegmentCase& the_case, const std::vector<RankOutcome>& ra
     for (const ReportedBlock& block : part.report.blocks) {
       whole.auxiliary_loss += block.auxiliary_loss;
       whole.z_loss += block.z_loss;
+      whole.prediction_loss += block.prediction_loss;
       whole.expert_tokens.resize(block.expert_tokens.size(), 0);
       for (std::size_t e = 0; e < block.expert_tokens.size(); ++e) whole.expert_tokens[e] += block.expert_tokens[e];
     }

@@ -11,7 +11,8 @@
 namespace weft {
 
 inline constexpr SegmentKind all_kinds[] = {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp,
-                                            SegmentKind::moe, SegmentKind::head};
+                                            SegmentKind::moe,       SegmentKind::merge,     SegmentKind::predict,
+                                            SegmentKind::head};
 
 struct Call {
   SegmentTraffic::When when;
@@ -53,7 +54,7 @@ std::vector<RankOutcome> run_segment(const SegmentCase& the_case, const SegmentI
 struct Outcome {
   std::vector<Values> y, dx;  // by global microbatch
   NamedValues gradients;
-  double loss_sum = 0.0, auxiliary_loss = 0.0, z_loss = 0.0;
+  double loss_sum = 0.0, auxiliary_loss = 0.0, z_loss = 0.0, prediction_loss = 0.0;
   std::vector<std::int64_t> expert_tokens;
 };
 // Sums each gradient over the ranks that the trainer sums over: data-parallel ranks always, the tensor group where

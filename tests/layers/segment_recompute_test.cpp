@@ -106,7 +106,8 @@ TEST_F(SegmentRecompute, WeightGradientsReadNoWeights) {
 std::int64_t not_kept(const SegmentCase& the_case, const SegmentSetup& setup) {
   const ModelConfig& model = the_case.model;
   const std::int64_t slice = setup.slice_tokens(), tokens = setup.microbatch_tokens;
-  const std::int64_t element = size_of(the_case.kind == SegmentKind::head ? setup.head_compute : setup.compute);
+  const std::int64_t element = size_of(
+      the_case.kind == SegmentKind::head || the_case.kind == SegmentKind::predict ? setup.head_compute : setup.compute);
   const std::int64_t normed = slice * model.hidden_size * element;
   switch (the_case.kind) {
     case SegmentKind::embedding:
@@ -123,6 +124,9 @@ std::int64_t not_kept(const SegmentCase& the_case, const SegmentSetup& setup) {
       const std::int64_t wide_input = setup.compute == DType::float32 ? 0 : slice * model.hidden_size * 4;
       return normed + routed * size_of(setup.expert_compute) + shared * element + wide_input;
     }
+    case SegmentKind::merge:
+      return 2 * normed;
+    case SegmentKind::predict:
     case SegmentKind::head:
       return normed;
   }
@@ -301,9 +305,9 @@ TEST_F(SegmentRecompute, AForwardAgainWithItsRowsExchangesNothing) {
   }
 }
 
-TEST_F(SegmentRecompute, EmbeddingAndHeadDoNotRunAgain) {
+TEST_F(SegmentRecompute, EndsOfTheModelAndOfPredictorsDoNotRunAgain) {
   for (SegmentKind kind : all_kinds) {
-    const bool of_block = kind != SegmentKind::embedding && kind != SegmentKind::head;
+    const bool of_block = std::ranges::find(of_blocks, kind) != std::end(of_blocks);
     EXPECT_EQ(make_segment(kind, laid_out(kind, recompute_layouts[0]).setup(0))->recomputes_forward(), of_block);
     if (of_block) continue;
     const SegmentCase the_case = laid_out(kind, recompute_layouts[0]);

@@ -90,6 +90,9 @@ TEST_F(MlpSegment, MatchesReference) {
 
 TEST_F(HeadSegment, MatchesReferenceWithAVocabularyThatDoesNotDivide) {
   expect_reference({.kind = SegmentKind::head, .model = small_model()}, tensor_degrees);
+  for (const SegmentKind kind : {SegmentKind::merge, SegmentKind::predict}) {
+    expect_reference({.kind = kind, .model = small_model()}, tensor_degrees);
+  }
 }
 
 TEST_F(HeadSegment, EmptyVocabularyShard) {
@@ -117,7 +120,7 @@ TEST_F(EmbeddingSegment, RoundsRowsOfItsTableOnce) {
 }
 
 TEST_F(DenseSegments, FamiliesOfTheirOwnDtypeAreCloseToTheReference) {
-  for (SegmentKind kind : {SegmentKind::embedding, SegmentKind::head}) {
+  for (SegmentKind kind : {SegmentKind::embedding, SegmentKind::merge, SegmentKind::predict, SegmentKind::head}) {
     for (const MixedDtypes& dtypes : mixed_dtypes) {
       for (int tensor : {1, 2}) {
         SCOPED_TRACE(fmt::format("segment {}, {} with {}, {} tensor ranks", static_cast<int>(kind),
@@ -135,7 +138,8 @@ TEST_F(DenseSegments, FamiliesOfTheirOwnDtypeAreCloseToTheReference) {
 
 // The backward's longest path is twice the forward's.
 TEST_F(DenseSegments, SixteenBitForwardAndGradientsAreCloseToTheReference) {
-  for (SegmentKind kind : {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::head}) {
+  for (SegmentKind kind : {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::merge,
+                           SegmentKind::predict, SegmentKind::head}) {
     for (DType compute : {DType::bfloat16, DType::float16}) {
       for (int tensor : {1, 2}) {
         SCOPED_TRACE(fmt::format("segment {}, {}, {} tensor ranks", static_cast<int>(kind), name_of(compute), tensor));

@@ -82,8 +82,35 @@ void ParameterMemory::poison_weights(Stream& stream) {
 }
 
 TextMemory::TextMemory(KernelContext& kernels, std::span<const std::int32_t> tokens,
-                       std::span<const std::int32_t> targets)
-    : tokens_(allocate_text(kernels, tokens)), targets_(allocate_text(kernels, targets)) {}
+                       std::span<const std::int32_t> targets, std::int64_t sequence_length,
+                       const std::vector<std::int64_t>& rows) {
+  const auto own = [&](std::span<const std::int32_t> ids) {
+    std::vector<std::int32_t> picked;
+    for (const std::int64_t row : rows) picked.push_back(ids[to_size(row)]);
+    return allocate_text(kernels, picked);
+  };
+  std::vector<std::int32_t> keys;
+  for (std::int64_t row = 0; row < std::ssize(tokens); ++row) {
+    keys.push_back(static_cast<std::int32_t>(noise_key(row)));
+  }
+  noise_keys_ = own(keys);
+  tokens_ = own(tokens);
+  targets_ = own(targets);
+  for (std::size_t k = 0; k < std::size(following_tokens_); ++k) {
+    const auto distance = static_cast<std::int64_t>(k) + 1;
+    following_tokens_[k] = own(shifted(tokens, sequence_length, distance, 0));
+    following_targets_[k] = own(shifted(targets, sequence_length, distance, -1));
+  }
+}
+
+MicrobatchInput TextMemory::input() const {
+  MicrobatchInput input{tokens_, targets_};
+  for (std::size_t k = 0; k < std::size(following_tokens_); ++k) {
+    input.following.push_back({following_tokens_[k], following_targets_[k]});
+  }
+  input.noise_keys = noise_keys_;
+  return input;
+}
 
 TestRank::TestRank(Communicator& world, const SegmentCase& the_case, bool drop_expert_row)
     : setup(the_case.setup(world.rank())),
@@ -143,6 +170,7 @@ Reported TestRank::reported() {
     ReportedBlock& reported_block = result.blocks.emplace_back();
     reported_block.auxiliary_loss = number(context.report.auxiliary_loss(block));
     reported_block.z_loss = number(context.report.z_loss(block));
+    reported_block.prediction_loss = number(context.report.prediction_loss(block));
     for (double tokens : read<double>(*stream, context.report.expert_tokens(block))) {
       reported_block.expert_tokens.push_back(static_cast<std::int64_t>(tokens));
     }

@@ -31,19 +31,21 @@ class ParameterMemory {
   std::vector<TensorView> gradients_, frozen_;
 };
 
-// A microbatch's text in the memory of a rank's device.
+// A microbatch's text in the memory of a rank's device: rows `rows` of the whole, which has two predictors.
 class TextMemory {
  public:
-  TextMemory(KernelContext& kernels, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
-  MicrobatchInput input() const { return {tokens_, targets_}; }
+  TextMemory(KernelContext& kernels, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+             std::int64_t sequence_length, const std::vector<std::int64_t>& rows);
+  MicrobatchInput input() const;
 
  private:
-  Tensor tokens_, targets_;
+  Tensor tokens_, targets_, noise_keys_;
+  Tensor following_tokens_[2], following_targets_[2];
 };
 
 // What a step reported, by block of the model.
 struct ReportedBlock {
-  double auxiliary_loss = 0.0, z_loss = 0.0;
+  double auxiliary_loss = 0.0, z_loss = 0.0, prediction_loss = 0.0;
   std::vector<std::int64_t> expert_tokens;
 };
 struct Reported {

@@ -63,8 +63,7 @@ ProgramTables varied_tables(const std::vector<int>& stage_ranks, int variant) {
   ProgramUnit &first = tables.units.front(), &last = tables.units.back();
   const auto plain = [](const ProgramUnit& unit) { return !unit.frozen && !unit.replicated; };
   if (stage_ranks.size() > 1 && plain(first) && plain(last)) {
-    first.tied_to = static_cast<int>(tables.units.size()) - 1;
-    last.tied_to = 0;
+    first.copies = last.copies = {0, static_cast<int>(tables.units.size()) - 1};
   }
   return tables;
 }
@@ -180,8 +179,8 @@ TEST(ProgramFuzz, TheProgramsToBreakRun) {
   for (const Program& program : sound_programs()) {
     EXPECT_TRUE(find_violations(program).empty());
     EXPECT_EQ(fault_when_run(program), "");
-    const ProgramUnit* tied = program.units.empty() || !program.units[0].tied_to ? nullptr : program.units.data();
-    if (tied != nullptr) ++(tied_rank(program, *tied) == program.stages[0].rank ? local_ties : ties);
+    const ProgramUnit* tied = program.units.empty() || program.units[0].copies.empty() ? nullptr : program.units.data();
+    if (tied != nullptr) ++(tied_ranks(program, *tied).size() == 1 ? local_ties : ties);
   }
   EXPECT_GT(ties, 5);
   EXPECT_GT(local_ties, 5);
@@ -207,8 +206,7 @@ TEST(ProgramFuzz, TheInterpreterSeesFaults) {
   EXPECT_EQ(fault_without("GRAD_NORM", 1), "STEP at the wrong time");
   EXPECT_EQ(fault_without("STEP", 1), "rank 0 stands still at action 29");
   ProgramTables tables = stage_tables(2, 1, {.lookahead = 0});
-  tables.units[0].tied_to = 1;
-  tables.units[1].tied_to = 0;
+  tables.units[0].copies = tables.units[1].copies = {0, 1};
   Program tied = compiled(tables, "1f1b", 2);
   EXPECT_EQ(fault_when_run(tied), "");
   for (auto& list : tied.ranks) std::erase_if(list, [](const Action& action) { return action.op == Op::tie_gradient; });

@@ -128,25 +128,30 @@ class Machine {
     return true;
   }
 
-  // Each rank leaves what its copy has when it comes, and goes on with the sum when the other has come too. One that
-  // has both copies sums them at once.
+  // Each rank leaves what its copies have when it comes, and goes on with the sum when all others have come too.
   bool tie(const Action& action) {
     for (std::size_t unit = 0; unit < units_.size(); ++unit) {
       const ProgramUnit& entry = program_.units[unit];
-      if (action.unit ? *action.unit != static_cast<int>(unit) : entry.stage != *action.stage || !entry.tied_to)
+      if (action.unit ? *action.unit != static_cast<int>(unit) : entry.stage != *action.stage || entry.copies.empty())
         continue;
       demand(entry.stage == *action.stage, "a unit of another stage");
-      demand(entry.tied_to.has_value(), "{} has no copy", entry.name);
-      const auto copy = static_cast<std::size_t>(*entry.tied_to);
-      const auto sum = entry.tied_unreduced ? &Unit::added : &Unit::reduced;
-      left_.try_emplace(unit, units_[unit].*sum);
-      if (rank_of_stage(program_.units[copy].stage) == rank_) {
-        units_[copy].*sum += left_.at(unit);
-        units_[unit].*sum += units_[copy].*sum - left_.at(unit);
-        continue;
+      demand(!entry.copies.empty(), "{} has no copy", entry.name);
+      const auto value = entry.tied_unreduced ? &Unit::added : &Unit::reduced;
+      const auto here = [&](int copy) {
+        return rank_of_stage(program_.units[static_cast<std::size_t>(copy)].stage) == rank_;
+      };
+      Value sum = 0;
+      bool all = true;
+      for (const int copy : entry.copies) {
+        const auto place = static_cast<std::size_t>(copy);
+        if (here(copy)) left_.try_emplace(place, units_[place].*value);
+        all = all && left_.contains(place);
+        if (all) sum += left_.at(place);
       }
-      if (!left_.contains(copy)) return false;
-      units_[unit].*sum += left_.at(copy);
+      if (!all) return false;
+      for (const int copy : entry.copies) {
+        if (here(copy)) units_[static_cast<std::size_t>(copy)].*value = sum;
+      }
     }
     return true;
   }
@@ -326,8 +331,10 @@ class Machine {
     }
   }
   void require_reduced(std::size_t unit) const {
-    const auto& copy = program_.units[unit].tied_to;
-    const Value model = model_units_[unit] + (copy ? model_units_[static_cast<std::size_t>(*copy)] : 0);
+    Value model = model_units_[unit];
+    for (const int copy : program_.units[unit].copies) {
+      if (static_cast<std::size_t>(copy) != unit) model += model_units_[static_cast<std::size_t>(copy)];
+    }
     demand(program_.units[unit].frozen || units_[unit].reduced == model, "the gradient of {} is not the model's",
            program_.units[unit].name);
   }

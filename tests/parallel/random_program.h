@@ -89,12 +89,22 @@ inline ProgramTables random_tables(Dice& dice, const Schedule& schedule, const O
   ProgramUnit &first = tables.units.front(), &last = tables.units.back();
   const auto plain = [](const ProgramUnit& unit) { return !unit.frozen && !unit.replicated; };
   if (first.stage != last.stage && plain(first) && plain(last) && dice.one_in(2)) {
-    first.tied_to = static_cast<int>(tables.units.size()) - 1;
-    last.tied_to = 0;
-    const auto once = [](const ProgramUnit& unit) {
-      return unit.policy.reduce_every == 0 && !unit.policy.accumulate_sharded;
+    std::vector<int> copies = {0, static_cast<int>(tables.units.size()) - 1};
+    // A third one on a stage between them, now and then.
+    for (int unit = 1; unit < copies.back() && copies.size() == 2; ++unit) {
+      const ProgramUnit& middle = tables.units[static_cast<std::size_t>(unit)];
+      const bool between = middle.stage != first.stage && middle.stage != last.stage;
+      if (between && plain(middle) && dice.one_in(2)) copies.insert(copies.begin() + 1, unit);
+    }
+    const auto once = [&](int unit) {
+      const UnitPolicy& policy = tables.units[static_cast<std::size_t>(unit)].policy;
+      return policy.reduce_every == 0 && !policy.accumulate_sharded;
     };
-    first.tied_unreduced = last.tied_unreduced = once(first) && once(last) && dice.one_in(2);
+    const bool unreduced = std::ranges::all_of(copies, once) && dice.one_in(2);
+    for (const int unit : copies) {
+      tables.units[static_cast<std::size_t>(unit)].copies = copies;
+      tables.units[static_cast<std::size_t>(unit)].tied_unreduced = unreduced;
+    }
   }
   return tables;
 }

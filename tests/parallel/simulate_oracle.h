@@ -207,7 +207,7 @@ class SimulationOracle {
     }
   }
 
-  // The two of a tie begin when both may.
+  // All of a tie begin when the last may.
   void add_ties() {
     std::map<int, std::size_t> ties;  // by unit
     for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank) {
@@ -217,8 +217,10 @@ class SimulationOracle {
       }
     }
     for (const auto& [index, tie] : ties) {
-      const auto other = ties.find(*program_.units[static_cast<std::size_t>(index)].tied_to);
-      if (other != ties.end()) add(tie, other->second, false);
+      for (const int copy : program_.units[static_cast<std::size_t>(index)].copies) {
+        const auto other = ties.find(copy);
+        if (other != ties.end()) add(tie, other->second, false);
+      }
     }
   }
 

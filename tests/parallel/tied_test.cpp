@@ -2,6 +2,8 @@
 // prints, and when it runs.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "parallel/pipeline/accounts/accounts.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/execute/execute.h"
@@ -18,9 +20,8 @@ constexpr std::int64_t tie_bytes = 64;
 // The first and the last unit of all stages are copies.
 ProgramTables tied_tables(ProgramTables tables) {
   ProgramUnit &first = tables.units.front(), &last = tables.units.back();
-  first.tied_to = static_cast<int>(tables.units.size()) - 1;
-  last.tied_to = 0;
-  if (tied_rank(tables, first) == tied_rank(tables, last)) return tables;
+  first.copies = last.copies = {0, static_cast<int>(tables.units.size()) - 1};
+  if (tied_ranks(tables, first).size() < 2) return tables;
   for (ProgramUnit* unit : {&first, &last}) {
     unit->tie_bytes = tie_bytes;
     unit->collectives.push_back({Op::tie_gradient, CollectiveOp::all_reduce, Group::tied, 1, tie_bytes});
@@ -123,7 +124,7 @@ TEST(Tie, MayNotBeDoubled) {
   // The other copy of the same rank is tied by the first one's action.
   Program program = tied_on_one_rank();
   Action second = list(program, 0)[place(program, 0, Op::tie_gradient)];
-  second.unit = *program.units[static_cast<std::size_t>(*second.unit)].tied_to;
+  second.unit = program.units[static_cast<std::size_t>(*second.unit)].copies.back();
   second.stage = program.units[static_cast<std::size_t>(*second.unit)].stage;
   list(program, 0)
       .insert(list(program, 0).begin() + static_cast<std::ptrdiff_t>(place(program, 0, Op::gradient_norm)), second);
@@ -165,7 +166,7 @@ TEST(Tie, ComesBehindWhatItsOtherRankMayWaitFor) {
   const auto found = find_violations(program);
   ASSERT_FALSE(found.empty());
   EXPECT_EQ(found.front().violation, Violation::tied_too_early);
-  EXPECT_NE(found.front().message.find("whose other rank may wait for it"), std::string::npos);
+  EXPECT_NE(found.front().message.find("whose other ranks may wait for it"), std::string::npos);
 }
 
 TEST(Tie, ComesBeforeTheNorm) {
@@ -254,7 +255,7 @@ TEST(Tie, OnOneRankWaitsForNobody) {
 // 1 second of latency and 64 bytes at 32 a second: an all-reduce of two ranks is two steps, each with half the payload.
 TEST(Tie, CostsAnAllReduceOverThePipelinesLink) {
   const ProgramTables tables = tied_tables(stage_tables(2, 1));
-  const UnitCost cost = unit_cost(tables.units[0], {{Group::pp, {1.0, 32.0}}}, {{Group::pp, 2}});
+  const UnitCost cost = unit_cost(tables, tables.units[0], {{Group::pp, {1.0, 32.0}}}, {{Group::pp, 2}});
   EXPECT_EQ(cost.tie, 2.0 * (1.0 + 64.0 / 2.0 / 32.0));
   EXPECT_EQ(cost.reduce, 0.0);
 }
@@ -277,7 +278,7 @@ TEST(Tie, JoinsRanksThatDifferInTheirStageAlone) {
   const Mesh mesh(Degrees{.pipeline = 3, .data_shard = 2, .tensor = 2});
   for (int rank = 0; rank < mesh.world(); ++rank) {
     const Coordinates at = mesh.coordinates(rank);
-    const std::vector<int> tied = mesh.tied_of(rank, 2, 0);
+    const std::vector<int> tied = mesh.tied_of(rank, std::array{2, 0});
     if (at.pp == 1) {
       EXPECT_EQ(tied, std::vector<int>{rank});
       continue;
@@ -300,7 +301,7 @@ TEST(TiedUnreduced, IsReducedBehindItsTie) {
     int behind = 0;
     for (std::size_t i = 0; i < actions.size(); ++i) {
       if (actions[i].op != Op::reduce_gradient) continue;
-      const bool tied = program->units[static_cast<std::size_t>(*actions[i].unit)].tied_to.has_value();
+      const bool tied = program->units[static_cast<std::size_t>(*actions[i].unit)].copies.size() > 1;
       EXPECT_EQ(i > tie, tied);
       behind += tied;
     }

@@ -88,7 +88,7 @@ TEST_F(LayoutCommand, WrongRequestsEndWithTwo) {
             "weft layout show: error: unknown option --fast; see weft layout show --help\n");
   EXPECT_EQ(weft("layout show run.toml --layout 'Ed|xeeeL'").messages,
             "command line: --pipeline.layout=Ed|xeeeL: error: pipeline.layout: column 4: 'x' is no symbol of a layout; "
-            "accepted: E (embedding), d (dense block), e (MoE block), t (any block), L (head), | or (\n"
+            "accepted: E (embedding), d (dense block), e (MoE block), t (any block), m (predictor), L (head), | or (\n"
             "    Ed|xeeeL\n"
             "       ^\n");
 }

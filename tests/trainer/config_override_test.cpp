@@ -254,7 +254,7 @@ TEST(UnreadOverrides, AGroupIsReadWhereParametersAreSteppedInIt) {
   for (const char* layers : {"d", "e", "de"}) {
     for (const bool tied : {false, true}) {
       for (unsigned frozen = 0; frozen < 1u << std::size(families); ++frozen) {
-        config.model.blocks = parse_layers(layers);
+        config.model.blocks = parse_layers(layers).blocks;
         config.model.tie_word_embeddings = tied;
         config.training.frozen.clear();
         for (std::size_t f = 0; f < std::size(families); ++f) {

@@ -17,7 +17,7 @@ TEST(ConfigReader, PutsEveryKeyIntoItsField) {
   const Config c = read(complete()).config;
   EXPECT_EQ(c.run, (RunConfig{"sample", "runs/sample", 7, 200}));
   EXPECT_EQ(c.layers_text, "d e*3");
-  EXPECT_EQ(c.model.blocks, parse_layers("deee"));
+  EXPECT_EQ(c.model.blocks, parse_layers("deee").blocks);
   EXPECT_EQ(c.model.vocab_size, 256);
   EXPECT_EQ(c.model.hidden_size, 128);
   EXPECT_EQ(c.model.intermediate_size, 384);

@@ -76,7 +76,7 @@ double distance_from_reference(const Config& config, const NamedValues& weights,
   double distance = 0.0;
   for (std::size_t s = 0; s < texts.size(); ++s) {
     Values x = reference.embedding(texts[s]);
-    for (int block = 0; block < static_cast<int>(config.model.blocks.size()); ++block) {
+    for (int block = 0; block < config.model.layers(); ++block) {
       x = reference.attention(block, x);
       const bool dense = config.model.blocks[static_cast<std::size_t>(block)] == BlockKind::dense;
       x = dense ? reference.mlp(block, x) : reference.moe(block, x).y;

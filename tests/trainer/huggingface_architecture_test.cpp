@@ -77,7 +77,7 @@ TEST(HuggingFaceArchitecture, SaysWhoLoadsIt) {
   EXPECT_FALSE(mixed[2].loads);
   EXPECT_EQ(mixed[2].reason, "block 1 is dense: its qwen3moe expects experts in every block");
   ModelConfig experts_only = tiny_model(Architecture::qwen3_moe, false);
-  experts_only.blocks = parse_layers("e*3");
+  experts_only.blocks = parse_layers("e*3").blocks;
   EXPECT_TRUE(std::ranges::all_of(loaders(experts_only), &Loader::loads));
   for (const Architecture architecture : {Architecture::llama, Architecture::mixtral, Architecture::qwen3}) {
     EXPECT_TRUE(std::ranges::all_of(loaders(tiny_model(architecture, true)), &Loader::loads));

@@ -78,23 +78,27 @@ struct FieldChange {
   std::function<void(ModelConfig&)> change;
   bool of_dense_blocks = false, of_moe_blocks = false;  // without them the field means nothing
 };
-// Every field of a model, except those that change training alone and no folder has: two of the auxiliary losses, and
-// how a
-// selection bias moves, and what a full expert drops.
+// Every field of a model, except those that change training alone and no folder has: two of the auxiliary losses, the
+// predictors' loss, the noise of a router, how a selection bias moves, and what a full expert drops.
 std::vector<FieldChange> changes_of_all_fields() {
   // A field more does not compile here: it is to be added below.
-  [[maybe_unused]] const auto& [blocks, vocab_size, hidden_size, intermediate_size, num_attention_heads,
-                                num_key_value_heads, head_dim, sliding_window, qk_norm, rope_theta, rms_norm_eps,
-                                tie_word_embeddings, initializer_range, moe] = ModelConfig();
+  [[maybe_unused]] const auto& [blocks, mtp_depth, mtp_loss_coef, vocab_size, hidden_size, intermediate_size,
+                                num_attention_heads, num_key_value_heads, head_dim, sliding_window, qk_norm, rope_theta,
+                                rms_norm_eps, tie_word_embeddings, initializer_range, moe] = ModelConfig();
   [[maybe_unused]] const auto& [num_experts, num_experts_per_tok, moe_intermediate_size,
                                 shared_expert_intermediate_size, norm_topk_prob, scoring, aux_loss,
                                 router_aux_loss_coef, router_z_loss_coef, routed_scaling_factor, n_group, topk_group,
                                 shared_expert_gate, selection_bias, bias_update, bias_update_rate, bias_schedule,
-                                capacity_factor, drop_policy, force_balance] = moe;
+                                router_jitter_noise, capacity_factor, drop_policy, force_balance] = moe;
   using M = ModelConfig;
   return {
       {"blocks, one more dense", [](M& m) { m.blocks.push_back(BlockKind::dense); }},
       {"blocks, one more MoE", [](M& m) { m.blocks.push_back(BlockKind::moe); }},
+      {"blocks, one more inside a predictor",
+       [](M& m) {
+         m.blocks.push_back(m.blocks.back());
+         m.mtp_depth = 1;
+       }},
       {"vocab_size", [](M& m) { m.vocab_size += 3; }},
       {"hidden_size", [](M& m) { m.hidden_size += 4; }},
       {"intermediate_size", [](M& m) { m.intermediate_size += 3; }, true},
@@ -243,7 +247,7 @@ TEST(HuggingFaceConfig, ReadsEveryPatternOfSparseBlocks) {
   json["num_hidden_layers"] = 6;
   json["mlp_only_layers"] = {5, 0};
   json["decoder_sparse_step"] = 2;  // the second of every two
-  EXPECT_EQ(parse(json).model.blocks, parse_layers("d e d e d d"));
+  EXPECT_EQ(parse(json).model.blocks, parse_layers("d e d e d d").blocks);
 }
 
 TEST(HuggingFaceConfig, RefusesWhatWeftDoesNotComputeByName) {

@@ -143,7 +143,7 @@ TEST_F(Faults, NothingIsWrittenOver) {
 TEST_F(Faults, ACheckpointOfAnotherModelIsRefusedWithAllDifferences) {
   ModelConfig other = model_;
   other.vocab_size = 41;
-  other.blocks = parse_layers("e d");
+  other.blocks = parse_layers("e d").blocks;
   const CheckpointReader reader(folder_ / "a");
   const std::string text = refusal([&] {
     plan_export(reader.manifest(), other, {architecture_, {}, 1'000'000, 64, {}});
@@ -152,7 +152,7 @@ TEST_F(Faults, ACheckpointOfAnotherModelIsRefusedWithAllDifferences) {
                            "blocks.2.router.weight of the checkpoint is no parameter of the model"}) {
     EXPECT_TRUE(has(text, part)) << text;
   }
-  other.blocks = parse_layers("e d e e");
+  other.blocks = parse_layers("e d e e").blocks;
   EXPECT_TRUE(has(refusal([&] {
                     plan_export(reader.manifest(), other, {architecture_, {}, 1'000'000, 64, {}});
                   }),

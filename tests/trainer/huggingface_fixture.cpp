@@ -66,7 +66,10 @@ std::vector<Piece> pieces_of(const std::vector<ParameterSpec>& parameters, int f
 ModelConfig tiny_model(Architecture architecture, bool tied) {
   const ArchitectureTraits& traits = traits_of(architecture);
   ModelConfig model;
-  model.blocks = parse_layers(traits.dense_blocks && traits.moe_blocks ? "e d e" : traits.moe_blocks ? "e*2" : "d*2");
+  model.blocks = parse_layers(traits.dense_blocks && traits.moe_blocks ? "e d e"
+                              : traits.moe_blocks                      ? "e*2"
+                                                                       : "d*2")
+                     .blocks;
   model.vocab_size = 37;
   model.hidden_size = 24;
   model.intermediate_size = traits.dense_blocks ? 28 : 0;

@@ -179,7 +179,7 @@ TEST(ModelFlops, ArePublishedFigures) {
 // Parts by hand, of a block with each.
 TEST(ModelFlops, ArePartsThatAddUp) {
   ModelConfig model;
-  model.blocks = parse_layers("de");
+  model.blocks = parse_layers("de").blocks;
   model.vocab_size = 100;
   model.hidden_size = 8;
   model.intermediate_size = 20;

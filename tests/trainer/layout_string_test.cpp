@@ -41,7 +41,7 @@ TEST(LayoutText, RepeatsSymbolsGroupsAndStages) {
   EXPECT_EQ(stages_of("E(t*2|)*002L"), (Strings{"Ett", "tt", "L"}));
 }
 
-// facts of Megatron-Core: its strings without m, which counts no layer; stage s runs on rank s % pipeline.
+// facts of Megatron-Core: m counts no layer; stage s runs on rank s % pipeline.
 TEST(LayoutText, ReadsTheStringsOfMegatron) {
   struct Case {
     std::string text;
@@ -49,9 +49,9 @@ TEST(LayoutText, ReadsTheStringsOfMegatron) {
     std::vector<int> layers;  // of each rank
   };
   const std::vector<Case> cases = {
-      {"Et*3|(tt|)*29,|L", 8, 4, {9, 8, 8, 8, 8, 8, 6, 6}},
-      {"E,t*3|(tt|)*29,|L", 16, 2, {5, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 2, 2}},
-      {"Et|(tt|)*30L", 8, 4, {7, 8, 8, 8, 8, 8, 8, 6}},
+      {"Et*3|(tt|)*29,m|L", 8, 4, {9, 8, 8, 8, 8, 8, 6, 6}},
+      {"E,t*3|(tt|)*29,m|L", 16, 2, {5, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 2, 2}},
+      {"Et|(tt|)*30mL", 8, 4, {7, 8, 8, 8, 8, 8, 8, 6}},
       {"Et*2|(t*2|)*34,t*3|(t*2|)*3,tL", 8, 5, {10, 10, 10, 11, 10, 10, 10, 9}},
       {"E|t|t*2|t||(t|)*2,t*2,L", 4, 2, {0, 2, 3, 3}},
   };
@@ -70,12 +70,13 @@ TEST(LayoutText, ReadsTheStringsOfMegatron) {
 
 TEST(LayoutText, EveryFaultHasItsColumn) {
   const std::string accepted =
-      "; accepted: E (embedding), d (dense block), e (MoE block), t (any block), L (head), | or (";
+      "; accepted: E (embedding), d (dense block), e (MoE block), t (any block), m (predictor), L (head), | or (";
   const std::vector<std::pair<std::string, Strings>> cases = {
-      {"Et*3|(tt|)*29,m|L",
-       {"column 15: m is multi-token prediction, which the model does not have: leave it out\n"
-        "    Et*3|(tt|)*29,m|L\n"
-        "                  ^"}},
+      {"Etm|tmL",
+       {"column 5: a block behind an m: multi-token prediction follows the last block\n    Etm|tmL\n        ^"}},
+      {"Etm|mL", {"column 5: an m on a second stage: all m stand on one\n    Etm|mL\n        ^"}},
+      {"mEtL", {"column 1: m stands before the embedding: E comes first\n    mEtL\n    ^"}},
+      {"EtLm", {"column 4: m stands behind the head: L comes last\n    EtLm\n       ^"}},
       {"Ed|x|eL", {"column 4: 'x' is no symbol of a layout" + accepted + "\n    Ed|x|eL\n       ^"}},
       {"Eäd", {"column 2: 'ä' is no symbol of a layout" + accepted + "\n    Eäd\n     ^"}},
       {"ä\x01L",

@@ -95,7 +95,7 @@ TEST(LossScaler, IsThereForFloat16Only) {
   EXPECT_TRUE(LossScaler(one_family).active());
   one_family.precision_by_family = {{Family::experts, float16_compute}};
   EXPECT_FALSE(LossScaler(one_family).active());  // the model has none
-  one_family.model.blocks = parse_layers("d e");
+  one_family.model.blocks = parse_layers("d e").blocks;
   EXPECT_TRUE(LossScaler(one_family).active());
 }
 

@@ -75,6 +75,12 @@ std::vector<TinyLayout> memory_layouts() {
       {.name = "pp4_zb_h1", .degrees = {.pipeline = 4}, .schedule = "zb_h1"},
       {.name = "tied_shard2", .degrees = shard2, .tied = true},
       {.name = "tied_mesh8_bfloat16", .layers = mixed, .degrees = mesh8, .precision = bfloat16_reduction, .tied = true},
+      {.name = "predictors_apart", .layers = "d e m*2", .degrees = {.pipeline = 4}, .stages = "Ed|e|mm|L"},
+      {.name = "predictor_tied",
+       .layers = "d e m",
+       .degrees = {.pipeline = 2, .data_shard = 2},
+       .precision = bfloat16_reduction,
+       .tied = true},
       {.name = "tied_zbv", .degrees = {.pipeline = 2, .data_shard = 2}, .schedule = "zbv", .chunks = 2, .tied = true},
   };
 }

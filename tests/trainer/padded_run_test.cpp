@@ -198,7 +198,7 @@ TEST(PaddedRun, MessagesTakeTheirTimeBesideComputation) {
 TEST(PaddedRun, LanesOfTheirOwnAreAnotherStep) {
   Config config = padded_config(PaddedCase{"gpipe", 2});
   config.training.global_batch_size = 6;
-  config.model.blocks = parse_layers(config.layers_text = "d*5");
+  config.model.blocks = parse_layers(config.layers_text = "d*5").blocks;
   config.pipeline.layout = std::vector<std::int64_t>{1, 4};
   const PaddedRun run = undisturbed_run(config);
   const Simulation own = simulate(run.program, run.costs, LaneChannels::own());

@@ -83,6 +83,8 @@ Drawn draw_config(std::uint64_t seed) {
                 Order{"zb1p", 2}, Order{"zbv", 2}, Order{"v_half", 2}, Order{"v_min", 2}, Order{"dualpipev", 2});
   TinyLayout layout;
   layout.layers = draw.from("d*4", "e*4", "d e d e", "e d d", "d d e d e");
+  // From the seed itself: a draw more would change all layouts after it.
+  if (seed % 4 == 1) layout.layers += seed % 8 == 1 ? " m" : " m*2";
   layout.degrees.pipeline = draw.from(1, 2, 2, 3, 4);
   layout.degrees.tensor = draw.from(1, 1, 1, 2, 4);
   layout.degrees.context = draw.from(1, 1, 1, 2);
@@ -116,7 +118,7 @@ Drawn draw_config(std::uint64_t seed) {
   if (layout.precision.compute != DType::float32) config.model.moe.bias_update_rate = 0.0;
   std::string stages = "auto";
   if (draw.once_in(3)) {
-    const auto counts = any_stages(draw, static_cast<std::int64_t>(config.model.blocks.size()), config.stages());
+    const auto counts = any_stages(draw, config.model.layers(), config.stages());
     config.pipeline.layout = counts;
     stages = fmt::format("{}", fmt::join(counts, "|"));
   }

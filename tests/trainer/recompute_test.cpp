@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <mutex>
+#include <set>
 
 #include "tests/trainer/kept_activations.h"
 #include "tests/trainer/tiny_layout.h"
@@ -134,6 +135,7 @@ std::vector<TinyLayout> recompute_layouts() {
        .precision = bfloat16_compute,
        .frozen = {Family::experts}},
       {.name = "tied", .layers = mixed, .degrees = {.pipeline = 2, .tensor = 2}, .tied = true},
+      {.name = "predictors", .layers = "d e m*2", .degrees = {.pipeline = 2, .tensor = 2}},
       {.name = "one_rank_global", .layers = mixed, .aux_loss = AuxiliaryLoss::global},
       {.name = "mesh8_global", .layers = mixed, .degrees = mesh8, .aux_loss = AuxiliaryLoss::global},
       {.name = "dualpipev_global",
@@ -255,6 +257,59 @@ TEST(RecomputeMemory, IsInThePeakOfTheProgram) {
     }
     EXPECT_LT(peaks[Recompute::selective], peaks[Recompute::none]) << schedule;
     EXPECT_LT(peaks[Recompute::full], peaks[Recompute::selective]) << schedule;
+  }
+}
+
+// Some blocks only: from the first, every so many, with or without the model's last.
+struct SomeBlocks {
+  std::int64_t every;
+  bool last;
+  std::set<int> blocks;  // of six
+};
+const SomeBlocks some_blocks[] = {
+    {2, true, {0, 2, 4}}, {3, true, {0, 3}}, {5, true, {0, 5}}, {5, false, {0}}, {1, false, {0, 1, 2, 3, 4}}};
+
+TEST(RecomputeSomeBlocks, ThoseAloneRunAgainAndNoBitChanges) {
+  for (const TinyLayout& layout :
+       {TinyLayout{.layers = "d e d e d e"},
+        TinyLayout{.layers = "d e d e d m", .degrees = {.pipeline = 2, .tensor = 2}, .wrap = "half_block"},
+        TinyLayout{.layers = "e*6", .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2}, .schedule = "zb_h1"}}) {
+    const LearnedRun kept = learn(configured(layout, Recompute::none, 3));
+    for (const Recompute recompute : {Recompute::full, Recompute::keep_dispatch}) {
+      for (const auto& [every, last, blocks] : some_blocks) {
+        SCOPED_TRACE(fmt::format("{}, {}, every {}, last {}", layout.layers, name_of(recompute), every, last));
+        Config config = configured(layout, recompute, 3);
+        config.training.recompute_every = every;
+        config.training.recompute_last_block = last;
+        std::set<int> found;
+        for (const ProgramSegment& segment : program_tables(config, Mesh(config.parallelism), {}).segments) {
+          if (segment.region) found.insert(*segment.part.block);
+        }
+        EXPECT_EQ(found, blocks);
+        const LearnedRun run = learn(config);
+        EXPECT_TRUE(run.faults.empty()) << run.faults.front();
+        EXPECT_TRUE(difference(run, kept).bitwise_equal);
+        EXPECT_EQ(run.losses, kept.losses);
+      }
+    }
+  }
+}
+
+TEST(RecomputeSomeBlocks, TakeMemoryInBetween) {
+  for (const auto& [every, last, blocks] : some_blocks) {
+    SCOPED_TRACE(fmt::format("every {}, last {}", every, last));
+    Config config = config_of({.layers = "d*6", .degrees = {.pipeline = 2}});
+    config.training.recompute = Recompute::full;
+    config.training.recompute_every = every;
+    config.training.recompute_last_block = last;
+    const BlockFloats block(config.model);
+    std::map<int, std::int64_t> kept;  // floats a token, by block
+    for (const ProgramSegment& segment : program_tables(config, Mesh(config.parallelism), {}).segments) {
+      if (segment.part.block) kept[*segment.part.block] += forward_bytes(segment) / 4 / config.microbatch_tokens();
+    }
+    for (int b = 0; b < 6; ++b) {
+      EXPECT_EQ(kept[b], block.kept(blocks.contains(b) ? Recompute::full : Recompute::none)) << b;
+    }
   }
 }
 

@@ -145,14 +145,15 @@ TEST(StageLayout, RefusesWhatIsNotTheModel) {
 
 // All at once, each at its place in the file.
 TEST(StageLayout, FaultsOfAFileStandAtTheirEntries) {
-  EXPECT_EQ(message(with("\"auto\"", "[\"Ex\", \"e(L\"]")),
-            "run.toml:40:11: error: pipeline.layout: stage 0, column 2: 'x' is no symbol of a layout; accepted: E "
-            "(embedding), d (dense block), e (MoE block), t (any block), L (head), | or (\n    Ex\n     ^\n"
-            "  40 | layout = [\"Ex\", \"e(L\"]\n"
-            "     |           ^~~~\n"
-            "run.toml:40:17: error: pipeline.layout: stage 1, column 2: this ( is not closed\n    e(L\n     ^\n"
-            "  40 | layout = [\"Ex\", \"e(L\"]\n"
-            "     |                 ^~~~~");
+  EXPECT_EQ(
+      message(with("\"auto\"", "[\"Ex\", \"e(L\"]")),
+      "run.toml:40:11: error: pipeline.layout: stage 0, column 2: 'x' is no symbol of a layout; accepted: E "
+      "(embedding), d (dense block), e (MoE block), t (any block), m (predictor), L (head), | or (\n    Ex\n     ^\n"
+      "  40 | layout = [\"Ex\", \"e(L\"]\n"
+      "     |           ^~~~\n"
+      "run.toml:40:17: error: pipeline.layout: stage 1, column 2: this ( is not closed\n    e(L\n     ^\n"
+      "  40 | layout = [\"Ex\", \"e(L\"]\n"
+      "     |                 ^~~~~");
   const std::string both = message(with("\"auto\"", "\"Ed|e|eeeL\""));
   EXPECT_EQ(count(both, "error: column "), 2) << both;
 }

@@ -266,8 +266,8 @@ TEST(TiedPlan, HasACopyOnEachStageAndOneTieEach) {
   const ProgramUnit &first = unit_of(program, "embedding"), &last = unit_of(program, "head.embedding");
   EXPECT_EQ(first.stage, 0);
   EXPECT_EQ(last.stage, 3);
-  EXPECT_EQ(program.units[static_cast<std::size_t>(*first.tied_to)].name, last.name);
-  EXPECT_EQ(program.units[static_cast<std::size_t>(*last.tied_to)].name, first.name);
+  EXPECT_EQ(program.units[static_cast<std::size_t>(first.copies.back())].name, last.name);
+  EXPECT_EQ(program.units[static_cast<std::size_t>(last.copies.front())].name, first.name);
   // 259 rows over 2 tensor ranks are 130 on the first; over 2 shards 65 rows of 20 elements of float32.
   EXPECT_EQ(first.tie_bytes, 65 * 20 * 4);
   EXPECT_EQ(last.tie_bytes, first.tie_bytes);
@@ -286,7 +286,7 @@ TEST(TiedPlan, OnOneStageIsOneUnitOfBothEnds) {
   const Config config = config_of({.degrees = {.data_shard = 2}, .tied = true});
   const Program program = step_program(ResolvedRun(config), {});
   const auto embedding = static_cast<int>(&unit_of(program, "embedding") - program.units.data());
-  EXPECT_FALSE(program.units[static_cast<std::size_t>(embedding)].tied_to);
+  EXPECT_TRUE(program.units[static_cast<std::size_t>(embedding)].copies.empty());
   EXPECT_EQ(program.segments.front().units, std::vector<int>{embedding});
   EXPECT_EQ(std::ranges::count(program.segments.back().units, embedding), 1);
   EXPECT_EQ(ties_of(program, 0)[Op::tie_gradient], 0);

@@ -26,7 +26,8 @@ struct TinyLayout {
   bool tied = false;  // one weight for embedding and head
   Recompute recompute = Recompute::none;
   AuxiliaryLoss aux_loss = AuxiliaryLoss::sequence;
-  bool wide = false;  // sizes that products in float8 can have
+  bool wide = false;            // sizes that products in float8 can have
+  std::string stages = "auto";  // pipeline.layout
 };
 
 inline Config config_of(const TinyLayout& layout) {
@@ -34,6 +35,7 @@ inline Config config_of(const TinyLayout& layout) {
   config.parallelism = layout.degrees;
   config.pipeline.schedule = layout.schedule;
   config.pipeline.chunks = layout.chunks;
+  config.pipeline.layout = layout.stages;
   config.pipeline.microbatch_group = layout.microbatch_group;
   config.precision = layout.precision;
   config.shard = {layout.strategy,  layout.residency,          layout.lookahead,

@@ -55,7 +55,9 @@ Config tiny_config(const std::string& layers) {
   Config config;
   config.layers_text = layers;
   ModelConfig& model = config.model;
-  model.blocks = parse_layers(layers);
+  const ModelLayers pattern = parse_layers(layers);
+  model.blocks = pattern.blocks;
+  model.mtp_depth = pattern.mtp_depth;
   model.vocab_size = 259;  // neither 2 nor 4 divides it
   model.hidden_size = 20;
   model.intermediate_size = 28;

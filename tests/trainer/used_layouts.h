@@ -27,6 +27,8 @@ inline std::vector<TinyLayout> used_layouts() {
       {.name = "ep2_etp2", .layers = mixed, .degrees = {.data_shard = 2, .tensor = 2, .expert = 2, .expert_tensor = 2}},
       {.name = "tied", .layers = mixed, .degrees = {.pipeline = 2, .tensor = 2}, .tied = true},
       {.name = "tied_v", .layers = mixed, .degrees = {.pipeline = 2}, .schedule = "zbv", .chunks = 2, .tied = true},
+      {.name = "predictor", .layers = "d e d e m", .degrees = {.pipeline = 2, .tensor = 2}},
+      {.name = "predictor_apart", .layers = "d e m*2", .degrees = {.pipeline = 4}, .stages = "Ed|e|mm|L"},
       {.name = "all",
        .layers = mixed,
        .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2},

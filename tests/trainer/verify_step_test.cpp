@@ -46,6 +46,10 @@ std::vector<TinyLayout> verify_step_layouts() {
       {.name = "mesh16_no_shard", .layers = mixed, .degrees = mesh16, .strategy = no_shard},
       {.name = "shard2_tied", .degrees = {.data_shard = 2}, .tied = true},
       {.name = "mesh16_tied", .layers = mixed, .degrees = mesh16, .tied = true},
+      {.name = "predictors_apart",
+       .layers = "d e m*2",
+       .degrees = {.pipeline = 4, .data_shard = 2, .tensor = 2},
+       .stages = "Ed|e|mm|L"},
       {.name = "mesh16_tied_no_shard", .layers = mixed, .degrees = mesh16, .strategy = no_shard, .tied = true},
   };
 }
@@ -69,8 +73,9 @@ int copies_of(const Config& config, const ParameterSpec& parameter) {
   const int tensor = parameter.tensor_replicated ? d.tensor : 1;
   if (experts) return whole ? d.expert_data() : mesh.expert_replicas();
   // Embedding and head stand on the first and the last stage.
-  const int stages =
-      config.model.tie_word_embeddings && parameter.family == Family::embedding && d.pipeline > 1 ? 2 : 1;
+  const bool several = d.pipeline > 1 && (parameter.name == "embedding.weight" || parameter.name == "head.weight");
+  const int predicts = config.model.mtp_depth > 0 ? 1 : 0;  // on a stage of their own
+  const int stages = several ? 1 + predicts + (config.model.tie_word_embeddings ? 1 : 0) : 1;
   return (whole ? d.data() * d.context : d.data_replicate) * tensor * stages;
 }
 
@@ -81,6 +86,7 @@ TEST_P(OwnersOfLayout, EveryElementIsOwnedOnceInEachReplica) {
   std::map<std::pair<std::string, int>, std::vector<int>> owners;  // by parameter and replica, by element
   Config lone = config;
   lone.parallelism = {};
+  lone.pipeline = {};
   std::map<std::string, ParameterSpec> specs;
   for (const auto& segment : plan_stage(lone, Mesh(lone.parallelism), {}, 0).segments) {
     for (const ParameterSpec& spec : segment->parameters()) {

@@ -25,7 +25,7 @@ Config window_7b() {
   Config config;
   ModelConfig& model = config.model;
   config.layers_text = "d*32";
-  model.blocks = parse_layers(config.layers_text);
+  model.blocks = parse_layers(config.layers_text).blocks;
   model.vocab_size = 32000;
   model.hidden_size = 4096;
   model.intermediate_size = 11008;

@@ -124,8 +124,8 @@ std::vector<DataRate> measure_data(const DataBench& request, const fs::path& dir
                         "ns a document",
                         1e9 * median_of_rounds(request.rounds, open) / static_cast<double>(writer.counts().documents)});
       }
-      const std::int64_t parts = text_parts(each);
-      std::vector<std::int32_t> numbers(static_cast<std::size_t>(parts * request.length));
+      const TextParts parts{each != Documents::join};
+      std::vector<std::int32_t> numbers(static_cast<std::size_t>(parts.count() * request.length));
       const double seconds = median_of_rounds(request.rounds, [&] {
         for (std::int64_t sample = 0; sample < request.samples; ++sample) data.read(sample, parts_of(numbers, parts));
       });

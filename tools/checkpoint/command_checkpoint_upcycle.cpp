@@ -34,10 +34,10 @@ void run_upcycle(const UpcycleRequest& request) {
   reader.require_unchanged(checkpoint_config_name);
   const ModelSection dense = read_model_section(folder.path / checkpoint_config_name);
   UpcycleOptions options = request.options;
-  if (!request.layers.empty()) options.blocks = parse_layers(request.layers);
+  if (!request.layers.empty()) options.layers = parse_layers(request.layers);
   Config config;
   config.model = upcycled_model(dense.model, options);
-  config.layers_text = layers_text(config.model.blocks);
+  config.layers_text = layers_text({config.model.blocks, config.model.mtp_depth});
   upcycle(reader, config.model, config_text(folder.path, dense, config.model), model_keys(config), request.seed,
           request.to);
   const ParameterCount before = count_parameters(dense.model), after = count_parameters(config.model);

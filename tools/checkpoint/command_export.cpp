@@ -17,7 +17,7 @@ struct ExportRequest {
   std::string checkpoint, to;
   std::string architecture = "auto", dtype = "saved", max_shard_size = "5GB", tokenizer;
   std::optional<std::int64_t> max_position_embeddings;
-  bool check = false;
+  bool check = false, without_predictors = false;
 };
 
 std::optional<DType> read_dtype(const std::string& name) {
@@ -54,16 +54,18 @@ void run_export(const ExportRequest& request) {
   // A configuration changed by hand no longer describes the weights' model; it is refused.
   reader.require_unchanged(checkpoint_config_name);
   const ModelSection section = read_model_section(checkpoint.path / checkpoint_config_name);
+  const ModelConfig model = request.without_predictors ? without_predictors(section.model) : section.model;
   const Architecture architecture =
-      request.architecture == "auto" ? choose_architecture(section.model) : architecture_of(request.architecture);
-  if (request.check) fmt::print("{}\n", check_text(section.model, architecture));
+      request.architecture == "auto" ? choose_architecture(model) : architecture_of(request.architecture);
+  if (request.check) fmt::print("{}\n", check_text(model, architecture));
 
   ExportOptions options{architecture, read_dtype(request.dtype), parse_file_size(request.max_shard_size), 0,
                         request.tokenizer};
   const auto length = request.max_position_embeddings ? request.max_position_embeddings : section.sequence_length;
   options.max_position_embeddings = length.value_or(0);
   options.checkpoint = checkpoint.path;
-  const ExportPlan plan = plan_export(reader.manifest(), section.model, options);
+  if (request.without_predictors) options.left_behind = predictor_parameters(section.model);
+  const ExportPlan plan = plan_export(reader.manifest(), model, options);
   if (plan.facts.max_position_embeddings == 0 && !request.check) {
     fail_request("weft export: error: {} does not say how long sequences may be; give --max-position-embeddings",
                  (checkpoint.path / checkpoint_config_name).string());
@@ -76,7 +78,7 @@ void run_export(const ExportRequest& request) {
     fmt::print(
         "it has no tokenizer: the ids of a model of bytes are list(text.encode()), and --tokenizer takes another\n");
   }
-  if (const std::string text = coefficient_text(section.model); !text.empty()) fmt::print("{}\n", text);
+  if (const std::string text = coefficient_text(model); !text.empty()) fmt::print("{}\n", text);
 }
 
 }  // namespace
@@ -103,6 +105,8 @@ void add_export_command(CLI::App& program) {
       ->add_option("--max-position-embeddings", request->max_position_embeddings,
                    "of config.json; otherwise the sequence length that the checkpoint was trained with")
       ->check(CLI::PositiveNumber);
+  command->add_flag("--without-predictors", request->without_predictors,
+                    "leave the predictors (m) behind, which no architecture has");
   command->add_flag(
       "--check", request->check,
       "write nothing; list the architectures that can express the model, the reasons against others, and the loaders");

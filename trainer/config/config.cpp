@@ -20,10 +20,6 @@ std::string_view name_of(ShardStrategy strategy) {
   return names[static_cast<std::size_t>(strategy)];
 }
 
-std::int64_t text_parts(Documents documents) {
-  return documents == Documents::join ? 2 : 3;
-}
-
 ResidencyChoice parse_residency(const std::string& text) {
   if (text == "stage") return {};
   for (Residency residency :

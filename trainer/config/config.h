@@ -143,6 +143,9 @@ struct TrainingConfig {
   std::set<Family> frozen = {};  // families that are not trained; nor are helpers, which nobody names here
   bool trains(Family family) const { return family != Family::helpers && !frozen.contains(family); }
   Recompute recompute = Recompute::none;
+  // Where whole blocks are recomputed: every how many, from the first, and whether the model's last one is.
+  std::int64_t recompute_every = 1;
+  bool recompute_last_block = true;
   // For the dynamic loss scale, used if anything is computed or reduced in float16: the first value, a power of two,
   // and the number of good steps after which the scale doubles.
   double initial_loss_scale = 65536.0;
@@ -200,9 +203,16 @@ enum class Documents : std::uint8_t { join, mask, pack };
 constexpr auto enum_names(Documents) {
   return name_list("join", "mask", "pack");
 }
-// Numbers of a text for each token: its id, its target, and where documents are masked the place at which its document
-// begins.
-std::int64_t text_parts(Documents documents);
+// Numbers of a text for each token: its id, its target, where documents are masked the place at which its document
+// begins, of each predictor an id and a target, and a number to draw noise from.
+struct TextParts {
+  bool document_begins = false;
+  int predictors = 0;
+  std::optional<std::uint64_t> noise_seed = {};  // of the noise, if there is any
+
+  std::int64_t count() const { return 2 + (document_begins ? 1 : 0) + 2 * predictors + (noise_seed ? 1 : 0); }
+  bool operator==(const TextParts&) const = default;
+};
 
 // A file to train on. As soon as one has a weight, files are drawn by weight, and one without has 1.
 struct DataSource {
@@ -359,7 +369,19 @@ struct Config {
     const auto own = precision_by_family.find(family);
     return own == precision_by_family.end() ? precision : own->second;
   }
+  // Of a training step, and of forwards that measure a loss, without predictors.
+  TextParts text_parts() const {
+    TextParts parts{data.documents != Documents::join, model.mtp_depth};
+    if (model.has(BlockKind::moe) && model.moe.router_jitter_noise > 0.0) parts.noise_seed = run.seed;
+    return parts;
+  }
+  TextParts held_out_parts() const { return {data.documents != Documents::join}; }
   std::int64_t microbatch_tokens() const { return training.microbatch_size * training.sequence_length; }
+  // Whether the forward of this block runs again in its backward.
+  bool recomputes(int block) const {
+    return recomputes_blocks(training.recompute) && block % training.recompute_every == 0 &&
+           (training.recompute_last_block || block + 1 < static_cast<int>(model.blocks.size()));
+  }
   bool operator==(const Config&) const = default;
 };
 

@@ -82,6 +82,9 @@ Keys model_keys() {
   const auto field = fields_of(&Config::model);
   return {
       required(layers_key()),
+      only_where({{"model.layers has m", [](const Config& c) { return c.model.mtp_depth > 0; }}},
+                 number_key("model.mtp_loss_coef", "of the mean loss of the predictors (m)", non_negative,
+                            field(&ModelConfig::mtp_loss_coef))),
       required(
           integer_key("model.vocab_size", "tokens in the vocabulary", size_range, field(&ModelConfig::vocab_size))),
       required(integer_key("model.hidden_size", "width between blocks", size_range, field(&ModelConfig::hidden_size))),
@@ -118,6 +121,9 @@ Keys moe_keys() {
     };
   };
   return {
+      number_key("model.moe.router_jitter_noise",
+                 "in training a router's input is multiplied by numbers from 1 - this to 1 + this; 0: not", below_one,
+                 field(&MoeConfig::router_jitter_noise)),
       integer_key("model.moe.num_experts", "routed experts of an MoE block", count_range,
                   field(&MoeConfig::num_experts)),
       integer_key("model.moe.num_experts_per_tok", "experts a token goes to", count_range,
@@ -221,6 +227,8 @@ Keys pipeline_keys() {
 }
 
 Keys training_keys() {
+  const KeyCondition recomputes{"recompute is \"full\" or \"keep_dispatch\"",
+                                [](const Config& c) { return recomputes_blocks(c.training.recompute); }};
   const auto field = fields_of(&Config::training);
   return {
       integer_key("training.sequence_length", "tokens of a sequence", size_range,
@@ -243,6 +251,13 @@ Keys training_keys() {
           "activations that backward recomputes instead of keeping them: none; those without a matrix product; those "
           "inside routed experts; whole blocks except the rows that experts exchange; whole blocks",
           named<Recompute>(all_values<Recompute>), field(&TrainingConfig::recompute)),
+      only_where({recomputes},
+                 integer_key("training.recompute_every", "every how many blocks one is recomputed, from the first",
+                             size_range, field(&TrainingConfig::recompute_every))),
+      only_where({recomputes},
+                 boolean_key("training.recompute_last_block",
+                             "the model's last block too, whose backward follows its forward at once on one stage",
+                             field(&TrainingConfig::recompute_last_block))),
   };
 }
 

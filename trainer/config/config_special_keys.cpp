@@ -115,12 +115,16 @@ Faults read_source(const ConfigValue& value, DataSource& source) {
 }  // namespace
 
 ConfigKey layers_key() {
-  ConfigKey key =
-      string_key("model.layers", "pattern of blocks: d dense, e experts, x*n and (..)*n", &Config::layers_text,
-                 [](const std::string& text) { return complaint_of([&] { parse_layers(text); }); });
+  ConfigKey key = string_key(
+      "model.layers", "pattern of blocks: d dense, e experts, m a predictor of one more token, x*n and (..)*n",
+      &Config::layers_text, [](const std::string& text) { return complaint_of([&] { parse_layers(text); }); });
   key.read = [read_text = key.read](Config& config, const ConfigValue& value) {
     Faults faults = read_text(config, value);
-    if (faults.empty()) config.model.blocks = parse_layers(config.layers_text);
+    if (faults.empty()) {
+      ModelLayers layers = parse_layers(config.layers_text);
+      config.model.blocks = std::move(layers.blocks);
+      config.model.mtp_depth = layers.mtp_depth;
+    }
     return faults;
   };
   return key;

@@ -15,7 +15,8 @@ namespace {
 constexpr std::size_t most_symbols = 100'000;  // more are a typing error, not a model
 constexpr int deepest_group = 64;
 constexpr std::size_t most_faults = 10;  // with more, the text is no layout at all
-constexpr std::string_view accepted = "E (embedding), d (dense block), e (MoE block), t (any block), L (head), | or (";
+constexpr std::string_view accepted =
+    "E (embedding), d (dense block), e (MoE block), t (any block), m (predictor), L (head), | or (";
 
 bool is_digit(char symbol) {
   return symbol >= '0' && symbol <= '9';
@@ -101,7 +102,7 @@ class Parser {
   std::vector<LayoutSymbol> read_item(int depth) {
     const std::size_t begin = at_;
     const char symbol = text_[at_++];
-    if (std::string_view("EdetL|").find(symbol) != std::string_view::npos) return {{symbol, index_, begin}};
+    if (std::string_view("EdetmL|").find(symbol) != std::string_view::npos) return {{symbol, index_, begin}};
     if (symbol == '(') return read_group(begin, depth);
     if (symbol == ')') {
       give_up(begin, "this ) closes nothing");
@@ -111,9 +112,7 @@ class Parser {
       give_up(begin, "a number stands behind a *: e*3");
     } else {
       while (at_ < text_.size() && continues_character(text_[at_])) ++at_;
-      note(begin, symbol == 'm'
-                      ? std::string("m is multi-token prediction, which the model does not have: leave it out")
-                      : fmt::format("{} is no symbol of a layout; accepted: {}", character_at(text_, begin), accepted));
+      note(begin, fmt::format("{} is no symbol of a layout; accepted: {}", character_at(text_, begin), accepted));
     }
     return {};
   }
@@ -198,6 +197,26 @@ void check_ends(LayoutText& layout) {
   }
 }
 
+// Checks that the predictors stand on one stage, behind all blocks.
+void check_predictors(LayoutText& layout) {
+  const auto note = [&](const LayoutSymbol& place, const char* what) {
+    if (layout.faults.size() < most_faults) layout.faults.push_back(layout.fault_at(place, what));
+  };
+  const WrittenStage* predicts = nullptr;
+  for (const WrittenStage& stage : layout.stages) {
+    for (const LayoutSymbol& symbol : stage.symbols) {
+      const bool ends = symbol.symbol == 'E' || symbol.symbol == 'L';
+      if (symbol.symbol == 'm') {
+        if (predicts != nullptr && predicts != &stage)
+          return note(symbol, "an m on a second stage: all m stand on one");
+        predicts = &stage;
+      } else if (predicts != nullptr && !ends) {
+        return note(symbol, "a block behind an m: multi-token prediction follows the last block");
+      }
+    }
+  }
+}
+
 // Equal neighbours as x*n if there are at least `least` of them.
 std::string runs(const std::string& symbols, std::string_view between, std::size_t least) {
   std::string text;
@@ -259,6 +278,7 @@ LayoutText read_layout(const std::string& text) {
     }
   }
   if (layout.faults.empty()) check_ends(layout);
+  if (layout.faults.empty()) check_predictors(layout);
   return layout;
 }
 
@@ -277,6 +297,7 @@ LayoutText read_layout(const std::vector<std::string>& stages) {
     layout.stages.push_back(std::move(stage));
   }
   if (layout.faults.empty()) check_ends(layout);
+  if (layout.faults.empty()) check_predictors(layout);
   return layout;
 }
 

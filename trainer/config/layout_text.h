@@ -2,11 +2,11 @@
 //
 //   layout := item*                 commas and spaces are dropped
 //   item   := symbol | '(' item* ')', each optionally followed by '*' count
-//   symbol := E embedding | d dense block | e MoE block | t a block of either kind | L head | '|' the next stage
+//   symbol := E embedding | d dense block | e MoE block | t a block of either kind | m a predictor of one more token
+//             | L head | '|' the next stage
 //
 // "Ed|(e|)*3eL" has five stages. A '|' at the very end opens one more stage, as in Megatron-Core. Strings of
-// Megatron-Core are read unchanged, except m (multi-token prediction). Only the text is checked here; stage_layout.h
-// compares it with a model.
+// Megatron-Core are read unchanged. Only the text is checked here; stage_layout.h compares it with a model.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ struct LayoutText {
 };
 
 // Reads a layout in one text. Faults are symbols and counts without a meaning, and an embedding or head that is
-// missing, doubled or not at its end.
+// missing, doubled or not at its end, and predictors that stand on two stages or in front of a block.
 LayoutText read_layout(const std::string& text);
 // Reads a layout with one text for each stage; at least one text.
 LayoutText read_layout(const std::vector<std::string>& stages);

@@ -51,7 +51,7 @@ ProgramCosts table_costs(const CostTable& table, const ProgramTables& tables, co
   }
   for (std::size_t i = 0; i < tables.units.size(); ++i) {
     const UnitCost* cost = find_cost(table.units, "unit", tables.units[i].name);
-    costs.units[i] = cost ? *cost : unit_cost(tables.units[i], table.links, sizes);
+    costs.units[i] = cost ? *cost : unit_cost(tables, tables.units[i], table.links, sizes);
   }
   for (std::size_t s = 0; s + 1 < tables.stages.size(); ++s) {
     if (tables.stages[s].rank == tables.stages[s + 1].rank) continue;

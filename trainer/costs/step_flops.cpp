@@ -20,12 +20,17 @@ TokenFlops& TokenFlops::operator+=(const TokenFlops& other) {
   routed_experts += other.routed_experts;
   shared_experts += other.shared_experts;
   router += other.router;
+  merges += other.merges;
   head += other.head;
   return *this;
 }
 
 double head_flops(const ModelConfig& model) {
   return 2.0 * static_cast<double>(model.hidden_size) * static_cast<double>(model.vocab_size);
+}
+
+double merge_flops(const ModelConfig& model) {
+  return 4.0 * static_cast<double>(model.hidden_size) * static_cast<double>(model.hidden_size);
 }
 
 TokenFlops block_token_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequence_length) {
@@ -68,7 +73,7 @@ double repeated_flops(const TokenFlops& flops, Recompute recompute) {
 }
 
 TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence_length) {
-  TokenFlops flops{.head = head_flops(model)};
+  TokenFlops flops{.merges = model.mtp_depth * merge_flops(model), .head = (1 + model.mtp_depth) * head_flops(model)};
   for (const BlockKind kind : model.blocks) flops += block_token_flops(model, kind, sequence_length);
   return flops;
 }

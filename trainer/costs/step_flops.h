@@ -12,10 +12,11 @@ struct TokenFlops {
   double attention_projections = 0.0;  // queries, keys, values and output
   double scores = 0.0;                 // queries with keys and weights with values: no parameters
   double dense_mlp = 0.0, routed_experts = 0.0, shared_experts = 0.0, router = 0.0;
-  double head = 0.0;
+  double merges = 0.0;  // of predictors
+  double head = 0.0;    // and the losses of predictors
 
   double total() const {
-    return attention_projections + scores + dense_mlp + routed_experts + shared_experts + router + head;
+    return attention_projections + scores + dense_mlp + routed_experts + shared_experts + router + merges + head;
   }
   TokenFlops& operator+=(const TokenFlops& other);
   bool operator==(const TokenFlops&) const = default;
@@ -24,6 +25,8 @@ struct TokenFlops {
 // Operations of one block; `head` is 0. A token attends to half a sequence of keys.
 TokenFlops block_token_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequence_length);
 double head_flops(const ModelConfig& model);
+// Of the two projections of a predictor's merge (layers/prediction.h).
+double merge_flops(const ModelConfig& model);
 // Of the operations of one token forward, those that a backward repeats.
 double repeated_flops(const TokenFlops& flops, Recompute recompute);
 // Operations of the whole model.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/random.h"
 #include "trainer/data/token_facts.h"
 
 namespace weft {
@@ -110,6 +111,12 @@ TokenDataset training_data(const Config& config) {
                        .seed = config.run.seed,
                        .samples = config.run.steps * config.training.global_batch_size},
                       open_vocabulary(config));
+}
+
+void write_noise_keys(std::uint64_t seed, std::int64_t sample, std::span<std::int32_t> keys) {
+  const RandomStream noise(seed, "noise of tokens");
+  const auto first = static_cast<std::uint64_t>(sample) * keys.size();
+  for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<std::int32_t>(noise.bits(first + i) >> 32);
 }
 
 std::string reading_text(const Config& config, const TokenDataset& data) {

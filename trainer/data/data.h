@@ -67,6 +67,9 @@ TokenDataset training_data(const Config& config);
 // "1115394 tokens in 1 file; 500 steps x 2048 tokens = 1024000 tokens: 0.92 passes"
 std::string reading_text(const Config& config, const TokenDataset& data);
 
+// A number of each token of a sample that its noise is drawn from, as any layout draws it.
+void write_noise_keys(std::uint64_t seed, std::int64_t sample, std::span<std::int32_t> keys);
+
 // Which rank reads which sample. Within a step the expression in sample() writes the numbers 0 .. sequences()-1 in
 // mixed radix with the digits (microbatch, data_rank, sequence): each number once, for any radices. So the ranks
 // together read exactly the sequences() samples from `first` on. That set is the same for every data-parallel degree,
@@ -85,21 +88,23 @@ struct BatchPlan {
     return first + (microbatch * data_ranks + data_rank) * microbatch_size + sequence;
   }
 
-  // Fills `text` with the tokens of a data rank's microbatches, then their targets, and where documents are masked then
-  // the beginnings of their documents: text_parts() parts of equal size. Of each sequence of `length` tokens it keeps
-  // the positions of `runs`. `source` is a TokenDataset or TextWindows (text_windows.h).
+  // Fills `text` with the tokens of a data rank's microbatches, then the other parts (SequenceText), of equal size. Of
+  // each sequence of `length` tokens it keeps the positions of `runs`. `source` is a TokenDataset or TextWindows
+  // (text_windows.h).
   template <typename Source>
   void read(const Source& source, std::int64_t first, std::int64_t data_rank, std::int64_t length,
-            std::span<const Range> runs, std::int64_t parts, std::span<std::int32_t> text) const {
-    const std::int64_t part = std::ssize(text) / parts;
-    std::vector<std::int32_t> sequence(static_cast<std::size_t>(parts * length));
+            std::span<const Range> runs, const TextParts& parts, std::span<std::int32_t> text) const {
+    const std::int64_t part = std::ssize(text) / parts.count();
+    std::vector<std::int32_t> sequence(static_cast<std::size_t>(parts.count() * length));
     const SequenceText whole = parts_of(sequence, parts);
     std::int64_t done = 0;
     for (std::int64_t m = 0; m < microbatches; ++m) {
       for (std::int64_t s = 0; s < microbatch_size; ++s) {
-        source.read(sample(first, m, data_rank, s), whole);
+        const std::int64_t number = sample(first, m, data_rank, s);
+        source.read(number, whole);
+        if (parts.noise_seed) write_noise_keys(*parts.noise_seed, number, whole.noise_keys);
         for (const Range& run : runs) {
-          for (std::int64_t p = 0; p < parts; ++p) {
+          for (std::int64_t p = 0; p < parts.count(); ++p) {
             std::copy_n(sequence.begin() + p * length + run.begin, run.count, text.begin() + p * part + done);
           }
           done += run.count;

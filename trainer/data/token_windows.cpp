@@ -7,10 +7,43 @@
 
 namespace weft {
 
-SequenceText parts_of(std::span<std::int32_t> numbers, std::int64_t parts) {
-  require(parts == 2 || parts == 3, "a text has two or three numbers a token");
-  const std::size_t part = numbers.size() / static_cast<std::size_t>(parts);
-  return {numbers.first(part), numbers.subspan(part, part), numbers.subspan(2 * part)};
+namespace {
+
+// From what is written already.
+void write_following(const SequenceText& to) {
+  const std::size_t length = to.tokens.size();
+  for (std::size_t k = 0; k < to.following.size(); ++k) {
+    const auto& [tokens, targets] = to.following[k];
+    for (std::size_t i = 0; i < length; ++i) {
+      const std::size_t at = i + k + 1;
+      const bool follows =
+          at < length && (to.document_begins.empty() || to.document_begins[at] == to.document_begins[i]);
+      tokens[i] = follows ? to.tokens[at] : 0;
+      targets[i] = follows ? to.targets[at] : -1;
+    }
+  }
+}
+
+}  // namespace
+
+SequenceText parts_of(std::span<std::int32_t> numbers, const TextParts& parts) {
+  const std::size_t part = numbers.size() / static_cast<std::size_t>(parts.count());
+  const auto next = [&] {
+    const std::span<std::int32_t> taken = numbers.first(part);
+    numbers = numbers.subspan(part);
+    return taken;
+  };
+  SequenceText text;
+  text.tokens = next();
+  text.targets = next();
+  if (parts.document_begins) text.document_begins = next();
+  for (int k = 0; k < parts.predictors; ++k) {
+    SequenceText::Following& following = text.following.emplace_back();
+    following.tokens = next();
+    following.targets = next();
+  }
+  if (parts.noise_seed) text.noise_keys = next();
+  return text;
 }
 
 void write_sequence(std::span<const std::int32_t> window, std::span<const std::int32_t> begins,
@@ -22,13 +55,13 @@ void write_sequence(std::span<const std::int32_t> window, std::span<const std::i
   for (std::size_t i = 0; i < count && !losses.empty(); ++i) {
     if (losses[i + 1] == 0) to.targets[i] = -1;
   }
-  if (to.document_begins.empty()) return;
   std::ranges::fill(to.document_begins, 0);
-  for (const std::int32_t begin : begins) {
+  for (const std::int32_t begin : to.document_begins.empty() ? std::span<const std::int32_t>() : begins) {
     const auto at = static_cast<std::size_t>(begin);
     if (begin > 0) to.targets[at - 1] = -1;
     if (at < length) std::ranges::fill(to.document_begins.subspan(at), begin);
   }
+  write_following(to);
 }
 
 WindowMap::WindowMap(std::span<const std::int64_t> tokens, std::int64_t sequence_length)

@@ -13,13 +13,20 @@
 namespace weft {
 
 // Where the text of a sequence goes: for each position a token id, the id that follows it as its target, or a number
-// below 0 if that does not count, and the position at which its document begins. The last is empty unless documents are
-// masked.
+// below 0 if that does not count, and the position at which its document begins. `document_begins` is empty unless
+// documents are masked. `following`: of each predictor k = 1, 2, ... the k-th id behind, 0 if the sequence or document
+// has none, and as target the target of that position, or a number below 0 if that does not count or belongs to another
+// document.
 struct SequenceText {
-  std::span<std::int32_t> tokens, targets, document_begins;
+  std::span<std::int32_t> tokens, targets, document_begins = {};
+  struct Following {
+    std::span<std::int32_t> tokens, targets;
+  };
+  std::vector<Following> following = {};
+  std::span<std::int32_t> noise_keys = {};  // left as they are by a reader of text
 };
-// `numbers` as `parts` equal parts, in the order of the fields.
-SequenceText parts_of(std::span<std::int32_t> numbers, std::int64_t parts);
+// `numbers` as equal parts, in the order of the fields.
+SequenceText parts_of(std::span<std::int32_t> numbers, const TextParts& parts);
 // Writes a sequence from the tokens of its positions and one more, or of fewer than it has positions; the rest is
 // padding, with padding_target (layers/kernels/routing.h) as target. `begins`: as document_begins() of those tokens.
 // `losses`: 0 for those that are not to be predicted; empty: all are.

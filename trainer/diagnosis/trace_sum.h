@@ -18,8 +18,9 @@ struct ActionLabels {
   // "F", "B", "I", "W" or "R"; "gather", "reshard", "reduce", "message", "update"; "other" for names that are no
   // action's.
   std::string_view phase = "other";
-  std::string_view family = "-";  // "dense", "experts", "embedding", "head", "root", "routing", "passage"
-  std::string_view part = "-";    // the segment or unit: "blocks.3.experts"
+  std::string_view family =
+      "-";  // "dense", "experts", "embedding", "merge", "predict", "head", "root", "routing", "passage"
+  std::string_view part = "-";  // the segment or unit: "blocks.3.experts"
   std::string_view stage = "-";
 
   bool operator==(const ActionLabels&) const = default;

@@ -134,6 +134,12 @@ std::vector<std::string> reasons_against(Architecture architecture, const ModelC
     reasons.push_back(
         fmt::format("no block has experts: {} is for models that have some{}", traits.model_type, others(can)));
   }
+  if (model.mtp_depth > 0) {
+    reasons.push_back(
+        fmt::format("model.layers ends with m: {} has no multi-token prediction (--without-predictors "
+                    "writes the model without it)",
+                    traits.model_type));
+  }
   if (model.qk_norm != traits.qk_norm) {
     const auto can = [&](const ArchitectureTraits& other) { return other.qk_norm == model.qk_norm; };
     reasons.push_back(fmt::format("model.qk_norm is {}: {} {} queries and keys{}", model.qk_norm, traits.model_type,

@@ -16,6 +16,7 @@
 #include "trainer/config/config_sources.h"
 #include "trainer/huggingface/matrix_stream.h"
 #include "trainer/huggingface/model_folder.h"
+#include "trainer/plan/stage_plan.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 namespace weft {
@@ -23,7 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> find_tensor_faults(const Manifest& manifest, const std::vector<FolderPart>& parts) {
+std::vector<std::string> find_tensor_faults(const Manifest& manifest, const std::vector<FolderPart>& parts,
+                                            const std::set<std::string>& left_behind) {
   std::vector<std::string> faults;
   std::set<std::string_view> known;
   for (const FolderPart& part : parts) {
@@ -40,7 +42,7 @@ std::vector<std::string> find_tensor_faults(const Manifest& manifest, const std:
     }
   }
   for (const SavedTensor& saved : manifest.tensors) {
-    if (saved.state.empty() && !known.contains(saved.name)) {
+    if (saved.state.empty() && !known.contains(saved.name) && !left_behind.contains(saved.name)) {
       faults.push_back(fmt::format("{} of the checkpoint is no parameter of the model", saved.name));
     }
   }
@@ -121,6 +123,13 @@ std::int64_t ExportPlan::bytes() const {
                          [](std::int64_t sum, const NamedBytes& tensor) { return sum + tensor.bytes; });
 }
 
+std::set<std::string> predictor_parameters(const ModelConfig& model) {
+  std::set<std::string> names;
+  for (const ParameterSpec& parameter : model_parameters(model)) names.insert(parameter.name);
+  for (const ParameterSpec& parameter : model_parameters(without_predictors(model))) names.erase(parameter.name);
+  return names;
+}
+
 ExportPlan plan_export(const Manifest& manifest, const ModelConfig& model, const ExportOptions& options) {
   std::vector<std::string> faults = reasons_against(options.architecture, model);
   if (!faults.empty()) {
@@ -129,7 +138,7 @@ ExportPlan plan_export(const Manifest& manifest, const ModelConfig& model, const
   }
   require(!options.dtype || is_compute_type(*options.dtype), "weights are exported in a dtype to compute in");
   std::vector<FolderPart> parts = folder_parts(options.architecture, model);
-  faults = find_tensor_faults(manifest, parts);
+  faults = find_tensor_faults(manifest, parts, options.left_behind);
   if (!faults.empty()) fail_request("{}", fmt::join(faults, "\n"));
 
   ExportPlan plan;

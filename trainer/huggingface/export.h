@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "trainer/checkpoint/reader.h"
@@ -22,7 +24,11 @@ struct ExportOptions {
   std::int64_t max_position_embeddings = 0;  // 0: the value that came with the model
   std::filesystem::path tokenizer;           // folder of tokenizer and companion files; empty: none
   std::filesystem::path checkpoint = {};     // searched for these if `tokenizer` is empty: an import keeps them there
+  std::set<std::string> left_behind = {};    // parameters of the checkpoint that are not of the model
 };
+
+// The names of the parameters that only predictors (m) have.
+std::set<std::string> predictor_parameters(const ModelConfig& model);
 
 struct ExportTensor {
   FolderPart part;

@@ -8,6 +8,7 @@
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
+#include "trainer/config/layout_text.h"
 
 namespace weft {
 namespace {
@@ -62,19 +63,15 @@ ModelSection read_model_section(const std::filesystem::path& file) {
 std::string model_section_toml(const ModelConfig& model) {
   Config config;
   config.model = model;
-  config.layers_text = layers_text(model.blocks);
+  config.layers_text = layers_text({model.blocks, model.mtp_depth});
   return write_config(config, model_schema(), [](const ConfigKey&) { return ""; });
 }
 
-std::string layers_text(const std::vector<BlockKind>& blocks) {
-  std::string text;
-  for (auto run = blocks.begin(); run != blocks.end();) {
-    const auto end = std::find_if(run, blocks.end(), [&](BlockKind kind) { return kind != *run; });
-    text += fmt::format("{}{}", text.empty() ? "" : " ", *run == BlockKind::dense ? 'd' : 'e');
-    if (end - run > 1) text += fmt::format("*{}", end - run);
-    run = end;
-  }
-  return text;
+std::string layers_text(const ModelLayers& layers) {
+  std::string symbols;
+  for (const BlockKind kind : layers.blocks) symbols += kind == BlockKind::dense ? 'd' : 'e';
+  std::fill_n(symbols.rbegin(), layers.mtp_depth, 'm');
+  return spaced_symbols(symbols);
 }
 
 }  // namespace weft

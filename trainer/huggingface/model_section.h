@@ -22,6 +22,6 @@ ModelSection read_model_section(const std::filesystem::path& file);
 // As TOML, [model.moe] included.
 std::string model_section_toml(const ModelConfig& model);
 // The text of model.layers: "d e*3".
-std::string layers_text(const std::vector<BlockKind>& blocks);
+std::string layers_text(const ModelLayers& layers);
 
 }  // namespace weft

@@ -69,9 +69,15 @@ bool is_text(const SavedFile& file) {
 ModelConfig upcycled_model(const ModelConfig& dense, const UpcycleOptions& options) {
   if (dense.has(BlockKind::moe)) fail_request("the model has experts already: only dense ones are made into such");
   ModelConfig model = dense;
-  model.blocks = options.blocks.value_or(std::vector<BlockKind>(dense.blocks.size(), BlockKind::moe));
-  if (model.blocks.size() != dense.blocks.size()) {
-    fail_request("the layers have {} blocks, the dense model has {}", model.blocks.size(), dense.blocks.size());
+  const ModelLayers all{std::vector<BlockKind>(dense.blocks.size(), BlockKind::moe), dense.mtp_depth};
+  const ModelLayers layers = options.layers.value_or(all);
+  model.blocks = layers.blocks;
+  model.mtp_depth = layers.mtp_depth;
+  if (model.layers() != dense.layers()) {
+    fail_request("the layers have {} blocks, the dense model has {}", model.layers(), dense.layers());
+  }
+  if (model.mtp_depth != dense.mtp_depth) {
+    fail_request("the layers have {} predictors (m), the dense model has {}", model.mtp_depth, dense.mtp_depth);
   }
   if (!model.has(BlockKind::moe)) fail_request("no block of the layers has experts (e)");
   if (options.experts_per_token < 1 || options.experts < options.experts_per_token) {

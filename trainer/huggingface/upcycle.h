@@ -17,7 +17,7 @@ namespace weft {
 
 struct UpcycleOptions {
   std::int64_t experts = 0, experts_per_token = 2;
-  std::optional<std::vector<BlockKind>> blocks = {};  // of the new model; absent: experts in every block
+  std::optional<ModelLayers> layers = {};  // of the new model; absent: experts in every block
 };
 // Throws Error (request) for a model that has experts already, another number of blocks, no block with experts, or
 // fewer experts than a token goes to.

@@ -10,7 +10,7 @@ namespace weft {
 
 EvaluationResult evaluate(const Config& trained, const std::vector<std::string>& files, const FillWeights& fill_weights,
                           const BackendFactory& make_backend, const OnWindows& on_windows) {
-  const HeldOutWindows text(without_training(trained), files, /*batches=*/0, "--data");
+  const HeldOutWindows text(for_inference(trained), files, /*batches=*/0, "--data");
   const Config& config = text.config();
   const Mesh mesh(config.parallelism);
   const std::int64_t windows = text.windows().count(), batch = config.training.global_batch_size;

@@ -20,7 +20,7 @@ using FillWeights = std::function<void(RankStages&, Stream&)>;
 
 class ForwardRun {
  public:
-  // Collective over the seat's world. `config` is from without_training(). The arguments outlive the run.
+  // Collective over the seat's world. `config` is from for_inference(). The arguments outlive the run.
   ForwardRun(const Config& config, const Mesh& mesh, ForwardPlan plan, const FillWeights& fill_weights,
              const RankSeat& seat);
 

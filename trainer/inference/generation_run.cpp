@@ -35,7 +35,7 @@ ForwardPlan plan_generation(const Config& config, const Mesh& mesh, const Coordi
   makers.head = [&shape](const SegmentSetup& of) { return make_logits_head(of, shape); };
   return assemble_forward(config, std::move(inputs), at.pp, 1, [&, layout = stage_layout(config)](int stage) {
     const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
-    return plan_stage(config, mesh, stage, blocks, make_segments(config, setup, stage, blocks, makers));
+    return plan_stage(config, mesh, stage, layout, make_segments(config, setup, stage, blocks, makers));
   });
 }
 
@@ -63,7 +63,7 @@ Config for_generation(Config config) {
         "--parallelism.context=1, and the ranks to another axis, as with --parallelism.data_shard={}",
         config.parallelism.context, config.parallelism.data_shard * config.parallelism.context);
   }
-  config = without_training(std::move(config));
+  config = for_inference(std::move(config));
   config.training.global_batch_size = config.training.microbatch_size * config.parallelism.data();
   return config;
 }

@@ -12,7 +12,7 @@
 
 namespace weft {
 
-// The configuration for generation: without_training(), with one microbatch a pass. Throws Error (request) for context
+// The configuration for generation: for_inference(), with one microbatch a pass. Throws Error (request) for context
 // parallelism: it splits a sequence, and the cache of a sequence is on one rank.
 Config for_generation(Config config);
 

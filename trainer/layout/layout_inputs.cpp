@@ -14,15 +14,18 @@
 namespace weft {
 namespace {
 
-// The model reduced to one block of each kind, on one stage, each block in units of its own.
+// The model reduced to one block of each kind and its predictors, on one stage, each block in units of its own.
 Config one_of_each(const Config& config) {
   Config sample = config;
   sample.parallelism.pipeline = 1;
   sample.pipeline = {};
+  sample.training.recompute_every = 1;
+  sample.training.recompute_last_block = true;
   std::vector<BlockKind> kinds;
   for (const BlockKind kind : config.model.blocks) {
     if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
   }
+  kinds.insert(kinds.end(), config.model.blocks.end() - config.model.mtp_depth, config.model.blocks.end());
   sample.model.blocks = std::move(kinds);
   for (auto& [family, policy] : sample.shard_by_family) {
     policy.wrap = "block";
@@ -101,10 +104,9 @@ std::vector<std::vector<int>> kept_microbatches(const std::vector<Action>& actio
   return fullest;
 }
 
-}  // namespace
-
-LayoutItems modelled_items(const Config& config) {
-  const Config sample = one_of_each(config);
+// The pieces of the sample: embedding, a block of each kind, and the head with the predictors, which stand on its
+// stage. Without costs.
+std::vector<LayoutItem> sampled_pieces(const Config& config, const Config& sample) {
   const Mesh mesh(sample.parallelism);
   const PlannedStage planned = whole_model(sample, mesh);
 
@@ -114,13 +116,14 @@ LayoutItems modelled_items(const Config& config) {
 
   const auto kept_bytes = kept_by_segments(sample, plan_inputs(sample, mesh.coordinates(0)).boundary, planned);
 
-  // Embedding, blocks, head.
-  std::vector<LayoutItem> pieces(sample.model.blocks.size() + 2);
-  std::multimap<std::string_view, std::size_t> pieces_of;  // by parameter; a tied weight belongs to embedding and head
+  const auto kinds = static_cast<std::size_t>(sample.model.layers());
+  std::vector<LayoutItem> pieces(kinds + 2);
+  // By parameter; a tied weight belongs to embedding and head, and predictors use both.
+  std::map<std::string_view, std::set<std::size_t>> pieces_of;
   for (std::size_t s = 0; s < planned.segments.size(); ++s) {
     const Segment& segment = *planned.segments[s];
     const ModelPart part = segment.part();
-    const std::size_t place = part.block                         ? static_cast<std::size_t>(*part.block) + 1
+    const std::size_t place = part.block                         ? std::min<std::size_t>(*part.block, kinds) + 1
                               : part.kind == PartKind::embedding ? 0
                                                                  : pieces.size() - 1;
     LayoutItem& piece = pieces[place];
@@ -132,28 +135,46 @@ LayoutItems modelled_items(const Config& config) {
     const std::int64_t pending = std::max(std::int64_t{0}, segment.pending_bytes() - kept);
     piece.kept_bytes += static_cast<double>(kept + (waits ? pending : 0));
     piece.passing_bytes += static_cast<double>(waits ? again : again + more);
-    for (const ParameterSpec& parameter : segment.parameters()) pieces_of.emplace(parameter.name, place);
+    for (const ParameterSpec& parameter : segment.parameters()) pieces_of[parameter.name].insert(place);
   }
   for (const PlannedUnit& unit : planned.units) {
-    const auto [first, last] = pieces_of.equal_range(unit.plan.parameters.front().name);
-    for (auto piece = first; piece != last; ++piece) {
-      pieces[piece->second].resident_bytes += resident_bytes(unit);
-      add_least_bytes(unit, pieces[piece->second]);
+    for (const std::size_t piece : pieces_of.at(unit.plan.parameters.front().name)) {
+      pieces[piece].resident_bytes += resident_bytes(unit);
+      add_least_bytes(unit, pieces[piece]);
     }
   }
+
+  return pieces;
+}
+
+}  // namespace
+
+LayoutItems modelled_items(const Config& config) {
+  const Config sample = one_of_each(config);
+  const std::vector<LayoutItem> pieces = sampled_pieces(config, sample);
+  Config unrepeated = sample;
+  unrepeated.training.recompute = Recompute::none;
+  const bool partly = recomputes_blocks(config.training.recompute);
+  const std::vector<LayoutItem> others = partly ? sampled_pieces(config, unrepeated) : pieces;
 
   LayoutItems items;
   items.embedding = pieces.front();
   items.head = pieces.back();
   items.head.cost = head_flops(config.model);
   // A backward costs twice the forward.
-  for (const BlockKind kind : config.model.blocks) {
-    const auto piece = std::ranges::find(sample.model.blocks, kind) - sample.model.blocks.begin() + 1;
-    LayoutItem block = pieces[static_cast<std::size_t>(piece)];
+  for (std::size_t b = 0; b < config.model.blocks.size(); ++b) {
+    const BlockKind kind = config.model.blocks[b];
     TokenFlops flops = block_token_flops(config.model, kind, config.training.sequence_length);
     flops.routed_experts *= config.hardware.expert_load;
-    block.cost = flops.total() + repeated_flops(flops, config.training.recompute) / 3.0;
-    items.blocks.push_back(block);
+    const bool repeats = !partly || config.recomputes(static_cast<int>(b));
+    const double cost = flops.total() + (repeats ? repeated_flops(flops, config.training.recompute) / 3.0 : 0.0);
+    if (static_cast<int>(b) >= config.model.layers()) {
+      items.head.cost += cost + merge_flops(config.model) + head_flops(config.model);
+      continue;
+    }
+    const auto piece = std::ranges::find(sample.model.blocks, kind) - sample.model.blocks.begin() + 1;
+    items.blocks.push_back((repeats ? pieces : others)[static_cast<std::size_t>(piece)]);
+    items.blocks.back().cost = cost;
   }
   return items;
 }
@@ -177,14 +198,16 @@ LayoutItems layout_items(const Config& config) {
     const ComputeCost& cost = costs.segments[segment];
     return cost.forward + cost.backward_input + cost.backward_weight;
   };
-  const auto block_seconds = [&](std::size_t segment) {
-    return seconds(segment) + (recomputes ? costs.segments[segment].recompute() : 0.0);
-  };
-  // Embedding, two segments a block, head.
-  items.embedding.cost = seconds(0);
-  for (std::size_t b = 0; b < items.blocks.size(); ++b)
-    items.blocks[b].cost = block_seconds(2 * b + 1) + block_seconds(2 * b + 2);
-  items.head.cost = seconds(2 * items.blocks.size() + 1);
+  for (LayoutItem* item : {&items.embedding, &items.head}) item->cost = 0.0;
+  for (LayoutItem& item : items.blocks) item.cost = 0.0;
+  for (std::size_t s = 0; s < tables.segments.size(); ++s) {
+    const ProgramSegment& segment = tables.segments[s];
+    const bool in_block = segment.part.block.value_or(config.model.layers()) < config.model.layers();
+    LayoutItem& item = in_block ? items.blocks[static_cast<std::size_t>(*segment.part.block)]
+                       : segment.part.kind == PartKind::embedding ? items.embedding
+                                                                  : items.head;
+    item.cost += seconds(s) + (recomputes && segment.region ? costs.segments[s].recompute() : 0.0);
+  }
   return items;
 }
 

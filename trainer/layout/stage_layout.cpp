@@ -16,7 +16,7 @@ namespace {
 using Messages = std::vector<std::string>;
 
 std::string model_text(const Config& config) {
-  return fmt::format("model.layers \"{}\" has {}", config.layers_text, config.model.blocks.size());
+  return fmt::format("model.layers \"{}\" has {}", config.layers_text, config.model.layers());
 }
 
 char symbol_of(BlockKind kind) {
@@ -61,15 +61,25 @@ void compare_stages(const Config& config, const LayoutText& layout, Messages& me
 }
 
 void compare_blocks(const Config& config, const LayoutText& layout, Messages& messages) {
-  std::vector<LayoutSymbol> blocks;
+  std::vector<LayoutSymbol> blocks, predictors;
   LayoutSymbol head = layout.end();
   for (const WrittenStage& stage : layout.stages) {
     for (const LayoutSymbol& symbol : stage.symbols) {
       if (symbol.symbol == 'L') head = symbol;
-      if (symbol.symbol != 'E' && symbol.symbol != 'L') blocks.push_back(symbol);
+      if (symbol.symbol == 'm') predictors.push_back(symbol);
+      if (std::string_view("det").find(symbol.symbol) != std::string_view::npos) blocks.push_back(symbol);
     }
   }
-  const std::size_t expected = config.model.blocks.size();
+  const auto depth = static_cast<std::size_t>(config.model.mtp_depth);
+  if (predictors.size() != depth) {
+    const std::string what = fmt::format(
+        "the layout has {} predictors (m), but model.layers \"{}\" has {}: multi-token prediction is part of the "
+        "model, "
+        "so write as many there",
+        predictors.size(), config.layers_text, depth);
+    messages.push_back(layout.fault_at(predictors.size() > depth ? predictors[depth] : head, what).message);
+  }
+  const auto expected = static_cast<std::size_t>(config.model.layers());
   if (blocks.size() != expected) {
     const bool more = blocks.size() > expected;
     const LayoutSymbol place = more ? blocks[expected] : head;
@@ -93,7 +103,7 @@ void compare_blocks(const Config& config, const LayoutText& layout, Messages& me
 
 Messages count_faults(const Config& config, const std::vector<std::int64_t>& counts) {
   Messages messages;
-  const auto blocks = static_cast<std::int64_t>(config.model.blocks.size());
+  const std::int64_t blocks = config.model.layers();
   const std::int64_t sum = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   if (counts.size() != static_cast<std::size_t>(config.stages())) {
     messages.push_back(stage_count_fault(config, counts.size(), "the counts of ", "counts"));
@@ -105,13 +115,15 @@ Messages count_faults(const Config& config, const std::vector<std::int64_t>& cou
   return messages;
 }
 
-std::vector<StageBlocks> from_counts(const std::vector<std::int64_t>& counts) {
+// Of blocks without predictors, which stand on the last stage.
+std::vector<StageBlocks> from_counts(const std::vector<std::int64_t>& counts, const ModelConfig& model) {
   std::vector<StageBlocks> layout;
   int first = 0;
   for (const std::int64_t count : counts) {
     layout.push_back({first, static_cast<int>(count), layout.empty(), layout.size() + 1 == counts.size()});
     first += static_cast<int>(count);
   }
+  layout.back().count += model.mtp_depth;
   return layout;
 }
 
@@ -138,7 +150,7 @@ struct EndStages {
   explicit EndStages(const Config& config)
       : first(config.pipeline.first_stage_blocks),
         last(config.pipeline.last_stage_blocks),
-        blocks(static_cast<std::int64_t>(config.model.blocks.size()) - first.value_or(0) - last.value_or(0)),
+        blocks(config.model.layers() - first.value_or(0) - last.value_or(0)),
         stages(std::int64_t{config.stages()} - first.has_value() - last.has_value()) {}
 
   bool given() const { return first || last; }
@@ -163,7 +175,7 @@ std::vector<StageBlocks> from_end_stages(const Config& config) {
                                    ends.stages > 0 ? ends.blocks / ends.stages : 0);
   if (ends.first) counts.front() = *ends.first;
   if (ends.last) counts.back() = *ends.last;
-  return from_counts(counts);
+  return from_counts(counts, config.model);
 }
 
 }  // namespace
@@ -177,15 +189,16 @@ std::vector<StageBlocks> stage_layout(const Config& config) {
   Messages faults = layout_faults(config);
   for (std::string& fault : end_stage_faults(config)) faults.push_back(std::move(fault));
   if (!faults.empty()) fail_request("{}", fmt::join(faults, "\n"));
-  if (const auto* counts = std::get_if<std::vector<std::int64_t>>(&config.pipeline.layout)) return from_counts(*counts);
+  if (const auto* counts = std::get_if<std::vector<std::int64_t>>(&config.pipeline.layout))
+    return from_counts(*counts, config.model);
   if (!has_automatic_layout(config)) return from_text(written_layout(config));
   if (EndStages(config).given()) return from_end_stages(config);
-  if (config.stages() == 1) return from_counts({static_cast<std::int64_t>(config.model.blocks.size())});
+  if (config.stages() == 1) return from_counts({config.model.layers()}, config.model);
   // solved_timing.cpp refuses a budget that no layout keeps: there the bytes of this layout are known exactly.
   const std::optional<std::int64_t> budget = config.memory_budget;
   const auto counts = automatic_layout(layout_items(config), schedule_residents(config),
                                        budget ? std::optional(static_cast<double>(*budget)) : std::nullopt);
-  return from_counts({counts.begin(), counts.end()});
+  return from_counts({counts.begin(), counts.end()}, config.model);
 }
 
 Config with_layout(Config config, const std::vector<StageBlocks>& layout) {
@@ -233,7 +246,7 @@ std::vector<std::string> end_stage_faults(const Config& config) {
   };
   add("first_stage_blocks", ends.first);
   add("last_stage_blocks", ends.last);
-  const std::string left = fmt::format("{} blocks{} = {}", config.model.blocks.size(), taken, ends.blocks);
+  const std::string left = fmt::format("{} blocks{} = {}", config.model.layers(), taken, ends.blocks);
   if (ends.blocks < 0) return {fmt::format("{}: the model has no more{}", left, nearest)};
   if (ends.stages == 0)
     return {fmt::format("{}, and no stage is left for them ({}){}", left, stages_text(config), nearest)};
@@ -243,9 +256,8 @@ std::vector<std::string> end_stage_faults(const Config& config) {
 
 std::vector<std::string> layout_warnings(const Config& config) {
   // An automatic layout leaves a stage empty only if there are more stages than pieces (embedding, blocks, head).
-  const std::size_t pieces = config.model.blocks.size() + 2;
-  if (has_automatic_layout(config) && !EndStages(config).given() && static_cast<std::size_t>(config.stages()) <= pieces)
-    return {};
+  const int pieces = config.model.layers() + 2;
+  if (has_automatic_layout(config) && !EndStages(config).given() && config.stages() <= pieces) return {};
   std::vector<int> empty;
   const auto layout = stage_layout(config);
   for (std::size_t s = 0; s < layout.size(); ++s) {
@@ -263,7 +275,7 @@ std::vector<std::string> layout_warnings(const Config& config) {
 std::string stage_symbols(const StageBlocks& stage, const ModelConfig& model) {
   std::string symbols = stage.embedding ? "E" : "";
   for (int block = stage.first; block < stage.first + stage.count; ++block) {
-    symbols += symbol_of(model.blocks[static_cast<std::size_t>(block)]);
+    symbols += block < model.layers() ? symbol_of(model.blocks[static_cast<std::size_t>(block)]) : 'm';
   }
   return stage.head ? symbols + "L" : symbols;
 }

@@ -43,6 +43,7 @@ std::vector<UpdateGroup> trained_groups(const Config& config) {
   ModelConfig each_kind = config.model;
   std::ranges::sort(each_kind.blocks);
   each_kind.blocks.erase(std::ranges::unique(each_kind.blocks).begin(), each_kind.blocks.end());
+  each_kind.mtp_depth = std::min(each_kind.mtp_depth, 1);
   for (const ParameterSpec& parameter : model_parameters(each_kind)) {
     if (config.training.trains(parameter.family)) groups.insert(update_group_of(parameter));
   }

@@ -16,7 +16,7 @@ bool is_first(const Mesh& mesh, Group group, int rank) {
 
 bool counts_unit(const PlannedUnit& unit, const Mesh& mesh, int rank) {
   if (unit.plan.replicated()) return is_first(mesh, Group::tokens, rank);
-  if (unit.tied == TiedCopy::of_head) return false;
+  if (unit.copy > 0) return false;
   const bool whole = unit.layout.shards == 1;
   return is_first(mesh, unit.replicate_group, rank) && (!whole || is_first(mesh, unit.shard_group, rank));
 }

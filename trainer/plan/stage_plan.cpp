@@ -1,9 +1,13 @@
 #include "trainer/plan/stage_plan.h"
 
+#include <algorithm>
+#include <iterator>
+#include <map>
 #include <set>
 #include <string_view>
 
 #include "layers/context_parallel.h"
+#include "layers/prediction.h"
 #include "parallel/shard/replicated.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/state_layout.h"
@@ -34,14 +38,15 @@ PlannedUnit plan_unit(const Config& config, const Mesh& mesh, int stage, UnitPla
   return unit;
 }
 
-// Parameters that segments of a stage declare, each once: embedding and head of one stage share a tied weight.
+// Parameters that segments of a stage declare, each once: embedding, predictors and head of one stage share weights.
 std::vector<ScopedParameters> pieces_of(std::span<const std::unique_ptr<Segment>> segments) {
   std::vector<ScopedParameters> pieces;
   std::set<std::string_view> declared;
   for (const auto& segment : segments) {
     ScopedParameters& piece = pieces.emplace_back(segment->scope(), std::vector<ParameterSpec>(), segment->name());
     for (const ParameterSpec& parameter : segment->parameters()) {
-      const bool shared = parameter.family == Family::embedding && declared.contains(parameter.name);
+      const bool shared = (parameter.family == Family::embedding || parameter.family == Family::head) &&
+                          declared.contains(parameter.name);
       if (!shared) piece.parameters.push_back(parameter);
       declared.insert(parameter.name);
     }
@@ -49,10 +54,23 @@ std::vector<ScopedParameters> pieces_of(std::span<const std::unique_ptr<Segment>
   return pieces;
 }
 
-TiedCopy tied_copy(const Config& config, const StageBlocks& blocks) {
-  if (!config.model.tie_word_embeddings) return TiedCopy::none;
-  if (blocks.embedding == blocks.head) return TiedCopy::none;  // neither, or both in one unit
-  return blocks.embedding ? TiedCopy::of_embedding : TiedCopy::of_head;
+// The stages that use each weight of which several do, ascending, by name.
+std::map<std::string, std::vector<int>> stages_of_shared(const ModelConfig& model,
+                                                         const std::vector<StageBlocks>& layout) {
+  SegmentSetup whole;
+  whole.model = model;
+  const std::string table = vocabulary_table(whole).name, projection = head_projection(whole).name;
+  std::map<std::string, std::vector<int>> stages;
+  for (int stage = 0; stage < std::ssize(layout); ++stage) {
+    const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
+    const bool predicts = blocks.predicts(model);
+    std::set<std::string> used;
+    if (blocks.embedding || predicts) used.insert(table);
+    if (blocks.head || predicts) used.insert(projection);
+    for (const std::string& name : used) stages[name].push_back(stage);
+  }
+  std::erase_if(stages, [](const auto& entry) { return entry.second.size() < 2; });
+  return stages;
 }
 
 }  // namespace
@@ -86,10 +104,16 @@ std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const 
                                                     const StageBlocks& blocks, const SegmentMakers& makers) {
   std::vector<std::unique_ptr<Segment>> segments;
   if (blocks.embedding) segments.push_back(make_embedding(setup));
+  const auto trunk = std::make_shared<PredictionTrunk>();
   for (int block = blocks.first; block < blocks.first + blocks.count; ++block) {
+    const bool predicts = block >= config.model.layers();
+    if (predicts) segments.push_back(make_merge(setup, block, trunk));
     segments.push_back(makers.attention(setup, block));
+    SegmentSetup own = setup;
+    own.keep_dispatch = setup.keep_dispatch && config.recomputes(block);
     const bool dense = config.model.blocks[static_cast<std::size_t>(block)] == BlockKind::dense;
-    segments.push_back(dense ? make_mlp(setup, block) : make_moe(setup, block));
+    segments.push_back(dense ? make_mlp(own, block) : make_moe(own, block));
+    if (predicts) segments.push_back(make_predict(setup, block, trunk));
   }
   if (blocks.head) segments.push_back(makers.head(setup));
   if (segments.empty()) segments.push_back(make_identity_segment(stage));
@@ -99,20 +123,39 @@ std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const 
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage,
                         const std::vector<StageBlocks>& layout) {
   const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
-  return plan_stage(config, mesh, stage, blocks, make_segments(config, segment_setup(config, at), stage, blocks));
+  return plan_stage(config, mesh, stage, layout, make_segments(config, segment_setup(config, at), stage, blocks));
 }
 
-PlannedStage plan_stage(const Config& config, const Mesh& mesh, int stage, const StageBlocks& blocks,
+PlannedStage plan_stage(const Config& config, const Mesh& mesh, int stage, const std::vector<StageBlocks>& layout,
                         std::vector<std::unique_ptr<Segment>> segments) {
   PlannedStage planned;
   planned.stage = stage;
   planned.segments = std::move(segments);
-  const TiedCopy tied = tied_copy(config, blocks);
-  for (UnitPlan& plan : form_units(pieces_of(planned.segments), stage, wrap_rules(config, stage))) {
-    planned.units.push_back(plan_unit(config, mesh, stage, std::move(plan)));
-    if (planned.units.back().plan.family == Family::embedding) planned.units.back().tied = tied;
+  const auto stages_of = stages_of_shared(config.model, layout);
+  WrapRules rules = wrap_rules(config, stage);
+  for (const auto& [name, stages] : stages_of) rules.alone.insert(name);
+  for (UnitPlan& plan : form_units(pieces_of(planned.segments), stage, rules)) {
+    PlannedUnit& unit = planned.units.emplace_back(plan_unit(config, mesh, stage, std::move(plan)));
+    const auto shared = stages_of.find(unit.plan.parameters.front().name);
+    if (shared == stages_of.end()) continue;
+    unit.copies = static_cast<int>(shared->second.size());
+    unit.copy = static_cast<int>(std::ranges::find(shared->second, stage) - shared->second.begin());
   }
   return planned;
+}
+
+ModelConfig without_predictors(ModelConfig model) {
+  model.blocks.resize(static_cast<std::size_t>(model.layers()));
+  model.mtp_depth = 0;
+  return model;
+}
+
+PlannedStage without_predictors(PlannedStage stage, const ModelConfig& model) {
+  std::erase_if(stage.segments, [&](const std::unique_ptr<Segment>& segment) {
+    return segment->part().block.value_or(0) >= model.layers();
+  });
+  if (stage.segments.empty()) stage.segments.push_back(make_identity_segment(stage.stage));
+  return stage;
 }
 
 std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at,

@@ -22,10 +22,11 @@ namespace weft {
 
 // The contiguous part of the model on one stage. The layout decides which stage has which blocks (trainer/layout).
 struct StageBlocks {
-  int first = 0, count = 0;  // blocks [first, first + count)
+  int first = 0, count = 0;  // blocks [first, first + count), predictors among them
   bool embedding = false, head = false;
 
   bool empty() const { return count == 0 && !embedding && !head; }
+  bool predicts(const ModelConfig& model) const { return count > 0 && first + count > model.layers(); }
   bool operator==(const StageBlocks&) const = default;
 };
 
@@ -34,10 +35,6 @@ inline StageBlocks all_blocks(const ModelConfig& model) {
   return {.count = static_cast<int>(model.blocks.size()), .embedding = true, .head = true};
 }
 
-// If embedding and head share a weight on different stages, each stage has a unit with a copy. The embedding's copy
-// stands for both where distinct parameters are counted.
-enum class TiedCopy : std::uint8_t { none, of_embedding, of_head };
-
 struct PlannedUnit {
   UnitPlan plan;
   UnitLayout layout;  // of the boxes that the rank holds; unused for replicated parameters
@@ -45,7 +42,9 @@ struct PlannedUnit {
   UnitPolicy policy;
   bool frozen = false;
   Group shard_group = Group::dp_shard, replicate_group = Group::dp_replicate, island_group = Group::dp_island;
-  TiedCopy tied = TiedCopy::none;
+  // A weight that several stages use has a unit with a copy on each. The first one stands for all where distinct
+  // parameters are counted.
+  int copy = 0, copies = 1;
   std::int64_t optimizer_state_bytes = 0;  // on each rank
 
   // Value of ProgramUnit::tied_unreduced for a tied unit.
@@ -90,8 +89,11 @@ std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const 
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage,
                         const std::vector<StageBlocks>& layout);
 // The same for given segments, which may compute something else with the stage's parameters (forward_plan.h).
-PlannedStage plan_stage(const Config& config, const Mesh& mesh, int stage, const StageBlocks& blocks,
+PlannedStage plan_stage(const Config& config, const Mesh& mesh, int stage, const std::vector<StageBlocks>& layout,
                         std::vector<std::unique_ptr<Segment>> segments);
+// The stage without its predictors, whose units stay: what a forward between training steps needs.
+PlannedStage without_predictors(PlannedStage stage, const ModelConfig& model);
+ModelConfig without_predictors(ModelConfig model);
 // All stages of the rank with these coordinates, ascending.
 std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at,
                                       const std::vector<StageBlocks>& layout);

@@ -4,9 +4,7 @@
 #include <set>
 #include <string_view>
 
-#include <algorithm>
 #include "parallel/shard/replicated.h"
-
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 
@@ -61,29 +59,32 @@ ProgramUnit program_unit(const PlannedUnit& unit, int stage) {
   return entry;
 }
 
-// One of the two units with a copy of a tied weight; `unit` is an index into the program's table.
+// A unit with a copy of a tied weight; `unit` is an index into the program's table.
 struct TiedUnit {
-  std::size_t unit = 0;
+  int unit = 0;
   bool unreduced = false;
   std::int64_t gradient_bytes = 0;  // of the gradient that TIE_GRAD sums
 };
 
 TiedUnit tied_unit(const PlannedUnit& unit, std::size_t index) {
   const std::int64_t elements = unit.ties_unreduced() ? unit.layout.unsharded_size() : unit.layout.shard_size;
-  return {index, unit.ties_unreduced(), elements * size_of(DType::float32)};
+  return {static_cast<int>(index), unit.ties_unreduced(), elements * size_of(DType::float32)};
 }
 
+// The copies of one parameter.
 void tie_units(ProgramTables& tables, const std::vector<TiedUnit>& ties) {
+  std::vector<int> copies;
+  for (const TiedUnit& one : ties) copies.push_back(one.unit);
   for (const TiedUnit& one : ties) {
-    for (const TiedUnit& other : ties) {
-      if (&one == &other) continue;
-      ProgramUnit& unit = tables.units[one.unit];
-      unit.tied_to = static_cast<int>(other.unit);
-      unit.tied_unreduced = one.unreduced;
-      if (tied_rank(tables, unit) == tables.stages[static_cast<std::size_t>(unit.stage)].rank) continue;
-      unit.tie_bytes = one.gradient_bytes;
-      unit.collectives.push_back({Op::tie_gradient, CollectiveOp::all_reduce, Group::tied, 1, unit.tie_bytes});
-    }
+    ProgramUnit& unit = tables.units[static_cast<std::size_t>(one.unit)];
+    unit.copies = copies;
+    unit.tied_unreduced = one.unreduced;
+    const std::vector<int> here =
+        copies_on_rank(tables, unit, tables.stages[static_cast<std::size_t>(unit.stage)].rank);
+    // A rank's first copy takes part for all of them.
+    if (tied_ranks(tables, unit).size() < 2 || here.front() != one.unit) continue;
+    unit.tie_bytes = one.gradient_bytes;
+    unit.collectives.push_back({Op::tie_gradient, CollectiveOp::all_reduce, Group::tied, 1, unit.tie_bytes});
   }
 }
 
@@ -121,7 +122,8 @@ std::vector<KeptBySegment> kept_by_segments(const Config& config, const PlannedB
   std::vector<KeptBySegment> kept;
   for (std::size_t s = 0; s < stage.segments.size(); ++s) {
     const Segment& segment = *stage.segments[s];
-    if (!recomputes_blocks(config.training.recompute) || !segment.recomputes_forward()) {
+    const std::optional<int> block = segment.part().block;
+    if (!block || !config.recomputes(*block) || !segment.recomputes_forward()) {
       kept.push_back({{}, segment.activation_bytes()});
       continue;
     }
@@ -136,13 +138,15 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
                            const std::function<PlannedStage(int stage)>& plan) {
   ProgramTables tables;
   const std::vector<int> ranks = stage_ranks(config);
-  std::vector<TiedUnit> ties;
+  std::map<std::string, std::vector<TiedUnit>> ties;  // by parameter
   for (int s = 0; s < config.stages(); ++s) {
     const PlannedStage planned = plan(s);
     ProgramStage stage{.rank = ranks[static_cast<std::size_t>(s)], .output_bytes = boundary.bytes()};
     const int first_unit = static_cast<int>(tables.units.size());
     for (const PlannedUnit& unit : planned.units) {
-      if (unit.tied != TiedCopy::none && !unit.frozen) ties.push_back(tied_unit(unit, tables.units.size()));
+      if (unit.copies > 1 && !unit.frozen) {
+        ties[unit.plan.parameters.front().name].push_back(tied_unit(unit, tables.units.size()));
+      }
       tables.units.push_back(program_unit(unit, s));
     }
     const auto unit_of = unit_by_parameter(planned);
@@ -173,7 +177,7 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
                 std::span(tables.segments).subspan(first_segment));
     tables.stages.push_back(std::move(stage));
   }
-  tie_units(tables, ties);
+  for (const auto& [parameter, units] : ties) tie_units(tables, units);
   return tables;
 }
 

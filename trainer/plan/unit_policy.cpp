@@ -67,9 +67,14 @@ bool leaves_reduction_open(const ShardPolicy& policy) {
          parse_residency(policy.residency_of(0)).residency != Residency::solved;
 }
 
+bool has_copies(const Config& config, Family family) {
+  const bool predicts = config.model.mtp_depth > 0, tied = config.model.tie_word_embeddings;
+  if (config.stages() == 1) return false;
+  return (family == Family::embedding && (predicts || tied)) || (family == Family::head && predicts && !tied);
+}
+
 bool may_add_up_in_shards(const Config& config, Family family) {
-  const bool tied = family == Family::embedding && config.model.tie_word_embeddings && config.stages() > 1;
-  return !tied || config.precision_of(family).reduction == DType::float32;
+  return !has_copies(config, family) || config.precision_of(family).reduction == DType::float32;
 }
 
 std::string promise_text(const ShardPolicy& policy) {

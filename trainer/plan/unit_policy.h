@@ -35,7 +35,9 @@ std::int64_t shard_ranks(const Degrees& degrees, Family family);
 // accumulation "sharded" or residency "auto".
 bool leaves_residency_open(const ShardPolicy& policy);
 bool leaves_reduction_open(const ShardPolicy& policy);
-// Whether open reductions may accumulate gradients in shards. Two copies of a tied weight with 16-bit reduction may
+// Whether a weight of the family may have copies on several stages: a tied one, and those that predictors share.
+bool has_copies(const Config& config, Family family);
+// Whether open reductions may accumulate gradients in shards. The copies of a tied weight with 16-bit reduction may
 // not: their sum is rounded once (TIE_GRAD), so gradients stay whole until then.
 bool may_add_up_in_shards(const Config& config, Family family);
 // Text of the promise of full_shard, used while no memory is known to be free.

@@ -137,7 +137,7 @@ constexpr Remedy pipeline{"pipeline up", "a rank holds fewer blocks", "a bubble,
                             const auto whole_stage = [&](Family family) { return policies.at(family).wrap == "root"; };
                             const bool tied = config.model.tie_word_embeddings;
                             if (tied && (whole_stage(Family::embedding) || whole_stage(Family::head))) return {};
-                            const std::int64_t most = std::ssize(config.model.blocks) / config.pipeline.chunks;
+                            const std::int64_t most = config.model.layers() / config.pipeline.chunks;
                             Strengths strengths = doubled(config, &Degrees::pipeline, most);
                             deal_anew(config, strengths);
                             return strengths;

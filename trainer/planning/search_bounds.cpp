@@ -18,7 +18,7 @@ namespace {
 // A bound sums in another order than the simulator, so rounding may differ.
 constexpr double rounding = 1.0 - 1e-9;
 
-// The pieces as stages of an artificial pipeline: embedding, head, both, and one block of each kind.
+// The pieces as stages of an artificial pipeline: embedding, head, both, one block of each kind, and the predictors.
 struct Sample {
   Config config;
   std::vector<StageBlocks> stages;
@@ -29,23 +29,36 @@ Sample sample_of(const Config& config) {
   Sample sample;
   sample.config = config;
   for (const BlockKind kind : {BlockKind::dense, BlockKind::moe}) {
-    if (std::ranges::find(config.model.blocks, kind) != config.model.blocks.end()) sample.kinds.push_back(kind);
+    const auto end = config.model.blocks.begin() + config.model.layers();
+    if (std::find(config.model.blocks.begin(), end, kind) != end) sample.kinds.push_back(kind);
   }
   sample.stages.push_back({.embedding = true});
   sample.stages.push_back({.head = true});
   sample.stages.push_back({.embedding = true, .head = true});
   for (int i = 0; i < std::ssize(sample.kinds); ++i) sample.stages.push_back({.first = i, .count = 1});
-  sample.config.model.blocks = sample.kinds;
+  std::vector<BlockKind>& blocks = sample.config.model.blocks;
+  const int predictors = config.model.mtp_depth;
+  blocks.erase(blocks.begin(), blocks.end() - predictors);
+  blocks.insert(blocks.begin(), sample.kinds.begin(), sample.kinds.end());
+  if (predictors > 0) sample.stages.push_back({.first = sample.config.model.layers(), .count = predictors});
   sample.config.parallelism.pipeline = static_cast<int>(sample.stages.size());
   sample.config.pipeline = {};
+  sample.config.training.recompute_every = 1;
+  sample.config.training.recompute_last_block = true;
   for (auto& [family, policy] : sample.config.shard_by_family) policy.residency_by_stage.clear();
   return sample;
 }
 
+bool recomputes_all(const Config& config) {
+  return config.training.recompute_every == 1 && config.training.recompute_last_block;
+}
+
+// Predictors may share units with the head.
 bool is_separable(const Config& config) {
-  return std::ranges::all_of(config.shard_by_family, [](const auto& entry) {
-    return entry.second.wrap == "block" || entry.second.wrap == "half_block";
-  });
+  return config.model.mtp_depth == 0 && recomputes_all(config) &&
+         std::ranges::all_of(config.shard_by_family, [](const auto& entry) {
+           return entry.second.wrap == "block" || entry.second.wrap == "half_block";
+         });
 }
 
 // Counts only bytes that do not depend on routing.
@@ -75,8 +88,9 @@ std::vector<const ModelPiece*> pieces_of(const ModelPieces& pieces, const Config
   const bool tied = config.model.tie_word_embeddings && stage.embedding && stage.head;
   if (stage.embedding) list.push_back(tied ? &pieces.both : &pieces.embedding);
   for (int block = stage.first; block < stage.first + stage.count; ++block) {
-    list.push_back(&piece_of(pieces, config, block));
+    if (block < config.model.layers()) list.push_back(&piece_of(pieces, config, block));
   }
+  if (stage.predicts(config.model)) list.push_back(&pieces.predictors);
   if (stage.head && !tied) list.push_back(&pieces.head);
   return list;
 }
@@ -200,7 +214,7 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
   std::vector<std::int64_t> static_by_stage;
   const ProgramTables tables = stage_tables(sample.config, plan_inputs(sample.config, at).boundary, [&](int stage) {
     const StageBlocks& blocks = sample.stages[static_cast<std::size_t>(stage)];
-    PlannedStage planned = plan_stage(sample.config, mesh, stage, blocks,
+    PlannedStage planned = plan_stage(sample.config, mesh, stage, sample.stages,
                                       make_segments(sample.config, segment_setup(sample.config, at), stage, blocks));
     static_by_stage.push_back(static_bytes({&planned, 1}).total());
     return planned;
@@ -219,12 +233,16 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
     piece.forward += costs.segments[i].forward;
     piece.backward_input += costs.segments[i].backward_input;
     piece.backward_weight += costs.segments[i].backward_weight;
-    if (segment.region) piece.again += costs.segments[i].recompute();
+    if (segment.region && recomputes_all(config)) piece.again += costs.segments[i].recompute();
   }
   for (std::size_t u = 0; u < tables.units.size(); ++u) {
     add_unit(tables.units[u], costs.units[u], pieces[static_cast<std::size_t>(tables.units[u].stage)]);
   }
-  ModelPieces result{.embedding = pieces[0], .head = pieces[1], .both = pieces[2], .blocks = {}};
+  ModelPieces result{.embedding = pieces[0], .head = pieces[1], .both = pieces[2], .blocks = {}, .predictors = {}};
+  if (config.model.mtp_depth > 0) {
+    result.predictors = pieces.back();
+    result.predictors.units.clear();
+  }
   for (std::size_t k = 0; k < sample.kinds.size(); ++k) result.blocks[sample.kinds[k]] = pieces[3 + k];
   result.separable = is_separable(config);
   return result;
@@ -237,7 +255,8 @@ LeastTaken least_of_any_layout(const Config& config, const ModelPieces& pieces) 
   // Tied weights are held at least once.
   std::int64_t bytes = config.model.tie_word_embeddings ? pieces.both.static_bytes
                                                         : pieces.embedding.static_bytes + pieces.head.static_bytes;
-  for (const BlockKind kind : config.model.blocks) {
+  seconds += pieces.predictors.seconds();
+  for (const BlockKind kind : std::span(config.model.blocks).first(static_cast<std::size_t>(config.model.layers()))) {
     seconds += pieces.blocks.at(kind).seconds();
     bytes += pieces.blocks.at(kind).static_bytes;
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "parallel/pipeline/accounts/accounts.h"
 #include "parallel/runtime/error.h"
@@ -46,7 +47,7 @@ class Teller {
   }
 
   std::int64_t ranks_of(Group group, const Action& action) const {
-    if (group == Group::tied) return 2;
+    if (group == Group::tied) return std::ssize(tied_ranks(program_, unit_of(action)));
     if (group == Group::dp_island || group == Group::edp_island) return unit_of(action).policy.island_ranks;
     return static_cast<std::int64_t>(mesh_.group_of(group, rank_).size());
   }

@@ -1,5 +1,7 @@
 #include "trainer/rank/forward_plan.h"
 
+#include <algorithm>
+
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/passes/passes.h"
@@ -24,6 +26,17 @@ Config without_training(Config config) {
   // Without a backward there are no saved activations, so recompute saves nothing.
   config.training.recompute = Recompute::none;
   config.model.moe.router_aux_loss_coef = config.model.moe.router_z_loss_coef = 0.0;
+  return config;
+}
+
+Config for_inference(Config config) {
+  config = without_training(std::move(config));
+  std::vector<StageBlocks> layout = stage_layout(config);
+  for (StageBlocks& blocks : layout) {
+    blocks.count = std::clamp(config.model.layers() - blocks.first, 0, blocks.count);
+  }
+  config.model = without_predictors(std::move(config.model));
+  config.pipeline.layout = to_string(layout, config.model);
   return config;
 }
 
@@ -55,9 +68,10 @@ ForwardPlan assemble_forward(const Config& config, PlannedInputs inputs, int pip
 }
 
 ForwardPlan plan_forward(const Config& config, const Mesh& mesh, const Coordinates& at) {
-  return assemble_forward(
-      config, plan_inputs(config, at), at.pp, static_cast<int>(config.microbatches()),
-      [&, layout = stage_layout(config)](int stage) { return plan_stage(config, mesh, at, stage, layout); });
+  return assemble_forward(config, plan_inputs(config, at), at.pp, static_cast<int>(config.microbatches()),
+                          [&, layout = stage_layout(config)](int stage) {
+                            return without_predictors(plan_stage(config, mesh, at, stage, layout), config.model);
+                          });
 }
 
 }  // namespace weft

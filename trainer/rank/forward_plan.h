@@ -12,8 +12,10 @@ namespace weft {
 // and there are no auxiliary losses, which only gradients need. Stages are those of the training step. Throws Error
 // (request) for residency "auto", which is solved for a training step.
 Config without_training(Config config);
-// The same for forwards between the steps of a run. Under residency "auto" parameters stay for one use, since the
-// budget is that of a training step.
+// The same for a model that is used: without its predictors too.
+Config for_inference(Config config);
+// As without_training() for forwards between the steps of a run, whose units they use. Under residency "auto"
+// parameters stay for one use, since the budget is that of a training step.
 Config between_steps(Config config);
 
 // Everything that one rank needs to execute the program.
@@ -24,7 +26,7 @@ struct ForwardPlan {
   PredictedMemory predicted;
 };
 
-// The plan for the loss of config.microbatches() microbatches of text. `config` is from without_training().
+// The plan for the loss of config.microbatches() microbatches of text. `config` is from one of the functions above.
 ForwardPlan plan_forward(const Config& config, const Mesh& mesh, const Coordinates& at);
 
 // Assembles a plan; `plan` returns each stage of the model.

@@ -89,6 +89,7 @@ std::string to_json(const StepMetrics& metrics) {
                                  {"tokens_per_second", metrics.tokens_per_second()},
                                  {"tflops", metrics.tflops()}};
   if (const auto mfu = metrics.mfu()) line["mfu"] = *mfu;
+  if (!metrics.prediction_losses.empty()) line["mtp_losses"] = metrics.prediction_losses;
   line["peak_bytes"] = metrics.peak_bytes;
   if (metrics.targets != metrics.tokens) line["targets"] = metrics.targets;
   if (metrics.forced_balance) line["forced_balance"] = true;

@@ -47,8 +47,9 @@ struct HeldOutLoss {
 };
 
 struct StepMetrics {
-  std::int64_t step = 0;  // from 1
-  double loss = 0.0;      // mean over the step's targets, nats
+  std::int64_t step = 0;                       // from 1
+  double loss = 0.0;                           // mean over the step's targets, nats
+  std::vector<double> prediction_losses = {};  // of each predictor: of its targets in nats, over the step's targets
   double gradient_norm = 0.0;
   std::vector<GroupRate> learning_rates = {};  // as applied
   std::optional<double> loss_scale = {};       // if anything is computed in float16

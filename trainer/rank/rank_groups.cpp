@@ -46,12 +46,12 @@ Transfers transfers_of(const Program& program) {
 }
 
 TiedRanks tied_ranks_of(const ProgramTables& tables) {
+  TiedRanks tied;
   for (const ProgramUnit& unit : tables.units) {
-    if (!unit.tied_to) continue;
-    const int here = tables.stages[static_cast<std::size_t>(unit.stage)].rank, there = tied_rank(tables, unit);
-    if (here != there) return std::pair(here, there);
+    std::vector<int> ranks = tied_ranks(tables, unit);
+    if (ranks.size() > 1) tied.insert(std::move(ranks));
   }
-  return std::nullopt;
+  return tied;
 }
 
 MakeGroup groups_split_from(Communicator& world) {
@@ -87,9 +87,8 @@ RankGroups::RankGroups(int rank, const Mesh& mesh, const std::set<Island>& islan
       }
     }
   }
-  if (tied) {
-    const auto members = mesh.tied_of(rank, tied->first, tied->second);
-    groups_[{Lane::reduce, Group::tied}] = split(Group::tied, members, Lane::reduce);
+  for (const std::vector<int>& ranks : tied) {
+    tied_[ranks] = split(Group::tied, mesh.tied_of(rank, ranks), Lane::reduce);
   }
   for (const Island& island : islands) {
     const Group name = island.shard_group == Group::edp_shard ? Group::edp_island : Group::dp_island;

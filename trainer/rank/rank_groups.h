@@ -4,7 +4,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -27,8 +26,8 @@ struct Transfer {
 using Transfers = std::vector<Transfer>;
 Transfers transfers_of(const Program& program);
 
-// The two pipeline ranks with the copies of a tied weight; nothing if one rank has both copies.
-using TiedRanks = std::optional<std::pair<int, int>>;
+// The pipeline ranks with the copies of each tied weight, ascending; without weights whose copies are on one rank.
+using TiedRanks = std::set<std::vector<int>>;
 TiedRanks tied_ranks_of(const ProgramTables& tables);
 
 // Makes the communicator of a group with these members; `place` is the rank's index among the members.
@@ -40,7 +39,7 @@ MakeGroup groups_split_from(Communicator& world);
 class RankGroups {
  public:
   // Every rank builds its groups in the same order. `transfers`: the messages of the step, the same on all ranks; each
-  // (sender, receiver) pair gets connected. `lanes` outlive the groups. `tied`: the same on all ranks; a rank of any
+  // (sender, receiver) pair gets connected. `lanes` outlive the groups. `tied`: the same on all ranks; a rank at any
   // other pipeline position is alone in its tied group.
   RankGroups(int rank, const Mesh& mesh, const std::set<Island>& islands, const Transfers& transfers, Lanes& lanes,
              const TiedRanks& tied, const MakeGroup& make);
@@ -54,6 +53,8 @@ class RankGroups {
   Communicator& messages(Lane lane, int peer) { return *message_groups_.at({lane, peer}); }
   // Waits until everything sent has been received.
   void flush_messages();
+  // The communicator of Group::tied with the pipeline ranks `tied`, on the reduce lane.
+  Communicator& tied(const std::vector<int>& tied) { return *tied_.at(tied); }
   // The communicator of an island, on the gather lane.
   Communicator& island(const Island& island) { return *islands_.at(island); }
 
@@ -61,6 +62,7 @@ class RankGroups {
   std::map<std::pair<Lane, Group>, std::unique_ptr<Communicator>> groups_;
   std::vector<std::unique_ptr<Communicator>> transfers_;  // in the order in which all ranks make them
   std::map<std::pair<Lane, int>, Communicator*> message_groups_;
+  std::map<std::vector<int>, std::unique_ptr<Communicator>> tied_;  // by pipeline ranks
   std::map<Island, std::unique_ptr<Communicator>> islands_;
 };
 

@@ -27,10 +27,14 @@ std::vector<std::size_t> places_on_rank(const std::vector<Entry>& entries, std::
 
 }  // namespace
 
-StepBatch parts_of(ConstTensorView text, Documents documents) {
-  const std::int64_t parts = text_parts(documents), part = text.rows() / parts;
-  StepBatch batch{text.rows_from(0, part), text.rows_from(part, part)};
-  if (parts == 3) batch.document_begins = text.rows_from(2 * part, part);
+StepBatch parts_of(ConstTensorView text, const TextParts& parts) {
+  const std::int64_t part = text.rows() / parts.count();
+  std::int64_t taken = 0;
+  const auto next = [&] { return text.rows_from(part * taken++, part); };
+  StepBatch batch{.tokens = next(), .targets = next()};
+  if (parts.document_begins) batch.document_begins = next();
+  for (int k = 0; k < parts.predictors; ++k) batch.following.push_back({.tokens = next(), .targets = next()});
+  if (parts.noise_seed) batch.noise_keys = next();
   return batch;
 }
 
@@ -53,13 +57,12 @@ RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, 
     for (const PlannedUnit& unit : stage.units) add_unit(unit);
     add_pieces(stage, tables, first_unit);
   }
-  local_copy_.resize(planned_units_.size());
+  tied_.resize(planned_units_.size());
   const int rank = tables.stages[static_cast<std::size_t>(planned_.front().stage)].rank;
   for (const ProgramUnit& unit : tables.units) {
-    if (!unit.tied_to || tied_rank(tables, unit) != rank) continue;
-    const ProgramUnit& copy = tables.units[static_cast<std::size_t>(*unit.tied_to)];
-    if (tied_rank(tables, copy) != rank) continue;
-    local_copy_[local_unit(*copy.tied_to)] = local_unit(*unit.tied_to);
+    TiedUnits tied{{}, tied_ranks(tables, unit)};
+    for (const int copy : copies_on_rank(tables, unit, rank)) tied.here.push_back(local_unit(copy));
+    for (const std::size_t local : tied.here) tied_[local] = tied;
   }
 }
 
@@ -204,7 +207,13 @@ MicrobatchInput RankStages::text_of(int microbatch) const {
   const auto of_microbatch = [&, tokens = inputs_.microbatch_tokens](ConstTensorView all) {
     return all.empty() ? all : all.rows_from(microbatch * tokens, tokens);
   };
-  return {of_microbatch(batch_.tokens), of_microbatch(batch_.targets), of_microbatch(batch_.document_begins)};
+  MicrobatchInput text{of_microbatch(batch_.tokens), of_microbatch(batch_.targets),
+                       of_microbatch(batch_.document_begins)};
+  for (const auto& [tokens, targets] : batch_.following) {
+    text.following.push_back({of_microbatch(tokens), of_microbatch(targets)});
+  }
+  text.noise_keys = of_microbatch(batch_.noise_keys);
+  return text;
 }
 
 void RankStages::forward(int segment, int microbatch) {
@@ -268,18 +277,18 @@ void RankStages::reduce_gradient(int unit) {
   with_unit(local_unit(unit), [](auto& of) { of.reduce_gradient(); });
 }
 
-// A sum of two floats does not depend on their order: both copies get the same bits.
+// All copies get the bits of one sum: those of a rank are added before the ranks' sums, and take the result.
 void RankStages::tie_gradient(int unit) {
-  const std::size_t local = local_unit(unit);
-  const auto tied = [&](std::size_t of) {
+  const TiedUnits& tied = tied_[local_unit(unit)];
+  const auto gradient_of = [&](std::size_t of) {
     return planned_units_[of]->ties_unreduced() ? units_[of]->accumulated_gradient() : units_[of]->shard_gradient();
   };
-  const TensorView gradient = tied(local);
-  if (!local_copy_[local]) return groups_.on(Lane::reduce, Group::tied).all_reduce(gradient);
-  const TensorView copy = tied(*local_copy_[local]);
+  const TensorView sum = gradient_of(tied.here.front());
+  const auto others = std::span(tied.here).subspan(1);
   Stream& reduce_lane = lanes_[Lane::reduce];
-  add(reduce_lane, copy, gradient);
-  cast(reduce_lane, gradient, copy);
+  for (const std::size_t copy : others) add(reduce_lane, gradient_of(copy), sum);
+  if (tied.ranks.size() > 1) groups_.tied(tied.ranks).all_reduce(sum);
+  for (const std::size_t copy : others) cast(reduce_lane, sum, gradient_of(copy));
 }
 
 void RankStages::wait_reduction(int unit) {

@@ -23,11 +23,9 @@ namespace weft {
 // Text of the microbatches of one step, one microbatch after another, [microbatches * tokens, 1] int32 in device
 // memory: as MicrobatchInput has it of one. All ranks of a tensor group read the same tokens. Context ranks read their
 // own positions of the same sequences.
-struct StepBatch {
-  ConstTensorView tokens, targets, document_begins = {};
-};
-// `text` as parts of equal size in the order of the fields: three if documents are masked, otherwise two.
-StepBatch parts_of(ConstTensorView text, Documents documents);
+using StepBatch = MicrobatchInput;
+// `text` as parts of equal size, in the order of the fields.
+StepBatch parts_of(ConstTensorView text, const TextParts& parts);
 
 // 1 / targets of the global batch that count, and 1 / its tokens (LayerContext).
 struct LossFactors {
@@ -160,7 +158,12 @@ class RankStages final : public ActionHandler {
   std::vector<const PlannedUnit*> planned_units_;
   // By index into the program's tables; valid only for segments and units on this rank.
   std::vector<std::size_t> local_segment_, local_unit_;
-  std::vector<std::optional<std::size_t>> local_copy_;  // by planned unit: its tied copy, if that is on this rank
+  // Of a tied weight: its copies on this rank, as planned units, and the pipeline ranks of all copies.
+  struct TiedUnits {
+    std::vector<std::size_t> here;
+    std::vector<int> ranks;
+  };
+  std::vector<TiedUnits> tied_;  // by planned unit
   bool forward_only_;
   std::optional<Initialization> initialization_;
   Lanes& lanes_;

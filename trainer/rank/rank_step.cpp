@@ -30,8 +30,7 @@ RankStep::RankStep(const Config& config, const Mesh& mesh, Program program, int 
                  {groups_.on(Lane::compute, Group::world), groups_.on(Lane::compute, Group::tokens)}, *products_,
                  ledger_, clock),
       trained_groups_(trained_groups(config)),
-      text_(ledger_.allocate(Bucket::workspace, DType::int32, text_parts(config.data.documents) * step_tokens(config),
-                             1)),
+      text_(ledger_.allocate(Bucket::workspace, DType::int32, config.text_parts().count() * step_tokens(config), 1)),
       sums_(lanes_[Lane::compute], ledger_, config.model.blocks.size(),
             static_cast<std::size_t>(config.model.moe.num_experts), static_cast<std::size_t>(mesh.world())),
       gradient_scale_(ledger_.allocate(Bucket::workspace, DType::float32, 1, 1)) {
@@ -57,7 +56,7 @@ void RankStep::begin(const StepInputs& inputs) {
   const std::int64_t tokens = config_.training.global_batch_size * config_.training.sequence_length;
   const std::int64_t targets = inputs.targets > 0 ? inputs.targets : tokens;
   sums_.begin_step();
-  stages_->begin_step(parts_of(text_, config_.data.documents),
+  stages_->begin_step(parts_of(text_, config_.text_parts()),
                       {1.0 / static_cast<double>(targets), 1.0 / static_cast<double>(tokens)}, inputs.loss_scale,
                       sums_.report());
 }

@@ -31,7 +31,7 @@ struct Places {
   std::size_t blocks, experts, ranks;
 
   static constexpr std::size_t gradient_square_sum = 0, loss = 1;
-  std::size_t block(std::size_t b) const { return 2 + b * (4 + experts); }  // as StepReport
+  std::size_t block(std::size_t b) const { return 2 + b * (5 + experts); }  // as StepReport
   std::size_t allocations() const { return block(blocks); }                 // the first measurement of the host
   std::size_t next_targets() const { return allocations() + 1; }
   std::size_t votes() const { return next_targets() + 1; }
@@ -130,9 +130,10 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
                   std::llround(values[at.block(b) + 3]),
                   {}};
     for (std::size_t e = 0; e < experts_; ++e) {
-      moe.expert_tokens.push_back(std::llround(values[at.block(b) + 4 + e]));
+      moe.expert_tokens.push_back(std::llround(values[at.block(b) + 5 + e]));
     }
     totals.moe.push_back(std::move(moe));
+    totals.prediction_loss_sums.push_back(values[at.block(b) + 4]);
   }
   for (std::size_t g = 0; g < group_count; ++g) {
     for (std::size_t op = 0; op < operations; ++op) {

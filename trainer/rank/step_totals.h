@@ -42,9 +42,10 @@ struct MoeTotals {
 struct StepTotals {
   double loss_sum = 0.0;
   double gradient_square_sum = 0.0;
-  std::vector<MoeTotals> moe;           // by block
-  CommunicationCounters communication;  // summed over ranks
-  BucketBytes at_peak;                  // of the rank with the largest sum, the lowest of several
+  std::vector<MoeTotals> moe;                // by block
+  std::vector<double> prediction_loss_sums;  // by block; 0 for those of the model
+  CommunicationCounters communication;       // summed over ranks
+  BucketBytes at_peak;                       // of the rank with the largest sum, the lowest of several
   std::int64_t system_allocations = 0, next_targets = 0;
   double data_seconds = 0.0;  // of the rank that took longest
   RunVotes votes;

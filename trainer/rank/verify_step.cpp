@@ -91,8 +91,8 @@ UnitHolder holder_of(const PlannedUnit& unit, const ResolvedGroups& rules, int r
     const auto ranks = static_cast<int>(groups.of(unit.shard_group, rank).size());
     holder.replica = holder.replica * ranks + groups.index(unit.shard_group, rank);
   }
-  // Replicas of a tied weight are numbered first on the embedding's stage, then on the head's.
-  if (unit.tied == TiedCopy::of_head) holder.replica += copies_of(unit, degrees);
+  // Replicas of a tied weight are numbered stage after stage.
+  holder.replica += unit.copy * copies_of(unit, degrees);
   holder.tensor_rank = at.tp;
   holder.tensor_ranks = degrees.tensor;
   return holder;
@@ -140,13 +140,11 @@ std::map<int, std::int64_t> expert_elements(const Config& config) {
 std::vector<DescribedSegment> describe_segments(const Config& config, const PlannedStage& planned) {
   std::map<int, std::int64_t> experts = expert_elements(config);
   std::vector<DescribedSegment> segments;
-  // Experts belong to the last segment of a block.
-  for (auto segment = planned.segments.rbegin(); segment != planned.segments.rend(); ++segment) {
-    const auto found = experts.find((*segment)->part().block.value_or(-1));
+  for (const auto& segment : planned.segments) {
+    const bool routes = segment->part().kind == PartKind::experts;
     segments.push_back(
-        {(*segment)->name(), (*segment)->parameters(), found == experts.end() ? 0 : std::exchange(found->second, 0)});
+        {segment->name(), segment->parameters(), routes ? std::exchange(experts[*segment->part().block], 0) : 0});
   }
-  std::reverse(segments.begin(), segments.end());
   return segments;
 }
 
@@ -187,10 +185,9 @@ std::vector<GlobalParameter> global_parameters(const Config& config, const Mesh&
   for_each_stage(config, mesh, [&](int, const Coordinates&, const PlannedStage& plan, bool first) {
     if (!first) return;
     for (const PlannedUnit& unit : plan.units) {
-      const int stages = unit.tied == TiedCopy::none ? 1 : 2;
       for (const ParameterSpec& parameter : unit.plan.parameters) {
         const int tensor = !unit.plan.replicated() && parameter.tensor_replicated ? mesh.degrees().tensor : 1;
-        copies[parameter.name] = copies_of(unit, mesh.degrees()) * tensor * stages;
+        copies[parameter.name] = copies_of(unit, mesh.degrees()) * tensor * unit.copies;
       }
     }
   });
@@ -235,7 +232,7 @@ StageDescription describe_stage(const Config& config, const Mesh& mesh, int rank
   for (int stage = 0; stage < config.stages(); ++stage) {
     for (const auto& segment : plan_stage(config, mesh, at, stage, layout).segments) {
       for (const ParameterSpec& parameter : segment->parameters()) {
-        // A tied weight belongs to two stages; `planned.stage` takes precedence.
+        // A tied weight belongs to several stages; `planned.stage` takes precedence.
         if (stage == planned.stage) description.stage_of_parameter[parameter.name] = stage;
         description.stage_of_parameter.try_emplace(parameter.name, stage);
         if (stage != planned.stage) continue;

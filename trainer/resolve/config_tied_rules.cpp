@@ -17,6 +17,42 @@ ConfigRule tied_rule(std::vector<std::string> keys, Messages (*check)(const Conf
           }};
 }
 
+// The sum of all copies is rounded once, so it must be whole when it is reduced.
+ConfigRule copies_rule(Family family, const std::string& section) {
+  std::vector<std::string> keys;
+  for (const char* key : {".reduction", ".accumulation", ".residency"}) keys.push_back(section + key);
+  for (const char* key : {"shard.reduction", "shard.accumulation", "shard.residency", "precision.reduction",
+                          "model.tie_word_embeddings", "model.layers"}) {
+    keys.emplace_back(key);
+  }
+  return {std::move(keys), [=](const Config& c) {
+            const DType reduction = c.precision_of(family).reduction;
+            if (reduction == DType::float32 || !has_copies(c, family) || c.training.frozen.contains(family)) {
+              return Messages{};
+            }
+            const UnitPolicy policy = resolve_policy(c, family, 0);
+            const bool solved = policy.residency == Residency::solved, sharded = policy.accumulate_sharded;
+            const std::string copies =
+                c.model.tie_word_embeddings
+                    ? "tie_word_embeddings makes embedding and head one weight, of which two"
+                    : fmt::format("predictors (m) share the weight of {}, of which two", name_of(family));
+            const std::string both = c.model.tie_word_embeddings
+                                         ? "precision.embedding.reduction and precision.head.reduction"
+                                         : fmt::format("precision.{}.reduction", name_of(family));
+            return none_or(policy.reduce_every == 0 && !solved && !sharded,
+                           "{} stages have a copy: their sum is reduced in \"{}\" once a step, but {} has {}: write "
+                           "that key with {}, or {} \"float32\"",
+                           copies, name_of(reduction), section,
+                           solved    ? "residency \"auto\""
+                           : sharded ? "accumulation \"sharded\""
+                                     : "a reduction every few microbatches",
+                           solved    ? "another value"
+                           : sharded ? "\"unsharded\""
+                                     : "reduction \"last_microbatch\"",
+                           both);
+          }};
+}
+
 std::string text_of(const PrecisionConfig& precision) {
   return fmt::format("parameters \"{}\", compute \"{}\", reduction \"{}\"", name_of(precision.parameters),
                      name_of(precision.compute), name_of(precision.reduction));
@@ -55,27 +91,8 @@ std::vector<ConfigRule> tied_rules() {
                       "of which two stages have a copy, but shard.embedding.wrap \"root\" puts each into a unit of its "
                       "stage with other parameters: write wrap \"block\"");
                 }),
-      // The sum of both copies is rounded once, so it must be whole when it is reduced.
-      tied_rule({"shard.embedding.reduction", "shard.embedding.accumulation", "shard.embedding.residency",
-                 "shard.reduction", "shard.accumulation", "shard.residency", "precision.reduction"},
-                [](const Config& c) {
-                  const DType reduction = c.precision_of(Family::embedding).reduction;
-                  if (reduction == DType::float32 || c.stages() == 1) return Messages{};
-                  if (c.training.frozen.contains(Family::embedding)) return Messages{};
-                  const UnitPolicy policy = resolve_policy(c, Family::embedding, 0);
-                  const bool solved = policy.residency == Residency::solved, sharded = policy.accumulate_sharded;
-                  return none_or(policy.reduce_every == 0 && !solved && !sharded,
-                                 "of which two stages have a copy: their sum is reduced in \"{}\" once a step, but "
-                                 "shard.embedding has {}: write that key with {}, or precision.embedding.reduction and "
-                                 "precision.head.reduction \"float32\"",
-                                 name_of(reduction),
-                                 solved    ? "residency \"auto\""
-                                 : sharded ? "accumulation \"sharded\""
-                                           : "a reduction every few microbatches",
-                                 solved    ? "another value"
-                                 : sharded ? "\"unsharded\""
-                                           : "reduction \"last_microbatch\"");
-                }),
+      copies_rule(Family::embedding, "shard.embedding"),
+      copies_rule(Family::head, "shard.head"),
   };
 }
 

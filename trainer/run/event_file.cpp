@@ -116,6 +116,9 @@ std::vector<EventScalar> event_scalars(const StepMetrics& reported) {
     scalars.push_back({std::move(tag), static_cast<float>(value)});
   };
   add("loss", reported.loss);
+  for (std::size_t k = 0; k < reported.prediction_losses.size(); ++k) {
+    add(fmt::format("mtp_loss/{}", k + 1), reported.prediction_losses[k]);
+  }
   add("grad_norm", reported.gradient_norm);
   for (const GroupRate& rate : reported.learning_rates) {
     if (reported.learning_rates.size() == 1)

@@ -10,12 +10,12 @@
 namespace weft {
 namespace {
 
-// Of the text of all predicted tokens; `parts` as text_parts().
-std::int64_t text_bytes(const TextWindows& windows, std::int64_t length, std::int64_t parts,
+// Of the text of all predicted tokens.
+std::int64_t text_bytes(const TextWindows& windows, std::int64_t length, const TextParts& parts,
                         const TextVocabulary& vocabulary) {
   if (vocabulary.tokenizer == nullptr) return 0;
   if (vocabulary.name == "byte") return windows.tokens();
-  std::vector<std::int32_t> numbers(static_cast<std::size_t>(parts * length));
+  std::vector<std::int32_t> numbers(static_cast<std::size_t>(parts.count() * length));
   const SequenceText text = parts_of(numbers, parts);
   std::map<std::int32_t, std::int64_t> bytes_of_token;
   std::int64_t bytes = 0;
@@ -55,7 +55,7 @@ HeldOutWindows::HeldOutWindows(const Config& config, std::int64_t batches, const
     : windows_(open(vocabulary)), config_(config) {
   if (batches > 0) windows_.keep(batches * config.training.global_batch_size);
   targets_ = windows_.tokens();
-  bytes_ = text_bytes(windows_, config.training.sequence_length, text_parts(config.data.documents), vocabulary);
+  bytes_ = text_bytes(windows_, config.training.sequence_length, config.held_out_parts(), vocabulary);
   const std::int64_t of_microbatch = config.training.microbatch_size * config.parallelism.data();
   const std::int64_t needed = (windows_.count() + of_microbatch - 1) / of_microbatch;
   config_.training.global_batch_size = std::min(config.microbatches(), needed) * of_microbatch;
@@ -88,7 +88,7 @@ bool validates_after(const Config& config, std::int64_t step) {
 
 std::int64_t HeldOutReader::numbers(const Config& config) {
   const std::int64_t tokens = config.microbatches() * config.microbatch_tokens() / config.parallelism.context;
-  return text_parts(config.data.documents) * tokens;
+  return config.held_out_parts().count() * tokens;
 }
 
 HeldOutReader::HeldOutReader(const HeldOutWindows& text, const Mesh& mesh, int rank, TensorView on_device,
@@ -106,9 +106,9 @@ StepBatch HeldOutReader::read(std::int64_t pass) {
   const BatchPlan plan{config.microbatches(), config.parallelism.data(), config.training.microbatch_size};
   staging_.finish();
   plan.read(text_.windows(), pass * plan.sequences(), data_index_, config.training.sequence_length, runs_,
-            text_parts(config.data.documents), staging_.as<std::int32_t>());
+            config.held_out_parts(), staging_.as<std::int32_t>());
   staging_.upload(compute_, on_device_);
-  return parts_of(ConstTensorView(on_device_), config.data.documents);
+  return parts_of(ConstTensorView(on_device_), config.held_out_parts());
 }
 
 }  // namespace weft

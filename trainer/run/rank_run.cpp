@@ -74,6 +74,10 @@ void add_measurements(const Config& config, const StepTotals& totals, StepMetric
     balance.dropped = static_cast<double>(moe.dropped) / static_cast<double>(taken + moe.dropped);
     if (model.moe.selection_bias) balance.bias_norm = moe.bias_norm;
   }
+  for (int block = model.layers(); block < std::ssize(model.blocks); ++block) {
+    const double sum = totals.prediction_loss_sums[static_cast<std::size_t>(block)];
+    metrics.prediction_losses.push_back(sum / static_cast<double>(metrics.targets));
+  }
   metrics.data_seconds = totals.data_seconds;
 }
 
@@ -125,7 +129,7 @@ void RankRun::read_ahead(std::int64_t first) {
   first_ahead_ = first;
   fault_ahead_.reset();
   try {
-    plan.read(data_, first, mesh_.data_index(world_.rank()), length, runs, text_parts(config_.data.documents), ahead_);
+    plan.read(data_, first, mesh_.data_index(world_.rank()), length, runs, config_.text_parts(), ahead_);
   } catch (const Error& error) {
     fault_ahead_ = error.what();
   }
@@ -135,7 +139,7 @@ std::int64_t RankRun::targets_ahead() const {
   const Coordinates at = mesh_.coordinates(world_.rank());
   // The ranks of a pipeline and of a tensor group read the same text.
   if (at.pp != 0 || at.tp != 0 || fault_ahead_) return 0;
-  const std::size_t part = ahead_.size() / static_cast<std::size_t>(text_parts(config_.data.documents));
+  const std::size_t part = ahead_.size() / static_cast<std::size_t>(config_.text_parts().count());
   return std::ranges::count_if(std::span(ahead_).subspan(part, part), [](std::int32_t target) { return target >= 0; });
 }
 

@@ -5,6 +5,7 @@
 
 #include "layers/kernels/cpu/vector_math.h"
 #include "layers/kernels/expert_choice.h"
+#include "layers/kernels/jitter.h"
 
 namespace weft::cpu {
 namespace {
@@ -160,6 +161,20 @@ void route_backward(KernelContext&, ConstTensorView dweights, ConstTensorView ds
   }
 }
 
-const RoutingKernels routing_kernels = {route_forward, route_backward};
+void jitter_rows(KernelContext&, ConstTensorView x, ConstTensorView keys, std::uint32_t salt, float noise,
+                 TensorView y) {
+  const float* from = x.as<float>().data();
+  float* to = y.as<float>().data();
+  const std::int64_t columns = x.columns();
+  for (const std::int32_t key : keys.as<std::int32_t>()) {
+    for (std::int64_t column = 0; column < columns; ++column) {
+      to[column] = from[column] *
+                   jitter_factor(static_cast<std::uint32_t>(key) ^ salt, static_cast<std::uint32_t>(column), noise);
+    }
+    from += columns, to += columns;
+  }
+}
+
+const RoutingKernels routing_kernels = {route_forward, route_backward, jitter_rows};
 
 }  // namespace weft::cpu

@@ -9,8 +9,10 @@
 #include "layers/kernels/cuda/exponential.cuh"
 #include "layers/kernels/cuda/kernels.h"
 #include "layers/kernels/expert_choice.h"
+#include "layers/kernels/jitter.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
+#include "parallel/runtime/cuda/row_grid.cuh"
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/vector.cuh"
 
@@ -383,8 +385,25 @@ void route_backward(KernelContext& context, ConstTensorView dweights, ConstTenso
          rule.scaling, elements<float>(dlogits));
 }
 
+// Reads and writes 4 bytes an element.
+__global__ void jitter_kernel(const float* x, const std::int32_t* keys, std::int64_t rows, std::int64_t columns,
+                              std::uint32_t salt, float noise, float* y) {
+  for_row_items(rows, columns, [=](std::int64_t row, std::int64_t column) {
+    const std::int64_t at = row * columns + column;
+    y[at] =
+        x[at] * jitter_factor(static_cast<std::uint32_t>(keys[row]) ^ salt, static_cast<std::uint32_t>(column), noise);
+  });
+}
+
+void jitter_rows(KernelContext& context, ConstTensorView x, ConstTensorView keys, std::uint32_t salt, float noise,
+                 TensorView y) {
+  const RowGrid grid = row_grid(x.rows(), x.columns());
+  launch(native(context.stream), grid.blocks, grid.threads, 0, jitter_kernel, elements<float>(x),
+         elements<std::int32_t>(keys), x.rows(), x.columns(), salt, noise, elements<float>(y));
+}
+
 }  // namespace
 
-const RoutingKernels routing_kernels = {route_forward, route_backward};
+const RoutingKernels routing_kernels = {route_forward, route_backward, jitter_rows};
 
 }  // namespace weft::cuda

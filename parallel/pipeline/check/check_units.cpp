@@ -14,8 +14,8 @@ struct UnitState {
   const ProgramUnit* entry;
   bool named = false;
   bool follows_gathers = false, follows_reductions = false;
-  int pieces = 0;             // number of pieces of this rank that add to its gradient
-  bool copy_is_here = false;  // the unit that it is tied to is on this rank: one TIE_GRAD serves both
+  int pieces = 0;                // number of pieces of this rank that add to its gradient
+  std::vector<int> copies = {};  // of a tied unit on this rank, itself among them: one TIE_GRAD serves all
 
   const std::string& name() const { return entry->name; }
   // Any of its intervals may end at any time.
@@ -100,7 +100,7 @@ class UnitWalk {
                         .named = true,
                         .follows_gathers = !unit.replicated,
                         .follows_reductions = !unit.frozen,
-                        .copy_is_here = unit.tied_to && context_.runs(row_, program_.units[*unit.tied_to].stage)});
+                        .copies = copies_on_row(unit)});
     }
     for (std::size_t piece = 0; piece < context_.pieces.size(); ++piece) {
       const Piece& p = context_.pieces[piece];
@@ -126,6 +126,12 @@ class UnitWalk {
     }
   }
 
+  std::vector<int> copies_on_row(const ProgramUnit& unit) const {
+    std::vector<int> here = unit.copies;
+    std::erase_if(here, [&](int copy) { return !context_.runs(row_, program_.units[copy].stage); });
+    return here;
+  }
+
   const std::vector<int>& segment_units(int segment) const { return program_.segments[segment].units; }
 
   // The units of a gather, reshard or reduction.
@@ -136,7 +142,7 @@ class UnitWalk {
     for (std::size_t i = 0; i < program_.units.size(); ++i) {
       const ProgramUnit& unit = program_.units[i];
       bool meant = is_gather(action.op) || is_reshard(action.op) ? !unit.replicated : !unit.frozen;
-      if (action.op == Op::tie_gradient) meant = unit.tied_to.has_value();
+      if (action.op == Op::tie_gradient) meant = !unit.copies.empty();
       if (meant && unit.stage == *action.stage) result.push_back(&units_[i]);
     }
     return result;
@@ -232,15 +238,14 @@ class UnitWalk {
     tied_ = true;
     if (units.empty()) found(Violation::repeated_tie, "no unit of the stage has a copy on another one");
     for (UnitState* unit : units) {
-      if (!unit->entry->tied_to) {
+      if (unit->entry->copies.empty()) {
         found(Violation::repeated_tie, "{} has no copy on another stage", unit->name());
         continue;
       }
-      std::vector<UnitState*> copies = {unit};
-      if (unit->copy_is_here) copies.push_back(&units_[*unit->entry->tied_to]);
-      for (UnitState* copy : copies) {
+      for (const int index : unit->copies) {
+        UnitState* copy = &units_[index];
         if (copy->tied) {
-          found(Violation::repeated_tie, "{} holds the sum of both its stages already", copy->name());
+          found(Violation::repeated_tie, "{} holds the sum of its copies already", copy->name());
         } else if (copy->entry->tied_unreduced && copy->completed < program_.microbatches) {
           found(Violation::tied_too_early, "{} of {} microbatches have been added to {}", copy->completed,
                 program_.microbatches, copy->name());
@@ -268,14 +273,14 @@ class UnitWalk {
       unit.gradient_pending = unit.sum_pending = false;
     }
     for (UnitState& unit : units_) {
-      if (!unit.entry->tied_to || !unit.reduced || std::exchange(unit.tied, true)) continue;
+      if (unit.entry->copies.empty() || !unit.reduced || std::exchange(unit.tied, true)) continue;
       found(Violation::missing_tie, "{} has a copy on another stage and no TIE_GRAD", unit.name());
     }
   }
 
   void require_before_update(Op op) {
     if (tied_ && (is_compute(op) || is_message(op) || is_gather(op))) {
-      found(Violation::tied_too_early, "{} comes after TIE_GRAD, whose other rank may wait for it", name_of(op));
+      found(Violation::tied_too_early, "{} comes after TIE_GRAD, whose other ranks may wait for it", name_of(op));
     }
     if (stepped_) {
       found(Violation::step_too_early, "{} comes after STEP", name_of(op));

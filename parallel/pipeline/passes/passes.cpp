@@ -112,11 +112,10 @@ void require_placement(const Program& program, const std::string& whose) {
 Program add_ties(Program program) {
   for (std::size_t i = 0; i < program.units.size(); ++i) {
     const ProgramUnit& unit = program.units[i];
-    if (!unit.tied_to) continue;
+    if (unit.copies.empty()) continue;
     const int unit_index = static_cast<int>(i), rank = program.stages[unit.stage].rank;
     auto& actions = program.ranks[rank];
-    const bool tied_by_copy = tied_rank(program, unit) == rank && *unit.tied_to < unit_index;
-    if (!tied_by_copy) {
+    if (copies_on_rank(program, unit, rank).front() == unit_index) {
       actions.push_back({.op = Op::tie_gradient, .stage = unit.stage, .unit = unit_index, .bytes = unit.tie_bytes});
     }
     if (unit.tied_unreduced) {

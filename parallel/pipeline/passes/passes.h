@@ -44,8 +44,8 @@ Program add_residency(Program program);
 Program add_reduction(Program program);
 
 // Adds TIE_GRAD of units with a copy on another stage, at the end of every rank, and REDUCE_GRAD behind it of
-// tied_unreduced units. Both ranks take part, so behind it neither may have work that the other waits for. A rank that
-// holds both copies sums them once.
+// tied_unreduced units. All ranks with a copy take part, so behind it none may have work that another waits for. A rank
+// that holds several copies sums them once.
 Program add_ties(Program program);
 
 // Adds GRAD_NORM and STEP at the end of every rank.

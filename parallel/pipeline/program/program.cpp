@@ -1,5 +1,7 @@
 #include "parallel/pipeline/program/program.h"
 
+#include <set>
+
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -11,9 +13,18 @@ std::string_view computation_name(Op op) {
   return words[static_cast<std::size_t>(op)];
 }
 
-int tied_rank(const ProgramTables& tables, const ProgramUnit& unit) {
-  const ProgramUnit& copy = tables.units[unit.tied_to.value()];
-  return tables.stages[copy.stage].rank;
+std::vector<int> tied_ranks(const ProgramTables& tables, const ProgramUnit& unit) {
+  std::set<int> ranks;
+  for (const int copy : unit.copies) ranks.insert(tables.stages[tables.units[copy].stage].rank);
+  return {ranks.begin(), ranks.end()};
+}
+
+std::vector<int> copies_on_rank(const ProgramTables& tables, const ProgramUnit& unit, int rank) {
+  std::vector<int> here;
+  for (const int copy : unit.copies) {
+    if (tables.stages[tables.units[copy].stage].rank == rank) here.push_back(copy);
+  }
+  return here;
 }
 
 MessageLanes message_lanes_of(const ProgramTables& tables, const Action& message) {

@@ -98,14 +98,15 @@ struct ProgramUnit {
   std::int64_t reduce_part_bytes = 0;   // this rank's part of a reduction, before it is added to the shard
   std::int64_t gather_bytes = 0;        // payload of UNSHARD
   std::int64_t reduce_bytes = 0;        // payload of SCATTER_GRAD and REDUCE_GRAD, reduction dtype
-  // The unit of another stage that holds a copy of the same parameter; that unit names this one. Each accumulates the
-  // gradient of its own stage. TIE_GRAD gives both the sum, so that both are stepped alike. Absent if frozen.
-  std::optional<int> tied_to = {};
+  // The units that hold copies of the same parameter, one a stage and ascending, this one among them. Each accumulates
+  // the gradient of its own stage. TIE_GRAD gives all of them the sum, so that they are stepped alike. Empty for a unit
+  // without another copy, and if frozen.
+  std::vector<int> copies = {};
   // If true, TIE_GRAD sums the accumulators and the only reduction of the step follows it. A reduction in 16 bits then
-  // rounds the sum once, as on a stage that adds both. If false, TIE_GRAD sums the reduced shards, which are fewer
+  // rounds the sum once, as on a stage that adds all. If false, TIE_GRAD sums the reduced shards, which are fewer
   // bytes.
   bool tied_unreduced = false;
-  std::int64_t tie_bytes = 0;     // payload of TIE_GRAD, float32; 0 where one rank runs both stages
+  std::int64_t tie_bytes = 0;     // payload of TIE_GRAD, float32; 0 where one rank runs the stages of all copies
   Group group = Group::dp_shard;  // the group that gathers and reduces the unit
   std::vector<ProgramCollective> collectives = {};
   UnitPolicy policy = {};
@@ -200,8 +201,10 @@ inline Action exchange_action(const ProgramTables& tables, Op op, int stage, int
           .bytes = tables.stages[std::min(stage, other)].output_bytes};
 }
 
-// The pipeline rank that holds the other copy of a tied unit.
-int tied_rank(const ProgramTables& tables, const ProgramUnit& unit);
+// The pipeline ranks that hold the copies of a tied unit, ascending, each once; empty for another unit.
+std::vector<int> tied_ranks(const ProgramTables& tables, const ProgramUnit& unit);
+// The copies of a tied unit on a pipeline rank. The rank's one TIE_GRAD names the first of them and serves all.
+std::vector<int> copies_on_rank(const ProgramTables& tables, const ProgramUnit& unit, int rank);
 
 // The lanes of a message; `message` may be either of its ends.
 MessageLanes message_lanes_of(const ProgramTables& tables, const Action& message);

@@ -68,7 +68,8 @@ ActionCosts action_costs(const ProgramTables& tables, std::span<const SegmentFlo
     costs.segments[i].spared =
         work.spared * hardware.seconds_per_flop_forward + exchange(Op::forward) - exchange(Op::recompute);
   }
-  for (std::size_t i = 0; i < tables.units.size(); ++i) costs.units[i] = unit_cost(tables.units[i], links, sizes);
+  for (std::size_t i = 0; i < tables.units.size(); ++i)
+    costs.units[i] = unit_cost(tables, tables.units[i], links, sizes);
   for (std::size_t s = 0; s + 1 < tables.stages.size(); ++s) {
     if (tables.stages[s].rank == tables.stages[s + 1].rank) continue;
     costs.transfers[s] = link_seconds(link_of(links, Group::pp), CollectiveOp::send,
@@ -108,11 +109,14 @@ double link_seconds(const LinkCost& link, CollectiveOp op, double payload, int r
   return 0.0;
 }
 
-UnitCost unit_cost(const ProgramUnit& unit, const std::map<Group, LinkCost>& links, const GroupSizes& sizes) {
+UnitCost unit_cost(const ProgramTables& tables, const ProgramUnit& unit, const std::map<Group, LinkCost>& links,
+                   const GroupSizes& sizes) {
   UnitCost cost;
   for (const ProgramCollective& part : unit.collectives) {
     const bool ties = part.group == Group::tied;
-    const int ranks = ties ? 2 : is_island(part.group) ? unit.policy.island_ranks : sizes.at(part.group);
+    const int ranks = ties                    ? static_cast<int>(tied_ranks(tables, unit).size())
+                      : is_island(part.group) ? unit.policy.island_ranks
+                                              : sizes.at(part.group);
     const double seconds =
         collective_seconds(links, ties ? Group::pp : part.group, part.op, part.count, part.bytes, ranks);
     if (part.during == Op::unshard) cost.gather += seconds;

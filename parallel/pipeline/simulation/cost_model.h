@@ -64,7 +64,8 @@ double link_seconds(const LinkCost& link, CollectiveOp op, double payload, int r
 
 // Seconds of a unit's collectives, by kind of action. Throws Error (request) for a group of several ranks without a
 // link.
-UnitCost unit_cost(const ProgramUnit& unit, const std::map<Group, LinkCost>& links, const GroupSizes& sizes);
+UnitCost unit_cost(const ProgramTables& tables, const ProgramUnit& unit, const std::map<Group, LinkCost>& links,
+                   const GroupSizes& sizes);
 
 // The part of modelled_costs that compute actions spend in collectives, by the group of these. Throws Error (request)
 // for a group of several ranks without a link.

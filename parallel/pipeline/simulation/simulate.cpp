@@ -233,33 +233,42 @@ class Walk {
     }
   }
 
-  // The second of both ranks to arrive lets both continue.
+  // The last rank with a copy to arrive lets all of them continue.
   bool tie(std::size_t rank, const Action& action) {
     RankState& state = ranks_[rank];
     if (state.tie) return false;
     Start start = begin(rank, Lane::reduce);
     if (units_.ties_unreduced(action)) start.after(state.compute, Wait::compute);
-    const auto peer = units_.tied_peer(static_cast<int>(rank), action);
-    if (!peer) {
+    const auto [copies, ranks] = units_.tie_of(action);
+    if (ranks.size() < 2) {
       state.reduced = settle(rank, Lane::reduce, start);
       return true;
     }
-    RankState& other = ranks_[*peer];
     state.tie = start;
     tell_waits(rank);
-    if (!other.tie) return false;
-    for (const std::size_t each : {rank, *peer}) tell_meeting(each, meetings_);
-    ++meetings_;
-    const Start there = *std::exchange(other.tie, std::nullopt);
-    state.tie.reset();
-    const auto run = [&](std::size_t one, Start own, const Start& others) {
-      own.after(others.at, Wait::peers);
-      ranks_[one].reduced = settle(one, Lane::reduce, own);
+    // A rank may wait at the tie of another parameter.
+    const auto arrived = [&, &tied = copies](int each) {
+      const auto place = static_cast<std::size_t>(each);
+      return ranks_[place].tie && units_.tie_of(program_.ranks[place][ranks_[place].next]).copies == tied;
     };
-    run(rank, start, there);
-    run(*peer, there, start);
-    ++other.next;
-    queue(*peer);
+    if (!std::ranges::all_of(ranks, arrived)) return false;
+    std::vector<Start> starts;
+    for (const int each : ranks) {
+      tell_meeting(static_cast<std::size_t>(each), meetings_);
+      starts.push_back(*std::exchange(ranks_[static_cast<std::size_t>(each)].tie, std::nullopt));
+    }
+    ++meetings_;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const auto one = static_cast<std::size_t>(ranks[i]);
+      Start own = starts[i];
+      for (std::size_t j = 0; j < ranks.size(); ++j) {
+        if (j != i) own.after(starts[j].at, Wait::peers);
+      }
+      ranks_[one].reduced = settle(one, Lane::reduce, own);
+      if (one == rank) continue;
+      ++ranks_[one].next;
+      queue(one);
+    }
     return true;
   }
 

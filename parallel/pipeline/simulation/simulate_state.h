@@ -55,7 +55,7 @@ struct RankState {
   std::deque<Instant> in_flight = {};                       // reductions with inputs in the pool, oldest first
   Instant given_up = {};                                    // the last reduction that the pool has given up
   std::vector<std::size_t> connections = {};                // indices into Walk::connections_
-  std::optional<Start> tie = {};                            // set while waiting for the other rank at TIE_GRAD
+  std::optional<Start> tie = {};                            // set while waiting for other ranks at TIE_GRAD
   std::optional<Start> norm = {};                           // set while waiting for other ranks at GRAD_NORM
   Overlaps overlaps = {};                                   // only without exchange; messages determine it otherwise
   std::vector<Action> made = {};                            // results to pass on when the pair is over
@@ -129,15 +129,17 @@ class UnitInstants {
     });
   }
 
-  // The rank of the other copy of a tied weight; absent if `rank` holds both.
-  std::optional<std::size_t> tied_peer(int rank, const Action& tie) const {
-    std::optional<std::size_t> peer;
+  // The copies of a tied parameter, and the ranks that hold them.
+  struct Tie {
+    std::vector<int> copies, ranks;
+  };
+  Tie tie_of(const Action& tie) const {
+    Tie found;
     for_units_of(tie, [&](std::size_t unit) {
-      if (!program_.units[unit].tied_to) return;
-      const int other = tied_rank(program_, program_.units[unit]);
-      if (other != rank) peer = other;
+      const ProgramUnit& entry = program_.units[unit];
+      if (!entry.copies.empty()) found = {entry.copies, tied_ranks(program_, entry)};
     });
-    return peer;
+    return found;
   }
   bool ties_unreduced(const Action& tie) const {
     bool any = false;
