@@ -315,7 +315,12 @@ SearchSpace search_space(const std::string& file, const Overrides& given, const 
   space.microbatch_sizes = numbers_of(values_of(axes, "training.microbatch_size", {"1", "2", "4", "8"}));
   space.orders = orders_of_axes(axes);
   space.orders_given = axes.contains("pipeline.schedule") || axes.contains("pipeline.chunks");
-  for (const std::string& text : values_of(axes, "training.recompute", {"none", "selective", "full"})) {
+  std::vector<std::string> recomputes;
+  for (const Recompute value : all_values<Recompute>) {
+    const bool of_experts = value == Recompute::experts || value == Recompute::keep_dispatch;
+    if (!of_experts || written.model.has(BlockKind::moe)) recomputes.emplace_back(name_of(value));
+  }
+  for (const std::string& text : values_of(axes, "training.recompute", recomputes)) {
     space.recomputes.push_back(recompute_of(text));
   }
   for (const std::string& strategy : values_of(axes, "shard.strategy", {"full_shard", "shard_grad_op"})) {
@@ -402,7 +407,7 @@ std::optional<std::string> left_out(const SearchSpace& space, ChoiceStep step, c
                          group == Group::tp ? "tensor" : "expert_tensor");
     }
   }
-  if (step == ChoiceStep::order && config.stages() > std::ssize(config.model.blocks)) {
+  if (step == ChoiceStep::order && config.stages() > config.model.layers()) {
     return "more stages than blocks: some would be empty";
   }
   return std::nullopt;

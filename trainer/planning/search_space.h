@@ -91,7 +91,7 @@ struct SearchSetting {
 //   strategy       full_shard or shard_grad_op
 //   residency      reshard_after_use or step
 //   reduction      last_microbatch or each_microbatch
-//   microbatch_size, recompute   1, 2, 4, 8; all
+//   microbatch_size, recompute   1, 2, 4, 8; all, "experts" and "keep_dispatch" only with experts
 //
 // Stages are dealt by cost, as pipeline.layout "auto" deals them to an unsplit mesh of so many pipeline ranks. They are
 // dealt once per order, number of microbatches and recompute; the words of a choice contain the resulting layout. The
