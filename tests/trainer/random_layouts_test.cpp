@@ -13,6 +13,7 @@
 #include <set>
 
 #include "tests/trainer/tiny_layout.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/config_rules.h"
 #include "trainer/resolve/resolved_run.h"
@@ -51,6 +52,22 @@ std::vector<std::int64_t> any_stages(LayoutDraw& draw, std::int64_t blocks, int 
   std::vector<std::int64_t> counts(static_cast<std::size_t>(stages));
   for (std::int64_t b = 0; b < blocks; ++b) ++counts[static_cast<std::size_t>(draw.below(stages))];
   return counts;
+}
+
+// Those blocks in text, with the predictors on any stage behind the last block.
+std::string with_predictors(const ModelConfig& model, const std::vector<std::int64_t>& counts, std::uint64_t turn) {
+  std::vector<StageBlocks> stages;
+  int first = 0;
+  for (const std::int64_t count : counts) {
+    stages.push_back({first, static_cast<int>(count), stages.empty(), stages.size() + 1 == counts.size()});
+    first += static_cast<int>(count);
+  }
+  std::size_t last = stages.size() - 1;
+  while (stages[last].count == 0) --last;
+  StageBlocks& predicts = stages[last + turn % (stages.size() - last)];
+  if (predicts.count == 0) predicts.first = model.layers();
+  predicts.count += model.mtp_depth;
+  return to_string(stages, model);
 }
 
 // A router with all that a published one has, in turns.
@@ -114,6 +131,11 @@ Drawn draw_config(std::uint64_t seed) {
   // From the seed itself: a draw more would change all layouts after it.
   if (seed % 5 == 0) config.model.sliding_window = 5;
   if (seed % 3 == 0) deepen(config.model.moe, static_cast<std::int64_t>(seed / 3));
+  if (seed % 7 == 2) config.model.moe.router_jitter_noise = 0.1;
+  if (recomputes_blocks(layout.recompute)) {
+    config.training.recompute_every = 1 + static_cast<std::int64_t>(seed % 3);
+    config.training.recompute_last_block = seed % 2 == 0;
+  }
   // A choice that a rounding changes may turn a step of a bias around.
   if (layout.precision.compute != DType::float32) config.model.moe.bias_update_rate = 0.0;
   std::string stages = "auto";
@@ -121,6 +143,7 @@ Drawn draw_config(std::uint64_t seed) {
     const auto counts = any_stages(draw, config.model.layers(), config.stages());
     config.pipeline.layout = counts;
     stages = fmt::format("{}", fmt::join(counts, "|"));
+    if (config.model.mtp_depth > 0) config.pipeline.layout = stages = with_predictors(config.model, counts, seed / 4);
   }
   const Degrees& d = layout.degrees;
   drawn.text = fmt::format(
@@ -150,10 +173,10 @@ bool accepted(const Config& config) {
 // One rank, everything kept, one microbatch after the other: what any layout must learn.
 const LearnedRun& one_rank(const Config& config, std::map<std::string, LearnedRun>& runs) {
   const MoeConfig& moe = config.model.moe;
-  const std::string key =
-      fmt::format("{} {} {} {} {} {} {} {} {} {}", config.layers_text, config.model.tie_word_embeddings,
-                  config.model.sliding_window, name_of(config.precision.compute), moe.num_experts, name_of(moe.scoring),
-                  moe.topk_group, moe.selection_bias, name_of(moe.bias_update), moe.shared_expert_gate);
+  const std::string key = fmt::format(
+      "{} {} {} {} {} {} {} {} {} {} {}", config.layers_text, moe.router_jitter_noise, config.model.tie_word_embeddings,
+      config.model.sliding_window, name_of(config.precision.compute), moe.num_experts, name_of(moe.scoring),
+      moe.topk_group, moe.selection_bias, name_of(moe.bias_update), moe.shared_expert_gate);
   auto found = runs.find(key);
   if (found == runs.end()) {
     Config one = config;
@@ -161,6 +184,8 @@ const LearnedRun& one_rank(const Config& config, std::map<std::string, LearnedRu
     one.pipeline = {};
     one.training.microbatch_size = 1;
     one.training.recompute = Recompute::none;
+    one.training.recompute_every = 1;
+    one.training.recompute_last_block = true;
     one.shard = {};
     for (auto& [family, policy] : one.shard_by_family) policy = one.shard;
     found = runs.emplace(key, learn(one)).first;
