@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <string_view>
 #include <unordered_map>
 
 #include "parallel/runtime/error.h"
@@ -32,6 +33,8 @@ template <typename Value>
 void add_once(std::vector<Value>& values, const Value& value) {
   if (std::ranges::find(values, value) == values.end()) values.push_back(value);
 }
+
+constexpr std::string_view alone_key = "alone ";  // begins the key of a unit with one parameter of several stages
 
 bool lies_in_blocks(Family family) {
   return family == Family::dense || family == Family::experts;
@@ -100,7 +103,7 @@ class UnitFormer {
     fresh.plan.family = family;
     const bool root = fresh.wrap.kind == WrapKind::root && family != Family::experts && !is_replicated(family);
     if (rules_.alone.contains(parameter.name)) {
-      fresh.key = "alone " + parameter.name;
+      fresh.key = std::string(alone_key) + parameter.name;
       fresh.plan.name = family == Family::head ? piece.scope + ".projection" : end_unit_name(piece, family);
     } else if (root || family == Family::root) {
       // The root unit: leftover parameters, and families that are wrapped into it.
@@ -196,6 +199,7 @@ class UnitFormer {
         family == Family::experts
             ? fmt::format("routed experts of {}, behind the dispatch and in the expert group", scopes)
             : fmt::format("{} parameters of {}", name_of(family), scopes);
+    if (unit.key.starts_with(alone_key)) return fmt::format("{}: a copy, used on other stages too", what);
     if (!lies_in_blocks(family)) return fmt::format("{}: used at one end of the model, apart from all blocks", what);
     switch (unit.wrap.kind) {
       case WrapKind::block:

@@ -133,6 +133,16 @@ std::vector<TinyLayout> cuda_schedule_training_layouts() {
                    .schedule = schedule,
                    .chunks = chunks,
                    .tied = true});
+    // Ties of two weights, and of three copies of one, with two on a rank.
+    for (const bool tied : {false, true}) {
+      all.push_back({.name = fmt::format("{}_predictors{}", schedule, tied ? "_tied" : ""),
+                     .layers = "d e m*2",
+                     .degrees = {.pipeline = 4 / chunks},
+                     .schedule = schedule,
+                     .chunks = chunks,
+                     .tied = tied,
+                     .stages = "Ed|e|mm|L"});
+    }
   }
   return all;
 }
