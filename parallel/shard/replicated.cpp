@@ -12,8 +12,12 @@ std::int64_t ReplicatedParameters::bytes(const std::vector<ParameterSpec>& param
   return size * size_of(DType::float32);
 }
 
+std::int64_t ReplicatedParameters::copy_bytes(const std::vector<ParameterSpec>& parameters, DType compute) {
+  return compute == DType::float32 ? 0 : bytes(parameters) / size_of(DType::float32) * size_of(compute);
+}
+
 ReplicatedParameters::ReplicatedParameters(std::vector<ParameterSpec> parameters, bool frozen, Communicator& tokens,
-                                           Lanes& lanes, MemoryLedger& ledger)
+                                           Lanes& lanes, MemoryLedger& ledger, DType compute)
     : parameters_(std::move(parameters)),
       frozen_(frozen),
       tokens_(tokens),
@@ -27,13 +31,14 @@ ReplicatedParameters::ReplicatedParameters(std::vector<ParameterSpec> parameters
   }
   values_ = ledger.allocate(Bucket::replicated_parameters, DType::float32, size_, 1);
   fill(compute_, values_, 0.0f);
+  if (compute != DType::float32) copy_ = ledger.allocate(Bucket::replicated_parameters, compute, size_, 1);
   if (frozen_) return;
   gradient_ = ledger.allocate(Bucket::sharded_gradients, DType::float32, size_, 1);
   fill(compute_, gradient_, 0.0f);
 }
 
 ConstTensorView ReplicatedParameters::parameter(std::size_t index) const {
-  return parameter_view(values_.view(), offsets_[index], parameters_[index]);
+  return parameter_view(copy_.allocated() ? copy_.view() : values_.view(), offsets_[index], parameters_[index]);
 }
 
 TensorView ReplicatedParameters::gradient(std::size_t index) {
@@ -58,6 +63,7 @@ void ReplicatedParameters::reduce_gradient() {
 
 void ReplicatedParameters::begin_step() {
   fill(compute_, nonfinite_, 0.0f);
+  if (copy_.allocated()) cast(compute_, values_, copy_);
   if (!frozen_) fill(compute_, gradient_, 0.0f);
 }
 

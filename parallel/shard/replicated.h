@@ -1,6 +1,6 @@
-// The replicated parameters of a stage: routing helpers, kept whole in float32 on every rank, outside shard units. They
-// are not gathered. Their gradients are all-reduced over all ranks of the stage, because each rank processes other
-// tokens. Every rank then makes the same update.
+// Replicated parameters of a stage: routing helpers, and others if asked for, kept whole in float32 on every rank,
+// outside shard units. They are not gathered. Their gradients are all-reduced over all ranks of the stage, because each
+// rank processes other tokens. Every rank then makes the same update.
 #pragma once
 
 #include <vector>
@@ -13,9 +13,10 @@ namespace weft {
 
 class ReplicatedParameters {
  public:
-  // `tokens` works on the reduce lane. All arguments outlive the object.
+  // `tokens` works on the reduce lane. All arguments outlive the object. If `compute` is not float32, computations read
+  // a copy in it, which begin_step() makes.
   ReplicatedParameters(std::vector<ParameterSpec> parameters, bool frozen, Communicator& tokens, Lanes& lanes,
-                       MemoryLedger& ledger);
+                       MemoryLedger& ledger, DType compute = DType::float32);
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   ConstTensorView parameter(std::size_t index) const;
@@ -31,6 +32,8 @@ class ReplicatedParameters {
   std::optional<std::string> nonfinite_parameter() { return first_nonfinite(reduce_lane_, nonfinite_, parameters_); }
   std::vector<OwnedRows> owned_rows();
   static std::int64_t bytes(const std::vector<ParameterSpec>& parameters);
+  // Of the copy to compute with.
+  static std::int64_t copy_bytes(const std::vector<ParameterSpec>& parameters, DType compute);
 
  private:
   std::vector<ParameterSpec> parameters_;
@@ -41,6 +44,7 @@ class ReplicatedParameters {
   Stream &compute_, &reduce_lane_;
   MemoryLedger& ledger_;
   Tensor values_, gradient_;  // float32, live for the whole run; no gradient if frozen
+  Tensor copy_;               // of the values; none if computations read them
   Tensor pending_;            // float32, from the first weight gradient to the reduction
   Tensor nonfinite_;          // int32, one for each parameter
   Fence reduced_;             // of the last reduction

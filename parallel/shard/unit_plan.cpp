@@ -102,7 +102,10 @@ class UnitFormer {
     FormingUnit fresh{.key = {}, .wrap = wrap_of(family)};
     fresh.plan.family = family;
     const bool root = fresh.wrap.kind == WrapKind::root && family != Family::experts && !is_replicated(family);
-    if (rules_.alone.contains(parameter.name)) {
+    if (!is_replicated(family) && rules_.replicates && rules_.replicates(parameter)) {
+      fresh.key = fresh.plan.name = fmt::format("stage.{}.{}.replicated", stage_, name_of(family));
+      fresh.plan.as_asked = true;
+    } else if (rules_.alone.contains(parameter.name)) {
       fresh.key = std::string(alone_key) + parameter.name;
       fresh.plan.name = family == Family::head ? piece.scope + ".projection" : end_unit_name(piece, family);
     } else if (root || family == Family::root) {
@@ -161,7 +164,7 @@ class UnitFormer {
     const auto is_small = [&](const FormingUnit& unit) { return unit.bytes(rules_.element_bytes) < wrap.amount; };
     std::ptrdiff_t last = -1, before_last = -1;  // of the family, in `merged`
     for (FormingUnit& unit : units_) {
-      if (unit.plan.family != family) {
+      if (unit.plan.family != family || unit.plan.replicated()) {
         merged.push_back(std::move(unit));
       } else if (last >= 0 && is_small(merged[last])) {
         take_in(merged[last], unit);
@@ -193,6 +196,7 @@ class UnitFormer {
   std::string reason(const FormingUnit& unit, const std::string& scopes) const {
     const Family family = unit.plan.family;
     if (family == Family::routing) return "in no unit: small, on the routing path, whole and in float32 on every rank";
+    if (unit.plan.as_asked) return "in no unit, as asked: whole and in float32 on every rank";
     if (family == Family::helpers) return "in no unit: state of routers without a gradient, whole on every rank";
     if (family == Family::root) return root_reason(unit);
     const std::string what =

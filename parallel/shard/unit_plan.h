@@ -4,6 +4,7 @@
 // of routers and their helpers belong to no unit: they are replicated.
 #pragma once
 
+#include <functional>
 #include <set>
 #include <span>
 #include <string>
@@ -25,12 +26,13 @@ struct ScopedParameters {
 struct UnitPlan {
   // "blocks.3.experts", "blocks.3.dense", "blocks.3.attention", "blocks.0-1.dense", "embedding", "head.embedding" (in
   // another scope: a tied weight beside the head), "head", "head.projection" (alone), "stage.1.root",
-  // "stage.1.experts", "stage.1.routing", "stage.1.helpers"
+  // "stage.1.experts", "stage.1.routing", "stage.1.helpers", "stage.1.dense.replicated"
   std::string name;
   Family family = Family::root;  // of all parameters; `root` for a root unit, which may hold several families
   std::vector<ParameterSpec> parameters;
-  std::string why = {};  // why these parameters form a unit, in words
-  bool replicated() const { return is_replicated(family); }
+  std::string why = {};   // why these parameters form a unit, in words
+  bool as_asked = false;  // parameters that are replicated by WrapRules::replicates
+  bool replicated() const { return as_asked || is_replicated(family); }
 };
 
 struct WrapRules {
@@ -42,6 +44,9 @@ struct WrapRules {
   std::int64_t element_bytes = 4;  // of one element of a gathered parameter: the compute dtype
   // Names of parameters that form a unit of their own, whatever their family's wrap: those with copies on other stages.
   std::set<std::string> alone = {};
+  // Whether every rank of a stage has the parameter whole, outside shard units, though its family is sharded; null:
+  // none.
+  std::function<bool(const ParameterSpec& parameter)> replicates = {};
 };
 
 // Units of one stage, in order of first declaration, with routing helpers last. Every rank of a stage forms the same

@@ -19,7 +19,7 @@ namespace {
 // That of parity_test.cpp, for its reason.
 constexpr double reordered = 1e-5;
 
-std::vector<TinyLayout> layouts() {
+std::vector<TinyLayout> prediction_layouts() {
   const std::string one = "d e d m", two = "d e m*2";
   return {
       {.name = "tp2", .layers = one, .degrees = {.tensor = 2}},
@@ -94,7 +94,7 @@ TEST_P(PredictionParity, EqualsOneRank) {
   EXPECT_LT(one.losses.back(), one.losses.front() - 0.05);
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, PredictionParity, ::testing::ValuesIn(layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, PredictionParity, ::testing::ValuesIn(prediction_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 // Gradients of three copies that are reduced in 16 bits are summed before, and rounded once.

@@ -184,6 +184,11 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
     keys.push_back(integer_key("shard.reduce_inputs",
                                "full gradients being reduced beside the one being filled; families share them",
                                {0, 1024}, &Config::reduce_inputs));
+    keys.push_back(
+        texts_key("shard.replicate",
+                  "parameters that every rank of a stage has whole, in float32: patterns of names with * and "
+                  "?, of vectors alone; weights of routers always are",
+                  &Config::replicate, [](const std::string&) { return std::string(); }));
     keys.push_back(bytes_key("shard.memory_budget",
                              "of residency auto: memory of a rank that the step may take, such as \"12 GiB\", or none",
                              "none", &Config::memory_budget));

@@ -18,12 +18,13 @@ namespace {
 
 PlannedUnit plan_unit(const Config& config, const Mesh& mesh, int stage, UnitPlan plan) {
   PlannedUnit unit;
-  unit.policy = resolve_policy(config, plan.family, stage);
+  unit.policy = plan.replicated() ? replicated_policy(config, plan.family) : resolve_policy(config, plan.family, stage);
   unit.frozen = !config.training.trains(plan.family);
   unit.plan = std::move(plan);
   const Family family = unit.plan.family;
   if (unit.plan.replicated()) {
     unit.shard_group = unit.replicate_group = Group::tokens;
+    if (unit.plan.as_asked) unit.precision.compute = unit_precision(config, family).compute;
   } else {
     unit.precision = unit_precision(config, family);
     unit.shard_group = shard_group(mesh.degrees(), family);
@@ -189,7 +190,8 @@ std::vector<Bucket> differing_static_buckets(const BucketBytes& predicted, const
 void add_static_bytes(const PlannedUnit& unit, BucketBytes& bytes) {
   if (unit.plan.replicated()) {
     const std::int64_t whole = ReplicatedParameters::bytes(unit.plan.parameters);
-    bytes[Bucket::replicated_parameters] += whole;
+    bytes[Bucket::replicated_parameters] +=
+        whole + ReplicatedParameters::copy_bytes(unit.plan.parameters, unit.precision.compute);
     if (!unit.frozen) bytes[Bucket::sharded_gradients] += whole;
   } else {
     const UnitBytes unit_size = unit_bytes(unit.setup());

@@ -1,5 +1,9 @@
 #include "trainer/plan/unit_policy.h"
 
+#include <fnmatch.h>
+
+#include <algorithm>
+
 #include "parallel/runtime/error.h"
 #include "trainer/config/update_groups.h"
 
@@ -27,17 +31,6 @@ void apply_residency(const ResidencyChoice& choice, const ShardPolicy& shard, Un
     default:
       policy.reason = fmt::format("residency \"{}\" as configured", name_of(policy.residency));
   }
-}
-
-UnitPolicy replicated_policy(const Config& config, Family family) {
-  UnitPolicy policy;
-  policy.residency = Residency::step;
-  policy.reduce_every = config.shard.reduce_every();
-  policy.reason =
-      family == Family::helpers
-          ? "replicated in float32: moved alike on every rank by the counts of a step, compared bit for bit"
-          : "replicated in float32: tiny, on the routing path; all-reduced over every rank that saw other tokens";
-  return policy;
 }
 
 }  // namespace
@@ -84,6 +77,19 @@ std::string promise_text(const ShardPolicy& policy) {
       policy.lookahead);
 }
 
+UnitPolicy replicated_policy(const Config& config, Family family) {
+  UnitPolicy policy;
+  policy.residency = Residency::step;
+  policy.reduce_every = config.shard.reduce_every();
+  policy.reason =
+      family == Family::helpers
+          ? "replicated in float32: moved alike on every rank by the counts of a step, compared bit for bit"
+      : family == Family::routing
+          ? "replicated in float32: tiny, on the routing path; all-reduced over every rank that saw other tokens"
+          : "replicated in float32, as shard.replicate asks; all-reduced over every rank that saw other tokens";
+  return policy;
+}
+
 UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
   if (is_replicated(family)) return replicated_policy(config, family);
   const auto found = config.shard_by_family.find(family);
@@ -114,8 +120,18 @@ UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
   return policy;
 }
 
+bool names_parameter(const std::string& pattern, const ParameterSpec& parameter) {
+  return fnmatch(pattern.c_str(), parameter.name.c_str(), /*flags=*/0) == 0;
+}
+
 WrapRules wrap_rules(const Config& config, int stage) {
   WrapRules rules;
+  if (!config.replicate.empty()) {
+    rules.replicates = [&config](const ParameterSpec& parameter) {
+      return std::ranges::any_of(config.replicate,
+                                 [&](const std::string& pattern) { return names_parameter(pattern, parameter); });
+    };
+  }
   rules.element_bytes = size_of(config.precision_of(Family::dense).compute);
   const ResolvedGroups groups = resolved_groups(config);
   for (const auto& [family, policy] : config.shard_by_family) {

@@ -37,12 +37,16 @@ bool leaves_residency_open(const ShardPolicy& policy);
 bool leaves_reduction_open(const ShardPolicy& policy);
 // Whether a weight of the family may have copies on several stages: a tied one, and those that predictors share.
 bool has_copies(const Config& config, Family family);
+// Whether a pattern of shard.replicate, with * and ?, is that of a parameter's name.
+bool names_parameter(const std::string& pattern, const ParameterSpec& parameter);
 // Whether open reductions may accumulate gradients in shards. The copies of a tied weight with 16-bit reduction may
 // not: their sum is rounded once (TIE_GRAD), so gradients stay whole until then.
 bool may_add_up_in_shards(const Config& config, Family family);
 // Text of the promise of full_shard, used while no memory is known to be free.
 std::string promise_text(const ShardPolicy& policy);
 
+// Of replicated parameters of the family.
+UnitPolicy replicated_policy(const Config& config, Family family);
 // `reason` says in words why parameters stay that long. Throws Error (request) for a family without a policy.
 UnitPolicy resolve_policy(const Config& config, Family family, int stage);
 

@@ -70,6 +70,8 @@ void add_kept(const ProgramSegment& segment, ModelPiece& piece) {
 }
 
 void add_unit(const ProgramUnit& unit, const UnitCost& cost, ModelPiece& piece) {
+  // One unit of a stage, which a bound leaves out.
+  if (unit.replicated && !is_replicated(unit.family)) return;
   PieceUnits& units = piece.units[unit.family];
   units.reduce += unit.frozen ? 0.0 : cost.reduce;
   if (unit.replicated) return;

@@ -96,8 +96,9 @@ void RankStages::add_unit(const PlannedUnit& unit) {
   planned_units_.push_back(&unit);
   if (unit.plan.replicated()) {
     units_.push_back(nullptr);
-    replicated_.push_back(std::make_unique<ReplicatedParameters>(
-        unit.plan.parameters, unit.frozen, groups_.on(Lane::reduce, Group::tokens), lanes_, kernels_.ledger));
+    replicated_.push_back(std::make_unique<ReplicatedParameters>(unit.plan.parameters, unit.frozen,
+                                                                 groups_.on(Lane::reduce, Group::tokens), lanes_,
+                                                                 kernels_.ledger, unit.precision.compute));
   } else {
     const bool partial = unit.layout.tensor_replicated_size() > 0;
     const int island = unit.policy.island_ranks;

@@ -7,6 +7,7 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/config/config_schema.h"
+#include "trainer/plan/stage_plan.h"
 #include "trainer/plan/unit_policy.h"
 #include "trainer/resolve/config_rules.h"
 
@@ -175,6 +176,30 @@ Messages solved_step_faults(const Config& config) {
   return messages;
 }
 
+Messages replicate_faults(const Config& config) {
+  Messages messages;
+  if (config.replicate.empty()) return messages;
+  const std::vector<ParameterSpec> parameters = model_parameters(config.model);
+  for (const std::string& pattern : config.replicate) {
+    bool any = false;
+    for (const ParameterSpec& parameter : parameters) {
+      if (!names_parameter(pattern, parameter)) continue;
+      any = true;
+      if (parameter.global_columns == 1 || is_replicated(parameter.family)) continue;
+      messages.push_back(fmt::format(
+          "replicate \"{}\" names {}, a matrix of {} x {}, whose memory and products ranks share: only vectors and "
+          "weights of routers may be whole on every rank",
+          pattern, parameter.name, parameter.global_rows, parameter.global_columns));
+      break;
+    }
+    if (!any) {
+      messages.push_back(fmt::format("replicate \"{}\" names no parameter of the model; one is {}", pattern,
+                                     parameters[std::min<std::size_t>(1, parameters.size() - 1)].name));
+    }
+  }
+  return messages;
+}
+
 }  // namespace
 
 std::vector<ConfigRule> shard_rules() {
@@ -192,6 +217,7 @@ std::vector<ConfigRule> shard_rules() {
   rules.push_back({{"shard.memory_budget", "shard.residency", "shard.strategy", "shard.reduction", "shard.lookahead",
                     "shard.accumulation"},
                    solved_step_faults});
+  rules.push_back({{"shard.replicate", "model.layers"}, replicate_faults});
   rules.push_back({{"training.initial_loss_scale"}, [](const Config& config) {
                      int exponent = 0;
                      const double scale = config.training.initial_loss_scale;
