@@ -177,6 +177,30 @@ TEST(ReplicatedParameters, NamesTheParameterOfANonFiniteGradientOnTheRankWhereIt
   }
 }
 
+// A step computes with the values as they were at its beginning, rounded.
+TEST(ReplicatedParameters, ComputationsReadACopyInTheirDtype) {
+  run_local_ranks(2, [&](Communicator& world) {
+    TokensRank rank(world);
+    ReplicatedParameters vectors(router_parameters(), false, *rank.tokens, rank.lanes, rank.ledger, DType::bfloat16);
+    EXPECT_EQ(rank.ledger.live()[Bucket::replicated_parameters],
+              ReplicatedParameters::bytes(router_parameters()) +
+                  ReplicatedParameters::copy_bytes(router_parameters(), DType::bfloat16));
+    for (const float step : {1.0f, 0.3f}) {
+      for (const OwnedRows& owned : vectors.owned_rows()) fill(rank.stream, owned.values, step / 3.0f);
+      vectors.begin_step();
+      for (std::size_t p = 0; p < vectors.parameters().size(); ++p) {
+        const ConstTensorView read = vectors.parameter(p);
+        ASSERT_EQ(read.dtype(), DType::bfloat16);
+        for (const bfloat16 value : read.as<bfloat16>()) {
+          EXPECT_EQ(static_cast<float>(value), static_cast<float>(bfloat16(step / 3.0f)));
+        }
+        EXPECT_EQ(vectors.gradient(p).dtype(), DType::float32);
+      }
+    }
+  });
+  EXPECT_EQ(ReplicatedParameters::copy_bytes(router_parameters(), DType::float32), 0);
+}
+
 TEST(ReplicatedParameters, RefusesToReduceWithoutAGradient) {
   on_every_group([](TokensRank&, ReplicatedParameters& routing) {
     EXPECT_THROW(routing.reduce_gradient(), Error);

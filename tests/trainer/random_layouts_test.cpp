@@ -132,6 +132,7 @@ Drawn draw_config(std::uint64_t seed) {
   if (seed % 5 == 0) config.model.sliding_window = 5;
   if (seed % 3 == 0) deepen(config.model.moe, static_cast<std::int64_t>(seed / 3));
   if (seed % 7 == 2) config.model.moe.router_jitter_noise = 0.1;
+  if (seed % 6 == 5) config.replicate = {"*norm.weight"};
   if (recomputes_blocks(layout.recompute)) {
     config.training.recompute_every = 1 + static_cast<std::int64_t>(seed % 3);
     config.training.recompute_last_block = seed % 2 == 0;
@@ -187,6 +188,7 @@ const LearnedRun& one_rank(const Config& config, std::map<std::string, LearnedRu
     one.training.recompute_every = 1;
     one.training.recompute_last_block = true;
     one.shard = {};
+    one.replicate.clear();
     for (auto& [family, policy] : one.shard_by_family) policy = one.shard;
     found = runs.emplace(key, learn(one)).first;
   }
