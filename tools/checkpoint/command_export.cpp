@@ -9,6 +9,7 @@
 #include "trainer/huggingface/export.h"
 #include "trainer/huggingface/model_json.h"
 #include "trainer/huggingface/model_section.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {

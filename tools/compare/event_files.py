@@ -24,6 +24,8 @@ def main():
     tags = events.Tags()["scalars"]
     wanted = {"loss": lambda line: line["loss"], "grad_norm": lambda line: line["grad_norm"],
               "memory_gib": lambda line: line["peak_bytes"] / 2**30}
+    for k in range(len(lines[min(lines)].get("mtp_losses", []))):
+        wanted[f"mtp_loss/{k + 1}"] = lambda line, k=k: line["mtp_losses"][k]
     for moe in lines[min(lines)].get("moe", []):
         index, block = lines[min(lines)]["moe"].index(moe), moe["block"]
         for field in ("max_over_mean", "entropy", "auxiliary_loss", "z_loss"):
