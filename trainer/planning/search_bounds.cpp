@@ -62,9 +62,10 @@ bool is_separable(const Config& config) {
 }
 
 // Counts only bytes that do not depend on routing.
-void add_kept(const ProgramSegment& segment, ModelPiece& piece) {
+void add_kept(const Config& config, const ProgramSegment& segment, ModelPiece& piece) {
   const bool routed = segment.part.kind == PartKind::experts;
-  const std::int64_t behind_forward = routed && !segment.region ? 0 : forward_bytes(segment);
+  const bool counts = !routed || (segment.region && config.training.recompute == Recompute::full);
+  const std::int64_t behind_forward = counts ? forward_bytes(segment) : 0;
   piece.kept_bytes += behind_forward;
   piece.kept_parted_bytes += routed ? 0 : std::min(behind_forward, segment.pending_bytes);
 }
@@ -216,7 +217,10 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
   std::vector<std::int64_t> static_by_stage;
   const ProgramTables tables = stage_tables(sample.config, plan_inputs(sample.config, at).boundary, [&](int stage) {
     const StageBlocks& blocks = sample.stages[static_cast<std::size_t>(stage)];
-    PlannedStage planned = plan_stage(sample.config, mesh, stage, sample.stages,
+    // No piece shares a weight with another, of which both would then have copies in units of their own.
+    std::vector<StageBlocks> alone(sample.stages.size());
+    alone[static_cast<std::size_t>(stage)] = blocks;
+    PlannedStage planned = plan_stage(sample.config, mesh, stage, alone,
                                       make_segments(sample.config, segment_setup(sample.config, at), stage, blocks));
     static_by_stage.push_back(static_bytes({&planned, 1}).total());
     return planned;
@@ -231,7 +235,7 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
   for (std::size_t i = 0; i < tables.segments.size(); ++i) {
     const ProgramSegment& segment = tables.segments[i];
     ModelPiece& piece = pieces[static_cast<std::size_t>(segment.stage)];
-    add_kept(segment, piece);
+    add_kept(config, segment, piece);
     piece.forward += costs.segments[i].forward;
     piece.backward_input += costs.segments[i].backward_input;
     piece.backward_weight += costs.segments[i].backward_weight;
