@@ -1,6 +1,7 @@
 // Models of SentencePiece (tokenizer.model), by its library.
 #include <array>
 #include <charconv>
+#include <exception>
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
@@ -19,10 +20,15 @@ constexpr std::string_view space_mark = "\xe2\x96\x81";  // U+2581, in pieces in
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(const std::string& model, const std::string& file) : file_(file), hash_(checksum(model)) {
-    const auto status = processor_.LoadFromSerializedProto(model);
-    if (!status.ok() || processor_.GetPieceSize() < 1) {
-      fail_request("\"{}\": no model of SentencePiece: {}", file, status.ok() ? "it has no pieces" : status.message());
+    std::string fault;
+    try {
+      const auto status = processor_.LoadFromSerializedProto(model);
+      fault = status.ok() ? "" : status.message();
+    } catch (const std::exception& error) {  // of its trie, for a piece that begins with a zero byte
+      fault = error.what();
     }
+    if (fault.empty() && processor_.GetPieceSize() < 1) fault = "it has no pieces";
+    if (!fault.empty()) fail_request("\"{}\": no model of SentencePiece: {}", file, fault);
   }
 
   std::int64_t vocab_size() const override { return processor_.GetPieceSize(); }
