@@ -1,6 +1,7 @@
 #include "parallel/shard/unit_plan.h"
 
 #include <fmt/ranges.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <iterator>
@@ -102,7 +103,8 @@ class UnitFormer {
     FormingUnit fresh{.key = {}, .wrap = wrap_of(family)};
     fresh.plan.family = family;
     const bool root = fresh.wrap.kind == WrapKind::root && family != Family::experts && !is_replicated(family);
-    if (!is_replicated(family) && rules_.replicates && rules_.replicates(parameter)) {
+    const auto named = [&](const std::string& pattern) { return names_parameter(pattern, parameter); };
+    if (!is_replicated(family) && std::ranges::any_of(rules_.replicate, named)) {
       fresh.key = fresh.plan.name = fmt::format("stage.{}.{}.replicated", stage_, name_of(family));
       fresh.plan.as_asked = true;
     } else if (rules_.alone.contains(parameter.name)) {
@@ -250,6 +252,10 @@ class UnitFormer {
 };
 
 }  // namespace
+
+bool names_parameter(const std::string& pattern, const ParameterSpec& parameter) {
+  return fnmatch(pattern.c_str(), parameter.name.c_str(), /*flags=*/0) == 0;
+}
 
 std::vector<UnitPlan> form_units(std::span<const ScopedParameters> pieces, int stage, const WrapRules& rules) {
   return UnitFormer(pieces, stage, rules).form();

@@ -4,7 +4,6 @@
 // of routers and their helpers belong to no unit: they are replicated.
 #pragma once
 
-#include <functional>
 #include <set>
 #include <span>
 #include <string>
@@ -31,7 +30,7 @@ struct UnitPlan {
   Family family = Family::root;  // of all parameters; `root` for a root unit, which may hold several families
   std::vector<ParameterSpec> parameters;
   std::string why = {};   // why these parameters form a unit, in words
-  bool as_asked = false;  // parameters that are replicated by WrapRules::replicates
+  bool as_asked = false;  // replicated by WrapRules::replicate
   bool replicated() const { return as_asked || is_replicated(family); }
 };
 
@@ -44,10 +43,11 @@ struct WrapRules {
   std::int64_t element_bytes = 4;  // of one element of a gathered parameter: the compute dtype
   // Names of parameters that form a unit of their own, whatever their family's wrap: those with copies on other stages.
   std::set<std::string> alone = {};
-  // Whether every rank of a stage has the parameter whole, outside shard units, though its family is sharded; null:
-  // none.
-  std::function<bool(const ParameterSpec& parameter)> replicates = {};
+  // Patterns, with * and ?, of parameters that every rank of a stage has whole, outside shard units.
+  std::vector<std::string> replicate = {};
 };
+// Whether a pattern of WrapRules::replicate is that of the parameter's name.
+bool names_parameter(const std::string& pattern, const ParameterSpec& parameter);
 
 // Units of one stage, in order of first declaration, with routing helpers last. Every rank of a stage forms the same
 // units if ranks hold equal boxes of the blocks' parameters; tensor and expert parallelism guarantee equal boxes.

@@ -76,7 +76,7 @@ std::vector<std::int32_t> shifted(std::span<const std::int32_t> ids, std::int64_
                                   std::int64_t distance, std::int32_t none);
 SegmentInputs draw_inputs(const SegmentCase& the_case);
 // The key of a token's noise, by its row of the microbatch, and the noise of an element of block 0 by the formula of
-// layers/kernels/jitter.h in wider integers.
+// layers/kernels/router_arithmetic.h in wider integers.
 std::uint32_t noise_key(std::int64_t row);
 long double noise_factor(std::uint64_t key, std::uint64_t column, float noise);
 // Standard normal numbers times `scale`, rounded to the dtype.

@@ -260,5 +260,30 @@ TEST(RandomLayouts, LearnTheSameAndTakeWhatTheirDryRunsSay) {
   EXPECT_GT(empty_stages, 0) << "the draw has lost empty stages";
 }
 
+// A router's weights and biases are the same bits on every rank that has them after two hundred steps, whatever the
+// layout: `faults` has every element of which holders differ (tiny_run.h).
+TEST(RandomLayouts, HoldTheSameCopiesAfterManySteps) {
+  int taken = 0;
+  for (std::uint64_t seed = 1; taken < std::max(1, trials() / 10); ++seed) {
+    Config config = draw_config(seed).config;
+    MoeConfig& moe = config.model.moe;
+    const bool several = config.parallelism.world() / config.parallelism.pipeline > 1;
+    if (!several || !config.model.has(BlockKind::moe) || !moe.selection_bias || !accepted(config)) continue;
+    ++taken;
+    SCOPED_TRACE(draw_config(seed).text);
+    moe.bias_update_rate = 0.01;
+    config.run.steps = 200;
+    const LearnedRun run = learn(config);
+    EXPECT_TRUE(run.faults.empty()) << run.faults.front();
+    EXPECT_LT(run.losses.back(), run.losses.front());
+    int moved = 0;
+    for (const auto& [name, values] : run.weights) {
+      if (name.ends_with("selection_bias"))
+        moved += std::ranges::count_if(values, [](float bias) { return bias != 0; });
+    }
+    EXPECT_GT(moved, 0);
+  }
+}
+
 }  // namespace
 }  // namespace weft

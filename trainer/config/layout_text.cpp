@@ -197,24 +197,31 @@ void check_ends(LayoutText& layout) {
   }
 }
 
-// Checks that the predictors stand on one stage, behind all blocks.
-void check_predictors(LayoutText& layout) {
-  const auto note = [&](const LayoutSymbol& place, const char* what) {
-    if (layout.faults.size() < most_faults) layout.faults.push_back(layout.fault_at(place, what));
-  };
+// The first predictor that stands on a second stage, or block behind one.
+std::optional<LayoutFault> predictor_fault(const LayoutText& layout) {
   const WrittenStage* predicts = nullptr;
   for (const WrittenStage& stage : layout.stages) {
     for (const LayoutSymbol& symbol : stage.symbols) {
       const bool ends = symbol.symbol == 'E' || symbol.symbol == 'L';
       if (symbol.symbol == 'm') {
-        if (predicts != nullptr && predicts != &stage)
-          return note(symbol, "an m on a second stage: all m stand on one");
+        if (predicts != nullptr && predicts != &stage) {
+          return layout.fault_at(symbol, "an m on a second stage: all m stand on one");
+        }
         predicts = &stage;
       } else if (predicts != nullptr && !ends) {
-        return note(symbol, "a block behind an m: multi-token prediction follows the last block");
+        return layout.fault_at(symbol, "a block behind an m: multi-token prediction follows the last block");
       }
     }
   }
+  return std::nullopt;
+}
+
+// Of symbols that each have a meaning.
+void check_order(LayoutText& layout) {
+  if (!layout.faults.empty()) return;
+  check_ends(layout);
+  if (!layout.faults.empty()) return;
+  if (auto fault = predictor_fault(layout)) layout.faults.push_back(std::move(*fault));
 }
 
 // Equal neighbours as x*n if there are at least `least` of them.
@@ -277,8 +284,7 @@ LayoutText read_layout(const std::string& text) {
       layout.stages.back().symbols.push_back(symbol);
     }
   }
-  if (layout.faults.empty()) check_ends(layout);
-  if (layout.faults.empty()) check_predictors(layout);
+  check_order(layout);
   return layout;
 }
 
@@ -296,8 +302,7 @@ LayoutText read_layout(const std::vector<std::string>& stages) {
     }
     layout.stages.push_back(std::move(stage));
   }
-  if (layout.faults.empty()) check_ends(layout);
-  if (layout.faults.empty()) check_predictors(layout);
+  check_order(layout);
   return layout;
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -150,32 +151,39 @@ std::vector<LayoutItem> sampled_pieces(const Config& config, const Config& sampl
 }  // namespace
 
 LayoutItems modelled_items(const Config& config) {
+  const ModelConfig& model = config.model;
   const Config sample = one_of_each(config);
   const std::vector<LayoutItem> pieces = sampled_pieces(config, sample);
+  // Of blocks that are not recomputed where others are.
+  const bool spares = recomputes_blocks(config.training.recompute) && config.training.spares_blocks();
   Config unrepeated = sample;
   unrepeated.training.recompute = Recompute::none;
-  const bool partly = recomputes_blocks(config.training.recompute);
-  const std::vector<LayoutItem> others = partly ? sampled_pieces(config, unrepeated) : pieces;
+  const std::vector<LayoutItem> spared_pieces = spares ? sampled_pieces(config, unrepeated) : pieces;
+  const auto is_spared = [&](int block) { return spares && !config.recomputes(block); };
+  const auto cost_of = [&](int block) {
+    TokenFlops flops =
+        block_token_flops(model, model.blocks[static_cast<std::size_t>(block)], config.training.sequence_length);
+    flops.routed_experts *= config.hardware.expert_load;
+    // A backward costs twice the forward.
+    return flops.total() + (is_spared(block) ? 0.0 : repeated_flops(flops, config.training.recompute) / 3.0);
+  };
 
   LayoutItems items;
   items.embedding = pieces.front();
-  items.head = pieces.back();
-  items.head.cost = head_flops(config.model);
-  // A backward costs twice the forward.
-  for (std::size_t b = 0; b < config.model.blocks.size(); ++b) {
-    const BlockKind kind = config.model.blocks[b];
-    TokenFlops flops = block_token_flops(config.model, kind, config.training.sequence_length);
-    flops.routed_experts *= config.hardware.expert_load;
-    const bool repeats = !partly || config.recomputes(static_cast<int>(b));
-    const double cost = flops.total() + (repeats ? repeated_flops(flops, config.training.recompute) / 3.0 : 0.0);
-    if (static_cast<int>(b) >= config.model.layers()) {
-      items.head.cost += cost + merge_flops(config.model) + head_flops(config.model);
-      continue;
-    }
-    const auto piece = std::ranges::find(sample.model.blocks, kind) - sample.model.blocks.begin() + 1;
-    items.blocks.push_back((repeats ? pieces : others)[static_cast<std::size_t>(piece)]);
-    items.blocks.back().cost = cost;
+  for (int block = 0; block < model.layers(); ++block) {
+    const auto kind = std::ranges::find(sample.model.blocks, model.blocks[static_cast<std::size_t>(block)]);
+    const auto place = static_cast<std::size_t>(kind - sample.model.blocks.begin()) + 1;
+    items.blocks.push_back((is_spared(block) ? spared_pieces : pieces)[place]);
+    items.blocks.back().cost = cost_of(block);
   }
+  bool spares_predictor = false;
+  double cost = head_flops(model);
+  for (int block = model.layers(); block < std::ssize(model.blocks); ++block) {
+    spares_predictor = spares_predictor || is_spared(block);
+    cost += cost_of(block) + merge_flops(model) + head_flops(model);
+  }
+  items.head = (spares_predictor ? spared_pieces : pieces).back();
+  items.head.cost = cost;
   return items;
 }
 

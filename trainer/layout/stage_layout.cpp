@@ -73,9 +73,9 @@ void compare_blocks(const Config& config, const LayoutText& layout, Messages& me
   const auto depth = static_cast<std::size_t>(config.model.mtp_depth);
   if (predictors.size() != depth) {
     const std::string what = fmt::format(
-        "the layout has {} predictors (m), but model.layers \"{}\" has {}: multi-token prediction is part of the "
-        "model, "
-        "so write as many there",
+        "the layout has {} predictors (m), but model.layers \"{}\" has {}: they are part of the model, so write as "
+        "many "
+        "there",
         predictors.size(), config.layers_text, depth);
     messages.push_back(layout.fault_at(predictors.size() > depth ? predictors[depth] : head, what).message);
   }

@@ -1,9 +1,5 @@
 #include "trainer/plan/unit_policy.h"
 
-#include <fnmatch.h>
-
-#include <algorithm>
-
 #include "parallel/runtime/error.h"
 #include "trainer/config/update_groups.h"
 
@@ -120,18 +116,9 @@ UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
   return policy;
 }
 
-bool names_parameter(const std::string& pattern, const ParameterSpec& parameter) {
-  return fnmatch(pattern.c_str(), parameter.name.c_str(), /*flags=*/0) == 0;
-}
-
 WrapRules wrap_rules(const Config& config, int stage) {
   WrapRules rules;
-  if (!config.replicate.empty()) {
-    rules.replicates = [&config](const ParameterSpec& parameter) {
-      return std::ranges::any_of(config.replicate,
-                                 [&](const std::string& pattern) { return names_parameter(pattern, parameter); });
-    };
-  }
+  rules.replicate = config.replicate;
   rules.element_bytes = size_of(config.precision_of(Family::dense).compute);
   const ResolvedGroups groups = resolved_groups(config);
   for (const auto& [family, policy] : config.shard_by_family) {

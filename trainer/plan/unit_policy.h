@@ -37,8 +37,6 @@ bool leaves_residency_open(const ShardPolicy& policy);
 bool leaves_reduction_open(const ShardPolicy& policy);
 // Whether a weight of the family may have copies on several stages: a tied one, and those that predictors share.
 bool has_copies(const Config& config, Family family);
-// Whether a pattern of shard.replicate, with * and ?, is that of a parameter's name.
-bool names_parameter(const std::string& pattern, const ParameterSpec& parameter);
 // Whether open reductions may accumulate gradients in shards. The copies of a tied weight with 16-bit reduction may
 // not: their sum is rounded once (TIE_GRAD), so gradients stay whole until then.
 bool may_add_up_in_shards(const Config& config, Family family);

@@ -49,13 +49,9 @@ Sample sample_of(const Config& config) {
   return sample;
 }
 
-bool recomputes_all(const Config& config) {
-  return config.training.recompute_every == 1 && config.training.recompute_last_block;
-}
-
 // Predictors may share units with the head.
 bool is_separable(const Config& config) {
-  return config.model.mtp_depth == 0 && recomputes_all(config) &&
+  return config.model.mtp_depth == 0 && !config.training.spares_blocks() &&
          std::ranges::all_of(config.shard_by_family, [](const auto& entry) {
            return entry.second.wrap == "block" || entry.second.wrap == "half_block";
          });
@@ -239,7 +235,7 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
     piece.forward += costs.segments[i].forward;
     piece.backward_input += costs.segments[i].backward_input;
     piece.backward_weight += costs.segments[i].backward_weight;
-    if (segment.region && recomputes_all(config)) piece.again += costs.segments[i].recompute();
+    if (segment.region && !config.training.spares_blocks()) piece.again += costs.segments[i].recompute();
   }
   for (std::size_t u = 0; u < tables.units.size(); ++u) {
     add_unit(tables.units[u], costs.units[u], pieces[static_cast<std::size_t>(tables.units[u].stage)]);

@@ -4,8 +4,7 @@
 #include <cmath>
 
 #include "layers/kernels/cpu/vector_math.h"
-#include "layers/kernels/expert_choice.h"
-#include "layers/kernels/jitter.h"
+#include "layers/kernels/router_arithmetic.h"
 
 namespace weft::cpu {
 namespace {

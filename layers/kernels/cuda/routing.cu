@@ -8,8 +8,7 @@
 // E less without dscores), 4 E written.
 #include "layers/kernels/cuda/exponential.cuh"
 #include "layers/kernels/cuda/kernels.h"
-#include "layers/kernels/expert_choice.h"
-#include "layers/kernels/jitter.h"
+#include "layers/kernels/router_arithmetic.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/row_grid.cuh"

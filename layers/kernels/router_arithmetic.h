@@ -1,7 +1,9 @@
-// The choice of experts by value, as plain code of one thread. It is the CPU's kernel, and on a GPU it decides where a
-// value is NaN: a NaN is larger than nothing, so the chosen experts are different ones in any case.
+// The arithmetic of a router that CPU and GPU share, as plain code of one thread: the noise of its input, and the
+// choice of experts by value. The choice is the CPU's kernel, and on a GPU it decides where a value is NaN: a NaN is
+// larger than nothing, so the chosen experts are different ones in any case.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #if defined(__CUDACC__)
@@ -11,6 +13,17 @@
 #endif
 
 namespace weft {
+
+// A number near 1: evenly from [1 - noise, 1 + noise], in steps of noise * 2^-23. The finaliser of MurmurHash3 mixes
+// the key of a token and a column.
+WEFT_ON_ANY_DEVICE inline float jitter_factor(std::uint32_t key, std::uint32_t column, float noise) {
+  std::uint32_t bits = key ^ (column * 0x9e3779b9u);
+  bits = (bits ^ (bits >> 16)) * 0x85ebca6bu;
+  bits = (bits ^ (bits >> 13)) * 0xc2b2ae35u;
+  bits ^= bits >> 16;
+  const float even = static_cast<float>(bits >> 8) * 0x1p-23f - 1.0f;  // exact
+  return fmaf(noise, even, 1.0f);
+}
 
 // The sum of the two largest values of a group, or its only value. `value(e)` is that of expert e.
 template <typename Value>
