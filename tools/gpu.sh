@@ -2,14 +2,14 @@
 # What wants a GPU, in parts of at most ten minutes on a machine that has one: builds for that GPU, tests, checks memory
 # and races, measures.
 #   tools/gpu.sh OUT PART...      parts: build unpack attention kernels training processes overlap memcheck racecheck
-#                                        bench float8 products listed compare table counters home
+#                                        bench float8 products listed compare table counters
 #   tools/gpu.sh OUT 1|2|3|4|5    calls of several parts, for machines that are lent by the call; see CALLS below
 # Writes into the folder OUT: environment.txt, a text for each part, and summary.txt with a line "name seconds exit-code"
 # for each thing run (124: it outlasted its limit), eight files at most in a call. A part that fails does not keep the next
-# from running; the exit code is 1 if anything failed. The tree is build-gpu/; what `home` brings home, `unpack` puts there
-# on another machine of the kind, instead of `build`.
-# Beside the compiler, CMake and ninja it wants Weft's dependencies, installed or in .gpu (tools/vendor-deps.sh), and
-# CUDA: a toolkit, and what the toolkit lacks from the wheels of the python3 at hand. `compare` wants a python3 with torch.
+# from running; the exit code is 1 if anything failed. The tree is build-gpu/. `unpack` fills it from .gpu/gpu-programs.tar.xz
+# (tools/gpu-pack.sh); `build` builds there, and wants a compiler, CMake, ninja and Weft's dependencies, installed or in
+# .gpu (tools/vendor-deps.sh). Either wants CUDA: a toolkit, and what the toolkit lacks from the wheels of the python3 at
+# hand. `compare` wants a python3 with torch.
 #   WEFT_CONFIGS          what bench, compare and table run; otherwise configs/h200_*.toml, or where the GPU has less than
 #                         120 GB configs/h100_*.toml. Those that the plan says do not fit are left out, and named. Where the
 #                         text they name is missing, noise is read
@@ -18,7 +18,7 @@
 # shellcheck disable=SC2317  # functions run under a limit, in a shell of their own, by name
 set -uo pipefail
 if [[ $# -lt 2 || $1 == -* ]]; then
-  sed -n '2,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+  sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
 out=$(realpath -m "$1")
@@ -33,19 +33,19 @@ failed=0 only_first=0 but_first=0
 # to less than ten minutes.
 call=$1
 case "$call" in
-  1) set -- build attention kernels bench home; only_first=1 ;;
+  1) set -- "$([[ -e .gpu/gpu-programs.tar.xz ]] && echo unpack || echo build)" kernels bench; only_first=1 ;;
   2) set -- table counters compare listed; only_first=1 ;;
   3) set -- compare; but_first=1 ;;
-  4) set -- memcheck racecheck training ;;
+  4) set -- attention memcheck racecheck training ;;
   5) set -- processes overlap float8 products; only_first=1 ;;
 esac
 
 # Kernels in one process: no timing, no memory that runs out, no second process.
 kernel_tests='*Elementwise*:*Reduction*:*Sort*:*RmsNorm*:*Swiglu*:*Rotary*:*Embedding*:*CrossEntropy*:*Permutation*:*Routing*'
 kernel_tests+=':*LoadBalance*:*Attention*:*Float8*:*MatrixProducts*:*MeasuredProducts*:*Update*:*MuonKernels*:*Versions*'
-# racecheck finds nothing of use in the libraries' kernels.
+# The sanitizers find nothing of use in the libraries' kernels.
 own_kernel_tests="$kernel_tests-*Products*:*Sort*:*Attention*"
-training_tests='CudaTraining|CudaMemory|CudaTrainedModel|CudaCheckpoint|CudaSchedules|CudaMuon\.|CudaEvaluation'
+training_tests='*CudaTraining*:*CudaMemory*:*CudaTrainedModel*:*CudaCheckpoint*:*CudaSchedules*:*CudaMuon.*:*CudaEvaluation*'
 
 # Speed does not depend on what the text says (routers are balanced by their loss, not by the text): a machine without
 # the dictionary trains on base64. Fills `text` with the argument that says so, or with none.
@@ -172,25 +172,24 @@ configure_and_build() {
   cmake --build "$tree" --target kernel_table || echo "gpu.sh: no CUPTI, and so no part table"
 }
 
-# The programs name their libraries by RPATH: on the next machine the folder of the toolkit must have the same name.
-bring_home() {
-  local program
-  mkdir -p "$tree/home"
-  for program in "${programs[@]}"; do strip -o "$tree/home/$program" "$tree/$program" || return 1; done
-  if [[ -e $tree/libkernel_table.so ]]; then cp "$tree/libkernel_table.so" "$tree/home/"; fi
-  sed -n 's/^WEFT_CUDA_ROOT:PATH=//p' "$tree/CMakeCache.txt" >"$tree/home/cuda-root"
-  tar -C "$tree/home" -cf - . | xz -T0 -1 >"$out/gpu-programs.tar.xz"
-}
-
+# The programs look for CUDA in the folder cuda beside them.
 unpack() {
   mkdir -p "$tree" && tar -C "$tree" -xJf .gpu/gpu-programs.tar.xz || return 1
   local root
   root=$(cuda_root) || return 1
-  if [[ $root != "$(cat "$tree/cuda-root")" ]]; then
-    echo "gpu.sh: the programs look for CUDA in $(cat "$tree/cuda-root"), which is $root here: build" >&2
-    return 1
-  fi
+  ln -sfn "$root" "$tree/cuda"
   "$tree/weft" --version
+}
+
+# Tests that share nothing, in four processes at a time.
+training() {
+  local shard failed=0 jobs=()
+  for shard in 0 1 2 3; do
+    GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$shard "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$training_tests" &
+    jobs+=($!)
+  done
+  for shard in "${jobs[@]}"; do wait "$shard" || failed=1; done
+  return "$failed"
 }
 
 # Kernels of two steps by phase, segment and name, from a library that the driver loads (tools/profile/kernel_table.cpp).
@@ -199,8 +198,9 @@ kernel_table() {
   [[ -e $library ]] || { echo "gpu.sh: $library is not there: the toolkit has no CUPTI, or build has not run" >&2; return 1; }
   name=$(basename "$1" .toml)
   CUDA_INJECTION64_PATH=$library NVTX_INJECTION64_PATH=$library KERNEL_TABLE=$out/kernels_$name.tsv "$tree/weft" train "$1" \
-    "--run.directory=$tree/profiled" --run.steps=5 --profiling.first_step=4 --profiling.last_step=5 "${@:2}" || return 1
-  gzip -c "$tree/profiled/trace_rank0.json" >"$out/trace_$name.json.gz"
+    "--run.directory=$tree/profiled_$name" --run.steps=5 --lr_scheduler.warmup_steps=1 --checkpoint.at_end=false \
+    --profiling.first_step=4 --profiling.last_step=5 "${@:2}" || return 1
+  gzip -c "$tree/profiled_$name/trace_rank0.json" >"$out/trace_$name.json.gz"
   head -n 40 "$out/kernels_$name.tsv"
   "$tree/weft" plan "$1" --kernels --measured "$out/kernels_$name.tsv" --measured-steps 2 "${@:2}"
 }
@@ -213,8 +213,8 @@ kernel_counters() {
     "$tree/weft" bench step "$1" --model.layers='d*2' --clock host --warmup 1 --steps 1 "${@:2}"
 }
 
-export -f configure_and_build cuda_root find_nvcc wheels_folder cuda_tool bring_home unpack kernel_table kernel_counters
-export tree out
+export -f configure_and_build cuda_root find_nvcc wheels_folder cuda_tool unpack training kernel_table kernel_counters
+export tree out training_tests WEFT_PROGRAM=$PWD/$tree/weft
 
 environment >"$out/environment.txt" 2>&1
 if [[ $1 != build && -x $tree/weft ]]; then "$tree/weft" --version >>"$out/environment.txt" 2>&1; fi
@@ -230,14 +230,12 @@ for part in "$@"; do
       fi
       ;;
     unpack) measured unpack "${!limit:-60}" "$file" bash -c unpack ;;
-    home) measured home "${!limit:-40}" "$file" bash -c "programs=(${programs[*]}); bring_home" ;;
-    attention) measured attention "${!limit:-40}" "$file" "$tree/test_cudnn_attention" --gtest_brief=1 ;;
+    attention) measured attention "${!limit:-200}" "$file" "$tree/test_cudnn_attention" ;;
     kernels)
-      measured kernels "${!limit:-70}" "$file" "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$kernel_tests"
+      measured kernels "${!limit:-100}" "$file" "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$kernel_tests"
       ;;
     training)
-      measured training "${!limit:-240}" "$file" ctest --test-dir "$tree" -L '^cuda$' -j 4 --output-on-failure \
-        --no-tests=error -R "$training_tests"
+      measured training "${!limit:-60}" "$file" bash -c training
       ;;
     processes)
       measured processes "${!limit:-270}" "$file" "$tree/test_cuda" --gtest_brief=1 '--gtest_filter=*Process*'
@@ -245,11 +243,11 @@ for part in "$@"; do
     overlap) measured overlap "${!limit:-120}" "$file" "$tree/test_cuda" '--gtest_filter=*Overlap*' ;;
     memcheck)
       # Errors of the API are told by the tests themselves.
-      measured memcheck "${!limit:-150}" "$file" "$(cuda_tool compute-sanitizer)" --tool memcheck --report-api-errors no \
-        --error-exitcode 9 "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$kernel_tests"
+      measured memcheck "${!limit:-120}" "$file" "$(cuda_tool compute-sanitizer)" --tool memcheck --report-api-errors no \
+        --error-exitcode 9 "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$own_kernel_tests"
       ;;
     racecheck)
-      measured racecheck "${!limit:-150}" "$file" "$(cuda_tool compute-sanitizer)" --tool racecheck --error-exitcode 9 \
+      measured racecheck "${!limit:-180}" "$file" "$(cuda_tool compute-sanitizer)" --tool racecheck --error-exitcode 9 \
         "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$own_kernel_tests"
       ;;
     bench | float8 | products | listed | compare | table | counters)
@@ -259,7 +257,7 @@ for part in "$@"; do
         name=$(basename "$config" .toml)
         case "$part" in
           bench)
-            measured "bench_$name" "${!limit:-90}" "$file" "$tree/weft" bench step "$config" --warmup 2 --steps 6 "${text[@]}"
+            measured "bench_$name" "${!limit:-150}" "$file" "$tree/weft" bench step "$config" --warmup 2 --steps 6 "${text[@]}"
             ;;
           float8)
             for format in float8 float8_blocks; do
@@ -283,7 +281,7 @@ for part in "$@"; do
             measured "compare_$name" "${!limit:-290}" "$file" env "WEFT=$tree/weft" tools/compare/step.sh "$config" \
               "${WEFT_COMPARE_ROUNDS:-2}" --warmup 2 --steps 5 "${text[@]}"
             ;;
-          table) measured "table_$name" "${!limit:-150}" "$file" bash -c 'kernel_table "$@"' - "$config" "${text[@]}" ;;
+          table) measured "table_$name" "${!limit:-110}" "$file" bash -c 'kernel_table "$@"' - "$config" "${text[@]}" ;;
           counters)
             measured "counters_$name" "${!limit:-100}" "$file" bash -c 'kernel_counters "$@"' - "$config" "${text[@]}"
             ;;

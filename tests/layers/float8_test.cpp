@@ -313,7 +313,7 @@ class Float8Products : public Float8Rounding {
           expected[i * n + j] += term;
           magnitudes += std::abs(term);
         }
-        error[i * n + j] = float_roundoff * sum_additions(k + 1) * magnitudes;
+        error[i * n + j] = (float_roundoff * sum_additions(k + 1) + backend->float8_sum_error()) * magnitudes;
         // The sum may be rounded before the addend comes.
         if (onto) error[i * n + j] += roundoff(result) * magnitudes;
       }

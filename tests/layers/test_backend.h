@@ -28,6 +28,8 @@ class TestBackend {
   virtual const LayerKernels& kernels() const = 0;
   // Products queued on `stream`, with workspace from `ledger`; both outlive them.
   virtual std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) = 0;
+  // Sums of products of 8 bits are within this share of the sum of the magnitudes, beside the roundings of float32.
+  virtual double float8_sum_error() const { return 0.0; }
 };
 
 // One per rank, made by the rank's thread before anything else.

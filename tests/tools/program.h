@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -20,6 +21,12 @@ struct ProgramResult {
   std::string messages;  // standard error
 };
 
+// On a machine where nothing was built, the program stands elsewhere (tools/gpu.sh).
+inline std::string weft_program() {
+  const char* elsewhere = std::getenv("WEFT_PROGRAM");
+  return elsewhere != nullptr ? elsewhere : WEFT_PROGRAM;
+}
+
 class ProgramTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -31,7 +38,7 @@ class ProgramTest : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   // `arguments` in shell syntax. The working directory is the test's own folder.
-  ProgramResult weft(const std::string& arguments) const { return run("'" WEFT_PROGRAM "' " + arguments); }
+  ProgramResult weft(const std::string& arguments) const { return run("'" + weft_program() + "' " + arguments); }
 
   // Any command, likewise.
   ProgramResult run(const std::string& line) const {

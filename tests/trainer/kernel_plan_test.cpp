@@ -117,7 +117,7 @@ TEST(KernelSeconds, AreOfOperationsOrOfBytesOrOfACall) {
   product = {.name = "multiply", .kind = KernelKind::product, .read = 4'000'000'000, .written = 80'000'000};
   product.flops = 1e9;
   EXPECT_EQ(kernel_seconds(product, card).at[0], kernel_seconds(product, card).at[3]);
-  EXPECT_DOUBLE_EQ(kernel_seconds(product, card).at[0], 4.08e9 / (0.85 * memory));
+  EXPECT_DOUBLE_EQ(kernel_seconds(product, card).at[0], 4.08e9 / (0.75 * memory));
   EXPECT_DOUBLE_EQ(kernel_seconds({.name = "fill", .written = 4}, card).at[0], 2.5e-6);
 }
 

@@ -10,7 +10,10 @@ namespace weft::cuda {
 namespace {
 
 constexpr int threads_of_block = 256;
-constexpr int tile = 64;  // rows and columns that a block transposes at once
+// What a block transposes at once. A thread has four rows of eight columns.
+constexpr int tile_rows = 128, tile_columns = 64;
+constexpr int thread_rows = 4, thread_columns = float8_run;
+static_assert(tile_rows / thread_rows * (tile_columns / thread_columns) == threads_of_block);
 
 // The second of a factor's four floats holds the bits of its largest magnitude.
 template <typename T>
@@ -65,39 +68,54 @@ __global__ void __launch_bounds__(threads_of_block) round_kernel(const Float8Ope
 #pragma unroll 4
   for (std::int64_t i = thread * width; i < in_vectors; i += threads * width) {
     const Vector<T> vector = load_vector(factor.source + i);
-    Vector<std::uint8_t, width> bytes;
+    float values[width];
 #pragma unroll
-    for (int k = 0; k < width; ++k) bytes[k] = float8_rounded(to_float(vector[k]) * inverse, factor.e5m2);
-    store_vector(factor.rounded + i, bytes);
+    for (int k = 0; k < width; ++k) values[k] = to_float(vector[k]);
+    store_float8(factor.rounded + i, float8_rounded(values, inverse, factor.e5m2));
   }
   for (std::int64_t i = in_vectors + thread; i < count; i += threads) {
     factor.rounded[i] = float8_rounded(to_float(factor.source[i]) * inverse, factor.e5m2);
   }
 }
 
-// A block reads tiles of the source by rows and writes them by columns, four bytes a thread at a time: the columns of
+// A block reads tiles of the source by rows and writes them by columns, 16 bytes a thread at a time: the columns of
 // `rounded` are a multiple of 16.
 template <typename T>
 __global__ void __launch_bounds__(threads_of_block) round_transposed_kernel(const Float8Operands<T> factors) {
-  // Four bytes more than a tile is wide: threads that write neighbouring columns use different banks.
-  __shared__ __align__(4) std::uint8_t bytes[tile][tile + 4];
+  // Words of four rows, by column. One word more than a column has, and four more for the second half of the columns:
+  // then the threads of a warp use different banks, be it to write or to read.
+  constexpr int words = tile_rows / thread_rows, half = tile_columns / 2;
+  __shared__ std::uint32_t bytes[tile_columns * (words + 1) + thread_rows];
+  const auto place = [](int column, int word) { return column * (words + 1) + column / half * thread_rows + word; };
   const Float8Operand<T>& factor = factors.at[blockIdx.y];
   const float inverse = inverse_scale(factor);
-  const std::int64_t across = (factor.columns + tile - 1) / tile, down = (factor.rounded_columns + tile - 1) / tile;
+  const std::int64_t across = (factor.columns + tile_columns - 1) / tile_columns;
+  const std::int64_t down = (factor.rounded_columns + tile_rows - 1) / tile_rows;
+  const int thread = static_cast<int>(threadIdx.x), groups = tile_columns / thread_columns;
+  const int word = thread / groups, column = thread % groups * thread_columns;
   for (std::int64_t i = blockIdx.x; i < across * down; i += gridDim.x) {
-    const std::int64_t top = i / across * tile, left = i % across * tile;
-    const std::int64_t column = left + threadIdx.x % tile;
-    for (int row = threadIdx.x / tile; row < tile; row += threads_of_block / tile) {
-      const bool inside = top + row < factor.rows && column < factor.columns;
-      const float value = inside ? to_float(factor.source[(top + row) * factor.columns + column]) * inverse : 0.0f;
-      bytes[threadIdx.x % tile][row] = float8_rounded(value, factor.e5m2);
+    const std::int64_t top = i / across * tile_rows, left = i % across * tile_columns;
+    float values[thread_rows][thread_columns];
+    load_rows(factor, top + word * thread_rows, left + column, values);
+#pragma unroll
+    for (int k = 0; k < thread_columns; ++k) {
+      const float four[thread_rows] = {values[0][k], values[1][k], values[2][k], values[3][k]};
+      const auto pairs = float8_rounded(four, inverse, factor.e5m2);
+      bytes[place(column + k, word)] = std::uint32_t{pairs[0]} | std::uint32_t{pairs[1]} << 16;
     }
     __syncthreads();
-    const int four = static_cast<int>(threadIdx.x) % (tile / 4) * 4;
-    for (int row = threadIdx.x / (tile / 4); row < tile; row += threads_of_block / (tile / 4)) {
-      if (left + row >= factor.columns || top + four >= factor.rounded_columns) continue;
-      *reinterpret_cast<std::uint32_t*>(factor.rounded + (left + row) * factor.rounded_columns + top + four) =
-          *reinterpret_cast<const std::uint32_t*>(&bytes[row][four]);
+    constexpr int run = 4, runs = words / run;  // 16 bytes
+    for (int chunk = thread; chunk < tile_columns * runs; chunk += threads_of_block) {
+      const int from = chunk / runs, first = chunk % runs * run;
+      Vector<std::uint32_t, run> sixteen;
+#pragma unroll
+      for (int w = 0; w < run; ++w) sixteen[w] = bytes[place(from, first + w)];
+      const std::int64_t to_column = top + first * thread_rows;
+      if (left + from < factor.columns && to_column < factor.rounded_columns) {
+        store_vector(
+            reinterpret_cast<std::uint32_t*>(factor.rounded + (left + from) * factor.rounded_columns + to_column),
+            sixteen);
+      }
     }
     __syncthreads();
   }
@@ -118,7 +136,7 @@ void round_whole(KernelContext& context, std::span<const Float8Factor> factors) 
       return factor.rows * factor.columns / (4 * threads_of_block * Vector<T>::size) + 1;
     };
     const auto tiles = [](const Float8Operand<T>& factor) {
-      return factor.columns * factor.rounded_columns / (tile * tile) + 1;
+      return factor.columns * factor.rounded_columns / (tile_rows * tile_columns) + 1;
     };
     launch_for(stream, all, 1, one, clear_kernel<T>);
     launch_for(stream, all, threads_of_block, vectors, largest_kernel<T>);

@@ -77,6 +77,24 @@ __device__ inline std::uint8_t float8_rounded(float value, bool e5m2) {
   return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);
 }
 
+// Two at once, the first in the lower byte: one instruction.
+__device__ inline std::uint16_t float8_rounded(float first, float second, bool e5m2) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(first, second), __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);
+}
+// An even number of elements, rounded with the same inverse scale.
+template <int N>
+__device__ Vector<std::uint16_t, N / 2> float8_rounded(const float (&values)[N], float inverse, bool e5m2) {
+  Vector<std::uint16_t, N / 2> rounded;
+#pragma unroll
+  for (int i = 0; i < N; i += 2) rounded[i / 2] = float8_rounded(values[i] * inverse, values[i + 1] * inverse, e5m2);
+  return rounded;
+}
+// Stores pairs as bytes; the address is a multiple of the bytes stored.
+template <int N>
+__device__ void store_float8(std::uint8_t* to, const Vector<std::uint16_t, N>& pairs) {
+  store_vector(reinterpret_cast<std::uint16_t*>(to), pairs);
+}
+
 // Bits of magnitudes are ordered like magnitudes, with NaN last; their maximum depends on no order.
 __device__ inline unsigned magnitude_bits(float value) {
   return __float_as_uint(value) & 0x7fffffffu;
@@ -84,6 +102,43 @@ __device__ inline unsigned magnitude_bits(float value) {
 struct LargerBits {
   __device__ unsigned operator()(unsigned a, unsigned b) const { return a > b ? a : b; }
 };
+
+// Elements [left, left + 8) of the rows [top, top + Rows); zeros outside of the source. The vectors of all rows are
+// loaded before the first is used, without a branch, in which each load would be waited for.
+inline constexpr int float8_run = 8;
+template <int Rows, typename T>
+__device__ void load_rows(const Float8Operand<T>& factor, std::int64_t top, std::int64_t left,
+                          float (&values)[Rows][float8_run]) {
+  constexpr int width = Vector<T>::size < float8_run ? Vector<T>::size : float8_run, parts = float8_run / width;
+  const auto inside = [&](int row, int column) { return top + row < factor.rows && left + column < factor.columns; };
+  const T* const from = factor.source + top * factor.columns + left;
+  if (factor.vectors && factor.rows > 0) {
+    Vector<T, width> vectors[Rows][parts];
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+#pragma unroll
+      for (int p = 0; p < parts; ++p) {
+        vectors[r][p] =
+            load_vector<width>(inside(r, p * width) ? from + r * factor.columns + p * width : factor.source);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+#pragma unroll
+      for (int k = 0; k < float8_run; ++k) {
+        values[r][k] = inside(r, k / width * width) ? to_float(vectors[r][k / width][k % width]) : 0.0f;
+      }
+    }
+  } else {
+#pragma unroll
+    for (int r = 0; r < Rows; ++r) {
+#pragma unroll
+      for (int k = 0; k < float8_run; ++k) {
+        values[r][k] = inside(r, k) ? to_float(from[r * factor.columns + k]) : 0.0f;
+      }
+    }
+  }
+}
 
 // Factors with a scale for each row of 128 or each square of 128 x 128 elements (float8_blocks.cu). All have one dtype.
 void round_in_blocks(KernelContext& context, std::span<const Float8Factor> factors);

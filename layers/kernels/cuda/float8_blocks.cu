@@ -11,7 +11,7 @@ namespace weft::cuda {
 namespace {
 
 constexpr int tile = static_cast<int>(scaled_block_size);
-constexpr int each = 8;  // a thread has 8 x 8 elements
+constexpr int each = float8_run;  // a thread has 8 x 8 elements
 constexpr int across = tile / each, threads_of_block = across * across;
 constexpr int warps = threads_of_block / warp_size;
 static_assert(2 * across == warp_size, "half a warp reads a row of the tile");
@@ -19,27 +19,6 @@ static_assert(2 * across == warp_size, "half a warp reads a row of the tile");
 template <typename T>
 __device__ std::int64_t tiles_down(const Float8Operand<T>& factor) {
   return ((factor.turned ? factor.rounded_columns : factor.rounded_rows) + tile - 1) / tile;
-}
-
-// Elements [column, column + 8) of a row; zeros outside of the source.
-template <typename T>
-__device__ void load_row(const Float8Operand<T>& factor, std::int64_t row, std::int64_t column, float (&values)[each]) {
-  constexpr int width = Vector<T>::size < each ? Vector<T>::size : each;
-#pragma unroll
-  for (int k = 0; k < each; k += width) {
-    const std::int64_t first = column + k;
-    const T* const from = factor.source + row * factor.columns + first;
-    if (factor.vectors && row < factor.rows && first < factor.columns) {
-      const Vector<T, width> vector = load_vector<width>(from);
-#pragma unroll
-      for (int j = 0; j < width; ++j) values[k + j] = to_float(vector[j]);
-    } else {
-#pragma unroll
-      for (int j = 0; j < width; ++j) {
-        values[k + j] = row < factor.rows && first + j < factor.columns ? to_float(from[j]) : 0.0f;
-      }
-    }
-  }
 }
 
 // The scale of a block of elements; stored by the thread that `stores`.
@@ -62,9 +41,9 @@ __global__ void __launch_bounds__(threads_of_block) round_tiles_kernel(const Flo
     const std::int64_t top = tile_row * tile + y, left = tile_column * tile + x;
     float values[each][each], by_row[each], by_column[each];
     unsigned largest_of_row[each] = {}, largest_of_column[each] = {};
+    load_rows(factor, top, left, values);
 #pragma unroll
     for (int r = 0; r < each; ++r) {
-      load_row(factor, top + r, left, values[r]);
       by_row[r] = by_column[r] = 1.0f;
 #pragma unroll
       for (int k = 0; k < each; ++k) {
@@ -115,23 +94,19 @@ __global__ void __launch_bounds__(threads_of_block) round_tiles_kernel(const Flo
     if (!factor.turned) {
 #pragma unroll
       for (int r = 0; r < each; ++r) {
-        Vector<std::uint8_t, each> row;
-#pragma unroll
-        for (int k = 0; k < each; ++k) row[k] = float8_rounded(values[r][k] * by_row[r], factor.e5m2);
         if (top + r < factor.rounded_rows && left < factor.columns) {
-          store_vector(factor.rounded + (top + r) * factor.rounded_columns + left, row);
+          store_float8(factor.rounded + (top + r) * factor.rounded_columns + left,
+                       float8_rounded(values[r], by_row[r], factor.e5m2));
         }
       }
       continue;
     }
 #pragma unroll
     for (int k = 0; k < each; ++k) {
-      Vector<std::uint8_t, each> column;
+      float column[each];
 #pragma unroll
-      for (int r = 0; r < each; ++r) {
-        column[r] = float8_rounded(values[r][k] * by_row[r] * by_column[k], factor.e5m2);
-      }
-      store_vector(&bytes[x + k][y], column);
+      for (int r = 0; r < each; ++r) column[r] = values[r][k] * by_row[r];
+      store_float8(&bytes[x + k][y], float8_rounded(column, by_column[k], factor.e5m2));
     }
     __syncthreads();
     constexpr int run = 16, runs = tile / run;

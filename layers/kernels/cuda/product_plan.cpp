@@ -42,6 +42,13 @@ cublasLtMatmulMatrixScale_t scale_mode(ScaledBlock each) {
   }
   fail("a factor is scaled by no known block");
 }
+// `first` and `second` as the library counts operands.
+void set_scales(cublasLtMatmulDesc_t description, const void* first, const void* second) {
+  WEFT_CUBLAS_CHECK(
+      cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &first, sizeof(first)));
+  WEFT_CUBLAS_CHECK(
+      cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &second, sizeof(second)));
+}
 bool in_float8(const ProductShape& shape) {
   return size_of(shape.input_a) == 1;
 }
@@ -138,6 +145,9 @@ cublasLtMatmulDesc_t ProductPlans::description(const ProductShape& shape) {
         cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &of_first, sizeof(of_first)));
     WEFT_CUBLAS_CHECK(
         cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &of_second, sizeof(of_second)));
+    // The heuristics refuse blocks without addresses of scales. multiply() sets those of the product.
+    const void* const some = reinterpret_cast<const void*>(std::uintptr_t{256});
+    set_scales(description, some, some);
   }
   if (forward) {
     // Hopper's tensor cores add up products of 8 bits in some 14 bits. Sums of gradients leave them for float32 every
@@ -161,6 +171,10 @@ std::vector<cublasLtMatmulAlgo_t> ProductPlans::listed(const ProductShape& shape
     WEFT_CUBLAS_CHECK(
         cublasLtMatmulPreferenceSetAttribute(preference, which, &shape.alignment, sizeof(shape.alignment)));
   }
+  // Parts of a sum are added up in float32. Otherwise a result of 16 bits may be rounded once for each part.
+  const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  WEFT_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                                         &schemes, sizeof(schemes)));
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(most));
   int found = 0;
   const cublasStatus_t status =
@@ -216,12 +230,7 @@ cublasStatus_t ProductPlans::multiply(cudaStream_t stream, const ProductShape& s
   Layouts layouts(shape);
   const void* onto = product.addend.empty() ? product.c.data() : product.addend.data();
   cublasLtMatmulDesc_t how = description(shape);
-  if (in_float8(shape)) {
-    const void *first = product.scales_b.values.data(), *second = product.scales_a.values.data();
-    WEFT_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &first, sizeof(first)));
-    WEFT_CUBLAS_CHECK(
-        cublasLtMatmulDescSetAttribute(how, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &second, sizeof(second)));
-  }
+  if (in_float8(shape)) set_scales(how, product.scales_b.values.data(), product.scales_a.values.data());
   return cublasLtMatmul(handle_, how, &one, product.b.data(), &layouts.b.value, product.a.data(), &layouts.a.value,
                         &beta, onto, &layouts.c.value, product.c.data(), &layouts.c.value, &algorithm, workspace,
                         static_cast<std::size_t>(product_workspace_bytes), stream);

@@ -125,6 +125,10 @@ __device__ Pairs<N, T> turn(const Pairs<N, T>& x, bool normed, float inverse, co
   return y;
 }
 
+// Heads that a thread of the forward reads before it writes the first: enough bytes on their way to hide the latency of
+// memory, and one load of the angles for all.
+constexpr int of_thread = 4;
+
 // Reads each element before it writes it, so y may be x, with rows as long. Heads of more than 32 * N pairs take
 // several rounds of lanes.
 template <typename T, int N>
@@ -132,7 +136,7 @@ __global__ void __launch_bounds__(block_threads)
     forward_kernel(const __grid_constant__ Heads<T> heads, const T* x, T* y) {
   const HeadGroup<T>& group = heads.groups[blockIdx.y];
   if (group.heads == 0) return;
-  const Place at = place(heads.lanes, group.heads);
+  const Place at = place(heads.lanes, (group.heads + of_thread - 1) / of_thread);
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * heads.chunk_tokens;
   const std::int64_t end = begin + heads.chunk_tokens < heads.tokens ? begin + heads.chunk_tokens : heads.tokens;
   const int half = heads.half, head_dim = 2 * half, own = at.lane * N, round = heads.lanes * N;
@@ -146,29 +150,39 @@ __global__ void __launch_bounds__(block_threads)
     const float* angle_row = heads.table + (token_used ? token % heads.sequence_length : 0) * head_dim;
     FloatPairs<N> angles = {};
     if (own < half) angles = FloatPairs<N>::load(angle_row + own, half);
-    for (int first_head = 0; first_head < group.heads; first_head += at.head_step) {
-      const int head = first_head + at.head;
-      const bool active = token_used && head < group.heads;
-      const std::int64_t column = group.column + static_cast<std::int64_t>(head) * head_dim;
-      const T* from = x + token * heads.columns + column;
-      T* to = y + token * heads.rotated_columns + column;
-      Pairs<N, T> pairs = {};
-      if (active && own < half) pairs = Pairs<N, T>::load(from + own, half);
-      float inverse = 1.0f;
-      if (normed) {
-        float squares = square_sum(pairs);
-        for (int i = own + round; active && i < half; i += round) {
-          squares += square_sum(Pairs<N, T>::load(from + i, half));
-        }
-        inverse = inverse_rms(sum_of_lanes(squares, heads.lanes), half, heads.eps);
+    for (int first_head = 0; first_head < group.heads; first_head += of_thread * at.head_step) {
+      const auto column = [&](int head) { return group.column + static_cast<std::int64_t>(head) * head_dim; };
+      // Loaded without a branch: in one, each load would be waited for. What is not a thread's own is not used.
+      Pairs<N, T> pairs[of_thread];
+      bool active[of_thread];
+#pragma unroll
+      for (int h = 0; h < of_thread; ++h) {
+        const int head = first_head + h * at.head_step + at.head;
+        active[h] = token_used && head < group.heads;
+        const T* from = active[h] ? x + token * heads.columns + column(head) : x + group.column;
+        pairs[h] = Pairs<N, T>::load(from + (own < half ? own : 0), half);
       }
-      if (!active) continue;
-      if (own < half) turn(pairs, normed, inverse, weight, angles).store(to + own, half);
-      for (int i = own + round; i < half; i += round) {
-        pairs = Pairs<N, T>::load(from + i, half);
-        Pairs<N, T> further = {};
-        if (normed) further = Pairs<N, T>::load(group.weight + i, half);
-        turn(pairs, normed, inverse, further, FloatPairs<N>::load(angle_row + i, half)).store(to + i, half);
+#pragma unroll
+      for (int h = 0; h < of_thread; ++h) {
+        const int head = first_head + h * at.head_step + at.head;
+        const T* from = x + token * heads.columns + column(head);
+        T* to = y + token * heads.rotated_columns + column(head);
+        float inverse = 1.0f;
+        if (normed) {
+          float squares = own < half ? square_sum(pairs[h]) : 0.0f;
+          for (int i = own + round; active[h] && i < half; i += round) {
+            squares += square_sum(Pairs<N, T>::load(from + i, half));
+          }
+          inverse = inverse_rms(sum_of_lanes(squares, heads.lanes), half, heads.eps);
+        }
+        if (!active[h]) continue;
+        if (own < half) turn(pairs[h], normed, inverse, weight, angles).store(to + own, half);
+        for (int i = own + round; i < half; i += round) {
+          const Pairs<N, T> rest = Pairs<N, T>::load(from + i, half);
+          Pairs<N, T> further = {};
+          if (normed) further = Pairs<N, T>::load(group.weight + i, half);
+          turn(rest, normed, inverse, further, FloatPairs<N>::load(angle_row + i, half)).store(to + i, half);
+        }
       }
     }
   }
@@ -350,10 +364,10 @@ const ElementOf<E>* weight_data(ConstTensorView weight, std::int64_t head_dim) {
 // Blocks that fill a large GPU several times. More blocks, and so more partial sums, would not be faster.
 constexpr std::int64_t enough_blocks = 2112;
 
-// `width` is N, the number of pairs per vector.
+// `width` is N, the number of pairs per vector. A thread reads `heads_of_thread` heads before it writes.
 template <typename E>
 Heads<ElementOf<E>> heads_of(const RotaryOptions& options, std::int64_t tokens, ConstTensorView q_norm,
-                             ConstTensorView k_norm, int width) {
+                             ConstTensorView k_norm, int width, int heads_of_thread) {
   using T = ElementOf<E>;
   const HeadShape& shape = options.heads;
   const std::int64_t d = shape.head_dim;
@@ -370,7 +384,8 @@ Heads<ElementOf<E>> heads_of(const RotaryOptions& options, std::int64_t tokens, 
   heads.eps = options.eps;
   // Tokens of a block: at least as many as it computes at once.
   const std::int64_t slots = block_threads / heads.lanes;
-  const std::int64_t at_once = std::max<std::int64_t>(slots / std::max<std::int64_t>(shape.query_heads, 1), 1);
+  const std::int64_t heads_at_once = (shape.query_heads + heads_of_thread - 1) / heads_of_thread;
+  const std::int64_t at_once = std::max<std::int64_t>(slots / std::max<std::int64_t>(heads_at_once, 1), 1);
   const std::int64_t chunk = std::max((tokens + enough_blocks - 1) / enough_blocks, at_once);
   heads.chunk_tokens = (chunk + at_once - 1) / at_once * at_once;
   return heads;
@@ -395,7 +410,7 @@ bool in_vectors(const RotaryOptions& options, std::int64_t rotated_columns, std:
 template <typename E, int N>
 void queue_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                    ConstTensorView k_norm, TensorView rotated) {
-  auto heads = heads_of<E>(options, qkv.rows(), q_norm, k_norm, N);
+  auto heads = heads_of<E>(options, qkv.rows(), q_norm, k_norm, N, of_thread);
   heads.rotated_columns = rotated.columns();
   launch(native(context.stream), blocks_of(heads), block_threads, 0, forward_kernel<ElementOf<E>, N>, heads,
          elements<E>(qkv), elements<E>(rotated));
@@ -429,7 +444,7 @@ auto queue_norm_backward_of(int half) {
 template <typename E, int N>
 void queue_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                     ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm, TensorView dk_norm) {
-  const auto heads = heads_of<E>(options, dqkv.rows(), q_norm, k_norm, N);
+  const auto heads = heads_of<E>(options, dqkv.rows(), q_norm, k_norm, N, 1);
   ElementOf<E>* gradients = elements<E>(dqkv);
   const TensorView dweights[] = {dq_norm, dk_norm};
   auto plain = heads;
