@@ -106,6 +106,24 @@ measured() {
   return "$code"
 }
 
+# Clock and power while something runs, twice a second: a card at its power limit is as fast as its clock allows.
+watch_power() {
+  nvidia-smi --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv,noheader,nounits -lms 500 >"$tree/power.csv" \
+    2>/dev/null &
+  watcher=$!
+}
+# tell_power FILE WHAT: appends to OUT/FILE what watch_power saw.
+tell_power() {
+  kill "$watcher" 2>/dev/null
+  wait "$watcher" 2>/dev/null
+  sort -t, -k2,2g "$tree/power.csv" | awk -F', *' -v what="$2" '
+    { clock[NR] = $1; power[NR] = $2; heat[NR] = $3 }
+    END {
+      for (i = int(NR / 2) + 1; i <= NR; ++i) { clocks += clock[i]; powers += power[i]; heats += heat[i]; ++n }
+      if (n) printf "%s, the half of the time with most power: %.0f MHz, %.0f W, %.0f C\n", what, clocks / n, powers / n, heats / n
+    }' >>"$out/$1"
+}
+
 wheels_folder() {
   python3 -c 'import nvidia; print(list(nvidia.__path__)[0])' 2>/dev/null
 }
@@ -255,6 +273,7 @@ for part in "$@"; do
       choose_configs
       for config in "${configs[@]}"; do
         name=$(basename "$config" .toml)
+        watch_power
         case "$part" in
           bench)
             measured "bench_$name" "${!limit:-150}" "$file" "$tree/weft" bench step "$config" --warmup 2 --steps 6 "${text[@]}"
@@ -286,6 +305,7 @@ for part in "$@"; do
             measured "counters_$name" "${!limit:-100}" "$file" bash -c 'kernel_counters "$@"' - "$config" "${text[@]}"
             ;;
         esac
+        tell_power "$file" "$name"
       done
       ;;
     *)

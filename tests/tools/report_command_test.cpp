@@ -67,6 +67,22 @@ TEST_F(ReportCommand, CurvesAndFiguresAreThoseOfTheMetrics) {
   EXPECT_FALSE(run["curves"].contains("mfu"));
 }
 
+TEST_F(ReportCommand, EachPredictorHasACurve) {
+  train("--model.layers='d e m*2' --run.directory=out/ahead");
+  train();
+  const PageJson runs = page_json(page_of("out/ahead out/tiny"), "report")["runs"];
+  const auto steps = metrics("out/ahead");
+  for (std::size_t predictor = 0; predictor < 2; ++predictor) {
+    const PageJson& curve = runs[0]["curves"][fmt::format("mtp_losses.{}", predictor + 1)];
+    ASSERT_EQ(curve["value"].size(), steps.size());
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      EXPECT_EQ(curve["value"][i].get<double>(), six_digits(steps[i]["mtp_losses"][predictor]));
+    }
+  }
+  EXPECT_FALSE(runs[0]["curves"].contains("mtp_losses.3"));
+  EXPECT_FALSE(runs[1]["curves"].contains("mtp_losses.1"));
+}
+
 // summary.json has the prediction and the measurement of every rank.
 TEST_F(ReportCommand, MemoryStandsBesideThePlanOfItsRank) {
   train();

@@ -225,7 +225,7 @@ TEST_F(ReportPage, DrawsGapsAndConnectsTheRest) {
   for (const auto& count : seen["other"]) EXPECT_GT(count, 0) << seen["other"].dump();
 }
 
-// Rates, spikes and entropies are shown where a run writes them.
+// Rates, spikes, predictors and entropies are shown where a run writes them.
 TEST_F(ReportPage, ShowsTheFieldsThatSomeRunsHave) {
   if (browser().empty()) GTEST_SKIP() << "there is no Chromium here to look at the page with";
   train();
@@ -234,6 +234,7 @@ TEST_F(ReportPage, ShowsTheFieldsThatSomeRunsHave) {
     line["tflops"] = 312.5;
     line["mfu"] = 0.375;
     line["data_seconds"] = 0.002;
+    line["mtp_losses"] = {4.0, 4.5};
     if (line["step"] == 4) line["spike"] = {{"what", "loss"}, {"value", 9.0}, {"limit", 5.0}};
     line["moe"][0]["entropy"] = line["step"] == 3 ? 0.5 : 1.0;
     lines += line.dump() + "\n";
@@ -251,10 +252,13 @@ TEST_F(ReportPage, ShowsTheFieldsThatSomeRunsHave) {
         return count / one.height;
       })), heats: heats.length, table: document.querySelector("#throughput .tables").textContent,
       losses: document.querySelector("#losses").textContent, experts: document.querySelector("#experts").textContent,
-      curves: document.querySelectorAll("#throughput .curve").length}))js",
+      curves: document.querySelectorAll("#throughput .curve").length,
+      ofLosses: document.querySelectorAll("#losses .curve").length}))js",
                "", 1200, 900);
   EXPECT_EQ(seen["faults"], nlohmann::json::array());
   EXPECT_EQ(seen["curves"], 4);
+  EXPECT_EQ(seen["ofLosses"], 2);
+  EXPECT_TRUE(says("losses", "tiny, predictor 2")) << seen["losses"];
   EXPECT_EQ(seen["heats"], 2);
   for (const char* words : {"312.5", "0.375", "2 ms"}) EXPECT_TRUE(says("table", words)) << seen["table"];
   EXPECT_TRUE(says("losses", "steps that the run calls spikes"));

@@ -63,6 +63,9 @@ Json curves_json(const StepTable& table) {
   for (const char* field : curve_fields) {
     if (const StepColumn* column = table.find(field)) curves[field] = curve_json(table, *column);
   }
+  for (const auto& [field, column] : table.columns) {
+    if (field.starts_with(predictor_column)) curves[field] = curve_json(table, column);
+  }
   return curves;
 }
 

@@ -1,5 +1,7 @@
 #include "tools/run_page/step_table.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
@@ -63,8 +65,17 @@ class TableWriter {
     if (!object.is_object()) return;
     for (const auto& [field, value] : object.items()) {
       if (prefix.empty() && field == "lr") continue;
+      if (prefix.empty() && field == "mtp_losses") {
+        add_predictors(value);
+        continue;
+      }
       put(prefix + field, value);
     }
+  }
+
+  void add_predictors(const StepLine& losses) {
+    if (!losses.is_array()) return;
+    for (std::size_t i = 0; i < losses.size(); ++i) put(fmt::format("{}{}", predictor_column, i + 1), losses[i]);
   }
 
   void add_rate(const StepLine& rate) {

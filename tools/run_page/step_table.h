@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace weft {
@@ -17,11 +18,13 @@ struct StepColumn {
   std::vector<double> values;     // of these rows
 };
 
+inline constexpr std::string_view predictor_column = "mtp_losses.";  // before the number of the predictor, from 1
+
 struct StepTable {
   std::vector<std::int64_t> steps;      // ascending, at least one
   std::vector<double> tokens, seconds;  // by row: sums up to the end of the step, of the lines there are
   // By field, nested ones with dots: "loss", "validation.loss", "memory.activations", "moe.3.max_over_mean" (of block
-  // 3). Rates by parameter group are one column "lr" with the largest.
+  // 3), "mtp_losses.1" (of the first predictor). Rates by parameter group are one column "lr" with the largest.
   std::map<std::string, StepColumn> columns;
   std::vector<std::size_t> spikes;  // rows whose line has a "spike": an object that tells it, or true
   bool cut_off = false;             // the file ends inside a line, which is left out

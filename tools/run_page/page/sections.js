@@ -30,6 +30,7 @@ function addLosses() {
   const marks = runs.flatMap((run, r) => run.spikes.step.length > 0 ? [{run: r, places: run.spikes}] : []);
   legendOfRuns(area("losses"), named);
   new Curves(area("losses"), named, {label: "Loss", text: value => significant(value, 4), marks});
+  addPredictors();
   const at = (key, step) => run => run.figures[key] === null ? "–" :
     `${significant(run.figures[key])} at step ${run.figures[step]}`;
   runTable(tables("losses"), "Nats a token", [
@@ -41,6 +42,19 @@ function addLosses() {
   if (held.length === 0) document.querySelector(".of-validation").remove();
   if (marks.length === 0) document.querySelector(".of-spikes").remove();
   return true;
+}
+
+// The losses of predictors, which stand above the loss by as much as tokens further on are harder to tell.
+function addPredictors() {
+  const named = [];
+  for (let predictor = 1, series; (series = seriesOf(`mtp_losses.${predictor}`, {dashed: predictor > 1})).length > 0; ++predictor) {
+    named.push(...series.map(one => ({...one, name: `${one.name}, predictor ${predictor}`})));
+  }
+  if (named.length === 0) return;
+  const part = make(area("losses"), "div");
+  make(part, "h3", "Loss of predictors");
+  legendOfRuns(part, named);
+  new Curves(part, named, {label: "Loss of predictors", text: value => significant(value, 4)});
 }
 
 function addThroughput() {
