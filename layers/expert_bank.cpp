@@ -103,12 +103,18 @@ ExpertBank::ExpertBank(const SegmentSetup& setup, const std::string& name)
       experts_(setup.model.moe.num_experts / setup.expert),
       width_(setup.model.moe.moe_intermediate_size / setup.expert_tensor) {}
 
+std::int64_t ExpertBank::capacity_rows() const {
+  return setup_.model.moe.capacity_rows(setup_.slice_tokens(), setup_.microbatch_tokens / setup_.local_sequence(),
+                                        setup_.sequence_length);
+}
+
 std::int64_t ExpertBank::bound_rows() const {
   const MoeConfig& moe = setup_.model.moe;
   std::int64_t of_rank = setup_.slice_tokens() * std::min(moe.num_experts_per_tok, experts_);
-  if (moe.drops()) {
-    const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
-    of_rank = std::min(of_rank, experts_ * sequences * moe.capacity(setup_.sequence_length));
+  if (moe.pads()) {
+    of_rank = experts_ * capacity_rows();
+  } else if (moe.drops()) {
+    of_rank = std::min(of_rank, experts_ * capacity_rows());
   }
   return setup_.expert * setup_.expert_tensor * of_rank;
 }

@@ -19,6 +19,8 @@ class ExpertBank {
   };
 
   std::int64_t experts() const { return experts_; }  // on this rank
+  // Most rows that an expert takes of one rank's tokens, where it has a capacity.
+  std::int64_t capacity_rows() const;
   // Upper bound on arriving rows: every token of the expert and expert-tensor groups chooses as many of this rank's
   // experts as it can, and an expert takes no more than its capacity.
   std::int64_t bound_rows() const;

@@ -69,13 +69,19 @@ struct MoeConfig {
   double router_jitter_noise = 0.0;
   double capacity_factor = 0.0;  // 0: experts take what they get
   DropPolicy drop_policy = DropPolicy::probability;
-  bool force_balance = false;  // experts are dealt in turn, whatever their scores: for measurements, not for training
+  bool pad_to_capacity = false;  // experts compute as many rows as they may take, whatever they get
+  bool force_balance = false;    // experts are dealt in turn, whatever their scores: for measurements, not for training
 
   bool drops() const { return capacity_factor > 0.0; }
+  bool pads() const { return drops() && pad_to_capacity; }
   // Most choices that an expert takes of one sequence, if it drops any: capacity_factor times those of an even load.
   std::int64_t capacity(std::int64_t sequence_length) const {
     const auto even = static_cast<double>(sequence_length * num_experts_per_tok) / static_cast<double>(num_experts);
     return static_cast<std::int64_t>(std::ceil(capacity_factor * even));
+  }
+  // Most choices that an expert takes of a rank's tokens, which are of so many sequences: a token chooses it once.
+  std::int64_t capacity_rows(std::int64_t tokens, std::int64_t sequences, std::int64_t sequence_length) const {
+    return std::min(tokens, sequences * capacity(sequence_length));
   }
 
   bool operator==(const MoeConfig&) const = default;

@@ -56,8 +56,9 @@ class Moe final : public Segment {
   std::int64_t activation_bytes() const override {
     const std::int64_t element = size_of(setup_.compute), hidden = setup_.model.hidden_size;
     const std::int64_t choices = setup_.model.moe.num_experts_per_tok;
-    return norm_.activation_bytes() + setup_.slice_tokens() * choices * (hidden * element + size_of(DType::int32)) +
-           router_.activation_bytes() + bank_.activation_bytes() + (has_shared() ? shared_.activation_bytes() : 0) +
+    return norm_.activation_bytes() + most_sent() * hidden * element +
+           setup_.slice_tokens() * choices * size_of(DType::int32) + router_.activation_bytes() +
+           bank_.activation_bytes() + (has_shared() ? shared_.activation_bytes() : 0) +
            (has_gate() ? gate_.activation_bytes() : 0);
   }
 
@@ -78,35 +79,39 @@ class Moe final : public Segment {
     const std::int64_t row = setup_.model.hidden_size * size_of(exchanged());
     if (setup_.expert > 1) {
       // `out` is exact unless choices are dropped: each choice of this rank's tokens is sent once. `back` is a bound.
-      // Both include the rows that stay on the rank, as all_to_all counts bytes, and their sums over all ranks are
-      // equal. The backward repeats both.
-      const std::int64_t out = setup_.slice_tokens() * moe.num_experts_per_tok * row;
+      // With padding both are exact. Both include the rows that stay on the rank, as all_to_all counts bytes, and their
+      // sums over all ranks are equal. The backward repeats both.
+      const std::int64_t out = most_sent() * row;
       const std::int64_t back = bank_.bound_rows() / setup_.expert_tensor * row;
-      result.push_back({.when = When::forward,
-                        .op = CollectiveOp::all_gather,
-                        .group = Group::ep,
-                        .count = 1,
-                        .bytes = setup_.expert * moe.num_experts * size_of(DType::int32),
-                        .once = true});
+      if (!moe.pads()) {
+        result.push_back({.when = When::forward,
+                          .op = CollectiveOp::all_gather,
+                          .group = Group::ep,
+                          .count = 1,
+                          .bytes = setup_.expert * moe.num_experts * size_of(DType::int32),
+                          .once = true});
+      }
       for (When when : {When::forward, When::backward_input}) {
         const bool once = when == When::forward && setup_.keep_dispatch;
-        result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, out, moe.drops(), out, once});
-        result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, back, true, out, once});
+        result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, out, moe.drops() && !moe.pads(), out, once});
+        result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, back, !moe.pads(), out, once});
       }
     }
     if (setup_.expert_tensor > 1) {
       const std::int64_t gathered = bank_.bound_rows() * row;
-      const std::int64_t even = setup_.expert_tensor * setup_.slice_tokens() * moe.num_experts_per_tok * row;
-      result.push_back({.when = When::forward,
-                        .op = CollectiveOp::all_gather,
-                        .group = Group::etp,
-                        .count = 1,
-                        .bytes = setup_.expert_tensor * setup_.expert * moe.num_experts * size_of(DType::int32),
-                        .once = true});
+      const std::int64_t even = setup_.expert_tensor * most_sent() * row;
+      if (!moe.pads()) {
+        result.push_back({.when = When::forward,
+                          .op = CollectiveOp::all_gather,
+                          .group = Group::etp,
+                          .count = 1,
+                          .bytes = setup_.expert_tensor * setup_.expert * moe.num_experts * size_of(DType::int32),
+                          .once = true});
+      }
       for (When when : {When::forward, When::backward_input}) {
         const bool once = when == When::forward && setup_.keep_dispatch;
-        result.push_back({when, CollectiveOp::all_gather, Group::etp, 1, gathered, true, even, once});
-        result.push_back({when, CollectiveOp::reduce_scatter, Group::etp, 1, gathered, true, even, once});
+        result.push_back({when, CollectiveOp::all_gather, Group::etp, 1, gathered, !moe.pads(), even, once});
+        result.push_back({when, CollectiveOp::reduce_scatter, Group::etp, 1, gathered, !moe.pads(), even, once});
       }
     }
     if (has_shared()) {
@@ -132,7 +137,8 @@ class Moe final : public Segment {
 
     const std::int64_t choices = setup_.model.moe.num_experts_per_tok;
     Tensor counts;
-    // The host needs the row counts. It waits for them while the device runs the work queued after them.
+    // The host needs the row counts, unless they are those of full experts. It waits for them while the device runs the
+    // work queued after them.
     std::optional<ExpertCounts> expert_counts;
     during(context.observer, Work::route, [&] {
       router_.forward(context, of_router_.in(weights), input, normed, kept->router);
@@ -143,13 +149,18 @@ class Moe final : public Segment {
       counts = ledger.allocate(Bucket::moe_routing, DType::int32, setup_.model.moe.num_experts, 1);
       kept->slots = ledger.allocate(Bucket::moe_routing, DType::int32, normed.rows(), choices);
       sort_by_expert(kernels, taken, router_.some_unrouted(kept->router), counts, kept->slots);
+      if (pads()) spread_slots(kernels, taken, counts, bank_.capacity_rows(), kept->slots);
       if (context.recomputing) return;
       if (within.allocated()) {
         add_dropped(kernels, kept->router.indices, kept->slots, context.report.dropped(block_));
       }
       add_counts(kernels, counts, context.report.expert_tokens(block_));
       router_.balance(context, kept->router);
-      expert_counts.emplace(context, counts);
+      if (pads()) {
+        kept->exchange = plan_of_full_experts(context);
+      } else {
+        expert_counts.emplace(context, counts);
+      }
     });
     Tensor y;
     if (context.recomputing && setup_.keep_dispatch) {
@@ -184,7 +195,8 @@ class Moe final : public Segment {
   }
   std::int64_t remembered_bytes() const override {
     const std::int64_t choices = setup_.slice_tokens() * setup_.model.moe.num_experts_per_tok;
-    const std::int64_t kept = bank_.bound_rows() * size_of(setup_.expert_compute) + choices * size_of(setup_.compute);
+    const std::int64_t kept =
+        bank_.bound_rows() * size_of(setup_.expert_compute) + most_sent() * size_of(setup_.compute);
     return router_.balance_bytes() + (setup_.keep_dispatch ? kept * setup_.model.hidden_size : 0) +
            (setup_.model.moe.drops() ? choices * size_of(DType::int32) : 0);
   }
@@ -198,6 +210,7 @@ class Moe final : public Segment {
         ledger.allocate(Bucket::moe_routing, setup_.compute, kept.expert_out.rows(), dy.columns(), reserved_rows(kept));
     Tensor dweights = ledger.allocate(Bucket::moe_routing, DType::float32, dy.rows(), choices);
     during(context.observer, Work::combine, [&] {
+      if (pads()) fill(kernels.stream, dexperts, 0.0f);
       unpermute_rows_backward(kernels, dy, kept.expert_out, kept.slots, kept.router.weights, dexperts, dweights);
       kept.expert_out.reset();
       dexperts = converted(kernels, std::move(dexperts), exchanged(), Bucket::moe_routing, reserved_rows(kept));
@@ -256,6 +269,7 @@ class Moe final : public Segment {
  private:
   bool has_shared() const { return setup_.model.moe.shared_expert_intermediate_size > 0; }
   bool trains_shared() const { return has_shared() && setup_.trains(Family::dense); }
+  bool pads() const { return setup_.model.moe.pads(); }
   bool has_gate() const { return has_shared() && setup_.model.moe.shared_expert_gate; }
   bool reads_normed_for_weights() const {
     return trains_shared() || router_.reads_x_for_weight() || (has_gate() && gate_.reads_x_for_weight());
@@ -274,9 +288,20 @@ class Moe final : public Segment {
     parameters_.insert(parameters_.end(), more.begin(), more.end());
     return place;
   }
+  // Most rows that this rank sends to experts: its tokens' choices, or those of full experts.
+  std::int64_t most_sent() const {
+    const MoeConfig& moe = setup_.model.moe;
+    return pads() ? moe.num_experts * bank_.capacity_rows() : setup_.slice_tokens() * moe.num_experts_per_tok;
+  }
   // Room for the rows of a microbatch without padding; 0: the tensor has that many in any case.
   std::int64_t reserved_rows(const SavedMoe& kept) const {
-    return router_.some_unrouted(kept.router) ? setup_.slice_tokens() * setup_.model.moe.num_experts_per_tok : 0;
+    return router_.some_unrouted(kept.router) ? most_sent() : 0;
+  }
+  // Every rank sends each expert as many rows as it may take.
+  ExchangePlan plan_of_full_experts(const LayerContext& context) const {
+    const std::int64_t counts = context.expert_tensor.size() * context.expert.size() * setup_.model.moe.num_experts;
+    return plan_exchange(context, std::vector<std::int32_t>(static_cast<std::size_t>(counts),
+                                                            static_cast<std::int32_t>(bank_.capacity_rows())));
   }
 
   // Sends the tokens to their experts and back, beside the shared expert. Fills exchange, bank and expert_out. Returns
@@ -317,6 +342,7 @@ class Moe final : public Segment {
     }
     const std::int64_t rows = router_.some_unrouted(kept.router) ? kept.exchange.sent() : kept.slots.view().size();
     Tensor permuted = ledger.allocate(Bucket::moe_routing, exchanged(), rows, normed.columns(), reserved_rows(kept));
+    if (pads()) fill(kernels.stream, permuted, 0.0f);
     permute_rows(kernels, normed, kept.slots, permuted);
     return permuted;
   }

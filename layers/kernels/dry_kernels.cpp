@@ -149,7 +149,8 @@ void dry_sort_of_cpu(KernelContext& context, ConstTensorView indices, bool, Tens
 LayerKernels dry_layer_kernels(DryWorkspace workspace) {
   LayerKernels kernels = {
       .attention = dry_attention(workspace),
-      .capacity = {DryKernel<"limit_choices", Writes::onto>(), DryKernel<"add_dropped", Writes::onto>()},
+      .capacity = {DryKernel<"limit_choices", Writes::onto>(), DryKernel<"spread_slots", Writes::onto>(),
+                   DryKernel<"add_dropped", Writes::onto>()},
       .cross_entropy = {DryKernel<"vocabulary_sums">(), DryKernel<"shift_vocabulary_sums", Writes::onto>(),
                         DryKernel<"cross_entropy_gradient">()},
       .embedding = dry_embedding(),

@@ -42,7 +42,7 @@ void route_backward(KernelContext& context, ConstTensorView dweights, ConstTenso
 namespace {
 
 void require_permutation(ConstTensorView x, ConstTensorView permuted, ConstTensorView slots) {
-  require(slots.rows() == x.rows() && slots.size() >= permuted.rows(), "every permuted row is a choice");
+  require(slots.rows() == x.rows(), "every token has slots");
   require(x.columns() == permuted.columns(), "a permutation keeps the width of rows");
 }
 
@@ -116,6 +116,14 @@ void limit_choices(KernelContext& context, ConstTensorView weights, std::int64_t
   require(capacity > 0, "an expert takes a choice");
   if (indices.empty()) return;
   context.kernels.capacity.limit_choices(context, weights, sequence_length, experts, capacity, policy, indices);
+}
+
+void spread_slots(KernelContext& context, ConstTensorView indices, ConstTensorView counts, std::int64_t rows,
+                  TensorView slots) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  require(slots.size() == indices.size(), "every choice has a slot or none");
+  require(rows >= 0 && counts.size() * rows <= std::numeric_limits<std::int32_t>::max(), "slots fit in 32 bits");
+  if (!slots.empty()) context.kernels.capacity.spread_slots(context, indices, counts, rows, slots);
 }
 
 void add_dropped(KernelContext& context, ConstTensorView indices, ConstTensorView slots, TensorView total) {

@@ -64,14 +64,14 @@ void sort_by_expert(KernelContext& context, ConstTensorView indices, bool some_u
                     TensorView slots);
 // totals [E, 1] float64 += counts [E, 1] int32.
 void add_counts(KernelContext& context, ConstTensorView counts, TensorView totals);
-// permuted [rows, hidden], a row for each choice with a slot: row slots[t, k] = x[t]. From here on rows are float32,
+// permuted [rows, hidden]: row slots[t, k] = x[t]. Other rows keep what they have. From here on rows are float32,
 // bfloat16 or float16.
 void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slots, TensorView permuted);
 // y[t] += sum over k of weights[t, k] * permuted[slots[t, k]], float32 sums; empty weights count as 1.
 void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,
                     TensorView y);
-// Gradients of unpermute_rows: dpermuted[slots[t, k]] = weights[t, k] * dy[t]; dweights[t, k] = <dy[t],
-// permuted[slots[t, k]]>, 0 without a slot.
+// Gradients of unpermute_rows: dpermuted[slots[t, k]] = weights[t, k] * dy[t], and no other row; dweights[t, k] =
+// <dy[t], permuted[slots[t, k]]>, 0 without a slot.
 void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTensorView permuted,
                              ConstTensorView slots, ConstTensorView weights, TensorView dpermuted, TensorView dweights);
 // Moves row blocks: block b of `counts[b]` rows begins at from[b] in source and at to[b] in destination.
@@ -92,11 +92,16 @@ struct PermutationKernels {
 // equal ones, or the earliest; the others become no_expert.
 void limit_choices(KernelContext& context, ConstTensorView weights, std::int64_t sequence_length, std::int64_t experts,
                    std::int64_t capacity, DropPolicy policy, TensorView indices);
+// The slots of sort_by_expert if every expert had `rows` choices: those that it lacks are behind the ones it has.
+// `indices` and `counts` as there; no count is more than `rows`.
+void spread_slots(KernelContext& context, ConstTensorView indices, ConstTensorView counts, std::int64_t rows,
+                  TensorView slots);
 // total [1, 1] float64 += choices that have an expert in `indices` and no slot.
 void add_dropped(KernelContext& context, ConstTensorView indices, ConstTensorView slots, TensorView total);
 
 struct CapacityKernels {
   decltype(&weft::limit_choices) limit_choices;
+  decltype(&weft::spread_slots) spread_slots;
   decltype(&weft::add_dropped) add_dropped;
 };
 

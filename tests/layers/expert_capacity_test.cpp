@@ -57,6 +57,33 @@ TEST_F(ExpertCapacity, KeepsTheLargestWeightsOrTheFirstPositions) {
   }
 }
 
+// Each expert's choices stay in order and begin at its own multiple of the rows.
+TEST_F(ExpertCapacity, SpreadsSlotsSoThatEveryExpertHasItsRows) {
+  for (const auto& [tokens, choices, experts] : {std::tuple(1, 1, 1), std::tuple(7, 2, 4), std::tuple(300, 3, 300)}) {
+    const RandomStream draws(6, "experts");
+    std::vector<double> index, expected;
+    std::vector<std::int64_t> count(static_cast<std::size_t>(experts), 0);
+    for (int i = 0; i < tokens * choices; ++i) {
+      const double u = draws.uniform(static_cast<std::uint64_t>(i));
+      index.push_back(i % 5 == 3 ? no_expert : std::floor(u * u * experts));
+      if (index.back() != no_expert) ++count[static_cast<std::size_t>(index.back())];
+    }
+    const std::int64_t rows = std::ranges::max(count) + 2;
+    std::vector<std::int64_t> next(count.size());
+    for (const double expert : index) {
+      expected.push_back(no_expert);
+      if (expert == no_expert) continue;
+      const auto e = static_cast<std::size_t>(expert);
+      expected.back() = static_cast<double>(static_cast<std::int64_t>(e) * rows + next[e]++);
+    }
+    const Tensor indices = tensor_of(DType::int32, tokens, choices, index);
+    Tensor counts = poisoned(DType::int32, experts, 1), slots = poisoned(DType::int32, tokens, choices);
+    sort_by_expert(context, indices, true, counts, slots);
+    spread_slots(context, indices, counts, rows, slots);
+    EXPECT_EQ(doubles(slots), expected) << tokens << " x " << choices << " of " << experts;
+  }
+}
+
 TEST_F(ExpertCapacity, CountsWhatIsDropped) {
   const Tensor indices = tensor_of(DType::int32, 2, 3, {0, 1, no_expert, 2, 0, 1});
   const Tensor slots = tensor_of(DType::int32, 2, 3, {0, no_expert, no_expert, no_expert, 1, 2});

@@ -218,6 +218,13 @@ TEST_F(MoeSegment, FullExpertsDropTheSameTokensInEveryLayout) {
         expect_outcome(the_case, ranks, expected);
         for (const RankOutcome& rank : ranks) expect_declared_traffic(rank, the_case.microbatches);
         expect_outcome(the_case, run_segment(the_case, inputs, {.forward_again = true}), expected);
+        // Rows of zeros change nothing, and what is declared is exact.
+        SegmentCase padded = the_case;
+        padded.model.moe.pad_to_capacity = true;
+        const std::vector<RankOutcome> padded_ranks = run_segment(padded, inputs);
+        expect_outcome(padded, padded_ranks, expected);
+        for (const RankOutcome& rank : padded_ranks) expect_declared_traffic(rank, padded.microbatches);
+        expect_outcome(padded, run_segment(padded, inputs, {.forward_again = true}), expected);
       }
     }
   }

@@ -10,10 +10,11 @@
 namespace weft {
 namespace {
 
-Config dropping(const TinyLayout& layout, DropPolicy policy) {
+Config dropping(const TinyLayout& layout, DropPolicy policy, bool pads = false) {
   Config config = config_of(layout);
   MoeConfig& moe = config.model.moe;
   moe.capacity_factor = 0.75;
+  moe.pad_to_capacity = pads;
   moe.drop_policy = policy;
   config.run.steps = 3;
   // A sequence that begins with a letter twice has two tokens of equal weights, which the roundings of a layout tell
@@ -49,9 +50,10 @@ class DroppedTokens : public ::testing::TestWithParam<TinyLayout> {};
 
 // As in layout parity: terms in another order.
 TEST_P(DroppedTokens, AreTheSameInEveryLayout) {
-  for (const DropPolicy policy : all_values<DropPolicy>) {
-    SCOPED_TRACE(name_of(policy));
-    const Config config = dropping(GetParam(), policy);
+  for (const auto& [policy, pads] : {std::pair(DropPolicy::probability, false), std::pair(DropPolicy::position, false),
+                                     std::pair(DropPolicy::probability, true)}) {
+    SCOPED_TRACE(fmt::format("{}{}", name_of(policy), pads ? ", padded" : ""));
+    const Config config = dropping(GetParam(), policy, pads);
     const LearnedRun many = learn(config);
     const LearnedRun one = learn(dropping({.layers = GetParam().layers}, policy));
     EXPECT_TRUE(many.faults.empty()) << many.faults.front();
@@ -71,7 +73,12 @@ TEST_P(DroppedTokens, AreTheSameInEveryLayout) {
     for (int rank = 0; rank < resolved.mesh().world(); ++rank) {
       const Program program = step_program(resolved, resolved.mesh().coordinates(rank));
       const DryRun worst = dry_run(resolved.config(), resolved.mesh(), program, rank, Routing::worst);
-      EXPECT_LE(many.result.measured[static_cast<std::size_t>(rank)].total(), worst.peak.total()) << "rank " << rank;
+      const std::int64_t measured = many.result.measured[static_cast<std::size_t>(rank)].total();
+      EXPECT_LE(measured, worst.peak.total()) << "rank " << rank;
+      // With padding no row depends on the routing.
+      if (pads) {
+        EXPECT_EQ(measured, worst.peak.total()) << "rank " << rank;
+      }
     }
   }
 }
@@ -91,6 +98,21 @@ TEST(DroppedTokensMemory, IsBoundedByTheCapacity) {
   };
   EXPECT_LT(worst(1.0), worst(2.0));
   EXPECT_LT(worst(2.0), worst(0.0));
+}
+
+// Of four experts a token chooses two. A tensor rank has half of a sequence, which may hold all that an expert takes.
+TEST(PaddedExperts, ComputeTheirCapacityInPlansToo) {
+  const auto rows = [](double factor, int tensor, bool pads) {
+    Config config = config_of({.layers = "d e", .degrees = {.tensor = tensor}});
+    config.hardware.expert_load = 1.5;
+    config.model.moe.capacity_factor = factor;
+    config.model.moe.pad_to_capacity = pads;
+    return config.expert_rows_per_choice();
+  };
+  EXPECT_EQ(rows(1.0, 1, false), 1.5);
+  EXPECT_EQ(rows(1.0, 1, true), 1.0);
+  EXPECT_EQ(rows(2.0, 1, true), 2.0);
+  EXPECT_EQ(rows(1.0, 2, true), 2.0);
 }
 
 TEST(DroppedTokensMemory, NothingIsDroppedWhereThereIsRoom) {

@@ -89,7 +89,8 @@ std::vector<FieldChange> changes_of_all_fields() {
                                 shared_expert_intermediate_size, norm_topk_prob, scoring, aux_loss,
                                 router_aux_loss_coef, router_z_loss_coef, routed_scaling_factor, n_group, topk_group,
                                 shared_expert_gate, selection_bias, bias_update, bias_update_rate, bias_schedule,
-                                router_jitter_noise, capacity_factor, drop_policy, force_balance] = moe;
+                                router_jitter_noise, capacity_factor, drop_policy, pad_to_capacity, force_balance] =
+      moe;
   using M = ModelConfig;
   return {
       {"blocks, one more dense", [](M& m) { m.blocks.push_back(BlockKind::dense); }},

@@ -89,8 +89,7 @@ struct NotedStep {
   std::span<const Action> actions() const { return program.ranks.front(); }
 };
 
-NotedStep noted_step(const TinyLayout& layout) {
-  Config config = config_of(layout);
+NotedStep noted_step(Config config) {
   config.parallelism = {.data_shard = ranks};
   config.run.steps = 1;
   const ResolvedRun resolved(config);
@@ -221,7 +220,7 @@ double computations_without_reads(const NotedStep& step) {
 
 // A gather takes half as long as a computation.
 TEST_P(LaneOverlap, WithoutLookaheadEveryGatherIsWaitedFor) {
-  const NotedStep step = noted_step(layout_with(GetParam(), 0));
+  const NotedStep step = noted_step(config_of(layout_with(GetParam(), 0)));
   const double hidden = computations_without_reads(step) - 1;  // behind the last one nothing is gathered
   ASSERT_EQ(hidden, 7);
   EXPECT_DOUBLE_EQ(step_time(step, {.compute = 2, .gather = 1}), 2 * computations(step) + gathers(step) - hidden);
@@ -229,7 +228,7 @@ TEST_P(LaneOverlap, WithoutLookaheadEveryGatherIsWaitedFor) {
 
 TEST_P(LaneOverlapOfGathers, WithLookaheadOnlyTheFirstGatherIsWaitedFor) {
   for (int lookahead : {1, 2, 4}) {
-    const NotedStep step = noted_step(layout_with(GetParam(), lookahead));
+    const NotedStep step = noted_step(config_of(layout_with(GetParam(), lookahead)));
     const double alone = 2 * computations(step);
     // With few units a longer lookahead keeps more than it gathers.
     ASSERT_GT(gathers(step), lookahead == 1 ? 20 : 3);
@@ -242,7 +241,7 @@ TEST_P(LaneOverlap, OfReductionsOnlyTheLastIsWaitedFor) {
   for (const char* reduction : {"last_microbatch", "each_microbatch"}) {
     TinyLayout layout = layout_with(GetParam(), 1);
     layout.reduction = reduction;
-    const NotedStep step = noted_step(layout);
+    const NotedStep step = noted_step(config_of(layout));
     ASSERT_GE(reductions(step), 4);
     EXPECT_DOUBLE_EQ(step_time(step, {.compute = 2, .reduce = 1}), 2 * computations(step) + 1) << reduction;
   }
@@ -267,9 +266,9 @@ TEST_P(LaneOverlap, AnAccumulatorWaitsForAReductionOnlyWhenThePoolIsFull) {
   layout.reduction = "each_microbatch";
   const auto time_with = [&](int reduce_inputs) {
     layout.reduce_inputs = reduce_inputs;
-    return computed_at(noted_step(layout), {.compute = 1, .reduce = 10});
+    return computed_at(noted_step(config_of(layout)), {.compute = 1, .reduce = 10});
   };
-  const NotedStep step = noted_step(layout);
+  const NotedStep step = noted_step(config_of(layout));
   EXPECT_DOUBLE_EQ(time_with(1000), computations(step));
   double before = std::numeric_limits<double>::infinity();
   for (int reduce_inputs : {0, 1, 2, 4}) {
@@ -316,7 +315,7 @@ const Action& last_computation(const NotedStep& step, std::size_t action) {
 // wait for this one.
 TEST_P(LaneOverlap, AGatherWaitsForNoComputationThatItCouldHideBehind) {
   for (int lookahead : {0, 1}) {
-    const NotedStep step = noted_step(layout_with(GetParam(), lookahead));
+    const NotedStep step = noted_step(config_of(layout_with(GetParam(), lookahead)));
     const auto reached = played(step, {});
     std::size_t seen = 0;
     for (std::size_t r = 0; r < ranks; ++r) {
@@ -342,7 +341,7 @@ TEST_P(LaneOverlap, AGatherWaitsForNoComputationThatItCouldHideBehind) {
 
 // The compute lane waits for a gather in the very action that reads what it brought, not before.
 TEST_P(LaneOverlap, ComputeWaitsForAGatherOnlyWhereItReads) {
-  const NotedStep step = noted_step(layout_with(GetParam(), 3));
+  const NotedStep step = noted_step(config_of(layout_with(GetParam(), 3)));
   for (std::size_t r = 0; r < ranks; ++r) {
     const Notes& notes = step.notes[r];
     std::vector<std::size_t> action_of(notes.size());
@@ -372,16 +371,34 @@ TEST_P(LaneOverlap, ComputeWaitsForAGatherOnlyWhereItReads) {
   }
 }
 
-// A host that waited for the device inside a step could not queue ahead of it.
-TEST_P(LaneOverlap, TheHostWaitsForNothingBetweenTheActions) {
-  const NotedStep step = noted_step(layout_with(GetParam(), 1));
+// The waits of the hosts of all ranks between the actions of a step: a host that waits for the device cannot queue
+// ahead of it.
+std::int64_t host_waits(const NotedStep& step) {
+  std::int64_t waits = 0;
   for (const Notes& notes : step.notes) {
     bool inside = false;
     for (const Note& note : notes) {
       if (note.kind == Note::action) inside = step.actions()[note.action_index].op != Op::optimizer_step;
-      EXPECT_FALSE(inside && note.kind == Note::host_wait);
+      if (inside && note.kind == Note::host_wait) ++waits;
     }
   }
+  return waits;
+}
+
+TEST_P(LaneOverlap, TheHostWaitsForNothingBetweenTheActions) {
+  EXPECT_EQ(host_waits(noted_step(config_of(layout_with(GetParam(), 1)))), 0);
+}
+
+// In each block of experts and microbatch, unless experts compute their whole capacity. The memory that the counts come
+// to waits once more, for nothing, before it is given back.
+TEST(LaneOverlapOfExperts, TheHostWaitsForRowCountsUnlessTheyArePadded) {
+  Config config = config_of(layout_with("d e*2", 1));
+  config.model.moe.capacity_factor = 1.0;
+  const std::int64_t microbatches =
+      config.training.global_batch_size / config.training.microbatch_size;  // of all ranks
+  EXPECT_EQ(host_waits(noted_step(config)), 2 * 2 * microbatches);
+  config.model.moe.pad_to_capacity = true;
+  EXPECT_EQ(host_waits(noted_step(config)), 0);
 }
 
 std::string name_of_layers(const ::testing::TestParamInfo<const char*>& instance) {

@@ -14,10 +14,11 @@ namespace {
 
 using std::string_view_literals::operator""sv;
 
-constexpr std::array free_keys = {
-    "model.initializer_range"sv,      "model.moe.aux_loss"sv,    "model.moe.router_aux_loss_coef"sv,
-    "model.moe.router_z_loss_coef"sv, "model.moe.bias_update"sv, "model.moe.bias_update_rate"sv,
-    "model.moe.bias_schedule"sv,      "model.mtp_loss_coef"sv,   "model.moe.router_jitter_noise"sv};
+constexpr std::array free_keys = {"model.initializer_range"sv,        "model.moe.aux_loss"sv,
+                                  "model.moe.router_aux_loss_coef"sv, "model.moe.router_z_loss_coef"sv,
+                                  "model.moe.bias_update"sv,          "model.moe.bias_update_rate"sv,
+                                  "model.moe.bias_schedule"sv,        "model.mtp_loss_coef"sv,
+                                  "model.moe.router_jitter_noise"sv,  "model.moe.pad_to_capacity"sv};
 constexpr const char* names_key = "data.train";
 constexpr std::string_view content_key = "data.train[";
 constexpr std::array order_keys = {

@@ -15,6 +15,14 @@ std::optional<int> count_behind(std::string_view prefix, std::string_view text) 
 
 }  // namespace
 
+double Config::expert_rows_per_choice() const {
+  const MoeConfig& moe = model.moe;
+  if (!moe.pads()) return hardware.expert_load;
+  const std::int64_t tokens = microbatch_tokens() / (parallelism.context * parallelism.tensor);
+  const std::int64_t rows = moe.capacity_rows(tokens, training.microbatch_size, training.sequence_length);
+  return static_cast<double>(moe.num_experts * rows) / static_cast<double>(tokens * moe.num_experts_per_tok);
+}
+
 std::string_view name_of(ShardStrategy strategy) {
   constexpr std::string_view names[] = {"full_shard", "shard_grad_op", "optimizer", "no_shard"};
   return names[static_cast<std::size_t>(strategy)];

@@ -378,6 +378,8 @@ struct Config {
     return parts;
   }
   TextParts held_out_parts() const { return {data.documents != Documents::join}; }
+  // Rows that experts compute for each that a router chose: on the rank with the most, or with padding on all.
+  double expert_rows_per_choice() const;
   std::int64_t microbatch_tokens() const { return training.microbatch_size * training.sequence_length; }
   // Whether the forward of this block runs again in its backward.
   bool recomputes(int block) const {

@@ -184,6 +184,12 @@ Keys moe_keys() {
                  choice_key("model.moe.drop_policy",
                             "choices that are dropped: those of the smallest weights, or of the last positions",
                             named<DropPolicy>(all_values<DropPolicy>), field(&MoeConfig::drop_policy))),
+      only_where(
+          {drops},
+          boolean_key("model.moe.pad_to_capacity",
+                      "experts compute as many rows as they may take, zeros for those that they lack: row counts "
+                      "are not exchanged, and the host waits for none",
+                      field(&MoeConfig::pad_to_capacity))),
       boolean_key("model.moe.force_balance",
                   "experts are dealt to tokens in turn, whatever their scores: to measure speed, not to train",
                   field(&MoeConfig::force_balance)),

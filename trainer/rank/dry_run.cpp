@@ -26,7 +26,7 @@ std::vector<std::int32_t> dealt(const Config& config, int expert_rank, Routing r
   // A token chooses each expert at most once, and an expert takes no more than its capacity.
   std::int64_t most = tokens;
   if (const MoeConfig& moe = config.model.moe; moe.drops()) {
-    most = std::min(tokens, config.training.microbatch_size * moe.capacity(config.training.sequence_length));
+    most = moe.capacity_rows(tokens, config.training.microbatch_size, config.training.sequence_length);
   }
   // At worst, tokens choose experts from this rank's first expert on.
   const std::int64_t first = routing == Routing::worst ? expert_rank * (experts / d.expert) : 0;

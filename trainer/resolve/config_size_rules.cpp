@@ -73,6 +73,19 @@ std::vector<ConfigRule> size_rules() {
                         c.training.microbatch_size, c.training.sequence_length, c.model.moe.num_experts_per_tok, slots,
                         most_slots);
        }},
+      {{"model.moe.pad_to_capacity", "training.sequence_length", "training.microbatch_size",
+        "model.moe.capacity_factor"},
+       [](const Config& c) {
+         const MoeConfig& moe = c.model.moe;
+         // Another rule reports missing experts.
+         const std::int64_t of_sequence =
+             moe.pads() && moe.num_experts > 0 ? moe.capacity(c.training.sequence_length) : 0;
+         const double rows = static_cast<double>(moe.num_experts) * static_cast<double>(c.training.microbatch_size) *
+                             static_cast<double>(of_sequence);
+         return none_or(rows <= most_slots,
+                        "{} experts of capacity_factor {} have {:.3g} rows with pad_to_capacity; at most {:.0f}",
+                        moe.num_experts, moe.capacity_factor, rows, most_slots);
+       }},
       // Actions: two segments a block, forward and backward, with the actions of units and messages beside them.
       {{"model.layers", "training.global_batch_size", "training.microbatch_size", "parallelism.data_replicate",
         "parallelism.data_shard"},

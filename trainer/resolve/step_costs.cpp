@@ -41,7 +41,7 @@ std::vector<SegmentFlops> flops_of_segments(const Config& config, const ProgramT
   std::vector<SegmentFlops> flops;
   for (const ProgramSegment& segment : tables.segments) {
     TokenFlops token = shortened(part_token_flops(config, segment.part), shares);
-    token.routed_experts *= config.hardware.expert_load;
+    token.routed_experts *= config.expert_rows_per_choice();
     const double products = token.total() - token.scores;
     bool trains = false;
     for (int unit : segment.units) trains = trains || !tables.units[static_cast<std::size_t>(unit)].frozen;

@@ -38,6 +38,20 @@ void limit_choices(KernelContext&, ConstTensorView weights, std::int64_t sequenc
   }
 }
 
+void spread_slots(KernelContext&, ConstTensorView indices, ConstTensorView counts, std::int64_t rows,
+                  TensorView slots) {
+  const auto index = indices.as<std::int32_t>(), count = counts.as<std::int32_t>();
+  std::vector<std::int64_t> farther(count.size());  // what is added to the slots of an expert
+  std::int64_t before = 0;
+  for (std::size_t e = 0; e < count.size(); before += count[e], ++e) {
+    farther[e] = static_cast<std::int64_t>(e) * rows - before;
+  }
+  const auto slot = slots.as<std::int32_t>();
+  for (std::size_t i = 0; i < slot.size(); ++i) {
+    if (slot[i] != no_expert) slot[i] += static_cast<std::int32_t>(farther[static_cast<std::size_t>(index[i])]);
+  }
+}
+
 void add_dropped(KernelContext&, ConstTensorView indices, ConstTensorView slots, TensorView total) {
   const auto index = indices.as<std::int32_t>();
   const auto slot = slots.as<std::int32_t>();
@@ -46,6 +60,6 @@ void add_dropped(KernelContext&, ConstTensorView indices, ConstTensorView slots,
   total.as<double>()[0] += static_cast<double>(dropped);
 }
 
-const CapacityKernels capacity_kernels = {limit_choices, add_dropped};
+const CapacityKernels capacity_kernels = {limit_choices, spread_slots, add_dropped};
 
 }  // namespace weft::cpu

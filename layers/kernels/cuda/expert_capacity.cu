@@ -1,7 +1,9 @@
 // The choices that go through where an expert may take only some. A block has one expert in one sequence.
 //
 // Bytes, with n choices of a sequence: 8 n read for an expert within its capacity, up to 32 times that for one beyond
-// it under DropPolicy::probability, mostly from caches. add_dropped reads 8 T K.
+// it under DropPolicy::probability, mostly from caches. add_dropped reads 8 T K, spread_slots as much, and writes half.
+#include <algorithm>
+
 #include "layers/kernels/cuda/kernels.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
@@ -85,6 +87,24 @@ __global__ void limit_kernel(const float* weights, std::int32_t* indices, int co
   drop_beyond(choices, /*in_order=*/false, key, capacity - choices.at_least(key + 1, sums), sums);
 }
 
+// A block works out for each expert what is added to its slots: the counts before it are summed anew, because they are
+// few and come from the caches.
+__global__ void spread_kernel(const std::int32_t* indices, const std::int32_t* counts, std::int64_t count, int experts,
+                              int rows, std::int32_t* slots) {
+  int* farther = dynamic_shared<int>();
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += threads_of_block) {
+    int before = 0;
+    for (int other = 0; other < e; ++other) before += counts[other];
+    farther[e] = e * rows - before;
+  }
+  __syncthreads();
+  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * threads_of_block;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads_of_block + threadIdx.x; i < count;
+       i += threads) {
+    if (slots[i] != no_expert) slots[i] += farther[indices[i]];
+  }
+}
+
 __global__ void add_dropped_kernel(const std::int32_t* indices, const std::int32_t* slots, std::int64_t count,
                                    double* total) {
   __shared__ int sums[warps_of_block];
@@ -104,6 +124,16 @@ void limit_choices(KernelContext& context, ConstTensorView weights, std::int64_t
          static_cast<int>(count), static_cast<int>(capacity), policy);
 }
 
+void spread_slots(KernelContext& context, ConstTensorView indices, ConstTensorView counts, std::int64_t rows,
+                  TensorView slots) {
+  constexpr std::int64_t most_blocks = 256, of_thread = 4;
+  const std::int64_t wanted = (slots.size() + of_thread * threads_of_block - 1) / (of_thread * threads_of_block);
+  const auto experts = static_cast<std::size_t>(counts.size());
+  launch(native(context.stream), dim3(static_cast<unsigned>(std::min(wanted, most_blocks))), dim3(threads_of_block),
+         experts * sizeof(int), spread_kernel, elements<std::int32_t>(indices), elements<std::int32_t>(counts),
+         slots.size(), static_cast<int>(experts), static_cast<int>(rows), elements<std::int32_t>(slots));
+}
+
 void add_dropped(KernelContext& context, ConstTensorView indices, ConstTensorView slots, TensorView total) {
   launch(native(context.stream), dim3(1), dim3(threads_of_block), 0, add_dropped_kernel,
          elements<std::int32_t>(indices), elements<std::int32_t>(slots), indices.size(), elements<double>(total));
@@ -111,6 +141,6 @@ void add_dropped(KernelContext& context, ConstTensorView indices, ConstTensorVie
 
 }  // namespace
 
-const CapacityKernels capacity_kernels = {limit_choices, add_dropped};
+const CapacityKernels capacity_kernels = {limit_choices, spread_slots, add_dropped};
 
 }  // namespace weft::cuda
