@@ -8,6 +8,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build=${1:-build}
 programs=(weft test_cuda test_cudnn_attention)
+command -v patchelf >/dev/null || { echo "gpu-pack.sh: install patchelf first" >&2; exit 1; }
 
 cmake --build "$build" --target "${programs[@]}" kernel_table
 folder=$(mktemp -d)

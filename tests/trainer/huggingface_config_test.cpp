@@ -79,7 +79,8 @@ struct FieldChange {
   bool of_dense_blocks = false, of_moe_blocks = false;  // without them the field means nothing
 };
 // Every field of a model, except those that change training alone and no folder has: two of the auxiliary losses, the
-// predictors' loss, the noise of a router, how a selection bias moves, and what a full expert drops.
+// predictors' loss, the noise of a router, how a selection bias moves, what a full expert drops, and whether others are
+// padded.
 std::vector<FieldChange> changes_of_all_fields() {
   // A field more does not compile here: it is to be added below.
   [[maybe_unused]] const auto& [blocks, mtp_depth, mtp_loss_coef, vocab_size, hidden_size, intermediate_size,
