@@ -47,6 +47,12 @@ RowRuns row_runs(Counts rows, std::size_t experts) {
   return runs;
 }
 
+std::int64_t ranks_of(std::initializer_list<Communicator*> groups) {
+  std::int64_t ranks = 1;
+  for (const Communicator* group : groups) ranks *= group->size();
+  return ranks;
+}
+
 // All-to-all between tensors of the compute lane, queued on the expert lane. The fence marks its end.
 Fence exchange(LayerContext& context, ConstTensorView input, const Counts& send, TensorView output,
                const Counts& receive) {
@@ -68,25 +74,29 @@ std::int64_t ExchangePlan::gathered() const {
   return sum(gathered_rows);
 }
 
-ExpertCounts::ExpertCounts(LayerContext& context, ConstTensorView counts)
-    : experts_(counts.size()),
-      host_(context.kernels.stream.device(), DType::int32, context.expert_tensor.size() * context.expert.size(),
-            counts.size()) {
-  KernelContext& kernels = context.kernels;
-  Communicator &expert = context.expert, &expert_tensor = context.expert_tensor;
-  if (experts_ % expert.size() != 0) {
-    fail("{} experts do not divide over the {} ranks of an expert group", experts_, expert.size());
+ExpertCounts::ExpertCounts(KernelContext& kernels, std::initializer_list<Communicator*> groups, ConstTensorView counts)
+    : host_(kernels.stream.device(), DType::int32, ranks_of(groups), counts.size()) {
+  const std::int64_t receivers = counts.size();
+  if (receivers % (*groups.begin())->size() != 0) {
+    fail("{} experts do not divide over the {} ranks of an expert group", receivers, (*groups.begin())->size());
   }
-  // The expert lane and the compute lane alternate: each gather reads the result of the one before.
-  Tensor all =
-      kernels.ledger.allocate(Bucket::moe_routing, DType::int32, expert_tensor.size() * expert.size(), experts_);
-  const TensorView of_expert_group = all.view().rows_from(expert_tensor.rank() * expert.size(), expert.size());
-  const TensorView own = of_expert_group.rows_from(expert.rank(), 1);
-  cast(kernels.stream, counts.reshaped(1, experts_), own);
-  expert.stream().wait_for(kernels.stream);
-  expert.all_gather(own, of_expert_group);
-  kernels.stream.wait_for(expert.stream());
-  expert_tensor.all_gather(of_expert_group, all);
+  Tensor all = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, ranks_of(groups), receivers);
+  std::int64_t own = 0,
+               rows = 1;  // this rank's row; the rows gathered so far, which begin at a multiple of their number
+  for (const Communicator* group : groups) {
+    own += group->rank() * rows;
+    rows *= group->size();
+  }
+  cast(kernels.stream, counts.reshaped(1, receivers), all.view().rows_from(own, 1));
+  rows = 1;
+  // The lanes of the groups and the compute lane alternate: each gather reads the result of the one before.
+  for (Communicator* group : groups) {
+    const TensorView part = all.view().rows_from(own / rows * rows, rows);
+    rows *= group->size();
+    group->stream().wait_for(kernels.stream);
+    group->all_gather(part, all.view().rows_from(own / rows * rows, rows));
+    kernels.stream.wait_for(group->stream());
+  }
   host_.download(kernels.stream, all);
 }
 

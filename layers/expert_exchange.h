@@ -1,9 +1,11 @@
-// Dropless dispatch to experts: rows sorted by expert are sent to the rank of their expert, and results are sent back.
-// The expert group divides the experts into equal runs: rank r holds experts [r * n, (r + 1) * n). If an expert-tensor
+// Exchange of the rows of choices: sorted by expert, they are sent to the rank of their expert, and results are sent
+// back. The ranks of LayerContext::expert divide the experts whose rows they exchange into equal runs: all experts, or
+// those of a part (token_relay.h); rank r holds run r. If an expert-tensor
 // group splits experts by width, each of its ranks gathers the rows of all of them; on the way back their partial
 // results are summed.
 #pragma once
 
+#include <initializer_list>
 #include <vector>
 
 #include "layers/segment.h"
@@ -30,23 +32,23 @@ struct ExchangePlan {
   std::int64_t gathered() const;
 };
 
-// Asynchronous copy of all ranks' row counts, of both groups, to the host. The host can queue further work meanwhile.
+// Asynchronous copy of the row counts of all ranks to the host. The host can queue further work meanwhile.
 class ExpertCounts {
  public:
-  // counts [experts, 1] int32: rows of this rank for each expert of the layer. Collective over both groups. Throws
-  // Error (failure) if the number of experts is not a multiple of the expert group's size.
-  ExpertCounts(LayerContext& context, ConstTensorView counts);
+  // counts [n, 1] int32: rows of this rank for each of n receivers: experts, or parts of them. The ranks are those of
+  // `groups`, gathered over the first, then over the second; the first divides the receivers. Collective. Throws Error
+  // (failure) if n is not a multiple of its size.
+  ExpertCounts(KernelContext& kernels, std::initializer_list<Communicator*> groups, ConstTensorView counts);
 
-  // Blocks the host until the counts have arrived. Order: rank of the expert-tensor group, rank of the expert group,
-  // expert.
+  // Blocks the host until the counts have arrived. Order: rank of the last group, ..., rank of the first, receiver.
   std::span<const std::int32_t> wait();
 
  private:
-  std::int64_t experts_;
   Staging host_;
 };
 
-// `counts` as ExpertCounts::wait returns them. Pure arithmetic: only sizes and ranks of the context's groups are read.
+// `counts` as ExpertCounts::wait returns them for the context's expert and expert-tensor groups. Pure arithmetic: only
+// sizes and ranks of the context's groups are read.
 ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int32_t> counts);
 
 // Rows in flight between the ranks of an expert group. The compute lane waits for them in finish_dispatch only, so it

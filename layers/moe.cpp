@@ -1,12 +1,10 @@
 #include "layers/segments.h"
 
-#include <optional>
 #include <tuple>
 
-#include "layers/expert_bank.h"
-#include "layers/expert_exchange.h"
 #include "layers/kernels/routing.h"
 #include "layers/pre_norm.h"
+#include "layers/routed_experts.h"
 #include "layers/router.h"
 #include "layers/segment.h"
 #include "layers/sequence_parallel.h"
@@ -20,10 +18,7 @@ namespace {
 struct SavedMoe final : Saved {
   PreNorm::Kept norm;
   Router::Kept router;
-  Tensor slots;  // [slice, choices]: position of each choice in expert order
-  ExchangePlan exchange;
-  ExpertBank::Kept bank;
-  Tensor expert_out;  // [slice * choices, hidden], back from the experts
+  RoutedExperts::Kept experts;
   SwigluMlp::Kept shared;
   SharedGate::Kept gate;
   Tensor dshared;  // gradient of the shared expert's output, all tokens, from input gradient to weight gradient
@@ -38,12 +33,12 @@ class Moe final : public Segment {
         name_(scope_ + ".experts"),
         norm_(setup, name_, Family::dense),
         router_(setup, scope_ + ".router", block),
-        bank_(setup, name_),
+        experts_(setup, name_),
         shared_(setup, scope_ + ".shared_expert", setup.model.moe.shared_expert_intermediate_size),
         gate_(setup, scope_, block) {
     parameters_ = {norm_.parameter()};
     of_router_ = append(router_.parameters());
-    of_bank_ = append(bank_.parameters());
+    of_experts_ = append(experts_.parameters());
     if (has_shared()) of_shared_ = append(shared_.parameters());
     if (has_gate()) of_gate_ = append(gate_.parameters());
   }
@@ -54,17 +49,13 @@ class Moe final : public Segment {
   const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
 
   std::int64_t activation_bytes() const override {
-    const std::int64_t element = size_of(setup_.compute), hidden = setup_.model.hidden_size;
-    const std::int64_t choices = setup_.model.moe.num_experts_per_tok;
-    return norm_.activation_bytes() + most_sent() * hidden * element +
-           setup_.slice_tokens() * choices * size_of(DType::int32) + router_.activation_bytes() +
-           bank_.activation_bytes() + (has_shared() ? shared_.activation_bytes() : 0) +
-           (has_gate() ? gate_.activation_bytes() : 0);
+    return norm_.activation_bytes() + router_.activation_bytes() + experts_.activation_bytes() +
+           (has_shared() ? shared_.activation_bytes() : 0) + (has_gate() ? gate_.activation_bytes() : 0);
   }
 
   std::int64_t pending_bytes() const override {
     std::int64_t bytes = norm_.pending_bytes(reads_normed_for_weights()) + router_.pending_bytes() +
-                         bank_.pending_bytes() + (has_gate() ? gate_.pending_bytes() : 0);
+                         experts_.pending_bytes() + (has_gate() ? gate_.pending_bytes() : 0);
     if (trains_shared()) {
       bytes += shared_.pending_bytes() +
                setup_.microbatch_tokens * setup_.model.hidden_size * size_of(setup_.compute);  // dshared
@@ -75,45 +66,7 @@ class Moe final : public Segment {
   std::vector<SegmentTraffic> traffic() const override {
     using When = SegmentTraffic::When;
     std::vector<SegmentTraffic> result = router_.traffic();
-    const MoeConfig& moe = setup_.model.moe;
-    const std::int64_t row = setup_.model.hidden_size * size_of(exchanged());
-    if (setup_.expert > 1) {
-      // `out` is exact unless choices are dropped: each choice of this rank's tokens is sent once. `back` is a bound.
-      // With padding both are exact. Both include the rows that stay on the rank, as all_to_all counts bytes, and their
-      // sums over all ranks are equal. The backward repeats both.
-      const std::int64_t out = most_sent() * row;
-      const std::int64_t back = bank_.bound_rows() / setup_.expert_tensor * row;
-      if (!moe.pads()) {
-        result.push_back({.when = When::forward,
-                          .op = CollectiveOp::all_gather,
-                          .group = Group::ep,
-                          .count = 1,
-                          .bytes = setup_.expert * moe.num_experts * size_of(DType::int32),
-                          .once = true});
-      }
-      for (When when : {When::forward, When::backward_input}) {
-        const bool once = when == When::forward && setup_.keep_dispatch;
-        result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, out, moe.drops() && !moe.pads(), out, once});
-        result.push_back({when, CollectiveOp::all_to_all, Group::ep, 1, back, !moe.pads(), out, once});
-      }
-    }
-    if (setup_.expert_tensor > 1) {
-      const std::int64_t gathered = bank_.bound_rows() * row;
-      const std::int64_t even = setup_.expert_tensor * most_sent() * row;
-      if (!moe.pads()) {
-        result.push_back({.when = When::forward,
-                          .op = CollectiveOp::all_gather,
-                          .group = Group::etp,
-                          .count = 1,
-                          .bytes = setup_.expert_tensor * setup_.expert * moe.num_experts * size_of(DType::int32),
-                          .once = true});
-      }
-      for (When when : {When::forward, When::backward_input}) {
-        const bool once = when == When::forward && setup_.keep_dispatch;
-        result.push_back({when, CollectiveOp::all_gather, Group::etp, 1, gathered, !moe.pads(), even, once});
-        result.push_back({when, CollectiveOp::reduce_scatter, Group::etp, 1, gathered, !moe.pads(), even, once});
-      }
-    }
+    for (const SegmentTraffic& each : experts_.traffic()) result.push_back(each);
     if (has_shared()) {
       for (const auto& each : {gather_traffic(setup_, When::forward, setup_.compute),
                                scatter_traffic(setup_, When::forward, setup_.compute),
@@ -128,50 +81,27 @@ class Moe final : public Segment {
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,
                  std::unique_ptr<Saved>& saved) override {
-    KernelContext& kernels = context.kernels;
-    MemoryLedger& ledger = kernels.ledger;
     std::unique_ptr<SavedMoe> kept(static_cast<SavedMoe*>(saved.release()));
     if (!kept) kept = std::make_unique<SavedMoe>();
     norm_.forward(context, weights[0], std::move(x), kept->norm);
     const Tensor& normed = kept->norm.normed;
 
-    const std::int64_t choices = setup_.model.moe.num_experts_per_tok;
-    Tensor counts;
     // The host needs the row counts, unless they are those of full experts. It waits for them while the device runs the
     // work queued after them.
-    std::optional<ExpertCounts> expert_counts;
+    RoutedExperts::Counting counting;
     during(context.observer, Work::route, [&] {
       router_.forward(context, of_router_.in(weights), input, normed, kept->router);
-      if (kept->slots.allocated()) return;  // remembered
-      Tensor within;
-      if (setup_.model.moe.drops()) within = router_.within_capacity(context, kept->router);
-      const ConstTensorView taken = within.allocated() ? within.view() : kept->router.indices.view();
-      counts = ledger.allocate(Bucket::moe_routing, DType::int32, setup_.model.moe.num_experts, 1);
-      kept->slots = ledger.allocate(Bucket::moe_routing, DType::int32, normed.rows(), choices);
-      sort_by_expert(kernels, taken, router_.some_unrouted(kept->router), counts, kept->slots);
-      if (pads()) spread_slots(kernels, taken, counts, bank_.capacity_rows(), kept->slots);
-      if (context.recomputing) return;
-      if (within.allocated()) {
-        add_dropped(kernels, kept->router.indices, kept->slots, context.report.dropped(block_));
-      }
-      add_counts(kernels, counts, context.report.expert_tokens(block_));
-      router_.balance(context, kept->router);
-      if (pads()) {
-        kept->exchange = plan_of_full_experts(context);
-      } else {
-        expert_counts.emplace(context, counts);
-      }
+      if (!kept->experts.slots.allocated()) choose(context, *kept, counting);  // otherwise remembered
     });
+    const auto beside = [&] { return shared_forward(context, weights, *kept); };
     Tensor y;
     if (context.recomputing && setup_.keep_dispatch) {
-      during(context.observer, Work::products,
-             [&] { bank_.recompute(context, of_bank_.in(weights), kept->exchange.expert_rows, kept->bank); });
-      y = shared_forward(context, weights, *kept);
+      experts_.recompute(context, of_experts_.in(weights), kept->experts);
+      y = beside();
     } else {
-      y = forward_through_experts(context, weights, expert_counts, *kept);
+      y = experts_.forward(context, of_experts_.in(weights), normed, beside, counting, kept->experts);
     }
-    during(context.observer, Work::combine,
-           [&] { unpermute_rows(kernels, kept->expert_out, kept->slots, kept->router.weights, y); });
+    if (!context.recomputing) experts_.add_outputs(context, kept->router.weights, kept->experts, y);
     norm_.end_forward(kept->norm);
     saved = std::move(kept);
     return y;
@@ -179,65 +109,34 @@ class Moe final : public Segment {
 
   bool recomputes_forward() const override { return true; }
   Tensor take_input(Saved& saved) override { return std::move(static_cast<SavedMoe&>(saved).norm.x); }
-  // A recomputed forward routes the tokens as before, so the row counts are not exchanged again; nor are the tokens if
-  // their rows are kept.
   std::unique_ptr<Saved> remembered(std::unique_ptr<Saved> saved) const override {
     auto& all = static_cast<SavedMoe&>(*saved);
     auto routing = std::make_unique<SavedMoe>();
     routing->router.expert_counts = std::move(all.router.expert_counts);
-    routing->exchange = std::move(all.exchange);
-    if (setup_.model.moe.drops()) routing->slots = std::move(all.slots);
-    if (setup_.keep_dispatch) {
-      routing->bank.rows = std::move(all.bank.rows);
-      routing->expert_out = std::move(all.expert_out);
-    }
+    routing->experts = experts_.remembered(std::move(all.experts));
     return routing;
   }
-  std::int64_t remembered_bytes() const override {
-    const std::int64_t choices = setup_.slice_tokens() * setup_.model.moe.num_experts_per_tok;
-    const std::int64_t kept =
-        bank_.bound_rows() * size_of(setup_.expert_compute) + most_sent() * size_of(setup_.compute);
-    return router_.balance_bytes() + (setup_.keep_dispatch ? kept * setup_.model.hidden_size : 0) +
-           (setup_.model.moe.drops() ? choices * size_of(DType::int32) : 0);
-  }
+  std::int64_t remembered_bytes() const override { return router_.balance_bytes() + experts_.remembered_bytes(); }
 
   Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) override {
     auto& kept = static_cast<SavedMoe&>(saved);
     KernelContext& kernels = context.kernels;
-    MemoryLedger& ledger = kernels.ledger;
-    const std::int64_t choices = setup_.model.moe.num_experts_per_tok;
-    Tensor dexperts =
-        ledger.allocate(Bucket::moe_routing, setup_.compute, kept.expert_out.rows(), dy.columns(), reserved_rows(kept));
-    Tensor dweights = ledger.allocate(Bucket::moe_routing, DType::float32, dy.rows(), choices);
-    during(context.observer, Work::combine, [&] {
-      if (pads()) fill(kernels.stream, dexperts, 0.0f);
-      unpermute_rows_backward(kernels, dy, kept.expert_out, kept.slots, kept.router.weights, dexperts, dweights);
-      kept.expert_out.reset();
-      dexperts = converted(kernels, std::move(dexperts), exchanged(), Bucket::moe_routing, reserved_rows(kept));
-    });
-    RowsUnderWay under_way = during(context.observer, Work::exchange, [&] {
-      return begin_dispatch(context, kept.exchange, std::move(dexperts), bank_.bound_rows());
-    });
     Tensor dshared, dgated;
-    if (has_shared()) {
+    const auto beside = [&] {
+      if (!has_shared()) return;
       const WorkScope scope(context.observer, Work::shared);
       Tensor dout;
       if (has_gate()) std::tie(dout, dgated) = gate_.backward_input(context, of_gate_.in(weights)[0], dy, kept.gate);
       kept.dshared = gather_gradient(context, has_gate() ? dout : dy);
       dshared =
           scatter_tokens(context, shared_.backward_input(context, of_shared_.in(weights), kept.dshared, kept.shared));
-    }
-    Tensor dout = to_experts(context, kept.exchange, std::move(under_way));
-    Tensor drows = during(context.observer, Work::products, [&] {
-      return bank_.backward_input(context, of_bank_.in(weights), kept.exchange.expert_rows, std::move(dout), kept.bank);
-    });
-    drows = from_experts(context, kept, std::move(drows));
-
+    };
+    RoutedExperts::InputGradient through =
+        experts_.backward_input(context, of_experts_.in(weights), dy, kept.router.weights, beside, kept.experts);
     Tensor dnormed = during(context.observer, Work::route, [&] {
-      return router_.backward_input(context, of_router_.in(weights)[0], dweights, kept.router);
+      return router_.backward_input(context, of_router_.in(weights)[0], through.dweights, kept.router);
     });
-    during(context.observer, Work::permute, [&] { unpermute_rows(kernels, drows, kept.slots, {}, dnormed); });
-    kept.slots.reset();
+    experts_.add_input_gradient(context, std::move(through.rows), kept.experts, dnormed);
     if (!reads_normed_for_weights()) kept.norm.normed.reset();
     if (has_shared()) add(kernels.stream, dshared, dnormed);
     if (has_gate()) add(kernels.stream, dgated, dnormed);
@@ -252,8 +151,7 @@ class Moe final : public Segment {
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
     auto& kept = static_cast<SavedMoe&>(saved);
     require_frozen(setup_, parameters_, gradients);
-    during(context.observer, Work::products,
-           [&] { bank_.backward_weight(context, of_bank_.in(gradients), kept.exchange.expert_rows, kept.bank); });
+    experts_.backward_weight(context, of_experts_.in(gradients), kept.experts);
     during(context.observer, Work::route, [&] {
       router_.backward_weight(context, of_router_.in(gradients)[0], kept.norm.normed, kept.router);
       if (has_gate()) gate_.backward_weight(context, of_gate_.in(gradients)[0], kept.norm.normed, kept.gate);
@@ -269,7 +167,6 @@ class Moe final : public Segment {
  private:
   bool has_shared() const { return setup_.model.moe.shared_expert_intermediate_size > 0; }
   bool trains_shared() const { return has_shared() && setup_.trains(Family::dense); }
-  bool pads() const { return setup_.model.moe.pads(); }
   bool has_gate() const { return has_shared() && setup_.model.moe.shared_expert_gate; }
   bool reads_normed_for_weights() const {
     return trains_shared() || router_.reads_x_for_weight() || (has_gate() && gate_.reads_x_for_weight());
@@ -288,75 +185,23 @@ class Moe final : public Segment {
     parameters_.insert(parameters_.end(), more.begin(), more.end());
     return place;
   }
-  // Most rows that this rank sends to experts: its tokens' choices, or those of full experts.
-  std::int64_t most_sent() const {
-    const MoeConfig& moe = setup_.model.moe;
-    return pads() ? moe.num_experts * bank_.capacity_rows() : setup_.slice_tokens() * moe.num_experts_per_tok;
-  }
-  // Room for the rows of a microbatch without padding; 0: the tensor has that many in any case.
-  std::int64_t reserved_rows(const SavedMoe& kept) const {
-    return router_.some_unrouted(kept.router) ? most_sent() : 0;
-  }
-  // Every rank sends each expert as many rows as it may take.
-  ExchangePlan plan_of_full_experts(const LayerContext& context) const {
-    const std::int64_t counts = context.expert_tensor.size() * context.expert.size() * setup_.model.moe.num_experts;
-    return plan_exchange(context, std::vector<std::int32_t>(static_cast<std::size_t>(counts),
-                                                            static_cast<std::int32_t>(bank_.capacity_rows())));
-  }
-
-  // Sends the tokens to their experts and back, beside the shared expert. Fills exchange, bank and expert_out. Returns
-  // x plus the shared expert's output.
-  Tensor forward_through_experts(LayerContext& context, Weights weights, std::optional<ExpertCounts>& counts,
-                                 SavedMoe& kept) const {
-    const auto wait_for_counts = [&] {
-      if (counts) kept.exchange = plan_exchange(context, counts->wait());
-      counts.reset();
-    };
-    // The number of rows is known at once if every token is routed.
-    if (router_.some_unrouted(kept.router)) wait_for_counts();
-    Tensor permuted =
-        during(context.observer, Work::permute, [&] { return permuted_rows(context.kernels, kept.norm.normed, kept); });
-    RowsUnderWay under_way = during(context.observer, Work::exchange, [&] {
-      wait_for_counts();
-      return begin_dispatch(context, kept.exchange, std::move(permuted), bank_.bound_rows());
-    });
-    Tensor y = shared_forward(context, weights, kept);
-    Tensor rows = to_experts(context, kept.exchange, std::move(under_way));
-    Tensor out = during(context.observer, Work::products, [&] {
-      return bank_.forward(context, of_bank_.in(weights), kept.exchange.expert_rows, std::move(rows), kept.bank);
-    });
-    kept.expert_out = from_experts(context, kept, std::move(out));
-    return y;
-  }
-
-  // Rows are sent in the narrower of the dtypes of both ends.
-  DType exchanged() const { return narrower(setup_.compute, setup_.expert_compute); }
-  // The rows of every choice, ready to be sent. They are converted before the permutation copies them for each choice.
-  Tensor permuted_rows(KernelContext& kernels, ConstTensorView normed, const SavedMoe& kept) const {
-    MemoryLedger& ledger = kernels.ledger;
-    Tensor storage;
-    if (exchanged() != normed.dtype()) {
-      storage = ledger.allocate(Bucket::moe_routing, exchanged(), normed.rows(), normed.columns());
-      cast(kernels.stream, normed, storage);
-      normed = storage;
-    }
-    const std::int64_t rows = router_.some_unrouted(kept.router) ? kept.exchange.sent() : kept.slots.view().size();
-    Tensor permuted = ledger.allocate(Bucket::moe_routing, exchanged(), rows, normed.columns(), reserved_rows(kept));
-    if (pads()) fill(kernels.stream, permuted, 0.0f);
-    permute_rows(kernels, normed, kept.slots, permuted);
-    return permuted;
-  }
-  Tensor to_experts(LayerContext& context, const ExchangePlan& plan, RowsUnderWay under_way) const {
-    const WorkScope scope(context.observer, Work::exchange);
-    Tensor rows = finish_dispatch(context, plan, std::move(under_way), bank_.bound_rows());
-    return converted(context.kernels, std::move(rows), setup_.expert_compute, Bucket::moe_routing, bank_.bound_rows());
-  }
-  Tensor from_experts(LayerContext& context, const SavedMoe& kept, Tensor rows) const {
-    const WorkScope scope(context.observer, Work::exchange);
+  // The choices that have an expert, counted and sorted.
+  void choose(LayerContext& context, SavedMoe& kept, RoutedExperts::Counting& counting) const {
     KernelContext& kernels = context.kernels;
-    rows = converted(kernels, std::move(rows), exchanged(), Bucket::moe_routing, bank_.bound_rows());
-    rows = return_rows(context, kept.exchange, std::move(rows), bank_.bound_rows(), reserved_rows(kept));
-    return converted(kernels, std::move(rows), setup_.compute, Bucket::moe_routing, reserved_rows(kept));
+    Tensor within;
+    if (setup_.model.moe.drops()) within = router_.within_capacity(context, kept.router);
+    const ConstTensorView taken = within.allocated() ? within.view() : kept.router.indices.view();
+    Tensor counts = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, setup_.model.moe.num_experts, 1);
+    Tensor slots = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, taken.rows(), taken.columns());
+    const bool some_unrouted = router_.some_unrouted(kept.router);
+    sort_by_expert(kernels, taken, some_unrouted, counts, slots);
+    if (!context.recomputing) {
+      if (within.allocated()) add_dropped(kernels, kept.router.indices, slots, context.report.dropped(block_));
+      add_counts(kernels, counts, context.report.expert_tokens(block_));
+      router_.balance(context, kept.router);
+    }
+    experts_.route(context, taken, kept.router.weights, std::move(counts), std::move(slots), some_unrouted, counting,
+                   kept.experts);
   }
 
   // x plus the shared expert's output, if there is one. The outputs of the routed experts are added to the result.
@@ -383,11 +228,11 @@ class Moe final : public Segment {
   std::string scope_, name_;
   PreNorm norm_;
   Router router_;
-  ExpertBank bank_;
+  RoutedExperts experts_;
   SwigluMlp shared_;
   SharedGate gate_;
   std::vector<ParameterSpec> parameters_;
-  Place of_router_, of_bank_, of_shared_, of_gate_;
+  Place of_router_, of_experts_, of_shared_, of_gate_;
 };
 
 }  // namespace

@@ -40,6 +40,10 @@ struct SegmentSetup {
   int tensor = 1, tensor_rank = 0;
   int expert = 1, expert_rank = 0;
   int expert_tensor = 1, expert_tensor_rank = 0;
+  // Ranks of Group::ep_relay, a divisor of `expert`, and what they pass on: all of their tokens, or those with a choice
+  // in the part of the experts that the receiver belongs to.
+  int expert_relay = 1;
+  bool relays_all_tokens = false;
 
   // Whether cheap activations are recomputed in the backward instead of kept: outputs of norms, of the rotary embedding
   // and of SwiGLU, which need no matrix product and no communication.
@@ -127,8 +131,9 @@ struct GenerationState;  // generation.h
 struct LayerContext {
   KernelContext& kernels;
   Communicator& tensor;
-  Communicator& sequence;  // the context group
-  Communicator& expert;
+  Communicator& sequence;      // the context group
+  Communicator& expert;        // exchanges rows of choices: Group::ep_inner if tokens are relayed, otherwise Group::ep
+  Communicator& expert_relay;  // of one rank if tokens are not relayed
   Communicator& expert_tensor;
   Communicator& tokens;          // all ranks of the stage; their tokens differ
   ConstTensorView rotary_table;  // kernels/token_kernels.h, shared by all blocks
@@ -137,7 +142,8 @@ struct LayerContext {
   double loss_scale = 1.0;
   GenerationState* generation = nullptr;  // null except for text generation
   WorkObserver* observer = nullptr;       // told the work that a segment is doing; may be null
-  // True in a recomputed forward, which reports nothing a second time.
+  // True in a recomputed forward, which reports nothing a second time. A block's last segment then need not complete
+  // its result: nothing reads it.
   bool recomputing = false;
   int microbatches = 1;  // of this step that the segment's forward has seen, including this one
 

@@ -9,7 +9,7 @@ set(exhaustive_suites
     cuda_emulated.SegmentMemory cuda_emulated.SegmentTrafficTest cuda_emulated.SegmentFault cuda_emulated.FrozenSegments
     cuda_emulated.MoeSegment cuda_emulated.AttentionSegment cuda_emulated.FullModel cuda_emulated.NcclBuffersTest
     cuda_emulated.NcclFailureTest cuda_emulated.CudaTrainingRules cuda_emulated.AttentionRuns
-    cuda_emulated.EmbeddingSegment
+    cuda_emulated.EmbeddingSegment cuda_emulated.ExpertDispatchTest
     # The answers of cuDNN for every device and shape. Others: the graphs, interpreted in double.
     cuda.Devices/CudnnAcceptance
     # Runs held against the clock, with nothing else on the machine. Others: the simulation against its oracle.

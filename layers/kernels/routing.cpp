@@ -53,6 +53,20 @@ void require_weights(ConstTensorView weights, ConstTensorView slots) {
 
 }  // namespace
 
+void choices_within(KernelContext& context, ConstTensorView indices, std::int64_t first, std::int64_t experts,
+                    TensorView within) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  require(within.size() == indices.size(), "every choice has an index");
+  if (!indices.empty()) context.kernels.permutation.choices_within(context, indices, first, experts, within);
+}
+
+void parts_chosen(KernelContext& context, ConstTensorView indices, std::int64_t experts, TensorView parts) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  require(parts.rows() == indices.rows() && parts.columns() == indices.columns(), "every choice has a part or none");
+  require(experts > 0, "a part has experts");
+  if (!indices.empty()) context.kernels.permutation.parts_chosen(context, indices, experts, parts);
+}
+
 void sort_by_expert(KernelContext& context, ConstTensorView indices, bool some_unrouted, TensorView counts,
                     TensorView slots) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);

@@ -64,8 +64,8 @@ void sort_by_expert(KernelContext& context, ConstTensorView indices, bool some_u
                     TensorView slots);
 // totals [E, 1] float64 += counts [E, 1] int32.
 void add_counts(KernelContext& context, ConstTensorView counts, TensorView totals);
-// permuted [rows, hidden]: row slots[t, k] = x[t]. Other rows keep what they have. From here on rows are float32,
-// bfloat16 or float16.
+// permuted [rows, hidden]: row slots[t, k] = x[t], of any dtype. Other rows keep what they have. From here on rows are
+// float32, bfloat16 or float16.
 void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slots, TensorView permuted);
 // y[t] += sum over k of weights[t, k] * permuted[slots[t, k]], float32 sums; empty weights count as 1.
 void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,
@@ -78,7 +78,19 @@ void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTe
 void move_blocks(KernelContext& context, ConstTensorView source, std::span<const std::int64_t> from,
                  std::span<const std::int64_t> to, std::span<const std::int64_t> counts, TensorView destination);
 
+// Choices on their way over several groups of ranks.
+//
+// within [T, K]: indices minus `first` of choices among the experts [first, first + experts), otherwise no_expert. May
+// be `indices`.
+void choices_within(KernelContext& context, ConstTensorView indices, std::int64_t first, std::int64_t experts,
+                    TensorView within);
+// parts [T, K]: the part, a run of `experts` neighbours, of each choice that is its token's first there, otherwise
+// no_expert.
+void parts_chosen(KernelContext& context, ConstTensorView indices, std::int64_t experts, TensorView parts);
+
 struct PermutationKernels {
+  decltype(&weft::choices_within) choices_within;
+  decltype(&weft::parts_chosen) parts_chosen;
   decltype(&weft::sort_by_expert) sort_by_expert;
   decltype(&weft::add_counts) add_counts;
   decltype(&weft::permute_rows) permute_rows;

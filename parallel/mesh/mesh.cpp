@@ -30,7 +30,8 @@ std::vector<std::string> degree_errors(const Degrees& d, std::optional<int> worl
                                              {"context", d.context},
                                              {"tensor", d.tensor},
                                              {"expert", d.expert},
-                                             {"expert_tensor", d.expert_tensor}};
+                                             {"expert_tensor", d.expert_tensor},
+                                             {"expert_nodes", d.expert_nodes}};
   for (const auto& [name, degree] : all) {
     if (degree < 1) errors.push_back(fmt::format("{} is {}; a degree is at least 1", name, degree));
   }
@@ -52,6 +53,10 @@ std::vector<std::string> degree_errors(const Degrees& d, std::optional<int> worl
     errors.push_back(fmt::format("{} = {} does not divide the {} ranks of a stage ({})", expert,
                                  d.expert * d.expert_tensor, d.stage_ranks(),
                                  dense.substr(dense.find("data_replicate"))));
+  }
+  if (d.expert % d.expert_relay() != 0) {
+    errors.push_back(
+        fmt::format("expert_nodes {} does not divide the {} ranks of an expert group", d.expert_nodes, d.expert));
   }
   return errors;
 }
@@ -107,6 +112,10 @@ RankSteps Mesh::steps(Group group) const {
       return {of_experts, d.expert_data()};
     case Group::ep:
       return {d.expert_tensor, d.expert};
+    case Group::ep_relay:
+      return {d.expert_tensor * (d.expert / d.expert_relay()), d.expert_relay()};
+    case Group::ep_inner:
+      return {d.expert_tensor, d.expert_relay() == 1 ? 1 : d.expert / d.expert_relay()};
     case Group::etp:
       return {1, d.expert_tensor};
     case Group::edp_shard:

@@ -17,6 +17,14 @@
 
 namespace weft {
 
+// The way of tokens to their experts. all_to_all: each choice's row goes to the rank of its expert. all_gather: every
+// rank of an expert group gets all tokens of the group. hierarchical: each node gets one copy of a token with a choice
+// there, and its ranks exchange the rows of choices (DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.2).
+enum class ExpertDispatch : std::uint8_t { all_to_all, all_gather, hierarchical };
+constexpr auto enum_names(ExpertDispatch) {
+  return name_list("all_to_all", "all_gather", "hierarchical");
+}
+
 struct Degrees {
   int pipeline = 1;
   int data_replicate = 1;
@@ -25,12 +33,19 @@ struct Degrees {
   int tensor = 1;
   int expert = 1;
   int expert_tensor = 1;
+  ExpertDispatch expert_dispatch = ExpertDispatch::all_to_all;
+  int expert_nodes = 1;  // equal parts of an expert group that a hierarchical dispatch goes between
 
   int data() const { return data_replicate * data_shard; }
   // Ranks of one pipeline stage.
   int stage_ranks() const { return data() * context * tensor; }
   int world() const { return pipeline * stage_ranks(); }
   int expert_data() const { return stage_ranks() / (expert * expert_tensor); }
+  // Ranks that pass whole tokens to each other before rows of choices are exchanged, or 1.
+  int expert_relay() const {
+    if (expert == 1 || expert_dispatch == ExpertDispatch::all_to_all) return 1;
+    return expert_dispatch == ExpertDispatch::hierarchical ? expert_nodes : expert;
+  }
   bool operator==(const Degrees&) const = default;
 };
 
@@ -42,7 +57,9 @@ std::vector<std::string> degree_errors(const Degrees& degrees, std::optional<int
 // tokens too. `edp_shard` and `edp_replicate` are the two levels of an expert unit (see Mesh::expert_replicas).
 // `tokens` has all ranks of a stage; each processes different tokens (the group of routing helpers). `world` has all
 // ranks. `dp_island` and `edp_island` are parts of a shard group, with a size set by the unit (Mesh::island_of). `tied`
-// joins the ranks of a pipeline that hold copies of one parameter (Mesh::tied_of).
+// joins the ranks of a pipeline that hold copies of one parameter (Mesh::tied_of). `ep_relay` and `ep_inner` are the
+// two levels of `ep` (Degrees::expert_relay): whole tokens pass inside the first, rows of choices inside the second.
+// Both have one rank if no token is relayed.
 enum class Group : std::uint8_t {
   pp,
   dp_replicate,
@@ -51,6 +68,8 @@ enum class Group : std::uint8_t {
   tp,
   edp,
   ep,
+  ep_relay,
+  ep_inner,
   etp,
   edp_shard,
   edp_replicate,
@@ -62,13 +81,14 @@ enum class Group : std::uint8_t {
   tied
 };
 constexpr auto enum_names(Group) {
-  return name_list("pp", "dp_replicate", "dp_shard", "cp", "tp", "edp", "ep", "etp", "edp_shard", "edp_replicate",
-                   "dp_shard_cp", "tokens", "world", "dp_island", "edp_island", "tied");
+  return name_list("pp", "dp_replicate", "dp_shard", "cp", "tp", "edp", "ep", "ep_relay", "ep_inner", "etp",
+                   "edp_shard", "edp_replicate", "dp_shard_cp", "tokens", "world", "dp_island", "edp_island", "tied");
 }
 // The groups that follow from the degrees alone.
 inline constexpr std::array all_groups = {
-    Group::pp,  Group::dp_replicate, Group::dp_shard,      Group::cp,          Group::tp,     Group::edp,  Group::ep,
-    Group::etp, Group::edp_shard,    Group::edp_replicate, Group::dp_shard_cp, Group::tokens, Group::world};
+    Group::pp,          Group::dp_replicate, Group::dp_shard, Group::cp,  Group::tp,        Group::edp,
+    Group::ep,          Group::ep_relay,     Group::ep_inner, Group::etp, Group::edp_shard, Group::edp_replicate,
+    Group::dp_shard_cp, Group::tokens,       Group::world};
 
 struct Coordinates {
   int pp = 0, dp_replicate = 0, dp_shard = 0, cp = 0, tp = 0;

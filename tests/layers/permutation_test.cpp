@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "layers/kernels/routing.h"
 #include "tests/layers/kernel_fixture.h"
@@ -61,6 +62,42 @@ TEST_F(Permutation, SortIsExpertMajorAndStable) {
     for (double expert : chosen) ++expected_counts[static_cast<std::size_t>(expert)];
     EXPECT_EQ(doubles(slots), expected);
     EXPECT_EQ(doubles(counts), expected_counts);
+  }
+}
+
+// Against the definition, choice by choice.
+TEST_F(Permutation, ChoicesAreRelayedToTheFirstOfTheirPartAndFoundThere) {
+  for (const PermutationShape& shape : {PermutationShape{0, 2, 4}, {1, 1, 1}, {7, 2, 8}, {300, 6, 12}}) {
+    for (const std::int64_t parts : {1, 2, 4}) {
+      if (shape.experts % parts != 0) continue;
+      const std::int64_t here = shape.experts / parts;
+      std::vector<double> chosen = doubles(choose(shape));
+      for (std::size_t i = 0; i < chosen.size(); i += 5) chosen[i] = no_expert;
+      const Tensor indices = tensor_of(DType::int32, shape.tokens, shape.choices, chosen);
+      Tensor reached = poisoned(DType::int32, shape.tokens, shape.choices);
+      parts_chosen(context, indices, here, reached);
+      std::vector<double> expected;
+      for (std::int64_t token = 0; token < shape.tokens; ++token) {
+        std::set<double> seen = {no_expert};
+        for (std::int64_t k = 0; k < shape.choices; ++k) {
+          const double expert = chosen[static_cast<std::size_t>(token * shape.choices + k)];
+          const double part = expert == no_expert ? no_expert : std::floor(expert / static_cast<double>(here));
+          expected.push_back(seen.insert(part).second ? part : no_expert);
+        }
+      }
+      EXPECT_EQ(doubles(reached), expected);
+      for (std::int64_t part = 0; part < parts; ++part) {
+        Tensor within = poisoned(DType::int32, shape.tokens, shape.choices);
+        choices_within(context, indices, part * here, here, within);
+        std::vector<double> local;
+        for (const double expert : chosen) {
+          const bool inside =
+              expert >= static_cast<double>(part * here) && expert < static_cast<double>((part + 1) * here);
+          local.push_back(inside ? expert - static_cast<double>(part * here) : no_expert);
+        }
+        EXPECT_EQ(doubles(within), local);
+      }
+    }
   }
 }
 

@@ -58,6 +58,8 @@ Mesh SegmentCase::mesh() const {
   degrees.context = context;
   degrees.tensor = tensor;
   degrees.expert = expert;
+  degrees.expert_dispatch = expert_dispatch;
+  degrees.expert_nodes = expert_nodes;
   return Mesh(degrees);
 }
 
@@ -81,6 +83,8 @@ SegmentSetup SegmentCase::setup(int rank) const {
   setup.tensor_rank = at.tp;
   setup.expert = expert;
   setup.expert_rank = at.ep;
+  setup.expert_relay = mesh().degrees().expert_relay();
+  setup.relays_all_tokens = expert_dispatch == ExpertDispatch::all_gather;
   return setup;
 }
 

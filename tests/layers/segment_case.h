@@ -36,6 +36,8 @@ struct SegmentCase {
 
   std::set<Family> frozen = {};
   bool recompute_cheap = false, recompute_experts = false, keep_dispatch = false;
+  ExpertDispatch expert_dispatch = ExpertDispatch::all_to_all;
+  int expert_nodes = 1;
 
   std::int64_t tokens() const { return sequence_length * sequences; }
   int ranks() const { return data * context * tensor; }

@@ -33,7 +33,8 @@ std::unique_ptr<Communicator> group_of(Communicator& world, const Mesh& mesh, Gr
 
 std::unique_ptr<Communicator> expert_group(Communicator& world, const SegmentCase& the_case, Stream& stream,
                                            bool drop_expert_row) {
-  std::unique_ptr<Communicator> group = group_of(world, the_case.mesh(), Group::ep, stream);
+  const bool relays = the_case.mesh().degrees().expert_relay() > 1;
+  std::unique_ptr<Communicator> group = group_of(world, the_case.mesh(), relays ? Group::ep_inner : Group::ep, stream);
   if (!drop_expert_row || world.rank() != 0) return group;
   return std::make_unique<DroppingCommunicator>(std::move(group), the_case.model.hidden_size);
 }
@@ -119,6 +120,7 @@ TestRank::TestRank(Communicator& world, const SegmentCase& the_case, bool drop_e
       tensor(group_of(world, the_case.mesh(), Group::tp, *stream)),
       sequence(group_of(world, the_case.mesh(), Group::cp, *stream)),
       expert(expert_group(world, the_case, *stream, drop_expert_row)),
+      expert_relay(group_of(world, the_case.mesh(), Group::ep_relay, *stream)),
       expert_tensor(group_of(world, the_case.mesh(), Group::etp, *stream)),
       all_tokens(group_of(world, the_case.mesh(), Group::tokens, *stream)),
       rotary(
@@ -129,6 +131,7 @@ TestRank::TestRank(Communicator& world, const SegmentCase& the_case, bool drop_e
               *tensor,
               *sequence,
               *expert,
+              *expert_relay,
               *expert_tensor,
               *all_tokens,
               rotary,

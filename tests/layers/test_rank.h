@@ -75,7 +75,7 @@ class TestRank {
   PhaseClock clock;
   std::unique_ptr<MatrixProducts> products = backend->make_products(*stream, ledger);
   KernelContext kernels{ledger, clock, *stream, *products, backend->kernels()};
-  std::unique_ptr<Communicator> tensor, sequence, expert, expert_tensor, all_tokens;
+  std::unique_ptr<Communicator> tensor, sequence, expert, expert_relay, expert_tensor, all_tokens;
   Tensor rotary, report;
   LayerContext context;
 };

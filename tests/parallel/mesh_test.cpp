@@ -63,6 +63,27 @@ TEST(Mesh, AnExpertGroupLargerThanAReplicaLeavesOneShardGroup) {
   EXPECT_EQ(mesh.groups(Group::edp_replicate), continued({{0}}, 8, 1));
 }
 
+// Two nodes of four ranks, in each of which two tensor ranks split an expert.
+TEST(Mesh, HasTwoLevelsOfAnExpertGroupWhoseTokensAreRelayed) {
+  const Degrees two_nodes{.data_shard = 8,
+                          .expert = 4,
+                          .expert_tensor = 2,
+                          .expert_dispatch = ExpertDispatch::hierarchical,
+                          .expert_nodes = 2};
+  const Mesh mesh(two_nodes);
+  EXPECT_EQ(mesh.groups(Group::ep), (Groups{{0, 2, 4, 6}, {1, 3, 5, 7}}));
+  EXPECT_EQ(mesh.groups(Group::ep_inner), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
+  EXPECT_EQ(mesh.groups(Group::ep_relay), (Groups{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
+  Degrees all_tokens = two_nodes;
+  all_tokens.expert_dispatch = ExpertDispatch::all_gather;
+  EXPECT_EQ(Mesh(all_tokens).groups(Group::ep_relay), mesh.groups(Group::ep));
+  EXPECT_EQ(Mesh(all_tokens).steps(Group::ep_inner).count, 1);
+  Degrees uneven = two_nodes;
+  uneven.expert_nodes = 3;
+  EXPECT_EQ(degree_errors(uneven),
+            std::vector<std::string>{"expert_nodes 3 does not divide the 4 ranks of an expert group"});
+}
+
 std::vector<Degrees> meshes_up_to_4096_ranks() {
   std::vector<Degrees> all;
   const int small[] = {1, 2, 3, 8};
@@ -74,7 +95,15 @@ std::vector<Degrees> meshes_up_to_4096_ranks() {
             for (int ep : small)
               for (int etp : {1, 2}) {
                 const Degrees degrees{pp, replicate, shard, cp, tp, ep, etp};
-                if (degree_errors(degrees).empty()) all.push_back(degrees);
+                if (!degree_errors(degrees).empty()) continue;
+                all.push_back(degrees);
+                if (ep == 1) continue;
+                all.push_back(degrees);
+                all.back().expert_dispatch = ExpertDispatch::all_gather;
+                if (ep != 8) continue;
+                all.push_back(degrees);
+                all.back().expert_dispatch = ExpertDispatch::hierarchical;
+                all.back().expert_nodes = 4;
               }
   all.push_back({.pipeline = 8, .data_replicate = 4, .data_shard = 8, .context = 2, .tensor = 8, .expert = 64});
   all.push_back({.pipeline = 16, .data_shard = 32, .tensor = 8, .expert = 32, .expert_tensor = 4});
@@ -98,6 +127,10 @@ int size_of_groups(const Mesh& mesh, Group group) {
       return d.expert_data();
     case Group::ep:
       return d.expert;
+    case Group::ep_relay:
+      return d.expert_relay();
+    case Group::ep_inner:
+      return d.expert_relay() == 1 ? 1 : d.expert / d.expert_relay();
     case Group::etp:
       return d.expert_tensor;
     case Group::edp_shard:

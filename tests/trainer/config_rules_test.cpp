@@ -68,6 +68,12 @@ TEST(ConfigRules, NameBothSidesWithTheArithmetic) {
        "model.intermediate_size is required: model.layers \"d e*3\" has dense blocks (d)"},
       {{"model.layers=dddd"}, "expert 2 has no experts to spread: model.layers \"dddd\" has no MoE blocks (e)"},
       {{"parallelism.expert=8"}, "expert 8 x expert_tensor 1 = 8 does not divide the 4 ranks of a stage"},
+      {{"parallelism.expert_dispatch=hierarchical"},
+       "expert_dispatch \"hierarchical\" goes between nodes, and expert_nodes is 1: write the number of nodes that the "
+       "2 "
+       "ranks of an expert group stand on, or \"all_to_all\""},
+      {{"parallelism.expert_dispatch=hierarchical", "parallelism.expert_nodes=3"},
+       "expert_nodes 3 does not divide the 2 ranks of an expert group"},
       {{"model.vocab_size=255"}, "vocab_size 255 is too small for the tokenizer \"byte\", which has 256 tokens"},
       {{"lr_scheduler.warmup_steps=201"}, "warmup_steps 201 is more than run.steps 200"},
       {{"lr_scheduler.decay_steps=181"}, "warmup_steps 20 + decay_steps 181 = 201 is more than run.steps 200"},

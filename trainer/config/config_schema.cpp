@@ -198,6 +198,10 @@ Keys moe_keys() {
 
 Keys parallelism_keys() {
   const auto field = fields_of(&Config::parallelism);
+  const KeyCondition spreads_experts{"expert is more than 1", [](const Config& c) { return c.parallelism.expert > 1; }};
+  const KeyCondition is_hierarchical{"expert_dispatch is \"hierarchical\"", [](const Config& c) {
+                                       return c.parallelism.expert_dispatch == ExpertDispatch::hierarchical;
+                                     }};
   return {
       integer_key("parallelism.pipeline", "ranks that share the stages", degree_range, field(&Degrees::pipeline)),
       integer_key("parallelism.tensor", "ranks that split heads, widths and sequence", degree_range,
@@ -209,6 +213,15 @@ Keys parallelism_keys() {
       integer_key("parallelism.expert", "ranks that share the experts", degree_range, field(&Degrees::expert)),
       integer_key("parallelism.expert_tensor", "ranks that split an expert", degree_range,
                   field(&Degrees::expert_tensor)),
+      only_where(
+          {spreads_experts},
+          choice_key("parallelism.expert_dispatch",
+                     "way of tokens to the ranks of their experts: rows of choices to those ranks, all tokens to "
+                     "all of them, or a copy to each node and from there on as rows",
+                     named<ExpertDispatch>(all_values<ExpertDispatch>), field(&Degrees::expert_dispatch))),
+      only_where({spreads_experts, is_hierarchical},
+                 integer_key("parallelism.expert_nodes", "nodes that the ranks of \"expert\" stand on, as many on each",
+                             degree_range, field(&Degrees::expert_nodes))),
   };
 }
 

@@ -95,6 +95,8 @@ SegmentSetup segment_setup(const Config& config, const Coordinates& at) {
           .expert_rank = at.ep,
           .expert_tensor = degrees.expert_tensor,
           .expert_tensor_rank = at.etp,
+          .expert_relay = degrees.expert_relay(),
+          .relays_all_tokens = degrees.expert_dispatch == ExpertDispatch::all_gather,
           .recompute_cheap = config.training.recompute == Recompute::selective,
           .recompute_experts = config.training.recompute == Recompute::experts,
           .keep_dispatch = config.training.recompute == Recompute::keep_dispatch,

@@ -8,7 +8,8 @@ namespace weft {
 namespace {
 
 std::string words_of(Group group) {
-  if (group == Group::ep) return "expert exchanges";
+  if (group == Group::ep || group == Group::ep_inner) return "expert exchanges";
+  if (group == Group::ep_relay) return "token relays";
   if (group == Group::etp) return "expert tensor collectives";
   if (group == Group::tp) return "tensor collectives";
   if (group == Group::cp) return "context collectives";

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "layers/kernels/kernels.h"
+#include "layers/token_relay.h"
 #include "parallel/comm/lone_communicator.h"
 #include "parallel/runtime/dry_device.h"
 #include "parallel/runtime/spread_work.h"
@@ -17,33 +18,63 @@
 namespace weft {
 namespace {
 
-// Number of choices of one rank's tokens, by expert. If an even routing leaves a remainder, the experts with one choice
-// more are evenly spaced.
+// Number of choices of the tokens whose choices a rank sorts, by expert: of its own tokens and all experts, or of
+// relayed tokens and the experts of its part. If an even routing leaves a remainder, the experts with one choice more
+// are evenly spaced.
 std::vector<std::int32_t> dealt(const Config& config, int expert_rank, Routing routing) {
   const Degrees& d = config.parallelism;
-  const std::int64_t experts = config.model.moe.num_experts, chosen = config.model.moe.num_experts_per_tok;
+  const std::int64_t all = config.model.moe.num_experts, chosen = config.model.moe.num_experts_per_tok;
   const std::int64_t tokens = config.microbatch_tokens() / (d.context * d.tensor), choices = tokens * chosen;
+  const std::int64_t parts = d.expert_relay(), experts = all / parts;
   // A token chooses each expert at most once, and an expert takes no more than its capacity.
   std::int64_t most = tokens;
   if (const MoeConfig& moe = config.model.moe; moe.drops()) {
     most = moe.capacity_rows(tokens, config.training.microbatch_size, config.training.sequence_length);
   }
-  // At worst, tokens choose experts from this rank's first expert on.
-  const std::int64_t first = routing == Routing::worst ? expert_rank * (experts / d.expert) : 0;
+  // At worst, tokens choose experts from this rank's first expert on, first those of its part.
+  const std::int64_t own = expert_rank * (all / d.expert), first = own / experts * experts;
   std::vector<std::int32_t> counts(static_cast<std::size_t>(experts));
   std::int64_t left = choices;
-  for (std::int64_t e = 0; e < experts; ++e) {
-    const std::int64_t even = (e + 1) * choices / experts - e * choices / experts;
+  for (std::int64_t i = 0; i < experts; ++i) {
+    const std::int64_t e = routing == Routing::worst ? (own + i) % experts : i;
+    const std::int64_t even = (first + e + 1) * choices / all - (first + e) * choices / all;
     const std::int64_t count = std::min(most, routing == Routing::worst ? left : even);
-    counts[static_cast<std::size_t>((first + e) % experts)] = static_cast<std::int32_t>(count);
+    counts[static_cast<std::size_t>(e)] = static_cast<std::int32_t>(parts * count);
     left -= count;
   }
   return counts;
 }
 
-// The expert counts that the ranks of an expert group exchange in a run: one row of counts for each rank.
+// Copies of one rank's tokens that a hierarchical dispatch sends to each part of the expert group. At worst, all go to
+// the part of the walking rank, and to as many others as tokens reach.
+std::vector<std::int32_t> dealt_copies(const Config& config, int expert_rank, Routing routing) {
+  const Degrees& d = config.parallelism;
+  const int parts = d.expert_relay();
+  const std::int64_t tokens = config.microbatch_tokens() / (d.context * d.tensor);
+  if (routing == Routing::even) {
+    const std::int64_t even = even_copies(config.model.moe, parts, tokens);
+    return std::vector(static_cast<std::size_t>(parts), static_cast<std::int32_t>(even));
+  }
+  std::vector<std::int32_t> counts(static_cast<std::size_t>(parts));
+  const int part = expert_rank / (d.expert / parts);
+  for (std::int64_t i = 0; i < copies_of_token(config.model.moe, parts).most; ++i) {
+    counts[static_cast<std::size_t>((part + i) % parts)] = static_cast<std::int32_t>(tokens);
+  }
+  return counts;
+}
+
+// The row counts that ranks exchange in a run, one row for each rank: of experts, and before them in each block those
+// of parts if the dispatch is hierarchical. Experts that are padded to their capacity need none.
 DryDownload exchanged_counts(const Config& config, int expert_rank, Routing routing) {
-  return [counts = dealt(config, expert_rank, routing)](std::span<std::byte> destination) {
+  std::vector<std::vector<std::int32_t>> in_turn;
+  if (config.parallelism.expert_dispatch == ExpertDispatch::hierarchical && config.parallelism.expert_relay() > 1) {
+    in_turn.push_back(dealt_copies(config, expert_rank, routing));
+  }
+  const bool counts_rows = config.model.has(BlockKind::moe) && !config.model.moe.pads();
+  if (counts_rows) in_turn.push_back(dealt(config, expert_rank, routing));
+  return [in_turn, next = std::size_t{0}](std::span<std::byte> destination) mutable {
+    require(!in_turn.empty(), "expert counts are all that a step downloads before its totals");
+    const std::vector<std::int32_t>& counts = in_turn[next++ % in_turn.size()];
     const std::size_t row = counts.size() * sizeof(std::int32_t);
     require(row > 0 && destination.size() % row == 0, "expert counts are all that a step downloads before its totals");
     for (std::size_t at = 0; at < destination.size(); at += row) std::memcpy(&destination[at], counts.data(), row);

@@ -9,14 +9,15 @@ namespace weft {
 namespace {
 
 // Each communicator once, in the order in which all ranks make them. A group that works on two lanes has a communicator
-// on each lane: calls of one communicator run one after another, calls on two lanes may overlap.
+// on each lane: calls of one communicator run one after another, calls on two lanes may overlap. Either ep or its two
+// levels are used; the others have one rank or are left out.
 constexpr std::pair<Lane, Group> communicators[] = {
-    {Lane::compute, Group::world},    {Lane::compute, Group::tp},           {Lane::compute, Group::cp},
-    {Lane::compute, Group::etp},      {Lane::compute, Group::tokens},       {Lane::exchange, Group::ep},
-    {Lane::gather, Group::dp_shard},  {Lane::gather, Group::dp_shard_cp},   {Lane::gather, Group::edp_shard},
-    {Lane::reduce, Group::dp_shard},  {Lane::reduce, Group::dp_shard_cp},   {Lane::reduce, Group::dp_replicate},
-    {Lane::reduce, Group::edp_shard}, {Lane::reduce, Group::edp_replicate}, {Lane::reduce, Group::tp},
-    {Lane::reduce, Group::tokens},
+    {Lane::compute, Group::world},        {Lane::compute, Group::tp},          {Lane::compute, Group::cp},
+    {Lane::compute, Group::etp},          {Lane::compute, Group::tokens},      {Lane::exchange, Group::ep},
+    {Lane::exchange, Group::ep_relay},    {Lane::exchange, Group::ep_inner},   {Lane::gather, Group::dp_shard},
+    {Lane::gather, Group::dp_shard_cp},   {Lane::gather, Group::edp_shard},    {Lane::reduce, Group::dp_shard},
+    {Lane::reduce, Group::dp_shard_cp},   {Lane::reduce, Group::dp_replicate}, {Lane::reduce, Group::edp_shard},
+    {Lane::reduce, Group::edp_replicate}, {Lane::reduce, Group::tp},           {Lane::reduce, Group::tokens},
 };
 
 }  // namespace
@@ -72,7 +73,9 @@ RankGroups::RankGroups(int rank, const Mesh& mesh, const std::set<Island>& islan
     const auto self = std::find(members.begin(), members.end(), rank);
     return make(group, members, static_cast<int>(self - members.begin()), lanes[lane]);
   };
+  const bool relays = mesh.degrees().expert_relay() > 1;
   for (const auto& [lane, group] : communicators) {
+    if (relays && group == Group::ep) continue;
     groups_[{lane, group}] = split(group, mesh.group_of(group, rank), lane);
   }
   const int here = mesh.coordinates(rank).pp;

@@ -49,6 +49,8 @@ class RankGroups {
 
   // The communicator of a group on one lane. The table in rank_groups.cpp lists the pairs that exist.
   Communicator& on(Lane lane, Group group) { return *groups_.at({lane, group}); }
+  // Whether tokens are relayed on the way to their experts: rows of choices then stay inside Group::ep_inner.
+  bool relays_tokens() { return on(Lane::exchange, Group::ep_relay).size() > 1; }
   // The communicator of Group::pp on a message lane, for messages with pipeline rank `peer`.
   Communicator& messages(Lane lane, int peer) { return *message_groups_.at({lane, peer}); }
   // Waits until everything sent has been received.

@@ -121,6 +121,16 @@ Rules block_rules() {
                   model_size(&MoeConfig::num_experts)),
       splits_over("parallelism.expert_tensor", &Degrees::expert_tensor, "model.moe.moe_intermediate_size",
                   "moe_intermediate_size", model_size(&MoeConfig::moe_intermediate_size)),
+      {{"parallelism.expert_dispatch", "parallelism.expert_nodes", "parallelism.expert"},
+       [](const Config& c) {
+         const Degrees& d = c.parallelism;
+         const bool hierarchical = d.expert_dispatch == ExpertDispatch::hierarchical;
+         return none_or(
+             !hierarchical || d.expert == 1 || d.expert_nodes > 1,
+             "expert_dispatch \"hierarchical\" goes between nodes, and expert_nodes is 1: write the number of "
+             "nodes that the {} ranks of an expert group stand on, or \"all_to_all\"",
+             d.expert);
+       }},
       needs_experts("expert", &Degrees::expert, "spread"),
       needs_experts("expert_tensor", &Degrees::expert_tensor, "split"),
   };

@@ -55,6 +55,24 @@ const float* pointer_or_null(ConstTensorView weights) {
 
 }  // namespace
 
+void choices_within(KernelContext&, ConstTensorView indices, std::int64_t first, std::int64_t experts,
+                    TensorView within) {
+  std::ranges::transform(indices.as<std::int32_t>(), within.as<std::int32_t>().begin(), [&](std::int32_t expert) {
+    return expert >= first && expert < first + experts ? static_cast<std::int32_t>(expert - first) : no_expert;
+  });
+}
+
+void parts_chosen(KernelContext&, ConstTensorView indices, std::int64_t experts, TensorView parts) {
+  const std::int32_t* expert = indices.as<std::int32_t>().data();
+  std::int32_t* part = parts.as<std::int32_t>().data();
+  for (std::int64_t token = 0; token < indices.rows(); ++token, part += indices.columns()) {
+    for (std::int64_t k = 0; k < indices.columns(); ++k, ++expert) {
+      const std::int32_t here = *expert == no_expert ? no_expert : static_cast<std::int32_t>(*expert / experts);
+      part[k] = std::find(part, part + k, here) == part + k ? here : no_expert;
+    }
+  }
+}
+
 Tensor sort_workspace(KernelContext& context, std::int64_t experts) {
   return context.ledger.allocate(Bucket::workspace, DType::int32, experts, 1);
 }
@@ -140,7 +158,7 @@ void move_blocks(KernelContext&, ConstTensorView source, std::span<const std::in
   }
 }
 
-const PermutationKernels permutation_kernels = {sort_by_expert,          add_counts, permute_rows, unpermute_rows,
-                                                unpermute_rows_backward, move_blocks};
+const PermutationKernels permutation_kernels = {choices_within, parts_chosen,   sort_by_expert,          add_counts,
+                                                permute_rows,   unpermute_rows, unpermute_rows_backward, move_blocks};
 
 }  // namespace weft::cpu

@@ -263,6 +263,44 @@ bool rows_vectorise(ConstTensorView rows) {
   return reinterpret_cast<std::uintptr_t>(rows.data()) % 16 == 0 && rows.columns() * size_of(rows.dtype()) % 16 == 0;
 }
 
+// A thread for each choice.
+__global__ void within_kernel(const std::int32_t* indices, std::int64_t count, std::int32_t first, std::int32_t experts,
+                              std::int32_t* within) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads_of_block + threadIdx.x;
+  if (i >= count) return;
+  const std::int32_t expert = indices[i];
+  within[i] = expert >= first && expert - first < experts ? expert - first : no_expert;
+}
+
+// A thread for each token: it looks for an earlier choice of the same part among the few that it has written.
+__global__ void parts_kernel(const std::int32_t* indices, std::int64_t tokens, int choices, std::int32_t experts,
+                             std::int32_t* parts) {
+  const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * threads_of_block + threadIdx.x;
+  if (token >= tokens) return;
+  indices += token * choices;
+  parts += token * choices;
+  for (int k = 0; k < choices; ++k) {
+    std::int32_t part = indices[k] == no_expert ? no_expert : indices[k] / experts;
+    for (int before = 0; before < k; ++before) {
+      if (parts[before] == part) part = no_expert;
+    }
+    parts[k] = part;
+  }
+}
+
+void choices_within(KernelContext& context, ConstTensorView indices, std::int64_t first, std::int64_t experts,
+                    TensorView within) {
+  launch(native(context.stream), dim3(blocks_for(indices.size(), threads_of_block)), dim3(threads_of_block), 0,
+         within_kernel, elements<std::int32_t>(indices), indices.size(), static_cast<std::int32_t>(first),
+         static_cast<std::int32_t>(experts), elements<std::int32_t>(within));
+}
+
+void parts_chosen(KernelContext& context, ConstTensorView indices, std::int64_t experts, TensorView parts) {
+  launch(native(context.stream), dim3(blocks_for(indices.rows(), threads_of_block)), dim3(threads_of_block), 0,
+         parts_kernel, elements<std::int32_t>(indices), indices.rows(), static_cast<int>(indices.columns()),
+         static_cast<std::int32_t>(experts), elements<std::int32_t>(parts));
+}
+
 struct SlotOrNone {
   __host__ __device__ std::int32_t operator()(std::int32_t expert, std::int32_t slot) const {
     return expert == no_expert ? no_expert : slot;
@@ -381,7 +419,7 @@ void move_blocks(KernelContext& context, ConstTensorView source, std::span<const
 
 }  // namespace
 
-const PermutationKernels permutation_kernels = {sort_by_expert,          add_counts, permute_rows, unpermute_rows,
-                                                unpermute_rows_backward, move_blocks};
+const PermutationKernels permutation_kernels = {choices_within, parts_chosen,   sort_by_expert,          add_counts,
+                                                permute_rows,   unpermute_rows, unpermute_rows_backward, move_blocks};
 
 }  // namespace weft::cuda

@@ -1,0 +1,98 @@
+// The routed experts of a block, from the router's choices on: rows to the ranks of their experts, by way of a relay of
+// tokens if the dispatch has one, the experts' products, and the weighted sums back.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "layers/expert_bank.h"
+#include "layers/expert_exchange.h"
+#include "layers/router.h"
+#include "layers/token_relay.h"
+
+namespace weft {
+
+class RoutedExperts {
+ public:
+  RoutedExperts(const SegmentSetup& setup, const std::string& name);
+
+  struct Kept {
+    bool some_unrouted = false;  // some choices have no row
+    TokenRelay::Kept relay;
+    Tensor weights;  // with a relay: the router's, of the tokens that arrived
+    Tensor slots;    // [tokens, choices]: position of each choice in expert order
+    ExchangePlan exchange;
+    ExpertBank::Kept bank;
+    Tensor out;  // [rows sent, hidden], back from the experts
+  };
+
+  std::vector<ParameterSpec> parameters() const { return bank_.parameters(); }
+  std::int64_t activation_bytes() const;
+  std::int64_t pending_bytes() const { return bank_.pending_bytes(); }
+  std::int64_t remembered_bytes() const;
+  std::vector<SegmentTraffic> traffic() const;
+
+  // The parts of `kept` that a recomputed forward reuses: it routes the tokens as before, so no count and no choice is
+  // exchanged again; nor are tokens if their rows are kept.
+  Kept remembered(Kept kept) const;
+
+  // Row counts on their way to the host.
+  using Counting = std::optional<ExpertCounts>;
+  // Fills slots, and relay and weights if there is a relay. `taken` [slice tokens, choices] has the choices that have
+  // an expert, and sort_by_expert made `counts` and `slots` of them. Then either kept.exchange or `counting` is set.
+  // Not for a `kept` that is remembered and has slots.
+  void route(LayerContext& context, ConstTensorView taken, ConstTensorView weights, Tensor counts, Tensor slots,
+             bool some_unrouted, Counting& counting, Kept& kept) const;
+  // `x`: this rank's slice, in the dtype of dense parts. Fills exchange, bank and out. Calls `beside` while rows are
+  // under way, and returns its result.
+  Tensor forward(LayerContext& context, Weights weights, ConstTensorView x, const std::function<Tensor()>& beside,
+                 Counting& counting, Kept& kept) const;
+  // As forward, from remembered rows.
+  void recompute(LayerContext& context, Weights weights, Kept& kept) const;
+  // y [slice tokens, hidden] += the weighted sums of the experts' outputs.
+  void add_outputs(LayerContext& context, ConstTensorView weights, const Kept& kept, TensorView y) const;
+
+  // Gradients of the input, as add_input_gradient takes them, and of the router's weights.
+  struct InputGradient {
+    Tensor rows;
+    Tensor dweights;  // [slice tokens, choices] float32
+  };
+  InputGradient backward_input(LayerContext& context, Weights weights, ConstTensorView dy,
+                               ConstTensorView choice_weights, const std::function<void()>& beside, Kept& kept) const;
+  // dx [slice tokens, hidden] += the gradient; nothing is kept for routing from here on.
+  void add_input_gradient(LayerContext& context, Tensor rows, Kept& kept, TensorView dx) const;
+  void backward_weight(LayerContext& context, Gradients gradients, const Kept& kept) const;
+
+ private:
+  bool pads() const { return setup_.model.moe.pads(); }
+  // Ranks that exchange rows with this one, and their group.
+  int exchange_ranks() const { return setup_.expert / relay_.parts(); }
+  Group exchange_group() const { return relay_.used() ? Group::ep_inner : Group::ep; }
+  // Tokens whose choices this rank sorts, at most, and the rows that it sends to experts for them.
+  std::int64_t most_tokens() const { return relay_.used() ? relay_.bound_tokens() : setup_.slice_tokens(); }
+  std::int64_t most_sent() const;
+  // Room for the rows of a microbatch without padding; 0: the tensor has that many in any case.
+  std::int64_t reserved_rows(const Kept& kept) const { return kept.some_unrouted ? most_sent() : 0; }
+  // Rows that an expert takes of the tokens whose choices a rank sorts, where it has a capacity.
+  std::int64_t capacity_rows() const { return relay_.parts() * bank_.capacity_rows(); }
+  // Every rank sends each expert as many rows as it may take.
+  ExchangePlan plan_of_full_experts(const LayerContext& context) const;
+  void wait_for_counts(const LayerContext& context, Counting& counting, Kept& kept) const;
+
+  // Rows are sent in the narrower of the dtypes of both ends.
+  DType exchanged() const { return narrower(setup_.compute, setup_.expert_compute); }
+  ConstTensorView in_exchanged_dtype(KernelContext& kernels, ConstTensorView rows, Tensor& storage) const;
+  // The rows of every choice, ready to be sent. `x` is in the dtype of messages.
+  Tensor permuted_rows(KernelContext& kernels, ConstTensorView x, const Kept& kept) const;
+  Tensor to_experts(LayerContext& context, const ExchangePlan& plan, RowsUnderWay under_way) const;
+  Tensor from_experts(LayerContext& context, const Kept& kept, Tensor rows) const;
+  // Sums over the choices of each relayed token, with `weights` or 1, sent back and summed over parts.
+  Tensor relayed_back(LayerContext& context, ConstTensorView rows, ConstTensorView weights, Work work,
+                      const Kept& kept) const;
+
+  SegmentSetup setup_;
+  TokenRelay relay_;
+  ExpertBank bank_;
+};
+
+}  // namespace weft

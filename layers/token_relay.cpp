@@ -1,0 +1,210 @@
+#include "layers/token_relay.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <numeric>
+#include <set>
+
+#include "layers/kernels/routing.h"
+#include "parallel/runtime/elementwise.h"
+
+namespace weft {
+namespace {
+
+std::int64_t sum(const std::vector<std::int64_t>& values) {
+  return std::reduce(values.begin(), values.end());
+}
+
+std::vector<std::int64_t> times(std::vector<std::int64_t> rows, std::int64_t columns) {
+  for (std::int64_t& count : rows) count *= columns;
+  return rows;
+}
+
+// Probability that none of `drawn` different items of `all` is among the `here` first.
+double probability_of_none(std::int64_t all, std::int64_t here, std::int64_t drawn) {
+  double none = 1.0;
+  for (std::int64_t i = 0; i < drawn; ++i) {
+    none *= static_cast<double>(std::max<std::int64_t>(all - here - i, 0)) / static_cast<double>(all - i);
+  }
+  return none;
+}
+
+double log_choose(std::int64_t all, std::int64_t chosen) {
+  const auto log_factorial = [](std::int64_t n) { return std::lgamma(static_cast<double>(n) + 1.0); };
+  return log_factorial(all) - log_factorial(chosen) - log_factorial(all - chosen);
+}
+
+// Of a part with whole groups or a part of one: over the number of its groups that a token chooses from.
+double probability_of_no_choice(const MoeConfig& moe, int parts) {
+  const std::int64_t groups = moe.n_group, chosen = moe.topk_group, of_group = moe.num_experts / groups;
+  const std::int64_t here = std::max<std::int64_t>(groups / parts, 1);  // groups of a part
+  const std::int64_t experts_here = std::min(of_group, moe.num_experts / parts);
+  double none = 0.0;
+  for (std::int64_t j = std::max<std::int64_t>(0, chosen + here - groups); j <= std::min(here, chosen); ++j) {
+    const double probability =
+        std::exp(log_choose(here, j) + log_choose(groups - here, chosen - j) - log_choose(groups, chosen));
+    none += probability * probability_of_none(chosen * of_group, j * experts_here, moe.num_experts_per_tok);
+  }
+  return none;
+}
+
+// Choice k of token t is expert (K t + k) mod E (RoutingRule::in_turn).
+double mean_copies_in_turn(const MoeConfig& moe, int parts) {
+  const std::int64_t experts = moe.num_experts, chosen = moe.num_experts_per_tok;
+  std::int64_t copies = 0;
+  for (std::int64_t token = 0; token < experts; ++token) {
+    std::set<std::int64_t> reached;
+    for (std::int64_t k = 0; k < chosen; ++k) reached.insert((chosen * token + k) % experts / (experts / parts));
+    copies += std::ssize(reached);
+  }
+  return static_cast<double>(copies) / static_cast<double>(experts);
+}
+
+}  // namespace
+
+TokenCopies copies_of_token(const MoeConfig& moe, int parts) {
+  TokenCopies copies{.most = std::min<std::int64_t>(parts, moe.num_experts_per_tok)};
+  if (moe.force_balance) {
+    copies.mean = mean_copies_in_turn(moe, parts);
+    return copies;
+  }
+  const bool aligned = moe.n_group % parts == 0 || parts % moe.n_group == 0;
+  if (aligned) {
+    copies.most = std::min(copies.most, moe.topk_group * std::max<std::int64_t>(parts / moe.n_group, 1));
+    copies.mean = parts * (1.0 - probability_of_no_choice(moe, parts));
+  } else {
+    const std::int64_t here = moe.num_experts / parts;
+    copies.mean = parts * (1.0 - probability_of_none(moe.num_experts, here, moe.num_experts_per_tok));
+  }
+  return copies;
+}
+
+std::int64_t even_copies(const MoeConfig& moe, int parts, std::int64_t tokens) {
+  return static_cast<std::int64_t>(
+      std::llround(static_cast<double>(tokens) * copies_of_token(moe, parts).mean / parts));
+}
+
+std::int64_t TokenRelay::Kept::arrived() const {
+  return sum(receive_rows);
+}
+
+std::int64_t TokenRelay::first_expert() const {
+  return setup_.expert_rank / (setup_.expert / parts()) * experts();
+}
+
+std::int64_t TokenRelay::kept_bytes() const {
+  if (!used() || setup_.relays_all_tokens) return 0;
+  return setup_.slice_tokens() * setup_.model.moe.num_experts_per_tok * size_of(DType::int32);
+}
+
+std::vector<SegmentTraffic> TokenRelay::traffic(std::int64_t row) const {
+  using When = SegmentTraffic::When;
+  std::vector<SegmentTraffic> result;
+  if (!used()) return result;
+  const std::int64_t numbers = setup_.model.moe.num_experts_per_tok * size_of(DType::int32);
+  const bool all = setup_.relays_all_tokens;
+  const TokenCopies copies = copies_of_token(setup_.model.moe, parts());
+  // Rows that all_to_all counts are those sent: copies on the way out, arrived tokens on the way back.
+  const std::int64_t sent = all ? bound_tokens() : setup_.slice_tokens() * copies.most;
+  const std::int64_t even = all ? setup_.slice_tokens() : even_copies(setup_.model.moe, parts(), setup_.slice_tokens());
+  const auto add = [&](When when, bool out, std::int64_t count, std::int64_t of_row, bool once) {
+    const CollectiveOp op = !all  ? CollectiveOp::all_to_all
+                            : out ? CollectiveOp::all_gather
+                                  : CollectiveOp::reduce_scatter;
+    result.push_back({when, op, Group::ep_relay, count, count * (out ? sent : bound_tokens()) * of_row, !all,
+                      count * parts() * even * of_row, once});
+  };
+  if (!all) {
+    result.push_back({.when = When::forward,
+                      .op = CollectiveOp::all_gather,
+                      .group = Group::ep_relay,
+                      .count = 1,
+                      .bytes = std::int64_t{parts()} * parts() * size_of(DType::int32),
+                      .once = true});
+  }
+  add(When::forward, /*out=*/true, 2, numbers, /*once=*/true);  // indices and weights
+  for (const When when : {When::forward, When::backward_input}) {
+    const bool forward = when == When::forward;
+    add(when, /*out=*/true, 1, row, /*once=*/forward && setup_.keep_dispatch);
+    add(when, /*out=*/false, 1, row, /*once=*/forward);  // what comes back is read by the next block alone
+  }
+  add(When::backward_input, /*out=*/false, 1, numbers, /*once=*/false);  // gradients of weights
+  return result;
+}
+
+Tensor TokenRelay::tensor(LayerContext& context, DType dtype, std::int64_t rows, std::int64_t columns,
+                          std::int64_t bound) const {
+  return context.kernels.ledger.allocate(Bucket::moe_routing, dtype, rows, columns, bound);
+}
+
+TokenRelay::Kept TokenRelay::plan(LayerContext& context, ConstTensorView choices) const {
+  Kept kept;
+  if (setup_.relays_all_tokens) {
+    kept.send_rows.assign(static_cast<std::size_t>(parts()), setup_.slice_tokens());
+    kept.receive_rows = kept.send_rows;
+    return kept;
+  }
+  KernelContext& kernels = context.kernels;
+  Tensor counts = tensor(context, DType::int32, parts(), 1, 0);
+  kept.slots = tensor(context, DType::int32, choices.rows(), choices.columns(), 0);
+  Tensor reached = tensor(context, DType::int32, choices.rows(), choices.columns(), 0);
+  parts_chosen(kernels, choices, experts(), reached);
+  sort_by_expert(kernels, reached, /*some_unrouted=*/true, counts, kept.slots);
+  ExpertCounts exchanged(kernels, {&context.expert_relay}, counts);
+  const std::span<const std::int32_t> all = exchanged.wait();  // [sender, receiver]
+  const auto ranks = static_cast<std::size_t>(parts()), self = static_cast<std::size_t>(context.expert_relay.rank());
+  for (std::size_t peer = 0; peer < ranks; ++peer) {
+    kept.send_rows.push_back(all[self * ranks + peer]);
+    kept.receive_rows.push_back(all[peer * ranks + self]);
+  }
+  return kept;
+}
+
+RowsUnderWay TokenRelay::begin(LayerContext& context, const Kept& kept, ConstTensorView rows, Tensor storage) const {
+  RowsUnderWay under_way;
+  Stream& lane = context.expert_relay.stream();
+  if (setup_.relays_all_tokens) {
+    under_way.leaving = std::move(storage);
+  } else {
+    const std::int64_t most = setup_.slice_tokens() * copies_of_token(setup_.model.moe, parts()).most;
+    under_way.leaving = tensor(context, rows.dtype(), sum(kept.send_rows), rows.columns(), most);
+    permute_rows(context.kernels, rows, kept.slots, under_way.leaving);
+  }
+  under_way.arriving = tensor(context, rows.dtype(), kept.arrived(), rows.columns(), bound_tokens());
+  lane.wait_for(context.kernels.stream);
+  if (setup_.relays_all_tokens) {
+    context.expert_relay.all_gather(rows, under_way.arriving);
+  } else {
+    context.expert_relay.all_to_all(under_way.leaving, times(kept.send_rows, rows.columns()), under_way.arriving,
+                                    times(kept.receive_rows, rows.columns()));
+  }
+  under_way.arrived = lane.record();
+  return under_way;
+}
+
+Tensor TokenRelay::finish(LayerContext& context, RowsUnderWay rows) const {
+  context.kernels.stream.wait(rows.arrived);
+  return std::move(rows.arriving);
+}
+
+Tensor TokenRelay::back(LayerContext& context, const Kept& kept, Tensor rows) const {
+  Stream &compute = context.kernels.stream, &lane = context.expert_relay.stream();
+  Tensor result = tensor(context, rows.dtype(), setup_.slice_tokens(), rows.columns(), 0);
+  lane.wait_for(compute);
+  if (setup_.relays_all_tokens) {
+    context.expert_relay.reduce_scatter(rows, result);
+    compute.wait_for(lane);
+    return result;
+  }
+  const std::int64_t most = setup_.slice_tokens() * copies_of_token(setup_.model.moe, parts()).most;
+  Tensor returned = tensor(context, rows.dtype(), sum(kept.send_rows), rows.columns(), most);
+  context.expert_relay.all_to_all(rows, times(kept.receive_rows, rows.columns()), returned,
+                                  times(kept.send_rows, rows.columns()));
+  compute.wait_for(lane);
+  fill(compute, result, 0.0f);
+  unpermute_rows(context.kernels, returned, kept.slots, {}, result);
+  return result;
+}
+
+}  // namespace weft
