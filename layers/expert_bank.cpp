@@ -6,6 +6,7 @@
 #include "layers/kernels/routing.h"
 #include "layers/kernels/token_kernels.h"
 #include "layers/sequence_parallel.h"
+#include "parallel/runtime/elementwise.h"
 
 namespace weft {
 
@@ -84,9 +85,29 @@ void ExpertBank::multiply(LayerContext& context, const Runs& runs, const Factors
                 .most_bytes = float8_bytes_of(bound_rows(), factors)});
 }
 
-Tensor ExpertBank::padded_rows(LayerContext& context, const Runs& runs, std::int64_t columns) const {
-  return context.kernels.ledger.allocate(Bucket::moe_routing, setup_.expert_compute, runs.received + padding_rows(),
-                                         columns, bound_rows() + padding_rows());
+Tensor ExpertBank::padded_rows(LayerContext& context, const Runs& runs, DType dtype, std::int64_t columns) const {
+  return context.kernels.ledger.allocate(Bucket::moe_routing, dtype, runs.received + padding_rows(), columns,
+                                         bound_rows() + padding_rows());
+}
+
+ConstTensorView ExpertBank::weights_in_use(const Runs& runs, const Kept& kept) const {
+  return kept.row_weights.allocated() ? kept.row_weights.view().rows_from(0, runs.padded) : ConstTensorView();
+}
+
+std::int64_t ExpertBank::row_weight_bytes() const {
+  return setup_.weights_at_experts ? (bound_rows() + padding_rows()) * size_of(DType::float32) : 0;
+}
+
+void ExpertBank::take_weights(LayerContext& context, std::span<const std::int64_t> expert_rows, Tensor row_weights,
+                              Kept& kept) const {
+  if (row_multiple() == 1) {
+    kept.row_weights = std::move(row_weights);
+    return;
+  }
+  const Runs runs = runs_of(expert_rows);
+  kept.row_weights = padded_rows(context, runs, DType::float32, 1);
+  fill(context.kernels.stream, kept.row_weights, 0.0f);
+  move_blocks(context.kernels, row_weights, runs.first, runs.padded_first, runs.rows, kept.row_weights);
 }
 
 Tensor ExpertBank::compact(LayerContext& context, const Runs& runs, Tensor padded) const {
@@ -122,7 +143,8 @@ std::int64_t ExpertBank::bound_rows() const {
 std::int64_t ExpertBank::activation_bytes() const {
   const std::int64_t bound_padded = bound_rows() + padding_rows();
   const std::int64_t widths = setup_.recompute_experts ? 0 : setup_.recompute_cheap ? 2 : 3;
-  return (bound_rows() * setup_.model.hidden_size + bound_padded * widths * width_) * size_of(setup_.expert_compute);
+  return (bound_rows() * setup_.model.hidden_size + bound_padded * widths * width_) * size_of(setup_.expert_compute) +
+         row_weight_bytes();
 }
 
 std::int64_t ExpertBank::pending_bytes() const {
@@ -162,7 +184,7 @@ void ExpertBank::activate(LayerContext& context, Weights weights, const Runs& ru
            });
   if (only_gate_up) return;
   kept.activated = padded_rows(context, runs, width_);
-  swiglu_forward(context.kernels, runs.in_use(kept.gate_up), runs.in_use(kept.activated));
+  swiglu_forward(context.kernels, runs.in_use(kept.gate_up), weights_in_use(runs, kept), runs.in_use(kept.activated));
 }
 
 void ExpertBank::recompute(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows,
@@ -188,8 +210,9 @@ Tensor ExpertBank::forward(LayerContext& context, Weights weights, std::span<con
   return compact(context, runs, std::move(out));
 }
 
-Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows,
-                                  Tensor dout, Kept& kept) const {
+ExpertBank::InputGradient ExpertBank::backward_input(LayerContext& context, Weights weights,
+                                                     std::span<const std::int64_t> expert_rows, Tensor dout,
+                                                     Kept& kept) const {
   KernelContext& kernels = context.kernels;
   const std::int64_t hidden = setup_.model.hidden_size;
   const Runs runs = runs_of(expert_rows);
@@ -207,11 +230,15 @@ Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::s
            });
   if (setup_.recompute_cheap && setup_.trains(Family::experts)) {
     kept.activated = padded_tensor(width_);
-    swiglu_forward(kernels, runs.in_use(kept.gate_up), runs.in_use(kept.activated));
+    swiglu_forward(kernels, runs.in_use(kept.gate_up), weights_in_use(runs, kept), runs.in_use(kept.activated));
   }
   // In place: the gradient overwrites gate_up.
   const TensorView gate_up = runs.in_use(kept.gate_up);
-  swiglu_backward(kernels, runs.in_use(dactivated), gate_up, gate_up);
+  Tensor drow_weights;
+  if (kept.row_weights.allocated()) drow_weights = padded_rows(context, runs, DType::float32, 1);
+  const TensorView dweights_in_use = drow_weights.allocated() ? runs.in_use(drow_weights) : TensorView();
+  swiglu_backward(kernels, runs.in_use(dactivated), gate_up, weights_in_use(runs, kept), gate_up, dweights_in_use);
+  kept.row_weights.reset();
   kept.dgate_up = std::move(kept.gate_up);
   Tensor drows = padded_tensor(hidden);
   multiply(context, runs, {.straight = {2 * width_}, .weight_rows = hidden, .weight_columns = 2 * width_},
@@ -222,7 +249,8 @@ Tensor ExpertBank::backward_input(LayerContext& context, Weights weights, std::s
                                  .gradient = GradientFactor::a});
            });
   if (!setup_.trains(Family::experts)) kept = {};
-  return compact(context, runs, std::move(drows));
+  if (drow_weights.allocated()) drow_weights = compact(context, runs, std::move(drow_weights));
+  return {compact(context, runs, std::move(drows)), std::move(drow_weights)};
 }
 
 void ExpertBank::backward_weight(LayerContext& context, Gradients gradients, std::span<const std::int64_t> expert_rows,

@@ -14,7 +14,8 @@ class ExpertBank {
   // [received, hidden], [padded, 2 * width] and [padded, width] (swiglu_mlp.h). The rows of each expert in `padded` are
   // a multiple of what its products take (float8_row_multiple); those that it does not have are zero.
   struct Kept {
-    Tensor rows, gate_up, activated;  // `rows` alone with SegmentSetup::recompute_experts
+    Tensor rows, gate_up, activated;  // of these `rows` alone with SegmentSetup::recompute_experts
+    Tensor row_weights;               // [padded, 1] float32 with SegmentSetup::weights_at_experts
     Tensor dgate_up, dout;            // from input gradient to weight gradient: [padded, 2 * width], [received, hidden]
   };
 
@@ -29,15 +30,23 @@ class ExpertBank {
   // Most bytes kept from forward to input gradient, and from input gradient to weight gradient.
   std::int64_t activation_bytes() const;
   std::int64_t pending_bytes() const;
+  std::int64_t row_weight_bytes() const;
 
+  // Sets kept.row_weights from [received, 1], the weights of the rows that the next forward takes.
+  void take_weights(LayerContext& context, std::span<const std::int64_t> expert_rows, Tensor row_weights,
+                    Kept& kept) const;
   // `rows` is sorted by expert, expert_rows[e] rows for expert e. All tensors have the dtype of experts. Returns
   // [received, hidden].
   Tensor forward(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows, Tensor rows,
                  Kept& kept) const;
-  // What a forward keeps, from kept.rows alone.
+  // What a forward keeps, from kept.rows and row_weights alone.
   void recompute(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows, Kept& kept) const;
-  Tensor backward_input(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows, Tensor dout,
-                        Kept& kept) const;
+  struct InputGradient {
+    Tensor rows;         // [received, hidden]
+    Tensor row_weights;  // [received, 1] float32, if rows have weights
+  };
+  InputGradient backward_input(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows,
+                               Tensor dout, Kept& kept) const;
   void backward_weight(LayerContext& context, Gradients gradients, std::span<const std::int64_t> expert_rows,
                        const Kept& kept) const;
 
@@ -49,7 +58,12 @@ class ExpertBank {
   std::int64_t row_multiple() const;
   // Room for the padding of all experts, however rows are routed: memory depends on the number of rows only.
   std::int64_t padding_rows() const;
-  Tensor padded_rows(LayerContext& context, const Runs& runs, std::int64_t columns) const;
+  Tensor padded_rows(LayerContext& context, const Runs& runs, DType dtype, std::int64_t columns) const;
+  Tensor padded_rows(LayerContext& context, const Runs& runs, std::int64_t columns) const {
+    return padded_rows(context, runs, setup_.expert_compute, columns);
+  }
+  // The part of row weights that belongs to rows in use; empty without weights.
+  ConstTensorView weights_in_use(const Runs& runs, const Kept& kept) const;
   // Most bytes of the factors in 8 bits of all experts, which have so many rows.
   std::int64_t float8_bytes_of(std::int64_t rows, const Factors& factors) const;
   // kept.gate_up, and without `only_gate_up` kept.activated, from kept.rows.

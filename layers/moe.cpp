@@ -99,7 +99,8 @@ class Moe final : public Segment {
       experts_.recompute(context, of_experts_.in(weights), kept->experts);
       y = beside();
     } else {
-      y = experts_.forward(context, of_experts_.in(weights), normed, beside, counting, kept->experts);
+      y = experts_.forward(context, of_experts_.in(weights), kept->router.weights, normed, beside, counting,
+                           kept->experts);
     }
     if (!context.recomputing) experts_.add_outputs(context, kept->router.weights, kept->experts, y);
     norm_.end_forward(kept->norm);
@@ -132,7 +133,7 @@ class Moe final : public Segment {
           scatter_tokens(context, shared_.backward_input(context, of_shared_.in(weights), kept.dshared, kept.shared));
     };
     RoutedExperts::InputGradient through =
-        experts_.backward_input(context, of_experts_.in(weights), dy, kept.router.weights, beside, kept.experts);
+        experts_.backward_input(context, of_experts_.in(weights), kept.router.weights, dy, beside, kept.experts);
     Tensor dnormed = during(context.observer, Work::route, [&] {
       return router_.backward_input(context, of_router_.in(weights)[0], through.dweights, kept.router);
     });

@@ -6,6 +6,18 @@
 #include "parallel/runtime/elementwise.h"
 
 namespace weft {
+namespace {
+
+// A number of each choice as a row of its own.
+template <typename View>
+View in_one_column(const View& view) {
+  return view.reshaped(view.size(), 1);
+}
+ConstTensorView in_one_column(const Tensor& tensor) {
+  return in_one_column(tensor.view());
+}
+
+}  // namespace
 
 RoutedExperts::RoutedExperts(const SegmentSetup& setup, const std::string& name)
     : setup_(setup), relay_(setup), bank_(setup, name) {}
@@ -18,23 +30,25 @@ std::int64_t RoutedExperts::most_sent() const {
   return relay_.used() && moe.drops() ? std::min(of_tokens, of_experts) : of_tokens;
 }
 
+std::int64_t RoutedExperts::output_bytes() const {
+  return setup_.weights_at_experts ? 0 : most_sent() * setup_.model.hidden_size * size_of(setup_.compute);
+}
+
 std::int64_t RoutedExperts::activation_bytes() const {
   const std::int64_t numbers = most_tokens() * setup_.model.moe.num_experts_per_tok * size_of(DType::int32);
-  return most_sent() * setup_.model.hidden_size * size_of(setup_.compute) + (relay_.used() ? 2 : 1) * numbers +
-         relay_.kept_bytes() + bank_.activation_bytes();
+  return output_bytes() + (relay_.used() ? 2 : 1) * numbers + relay_.kept_bytes() + bank_.activation_bytes();
 }
 
 std::int64_t RoutedExperts::remembered_bytes() const {
   const std::int64_t numbers = most_tokens() * setup_.model.moe.num_experts_per_tok * size_of(DType::int32);
-  std::int64_t bytes = relay_.kept_bytes();
+  std::int64_t bytes = relay_.kept_bytes() + bank_.row_weight_bytes();
   if (relay_.used()) {
     bytes += 2 * numbers;
   } else if (setup_.model.moe.drops()) {
     bytes += numbers;
   }
   if (!setup_.keep_dispatch) return bytes;
-  return bytes + setup_.model.hidden_size *
-                     (bank_.bound_rows() * size_of(setup_.expert_compute) + most_sent() * size_of(setup_.compute));
+  return bytes + output_bytes() + bank_.bound_rows() * setup_.model.hidden_size * size_of(setup_.expert_compute);
 }
 
 RoutedExperts::Kept RoutedExperts::remembered(Kept kept) const {
@@ -44,6 +58,7 @@ RoutedExperts::Kept RoutedExperts::remembered(Kept kept) const {
   if (relay_.used() || setup_.model.moe.drops()) routing.slots = std::move(kept.slots);
   routing.relay = std::move(kept.relay);
   routing.weights = std::move(kept.weights);
+  routing.bank.row_weights = std::move(kept.bank.row_weights);
   if (setup_.keep_dispatch) {
     routing.bank.rows = std::move(kept.bank.rows);
     routing.out = std::move(kept.out);
@@ -54,10 +69,14 @@ RoutedExperts::Kept RoutedExperts::remembered(Kept kept) const {
 std::vector<SegmentTraffic> RoutedExperts::traffic() const {
   using When = SegmentTraffic::When;
   const MoeConfig& moe = setup_.model.moe;
-  const std::int64_t row = setup_.model.hidden_size * size_of(exchanged());
+  const std::int64_t row = setup_.model.hidden_size * size_of(exchanged()), weight = size_of(DType::float32);
   std::vector<SegmentTraffic> result = relay_.traffic(row);
-  // Each choice of a microbatch's tokens is sent once: with a relay as many on average.
-  const std::int64_t even = pads() ? most_sent() * row : setup_.slice_tokens() * moe.num_experts_per_tok * row;
+  // Each choice of a microbatch's tokens is sent once: with a relay as many on average. `sent` is exact unless choices
+  // are dropped, or other ranks' tokens are relayed; `received` and `gathered` are bounds. With padding all are exact.
+  // All include the rows that stay on the rank, as communicators count bytes, and over all ranks the sums of the first
+  // two are equal.
+  const std::int64_t even = pads() ? most_sent() : setup_.slice_tokens() * moe.num_experts_per_tok;
+  const std::int64_t gathered = bank_.bound_rows(), received = gathered / setup_.expert_tensor;
   const auto add_counts = [&](Group group, int ranks) {
     if (pads()) return;
     result.push_back({.when = When::forward,
@@ -67,27 +86,37 @@ std::vector<SegmentTraffic> RoutedExperts::traffic() const {
                       .bytes = ranks * relay_.experts() * size_of(DType::int32),
                       .once = true});
   };
-  if (exchange_ranks() > 1) {
-    // `out` is exact unless choices are dropped, or other ranks' tokens are relayed. `back` is a bound. With padding
-    // both are exact. Both include the rows that stay on the rank, as all_to_all counts bytes, and their sums over all
-    // ranks are equal. The backward repeats both.
-    const std::int64_t out = most_sent() * row, back = bank_.bound_rows() / setup_.expert_tensor * row;
-    add_counts(exchange_group(), exchange_ranks());
-    for (When when : {When::forward, When::backward_input}) {
-      const bool once = when == When::forward && setup_.keep_dispatch;
-      const bool bound = (moe.drops() || relay_.used()) && !pads();
-      result.push_back({when, CollectiveOp::all_to_all, exchange_group(), 1, out, bound, even, once});
-      result.push_back({when, CollectiveOp::all_to_all, exchange_group(), 1, back, !pads(), even, once});
+  const auto add_out = [&](When when, std::int64_t bytes, bool once) {
+    const bool bound = (moe.drops() || relay_.used()) && !pads();
+    if (exchange_ranks() > 1) {
+      result.push_back(
+          {when, CollectiveOp::all_to_all, exchange_group(), 1, most_sent() * bytes, bound, even * bytes, once});
     }
+    if (setup_.expert_tensor > 1) {
+      result.push_back({when, CollectiveOp::all_gather, Group::etp, 1, gathered * bytes, !pads(),
+                        setup_.expert_tensor * even * bytes, once});
+    }
+  };
+  const auto add_back = [&](When when, std::int64_t bytes, bool once) {
+    if (exchange_ranks() > 1) {
+      result.push_back(
+          {when, CollectiveOp::all_to_all, exchange_group(), 1, received * bytes, !pads(), even * bytes, once});
+    }
+    if (setup_.expert_tensor > 1) {
+      result.push_back({when, CollectiveOp::reduce_scatter, Group::etp, 1, gathered * bytes, !pads(),
+                        setup_.expert_tensor * even * bytes, once});
+    }
+  };
+  if (exchange_ranks() > 1) add_counts(exchange_group(), exchange_ranks());
+  if (setup_.expert_tensor > 1) add_counts(Group::etp, setup_.expert_tensor * exchange_ranks());
+  for (When when : {When::forward, When::backward_input}) {
+    const bool forward = when == When::forward;
+    add_out(when, row, forward && setup_.keep_dispatch);
+    add_back(when, row, forward && (setup_.keep_dispatch || setup_.weights_at_experts));
   }
-  if (setup_.expert_tensor > 1) {
-    const std::int64_t gathered = bank_.bound_rows() * row, of_all = setup_.expert_tensor * even;
-    add_counts(Group::etp, setup_.expert_tensor * exchange_ranks());
-    for (When when : {When::forward, When::backward_input}) {
-      const bool once = when == When::forward && setup_.keep_dispatch;
-      result.push_back({when, CollectiveOp::all_gather, Group::etp, 1, gathered, !pads(), of_all, once});
-      result.push_back({when, CollectiveOp::reduce_scatter, Group::etp, 1, gathered, !pads(), of_all, once});
-    }
+  if (setup_.weights_at_experts) {
+    add_out(When::forward, weight, /*once=*/true);
+    add_back(When::backward_input, weight, /*once=*/false);
   }
   return result;
 }
@@ -159,37 +188,59 @@ Tensor RoutedExperts::from_experts(LayerContext& context, const Kept& kept, Tens
   return converted(kernels, std::move(rows), setup_.compute, Bucket::moe_routing, reserved_rows(kept));
 }
 
-Tensor RoutedExperts::forward(LayerContext& context, Weights weights, ConstTensorView x,
+RowsUnderWay RoutedExperts::send_weights(LayerContext& context, ConstTensorView weights, const Kept& kept) const {
+  KernelContext& kernels = context.kernels;
+  Tensor sorted =
+      kernels.ledger.allocate(Bucket::moe_routing, DType::float32, kept.exchange.sent(), 1, reserved_rows(kept));
+  during(context.observer, Work::permute, [&] {
+    if (pads()) fill(kernels.stream, sorted, 0.0f);
+    permute_rows(kernels, in_one_column(weights), in_one_column(kept.slots), sorted);
+  });
+  const WorkScope scope(context.observer, Work::exchange);
+  return begin_dispatch(context, kept.exchange, std::move(sorted), bank_.bound_rows());
+}
+
+Tensor RoutedExperts::forward(LayerContext& context, Weights weights, ConstTensorView choice_weights, ConstTensorView x,
                               const std::function<Tensor()>& beside, Counting& counting, Kept& kept) const {
   KernelContext& kernels = context.kernels;
-  RowsUnderWay under_way;
-  Tensor result, storage;  // of x in the dtype of messages, converted before a copy is made for each choice
+  Tensor result, arrived, storage;
   if (relay_.used()) {
     RowsUnderWay tokens = during(context.observer, Work::exchange, [&] {
       const ConstTensorView sent = in_exchanged_dtype(kernels, x, storage);
       return relay_.begin(context, kept.relay, sent, std::move(storage));
     });
     result = beside();
-    Tensor arrived = during(context.observer, Work::exchange, [&] {
-      wait_for_counts(context, counting, kept);
-      return relay_.finish(context, std::move(tokens));
-    });
-    Tensor permuted = during(context.observer, Work::permute, [&] { return permuted_rows(kernels, arrived, kept); });
-    under_way = during(context.observer, Work::exchange,
-                       [&] { return begin_dispatch(context, kept.exchange, std::move(permuted), bank_.bound_rows()); });
-  } else {
-    // The number of rows is known at once if every token is routed.
-    if (kept.some_unrouted) wait_for_counts(context, counting, kept);
-    Tensor permuted = during(context.observer, Work::permute,
-                             [&] { return permuted_rows(kernels, in_exchanged_dtype(kernels, x, storage), kept); });
-    storage.reset();
-    under_way = during(context.observer, Work::exchange, [&] {
-      wait_for_counts(context, counting, kept);
-      return begin_dispatch(context, kept.exchange, std::move(permuted), bank_.bound_rows());
-    });
-    result = beside();
+    arrived = during(context.observer, Work::exchange, [&] { return relay_.finish(context, std::move(tokens)); });
+    x = arrived;
+    choice_weights = kept.weights;
+  }
+  // The number of rows is known at once if every token is routed.
+  if (kept.some_unrouted) wait_for_counts(context, counting, kept);
+  // Rows are converted before a copy is made for each choice.
+  Tensor permuted = during(context.observer, Work::permute,
+                           [&] { return permuted_rows(kernels, in_exchanged_dtype(kernels, x, storage), kept); });
+  arrived.reset();
+  storage.reset();
+  RowsUnderWay under_way = during(context.observer, Work::exchange, [&] {
+    wait_for_counts(context, counting, kept);
+    return begin_dispatch(context, kept.exchange, std::move(permuted), bank_.bound_rows());
+  });
+  RowsUnderWay weights_under_way;
+  const bool sends_weights = setup_.weights_at_experts && !kept.bank.row_weights.allocated();
+  if (sends_weights) weights_under_way = send_weights(context, choice_weights, kept);
+  if (!relay_.used()) result = beside();
+  if (sends_weights) {
+    const WorkScope scope(context.observer, Work::exchange);
+    bank_.take_weights(context, kept.exchange.expert_rows,
+                       finish_dispatch(context, kept.exchange, std::move(weights_under_way), bank_.bound_rows()),
+                       kept.bank);
   }
   Tensor rows = to_experts(context, kept.exchange, std::move(under_way));
+  if (context.recomputing && setup_.weights_at_experts) {  // outputs are not read again
+    kept.bank.rows = std::move(rows);
+    recompute(context, weights, kept);
+    return result;
+  }
   Tensor out = during(context.observer, Work::products, [&] {
     return bank_.forward(context, weights, kept.exchange.expert_rows, std::move(rows), kept.bank);
   });
@@ -217,22 +268,59 @@ Tensor RoutedExperts::relayed_back(LayerContext& context, ConstTensorView rows, 
   return converted(kernels, std::move(sums), setup_.compute, Bucket::moe_routing);
 }
 
-void RoutedExperts::add_outputs(LayerContext& context, ConstTensorView weights, const Kept& kept, TensorView y) const {
-  if (!relay_.used()) {
+void RoutedExperts::add_outputs(LayerContext& context, ConstTensorView weights, Kept& kept, TensorView y) const {
+  if (relay_.used()) weights = kept.weights;
+  if (setup_.weights_at_experts) weights = {};
+  if (relay_.used()) {
+    const Tensor sums = relayed_back(context, kept.out, weights, Work::combine, kept);
+    const WorkScope scope(context.observer, Work::combine);
+    add(context.kernels.stream, sums, y);
+  } else {
     const WorkScope scope(context.observer, Work::combine);
     unpermute_rows(context.kernels, kept.out, kept.slots, weights, y);
-    return;
   }
-  const Tensor sums = relayed_back(context, kept.out, kept.weights, Work::combine, kept);
-  const WorkScope scope(context.observer, Work::combine);
-  add(context.kernels.stream, sums, y);
+  if (setup_.weights_at_experts) kept.out.reset();
 }
 
-RoutedExperts::InputGradient RoutedExperts::backward_input(LayerContext& context, Weights weights, ConstTensorView dy,
-                                                           ConstTensorView choice_weights,
-                                                           const std::function<void()>& beside, Kept& kept) const {
+Tensor RoutedExperts::output_gradient(LayerContext& context, ConstTensorView dy, ConstTensorView weights, Kept& kept,
+                                      Tensor& dweights) const {
   KernelContext& kernels = context.kernels;
   MemoryLedger& ledger = kernels.ledger;
+  const WorkScope scope(context.observer, Work::combine);
+  if (setup_.weights_at_experts) {
+    Tensor storage;
+    return permuted_rows(kernels, in_exchanged_dtype(kernels, dy, storage), kept);
+  }
+  Tensor dout =
+      ledger.allocate(Bucket::moe_routing, setup_.compute, kept.out.rows(), dy.columns(), reserved_rows(kept));
+  dweights = weight_gradients(kernels, kept);
+  if (pads()) fill(kernels.stream, dout, 0.0f);
+  unpermute_rows_backward(kernels, dy, kept.out, kept.slots, weights, dout, dweights);
+  kept.out.reset();
+  return converted(kernels, std::move(dout), exchanged(), Bucket::moe_routing, reserved_rows(kept));
+}
+
+Tensor RoutedExperts::weight_gradients(KernelContext& kernels, const Kept& kept) const {
+  return kernels.ledger.allocate(Bucket::moe_routing, DType::float32, kept.slots.rows(), kept.slots.columns(),
+                                 relay_.used() ? relay_.bound_tokens() : 0);
+}
+
+Tensor RoutedExperts::returned_weight_gradients(LayerContext& context, Tensor rows, const Kept& kept) const {
+  KernelContext& kernels = context.kernels;
+  rows = during(context.observer, Work::exchange, [&] {
+    return return_rows(context, kept.exchange, std::move(rows), bank_.bound_rows(), reserved_rows(kept));
+  });
+  const WorkScope scope(context.observer, Work::permute);
+  Tensor dweights = weight_gradients(kernels, kept);
+  fill(kernels.stream, dweights, 0.0f);
+  unpermute_rows(kernels, rows, in_one_column(kept.slots), {}, in_one_column(dweights.view()));
+  return dweights;
+}
+
+RoutedExperts::InputGradient RoutedExperts::backward_input(LayerContext& context, Weights weights,
+                                                           ConstTensorView choice_weights, ConstTensorView dy,
+                                                           const std::function<void()>& beside, Kept& kept) const {
+  KernelContext& kernels = context.kernels;
   Tensor arrived;
   if (relay_.used()) {
     RowsUnderWay tokens = during(context.observer, Work::exchange, [&] {
@@ -242,31 +330,28 @@ RoutedExperts::InputGradient RoutedExperts::backward_input(LayerContext& context
     });
     beside();
     const WorkScope scope(context.observer, Work::exchange);
-    arrived = converted(kernels, relay_.finish(context, std::move(tokens)), setup_.compute, Bucket::moe_routing,
-                        relay_.bound_tokens());
+    arrived = relay_.finish(context, std::move(tokens));
+    if (!setup_.weights_at_experts) {
+      arrived = converted(kernels, std::move(arrived), setup_.compute, Bucket::moe_routing, relay_.bound_tokens());
+    }
     dy = arrived;
     choice_weights = kept.weights;
   }
-  Tensor dout =
-      ledger.allocate(Bucket::moe_routing, setup_.compute, kept.out.rows(), dy.columns(), reserved_rows(kept));
-  Tensor dweights = ledger.allocate(Bucket::moe_routing, DType::float32, dy.rows(),
-                                    setup_.model.moe.num_experts_per_tok, relay_.used() ? relay_.bound_tokens() : 0);
-  during(context.observer, Work::combine, [&] {
-    if (pads()) fill(kernels.stream, dout, 0.0f);
-    unpermute_rows_backward(kernels, dy, kept.out, kept.slots, choice_weights, dout, dweights);
-    kept.out.reset();
-    arrived.reset();
-    dout = converted(kernels, std::move(dout), exchanged(), Bucket::moe_routing, reserved_rows(kept));
-  });
+  Tensor dweights;
+  Tensor dout = output_gradient(context, dy, choice_weights, kept, dweights);
+  arrived.reset();
   RowsUnderWay under_way = during(context.observer, Work::exchange, [&] {
     return begin_dispatch(context, kept.exchange, std::move(dout), bank_.bound_rows());
   });
   if (!relay_.used()) beside();
   dout = to_experts(context, kept.exchange, std::move(under_way));
-  Tensor drows = during(context.observer, Work::products, [&] {
+  ExpertBank::InputGradient through = during(context.observer, Work::products, [&] {
     return bank_.backward_input(context, weights, kept.exchange.expert_rows, std::move(dout), kept.bank);
   });
-  drows = from_experts(context, kept, std::move(drows));
+  Tensor drows = from_experts(context, kept, std::move(through.rows));
+  if (setup_.weights_at_experts) {
+    dweights = returned_weight_gradients(context, std::move(through.row_weights), kept);
+  }
   if (relay_.used()) {
     drows = relayed_back(context, drows, {}, Work::permute, kept);
     const WorkScope scope(context.observer, Work::exchange);

@@ -23,7 +23,7 @@ class RoutedExperts {
     Tensor slots;    // [tokens, choices]: position of each choice in expert order
     ExchangePlan exchange;
     ExpertBank::Kept bank;
-    Tensor out;  // [rows sent, hidden], back from the experts
+    Tensor out;  // [rows sent, hidden], back from the experts; not kept with SegmentSetup::weights_at_experts
   };
 
   std::vector<ParameterSpec> parameters() const { return bank_.parameters(); }
@@ -43,22 +43,22 @@ class RoutedExperts {
   // Not for a `kept` that is remembered and has slots.
   void route(LayerContext& context, ConstTensorView taken, ConstTensorView weights, Tensor counts, Tensor slots,
              bool some_unrouted, Counting& counting, Kept& kept) const;
-  // `x`: this rank's slice, in the dtype of dense parts. Fills exchange, bank and out. Calls `beside` while rows are
-  // under way, and returns its result.
-  Tensor forward(LayerContext& context, Weights weights, ConstTensorView x, const std::function<Tensor()>& beside,
-                 Counting& counting, Kept& kept) const;
+  // `x`: this rank's slice, in the dtype of dense parts; `choice_weights`: its router's. Fills exchange, bank and out.
+  // Calls `beside` while rows are under way, and returns its result.
+  Tensor forward(LayerContext& context, Weights weights, ConstTensorView choice_weights, ConstTensorView x,
+                 const std::function<Tensor()>& beside, Counting& counting, Kept& kept) const;
   // As forward, from remembered rows.
   void recompute(LayerContext& context, Weights weights, Kept& kept) const;
   // y [slice tokens, hidden] += the weighted sums of the experts' outputs.
-  void add_outputs(LayerContext& context, ConstTensorView weights, const Kept& kept, TensorView y) const;
+  void add_outputs(LayerContext& context, ConstTensorView choice_weights, Kept& kept, TensorView y) const;
 
   // Gradients of the input, as add_input_gradient takes them, and of the router's weights.
   struct InputGradient {
     Tensor rows;
     Tensor dweights;  // [slice tokens, choices] float32
   };
-  InputGradient backward_input(LayerContext& context, Weights weights, ConstTensorView dy,
-                               ConstTensorView choice_weights, const std::function<void()>& beside, Kept& kept) const;
+  InputGradient backward_input(LayerContext& context, Weights weights, ConstTensorView choice_weights,
+                               ConstTensorView dy, const std::function<void()>& beside, Kept& kept) const;
   // dx [slice tokens, hidden] += the gradient; nothing is kept for routing from here on.
   void add_input_gradient(LayerContext& context, Tensor rows, Kept& kept, TensorView dx) const;
   void backward_weight(LayerContext& context, Gradients gradients, const Kept& kept) const;
@@ -71,6 +71,7 @@ class RoutedExperts {
   // Tokens whose choices this rank sorts, at most, and the rows that it sends to experts for them.
   std::int64_t most_tokens() const { return relay_.used() ? relay_.bound_tokens() : setup_.slice_tokens(); }
   std::int64_t most_sent() const;
+  std::int64_t output_bytes() const;  // kept
   // Room for the rows of a microbatch without padding; 0: the tensor has that many in any case.
   std::int64_t reserved_rows(const Kept& kept) const { return kept.some_unrouted ? most_sent() : 0; }
   // Rows that an expert takes of the tokens whose choices a rank sorts, where it has a capacity.
@@ -84,6 +85,14 @@ class RoutedExperts {
   ConstTensorView in_exchanged_dtype(KernelContext& kernels, ConstTensorView rows, Tensor& storage) const;
   // The rows of every choice, ready to be sent. `x` is in the dtype of messages.
   Tensor permuted_rows(KernelContext& kernels, ConstTensorView x, const Kept& kept) const;
+  // The weights of all choices, [rows sent, 1], on their way with the rows; and their gradients on the way back.
+  RowsUnderWay send_weights(LayerContext& context, ConstTensorView weights, const Kept& kept) const;
+  Tensor returned_weight_gradients(LayerContext& context, Tensor rows, const Kept& kept) const;
+  Tensor weight_gradients(KernelContext& kernels, const Kept& kept) const;  // not initialised
+  // The gradient of kept.out in the dtype of messages, and `dweights` if weights multiply there. `dy`: of all tokens
+  // whose choices this rank sorts.
+  Tensor output_gradient(LayerContext& context, ConstTensorView dy, ConstTensorView weights, Kept& kept,
+                         Tensor& dweights) const;
   Tensor to_experts(LayerContext& context, const ExchangePlan& plan, RowsUnderWay under_way) const;
   Tensor from_experts(LayerContext& context, const Kept& kept, Tensor rows) const;
   // Sums over the choices of each relayed token, with `weights` or 1, sent back and summed over parts.

@@ -54,6 +54,10 @@ struct SegmentSetup {
   // nothing.
   bool keep_dispatch = false;
 
+  // Whether the weights of a token's choices multiply inside experts, in front of their last product: their outputs are
+  // then not kept. Otherwise they multiply the outputs.
+  bool weights_at_experts = false;
+
   // Families with constant parameters. Products and gathers that only their gradients need are skipped. The input
   // gradient drops the tensors that only they need; until then a segment keeps the same tensors as without freezing.
   std::set<Family> frozen;

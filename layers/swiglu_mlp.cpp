@@ -43,7 +43,7 @@ Tensor SwigluMlp::forward(LayerContext& context, Weights weights, ConstTensorVie
   multiply(kernels, format_,
            {.a = x, .b = stacked_rows(weights.first(2)), .transpose_b = Transpose::yes, .c = kept.gate_up});
   kept.activated = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), local_width_);
-  swiglu_forward(kernels, kept.gate_up, kept.activated);
+  swiglu_forward(kernels, kept.gate_up, {}, kept.activated);
   Tensor y = onto_residual(context, format_, kept.activated, weights[2], residual);
   if (setup_.recompute_cheap) kept.activated.reset();
   return y;
@@ -56,10 +56,10 @@ Tensor SwigluMlp::backward_input(LayerContext& context, Weights weights, ConstTe
            {.a = dy, .b = weights[2], .transpose_b = Transpose::yes, .c = dactivated, .gradient = GradientFactor::a});
   if (setup_.recompute_cheap && setup_.trains(Family::dense)) {
     kept.activated = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), local_width_);
-    swiglu_forward(kernels, kept.gate_up, kept.activated);
+    swiglu_forward(kernels, kept.gate_up, {}, kept.activated);
   }
   // In place: the gradient overwrites gate_up.
-  swiglu_backward(kernels, dactivated, kept.gate_up, kept.gate_up);
+  swiglu_backward(kernels, dactivated, kept.gate_up, {}, kept.gate_up, {});
   kept.dgate_up = std::move(kept.gate_up);
   Tensor dx = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), setup_.model.hidden_size);
   multiply(kernels, format_,

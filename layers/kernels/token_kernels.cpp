@@ -49,18 +49,22 @@ void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensor
   if (!dy.empty() && !dtable.empty()) context.kernels.embedding.backward(context, ids, dy, row_begin, dtable);
 }
 
-void swiglu_forward(KernelContext& context, ConstTensorView gate_up, TensorView y) {
+void swiglu_forward(KernelContext& context, ConstTensorView gate_up, ConstTensorView weights, TensorView y) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(gate_up.rows() == y.rows() && gate_up.columns() == 2 * y.columns(), "gate and up are as wide as y each");
-  context.kernels.swiglu.forward(context, gate_up, y);
+  require(weights.empty() || weights.size() == y.rows(), "every token has a weight or none has one");
+  context.kernels.swiglu.forward(context, gate_up, weights, y);
 }
 
-void swiglu_backward(KernelContext& context, ConstTensorView dy, ConstTensorView gate_up, TensorView dgate_up) {
+void swiglu_backward(KernelContext& context, ConstTensorView dy, ConstTensorView gate_up, ConstTensorView weights,
+                     TensorView dgate_up, TensorView dweights) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(gate_up.rows() == dy.rows() && gate_up.columns() == 2 * dy.columns(), "gate and up are as wide as y each");
   require(dgate_up.rows() == gate_up.rows() && dgate_up.columns() == gate_up.columns(),
           "a gradient has the shape of its tensor");
-  context.kernels.swiglu.backward(context, dy, gate_up, dgate_up);
+  require(weights.empty() || weights.size() == dy.rows(), "every token has a weight or none has one");
+  require(dweights.size() == weights.size(), "every weight has a gradient");
+  context.kernels.swiglu.backward(context, dy, gate_up, weights, dgate_up, dweights);
 }
 
 namespace {

@@ -40,10 +40,13 @@ struct EmbeddingKernels {
 };
 
 // SwiGLU: y = silu(gate) * up. gate_up [tokens, 2 * width], gate columns first; y [tokens, width]; same dtype, float32,
-// bfloat16 or float16, computed in float32.
-void swiglu_forward(KernelContext& context, ConstTensorView gate_up, TensorView y);
-// dgate_up may be the same tensor as gate_up.
-void swiglu_backward(KernelContext& context, ConstTensorView dy, ConstTensorView gate_up, TensorView dgate_up);
+// bfloat16 or float16, computed in float32. Where `weights` [tokens, 1] float32 is not empty, y is the product times
+// the weight of the token.
+void swiglu_forward(KernelContext& context, ConstTensorView gate_up, ConstTensorView weights, TensorView y);
+// dgate_up may be the same tensor as gate_up. dweights [tokens, 1] float32 = the sum over columns of dy * silu(gate) *
+// up; empty without weights.
+void swiglu_backward(KernelContext& context, ConstTensorView dy, ConstTensorView gate_up, ConstTensorView weights,
+                     TensorView dgate_up, TensorView dweights);
 
 struct SwigluKernels {
   decltype(&swiglu_forward) forward;

@@ -106,17 +106,20 @@ class CudaSwiglu : public CudaKernels {
 TEST_F(CudaSwiglu, MatchesTheCpu) {
   for (DType dtype : kernels_float_types) {
     for (const Shape& shape : shapes) {
-      for (bool in_place : {false, true}) {
-        SCOPED_TRACE(text_of(dtype, shape) + (in_place ? " in place" : ""));
+      for (const auto& [in_place, weighted] : {std::pair(false, false), {true, false}, {false, true}, {true, true}}) {
+        SCOPED_TRACE(text_of(dtype, shape) + (in_place ? " in place" : "") + (weighted ? " weighted" : ""));
         const Both gate_up = random(dtype, shape.rows, 2 * shape.columns, 0, 3.0);
         const Both y = poisoned(dtype, shape.rows, shape.columns), dy = random(dtype, shape.rows, shape.columns);
-        cpu::swiglu_kernels.forward(cpu, gate_up.cpu, y.cpu);
-        cuda::swiglu_kernels.forward(*gpu, gate_up.gpu, y.gpu);
-        expect_close(y, 16 * unit * 15.0);
+        const Both weights = random(DType::float32, weighted ? shape.rows : 0, 1);
+        const Both dweights = poisoned(DType::float32, weighted ? shape.rows : 0, 1);
+        cpu::swiglu_kernels.forward(cpu, gate_up.cpu, weights.cpu, y.cpu);
+        cuda::swiglu_kernels.forward(*gpu, gate_up.gpu, weights.gpu, y.gpu);
+        expect_close(y, 64 * unit * 15.0);
         const Both dgate_up = in_place ? gate_up : poisoned(dtype, shape.rows, 2 * shape.columns);
-        cpu::swiglu_kernels.backward(cpu, dy.cpu, gate_up.cpu, dgate_up.cpu);
-        cuda::swiglu_kernels.backward(*gpu, dy.gpu, gate_up.gpu, dgate_up.gpu);
-        expect_close(dgate_up, 16 * unit * 60.0);
+        cpu::swiglu_kernels.backward(cpu, dy.cpu, gate_up.cpu, weights.cpu, dgate_up.cpu, dweights.cpu);
+        cuda::swiglu_kernels.backward(*gpu, dy.gpu, gate_up.gpu, weights.gpu, dgate_up.gpu, dweights.gpu);
+        expect_close(dgate_up, 64 * unit * 60.0);
+        expect_close(dweights, unit * 60.0 * (16.0 + 16.0 * std::sqrt(static_cast<double>(shape.columns))));
       }
     }
   }
@@ -127,10 +130,10 @@ TEST_F(CudaSwiglu, TakesGatesOfAnySize) {
                                        1.0,   1.0,    1.0,   1.0,   1.0,   1.0, 1.0,  1.0,  1.0,   1.0};
   const Both gate_up = values(DType::float32, 1, 20, numbers), y = poisoned(DType::float32, 1, 10);
   const Both dy = values(DType::float32, 1, 10, std::vector<double>(10, 1.0)), dx = poisoned(DType::float32, 1, 20);
-  cpu::swiglu_kernels.forward(cpu, gate_up.cpu, y.cpu);
-  cuda::swiglu_kernels.forward(*gpu, gate_up.gpu, y.gpu);
-  cpu::swiglu_kernels.backward(cpu, dy.cpu, gate_up.cpu, dx.cpu);
-  cuda::swiglu_kernels.backward(*gpu, dy.gpu, gate_up.gpu, dx.gpu);
+  cpu::swiglu_kernels.forward(cpu, gate_up.cpu, {}, y.cpu);
+  cuda::swiglu_kernels.forward(*gpu, gate_up.gpu, {}, y.gpu);
+  cpu::swiglu_kernels.backward(cpu, dy.cpu, gate_up.cpu, {}, dx.cpu, {});
+  cuda::swiglu_kernels.backward(*gpu, dy.gpu, gate_up.gpu, {}, dx.gpu, {});
   expect_close(y, 1e-6);
   expect_close(dx, 1e-6);
 }

@@ -21,6 +21,7 @@ struct Way {
 };
 constexpr Way ways[] = {
     {ExpertDispatch::all_gather, 1}, {ExpertDispatch::hierarchical, 2}, {ExpertDispatch::hierarchical, 4}};
+constexpr Way straight[] = {{ExpertDispatch::all_to_all, 1}};
 struct DispatchLayout {
   int data, context, tensor, expert;
 };
@@ -46,9 +47,9 @@ SegmentCase alone(SegmentCase the_case) {
 // Each layout and way, changed by `change`, against the reference of one rank with as many microbatches.
 void for_each_way(const std::function<void(SegmentCase&)>& change,
                   const std::function<void(const SegmentCase&, const SegmentInputs&, const Outcome&)>& check,
-                  std::span<const DispatchLayout> layouts = dispatch_layouts) {
+                  std::span<const DispatchLayout> layouts = dispatch_layouts, std::span<const Way> of = ways) {
   for (const DispatchLayout& layout : layouts) {
-    for (const Way& way : ways) {
+    for (const Way& way : of) {
       if (way.nodes > layout.expert) continue;
       SegmentCase the_case = way_case(layout, way);
       change(the_case);
@@ -131,12 +132,66 @@ TEST_F(ExpertDispatchTest, RemembersWhatARecomputedForwardNeeds) {
                });
 }
 
+// Weights inside experts: the same sums, and outputs that are not kept, not by any way and with no kind of capacity.
+TEST_F(ExpertDispatchTest, WeighsInsideExperts) {
+  for (const std::span<const Way> of : {std::span<const Way>(straight), std::span<const Way>(ways)}) {
+    for (const auto& [capacity, pads] : {std::pair(0.0, false), {0.75, false}, {0.75, true}}) {
+      for_each_way(
+          [&](SegmentCase& the_case) {
+            the_case.weights_at_experts = true;
+            the_case.microbatches = 2;
+            the_case.model.moe.capacity_factor = capacity;
+            the_case.model.moe.pad_to_capacity = pads;
+          },
+          [](const SegmentCase& the_case, const SegmentInputs& inputs, const Outcome& expected) {
+            const std::vector<RankOutcome> ranks = run_segment(the_case, inputs);
+            expect_outcome_of_way(the_case, ranks, expected);
+            if (the_case.model.moe.drops()) return;
+            const Outcome kept = assemble(the_case, ranks);
+            SegmentCase rows = the_case, inside = the_case, cheap = the_case;
+            rows.keep_dispatch = true;
+            inside.recompute_experts = true;
+            cheap.recompute_cheap = true;
+            for (const auto& [each, again] : {std::pair(&std::as_const(the_case), true),
+                                              {&std::as_const(rows), true},
+                                              {&std::as_const(inside), false},
+                                              {&std::as_const(cheap), false}}) {
+              const Outcome other = assemble(*each, run_segment(*each, inputs, {.forward_again = again}));
+              EXPECT_EQ(other.dx, kept.dx);
+              EXPECT_EQ(other.gradients, kept.gradients);
+            }
+          },
+          std::span(dispatch_layouts).last(2), of);
+    }
+  }
+}
+
+TEST_F(ExpertDispatchTest, WeighsInsideExpertsWithoutKeepingTheirOutputs) {
+  for (const MixedDtypes& dtypes : {MixedDtypes{DType::float32, DType::float32}, {DType::float32, DType::bfloat16}}) {
+    SegmentCase the_case = with_dtypes(full_case(SegmentKind::moe), dtypes);
+    const SegmentInputs inputs = draw_inputs(the_case);
+    const Outcome expected = expected_outcome(the_case, inputs);
+    const std::int64_t outside = run_segment(the_case, inputs).front().kept_bytes[0];
+    the_case.weights_at_experts = true;
+    const std::vector<RankOutcome> ranks = run_segment(the_case, inputs);
+    EXPECT_LE(largest_relative_error(assemble(the_case, ranks), expected), 2.0 * tolerance(the_case));
+    EXPECT_EQ(ranks[0].kept_bytes[0], ranks[0].declared_bytes);
+    // Of each choice a row of outputs less, and a weight more.
+    const std::int64_t choices = the_case.tokens() * the_case.model.moe.num_experts_per_tok;
+    EXPECT_EQ(outside - ranks[0].kept_bytes[0], choices * (the_case.model.hidden_size * 4 - 4));
+  }
+}
+
 // Every mixture of dtypes, rounded where rows are relayed too.
 TEST_F(ExpertDispatchTest, IsCloseToTheReferenceInSixteenBits) {
   for (const MixedDtypes& dtypes : mixed_dtypes) {
     SCOPED_TRACE(fmt::format("{} with experts of {}", name_of(dtypes.compute), name_of(dtypes.family)));
     for_each_way([&](SegmentCase& the_case) { the_case = with_dtypes(the_case, dtypes); },
                  [](const SegmentCase& the_case, const SegmentInputs& inputs, const Outcome& expected) {
+                   SegmentCase inside = the_case;
+                   inside.weights_at_experts = true;
+                   EXPECT_LE(largest_relative_error(assemble(inside, run_segment(inside, inputs)), expected),
+                             2.0 * tolerance(inside));
                    const std::vector<RankOutcome> ranks = run_segment(the_case, inputs);
                    const Outcome actual = assemble(the_case, ranks);
                    ASSERT_EQ(actual.expert_tokens, expected.expert_tokens);

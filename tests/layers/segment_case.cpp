@@ -72,6 +72,7 @@ SegmentSetup SegmentCase::setup(int rank) const {
   setup.recompute_cheap = recompute_cheap;
   setup.recompute_experts = recompute_experts;
   setup.keep_dispatch = keep_dispatch;
+  setup.weights_at_experts = weights_at_experts;
   setup.embedding_compute = embedding_compute.value_or(compute);
   setup.expert_compute = expert_compute.value_or(compute);
   setup.head_compute = head_compute.value_or(compute);

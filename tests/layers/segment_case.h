@@ -36,6 +36,7 @@ struct SegmentCase {
 
   std::set<Family> frozen = {};
   bool recompute_cheap = false, recompute_experts = false, keep_dispatch = false;
+  bool weights_at_experts = false;
   ExpertDispatch expert_dispatch = ExpertDispatch::all_to_all;
   int expert_nodes = 1;
 

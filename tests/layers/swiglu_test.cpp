@@ -67,7 +67,7 @@ TEST_F(Swiglu, ForwardMatchesReference) {
   for_each_shape([&](DType dtype, std::int64_t rows, std::int64_t width) {
     const Tensor gate_up = inputs(dtype, rows, width);
     Tensor y = poisoned(dtype, rows, width);
-    swiglu_forward(context, gate_up, y);
+    swiglu_forward(context, gate_up, {}, y);
 
     const std::vector<double> values = doubles(gate_up);
     std::vector<double> expected, error;
@@ -87,7 +87,7 @@ TEST_F(Swiglu, BackwardMatchesFiniteDifference) {
   for_each_shape([&](DType dtype, std::int64_t rows, std::int64_t width) {
     const Tensor gate_up = inputs(dtype, rows, width), dy = random("dy", dtype, rows, width);
     Tensor dgate_up = poisoned(dtype, rows, 2 * width);
-    swiglu_backward(context, dy, gate_up, dgate_up);
+    swiglu_backward(context, dy, gate_up, {}, dgate_up, {});
     const Gradient reference = gradient(dy, gate_up);
     expect_close(dgate_up, reference.expected, reference.error);
   });
@@ -98,16 +98,50 @@ TEST_F(Swiglu, BackwardInPlaceGivesTheSameBits) {
     Tensor gate_up = inputs(dtype, rows, width);
     const Tensor dy = random("dy", dtype, rows, width);
     Tensor apart = poisoned(dtype, rows, 2 * width);
-    swiglu_backward(context, dy, gate_up, apart);
-    swiglu_backward(context, dy, gate_up, gate_up);
+    swiglu_backward(context, dy, gate_up, {}, apart, {});
+    swiglu_backward(context, dy, gate_up, {}, gate_up, {});
     EXPECT_EQ(doubles(gate_up), doubles(apart));
+  });
+}
+
+// As without weights, times them; the gradient of a weight is the product of dy with what it multiplies.
+TEST_F(Swiglu, WeightsMultiplyRowsAndHaveTheirGradients) {
+  for_each_shape([&](DType dtype, std::int64_t rows, std::int64_t width) {
+    const Tensor gate_up = inputs(dtype, rows, width), dy = random("dy", dtype, rows, width);
+    const Tensor weights = random("weights", DType::float32, rows, 1);
+    const std::vector<double> values = doubles(gate_up), dys = doubles(dy), weight = doubles(weights);
+    Tensor y = poisoned(dtype, rows, width);
+    swiglu_forward(context, gate_up, weights, y);
+    std::vector<double> weighted_dys, outputs, output_error, dweight(weight.size()), dweight_error(weight.size());
+    for (std::size_t at = 0; at < dys.size(); ++at) {
+      const auto row = at / static_cast<std::size_t>(width), i = at % static_cast<std::size_t>(width);
+      const double gate = values[2 * row * static_cast<std::size_t>(width) + i];
+      const double product = silu(gate) * values[(2 * row + 1) * static_cast<std::size_t>(width) + i];
+      outputs.push_back(product * weight[row]);
+      output_error.push_back(9.0 * float_roundoff * std::abs(outputs.back()) + underflow);
+      dweight[row] += dys[at] * product;
+      // A sum in lanes of a few terms each, so that roundings do not add up over the whole row.
+      dweight_error[row] +=
+          (10.0 + std::sqrt(static_cast<double>(width))) * float_roundoff * std::abs(dys[at] * product) + underflow;
+      weighted_dys.push_back(dys[at] * weight[row]);
+    }
+    expect_close(y, outputs, output_error);
+
+    Tensor dgate_up = poisoned(dtype, rows, 2 * width), dweights = poisoned(DType::float32, rows, 1);
+    swiglu_backward(context, dy, gate_up, weights, dgate_up, dweights);
+    const Gradient reference = gradient(tensor_of(DType::float32, rows, width, weighted_dys), gate_up);
+    std::vector<double> error = reference.error;
+    for (std::size_t at = 0; at < error.size(); ++at)
+      error[at] += 2.0 * float_roundoff * std::abs(reference.expected[at]);
+    expect_close(dgate_up, reference.expected, error);
+    expect_close(dweights, dweight, dweight_error);
   });
 }
 
 TEST_F(Swiglu, NanReachesItsOwnElementOnly) {
   const Tensor gate_up = tensor_of(DType::float32, 1, 4, {NAN, 1.0, 1.0, 1.0});
   Tensor y = zeros(DType::float32, 1, 2);
-  swiglu_forward(context, gate_up, y);
+  swiglu_forward(context, gate_up, {}, y);
   const std::vector<double> found = doubles(y);
   EXPECT_TRUE(std::isnan(found[0]));
   EXPECT_FALSE(std::isnan(found[1]));

@@ -114,6 +114,11 @@ std::vector<TinyLayout> float8_layouts() {
        .degrees = {.data_shard = 2, .context = 2},
        .recompute = Recompute::full},
       {.name = "zbv", .layers = "d e d e", .degrees = {.pipeline = 2}, .schedule = "zbv", .chunks = 2},
+      {.name = "weights_at_experts",
+       .layers = "d e d e",
+       .degrees = {.data_shard = 2, .expert = 2},
+       .recompute = Recompute::full,
+       .weights_at_experts = true},
   };
   for (TinyLayout& layout : layouts) layout.precision = in_float8;
   for (std::size_t i = 0, count = layouts.size(); i < count; ++i) {

@@ -136,6 +136,7 @@ Drawn draw_config(std::uint64_t seed) {
   if (seed % 5 == 0) config.model.sliding_window = 5;
   if (seed % 3 == 0) deepen(config.model.moe, static_cast<std::int64_t>(seed / 3));
   if (seed % 7 == 2) config.model.moe.router_jitter_noise = 0.1;
+  config.training.weights_at_experts = seed % 5 < 2;
   if (seed % 6 == 5) config.replicate = {"*norm.weight"};
   if (recomputes_blocks(layout.recompute)) {
     config.training.recompute_every = 1 + static_cast<std::int64_t>(seed % 3);
@@ -154,11 +155,12 @@ Drawn draw_config(std::uint64_t seed) {
   drawn.text = fmt::format(
       "seed {}: {}, pp {} dp {}x{} cp {} tp {} ep {} etp {}, {} x {}, stages {}, {} {} reduction {}{} lookahead {} "
       "wrap {} dispatch {} over {} nodes, "
-      "inputs {}, recompute {}, {}{}, microbatch {}, window {}, experts {} scored by {}, {} groups, bias {}, gate {}",
+      "inputs {}, recompute {}{}, {}{}, microbatch {}, window {}, experts {} scored by {}, {} groups, bias {}, gate {}",
       seed, layout.layers, d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, d.expert, d.expert_tensor,
       layout.schedule, layout.chunks, stages, name_of(layout.strategy), layout.residency, layout.reduction,
       layout.accumulate_sharded ? " in shards" : "", layout.lookahead, layout.wrap, name_of(d.expert_dispatch),
-      d.expert_nodes, layout.reduce_inputs, name_of(layout.recompute), name_of(layout.precision.compute),
+      d.expert_nodes, layout.reduce_inputs, name_of(layout.recompute),
+      config.training.weights_at_experts ? " with weights at experts" : "", name_of(layout.precision.compute),
       layout.tied ? ", tied" : "", config.training.microbatch_size, config.model.sliding_window,
       config.model.moe.num_experts, name_of(config.model.moe.scoring), config.model.moe.topk_group,
       config.model.moe.selection_bias, config.model.moe.shared_expert_gate);
@@ -190,6 +192,7 @@ const LearnedRun& one_rank(const Config& config, std::map<std::string, LearnedRu
     one.training.microbatch_size = 1;
     one.training.recompute = Recompute::none;
     one.training.recompute_every = 1;
+    one.training.weights_at_experts = false;
     one.training.recompute_last_block = true;
     one.shard = {};
     one.replicate.clear();

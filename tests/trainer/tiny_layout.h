@@ -28,6 +28,7 @@ struct TinyLayout {
   AuxiliaryLoss aux_loss = AuxiliaryLoss::sequence;
   bool wide = false;            // sizes that products in float8 can have
   std::string stages = "auto";  // pipeline.layout
+  bool weights_at_experts = false;
 };
 
 inline Config config_of(const TinyLayout& layout) {
@@ -44,6 +45,7 @@ inline Config config_of(const TinyLayout& layout) {
   config.model.tie_word_embeddings = layout.tied;
   config.training.frozen = layout.frozen;
   config.training.recompute = layout.recompute;
+  config.training.weights_at_experts = layout.weights_at_experts;
   config.model.moe.aux_loss = layout.aux_loss;
   if (layout.wide) {
     config.model.hidden_size = 48;

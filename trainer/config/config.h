@@ -146,6 +146,7 @@ struct TrainingConfig {
   // Where whole blocks are recomputed: every how many, from the first, and whether the model's last one is.
   std::int64_t recompute_every = 1;
   bool recompute_last_block = true;
+  bool weights_at_experts = false;  // SegmentSetup::weights_at_experts
   bool spares_blocks() const { return recompute_every > 1 || !recompute_last_block; }
   // For the dynamic loss scale, used if anything is computed or reduced in float16: the first value, a power of two,
   // and the number of good steps after which the scale doubles.

@@ -270,6 +270,11 @@ Keys training_keys() {
           "activations that backward recomputes instead of keeping them: none; those without a matrix product; those "
           "inside routed experts; whole blocks except the rows that experts exchange; whole blocks",
           named<Recompute>(all_values<Recompute>), field(&TrainingConfig::recompute)),
+      only_where({has_blocks(BlockKind::moe)},
+                 boolean_key("training.weights_at_experts",
+                             "the router's weights multiply inside experts, not their outputs, which then are neither "
+                             "kept nor recomputed",
+                             field(&TrainingConfig::weights_at_experts))),
       only_where({recomputes},
                  integer_key("training.recompute_every", "every how many blocks one is recomputed, from the first",
                              size_range, field(&TrainingConfig::recompute_every))),

@@ -57,8 +57,8 @@ TokenFlops block_token_flops(const ModelConfig& model, BlockKind kind, std::int6
   return flops;
 }
 
-double repeated_flops(const TokenFlops& flops, Recompute recompute) {
-  switch (recompute) {
+double repeated_flops(const TokenFlops& flops, const TrainingConfig& training) {
+  switch (training.recompute) {
     case Recompute::none:
     case Recompute::selective:
       return 0.0;
@@ -66,10 +66,10 @@ double repeated_flops(const TokenFlops& flops, Recompute recompute) {
       return flops.routed_experts * 2.0 / 3.0;
     case Recompute::keep_dispatch:
       return flops.total() - flops.routed_experts / 3.0;
-    case Recompute::full:
-      return flops.total();
+    case Recompute::full:  // outputs of experts that are not kept are not read again either
+      return flops.total() - (training.weights_at_experts ? flops.routed_experts / 3.0 : 0.0);
   }
-  fail("no recompute {}", static_cast<int>(recompute));
+  fail("no recompute {}", static_cast<int>(training.recompute));
 }
 
 TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence_length) {

@@ -28,7 +28,7 @@ double head_flops(const ModelConfig& model);
 // Of the two projections of a predictor's merge (layers/prediction.h).
 double merge_flops(const ModelConfig& model);
 // Of the operations of one token forward, those that a backward repeats.
-double repeated_flops(const TokenFlops& flops, Recompute recompute);
+double repeated_flops(const TokenFlops& flops, const TrainingConfig& training);
 // Operations of the whole model.
 TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence_length);
 

@@ -165,7 +165,7 @@ LayoutItems modelled_items(const Config& config) {
         block_token_flops(model, model.blocks[static_cast<std::size_t>(block)], config.training.sequence_length);
     flops.routed_experts *= config.expert_rows_per_choice();
     // A backward costs twice the forward.
-    return flops.total() + (is_spared(block) ? 0.0 : repeated_flops(flops, config.training.recompute) / 3.0);
+    return flops.total() + (is_spared(block) ? 0.0 : repeated_flops(flops, config.training) / 3.0);
   };
 
   LayoutItems items;

@@ -100,6 +100,7 @@ SegmentSetup segment_setup(const Config& config, const Coordinates& at) {
           .recompute_cheap = config.training.recompute == Recompute::selective,
           .recompute_experts = config.training.recompute == Recompute::experts,
           .keep_dispatch = config.training.recompute == Recompute::keep_dispatch,
+          .weights_at_experts = config.training.weights_at_experts,
           .frozen = config.training.frozen};
 }
 

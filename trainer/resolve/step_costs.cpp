@@ -47,7 +47,7 @@ std::vector<SegmentFlops> flops_of_segments(const Config& config, const ProgramT
     for (int unit : segment.units) trains = trains || !tables.units[static_cast<std::size_t>(unit)].frozen;
     const double forward = products + token.scores;
     const double repeated = segment.region || !recomputes_blocks(config.training.recompute)
-                                ? repeated_flops(token, config.training.recompute)
+                                ? repeated_flops(token, config.training)
                                 : 0.0;
     // What a recomputed block repeats is an action of its own; embedding and head repeat nothing.
     const double inside = segment.region ? 0.0 : repeated;

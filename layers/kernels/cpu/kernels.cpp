@@ -37,24 +37,39 @@ const EmbeddingKernels embedding_kernels = {embedding_forward, embedding_backwar
 
 namespace {
 
+// `weights` and `dweights` may be null.
 template <typename T>
-WEFT_INLINE void forward_rows(const T* gate_up, std::int64_t rows, std::int64_t width, T* y) {
+WEFT_INLINE void forward_rows(const T* gate_up, const float* weights, std::int64_t rows, std::int64_t width, T* y) {
   for (std::int64_t row = 0; row < rows; ++row, gate_up += 2 * width, y += width) {
+    const float weight = weights != nullptr ? weights[row] : 1.0f;
 #pragma omp simd
     for (std::int64_t i = 0; i < width; ++i) {
       const float gate = static_cast<float>(gate_up[i]), up = static_cast<float>(gate_up[width + i]);
-      assign(y[i], gate * logistic(gate) * up);
+      assign(y[i], gate * logistic(gate) * up * weight);
     }
+  }
+}
+template <typename T>
+WEFT_INLINE void weight_gradients(const T* dy, const T* gate_up, std::int64_t rows, std::int64_t width,
+                                  float* dweights) {
+  for (std::int64_t row = 0; row < rows; ++row, dy += width, gate_up += 2 * width) {
+    dweights[row] = lane_sum(
+        width, [ dy, gate_up, width ](std::int64_t i) __attribute__((always_inline)) {
+          const float gate = static_cast<float>(gate_up[i]);
+          return static_cast<float>(dy[i]) * (gate * logistic(gate) * static_cast<float>(gate_up[width + i]));
+        });
   }
 }
 // silu'(g) = s + g s (1 - s) with s = logistic(g). Each element is read before its gradient overwrites it.
 template <typename T>
-WEFT_INLINE void backward_rows(const T* dy, const T* gate_up, std::int64_t rows, std::int64_t width, T* dgate_up) {
+WEFT_INLINE void backward_rows(const T* dy, const T* gate_up, const float* weights, std::int64_t rows,
+                               std::int64_t width, T* dgate_up) {
   for (std::int64_t row = 0; row < rows; ++row, dy += width, gate_up += 2 * width, dgate_up += 2 * width) {
+    const float weight = weights != nullptr ? weights[row] : 1.0f;
 #pragma omp simd
     for (std::int64_t i = 0; i < width; ++i) {
       const float gate = static_cast<float>(gate_up[i]), up = static_cast<float>(gate_up[width + i]);
-      const float gradient = static_cast<float>(dy[i]);
+      const float gradient = static_cast<float>(dy[i]) * weight;
       const float s = logistic(gate);
       const float silu = gate * s;
       assign(dgate_up[i], gradient * up * (s + silu * (1.0f - s)));
@@ -65,20 +80,25 @@ WEFT_INLINE void backward_rows(const T* dy, const T* gate_up, std::int64_t rows,
 
 }  // namespace
 
-WEFT_MULTIVERSION void swiglu_forward(KernelContext&, ConstTensorView gate_up, TensorView y) {
+WEFT_MULTIVERSION void swiglu_forward(KernelContext&, ConstTensorView gate_up, ConstTensorView weights, TensorView y) {
+  const float* weight = weights.empty() ? nullptr : weights.as<float>().data();
   with_element_type(
       y.dtype(), [&](auto element) __attribute__((always_inline)) {
         using T = decltype(element);
-        forward_rows(gate_up.as<T>().data(), y.rows(), y.columns(), y.as<T>().data());
+        forward_rows(gate_up.as<T>().data(), weight, y.rows(), y.columns(), y.as<T>().data());
       });
 }
 
 WEFT_MULTIVERSION void swiglu_backward(KernelContext&, ConstTensorView dy, ConstTensorView gate_up,
-                                       TensorView dgate_up) {
+                                       ConstTensorView weights, TensorView dgate_up, TensorView dweights) {
+  const float* weight = weights.empty() ? nullptr : weights.as<float>().data();
+  float* dweight = weights.empty() ? nullptr : dweights.as<float>().data();
   with_element_type(
       dy.dtype(), [&](auto element) __attribute__((always_inline)) {
         using T = decltype(element);
-        backward_rows(dy.as<T>().data(), gate_up.as<T>().data(), dy.rows(), dy.columns(), dgate_up.as<T>().data());
+        const T *gradient = dy.as<T>().data(), *input = gate_up.as<T>().data();
+        if (dweight != nullptr) weight_gradients(gradient, input, dy.rows(), dy.columns(), dweight);
+        backward_rows(gradient, input, weight, dy.rows(), dy.columns(), dgate_up.as<T>().data());
       });
 }
 

@@ -1,8 +1,10 @@
-// SwiGLU at memory bandwidth. Bytes per element of y, with elements of s bytes: forward 3 s, backward 5 s.
+// SwiGLU at memory bandwidth. Bytes per element of y, with elements of s bytes: forward 3 s, backward 5 s. Weights of
+// tokens and their gradients add 4 bytes a row each.
 #include <cuda_runtime.h>
 
 #include "layers/kernels/cuda/kernels.h"
 #include "parallel/runtime/cuda/launch.cuh"
+#include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/row_grid.cuh"
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/vector.cuh"
@@ -10,6 +12,8 @@
 
 namespace weft::cuda {
 namespace {
+
+constexpr int rows_of_block = 8;  // of the kernel with a warp for each
 
 // Exactly 0 and 1 at the far ends: the quotient is 0 from a divisor of 2^126 on.
 __device__ float logistic(float x) {
@@ -19,15 +23,16 @@ __device__ float logistic(float x) {
 // An item is N elements of a row of y.
 template <typename T, int N>
 __global__ void __launch_bounds__(256, 4)
-    forward_kernel(const T* gate_up, std::int64_t rows, std::int64_t width, T* y) {
+    forward_kernel(const T* gate_up, const float* weights, std::int64_t rows, std::int64_t width, T* y) {
   for_row_items(rows, width / N, [=](std::int64_t row, std::int64_t item) {
+    const float weight = weights != nullptr ? weights[row] : 1.0f;
     const T* from = gate_up + row * 2 * width + item * N;
     const Vector<T, N> gates = load_vector<N>(from), ups = load_vector<N>(from + width);
     Vector<T, N> result;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float gate = to_float(gates[i]);
-      result[i] = from_float<T>(gate * logistic(gate) * to_float(ups[i]));
+      result[i] = from_float<T>(gate * logistic(gate) * to_float(ups[i]) * weight);
     }
     store_vector(y + row * width + item * N, result);
   });
@@ -54,37 +59,80 @@ __global__ void __launch_bounds__(256, 4)
   });
 }
 
+// The same with weights: a warp has a row, and sums the gradient of its weight.
 template <typename T, int N>
-void queue_forward(cudaStream_t stream, const T* gate_up, std::int64_t rows, std::int64_t width, T* y) {
+__global__ void __launch_bounds__(256, 4)
+    weighted_backward_kernel(const T* dy, const T* gate_up, const float* weights, std::int64_t rows, std::int64_t width,
+                             T* dgate_up, float* dweights) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_of_block + threadIdx.x / warp_size;
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  if (row >= rows) return;
+  const float weight = weights[row];
+  float sum = 0.0f;
+  for (std::int64_t item = lane; item < width / N; item += warp_size) {
+    const std::int64_t at = row * 2 * width + item * N;
+    const Vector<T, N> gradients = load_vector<N>(dy + row * width + item * N);
+    Vector<T, N> gates = load_vector<N>(gate_up + at), ups = load_vector<N>(gate_up + at + width);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float gate = to_float(gates[i]), up = to_float(ups[i]), unweighted = to_float(gradients[i]);
+      const float s = logistic(gate), gradient = unweighted * weight;
+      const float silu = gate * s;
+      sum = fmaf(unweighted, silu * up, sum);
+      gates[i] = from_float<T>(gradient * up * (s + silu * (1.0f - s)));
+      ups[i] = from_float<T>(gradient * silu);
+    }
+    store_vector(dgate_up + at, gates);
+    store_vector(dgate_up + at + width, ups);
+  }
+  sum = sum_of_warp(sum);
+  if (lane == 0) dweights[row] = sum;
+}
+
+template <typename T, int N>
+void queue_forward(cudaStream_t stream, const T* gate_up, const float* weights, std::int64_t rows, std::int64_t width,
+                   T* y) {
   const RowGrid grid = row_grid(rows, width / N);
-  launch(stream, grid.blocks, grid.threads, 0, forward_kernel<T, N>, gate_up, rows, width, y);
+  launch(stream, grid.blocks, grid.threads, 0, forward_kernel<T, N>, gate_up, weights, rows, width, y);
 }
 template <typename T, int N>
-void queue_backward(cudaStream_t stream, const T* dy, const T* gate_up, std::int64_t rows, std::int64_t width,
-                    T* dgate_up) {
+void queue_backward(cudaStream_t stream, const T* dy, const T* gate_up, const float* weights, std::int64_t rows,
+                    std::int64_t width, T* dgate_up, float* dweights) {
+  if (weights != nullptr) {
+    const auto blocks = static_cast<unsigned>((rows + rows_of_block - 1) / rows_of_block);
+    launch(stream, dim3(blocks), dim3(rows_of_block * warp_size), 0, weighted_backward_kernel<T, N>, dy, gate_up,
+           weights, rows, width, dgate_up, dweights);
+    return;
+  }
   const RowGrid grid = row_grid(rows, width / N);
   launch(stream, grid.blocks, grid.threads, 0, backward_kernel<T, N>, dy, gate_up, rows, width, dgate_up);
 }
 
-void swiglu_forward(KernelContext& context, ConstTensorView gate_up, TensorView y) {
+const float* weights_or_null(ConstTensorView weights) {
+  return weights.empty() ? nullptr : elements<float>(weights);
+}
+
+void swiglu_forward(KernelContext& context, ConstTensorView gate_up, ConstTensorView weights, TensorView y) {
   with_element_type(y.dtype(), [&](auto element) {
     using E = decltype(element);
     using T = typename DeviceElement<E>::type;
     const bool vectors = vectorises<E>(gate_up.data(), y.columns()) && vectorises<E>(y.data(), y.columns());
     const auto queue = vectors ? queue_forward<T, Vector<T>::size> : queue_forward<T, 1>;
-    queue(native(context.stream), elements<E>(gate_up), y.rows(), y.columns(), elements<E>(y));
+    queue(native(context.stream), elements<E>(gate_up), weights_or_null(weights), y.rows(), y.columns(),
+          elements<E>(y));
   });
 }
 
-void swiglu_backward(KernelContext& context, ConstTensorView dy, ConstTensorView gate_up, TensorView dgate_up) {
+void swiglu_backward(KernelContext& context, ConstTensorView dy, ConstTensorView gate_up, ConstTensorView weights,
+                     TensorView dgate_up, TensorView dweights) {
   with_element_type(dy.dtype(), [&](auto element) {
     using E = decltype(element);
     using T = typename DeviceElement<E>::type;
     const bool vectors = vectorises<E>(dy.data(), dy.columns()) && vectorises<E>(gate_up.data(), dy.columns()) &&
                          vectorises<E>(dgate_up.data(), dy.columns());
     const auto queue = vectors ? queue_backward<T, Vector<T>::size> : queue_backward<T, 1>;
-    queue(native(context.stream), elements<E>(dy), elements<E>(gate_up), dy.rows(), dy.columns(),
-          elements<E>(dgate_up));
+    queue(native(context.stream), elements<E>(dy), elements<E>(gate_up), weights_or_null(weights), dy.rows(),
+          dy.columns(), elements<E>(dgate_up), dweights.empty() ? nullptr : elements<float>(dweights));
   });
 }
 
