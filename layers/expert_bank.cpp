@@ -118,11 +118,11 @@ Tensor ExpertBank::compact(LayerContext& context, const Runs& runs, Tensor padde
   return rows;
 }
 
-ExpertBank::ExpertBank(const SegmentSetup& setup, const std::string& name)
+ExpertBank::ExpertBank(const SegmentSetup& setup, const std::string& name, std::int64_t width)
     : setup_(setup),
       name_(name),
       experts_(setup.model.moe.num_experts / setup.expert),
-      width_(setup.model.moe.moe_intermediate_size / setup.expert_tensor) {}
+      width_(width / setup.expert_tensor) {}
 
 std::int64_t ExpertBank::capacity_rows() const {
   return setup_.model.moe.capacity_rows(setup_.slice_tokens(), setup_.microbatch_tokens / setup_.local_sequence(),
@@ -158,10 +158,9 @@ std::vector<ParameterSpec> ExpertBank::parameters() const {
   std::vector<ParameterSpec> parameters;
   for (std::int64_t e = 0; e < experts_; ++e) {
     for (const char* which : {"gate_proj", "up_proj", "down_proj"}) {
-      ParameterSpec spec =
-          whole_parameter(fmt::format("{}.{}.{}.weight", name_, setup_.expert_rank * experts_ + e, which),
-                          Family::experts, setup_.model.moe.moe_intermediate_size, setup_.model.hidden_size,
-                          Initializer::normal, setup_.model.initializer_range);
+      ParameterSpec spec = whole_parameter(
+          fmt::format("{}.{}.{}.weight", name_, setup_.expert_rank * experts_ + e, which), Family::experts,
+          width_ * setup_.expert_tensor, setup_.model.hidden_size, Initializer::normal, setup_.model.initializer_range);
       spec.rows = width_;
       spec.row_begin = width_ * setup_.expert_tensor_rank;
       spec.transposed = std::string_view(which) == "down_proj";

@@ -8,8 +8,9 @@ namespace weft {
 
 class ExpertBank {
  public:
-  // `name` is put before "5.gate_proj.weight", 5 being the expert's index in the whole layer.
-  ExpertBank(const SegmentSetup& setup, const std::string& name);
+  // `name` is put before "5.gate_proj.weight", 5 being the expert's index in the whole layer. `width` is that of whole
+  // experts.
+  ExpertBank(const SegmentSetup& setup, const std::string& name, std::int64_t width);
 
   // [received, hidden], [padded, 2 * width] and [padded, width] (swiglu_mlp.h). The rows of each expert in `padded` are
   // a multiple of what its products take (float8_row_multiple); those that it does not have are zero.

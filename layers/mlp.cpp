@@ -21,7 +21,8 @@ class Mlp final : public Segment {
         scope_(fmt::format("blocks.{}", block)),
         name_(scope_ + ".mlp"),
         norm_(setup, name_, Family::dense),
-        mlp_(setup, name_, setup.model.intermediate_size),
+        mlp_(setup, name_,
+             setup.model.width({BlockKind::dense, setup.model.blocks.at(static_cast<std::size_t>(block)).width})),
         parameters_(mlp_.parameters()) {
     parameters_.insert(parameters_.begin(), norm_.parameter());
   }

@@ -11,8 +11,9 @@ namespace {
 // DeepNet, has 1,000 blocks (Wang et al. 2022).
 constexpr std::size_t largest_model = 1024;
 constexpr int deepest_group = 64;
+constexpr std::size_t largest_width = 0x7fffffff;
 
-// Recursive descent over: sequence := (item ['*' number])*, item := 'd' | 'e' | 'm' | '(' sequence ')'.
+// Recursive descent over: sequence := (item ['*' number])*, item := ('d' | 'e') [':' width] | 'm' | '(' sequence ')'.
 class LayerPattern {
  public:
   explicit LayerPattern(std::string_view text) : text_(text) {}
@@ -26,7 +27,7 @@ class LayerPattern {
         ++layers.mtp_depth;
       } else {
         if (layers.mtp_depth > 0) wrong(symbol.at, "a block behind m (multi-token prediction), which comes last");
-        layers.blocks.push_back(symbol.letter == 'd' ? BlockKind::dense : BlockKind::moe);
+        layers.blocks.emplace_back(symbol.letter == 'd' ? BlockKind::dense : BlockKind::moe, symbol.width);
       }
     }
     if (layers.blocks.empty()) fail_request("the pattern \"{}\" names no block", text_);
@@ -53,6 +54,7 @@ class LayerPattern {
   struct Symbol {
     char letter;
     std::size_t at;  // in the text
+    std::int64_t width = 0;
   };
 
   std::vector<Symbol> sequence(int depth) {
@@ -66,7 +68,10 @@ class LayerPattern {
         return blocks;
       }
       std::vector<Symbol> item;
-      if (take('d') || take('e') || take('m')) {
+      if (take('d') || take('e')) {
+        item = {{text_[at_ - 1], at_ - 1}};
+        if (take(':')) item.front().width = width();
+      } else if (take('m')) {
         item = {{text_[at_ - 1], at_ - 1}};
       } else if (take('(')) {
         item = sequence(depth + 1);
@@ -82,14 +87,21 @@ class LayerPattern {
   }
 
   std::size_t number() {
+    return number(largest_model, "more than 1024 blocks", "expected a number of repeats, at least 1");
+  }
+  std::int64_t width() {
+    return static_cast<std::int64_t>(
+        number(largest_width, "a width is less than 2^31", "expected a width, at least 1"));
+  }
+  std::size_t number(std::size_t largest, const char* too_large, const char* none) {
     skip_spaces();
     std::size_t value = 0;
     const std::size_t begin = at_;
     while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) {
       value = value * 10 + static_cast<std::size_t>(text_[at_++] - '0');
-      if (value > largest_model) wrong("more than 1024 blocks");
+      if (value > largest) wrong(too_large);
     }
-    if (at_ == begin || value == 0) wrong("expected a number of repeats, at least 1");
+    if (at_ == begin || value == 0) wrong(none);
     return value;
   }
 
@@ -98,6 +110,16 @@ class LayerPattern {
 };
 
 }  // namespace
+
+std::vector<std::int64_t> ModelConfig::widths(BlockKind kind) const {
+  std::vector<std::int64_t> different;
+  for (const ModelBlock& block : blocks) {
+    if (block == kind && std::ranges::find(different, width(block)) == different.end()) {
+      different.push_back(width(block));
+    }
+  }
+  return different;
+}
 
 ModelLayers parse_layers(std::string_view pattern) {
   return LayerPattern(pattern).parse();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -36,14 +37,27 @@ constexpr auto enum_names(BiasSchedule) {
   return name_list("constant", "learning_rate");
 }
 
+// A block, and the width inside it if it has one of its own: of its MLP, or of each of its routed experts.
+struct ModelBlock {
+  BlockKind kind = BlockKind::dense;
+  std::int64_t width = 0;  // 0: the model's for this kind
+
+  ModelBlock(BlockKind of = BlockKind::dense, std::int64_t own_width = 0)
+      : kind(of), width(own_width) {}  // NOLINT: a kind is a block
+  auto operator<=>(const ModelBlock&) const = default;
+  bool operator==(const ModelBlock&) const = default;
+  bool operator==(BlockKind other) const { return kind == other; }
+};
+
 // The blocks of a model in forward order, the last `mtp_depth` of them inside predictors (prediction.h).
 struct ModelLayers {
-  std::vector<BlockKind> blocks;
+  std::vector<ModelBlock> blocks;
   int mtp_depth = 0;
 };
 // Reads a layer pattern: `d` is a dense block, `e` a mixture-of-experts block, `m` a predictor of one more token with a
-// block as the last of the model, `x*n` and `(..)*n` repeat, spaces are ignored. "d e*3 m" is one dense and three MoE
-// blocks, and a predictor with another MoE block. Throws Error (request) naming the column.
+// block as the last of the model, `d:w` and `e:w` have width w, `x*n` and `(..)*n` repeat, spaces are ignored. "d e*3
+// m" is one dense and three MoE blocks, and a predictor with another MoE block. Throws Error (request) naming the
+// column.
 ModelLayers parse_layers(std::string_view pattern);
 
 struct MoeConfig {
@@ -88,7 +102,7 @@ struct MoeConfig {
 };
 
 struct ModelConfig {
-  std::vector<BlockKind> blocks;  // predictors' at the end, as in ModelLayers
+  std::vector<ModelBlock> blocks;  // predictors' at the end, as in ModelLayers
   int mtp_depth = 0;
   double mtp_loss_coef = 0.1;  // of the mean loss of the predictors
   std::int64_t vocab_size = 0;
@@ -107,8 +121,17 @@ struct ModelConfig {
 
   // Blocks without those of predictors.
   int layers() const { return static_cast<int>(blocks.size()) - mtp_depth; }
-  std::int64_t count(BlockKind kind) const { return std::count(blocks.begin(), blocks.end(), kind); }
+  std::int64_t count(BlockKind kind) const { return std::ranges::count(blocks, kind, &ModelBlock::kind); }
   bool has(BlockKind kind) const { return count(kind) > 0; }
+  std::int64_t width(const ModelBlock& block) const {
+    if (block.width > 0) return block.width;
+    return block.kind == BlockKind::dense ? intermediate_size : moe.moe_intermediate_size;
+  }
+  std::int64_t width(int block) const { return width(blocks.at(static_cast<std::size_t>(block))); }
+  // Whether a block of this kind has no width of its own.
+  bool uses_width_of(BlockKind kind) const { return std::ranges::find(blocks, ModelBlock(kind)) != blocks.end(); }
+  // The different widths of the blocks of a kind, in the order of blocks.
+  std::vector<std::int64_t> widths(BlockKind kind) const;
   bool operator==(const ModelConfig&) const = default;
 };
 

@@ -33,7 +33,7 @@ class Moe final : public Segment {
         name_(scope_ + ".experts"),
         norm_(setup, name_, Family::dense),
         router_(setup, scope_ + ".router", block),
-        experts_(setup, name_),
+        experts_(setup, name_, block),
         shared_(setup, scope_ + ".shared_expert", setup.model.moe.shared_expert_intermediate_size),
         gate_(setup, scope_, block) {
     parameters_ = {norm_.parameter()};

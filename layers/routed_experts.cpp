@@ -19,8 +19,11 @@ ConstTensorView in_one_column(const Tensor& tensor) {
 
 }  // namespace
 
-RoutedExperts::RoutedExperts(const SegmentSetup& setup, const std::string& name)
-    : setup_(setup), relay_(setup), bank_(setup, name) {}
+RoutedExperts::RoutedExperts(const SegmentSetup& setup, const std::string& name, int block)
+    : setup_(setup),
+      relay_(setup),
+      bank_(setup, name,
+            setup.model.width({BlockKind::moe, setup.model.blocks.at(static_cast<std::size_t>(block)).width})) {}
 
 std::int64_t RoutedExperts::most_sent() const {
   const MoeConfig& moe = setup_.model.moe;

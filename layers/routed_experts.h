@@ -14,7 +14,7 @@ namespace weft {
 
 class RoutedExperts {
  public:
-  RoutedExperts(const SegmentSetup& setup, const std::string& name);
+  RoutedExperts(const SegmentSetup& setup, const std::string& name, int block);
 
   struct Kept {
     bool some_unrouted = false;  // some choices have no row

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -9,7 +11,7 @@ namespace {
 
 std::string letters(std::string_view pattern) {
   std::string text;
-  for (BlockKind kind : parse_layers(pattern).blocks) text += kind == BlockKind::dense ? 'd' : 'e';
+  for (const ModelBlock& block : parse_layers(pattern).blocks) text += block == BlockKind::dense ? 'd' : 'e';
   return text;
 }
 
@@ -17,6 +19,24 @@ TEST(LayerPattern, RepeatsItemsAndGroups) {
   EXPECT_EQ(letters("d e*3"), "deee");
   EXPECT_EQ(letters("(d e)*2 d"), "deded");
   EXPECT_EQ(letters("((d)*2e)*2"), "ddedde");
+}
+
+TEST(LayerPattern, GivesBlocksWidthsOfTheirOwn) {
+  ModelConfig model;
+  model.intermediate_size = 7;
+  model.moe.moe_intermediate_size = 5;
+  const ModelLayers layers = parse_layers("d d:64 (e:3 e)*2 m");
+  model.blocks = layers.blocks;
+  std::vector<std::int64_t> widths;
+  for (const ModelBlock& block : model.blocks) widths.push_back(model.width(block));
+  EXPECT_EQ(widths, (std::vector<std::int64_t>{7, 64, 3, 5, 3, 5, 5}));
+  EXPECT_EQ(model.widths(BlockKind::dense), (std::vector<std::int64_t>{7, 64}));
+  EXPECT_EQ(model.widths(BlockKind::moe), (std::vector<std::int64_t>{3, 5}));
+  EXPECT_EQ(model.count(BlockKind::moe), 5);
+  EXPECT_TRUE(model.uses_width_of(BlockKind::dense));
+  model.blocks = parse_layers("d:64 e").blocks;
+  EXPECT_FALSE(model.uses_width_of(BlockKind::dense));
+  EXPECT_TRUE(model.has(BlockKind::dense));
 }
 
 TEST(LayerPattern, NamesTheColumnOfAFault) {
@@ -34,6 +54,11 @@ TEST(LayerPattern, NamesTheColumnOfAFault) {
   EXPECT_NE(message("d*99999999").find("more than 1024 blocks"), std::string::npos);
   EXPECT_NE(message("((d*64)*8)*9").find("more than 1024 blocks"), std::string::npos);
   EXPECT_NE(message("  ").find("no block"), std::string::npos);
+  EXPECT_NE(message("d e: m").find("column 6 of \"d e: m\": expected a width, at least 1"), std::string::npos)
+      << message("d e: m");
+  EXPECT_NE(message("e:0").find("at least 1"), std::string::npos);
+  EXPECT_NE(message("e:2147483648").find("less than 2^31"), std::string::npos);
+  EXPECT_NE(message("e m:4").find("column 4"), std::string::npos) << message("e m:4");
 }
 
 // A pattern that is read by recursion must not be as deep as a stack is long, nor be repeated in full by its message.

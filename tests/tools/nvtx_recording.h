@@ -100,6 +100,7 @@ inline std::vector<std::string> work_of(const nlohmann::json& action, bool share
   std::vector<std::string> work;
   if (op == "F" || op == "R") {
     work = {"route", "permute", "exchange", "shared", "exchange", "products", "exchange", "combine"};
+    if (op == "R") work.pop_back();  // nothing reads the sums again
   }
   if (op == "B" || op == "I") {
     work = {"combine", "exchange", "shared", "exchange", "products", "exchange", "route", "permute"};

@@ -79,8 +79,8 @@ TEST_P(Exchange, WritesTheTensorsOfTheArchitectureAndNoOther) {
   export_to("a", "out", architecture_, model_);
   const bool qwen = traits_of(architecture_).qk_norm;
   std::size_t expected = GetParam().tied ? 2 : 3;
-  for (const BlockKind kind : model_.blocks)
-    expected += 6 + (qwen ? 2 : 0) + (kind == BlockKind::dense ? 3 : 1 + 5 * 3);
+  for (const ModelBlock& block : model_.blocks)
+    expected += 6 + (qwen ? 2 : 0) + (block == BlockKind::dense ? 3 : 1 + 5 * 3);
   const auto tensors = read_tensors(folder_ / "out");
   EXPECT_EQ(tensors.size(), expected);
   const std::string layer = "model.layers.0.";

@@ -101,6 +101,7 @@ Drawn draw_config(std::uint64_t seed) {
   TinyLayout layout;
   layout.layers = draw.from("d*4", "e*4", "d e d e", "e d d", "d d e d e");
   // From the seed itself: a draw more would change all layouts after it.
+  if (seed % 9 == 4) layout.layers = seed % 2 == 0 ? "d:24 e:8 e d" : "e:16*2 d e:4";
   if (seed % 4 == 1) layout.layers += seed % 8 == 1 ? " m" : " m*2";
   layout.degrees.pipeline = draw.from(1, 2, 2, 3, 4);
   layout.degrees.tensor = draw.from(1, 1, 1, 2, 4);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -264,6 +265,38 @@ INSTANTIATE_TEST_SUITE_P(
                                {"schedule=1f1b", "microbatch_size=1", "context=1", "recompute=none,full"}},
                     SearchCase{"two_nodes", "d*4", "h100", 16, {"schedule=1f1b", "microbatch_size=1", "context=1,2"}}),
     [](const auto& search) { return search.param.name; });
+
+// Expert groups of 16 ranks fill two nodes of eight, those of 8 ranks one; what is said of a dispatch is read as it was
+// searched.
+TEST(Search, OffersADispatchBetweenNodesToExpertsThatFillSeveral) {
+  const TemporaryFolder folder;
+  const std::string file = (folder / "run.toml").string();
+  std::string text = text_of({.name = "", .layers = "e*4", .hardware = "h100", .axes = {}});
+  text.replace(text.find("num_experts = 4"), 15, "num_experts = 16");
+  write_file(file, text);
+  const auto space = [&](std::vector<std::string> axes) {
+    return search_space(file, {}, {.world = 16, .axes = parse_search_axes(axes)});
+  };
+  std::map<int, std::set<std::pair<ExpertDispatch, int>>> by_expert;
+  for (const Degrees& mesh : space({"pipeline=1", "tensor=1", "context=1", "expert_tensor=1"}).meshes) {
+    by_expert[mesh.expert].insert({mesh.expert_dispatch, mesh.expert_nodes});
+  }
+  using Dispatches = std::set<std::pair<ExpertDispatch, int>>;
+  const Dispatches straight = {{ExpertDispatch::all_to_all, 1}};
+  for (const int expert : {1, 2, 4, 8}) EXPECT_EQ(by_expert[expert], straight) << expert;
+  EXPECT_EQ(by_expert[16], (Dispatches{{ExpertDispatch::all_to_all, 1}, {ExpertDispatch::hierarchical, 2}}));
+
+  const SearchSpace named = space({"expert=2,16", "expert_dispatch=hierarchical,all_gather"});
+  for (const SearchChoice& choice : all_choices(named)) {
+    const Config config = config_of(named, choice, ChoiceStep::mesh);
+    EXPECT_NE(config.parallelism.expert_dispatch, ExpertDispatch::all_to_all);
+    if (refusal(named, ChoiceStep::mesh, config) ||
+        choice.microbatch + choice.order + choice.policy + choice.recompute > 0) {
+      continue;
+    }
+    EXPECT_EQ(read_config(file, words_of(named, choice)).config.parallelism, config.parallelism);
+  }
+}
 
 TEST(Search, SaysWhatIsLeastWhereNothingFits) {
   TemporaryFolder folder;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -67,13 +68,13 @@ ExpertTimes time_experts(Config config, std::int64_t warmup, std::int64_t steps)
   return times;
 }
 
-// Seconds of the products of one expert with `rows` rows: gate and up together, and down; for each of the two the
-// product itself, the gradient of its input and that of its weight.
-double product_seconds(TimedProducts& products, const Config& config, std::int64_t rows,
+// Seconds of the products of one expert of `whole_width` with `rows` rows: gate and up together, and down; for each of
+// the two the product itself, the gradient of its input and that of its weight.
+double product_seconds(TimedProducts& products, const Config& config, std::int64_t whole_width, std::int64_t rows,
                        const std::function<void()>& ready) {
   const ModelConfig& model = config.model;
   const std::int64_t hidden = model.hidden_size;
-  const std::int64_t width = model.moe.moe_intermediate_size / config.parallelism.expert_tensor;
+  const std::int64_t width = whole_width / config.parallelism.expert_tensor;
   const DType dtype = config.precision_of(Family::experts).compute;
   const auto call = [&](std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_a, bool transpose_b,
                         bool gradient) {
@@ -97,17 +98,22 @@ double products_alone(const Config& config) {
   const std::int64_t rows = std::max<std::int64_t>(1, tokens * moe.num_experts_per_tok / moe.num_experts);
   const int ranks = std::min(d.world(), static_cast<int>(host_cores()));
   std::mutex mutex;
-  double of_expert = 0.0;
+  std::map<std::int64_t, double> of_expert;  // by width
   run_local_ranks(ranks, [&](Communicator& world) {
     TimedProducts products(config, world.rank());
-    const double seconds = product_seconds(products, config, rows, [&] { world.barrier(); });
-    const std::lock_guard lock(mutex);
-    of_expert += seconds / ranks;
+    for (const std::int64_t width : config.model.widths(BlockKind::moe)) {
+      const double seconds = product_seconds(products, config, width, rows, [&] { world.barrier(); });
+      const std::lock_guard lock(mutex);
+      of_expert[width] += seconds / ranks;
+    }
   });
   const double taking_turns = std::max(1.0, static_cast<double>(d.world()) / static_cast<double>(host_cores()));
   const auto experts = static_cast<double>(moe.num_experts / d.expert);
-  const auto blocks = static_cast<double>(config.model.count(BlockKind::moe)) / d.pipeline;
-  return of_expert * experts * blocks * static_cast<double>(config.microbatches()) * taking_turns;
+  double of_blocks = 0.0;
+  for (const ModelBlock& block : config.model.blocks) {
+    if (block == BlockKind::moe) of_blocks += of_expert.at(config.model.width(block)) / d.pipeline;
+  }
+  return of_blocks * experts * static_cast<double>(config.microbatches()) * taking_turns;
 }
 
 void bench_moe(const Config& config, std::int64_t warmup, std::int64_t steps, bool json) {

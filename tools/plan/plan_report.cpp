@@ -118,6 +118,10 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
   text += fmt::format(
       "mesh       pp {} x dp_replicate {} x dp_shard {} x cp {} x tp {}; experts edp {} x ep {} x etp {}\n", d.pipeline,
       d.data_replicate, d.data_shard, d.context, d.tensor, d.expert_data(), d.expert, d.expert_tensor);
+  if (d.expert_relay() > 1) {
+    text += fmt::format("           tokens reach experts by {} over {} groups of ranks\n", name_of(d.expert_dispatch),
+                        d.expert_relay());
+  }
   text += fmt::format("hardware   {}: {}; {} ranks on {} node{}\n", hardware.name, hardware.summary, plan.world,
                       plan.nodes, plan.nodes == 1 ? "" : "s");
   text += fmt::format("step       {}, {} microbatches a rank, layout {}, residency {}, recompute {}\n", plan.schedule,

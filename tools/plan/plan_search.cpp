@@ -43,10 +43,11 @@ void refuse_empty(const std::string& command, const SearchSpace& space, const Se
 CLI::Option* add_plan_search_options(CLI::App& command, PlanSearchRequest& request) {
   CLI::Option* search =
       command
-          .add_option("--search", request.axes,
-                      "find the fastest plans that fit; axes as KEY=VALUE,VALUE: pipeline, data_replicate, data_shard, "
-                      "context, tensor, expert, expert_tensor, microbatch_size, schedule, chunks, strategy, residency, "
-                      "reduction, recompute")
+          .add_option(
+              "--search", request.axes,
+              "find the fastest plans that fit; axes as KEY=VALUE,VALUE: pipeline, data_replicate, data_shard, "
+              "context, tensor, expert, expert_tensor, expert_dispatch, microbatch_size, schedule, chunks, strategy, "
+              "residency, reduction, recompute")
           ->expected(0, -1);
   const auto needs = [&](CLI::Option* option) { return option->needs(search); };
   needs(command.add_option("--world", request.world, "ranks to search for, in place of the configuration's"));

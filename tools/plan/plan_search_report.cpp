@@ -84,6 +84,7 @@ std::string mesh_text(const Degrees& d) {
   std::string text = fmt::format("pp {} x dp {} x {} x cp {} x tp {}", d.pipeline, d.data_replicate, d.data_shard,
                                  d.context, d.tensor);
   if (d.expert > 1 || d.expert_tensor > 1) text += fmt::format(", ep {} x etp {}", d.expert, d.expert_tensor);
+  if (d.expert_relay() > 1) text += fmt::format(" {}", name_of(d.expert_dispatch));
   return text;
 }
 
@@ -114,13 +115,13 @@ std::string search_table(const SearchSpace& space, const std::vector<SearchedPla
   const std::vector<int> ranks = ranks_of(space, plans);
   for (const SearchedPlan& plan : plans) {
     const bool judged = plan.verdict.fit != Fit::unknown;
-    table.add(rank_text(ranks, table.rows.size()), mesh_text(space.meshes[plan.choice.mesh]), order_text(space, plan.choice),
-              space.microbatch_sizes[plan.choice.microbatch], policy_text(space, plan.choice),
-              name_of(space.recomputes[plan.choice.recompute]), format_time(plan.time.seconds, false),
-              decimals(tokens_per_second(space, plan), 0), decimals(100.0 * plan.time.mfu, 1),
-              decimals(100.0 * plan.time.bubble, 1), format_time(exposed_seconds(plan), false),
-              format_bytes(plan.verdict.needed), judged ? format_bytes(plan.verdict.headroom()) : "",
-              plan.front ? "*" : "");
+    table.add(rank_text(ranks, table.rows.size()), mesh_text(space.meshes[plan.choice.mesh]),
+              order_text(space, plan.choice), space.microbatch_sizes[plan.choice.microbatch],
+              policy_text(space, plan.choice), name_of(space.recomputes[plan.choice.recompute]),
+              format_time(plan.time.seconds, false), decimals(tokens_per_second(space, plan), 0),
+              decimals(100.0 * plan.time.mfu, 1), decimals(100.0 * plan.time.bubble, 1),
+              format_time(exposed_seconds(plan), false), format_bytes(plan.verdict.needed),
+              judged ? format_bytes(plan.verdict.headroom()) : "", plan.front ? "*" : "");
   }
   return aligned_text(table);
 }

@@ -36,12 +36,16 @@ constexpr std::array later_keys = {"data.order"sv,
                                    "model.moe.force_balance"sv};
 constexpr const char* samples_key = "data.samples";
 
-// The kinds of all blocks, one letter a block: the same layers can be written as different patterns.
+// The kinds of all blocks, one letter a block, with the widths that they have of their own: the same layers can be
+// written as different patterns.
 std::string blocks_text(const ModelConfig& model) {
   std::string text;
-  for (const BlockKind kind : model.blocks) text += kind == BlockKind::dense ? 'd' : 'e';
-  std::fill_n(text.rbegin(), model.mtp_depth, 'm');
-  return toml_text(text);
+  for (int i = 0; i < model.layers(); ++i) {
+    const ModelBlock& block = model.blocks[static_cast<std::size_t>(i)];
+    text += block == BlockKind::dense ? 'd' : 'e';
+    if (block.width > 0) text += fmt::format(":{}", block.width);
+  }
+  return toml_text(text + std::string(static_cast<std::size_t>(model.mtp_depth), 'm'));
 }
 
 template <typename Chosen>

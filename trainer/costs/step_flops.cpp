@@ -33,7 +33,7 @@ double merge_flops(const ModelConfig& model) {
   return 4.0 * static_cast<double>(model.hidden_size) * static_cast<double>(model.hidden_size);
 }
 
-TokenFlops block_token_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequence_length) {
+TokenFlops block_token_flops(const ModelConfig& model, const ModelBlock& block, std::int64_t sequence_length) {
   const auto h = static_cast<double>(model.hidden_size);
   const auto q = static_cast<double>(model.num_attention_heads * model.head_dim);
   const auto kv = static_cast<double>(model.num_key_value_heads * model.head_dim);
@@ -46,12 +46,12 @@ TokenFlops block_token_flops(const ModelConfig& model, BlockKind kind, std::int6
   flops.scores = 4.0 * q * w * (1.0 - w / (2.0 * s));
   // SwiGLU has three matrices.
   const auto swiglu = [&](std::int64_t width) { return 6.0 * h * static_cast<double>(width); };
-  if (kind == BlockKind::dense) {
-    flops.dense_mlp = swiglu(model.intermediate_size);
+  if (block == BlockKind::dense) {
+    flops.dense_mlp = swiglu(model.width(block));
     return flops;
   }
   const MoeConfig& moe = model.moe;
-  flops.routed_experts = swiglu(moe.num_experts_per_tok * moe.moe_intermediate_size);
+  flops.routed_experts = swiglu(moe.num_experts_per_tok * model.width(block));
   flops.shared_experts = swiglu(moe.shared_expert_intermediate_size);
   flops.router = 2.0 * h * static_cast<double>(moe.num_experts + (moe.shared_expert_gate ? 1 : 0));
   return flops;
@@ -74,7 +74,7 @@ double repeated_flops(const TokenFlops& flops, const TrainingConfig& training) {
 
 TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence_length) {
   TokenFlops flops{.merges = model.mtp_depth * merge_flops(model), .head = (1 + model.mtp_depth) * head_flops(model)};
-  for (const BlockKind kind : model.blocks) flops += block_token_flops(model, kind, sequence_length);
+  for (const ModelBlock& block : model.blocks) flops += block_token_flops(model, block, sequence_length);
   return flops;
 }
 
@@ -113,6 +113,9 @@ RoundedBytes rounded_bytes(const Config& config, const ModelPart& part) {
     add_product(family, rows, hidden, 2.0 * width, matrices);
     add_product(family, rows, width, hidden, matrices);
   };
+  const auto width_as = [&](BlockKind kind) {
+    return static_cast<double>(model.width({kind, model.blocks.at(static_cast<std::size_t>(*part.block)).width}));
+  };
   if (part.kind == PartKind::attention) {
     const auto head_dim = static_cast<double>(model.head_dim);
     const double queries = static_cast<double>(model.num_attention_heads) * head_dim / tensor;
@@ -121,13 +124,13 @@ RoundedBytes rounded_bytes(const Config& config, const ModelPart& part) {
     add_product(Family::dense, tokens, queries, hidden);
   }
   if (part.kind == PartKind::mlp) {
-    add_swiglu(Family::dense, tokens, static_cast<double>(model.intermediate_size) / tensor);
+    add_swiglu(Family::dense, tokens, width_as(BlockKind::dense) / tensor);
   }
   if (part.kind == PartKind::experts) {
     const MoeConfig& moe = model.moe;
     // The ranks of an expert tensor group compute the rows of all of them, each with its part of the width.
     const double rows = tokens / tensor * degrees.expert_tensor * static_cast<double>(moe.num_experts_per_tok);
-    add_swiglu(Family::experts, rows, static_cast<double>(moe.moe_intermediate_size) / degrees.expert_tensor,
+    add_swiglu(Family::experts, rows, width_as(BlockKind::moe) / degrees.expert_tensor,
                static_cast<double>(moe.num_experts) / degrees.expert);
     if (moe.shared_expert_intermediate_size > 0) {
       add_swiglu(Family::dense, tokens, static_cast<double>(moe.shared_expert_intermediate_size) / tensor);

@@ -23,7 +23,7 @@ struct TokenFlops {
 };
 
 // Operations of one block; `head` is 0. A token attends to half a sequence of keys.
-TokenFlops block_token_flops(const ModelConfig& model, BlockKind kind, std::int64_t sequence_length);
+TokenFlops block_token_flops(const ModelConfig& model, const ModelBlock& block, std::int64_t sequence_length);
 double head_flops(const ModelConfig& model);
 // Of the two projections of a predictor's merge (layers/prediction.h).
 double merge_flops(const ModelConfig& model);

@@ -134,6 +134,11 @@ std::vector<std::string> reasons_against(Architecture architecture, const ModelC
     reasons.push_back(
         fmt::format("no block has experts: {} is for models that have some{}", traits.model_type, others(can)));
   }
+  const auto own_width = std::ranges::find_if(model.blocks, [](const ModelBlock& block) { return block.width > 0; });
+  if (own_width != model.blocks.end()) {
+    reasons.push_back(fmt::format("block {} has width {} of its own (model.layers): all of {} have the same",
+                                  own_width - model.blocks.begin(), own_width->width, traits.model_type));
+  }
   if (model.mtp_depth > 0) {
     reasons.push_back(
         fmt::format("model.layers ends with m: {} has no multi-token prediction (--without-predictors "

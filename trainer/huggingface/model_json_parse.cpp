@@ -138,9 +138,9 @@ std::int64_t sliding_window(ModelReading& reading, const ArchitectureTraits& tra
   return window;
 }
 
-std::vector<BlockKind> read_blocks(ModelReading& reading, const ArchitectureTraits& traits, std::int64_t count) {
+std::vector<ModelBlock> read_blocks(ModelReading& reading, const ArchitectureTraits& traits, std::int64_t count) {
   const BlockKind kind = traits.moe_blocks ? BlockKind::moe : BlockKind::dense;
-  std::vector<BlockKind> blocks(static_cast<std::size_t>(count), kind);
+  std::vector<ModelBlock> blocks(static_cast<std::size_t>(count), kind);
   if (!traits.dense_blocks || !traits.moe_blocks) return blocks;
   const auto step = static_cast<std::size_t>(reading.size("decoder_sparse_step", 1));
   for (std::size_t block = 0; block < blocks.size(); ++block) {

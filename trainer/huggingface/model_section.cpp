@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "parallel/runtime/error.h"
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
-#include "trainer/config/layout_text.h"
 
 namespace weft {
 namespace {
@@ -68,10 +68,21 @@ std::string model_section_toml(const ModelConfig& model) {
 }
 
 std::string layers_text(const ModelLayers& layers) {
-  std::string symbols;
-  for (const BlockKind kind : layers.blocks) symbols += kind == BlockKind::dense ? 'd' : 'e';
-  std::fill_n(symbols.rbegin(), layers.mtp_depth, 'm');
-  return spaced_symbols(symbols);
+  std::vector<std::pair<std::string, int>> runs;  // of equal blocks
+  for (std::size_t i = 0; i < layers.blocks.size(); ++i) {
+    const ModelBlock& block = layers.blocks[i];
+    const bool predicts = i + static_cast<std::size_t>(layers.mtp_depth) >= layers.blocks.size();
+    std::string symbol = predicts ? "m" : block == BlockKind::dense ? "d" : "e";
+    if (block.width > 0 && !predicts) symbol += fmt::format(":{}", block.width);
+    if (runs.empty() || runs.back().first != symbol) runs.emplace_back(std::move(symbol), 0);
+    ++runs.back().second;
+  }
+  std::string text;
+  for (const auto& [symbol, count] : runs) {
+    if (!text.empty()) text += ' ';
+    text += count == 1 ? symbol : fmt::format("{}*{}", symbol, count);
+  }
+  return text;
 }
 
 }  // namespace weft

@@ -68,8 +68,12 @@ bool is_text(const SavedFile& file) {
 
 ModelConfig upcycled_model(const ModelConfig& dense, const UpcycleOptions& options) {
   if (dense.has(BlockKind::moe)) fail_request("the model has experts already: only dense ones are made into such");
+  const auto has_own_width = [](const ModelBlock& block) { return block.width > 0; };
+  if (std::ranges::any_of(dense.blocks, has_own_width)) {
+    fail_request("the model's blocks have widths of their own (model.layers): experts are copies of one width");
+  }
   ModelConfig model = dense;
-  const ModelLayers all{std::vector<BlockKind>(dense.blocks.size(), BlockKind::moe), dense.mtp_depth};
+  const ModelLayers all{std::vector<ModelBlock>(dense.blocks.size(), BlockKind::moe), dense.mtp_depth};
   const ModelLayers layers = options.layers.value_or(all);
   model.blocks = layers.blocks;
   model.mtp_depth = layers.mtp_depth;
@@ -80,6 +84,9 @@ ModelConfig upcycled_model(const ModelConfig& dense, const UpcycleOptions& optio
     fail_request("the layers have {} predictors (m), the dense model has {}", model.mtp_depth, dense.mtp_depth);
   }
   if (!model.has(BlockKind::moe)) fail_request("no block of the layers has experts (e)");
+  if (std::ranges::any_of(model.blocks, has_own_width)) {
+    fail_request("the layers give blocks widths of their own: experts are copies of the dense model's MLPs");
+  }
   if (options.experts_per_token < 1 || options.experts < options.experts_per_token) {
     fail_request("a token cannot go to {} of {} experts", options.experts_per_token, options.experts);
   }

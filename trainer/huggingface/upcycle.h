@@ -19,8 +19,8 @@ struct UpcycleOptions {
   std::int64_t experts = 0, experts_per_token = 2;
   std::optional<ModelLayers> layers = {};  // of the new model; absent: experts in every block
 };
-// Throws Error (request) for a model that has experts already, another number of blocks, no block with experts, or
-// fewer experts than a token goes to.
+// Throws Error (request) for a model that has experts already, another number of blocks, no block with experts,
+// blocks with widths of their own, or fewer experts than a token goes to.
 ModelConfig upcycled_model(const ModelConfig& dense, const UpcycleOptions& options);
 
 // Writes a checkpoint of weights of `model` to the new folder `to`, of those of `dense`, and copies the files beside

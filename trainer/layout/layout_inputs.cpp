@@ -15,16 +15,17 @@
 namespace weft {
 namespace {
 
-// The model reduced to one block of each kind and its predictors, on one stage, each block in units of its own.
+// The model reduced to one block of each kind and width and its predictors, on one stage, each block in units of its
+// own.
 Config one_of_each(const Config& config) {
   Config sample = config;
   sample.parallelism.pipeline = 1;
   sample.pipeline = {};
   sample.training.recompute_every = 1;
   sample.training.recompute_last_block = true;
-  std::vector<BlockKind> kinds;
-  for (const BlockKind kind : config.model.blocks) {
-    if (std::ranges::find(kinds, kind) == kinds.end()) kinds.push_back(kind);
+  std::vector<ModelBlock> kinds;
+  for (const ModelBlock& block : config.model.blocks) {
+    if (std::ranges::find(kinds, block) == kinds.end()) kinds.push_back(block);
   }
   kinds.insert(kinds.end(), config.model.blocks.end() - config.model.mtp_depth, config.model.blocks.end());
   sample.model.blocks = std::move(kinds);

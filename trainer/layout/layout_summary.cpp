@@ -33,8 +33,8 @@ double stage_flops(const Config& config, const StageBlocks& blocks) {
   const ModelConfig& model = config.model;
   double flops = blocks.head ? head_flops(model) : 0.0;
   for (int block = blocks.first; block < blocks.first + blocks.count; ++block) {
-    const BlockKind kind = model.blocks[static_cast<std::size_t>(block)];
-    flops += block_token_flops(model, kind, config.training.sequence_length).total();
+    const ModelBlock& each = model.blocks[static_cast<std::size_t>(block)];
+    flops += block_token_flops(model, each, config.training.sequence_length).total();
     if (block >= model.layers()) flops += merge_flops(model) + head_flops(model);
   }
   return flops;

@@ -91,7 +91,7 @@ void compare_blocks(const Config& config, const LayoutText& layout, Messages& me
     return;
   }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const char kind = symbol_of(config.model.blocks[i]);
+    const char kind = symbol_of(config.model.blocks[i].kind);
     if (blocks[i].symbol == 't' || blocks[i].symbol == kind) continue;
     const std::string what =
         fmt::format("block {} of the layout is {}, but in model.layers \"{}\" it is {}: write {} or t", i,
@@ -275,7 +275,7 @@ std::vector<std::string> layout_warnings(const Config& config) {
 std::string stage_symbols(const StageBlocks& stage, const ModelConfig& model) {
   std::string symbols = stage.embedding ? "E" : "";
   for (int block = stage.first; block < stage.first + stage.count; ++block) {
-    symbols += block < model.layers() ? symbol_of(model.blocks[static_cast<std::size_t>(block)]) : 'm';
+    symbols += block < model.layers() ? symbol_of(model.blocks[static_cast<std::size_t>(block)].kind) : 'm';
   }
   return stage.head ? symbols + "L" : symbols;
 }

@@ -18,25 +18,26 @@ namespace {
 // A bound sums in another order than the simulator, so rounding may differ.
 constexpr double rounding = 1.0 - 1e-9;
 
-// The pieces as stages of an artificial pipeline: embedding, head, both, one block of each kind, and the predictors.
+// The pieces as stages of an artificial pipeline: embedding, head, both, one block of each kind and width, and the
+// predictors.
 struct Sample {
   Config config;
   std::vector<StageBlocks> stages;
-  std::vector<BlockKind> kinds;  // of the stages after the first three
+  std::vector<ModelBlock> kinds;  // of the stages after the first three
 };
 
 Sample sample_of(const Config& config) {
   Sample sample;
   sample.config = config;
-  for (const BlockKind kind : {BlockKind::dense, BlockKind::moe}) {
-    const auto end = config.model.blocks.begin() + config.model.layers();
-    if (std::find(config.model.blocks.begin(), end, kind) != end) sample.kinds.push_back(kind);
+  for (const ModelBlock& block :
+       std::span(config.model.blocks).first(static_cast<std::size_t>(config.model.layers()))) {
+    if (std::ranges::find(sample.kinds, block) == sample.kinds.end()) sample.kinds.push_back(block);
   }
   sample.stages.push_back({.embedding = true});
   sample.stages.push_back({.head = true});
   sample.stages.push_back({.embedding = true, .head = true});
   for (int i = 0; i < std::ssize(sample.kinds); ++i) sample.stages.push_back({.first = i, .count = 1});
-  std::vector<BlockKind>& blocks = sample.config.model.blocks;
+  std::vector<ModelBlock>& blocks = sample.config.model.blocks;
   const int predictors = config.model.mtp_depth;
   blocks.erase(blocks.begin(), blocks.end() - predictors);
   blocks.insert(blocks.begin(), sample.kinds.begin(), sample.kinds.end());
@@ -258,9 +259,10 @@ LeastTaken least_of_any_layout(const Config& config, const ModelPieces& pieces) 
   std::int64_t bytes = config.model.tie_word_embeddings ? pieces.both.static_bytes
                                                         : pieces.embedding.static_bytes + pieces.head.static_bytes;
   seconds += pieces.predictors.seconds();
-  for (const BlockKind kind : std::span(config.model.blocks).first(static_cast<std::size_t>(config.model.layers()))) {
-    seconds += pieces.blocks.at(kind).seconds();
-    bytes += pieces.blocks.at(kind).static_bytes;
+  for (const ModelBlock& block :
+       std::span(config.model.blocks).first(static_cast<std::size_t>(config.model.layers()))) {
+    seconds += pieces.blocks.at(block).seconds();
+    bytes += pieces.blocks.at(block).static_bytes;
   }
   LeastTaken least{.seconds = rounding * microbatches * seconds / ranks};
   if (pieces.separable) {

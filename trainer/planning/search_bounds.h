@@ -35,7 +35,7 @@ struct ModelPiece {
 // policy.
 struct ModelPieces {
   ModelPiece embedding, head, both;
-  std::map<BlockKind, ModelPiece> blocks;
+  std::map<ModelBlock, ModelPiece> blocks;
   ModelPiece predictors;  // all of them; without units, which they may share
   // Whether every piece has units of its own, whatever its neighbours. If not, static bytes are those of single pieces.
   // Their padding can exceed that of the stages, so they bound nothing.

@@ -23,9 +23,10 @@ constexpr const char* said_by = "weft plan --search: error: ";
 constexpr std::string_view degree_keys[] = {
     "parallelism.pipeline", "parallelism.data_replicate", "parallelism.data_shard",   "parallelism.context",
     "parallelism.tensor",   "parallelism.expert",         "parallelism.expert_tensor"};
-constexpr std::string_view other_keys[] = {"training.microbatch_size", "pipeline.schedule", "pipeline.chunks",
-                                           "shard.strategy",           "shard.residency",   "shard.reduction",
-                                           "training.recompute"};
+constexpr std::string_view dispatch_key = "parallelism.expert_dispatch", nodes_key = "parallelism.expert_nodes";
+constexpr std::string_view other_keys[] = {dispatch_key,      "training.microbatch_size", "pipeline.schedule",
+                                           "pipeline.chunks", "shard.strategy",           "shard.residency",
+                                           "shard.reduction", "training.recompute"};
 
 // In the order in which they are chosen.
 std::vector<std::string> search_keys() {
@@ -109,8 +110,27 @@ std::vector<int> degrees_of(const SearchAxes& axes, std::string_view key, int ra
   return all;
 }
 
+// The mesh with the dispatches of tokens to experts that it can have. A hierarchical one goes between the nodes that an
+// expert group fills.
+std::vector<Degrees> dispatches_of(const SearchAxes& axes, const Degrees& written, int node_ranks, Degrees mesh) {
+  mesh.expert_dispatch = written.expert_dispatch;
+  mesh.expert_nodes = written.expert_nodes;
+  if (mesh.expert == 1) return {mesh};
+  const int ranks = mesh.expert * mesh.expert_tensor, nodes = ranks % node_ranks == 0 ? ranks / node_ranks : 1;
+  std::vector<Degrees> meshes;
+  for (const std::string& name : values_of(axes, dispatch_key, {"all_to_all", "hierarchical"})) {
+    Degrees& next = meshes.emplace_back(mesh);
+    next.expert_dispatch = *value_named<ExpertDispatch>(name);  // checked as a value of its key
+    if (next.expert_dispatch != ExpertDispatch::hierarchical) continue;
+    next.expert_nodes = nodes;
+    if (nodes == 1 || mesh.expert % nodes != 0) meshes.pop_back();
+  }
+  return meshes;
+}
+
 // Adds all expert degrees that the ranks of a stage can be laid out in.
-void add_expert_degrees(const SearchAxes& axes, const Config& config, Degrees dense, std::vector<Degrees>& meshes) {
+void add_expert_degrees(const SearchAxes& axes, const Config& config, int node_ranks, Degrees dense,
+                        std::vector<Degrees>& meshes) {
   if (!config.model.has(BlockKind::moe)) {
     meshes.push_back(dense);
     return;
@@ -121,12 +141,12 @@ void add_expert_degrees(const SearchAxes& axes, const Config& config, Degrees de
       if (!named && tensor != 1 && tensor != dense.tensor) continue;
       dense.expert = expert;
       dense.expert_tensor = tensor;
-      meshes.push_back(dense);
+      for (const Degrees& mesh : dispatches_of(axes, config.parallelism, node_ranks, dense)) meshes.push_back(mesh);
     }
   }
 }
 
-std::vector<Degrees> meshes_of(const SearchAxes& axes, const Config& config, int world) {
+std::vector<Degrees> meshes_of(const SearchAxes& axes, const Config& config, int world, int node_ranks) {
   std::vector<Degrees> meshes;
   for (const int tensor : degrees_of(axes, "parallelism.tensor", world)) {
     for (const int context : degrees_of(axes, "parallelism.context", world / tensor)) {
@@ -135,7 +155,7 @@ std::vector<Degrees> meshes_of(const SearchAxes& axes, const Config& config, int
         for (const int replicate : degrees_of(axes, "parallelism.data_replicate", left / pipeline)) {
           const int shard = left / pipeline / replicate;
           if (!holds(degrees_of(axes, "parallelism.data_shard", left / pipeline), shard)) continue;
-          add_expert_degrees(axes, config,
+          add_expert_degrees(axes, config, node_ranks,
                              {.pipeline = pipeline,
                               .data_replicate = replicate,
                               .data_shard = shard,
@@ -167,13 +187,6 @@ std::vector<SearchedOrder> orders_of_axes(const SearchAxes& axes) {
     }
   }
   return orders;
-}
-
-Recompute recompute_of(const std::string& text) {
-  for (const Recompute value : all_values<Recompute>) {
-    if (name_of(value) == text) return value;
-  }
-  fail("\"{}\" was taken for a value of training.recompute", text);
 }
 
 bool is_axis(const std::string& path) {
@@ -311,7 +324,7 @@ SearchSpace search_space(const std::string& file, const Overrides& given, const 
   for (const Overrides& words : {device_words(written, space.hardware, space.world), fixed_words(written, axes)}) {
     space.words = merged_words(space.words, words);
   }
-  space.meshes = meshes_of(axes, written, space.world);
+  space.meshes = meshes_of(axes, written, space.world, space.hardware.node_ranks());
   space.microbatch_sizes = numbers_of(values_of(axes, "training.microbatch_size", {"1", "2", "4", "8"}));
   space.orders = orders_of_axes(axes);
   space.orders_given = axes.contains("pipeline.schedule") || axes.contains("pipeline.chunks");
@@ -321,7 +334,7 @@ SearchSpace search_space(const std::string& file, const Overrides& given, const 
     if (!of_experts || written.model.has(BlockKind::moe)) recomputes.emplace_back(name_of(value));
   }
   for (const std::string& text : values_of(axes, "training.recompute", recomputes)) {
-    space.recomputes.push_back(recompute_of(text));
+    space.recomputes.push_back(*value_named<Recompute>(text));
   }
   for (const std::string& strategy : values_of(axes, "shard.strategy", {"full_shard", "shard_grad_op"})) {
     for (const std::string& residency : values_of(axes, "shard.residency", {"reshard_after_use", "step"})) {
@@ -378,6 +391,10 @@ Overrides words_of(const SearchSpace& space, const SearchChoice& choice) {
   const Degrees& d = space.meshes[choice.mesh];
   const int degrees[] = {d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, d.expert, d.expert_tensor};
   for (std::size_t i = 0; i < std::size(degrees); ++i) words.push_back(word(degree_keys[i], degrees[i]));
+  if (d.expert > 1) words.push_back(word(dispatch_key, name_of(d.expert_dispatch)));
+  if (d.expert_relay() > 1 && d.expert_dispatch == ExpertDispatch::hierarchical) {
+    words.push_back(word(nodes_key, d.expert_nodes));
+  }
   const SearchedPolicy& policy = space.policies[choice.policy];
   words.push_back(word("training.microbatch_size", space.microbatch_sizes[choice.microbatch]));
   words.push_back(word("pipeline.schedule", space.orders[choice.order].schedule));

@@ -86,6 +86,7 @@ struct SearchSetting {
 
 // Axes without values of their own have
 //   degrees        all with that product; expert and expert_tensor only with experts, the latter 1 or tensor
+//   expert_dispatch  all_to_all, and hierarchical where an expert group fills several nodes
 //   schedule       all except gpipe, which takes as long as 1f1b and more memory
 //   chunks         1, 2, 4 and 8 if the schedule takes them
 //   strategy       full_shard or shard_grad_op

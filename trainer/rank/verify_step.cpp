@@ -131,7 +131,7 @@ std::map<int, std::int64_t> expert_elements(const Config& config) {
   std::map<int, std::int64_t> elements;
   for (int block = 0; block < std::ssize(model.blocks); ++block) {
     if (model.blocks[static_cast<std::size_t>(block)] == BlockKind::dense) continue;
-    elements[block] = model.moe.num_experts / config.parallelism.expert * 3 * model.moe.moe_intermediate_size /
+    elements[block] = model.moe.num_experts / config.parallelism.expert * 3 * model.width(block) /
                       config.parallelism.expert_tensor * model.hidden_size;
   }
   return elements;

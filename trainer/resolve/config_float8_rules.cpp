@@ -1,4 +1,6 @@
 // Sizes that products in float8 can have.
+#include <set>
+
 #include "layers/kernels/float8.h"
 #include "trainer/resolve/config_rules.h"
 
@@ -19,6 +21,27 @@ ConfigRule width_rule(Family family, std::string_view what, const std::vector<st
                            "write another, or precision.{}.compute = \"bfloat16\"",
                            float8_inner_multiple, what, width, ranks,
                            static_cast<double>(width) / static_cast<double>(ranks), name_of(family));
+          }};
+}
+
+// Widths of blocks that have one of their own.
+ConfigRule own_widths_rule() {
+  return {{"precision.compute", "precision.dense.compute", "precision.experts.compute", "model.layers",
+           "parallelism.tensor", "parallelism.expert_tensor"},
+          [](const Config& c) {
+            std::set<std::string> faults;
+            for (const ModelBlock& block : c.model.blocks) {
+              const Family family = block == BlockKind::dense ? Family::dense : Family::experts;
+              const int ranks = family == Family::dense ? c.parallelism.tensor : c.parallelism.expert_tensor;
+              if (product_format(c, family) == ProductFormat::as_stored) continue;
+              if (block.width % (ranks * float8_inner_multiple) == 0) continue;
+              faults.insert(
+                  fmt::format("float8 multiplies sizes of multiples of {}, but width {} (model.layers \"{}\") over {} "
+                              "ranks is {:g}: write another, or precision.{}.compute = \"bfloat16\"",
+                              float8_inner_multiple, block.width, c.layers_text, ranks,
+                              static_cast<double>(block.width) / static_cast<double>(ranks), name_of(family)));
+            }
+            return Messages(faults.begin(), faults.end());
           }};
 }
 
@@ -59,7 +82,7 @@ std::vector<ConfigRule> float8_rules() {
       width_rule(
           Family::dense, "intermediate_size", {"model.intermediate_size", "parallelism.tensor"},
           [](const ModelConfig& m) { return m.intermediate_size; }, of_tensor,
-          [](const ModelConfig& m) { return m.has(BlockKind::dense); }),
+          [](const ModelConfig& m) { return m.uses_width_of(BlockKind::dense); }),
       width_rule(
           Family::dense, "shared_expert_intermediate_size",
           {"model.moe.shared_expert_intermediate_size", "parallelism.tensor"},
@@ -67,7 +90,9 @@ std::vector<ConfigRule> float8_rules() {
       width_rule(
           Family::experts, "moe_intermediate_size", {"model.moe.moe_intermediate_size", "parallelism.expert_tensor"},
           [](const ModelConfig& m) { return m.moe.moe_intermediate_size; },
-          [](const Degrees& p) { return p.expert_tensor; }, moe),
+          [](const Degrees& p) { return p.expert_tensor; },
+          [](const ModelConfig& m) { return m.uses_width_of(BlockKind::moe); }),
+      own_widths_rule(),
       token_rule(),
   };
 }

@@ -1,6 +1,8 @@
 #include "trainer/resolve/config_rules.h"
 
+#include <algorithm>
 #include <limits>
+#include <set>
 
 #include "parallel/runtime/error.h"
 #include "trainer/config/update_groups.h"
@@ -50,12 +52,13 @@ Rules attention_rules() {
   };
 }
 
-// A width that blocks of a kind need.
-ConfigRule needed_by(BlockKind kind, const std::string& key, Size value) {
+// What blocks of a kind need; a width only those that have none of their own.
+ConfigRule needed_by(BlockKind kind, const std::string& key, Size value, bool is_width = false) {
   return {{key, "model.layers"}, [=](const Config& c) {
             const char* blocks = kind == BlockKind::moe ? "MoE blocks (e)" : "dense blocks (d)";
-            return none_or(!c.model.has(kind) || value(c) > 0, "{} is required: model.layers \"{}\" has {}", key,
-                           c.layers_text, blocks);
+            const bool needed = is_width ? c.model.uses_width_of(kind) : c.model.has(kind);
+            return none_or(!needed || value(c) > 0, "{} is required: model.layers \"{}\" has {}", key, c.layers_text,
+                           blocks);
           }};
 }
 
@@ -82,14 +85,33 @@ Messages group_errors(const MoeConfig& moe) {
                  chosen_from, moe.topk_group);
 }
 
+// Widths of blocks that have one of their own (model.layers) split as the model's do.
+ConfigRule own_widths_rule() {
+  return {{"model.layers", "parallelism.tensor", "parallelism.expert_tensor"}, [](const Config& c) {
+            std::set<std::string> faults;
+            for (const ModelBlock& block : c.model.blocks) {
+              const bool dense = block == BlockKind::dense;
+              const int ranks = dense ? c.parallelism.tensor : c.parallelism.expert_tensor;
+              if (block.width % ranks == 0) continue;
+              faults.insert(
+                  fmt::format("width {} of {} blocks (model.layers \"{}\") does not split over {} {}: remainder {}",
+                              block.width, dense ? "dense" : "MoE", c.layers_text,
+                              dense ? "parallelism.tensor" : "parallelism.expert_tensor", ranks, block.width % ranks));
+            }
+            return Messages(faults.begin(), faults.end());
+          }};
+}
+
 Rules block_rules() {
   const std::string width = "model.intermediate_size", shared = "model.moe.shared_expert_intermediate_size";
   return {
-      needed_by(BlockKind::dense, width, model_size(&ModelConfig::intermediate_size)),
+      needed_by(BlockKind::dense, width, model_size(&ModelConfig::intermediate_size), /*is_width=*/true),
       needed_by(BlockKind::moe, "model.moe.num_experts", model_size(&MoeConfig::num_experts)),
       needed_by(BlockKind::moe, "model.moe.num_experts_per_tok", model_size(&MoeConfig::num_experts_per_tok)),
-      needed_by(BlockKind::moe, "model.moe.moe_intermediate_size", model_size(&MoeConfig::moe_intermediate_size)),
+      needed_by(BlockKind::moe, "model.moe.moe_intermediate_size", model_size(&MoeConfig::moe_intermediate_size),
+                /*is_width=*/true),
       splits_over_tensor(width, model_size(&ModelConfig::intermediate_size)),
+      own_widths_rule(),
       splits_over_tensor(shared, model_size(&MoeConfig::shared_expert_intermediate_size)),
       {{"model.moe.num_experts_per_tok", "model.moe.num_experts"},
        [](const Config& c) {
@@ -310,13 +332,17 @@ Rules optimizer_rules() {
 
 // A matrix of a single row cannot be stepped by muon, and no other rule steps it.
 Rules muon_width_rules() {
-  const auto rule = [](UpdateGroup group, Family family, BlockKind kind, const std::string& width, Size value) {
+  const auto rule = [](UpdateGroup group, Family family, BlockKind kind, const std::string& width, Size value,
+                       bool of_blocks) {
     return ConfigRule{{fmt::format("optimizer.{}.name", name_of(group)), width, "optimizer.name", "model.layers"},
                       [=](const Config& c) {
                         const bool muon =
                             resolved_groups(c)[static_cast<std::size_t>(group)].rule == UpdateRule::muon &&
                             !c.training.frozen.contains(family);
-                        return none_or(!muon || !c.model.has(kind) || value(c) != 1 || c.model.hidden_size == 1,
+                        const bool one_row = std::ranges::any_of(c.model.blocks, [&](const ModelBlock& block) {
+                          return block == kind && (of_blocks ? c.model.width(block) : value(c)) == 1;
+                        });
+                        return none_or(!muon || !one_row || c.model.hidden_size == 1,
                                        "\"muon\" turns whole matrices, and those of {} have a single row "
                                        "where {} is 1: write a larger one, or another rule for {}",
                                        name_of(group), width, name_of(group));
@@ -324,11 +350,11 @@ Rules muon_width_rules() {
   };
   return {
       rule(UpdateGroup::dense, Family::dense, BlockKind::dense, "model.intermediate_size",
-           model_size(&ModelConfig::intermediate_size)),
+           model_size(&ModelConfig::intermediate_size), /*of_blocks=*/true),
       rule(UpdateGroup::dense, Family::dense, BlockKind::moe, "model.moe.shared_expert_intermediate_size",
-           model_size(&MoeConfig::shared_expert_intermediate_size)),
+           model_size(&MoeConfig::shared_expert_intermediate_size), /*of_blocks=*/false),
       rule(UpdateGroup::experts, Family::experts, BlockKind::moe, "model.moe.moe_intermediate_size",
-           model_size(&MoeConfig::moe_intermediate_size)),
+           model_size(&MoeConfig::moe_intermediate_size), /*of_blocks=*/true),
   };
 }
 

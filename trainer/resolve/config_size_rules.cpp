@@ -16,13 +16,15 @@ constexpr double most_logits = 0x1p44;     // of a rank in a step, which compute
 constexpr double most_slots = 0x1p31 - 1;  // tokens times choices, which are numbered in 32 bits
 
 // In double, which does not overflow here and is exact enough for a bound.
-double parameters_of(const ModelConfig& model, double moe_blocks) {
+double parameters_of(const ModelConfig& model) {
   const auto hidden = static_cast<double>(model.hidden_size), blocks = static_cast<double>(model.blocks.size());
   const double heads = static_cast<double>(model.num_attention_heads) * static_cast<double>(model.head_dim);
   const auto experts = static_cast<double>(model.moe.num_experts);
-  const double widths = (blocks - moe_blocks) * static_cast<double>(model.intermediate_size) +
-                        moe_blocks * (experts * static_cast<double>(model.moe.moe_intermediate_size) +
-                                      static_cast<double>(model.moe.shared_expert_intermediate_size));
+  const auto moe_blocks = static_cast<double>(model.count(BlockKind::moe));
+  double widths = moe_blocks * static_cast<double>(model.moe.shared_expert_intermediate_size);
+  for (const ModelBlock& block : model.blocks) {
+    widths += (block == BlockKind::moe ? experts : 1.0) * static_cast<double>(model.width(block));
+  }
   return hidden *
          (2.0 * static_cast<double>(model.vocab_size) + 4.0 * blocks * heads + 3.0 * widths + moe_blocks * experts);
 }
@@ -46,7 +48,7 @@ std::vector<ConfigRule> size_rules() {
         "model.moe.shared_expert_intermediate_size", "model.moe.num_experts", "model.num_attention_heads",
         "model.head_dim", "model.vocab_size", "model.layers"},
        [](const Config& c) {
-         const double parameters = parameters_of(c.model, static_cast<double>(c.model.count(BlockKind::moe)));
+         const double parameters = parameters_of(c.model);
          return none_or(parameters <= most_parameters,
                         "hidden_size {}, the widths beside it, vocab_size {} and {} blocks make {:.3g} "
                         "parameters; a model has at most {:.3g}",
@@ -55,9 +57,9 @@ std::vector<ConfigRule> size_rules() {
       {{"training.sequence_length", "training.microbatch_size", "model.hidden_size", "model.intermediate_size",
         "model.vocab_size", "model.num_attention_heads", "model.head_dim", "model.moe.num_experts"},
        [](const Config& c) {
-         const std::int64_t widest =
-             std::max({c.model.hidden_size, c.model.intermediate_size, c.model.vocab_size,
-                       c.model.num_attention_heads * c.model.head_dim, c.model.moe.num_experts});
+         std::int64_t widest = std::max({c.model.hidden_size, c.model.intermediate_size, c.model.vocab_size,
+                                         c.model.num_attention_heads * c.model.head_dim, c.model.moe.num_experts});
+         for (const std::int64_t width : c.model.widths(BlockKind::dense)) widest = std::max(widest, width);
          const double elements = microbatch_tokens_of(c) * static_cast<double>(widest);
          return none_or(elements <= most_elements,
                         "microbatch_size {} x sequence_length {} tokens are {} wide at most: {:.3g} elements; "

@@ -15,8 +15,8 @@ TokenFlops part_token_flops(const Config& config, const ModelPart& part) {
   if (part.kind == PartKind::head || part.kind == PartKind::predict) return {.head = head_flops(config.model)};
   if (part.kind == PartKind::merge) return {.merges = merge_flops(config.model)};
   if (!part.block) return {};
-  const BlockKind kind = config.model.blocks.at(static_cast<std::size_t>(*part.block));
-  TokenFlops flops = block_token_flops(config.model, kind, config.training.sequence_length);
+  const ModelBlock& block = config.model.blocks.at(static_cast<std::size_t>(*part.block));
+  TokenFlops flops = block_token_flops(config.model, block, config.training.sequence_length);
   if (part.kind == PartKind::attention) {
     return {.attention_projections = flops.attention_projections, .scores = flops.scores};
   }
@@ -46,9 +46,8 @@ std::vector<SegmentFlops> flops_of_segments(const Config& config, const ProgramT
     bool trains = false;
     for (int unit : segment.units) trains = trains || !tables.units[static_cast<std::size_t>(unit)].frozen;
     const double forward = products + token.scores;
-    const double repeated = segment.region || !recomputes_blocks(config.training.recompute)
-                                ? repeated_flops(token, config.training)
-                                : 0.0;
+    const double repeated =
+        segment.region || !recomputes_blocks(config.training.recompute) ? repeated_flops(token, config.training) : 0.0;
     // What a recomputed block repeats is an action of its own; embedding and head repeat nothing.
     const double inside = segment.region ? 0.0 : repeated;
     const double spared = segment.region ? forward - repeated : 0.0;
