@@ -190,17 +190,18 @@ Tensor TokenRelay::finish(LayerContext& context, RowsUnderWay rows) const {
 
 Tensor TokenRelay::back(LayerContext& context, const Kept& kept, Tensor rows) const {
   Stream &compute = context.kernels.stream, &lane = context.expert_relay.stream();
-  Tensor result = tensor(context, rows.dtype(), setup_.slice_tokens(), rows.columns(), 0);
-  lane.wait_for(compute);
+  const std::int64_t columns = rows.columns();
+  Tensor result = tensor(context, rows.dtype(), setup_.slice_tokens(), columns, 0);
   if (setup_.relays_all_tokens) {
+    lane.wait_for(compute);
     context.expert_relay.reduce_scatter(rows, result);
     compute.wait_for(lane);
     return result;
   }
   const std::int64_t most = setup_.slice_tokens() * copies_of_token(setup_.model.moe, parts()).most;
-  Tensor returned = tensor(context, rows.dtype(), sum(kept.send_rows), rows.columns(), most);
-  context.expert_relay.all_to_all(rows, times(kept.receive_rows, rows.columns()), returned,
-                                  times(kept.send_rows, rows.columns()));
+  Tensor returned = tensor(context, rows.dtype(), sum(kept.send_rows), columns, most);
+  lane.wait_for(compute);  // for the memory of `returned` too
+  context.expert_relay.all_to_all(rows, times(kept.receive_rows, columns), returned, times(kept.send_rows, columns));
   compute.wait_for(lane);
   fill(compute, result, 0.0f);
   unpermute_rows(context.kernels, returned, kept.slots, {}, result);

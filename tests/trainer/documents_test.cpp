@@ -42,6 +42,21 @@ std::string write_dataset(const std::filesystem::path& prefix,
 std::vector<TinyLayout> masked_layouts() {
   const std::string mixed = "d e d e";
   std::vector<TinyLayout> all = used_layouts();
+  // Padding chooses no expert, and no node.
+  all.push_back(
+      {.name = "all_tokens_etp",
+       .layers = "d e",
+       .degrees = {.data_shard = 4, .expert = 2, .expert_tensor = 2, .expert_dispatch = ExpertDispatch::all_gather},
+       .recompute = Recompute::full,
+       .weights_at_experts = true});
+  all.push_back({.name = "two_nodes",
+                 .layers = "d e",
+                 .degrees = {.data_shard = 2,
+                             .tensor = 2,
+                             .expert = 4,
+                             .expert_dispatch = ExpertDispatch::hierarchical,
+                             .expert_nodes = 2},
+                 .recompute = Recompute::keep_dispatch});
   all.push_back({.name = "cp2", .layers = mixed, .degrees = {.context = 2}});
   all.push_back({.name = "cp4", .layers = mixed, .degrees = {.context = 4}});
   all.push_back({.name = "cp2_tp2_pp2", .layers = mixed, .degrees = {.pipeline = 2, .context = 2, .tensor = 2}});
