@@ -104,9 +104,8 @@ std::vector<SegmentTraffic> TokenRelay::traffic(std::int64_t row) const {
   if (!used()) return result;
   const std::int64_t numbers = setup_.model.moe.num_experts_per_tok * size_of(DType::int32);
   const bool all = setup_.relays_all_tokens;
-  const TokenCopies copies = copies_of_token(setup_.model.moe, parts());
   // Rows that all_to_all counts are those sent: copies on the way out, arrived tokens on the way back.
-  const std::int64_t sent = all ? bound_tokens() : setup_.slice_tokens() * copies.most;
+  const std::int64_t sent = all ? bound_tokens() : bound_copies();
   const std::int64_t even = all ? setup_.slice_tokens() : even_copies(setup_.model.moe, parts(), setup_.slice_tokens());
   const auto add = [&](When when, bool out, std::int64_t count, std::int64_t of_row, bool once) {
     const CollectiveOp op = !all  ? CollectiveOp::all_to_all
@@ -167,8 +166,7 @@ RowsUnderWay TokenRelay::begin(LayerContext& context, const Kept& kept, ConstTen
   if (setup_.relays_all_tokens) {
     under_way.leaving = std::move(storage);
   } else {
-    const std::int64_t most = setup_.slice_tokens() * copies_of_token(setup_.model.moe, parts()).most;
-    under_way.leaving = tensor(context, rows.dtype(), sum(kept.send_rows), rows.columns(), most);
+    under_way.leaving = tensor(context, rows.dtype(), sum(kept.send_rows), rows.columns(), bound_copies());
     permute_rows(context.kernels, rows, kept.slots, under_way.leaving);
   }
   under_way.arriving = tensor(context, rows.dtype(), kept.arrived(), rows.columns(), bound_tokens());
@@ -198,8 +196,7 @@ Tensor TokenRelay::back(LayerContext& context, const Kept& kept, Tensor rows) co
     compute.wait_for(lane);
     return result;
   }
-  const std::int64_t most = setup_.slice_tokens() * copies_of_token(setup_.model.moe, parts()).most;
-  Tensor returned = tensor(context, rows.dtype(), sum(kept.send_rows), columns, most);
+  Tensor returned = tensor(context, rows.dtype(), sum(kept.send_rows), columns, bound_copies());
   lane.wait_for(compute);  // for the memory of `returned` too
   context.expert_relay.all_to_all(rows, times(kept.receive_rows, columns), returned, times(kept.send_rows, columns));
   compute.wait_for(lane);

@@ -23,7 +23,8 @@ std::int64_t even_copies(const MoeConfig& moe, int parts, std::int64_t tokens);
 
 class TokenRelay {
  public:
-  explicit TokenRelay(const SegmentSetup& setup) : setup_(setup) {}
+  explicit TokenRelay(const SegmentSetup& setup)
+      : setup_(setup), copies_(copies_of_token(setup.model.moe, setup.expert_relay)) {}
 
   struct Kept {
     std::vector<std::int64_t> send_rows, receive_rows;  // by rank of the relay group
@@ -37,8 +38,9 @@ class TokenRelay {
   // Of this rank's part.
   std::int64_t experts() const { return setup_.model.moe.num_experts / parts(); }
   std::int64_t first_expert() const;
-  // Most tokens that can arrive.
+  // Most tokens that can arrive, and most copies that this rank sends.
   std::int64_t bound_tokens() const { return parts() * setup_.slice_tokens(); }
+  std::int64_t bound_copies() const { return setup_.slice_tokens() * copies_.most; }
   std::int64_t kept_bytes() const;
   // Of rows of `row` bytes out and back, once in a forward and once in an input gradient, and of what belongs to them.
   std::vector<SegmentTraffic> traffic(std::int64_t row) const;
@@ -60,6 +62,7 @@ class TokenRelay {
   Tensor tensor(LayerContext& context, DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t bound) const;
 
   SegmentSetup setup_;
+  TokenCopies copies_;
 };
 
 }  // namespace weft
