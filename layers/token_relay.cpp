@@ -30,9 +30,11 @@ double probability_of_none(std::int64_t all, std::int64_t here, std::int64_t dra
   return none;
 }
 
-double log_choose(std::int64_t all, std::int64_t chosen) {
-  const auto log_factorial = [](std::int64_t n) { return std::lgamma(static_cast<double>(n) + 1.0); };
-  return log_factorial(all) - log_factorial(chosen) - log_factorial(all - chosen);
+// Ways to choose so many of `all`. Exact for the groups of a router, of which there are few.
+double ways_to_choose(std::int64_t all, std::int64_t chosen) {
+  double ways = 1.0;
+  for (std::int64_t i = 0; i < chosen; ++i) ways *= static_cast<double>(all - i) / static_cast<double>(i + 1);
+  return ways;
 }
 
 // Of a part with whole groups or a part of one: over the number of its groups that a token chooses from.
@@ -43,7 +45,7 @@ double probability_of_no_choice(const MoeConfig& moe, int parts) {
   double none = 0.0;
   for (std::int64_t j = std::max<std::int64_t>(0, chosen + here - groups); j <= std::min(here, chosen); ++j) {
     const double probability =
-        std::exp(log_choose(here, j) + log_choose(groups - here, chosen - j) - log_choose(groups, chosen));
+        ways_to_choose(here, j) * ways_to_choose(groups - here, chosen - j) / ways_to_choose(groups, chosen);
     none += probability * probability_of_none(chosen * of_group, j * experts_here, moe.num_experts_per_tok);
   }
   return none;
