@@ -81,8 +81,8 @@ ExpertCounts::ExpertCounts(KernelContext& kernels, std::initializer_list<Communi
     fail("{} experts do not divide over the {} ranks of an expert group", receivers, (*groups.begin())->size());
   }
   Tensor all = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, ranks_of(groups), receivers);
-  std::int64_t own = 0,
-               rows = 1;  // this rank's row; the rows gathered so far, which begin at a multiple of their number
+  // This rank's row, and the number of rows gathered so far, which begin at a multiple of it.
+  std::int64_t own = 0, rows = 1;
   for (const Communicator* group : groups) {
     own += group->rank() * rows;
     rows *= group->size();

@@ -100,11 +100,20 @@ std::string faults_of(const Config& config) {
 
 TEST(BlockWidths, SplitOverTheRanksThatShareThem) {
   Config config = config_of({.layers = "d:22 e:9", .degrees = {.tensor = 4, .expert_tensor = 2}});
-  EXPECT_EQ(
-      faults_of(config),
-      "width 22 of dense blocks (model.layers \"d:22 e:9\") does not split over parallelism.tensor 4: remainder 2\n"
-      "width 9 of MoE blocks (model.layers \"d:22 e:9\") does not split over parallelism.expert_tensor 2: remainder "
-      "1\n");
+  EXPECT_EQ(faults_of(config),
+            "model.layers \"d:22 e:9\": width 22 does not split over parallelism.tensor 4: remainder 2\n"
+            "model.layers \"d:22 e:9\": width 9 does not split over parallelism.expert_tensor 2: remainder 1\n");
+  // What no block takes need not split.
+  config = config_of({.layers = "d:24 e:8", .degrees = {.tensor = 4}});
+  config.model.intermediate_size = 27;
+  EXPECT_EQ(faults_of(config), "");
+  config = config_of({.layers = "d:1 e", .wide = true});
+  config.optimizer.rule = UpdateRule::muon;
+  EXPECT_NE(faults_of(config).find("single row where model.layers \"d:1 e\": width is 1"), std::string::npos)
+      << faults_of(config);
+  config = config_of({.layers = "d:24 e", .precision = {.compute = ProductFormat::float8}, .wide = true});
+  EXPECT_NE(faults_of(config).find("but model.layers \"d:24 e\": width 24 over 1 ranks is 24"), std::string::npos)
+      << faults_of(config);
   // The model's own widths are not needed where no block takes them.
   config = config_of({.layers = "d:24 e:8"});
   config.model.intermediate_size = config.model.moe.moe_intermediate_size = 0;

@@ -1,48 +1,37 @@
 // Sizes that products in float8 can have.
-#include <set>
-
 #include "layers/kernels/float8.h"
 #include "trainer/resolve/config_rules.h"
 
 namespace weft {
 namespace {
 
-// A width between hidden states, of which each of `ranks` has an equal part.
-ConfigRule width_rule(Family family, std::string_view what, const std::vector<std::string>& sizes,
-                      std::int64_t (*width_of)(const ModelConfig&), int (*ranks_of)(const Degrees&),
-                      bool (*exists)(const ModelConfig&)) {
+using Sizes = std::function<std::vector<NamedSize>(const Config&)>;
+
+// Widths between hidden states, of which each of `ranks` has an equal part.
+ConfigRule width_rule(Family family, const std::vector<std::string>& size_keys, int Degrees::*degree, Sizes sizes) {
   std::vector<std::string> keys = {"precision.compute", fmt::format("precision.{}.compute", name_of(family))};
-  keys.insert(keys.end(), sizes.begin(), sizes.end());
+  keys.insert(keys.end(), size_keys.begin(), size_keys.end());
   return {keys, [=](const Config& c) {
-            if (product_format(c, family) == ProductFormat::as_stored || !exists(c.model)) return Messages{};
-            const std::int64_t width = width_of(c.model), ranks = ranks_of(c.parallelism);
-            return none_or(width % (ranks * float8_inner_multiple) == 0,
-                           "float8 multiplies sizes of multiples of {}, but {} {} over {} ranks is {:g}: "
-                           "write another, or precision.{}.compute = \"bfloat16\"",
-                           float8_inner_multiple, what, width, ranks,
-                           static_cast<double>(width) / static_cast<double>(ranks), name_of(family));
+            if (product_format(c, family) == ProductFormat::as_stored) return Messages{};
+            Messages faults;
+            const std::int64_t ranks = degree == nullptr ? 1 : c.parallelism.*degree;
+            for (const auto& [name, width] : sizes(c)) {
+              if (width % (ranks * float8_inner_multiple) == 0) continue;
+              faults.push_back(
+                  fmt::format("float8 multiplies sizes of multiples of {}, but {} {} over {} ranks is {:g}: "
+                              "write another, or precision.{}.compute = \"bfloat16\"",
+                              float8_inner_multiple, name, width, ranks,
+                              static_cast<double>(width) / static_cast<double>(ranks), name_of(family)));
+            }
+            return faults;
           }};
 }
-
-// Widths of blocks that have one of their own.
-ConfigRule own_widths_rule() {
-  return {{"precision.compute", "precision.dense.compute", "precision.experts.compute", "model.layers",
-           "parallelism.tensor", "parallelism.expert_tensor"},
-          [](const Config& c) {
-            std::set<std::string> faults;
-            for (const ModelBlock& block : c.model.blocks) {
-              const Family family = block == BlockKind::dense ? Family::dense : Family::experts;
-              const int ranks = family == Family::dense ? c.parallelism.tensor : c.parallelism.expert_tensor;
-              if (product_format(c, family) == ProductFormat::as_stored) continue;
-              if (block.width % (ranks * float8_inner_multiple) == 0) continue;
-              faults.insert(
-                  fmt::format("float8 multiplies sizes of multiples of {}, but width {} (model.layers \"{}\") over {} "
-                              "ranks is {:g}: write another, or precision.{}.compute = \"bfloat16\"",
-                              float8_inner_multiple, block.width, c.layers_text, ranks,
-                              static_cast<double>(block.width) / static_cast<double>(ranks), name_of(family)));
-            }
-            return Messages(faults.begin(), faults.end());
-          }};
+// One size, which the message calls `name`.
+Sizes always(const std::string& name, std::int64_t (*size_of_model)(const ModelConfig&)) {
+  return [=](const Config& c) { return std::vector<NamedSize>{{name, size_of_model(c.model)}}; };
+}
+Sizes of_blocks(BlockKind kind, const std::string& name) {
+  return [=](const Config& c) { return block_widths(c, kind, name); };
 }
 
 // The rows of products of dense blocks are the tokens of a microbatch; those of experts are padded.
@@ -63,36 +52,26 @@ ConfigRule token_rule() {
 }  // namespace
 
 std::vector<ConfigRule> float8_rules() {
-  const auto of_tensor = [](const Degrees& p) { return p.tensor; };
-  const auto alone = [](const Degrees&) { return 1; };
-  const auto always = [](const ModelConfig&) { return true; };
-  const auto moe = [](const ModelConfig& m) { return m.has(BlockKind::moe); };
   const auto hidden = [](const ModelConfig& m) { return m.hidden_size; };
+  const std::string shared = "shared_expert_intermediate_size";
   return {
-      width_rule(Family::dense, "hidden_size", {"model.hidden_size"}, hidden, alone, always),
-      width_rule(Family::experts, "hidden_size", {"model.hidden_size"}, hidden, alone, always),
-      width_rule(
-          Family::dense, "num_attention_heads x head_dim",
-          {"model.head_dim", "model.num_attention_heads", "parallelism.tensor"},
-          [](const ModelConfig& m) { return m.num_attention_heads * m.head_dim; }, of_tensor, always),
-      width_rule(
-          Family::dense, "2 x num_key_value_heads x head_dim",
-          {"model.head_dim", "model.num_key_value_heads", "parallelism.tensor"},
-          [](const ModelConfig& m) { return 2 * m.num_key_value_heads * m.head_dim; }, of_tensor, always),
-      width_rule(
-          Family::dense, "intermediate_size", {"model.intermediate_size", "parallelism.tensor"},
-          [](const ModelConfig& m) { return m.intermediate_size; }, of_tensor,
-          [](const ModelConfig& m) { return m.uses_width_of(BlockKind::dense); }),
-      width_rule(
-          Family::dense, "shared_expert_intermediate_size",
-          {"model.moe.shared_expert_intermediate_size", "parallelism.tensor"},
-          [](const ModelConfig& m) { return m.moe.shared_expert_intermediate_size; }, of_tensor, moe),
-      width_rule(
-          Family::experts, "moe_intermediate_size", {"model.moe.moe_intermediate_size", "parallelism.expert_tensor"},
-          [](const ModelConfig& m) { return m.moe.moe_intermediate_size; },
-          [](const Degrees& p) { return p.expert_tensor; },
-          [](const ModelConfig& m) { return m.uses_width_of(BlockKind::moe); }),
-      own_widths_rule(),
+      width_rule(Family::dense, {"model.hidden_size"}, nullptr, always("hidden_size", hidden)),
+      width_rule(Family::experts, {"model.hidden_size"}, nullptr, always("hidden_size", hidden)),
+      width_rule(Family::dense, {"model.head_dim", "model.num_attention_heads", "parallelism.tensor"}, &Degrees::tensor,
+                 always("num_attention_heads x head_dim",
+                        [](const ModelConfig& m) { return m.num_attention_heads * m.head_dim; })),
+      width_rule(Family::dense, {"model.head_dim", "model.num_key_value_heads", "parallelism.tensor"}, &Degrees::tensor,
+                 always("2 x num_key_value_heads x head_dim",
+                        [](const ModelConfig& m) { return 2 * m.num_key_value_heads * m.head_dim; })),
+      width_rule(Family::dense, {"model.intermediate_size", "model.layers", "parallelism.tensor"}, &Degrees::tensor,
+                 of_blocks(BlockKind::dense, "intermediate_size")),
+      width_rule(Family::dense, {"model.moe." + shared, "parallelism.tensor"}, &Degrees::tensor,
+                 always(shared,
+                        [](const ModelConfig& m) {
+                          return m.has(BlockKind::moe) ? m.moe.shared_expert_intermediate_size : 0;
+                        })),
+      width_rule(Family::experts, {"model.moe.moe_intermediate_size", "model.layers", "parallelism.expert_tensor"},
+                 &Degrees::expert_tensor, of_blocks(BlockKind::moe, "moe_intermediate_size")),
       token_rule(),
   };
 }

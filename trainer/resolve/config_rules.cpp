@@ -20,13 +20,29 @@ Size model_size(std::int64_t MoeConfig::*size) {
   return [=](const Config& c) { return c.model.moe.*size; };
 }
 
-// `size`, which the message calls `name`, must be a multiple of a degree.
+// A size must be a multiple of a degree.
+Messages split_faults(const NamedSize& size, const std::string& degree_key, int ranks) {
+  return none_or(size.value % ranks == 0, "{} {} does not split over {} {}: remainder {}", size.name, size.value,
+                 degree_key, ranks, size.value % ranks);
+}
+// The message calls the size `name`.
 ConfigRule splits_over(const std::string& degree_key, int Degrees::*degree, const std::string& key,
                        const std::string& name, Size size) {
   return {{key, degree_key}, [=](const Config& c) {
-            const std::int64_t whole = size(c), ranks = c.parallelism.*degree;
-            return none_or(whole % ranks == 0, "{} {} does not split over {} {}: remainder {}", name, whole, degree_key,
-                           ranks, whole % ranks);
+            return split_faults({name, size(c)}, degree_key, c.parallelism.*degree);
+          }};
+}
+// The same of all widths of blocks of a kind.
+ConfigRule widths_split_over(const std::string& degree_key, int Degrees::*degree, BlockKind kind,
+                             const std::string& key, const std::string& name) {
+  return {{key, "model.layers", degree_key}, [=](const Config& c) {
+            Messages faults;
+            for (const NamedSize& width : block_widths(c, kind, name)) {
+              for (std::string& fault : split_faults(width, degree_key, c.parallelism.*degree)) {
+                faults.push_back(std::move(fault));
+              }
+            }
+            return faults;
           }};
 }
 ConfigRule splits_over_tensor(const std::string& key, Size size) {
@@ -85,23 +101,6 @@ Messages group_errors(const MoeConfig& moe) {
                  chosen_from, moe.topk_group);
 }
 
-// Widths of blocks that have one of their own (model.layers) split as the model's do.
-ConfigRule own_widths_rule() {
-  return {{"model.layers", "parallelism.tensor", "parallelism.expert_tensor"}, [](const Config& c) {
-            std::set<std::string> faults;
-            for (const ModelBlock& block : c.model.blocks) {
-              const bool dense = block == BlockKind::dense;
-              const int ranks = dense ? c.parallelism.tensor : c.parallelism.expert_tensor;
-              if (block.width % ranks == 0) continue;
-              faults.insert(
-                  fmt::format("width {} of {} blocks (model.layers \"{}\") does not split over {} {}: remainder {}",
-                              block.width, dense ? "dense" : "MoE", c.layers_text,
-                              dense ? "parallelism.tensor" : "parallelism.expert_tensor", ranks, block.width % ranks));
-            }
-            return Messages(faults.begin(), faults.end());
-          }};
-}
-
 Rules block_rules() {
   const std::string width = "model.intermediate_size", shared = "model.moe.shared_expert_intermediate_size";
   return {
@@ -110,8 +109,7 @@ Rules block_rules() {
       needed_by(BlockKind::moe, "model.moe.num_experts_per_tok", model_size(&MoeConfig::num_experts_per_tok)),
       needed_by(BlockKind::moe, "model.moe.moe_intermediate_size", model_size(&MoeConfig::moe_intermediate_size),
                 /*is_width=*/true),
-      splits_over_tensor(width, model_size(&ModelConfig::intermediate_size)),
-      own_widths_rule(),
+      widths_split_over("parallelism.tensor", &Degrees::tensor, BlockKind::dense, width, width),
       splits_over_tensor(shared, model_size(&MoeConfig::shared_expert_intermediate_size)),
       {{"model.moe.num_experts_per_tok", "model.moe.num_experts"},
        [](const Config& c) {
@@ -141,8 +139,8 @@ Rules block_rules() {
        }},
       splits_over("parallelism.expert", &Degrees::expert, "model.moe.num_experts", "num_experts",
                   model_size(&MoeConfig::num_experts)),
-      splits_over("parallelism.expert_tensor", &Degrees::expert_tensor, "model.moe.moe_intermediate_size",
-                  "moe_intermediate_size", model_size(&MoeConfig::moe_intermediate_size)),
+      widths_split_over("parallelism.expert_tensor", &Degrees::expert_tensor, BlockKind::moe,
+                        "model.moe.moe_intermediate_size", "moe_intermediate_size"),
       {{"parallelism.expert_dispatch", "parallelism.expert_nodes", "parallelism.expert"},
        [](const Config& c) {
          const Degrees& d = c.parallelism;
@@ -332,30 +330,37 @@ Rules optimizer_rules() {
 
 // A matrix of a single row cannot be stepped by muon, and no other rule steps it.
 Rules muon_width_rules() {
-  const auto rule = [](UpdateGroup group, Family family, BlockKind kind, const std::string& width, Size value,
-                       bool of_blocks) {
-    return ConfigRule{{fmt::format("optimizer.{}.name", name_of(group)), width, "optimizer.name", "model.layers"},
+  using Widths = std::function<std::vector<NamedSize>(const Config&)>;
+  const auto rule = [](UpdateGroup group, Family family, const std::string& key, Widths widths) {
+    return ConfigRule{{fmt::format("optimizer.{}.name", name_of(group)), key, "optimizer.name", "model.layers"},
                       [=](const Config& c) {
                         const bool muon =
                             resolved_groups(c)[static_cast<std::size_t>(group)].rule == UpdateRule::muon &&
                             !c.training.frozen.contains(family);
-                        const bool one_row = std::ranges::any_of(c.model.blocks, [&](const ModelBlock& block) {
-                          return block == kind && (of_blocks ? c.model.width(block) : value(c)) == 1;
-                        });
-                        return none_or(!muon || !one_row || c.model.hidden_size == 1,
-                                       "\"muon\" turns whole matrices, and those of {} have a single row "
-                                       "where {} is 1: write a larger one, or another rule for {}",
-                                       name_of(group), width, name_of(group));
+                        if (!muon || c.model.hidden_size == 1) return Messages{};
+                        for (const NamedSize& width : widths(c)) {
+                          if (width.value != 1) continue;
+                          return Messages{
+                              fmt::format("\"muon\" turns whole matrices, and those of {} have a single row "
+                                          "where {} is 1: write a larger one, or another rule for {}",
+                                          name_of(group), width.name, name_of(group))};
+                        }
+                        return Messages{};
                       }};
   };
-  return {
-      rule(UpdateGroup::dense, Family::dense, BlockKind::dense, "model.intermediate_size",
-           model_size(&ModelConfig::intermediate_size), /*of_blocks=*/true),
-      rule(UpdateGroup::dense, Family::dense, BlockKind::moe, "model.moe.shared_expert_intermediate_size",
-           model_size(&MoeConfig::shared_expert_intermediate_size), /*of_blocks=*/false),
-      rule(UpdateGroup::experts, Family::experts, BlockKind::moe, "model.moe.moe_intermediate_size",
-           model_size(&MoeConfig::moe_intermediate_size), /*of_blocks=*/true),
+  const auto of_blocks = [](BlockKind kind, const std::string& key) {
+    return [=](const Config& c) { return block_widths(c, kind, key); };
   };
+  const std::string dense = "model.intermediate_size", experts = "model.moe.moe_intermediate_size",
+                    shared = "model.moe.shared_expert_intermediate_size";
+  return {rule(UpdateGroup::dense, Family::dense, dense, of_blocks(BlockKind::dense, dense)),
+          rule(UpdateGroup::dense, Family::dense, shared,
+               [=](const Config& c) {
+                 const bool exists = c.model.has(BlockKind::moe);
+                 return exists ? std::vector<NamedSize>{{shared, c.model.moe.shared_expert_intermediate_size}}
+                               : std::vector<NamedSize>{};
+               }),
+          rule(UpdateGroup::experts, Family::experts, experts, of_blocks(BlockKind::moe, experts))};
 }
 
 Rules profiling_rules() {
@@ -380,6 +385,19 @@ Rules profiling_rules() {
 }
 
 }  // namespace
+
+std::vector<NamedSize> block_widths(const Config& config, BlockKind kind, const std::string& name) {
+  std::vector<NamedSize> widths;
+  std::set<std::int64_t> own;
+  for (const ModelBlock& block : config.model.blocks) {
+    if (block == kind && block.width > 0) own.insert(block.width);
+  }
+  if (config.model.uses_width_of(kind)) widths.push_back({name, config.model.width(ModelBlock(kind))});
+  for (const std::int64_t width : own) {
+    widths.push_back({fmt::format("model.layers \"{}\": width", config.layers_text), width});
+  }
+  return widths;
+}
 
 std::vector<ConfigRule> config_rules() {
   Rules rules;

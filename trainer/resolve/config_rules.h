@@ -26,6 +26,15 @@ Messages none_or(bool holds, fmt::format_string<Args...> text, Args&&... args) {
   return holds ? Messages{} : Messages{fmt::format(text, std::forward<Args>(args)...)};
 }
 
+// A size and its words in a message.
+struct NamedSize {
+  std::string name;
+  std::int64_t value = 0;
+};
+// The different widths of blocks of a kind: the model's, called `name`, if a block takes it, and those that
+// model.layers gives.
+std::vector<NamedSize> block_widths(const Config& config, BlockKind kind, const std::string& name);
+
 std::vector<ConfigRule> config_rules();
 // The rules of sharding and precision (config_shard_rules.cpp).
 std::vector<ConfigRule> shard_rules();

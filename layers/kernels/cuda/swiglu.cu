@@ -38,28 +38,38 @@ __global__ void __launch_bounds__(256, 4)
   });
 }
 
+// Item `item` of a row: the gradient times `weight`, and as the result the sum of the gradients of that weight.
 // silu'(g) = s + g s (1 - s) with s = logistic(g). A thread writes only where it has read, so dgate_up may be gate_up.
+template <typename T, int N>
+__device__ float backward_item(const T* dy, const T* gate_up, float weight, std::int64_t row, std::int64_t item,
+                               std::int64_t width, T* dgate_up) {
+  const std::int64_t at = row * 2 * width + item * N;
+  const Vector<T, N> gradients = load_vector<N>(dy + row * width + item * N);
+  Vector<T, N> gates = load_vector<N>(gate_up + at), ups = load_vector<N>(gate_up + at + width);
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const float gate = to_float(gates[i]), up = to_float(ups[i]), unweighted = to_float(gradients[i]);
+    const float s = logistic(gate), gradient = unweighted * weight;
+    const float silu = gate * s;
+    sum = fmaf(unweighted, silu * up, sum);
+    gates[i] = from_float<T>(gradient * up * (s + silu * (1.0f - s)));
+    ups[i] = from_float<T>(gradient * silu);
+  }
+  store_vector(dgate_up + at, gates);
+  store_vector(dgate_up + at + width, ups);
+  return sum;
+}
+
 template <typename T, int N>
 __global__ void __launch_bounds__(256, 4)
     backward_kernel(const T* dy, const T* gate_up, std::int64_t rows, std::int64_t width, T* dgate_up) {
   for_row_items(rows, width / N, [=](std::int64_t row, std::int64_t item) {
-    const std::int64_t at = row * 2 * width + item * N;
-    const Vector<T, N> gradients = load_vector<N>(dy + row * width + item * N);
-    Vector<T, N> gates = load_vector<N>(gate_up + at), ups = load_vector<N>(gate_up + at + width);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float gate = to_float(gates[i]), up = to_float(ups[i]), gradient = to_float(gradients[i]);
-      const float s = logistic(gate);
-      const float silu = gate * s;
-      gates[i] = from_float<T>(gradient * up * (s + silu * (1.0f - s)));
-      ups[i] = from_float<T>(gradient * silu);
-    }
-    store_vector(dgate_up + at, gates);
-    store_vector(dgate_up + at + width, ups);
+    backward_item<T, N>(dy, gate_up, 1.0f, row, item, width, dgate_up);
   });
 }
 
-// The same with weights: a warp has a row, and sums the gradient of its weight.
+// With weights: a warp has a row, and sums the gradient of its weight.
 template <typename T, int N>
 __global__ void __launch_bounds__(256, 4)
     weighted_backward_kernel(const T* dy, const T* gate_up, const float* weights, std::int64_t rows, std::int64_t width,
@@ -70,20 +80,7 @@ __global__ void __launch_bounds__(256, 4)
   const float weight = weights[row];
   float sum = 0.0f;
   for (std::int64_t item = lane; item < width / N; item += warp_size) {
-    const std::int64_t at = row * 2 * width + item * N;
-    const Vector<T, N> gradients = load_vector<N>(dy + row * width + item * N);
-    Vector<T, N> gates = load_vector<N>(gate_up + at), ups = load_vector<N>(gate_up + at + width);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float gate = to_float(gates[i]), up = to_float(ups[i]), unweighted = to_float(gradients[i]);
-      const float s = logistic(gate), gradient = unweighted * weight;
-      const float silu = gate * s;
-      sum = fmaf(unweighted, silu * up, sum);
-      gates[i] = from_float<T>(gradient * up * (s + silu * (1.0f - s)));
-      ups[i] = from_float<T>(gradient * silu);
-    }
-    store_vector(dgate_up + at, gates);
-    store_vector(dgate_up + at + width, ups);
+    sum += backward_item<T, N>(dy, gate_up, weight, row, item, width, dgate_up);
   }
   sum = sum_of_warp(sum);
   if (lane == 0) dweights[row] = sum;
