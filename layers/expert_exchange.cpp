@@ -146,16 +146,17 @@ ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int
   return plan;
 }
 
-RowsUnderWay begin_dispatch(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows) {
-  if (context.expert.size() == 1) return {{}, std::move(rows), nullptr};
-  const std::int64_t hidden = rows.columns();
-  RowsUnderWay under_way;
-  under_way.arriving =
-      context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), plan.received(), hidden, bound_rows);
-  under_way.arrived = exchange(context, rows, elements(plan.send_rows, hidden), under_way.arriving,
-                               elements(plan.receive_rows, hidden));
-  under_way.leaving = std::move(rows);
-  return under_way;
+void start_exchange(LayerContext& context, const ExchangePlan& plan, RowsUnderWay& under_way, std::int64_t bound_rows) {
+  if (context.expert.size() == 1) {
+    under_way.arriving = std::move(under_way.leaving);
+    return;
+  }
+  const ConstTensorView rows = under_way.sent();
+  const bool back = under_way.back;
+  under_way.arriving = context.kernels.ledger.allocate(
+      Bucket::moe_routing, rows.dtype(), back ? plan.sent() : plan.received(), rows.columns(), bound_rows);
+  under_way.arrived = exchange(context, rows, elements(back ? plan.receive_rows : plan.send_rows, rows.columns()),
+                               under_way.arriving, elements(back ? plan.send_rows : plan.receive_rows, rows.columns()));
 }
 
 Tensor finish_dispatch(LayerContext& context, const ExchangePlan& plan, RowsUnderWay under_way,
@@ -183,28 +184,30 @@ Tensor finish_dispatch(LayerContext& context, const ExchangePlan& plan, RowsUnde
   return rows;
 }
 
-Tensor return_rows(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows,
-                   std::int64_t reserved_rows) {
+RowsUnderWay prepare_return(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows) {
   const std::int64_t hidden = rows.columns();
-  const auto tensor = [&](std::int64_t count, std::int64_t bound) {
-    return context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), count, hidden, bound);
+  const auto tensor = [&](std::int64_t count) {
+    return context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), count, hidden, bound_rows);
   };
   if (context.expert_tensor.size() > 1) {
-    Tensor partial = tensor(plan.gathered(), bound_rows);
+    Tensor partial = tensor(plan.gathered());
     const RowRuns& runs = plan.gathered_runs;
     move_blocks(context.kernels, rows, runs.by_expert, runs.by_source, runs.rows, partial);
-    rows = tensor(plan.received(), bound_rows);
+    rows = tensor(plan.received());
     context.expert_tensor.reduce_scatter(partial, rows, elements(plan.gathered_rows, hidden));
   }
   if (context.expert.size() > 1) {
-    Tensor leaving = tensor(plan.received(), bound_rows);
+    Tensor leaving = tensor(plan.received());
     const RowRuns& runs = plan.received_runs;
     move_blocks(context.kernels, rows, runs.by_expert, runs.by_source, runs.rows, leaving);
-    rows = tensor(plan.sent(), reserved_rows);
-    context.kernels.stream.wait(
-        exchange(context, leaving, elements(plan.receive_rows, hidden), rows, elements(plan.send_rows, hidden)));
+    rows = std::move(leaving);
   }
-  return rows;
+  return {.leaving = std::move(rows), .back = true};
+}
+
+Tensor finish_return(LayerContext& context, RowsUnderWay rows) {
+  if (rows.arrived) context.kernels.stream.wait(rows.arrived);
+  return std::move(rows.arriving);
 }
 
 }  // namespace weft

@@ -51,20 +51,25 @@ class ExpertCounts {
 // sizes and ranks of the context's groups are read.
 ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int32_t> counts);
 
-// Rows in flight between the ranks of an expert group. The compute lane waits for them in finish_dispatch only, so it
-// can run other work meanwhile (the shared expert).
+// Rows that are ready to leave for other ranks, or in flight. The compute lane waits for them when they are finished
+// only, so it can run other work meanwhile: the shared expert, or another microbatch.
 struct RowsUnderWay {
-  Tensor leaving, arriving;
-  Fence arrived;
+  Tensor leaving = {}, arriving = {};
+  ConstTensorView source = {};  // the rows that leave, if `leaving` does not hold them; they stay until the arrival
+  bool back = false;            // on the way back from experts
+  Fence arrived = {};
+
+  ConstTensorView sent() const { return leaving.allocated() ? leaving.view() : source; }
+  bool ready() const { return (leaving.allocated() || !source.empty()) && !arriving.allocated(); }
 };
-// [sent, hidden] sorted by expert -> [gathered, hidden] sorted by expert of this rank. `bound_rows` is the most rows
-// that can ever arrive; blocks have room for that many and so fit every microbatch.
-RowsUnderWay begin_dispatch(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows);
+// Exchanges rows that are ready, queued on the exchange lane. The rows that arrive have room for `bound_rows`, so that
+// blocks fit every microbatch.
+void start_exchange(LayerContext& context, const ExchangePlan& plan, RowsUnderWay& rows, std::int64_t bound_rows);
+// Out: [sent, hidden] sorted by expert -> [gathered, hidden] sorted by expert of this rank. `bound_rows` is the most
+// rows that can ever arrive.
 Tensor finish_dispatch(LayerContext& context, const ExchangePlan& plan, RowsUnderWay rows, std::int64_t bound_rows);
-// The reverse: [gathered, hidden] -> [sent, hidden] in the row order that begin_dispatch took, summed over the
-// expert-tensor group.
-// The result has room for `reserved_rows`.
-Tensor return_rows(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows,
-                   std::int64_t reserved_rows);
+// Back: [gathered, hidden] -> [sent, hidden] in the row order that went out, summed over the expert-tensor group.
+RowsUnderWay prepare_return(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows);
+Tensor finish_return(LayerContext& context, RowsUnderWay rows);
 
 }  // namespace weft

@@ -22,7 +22,22 @@ struct SavedMoe final : Saved {
   SwigluMlp::Kept shared;
   SharedGate::Kept gate;
   Tensor dshared;  // gradient of the shared expert's output, all tokens, from input gradient to weight gradient
+  // Between the parts of a forward: the result without routed experts. Of an input gradient: that of the result, and of
+  // the input through the shared expert and its gate.
+  struct Open {
+    Tensor y, dy, through_shared, through_gate;
+  } open;
 };
+
+// Runs the parts of a computation that `part` stands for, of `count` in all, with the exchanges between them.
+template <typename Run, typename Exchange>
+void run_parts(ComputePart part, int count, Run run, Exchange exchange) {
+  run(part.index);
+  for (int next = part.index + 1; part.last() && next < count; ++next) {
+    exchange();
+    run(next);
+  }
+}
 
 class Moe final : public Segment {
  public:
@@ -83,29 +98,24 @@ class Moe final : public Segment {
                  std::unique_ptr<Saved>& saved) override {
     std::unique_ptr<SavedMoe> kept(static_cast<SavedMoe*>(saved.release()));
     if (!kept) kept = std::make_unique<SavedMoe>();
-    norm_.forward(context, weights[0], std::move(x), kept->norm);
-    const Tensor& normed = kept->norm.normed;
-
-    // The host needs the row counts, unless they are those of full experts. It waits for them while the device runs the
-    // work queued after them.
-    RoutedExperts::Counting counting;
-    during(context.observer, Work::route, [&] {
-      router_.forward(context, of_router_.in(weights), input, normed, kept->router);
-      if (!kept->experts.slots.allocated()) choose(context, *kept, counting);  // otherwise remembered
-    });
-    const auto beside = [&] { return shared_forward(context, weights, *kept); };
-    Tensor y;
-    if (context.recomputing && setup_.keep_dispatch) {
-      experts_.recompute(context, of_experts_.in(weights), kept->experts);
-      y = beside();
-    } else {
-      y = experts_.forward(context, of_experts_.in(weights), kept->router.weights, normed, beside, counting,
-                           kept->experts);
-    }
-    if (!context.recomputing) experts_.add_outputs(context, kept->router.weights, kept->experts, y);
-    norm_.end_forward(kept->norm);
+    const auto run = [&](int part) {
+      if (part == 0) {
+        begin_forward(context, weights, input, std::move(x), *kept);
+      } else if (part == 1) {
+        kept->open.y = shared_forward(context, weights, *kept);
+        experts_.run(context, of_experts_.in(weights), kept->experts);
+      } else {
+        experts_.end_forward(context, kept->router.weights, kept->experts, kept->open.y);
+        norm_.end_forward(kept->norm);
+      }
+    };
+    run_parts(context.part, 3, run, [&] { experts_.exchange(context, kept->experts); });
+    Tensor y = context.part.last() ? std::move(kept->open.y) : Tensor();
     saved = std::move(kept);
     return y;
+  }
+  void exchange_rows(LayerContext& context, Saved& saved) override {
+    experts_.exchange(context, static_cast<SavedMoe&>(saved).experts);
   }
 
   bool recomputes_forward() const override { return true; }
@@ -121,32 +131,20 @@ class Moe final : public Segment {
 
   Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) override {
     auto& kept = static_cast<SavedMoe&>(saved);
-    KernelContext& kernels = context.kernels;
-    Tensor dshared, dgated;
-    const auto beside = [&] {
-      if (!has_shared()) return;
-      const WorkScope scope(context.observer, Work::shared);
-      Tensor dout;
-      if (has_gate()) std::tie(dout, dgated) = gate_.backward_input(context, of_gate_.in(weights)[0], dy, kept.gate);
-      kept.dshared = gather_gradient(context, has_gate() ? dout : dy);
-      dshared =
-          scatter_tokens(context, shared_.backward_input(context, of_shared_.in(weights), kept.dshared, kept.shared));
+    Tensor dx;
+    const auto run = [&](int part) {
+      if (part == 0) {
+        kept.open.dy = std::move(dy);
+        experts_.begin_backward(context, kept.router.weights, kept.open.dy, kept.experts);
+      } else if (part == 1) {
+        if (has_shared()) shared_backward(context, weights, kept);
+        experts_.run_backward(context, of_experts_.in(weights), kept.experts);
+      } else {
+        dx = end_backward(context, weights, kept);
+      }
     };
-    RoutedExperts::InputGradient through =
-        experts_.backward_input(context, of_experts_.in(weights), kept.router.weights, dy, beside, kept.experts);
-    Tensor dnormed = during(context.observer, Work::route, [&] {
-      return router_.backward_input(context, of_router_.in(weights)[0], through.dweights, kept.router);
-    });
-    experts_.add_input_gradient(context, std::move(through.rows), kept.experts, dnormed);
-    if (!reads_normed_for_weights()) kept.norm.normed.reset();
-    if (has_shared()) add(kernels.stream, dshared, dnormed);
-    if (has_gate()) add(kernels.stream, dgated, dnormed);
-    if (has_gate() && !trains_shared()) kept.dshared.reset();
-    Tensor none;
-    auto [residual, dx] = has_gate() ? residual_gradient(std::move(dy), none, /*stays=*/false)
-                                     : residual_gradient(std::move(dy), kept.dshared, trains_shared());
-    return norm_.backward_input(context, weights[0], std::move(dnormed), residual, std::move(dx),
-                                reads_normed_for_weights(), kept.norm);
+    run_parts(context.part, 3, run, [&] { experts_.exchange(context, kept.experts); });
+    return dx;
   }
 
   void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) override {
@@ -186,8 +184,18 @@ class Moe final : public Segment {
     parameters_.insert(parameters_.end(), more.begin(), more.end());
     return place;
   }
+  // Up to the rows that leave for experts. The host needs their counts, unless they are those of full experts.
+  void begin_forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,
+                     SavedMoe& kept) const {
+    norm_.forward(context, weights[0], std::move(x), kept.norm);
+    during(context.observer, Work::route, [&] {
+      router_.forward(context, of_router_.in(weights), input, kept.norm.normed, kept.router);
+      if (!kept.experts.slots.allocated()) choose(context, kept);  // otherwise remembered
+    });
+    experts_.begin_forward(context, kept.router.weights, kept.norm.normed, kept.experts);
+  }
   // The choices that have an expert, counted and sorted.
-  void choose(LayerContext& context, SavedMoe& kept, RoutedExperts::Counting& counting) const {
+  void choose(LayerContext& context, SavedMoe& kept) const {
     KernelContext& kernels = context.kernels;
     Tensor within;
     if (setup_.model.moe.drops()) within = router_.within_capacity(context, kept.router);
@@ -201,7 +209,7 @@ class Moe final : public Segment {
       add_counts(kernels, counts, context.report.expert_tokens(block_));
       router_.balance(context, kept.router);
     }
-    experts_.route(context, taken, kept.router.weights, std::move(counts), std::move(slots), some_unrouted, counting,
+    experts_.route(context, taken, kept.router.weights, std::move(counts), std::move(slots), some_unrouted,
                    kept.experts);
   }
 
@@ -222,6 +230,39 @@ class Moe final : public Segment {
       gate_.forward(context, of_gate_.in(weights), kept.norm.normed, std::move(out), y, kept.gate);
     }
     return y;
+  }
+
+  // The gradients through the shared expert and its gate.
+  void shared_backward(LayerContext& context, Weights weights, SavedMoe& kept) const {
+    const WorkScope scope(context.observer, Work::shared);
+    Tensor& dy = kept.open.dy;
+    Tensor dout;
+    if (has_gate()) {
+      std::tie(dout, kept.open.through_gate) = gate_.backward_input(context, of_gate_.in(weights)[0], dy, kept.gate);
+    }
+    kept.dshared = gather_gradient(context, has_gate() ? dout : dy);
+    kept.open.through_shared =
+        scatter_tokens(context, shared_.backward_input(context, of_shared_.in(weights), kept.dshared, kept.shared));
+  }
+
+  // The gradient of the input, from that of the rows that are back.
+  Tensor end_backward(LayerContext& context, Weights weights, SavedMoe& kept) const {
+    RoutedExperts::InputGradient through = experts_.end_backward(context, kept.experts);
+    Tensor dnormed = during(context.observer, Work::route, [&] {
+      return router_.backward_input(context, of_router_.in(weights)[0], through.dweights, kept.router);
+    });
+    experts_.add_input_gradient(context, std::move(through.rows), kept.experts, dnormed);
+    if (!reads_normed_for_weights()) kept.norm.normed.reset();
+    for (Tensor* more : {&kept.open.through_shared, &kept.open.through_gate}) {
+      if (more->allocated()) add(context.kernels.stream, *more, dnormed);
+      more->reset();
+    }
+    if (has_gate() && !trains_shared()) kept.dshared.reset();
+    Tensor none;
+    auto [residual, dx] = has_gate() ? residual_gradient(std::move(kept.open.dy), none, /*stays=*/false)
+                                     : residual_gradient(std::move(kept.open.dy), kept.dshared, trains_shared());
+    return norm_.backward_input(context, weights[0], std::move(dnormed), residual, std::move(dx),
+                                reads_normed_for_weights(), kept.norm);
   }
 
   SegmentSetup setup_;

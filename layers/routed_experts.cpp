@@ -89,11 +89,12 @@ std::vector<SegmentTraffic> RoutedExperts::traffic() const {
                       .bytes = ranks * relay_.experts() * size_of(DType::int32),
                       .once = true});
   };
+  const bool beside = !relay_.used();  // otherwise the exchange of tokens is
   const auto add_out = [&](When when, std::int64_t bytes, bool once) {
     const bool bound = (moe.drops() || relay_.used()) && !pads();
     if (exchange_ranks() > 1) {
-      result.push_back(
-          {when, CollectiveOp::all_to_all, exchange_group(), 1, most_sent() * bytes, bound, even * bytes, once});
+      result.push_back({when, CollectiveOp::all_to_all, exchange_group(), 1, most_sent() * bytes, bound, even * bytes,
+                        once, beside ? 1 : 0});
     }
     if (setup_.expert_tensor > 1) {
       result.push_back({when, CollectiveOp::all_gather, Group::etp, 1, gathered * bytes, !pads(),
@@ -102,8 +103,8 @@ std::vector<SegmentTraffic> RoutedExperts::traffic() const {
   };
   const auto add_back = [&](When when, std::int64_t bytes, bool once) {
     if (exchange_ranks() > 1) {
-      result.push_back(
-          {when, CollectiveOp::all_to_all, exchange_group(), 1, received * bytes, !pads(), even * bytes, once});
+      result.push_back({when, CollectiveOp::all_to_all, exchange_group(), 1, received * bytes, !pads(), even * bytes,
+                        once, beside ? 2 : 0});
     }
     if (setup_.expert_tensor > 1) {
       result.push_back({when, CollectiveOp::reduce_scatter, Group::etp, 1, gathered * bytes, !pads(),
@@ -130,13 +131,13 @@ ExchangePlan RoutedExperts::plan_of_full_experts(const LayerContext& context) co
       context, std::vector<std::int32_t>(static_cast<std::size_t>(counts), static_cast<std::int32_t>(capacity_rows())));
 }
 
-void RoutedExperts::wait_for_counts(const LayerContext& context, Counting& counting, Kept& kept) const {
-  if (counting) kept.exchange = plan_exchange(context, counting->wait());
-  counting.reset();
+void RoutedExperts::wait_for_counts(const LayerContext& context, Kept& kept) const {
+  if (kept.open.counting) kept.exchange = plan_exchange(context, kept.open.counting->wait());
+  kept.open.counting.reset();
 }
 
 void RoutedExperts::route(LayerContext& context, ConstTensorView taken, ConstTensorView weights, Tensor counts,
-                          Tensor slots, bool some_unrouted, Counting& counting, Kept& kept) const {
+                          Tensor slots, bool some_unrouted, Kept& kept) const {
   KernelContext& kernels = context.kernels;
   Tensor relayed;
   if (relay_.used()) {
@@ -158,7 +159,8 @@ void RoutedExperts::route(LayerContext& context, ConstTensorView taken, ConstTen
   if (pads()) {
     kept.exchange = plan_of_full_experts(context);
   } else {
-    counting.emplace(kernels, std::initializer_list<Communicator*>{&context.expert, &context.expert_tensor}, counts);
+    kept.open.counting = std::make_unique<ExpertCounts>(
+        kernels, std::initializer_list<Communicator*>{&context.expert, &context.expert_tensor}, counts);
   }
 }
 
@@ -177,112 +179,130 @@ Tensor RoutedExperts::permuted_rows(KernelContext& kernels, ConstTensorView x, c
   return permuted;
 }
 
-Tensor RoutedExperts::to_experts(LayerContext& context, const ExchangePlan& plan, RowsUnderWay under_way) const {
+void RoutedExperts::start(LayerContext& context, RowsUnderWay& rows, Kept& kept) const {
+  wait_for_counts(context, kept);
+  if (rows.ready()) start_exchange(context, kept.exchange, rows, rows.back ? reserved_rows(kept) : bank_.bound_rows());
+}
+
+void RoutedExperts::exchange(LayerContext& context, Kept& kept) const {
   const WorkScope scope(context.observer, Work::exchange);
-  Tensor rows = finish_dispatch(context, plan, std::move(under_way), bank_.bound_rows());
+  for (RowsUnderWay* rows : {&kept.open.rows, &kept.open.weights}) {
+    if (!rows->ready()) continue;
+    relay_.used() ? relay_.start(context, kept.relay, *rows) : start(context, *rows, kept);
+  }
+}
+
+Tensor RoutedExperts::to_experts(LayerContext& context, Kept& kept) const {
+  const WorkScope scope(context.observer, Work::exchange);
+  Tensor rows = finish_dispatch(context, kept.exchange, std::move(kept.open.rows), bank_.bound_rows());
   return converted(context.kernels, std::move(rows), setup_.expert_compute, Bucket::moe_routing, bank_.bound_rows());
 }
 
-Tensor RoutedExperts::from_experts(LayerContext& context, const Kept& kept, Tensor rows) const {
+RowsUnderWay RoutedExperts::from_experts(LayerContext& context, const Kept& kept, Tensor rows) const {
   const WorkScope scope(context.observer, Work::exchange);
-  KernelContext& kernels = context.kernels;
-  rows = converted(kernels, std::move(rows), exchanged(), Bucket::moe_routing, bank_.bound_rows());
-  rows = return_rows(context, kept.exchange, std::move(rows), bank_.bound_rows(), reserved_rows(kept));
-  return converted(kernels, std::move(rows), setup_.compute, Bucket::moe_routing, reserved_rows(kept));
+  rows = converted(context.kernels, std::move(rows), exchanged(), Bucket::moe_routing, bank_.bound_rows());
+  return prepare_return(context, kept.exchange, std::move(rows), bank_.bound_rows());
 }
 
-RowsUnderWay RoutedExperts::send_weights(LayerContext& context, ConstTensorView weights, const Kept& kept) const {
-  KernelContext& kernels = context.kernels;
-  Tensor sorted =
-      kernels.ledger.allocate(Bucket::moe_routing, DType::float32, kept.exchange.sent(), 1, reserved_rows(kept));
-  during(context.observer, Work::permute, [&] {
-    if (pads()) fill(kernels.stream, sorted, 0.0f);
-    permute_rows(kernels, in_one_column(weights), in_one_column(kept.slots), sorted);
-  });
+Tensor RoutedExperts::returned(LayerContext& context, Kept& kept) const {
   const WorkScope scope(context.observer, Work::exchange);
-  return begin_dispatch(context, kept.exchange, std::move(sorted), bank_.bound_rows());
+  Tensor rows = finish_return(context, std::move(kept.open.rows));
+  return converted(context.kernels, std::move(rows), setup_.compute, Bucket::moe_routing, reserved_rows(kept));
 }
 
-Tensor RoutedExperts::forward(LayerContext& context, Weights weights, ConstTensorView choice_weights, ConstTensorView x,
-                              const std::function<Tensor()>& beside, Counting& counting, Kept& kept) const {
+void RoutedExperts::prepare_rows(LayerContext& context, ConstTensorView choice_weights, ConstTensorView x,
+                                 Kept& kept) const {
   KernelContext& kernels = context.kernels;
-  Tensor result, arrived, storage;
-  if (relay_.used()) {
-    RowsUnderWay tokens = during(context.observer, Work::exchange, [&] {
-      const ConstTensorView sent = in_exchanged_dtype(kernels, x, storage);
-      return relay_.begin(context, kept.relay, sent, std::move(storage));
-    });
-    result = beside();
-    arrived = during(context.observer, Work::exchange, [&] { return relay_.finish(context, std::move(tokens)); });
-    x = arrived;
-    choice_weights = kept.weights;
-  }
   // The number of rows is known at once if every token is routed.
-  if (kept.some_unrouted) wait_for_counts(context, counting, kept);
-  // Rows are converted before a copy is made for each choice.
-  Tensor permuted = during(context.observer, Work::permute,
-                           [&] { return permuted_rows(kernels, in_exchanged_dtype(kernels, x, storage), kept); });
-  arrived.reset();
-  storage.reset();
-  RowsUnderWay under_way = during(context.observer, Work::exchange, [&] {
-    wait_for_counts(context, counting, kept);
-    return begin_dispatch(context, kept.exchange, std::move(permuted), bank_.bound_rows());
+  if (kept.some_unrouted) wait_for_counts(context, kept);
+  during(context.observer, Work::permute, [&] {
+    Tensor storage;  // rows are converted before a copy is made for each choice
+    kept.open.rows = {.leaving = permuted_rows(kernels, in_exchanged_dtype(kernels, x, storage), kept)};
   });
-  RowsUnderWay weights_under_way;
-  const bool sends_weights = setup_.weights_at_experts && !kept.bank.row_weights.allocated();
-  if (sends_weights) weights_under_way = send_weights(context, choice_weights, kept);
-  if (!relay_.used()) result = beside();
-  if (sends_weights) {
+  if (!setup_.weights_at_experts || kept.bank.row_weights.allocated()) return;
+  const WorkScope scope(context.observer, Work::permute);
+  Tensor sorted = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, kept.open.rows.leaving.rows(), 1,
+                                          reserved_rows(kept));
+  if (pads()) fill(kernels.stream, sorted, 0.0f);
+  permute_rows(kernels, in_one_column(choice_weights), in_one_column(kept.slots), sorted);
+  kept.open.weights = {.leaving = std::move(sorted)};
+}
+
+void RoutedExperts::begin_forward(LayerContext& context, ConstTensorView choice_weights, ConstTensorView x,
+                                  Kept& kept) const {
+  if (reuses_rows(context)) return;
+  if (!relay_.used()) return prepare_rows(context, choice_weights, x, kept);
+  const WorkScope scope(context.observer, Work::exchange);
+  Tensor storage;
+  const ConstTensorView sent = in_exchanged_dtype(context.kernels, x, storage);
+  kept.open.rows = relay_.prepare(context, kept.relay, sent, std::move(storage));
+}
+
+void RoutedExperts::run(LayerContext& context, Weights weights, Kept& kept) const {
+  const auto recompute = [&] {
+    const WorkScope scope(context.observer, Work::products);
+    bank_.recompute(context, weights, kept.exchange.expert_rows, kept.bank);
+  };
+  if (reuses_rows(context)) return recompute();
+  if (relay_.used()) {
+    const Tensor tokens = during(context.observer, Work::exchange,
+                                 [&] { return relay_.finish(context, kept.relay, std::move(kept.open.rows)); });
+    prepare_rows(context, kept.weights, tokens, kept);
     const WorkScope scope(context.observer, Work::exchange);
-    bank_.take_weights(context, kept.exchange.expert_rows,
-                       finish_dispatch(context, kept.exchange, std::move(weights_under_way), bank_.bound_rows()),
-                       kept.bank);
+    for (RowsUnderWay* rows : {&kept.open.rows, &kept.open.weights}) start(context, *rows, kept);
   }
-  Tensor rows = to_experts(context, kept.exchange, std::move(under_way));
+  if (setup_.weights_at_experts && !kept.bank.row_weights.allocated()) {
+    const WorkScope scope(context.observer, Work::exchange);
+    Tensor row_weights = finish_dispatch(context, kept.exchange, std::move(kept.open.weights), bank_.bound_rows());
+    bank_.take_weights(context, kept.exchange.expert_rows, std::move(row_weights), kept.bank);
+  }
+  Tensor rows = to_experts(context, kept);
   if (context.recomputing && setup_.weights_at_experts) {  // outputs are not read again
     kept.bank.rows = std::move(rows);
-    recompute(context, weights, kept);
-    return result;
+    return recompute();
   }
   Tensor out = during(context.observer, Work::products, [&] {
     return bank_.forward(context, weights, kept.exchange.expert_rows, std::move(rows), kept.bank);
   });
-  kept.out = from_experts(context, kept, std::move(out));
-  return result;
+  kept.open.rows = from_experts(context, kept, std::move(out));
+  if (!relay_.used()) return;
+  during(context.observer, Work::exchange, [&] { start(context, kept.open.rows, kept); });
+  kept.out = returned(context, kept);
+  if (context.recomputing) return;
+  const ConstTensorView of_choices = setup_.weights_at_experts ? ConstTensorView() : kept.weights.view();
+  kept.open.rows = sums_of_tokens(context, kept.out, of_choices, Work::combine, kept);
 }
 
-void RoutedExperts::recompute(LayerContext& context, Weights weights, Kept& kept) const {
-  const WorkScope scope(context.observer, Work::products);
-  bank_.recompute(context, weights, kept.exchange.expert_rows, kept.bank);
-}
-
-Tensor RoutedExperts::relayed_back(LayerContext& context, ConstTensorView rows, ConstTensorView weights, Work work,
-                                   const Kept& kept) const {
+void RoutedExperts::end_forward(LayerContext& context, ConstTensorView choice_weights, Kept& kept, TensorView y) const {
   KernelContext& kernels = context.kernels;
-  Tensor sums = during(context.observer, work, [&] {
-    Tensor of_tokens = kernels.ledger.allocate(Bucket::moe_routing, setup_.compute, kept.slots.rows(), rows.columns(),
-                                               relay_.bound_tokens());
-    fill(kernels.stream, of_tokens, 0.0f);
-    unpermute_rows(kernels, rows, kept.slots, weights, of_tokens);
-    return converted(kernels, std::move(of_tokens), exchanged(), Bucket::moe_routing, relay_.bound_tokens());
-  });
-  const WorkScope scope(context.observer, Work::exchange);
-  sums = relay_.back(context, kept.relay, std::move(sums));
-  return converted(kernels, std::move(sums), setup_.compute, Bucket::moe_routing);
-}
-
-void RoutedExperts::add_outputs(LayerContext& context, ConstTensorView weights, Kept& kept, TensorView y) const {
-  if (relay_.used()) weights = kept.weights;
-  if (setup_.weights_at_experts) weights = {};
+  if (kept.open.rows.arriving.allocated() && !relay_.used()) kept.out = returned(context, kept);
+  if (context.recomputing) return;
   if (relay_.used()) {
-    const Tensor sums = relayed_back(context, kept.out, weights, Work::combine, kept);
+    const Tensor sums = during(context.observer, Work::exchange, [&] { return returned_sums(context, kept); });
     const WorkScope scope(context.observer, Work::combine);
-    add(context.kernels.stream, sums, y);
+    add(kernels.stream, sums, y);
   } else {
     const WorkScope scope(context.observer, Work::combine);
-    unpermute_rows(context.kernels, kept.out, kept.slots, weights, y);
+    unpermute_rows(kernels, kept.out, kept.slots, setup_.weights_at_experts ? ConstTensorView() : choice_weights, y);
   }
   if (setup_.weights_at_experts) kept.out.reset();
+}
+
+RowsUnderWay RoutedExperts::sums_of_tokens(LayerContext& context, ConstTensorView rows, ConstTensorView weights,
+                                           Work work, const Kept& kept) const {
+  KernelContext& kernels = context.kernels;
+  const WorkScope scope(context.observer, work);
+  Tensor sums = kernels.ledger.allocate(Bucket::moe_routing, setup_.compute, kept.slots.rows(), rows.columns(),
+                                        relay_.bound_tokens());
+  fill(kernels.stream, sums, 0.0f);
+  unpermute_rows(kernels, rows, kept.slots, weights, sums);
+  return TokenRelay::prepare_back(
+      converted(kernels, std::move(sums), exchanged(), Bucket::moe_routing, relay_.bound_tokens()));
+}
+
+Tensor RoutedExperts::returned_sums(LayerContext& context, Kept& kept) const {
+  return converted(context.kernels, relay_.finish(context, kept.relay, std::move(kept.open.rows)), setup_.compute,
+                   Bucket::moe_routing);
 }
 
 Tensor RoutedExperts::output_gradient(LayerContext& context, ConstTensorView dy, ConstTensorView weights, Kept& kept,
@@ -308,11 +328,10 @@ Tensor RoutedExperts::weight_gradients(KernelContext& kernels, const Kept& kept)
                                  relay_.used() ? relay_.bound_tokens() : 0);
 }
 
-Tensor RoutedExperts::returned_weight_gradients(LayerContext& context, Tensor rows, const Kept& kept) const {
+Tensor RoutedExperts::returned_weight_gradients(LayerContext& context, Kept& kept) const {
   KernelContext& kernels = context.kernels;
-  rows = during(context.observer, Work::exchange, [&] {
-    return return_rows(context, kept.exchange, std::move(rows), bank_.bound_rows(), reserved_rows(kept));
-  });
+  const Tensor rows =
+      during(context.observer, Work::exchange, [&] { return finish_return(context, std::move(kept.open.weights)); });
   const WorkScope scope(context.observer, Work::permute);
   Tensor dweights = weight_gradients(kernels, kept);
   fill(kernels.stream, dweights, 0.0f);
@@ -320,47 +339,57 @@ Tensor RoutedExperts::returned_weight_gradients(LayerContext& context, Tensor ro
   return dweights;
 }
 
-RoutedExperts::InputGradient RoutedExperts::backward_input(LayerContext& context, Weights weights,
-                                                           ConstTensorView choice_weights, ConstTensorView dy,
-                                                           const std::function<void()>& beside, Kept& kept) const {
-  KernelContext& kernels = context.kernels;
-  Tensor arrived;
+void RoutedExperts::begin_backward(LayerContext& context, ConstTensorView choice_weights, ConstTensorView dy,
+                                   Kept& kept) const {
   if (relay_.used()) {
-    RowsUnderWay tokens = during(context.observer, Work::exchange, [&] {
-      Tensor storage;
-      const ConstTensorView sent = in_exchanged_dtype(kernels, dy, storage);
-      return relay_.begin(context, kept.relay, sent, std::move(storage));
-    });
-    beside();
     const WorkScope scope(context.observer, Work::exchange);
-    arrived = relay_.finish(context, std::move(tokens));
-    if (!setup_.weights_at_experts) {
-      arrived = converted(kernels, std::move(arrived), setup_.compute, Bucket::moe_routing, relay_.bound_tokens());
-    }
-    dy = arrived;
-    choice_weights = kept.weights;
+    Tensor storage;
+    const ConstTensorView sent = in_exchanged_dtype(context.kernels, dy, storage);
+    kept.open.rows = relay_.prepare(context, kept.relay, sent, std::move(storage));
+  } else {
+    kept.open.rows = {.leaving = output_gradient(context, dy, choice_weights, kept, kept.open.dweights)};
   }
-  Tensor dweights;
-  Tensor dout = output_gradient(context, dy, choice_weights, kept, dweights);
-  arrived.reset();
-  RowsUnderWay under_way = during(context.observer, Work::exchange, [&] {
-    return begin_dispatch(context, kept.exchange, std::move(dout), bank_.bound_rows());
-  });
-  if (!relay_.used()) beside();
-  dout = to_experts(context, kept.exchange, std::move(under_way));
+}
+
+void RoutedExperts::run_backward(LayerContext& context, Weights weights, Kept& kept) const {
+  if (relay_.used()) {
+    Tensor dy = during(context.observer, Work::exchange, [&] {
+      Tensor arrived = relay_.finish(context, kept.relay, std::move(kept.open.rows));
+      if (setup_.weights_at_experts) return arrived;
+      return converted(context.kernels, std::move(arrived), setup_.compute, Bucket::moe_routing, relay_.bound_tokens());
+    });
+    kept.open.rows = {.leaving = output_gradient(context, dy, kept.weights, kept, kept.open.dweights)};
+    dy.reset();
+    during(context.observer, Work::exchange, [&] { start(context, kept.open.rows, kept); });
+  }
+  Tensor dout = to_experts(context, kept);
   ExpertBank::InputGradient through = during(context.observer, Work::products, [&] {
     return bank_.backward_input(context, weights, kept.exchange.expert_rows, std::move(dout), kept.bank);
   });
-  Tensor drows = from_experts(context, kept, std::move(through.rows));
+  kept.open.rows = from_experts(context, kept, std::move(through.rows));
   if (setup_.weights_at_experts) {
-    dweights = returned_weight_gradients(context, std::move(through.row_weights), kept);
-  }
-  if (relay_.used()) {
-    drows = relayed_back(context, drows, {}, Work::permute, kept);
     const WorkScope scope(context.observer, Work::exchange);
-    dweights = relay_.back(context, kept.relay, std::move(dweights));
+    kept.open.weights = prepare_return(context, kept.exchange, std::move(through.row_weights), bank_.bound_rows());
   }
-  return {std::move(drows), std::move(dweights)};
+  if (!relay_.used()) return;
+  during(context.observer, Work::exchange, [&] {
+    for (RowsUnderWay* rows : {&kept.open.rows, &kept.open.weights}) start(context, *rows, kept);
+  });
+  const Tensor drows = returned(context, kept);
+  if (setup_.weights_at_experts) kept.open.dweights = returned_weight_gradients(context, kept);
+  kept.open.rows = sums_of_tokens(context, drows, {}, Work::permute, kept);
+  kept.open.weights = TokenRelay::prepare_back(std::move(kept.open.dweights));
+}
+
+RoutedExperts::InputGradient RoutedExperts::end_backward(LayerContext& context, Kept& kept) const {
+  if (relay_.used()) {
+    const WorkScope scope(context.observer, Work::exchange);
+    Tensor rows = returned_sums(context, kept);
+    return {std::move(rows), relay_.finish(context, kept.relay, std::move(kept.open.weights))};
+  }
+  Tensor rows = returned(context, kept);
+  if (setup_.weights_at_experts) return {std::move(rows), returned_weight_gradients(context, kept)};
+  return {std::move(rows), std::move(kept.open.dweights)};
 }
 
 void RoutedExperts::add_input_gradient(LayerContext& context, Tensor rows, Kept& kept, TensorView dx) const {

@@ -2,8 +2,7 @@
 // tokens if the dispatch has one, the experts' products, and the weighted sums back.
 #pragma once
 
-#include <functional>
-#include <optional>
+#include <memory>
 
 #include "layers/expert_bank.h"
 #include "layers/expert_exchange.h"
@@ -12,10 +11,17 @@
 
 namespace weft {
 
+// Forward and input gradient have three parts each. Behind the first two, exchange() sends the rows that they made
+// ready.
 class RoutedExperts {
  public:
   RoutedExperts(const SegmentSetup& setup, const std::string& name, int block);
 
+  struct Open {
+    std::unique_ptr<ExpertCounts> counting;  // row counts on their way to the host
+    RowsUnderWay rows, weights;              // weights: of choices, or their gradients, if they travel beside the rows
+    Tensor dweights;                         // gradients of weights that do not travel
+  };
   struct Kept {
     bool some_unrouted = false;  // some choices have no row
     TokenRelay::Kept relay;
@@ -24,6 +30,7 @@ class RoutedExperts {
     ExchangePlan exchange;
     ExpertBank::Kept bank;
     Tensor out;  // [rows sent, hidden], back from the experts; not kept with SegmentSetup::weights_at_experts
+    Open open;   // empty but between parts
   };
 
   std::vector<ParameterSpec> parameters() const { return bank_.parameters(); }
@@ -36,29 +43,31 @@ class RoutedExperts {
   // exchanged again; nor are tokens if their rows are kept.
   Kept remembered(Kept kept) const;
 
-  // Row counts on their way to the host.
-  using Counting = std::optional<ExpertCounts>;
   // Fills slots, and relay and weights if there is a relay. `taken` [slice tokens, choices] has the choices that have
-  // an expert, and sort_by_expert made `counts` and `slots` of them. Then either kept.exchange or `counting` is set.
-  // Not for a `kept` that is remembered and has slots.
+  // an expert, and sort_by_expert made `counts` and `slots` of them. Then either kept.exchange is set or row counts are
+  // under way. Not for a `kept` that is remembered and has slots.
   void route(LayerContext& context, ConstTensorView taken, ConstTensorView weights, Tensor counts, Tensor slots,
-             bool some_unrouted, Counting& counting, Kept& kept) const;
-  // `x`: this rank's slice, in the dtype of dense parts; `choice_weights`: its router's. Fills exchange, bank and out.
-  // Calls `beside` while rows are under way, and returns its result.
-  Tensor forward(LayerContext& context, Weights weights, ConstTensorView choice_weights, ConstTensorView x,
-                 const std::function<Tensor()>& beside, Counting& counting, Kept& kept) const;
-  // As forward, from remembered rows.
-  void recompute(LayerContext& context, Weights weights, Kept& kept) const;
-  // y [slice tokens, hidden] += the weighted sums of the experts' outputs.
-  void add_outputs(LayerContext& context, ConstTensorView choice_weights, Kept& kept, TensorView y) const;
+             bool some_unrouted, Kept& kept) const;
+  // Exchanges what the part before made ready, if anything.
+  void exchange(LayerContext& context, Kept& kept) const;
 
+  // `x`: this rank's slice, in the dtype of dense parts, which stays until the second part; `choice_weights`: its
+  // router's. A forward that is recomputed from remembered rows exchanges nothing.
+  void begin_forward(LayerContext& context, ConstTensorView choice_weights, ConstTensorView x, Kept& kept) const;
+  // Fills exchange and bank.
+  void run(LayerContext& context, Weights weights, Kept& kept) const;
+  // Fills out. y [slice tokens, hidden] += the weighted sums of the experts' outputs, unless recomputing.
+  void end_forward(LayerContext& context, ConstTensorView choice_weights, Kept& kept, TensorView y) const;
+
+  // `dy` stays until the second part.
+  void begin_backward(LayerContext& context, ConstTensorView choice_weights, ConstTensorView dy, Kept& kept) const;
+  void run_backward(LayerContext& context, Weights weights, Kept& kept) const;
   // Gradients of the input, as add_input_gradient takes them, and of the router's weights.
   struct InputGradient {
     Tensor rows;
     Tensor dweights;  // [slice tokens, choices] float32
   };
-  InputGradient backward_input(LayerContext& context, Weights weights, ConstTensorView choice_weights,
-                               ConstTensorView dy, const std::function<void()>& beside, Kept& kept) const;
+  InputGradient end_backward(LayerContext& context, Kept& kept) const;
   // dx [slice tokens, hidden] += the gradient; nothing is kept for routing from here on.
   void add_input_gradient(LayerContext& context, Tensor rows, Kept& kept, TensorView dx) const;
   void backward_weight(LayerContext& context, Gradients gradients, const Kept& kept) const;
@@ -78,26 +87,31 @@ class RoutedExperts {
   std::int64_t capacity_rows() const { return relay_.parts() * bank_.capacity_rows(); }
   // Every rank sends each expert as many rows as it may take.
   ExchangePlan plan_of_full_experts(const LayerContext& context) const;
-  void wait_for_counts(const LayerContext& context, Counting& counting, Kept& kept) const;
+  void wait_for_counts(const LayerContext& context, Kept& kept) const;
+  bool reuses_rows(const LayerContext& context) const { return context.recomputing && setup_.keep_dispatch; }
 
   // Rows are sent in the narrower of the dtypes of both ends.
   DType exchanged() const { return narrower(setup_.compute, setup_.expert_compute); }
   ConstTensorView in_exchanged_dtype(KernelContext& kernels, ConstTensorView rows, Tensor& storage) const;
   // The rows of every choice, ready to be sent. `x` is in the dtype of messages.
   Tensor permuted_rows(KernelContext& kernels, ConstTensorView x, const Kept& kept) const;
-  // The weights of all choices, [rows sent, 1], on their way with the rows; and their gradients on the way back.
-  RowsUnderWay send_weights(LayerContext& context, ConstTensorView weights, const Kept& kept) const;
-  Tensor returned_weight_gradients(LayerContext& context, Tensor rows, const Kept& kept) const;
+  // Makes rows of the tokens `x` ready, and the weights of their choices, [rows sent, 1], if they go to the experts.
+  void prepare_rows(LayerContext& context, ConstTensorView choice_weights, ConstTensorView x, Kept& kept) const;
+  // Starts an exchange between the ranks of a part, or of all experts.
+  void start(LayerContext& context, RowsUnderWay& rows, Kept& kept) const;
+  Tensor returned_weight_gradients(LayerContext& context, Kept& kept) const;
   Tensor weight_gradients(KernelContext& kernels, const Kept& kept) const;  // not initialised
   // The gradient of kept.out in the dtype of messages, and `dweights` if weights multiply there. `dy`: of all tokens
   // whose choices this rank sorts.
   Tensor output_gradient(LayerContext& context, ConstTensorView dy, ConstTensorView weights, Kept& kept,
                          Tensor& dweights) const;
-  Tensor to_experts(LayerContext& context, const ExchangePlan& plan, RowsUnderWay under_way) const;
-  Tensor from_experts(LayerContext& context, const Kept& kept, Tensor rows) const;
-  // Sums over the choices of each relayed token, with `weights` or 1, sent back and summed over parts.
-  Tensor relayed_back(LayerContext& context, ConstTensorView rows, ConstTensorView weights, Work work,
-                      const Kept& kept) const;
+  Tensor to_experts(LayerContext& context, Kept& kept) const;
+  RowsUnderWay from_experts(LayerContext& context, const Kept& kept, Tensor rows) const;
+  Tensor returned(LayerContext& context, Kept& kept) const;
+  // Sums over the choices of each relayed token, with `weights` or 1, ready to be sent back and summed over parts.
+  RowsUnderWay sums_of_tokens(LayerContext& context, ConstTensorView rows, ConstTensorView weights, Work work,
+                              const Kept& kept) const;
+  Tensor returned_sums(LayerContext& context, Kept& kept) const;
 
   SegmentSetup setup_;
   TokenRelay relay_;

@@ -26,6 +26,10 @@ Tensor Segment::take_input(Saved&) {
   fail("{} does not run forward again", name());
 }
 
+void Segment::exchange_rows(LayerContext&, Saved&) {
+  fail("{} exchanges no rows", name());
+}
+
 std::unique_ptr<Saved> Segment::remembered(std::unique_ptr<Saved>) const {
   return nullptr;
 }

@@ -149,6 +149,8 @@ struct LayerContext {
   // True in a recomputed forward, which reports nothing a second time. A block's last segment then need not complete
   // its result: nothing reads it.
   bool recomputing = false;
+  // The part of a forward or input gradient to run. Only segments with traffic beside others are cut.
+  ComputePart part = {};
   int microbatches = 1;  // of this step that the segment's forward has seen, including this one
 
   float gradient_factor() const { return static_cast<float>(loss_factor * loss_scale); }
@@ -175,6 +177,7 @@ struct SegmentTraffic {
   bool is_bound = false;
   std::int64_t even_bytes = 0;  // if `bytes` is a bound: its value for evenly routed tokens
   bool once = false;            // not in a recomputed forward
+  int beside = 0;               // number of the exchange of rows that it belongs to (ComputePart); 0: of none
 };
 
 // Throws Error (failure) if a parameter of a frozen family has a gradient.
@@ -212,6 +215,10 @@ class Segment {
   // Takes the gradient of forward's result and returns the gradient of its input. Adds to no weight gradient. Drops the
   // tensors of `saved` that backward_weight does not read, each after its last reader on the compute lane.
   virtual Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) = 0;
+  // The exchange behind the part that ran last, queued on the exchange lane. A forward in parts takes its input with
+  // the first one and returns its result with the last one, and so does an input gradient. Between them `saved` holds
+  // more than it declares. Throws Error (failure) if the segment has no parts.
+  virtual void exchange_rows(LayerContext& context, Saved& saved);
   // Adds the weight gradients of the microbatch; reads no weights. Called once, after backward_input. A frozen
   // parameter has an empty gradient, TensorView{}, and costs no product. Parameters of one product (q, k and v; gate
   // and up) are frozen together, and so are all parameters of a family in SegmentSetup::frozen. Throws Error (failure)

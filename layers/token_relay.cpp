@@ -5,6 +5,7 @@
 #include <iterator>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "layers/kernels/routing.h"
 #include "parallel/runtime/elementwise.h"
@@ -109,12 +110,12 @@ std::vector<SegmentTraffic> TokenRelay::traffic(std::int64_t row) const {
   // Rows that all_to_all counts are those sent: copies on the way out, arrived tokens on the way back.
   const std::int64_t sent = all ? bound_tokens() : bound_copies();
   const std::int64_t even = all ? setup_.slice_tokens() : even_copies(setup_.model.moe, parts(), setup_.slice_tokens());
-  const auto add = [&](When when, bool out, std::int64_t count, std::int64_t of_row, bool once) {
+  const auto add = [&](When when, bool out, std::int64_t count, std::int64_t of_row, bool once, int beside) {
     const CollectiveOp op = !all  ? CollectiveOp::all_to_all
                             : out ? CollectiveOp::all_gather
                                   : CollectiveOp::reduce_scatter;
     result.push_back({when, op, Group::ep_relay, count, count * (out ? sent : bound_tokens()) * of_row, !all,
-                      count * parts() * even * of_row, once});
+                      count * parts() * even * of_row, once, beside});
   };
   if (!all) {
     result.push_back({.when = When::forward,
@@ -124,13 +125,14 @@ std::vector<SegmentTraffic> TokenRelay::traffic(std::int64_t row) const {
                       .bytes = std::int64_t{parts()} * parts() * size_of(DType::int32),
                       .once = true});
   }
-  add(When::forward, /*out=*/true, 2, numbers, /*once=*/true);  // indices and weights
+  add(When::forward, /*out=*/true, 2, numbers, /*once=*/true, /*beside=*/0);  // indices and weights
   for (const When when : {When::forward, When::backward_input}) {
     const bool forward = when == When::forward;
-    add(when, /*out=*/true, 1, row, /*once=*/forward && setup_.keep_dispatch);
-    add(when, /*out=*/false, 1, row, /*once=*/forward);  // what comes back is read by the next block alone
+    add(when, /*out=*/true, 1, row, /*once=*/forward && setup_.keep_dispatch, /*beside=*/1);
+    add(when, /*out=*/false, 1, row, /*once=*/forward,
+        /*beside=*/2);  // what comes back is read by the next block alone
   }
-  add(When::backward_input, /*out=*/false, 1, numbers, /*once=*/false);  // gradients of weights
+  add(When::backward_input, /*out=*/false, 1, numbers, /*once=*/false, /*beside=*/2);  // gradients of weights
   return result;
 }
 
@@ -162,49 +164,50 @@ TokenRelay::Kept TokenRelay::plan(LayerContext& context, ConstTensorView choices
   return kept;
 }
 
-RowsUnderWay TokenRelay::begin(LayerContext& context, const Kept& kept, ConstTensorView rows, Tensor storage) const {
-  RowsUnderWay under_way;
-  Stream& lane = context.expert_relay.stream();
-  if (setup_.relays_all_tokens) {
-    under_way.leaving = std::move(storage);
-  } else {
-    under_way.leaving = tensor(context, rows.dtype(), sum(kept.send_rows), rows.columns(), bound_copies());
-    permute_rows(context.kernels, rows, kept.slots, under_way.leaving);
-  }
-  under_way.arriving = tensor(context, rows.dtype(), kept.arrived(), rows.columns(), bound_tokens());
-  lane.wait_for(context.kernels.stream);
-  if (setup_.relays_all_tokens) {
-    context.expert_relay.all_gather(rows, under_way.arriving);
-  } else {
-    context.expert_relay.all_to_all(under_way.leaving, times(kept.send_rows, rows.columns()), under_way.arriving,
-                                    times(kept.receive_rows, rows.columns()));
-  }
-  under_way.arrived = lane.record();
-  return under_way;
+RowsUnderWay TokenRelay::prepare(LayerContext& context, const Kept& kept, ConstTensorView rows, Tensor storage) const {
+  if (setup_.relays_all_tokens) return {.leaving = std::move(storage), .source = rows};
+  Tensor copies = tensor(context, rows.dtype(), sum(kept.send_rows), rows.columns(), bound_copies());
+  permute_rows(context.kernels, rows, kept.slots, copies);
+  return {.leaving = std::move(copies)};
 }
 
-Tensor TokenRelay::finish(LayerContext& context, RowsUnderWay rows) const {
+void TokenRelay::start(LayerContext& context, const Kept& kept, RowsUnderWay& rows) const {
+  Communicator& group = context.expert_relay;
+  const ConstTensorView sent = rows.sent();
+  const std::int64_t columns = sent.columns();
+  const bool all = setup_.relays_all_tokens;
+  const auto& [there, here] =
+      rows.back ? std::tie(kept.receive_rows, kept.send_rows) : std::tie(kept.send_rows, kept.receive_rows);
+  const bool sums = rows.back && all;
+  rows.arriving = tensor(context, sent.dtype(), sums ? setup_.slice_tokens() : sum(here), columns,
+                         sums        ? 0
+                         : rows.back ? bound_copies()
+                                     : bound_tokens());
+  group.stream().wait_for(context.kernels.stream);  // for the memory of `arriving` too
+  if (sums) {
+    group.reduce_scatter(sent, rows.arriving);
+  } else if (all) {
+    group.all_gather(sent, rows.arriving);
+  } else {
+    group.all_to_all(sent, times(there, columns), rows.arriving, times(here, columns));
+  }
+  rows.arrived = group.stream().record();
+}
+
+Tensor TokenRelay::finish(LayerContext& context, const Kept& kept, RowsUnderWay rows) const {
   context.kernels.stream.wait(rows.arrived);
-  return std::move(rows.arriving);
+  if (!rows.back || setup_.relays_all_tokens) return std::move(rows.arriving);
+  rows.leaving.reset();
+  Tensor result = tensor(context, rows.arriving.dtype(), setup_.slice_tokens(), rows.arriving.columns(), 0);
+  fill(context.kernels.stream, result, 0.0f);
+  unpermute_rows(context.kernels, rows.arriving, kept.slots, {}, result);
+  return result;
 }
 
-Tensor TokenRelay::back(LayerContext& context, const Kept& kept, Tensor rows) const {
-  Stream &compute = context.kernels.stream, &lane = context.expert_relay.stream();
-  const std::int64_t columns = rows.columns();
-  Tensor result = tensor(context, rows.dtype(), setup_.slice_tokens(), columns, 0);
-  if (setup_.relays_all_tokens) {
-    lane.wait_for(compute);
-    context.expert_relay.reduce_scatter(rows, result);
-    compute.wait_for(lane);
-    return result;
-  }
-  Tensor returned = tensor(context, rows.dtype(), sum(kept.send_rows), columns, bound_copies());
-  lane.wait_for(compute);  // for the memory of `returned` too
-  context.expert_relay.all_to_all(rows, times(kept.receive_rows, columns), returned, times(kept.send_rows, columns));
-  compute.wait_for(lane);
-  fill(compute, result, 0.0f);
-  unpermute_rows(context.kernels, returned, kept.slots, {}, result);
-  return result;
+Tensor TokenRelay::pass(LayerContext& context, const Kept& kept, ConstTensorView rows) const {
+  RowsUnderWay under_way = prepare(context, kept, rows);
+  start(context, kept, under_way);
+  return finish(context, kept, std::move(under_way));
 }
 
 }  // namespace weft

@@ -50,13 +50,12 @@ class TokenRelay {
   Kept plan(LayerContext& context, ConstTensorView choices) const;
   // [slice tokens, columns] of any dtype -> [arrived, columns]. The compute lane waits in finish() alone. `storage`
   // holds `rows`, if nothing else does until then.
-  RowsUnderWay begin(LayerContext& context, const Kept& kept, ConstTensorView rows, Tensor storage = {}) const;
-  Tensor finish(LayerContext& context, RowsUnderWay rows) const;
-  Tensor pass(LayerContext& context, const Kept& kept, ConstTensorView rows) const {
-    return finish(context, begin(context, kept, rows));
-  }
+  RowsUnderWay prepare(LayerContext& context, const Kept& kept, ConstTensorView rows, Tensor storage = {}) const;
+  void start(LayerContext& context, const Kept& kept, RowsUnderWay& rows) const;
+  Tensor finish(LayerContext& context, const Kept& kept, RowsUnderWay rows) const;
+  Tensor pass(LayerContext& context, const Kept& kept, ConstTensorView rows) const;
   // The reverse, of a float dtype: [arrived, columns] -> [slice tokens, columns], summed over parts.
-  Tensor back(LayerContext& context, const Kept& kept, Tensor rows) const;
+  static RowsUnderWay prepare_back(Tensor rows) { return {.leaving = std::move(rows), .back = true}; }
 
  private:
   Tensor tensor(LayerContext& context, DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t bound) const;

@@ -1,5 +1,5 @@
-// The current work of a segment inside one action, for profiles: the parts of an expert block's work. A segment reports
-// its work with WorkScope to a WorkObserver.
+// The work of a segment inside one action. A computation with exchanges of rows between experts can be cut there into
+// parts. For profiles, a segment reports its current work with WorkScope to a WorkObserver.
 #pragma once
 
 #include <array>
@@ -11,6 +11,16 @@
 #include "parallel/runtime/enum_names.h"
 
 namespace weft {
+
+// Part `index` of a forward or backward that is cut into `count` parts, with an exchange of rows behind each but the
+// last. By default the whole.
+struct ComputePart {
+  std::uint8_t index = 0, count = 1;
+
+  constexpr bool first() const { return index == 0; }
+  constexpr bool last() const { return index + 1 == count; }
+  bool operator==(const ComputePart&) const = default;
+};
 
 // route: scores and choices. permute: ordering rows by expert, and back. exchange: rows to other ranks and back,
 // including waits. products: the routed experts. combine: the weighted sum of their outputs. shared: the shared expert.

@@ -32,10 +32,11 @@ Program small_program() {
 class Writer final : public ActionHandler {
  public:
   explicit Writer(Log& log, bool fails = false) : log_(log), fails_(fails) {}
-  void forward(int, int) override { log_.push_back("F"); }
-  void backward_input(int, int) override { log_.push_back("I"); }
+  void forward(int, int, ComputePart) override { log_.push_back("F"); }
+  void backward_input(int, int, ComputePart) override { log_.push_back("I"); }
   void backward_weight(int, int) override { log_.push_back("W"); }
-  void recompute(int, int) override { log_.push_back("R"); }
+  void recompute(int, int, ComputePart) override { log_.push_back("R"); }
+  void exchange_rows(int, int) override { log_.push_back("rows"); }
   void unshard(Op, int) override { log_.push_back("unshard"); }
   void reshard(Op, int) override { log_.push_back("reshard"); }
   void scatter_gradient(int) override { log_.push_back("scatter"); }

@@ -127,7 +127,7 @@ TEST(MemoryCurve, InSeriesItIsTheList) {
     const Simulation simulation = simulate(program, costs, LaneChannels::serial());
     for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
       const TransientPeak listed = transient_peak(program, rank);
-      const MemorySample peak = peak_of(memory_curve(program, simulation, rank));
+      const MemorySample peak = peak_of(memory_curve(program, simulation, rank, LaneChannels::serial()));
       ASSERT_EQ(peak.bytes(), listed.bytes) << "seed " << seed << ", rank " << rank;
       EXPECT_EQ(peak.unsharded_parameters, listed.unsharded_parameters);
       EXPECT_EQ(peak.unsharded_gradients, listed.unsharded_gradients);

@@ -147,17 +147,18 @@ TEST(Orders, AWrongNumberOfMicrobatchesIsAnsweredWithTheNearestRightOnes) {
     }
   }
   // All others run any number.
-  EXPECT_EQ(refused.size(), 3u);
-  for (const char* schedule : {"interleaved", "zb1p", "dualpipev"}) EXPECT_GT(refused[schedule], 10) << schedule;
+  EXPECT_EQ(refused.size(), 4u);
+  for (const char* schedule : {"interleaved", "zb1p", "dualpipev", "combined_1f1b"})
+    EXPECT_GT(refused[schedule], 10) << schedule;
 }
 
 TEST(Orders, AWrongNumberOfChunksIsAnsweredWithTheRightOne) {
   EXPECT_EQ(message_of("1f1b", {.ranks = 2, .chunks = 2, .microbatches = 4}),
             "schedule 1f1b runs one stage per rank, not 2; set chunks = 1 or choose one of: interleaved, looped_bfs, "
-            "zb1p, zbv, v_half, v_min, dualpipev");
-  EXPECT_EQ(
-      message_of("zbv", {.ranks = 2, .chunks = 3, .microbatches = 4}),
-      "schedule zbv runs 2 stages per rank, not 3; set chunks = 2 or choose one of: interleaved, looped_bfs, zb1p");
+            "zb1p, zbv, v_half, v_min, dualpipev, combined_1f1b");
+  EXPECT_EQ(message_of("zbv", {.ranks = 2, .chunks = 3, .microbatches = 4}),
+            "schedule zbv runs 2 stages per rank, not 3; set chunks = 2 or choose one of: interleaved, looped_bfs, "
+            "zb1p, combined_1f1b");
 }
 
 TEST(Orders, GroupsOfMicrobatchesAreRefusedWhereThereAreNone) {
@@ -203,7 +204,7 @@ TEST(Orders, AnUnknownScheduleIsAnsweredWithTheKnownOnes) {
     EXPECT_EQ(error.kind(), ErrorKind::request);
     EXPECT_STREQ(error.what(),
                  "schedule \"1F1B\" is unknown; the schedules are gpipe, 1f1b, interleaved, looped_bfs, zb_h1, zb1p, "
-                 "zbv, v_half, v_min, dualpipev");
+                 "zbv, v_half, v_min, dualpipev, combined_1f1b");
   }
 }
 

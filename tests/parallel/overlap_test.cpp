@@ -141,7 +141,7 @@ std::string lowered_pair(std::size_t forward_segments, std::size_t backward_segm
   }
   program.ranks[0] = {{.op = Op::forward, .overlapped = true, .stage = 0, .microbatch = 1},
                       {.op = Op::backward, .overlapped = true, .stage = 1, .microbatch = 0}};
-  program = lower_to_segments(program);
+  program = alternate_pairs(lower_to_segments(program));
   std::string text;
   for (const Action& action : program.ranks[0]) {
     EXPECT_TRUE(action.overlapped);

@@ -68,15 +68,15 @@ class BoundWalk {
     for (std::size_t piece = begin; piece < end; ++piece) {
       if (!pieces_[piece].segment) continue;
       const ProgramSegment& segment = segment_of(piece);
-      if (action.op == Op::forward) change_activations(segment.activation_bytes);
-      if (action.op == Op::recompute && segment.region) {
+      if (action.op == Op::forward && action.part.first()) change_activations(segment.activation_bytes);
+      if (action.op == Op::recompute && action.part.first() && segment.region) {
         change_activations(segment.activation_bytes - segment.checkpoint_bytes);
       }
       const bool reads = reads_units(segment, action.op);
       for (int unit : segment.units) {
         if (reads) leave_island(static_cast<std::size_t>(unit));
       }
-      if (!makes_weight_gradient(action.op)) continue;
+      if (!makes_weight_gradient(action.op) || !action.part.last()) continue;
       for (int index : segment.units) {
         const auto unit = static_cast<std::size_t>(index);
         if (accumulating_[unit]) continue;
@@ -86,6 +86,7 @@ class BoundWalk {
       }
     }
     look(reductions_from(in_flight_, ended_));
+    if (!action.part.last()) return;
     if (program_.forward_only) {
       for (std::size_t piece = begin; piece < end; ++piece) {
         if (pieces_[piece].segment) change_activations(-segment_of(piece).activation_bytes);

@@ -47,6 +47,19 @@ inline ProgramTables expert_tables(int ranks, int blocks, const UnitPolicy& poli
   return tables;
 }
 
+// Lets a segment exchange rows with other ranks' experts, so many times in a forward, in R and in an input gradient.
+inline void exchange_rows(ProgramSegment& segment, int forward, int again, int backward) {
+  const auto add = [&](Op during, int count) {
+    for (int beside = 1; beside <= count; ++beside) {
+      segment.collectives.push_back(
+          {.during = during, .op = CollectiveOp::all_to_all, .group = Group::ep, .count = 1, .beside = beside});
+    }
+  };
+  add(Op::forward, forward);
+  if (segment.region) add(Op::recompute, again);
+  add(Op::backward_input, backward);
+}
+
 inline Program compiled(const ProgramTables& tables, std::string_view schedule, int microbatches) {
   return compile(tables, find_schedule(schedule),
                  {.ranks = static_cast<int>(tables.stages.size()), .microbatches = microbatches});
@@ -74,7 +87,8 @@ inline bool can_order(std::string_view schedule, const OrderInput& input) {
       group == 0 ? input.microbatches % std::max(1, input.microbatches / input.ranks) == 0
                  : group >= input.ranks && input.microbatches >= group && (rest == 0 || rest >= input.ranks);
   if (schedule == "interleaved") return input.chunks >= 2 && in_groups;
-  if (schedule == "zb1p") return in_groups || (input.chunks == 1 && input.microbatch_group == 0);
+  if (schedule == "zb1p" || schedule == "combined_1f1b")
+    return in_groups || (input.chunks == 1 && input.microbatch_group == 0);
   if (input.microbatch_group != 0) return false;
   if (schedule == "looped_bfs") return true;
   if (schedule == "zbv" || schedule == "v_half" || schedule == "v_min") return input.chunks == 2;

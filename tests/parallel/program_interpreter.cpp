@@ -50,6 +50,9 @@ struct Cell {
   std::optional<Value> checkpoint = {};  // of a region's first piece, its input from forward to R
   std::optional<Value> again = {};       // inside a region, what R makes for the next piece
   bool weight_gradient = false;
+  // Of a computation in parts that is under way: its kind, parts that have run, and exchanges behind them.
+  Op open = Op::forward;
+  int parts = 0, exchanges = 0;
 };
 struct Unit {
   bool gathered = false, in_island = false;
@@ -122,6 +125,8 @@ class Machine {
     if (action.op == Op::tie_gradient) return tie(action);
     if (is_compute(action.op)) {
       compute(action);
+    } else if (is_row_exchange(action.op)) {
+      exchange_rows(action);
     } else {
       for_units(action);
     }
@@ -184,11 +189,35 @@ class Machine {
     if (action.op != Op::forward && !again) pieces.assign(pieces.rbegin(), pieces.rend());
     if (again && !action.segment) std::erase_if(pieces, [&](std::size_t piece) { return !region(piece); });
     for (std::size_t piece : pieces) {
+      Cell& own = cell(piece, *action.microbatch);
+      demand(own.parts == action.part.index && own.exchanges == own.parts, "part {} is out of turn", action.part.index);
+      if (own.parts > 0) demand(own.open == action.op, "{} interrupts {}", name_of(action.op), name_of(own.open));
+      own.open = action.op;
+      own.parts = action.part.last() ? 0 : own.parts + 1;
+      if (!action.part.last()) {
+        const bool reads = !makes_input_gradient(action.op) || segment(piece)->reads_weights_backward;
+        if (reads) read_parameters(piece);
+        continue;
+      }
+      own.exchanges = 0;
       if (action.op == Op::forward) forward(piece, *action.stage, *action.microbatch);
       if (again) recompute(piece, *action.stage, *action.microbatch);
       if (makes_input_gradient(action.op)) backward_input(piece, *action.stage, *action.microbatch);
       if (makes_weight_gradient(action.op)) backward_weight(piece, *action.microbatch);
     }
+  }
+
+  void exchange_rows(const Action& action) {
+    for (std::size_t piece = begin(*action.stage); piece < end(*action.stage); ++piece) {
+      if (segments_[piece] != action.segment) continue;
+      Cell& own = cell(piece, *action.microbatch);
+      demand(own.parts == own.exchanges + 1 && own.parts == action.part.index + 1 &&
+                 row_exchange_of(own.open) == action.op,
+             "an exchange of rows that no part made");
+      ++own.exchanges;
+      return;
+    }
+    demand(false, "no such segment in the stage");
   }
 
   void read_parameters(std::size_t piece) const {

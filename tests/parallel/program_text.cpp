@@ -41,7 +41,7 @@ class Resolver {
   }
 
   void set_name(std::string_view name) {
-    if (is_compute(action_.op)) {
+    if (is_compute(action_.op) || is_row_exchange(action_.op)) {
       action_.segment = index_of(tables_.segments, name, "segment");
     } else {
       action_.unit = index_of(tables_.units, name, "unit");

@@ -81,6 +81,7 @@ inline ProgramTables random_tables(Dice& dice, const Schedule& schedule, const O
         segment.region = static_cast<int>(tables.segments.size());
         segment.checkpoint_bytes = dice.below(static_cast<int>(segment.activation_bytes) + 1);
       }
+      if (dice.one_in(3)) exchange_rows(segment, 2, dice.below(3), 2);
       entry.segments.push_back(static_cast<int>(tables.segments.size()));
       tables.segments.push_back(segment);
     }
@@ -156,7 +157,16 @@ inline double random_seconds(Dice& dice, int most) {
 inline ProgramCosts random_costs(Dice& dice, const ProgramTables& tables, int collectives = 10, int transfers = 4) {
   ProgramCosts costs = even_costs(tables);
   const auto compute = [&] {
-    return ComputeCost{random_seconds(dice, 10), random_seconds(dice, 10), random_seconds(dice, 10)};
+    ComputeCost cost{random_seconds(dice, 10), random_seconds(dice, 10), random_seconds(dice, 10)};
+    // Whole seconds that each direction has enough of.
+    const auto part = [&](double seconds) {
+      return static_cast<double>(dice.below(static_cast<int>(seconds) / 2 + 1));
+    };
+    cost.forward_out = part(cost.forward);
+    cost.forward_back = part(cost.forward);
+    cost.backward_out = part(cost.backward_input);
+    cost.backward_back = part(cost.backward_input);
+    return cost;
   };
   for (ComputeCost& cost : costs.segments) cost = compute();
   for (ComputeCost& cost : costs.stages) cost = compute();

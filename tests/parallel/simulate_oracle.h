@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "parallel/pipeline/program/overlap.h"
 #include "parallel/pipeline/program/program.h"
 #include "parallel/pipeline/simulation/simulate.h"
 #include "tests/parallel/program_grid.h"
@@ -66,6 +67,10 @@ class SimulationOracle {
     if (!a.segment) return {};
     return program_.segments[static_cast<std::size_t>(*a.segment)].units;
   }
+  static bool adds(const Action& a) { return makes_weight_gradient(a.op) && a.part.index + 1 == a.part.count; }
+  static bool is_rows(const Action& a) {
+    return a.op == Op::rows_forward || a.op == Op::rows_recompute || a.op == Op::rows_backward;
+  }
   bool touches(const Action& a, int unit) const {
     const auto units = units_of(a);
     return std::find(units.begin(), units.end(), unit) != units.end();
@@ -81,10 +86,21 @@ class SimulationOracle {
     if (is_compute(a.op)) {
       const ComputeCost& cost =
           a.segment ? costs_.segments[static_cast<std::size_t>(*a.segment)] : costs_.stages[stage];
-      double sum = a.op == Op::forward || a.op == Op::recompute ? cost.forward : 0.0;
+      const bool ascends = a.op == Op::forward || a.op == Op::recompute;
+      double sum = ascends ? cost.forward : 0.0;
       if (a.op == Op::backward || a.op == Op::backward_input) sum += cost.backward_input;
-      if (a.op == Op::backward || a.op == Op::backward_weight) sum += cost.backward_weight;
+      // Cut, the second part has all but its exchanges and the last one the weight gradient.
+      if (a.part.count > 1 && a.part.index != 1) sum = 0.0;
+      if (a.part.count > 1 && a.part.index == 1) sum -= ascends ? cost.forward_out : cost.backward_out;
+      if (a.part.count > 2 && a.part.index == 1) sum -= ascends ? cost.forward_back : cost.backward_back;
+      const bool weighs = a.op == Op::backward || a.op == Op::backward_weight;
+      if (weighs && a.part.index + 1 == a.part.count) sum += cost.backward_weight;
       return sum;
+    }
+    if (a.op == Op::rows_forward || a.op == Op::rows_recompute || a.op == Op::rows_backward) {
+      const ComputeCost& cost = costs_.segments[static_cast<std::size_t>(*a.segment)];
+      if (a.op == Op::rows_backward) return a.part.index == 0 ? cost.backward_out : cost.backward_back;
+      return a.part.index == 0 ? cost.forward_out : cost.forward_back;
     }
     if (a.op == Op::gradient_norm) return costs_.gradient_norm;
     if (a.op == Op::optimizer_step) return costs_.optimizer_step;
@@ -112,18 +128,17 @@ class SimulationOracle {
     if (reduced.replicated || reduced.gradient_bytes == 0) return false;
     for (std::size_t i = at; i-- > 0;) {
       if (is_reduction(list[i].op) && list[i].unit == list[at].unit) return false;
-      if (makes_weight_gradient(list[i].op) && touches(list[i], *list[at].unit)) return true;
+      if (adds(list[i]) && touches(list[i], *list[at].unit)) return true;
     }
     return false;
   }
 
   bool begins_accumulator(const std::vector<Action>& list, std::size_t at, int index) const {
     const ProgramUnit& entry = program_.units[static_cast<std::size_t>(index)];
-    if (!makes_weight_gradient(list[at].op) || entry.replicated || entry.frozen || entry.gradient_bytes == 0)
-      return false;
+    if (!adds(list[at]) || entry.replicated || entry.frozen || entry.gradient_bytes == 0) return false;
     for (std::size_t i = at; i-- > 0;) {
       if (is_reduction(list[i].op) && list[i].unit == index) return true;
-      if (makes_weight_gradient(list[i].op) && touches(list[i], index)) return false;
+      if (adds(list[i]) && touches(list[i], index)) return false;
     }
     return true;
   }
@@ -144,7 +159,11 @@ class SimulationOracle {
         const std::size_t there = first_[rank] + j;
         const bool turns = channel(a) == channel(b) && !is_reshard(b.op);
         if (turns && (!is_reshard(a.op) || channel(a) == compute_channel())) add(here, there);
-        if (on_compute(b) && (is_reduction(a.op) || is_send(a.op) || is_reshard(a.op))) add(here, there);
+        if (on_compute(b) && (is_reduction(a.op) || is_send(a.op) || is_reshard(a.op) || is_rows(a))) add(here, there);
+        if (is_compute(a.op) && a.part.index > 0 && is_rows(b) && a.segment == b.segment &&
+            a.microbatch == b.microbatch) {
+          add(here, there);
+        }
         if (is_gather(a.op) && is_reshard(b.op) && moves_parameters(b)) add(here, there);
         if (is_gather(a.op) && on_compute(b) && unit(a).policy.residency == Residency::solved) add(here, there);
         if (a.op == Op::wait_reduction && is_reduction(b.op) && a.unit == b.unit && to_skip-- == 0) add(here, there);
@@ -224,30 +243,26 @@ class SimulationOracle {
     }
   }
 
-  // A marked forward and the marked action behind it, of whole stages.
-  bool pair_begins(const std::vector<Action>& list, std::size_t i) const {
-    return i + 1 < list.size() && list[i].op == Op::forward && list[i].overlapped && list[i + 1].overlapped;
-  }
-
-  // Without messages: from stage to stage, and round at the last one. What either of a pair makes is made when its
-  // second ends, and what its second needs its first waits for too.
+  // Without messages: from stage to stage, and round at the last one. What either half of a pair makes is made when the
+  // pair ends, and it begins when both halves have what they need.
   void add_data() {
     std::map<std::tuple<int, int, bool>, std::size_t> made;  // stage, microbatch, forward
     for (int pass = 0; pass < 2; ++pass) {
       for (std::size_t rank = 0; rank < program_.ranks.size(); ++rank) {
-        for (std::size_t i = 0; i < program_.ranks[rank].size(); ++i) {
-          const Action& a = program_.ranks[rank][i];
+        const auto& list = program_.ranks[rank];
+        const Overlaps overlaps = find_overlaps(list);
+        for (std::size_t i = 0; i < list.size(); ++i) {
+          const Action& a = list[i];
           if (!is_compute(a.op) || a.op == Op::backward_weight || a.op == Op::recompute) continue;
           const bool forward = a.op == Op::forward;
-          const auto& list = program_.ranks[rank];
-          const bool second = i > 0 && pair_begins(list, i - 1);
-          const std::size_t here = first_[rank] + i - (second ? 1 : 0),
-                            last = here + (pair_begins(list, i - (second ? 1 : 0)) ? 1 : 0);
-          if (pass == 0) made[{*a.stage, *a.microbatch, forward}] = last;
+          const auto pair = overlaps.pair_of[i];
+          const std::size_t begins = first_[rank] + (pair ? overlaps.pairs[*pair].first : i);
+          const std::size_t ends = first_[rank] + (pair ? overlaps.pairs[*pair].last : i);
+          if (pass == 0) made[{*a.stage, *a.microbatch, forward}] = ends;
           const int from = forward ? *a.stage - 1 : *a.stage + 1;
           if (pass == 0 || from < 0) continue;
           const bool turns = from == static_cast<int>(program_.stages.size());
-          add(here, turns ? made.at({*a.stage, *a.microbatch, true}) : made.at({from, *a.microbatch, forward}));
+          add(begins, turns ? made.at({*a.stage, *a.microbatch, true}) : made.at({from, *a.microbatch, forward}));
         }
       }
     }

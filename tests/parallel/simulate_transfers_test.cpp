@@ -48,15 +48,15 @@ double least_seconds(const Program& order, double transfer) {
       const auto& actions = order.ranks[rank];
       while (next[rank] < actions.size()) {
         const std::size_t first = next[rank], last = first + (pair_begins_at(actions, first) ? 1 : 0);
+        // A half of a pair begins when its own data is there; both hand on when the pair is over.
         double at = free[rank];
         bool known = true;
         for (std::size_t i = first; i <= last; ++i) {
           const auto data = ready(actions[i]);
           known = known && data;
-          at = std::max(at, data.value_or(0.0));
+          at = std::max(at, data.value_or(0.0)) + seconds_of(actions[i]);
         }
         if (!known) break;
-        for (std::size_t i = first; i <= last; ++i) at += seconds_of(actions[i]);
         for (std::size_t i = first; i <= last; ++i) {
           if (!hands_on(actions[i].op)) continue;
           made[{actions[i].op == Op::forward, *actions[i].stage, *actions[i].microbatch}] = at;

@@ -1,6 +1,7 @@
 #include "tests/parallel/timing_simulation.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "parallel/runtime/error.h"
@@ -74,7 +75,8 @@ struct RunningRank {
       if (op.producer_rank >= 0) {
         const auto& produced = ranks[op.producer_rank].result.ops;
         if (op.producer_op >= static_cast<int>(produced.size())) break;
-        begin = std::max(begin, produced[op.producer_op].end + op.transfer_seconds);
+        const bool here = &ranks[op.producer_rank] == this;
+        begin = std::max(begin, here ? lane_end_behind(op) : produced[op.producer_op].end + op.transfer_seconds);
       }
       bool there = true;
       for (const int place : needed_by[q]) {
@@ -86,6 +88,19 @@ struct RunningRank {
       moved = true;
     }
     return moved;
+  }
+
+  // The end of an op's transfer on the exchange lane of its rank, where transfers follow their producers one by one.
+  double lane_end_behind(const TimingOp& reader) const {
+    std::map<int, double> transfers;
+    for (const TimingOp& op : rank.ops) {
+      if (op.producer_rank == reader.producer_rank) transfers[op.producer_op] = op.transfer_seconds;
+    }
+    double end = 0;
+    for (const auto& [from, transfer] : transfers) {
+      if (from <= reader.producer_op) end = std::max(end, result.ops[from].end) + transfer;
+    }
+    return end;
   }
 
   // Bytes come and go at times; at equal times they go first.

@@ -99,11 +99,13 @@ inline std::vector<std::string> work_of(const nlohmann::json& action, bool share
   const std::string op = action["op"];
   std::vector<std::string> work;
   if (op == "F" || op == "R") {
-    work = {"route", "permute", "exchange", "shared", "exchange", "products", "exchange", "combine"};
+    work = {"route",    "permute",  "exchange", "shared",   "exchange",
+            "products", "exchange", "exchange", "exchange", "combine"};
     if (op == "R") work.pop_back();  // nothing reads the sums again
   }
   if (op == "B" || op == "I") {
-    work = {"combine", "exchange", "shared", "exchange", "products", "exchange", "route", "permute"};
+    work = {"combine",  "exchange", "shared",   "exchange", "products",
+            "exchange", "exchange", "exchange", "route",    "permute"};
   }
   if (op == "B" || op == "W") work.insert(work.end(), {"products", "route", "shared"});
   if (!shared) std::erase(work, "shared");

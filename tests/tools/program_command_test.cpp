@@ -71,8 +71,8 @@ TEST_F(ProgramCommand, JsonOfEveryAction) {
   EXPECT_EQ(program, Json::parse(quickstart("program --format json").output));
   EXPECT_EQ(keys_of(program), std::vector<std::string>{"ranks"});
   ASSERT_EQ(program["ranks"].size(), 8u);
-  const std::vector<std::string> keys = {"op",   "stage", "microbatch", "segment", "unit",
-                                         "peer", "group", "bytes",      "lane",    "overlapped"};
+  const std::vector<std::string> keys = {"op",    "stage", "microbatch", "segment",    "unit", "peer",
+                                         "group", "bytes", "lane",       "overlapped", "part"};
   std::size_t actions = 0;
   for (const Json& rank : program["ranks"]) {
     for (const Json& action : rank) EXPECT_EQ(keys_of(action), keys);
@@ -83,12 +83,12 @@ TEST_F(ProgramCommand, JsonOfEveryAction) {
   const Json& first = program["ranks"][0];
   // The embedding: 256 / 2 rows of 128 float32.
   EXPECT_EQ(first[0], Json::parse(R"({"op": "UNSHARD", "stage": 0, "microbatch": null, "segment": null,
-    "unit": "embedding", "peer": null, "group": "dp_shard", "bytes": 65536, "lane": "gather", "overlapped": false})"));
+    "unit": "embedding", "peer": null, "group": "dp_shard", "bytes": 65536, "lane": "gather", "overlapped": false, "part": null})"));
   EXPECT_EQ(first[4], Json::parse(R"({"op": "F", "stage": 0, "microbatch": 0, "segment": "blocks.0.attention",
-    "unit": null, "peer": null, "group": null, "bytes": 0, "lane": "compute", "overlapped": false})"));
+    "unit": null, "peer": null, "group": null, "bytes": 0, "lane": "compute", "overlapped": false, "part": null})"));
   // A boundary: 128 / 2 tokens of 128 float32. Rank 2's pipeline is {2, 6}.
   const Json send = Json::parse(R"({"op": "SEND_F", "stage": 0, "microbatch": 0, "segment": null, "unit": null,
-    "peer": 6, "group": "pp", "bytes": 32768, "lane": "send_activations_up", "overlapped": false})");
+    "peer": 6, "group": "pp", "bytes": 32768, "lane": "send_activations_up", "overlapped": false, "part": null})");
   EXPECT_EQ(program["ranks"][2][9], send);
   const auto op_of_last = [&](std::size_t back) { return first[first.size() - back]["op"]; };
   EXPECT_EQ(op_of_last(2), "GRAD_NORM");

@@ -95,9 +95,10 @@ Drawn draw_config(std::uint64_t seed) {
     const char* schedule;
     int chunks;
   };
-  const Order order =
+  const Order any_order =
       draw.from(Order{"1f1b", 1}, Order{"gpipe", 1}, Order{"zb_h1", 1}, Order{"interleaved", 2}, Order{"looped_bfs", 2},
                 Order{"zb1p", 2}, Order{"zbv", 2}, Order{"v_half", 2}, Order{"v_min", 2}, Order{"dualpipev", 2});
+  const Order order = seed % 8 == 6 ? Order{"combined_1f1b", seed % 16 == 6 ? 1 : 2} : any_order;
   TinyLayout layout;
   layout.layers = draw.from("d*4", "e*4", "d e d e", "e d d", "d d e d e");
   // From the seed itself: a draw more would change all layouts after it.

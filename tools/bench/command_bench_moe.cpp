@@ -32,7 +32,7 @@ std::set<std::string> expert_actions(const Program& program, std::span<const Act
   const std::vector<std::string> names = range_names(program, actions);
   std::set<std::string> found;
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    if (!is_compute(actions[i].op) || !actions[i].segment) continue;
+    if (!(is_compute(actions[i].op) || is_row_exchange(actions[i].op)) || !actions[i].segment) continue;
     const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*actions[i].segment)];
     if (segment.part.kind == PartKind::experts) found.insert(names[i]);
   }

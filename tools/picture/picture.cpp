@@ -16,6 +16,7 @@ BoxKind kind_of(Op op) {
   if (takes_unit(op)) return BoxKind::reduction;
   if (op == Op::send_forward || op == Op::receive_forward) return BoxKind::activations;
   if (is_send(op) || is_receive(op)) return BoxKind::gradients;
+  if (is_row_exchange(op)) return BoxKind::rows;
   if (!is_compute(op)) return BoxKind::update;
   // Both enumerations begin with the computations.
   static_assert(static_cast<int>(BoxKind::recompute) == static_cast<int>(Op::recompute));
@@ -77,7 +78,9 @@ class RankPainter {
       const Op op = actions_[i].op;
       if (is_reshard(op) || channel_of(lane_of(program_, actions_[i])) != channel_of(Lane::compute)) continue;
       const SimulatedAction& time = times_[i];
-      const IdleReason collective = time.wait == Wait::gather ? IdleReason::gather : IdleReason::reduction;
+      const IdleReason collective = time.wait == Wait::gather ? IdleReason::gather
+                                    : time.wait == Wait::rows ? IdleReason::rows
+                                                              : IdleReason::reduction;
       // A norm waits for its own reductions, then for the other ranks; a computation for messages, then for
       // collectives.
       const bool norm = op == Op::gradient_norm;
@@ -91,6 +94,7 @@ class RankPainter {
         until(time.end,
               is_gather(op)                                ? IdleReason::gather
               : is_reduction(op) || op == Op::tie_gradient ? IdleReason::reduction
+              : is_row_exchange(op)                        ? IdleReason::rows
                                                            : IdleReason::bubble,
               i);
       }
@@ -204,12 +208,13 @@ void trace_critical_path(Picture& picture, const std::vector<ActionAt>& path,
 std::string_view name_of(BoxKind kind) {
   constexpr std::string_view names[] = {"forward",   "backward",    "input gradient", "weight gradient",
                                         "recompute", "update",      "gather",         "reshard",
-                                        "reduction", "activations", "gradients"};
+                                        "reduction", "activations", "gradients",      "rows of experts"};
   return names[static_cast<std::size_t>(kind)];
 }
 
 std::string_view name_of(IdleReason reason) {
-  constexpr std::string_view names[] = {"bubble", "waits for a gather", "waits for a reduction"};
+  constexpr std::string_view names[] = {"bubble", "waits for a gather", "waits for a reduction",
+                                        "waits for rows of experts"};
   return names[static_cast<std::size_t>(reason)];
 }
 

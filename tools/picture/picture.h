@@ -27,11 +27,12 @@ enum class BoxKind : std::uint8_t {
   reduction,
   activations,  // a transfer, at its sender and at its receiver
   gradients,
+  rows,  // of experts, beside computations
 };
 inline constexpr std::array all_box_kinds = {BoxKind::forward,         BoxKind::backward,  BoxKind::backward_input,
                                              BoxKind::backward_weight, BoxKind::recompute, BoxKind::update,
                                              BoxKind::gather,          BoxKind::reshard,   BoxKind::reduction,
-                                             BoxKind::activations,     BoxKind::gradients};
+                                             BoxKind::activations,     BoxKind::gradients, BoxKind::rows};
 std::string_view name_of(BoxKind kind);
 
 // An action, or several touching ones that were merged.
@@ -54,8 +55,9 @@ struct PictureBox {
 };
 
 // Why a compute lane is idle.
-enum class IdleReason : std::uint8_t { bubble, gather, reduction };
-inline constexpr std::array all_idle_reasons = {IdleReason::bubble, IdleReason::gather, IdleReason::reduction};
+enum class IdleReason : std::uint8_t { bubble, gather, reduction, rows };
+inline constexpr std::array all_idle_reasons = {IdleReason::bubble, IdleReason::gather, IdleReason::reduction,
+                                                IdleReason::rows};
 std::string_view name_of(IdleReason reason);
 
 struct PictureIdle {

@@ -85,6 +85,7 @@ KindStyle style_of(BoxKind kind) {
       {orange, Texture::crossed, "R"},            // reduction
       {sky_blue, Texture::plain, "a"},            // activations
       {sky_blue, Texture::upright, "g"},          // gradients
+      {sky_blue, Texture::dots, "E"},             // rows
   };
   static_assert(std::size(styles) == all_box_kinds.size());
   return styles[static_cast<std::size_t>(kind)];
@@ -92,7 +93,9 @@ KindStyle style_of(BoxKind kind) {
 
 IdleStyle style_of(IdleReason reason) {
   if (reason == IdleReason::bubble) return {white, Texture::rising};
-  const BoxKind cause = reason == IdleReason::gather ? BoxKind::gather : BoxKind::reduction;
+  const BoxKind cause = reason == IdleReason::gather ? BoxKind::gather
+                        : reason == IdleReason::rows ? BoxKind::rows
+                                                     : BoxKind::reduction;
   return {shade_of(style_of(cause).colour, 1, 2), Texture::falling, 0.5};
 }
 

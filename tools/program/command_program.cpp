@@ -57,6 +57,7 @@ Json action_json(const RankList& list, const Action& action) {
   entry["bytes"] = action.bytes;
   entry["lane"] = name_of(lane_of(program, action));
   entry["overlapped"] = action.overlapped;
+  entry["part"] = action.part.count > 1 ? Json(fmt::format("{}/{}", action.part.index + 1, action.part.count)) : Json();
   return entry;
 }
 

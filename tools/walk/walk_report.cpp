@@ -41,7 +41,8 @@ std::string what_of(const WalkLine& line) {
                                         "wait for reduction {}",
                                         "",
                                         "norm",
-                                        "step"};
+                                        "step",
+                                        "exchange rows of {}"};
   return fmt::format(fmt::runtime(texts[static_cast<std::size_t>(line.kind)]), line.subject);
 }
 

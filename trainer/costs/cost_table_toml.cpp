@@ -61,7 +61,11 @@ struct CostField {
 };
 constexpr CostField<ComputeCost> segment_fields[] = {{"forward", &ComputeCost::forward},
                                                      {"backward_input", &ComputeCost::backward_input},
-                                                     {"backward_weight", &ComputeCost::backward_weight}};
+                                                     {"backward_weight", &ComputeCost::backward_weight},
+                                                     {"forward_out", &ComputeCost::forward_out, true},
+                                                     {"forward_back", &ComputeCost::forward_back, true},
+                                                     {"backward_out", &ComputeCost::backward_out, true},
+                                                     {"backward_back", &ComputeCost::backward_back, true}};
 constexpr CostField<UnitCost> unit_fields[] = {{"gather", &UnitCost::gather},
                                                {"island_gather", &UnitCost::island_gather},
                                                {"scatter", &UnitCost::scatter},

@@ -90,10 +90,14 @@ bool is_comparable(const Program& program, const ProgramSegment& segment) {
 
 void add_computation(const Program& program, const std::vector<Action>& actions, std::span<const TracedAction> step,
                      TracedRank& rank) {
+  std::map<std::pair<int, int>, double> parts;  // seconds of a computation under way, by segment and microbatch
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (!is_compute(actions[i].op)) continue;
     const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*actions[i].segment)];
-    const double seconds = step[i].span->end - step[i].span->begin;
+    double& whole = parts[{*actions[i].segment, *actions[i].microbatch}];
+    whole += step[i].span->end - step[i].span->begin;
+    if (!actions[i].part.last()) continue;
+    const double seconds = std::exchange(whole, 0.0);
     const auto [found, fresh] = rank.computed.try_emplace({segment.name, actions[i].op});
     TracedCompute& compute = found->second;
     compute.least = fresh ? seconds : std::min(compute.least, seconds);

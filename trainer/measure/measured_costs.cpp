@@ -4,6 +4,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <tuple>
+#include <utility>
 
 #include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/error.h"
@@ -68,14 +69,20 @@ class Measurement {
 
   void add(const Action& action, std::size_t index, const TraceSpan& span, int rank) {
     const double seconds = span.end - span.begin;
-    if (is_compute(action.op)) {
+    if (is_row_exchange(action.op)) {
+      rows_[{*action.segment, action.op, action.part.index}].push_back(seconds);
+      parts_[{rank, *action.segment, *action.microbatch}] += seconds;
+    } else if (is_compute(action.op) && !action.part.last()) {
+      parts_[{rank, *action.segment, *action.microbatch}] += seconds;
+    } else if (is_compute(action.op)) {
       const int stage_rank = mesh_.coordinates(rank).pp;
       auto& computed = computes_[{*action.segment, action.op}];
       // The ranks of a stage run the segment together. The rank that waits least for the others shows its cost.
       const bool together = !tables_.segments[static_cast<std::size_t>(*action.segment)].collectives.empty();
+      const double whole = seconds + std::exchange(parts_[{rank, *action.segment, *action.microbatch}], 0.0);
       const auto [place, fresh] =
-          computed.try_emplace({together ? 0 : rank, stage_rank, span.step, static_cast<int>(index)}, seconds);
-      if (!fresh) place->second = std::min(place->second, seconds);
+          computed.try_emplace({together ? 0 : rank, stage_rank, span.step, static_cast<int>(index)}, whole);
+      if (!fresh) place->second = std::min(place->second, whole);
     }
     const bool collective = is_gather(action.op) || is_reduction(action.op) || action.op == Op::tie_gradient;
     if (collective) collectives_[{*action.unit, action.op}].push_back(seconds);
@@ -112,7 +119,16 @@ class Measurement {
                    tables_.segments[static_cast<std::size_t>(segment)].name);
     }
     const double half = whole.value_or(0.0) / 2.0;
-    return {*forward, input.value_or(half), weight.value_or(half)};
+    ComputeCost cost{*forward, input.value_or(half), weight.value_or(half)};
+    const auto rows = [&](Op op, int exchange) {
+      const auto found = rows_.find({segment, op, exchange});
+      return found == rows_.end() ? 0.0 : std::ranges::min(found->second);
+    };
+    cost.forward_out = rows(Op::rows_forward, 0);
+    cost.forward_back = rows(Op::rows_forward, 1);
+    cost.backward_out = rows(Op::rows_backward, 0);
+    cost.backward_back = rows(Op::rows_backward, 1);
+    return cost;
   }
 
   // Samples of messages, by the earlier of the two stages.
@@ -132,6 +148,9 @@ class Measurement {
   ProgramTables tables_;
   // By segment: rank (0 for all ranks of a segment run together), pipeline rank, step, position in the list.
   std::map<std::pair<int, Op>, std::map<std::tuple<int, int, std::int64_t, int>, double>> computes_;
+  KeyedSeconds<std::tuple<int, Op, int>> rows_;  // exchanges of rows, by segment and number of the exchange
+  // Seconds of the parts of a computation that is under way, and of their exchanges: rank, segment, microbatch.
+  std::map<std::tuple<int, int, int>, double> parts_;
   KeyedSeconds<std::pair<int, Op>> collectives_;  // by unit
   std::map<Message, TraceSpan> sends_, receives_;
   std::vector<double> norms_, steps_;

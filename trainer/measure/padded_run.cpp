@@ -21,10 +21,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Links between ranks, one per pair and lane. Messages on a link pass one after another.
+// Links between ranks, one per pair and lane of each pipeline. Messages on a link pass one after another.
 class DelayingLinks {
  public:
-  using Link = std::tuple<int, int, Lane>;  // from, to, the lane that sends
+  using Link = std::tuple<int, int, int, Lane>;  // pipeline, from, to, the lane that sends
 
   void post(const Link& link, Clock::time_point at, Clock::duration seconds) {
     const std::lock_guard lock(mutex_);
@@ -60,28 +60,40 @@ class PaddedActions final : public ActionObserver {
     Clock::time_point begin, end;
   };
 
-  PaddedActions(const Program& program, int rank, const ProgramCosts& costs, DelayingLinks& links)
+  // `rank` is the pipeline rank in one of the pipelines.
+  PaddedActions(const Program& program, int pipeline, int rank, const ProgramCosts& costs, DelayingLinks& links)
       : program_(program),
+        pipeline_(pipeline),
         rank_(rank),
         links_(links),
         actions_(program.ranks[static_cast<std::size_t>(rank)]),
         times_(actions_.size()) {
     for (const Action& action : actions_) {
-      const bool lasts = is_compute(action.op) || is_send(action.op);
+      const bool lasts = is_compute(action.op) || is_send(action.op) || is_row_exchange(action.op);
       padding_.push_back(std::chrono::duration_cast<Clock::duration>(
           std::chrono::duration<double>(lasts ? cost_of(program, costs, action) : 0.0)));
     }
   }
 
-  void begin(std::size_t action) override { times_[action].begin = Clock::now(); }
+  void begin(std::size_t index) override {
+    const Action& action = actions_[index];
+    if (is_compute(action.op) && !action.part.first()) {
+      std::this_thread::sleep_until(rows_there_.at({*action.segment, *action.microbatch}));
+    }
+    times_[index].begin = Clock::now();
+  }
   void end(std::size_t index) override {
     const Action& action = actions_[index];
     // Sleeps to the end instead of spinning, because a loaded machine schedules a thread at once after a sleep.
     if (is_compute(action.op)) std::this_thread::sleep_until(times_[index].begin + padding_[index]);
     if (is_send(action.op) || is_receive(action.op)) {
       const Lane lane = message_lanes_of(program_, action).send;
-      if (is_send(action.op)) links_.post({rank_, *action.peer, lane}, Clock::now(), padding_[index]);
-      if (is_receive(action.op)) std::this_thread::sleep_until(links_.take({*action.peer, rank_, lane}));
+      if (is_send(action.op)) links_.post({pipeline_, rank_, *action.peer, lane}, Clock::now(), padding_[index]);
+      if (is_receive(action.op)) std::this_thread::sleep_until(links_.take({pipeline_, *action.peer, rank_, lane}));
+    }
+    if (is_row_exchange(action.op)) {
+      exchange_free_ = std::max(exchange_free_, Clock::now()) + padding_[index];
+      rows_there_[{*action.segment, *action.microbatch}] = exchange_free_;
     }
     times_[index].end = Clock::now();
   }
@@ -90,11 +102,13 @@ class PaddedActions final : public ActionObserver {
 
  private:
   const Program& program_;
-  const int rank_;
+  const int pipeline_, rank_;
   DelayingLinks& links_;
   std::span<const Action> actions_;
   std::vector<Clock::duration> padding_;
   std::vector<Times> times_;
+  Clock::time_point exchange_free_ = {};                              // the link between experts
+  std::map<std::pair<int, int>, Clock::time_point> rows_there_ = {};  // by segment and microbatch
 };
 
 Simulation step_of(const std::vector<std::vector<PaddedActions::Times>>& ranks) {
@@ -110,16 +124,17 @@ Simulation step_of(const std::vector<std::vector<PaddedActions::Times>>& ranks) 
   return step;
 }
 
+int first_of_pipeline(const Mesh& mesh, int rank) {
+  const Coordinates at = mesh.coordinates(rank);
+  return mesh.rank_at(0, at.dp_replicate, at.dp_shard, at.cp, at.tp);
+}
+
 }  // namespace
 
 PaddedRun run_padded(const Config& config, const CostTable& padding) {
   const Mesh mesh(config.parallelism);
-  if (config.run.launch == LaunchKind::processes || config.run.device != DeviceKind::cpu ||
-      mesh.world() != config.parallelism.pipeline) {
-    fail_request(
-        "computation is padded where the ranks are one pipeline of threads on the CPU; here are {} ranks, {} "
-        "of them a pipeline",
-        mesh.world(), config.parallelism.pipeline);
+  if (config.run.launch == LaunchKind::processes || config.run.device != DeviceKind::cpu) {
+    fail_request("computation is padded where the ranks are threads on the CPU");
   }
   PaddedRun result;
   result.program = step_program(ResolvedRun(config), {});
@@ -128,17 +143,22 @@ PaddedRun run_padded(const Config& config, const CostTable& padding) {
   DelayingLinks links;
   std::vector<std::unique_ptr<PaddedActions>> watched(ranks);
   std::vector<std::vector<std::vector<PaddedActions::Times>>> times(static_cast<std::size_t>(config.run.steps));
-  for (auto& step : times) step.resize(ranks);
+  for (auto& step : times) step.resize(static_cast<std::size_t>(config.parallelism.pipeline));
   result.traces.resize(ranks);
   RunObserver observer;  // each rank writes to its own places
   observer.before_first_step = [&](RankRun& run) {
     const auto rank = static_cast<std::size_t>(run.rank());
-    watched[rank] = std::make_unique<PaddedActions>(result.program, run.rank(), result.costs, links);
+    const int pipeline_rank = mesh.coordinates(run.rank()).pp;
+    watched[rank] = std::make_unique<PaddedActions>(result.program, first_of_pipeline(mesh, run.rank()), pipeline_rank,
+                                                    result.costs, links);
     run.observe(*watched[rank]);
   };
   observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
     const auto rank = static_cast<std::size_t>(run.rank());
-    times[static_cast<std::size_t>(metrics.step - 1)][rank] = watched[rank]->times();
+    const auto pipeline_rank = static_cast<std::size_t>(mesh.coordinates(run.rank()).pp);
+    if (first_of_pipeline(mesh, run.rank()) == 0) {
+      times[static_cast<std::size_t>(metrics.step - 1)][pipeline_rank] = watched[rank]->times();
+    }
     if (metrics.step < config.run.steps) return;
     result.traces[rank].rank = run.rank();
     if (const StepTrace* trace = run.profiler().trace()) result.traces[rank].spans = trace->spans();

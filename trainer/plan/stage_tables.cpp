@@ -167,7 +167,7 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
             static_cast<std::int64_t>(config.hardware.expert_load * static_cast<double>(traffic.even_bytes));
         entry.collectives.push_back({ops[static_cast<std::size_t>(traffic.when)], traffic.op, traffic.group,
                                      traffic.count, traffic.bytes, traffic.is_bound, std::min(timed, traffic.bytes),
-                                     traffic.once});
+                                     traffic.once, traffic.beside});
       }
       stage.segments.push_back(static_cast<int>(tables.segments.size()));
       tables.segments.push_back(std::move(entry));

@@ -127,6 +127,8 @@ StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBl
     sum.backward_input += piece->backward_input;
     sum.backward_weight += piece->backward_weight;
     sum.again += piece->again;
+    sum.forward_rows += piece->forward_rows;
+    sum.rows += piece->rows;
     if (piece->again > 0.0) last_again = piece->again;
     const bool is_block = piece != &pieces.embedding && piece != &pieces.head && piece != &pieces.both;
     for (const auto& [family, units] : piece->units) {
@@ -236,7 +238,11 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
     piece.forward += costs.segments[i].forward;
     piece.backward_input += costs.segments[i].backward_input;
     piece.backward_weight += costs.segments[i].backward_weight;
-    if (segment.region && !config.training.spares_blocks()) piece.again += costs.segments[i].recompute();
+    const bool again = segment.region && !config.training.spares_blocks();
+    if (again) piece.again += costs.segments[i].recompute();
+    const ComputeCost& cost = costs.segments[i];
+    piece.forward_rows += cost.forward_out + cost.forward_back;
+    piece.rows += (again ? 2.0 : 1.0) * (cost.forward_out + cost.forward_back) + cost.backward_out + cost.backward_back;
   }
   for (std::size_t u = 0; u < tables.units.size(); ++u) {
     add_unit(tables.units[u], costs.units[u], pieces[static_cast<std::size_t>(tables.units[u].stage)]);
@@ -254,14 +260,16 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
 LeastTaken least_of_any_layout(const Config& config, const ModelPieces& pieces) {
   const double ranks = config.parallelism.pipeline;
   const auto microbatches = static_cast<double>(config.microbatches());
+  const bool hides = config.pipeline.own_order || find_schedule(config.pipeline.schedule).overlaps;
+  const auto seconds_of = [&](const ModelPiece& piece) { return piece.seconds() - (hides ? piece.rows : 0.0); };
   double seconds = pieces.embedding.seconds() + pieces.head.seconds();
   // Tied weights are held at least once.
   std::int64_t bytes = config.model.tie_word_embeddings ? pieces.both.static_bytes
                                                         : pieces.embedding.static_bytes + pieces.head.static_bytes;
-  seconds += pieces.predictors.seconds();
+  seconds += seconds_of(pieces.predictors);
   for (const ModelBlock& block :
        std::span(config.model.blocks).first(static_cast<std::size_t>(config.model.layers()))) {
-    seconds += pieces.blocks.at(block).seconds();
+    seconds += seconds_of(pieces.blocks.at(block));
     bytes += pieces.blocks.at(block).static_bytes;
   }
   LeastTaken least{.seconds = rounding * microbatches * seconds / ranks};
@@ -282,7 +290,8 @@ LeastTaken least_taken(const Config& config, const ModelPieces& pieces) {
   const bool serial = config.run.device == DeviceKind::cpu;
   const auto microbatches = static_cast<double>(config.microbatches());
   LeastTaken least;
-  bool overlaps = false;
+  const bool overlaps =
+      std::ranges::any_of(order, [](const auto& actions) { return !find_overlaps(actions).pairs.empty(); });
   for (std::size_t rank = 0; rank < order.size(); ++rank) {
     double compute = 0.0, before = 0.0;
     UnitSeconds units;
@@ -290,16 +299,15 @@ LeastTaken least_taken(const Config& config, const ModelPieces& pieces) {
     bool reached = false;
     for (std::size_t s = 0; s < stages.size(); ++s) {
       if (program.stages[s].rank != static_cast<int>(rank)) {
-        if (!reached) before += stages[s].sum.forward;
+        if (!reached) before += stages[s].sum.forward - (overlaps ? stages[s].sum.forward_rows : 0.0);
         continue;
       }
       reached = true;
-      compute += microbatches * stages[s].sum.seconds();
+      compute += microbatches * (stages[s].sum.seconds() - (overlaps ? stages[s].sum.rows : 0.0));
       units.gathers += stages[s].units.gathers;
       units.reductions += stages[s].units.reductions;
       bytes += stages[s].sum.static_bytes;
     }
-    overlaps = overlaps || !find_overlaps(order[rank]).pairs.empty();
     const double longest = serial ? before + compute + units.gathers + units.reductions
                                   : std::max({before + compute, units.gathers, units.reductions});
     least.seconds = std::max(least.seconds, longest);

@@ -26,6 +26,8 @@ struct ModelPiece {
   std::int64_t kept_bytes = 0, kept_parted_bytes = 0;
   // Seconds of a microbatch, including collectives of segments. `again`: recomputation of a block.
   double forward = 0.0, backward_input = 0.0, backward_weight = 0.0, again = 0.0;
+  // The part of `forward`, and of all of them, that the exchanges of rows of overlapped pairs may hide.
+  double forward_rows = 0.0, rows = 0.0;
   std::map<Family, PieceUnits> units = {};
 
   double seconds() const { return forward + backward_input + backward_weight + again; }

@@ -19,6 +19,7 @@ PathShare share_of(const Action& action, int rank) {
   using Kind = PathShare::Kind;
   if (is_compute(action.op)) return {Kind::compute, rank, action.stage};
   if (is_send(action.op) || is_receive(action.op)) return {Kind::messages};
+  if (is_row_exchange(action.op)) return {Kind::rows, rank, action.stage};
   if (action.op == Op::gradient_norm || action.op == Op::optimizer_step) return {Kind::update};
   const Kind kind = is_gather(action.op) || is_reshard(action.op) ? Kind::gathers : Kind::reductions;
   return {kind, rank, action.stage};
@@ -97,7 +98,10 @@ std::vector<std::int64_t> left_by_forwards(const Program& program, int rank, con
 std::string PathShare::text() const {
   if (kind == Kind::messages) return "messages";
   if (kind == Kind::update) return "norm and optimizer";
-  const char* what = kind == Kind::compute ? "compute" : kind == Kind::gathers ? "gathers" : "reductions";
+  const char* what = kind == Kind::compute   ? "compute"
+                     : kind == Kind::gathers ? "gathers"
+                     : kind == Kind::rows    ? "expert exchanges"
+                                             : "reductions";
   return fmt::format("{} of stage {} on rank {}", what, stage.value_or(0), rank);
 }
 
@@ -109,6 +113,8 @@ std::string StandStill::text() const {
       return fmt::format("rank {} for gathers", rank);
     case Wait::reduction:
       return fmt::format("rank {} for reductions", rank);
+    case Wait::rows:
+      return fmt::format("rank {} for rows of experts", rank);
     case Wait::peers:
       return fmt::format("rank {} for rank {} before the update", rank, other);
     default:

@@ -19,6 +19,7 @@ std::string words_of(Group group) {
 // Of an action that is no computation.
 std::string words_of(Op op) {
   if (is_message(op)) return "messages";
+  if (is_row_exchange(op)) return "expert exchanges";
   if (op == Op::gradient_norm || op == Op::optimizer_step) return "norm and optimizer";
   return is_gather(op) || is_reshard(op) ? "gathers" : "reductions";
 }

@@ -63,6 +63,7 @@ class Teller {
     if (is_compute(action.op)) return WalkKind::compute;
     if (is_send(action.op) || is_receive(action.op)) return WalkKind::message;
     if (is_gather(action.op) || is_reshard(action.op)) return residency_kind(action);
+    if (is_row_exchange(action.op)) return WalkKind::rows;
     switch (action.op) {
       case Op::scatter_gradient:
         return WalkKind::scatter;
@@ -136,7 +137,7 @@ std::int64_t sent_bytes(CollectiveOp op, std::int64_t payload, std::int64_t rank
 std::string_view name_of(WalkKind kind) {
   constexpr std::string_view names[] = {"gather",  "gather_island",  "copy",    "free",       "keep_part", "in_place",
                                         "compute", "reduce_scatter", "scatter", "all_reduce", "add",       "tie",
-                                        "wait",    "message",        "norm",    "step"};
+                                        "wait",    "message",        "norm",    "step",       "rows"};
   return names[static_cast<std::size_t>(kind)];
 }
 

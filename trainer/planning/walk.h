@@ -44,6 +44,7 @@ enum class WalkKind : std::uint8_t {
   message,  // between stages
   norm,
   step,
+  rows,  // between experts, behind a part of a computation
 };
 std::string_view name_of(WalkKind kind);
 

@@ -217,24 +217,32 @@ MicrobatchInput RankStages::text_of(int microbatch) const {
   return text;
 }
 
-void RankStages::forward(int segment, int microbatch) {
+void RankStages::forward(int segment, int microbatch, ComputePart part) {
   Piece& here = piece(segment);
-  LayerContext layer = context();
-  layer.microbatches = ++here.forwards;
-  Tensor x = take_boundary(here.stage, microbatch);
-  std::unique_ptr<Saved> kept;
+  LayerContext layer = context(part);
+  layer.microbatches = part.first() ? ++here.forwards : here.forwards;
+  Tensor x = part.first() ? take_boundary(here.stage, microbatch) : Tensor();
+  std::unique_ptr<Saved> kept = part.first() ? nullptr : std::move(saved_.at({here.segment, microbatch}));
   Tensor y = here.segment->forward(layer, weights_of(here), text_of(microbatch), std::move(x), kept);
-  // Saved tensors are kept only if a backward reads them.
-  if (here.begins_region) checkpoints_[{here.segment, microbatch}] = here.segment->take_input(*kept);
-  if (here.recomputed) kept = here.segment->remembered(std::move(kept));
-  if (!forward_only_) saved_[{here.segment, microbatch}] = std::move(kept);
-  if (y.allocated()) boundary_[{here.next_stage, microbatch}] = {std::move(y), nullptr};
+  if (part.last()) {
+    // Saved tensors are kept only if a backward reads them.
+    if (here.begins_region) checkpoints_[{here.segment, microbatch}] = here.segment->take_input(*kept);
+    if (here.recomputed) kept = here.segment->remembered(std::move(kept));
+    if (y.allocated()) boundary_[{here.next_stage, microbatch}] = {std::move(y), nullptr};
+  }
+  if (!part.last() || !forward_only_) saved_[{here.segment, microbatch}] = std::move(kept);
 }
 
-void RankStages::backward_input(int segment, int microbatch) {
+void RankStages::exchange_rows(int segment, int microbatch) {
   Piece& here = piece(segment);
   LayerContext layer = context();
-  Tensor dy = take_boundary(here.stage, microbatch);
+  here.segment->exchange_rows(layer, *saved_.at({here.segment, microbatch}));
+}
+
+void RankStages::backward_input(int segment, int microbatch, ComputePart part) {
+  Piece& here = piece(segment);
+  LayerContext layer = context(part);
+  Tensor dy = part.first() ? take_boundary(here.stage, microbatch) : Tensor();
   const auto weights = here.segment->reads_weights_backward() ? weights_of(here) : std::vector<ConstTensorView>();
   Tensor dx = here.segment->backward_input(layer, weights, std::move(dy), *saved_.at({here.segment, microbatch}));
   if (dx.allocated()) boundary_[{here.previous_stage, microbatch}] = {std::move(dx), nullptr};
@@ -249,18 +257,21 @@ void RankStages::backward_weight(int segment, int microbatch) {
   saved_.erase(saved);
 }
 
-void RankStages::recompute(int segment, int microbatch) {
+void RankStages::recompute(int segment, int microbatch, ComputePart part) {
   Piece& here = piece(segment);
-  LayerContext layer = context();
+  LayerContext layer = context(part);
   layer.recomputing = true;
-  const auto found = checkpoints_.find({here.segment, microbatch});
-  require(found != checkpoints_.end(), "a forward runs again from what was kept for it, once");
-  Tensor x = std::move(found->second);
-  checkpoints_.erase(found);
+  Tensor x;
+  if (part.first()) {
+    const auto found = checkpoints_.find({here.segment, microbatch});
+    require(found != checkpoints_.end(), "a forward runs again from what was kept for it, once");
+    x = std::move(found->second);
+    checkpoints_.erase(found);
+  }
   std::unique_ptr<Saved>& kept = saved_[{here.segment, microbatch}];
   Tensor y = here.segment->forward(layer, weights_of(here), text_of(microbatch), std::move(x), kept);
   // The output of the last piece is not needed: the forward has already passed it on.
-  if (!here.ends_region) checkpoints_[{(&here + 1)->segment, microbatch}] = std::move(y);
+  if (part.last() && !here.ends_region) checkpoints_[{(&here + 1)->segment, microbatch}] = std::move(y);
 }
 
 void RankStages::unshard(Op op, int unit) {

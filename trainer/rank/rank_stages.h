@@ -65,10 +65,11 @@ class RankStages final : public ActionHandler {
 
   void set_update(UpdateActions update) { update_ = std::move(update); }
   // By index into the program's tables.
-  void forward(int segment, int microbatch) override;
-  void backward_input(int segment, int microbatch) override;
+  void forward(int segment, int microbatch, ComputePart part) override;
+  void backward_input(int segment, int microbatch, ComputePart part) override;
   void backward_weight(int segment, int microbatch) override;
-  void recompute(int segment, int microbatch) override;
+  void recompute(int segment, int microbatch, ComputePart part) override;
+  void exchange_rows(int segment, int microbatch) override;
   void unshard(Op op, int unit) override;
   void reshard(Op op, int unit) override;
   void scatter_gradient(int unit) override;
@@ -130,7 +131,7 @@ class RankStages final : public ActionHandler {
   // Weights of a segment that is computed next; the compute lane waits for their gathers in flight.
   std::vector<ConstTensorView> weights_of(const Piece& piece);
   std::vector<TensorView> gradients_of(const Piece& piece);
-  LayerContext context() {
+  LayerContext context(ComputePart part = {}) {
     return {kernels_,
             groups_.on(Lane::compute, Group::tp),
             groups_.on(Lane::compute, Group::cp),
@@ -144,7 +145,9 @@ class RankStages final : public ActionHandler {
             report_,
             loss_scale_,
             generation_,
-            observer_};
+            observer_,
+            /*recomputing=*/false,
+            part};
   }
 
   // The tensor of a microbatch between segments or stages.

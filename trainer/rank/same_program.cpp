@@ -21,7 +21,7 @@ std::uint64_t hash_of(const std::vector<Action>& actions) {
     for (const auto& index : {action.stage, action.microbatch, action.segment, action.unit, action.peer}) {
       add(index.value_or(-1));
     }
-    add(static_cast<std::int64_t>(action.overlapped));
+    for (const int flag : {int{action.overlapped}, int{action.part.index}, int{action.part.count}}) add(flag);
   }
   return sum.value();
 }

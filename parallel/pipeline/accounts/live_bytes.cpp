@@ -51,16 +51,18 @@ void LiveWalk::compute(const Action& action) {
   const auto [begin, end] = pieces_.of(action);
   const int microbatch = *action.microbatch;
   for (std::size_t piece = begin; piece < end; ++piece) {
-    if (action.op == Op::forward || (action.op == Op::recompute && in_region(piece))) {
+    const bool keeps = action.op == Op::forward || (action.op == Op::recompute && in_region(piece));
+    if (keeps && action.part.first()) {
       keep(piece, microbatch, Kept::activations, When::start);
     }
-    if (!makes_weight_gradient(action.op) || !pieces_[piece].segment) continue;
+    if (!makes_weight_gradient(action.op) || !action.part.last() || !pieces_[piece].segment) continue;
     for (const int unit : program_.segments[*pieces_[piece].segment].units) {
       if (accumulating_[unit]) continue;
       accumulating_[unit] = true;
       change(&LiveBytes::unsharded_gradients, program_.units[unit].gradient_bytes, When::start);
     }
   }
+  if (!action.part.last()) return;
   // The forward of a region has made all its activations and now drops them. For a whole stage this happens segment by
   // segment.
   for (std::size_t piece = begin; piece < end && action.op == Op::forward; ++piece) {

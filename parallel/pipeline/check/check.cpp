@@ -20,13 +20,14 @@ std::vector<std::size_t> collectives_of(const std::vector<Action>& actions) {
   std::vector<std::size_t> positions;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Op op = actions[i].op;
-    if (is_gather(op) || is_reduction(op) || op == Op::tie_gradient) positions.push_back(i);
+    if (is_gather(op) || is_reduction(op) || op == Op::tie_gradient || is_row_exchange(op)) positions.push_back(i);
   }
   return positions;
 }
 
 bool same_collective(const Action& one, const Action& other) {
-  return one.op == other.op && one.stage == other.stage && one.unit == other.unit;
+  return one.op == other.op && one.stage == other.stage && one.unit == other.unit && one.segment == other.segment &&
+         one.part == other.part;
 }
 
 void compare(const CheckContext& context, int row, int first_row, std::vector<Finding>& findings) {

@@ -45,16 +45,17 @@ enum class Violation : std::uint8_t {
   missing_update,  // GRAD_NORM or STEP on some ranks only
   beyond_forward,  // an action other than forwards, their messages and units in a forward-only program
   broken_pair,     // marked as overlapped without a neighbouring partner, or only in part
+  broken_parts,    // a part of a computation out of turn, or without the exchange of rows before it
   over_budget,
 };
 constexpr auto enum_names(Violation) {
-  return name_list("unknown_stage", "used_while_sharded", "double_unshard", "wrong_gather", "reshard_of_sharded",
-                   "unsharded_at_end", "repeated_compute", "missing_compute", "backward_before_forward",
-                   "segment_order", "weight_before_input", "missing_recompute", "idle_recompute", "unmatched_send",
-                   "unmatched_receive", "crossed_messages", "missing_receive", "repeated_receive",
-                   "send_before_compute", "wrong_peer", "deadlock", "collective_order", "reduced_too_early",
-                   "missing_reduction", "repeated_reduction", "tied_too_early", "missing_tie", "repeated_tie",
-                   "idle_wait", "step_too_early", "missing_update", "beyond_forward", "broken_pair", "over_budget");
+  return name_list(
+      "unknown_stage", "used_while_sharded", "double_unshard", "wrong_gather", "reshard_of_sharded", "unsharded_at_end",
+      "repeated_compute", "missing_compute", "backward_before_forward", "segment_order", "weight_before_input",
+      "missing_recompute", "idle_recompute", "unmatched_send", "unmatched_receive", "crossed_messages",
+      "missing_receive", "repeated_receive", "send_before_compute", "wrong_peer", "deadlock", "collective_order",
+      "reduced_too_early", "missing_reduction", "repeated_reduction", "tied_too_early", "missing_tie", "repeated_tie",
+      "idle_wait", "step_too_early", "missing_update", "beyond_forward", "broken_pair", "broken_parts", "over_budget");
 }
 
 struct Finding {

@@ -12,6 +12,9 @@ namespace {
 // The actions done for one microbatch in one piece.
 struct DoneActions {
   bool forward = false, recomputed = false, input_gradient = false, weight_gradient = false;
+  // Of a computation in parts that is under way: the parts that have run, and the exchanges of rows behind them.
+  Op open = Op::forward;
+  std::uint8_t parts = 0, exchanges = 0;
 };
 // The data received for one microbatch at one stage.
 struct Received {
@@ -19,7 +22,7 @@ struct Received {
 };
 
 bool belongs_to_forward(Op op) {
-  return op == Op::forward || carries_activations(op) || is_gather(op) || is_reshard(op);
+  return op == Op::forward || op == Op::rows_forward || carries_activations(op) || is_gather(op) || is_reshard(op);
 }
 
 class ComputeWalk {
@@ -45,6 +48,8 @@ class ComputeWalk {
         found(Violation::unknown_stage, "stage {} runs on rank {}, not here", *action.stage, stage_rank(*action.stage));
       } else if (is_compute(action.op)) {
         compute(action);
+      } else if (is_row_exchange(action.op)) {
+        exchange_rows(action);
       } else if (is_message(action.op)) {
         exchange(action);
       }
@@ -84,12 +89,45 @@ class ComputeWalk {
       const bool ascends = action.op == Op::forward || action.op == Op::recompute;
       const std::size_t piece = ascends ? i : begin + end - 1 - i;
       if (action.op == Op::recompute && !action.segment && !region_of(piece)) continue;
-      if (sound) sound = legal(action, piece);
+      if (!takes_its_turn(action, piece)) return;
+      if (sound && action.part.first()) sound = legal(action, piece);
+      if (!action.part.last()) continue;
       DoneActions& state = done(piece, *action.microbatch);
       state.forward = state.forward || action.op == Op::forward;
       state.recomputed = state.recomputed || action.op == Op::recompute;
       state.input_gradient = state.input_gradient || makes_input_gradient(action.op);
       state.weight_gradient = state.weight_gradient || makes_weight_gradient(action.op);
+    }
+  }
+
+  // Whether the action is the whole computation, or the next part of the one under way.
+  bool takes_its_turn(const Action& action, std::size_t piece) {
+    DoneActions& state = done(piece, *action.microbatch);
+    const bool under_way = state.parts > 0;
+    const int exchanges = action.segment ? row_exchanges(program_.segments[*action.segment], action.op) : 0;
+    const bool cut_right = action.part.count == 1 || action.part.count == exchanges + 1;
+    const bool in_turn = action.part.index == state.parts && state.exchanges == state.parts;
+    if (!cut_right || !in_turn || (under_way && state.open != action.op)) {
+      found(Violation::broken_parts, "part {} of {} of {} of microbatch {} in {} comes after {} parts and {} exchanges",
+            action.part.index + 1, action.part.count, name_of(action.op), *action.microbatch, name(piece), state.parts,
+            state.exchanges);
+      return false;
+    }
+    state.open = action.op;
+    state.parts = action.part.last() ? 0 : static_cast<std::uint8_t>(state.parts + 1);
+    if (action.part.last()) state.exchanges = 0;
+    return true;
+  }
+
+  void exchange_rows(const Action& action) {
+    const auto [piece, end] = pieces_.of(action);
+    DoneActions& state = done(piece, *action.microbatch);
+    const bool behind_part = state.parts == action.part.index + 1 && state.exchanges == action.part.index;
+    if (behind_part && row_exchange_of(state.open) == action.op) {
+      ++state.exchanges;
+    } else {
+      found(Violation::broken_parts, "{} of microbatch {} in {} does not follow part {} of its computation",
+            name_of(action.op), *action.microbatch, name(piece), action.part.index + 1);
     }
   }
 

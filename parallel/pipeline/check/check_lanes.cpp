@@ -110,7 +110,7 @@ class LaneRun {
   const End* awaited_message(int rank) const {
     const RankState& own = state(rank);
     const Action& action = context_.list(rank)[own.host];
-    if (!hands_on(action.op) || !context_.legible(rank, action)) return nullptr;
+    if (!hands_on(action.op) || !action.part.first() || !context_.legible(rank, action)) return nullptr;
     const auto found = std::ranges::lower_bound(own.receives, data_of(action), {}, &Receive::first);
     if (found == own.receives.end() || found->first != data_of(action)) return nullptr;
     if (found->second->index > own.host || passed(*found->second)) return nullptr;

@@ -190,7 +190,7 @@ class UnitWalk {
     if (reads && unit.follows_gathers && !unit.gathered) {
       found(Violation::used_while_sharded, "{} is read while it is sharded", unit.name());
     }
-    if (!makes_weight_gradient(action.op) || !unit.follows_reductions) return;
+    if (!makes_weight_gradient(action.op) || !action.part.last() || !unit.follows_reductions) return;
     unit.gradient_pending = true;
     unit.additions.resize(program_.microbatches, 0);
     if (++unit.additions[*action.microbatch] == unit.pieces) ++unit.completed;
@@ -279,7 +279,7 @@ class UnitWalk {
   }
 
   void require_before_update(Op op) {
-    if (tied_ && (is_compute(op) || is_message(op) || is_gather(op))) {
+    if (tied_ && (is_compute(op) || is_message(op) || is_row_exchange(op) || is_gather(op))) {
       found(Violation::tied_too_early, "{} comes after TIE_GRAD, whose other ranks may wait for it", name_of(op));
     }
     if (stepped_) {

@@ -9,16 +9,21 @@ namespace {
 void perform(const Program& program, const Action& action, ActionHandler& handler) {
   switch (action.op) {
     case Op::forward:
-      return handler.forward(*action.segment, *action.microbatch);
+      return handler.forward(*action.segment, *action.microbatch, action.part);
     case Op::backward:
-      handler.backward_input(*action.segment, *action.microbatch);
-      return handler.backward_weight(*action.segment, *action.microbatch);
+      handler.backward_input(*action.segment, *action.microbatch, action.part);
+      if (action.part.last()) handler.backward_weight(*action.segment, *action.microbatch);
+      return;
     case Op::backward_input:
-      return handler.backward_input(*action.segment, *action.microbatch);
+      return handler.backward_input(*action.segment, *action.microbatch, action.part);
     case Op::backward_weight:
       return handler.backward_weight(*action.segment, *action.microbatch);
     case Op::recompute:
-      return handler.recompute(*action.segment, *action.microbatch);
+      return handler.recompute(*action.segment, *action.microbatch, action.part);
+    case Op::rows_forward:
+    case Op::rows_recompute:
+    case Op::rows_backward:
+      return handler.exchange_rows(*action.segment, *action.microbatch);
     case Op::unshard:
     case Op::unshard_secondary:
       return handler.unshard(action.op, *action.unit);
@@ -58,6 +63,7 @@ std::string_view word_of(Op op) {
 std::string_view phase_word(Op op) {
   if (is_compute(op)) return name_of(op);
   if (is_message(op)) return "message";
+  if (is_row_exchange(op)) return "rows";
   if (is_gather(op)) return "gather";
   if (is_reshard(op)) return "reshard";
   return op == Op::gradient_norm || op == Op::optimizer_step ? "update" : "reduce";

@@ -17,10 +17,12 @@ namespace weft {
 class ActionHandler {
  public:
   virtual ~ActionHandler() = default;
-  virtual void forward(int segment, int microbatch) = 0;
-  virtual void backward_input(int segment, int microbatch) = 0;
+  virtual void forward(int segment, int microbatch, ComputePart part) = 0;
+  virtual void backward_input(int segment, int microbatch, ComputePart part) = 0;
   virtual void backward_weight(int segment, int microbatch) = 0;
-  virtual void recompute(int segment, int microbatch) = 0;
+  virtual void recompute(int segment, int microbatch, ComputePart part) = 0;
+  // Behind a part of one of these, but the last.
+  virtual void exchange_rows(int segment, int microbatch) = 0;
   // `op` of unshard is UNSHARD or UNSHARD_SECONDARY, `op` of reshard is RESHARD or RESHARD_SECONDARY.
   virtual void unshard(Op op, int unit) = 0;
   virtual void reshard(Op op, int unit) = 0;

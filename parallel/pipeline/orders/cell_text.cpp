@@ -25,10 +25,10 @@ bool takes_stage(Op op) {
   return op != Op::gradient_norm && op != Op::optimizer_step;
 }
 bool takes_microbatch(Op op) {
-  return is_compute(op) || is_message(op);
+  return is_compute(op) || is_message(op) || is_row_exchange(op);
 }
 
-// action := [stage] kind [microbatch] ['(' name ')']
+// action := [stage] kind [microbatch ['.' part '/' parts]] ['(' name ')']
 class ActionReader {
  public:
   explicit ActionReader(std::string_view text) : text_(text), rest_(text) {}
@@ -40,6 +40,7 @@ class ActionReader {
     action.stage = number("stage");
     action.op = kind();
     action.microbatch = number("microbatch");
+    action.part = part();
     result.name = parenthesis();
     if (!rest_.empty()) wrong(fmt::format("\"{}\" is left over behind the action", rest_));
     require_shape(action, result.name.has_value());
@@ -66,6 +67,19 @@ class ActionReader {
     }
     if (digits.size() > 1 && digits.front() == '0') wrong(fmt::format("{} {} has a leading zero", what, digits));
     return value;
+  }
+
+  ComputePart part() {
+    if (!rest_.starts_with('.')) return {};
+    rest_.remove_prefix(1);
+    const std::optional<int> index = number("part");
+    const bool slash = rest_.starts_with('/');
+    if (slash) rest_.remove_prefix(1);
+    const std::optional<int> count = slash ? number("number of parts") : std::nullopt;
+    if (!index || !count || *index < 1 || *index > *count || *count < 2 || *count > most_parts) {
+      wrong("a part of a computation is written .1/3 behind the microbatch");
+    }
+    return {static_cast<std::uint8_t>(*index - 1), static_cast<std::uint8_t>(*count)};
   }
 
   Op kind() {
@@ -103,10 +117,17 @@ class ActionReader {
       wrong(action.microbatch ? fmt::format("{} takes no microbatch", kind)
                               : fmt::format("{} needs its microbatch behind it, as in 0{}0", kind, kind));
     }
-    if (has_name && !is_compute(action.op) && !takes_unit(action.op)) {
+    if (action.part.count > 1 ? !has_name || (!is_compute(action.op) && !is_row_exchange(action.op))
+                              : is_row_exchange(action.op)) {
+      wrong(fmt::format("parts are those of a segment's computation or of its exchanges of rows, which {} is not",
+                        text_));
+    }
+    if (has_name && !is_compute(action.op) && !is_row_exchange(action.op) && !takes_unit(action.op)) {
       wrong(fmt::format("{} takes no name in parentheses", kind));
     }
   }
+
+  static constexpr int most_parts = 255;
 
   std::string_view text_, rest_;
 };

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "parallel/pipeline/orders/order_input.h"
+#include "parallel/pipeline/program/overlap.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -133,6 +134,25 @@ RankLists zb1p_order(const OrderInput& input) {
   const std::vector<ChunkTurn> turns = turns_by_group(input, group);
   return on_each_rank(input, [&](int rank) {
     return one_and_one(input, rank, turns, input.ranks - 1 - rank + (input.chunks - 1) * group, rank);
+  });
+}
+
+// As Megatron runs it to overlap the exchanges of experts: the interleaved order, in which a rank runs one more forward
+// ahead. The forward and the backward of a turn then belong to different microbatches, and are an overlapped pair. A
+// rank thus keeps one chunk's activations more. With one chunk it runs ahead by two forwards for each rank behind it,
+// not by one as in 1F1B, because a pair hands on its results at its end.
+RankLists combined_1f1b_order(const OrderInput& input) {
+  const int group =
+      input.chunks == 1 && input.microbatch_group == 0 ? input.microbatches : microbatch_group("combined_1f1b", input);
+  const std::vector<ChunkTurn> turns = turns_by_group(input, group);
+  return on_each_rank(input, [&](int rank) {
+    const int ahead = 2 * (input.ranks - 1 - rank) + (input.chunks - 1) * group + 1;
+    std::vector<Action> actions = one_and_one(input, rank, turns, ahead);
+    for (std::size_t i = std::min(static_cast<std::size_t>(ahead), turns.size()); i + 1 < actions.size(); i += 2) {
+      if (!may_overlap(actions[i], actions[i + 1])) break;
+      actions[i].overlapped = actions[i + 1].overlapped = true;
+    }
+    return actions;
   });
 }
 

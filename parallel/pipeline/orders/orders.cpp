@@ -106,7 +106,14 @@ constexpr std::array table = {
              .lists = dualpipev_order,
              .placement = Placement::v,
              .least_chunks = 2,
-             .most_chunks = 2},
+             .most_chunks = 2,
+             .overlaps = true},
+    Schedule{.name = "combined_1f1b",
+             .summary = "interleaved, one forward further ahead, so that forwards run beside backwards of others",
+             .lists = combined_1f1b_order,
+             .most_chunks = 0,
+             .takes_groups = true,
+             .overlaps = true},
 };
 
 }  // namespace

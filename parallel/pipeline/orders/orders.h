@@ -31,6 +31,7 @@ struct Schedule {
   Placement placement = Placement::looped;      // the placement of stages that the order needs
   int least_chunks = 1, most_chunks = 1;        // stages per rank it can order; most_chunks 0: no limit
   bool takes_groups = false;
+  bool overlaps = false;  // has overlapped pairs (overlap.h)
 
   constexpr bool takes_chunks(int chunks) const {
     return chunks >= least_chunks && (most_chunks == 0 || chunks <= most_chunks);

@@ -18,11 +18,13 @@ struct Read {
   std::size_t visit = 0;        // number of stage changes of the rank before it
   bool forward = false;         // else a recompute or a backward
   bool again = false;           // a recompute (R), in front of its input gradient
+  bool returns = false;         // an R whose input gradient reads the units too
   int microbatch = 0;
   std::size_t first_use = 0;  // index into uses; the uses of one action are in the order of its segment's units
   // The number of the read if the halves of overlapped pairs ran one after the other. An R has the number of the input
   // gradient behind it, as if R were a part of that.
   std::size_t in_sequence = 0;
+  std::size_t in_list = 0;  // the number of the read in the list, an R again with that of the input gradient behind it
 };
 
 // One unit read by one Read. An interval of residency begins at one use and ends at the same or a later one.
@@ -76,6 +78,8 @@ class VisitsOfUnit {
 // Consecutive are the neighbours of the order without overlap: reads of one half with only the other half between them,
 // and the last read of a pair's backward and the first behind the pair. So are the neighbours of the order without R.
 void number_in_sequence(std::vector<Read>& reads, const Overlaps& overlaps) {
+  std::size_t in_list = 0;
+  for (Read& read : reads) read.in_list = read.again ? in_list : in_list++;
   for (std::size_t begin = 0, number = 0; begin < reads.size();) {
     const auto pair = overlaps.pair_of[reads[begin].position];
     std::size_t end = begin + 1;
@@ -108,8 +112,9 @@ Reads reads_of(const ProgramTables& tables, const std::vector<Action>& actions) 
       result.uses.push_back({.unit = unit, .read = result.reads.size()});
     }
     if (result.uses.size() > first_use) {
-      result.reads.push_back({i, computations, visit, action.op == Op::forward, action.op == Op::recompute,
-                              *action.microbatch, first_use});
+      const bool again = action.op == Op::recompute;
+      result.reads.push_back({i, computations, visit, action.op == Op::forward, again,
+                              again && segment.reads_weights_backward, *action.microbatch, first_use});
     }
   }
   number_in_sequence(result.reads, overlaps);
@@ -135,10 +140,11 @@ bool same_turn(const Read& one, const Read& other) {
 }
 
 // Whether full parameters stay from one use of a unit to the next. They always stay from an R to its input gradient, so
-// a step with recomputes gathers no more often than one without.
+// a step with recomputes gathers no more often than one without (mark_intervals sees to it if a forward of the same
+// stage stands between the two).
 bool kept(const UnitPolicy& policy, const Reads& rank, const Use& use, const Use& next_use) {
   const Read &read = rank.reads[use.read], &next = rank.reads[next_use.read];
-  if (next_use.read <= use.read + 1) return true;
+  if (next.in_list <= read.in_list + 1) return true;
   if (next.in_sequence == read.in_sequence || next.in_sequence == read.in_sequence + 1) return true;
   if (read.again && same_turn(read, next)) return true;
   switch (policy.residency) {
@@ -170,8 +176,9 @@ struct Interval {
 void mark_intervals(const ProgramTables& tables, Reads& rank) {
   std::vector<std::size_t> last_use(tables.units.size(), never);  // index into uses
   std::vector<std::size_t> interval(tables.units.size(), never);  // the unit's last interval
-  std::vector<Interval> intervals;                                // in the order of their gathers
-  std::vector<std::size_t> first_of_read;                         // the first interval that each such read begins
+  std::vector<int> recomputed(tables.units.size(), -1);  // the microbatch of an R whose input gradient is to come
+  std::vector<Interval> intervals;                       // in the order of their gathers
+  std::vector<std::size_t> first_of_read;                // the first interval that each such read begins
   const auto place_of_gather = [&](std::size_t read, std::size_t ahead) -> std::size_t {
     if (ahead == 0) return read;
     if (ahead > first_of_read.size()) return 0;
@@ -188,7 +195,10 @@ void mark_intervals(const ProgramTables& tables, Reads& rank) {
       Use& use = rank.uses[end];
       const UnitPolicy& policy = tables.units[use.unit].policy;
       const std::size_t previous = last_use[use.unit];
-      use.begins = previous == never || !kept(policy, rank, rank.uses[previous], use);
+      use.begins = previous == never || (recomputed[use.unit] < 0 && !kept(policy, rank, rank.uses[previous], use));
+      const Read& now = rank.reads[read];
+      if (now.returns) recomputed[use.unit] = now.microbatch;
+      if (!now.again && !now.forward && recomputed[use.unit] == now.microbatch) recomputed[use.unit] = -1;
       if (!use.begins) continue;
       use.gather_at = place_of_gather(read, policy.lookahead);
       if (previous == never) continue;

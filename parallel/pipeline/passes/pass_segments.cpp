@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <span>
 
 #include "parallel/pipeline/passes/passes.h"
 #include "parallel/pipeline/program/insertion.h"
@@ -21,26 +22,10 @@ std::vector<Action> segments_of(const ProgramTables& tables, const Action& actio
   return result;
 }
 
-// The segments of the two halves alternate, because a rank runs its list in order. The exchange between experts that
-// ends a segment of one half then runs on its own lane while the next segment of the other half computes. With one
-// stage after the other, a segment would wait for its own exchange. A half with more segments takes several turns per
-// turn of the other, evenly. The forward begins and the backward ends, as without the overlap, so that the actions
-// before and behind the pair find the same units in use.
-std::vector<Action> alternated(const std::vector<Action>& forward, const std::vector<Action>& backward) {
-  std::vector<Action> result;
-  std::size_t f = 0, b = 0;
-  while (f < forward.size() || b < backward.size()) {
-    const bool backward_is_due = (b + 1) * forward.size() <= f * backward.size();
-    result.push_back(backward_is_due ? backward[b++] : forward[f++]);
-  }
-  return result;
-}
-
 std::vector<Action> lowered(const ProgramTables& tables, const std::vector<Action>& actions) {
   std::vector<Action> result;
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    std::vector<Action> segments = segments_of(tables, actions[i]);
-    if (pair_begins_at(actions, i)) segments = alternated(segments, segments_of(tables, actions[++i]));
+  for (const Action& action : actions) {
+    const std::vector<Action> segments = segments_of(tables, action);
     result.insert(result.end(), segments.begin(), segments.end());
   }
   return result;
@@ -99,6 +84,87 @@ std::vector<Action> with_recompute(const std::vector<std::vector<int>>& regions,
 Program add_recompute(Program program) {
   const std::vector<std::vector<int>> regions = regions_ended(program);
   for (auto& actions : program.ranks) actions = with_recompute(regions, actions);
+  return program;
+}
+
+namespace {
+
+// Actions of one half of a pair between two of the other.
+using Turn = std::vector<Action>;
+
+// The segments of a half, each with the recomputes in front of it.
+std::vector<Turn> turns_of_segments(std::span<const Action> half) {
+  std::vector<Turn> turns(1);
+  for (const Action& action : half) {
+    turns.back().push_back(action);
+    if (action.op != Op::recompute) turns.emplace_back();
+  }
+  turns.pop_back();
+  return turns;
+}
+
+// The half as far as each exchange of rows and, last, to its end.
+std::vector<Turn> turns_of_exchanges(const ProgramTables& tables, std::span<const Action> half) {
+  std::vector<Turn> turns(1);
+  for (Action action : half) {
+    const int exchanges = row_exchanges(tables.segments[action.segment.value()], action.op);
+    action.part.count = static_cast<std::uint8_t>(exchanges + 1);
+    for (; !action.part.last(); ++action.part.index) {
+      Action rows = action;
+      rows.op = row_exchange_of(action.op);
+      rows.overlapped = false;
+      turns.back().insert(turns.back().end(), {action, rows});
+      turns.emplace_back();
+    }
+    turns.back().push_back(action);
+  }
+  return turns;
+}
+
+// `first` begins and `second` ends.
+std::vector<Action> alternated(const std::vector<Turn>& first, const std::vector<Turn>& second) {
+  std::vector<Action> result;
+  std::size_t i = 0, j = 0;
+  while (i < first.size() || j < second.size()) {
+    const bool second_is_due = (j + 1) * first.size() <= i * second.size();
+    const Turn& turn = second_is_due ? second[j++] : first[i++];
+    result.insert(result.end(), turn.begin(), turn.end());
+  }
+  return result;
+}
+
+std::vector<Action> alternated_pair(const ProgramTables& tables, std::span<const Action> pair) {
+  const auto middle = std::ranges::find_if(pair, [](const Action& each) { return each.op != Op::forward; });
+  const std::span forward(pair.begin(), middle), backward(middle, pair.end());
+  const bool exchanges = std::ranges::any_of(pair, [&](const Action& each) {
+    return each.segment && row_exchanges(tables.segments[*each.segment], each.op) > 0;
+  });
+  if (!exchanges) return alternated(turns_of_segments(forward), turns_of_segments(backward));
+  return alternated(turns_of_exchanges(tables, backward), turns_of_exchanges(tables, forward));
+}
+
+std::vector<Action> with_alternated_pairs(const ProgramTables& tables, const std::vector<Action>& actions) {
+  const std::span all(actions);
+  std::vector<Action> result;
+  result.reserve(actions.size());
+  const auto append = [&](std::span<const Action> more) { result.insert(result.end(), more.begin(), more.end()); };
+  std::size_t next = 0;
+  for (const OverlappedPair& pair : find_overlaps(actions).pairs) {
+    const auto both = all.subspan(pair.first, pair.last + 1 - pair.first);
+    // A receive that had to move between the halves keeps its place.
+    if (!std::ranges::all_of(both, [](const Action& each) { return is_compute(each.op); })) continue;
+    append(all.subspan(next, pair.first - next));
+    append(alternated_pair(tables, both));
+    next = pair.last + 1;
+  }
+  append(all.subspan(next));
+  return result;
+}
+
+}  // namespace
+
+Program alternate_pairs(Program program) {
+  for (auto& actions : program.ranks) actions = with_alternated_pairs(program, actions);
   return program;
 }
 

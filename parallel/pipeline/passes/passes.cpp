@@ -14,7 +14,7 @@ struct GradientsToCome {
 };
 
 bool adds_gradients(const Action& action) {
-  return makes_weight_gradient(action.op) && action.segment;
+  return makes_weight_gradient(action.op) && action.segment && action.part.last();
 }
 
 std::vector<GradientsToCome> expected_progress(const Program& program, const std::vector<Action>& actions) {
@@ -140,7 +140,7 @@ Program lower_order(const ProgramTables& tables, const Schedule& schedule, const
                       fmt::format("schedule {} on {} ranks x {} chunks", schedule.name, input.ranks, input.chunks));
   Program program{tables, input.microbatches, std::move(order)};
   require_placement(program, fmt::format("schedule {}", schedule.name));
-  return add_recompute(lower_to_segments(add_exchange(std::move(program))));
+  return alternate_pairs(add_recompute(lower_to_segments(add_exchange(std::move(program)))));
 }
 
 Program lower_order(const ProgramTables& tables, const UserOrder& order) {
@@ -148,7 +148,7 @@ Program lower_order(const ProgramTables& tables, const UserOrder& order) {
                       fmt::format("the schedule's file of {} ranks", order.ranks.size()));
   Program program{tables, order.microbatches, order.ranks};
   require_placement(program, "the schedule's file");
-  return add_recompute(lower_to_segments(add_exchange(std::move(program))));
+  return alternate_pairs(add_recompute(lower_to_segments(add_exchange(std::move(program)))));
 }
 
 Program complete(Program placed) {

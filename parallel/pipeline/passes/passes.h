@@ -22,13 +22,20 @@ Program add_exchange(Program program);
 // Returns the number of moved receives: 0 for every schedule of the table.
 int take_messages_earlier_on_lanes(Program& program);
 
-// Replaces each stage action by one action per segment of the stage, in reverse for backwards; the segments of an
-// overlapped pair alternate. A stage without segments keeps its actions.
+// Replaces each stage action by one action per segment of the stage, in reverse for backwards. A stage without segments
+// keeps its actions.
 Program lower_to_segments(Program program);
 
 // Adds R of every segment of a region (ProgramSegment) in front of the first input gradient of the region, for each
 // microbatch. Lists must be lowered to segments. A program without regions stays as it is.
 Program add_recompute(Program program);
+
+// Lets the halves of overlapped pairs alternate, because a rank runs its list in order. Where segments exchange rows
+// between experts, they are cut into parts there, with ROWS_F, ROWS_R or ROWS_B behind each but the last, and a half
+// goes on until such an exchange: it then runs on its own lane beside the other half. The backward begins, since its
+// first exchange needs almost no computation, and the forward's last hides behind the backward's end. Elsewhere
+// segments take turns, the forward first. A half with more turns takes several per turn of the other, evenly.
+Program alternate_pairs(Program program);
 
 // Adds UNSHARD and RESHARD of every unit around its uses, by the policy of the unit. Units that a segment finds sharded
 // are gathered together. With a lookahead of k, their gather is issued where the k-th such segment before it last began
@@ -51,8 +58,8 @@ Program add_ties(Program program);
 // Adds GRAD_NORM and STEP at the end of every rank.
 Program add_update(Program program);
 
-// add_exchange, lower_to_segments and add_recompute on a schedule's order: computations and messages, but no unit
-// actions yet. Throws Error (request) if the schedule refuses the counts.
+// add_exchange, lower_to_segments, add_recompute and alternate_pairs on a schedule's order: computations and messages,
+// but no unit actions yet. Throws Error (request) if the schedule refuses the counts.
 Program lower_order(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input);
 // The same for a user's own order, which sets its counts itself (require_same_counts compares them with others). Both
 // throw Error (request) if the tables have other stages or place them on other ranks.

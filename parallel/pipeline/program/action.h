@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "parallel/runtime/enum_names.h"
+#include "parallel/runtime/work.h"
 
 namespace weft {
 
@@ -30,13 +31,16 @@ enum class Op : std::uint8_t {
   receive_forward,    // RECV_F
   send_backward,      // SEND_B: gradients to the previous stage
   receive_backward,   // RECV_B
+  rows_forward,       // ROWS_F: rows between experts, behind a part of a forward (Action::part)
+  rows_recompute,     // ROWS_R: behind a part of a recompute
+  rows_backward,      // ROWS_B: behind a part of an input gradient
   gradient_norm,      // GRAD_NORM: global norm and clip factor, over the world
   optimizer_step,     // STEP: the rows this rank owns
 };
 constexpr auto enum_names(Op) {
   return name_list("F", "B", "I", "W", "R", "UNSHARD", "UNSHARD_SECONDARY", "RESHARD", "RESHARD_SECONDARY",
                    "SCATTER_GRAD", "REDUCE_GRAD", "TIE_GRAD", "WAIT_REDUCE", "SEND_F", "RECV_F", "SEND_B", "RECV_B",
-                   "GRAD_NORM", "STEP");
+                   "ROWS_F", "ROWS_R", "ROWS_B", "GRAD_NORM", "STEP");
 }
 std::string_view computation_name(Op op);  // of a compute action, in words: "input gradient"
 
@@ -52,6 +56,13 @@ constexpr bool is_receive(Op op) {
 }
 constexpr bool is_message(Op op) {
   return is_send(op) || is_receive(op);
+}
+constexpr bool is_row_exchange(Op op) {
+  return op == Op::rows_forward || op == Op::rows_recompute || op == Op::rows_backward;
+}
+// The exchange behind a part of a computation.
+constexpr Op row_exchange_of(Op op) {
+  return op == Op::forward ? Op::rows_forward : op == Op::recompute ? Op::rows_recompute : Op::rows_backward;
 }
 // Of a message: activations, or else their gradient.
 constexpr bool carries_activations(Op op) {
@@ -120,6 +131,7 @@ class OptionalIndex {
 struct Action {
   Op op = Op::forward;
   bool overlapped = false;        // compute only: half of an overlapped pair (overlap.h)
+  ComputePart part = {};          // compute only; of an exchange of rows: the part that it stands behind
   OptionalIndex stage = {};       // absent for gradient_norm and optimizer_step
   OptionalIndex microbatch = {};  // compute and exchange
   OptionalIndex segment = {};     // index into Program::segments; absent if the action covers a whole stage

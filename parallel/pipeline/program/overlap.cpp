@@ -24,16 +24,17 @@ class PairWalk {
         continue;
       }
       if (action.overlapped && joins(action)) {
+        if (continues(unmarked_, action)) result_.broken.push_back(i);
         members_.push_back(i);
         continue;
       }
       const bool half_marked = action.overlapped ? continues(unmarked_, action) : is_more_of_pair(action);
       if (half_marked) result_.broken.push_back(i);
       close();
-      unmarked_ = action.overlapped ? std::nullopt : std::optional(action);
+      unmarked_ = action.overlapped ? unmarked_ : std::optional(action);
       if (!action.overlapped || half_marked) continue;
-      if (action.op == Op::forward) {
-        forward_ = action;
+      if (may_open(action)) {
+        half_of(action) = action;
         members_ = {i};
       } else {
         result_.broken.push_back(i);
@@ -45,31 +46,47 @@ class PairWalk {
   }
 
  private:
+  // Stage-level pairs begin with their forward.
+  static bool may_open(const Action& action) {
+    return action.op == Op::forward ||
+           (action.segment && (action.op == Op::recompute || makes_input_gradient(action.op)));
+  }
+  std::optional<Action>& half_of(const Action& action) {
+    return action.op == Op::forward ? forward_ : action.op == Op::recompute ? again_ : backward_;
+  }
+
+  // Adds the first action of the other half, or a further one of either.
   bool joins(const Action& action) {
-    if (forward_ && !backward_ && may_overlap(*forward_, action) && (!again_ || same_stage(*again_, action))) {
-      backward_ = action;
+    if (is_more_of_pair(action)) {
+      if (action.op == Op::recompute) again_ = action;
       return true;
     }
-    if (!is_more_of_pair(action)) return false;
-    if (action.op == Op::recompute) again_ = action;
-    return true;
+    const std::optional<Action>& backward = backward_ ? backward_ : again_;
+    const bool completes = action.op == Op::forward
+                               ? !forward_ && backward && backward->microbatch != action.microbatch
+                               : makes_input_gradient(action.op) && !backward_ && (forward_ || again_) &&
+                                     (!forward_ || may_overlap(*forward_, action)) &&
+                                     (!again_ || same_stage(*again_, action));
+    if (completes) half_of(action) = action;
+    return completes;
   }
   bool is_more_of_pair(const Action& action) const {
-    if (action.op == Op::recompute) return forward_ && is_for_backward(action);
+    if (action.op == Op::recompute) return is_for_backward(action);
     return continues(forward_, action) || continues(backward_, action);
   }
   // A recompute (R) stands before the first segment of its backward or between two of its segments.
   bool is_for_backward(const Action& action) const {
     if (!action.segment) return false;
     const std::optional<Action>& known = backward_ ? backward_ : again_;
-    return known ? same_stage(*known, action) : forward_->segment && forward_->microbatch != action.microbatch;
+    return known ? same_stage(*known, action)
+                 : forward_ && forward_->segment && forward_->microbatch != action.microbatch;
   }
   static bool same_stage(const Action& one, const Action& other) {
     return one.stage == other.stage && one.microbatch == other.microbatch;
   }
 
   void close() {
-    if (backward_) {
+    if (forward_ && backward_) {
       for (std::size_t member : members_) result_.pair_of[member] = result_.pairs.size();
       result_.pairs.push_back({*forward_, *backward_, again_.has_value(), members_.front(), members_.back()});
     } else {
@@ -85,7 +102,7 @@ class PairWalk {
   Overlaps result_;
   std::optional<Action> forward_, backward_;  // of the pair that is open
   std::optional<Action> again_;               // the latest R of its backward
-  std::optional<Action> unmarked_;            // the previous compute action, if it is not marked
+  std::optional<Action> unmarked_;            // the compute action before the pair that is open, if it is not marked
   std::vector<std::size_t> members_;
 };
 

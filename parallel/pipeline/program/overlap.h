@@ -1,7 +1,8 @@
 // Overlapped pairs: a forward and a backward of different microbatches that a rank runs side by side, so that the
 // communication of one hides behind the computation of the other. In a stage-level list the two are neighbours, forward
-// first, both marked. In a lowered list their segments alternate. All these segments are marked, and so are the
-// recomputes (R) of the backward. The list holds only the marks; find_overlaps finds the pairs.
+// first, both marked. In a lowered list their segments, or parts of segments, alternate, and either half may begin. All
+// these actions are marked, and so are the recomputes (R) of the backward. The list holds only the marks; find_overlaps
+// finds the pairs.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,7 @@ struct Overlaps {
   std::vector<std::optional<std::size_t>> pair_of;  // by position: index into `pairs`; absent outside of pairs
   std::vector<std::size_t> broken;  // ascending: marked actions in no pair, segments marked unlike the others
 };
-// A pair begins with a forward. It lasts as long as marked compute actions of its two (stage, microbatch) follow;
+// A pair lasts as long as marked compute actions of its two (stage, microbatch) follow;
 // actions that do not compute may stand between them. Works on stage-level and lowered lists.
 Overlaps find_overlaps(const std::vector<Action>& actions);
 

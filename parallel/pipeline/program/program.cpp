@@ -13,6 +13,15 @@ std::string_view computation_name(Op op) {
   return words[static_cast<std::size_t>(op)];
 }
 
+int row_exchanges(const ProgramSegment& segment, Op op) {
+  int exchanges = 0;
+  for (const ProgramCollective& each : segment.collectives) {
+    const bool during = makes_input_gradient(op) ? each.during == Op::backward_input : each.during == op;
+    if (during) exchanges = std::max(exchanges, each.beside);
+  }
+  return exchanges;
+}
+
 std::vector<int> tied_ranks(const ProgramTables& tables, const ProgramUnit& unit) {
   std::set<int> ranks;
   for (const int copy : unit.copies) ranks.insert(tables.stages[tables.units[copy].stage].rank);
@@ -41,6 +50,7 @@ Lane lane_of(const ProgramTables& tables, const Action& action) {
   // A reshard is on the gather lane because the next gather takes the memory that the reshard frees.
   if (is_gather(op) || is_reshard(op)) return Lane::gather;
   if (is_reduction(op) || op == Op::tie_gradient) return Lane::reduce;
+  if (is_row_exchange(op)) return Lane::exchange;
   if (!is_message(op)) return Lane::compute;
   const MessageLanes lanes = message_lanes_of(tables, action);
   return is_send(op) ? lanes.send : lanes.receive;

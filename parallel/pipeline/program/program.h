@@ -80,6 +80,7 @@ struct ProgramCollective {
   bool is_bound = false;
   std::int64_t timed_bytes = 0;  // if `bytes` is a bound: the payload that costs time
   bool once = false;             // of a forward: R does not repeat it
+  int beside = 0;  // of a segment: number of the exchange of rows that it belongs to if the action is cut; 0: of none
 
   bool operator==(const ProgramCollective&) const = default;
 };
@@ -144,6 +145,8 @@ struct ProgramSegment {
 inline bool reads_units(const ProgramSegment& segment, Op op) {
   return reads_parameters(op) && (op == Op::forward || op == Op::recompute || segment.reads_weights_backward);
 }
+// Number of exchanges of rows at which a compute action of the segment can be cut.
+int row_exchanges(const ProgramSegment& segment, Op op);
 // Whether an action of the whole stage includes the segment: R includes only segments in a region.
 inline bool takes_part(const ProgramSegment& segment, Op op) {
   return op != Op::recompute || segment.region;

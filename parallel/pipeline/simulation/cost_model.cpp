@@ -53,6 +53,12 @@ std::map<Group, LinkCost> adapters_alone(const std::map<Group, LinkCost>& links)
   return alone;
 }
 
+// Of a forward's collective, or an input gradient's, that is exchanged beside other computations.
+double& rows_of(ComputeCost& cost, const ProgramCollective& part) {
+  if (part.during == Op::forward) return part.beside == 1 ? cost.forward_out : cost.forward_back;
+  return part.beside == 1 ? cost.backward_out : cost.backward_back;
+}
+
 ActionCosts action_costs(const ProgramTables& tables, std::span<const SegmentFlops> flops,
                          const HardwareCosts& hardware, const GroupSizes& sizes) {
   const auto& links = hardware.links;
@@ -64,6 +70,10 @@ ActionCosts action_costs(const ProgramTables& tables, std::span<const SegmentFlo
     costs.segments[i] = {work.forward * hardware.seconds_per_flop_forward + exchange(Op::forward),
                          work.backward_input * hardware.seconds_per_flop_backward + exchange(Op::backward_input),
                          work.backward_weight * hardware.seconds_per_flop_backward + exchange(Op::backward_weight)};
+    for (const ProgramCollective& part : segment.collectives) {
+      if (part.beside == 0 || (part.during != Op::forward && part.during != Op::backward_input)) continue;
+      rows_of(costs.segments[i], part) += seconds_of(part, links, sizes);
+    }
     if (!segment.region) continue;
     costs.segments[i].spared =
         work.spared * hardware.seconds_per_flop_forward + exchange(Op::forward) - exchange(Op::recompute);
@@ -140,6 +150,7 @@ std::map<Group, ActionCosts> compute_collectives(const ProgramTables& tables, co
       if (part.during == Op::forward && tables.segments[i].region) cost.spared += seconds;
       if (part.during == Op::recompute) cost.spared -= seconds;
       if (part.during == Op::backward_input) cost.backward_input += seconds;
+      if (part.beside > 0 && part.during != Op::recompute) rows_of(cost, part) += seconds;
       if (part.during == Op::backward_weight) cost.backward_weight += seconds;
     }
   }

@@ -9,9 +9,10 @@
 //   all_to_all                   (n - 1) latency + (n - 1) / n payload / exchange rate: a rank's own part is free
 //   broadcast, a message         latency + payload / bytes_per_second
 //
-// Nothing overlaps inside an action. Routed tokens are dealt evenly. Work that is neither a product nor communication
-// (norms, optimizer) takes no time. A collective that leaves its node shares the node's adapters: its bytes over all
-// adapters of the node are seconds that are shared with other transfers at the same time (simulate.h).
+// Nothing overlaps inside an action, except that an action in parts exchanges rows beside others. Routed tokens are
+// dealt evenly. Work that is neither a product nor communication (norms, optimizer) takes no time. A collective that
+// leaves its node shares the node's adapters: its bytes over all adapters of the node are seconds that are shared with
+// other transfers at the same time (simulate.h).
 #pragma once
 
 #include <map>

@@ -25,6 +25,21 @@ double cost_of(const ComputeCost& cost, Op op) {
   }
 }
 
+// Of a compute action or an exchange of rows of a segment.
+double cost_of(const ComputeCost& cost, const Action& action) {
+  const ComputePart part = action.part;
+  const bool backward = makes_input_gradient(action.op) || action.op == Op::rows_backward;
+  if (is_row_exchange(action.op)) return cost.rows(backward, part.index);
+  if (part.count == 1) return cost_of(cost, action.op);
+  double seconds = 0.0;
+  if (part.index == 1) {
+    seconds = backward ? cost.backward_input : cost_of(cost, action.op);
+    for (int exchange = 0; exchange + 1 < part.count; ++exchange) seconds -= cost.rows(backward, exchange);
+  }
+  if (part.last() && action.op == Op::backward) seconds += cost.backward_weight;
+  return std::max(seconds, 0.0);
+}
+
 double cost_of(const ProgramUnit& unit, const UnitCost& cost, Op op) {
   const bool gathers = !unit.replicated && unit.unsharded_bytes > 0;
   switch (op) {
@@ -67,7 +82,8 @@ void require_action_costs(const ProgramTables& tables, const ActionCosts& costs)
     for (std::size_t i = 0; i < entries.size(); ++i) {
       require_times(what, i,
                     {entries[i].forward, entries[i].backward_input, entries[i].backward_weight, entries[i].spared,
-                     entries[i].recompute()});
+                     entries[i].recompute(), entries[i].forward_out, entries[i].forward_back, entries[i].backward_out,
+                     entries[i].backward_back});
     }
   };
   require_compute("segment", costs.segments);
@@ -107,8 +123,8 @@ double cost_of(const ProgramTables& tables, const ActionCosts& costs, const Acti
   if (op == Op::optimizer_step) return costs.optimizer_step;
   if (is_reshard(op)) return 0.0;
   const int stage = action.stage.value();
-  if (is_compute(op)) {
-    if (action.segment) return cost_of(costs.segments[*action.segment], op);
+  if (is_compute(op) || is_row_exchange(op)) {
+    if (action.segment) return cost_of(costs.segments[*action.segment], action);
     const auto& segments = tables.stages[stage].segments;
     if (segments.empty()) return cost_of(costs.stages[stage], op);
     double sum = 0.0;

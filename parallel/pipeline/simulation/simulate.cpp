@@ -106,6 +106,7 @@ class Walk {
     if (is_send(action.op)) return send(rank, action);
     if (is_receive(action.op)) return receive(rank, action);
     if (action.op == Op::gradient_norm) return norm(rank);
+    if (is_row_exchange(action.op)) exchange_rows(rank, action);
     if (is_gather(action.op)) gather(rank, action);
     if (is_reshard(action.op)) reshard(rank, action);
     if (is_reduction(action.op)) reduce(rank, action);
@@ -176,13 +177,18 @@ class Walk {
       return false;
     }
     const double with_data = start.at.time;
+    if (!action.part.first()) {
+      const auto rows = state.rows.extract({*action.segment, *action.microbatch});
+      if (!rows.empty()) start.after(rows.mapped(), Wait::rows);
+    }
     const auto [first, end] = pieces_.of(action);
     for (std::size_t piece = first; piece < end; ++piece)
       units_.wait_for(action, pieces_[piece], state.given_up, start);
     state.compute = settle(rank, Lane::compute, start);
     result_.ranks[rank][state.next].for_collectives = start.at.time - with_data;
     const bool leaves = action.op == Op::forward && end == pieces_.end(*action.stage);
-    if (leaves || (makes_input_gradient(action.op) && first == pieces_.begin(*action.stage))) {
+    const bool returns = makes_input_gradient(action.op) && first == pieces_.begin(*action.stage);
+    if (action.part.last() && (leaves || returns)) {
       state.made.push_back(action);
     }
     if (pair != nullptr && state.next < pair->last) return true;
@@ -204,6 +210,12 @@ class Walk {
     const int next = *action.stage + (action.op == Op::forward ? 1 : -1);
     if (exchanged_ || next < 0 || next >= static_cast<int>(program_.stages.size())) return;
     queue(program_.stages[next].rank);
+  }
+
+  void exchange_rows(std::size_t rank, const Action& action) {
+    Start start = begin(rank, Lane::exchange);
+    start.after(ranks_[rank].compute, Wait::compute);
+    ranks_[rank].rows[{*action.segment, *action.microbatch}] = settle(rank, Lane::exchange, start);
   }
 
   void gather(std::size_t rank, const Action& action) {

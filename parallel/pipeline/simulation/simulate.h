@@ -13,6 +13,7 @@
 //                shares, a send only posts, and the receiver alone takes the time, or the link does (LaneChannels)
 //   TIE_GRAD     the TIE_GRAD of the rank with the other copy, which runs at the same time, unless this rank holds
 //                both; for gradients that are not reduced yet, the compute before it in the list
+//   ROWS_*       the compute before it in the list; the next part of its computation waits for it
 //   GRAD_NORM    the reductions and ties before it in the list, and all ranks that come to one
 //
 // Transfers that leave a node at the same time share its adapters, across lanes and pipeline ranks of the node: each of
@@ -56,8 +57,12 @@ struct LaneChannels {
   }
   // One channel for all: the CPU, where a rank is a thread.
   static LaneChannels serial() { return {}; }
-  // As serial(), with a delay by the link between threads.
-  static LaneChannels delayed() { return {.link_delays = true}; }
+  // As serial(), with a delay by the link between threads; the link of experts takes one exchange of rows at a time.
+  static LaneChannels delayed() {
+    LaneChannels lanes{.link_delays = true};
+    lanes.channel[static_cast<std::size_t>(Lane::exchange)] = own().of(Lane::exchange);
+    return lanes;
+  }
   bool operator==(const LaneChannels&) const = default;
 };
 
@@ -70,9 +75,10 @@ enum class Wait : std::uint8_t {
   reduction,  // a reduction that holds the accumulator, or that the norm or WAIT_REDUCE waits for
   room,       // memory for a gather: the last RESHARD, or in a solved step all compute
   peers,      // other ranks: all for a norm, one for a tie
+  rows,       // the exchange of rows before a part of a computation
 };
 constexpr auto enum_names(Wait) {
-  return name_list("nothing", "message", "gather", "compute", "reduction", "room", "peers");
+  return name_list("nothing", "message", "gather", "compute", "reduction", "room", "peers", "rows");
 }
 
 struct ActionAt {
@@ -89,8 +95,8 @@ struct SimulatedAction {
   // that waited for its send starts with the send, so this is what the send waited for. For a norm or a tie that waited
   // for peers, it is what the last peer waited for.
   std::optional<ActionAt> after = {};
-  // The seconds of `waited` due to gathers and reductions: after its messages had arrived; for a norm, before it waited
-  // for the other ranks.
+  // The seconds of `waited` due to gathers, reductions and exchanges of rows: after its messages had arrived; for a
+  // norm, before it waited for the other ranks.
   double for_collectives = 0.0;
 
   bool operator==(const SimulatedAction&) const = default;
@@ -122,6 +128,7 @@ struct RankTimes {
   double bubble = 0.0;      // compute waits, but not for a collective: for messages, or at either end of the step
   double gathers = 0.0;     // compute waits for gathers, or runs them if they share its channel
   double reductions = 0.0;  // compute or the norm waits for reductions, or runs them
+  double rows = 0.0;        // compute waits for rows of experts on their way beside it, or exchanges them
   double update = 0.0;      // GRAD_NORM and STEP
 };
 // `channels` are those of the simulation.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <deque>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -54,11 +55,12 @@ struct RankState {
   Instant reduced = {};                                     // end of the last reduction
   std::deque<Instant> in_flight = {};                       // reductions with inputs in the pool, oldest first
   Instant given_up = {};                                    // the last reduction that the pool has given up
-  std::vector<std::size_t> connections = {};                // indices into Walk::connections_
-  std::optional<Start> tie = {};                            // set while waiting for other ranks at TIE_GRAD
-  std::optional<Start> norm = {};                           // set while waiting for other ranks at GRAD_NORM
-  Overlaps overlaps = {};                                   // only without exchange; messages determine it otherwise
-  std::vector<Action> made = {};                            // results to pass on when the pair is over
+  std::map<std::pair<int, int>, Instant> rows = {};  // ends of exchanges that a part waits for: segment, microbatch
+  std::vector<std::size_t> connections = {};         // indices into Walk::connections_
+  std::optional<Start> tie = {};                     // set while waiting for other ranks at TIE_GRAD
+  std::optional<Start> norm = {};                    // set while waiting for other ranks at GRAD_NORM
+  Overlaps overlaps = {};                            // only without exchange; messages determine it otherwise
+  std::vector<Action> made = {};                     // results to pass on when the pair is over
   bool queued = false;
 };
 
@@ -104,7 +106,7 @@ class UnitInstants {
     const bool reads = reads_units(segment, action.op) && (action.segment || takes_part(segment, action.op));
     for (int unit : segment.units) {
       if (reads) start.after(gathered_[unit], Wait::gather);
-      if (!makes_weight_gradient(action.op) || accumulating_[unit]) continue;
+      if (!makes_weight_gradient(action.op) || !action.part.last() || accumulating_[unit]) continue;
       accumulating_[unit] = true;
       if (pools_accumulator(unit)) start.after(given_up, Wait::reduction);
     }
@@ -196,6 +198,7 @@ class DataInstants {
 
   // Of a computation. False as long as its data from another stage is missing.
   bool wait_for(const Action& action, Start& start) const {
+    if (!action.part.first()) return true;
     const auto [first, end] = pieces_.of(action);
     const bool enters = action.op == Op::forward && first == pieces_.begin(*action.stage);
     const bool returns = makes_input_gradient(action.op) && end == pieces_.end(*action.stage);

@@ -37,12 +37,15 @@ RankTimes rank_times(const Program& program, const Simulation& simulation, int r
     if (is_compute(op)) times.compute += seconds;
     if (is_gather(op)) times.gathers += seconds;
     if (is_reduction(op) || op == Op::tie_gradient) times.reductions += seconds;
+    if (is_row_exchange(op)) times.rows += seconds;
     if (op == Op::gradient_norm || op == Op::optimizer_step) times.update += seconds;
     // A norm that waits for other ranks has waited for its own reductions before that.
-    const bool for_gathers = simulated[i].wait == Wait::gather;
-    (for_gathers ? times.gathers : times.reductions) += simulated[i].for_collectives;
+    const Wait wait = simulated[i].wait;
+    double& waited = wait == Wait::gather ? times.gathers : wait == Wait::rows ? times.rows : times.reductions;
+    waited += simulated[i].for_collectives;
   }
-  times.bubble = std::max(simulation.seconds - times.compute - times.gathers - times.reductions - times.update, 0.0);
+  const double used = times.compute + times.gathers + times.reductions + times.rows + times.update;
+  times.bubble = std::max(simulation.seconds - used, 0.0);
   return times;
 }
 

@@ -16,6 +16,7 @@ std::string format_plain(const Program& program, const Action& action) {
   if (action.stage) text += std::to_string(*action.stage);
   text += name_of(action.op);
   if (action.microbatch) text += std::to_string(*action.microbatch);
+  if (action.part.count > 1) text += fmt::format(".{}/{}", action.part.index + 1, action.part.count);
   // An index outside its table is shown as such, because the checker prints faulty actions.
   const auto append_name = [&text](const auto& entries, int index) {
     const bool known = index >= 0 && index < static_cast<int>(entries.size());
@@ -168,6 +169,7 @@ class Merger {
 
  private:
   static Action of_stage(Action action) {
+    action.part = {};
     action.segment.reset();
     action.unit.reset();
     return action;
@@ -197,6 +199,8 @@ std::vector<Action> merged_per_stage(const std::vector<Action>& actions) {
     const Action& action = actions[i];
     if (is_compute(action.op)) {
       merger.compute(action, runs[i], overlaps);
+    } else if (is_row_exchange(action.op)) {
+      continue;  // inside the stage's action
     } else if (!action.unit) {
       merger.put(action);
     } else if (is_gather(action.op)) {

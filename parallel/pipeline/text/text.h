@@ -1,7 +1,8 @@
 // The text forms of a program: its cells, and the picture of an order over time. Cells: `0F3`, `1SEND_B2`,
 // `0UNSHARD(blocks.3.experts)`, `0F3(blocks.1.attention)`, `GRAD_NORM`. `(0F3;3B1)OVERLAP_F_B` is two neighbouring
 // actions of an overlapped pair. In a lowered list a gather may stand between the two; then
-// `(0F3(blocks.1.attention))OVERLAP_F_B` is one of them.
+// `(0F3(blocks.1.attention))OVERLAP_F_B` is one of them. `0F3.1/3(blocks.1.experts)` is the first of three parts, and
+// `0ROWS_F3.1/3(blocks.1.experts)` the exchange of rows behind it.
 #pragma once
 
 #include <string>

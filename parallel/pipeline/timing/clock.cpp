@@ -1,6 +1,7 @@
 #include "parallel/pipeline/timing/clock.h"
 
 #include <algorithm>
+#include <map>
 
 #include "parallel/runtime/error.h"
 
@@ -44,6 +45,20 @@ TimingClock::TimingClock(const TimingProblem& problem) {
       producer_.push_back(op.producer_rank < 0 ? -1 : first_op_[op.producer_rank] + op.producer_op);
       transfer_.push_back(op.transfer_seconds);
       seconds_.push_back(op.seconds);
+    }
+  }
+  lane_before_.assign(producer_.size(), -1);
+  for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
+    const auto& ops = problem.ranks[r].ops;
+    const int base = first_op_[r];
+    std::map<int, int> lane;  // producer to op
+    for (int q = 0; q < static_cast<int>(ops.size()); ++q) {
+      if (ops[q].producer_rank == static_cast<int>(r)) lane[ops[q].producer_op] = q;
+    }
+    int before = -1;
+    for (const auto& [producer, op] : lane) {
+      if (before > producer) lane_before_[base + op] = base + before;
+      before = op;
     }
   }
   std::vector<int> next(problem.ranks.size());

@@ -2,6 +2,7 @@
 // order. The time is linear in ops and collectives. The search runs it thousands of times, so all its data is flat.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -34,7 +35,9 @@ class TimingClock {
   // When the data of the op's producer is there, in seconds; 0 without a producer. `ends` is by op over all ranks.
   double ready(int op, std::span<const double> ends) const {
     const int producer = producer_[op];
-    return producer < 0 ? 0 : ends[producer] + transfer_[op];
+    if (producer < 0) return 0;
+    const double before = lane_before_[op] < 0 ? 0 : ready(lane_before_[op], ends);
+    return std::max(ends[producer], before) + transfer_[op];
   }
 
   // Fills `ends` (of all ops) and `rank_ends` (later of compute and channel) and returns the makespan, all in seconds.
@@ -45,6 +48,9 @@ class TimingClock {
   std::vector<Stretch> stretches_;
   std::vector<int> first_op_;  // by rank
   std::vector<int> producer_;  // by op over all ranks; -1: none
+  // By op with a producer on its own rank: the op that gets the transfer before on the exchange lane, if that may still
+  // be under way when the producer ends; -1: none.
+  std::vector<int> lane_before_;
   std::vector<double> transfer_, seconds_;
 };
 

@@ -29,8 +29,10 @@ struct TimingOp {
   // Bytes alive while the op runs, without gathered parameters and gradients. Between two ops no more than in either
   // may be alive.
   std::int64_t activation_bytes = 0;
-  int producer_rank = -1, producer_op = 0;  // the op waits for it and for its rank's previous op; -1: none
-  double transfer_seconds = 0;              // from the producer's end
+  // The op waits for it and for its rank's previous op; -1: none. A producer on the op's own rank passes its data over
+  // the exchange lane of the rank, which takes one transfer after another, in the order of the producers.
+  int producer_rank = -1, producer_op = 0;
+  double transfer_seconds = 0;  // from the producer's end, or the end of the transfer before
   int stage = 0, microbatch = 0;
   bool forward = false;
 };

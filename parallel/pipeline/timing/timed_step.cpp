@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "parallel/pipeline/program/insertion.h"
+#include "parallel/pipeline/program/overlap.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -73,13 +75,14 @@ class ProblemRank {
       if (number == nowhere) continue;
       const bool reads = reads_units(segment, action.op);
       if (reads) result.read_units.push_back(number);
-      const bool adds = makes_weight_gradient(action.op) && !program_.units[unit].frozen;
+      const bool adds = makes_weight_gradient(action.op) && action.part.last() && !program_.units[unit].frozen;
       if (adds) result.added_units.push_back(number);
       op.reads += reads ? 1 : 0;
       op.adds += adds ? 1 : 0;
     }
     op.activation_bytes = keep(action, segment);
     depend(action, producers, op);
+    if (!action.part.last()) parts_[{*action.segment, *action.microbatch}] = static_cast<int>(result.ops.size());
     result.ops.push_back(op);
   }
 
@@ -103,13 +106,20 @@ class ProblemRank {
 
   // Activation bytes alive while the action runs. A forward counts all its activations, kept or dropped afterwards. A
   // backward counts the larger of the sums before and after it, as in accounts/live_bytes.cpp.
+  // Of a forward in parts the first part counts its bytes, of a backward in parts the last.
   std::int64_t keep(const Action& action, const ProgramSegment& segment) {
     const std::int64_t before = live_;
     if (action.op == Op::forward) {
-      live_ += forward_bytes(segment);
-      return before + segment.activation_bytes;
+      if (action.part.first()) live_ += segment.activation_bytes;
+      const std::int64_t most = live_;
+      if (action.part.last()) live_ += forward_bytes(segment) - segment.activation_bytes;
+      return most;
     }
-    if (action.op == Op::recompute) return live_ += segment.activation_bytes - segment.checkpoint_bytes;
+    if (action.op == Op::recompute) {
+      if (!action.part.first()) return live_;
+      return live_ += segment.activation_bytes - segment.checkpoint_bytes;
+    }
+    if (!action.part.last()) return live_;
     if (action.op == Op::backward_weight) {
       live_ -= segment.pending_bytes;
       return before;
@@ -121,6 +131,15 @@ class ProblemRank {
   }
 
   void depend(const Action& action, const Producers& producers, TimingOp& op) const {
+    if (!action.part.first()) {
+      Action rows = action;
+      rows.op = row_exchange_of(action.op);
+      --rows.part.index;
+      op.producer_rank = rank_;
+      op.producer_op = parts_.at({*action.segment, *action.microbatch});
+      op.transfer_seconds = cost_of(program_, costs_, rows);
+      return;
+    }
     const ProgramStage& stage = program_.stages[*action.stage];
     const bool forward = action.op == Op::forward;
     const bool enters = forward ? stage.segments.front() == *action.segment
@@ -140,6 +159,7 @@ class ProblemRank {
   int rank_;
   RankUnits units_;
   std::int64_t live_ = 0;
+  std::map<std::pair<int, int>, int> parts_;  // the op of the last part, by segment and microbatch
 };
 
 Producers find_producers(const Program& program) {
@@ -148,11 +168,17 @@ Producers find_producers(const Program& program) {
   for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
     const auto& actions = program.ranks[rank];
     const auto ops = ops_of(actions);
+    const Overlaps overlaps = find_overlaps(actions);
     for (std::size_t op = 0; op < ops.size(); ++op) {
       const Action& action = actions[ops[op]];
       const auto& segments = program.stages[*action.stage].segments;
       const auto place = *action.stage * program.microbatches + *action.microbatch;
-      const Producer here{static_cast<int>(rank), static_cast<int>(op)};
+      if (!action.part.last()) continue;
+      // Both halves of an overlapped pair pass their results on at its end.
+      const auto pair = overlaps.pair_of[ops[op]];
+      const auto ends = pair ? std::ranges::lower_bound(ops, overlaps.pairs[*pair].last) - ops.begin()
+                             : static_cast<std::ptrdiff_t>(op);
+      const Producer here{static_cast<int>(rank), static_cast<int>(ends)};
       if (action.op == Op::forward && *action.segment == segments.back()) producers.forward[place] = here;
       if (makes_input_gradient(action.op) && *action.segment == segments.front()) producers.backward[place] = here;
     }
