@@ -125,6 +125,17 @@ std::vector<TinyLayout> cuda_schedule_training_layouts() {
                  .residency = "reshard_after_use",
                  .lookahead = 2,
                  .chunks = 2});
+  // Rows of experts that travel beside the other half of a pair, once again where a block is recomputed.
+  for (const char* schedule : {"dualpipev", "combined_1f1b"}) {
+    for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+      all.push_back({.name = fmt::format("{}_experts_recompute_{}", schedule, name_of(recompute)),
+                     .layers = "d e e e",
+                     .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2},
+                     .schedule = schedule,
+                     .chunks = 2,
+                     .recompute = recompute});
+    }
+  }
   // A tie between two ranks' reduce lanes, and one on a rank's own.
   for (const auto& [schedule, chunks] : {std::pair("1f1b", 1), std::pair("zbv", 2)}) {
     all.push_back({.name = fmt::format("{}_tied", schedule),

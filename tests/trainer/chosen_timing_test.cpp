@@ -89,7 +89,7 @@ TEST(ChosenTiming, KeepsWhatFullShardPromises) {
       const std::lock_guard lock(mutex);
       const Program& program = run.program();
       const int rank = mesh.coordinates(run.rank()).pp;
-      const bool pairs = layout.schedule == "dualpipev";
+      const bool pairs = find_schedule(layout.schedule).overlaps;
       const BucketBytes& peaks = run.ledger().peak_by_bucket();
       EXPECT_LE(peaks[Bucket::unsharded_parameters],
                 ((pairs ? 2 : 1) + layout.lookahead) * largest(program, rank, 1, &ProgramUnit::unsharded_bytes));

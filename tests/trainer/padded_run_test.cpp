@@ -205,6 +205,51 @@ TEST(PaddedRun, LanesOfTheirOwnAreAnotherStep) {
   EXPECT_GT(simulation_error(run.program, own, least_disturbed(run)).start, allowed_deviation);
 }
 
+// Experts over two ranks of each stage, whose exchanges take as long as an attention part computes: beside the other
+// half of an overlapped pair, as simulated, never before the simulated time. It is not the step in which computation
+// waits for them, nor the one in which they take no time.
+TEST(PaddedRun, RowsOfExpertsTravelBesideTheOtherHalf) {
+  for (const char* schedule : {"dualpipev", "combined_1f1b"}) {
+    SCOPED_TRACE(schedule);
+    Config config = config_of(TinyLayout{
+        .layers = "e*5", .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2}, .schedule = schedule, .chunks = 2});
+    config.training.global_batch_size = 12;
+    config.run.steps = 3;
+    PaddedRun run;
+    SimulationError error;
+    for (const double scale : scales) {
+      CostTable padding = padding_of(scale);
+      padding.segments["experts"] = {.forward = 13e-3 * scale,
+                                     .backward_input = 15e-3 * scale,
+                                     .backward_weight = 5e-3 * scale,
+                                     .forward_out = 3.5e-3 * scale,
+                                     .forward_back = 4.0e-3 * scale,
+                                     .backward_out = 3.0e-3 * scale,
+                                     .backward_back = 4.5e-3 * scale};
+      run = run_padded(config, padding);
+      const Simulation simulation = as_threads(run, run.costs);
+      ASSERT_LT(most_early(run, simulation), rounding);
+      error = simulation_error(run.program, simulation, least_disturbed(run));
+      fmt::print("{}, padding x {}: step {:.2f} %, bubble {:.2f} %, start {:.2f} %\n", schedule, scale,
+                 100 * error.step, 100 * error.bubble, 100 * error.start);
+      if (error.most() < allowed_deviation) break;
+    }
+    EXPECT_LT(error.most(), allowed_deviation);
+    EXPECT_TRUE(std::ranges::any_of(run.program.ranks[0], [](const Action& a) { return a.op == Op::rows_backward; }));
+    LaneChannels waiting = LaneChannels::delayed();
+    waiting.channel[static_cast<std::size_t>(Lane::exchange)] = waiting.of(Lane::compute);
+    EXPECT_GT(simulation_error(run.program, simulate(run.program, run.costs, waiting), least_disturbed(run)).step,
+              allowed_deviation);
+    ProgramCosts at_once = run.costs;
+    for (ComputeCost& cost : at_once.segments) {
+      cost.forward -= cost.forward_out + cost.forward_back;
+      cost.backward_input -= cost.backward_out + cost.backward_back;
+      cost.forward_out = cost.forward_back = cost.backward_out = cost.backward_back = 0.0;
+    }
+    EXPECT_GT(simulation_error(run.program, as_threads(run, at_once), least_disturbed(run)).most(), allowed_deviation);
+  }
+}
+
 // The same model with the same padding in another order is another step.
 TEST(PaddedRun, AnotherScheduleIsAnotherStep) {
   const PaddedRun plain = undisturbed_run(padded_config(PaddedCase{"1f1b", 4}));

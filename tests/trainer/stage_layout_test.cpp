@@ -161,7 +161,7 @@ TEST(StageLayout, FaultsOfAFileStandAtTheirEntries) {
 TEST(StageLayout, SchedulesSayHowManyChunksARankRuns) {
   EXPECT_EQ(fault({"pipeline.chunks=2"}),
             "schedule \"gpipe\" runs 1 chunk a rank, not 2; schedules that run 2 are \"interleaved\", \"looped_bfs\", "
-            "\"zb1p\", \"zbv\", \"v_half\", \"v_min\", \"dualpipev\"");
+            "\"zb1p\", \"zbv\", \"v_half\", \"v_min\", \"dualpipev\", \"combined_1f1b\"");
   EXPECT_EQ(fault({"pipeline.chunks=0"}), "pipeline.chunks: 0 is out of range: at least 1");
   Config config = read({}).config;
   config.parallelism.pipeline = 2;

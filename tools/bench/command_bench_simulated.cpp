@@ -1,6 +1,7 @@
-// `weft bench simulated`: simulated steps compared with measured steps, under every kind of schedule. The runs have
-// four pipeline ranks that are threads. Each computation is padded to a known time, and each message too if requested,
-// so results depend on schedules and not on the machine.
+// `weft bench simulated`: simulated steps compared with measured steps, under every kind of schedule, and with experts
+// where a schedule has overlapped pairs. The runs have four pipeline ranks that are threads, with experts twice. Each
+// computation is padded to a known time, and each message too if requested, so results depend on schedules and not on
+// the machine.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -26,6 +27,11 @@ intermediate_size = 32
 num_attention_heads = 2
 num_key_value_heads = 2
 head_dim = 8
+[model.moe]
+num_experts = 4
+num_experts_per_tok = 2
+moe_intermediate_size = 16
+router_aux_loss_coef = 0.0
 [training]
 sequence_length = 8
 global_batch_size = 8
@@ -47,6 +53,13 @@ CostTable padding_of(double scale, double transfer) {
   table.segments["embedding"] = {2.0 * unit, 2.5 * unit, 3.0 * unit};
   table.segments["attention"] = {4.0 * unit, 5.5 * unit, 3.5 * unit};
   table.segments["mlp"] = {6.0 * unit, 7.5 * unit, 5.0 * unit};
+  table.segments["experts"] = {.forward = 13.0 * unit,
+                               .backward_input = 15.0 * unit,
+                               .backward_weight = 5.0 * unit,
+                               .forward_out = 3.5 * unit,
+                               .forward_back = 4.0 * unit,
+                               .backward_out = 3.0 * unit,
+                               .backward_back = 4.5 * unit};
   table.segments["head"] = {7.0 * unit, 8.0 * unit, 6.0 * unit};
   table.units["*"] = {};
   table.messages["*"] = transfer * unit;
@@ -56,18 +69,26 @@ CostTable padding_of(double scale, double transfer) {
 struct SimulatedRow {
   std::string schedule;
   int chunks = 1;
+  bool experts = false;
   double simulated = 0.0, measured = 0.0;                // seconds of the step
+  double in_line = 0.0;                                  // simulated, if computation waited for rows of experts
   double simulated_bubble = 0.0, measured_bubble = 0.0;  // of the rank with the largest difference
   int rank = 0;
   SimulationError error = {};
 };
 
 SimulatedRow run_schedule(const CLI::App& command, const SimulatedRequest& request, const std::string& schedule,
-                          int chunks) {
-  Overrides overrides = {fmt::format("--model.layers=d*{}", pipeline_ranks * chunks + 1),
+                          int chunks, bool experts) {
+  Overrides overrides = {fmt::format("--model.layers={}*{}", experts ? "e" : "d", pipeline_ranks * chunks + 1),
                          fmt::format("--parallelism.pipeline={}", pipeline_ranks),
                          fmt::format("--run.steps={}", request.steps), "--pipeline.schedule=" + schedule,
                          fmt::format("--pipeline.chunks={}", chunks)};
+  if (experts) {
+    for (const char* more :
+         {"--parallelism.data_shard=2", "--parallelism.expert=2", "--training.global_batch_size=16"}) {
+      overrides.push_back(more);
+    }
+  }
   const Overrides given = overrides_given_to(command);
   overrides.insert(overrides.end(), given.begin(), given.end());
   const Config config = read_config_text(model, "the model of weft bench simulated", overrides).config;
@@ -75,8 +96,15 @@ SimulatedRow run_schedule(const CLI::App& command, const SimulatedRequest& reque
   const LaneChannels threads = LaneChannels::delayed();
   const Simulation simulation = simulate(run.program, run.costs, threads);
   const Simulation& step = least_disturbed(run);
-  SimulatedRow row{
-      .schedule = schedule, .chunks = chunks, .simulated = simulation.seconds, .measured = step.seconds, .error = {}};
+  SimulatedRow row{.schedule = schedule,
+                   .chunks = chunks,
+                   .experts = experts,
+                   .simulated = simulation.seconds,
+                   .measured = step.seconds,
+                   .error = {}};
+  LaneChannels waiting = threads;
+  waiting.channel[static_cast<std::size_t>(Lane::exchange)] = waiting.of(Lane::compute);
+  row.in_line = simulate(run.program, run.costs, waiting).seconds;
   row.error = simulation_error(run.program, simulation, step);
   double most = -1.0;
   for (int rank = 0; rank < static_cast<int>(run.program.ranks.size()); ++rank) {
@@ -93,13 +121,14 @@ SimulatedRow run_schedule(const CLI::App& command, const SimulatedRequest& reque
 
 BenchTable table_of(const std::vector<SimulatedRow>& rows) {
   BenchTable table{{"schedule", "chunks", "step ms", "measured ms", "difference", "rank", "bubble of it ms",
-                    "measured ms", "difference / step", "starts within"}};
+                    "measured ms", "difference / step", "starts within", "rows in line ms"}};
   const auto milliseconds = [](double seconds) { return fmt::format("{:.1f}", 1e3 * seconds); };
   const auto percent = [](double part) { return fmt::format("{:.2f} %", 100.0 * part); };
   for (const SimulatedRow& row : rows) {
-    table.add(row.schedule, row.chunks, milliseconds(row.simulated), milliseconds(row.measured),
-              percent(row.error.step), row.rank, milliseconds(row.simulated_bubble), milliseconds(row.measured_bubble),
-              percent(row.error.bubble), percent(row.error.start));
+    table.add(row.schedule + (row.experts ? ", experts" : ""), row.chunks, milliseconds(row.simulated),
+              milliseconds(row.measured), percent(row.error.step), row.rank, milliseconds(row.simulated_bubble),
+              milliseconds(row.measured_bubble), percent(row.error.bubble), percent(row.error.start),
+              row.experts ? milliseconds(row.in_line) : std::string());
   }
   return table;
 }
@@ -109,6 +138,7 @@ Json json_of(const std::vector<SimulatedRow>& rows) {
   for (const SimulatedRow& row : rows) {
     schedules.push_back({{"schedule", row.schedule},
                          {"chunks", row.chunks},
+                         {"experts", row.experts},
                          {"simulated_seconds", row.simulated},
                          {"measured_seconds", row.measured},
                          {"step_error", row.error.step},
@@ -116,7 +146,8 @@ Json json_of(const std::vector<SimulatedRow>& rows) {
                          {"simulated_bubble_seconds", row.simulated_bubble},
                          {"measured_bubble_seconds", row.measured_bubble},
                          {"bubble_error", row.error.bubble},
-                         {"start_error", row.error.start}});
+                         {"start_error", row.error.start},
+                         {"rows_in_line_seconds", row.in_line}});
   }
   return {{"schedules", schedules}};
 }
@@ -124,7 +155,10 @@ Json json_of(const std::vector<SimulatedRow>& rows) {
 void bench_simulated(const CLI::App& command, const SimulatedRequest& request) {
   std::vector<SimulatedRow> rows;
   for (const Schedule& schedule : schedules()) {
-    rows.push_back(run_schedule(command, request, std::string(schedule.name), schedule.shown_chunks()));
+    for (const bool experts : {false, true}) {
+      if (experts && !schedule.overlaps) continue;
+      rows.push_back(run_schedule(command, request, std::string(schedule.name), schedule.shown_chunks(), experts));
+    }
   }
   if (request.json) {
     fmt::print("{}\n", json_of(rows).dump());

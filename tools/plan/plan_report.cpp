@@ -127,9 +127,11 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
   text += fmt::format("step       {}, {} microbatches a rank, layout {}, residency {}, recompute {}\n", plan.schedule,
                       plan.microbatches, plan.layout, plan.residency, name_of(config.training.recompute));
   text += fmt::format(
-      "time       {} simulated, bubble {:.1f} %, exposed gathers {}, exposed reductions {}, MFU {:.1f} %\n",
+      "time       {} simulated, bubble {:.1f} %, exposed gathers {}, exposed reductions {}{}, MFU {:.1f} %\n",
       format_time(plan.time.seconds, false), 100.0 * plan.time.bubble, format_time(plan.time.exposed_gathers, false),
-      format_time(plan.time.exposed_reductions, false), 100.0 * plan.time.mfu);
+      format_time(plan.time.exposed_reductions, false),
+      plan.time.exposed_rows > 0.0 ? ", waits for rows " + format_time(plan.time.exposed_rows, false) : "",
+      100.0 * plan.time.mfu);
   if (!plan.exposed.empty()) {
     text += fmt::format("           exposed inside computation: {}\n", parts_text(plan.exposed));
   }
@@ -188,6 +190,7 @@ std::string plan_json(const Config& config, const Hardware& hardware, const RunP
                {"bubble", plan.time.bubble},
                {"exposed_gathers_seconds", plan.time.exposed_gathers},
                {"exposed_reductions_seconds", plan.time.exposed_reductions},
+               {"exposed_rows_seconds", plan.time.exposed_rows},
                {"exposed_collectives_seconds", parts_json(plan.exposed)},
                {"critical_path_seconds", parts_json(plan.path)},
                {"mfu", plan.time.mfu},

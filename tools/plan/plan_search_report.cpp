@@ -42,7 +42,7 @@ double tokens_per_second(const SearchSpace& space, const SearchedPlan& plan) {
 }
 
 double exposed_seconds(const SearchedPlan& plan) {
-  return plan.time.exposed_gathers + plan.time.exposed_reductions;
+  return plan.time.exposed_gathers + plan.time.exposed_reductions + plan.time.exposed_rows;
 }
 
 Json plan_json(const SearchSpace& space, const SearchedPlan& plan) {

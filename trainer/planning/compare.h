@@ -45,7 +45,7 @@ struct StrategyPlan {
   double egress_seconds = 0.0;
 
   double seconds = 0.0;          // of a step, simulated
-  double exposed_seconds = 0.0;  // compute waits for gathers and reductions, of the rank with most
+  double exposed_seconds = 0.0;  // compute waits for collectives beside it, of the rank with most
   // Tokens per rank and step at which compute takes as long as the traffic out of a node that does not grow with
   // tokens: gathers and reductions of units. 0 if nothing leaves a node.
   double break_even = 0.0;

@@ -178,6 +178,7 @@ TimedStep timed_step(const Config& config, const Mesh& mesh, const Program& prog
     time.bubble += times.bubble / (ranks * simulation.seconds);
     time.exposed_gathers = std::max(time.exposed_gathers, times.gathers);
     time.exposed_reductions = std::max(time.exposed_reductions, times.reductions);
+    time.exposed_rows = std::max(time.exposed_rows, times.rows);
   }
   const double peak = hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
   time.mfu = published_step_flops(config) / (time.seconds * mesh.world() * peak);
