@@ -7,6 +7,7 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/output_file.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/config/config_value.h"
 #include "trainer/huggingface/matrix_stream.h"
