@@ -129,8 +129,8 @@ std::vector<SegmentTraffic> TokenRelay::traffic(std::int64_t row) const {
   for (const When when : {When::forward, When::backward_input}) {
     const bool forward = when == When::forward;
     add(when, /*out=*/true, 1, row, /*once=*/forward && setup_.keep_dispatch, /*beside=*/1);
-    add(when, /*out=*/false, 1, row, /*once=*/forward,
-        /*beside=*/2);  // what comes back is read by the next block alone
+    // What comes back is read by the next block alone.
+    add(when, /*out=*/false, 1, row, /*once=*/forward, /*beside=*/2);
   }
   add(When::backward_input, /*out=*/false, 1, numbers, /*once=*/false, /*beside=*/2);  // gradients of weights
   return result;

@@ -1,9 +1,10 @@
 // The queues (streams) of a rank. Gathers and reductions have separate lanes, so that neither waits for the other. The
-// exchange of rows between experts has its own lane too, because it runs beside the shared expert. Messages between
-// stages have eight lanes: activations and gradients, each to higher ranks (up) and to lower ranks (down), sent and
-// received. A message occupies the lanes of both its ends until it has passed. A rank in the middle receives the next
-// microbatch from below while the previous one is still computed or sent up. A rank with several stages sends to a
-// neighbour from which it also receives. None of these messages may block another, hence eight lanes.
+// exchange of rows between experts has its own lane too, because it runs beside the shared expert, or beside another
+// microbatch. Messages between stages have eight lanes: activations and gradients, each to higher ranks (up) and to
+// lower ranks (down), sent and received. A message occupies the lanes of both its ends until it has passed. A rank in
+// the middle receives the next microbatch from below while the previous one is still computed or sent up. A rank with
+// several stages sends to a neighbour from which it also receives. None of these messages may block another, hence
+// eight lanes.
 #pragma once
 
 #include <array>
