@@ -90,6 +90,20 @@ TEST_F(TrainCommand, DoesNotStartWhatItsPlanSaysWillNotFit) {
   EXPECT_EQ(metrics().size(), 3u);
 }
 
+TEST_F(TrainCommand, WarnsOfAPlanThatLeavesLittleRoom) {
+  const auto plan = SortedJson::parse(weft("plan run.toml --json '--hardware.memory=\"1 GiB\"'").output);
+  const std::int64_t needed = plan["needed_bytes"];
+  const auto messages_with = [&](double memory) {
+    const auto kibibytes = static_cast<std::int64_t>(memory * static_cast<double>(needed) / 1024.0);
+    const auto result = weft(fmt::format("train run.toml '--hardware.memory=\"{} KiB\"'", kibibytes));
+    EXPECT_EQ(result.exit_code, 0) << result.messages;
+    return result.messages;
+  };
+  EXPECT_NE(messages_with(1.07).find("weft: warning: the plan says that this run fits: "), std::string::npos);
+  std::filesystem::remove_all(folder_ / "out");
+  EXPECT_EQ(messages_with(1.2).find("the plan says"), std::string::npos);
+}
+
 TEST_F(TrainCommand, WarnsOfARunThatLeavesNoWeightsAndSaysWhereTheyAreSought) {
   const auto result = weft("train run.toml --checkpoint.at_end=false");
   ASSERT_EQ(result.exit_code, 0) << result.messages;

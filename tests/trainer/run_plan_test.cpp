@@ -160,10 +160,17 @@ TEST(Verdict, RefusesAbove95PercentAndNamesWhatDecides) {
   Hardware card = card_of(1000);
   EXPECT_EQ(judge(card, peak).fit, Fit::fits);
   EXPECT_EQ(judge(card, peak).headroom(), 51);
+  EXPECT_NE(judge(card, peak).text().find(" left, less than 10 %; "), std::string::npos) << judge(card, peak).text();
+  peak[Bucket::optimizer_state] = 200;
+  EXPECT_FALSE(judge(card, peak).leaves_little_room());
+  EXPECT_EQ(judge(card, peak).text().find("less than"), std::string::npos) << judge(card, peak).text();
+  peak[Bucket::optimizer_state] = 201;
+  EXPECT_TRUE(judge(card, peak).leaves_little_room());
   EXPECT_EQ(judge(card, peak).deciding, Bucket::activations);
   peak[Bucket::optimizer_state] = 251;
   EXPECT_EQ(judge(card, peak).fit, Fit::tight);
   EXPECT_FALSE(judge(card, peak).fits());
+  EXPECT_FALSE(judge(card, peak).leaves_little_room()) << "it is refused";
   peak[Bucket::optimizer_state] = 301;
   EXPECT_EQ(judge(card, peak).fit, Fit::exceeds);
   peak[Bucket::optimizer_state] = 240;

@@ -30,12 +30,6 @@ std::string full_name(const CLI::App& command) {
   return name;
 }
 
-void print_warnings(const Config& config, const std::vector<std::string>& warnings) {
-  const bool process = config.run.launch == LaunchKind::processes;
-  if (process && find_process_place().value_or(ProcessPlace{}).rank != 0) return;
-  for (const std::string& warning : warnings) fmt::print(stderr, "weft: warning: {}\n", warning);
-}
-
 // For an unknown option: the key whose section was left out, as in --steps=5.
 std::string key_suggestion(const std::string& argument) {
   if (!argument.starts_with("--")) return {};
@@ -137,6 +131,12 @@ Overrides overrides_given_to(const CLI::App& command, const Overrides& options) 
   overrides.insert(overrides.end(), options.begin(), options.end());
   require_keys_once(overrides);
   return overrides;
+}
+
+void print_warnings(const Config& config, const std::vector<std::string>& warnings) {
+  const bool process = config.run.launch == LaunchKind::processes;
+  if (process && find_process_place().value_or(ProcessPlace{}).rank != 0) return;
+  for (const std::string& warning : warnings) fmt::print(stderr, "weft: warning: {}\n", warning);
 }
 
 void warn_of_kept_whole(const Config& config) {

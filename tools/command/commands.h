@@ -85,6 +85,8 @@ void write_result(const std::string& command, const std::string& text, const std
 // The overrides given on the command line, and those that `options` of the command stand for. Throws Error (request)
 // for unknown options and for keys that are given twice.
 Overrides overrides_given_to(const CLI::App& command, const Overrides& options = {});
+// A line on standard error for each; of ranks that are processes, rank 0 prints them.
+void print_warnings(const Config& config, const std::vector<std::string>& warnings);
 // Prints a warning on standard error for each sentence of kept_whole_warnings (chosen_timing.h): for commands that run,
 // plan or explain a training step. Under a launcher only the first process prints.
 void warn_of_kept_whole(const Config& config);

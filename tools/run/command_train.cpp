@@ -32,13 +32,14 @@ Hardware hardware_at_hand(const Config& config) {
 
 // Throws Error (request) if the plan of the run exceeds a card's memory, naming the bucket that decides and the best
 // moves, unless run.ignore_plan is set. The card's memory is hardware.memory or that of hardware.name. If neither is
-// set, it is that of the GPU at hand; if that is unknown too, nothing is checked. `config`: the configuration from
-// `file` and the command line.
+// set, it is that of the GPU at hand; if that is unknown too, nothing is checked. Warns of a plan that leaves little
+// room. `config`: the configuration from `file` and the command line.
 void require_fit(const CLI::App& command, const std::string& file, const Config& config) {
   if (config.run.ignore_plan) return;
   const Hardware hardware = hardware_at_hand(config);
   if (!hardware.memory) return;
   const Verdict verdict = judge(hardware, fullest_peak(ResolvedRun(config)));
+  if (verdict.leaves_little_room()) print_warnings(config, {"the plan says that this run " + verdict.text()});
   if (verdict.fits()) return;
   const ReadWith read = [&](const Overrides& words) {
     return read_config(file, merged_words(overrides_given_to(command), words)).config;
@@ -72,8 +73,8 @@ Profiling:
     ncu --profile-from-start off --nvtx --nvtx-include "weft@PP:0F blocks.1.experts]" --set full --export weft \
         weft train CONFIG --profiling.first_step=10
 
-  Ranges are called PP:<stage><F|B|I|W> <segment>, PP:<stage><SEND|RECV>_<F|B>, unshard, reshard, reduce_grad and tie_grad
-  <unit>, grad_norm and optimizer, inside step; the trace shows them all. Microbatch, bytes and step are their payload.)";
+  Ranges are called PP:<stage><F|B|I|W> <segment>, PP:<stage><SEND|RECV>_<F|B>,
+  PP:<stage>ROWS_<F|R|B> <segment>, unshard, reshard, reduce_grad and tie_grad <unit>, grad_norm and optimizer, inside step; the trace shows them all. Microbatch, bytes and step are their payload.)";
 
 }  // namespace
 

@@ -97,6 +97,10 @@ Fit Verdict::fit_of(std::int64_t needed_bytes) const {
   return static_cast<double>(needed_bytes) > limit * static_cast<double>(memory) ? Fit::tight : Fit::fits;
 }
 
+bool Verdict::leaves_little_room() const {
+  return fit == Fit::fits && static_cast<double>(headroom()) < little_room * static_cast<double>(memory);
+}
+
 Verdict judge(const Hardware& hardware, const BucketBytes& peak) {
   Verdict verdict;
   verdict.reserved = static_cast<std::int64_t>(hardware.reserved_memory.value);
@@ -120,6 +124,7 @@ std::string Verdict::text() const {
   switch (fit) {
     case Fit::fits:
       reason = fmt::format("{} of {:.2f} GiB, {:.2f} GiB left", need, gibibytes(memory), gibibytes(headroom()));
+      if (leaves_little_room()) reason += fmt::format(", less than {:.0f} %", 100.0 * little_room);
       break;
     case Fit::tight:
       reason = fmt::format("{} is more than {:.0f} % of {:.2f} GiB", need, 100.0 * limit, gibibytes(memory));

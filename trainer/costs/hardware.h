@@ -52,8 +52,11 @@ struct Verdict {
   Bucket deciding = Bucket::workspace;
   std::int64_t deciding_bytes = 0;
 
-  static constexpr double limit = 0.95;  // fraction of the card's memory
+  static constexpr double limit = 0.95;       // fraction of the card's memory
+  static constexpr double little_room = 0.1;  // likewise
   std::int64_t headroom() const { return memory - needed; }
+  // Whether it fits, but allocators or a longer text may soon exceed the card.
+  bool leaves_little_room() const;
   bool fits() const { return fit == Fit::fits || fit == Fit::unknown; }
   // The same for a run that needs `needed_bytes` on this card.
   Fit fit_of(std::int64_t needed_bytes) const;
