@@ -20,6 +20,7 @@ std::string phase_of(Op op) {
   if (is_gather(op)) return "gather";
   if (is_reshard(op)) return "reshard";
   if (takes_unit(op)) return "reduce";
+  if (is_row_exchange(op)) return "rows";
   return is_send(op) || is_receive(op) ? "message" : "update";
 }
 
@@ -36,6 +37,10 @@ TEST(TraceLabels, AreThoseOfTheActions) {
        .residency = "reshard_after_use"},
         TinyLayout{.layers = "d e", .degrees = {.data_shard = 2}, .wrap = "root", .recompute = Recompute::full},
         TinyLayout{.layers = "d d d d", .degrees = {.pipeline = 2, .data_shard = 2}, .schedule = "zb_h1", .tied = true},
+        TinyLayout{.layers = "d e d e",
+        .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2},
+        .schedule = "dualpipev",
+        .chunks = 2},
         TinyLayout{.layers = "d", .degrees = {.pipeline = 4}}}) {
     const ResolvedRun run(config_of(layout));
     const Program program = step_program(run, {});
@@ -63,7 +68,7 @@ TEST(TraceLabels, AreThoseOfTheActions) {
       }
     }
   }
-  EXPECT_EQ(phases.size(), 10u);   // five of computation, and gather, reshard, reduce, message, update
+  EXPECT_EQ(phases.size(), 11u);   // five of computation, and gather, reshard, reduce, message, rows, update
   EXPECT_EQ(families.size(), 6u);  // every kind of part
 }
 

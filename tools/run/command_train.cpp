@@ -73,8 +73,9 @@ Profiling:
     ncu --profile-from-start off --nvtx --nvtx-include "weft@PP:0F blocks.1.experts]" --set full --export weft \
         weft train CONFIG --profiling.first_step=10
 
-  Ranges are called PP:<stage><F|B|I|W> <segment>, PP:<stage><SEND|RECV>_<F|B>,
-  PP:<stage>ROWS_<F|R|B> <segment>, unshard, reshard, reduce_grad and tie_grad <unit>, grad_norm and optimizer, inside step; the trace shows them all. Microbatch, bytes and step are their payload.)";
+  Ranges are called PP:<stage><F|B|I|W> <segment>, PP:<stage>ROWS_<F|R|B> <segment>, PP:<stage><SEND|RECV>_<F|B>, unshard,
+  reshard, reduce_grad and tie_grad <unit>, grad_norm and optimizer, inside step; the trace shows them all. Microbatch,
+  bytes and step are their payload.)";
 
 }  // namespace
 

@@ -25,6 +25,7 @@ std::string_view phase_of(Op op) {
   if (is_compute(op)) return computation_name(op);
   if (is_gather(op) || is_reshard(op)) return "gather";
   if (is_send(op) || is_receive(op)) return "message";
+  if (is_row_exchange(op)) return "rows";
   return takes_unit(op) ? "reduce" : "update";
 }
 
