@@ -92,12 +92,12 @@ TEST(Picture, LanesAreInOrderAndDoNotOverlap) {
 
 // What is not computation is waiting, and each kind of it is as long as the simulator says.
 TEST(Picture, IdleStretchesAddUpToTheTimesOfTheRank) {
-  std::array<int, 3> seen = {};
+  std::array<int, all_idle_reasons.size()> seen = {};
   for (int seed = 0; seed < 240; ++seed) {
     const Case drawn = random_case(seed);
     const Picture picture = picture_of(drawn.program, drawn.step);
     for (const PictureRank& rank : picture.ranks) {
-      std::array<double, 3> seconds = {};
+      std::array<double, all_idle_reasons.size()> seconds = {};
       std::vector<std::pair<double, double>> cover;
       for (const PictureIdle& idle : rank.idle) {
         EXPECT_LT(idle.start, idle.end);
@@ -109,6 +109,7 @@ TEST(Picture, IdleStretchesAddUpToTheTimesOfTheRank) {
       EXPECT_EQ(seconds[0], times.bubble) << "seed " << seed << ", rank " << rank.rank;
       EXPECT_EQ(seconds[1], times.gathers) << "seed " << seed << ", rank " << rank.rank;
       EXPECT_EQ(seconds[2], times.reductions) << "seed " << seed << ", rank " << rank.rank;
+      EXPECT_EQ(seconds[3], times.rows) << "seed " << seed << ", rank " << rank.rank;
       for (const PictureBox& box : rank.boxes) {
         if (box.lane == Lane::compute) cover.emplace_back(box.start, box.end);
       }
