@@ -1,6 +1,7 @@
 #include "layers/routed_experts.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "layers/kernels/routing.h"
 #include "parallel/runtime/elementwise.h"
@@ -194,7 +195,7 @@ void RoutedExperts::exchange(LayerContext& context, Kept& kept) const {
 
 Tensor RoutedExperts::to_experts(LayerContext& context, Kept& kept) const {
   const WorkScope scope(context.observer, Work::exchange);
-  Tensor rows = finish_dispatch(context, kept.exchange, std::move(kept.open.rows), bank_.bound_rows());
+  Tensor rows = finish_dispatch(context, kept.exchange, std::exchange(kept.open.rows, {}), bank_.bound_rows());
   return converted(context.kernels, std::move(rows), setup_.expert_compute, Bucket::moe_routing, bank_.bound_rows());
 }
 
@@ -206,7 +207,7 @@ RowsUnderWay RoutedExperts::from_experts(LayerContext& context, const Kept& kept
 
 Tensor RoutedExperts::returned(LayerContext& context, Kept& kept) const {
   const WorkScope scope(context.observer, Work::exchange);
-  Tensor rows = finish_return(context, std::move(kept.open.rows));
+  Tensor rows = finish_return(context, std::exchange(kept.open.rows, {}));
   return converted(context.kernels, std::move(rows), setup_.compute, Bucket::moe_routing, reserved_rows(kept));
 }
 
@@ -246,14 +247,15 @@ void RoutedExperts::run(LayerContext& context, Weights weights, Kept& kept) cons
   if (reuses_rows(context)) return recompute();
   if (relay_.used()) {
     const Tensor tokens = during(context.observer, Work::exchange,
-                                 [&] { return relay_.finish(context, kept.relay, std::move(kept.open.rows)); });
+                                 [&] { return relay_.finish(context, kept.relay, std::exchange(kept.open.rows, {})); });
     prepare_rows(context, kept.weights, tokens, kept);
     const WorkScope scope(context.observer, Work::exchange);
     for (RowsUnderWay* rows : {&kept.open.rows, &kept.open.weights}) start(context, *rows, kept);
   }
   if (setup_.weights_at_experts && !kept.bank.row_weights.allocated()) {
     const WorkScope scope(context.observer, Work::exchange);
-    Tensor row_weights = finish_dispatch(context, kept.exchange, std::move(kept.open.weights), bank_.bound_rows());
+    Tensor row_weights =
+        finish_dispatch(context, kept.exchange, std::exchange(kept.open.weights, {}), bank_.bound_rows());
     bank_.take_weights(context, kept.exchange.expert_rows, std::move(row_weights), kept.bank);
   }
   Tensor rows = to_experts(context, kept);
@@ -301,8 +303,8 @@ RowsUnderWay RoutedExperts::sums_of_tokens(LayerContext& context, ConstTensorVie
 }
 
 Tensor RoutedExperts::returned_sums(LayerContext& context, Kept& kept) const {
-  return converted(context.kernels, relay_.finish(context, kept.relay, std::move(kept.open.rows)), setup_.compute,
-                   Bucket::moe_routing);
+  return converted(context.kernels, relay_.finish(context, kept.relay, std::exchange(kept.open.rows, {})),
+                   setup_.compute, Bucket::moe_routing);
 }
 
 Tensor RoutedExperts::output_gradient(LayerContext& context, ConstTensorView dy, ConstTensorView weights, Kept& kept,
@@ -330,8 +332,8 @@ Tensor RoutedExperts::weight_gradients(KernelContext& kernels, const Kept& kept)
 
 Tensor RoutedExperts::returned_weight_gradients(LayerContext& context, Kept& kept) const {
   KernelContext& kernels = context.kernels;
-  const Tensor rows =
-      during(context.observer, Work::exchange, [&] { return finish_return(context, std::move(kept.open.weights)); });
+  const Tensor rows = during(context.observer, Work::exchange,
+                             [&] { return finish_return(context, std::exchange(kept.open.weights, {})); });
   const WorkScope scope(context.observer, Work::permute);
   Tensor dweights = weight_gradients(kernels, kept);
   fill(kernels.stream, dweights, 0.0f);
@@ -354,7 +356,7 @@ void RoutedExperts::begin_backward(LayerContext& context, ConstTensorView choice
 void RoutedExperts::run_backward(LayerContext& context, Weights weights, Kept& kept) const {
   if (relay_.used()) {
     Tensor dy = during(context.observer, Work::exchange, [&] {
-      Tensor arrived = relay_.finish(context, kept.relay, std::move(kept.open.rows));
+      Tensor arrived = relay_.finish(context, kept.relay, std::exchange(kept.open.rows, {}));
       if (setup_.weights_at_experts) return arrived;
       return converted(context.kernels, std::move(arrived), setup_.compute, Bucket::moe_routing, relay_.bound_tokens());
     });
@@ -385,7 +387,7 @@ RoutedExperts::InputGradient RoutedExperts::end_backward(LayerContext& context, 
   if (relay_.used()) {
     const WorkScope scope(context.observer, Work::exchange);
     Tensor rows = returned_sums(context, kept);
-    return {std::move(rows), relay_.finish(context, kept.relay, std::move(kept.open.weights))};
+    return {std::move(rows), relay_.finish(context, kept.relay, std::exchange(kept.open.weights, {}))};
   }
   Tensor rows = returned(context, kept);
   if (setup_.weights_at_experts) return {std::move(rows), returned_weight_gradients(context, kept)};
