@@ -4,17 +4,11 @@
 #include <sstream>
 #include <vector>
 
+#include "tests/tools/documents.h"
 #include "tests/tools/program.h"
 
 namespace weft {
 namespace {
-
-const std::filesystem::path documents_root = WEFT_SOURCE_DIR;
-
-std::string text_of_document(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
 
 std::vector<std::filesystem::path> all_documents() {
   std::vector<std::filesystem::path> documents;

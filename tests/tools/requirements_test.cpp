@@ -5,25 +5,19 @@
 #include <sstream>
 #include <vector>
 
+#include "tests/tools/documents.h"
 #include "tests/tools/program.h"
 
 namespace weft {
 namespace {
 
-const std::filesystem::path requirements_root = WEFT_SOURCE_DIR;
-
-std::string text_of_file(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
 // Suite and name of every test in the sources.
 std::set<std::string> all_tests() {
   const std::regex test(R"((?:^|\n)TEST(?:_F|_P)?\((\w+), (\w+)\))");
   std::set<std::string> tests;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(requirements_root / "tests")) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(documents_root / "tests")) {
     if (entry.path().extension() != ".cpp") continue;
-    const std::string text = text_of_file(entry.path());
+    const std::string text = text_of_document(entry.path());
     for (auto found = std::sregex_iterator(text.begin(), text.end(), test); found != std::sregex_iterator(); ++found) {
       tests.insert((*found)[1].str() + "." + (*found)[2].str());
     }
@@ -38,7 +32,7 @@ struct Requirement {
 std::vector<Requirement> requirements() {
   const std::regex row(R"(\| ((?:S\d|C)-\d\d) \| [^|]+ \| ([^|]+) \| ([^|]+) \|)");
   std::vector<Requirement> rows;
-  std::istringstream lines(text_of_file(requirements_root / "docs/requirements.md"));
+  std::istringstream lines(text_of_document(documents_root / "docs/requirements.md"));
   std::smatch found;
   for (std::string line; std::getline(lines, line);) {
     if (std::regex_match(line, found, row)) rows.push_back({found[1], found[2], found[3]});
@@ -70,7 +64,7 @@ TEST(Requirements, HaveARowEachAndAState) {
   }
   EXPECT_EQ(rows, numbers);
   const std::string totals = std::to_string(states["work"]) + " work, " + std::to_string(states["in part"]);
-  EXPECT_NE(text_of_file(requirements_root / "docs/requirements.md").find(totals), std::string::npos) << totals;
+  EXPECT_NE(text_of_document(documents_root / "docs/requirements.md").find(totals), std::string::npos) << totals;
 }
 
 TEST(Requirements, NameTestsThatExist) {
@@ -86,7 +80,7 @@ TEST(Requirements, NameTestsThatExist) {
 class RequirementCommands : public ProgramTest {};
 
 TEST_F(RequirementCommands, Run) {
-  std::filesystem::create_directory_symlink(requirements_root / "configs", folder_ / "configs");
+  std::filesystem::create_directory_symlink(documents_root / "configs", folder_ / "configs");
   int commands = 0;
   for (const Requirement& row : requirements()) {
     for (const std::string& seen : quoted_in(row.seen_by)) {

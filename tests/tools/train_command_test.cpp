@@ -1,4 +1,6 @@
 // `weft train` as a user and a script see it: what it prints, what it leaves behind, how it ends.
+#include <fmt/format.h>
+
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <set>
