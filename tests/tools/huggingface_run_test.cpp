@@ -12,9 +12,9 @@ using SortedJson = nlohmann::json;
 class HuggingFaceRun : public TinyTraining {
  protected:
   // Loss and gradient norm of each step of a run that takes its weights from `from`.
-  SortedJson losses_from(const std::string& from) const {
+  SortedJson losses_from(const std::string& from, const std::string& options = "") const {
     const auto trained = weft("train run.toml --run.directory=after-" + from +
-                              " --checkpoint.weights_only=true --checkpoint.start_from=" + from);
+                              " --checkpoint.weights_only=true --checkpoint.start_from=" + from + options);
     EXPECT_EQ(trained.exit_code, 0) << trained.messages;
     SortedJson losses = SortedJson::array();
     std::ifstream metrics(folder_ / ("after-" + from) / "metrics.jsonl");
@@ -48,6 +48,31 @@ TEST_F(HuggingFaceRun, GoesOnFromAnExportedAndImportedCheckpoint) {
   std::string line;
   std::getline(metrics, line);
   EXPECT_NE(SortedJson::parse(line).at("loss"), direct[0][0]);
+}
+
+// The router of DeepSeek-V3, a shared expert and a predictor, under an architecture that has all of them. The bias is
+// one that has moved.
+TEST_F(HuggingFaceRun, KeepsBiasesAndPredictorsOnTheWay) {
+  const std::string glm =
+      " --model.layers='d e m' --model.moe.scoring=sigmoid --model.moe.selection_bias=true"
+      " --model.moe.bias_update_rate=0.05 --model.moe.n_group=2 --model.moe.routed_scaling_factor=1.5"
+      " --model.moe.shared_expert_intermediate_size=16";
+  const auto trained = weft("train run.toml --run.directory=first --checkpoint.interval=3" + glm);
+  ASSERT_EQ(trained.exit_code, 0) << trained.messages;
+  const auto exported = weft("export first folder");
+  ASSERT_EQ(exported.exit_code, 0) << exported.messages;
+  EXPECT_NE(exported.output.find(" as glm4_moe: "), std::string::npos) << exported.output;
+  ASSERT_EQ(weft("import folder again").exit_code, 0);
+  const SortedJson direct = losses_from("first", glm);
+  EXPECT_EQ(losses_from("again", glm), direct);
+  // Without the predictor it is another checkpoint, which begins the model without it.
+  ASSERT_EQ(weft("export first bare --without-predictors").exit_code, 0);
+  ASSERT_EQ(weft("import bare bare-again").exit_code, 0);
+  const auto refused = weft(
+      "train run.toml --run.directory=bare-run --checkpoint.weights_only=true"
+      " --checkpoint.start_from=bare-again" +
+      glm);
+  EXPECT_NE(refused.exit_code, 0);
 }
 
 }  // namespace

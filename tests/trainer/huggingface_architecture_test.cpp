@@ -23,16 +23,18 @@ TEST(HuggingFaceArchitecture, IsChosenByWhatTheModelNeeds) {
 
 TEST(HuggingFaceArchitecture, SaysInWordsWhyAnotherCannot) {
   const ModelConfig hybrid = tiny_model(Architecture::qwen3_moe, false);  // e d e, weights not renormalised
-  EXPECT_EQ(reasons_against(Architecture::mixtral, hybrid),
-            (Reasons{"block 1 is dense: mixtral has no dense blocks; qwen3_moe can",
-                     "model.qk_norm is true: mixtral does not normalise queries and keys; qwen3 and qwen3_moe can",
-                     "model.moe.norm_topk_prob is false: mixtral always makes the weights of the chosen experts sum to "
-                     "one; qwen3_moe can"}));
+  EXPECT_EQ(
+      reasons_against(Architecture::mixtral, hybrid),
+      (Reasons{"block 1 is dense: mixtral has no dense blocks; qwen3_moe, qwen2_moe and glm4_moe can",
+               "model.qk_norm is true: mixtral does not normalise queries and keys; qwen3, qwen3_moe and glm4_moe can",
+               "model.moe.norm_topk_prob is false: mixtral always makes the weights of the chosen experts sum to "
+               "one; qwen3_moe, qwen2_moe and glm4_moe can"}));
   EXPECT_EQ(reasons_against(Architecture::qwen3, hybrid),
-            (Reasons{"block 0 has experts: qwen3 has dense blocks only; qwen3_moe can"}));
+            (Reasons{"block 0 has experts: qwen3 has dense blocks only; qwen3_moe, qwen2_moe and glm4_moe can"}));
   EXPECT_EQ(reasons_against(Architecture::qwen3_moe, tiny_model(Architecture::llama, false)),
             (Reasons{"no block has experts: qwen3_moe is for models that have some; llama and qwen3 can",
-                     "model.qk_norm is false: qwen3_moe always normalises queries and keys; llama and mixtral can"}));
+                     "model.qk_norm is false: qwen3_moe always normalises queries and keys; llama, mixtral, qwen2_moe "
+                     "and glm4_moe can"}));
 }
 
 TEST(HuggingFaceArchitecture, ListsWhatNoneCanExpress) {
@@ -83,6 +85,36 @@ TEST(HuggingFaceArchitecture, SaysWhoLoadsIt) {
     EXPECT_TRUE(std::ranges::all_of(loaders(tiny_model(architecture, true)), &Loader::loads));
   }
   EXPECT_TRUE(std::ranges::none_of(loaders_of(Architecture::llama, experts_only), &Loader::loads));
+}
+
+TEST(HuggingFaceArchitecture, SaysWhatOfSharedExpertsAndRoutersDiffers) {
+  const ModelConfig gated = tiny_model(Architecture::qwen2_moe, false), glm = tiny_model(Architecture::glm4_moe, false);
+  EXPECT_EQ(reasons_against(Architecture::qwen2_moe, glm),
+            (Reasons{"model.layers ends with m: qwen2_moe has no multi-token prediction (--without-predictors writes "
+                     "the model without it); glm4_moe can",
+                     "model.qk_norm is true: qwen2_moe does not normalise queries and keys; qwen3, qwen3_moe and "
+                     "glm4_moe can",
+                     "model.head_dim is 8: qwen2_moe divides hidden_size 24 by num_attention_heads 4; llama, mixtral, "
+                     "qwen3, qwen3_moe and glm4_moe can",
+                     "model.moe.shared_expert_gate is false: qwen2_moe always gates its shared expert",
+                     "model.moe.scoring is \"sigmoid\": qwen2_moe scores experts by softmax",
+                     "model.moe.selection_bias is true: qwen2_moe chooses experts by their scores alone",
+                     "model.moe.topk_group is 2 of n_group 3: qwen2_moe chooses among all experts",
+                     "model.moe.routed_scaling_factor is 1.75: qwen2_moe does not scale the experts' weights"}));
+  EXPECT_EQ(reasons_against(Architecture::glm4_moe, gated),
+            (Reasons{"block 1 is dense behind one with experts: glm4_moe has dense blocks first; qwen3_moe and "
+                     "qwen2_moe can",
+                     "model.moe.shared_expert_gate is true: glm4_moe never gates its shared expert",
+                     "model.moe.shared_expert_intermediate_size is 10: glm4_moe has whole shared experts, each as wide "
+                     "as a routed one, 14",
+                     "model.moe.scoring is \"softmax\": glm4_moe scores experts by sigmoid"}));
+  ModelConfig bare = glm;
+  bare.moe.shared_expert_intermediate_size = 0;
+  bare.moe.n_group = bare.moe.topk_group = 6;
+  EXPECT_EQ(reasons_against(Architecture::glm4_moe, bare),
+            (Reasons{"model.moe.shared_expert_intermediate_size is 0: glm4_moe always has a shared expert; mixtral and "
+                     "qwen3_moe can",
+                     "model.moe.n_group is 6 of 6 experts: glm4_moe adds the scores of two experts a group"}));
 }
 
 TEST(HuggingFaceArchitecture, WritesLayersAsTheyAreRead) {

@@ -77,27 +77,38 @@ TEST_P(Exchange, BringsBackEveryWeightAndWritesTheSameBytesAgain) {
 TEST_P(Exchange, WritesTheTensorsOfTheArchitectureAndNoOther) {
   write_checkpoint(folder_ / "a", model_, weights_);
   export_to("a", "out", architecture_, model_);
-  const bool qwen = traits_of(architecture_).qk_norm;
-  std::size_t expected = GetParam().tied ? 2 : 3;
-  for (const ModelBlock& block : model_.blocks)
-    expected += 6 + (qwen ? 2 : 0) + (block == BlockKind::dense ? 3 : 1 + 5 * 3);
+  const ArchitectureTraits& traits = traits_of(architecture_);
+  const auto experts = static_cast<std::size_t>(model_.moe.num_experts);
+  const std::int64_t d = model_.head_dim;
+  const std::size_t routing = 1 + (traits.sigmoid_router ? 1 : 0),
+                    shared = (traits.shared.empty() ? 0 : 3) + (traits.gated_shared_expert ? 1 : 0);
+  // A predictor has three norms and a projection of its own, and copies of two tensors.
+  std::size_t expected = (GetParam().tied ? 2u : 3u) + static_cast<std::size_t>(model_.mtp_depth) * 6;
+  for (const ModelBlock& block : model_.blocks) {
+    expected += 6u + (model_.qk_norm ? 2u : 0u) + (block == BlockKind::dense ? 3 : routing + shared + experts * 3);
+  }
   const auto tensors = read_tensors(folder_ / "out");
   EXPECT_EQ(tensors.size(), expected);
   const std::string layer = "model.layers.0.";
   using Shape = std::vector<std::int64_t>;
   EXPECT_EQ(tensors.at("model.embed_tokens.weight").shape, (Shape{37, 24}));
   EXPECT_EQ(tensors.at("model.norm.weight").shape, (Shape{24}));
-  EXPECT_EQ(tensors.at(layer + "self_attn.q_proj.weight").shape, (Shape{32, 24}));
-  EXPECT_EQ(tensors.at(layer + "self_attn.v_proj.weight").shape, (Shape{16, 24}));
-  EXPECT_EQ(tensors.at(layer + "self_attn.o_proj.weight").shape, (Shape{24, 32}));
-  if (qwen) {
+  EXPECT_EQ(tensors.at(layer + "self_attn.q_proj.weight").shape, (Shape{4 * d, 24}));
+  EXPECT_EQ(tensors.at(layer + "self_attn.v_proj.weight").shape, (Shape{2 * d, 24}));
+  EXPECT_EQ(tensors.at(layer + "self_attn.o_proj.weight").shape, (Shape{24, 4 * d}));
+  if (model_.qk_norm) {
     EXPECT_EQ(tensors.at(layer + "self_attn.k_norm.weight").shape, (Shape{8}));
   }
   if (architecture_ == Architecture::mixtral) {
     EXPECT_EQ(tensors.at(layer + "block_sparse_moe.gate.weight").shape, (Shape{5, 24}));
     EXPECT_EQ(tensors.at(layer + "block_sparse_moe.experts.4.w2.weight").shape, (Shape{24, 14}));
     EXPECT_EQ(tensors.at(layer + "block_sparse_moe.experts.4.w3.weight").shape, (Shape{14, 24}));
-  } else if (architecture_ == Architecture::qwen3_moe) {
+  } else if (architecture_ == Architecture::glm4_moe) {
+    EXPECT_EQ(tensors.at("model.layers.3.eh_proj.weight").shape, (Shape{24, 48}));
+    EXPECT_EQ(tensors.at("model.layers.3.mlp.gate.e_score_correction_bias").shape, (Shape{6}));
+    EXPECT_EQ(tensors.at("model.layers.1.mlp.shared_experts.down_proj.weight").shape, (Shape{24, 42}));
+    EXPECT_EQ(tensors.at("model.layers.3.embed_tokens.weight").values, tensors.at("model.embed_tokens.weight").values);
+  } else if (traits.moe_blocks) {
     EXPECT_EQ(tensors.at(layer + "mlp.gate.weight").shape, (Shape{5, 24}));
     EXPECT_EQ(tensors.at(layer + "mlp.experts.4.down_proj.weight").shape, (Shape{24, 14}));
     EXPECT_EQ(tensors.at("model.layers.1.mlp.down_proj.weight").shape, (Shape{24, 28}));
@@ -105,6 +116,60 @@ TEST_P(Exchange, WritesTheTensorsOfTheArchitectureAndNoOther) {
     EXPECT_EQ(tensors.at(layer + "mlp.down_proj.weight").shape, (Shape{24, 28}));
     EXPECT_EQ(tensors.at(layer + "mlp.gate_proj.weight").shape, (Shape{28, 24}));
   }
+}
+
+// What transformers saves leaves predictors out, though config.json goes on telling of them.
+TEST_P(Exchange, ReadsAFolderThatHasLostItsPredictors) {
+  if (model_.mtp_depth == 0) return;
+  write_checkpoint(folder_ / "a", model_, weights_);
+  export_to("a", "out", architecture_, model_);
+  auto tensors = read_tensors(folder_ / "out");
+  std::erase_if(tensors, [](const auto& entry) { return entry.first.starts_with("model.layers.3."); });
+  fs::create_directories(folder_ / "saved");
+  fs::copy_file(folder_ / "out" / "config.json", folder_ / "saved" / "config.json");
+  write_tensors(folder_ / "saved" / "model.safetensors", tensors);
+  const ImportResult result = import_folder(folder_ / "saved", folder_ / "b", {});
+  EXPECT_TRUE(result.folder.leaves_predictors);
+  ModelConfig expected = model_;
+  expected.blocks.pop_back();
+  expected.mtp_depth = 0;
+  EXPECT_EQ(result.folder.model, expected);
+  // Some of its tensors alone are a fault.
+  tensors["model.layers.3.enorm.weight"] = tensors.at("model.norm.weight");
+  write_tensors(folder_ / "saved" / "model.safetensors", tensors);
+  EXPECT_TRUE(
+      has(refusal([&] { import_folder(folder_ / "saved", folder_ / "c", {}); }), "model.layers.3.eh_proj.weight"));
+}
+
+TEST_P(Exchange, RefusesACopyThatDiffers) {
+  if (model_.mtp_depth == 0) return;
+  write_checkpoint(folder_ / "a", model_, weights_);
+  export_to("a", "out", architecture_, model_);
+  auto tensors = read_tensors(folder_ / "out");
+  tensors.at("model.layers.3.shared_head.head.weight").values[5] += 1.0;
+  fs::create_directories(folder_ / "wrong");
+  fs::copy_file(folder_ / "out" / "config.json", folder_ / "wrong" / "config.json");
+  write_tensors(folder_ / "wrong" / "model.safetensors", tensors);
+  EXPECT_TRUE(has(refusal([&] { import_folder(folder_ / "wrong", folder_ / "b", {}); }),
+                  "model.layers.3.shared_head.head.weight and "));
+}
+
+// The architecture always has biases; a model without any is written with zeros, and has some when it is read.
+TEST_P(Exchange, WritesBiasesOfZeroForAModelWithoutAny) {
+  if (!traits_of(architecture_).sigmoid_router) return;
+  model_.moe.selection_bias = false;
+  write_checkpoint(folder_ / "a", model_, random_weights(model_, 17));
+  export_to("a", "out", architecture_, model_);
+  const auto tensors = read_tensors(folder_ / "out");
+  for (const int block : {1, 2, 3}) {
+    const FolderMatrix& bias = tensors.at(fmt::format("model.layers.{}.mlp.gate.e_score_correction_bias", block));
+    EXPECT_EQ(bias.values, std::vector<double>(6, 0.0));
+    EXPECT_EQ(bias.dtype, "F32");
+  }
+  const ImportResult result = import_folder(folder_ / "out", folder_ / "b", {});
+  model_.moe.selection_bias = true;
+  EXPECT_EQ(result.folder.model, model_);
+  EXPECT_EQ(read_checkpoint(folder_ / "b").at("blocks.3.router.selection_bias"), Values(6, 0.0));
 }
 
 // Experts as transformers 5 has them in memory, joined here by the reference's reading of the separate ones.
@@ -119,8 +184,9 @@ TEST_P(Exchange, ReadsFusedExperts) {
   for (std::size_t block = 0; block < model_.blocks.size(); ++block) {
     if (model_.blocks[block] == BlockKind::dense) continue;
     const std::string layer = "model.layers." + std::to_string(block) + ".";
-    FolderMatrix gate_up{{5, 2 * 14, 24}, "F32", {}}, down{{5, 24, 14}, "F32", {}};
-    for (int expert = 0; expert < 5; ++expert) {
+    const std::int64_t count = model_.moe.num_experts;
+    FolderMatrix gate_up{{count, 2 * 14, 24}, "F32", {}}, down{{count, 24, 14}, "F32", {}};
+    for (std::int64_t expert = 0; expert < count; ++expert) {
       const auto move = [&](const char* which, FolderMatrix& to) {
         const std::string name = layer + experts + std::to_string(expert) + "." + which + ".weight";
         to.values.insert(to.values.end(), tensors.at(name).values.begin(), tensors.at(name).values.end());

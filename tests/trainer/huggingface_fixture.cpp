@@ -54,7 +54,9 @@ std::vector<Piece> pieces_of(const std::vector<ParameterSpec>& parameters, int f
     const std::int64_t cut = parameter.global_rows / 3;
     const std::int64_t begin = file == 0 ? 0 : cut, rows = file == 0 ? cut : parameter.global_rows - cut;
     if (rows == 0) continue;
-    const DType own = parameter.family == Family::routing ? router : dtype;
+    const DType own = parameter.family == Family::helpers   ? DType::float32
+                      : parameter.family == Family::routing ? router
+                                                            : dtype;
     pieces.push_back({&parameter, "", own, begin, rows});
     pieces.push_back({&parameter, "exp_avg", DType::float32, begin, rows});
   }
@@ -66,17 +68,19 @@ std::vector<Piece> pieces_of(const std::vector<ParameterSpec>& parameters, int f
 ModelConfig tiny_model(Architecture architecture, bool tied) {
   const ArchitectureTraits& traits = traits_of(architecture);
   ModelConfig model;
-  model.blocks = parse_layers(traits.dense_blocks && traits.moe_blocks ? "e d e"
-                              : traits.moe_blocks                      ? "e*2"
-                                                                       : "d*2")
-                     .blocks;
+  const ModelLayers layers = parse_layers(traits.predictors                          ? "d e*2 m"
+                                          : traits.dense_blocks && traits.moe_blocks ? "e d e"
+                                          : traits.moe_blocks                        ? "e*2"
+                                                                                     : "d*2");
+  model.blocks = layers.blocks;
+  model.mtp_depth = layers.mtp_depth;
   model.vocab_size = 37;
   model.hidden_size = 24;
   model.intermediate_size = traits.dense_blocks ? 28 : 0;
   model.num_attention_heads = 4;
   model.num_key_value_heads = 2;
-  model.head_dim = 8;
-  model.qk_norm = traits.qk_norm;
+  model.head_dim = traits.divides_hidden ? 6 : 8;
+  model.qk_norm = traits.head_norms != HeadNorms::never;
   model.rope_theta = 50000.0;
   model.rms_norm_eps = 1e-5;
   model.tie_word_embeddings = tied;
@@ -87,6 +91,18 @@ ModelConfig tiny_model(Architecture architecture, bool tied) {
     model.moe.moe_intermediate_size = 14;
     model.moe.norm_topk_prob = traits.always_renormalises;  // qwen3_moe: what is not its class's default elsewhere
     model.moe.router_aux_loss_coef = 0.01;
+  }
+  if (!traits.shared.empty()) {
+    model.moe.shared_expert_intermediate_size = traits.sigmoid_router ? 42 : 10;
+    model.moe.shared_expert_gate = traits.gated_shared_expert;
+  }
+  if (traits.sigmoid_router) {
+    model.moe.num_experts = 6;
+    model.moe.scoring = Scoring::sigmoid;
+    model.moe.selection_bias = true;
+    model.moe.n_group = 3;
+    model.moe.topk_group = 2;
+    model.moe.routed_scaling_factor = 1.75;
   }
   return model;
 }

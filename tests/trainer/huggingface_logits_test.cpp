@@ -10,23 +10,30 @@ namespace weft::huggingface_test {
 namespace {
 
 const std::vector<std::int32_t> tokens = {3, 36, 0, 17, 17, 8, 25, 1, 30};
+const std::vector<std::int32_t> following = {36, 0, 17, 17, 8, 25, 1, 30, 12};
 
 // A loss is the negative logarithm of a probability, so one for each token gives all of them.
-std::vector<double> weft_log_probabilities(const ModelConfig& model, NamedValues weights) {
+std::vector<double> weft_log_probabilities(const ModelConfig& model, NamedValues weights, bool predictor = false) {
   if (model.tie_word_embeddings) weights["head.weight"] = weights.at("embedding.weight");
   const ModelReference reference(model, weights, static_cast<std::int64_t>(tokens.size()), 1.0);
   Values x = reference.embedding(tokens);
-  for (int block = 0; block < static_cast<int>(model.blocks.size()); ++block) {
+  const auto run_block = [&](int block) {
     x = reference.attention(block, x);
     const bool dense = model.blocks[static_cast<std::size_t>(block)] == BlockKind::dense;
     x = dense ? reference.mlp(block, x) : reference.moe(block, x).y;
+  };
+  for (int block = 0; block < model.layers(); ++block) run_block(block);
+  if (predictor) {
+    x = reference.merge(model.layers(), x, following);
+    run_block(model.layers());
   }
   std::vector<double> result;
   for (std::size_t t = 0; t < tokens.size(); ++t) {
     const auto hidden = static_cast<std::ptrdiff_t>(model.hidden_size), begin = static_cast<std::ptrdiff_t>(t) * hidden;
     const Values row(x.begin() + begin, x.begin() + begin + hidden);
     for (std::int32_t target = 0; target < model.vocab_size; ++target) {
-      result.push_back(-reference.head(row, std::array{target}));
+      result.push_back(predictor ? -reference.prediction_loss(model.layers(), row, std::array{target})
+                                 : -reference.head(row, std::array{target}));
     }
   }
   return result;
@@ -55,13 +62,14 @@ class Logits : public HuggingFace {
     config_ = nlohmann::json::parse(read_bytes(folder_ / "out" / "config.json"));
     tensors_ = read_tensors(folder_ / "out");
     expected_ = weft_log_probabilities(model_, weights);
+    if (model_.mtp_depth > 0) expected_of_predictor_ = weft_log_probabilities(model_, weights, true);
   }
   double difference() const { return largest_difference(log_probabilities(config_, tensors_, tokens), expected_); }
 
   ModelConfig model_;
   nlohmann::json config_;
   std::map<std::string, FolderMatrix> tensors_;
-  std::vector<double> expected_;
+  std::vector<double> expected_, expected_of_predictor_;
 };
 
 // Weights are the same numbers on both sides and sums are in double: a few hundred additions a value through three
@@ -81,11 +89,32 @@ TEST_F(Logits, AreThoseOfTheCheckpoint) {
 
 TEST_F(Logits, AreThoseOfTheCheckpointWithAWindow) {
   for (const Architecture architecture : architectures) {
-    if (!traits_of(architecture).window) continue;
+    if (traits_of(architecture).window == WindowKeys::none) continue;
     prepare(architecture, false, 4);
     EXPECT_LT(difference(), logits_tolerance) << traits_of(architecture).model_type;
     config_["sliding_window"] = 5;
     EXPECT_GT(difference(), noticed) << traits_of(architecture).model_type;
+  }
+}
+
+TEST_F(Logits, OfAPredictorAreThoseOfTheCheckpoint) {
+  const std::string layer = "model.layers.3.";
+  for (const bool tied : {false, true}) {
+    prepare(Architecture::glm4_moe, tied);
+    const auto off = [&] {
+      return largest_difference(predictor_log_probabilities(config_, tensors_, tokens, following),
+                                expected_of_predictor_);
+    };
+    EXPECT_LT(off(), logits_tolerance) << tied;
+    std::swap(tensors_.at(layer + "enorm.weight"), tensors_.at(layer + "hnorm.weight"));
+    EXPECT_GT(off(), noticed) << "norms swapped";
+    std::swap(tensors_.at(layer + "enorm.weight"), tensors_.at(layer + "hnorm.weight"));
+    std::vector<double>& joined = tensors_.at(layer + "eh_proj.weight").values;
+    for (std::size_t row = 0; row < 24; ++row) {
+      const auto begin = joined.begin() + static_cast<std::ptrdiff_t>(row * 48);
+      std::rotate(begin, begin + 24, begin + 48);
+    }
+    EXPECT_GT(off(), noticed) << "halves swapped";
   }
 }
 
@@ -99,7 +128,8 @@ void turn(FolderMatrix& matrix) {
 
 TEST_F(Logits, ShowATurnedOrSwappedMatrix) {
   for (const Architecture architecture : architectures) {
-    const std::string layer = "model.layers.0.";
+    // A block with experts, where there is one.
+    const std::string layer = architecture == Architecture::glm4_moe ? "model.layers.2." : "model.layers.0.";
     const auto fault = [&](const std::string& what, auto change) {
       prepare(architecture, false);
       change();
@@ -116,7 +146,7 @@ TEST_F(Logits, ShowATurnedOrSwappedMatrix) {
     fault("norms swapped", [&] {
       std::swap(tensors_.at(layer + "input_layernorm.weight"), tensors_.at(layer + "post_attention_layernorm.weight"));
     });
-    if (traits_of(architecture).qk_norm) {
+    if (model_.qk_norm) {
       fault("head norms swapped", [&] {
         std::swap(tensors_.at("model.layers.1.self_attn.q_norm.weight"),
                   tensors_.at(layer + "self_attn.k_norm.weight"));
@@ -128,8 +158,20 @@ TEST_F(Logits, ShowATurnedOrSwappedMatrix) {
         std::swap(tensors_.at(down), tensors_.at(block + "experts.3." + (mixtral ? "w2" : "down_proj") + ".weight"));
       });
     }
-    if (architecture == Architecture::qwen3_moe) {
-      fault("renormalised", [&] { config_["norm_topk_prob"] = true; });
+    if (moe && !mixtral) fault("renormalised", [&] { config_["norm_topk_prob"] = true; });
+    if (!traits_of(architecture).shared.empty()) {
+      const std::string shared = layer + std::string(traits_of(architecture).shared);
+      fault("shared gate and up swapped", [&] {
+        std::swap(tensors_.at(shared + ".gate_proj.weight").values, tensors_.at(shared + ".up_proj.weight").values);
+      });
+    }
+    if (architecture == Architecture::qwen2_moe) {
+      fault("shared gate lost", [&] { tensors_.at(layer + "mlp.shared_expert_gate.weight").values.assign(24, 0.0); });
+    }
+    if (architecture == Architecture::glm4_moe) {
+      fault("bias lost", [&] { tensors_.at(layer + "mlp.gate.e_score_correction_bias").values.assign(6, 0.0); });
+      fault("all groups", [&] { config_["topk_group"] = 3; });
+      fault("scale lost", [&] { config_["routed_scaling_factor"] = 1.0; });
     }
     fault("another theta", [&] { config_["rope_theta"] = 10000.0; });
   }

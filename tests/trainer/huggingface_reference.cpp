@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <set>
 #include <stdexcept>
@@ -78,32 +79,57 @@ class Model {
   Model(const SortedJson& config, const Tensors& tensors) : config_(config), tensors_(tensors) {}
 
   std::vector<double> run(std::span<const std::int32_t> tokens) const {
-    const FolderMatrix& table = tensor("model.embed_tokens");
+    const FolderMatrix& head = tensor(config_["tie_word_embeddings"] ? "model.embed_tokens" : "lm_head");
+    return log_probabilities(hidden_states(tokens), tensor("model.norm"), head);
+  }
+
+  // DeepSeek-V3's: the embedding first, then the hidden state; what it has of the model it has as copies.
+  std::vector<double> predict(std::span<const std::int32_t> tokens, std::span<const std::int32_t> following) const {
+    const int layer = config_["num_hidden_layers"];
+    const std::string name = "model.layers." + std::to_string(layer);
+    Rows x = hidden_states(tokens);
+    const Rows next = embeddings(tensor(name + ".embed_tokens"), following);
+    for (std::size_t t = 0; t < x.size(); ++t) {
+      Row both = normalise(next[t], tensor(name + ".enorm"), eps());
+      const Row hidden = normalise(x[t], tensor(name + ".hnorm"), eps());
+      both.insert(both.end(), hidden.begin(), hidden.end());
+      x[t] = multiply(tensor(name + ".eh_proj"), both);
+    }
+    run_layer(layer, x);
+    return log_probabilities(x, tensor(name + ".shared_head.norm"), tensor(name + ".shared_head.head"));
+  }
+
+ private:
+  static Rows embeddings(const FolderMatrix& table, std::span<const std::int32_t> tokens) {
     const auto hidden = table.values.size() / static_cast<std::size_t>(table.shape[0]);
     Rows x;
     for (const std::int32_t token : tokens) {
       const auto begin = table.values.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(token) * hidden);
       x.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(hidden));
     }
-    for (int layer = 0; layer < config_["num_hidden_layers"]; ++layer) {
-      const std::string name = "model.layers." + std::to_string(layer);
-      const Rows attended = attention(name, x);
-      for (std::size_t t = 0; t < x.size(); ++t) {
-        add(x[t], attended[t]);
-        add(x[t], feed_forward(layer, name, normalise(x[t], tensor(name + ".post_attention_layernorm"), eps())));
-      }
+    return x;
+  }
+  void run_layer(int layer, Rows& x) const {
+    const std::string name = "model.layers." + std::to_string(layer);
+    const Rows attended = attention(name, x);
+    for (std::size_t t = 0; t < x.size(); ++t) {
+      add(x[t], attended[t]);
+      add(x[t], feed_forward(layer, name, normalise(x[t], tensor(name + ".post_attention_layernorm"), eps())));
     }
+  }
+  Rows hidden_states(std::span<const std::int32_t> tokens) const {
+    Rows x = embeddings(tensor("model.embed_tokens"), tokens);
+    for (int layer = 0; layer < config_["num_hidden_layers"]; ++layer) run_layer(layer, x);
+    return x;
+  }
+  std::vector<double> log_probabilities(const Rows& x, const FolderMatrix& norm, const FolderMatrix& head) const {
     std::vector<double> result;
-    const FolderMatrix& head = config_["tie_word_embeddings"] ? table : tensor("lm_head");
     for (const Row& row : x) {
-      for (const double p : softmax(multiply(head, normalise(row, tensor("model.norm"), eps())))) {
-        result.push_back(std::log(p));
-      }
+      for (const double p : softmax(multiply(head, normalise(row, norm, eps())))) result.push_back(std::log(p));
     }
     return result;
   }
 
- private:
   const FolderMatrix& tensor(const std::string& name) const { return tensors_.at(name + ".weight"); }
   double eps() const { return config_["rms_norm_eps"]; }
 
@@ -185,29 +211,68 @@ class Model {
     const std::string type = config_["model_type"], mlp = name + ".mlp";
     const bool mixtral = type == "mixtral";
     bool sparse = mixtral;
-    if (type == "qwen3_moe") {
+    if (type == "glm4_moe") sparse = layer >= config_["first_k_dense_replace"];
+    if (type == "qwen3_moe" || type == "qwen2_moe") {
       const std::set<int> dense = config_["mlp_only_layers"];
       sparse = !dense.contains(layer) && config_["num_experts"] > 0 &&
                (layer + 1) % config_["decoder_sparse_step"].get<int>() == 0;
     }
     if (!sparse) return swiglu(mlp + ".gate_proj", mlp + ".up_proj", mlp + ".down_proj", x);
     const std::string block = mixtral ? name + ".block_sparse_moe" : mlp;
-    const Row probabilities = softmax(multiply(tensor(block + ".gate"), x));
-    std::vector<std::size_t> order(probabilities.size());
-    for (std::size_t e = 0; e < order.size(); ++e) order[e] = e;
-    std::ranges::sort(order, [&](std::size_t a, std::size_t b) { return probabilities[a] > probabilities[b]; });
+    const Row logits = multiply(tensor(block + ".gate"), x);
+    const bool glm = type == "glm4_moe";
+    const Row probabilities = glm ? sigmoid(logits) : softmax(logits);
+    const Row chosen_by = glm ? biased_in_groups(block, probabilities) : probabilities;
+    std::vector<std::size_t> order = descending(chosen_by);
     order.resize(config_["num_experts_per_tok"].get<std::size_t>());
     double sum = 0.0;
     for (const std::size_t e : order) sum += probabilities[e];
     const bool renormalise = mixtral || config_["norm_topk_prob"].get<bool>();
+    const double scale = config_.value("routed_scaling_factor", 1.0);
     Row y(x.size(), 0.0);
+    if (glm) {
+      y = swiglu(mlp + ".shared_experts.gate_proj", mlp + ".shared_experts.up_proj", mlp + ".shared_experts.down_proj",
+                 x);
+    } else if (type == "qwen2_moe") {
+      const std::string shared = mlp + ".shared_expert";
+      add(y, swiglu(shared + ".gate_proj", shared + ".up_proj", shared + ".down_proj", x),
+          sigmoid(multiply(tensor(mlp + ".shared_expert_gate"), x)).at(0));
+    }
     for (const std::size_t e : order) {
       const std::string expert = block + ".experts." + std::to_string(e);
       const Row out = mixtral ? swiglu(expert + ".w1", expert + ".w3", expert + ".w2", x)
                               : swiglu(expert + ".gate_proj", expert + ".up_proj", expert + ".down_proj", x);
-      add(y, out, renormalise ? probabilities[e] / sum : probabilities[e]);
+      add(y, out, scale * (renormalise ? probabilities[e] / sum : probabilities[e]));
     }
     return y;
+  }
+
+  static std::vector<std::size_t> descending(const Row& values) {
+    std::vector<std::size_t> order(values.size());
+    for (std::size_t e = 0; e < order.size(); ++e) order[e] = e;
+    std::ranges::sort(order, [&](std::size_t a, std::size_t b) { return values[a] > values[b]; });
+    return order;
+  }
+  static Row sigmoid(Row x) {
+    for (double& value : x) value = 1.0 / (1.0 + std::exp(-value));
+    return x;
+  }
+  // Scores with the correction; those of groups outside the chosen ones are below all. A group counts as its two best.
+  Row biased_in_groups(const std::string& block, Row scores) const {
+    add(scores, tensors_.at(block + ".gate.e_score_correction_bias").values);
+    const std::size_t groups = config_["n_group"], size = scores.size() / groups;
+    Row of_group;
+    for (std::size_t g = 0; g < groups; ++g) {
+      Row inside(scores.begin() + static_cast<std::ptrdiff_t>(g * size),
+                 scores.begin() + static_cast<std::ptrdiff_t>((g + 1) * size));
+      std::ranges::sort(inside, std::greater());
+      of_group.push_back(inside.at(0) + inside.at(1));
+    }
+    const auto order = descending(of_group);
+    for (std::size_t g = config_["topk_group"].get<std::size_t>(); g < groups; ++g) {
+      for (std::size_t e = 0; e < size; ++e) scores[order[g] * size + e] = -1e300;
+    }
+    return scores;
   }
 
   const SortedJson& config_;
@@ -260,6 +325,12 @@ void write_tensors(const std::filesystem::path& file, const Tensors& tensors) {
 std::vector<double> log_probabilities(const SortedJson& config, const Tensors& tensors,
                                       std::span<const std::int32_t> tokens) {
   return Model(config, tensors).run(tokens);
+}
+
+std::vector<double> predictor_log_probabilities(const SortedJson& config, const Tensors& tensors,
+                                                std::span<const std::int32_t> tokens,
+                                                std::span<const std::int32_t> following) {
+  return Model(config, tensors).predict(tokens, following);
 }
 
 }  // namespace weft::huggingface_test

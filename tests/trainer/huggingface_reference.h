@@ -27,5 +27,10 @@ void write_tensors(const std::filesystem::path& file, const std::map<std::string
 // Logarithms of the probabilities of every token after each position: [tokens, vocabulary].
 std::vector<double> log_probabilities(const nlohmann::json& config, const std::map<std::string, FolderMatrix>& tensors,
                                       std::span<const std::int32_t> tokens);
+// Those of the first predictor, of the token after the following one of each position.
+std::vector<double> predictor_log_probabilities(const nlohmann::json& config,
+                                                const std::map<std::string, FolderMatrix>& tensors,
+                                                std::span<const std::int32_t> tokens,
+                                                std::span<const std::int32_t> following);
 
 }  // namespace weft::huggingface_test

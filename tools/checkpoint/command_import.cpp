@@ -21,6 +21,9 @@ void run_import(const ImportRequest& request) {
   fmt::print("wrote {}, a {}: {} parameters, {} bytes, {} {}\n", request.to,
              traits_of(result.folder.architecture).model_type, result.parameters, result.bytes, result.files,
              result.files == 1 ? "file" : "files");
+  if (result.folder.leaves_predictors) {
+    fmt::print("config.json tells of predictors (num_nextn_predict_layers), the weights do not: the model has none\n");
+  }
   if (const std::string text = coefficient_text(result.folder.model); !text.empty()) fmt::print("{}\n", text);
 }
 

@@ -12,21 +12,43 @@
 
 namespace weft {
 
-enum class Architecture : std::uint8_t { llama, mixtral, qwen3, qwen3_moe };
-inline constexpr std::array architectures = {Architecture::llama, Architecture::mixtral, Architecture::qwen3,
-                                             Architecture::qwen3_moe};
+enum class Architecture : std::uint8_t { llama, mixtral, qwen3, qwen3_moe, qwen2_moe, glm4_moe };
+inline constexpr std::array architectures = {Architecture::llama,     Architecture::mixtral,   Architecture::qwen3,
+                                             Architecture::qwen3_moe, Architecture::qwen2_moe, Architecture::glm4_moe};
+
+// Whether queries and keys are normalised; `either`: as use_qk_norm of config.json says.
+enum class HeadNorms : std::uint8_t { never, always, either };
+// Where blocks without experts may stand beside those with: anywhere (decoder_sparse_step, mlp_only_layers), or before
+// all of these (first_k_dense_replace).
+enum class DensePlaces : std::uint8_t { anywhere, first };
+// The sliding window in config.json: none, sliding_window alone, or also use_sliding_window and max_window_layers.
+enum class WindowKeys : std::uint8_t { none, plain, by_block };
 
 struct ArchitectureTraits {
   std::string_view model_type;  // of config.json
   std::string_view class_name;  // of config.json's `architectures`
   bool dense_blocks = false, moe_blocks = false;
-  bool qk_norm = false;                            // queries and keys are always normalised; if false, never
-  bool window = false;                             // has sliding_window
-  bool always_renormalises = false;                // weights of chosen experts sum to one, whatever norm_topk_prob
-  bool whole_hidden_per_head = false;              // hidden_size must be a multiple of the query heads
+  DensePlaces dense_places = DensePlaces::anywhere;
+  HeadNorms head_norms = HeadNorms::never;
+  WindowKeys window = WindowKeys::none;
+  bool always_renormalises = false;    // weights of chosen experts sum to one, whatever norm_topk_prob
+  bool whole_hidden_per_head = false;  // hidden_size must be a multiple of the query heads
+  bool divides_hidden = false;         // head_dim is always hidden_size / query heads
+  bool head_dim_given = false;         // config.json must have head_dim; if false, that quotient is its default
+  bool partial_rotary = false;         // partial_rotary_factor is 0.5 unless config.json says otherwise
+  // The router of DeepSeek-V3: sigmoid scores, a selection bias, groups and a scaling factor. If false, a softmax
+  // alone.
+  bool sigmoid_router = false;
+  bool gated_shared_expert = false;                // where it has shared experts
+  bool predictors = false;                         // has multi-token prediction (num_nextn_predict_layers)
   double rope_theta = 10000.0;                     // default of its transformers class if config.json has none
   std::string_view experts = {}, router = {};      // of a block: "mlp.experts", "mlp.gate"
   std::string_view gate = {}, up = {}, down = {};  // of an expert
+  std::string_view shared = {};                    // of a block, which always has it: "mlp.shared_experts"; empty: none
+
+  bool can_have_qk_norm(bool normalised) const {
+    return head_norms == HeadNorms::either || (head_norms == HeadNorms::always) == normalised;
+  }
 };
 const ArchitectureTraits& traits_of(Architecture architecture);
 // Finds by model_type. Throws Error (request) with the list of known types.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -94,24 +95,77 @@ void take_companions(const fs::path& folder, ExportPlan& plan) {
   if (has("tokenizer.json") && !has("tokenizer_config.json")) add_tokenizer_settings(folder / "tokenizer.json", plan);
 }
 
+void write_part(const CheckpointReader& reader, const ExportTensor& made, std::size_t part, const ByteSink& sink) {
+  const SavedTensor& saved = *made.saved[part];
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(saved.rows * saved.row_bytes()));
+  reader.read_rows(saved, 0, saved.rows, bytes);
+  stream_matrix({bytes, saved.rows, saved.columns, saved.dtype}, made.parts[part].parameter.transposed, made.dtype,
+                saved.name, sink);
+}
+
+std::vector<std::uint8_t> side_by_side(const CheckpointReader& reader, const ExportTensor& made) {
+  const std::int64_t row = made.parts[0].tensor_columns * size_of(made.dtype);
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(made.parts[0].rows * row)), part_bytes;
+  for (std::size_t p = 0; p < made.parts.size(); ++p) {
+    part_bytes.clear();
+    write_part(reader, made, p, [&](std::span<const std::uint8_t> strip) {
+      part_bytes.insert(part_bytes.end(), strip.begin(), strip.end());
+    });
+    const FolderPart& part = made.parts[p];
+    const std::int64_t width = part.columns * size_of(made.dtype);
+    for (std::int64_t r = 0; r < part.rows; ++r) {
+      std::copy_n(part_bytes.begin() + r * width, width,
+                  bytes.begin() + r * row + part.first_column * size_of(made.dtype));
+    }
+  }
+  return bytes;
+}
+
+// The tensors of the parts, and those that are no parameter.
+std::vector<ExportTensor> tensors_of(const Manifest& manifest, const ModelConfig& model, const ExportOptions& options,
+                                     const std::vector<FolderPart>& parts) {
+  std::map<std::string, std::vector<const FolderPart*>> by_tensor;
+  for (const FolderPart& part : parts) by_tensor[part.tensor].push_back(&part);
+  const auto made = [&](const FolderTensor& tensor, const std::string& of) {
+    ExportTensor result{tensor, DType::float32, {}};
+    for (const FolderPart* part : by_tensor[of]) {
+      result.parts.push_back(*part);
+      result.saved.push_back(manifest.find(part->parameter.name));
+      // Selection biases choose among scores that may differ by less than a short type tells.
+      const bool helper = part->parameter.family == Family::helpers;
+      result.dtype = helper ? result.saved.back()->dtype : options.dtype.value_or(result.saved.back()->dtype);
+    }
+    return result;
+  };
+  std::vector<ExportTensor> tensors;
+  for (const FolderTensor& tensor : folder_tensors(options.architecture, model)) {
+    tensors.push_back(made(tensor, tensor.name));
+  }
+  for (const FolderExtra& extra : folder_extras(options.architecture, model)) {
+    tensors.push_back(made(extra.tensor, extra.copy_of));
+  }
+  return tensors;
+}
+
 void write_tensors(const CheckpointReader& reader, const ExportPlan& plan, std::size_t file, const fs::path& folder,
                    const FileCalls& calls) {
   std::map<std::string, const ExportTensor*> by_name;
   std::vector<SafetensorsTensor> tensors;
   for (const std::size_t t : plan.files[file]) {
-    const ExportTensor& tensor = plan.tensors[t];
-    by_name[tensor.part.tensor] = &tensor;
-    tensors.push_back({tensor.part.tensor, std::string(safetensors_dtype(tensor.dtype)), tensor.part.shape()});
+    const ExportTensor& made = plan.tensors[t];
+    by_name[made.tensor.name] = &made;
+    tensors.push_back({made.tensor.name, std::string(safetensors_dtype(made.dtype)), made.tensor.shape});
   }
   TensorFile out(folder / shard_name("model", file, plan.files.size()), arrange_safetensors(std::move(tensors)), calls);
-  std::vector<std::uint8_t> bytes;
   for (const SafetensorsTensor& entry : out.header().tensors) {
-    const ExportTensor& tensor = *by_name.at(entry.name);
-    const SavedTensor& saved = *tensor.saved;
-    bytes.resize(static_cast<std::size_t>(saved.rows * saved.row_bytes()));
-    reader.read_rows(saved, 0, saved.rows, bytes);
-    stream_matrix({bytes, saved.rows, saved.columns, saved.dtype}, tensor.part.parameter.transposed, tensor.dtype,
-                  saved.name, [&](std::span<const std::uint8_t> strip) { out.write(strip); });
+    const ExportTensor& made = *by_name.at(entry.name);
+    if (made.parts.empty()) {
+      out.write(std::vector<std::uint8_t>(static_cast<std::size_t>(entry.bytes())));
+    } else if (made.parts.size() == 1) {
+      write_part(reader, made, 0, [&](std::span<const std::uint8_t> strip) { out.write(strip); });
+    } else {
+      out.write(side_by_side(reader, made));
+    }
   }
   out.finish();
 }
@@ -137,18 +191,18 @@ ExportPlan plan_export(const Manifest& manifest, const ModelConfig& model, const
                  fmt::join(faults, "\n  and "));
   }
   require(!options.dtype || is_compute_type(*options.dtype), "weights are exported in a dtype to compute in");
-  std::vector<FolderPart> parts = folder_parts(options.architecture, model);
+  const std::vector<FolderPart> parts = folder_parts(options.architecture, model);
   faults = find_tensor_faults(manifest, parts, options.left_behind);
   if (!faults.empty()) fail_request("{}", fmt::join(faults, "\n"));
 
   ExportPlan plan;
   plan.architecture = options.architecture;
   plan.model = model;
-  for (FolderPart& part : parts) {
-    const SavedTensor* saved = manifest.find(part.parameter.name);
-    const DType dtype = options.dtype.value_or(saved->dtype);
-    plan.sizes.push_back({part.tensor, part.rows * part.columns * size_of(dtype)});
-    plan.tensors.push_back({std::move(part), saved, dtype});
+  plan.tensors = tensors_of(manifest, model, options, parts);
+  for (const auto& [tensor, dtype, parts_of, saved] : plan.tensors) {
+    const std::int64_t size =
+        std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::int64_t{1}, std::multiplies());
+    plan.sizes.push_back({tensor.name, size * size_of(dtype)});
   }
   plan.files = deal_to_files(plan.sizes, options.largest_file);
   if (!options.tokenizer.empty()) {

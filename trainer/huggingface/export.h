@@ -30,10 +30,12 @@ struct ExportOptions {
 // The names of the parameters that only predictors (m) have.
 std::set<std::string> predictor_parameters(const ModelConfig& model);
 
+// Side by side in columns if there are several parts; zeros if there is none.
 struct ExportTensor {
-  FolderPart part;
-  const SavedTensor* saved = nullptr;  // in the manifest
-  DType dtype = DType::float32;        // as written
+  FolderTensor tensor;
+  DType dtype = DType::float32;  // as written
+  std::vector<FolderPart> parts;
+  std::vector<const SavedTensor*> saved = {};  // of each part, in the manifest
 };
 
 // The contents of an export.

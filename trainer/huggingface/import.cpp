@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 
 #include "parallel/runtime/error.h"
 #include "trainer/checkpoint/folder.h"
@@ -15,6 +16,7 @@
 #include "trainer/huggingface/model_section.h"
 #include "trainer/huggingface/names.h"
 #include "trainer/huggingface/weight_files.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 namespace {
@@ -43,16 +45,30 @@ bool equal_bytes(const WeightFolder& weights, const SafetensorsTensor& one, cons
   return true;
 }
 
-// Some folders hold a tied head beside the embedding. It must equal the embedding and is then skipped.
+// The copies of other tensors that a folder has. Some folders hold a tied head beside the embedding.
+std::vector<FolderExtra> copies_in(const WeightFolder& weights, const FolderModel& folder) {
+  std::vector<FolderExtra> copies = folder_extras(folder.architecture, folder.model);
+  if (folder.model.tie_word_embeddings) {
+    copies.push_back({{folder_head, {folder.model.vocab_size, folder.model.hidden_size}}, folder_embedding});
+  }
+  std::erase_if(copies, [&](const FolderExtra& extra) { return weights.find(extra.tensor.name) == nullptr; });
+  return copies;
+}
+
+// Copies must equal their originals and are then skipped.
 void expect_weights(const WeightFolder& weights, const FolderModel& folder, ExpertTensors experts) {
   std::vector<FolderTensor> expected = folder_tensors(folder.architecture, folder.model, experts);
-  const auto* head = weights.find(folder_head);
-  if (folder.model.tie_word_embeddings && head != nullptr) expected.push_back({folder_head, head->shape});
+  const std::vector<FolderExtra> copies = copies_in(weights, folder);
+  for (const FolderExtra& copy : copies) expected.push_back(copy.tensor);
   std::vector<std::string> faults = weights.find_faults(expected);
-  if (faults.empty() && folder.model.tie_word_embeddings && head != nullptr &&
-      (head->dtype != weights.find(folder_embedding)->dtype ||
-       !equal_bytes(weights, *head, *weights.find(folder_embedding)))) {
-    faults.push_back(fmt::format("tie_word_embeddings is true, but {} and {} differ", folder_head, folder_embedding));
+  if (faults.empty()) {
+    for (const FolderExtra& copy : copies) {
+      const SafetensorsTensor &one = *weights.find(copy.tensor.name), &other = *weights.find(copy.copy_of);
+      if (one.dtype == other.dtype && equal_bytes(weights, one, other)) continue;
+      const bool head = copy.tensor.name == folder_head;
+      faults.push_back(fmt::format("{}{} and {} differ", head ? "tie_word_embeddings is true, but " : "",
+                                   copy.tensor.name, copy.copy_of));
+    }
   }
   if (!faults.empty()) {
     fail_request("the weights are not those that config.json tells of:\n  {}", fmt::join(faults, "\n  "));
@@ -64,7 +80,14 @@ NewWeight weight_of(const WeightFolder& weights, const FolderPart& part) {
   const DType dtype = *dtype_of_safetensors(weights.find(part.tensor)->dtype);
   const auto put = [&weights, part, dtype](const NewWeight::Write& write) {
     std::vector<std::uint8_t> rows(static_cast<std::size_t>(part.rows * part.columns * size_of(dtype)));
-    weights.read(part.tensor, part.first_row * part.columns * size_of(dtype), rows);
+    const bool whole = part.columns == part.tensor_columns;
+    const std::int64_t count = whole ? 1 : part.rows;  // of runs of bytes
+    const std::size_t run = rows.size() / static_cast<std::size_t>(count);
+    for (std::int64_t r = 0; r < count; ++r) {
+      const std::int64_t element = (part.first_row + r) * part.tensor_columns + part.first_column;
+      weights.read(part.tensor, element * size_of(dtype),
+                   std::span(rows).subspan(static_cast<std::size_t>(r) * run, run));
+    }
     const MatrixBytes matrix{rows, part.rows, part.columns, dtype};
     stream_matrix(matrix, part.parameter.transposed, dtype, part.parameter.name, write);
   };
@@ -85,7 +108,14 @@ std::string config_text(const fs::path& folder, const FolderModel& model) {
 }  // namespace
 
 FolderModel read_folder_model(const fs::path& folder) {
-  return parse_model_json(read_text(folder / model_json_name), (folder / model_json_name).string());
+  FolderModel read = parse_model_json(read_text(folder / model_json_name), (folder / model_json_name).string());
+  const std::string first = fmt::format("model.layers.{}.", read.model.layers());
+  const auto of_predictor = [&](const std::string& name) { return name.starts_with(first); };
+  if (read.model.mtp_depth > 0 && std::ranges::none_of(WeightFolder(folder).names(), of_predictor)) {
+    read.model = without_predictors(read.model);
+    read.leaves_predictors = true;
+  }
+  return read;
 }
 
 ImportResult import_folder(const fs::path& folder, const fs::path& to,

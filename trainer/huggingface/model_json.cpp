@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -12,8 +13,8 @@ namespace {
 
 using SortedJson = nlohmann::json;
 
-// The first version with all four architectures.
-constexpr const char* transformers_version = "4.51.0";
+// The first version with all architectures.
+constexpr const char* transformers_version = "4.54.0";
 
 SortedJson token(const std::vector<std::int64_t>& ids) {
   if (ids.empty()) return nullptr;
@@ -34,7 +35,7 @@ SortedJson common_keys(const ArchitectureTraits& traits, const ModelConfig& mode
       {"model_type", traits.model_type},
       {"vocab_size", model.vocab_size},
       {"hidden_size", model.hidden_size},
-      {"num_hidden_layers", model.blocks.size()},
+      {"num_hidden_layers", model.layers()},
       {"num_attention_heads", model.num_attention_heads},
       {"num_key_value_heads", model.num_key_value_heads},
       {"head_dim", model.head_dim},
@@ -52,6 +53,7 @@ SortedJson common_keys(const ArchitectureTraits& traits, const ModelConfig& mode
       {"torch_dtype", name_of(facts.dtype)},
       {"dtype", name_of(facts.dtype)},
   };
+  if (traits.partial_rotary) json["partial_rotary_factor"] = json["rope_parameters"]["partial_rotary_factor"] = 1.0;
   add_tokens(json, facts);
   return json;
 }
@@ -65,7 +67,7 @@ SortedJson window_of(const ModelConfig& model) {
 void add_window(SortedJson& json, const ModelConfig& model) {
   json["sliding_window"] = window_of(model);
   json["use_sliding_window"] = model.sliding_window > 0;
-  json["max_window_layers"] = model.sliding_window > 0 ? 0 : model.blocks.size();
+  json["max_window_layers"] = model.sliding_window > 0 ? 0 : model.layers();
 }
 
 void add_routing(SortedJson& json, const ModelConfig& model) {
@@ -82,11 +84,38 @@ SortedJson dense_blocks(const ModelConfig& model) {
   return blocks;
 }
 
+// What qwen3_moe and qwen2_moe have.
+void add_qwen_moe(SortedJson& json, const ModelConfig& model) {
+  add_window(json, model);
+  add_routing(json, model);
+  json["num_experts"] = model.moe.num_experts;
+  json["decoder_sparse_step"] = 1;
+  json["mlp_only_layers"] = dense_blocks(model);
+}
+
+void add_glm_moe(SortedJson& json, const ModelConfig& model) {
+  const MoeConfig& moe = model.moe;
+  add_routing(json, model);
+  json["n_routed_experts"] = moe.num_experts;
+  json["n_shared_experts"] = moe.shared_expert_intermediate_size / moe.moe_intermediate_size;
+  json["n_group"] = moe.n_group;
+  json["topk_group"] = moe.topk_group;
+  json["routed_scaling_factor"] = moe.routed_scaling_factor;
+  json["first_k_dense_replace"] = model.count(BlockKind::dense);
+  json["use_qk_norm"] = model.qk_norm;
+  json["num_nextn_predict_layers"] = model.mtp_depth;
+}
+
 }  // namespace
 
 std::string model_json(Architecture architecture, const ModelConfig& model, const FolderFacts& facts) {
   SortedJson json = common_keys(traits_of(architecture), model, facts);
-  json["intermediate_size"] = model.intermediate_size;
+  // Unused without dense blocks, but a width of 0 is invalid.
+  json["intermediate_size"] = model.intermediate_size > 0 ? model.intermediate_size : model.moe.moe_intermediate_size;
+  if (model.has(BlockKind::moe) && architecture != Architecture::mixtral) {
+    json["moe_intermediate_size"] = model.moe.moe_intermediate_size;
+    json["norm_topk_prob"] = model.moe.norm_topk_prob;
+  }
   switch (architecture) {
     case Architecture::llama:
       json["mlp_bias"] = false;
@@ -104,15 +133,15 @@ std::string model_json(Architecture architecture, const ModelConfig& model, cons
       add_window(json, model);
       break;
     case Architecture::qwen3_moe:
-      add_window(json, model);
-      add_routing(json, model);
-      // Unused without dense blocks, but a width of 0 is invalid.
-      if (model.intermediate_size == 0) json["intermediate_size"] = model.moe.moe_intermediate_size;
-      json["num_experts"] = model.moe.num_experts;
-      json["moe_intermediate_size"] = model.moe.moe_intermediate_size;
-      json["norm_topk_prob"] = model.moe.norm_topk_prob;
-      json["decoder_sparse_step"] = 1;
-      json["mlp_only_layers"] = dense_blocks(model);
+      add_qwen_moe(json, model);
+      break;
+    case Architecture::qwen2_moe:
+      add_qwen_moe(json, model);
+      json["shared_expert_intermediate_size"] = model.moe.shared_expert_intermediate_size;
+      json["qkv_bias"] = false;
+      break;
+    case Architecture::glm4_moe:
+      add_glm_moe(json, model);
       break;
   }
   return json.dump(2) + "\n";
@@ -126,8 +155,9 @@ std::string generation_json(const FolderFacts& facts) {
 
 namespace {
 
+// Without those of predictors, which transformers leaves out.
 double moe_blocks(const ModelConfig& model) {
-  return static_cast<double>(model.count(BlockKind::moe));
+  return static_cast<double>(std::count(model.blocks.begin(), model.blocks.end() - model.mtp_depth, BlockKind::moe));
 }
 double choices(const ModelConfig& model) {
   return static_cast<double>(model.moe.num_experts_per_tok);

@@ -27,6 +27,7 @@ std::string generation_json(const FolderFacts& facts);
 struct FolderModel {
   Architecture architecture = Architecture::llama;
   ModelConfig model;
+  bool leaves_predictors = false;  // config.json tells of predictors that the weights do not have
 };
 // Throws Error (request) naming `name` and listing every key that is missing, of another type, or not supported by
 // Weft: biases, scaled rotary embedding, a sliding window of some blocks, quantised weights.

@@ -93,6 +93,19 @@ void expect_plain_rope(ModelReading& reading, const char* key, const SortedJson&
   }
 }
 
+// How much of a head the rotary embedding turns; Weft turns all of it.
+void expect_whole_rotary(ModelReading& reading, const ArchitectureTraits& traits) {
+  if (!traits.partial_rotary) return;
+  double factor = reading.number("partial_rotary_factor", 0.0, 0.5);
+  if (const SortedJson* rope = reading.find("rope_parameters"); rope != nullptr && rope->is_object()) {
+    if (reading.find("partial_rotary_factor") == nullptr && rope->value("partial_rotary_factor", 0.0) == 1.0) return;
+  }
+  if (factor != 1.0) {
+    reading.fault(
+        fmt::format("partial_rotary_factor is {} ({} if it is missing): Weft turns whole heads", factor, 0.5));
+  }
+}
+
 double rope_theta(ModelReading& reading, const ArchitectureTraits& traits) {
   constexpr double lowest = 1e-30;
   std::optional<double> theta;
@@ -113,9 +126,10 @@ double rope_theta(ModelReading& reading, const ArchitectureTraits& traits) {
 
 // The window of all blocks; 0 without one. Blocks from max_window_layers on have it, as layer_types says too.
 std::int64_t sliding_window(ModelReading& reading, const ArchitectureTraits& traits, std::int64_t blocks) {
-  const bool by_block = traits.qk_norm;
+  const bool by_block = traits.window == WindowKeys::by_block;
   const SortedJson* said = reading.find("sliding_window");
-  const bool used = traits.window && said != nullptr && (!by_block || reading.boolean("use_sliding_window", false));
+  const bool used = traits.window != WindowKeys::none && said != nullptr &&
+                    (!by_block || reading.boolean("use_sliding_window", false));
   std::int64_t window = used ? reading.size("sliding_window") : 0;
   if (used && by_block) {
     const auto first = static_cast<std::int64_t>(reading.number("max_window_layers", 0.0, 28.0));
@@ -142,6 +156,11 @@ std::vector<ModelBlock> read_blocks(ModelReading& reading, const ArchitectureTra
   const BlockKind kind = traits.moe_blocks ? BlockKind::moe : BlockKind::dense;
   std::vector<ModelBlock> blocks(static_cast<std::size_t>(count), kind);
   if (!traits.dense_blocks || !traits.moe_blocks) return blocks;
+  if (traits.dense_places == DensePlaces::first) {
+    const auto dense = static_cast<std::int64_t>(reading.number("first_k_dense_replace", 0.0, 1.0));
+    std::fill_n(blocks.begin(), std::min(dense, count), ModelBlock(BlockKind::dense));
+    return blocks;
+  }
   const auto step = static_cast<std::size_t>(reading.size("decoder_sparse_step", 1));
   for (std::size_t block = 0; block < blocks.size(); ++block) {
     if ((block + 1) % step != 0) blocks[block] = BlockKind::dense;
@@ -159,13 +178,34 @@ std::vector<ModelBlock> read_blocks(ModelReading& reading, const ArchitectureTra
   return blocks;
 }
 
+void read_sigmoid_router(ModelReading& reading, MoeConfig& moe) {
+  moe.scoring = Scoring::sigmoid;
+  moe.selection_bias = true;
+  moe.n_group = reading.size("n_group", 1);
+  moe.topk_group = reading.size("topk_group", 1);
+  moe.routed_scaling_factor = reading.number("routed_scaling_factor", 1e-30, 1.0);
+  if (moe.num_experts % moe.n_group != 0 || moe.topk_group > moe.n_group) {
+    reading.fault(fmt::format("n_group is {} and topk_group {}: {} experts do not have such groups", moe.n_group,
+                              moe.topk_group, moe.num_experts));
+  }
+}
+
 MoeConfig read_moe(ModelReading& reading, const ArchitectureTraits& traits) {
-  const char* experts = reading.find("num_experts") != nullptr ? "num_experts" : "num_local_experts";
+  const char* experts = traits.sigmoid_router                    ? "n_routed_experts"
+                        : reading.find("num_experts") != nullptr ? "num_experts"
+                                                                 : "num_local_experts";
   MoeConfig moe;
   moe.num_experts = reading.size(experts);
+  if (traits.sigmoid_router) read_sigmoid_router(reading, moe);
   moe.num_experts_per_tok = reading.size("num_experts_per_tok");
   moe.moe_intermediate_size = reading.size(traits.dense_blocks ? "moe_intermediate_size" : "intermediate_size");
   moe.norm_topk_prob = traits.always_renormalises || reading.boolean("norm_topk_prob");
+  if (!traits.shared.empty()) {
+    moe.shared_expert_gate = traits.gated_shared_expert;
+    moe.shared_expert_intermediate_size = traits.sigmoid_router
+                                              ? reading.size("n_shared_experts", 1) * moe.moe_intermediate_size
+                                              : reading.size("shared_expert_intermediate_size");
+  }
   if (moe.num_experts_per_tok > moe.num_experts) {
     reading.fault(fmt::format("num_experts_per_tok is {} of {} experts", moe.num_experts_per_tok, moe.num_experts));
   }
@@ -173,13 +213,15 @@ MoeConfig read_moe(ModelReading& reading, const ArchitectureTraits& traits) {
 }
 
 void read_heads(ModelReading& reading, Architecture architecture, ModelConfig& model) {
-  const bool qwen = traits_of(architecture).qk_norm;
+  const ArchitectureTraits& traits = traits_of(architecture);
+  model.qk_norm = traits.head_norms == HeadNorms::always ||
+                  (traits.head_norms == HeadNorms::either && reading.boolean("use_qk_norm", false));
   model.num_attention_heads = reading.size("num_attention_heads");
   // Defaults of llama's class. The classes of other architectures have other defaults.
   const bool llama = architecture == Architecture::llama;
   model.num_key_value_heads =
       reading.size("num_key_value_heads", llama ? std::optional(model.num_attention_heads) : std::nullopt);
-  const bool whole = !qwen && model.hidden_size % model.num_attention_heads == 0;
+  const bool whole = !traits.head_dim_given && model.hidden_size % model.num_attention_heads == 0;
   model.head_dim =
       reading.size("head_dim", whole ? std::optional(model.hidden_size / model.num_attention_heads) : std::nullopt);
   if (model.num_attention_heads % model.num_key_value_heads != 0) {
@@ -196,7 +238,6 @@ ModelConfig read_model(ModelReading& reading, Architecture architecture) {
   ModelConfig model;
   model.vocab_size = reading.size("vocab_size");
   model.hidden_size = reading.size("hidden_size");
-  model.qk_norm = traits.qk_norm;
   read_heads(reading, architecture, model);
   if (traits.dense_blocks) model.intermediate_size = reading.size("intermediate_size");
   if (traits.moe_blocks) model.moe = read_moe(reading, traits);
@@ -207,6 +248,11 @@ ModelConfig read_model(ModelReading& reading, Architecture architecture) {
     blocks = 1;
   }
   model.blocks = read_blocks(reading, traits, blocks);
+  if (traits.predictors) {
+    model.mtp_depth = static_cast<int>(std::min(reading.number("num_nextn_predict_layers", 0.0, 0.0), 1000.0));
+    const ModelBlock last = model.blocks.back();
+    model.blocks.insert(model.blocks.end(), static_cast<std::size_t>(model.mtp_depth), last);
+  }
   model.moe.router_aux_loss_coef = coefficient_from_folder(reading.number("router_aux_loss_coef", 0.0, 0.0), model);
   model.rms_norm_eps = reading.number("rms_norm_eps", 1e-30);
   model.initializer_range = reading.number("initializer_range", 0.0, model.initializer_range);
@@ -215,6 +261,10 @@ ModelConfig read_model(ModelReading& reading, Architecture architecture) {
   model.sliding_window = sliding_window(reading, traits, blocks);
   reading.must_be_off("attention_bias", "biases of projections");
   reading.must_be_off("mlp_bias", "biases of projections");
+  if (architecture == Architecture::qwen2_moe && reading.boolean("qkv_bias", true)) {
+    reading.fault("qkv_bias is true, as it is where it is missing: Weft has no biases of projections");
+  }
+  expect_whole_rotary(reading, traits);
   if (const SortedJson* activation = reading.find("hidden_act"); activation != nullptr && *activation != "silu") {
     reading.fault(fmt::format("hidden_act is {}: Weft has silu", activation->dump()));
   }

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <set>
 
 #include "parallel/runtime/error.h"
@@ -28,7 +30,13 @@ constexpr Renamed in_blocks[] = {{"attention.norm.weight", "input_layernorm.weig
                                  {"experts.norm.weight", "post_attention_layernorm.weight"},
                                  {"mlp.gate_proj.weight", "mlp.gate_proj.weight"},
                                  {"mlp.up_proj.weight", "mlp.up_proj.weight"},
-                                 {"mlp.down_proj.weight", "mlp.down_proj.weight"}};
+                                 {"mlp.down_proj.weight", "mlp.down_proj.weight"},
+                                 {"merge.embedding.norm.weight", "enorm.weight"},
+                                 {"merge.hidden.norm.weight", "hnorm.weight"},
+                                 {"predict.norm.weight", "shared_head.norm.weight"}};
+// Parameters that stand side by side in the columns of one tensor, in this order.
+constexpr std::string_view merged[] = {"merge.embedding_proj.weight", "merge.hidden_proj.weight"};
+constexpr std::string_view merged_tensor = "eh_proj.weight", bias_suffix = ".e_score_correction_bias";
 
 // Removes `text` from the front of `name`, if present.
 bool take(std::string_view& name, std::string_view text) {
@@ -50,6 +58,7 @@ class Renaming {
   FolderPart part(const ParameterSpec& parameter) const {
     FolderPart part{parameter, {}, 0, parameter.global_rows, parameter.global_columns};
     if (parameter.transposed) std::swap(part.rows, part.columns);
+    part.tensor_columns = part.columns;
     if (!rename(parameter.name, part)) fail("{} has no name as a {}", parameter.name, traits_.model_type);
     return part;
   }
@@ -65,8 +74,18 @@ class Renaming {
     for (const Renamed& renamed : in_blocks) {
       if (name == renamed.parameter) return put(part, block + std::string(renamed.tensor));
     }
-    if (!traits_.moe_blocks) return false;
+    if (const auto* found = std::ranges::find(merged, name); found != std::end(merged)) {
+      part.first_column = (found - merged) * part.columns;
+      part.tensor_columns = std::ssize(merged) * part.columns;
+      return put(part, block + std::string(merged_tensor));
+    }
+    return traits_.moe_blocks && rename_in_moe(name, block, part);
+  }
+
+  bool rename_in_moe(std::string_view name, const std::string& block, FolderPart& part) const {
     if (name == "router.weight") return put(part, fmt::format("{}{}.weight", block, router()));
+    if (name == "router.selection_bias") return put(part, fmt::format("{}{}{}", block, router(), bias_suffix));
+    if (take(name, "shared_expert")) return put(part, fmt::format("{}{}{}", block, traits_.shared, name));
     if (!take(name, "experts.")) return false;
     const std::int64_t expert = take_number(name);
     for (const auto& [ours, theirs] : {std::pair(".gate_proj.weight", traits_.gate),
@@ -96,18 +115,14 @@ class Renaming {
 };
 
 std::vector<std::int64_t> shape_of(const FolderPart& part, std::int64_t experts) {
+  // Weights of norms and biases are vectors; matrices may also have one column.
+  if (part.tensor.ends_with("norm.weight") || part.tensor.ends_with(bias_suffix)) return {part.rows};
   if (part.tensor.ends_with(".experts.gate_up_proj")) return {experts, 2 * part.rows, part.columns};
   if (part.tensor.ends_with(".experts.down_proj")) return {experts, part.rows, part.columns};
-  return part.shape();
+  return {part.rows, part.tensor_columns};
 }
 
 }  // namespace
-
-std::vector<std::int64_t> FolderPart::shape() const {
-  // Weights of norms are vectors; matrices may also have one column.
-  if (tensor.ends_with("norm.weight")) return {rows};
-  return {rows, columns};
-}
 
 std::vector<FolderPart> folder_parts(Architecture architecture, const ModelConfig& model, ExpertTensors experts) {
   const Renaming renaming(architecture, experts);
@@ -124,6 +139,24 @@ std::vector<FolderTensor> folder_tensors(Architecture architecture, const ModelC
     if (names.insert(part.tensor).second) tensors.push_back({part.tensor, shape_of(part, model.moe.num_experts)});
   }
   return tensors;
+}
+
+std::vector<FolderExtra> folder_extras(Architecture architecture, const ModelConfig& model) {
+  const ArchitectureTraits& traits = traits_of(architecture);
+  const std::vector<std::int64_t> table = {model.vocab_size, model.hidden_size};
+  std::vector<FolderExtra> extras;
+  for (int block = 0; block < static_cast<int>(model.blocks.size()); ++block) {
+    const std::string layer = fmt::format("model.layers.{}.", block);
+    const bool experts = model.blocks[static_cast<std::size_t>(block)] == BlockKind::moe;
+    if (experts && traits.sigmoid_router && !model.moe.selection_bias) {
+      extras.push_back({{fmt::format("{}{}{}", layer, traits.router, bias_suffix), {model.moe.num_experts}}, ""});
+    }
+    if (block < model.layers()) continue;
+    extras.push_back({{layer + "embed_tokens.weight", table}, folder_embedding});
+    extras.push_back(
+        {{layer + "shared_head.head.weight", table}, model.tie_word_embeddings ? folder_embedding : folder_head});
+  }
+  return extras;
 }
 
 bool is_ignored_tensor(std::string_view name) {

@@ -26,9 +26,8 @@ struct FolderPart {
   std::int64_t first_row = 0;  // in the tensor, with leading extents flattened
   // Extents of the part in the folder: the parameter's, swapped if transposed.
   std::int64_t rows = 0, columns = 0;
-
-  // Of this part alone, without a fused tensor's extent of experts.
-  std::vector<std::int64_t> shape() const;
+  // Of a tensor in which parts stand side by side.
+  std::int64_t first_column = 0, tensor_columns = columns;
 };
 
 struct FolderTensor {
@@ -43,6 +42,14 @@ std::vector<FolderPart> folder_parts(Architecture architecture, const ModelConfi
 // Every tensor of such a folder, each once, in the model's order.
 std::vector<FolderTensor> folder_tensors(Architecture architecture, const ModelConfig& model,
                                          ExpertTensors experts = ExpertTensors::separate);
+
+// A tensor of a folder that is no parameter: a copy of another tensor of the folder, or zeros.
+struct FolderExtra {
+  FolderTensor tensor;
+  std::string copy_of;  // empty: zeros
+};
+// A predictor's embedding and head, and the selection biases of an architecture for a model without them.
+std::vector<FolderExtra> folder_extras(Architecture architecture, const ModelConfig& model);
 
 // Tensors of old folders that are never read: rotary_emb.inv_freq.
 bool is_ignored_tensor(std::string_view name);
