@@ -121,6 +121,10 @@ void add_units_command(CLI::App& program) {
     const Config config = ResolvedRun(given).config();
     if (*owners) return print_owners(config, *json);
     const auto rows = unit_rows(config);
+    for (const UnitRow& row : rows) {
+      if (const std::string warning = family_warning(row.unit.plan); !warning.empty())
+        print_warnings(config, {warning});
+    }
     *json ? print_json(rows) : print_text(rows);
   });
 }

@@ -92,10 +92,13 @@ std::string policy_text(const UnitRow& row) {
   if (row.unit.plan.family == Family::helpers) return "without gradient";
   const std::string reduction = row.unit.frozen ? "frozen" : fmt::format("reduction {}", reduction_text(policy));
   if (row.replicated()) return reduction;
-  return fmt::format("{}, residency {}, lookahead {}, {}{}",
+  const std::string backward = policy.backward_prefetch == BackwardPrefetch::pre
+                                   ? ""
+                                   : fmt::format(", backward_prefetch {}", name_of(policy.backward_prefetch));
+  return fmt::format("{}, residency {}, lookahead {}{}{}, {}{}",
                      row.whole() ? std::string("whole") : fmt::format("sharded over {}", row.unit.layout.shards),
-                     residency_text(policy), policy.lookahead, reduction,
-                     policy.accumulate_sharded ? ", accumulation sharded" : "");
+                     residency_text(policy), policy.lookahead, backward, policy.within_stage ? " within its stage" : "",
+                     reduction, policy.accumulate_sharded ? ", accumulation sharded" : "");
 }
 
 }  // namespace weft

@@ -80,6 +80,8 @@ struct ShardPolicy {
   ShardStrategy strategy = ShardStrategy::full_shard;
   std::string residency = "stage";
   int lookahead = 1;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
+  bool prefetch_within_stage = false;
   std::string reduction = "auto";
   bool accumulate_sharded = false;
   std::string wrap = "block";

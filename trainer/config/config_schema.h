@@ -28,6 +28,8 @@ struct ConfigKey {
   std::vector<KeyCondition> read_where = {};
   // Puts a value into the configuration, or says why not. Keys are read in the order of the table.
   std::function<Faults(Config&, const ConfigValue&)> read;
+  // Puts the value of an absent key that depends on keys above it in the table; empty if it depends on none.
+  std::function<void(Config&)> absent = {};
   // The value in the configuration as TOML.
   std::function<std::string(const Config&)> write;
 

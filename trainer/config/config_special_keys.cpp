@@ -170,6 +170,13 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
           field(&ShardPolicy::wrap), is_wrap),
       integer_key(section + ".lookahead", "how many segments ahead a gather starts, of those that need one", {0, 1024},
                   field(&ShardPolicy::lookahead)),
+      choice_key(section + ".backward_prefetch",
+                 "where gathers of a backward begin: pre, as lookahead says; post, behind the computation before their "
+                 "use; none, behind its reductions too",
+                 named<BackwardPrefetch>(all_values<BackwardPrefetch>), field(&ShardPolicy::backward_prefetch)),
+      boolean_key(section + ".prefetch_within_stage",
+                  "whether a gather never begins before a computation of another of the rank's stages",
+                  field(&ShardPolicy::prefetch_within_stage)),
       choice_key(section + ".accumulation", "how gradients are kept between reductions",
                  {{"unsharded", false}, {"sharded", true}}, field(&ShardPolicy::accumulate_sharded)),
       string_key(
@@ -220,15 +227,21 @@ std::vector<ConfigKey> precision_keys(std::optional<Family> family) {
   std::vector<ConfigKey> keys = {
       choice_key(section + ".parameters", "stored shards", named({DType::float32, DType::bfloat16}),
                  field(&PrecisionConfig::parameters), {"float16", "float64"}),
-      choice_key(section + ".compute",
-                 family && !offers_float8(*family)
-                     ? "gathered and computed in"
-                     : "gathered and computed in; float8, float8_blocks: bfloat16, with products of 8 bits",
-                 computed, field(&PrecisionConfig::compute), no_compute),
+      choice_key(
+          section + ".compute",
+          family && !offers_float8(*family)
+              ? "gathered and computed in"
+              : "gathered and computed in, on a GPU bfloat16 unless given; float8, float8_blocks: bfloat16, with "
+                "products of 8 bits",
+          computed, field(&PrecisionConfig::compute), no_compute),
       choice_key(section + ".reduction", "gradients are reduced in", used, field(&PrecisionConfig::reduction),
                  {"float64"}),
   };
-  if (family) {
+  if (!family) {
+    keys[1].absent = [](Config& config) {
+      if (config.run.device == DeviceKind::cuda) config.precision.compute = DType::bfloat16;
+    };
+  } else {
     for (ConfigKey& key : keys) {
       key.inherits = "precision." + key.name;
       key.read_where = of_family(*family, key.name);

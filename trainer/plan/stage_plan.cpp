@@ -16,20 +16,29 @@
 namespace weft {
 namespace {
 
-PlannedUnit plan_unit(const Config& config, const Mesh& mesh, int stage, UnitPlan plan) {
-  PlannedUnit unit;
-  unit.policy = plan.replicated() ? replicated_policy(config, plan.family) : resolve_policy(config, plan.family, stage);
-  unit.frozen = !config.training.trains(plan.family);
-  unit.plan = std::move(plan);
-  const Family family = unit.plan.family;
-  if (unit.plan.replicated()) {
-    unit.shard_group = unit.replicate_group = Group::tokens;
-    if (unit.plan.as_asked) unit.precision.compute = unit_precision(config, family).compute;
-  } else {
-    unit.precision = unit_precision(config, family);
-    unit.shard_group = shard_group(mesh.degrees(), family);
+// As [shard], [precision] and training.frozen say.
+FullyShardPolicy fully_shard_policy(const Config& config, const Mesh& mesh, int stage) {
+  FullyShardPolicy policy;
+  policy.wrap = wrap_rules(config, stage);
+  policy.shards = [&](Family family) -> std::int64_t {
     const bool whole = config.shard_by_family.at(family).strategy == ShardStrategy::no_shard;
-    unit.layout = lay_out_unit(unit.plan.parameters, whole ? 1 : shard_ranks(mesh.degrees(), family));
+    return whole ? 1 : shard_ranks(mesh.degrees(), family);
+  };
+  policy.precision = [&](Family family) { return unit_precision(config, family); };
+  policy.frozen = config.training.frozen;
+  policy.frozen.insert(Family::helpers);
+  return policy;
+}
+
+PlannedUnit plan_unit(const Config& config, const Mesh& mesh, int stage, FullyShardedUnit made) {
+  const Family family = made.plan.family;
+  PlannedUnit unit{std::move(made)};
+  if (unit.plan.replicated()) {
+    unit.policy = replicated_policy(config, family);
+    unit.shard_group = unit.replicate_group = Group::tokens;
+  } else {
+    unit.policy = resolve_policy(config, family, stage);
+    unit.shard_group = shard_group(mesh.degrees(), family);
   }
   if (family == Family::experts) {
     unit.replicate_group = Group::edp_replicate;
@@ -37,22 +46,6 @@ PlannedUnit plan_unit(const Config& config, const Mesh& mesh, int stage, UnitPla
   }
   if (!unit.frozen) unit.optimizer_state_bytes = state_bytes(resolved_groups(config), unit);
   return unit;
-}
-
-// Parameters that segments of a stage declare, each once: embedding, predictors and head of one stage share weights.
-std::vector<ScopedParameters> pieces_of(std::span<const std::unique_ptr<Segment>> segments) {
-  std::vector<ScopedParameters> pieces;
-  std::set<std::string_view> declared;
-  for (const auto& segment : segments) {
-    ScopedParameters& piece = pieces.emplace_back(segment->scope(), std::vector<ParameterSpec>(), segment->name());
-    for (const ParameterSpec& parameter : segment->parameters()) {
-      const bool shared = (parameter.family == Family::embedding || parameter.family == Family::head) &&
-                          declared.contains(parameter.name);
-      if (!shared) piece.parameters.push_back(parameter);
-      declared.insert(parameter.name);
-    }
-  }
-  return pieces;
 }
 
 // The stages that use each weight of which several do, ascending, by name.
@@ -136,10 +129,10 @@ PlannedStage plan_stage(const Config& config, const Mesh& mesh, int stage, const
   planned.stage = stage;
   planned.segments = std::move(segments);
   const auto stages_of = stages_of_shared(config.model, layout);
-  WrapRules rules = wrap_rules(config, stage);
-  for (const auto& [name, stages] : stages_of) rules.alone.insert(name);
-  for (UnitPlan& plan : form_units(pieces_of(planned.segments), stage, rules)) {
-    PlannedUnit& unit = planned.units.emplace_back(plan_unit(config, mesh, stage, std::move(plan)));
+  FullyShardPolicy policy = fully_shard_policy(config, mesh, stage);
+  for (const auto& [name, stages] : stages_of) policy.wrap.alone.insert(name);
+  for (FullyShardedUnit& made : fully_shard(pieces_of(planned.segments), stage, policy)) {
+    PlannedUnit& unit = planned.units.emplace_back(plan_unit(config, mesh, stage, std::move(made)));
     const auto shared = stages_of.find(unit.plan.parameters.front().name);
     if (shared == stages_of.end()) continue;
     unit.copies = static_cast<int>(shared->second.size());

@@ -14,8 +14,7 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/ledger.h"
-#include "parallel/shard/unit.h"
-#include "parallel/shard/unit_plan.h"
+#include "parallel/shard/fully_shard.h"
 #include "trainer/config/config.h"
 
 namespace weft {
@@ -35,12 +34,8 @@ inline StageBlocks all_blocks(const ModelConfig& model) {
   return {.count = static_cast<int>(model.blocks.size()), .embedding = true, .head = true};
 }
 
-struct PlannedUnit {
-  UnitPlan plan;
-  UnitLayout layout;  // of the boxes that the rank holds; unused for replicated parameters
-  UnitPrecision precision;
+struct PlannedUnit : FullyShardedUnit {
   UnitPolicy policy;
-  bool frozen = false;
   Group shard_group = Group::dp_shard, replicate_group = Group::dp_replicate, island_group = Group::dp_island;
   // A weight that several stages use has a unit with a copy on each. The first one stands for all where distinct
   // parameters are counted.

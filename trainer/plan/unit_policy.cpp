@@ -66,11 +66,14 @@ bool may_add_up_in_shards(const Config& config, Family family) {
   return !has_copies(config, family) || config.precision_of(family).reduction == DType::float32;
 }
 
-std::string promise_text(const ShardPolicy& policy) {
-  return fmt::format(
-      "dropped after each use: full_shard has whole parameters of the units in use and of the next {} alone, unless "
-      "memory is known to be free (hardware.name, hardware.memory)",
-      policy.lookahead);
+PromisedResidency promised_residency(const ShardPolicy& policy, Family family) {
+  if (family == Family::head || family == Family::root) {
+    return {Residency::keep_after_forward, "kept from forward to backward, which begins with it"};
+  }
+  return {Residency::reshard_after_use,
+          fmt::format("dropped after each use: full_shard has whole parameters of the units in use and of the next {} "
+                      "alone, unless memory is known to be free (hardware.name, hardware.memory)",
+                      policy.lookahead)};
 }
 
 UnitPolicy replicated_policy(const Config& config, Family family) {
@@ -96,6 +99,8 @@ UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
   const bool whole = shard.strategy == ShardStrategy::no_shard || shard_ranks(config.parallelism, family) == 1;
   UnitPolicy policy;
   policy.lookahead = shard.lookahead;
+  policy.backward_prefetch = shard.backward_prefetch;
+  policy.within_stage = shard.prefetch_within_stage;
   policy.reduce_every = shard.reduce_every();
   const bool promised =
       leaves_reduction_open(shard) && config.microbatches() > 1 && may_add_up_in_shards(config, family);
@@ -109,8 +114,9 @@ UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
     policy.residency = Residency::step;
     policy.reason = fmt::format("gathered once a step, as strategy {} says", name_of(shard.strategy));
   } else {
-    policy.residency = Residency::reshard_after_use;
-    policy.reason = promise_text(shard);
+    PromisedResidency open = promised_residency(shard, family);
+    policy.residency = open.residency;
+    policy.reason = std::move(open.why);
   }
   if (shard.strategy == ShardStrategy::no_shard) policy.reason = "not sharded, as configured";
   return policy;
@@ -127,8 +133,12 @@ WrapRules wrap_rules(const Config& config, int stage) {
     const UpdateGroup group = matrix_group_of(family == Family::root ? Family::dense : family);
     rules.by_family[family] = parse_wrap(policy.wrap);
     rules.merge_key[family] = fmt::format(
-        "strategy {}, residency {}, lookahead {}, reduction {}, accumulation {}, {} / {} / {}, {} by {}",
-        name_of(policy.strategy), policy.residency_of(stage), policy.lookahead, policy.reduction,
+        "strategy {}, residency {}, lookahead {}{}{}, reduction {}, accumulation {}, {} / {} / {}, {} by {}",
+        name_of(policy.strategy), policy.residency_of(stage), policy.lookahead,
+        policy.backward_prefetch == BackwardPrefetch::pre
+            ? ""
+            : fmt::format(", backward_prefetch {}", name_of(policy.backward_prefetch)),
+        policy.prefetch_within_stage ? ", within its stage" : "", policy.reduction,
         policy.accumulate_sharded ? "sharded" : "unsharded", name_of(precision.stored), name_of(precision.compute),
         name_of(precision.reduction), config.training.frozen.contains(family) ? "frozen, not stepped" : "stepped",
         name_of(groups[static_cast<std::size_t>(group)].rule));

@@ -7,8 +7,10 @@
 //   optimizer       sharded, gathered once a step         whole until the last one          sharded   ZeRO-1
 //   no_shard        whole                                 whole until the last one          whole     DDP
 //
-// For full_shard, the table is the promise without knowledge of free memory; chosen_timing.h keeps more if that fits
-// and pays. data_replicate > 1 makes the hybrid of each strategy: sharded within a replica, summed over the replicas.
+// The head and a stage's root unit stay from forward to backward under full_shard, unless their residency is given:
+// their backward is the first of a backward (PyTorch's rule for roots, torchtitan's for the last norm and head). For
+// full_shard, the table is the promise without knowledge of free memory; chosen_timing.h keeps more if that fits and
+// pays. data_replicate > 1 makes the hybrid of each strategy: sharded within a replica, summed over the replicas.
 #pragma once
 
 #include <set>
@@ -40,8 +42,12 @@ bool has_copies(const Config& config, Family family);
 // Whether open reductions may accumulate gradients in shards. The copies of a tied weight with 16-bit reduction may
 // not: their sum is rounded once (TIE_GRAD), so gradients stay whole until then.
 bool may_add_up_in_shards(const Config& config, Family family);
-// Text of the promise of full_shard, used while no memory is known to be free.
-std::string promise_text(const ShardPolicy& policy);
+// The promise of full_shard, kept while no memory is known to be free, and its reason in words.
+struct PromisedResidency {
+  Residency residency = Residency::reshard_after_use;
+  std::string why;
+};
+PromisedResidency promised_residency(const ShardPolicy& policy, Family family);
 
 // Of replicated parameters of the family.
 UnitPolicy replicated_policy(const Config& config, Family family);

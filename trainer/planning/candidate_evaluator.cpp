@@ -42,10 +42,10 @@ std::string policy_text(const Config& config) {
     const WrapRules wrap = wrap_rules(config, stage);
     for (const auto& [family, shard] : config.shard_by_family) {
       const UnitPolicy policy = resolve_policy(config, family, stage);
-      text += fmt::format("{} {} {} {} {} {} {} {} {};", name_of(policy.residency), policy.window_stages,
-                          policy.island_ranks, policy.lookahead, policy.reduce_every, policy.accumulate_sharded,
-                          shard.strategy == ShardStrategy::no_shard, shard.wrap,
-                          merged.try_emplace(wrap.merge_key.at(family), merged.size()).first->second);
+      text += fmt::format("{} {} {} {} {} {} {} {} {} {} {};", name_of(policy.residency), policy.window_stages,
+                          policy.island_ranks, policy.lookahead, name_of(policy.backward_prefetch), policy.within_stage,
+                          policy.reduce_every, policy.accumulate_sharded, shard.strategy == ShardStrategy::no_shard,
+                          shard.wrap, merged.try_emplace(wrap.merge_key.at(family), merged.size()).first->second);
     }
   }
   return text;

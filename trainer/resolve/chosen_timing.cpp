@@ -58,8 +58,9 @@ Config with_choice(Config config, const Choice& choice, const std::string& why) 
       policy.accumulate_sharded = !kept.gradients && config.microbatches() > 1 && may_add_up_in_shards(config, family);
     }
     if (!leaves_residency_open(policy)) continue;
-    policy.residency = kept.parameters ? "step" : "reshard_after_use";
-    policy.why = why.empty() ? promise_text(policy) : why;
+    const PromisedResidency promised = promised_residency(policy, family);
+    policy.residency = kept.parameters ? "step" : name_of(promised.residency);
+    policy.why = why.empty() ? promised.why : why;
   }
   return config;
 }

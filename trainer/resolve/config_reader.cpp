@@ -124,7 +124,10 @@ class Reader {
 
   void read_key(const ConfigKey& key) {
     const ConfigEntry* entry = find(key.path());
-    if (!entry) return;
+    if (!entry) {
+      if (key.absent) key.absent(config_);
+      return;
+    }
     for (Fault& fault : key.read(config_, entry->value)) {
       faulty_.insert(key.path());
       faults_.push_back({std::move(fault.place), key.path() + ": " + fault.text});

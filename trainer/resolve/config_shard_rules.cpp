@@ -138,6 +138,9 @@ Messages solved_faults(Family family, const ShardPolicy& policy) {
                        name_of(policy.strategy)));
   }
   if (policy.lookahead != 1) refuse("decides when gathers begin: leave lookahead out");
+  if (policy.backward_prefetch != BackwardPrefetch::pre || policy.prefetch_within_stage) {
+    refuse("decides when gathers begin: leave backward_prefetch and prefetch_within_stage out");
+  }
   if (policy.accumulate_sharded) refuse("gives accumulators back when it pays: write accumulation \"unsharded\"");
   if (policy.reduction != "auto" && policy.reduction != "last_microbatch") {
     refuse(fmt::format("reduces as often as it pays (reduction \"auto\") or once (\"last_microbatch\"), not \"{}\"",

@@ -188,8 +188,11 @@ void mark_intervals(const ProgramTables& tables, Reads& rank) {
     for (std::size_t i = first_of_read[group]; i < end; ++i) place = std::max(place, intervals[i].turn);
     return place;
   };
+  std::vector<std::size_t> first_of_visit(rank.visits.size(), never);
   for (std::size_t begin = 0; begin < rank.uses.size();) {
     const std::size_t read = rank.uses[begin].read;
+    std::size_t& visit_began = first_of_visit[rank.reads[read].visit];
+    visit_began = std::min(visit_began, read);
     std::size_t end = begin;
     for (; end < rank.uses.size() && rank.uses[end].read == read; ++end) {
       Use& use = rank.uses[end];
@@ -200,7 +203,9 @@ void mark_intervals(const ProgramTables& tables, Reads& rank) {
       if (now.returns) recomputed[use.unit] = now.microbatch;
       if (!now.again && !now.forward && recomputed[use.unit] == now.microbatch) recomputed[use.unit] = -1;
       if (!use.begins) continue;
-      use.gather_at = place_of_gather(read, policy.lookahead);
+      const bool ahead = now.forward || policy.backward_prefetch == BackwardPrefetch::pre;
+      use.gather_at = place_of_gather(read, ahead ? policy.lookahead : 0);
+      if (policy.within_stage) use.gather_at = std::max(use.gather_at, visit_began);
       if (previous == never) continue;
       Use& last = rank.uses[previous];
       last.ends = true;

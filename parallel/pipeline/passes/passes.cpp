@@ -35,6 +35,20 @@ bool closes_interval(const GradientsToCome& progress, int reduce_every) {
   return progress.completed == progress.microbatches || (reduce_every > 0 && progress.completed % reduce_every == 0);
 }
 
+// Behind the action, its sends, and the gathers that its reductions let pass.
+std::size_t place_of_reduction(const Program& program, const std::vector<Action>& actions, std::size_t position) {
+  const auto passes = [&](const Action& action) {
+    return is_reshard(action.op) ||
+           (is_gather(action.op) && program.units[*action.unit].policy.backward_prefetch == BackwardPrefetch::post);
+  };
+  const std::size_t behind = behind_with_sends(actions, position);
+  std::size_t place = behind;
+  for (std::size_t i = behind; i < actions.size() && passes(actions[i]); ++i) {
+    if (is_gather(actions[i].op)) place = i + 1;
+  }
+  return place;
+}
+
 std::vector<Action> with_reduction(const Program& program, const std::vector<Action>& actions) {
   std::vector<GradientsToCome> units = expected_progress(program, actions);
   std::vector<Insertion> insertions;
@@ -50,7 +64,7 @@ std::vector<Action> with_reduction(const Program& program, const std::vector<Act
       ++progress.completed;
       const bool closes = closes_interval(progress, unit.policy.reduce_every);
       if (!closes && !unit.policy.accumulate_sharded) continue;
-      insertions.push_back({behind_with_sends(actions, i),
+      insertions.push_back({place_of_reduction(program, actions, i),
                             {.op = closes ? Op::reduce_gradient : Op::scatter_gradient,
                              .stage = unit.stage,
                              .unit = index,

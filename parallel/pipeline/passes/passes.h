@@ -41,13 +41,15 @@ Program alternate_pairs(Program program);
 // are gathered together. With a lookahead of k, their gather is issued where the k-th such segment before it last began
 // to be used. Full parameters beside the units in use are thus at most those that the next k such segments need.
 // Gathers are issued in order of need, and never before the unit's own RESHARD. If a gather would follow that RESHARD
-// without computation in between, both are left out and the unit stays. A gather stands in front of the receives of the
+// without computation in between, both are left out and the unit stays. Gathers of a backward begin later than that
+// where the policy's backward_prefetch says so, and within_stage holds all back until the rank is at their stage.
+// A gather stands in front of the receives of the
 // action it is issued before, a RESHARD behind the sends of the last use, so that neither delays a message.
 Program add_residency(Program program);
 
 // Adds REDUCE_GRAD (and SCATTER_GRAD, if gradients add up in shards) of every unit after the weight gradients that its
-// policy names, replicated units included. Left out are frozen units, tied_unreduced units (add_ties), and units with
-// reductions placed by a solved step (timed_step.h).
+// policy names, replicated units included. A gather of BackwardPrefetch::post goes before them. Left out are frozen
+// units, tied_unreduced units (add_ties), and units with reductions placed by a solved step (timed_step.h).
 Program add_reduction(Program program);
 
 // Adds TIE_GRAD of units with a copy on another stage, at the end of every rank, and REDUCE_GRAD behind it of

@@ -50,6 +50,13 @@ constexpr auto enum_names(Residency) {
                    "island", "auto");
 }
 
+// Where the gathers of a backward begin. pre: as the lookahead says. post: behind the computation before their use.
+// none: behind the reductions of that computation too. (FSDP's BACKWARD_PRE, BACKWARD_POST and None.)
+enum class BackwardPrefetch : std::uint8_t { pre, post, none };
+constexpr auto enum_names(BackwardPrefetch) {
+  return name_list("pre", "post", "none");
+}
+
 // Three independent choices for a unit: how long its parameters stay, how early they are gathered, and when its
 // gradients are reduced.
 struct UnitPolicy {
@@ -59,7 +66,9 @@ struct UnitPolicy {
   // How many segments ahead a gather is issued. Only segments that find a unit sharded count, each once, however many
   // units it reads. 1: the gather is issued where the last such segment before its own last began to be used.
   int lookahead = 1;
-  int reduce_every = 0;  // reduce after every n-th microbatch and after the last; 0: after the last only
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
+  bool within_stage = false;  // a gather never stands before a computation of another stage than the unit's
+  int reduce_every = 0;       // reduce after every n-th microbatch and after the last; 0: after the last only
   // Between reductions, the gradient of every microbatch is scattered (SCATTER_GRAD) and added up in shards. Only the
   // sum over replicas then waits for the reduction.
   bool accumulate_sharded = false;
