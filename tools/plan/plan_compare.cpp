@@ -43,15 +43,25 @@ double tokens_per_rank(const Config& config) {
          config.parallelism.world();
 }
 
-BenchTable memory_table(const std::vector<StrategyPlan>& plans) {
-  BenchTable table{
-      {"GB of the fullest rank", "state", "full parameters", "rest", "peak", "GiB with reserve", "verdict"}};
-  for (const StrategyPlan& each : plans) {
+using LargestMicrobatches = std::vector<std::optional<LargestMicrobatch>>;
+
+std::string sequences_text(const std::optional<LargestMicrobatch>& largest, std::int64_t LargestMicrobatch::*which) {
+  if (!largest) return "-";
+  const std::int64_t size = (*largest).*which;
+  return size == 0 ? "none" : fmt::format("{}{}", size, size >= most_sequences ? " or more" : "");
+}
+
+BenchTable memory_table(const std::vector<StrategyPlan>& plans, const LargestMicrobatches& largest) {
+  BenchTable table{{"GB of the fullest rank", "state", "full parameters", "rest", "peak", "GiB with reserve",
+                    "largest microbatch", "with full recompute", "verdict"}};
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const StrategyPlan& each = plans[i];
     if (!each.plan) continue;
     const std::int64_t peak = each.plan->peak().total();
     table.add(name_text(each), gigabytes(each.state_bytes), gigabytes(each.full_parameter_bytes),
               gigabytes(peak - each.state_bytes - each.full_parameter_bytes), gigabytes(peak),
-              gib_number(each.plan->verdict.needed), each.plan->fit_words());
+              gib_number(each.plan->verdict.needed), sequences_text(largest[i], &LargestMicrobatch::plain),
+              sequences_text(largest[i], &LargestMicrobatch::recomputed), each.plan->fit_words());
   }
   return table;
 }
@@ -120,7 +130,8 @@ std::string plan_compare_text(const Config& config, const Hardware& hardware) {
       hardware.node_bytes_per_second.value / giga, tokens_per_rank(config),
       format_time(compute_seconds(config, hardware), false));
   const Certainty certainty = certainty_of(config, hardware);
-  text += aligned_text(memory_table(plans)) + "\n" + aligned_text(time_table(plans, certainty)) + certainty.text + "\n";
+  text += aligned_text(memory_table(plans, largest_microbatches(plans, hardware))) + "\n" +
+          aligned_text(time_table(plans, certainty)) + certainty.text + "\n";
   for (const StrategyPlan& each : plans) {
     if (!each.refused.empty()) text += fmt::format("\n{} does not apply: {}", name_of(each.sharding), each.refused);
   }
@@ -146,9 +157,13 @@ std::string plan_compare_json(const Config& config, const Hardware& hardware) {
   Json strategies = Json::array(), recommendation = {{"reasons", advice.reasons}, {"flips", advice.flips}};
   const Certainty certainty = certainty_of(config, hardware);
   const std::vector<int> ranks = ranks_of(plans, certainty);
+  const LargestMicrobatches largest = largest_microbatches(plans, hardware);
   for (std::size_t i = 0; i < plans.size(); ++i) {
     strategies.push_back(strategy_json(plans[i]));
     if (plans[i].plan) strategies.back()["rank"] = ranks[i];
+    if (!largest[i]) continue;
+    strategies.back()["largest_microbatch"] = largest[i]->plain;
+    strategies.back()["largest_microbatch_recomputed"] = largest[i]->recomputed;
   }
   if (advice.chosen) {
     recommendation["strategy"] = name_of(plans[*advice.chosen].sharding);

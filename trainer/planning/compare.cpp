@@ -127,11 +127,7 @@ StrategyPlan derive(const Config& given, const Hardware& hardware, const Shardin
         given.model.has(BlockKind::moe) ? island_in_node(mesh, Group::edp_shard, hardware.node_ranks()) : island;
   }
   preset(result.config, choice, island, expert_island);
-  std::vector<std::string> faults;
-  for (const ConfigRule& rule : config_rules()) {
-    for (std::string& fault : rule.check(result.config)) faults.push_back(std::move(fault));
-  }
-  result.refused = fmt::format("{}", fmt::join(faults, "; "));
+  result.refused = fmt::format("{}", fmt::join(rule_faults(result.config), "; "));
 
   const auto add = [&](std::string_view key, const auto& before, const auto& value) {
     if (before != value) result.words.push_back(word(key, value));
@@ -200,7 +196,7 @@ void fill(StrategyPlan& result, const Hardware& hardware) {
   const double node_rate = hardware.node_bytes_per_second.value;
   result.egress_seconds = plan.node_egress_bytes / node_rate;
   result.seconds = plan.time.seconds;
-  result.exposed_seconds = plan.time.exposed_gathers + plan.time.exposed_reductions + plan.time.exposed_rows;
+  result.exposed_seconds = plan.time.exposed();
   result.break_even = break_even_tokens(unit_egress, node_rate, static_cast<double>(plan.parameters.active),
                                         reached_flops_per_second(result.config, hardware));
 }
@@ -213,10 +209,15 @@ std::string_view name_of(Sharding sharding) {
   return names[static_cast<std::size_t>(sharding)];
 }
 
-std::vector<StrategyPlan> compare_strategies(const Config& config, const Hardware& hardware) {
-  require_full_nodes(config.parallelism.world(), hardware.node_ranks());
+std::vector<StrategyPlan> unplanned_strategies(const Config& config, const Hardware& hardware) {
   std::vector<StrategyPlan> plans;
   for (const ShardingChoice& choice : choices) plans.push_back(derive(config, hardware, choice));
+  return plans;
+}
+
+std::vector<StrategyPlan> compare_strategies(const Config& config, const Hardware& hardware) {
+  require_full_nodes(config.parallelism.world(), hardware.node_ranks());
+  std::vector<StrategyPlan> plans = unplanned_strategies(config, hardware);
   const Config chosen = with_chosen_timing(config, Mesh(config.parallelism));
   const bool known = std::ranges::any_of(
       plans, [&](const StrategyPlan& each) { return each.refused.empty() && same_sharding(each.config, chosen); });

@@ -53,8 +53,23 @@ struct StrategyPlan {
   bool fits() const { return plan && plan->verdict.fits(); }
 };
 
+// Every way but `as_configured`, in the order of Sharding, with configuration and words and without a plan.
+std::vector<StrategyPlan> unplanned_strategies(const Config& config, const Hardware& hardware);
+
 // Plans in the order of Sharding. Throws Error (request) for the configuration itself as plan_run does.
 std::vector<StrategyPlan> compare_strategies(const Config& config, const Hardware& hardware);
+
+// The largest training.microbatch_size that fits (Verdict::limit), as the plan's dry runs say: without recomputation,
+// and with that of all blocks that the configuration lets be recomputed ("full"). A step has as many microbatches as
+// before, so its batch grows. 0 if no size fits; sizes above `most_sequences` are not tried.
+struct LargestMicrobatch {
+  std::int64_t plain = 0, recomputed = 0;
+  bool operator==(const LargestMicrobatch&) const = default;
+};
+inline constexpr std::int64_t most_sequences = 1 << 12;
+// Of each of the plans; absent for those that are refused. Hardware without memory has no limits: all are absent.
+std::vector<std::optional<LargestMicrobatch>> largest_microbatches(std::span<const StrategyPlan> plans,
+                                                                   const Hardware& hardware);
 
 // Seconds of the products of a step on one rank: 6 x active parameters x tokens of the rank, over the `reached` share
 // of the peak. Attention scores, recomputation and bubbles are left out.

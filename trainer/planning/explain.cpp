@@ -126,37 +126,21 @@ ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
   return facts;
 }
 
-// The number of times that a size can be doubled. The need is nearly linear in the size, so a line through the last two
-// trials predicts the next one. The last trials are on both sides of the limit, so the result equals that of doubling
-// step by step.
+// By doubling. Absent if not even twice the size can be asked for.
 std::optional<Limit> limit_of(const Trials& trials, std::string_view what, std::int64_t now,
                               const std::function<Overrides(std::int64_t)>& words) {
-  constexpr int most_doublings = 12;
-  Limit limit{.what = what, .fits = now};
-  std::int64_t fits_bytes = trials.least({}).value_or(Verdict{}).needed;
-  int fits = 0, beyond = most_doublings + 1, next = 1;
-  while (fits + 1 < beyond) {
-    const std::int64_t size = now << next;
-    const std::optional<Verdict> need = trials.least(words(size));
-    if (!need && next == 1) return std::nullopt;
-    const Verdict verdict = need.value_or(Verdict{});
-    const double bytes_each = static_cast<double>(verdict.needed - fits_bytes) / static_cast<double>(size - limit.fits);
-    if (need && need->fits()) {
-      fits = next;
-      limit.fits = size;
-      fits_bytes = verdict.needed;
-    } else {
-      beyond = next;
-      limit.exceeds = need ? std::optional(size) : std::nullopt;
-      limit.exceeds_bytes = verdict.needed;
-    }
-    const double room = static_cast<double>(verdict.memory - verdict.reserved);
-    const double most = static_cast<double>(limit.fits) + (room - static_cast<double>(fits_bytes)) / bytes_each;
-    const double doublings = std::log2(std::max(1.0, most / static_cast<double>(now)));  // large for a flat line
-    next = need ? static_cast<int>(std::min<double>(doublings, most_doublings)) : (fits + beyond) / 2;
-    next = std::clamp(next, fits + 1, std::max(fits + 1, beyond - 1));
-  }
-  const Trial most = trials.with(fits == 0 ? Overrides{} : words(limit.fits));
+  const SizeScale doublings{
+      .most = 12,
+      .size = [&](int number) { return now << number; },
+      .number = [&](double size) { return std::log2(std::max(1.0, size / static_cast<double>(now))); }};
+  const std::int64_t needed = trials.least({}).value_or(Verdict{}).needed;
+  const SizeLimit found =
+      find_size_limit(doublings, {.fits_bytes = needed}, [&](std::int64_t size) { return trials.least(words(size)); });
+  if (found.fits == 0 && !found.exceeds) return std::nullopt;
+  Limit limit{.what = what, .fits = doublings.size(found.fits)};
+  limit.exceeds = found.exceeds;
+  limit.exceeds_bytes = found.exceeds_bytes;
+  const Trial most = trials.with(found.fits == 0 ? Overrides{} : words(limit.fits));
   limit.fits_bytes = most.verdict.needed;
   if (most.batch != trials.config({}).training.global_batch_size) limit.batch = most.batch;
   return limit;

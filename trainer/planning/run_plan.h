@@ -56,6 +56,8 @@ struct StepTime {
   // with given costs, because those do not say how many bytes leave a node.
   double adapters = 0.0;
 
+  // Waits of computation for collectives beside it.
+  double exposed() const { return exposed_gathers + exposed_reductions + exposed_rows; }
   bool operator==(const StepTime&) const = default;
 };
 

@@ -100,6 +100,37 @@ bool Trials::same(const Overrides& plain, const Overrides& whole) const {
   return same;
 }
 
+SizeLimit find_size_limit(const SizeScale& scale, SizeLimit known,
+                          const std::function<std::optional<Verdict>(std::int64_t size)>& need) {
+  // A line can mislead where another action becomes the peak. Halving the interval ends the search in any case.
+  constexpr int predictions = 8;
+  SizeLimit limit = known;
+  int beyond = scale.most + 1, next = limit.fits + 1;
+  for (int tries = 1; limit.fits + 1 < beyond; ++tries) {
+    const std::int64_t size = scale.size(next), below = scale.size(limit.fits);
+    const std::optional<Verdict> tried = need(size);
+    const Verdict verdict = tried.value_or(Verdict{});
+    const double bytes_each =
+        static_cast<double>(verdict.needed - limit.fits_bytes) / static_cast<double>(size - below);
+    if (tried && tried->fits()) {
+      limit.fits = next;
+      limit.fits_bytes = verdict.needed;
+    } else {
+      beyond = next;
+      limit.exceeds = tried ? std::optional(size) : std::nullopt;
+      limit.exceeds_bytes = verdict.needed;
+    }
+    next = limit.fits + (beyond - limit.fits) / 2;
+    if (verdict.memory > 0 && tries <= predictions) {
+      const double room = Verdict::limit * static_cast<double>(verdict.memory) - static_cast<double>(limit.fits_bytes);
+      const double largest = static_cast<double>(scale.size(limit.fits)) + room / std::max(bytes_each, 1.0);
+      next = static_cast<int>(std::min<double>(scale.number(largest), scale.most));
+    }
+    next = std::clamp(next, limit.fits + 1, std::max(limit.fits + 1, beyond - 1));
+  }
+  return limit;
+}
+
 std::optional<MinimumWorld> find_ranks(const Trials& trials, const Overrides& words) {
   const Config config = trials.config(words);
   const Degrees& d = config.parallelism;

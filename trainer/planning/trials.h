@@ -54,6 +54,25 @@ class Trials {
   mutable std::map<Overrides, Trial> known_;
 };
 
+// Sizes of a run in growing order, by their numbers from 1 to `most`.
+struct SizeScale {
+  int most = 1;
+  std::function<std::int64_t(int number)> size;
+  std::function<double(double size)> number;  // the inverse, with the part between two sizes
+};
+// The number of the largest size that fits, and the size behind it.
+struct SizeLimit {
+  int fits = 0;
+  std::int64_t fits_bytes = 0;
+  std::optional<std::int64_t> exceeds = {};  // absent if that size is refused, or the scale ends
+  std::int64_t exceeds_bytes = 0;
+};
+// Continues from `known`, of which `fits` and `fits_bytes` are given. `need` is absent for a size that is refused; all
+// larger sizes then count as refused. Larger sizes never need less memory. The need is nearly linear in the size, so a
+// line through the last two sizes predicts the limit.
+SizeLimit find_size_limit(const SizeScale& scale, SizeLimit known,
+                          const std::function<std::optional<Verdict>(std::int64_t size)>& need);
+
 inline constexpr int most_ranks = 1 << 16;  // largest world that is tried
 
 struct MinimumWorld {

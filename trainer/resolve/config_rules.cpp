@@ -409,4 +409,12 @@ std::vector<ConfigRule> config_rules() {
   return rules;
 }
 
+Messages rule_faults(const Config& config) {
+  Messages faults;
+  for (const ConfigRule& rule : config_rules()) {
+    for (std::string& fault : rule.check(config)) faults.push_back(std::move(fault));
+  }
+  return faults;
+}
+
 }  // namespace weft

@@ -36,6 +36,8 @@ struct NamedSize {
 std::vector<NamedSize> block_widths(const Config& config, BlockKind kind, const std::string& name);
 
 std::vector<ConfigRule> config_rules();
+// What all of them object to.
+Messages rule_faults(const Config& config);
 // The rules of sharding and precision (config_shard_rules.cpp).
 std::vector<ConfigRule> shard_rules();
 // The rules of a weight that embedding and head share (config_tied_rules.cpp).
