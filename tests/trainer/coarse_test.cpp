@@ -142,6 +142,33 @@ TEST(Coarse, Activations) {
   EXPECT_NEAR((one.all + one.logits) / (one.inputs_and_live + one.logits), 7.8, 0.05);
 }
 
+// Parameters 14 GB, optimizer 56 GB, 2 GB a sequence of 4,096 tokens; a microbatch of 4 sequences of 8,192, dp 8, tp 2:
+// (14 + 56) / 8 + 4 x 2 x 2 / 2 + 1.5, and without the division. Gradients of 7e9 parameters are 14 GB, or an eighth.
+TEST(Coarse, SumsOfSamples) {
+  const CoarseBudget budget{.parameters = 14e9, .optimizer = 56e9, .unit = 2e9, .batch = 4, .sequence = 8192};
+  const CoarseDegrees degrees{.data = 8, .tensor = 2};
+  EXPECT_DOUBLE_EQ(budget_bytes(budget, degrees, true) / giga, 18.25);
+  EXPECT_DOUBLE_EQ(budget_bytes(budget, degrees, false) / giga, 79.5);
+  EXPECT_DOUBLE_EQ(left_out_gradients(7e9, degrees, true) / giga, 1.75);
+  EXPECT_DOUBLE_EQ(left_out_gradients(7e9, degrees, false) / giga, 14.0);
+  const CoarseBudget of_model =
+      budget_of(7e9, {.layers = 32, .hidden = 4096, .heads = 32, .vocabulary = 32000, .sequence = 8192, .batch = 4});
+  EXPECT_DOUBLE_EQ(of_model.parameters, budget.parameters);
+  EXPECT_DOUBLE_EQ(of_model.optimizer, budget.optimizer);
+  expect_gigabytes(of_model.unit, 2 * 9.13, 0.02);  // twice that of 2,048 tokens
+
+  const auto gibibytes = [](double bytes, const CoarseDegrees& split) {
+    return degree_bytes(4.73e9, bytes, split) / 0x1p30;
+  };
+  const CoarseDegrees stages{.pipeline = 2, .data = 4}, tensors{.data = 4, .tensor = 2};
+  EXPECT_NEAR(gibibytes(2, stages), 1.101, 0.0005);
+  EXPECT_NEAR(gibibytes(10, stages), 5.506, 0.0005);
+  EXPECT_NEAR(gibibytes(12, stages), 6.608, 0.0005);
+  EXPECT_NEAR(gibibytes(2, tensors), 1.487, 0.0005);
+  EXPECT_NEAR(gibibytes(10, tensors), 7.434, 0.0005);
+  EXPECT_NEAR(gibibytes(12, tensors), 8.920, 0.0005);
+}
+
 // Of a 7B with one sequence on each of 16 GPUs.
 TEST(Coarse, ActivationsOfLongSequences) {
   struct Row {

@@ -57,6 +57,9 @@ CoarseRequest coarse_request(const CLI::App& command, const PlanRequest& request
                                .vocabulary = static_cast<double>(model.vocab_size),
                                .sequence = static_cast<double>(config->training.sequence_length),
                                .batch = static_cast<double>(config->training.microbatch_size)};
+    const Degrees& degrees = config->parallelism;
+    coarse.degrees = {static_cast<double>(degrees.pipeline), static_cast<double>(degrees.data()),
+                      static_cast<double>(degrees.tensor)};
     const CoarseActivations bytes = coarse_activations(*coarse.model);
     coarse.activations = recomputes_blocks(config->training.recompute) ? bytes.inputs_and_live : bytes.all;
   }

@@ -79,6 +79,24 @@ std::string model_text(const CoarseModel& model) {
   return text;
 }
 
+// Bytes a parameter of the second sum: parameters and optimizer state.
+constexpr double degree_recipe = 2.0 + 10.0;
+
+std::string samples_text(const CoarseRequest& request) {
+  const CoarseDegrees& degrees = request.degrees;
+  const CoarseBudget budget = budget_of(request.parameters, *request.model);
+  std::string text = fmt::format("sums of other trainers' samples, as they are: pp {:.0f} x dp {:.0f} x tp {:.0f}\n",
+                                 degrees.pipeline, degrees.data, degrees.tensor);
+  for (const bool sharded : {true, false}) {
+    text += fmt::format("  four terms, {:<15}{}; no gradients, which take {} GB more\n",
+                        sharded ? "sharded" : "not sharded", both(budget_bytes(budget, degrees, sharded)),
+                        gb(left_out_gradients(request.parameters, degrees, sharded)));
+  }
+  text += fmt::format("  2 + 10 bytes by degrees   {}; no gradients, no activations, no full units in use\n",
+                      both(degree_bytes(request.parameters, degree_recipe, degrees)));
+  return text;
+}
+
 std::string peak_text(const CoarseRequest& request) {
   const PeakElements peak = peak_elements(request.parameters, request.ranks, *request.layer_parameters);
   return fmt::format(
@@ -115,7 +133,7 @@ std::string plan_coarse_text(const CoarseRequest& request, const Card& card) {
   text += fmt::format("\nstate of a GPU by recipe and what is sharded over {}, GB\n{}", request.ranks,
                       aligned_text(recipe_table(request)));
   if (request.layer_parameters) text += "\n" + peak_text(request);
-  if (request.model) text += "\n" + model_text(*request.model);
+  if (request.model) text += "\n" + model_text(*request.model) + "\n" + samples_text(request);
   return marked(text);
 }
 
@@ -160,6 +178,13 @@ std::string plan_coarse_json(const CoarseRequest& request, const Card& card) {
                            {"inputs", bytes.inputs},
                            {"inputs_and_live", bytes.inputs_and_live},
                            {"logits", bytes.logits}};
+    const CoarseBudget budget = budget_of(request.parameters, *request.model);
+    const CoarseDegrees& degrees = request.degrees;
+    json["samples"] = {{"four_terms_sharded", budget_bytes(budget, degrees, true)},
+                       {"four_terms", budget_bytes(budget, degrees, false)},
+                       {"left_out_gradients_sharded", left_out_gradients(request.parameters, degrees, true)},
+                       {"left_out_gradients", left_out_gradients(request.parameters, degrees, false)},
+                       {"by_degrees", degree_bytes(request.parameters, degree_recipe, degrees)}};
   }
   return json.dump() + "\n";
 }

@@ -67,6 +67,29 @@ CoarseActivations coarse_activations(const CoarseModel& m) {
   return bytes;
 }
 
+double budget_bytes(const CoarseBudget& budget, const CoarseDegrees& degrees, bool sharded) {
+  constexpr double unit_tokens = 4096, overhead = 1.5e9;
+  const double state = (budget.parameters + budget.optimizer) / (sharded ? degrees.data : 1.0);
+  return state + budget.batch * (budget.sequence / unit_tokens) * budget.unit / degrees.tensor + overhead;
+}
+
+double degree_bytes(double parameters, double bytes_per_parameter, const CoarseDegrees& degrees) {
+  constexpr double split = 0.65;  // of the parameters
+  const double share = split / degrees.tensor + (1.0 - split);
+  return parameters * bytes_per_parameter * share / (degrees.pipeline * degrees.data);
+}
+
+CoarseBudget budget_of(double parameters, const CoarseModel& model) {
+  CoarseModel one = model;
+  one.sequence = 4096;
+  one.batch = 1;
+  return {2.0 * parameters, 8.0 * parameters, coarse_activations(one).all, model.batch, model.sequence};
+}
+
+double left_out_gradients(double parameters, const CoarseDegrees& degrees, bool sharded) {
+  return 2.0 * parameters / (sharded ? degrees.data : 1.0);
+}
+
 PeakElements peak_elements(double parameters, int ranks, double layer) {
   const double share = parameters / ranks;
   return {share, share + layer, share + layer * (ranks - 1) / ranks, share + 2.0 * layer};

@@ -56,6 +56,23 @@ struct CoarseActivations {
 };
 CoarseActivations coarse_activations(const CoarseModel& model);
 
+// Two sums of a rank's memory that samples of other trainers make, as they are there. Both leave out what
+// left_out_gradients() has, 16 bits a parameter, and the second leaves out activations and full units in use as well.
+struct CoarseDegrees {
+  double pipeline = 1, data = 1, tensor = 1;
+};
+// Bytes of the whole model: `unit` of the activations of a sequence of 4,096 tokens.
+struct CoarseBudget {
+  double parameters = 0, optimizer = 0, unit = 0, batch = 1, sequence = 0;
+};
+// Parameters and optimizer state over data ranks if `sharded`, activations over tensor ranks, and 1.5 GB.
+double budget_bytes(const CoarseBudget& budget, const CoarseDegrees& degrees, bool sharded);
+// Bytes of state for each parameter, over pipeline and data ranks; tensor ranks share 65 % of them.
+double degree_bytes(double parameters, double bytes_per_parameter, const CoarseDegrees& degrees);
+// The budget of a model: 2 bytes a parameter, 8 of optimizer state, and the activations above.
+CoarseBudget budget_of(double parameters, const CoarseModel& model);
+double left_out_gradients(double parameters, const CoarseDegrees& degrees, bool sharded);
+
 // Parameters of one rank at the peak of a fully sharded step, in elements: its shard and the gathered layers.
 struct PeakElements {
   double share = 0;       // P / W
@@ -72,6 +89,7 @@ struct CoarseRequest {
   double activations = 0.0, buffers = 0.0;  // bytes per GPU
   std::optional<double> layer_parameters = {};
   std::optional<CoarseModel> model = {};  // source of activations that are not given
+  CoarseDegrees degrees = {};             // of the model's configuration
 };
 
 enum class CoarseFit : std::uint8_t { fits, only_as_counted, exceeds };
