@@ -3,7 +3,9 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <string>
 
 #include "tests/tools/eight_gpus.h"
 #include "tests/tools/program.h"
@@ -41,6 +43,40 @@ TEST_F(PlanSearchCommand, WritesTheBestAsARunFile) {
   const auto text = weft("plan run.toml --hardware h100 --top 3 " + axes);
   ASSERT_EQ(text.exit_code, 0) << text.messages;
   EXPECT_NE(text.output.find("the fastest: "), std::string::npos) << text.output;
+}
+
+// Both rows are plans that can be made again, and the term that decides is the one in which they differ most.
+TEST_F(PlanSearchCommand, SetsDataShardingBesideTheBestHybrid) {
+  put("experts.toml", small_run);
+  for (const std::string file : {"run.toml", "experts.toml"}) {
+    const std::string search =
+        "plan " + file + " --hardware h100 --search schedule=1f1b microbatch_size=1 pipeline=1,2 tensor=1,2 context=1";
+    const auto found = weft(search + " --json");
+    ASSERT_EQ(found.exit_code, 0) << found.messages;
+    const Json json = Json::parse(found.output), kinds = json.at("kinds");
+    const Json &alone = kinds.at("data_sharding"), &hybrid = kinds.at("hybrid");
+    EXPECT_EQ(alone.at("mesh"), "pp 1 x dp 1 x 8 x cp 1 x tp 1");
+    EXPECT_NE(hybrid.at("mesh"), alone.at("mesh"));
+    const double fastest = json.at("plans").at(0).at("step_seconds").get<double>();
+    EXPECT_LE(fastest, alone.at("step_seconds").get<double>());
+    EXPECT_LE(fastest, hybrid.at("step_seconds").get<double>());
+    std::string decides;
+    double most = -1.0;
+    for (const Json* plan : {&alone, &hybrid}) {
+      double sum = 0.0;
+      for (const auto& [what, seconds] : plan->at("terms").items()) {
+        sum += seconds.get<double>();
+        const double apart = std::abs(alone["terms"].value(what, 0.0) - hybrid["terms"].value(what, 0.0));
+        if (apart > most) decides = what;
+        most = std::max(most, apart);
+      }
+      EXPECT_NEAR(sum, plan->at("step_seconds").get<double>(), 1e-9 * sum);
+    }
+    EXPECT_TRUE(kinds.at("decides").get<std::string>().starts_with(decides + ": ")) << kinds;
+    const std::string text = weft(search).output;
+    EXPECT_NE(text.find("\ndata sharding alone beside hybrids on 8 ranks"), std::string::npos) << text;
+    EXPECT_NE(text.find("\ndecides: " + decides + ": "), std::string::npos) << text;
+  }
 }
 
 TEST_F(PlanSearchCommand, RefusesWhatItCannotSearch) {

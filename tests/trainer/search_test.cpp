@@ -14,6 +14,7 @@
 
 #include "parallel/runtime/error.h"
 #include "tests/trainer/temporary_folder.h"
+#include "trainer/planning/layout_kinds.h"
 #include "trainer/planning/search_bounds.h"
 
 namespace weft {
@@ -241,6 +242,60 @@ TEST_P(SearchOf, NumberOfThreadsChangesNothing) {
   const SearchResult three = search_plans(space_, {.top = 5, .front_within = 2.0, .threads = 3});
   EXPECT_EQ(one.plans, three.plans);
   EXPECT_EQ(one.counts, three.counts);
+}
+
+// Of every plan with degrees of one kind: the fastest that fits, or the one of least memory.
+std::optional<SearchedPlan> best_planned(const SearchSpace& space, const std::vector<SearchedPlan>& all, bool alone) {
+  std::optional<SearchedPlan> best;
+  for (const SearchedPlan& plan : all) {
+    const Degrees& mesh = space.meshes[plan.choice.mesh];
+    const bool data_only = mesh.data_shard == space.world;
+    const bool split = mesh.stage_ranks() != mesh.data() || mesh.pipeline * mesh.expert * mesh.expert_tensor > 1;
+    if (data_only && !split ? !alone : alone || !split) continue;
+    const bool better = !best                                         ? true
+                        : plan.verdict.fits() != best->verdict.fits() ? plan.verdict.fits()
+                        : plan.verdict.fits()                         ? plan.time.seconds < best->time.seconds
+                                                                      : plan.peak.total() < best->peak.total();
+    if (better) best = plan;
+  }
+  return best;
+}
+
+TEST_P(SearchOf, SetsDataShardingBesideTheBestHybrid) {
+  const std::vector<SearchedPlan> all = all_planned();
+  const KindsOfLayout kinds = compare_kinds(space_, search_plans(space_, {.top = 1}), 1);
+  for (const bool alone : {true, false}) {
+    const BestOfKind& found = alone ? kinds.data_sharding : kinds.hybrid;
+    const std::optional<SearchedPlan> expected = best_planned(space_, all, alone);
+    ASSERT_EQ(found.plan.has_value(), expected.has_value()) << alone;
+    if (!expected) continue;
+    EXPECT_EQ(found.fits(), expected->verdict.fits()) << alone;
+    if (found.fits()) {
+      EXPECT_EQ(found.plan->time.seconds, expected->time.seconds) << alone;
+    } else {
+      EXPECT_EQ(found.plan->peak().total(), expected->peak.total()) << alone;
+    }
+    // Terms add up to the step, and one of them is the bubble that plans tell.
+    double sum = 0.0;
+    for (const TermOfKinds& term : kinds.terms) {
+      const double seconds = alone ? term.data_sharding : term.hybrid;
+      sum += seconds;
+      if (term.what == "bubble") {
+        EXPECT_NEAR(seconds, found.plan->time.bubble * found.plan->time.seconds, 1e-9 * found.plan->time.seconds);
+      }
+    }
+    if (!kinds.terms.empty()) {
+      EXPECT_NEAR(sum, found.plan->time.seconds, 1e-9 * sum) << alone;
+    }
+  }
+  if (!kinds.data_sharding.plan || !kinds.hybrid.plan) return;
+  ASSERT_FALSE(kinds.terms.empty());
+  for (const TermOfKinds& term : kinds.terms) {
+    EXPECT_LE(std::abs(term.hybrid - term.data_sharding),
+              std::abs(kinds.terms.front().hybrid - kinds.terms.front().data_sharding));
+  }
+  const bool both = kinds.data_sharding.fits() && kinds.hybrid.fits();
+  EXPECT_TRUE(kinds.decision().starts_with(both ? kinds.terms.front().what + ": " : "memory: ")) << kinds.decision();
 }
 
 INSTANTIATE_TEST_SUITE_P(

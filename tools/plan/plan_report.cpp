@@ -193,6 +193,7 @@ std::string plan_json(const Config& config, const Hardware& hardware, const RunP
                {"exposed_rows_seconds", plan.time.exposed_rows},
                {"exposed_collectives_seconds", parts_json(plan.exposed)},
                {"critical_path_seconds", parts_json(plan.path)},
+               {"mean_rank_seconds", parts_json(plan.mean)},
                {"mfu", plan.time.mfu},
                {"flops_per_token", plan.flops_per_token},
                {"step_flops", plan.step_flops},

@@ -75,9 +75,11 @@ void plan_search(const CLI::App& command, const std::string& file, const PlanSea
   const SearchOptions options{
       .top = request.top, .front_within = request.pareto.empty() ? 0.0 : request.front_within, .threads = host_cores()};
   const SearchResult result = shown_search(space, options);
+  // If nothing fits, there is nothing to decide.
+  const KindsOfLayout kinds = result.plans.empty() ? KindsOfLayout{} : compare_kinds(space, result, options.threads);
   const std::string title = fmt::format("{} on {} ranks of {}", file, space.world, space.hardware.name);
   if (request.json) {
-    fmt::print("{}", search_json(space, result));
+    fmt::print("{}", search_json(space, result, kinds));
   } else {
     fmt::print("{}\n{}", title, search_account(result.counts));
   }
@@ -88,6 +90,7 @@ void plan_search(const CLI::App& command, const std::string& file, const PlanSea
                shell_text(words_of(space, result.plans.front().choice)));
     const Config best = read_config(file, words_of(space, result.plans.front().choice)).config;
     for (const std::string& kept : kept_whole_warnings(best)) fmt::print("  {}\n", kept);
+    if (space.world > 1) fmt::print("\n{}", kinds_table(space, kinds));
   }
   if (!request.output.empty()) write_result(plan_command, search_toml(file, space, result), request.output);
   if (!request.pareto.empty()) write_result(plan_command, search_svg(space, result.plans, title), request.pareto);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/planning/layout_kinds.h"
 #include "trainer/planning/published.h"
 #include "trainer/planning/search.h"
 
@@ -31,7 +32,9 @@ Certainty certainty_of(const SearchSpace& space);
 // The outcomes of all choices, one line per reason.
 std::string search_account(const SearchCounts& counts);
 std::string search_table(const SearchSpace& space, const std::vector<SearchedPlan>& plans);
-std::string search_json(const SearchSpace& space, const SearchResult& result);
+// The terms of the best with data sharding alone and of the best hybrid, and the one that decides.
+std::string kinds_table(const SearchSpace& space, const KindsOfLayout& kinds);
+std::string search_json(const SearchSpace& space, const SearchResult& result, const KindsOfLayout& kinds);
 // The degrees of one plan: "pp 2 x dp 1 x 8 x cp 1 x tp 4".
 std::string mesh_text(const Degrees& mesh);
 

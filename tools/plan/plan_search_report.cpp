@@ -12,6 +12,7 @@
 #include "tools/picture/pareto_svg.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
+#include "trainer/planning/remedies.h"
 
 namespace weft {
 namespace {
@@ -41,10 +42,6 @@ double tokens_per_second(const SearchSpace& space, const SearchedPlan& plan) {
   return static_cast<double>(training.global_batch_size * training.sequence_length) / plan.time.seconds;
 }
 
-double exposed_seconds(const SearchedPlan& plan) {
-  return plan.time.exposed_gathers + plan.time.exposed_reductions + plan.time.exposed_rows;
-}
-
 Json plan_json(const SearchSpace& space, const SearchedPlan& plan) {
   return {{"words", words_of(space, plan.choice)},
           {"layout", plan.layout},
@@ -60,6 +57,21 @@ Json plan_json(const SearchSpace& space, const SearchedPlan& plan) {
           {"memory_bytes", plan.verdict.memory},
           {"verdict", name_of(plan.verdict.fit)},
           {"front", plan.front}};
+}
+
+// Null without a plan.
+Json kind_json(const BestOfKind& best) {
+  if (!best.plan) return Json();
+  const RunPlan& plan = *best.plan;
+  Json terms = Json::object();
+  for (const StepPart& part : plan.mean) terms[part.what] = part.seconds;
+  return {{"mesh", mesh_text(best.config->parallelism)},
+          {"state_bytes", bytes_of(Cause::state, plan.peak())},
+          {"peak_bytes", plan.peak().total()},
+          {"needed_bytes", plan.verdict.needed},
+          {"verdict", plan.verdict.text()},
+          {"step_seconds", plan.time.seconds},
+          {"terms", std::move(terms)}};
 }
 
 std::size_t sum_of(const std::map<std::string, Refusals>& refused) {
@@ -120,13 +132,34 @@ std::string search_table(const SearchSpace& space, const std::vector<SearchedPla
               policy_text(space, plan.choice), name_of(space.recomputes[plan.choice.recompute]),
               format_time(plan.time.seconds, false), decimals(tokens_per_second(space, plan), 0),
               decimals(100.0 * plan.time.mfu, 1), decimals(100.0 * plan.time.bubble, 1),
-              format_time(exposed_seconds(plan), false), format_bytes(plan.verdict.needed),
+              format_time(plan.time.exposed(), false), format_bytes(plan.verdict.needed),
               judged ? format_bytes(plan.verdict.headroom()) : "", plan.front ? "*" : "");
   }
   return aligned_text(table);
 }
 
-std::string search_json(const SearchSpace& space, const SearchResult& result) {
+std::string kinds_table(const SearchSpace& space, const KindsOfLayout& kinds) {
+  BenchTable table{{"best of", "mesh", "state", "memory", "verdict", "step"}};
+  for (const TermOfKinds& term : kinds.terms) table.header.push_back(term.what);
+  const auto add = [&](LayoutKind kind, const BestOfKind& best, double TermOfKinds::*seconds) {
+    if (!best.plan) return;
+    const RunPlan& plan = *best.plan;
+    std::vector<std::string> row = {std::string(name_of(kind)),
+                                    mesh_text(best.config->parallelism),
+                                    format_bytes(bytes_of(Cause::state, plan.peak())),
+                                    format_bytes(plan.verdict.needed),
+                                    std::string(words_of(plan.verdict.fit)),
+                                    format_time(plan.time.seconds, false)};
+    for (const TermOfKinds& term : kinds.terms) row.push_back(format_time(term.*seconds, false));
+    table.rows.push_back(std::move(row));
+  };
+  add(LayoutKind::data_sharding, kinds.data_sharding, &TermOfKinds::data_sharding);
+  add(LayoutKind::hybrid, kinds.hybrid, &TermOfKinds::hybrid);
+  return fmt::format("data sharding alone beside hybrids on {} ranks; terms of the mean rank's step\n{}decides: {}\n",
+                     space.world, aligned_text(table), kinds.decision());
+}
+
+std::string search_json(const SearchSpace& space, const SearchResult& result, const KindsOfLayout& kinds) {
   const SearchCounts& counts = result.counts;
   Json refused = Json::array(), left_out = Json::array(), plans = Json::array();
   for (const auto& [reason, refusals] : counts.refused) {
@@ -155,6 +188,10 @@ std::string search_json(const SearchSpace& space, const SearchResult& result) {
                {"planned", counts.planned},
                {"plans", std::move(plans)}};
   if (result.least) json["least"] = plan_json(space, *result.least);
+  if (result.plans.empty()) return json.dump() + "\n";
+  json["kinds"] = {{"data_sharding", kind_json(kinds.data_sharding)},
+                   {"hybrid", kind_json(kinds.hybrid)},
+                   {"decides", kinds.decision()}};
   return json.dump() + "\n";
 }
 

@@ -194,6 +194,7 @@ void set_time(RunPlan& plan, const Config& config, const Mesh& mesh, const Progr
   }
   plan.time = step.time;
   plan.path = path_parts(program, step.costs, step.simulation, collectives);
+  plan.mean = mean_parts(program, step.costs, step.simulation, collectives, lane_channels(config));
   plan.exposed = exposed_collectives(program, collectives);
 }
 

@@ -75,6 +75,7 @@ struct RunPlan {
   double node_egress_bytes = 0.0;
   StepTime time = {};
   std::vector<StepPart> path = {};     // of the critical path
+  std::vector<StepPart> mean = {};     // of the mean rank
   std::vector<StepPart> exposed = {};  // collectives inside computation; empty with given costs
   Verdict verdict = {};
   // Bytes of a checkpoint on the rank that saves most, and the host memory that its copies occupy for the whole run.

@@ -33,6 +33,18 @@ std::vector<StepPart> longest_first(const std::map<std::string, double>& seconds
   return parts;
 }
 
+// Adds the seconds of a compute action.
+void add_compute_parts(const Program& program, const ActionCosts& costs, const Action& action, double seconds,
+                       const ComputeCollectives& collectives, std::map<std::string, double>& parts) {
+  double inside = 0.0;
+  for (const auto& [group, cost] : collectives) inside += cost_of(program, cost, action);
+  const double waited = inside > 0.0 ? std::max(seconds - cost_of(program, costs, action), 0.0) : 0.0;
+  for (const auto& [group, cost] : collectives) {
+    if (inside > 0.0) parts[words_of(group)] += cost_of(program, cost, action) * (1.0 + waited / inside);
+  }
+  parts["computation"] += seconds - inside - waited;
+}
+
 }  // namespace
 
 std::vector<PathAction> path_actions(const Program& program, const Simulation& simulation,
@@ -53,18 +65,33 @@ std::vector<StepPart> path_parts(const Program& program, const ActionCosts& cost
                                  const ComputeCollectives& collectives) {
   std::map<std::string, double> parts;
   for (const auto& [action, rank, seconds] : path_actions(program, simulation, critical_path(simulation))) {
-    if (!is_compute(action->op)) {
+    if (is_compute(action->op)) {
+      add_compute_parts(program, costs, *action, seconds, collectives, parts);
+    } else {
       parts[words_of(action->op)] += seconds;
-      continue;
     }
-    double inside = 0.0;
-    for (const auto& [group, cost] : collectives) inside += cost_of(program, cost, *action);
-    const double waited = inside > 0.0 ? std::max(seconds - cost_of(program, costs, *action), 0.0) : 0.0;
-    for (const auto& [group, cost] : collectives) {
-      if (inside > 0.0) parts[words_of(group)] += cost_of(program, cost, *action) * (1.0 + waited / inside);
-    }
-    parts["computation"] += seconds - inside - waited;
   }
+  return longest_first(parts);
+}
+
+std::vector<StepPart> mean_parts(const Program& program, const ActionCosts& costs, const Simulation& simulation,
+                                 const ComputeCollectives& collectives, const LaneChannels& channels) {
+  std::map<std::string, double> parts;
+  for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    for (std::size_t i = 0; i < program.ranks[rank].size(); ++i) {
+      const SimulatedAction& simulated = simulation.ranks[rank][i];
+      const Action& action = program.ranks[rank][i];
+      if (!is_compute(action.op)) continue;
+      add_compute_parts(program, costs, action, simulated.end - simulated.start, collectives, parts);
+    }
+    const RankTimes times = rank_times(program, simulation, static_cast<int>(rank), channels);
+    parts["exposed gathers"] += times.gathers;
+    parts["exposed reductions"] += times.reductions;
+    parts["waits for rows"] += times.rows;
+    parts["bubble"] += times.bubble;
+    parts["norm and optimizer"] += times.update;
+  }
+  for (auto& [what, seconds] : parts) seconds /= static_cast<double>(program.ranks.size());
   return longest_first(parts);
 }
 

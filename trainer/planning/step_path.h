@@ -35,6 +35,12 @@ using ComputeCollectives = std::map<Group, ActionCosts>;
 std::vector<StepPart> path_parts(const Program& program, const ActionCosts& costs, const Simulation& simulation,
                                  const ComputeCollectives& collectives);
 
+// The same of the mean rank, whose parts add up to the step too: its computation and the collectives inside it, and
+// what computation waits for: gathers, reductions, rows of experts, and "bubble": messages, and either end of the step.
+// `channels` are those of the simulation.
+std::vector<StepPart> mean_parts(const Program& program, const ActionCosts& costs, const Simulation& simulation,
+                                 const ComputeCollectives& collectives, const LaneChannels& channels);
+
 // Collectives inside the compute actions of the step, by group; each of the rank with most. Computation of their rank
 // waits for all of it. Longest first.
 std::vector<StepPart> exposed_collectives(const Program& program, const ComputeCollectives& collectives);
