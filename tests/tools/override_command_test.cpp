@@ -83,7 +83,7 @@ TEST_F(OverrideCommand, GivenTwiceAreRefusedNamingBoth) {
                    "command line: --run.steps=3: error: run.steps is given twice, by --run.steps=2 and by "
                    "--run.steps=3: leave one out");
   }
-  for (const char* options : {"", " --explain", " --compare", " --search"}) {
+  for (const char* options : {"", " --explain", " --compare", " --advise", " --search"}) {
     expect_refused(fmt::format("plan run.toml --hardware h100 --hardware.name=cpu{}", options),
                    "hardware.name is given twice, by --hardware.name=cpu and by --hardware.name=h100");
   }

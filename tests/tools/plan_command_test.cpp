@@ -119,7 +119,8 @@ TEST_F(PlanCommand, WarnsOfAnotherDeviceAndOfSlowProducts) {
   const auto count = [](const std::string& text, const std::string& part) {
     return text.find(part) == std::string::npos ? 0 : text.find(part) == text.rfind(part) ? 1 : 2;
   };
-  for (const char* mode : {"", " --explain", " --compare", " --search schedule=1f1b pipeline=2 tensor=1"}) {
+  for (const char* mode :
+       {"", " --explain", " --compare", " --advise", " --search schedule=1f1b pipeline=2 tensor=1"}) {
     const std::string said = weft(std::string("plan small.toml --hardware h100 ") + mode).messages;
     EXPECT_EQ(count(said, device), 1) << mode << said;
     EXPECT_EQ(count(said, slow), 1) << mode << said;

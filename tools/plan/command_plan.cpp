@@ -15,7 +15,7 @@ struct PlanRequest {
   std::string file, hardware;
   std::string measured;
   int measured_steps = 2;
-  bool json = false, compare = false, kernels = false, explain = false, coarse = false;
+  bool json = false, compare = false, kernels = false, explain = false, coarse = false, advise = false;
   // For --coarse. Absent values come from the configuration, or are the defaults of CoarseRequest.
   std::optional<double> parameters, bytes_per_parameter, activations, buffers, layer_parameters;
   std::optional<int> ranks;
@@ -34,13 +34,21 @@ std::string given_text(const CLI::App& command, const PlanRequest& request) {
   return shell_text(words);
 }
 
-void explain(const CLI::App& command, const PlanRequest& request, const Config& config) {
-  const Hardware hardware = hardware_of(config);
-  const ReadWith read = [&](const Overrides& words) {
-    return read_config(request.file, merged_words(overrides_given_to(command, named_hardware(request)), words)).config;
-  };
+ReadWith reader_of(const PlanRequest& request, const Overrides& given) {
+  return [&](const Overrides& words) { return read_config(request.file, merged_words(given, words)).config; };
+}
+
+void explain(const PlanRequest& request, const Overrides& given, const Hardware& hardware) {
+  const ReadWith read = reader_of(request, given);
   const Explanation explanation = explain_run(read, hardware);
   fmt::print("{}", request.json ? plan_explain_json(explanation, hardware) : plan_explain_text(explanation, hardware));
+}
+
+void print_advice(const PlanRequest& request, const Overrides& given, const Hardware& hardware) {
+  const ReadWith read = reader_of(request, given);
+  const std::vector<AdvisedStep> steps = advise(read, hardware);
+  const auto report = request.json ? plan_advise_json : plan_advise_text;
+  fmt::print("{}", report(steps, request.file, given));
 }
 
 // If there is a CONFIG, the model's values come from it.
@@ -83,14 +91,15 @@ void coarse(const CLI::App& command, const PlanRequest& request) {
 }
 
 void plan(const CLI::App& command, const PlanRequest& request) {
-  overrides_given_to(command, named_hardware(request));  // --hardware is a key as well
+  const Overrides given = overrides_given_to(command, named_hardware(request));  // --hardware is a key as well
   if (request.coarse) return coarse(command, request);
   if (request.file.empty()) fail_request("weft plan: error: CONFIG is missing; only --coarse plans without one");
   const Config config = read_config_given_to(command, request.file, named_hardware(request)).config;
   warn_of_kept_whole(config);
   warn_of_planned_card(config);
-  if (request.explain) return explain(command, request, config);
   const Hardware hardware = hardware_of(config);
+  if (request.explain) return explain(request, given, hardware);
+  if (request.advise) return print_advice(request, given, hardware);
   if (request.compare) {
     if (request.json) {
       fmt::print("{}", plan_compare_json(config, hardware));
@@ -139,6 +148,9 @@ void add_plan_command(CLI::App& program) {
                                        "the reason why it does not fit, and changes that make it fit, each planned");
   CLI::Option* which = command->add_flag("--compare", request->compare,
                                          "every way to share the model's state beside the others, and the best");
+  CLI::Option* advise = command->add_flag("--advise", request->advise,
+                                          "wrap, then strategy, then lookahead, each with what it gains; prints a "
+                                          "TOML file that includes CONFIG");
   CLI::Option* kernels = command->add_flag("--kernels", request->kernels,
                                            "every kernel that a step calls, its bytes and operations, and the time and "
                                            "utilisation that come of them on paper");
@@ -151,11 +163,13 @@ void add_plan_command(CLI::App& program) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   add_coarse_options(*command, *request);
-  command->get_option("--coarse")->excludes(why)->excludes(which)->excludes(kernels);
-  why->excludes(which)->excludes(kernels);
-  which->excludes(kernels);
+  command->get_option("--coarse")->excludes(why)->excludes(which)->excludes(kernels)->excludes(advise);
+  why->excludes(which)->excludes(kernels)->excludes(advise);
+  which->excludes(kernels)->excludes(advise);
+  kernels->excludes(advise);
   CLI::Option* search = add_plan_search_options(*command, request->search);
-  search->excludes(why)->excludes(which)->excludes(kernels)->excludes(command->get_option("--coarse"));
+  search->excludes(why)->excludes(which)->excludes(kernels)->excludes(advise)->excludes(
+      command->get_option("--coarse"));
   command->callback([command, request, search] {
     if (search->count() == 0) return plan(*command, *request);
     if (request->file.empty()) fail_request("weft plan --search: error: CONFIG is missing");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "trainer/costs/hardware.h"
+#include "trainer/planning/advise.h"
 #include "trainer/planning/coarse.h"
 #include "trainer/planning/explain.h"
 #include "trainer/planning/kernel_plan.h"
@@ -31,6 +32,13 @@ std::string plan_compare_text(const Config& config, const Hardware& hardware);
 //  "strategies": [...], "recommendation"}; bytes are per step. A strategy that does not apply has "refused" and no
 // figures.
 std::string plan_compare_json(const Config& config, const Hardware& hardware);
+
+// --advise: every value that was tried, the gain of each kept one, and the keys. `file` and `given` are CONFIG and the
+// overrides of the command line. The text is a TOML file, for the current folder, with all but the keys in comments.
+std::string plan_advise_text(const std::vector<AdvisedStep>& steps, const std::string& file, const Overrides& given);
+// {"hardware", "certainty", "tie_factor", "steps": [{"what", "tried": [...], "kept"}], "words", "toml"}; a value that
+// is refused has "refused" and no figures.
+std::string plan_advise_json(const std::vector<AdvisedStep>& steps, const std::string& file, const Overrides& given);
 
 // Measured kernels beside the calculated kernels of a step: the rates that products, attention and element-wise kernels
 // reached, by part of the model and phase. The kind of a kernel follows from its name.

@@ -1,0 +1,200 @@
+// Advice against trying every value of each key by hand, in order, with words written out here and plans of whole runs.
+#include "trainer/planning/advise.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tests/trainer/temporary_folder.h"
+#include "trainer/planning/run_plan.h"
+#include "trainer/resolve/config_reader.h"
+
+namespace weft {
+namespace {
+
+constexpr std::string_view advised_run = R"([run]
+device = "cuda"
+launch = "processes"
+[model]
+layers = "LAYERS"
+vocab_size = 512
+hidden_size = 256
+intermediate_size = 512
+num_attention_heads = 4
+num_key_value_heads = 2
+head_dim = 64
+[model.moe]
+num_experts = 4
+num_experts_per_tok = 2
+moe_intermediate_size = 128
+[parallelism]
+data_shard = 8
+[precision]
+compute = "bfloat16"
+[training]
+sequence_length = 512
+global_batch_size = 32
+[shard]
+residency = "RESIDENCY"
+reduction = "each_microbatch"
+[data]
+train = ["text.txt"]
+[hardware]
+name = "h100"
+)";
+
+struct HandTrial {
+  double seconds = 0.0;
+  std::int64_t bytes = 0;
+  bool fits = false;
+  Overrides words = {};
+};
+
+class Advise : public testing::Test {
+ protected:
+  void write(const std::string& layers, const std::string& residency = "step") {
+    std::string text(advised_run);
+    text.replace(text.find("LAYERS"), 6, layers);
+    text.replace(text.find("RESIDENCY"), 9, residency);
+    write_file(file_, text);
+    hardware_ = hardware_of(read_({}));
+  }
+
+  HandTrial plan(const Overrides& words) const {
+    const RunPlan plan = plan_run(read_(words), hardware_, PlanRoutings::even);
+    return {plan.time.seconds, plan.peak().total(), plan.verdict.fits(), words};
+  }
+
+  // Of runs that fit, and are at most 1 % slower than the fastest and not slower than the first: the smallest.
+  static HandTrial best_of(const std::vector<HandTrial>& tried) {
+    std::vector<HandTrial> left;
+    std::ranges::copy_if(tried, std::back_inserter(left), &HandTrial::fits);
+    const bool some = !left.empty();
+    if (!some) left = tried;
+    const double fastest = std::ranges::min_element(left, {}, &HandTrial::seconds)->seconds;
+    std::erase_if(left, [&](const HandTrial& one) {
+      const bool slower = tried.front().fits && one.seconds > tried.front().seconds;
+      return some && (one.seconds > 1.01 * fastest || slower);
+    });
+    return *std::ranges::min_element(left, {}, &HandTrial::bytes);
+  }
+
+  // Every list of words in turn, with those kept so far.
+  HandTrial best_by_hand(const HandTrial& before, const std::vector<Overrides>& values) const {
+    std::vector<HandTrial> tried = {before};
+    for (const Overrides& words : values) {
+      Overrides all;
+      for (const std::string& old : before.words) {
+        const std::string key = old.substr(0, old.find('=') + 1);
+        const auto has_key = [&](const std::string& word) { return word.starts_with(key); };
+        if (std::ranges::none_of(words, has_key)) all.push_back(old);
+      }
+      all.insert(all.end(), words.begin(), words.end());
+      tried.push_back(plan(all));
+    }
+    return best_of(tried);
+  }
+
+  void expect_as_by_hand() {
+    const std::vector<AdvisedStep> steps = advise(read_, hardware_);
+    ASSERT_EQ(steps.size(), 3u);
+    HandTrial now = plan({});
+    const bool started = now.fits;
+    const double start = now.seconds;
+    for (std::size_t s = 0; s < steps.size(); ++s) {
+      SCOPED_TRACE(steps[s].what);
+      EXPECT_EQ(steps[s].before().time.seconds, now.seconds);
+      EXPECT_EQ(steps[s].before().peak.total(), now.bytes);
+      now = best_by_hand(now, values_[s]);
+      EXPECT_EQ(steps[s].after().time.seconds, now.seconds);
+      EXPECT_EQ(steps[s].after().peak.total(), now.bytes);
+      EXPECT_EQ(steps[s].after().fits(), now.fits);
+      // Its words make it.
+      const HandTrial again = plan(steps[s].after().words);
+      EXPECT_EQ(again.seconds, now.seconds);
+      EXPECT_EQ(again.bytes, now.bytes);
+    }
+    if (!started) return;
+    EXPECT_TRUE(steps.back().after().fits());
+    EXPECT_LE(steps.back().after().time.seconds, start);
+  }
+
+  // On one node of eight with four microbatches: neither hybrids nor islands.
+  static Overrides strategy(const char* name, const char* residency, const char* reduction, const char* accumulation) {
+    return {fmt::format("--shard.strategy={}", name), fmt::format("--shard.residency={}", residency),
+            fmt::format("--shard.reduction={}", reduction), fmt::format("--shard.accumulation={}", accumulation)};
+  }
+  const std::vector<std::vector<Overrides>> values_ = {
+      {{"--shard.wrap=half_block"}, {"--shard.wrap=block"}, {"--shard.wrap=blocks 2"}, {"--shard.wrap=blocks 4"}},
+      {strategy("full_shard", "reshard_after_use", "last_microbatch", "sharded"),
+       strategy("shard_grad_op", "stage", "auto", "unsharded"), strategy("optimizer", "stage", "auto", "unsharded"),
+       strategy("no_shard", "stage", "auto", "unsharded")},
+      {{"--shard.lookahead=0"},
+       {"--shard.lookahead=1"},
+       {"--shard.lookahead=2"},
+       {"--shard.lookahead=4"},
+       {"--shard.lookahead=8"}}};
+
+  TemporaryFolder folder_;
+  std::string file_ = (folder_ / "run.toml").string();
+  ReadWith read_ = [this](const Overrides& words) { return read_config(file_, words).config; };
+  Hardware hardware_;
+};
+
+TEST_F(Advise, KeepsWhatTryingEveryValueInOrderKeeps) {
+  for (const char* layers : {"d*6", "d e d e d e"}) {
+    for (const char* residency : {"step", "reshard_after_use"}) {
+      SCOPED_TRACE(fmt::format("{} {}", layers, residency));
+      write(layers, residency);
+      expect_as_by_hand();
+    }
+  }
+}
+
+// The card has less than the run as written needs, or less than any.
+TEST_F(Advise, LooksForAFitFirst) {
+  for (const char* layers : {"d*6", "d e d e d e"}) {
+    SCOPED_TRACE(layers);
+    write(layers);
+    const std::int64_t needed = plan_run(read_({}), hardware_).verdict.needed;
+    hardware_.memory = Figure{static_cast<double>(needed - 1) / Verdict::limit, "a byte too few"};
+    ASSERT_FALSE(plan({}).fits);
+    expect_as_by_hand();
+    EXPECT_TRUE(advise(read_, hardware_).back().after().fits());
+    hardware_.memory = Figure{hardware_.reserved_memory.value, "none left"};
+    expect_as_by_hand();
+    const std::vector<AdvisedStep> steps = advise(read_, hardware_);
+    EXPECT_FALSE(steps.back().after().fits());
+    EXPECT_LE(steps.back().after().verdict.needed, steps.front().before().verdict.needed);
+  }
+}
+
+TEST(ValueToKeep, IsNeverSlowerAndSmallestAmongTies) {
+  const auto tried = [](double seconds, std::int64_t bytes, Fit fit, std::string refused = {}) {
+    TriedValue value;
+    value.trial.time.seconds = seconds;
+    value.trial.verdict = {.fit = fit, .needed = bytes};
+    value.trial.refused = std::move(refused);
+    return value;
+  };
+  using Tried = std::vector<TriedValue>;
+  EXPECT_EQ(value_to_keep(Tried{tried(1.0, 10, Fit::fits), tried(0.5, 99, Fit::exceeds)}), 0u);
+  EXPECT_EQ(value_to_keep(Tried{tried(1.0, 10, Fit::fits), tried(1.005, 5, Fit::fits)}), 0u);
+  EXPECT_EQ(value_to_keep(Tried{tried(1.0, 10, Fit::fits), tried(1.0, 10, Fit::fits)}), 0u);
+  EXPECT_EQ(value_to_keep(Tried{tried(1.0, 10, Fit::fits), tried(0.9, 30, Fit::fits), tried(0.905, 20, Fit::fits)}),
+            2u);
+  EXPECT_EQ(value_to_keep(Tried{tried(1.0, 10, Fit::exceeds), tried(2.0, 8, Fit::tight), tried(3.0, 9, Fit::exceeds)}),
+            1u);
+  EXPECT_EQ(value_to_keep(Tried{tried(1.0, 10, Fit::exceeds), tried(9.0, 5, Fit::fits)}), 1u);
+  EXPECT_EQ(value_to_keep(Tried{tried(1.0, 10, Fit::exceeds), tried(0.0, 0, Fit::unknown, "no")}), 0u);
+}
+
+}  // namespace
+}  // namespace weft

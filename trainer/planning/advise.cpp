@@ -1,0 +1,99 @@
+#include "trainer/planning/advise.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/spread_work.h"
+#include "trainer/planning/compare.h"
+#include "trainer/rank/dry_run.h"
+#include "trainer/resolve/chosen_timing.h"
+
+namespace weft {
+namespace {
+
+// Words of a value of a step, beside those kept so far.
+using ValueWords = std::vector<std::pair<std::string, Overrides>>;
+
+ValueWords wrap_words(const Config& config) {
+  ValueWords values;
+  for (const std::string& wrap : wraps_to_try(config)) values.push_back({wrap, {word("shard.wrap", wrap)}});
+  return values;
+}
+
+ValueWords strategy_words(const Config& config, const Hardware& hardware) {
+  ValueWords values;
+  for (const StrategyPlan& each : unplanned_strategies(config, hardware)) {
+    if (each.refused.empty() && !each.words.empty())
+      values.push_back({std::string(name_of(each.sharding)), each.words});
+  }
+  return values;
+}
+
+ValueWords lookahead_words(const Config& config) {
+  ValueWords values;
+  for (const int lookahead : lookaheads_to_try) {
+    if (lookahead == config.shard.lookahead) continue;
+    values.push_back({fmt::format("{}", lookahead), {word("shard.lookahead", lookahead)}});
+  }
+  return values;
+}
+
+AdvisedStep tried_step(const Trials& trials, std::string_view what, const Trial& before, const ValueWords& values) {
+  AdvisedStep step{.what = what, .tried = {{"as before", before}}};
+  step.tried.resize(1 + values.size());
+  spread_work(values.size(), dry_threads(), [&](std::size_t i) {
+    const auto& [value, words] = values[i];
+    step.tried[1 + i] = {value, trials.with(merged_words(before.words, words))};
+  });
+  step.kept = value_to_keep(step.tried);
+  return step;
+}
+
+}  // namespace
+
+std::size_t value_to_keep(std::span<const TriedValue> tried) {
+  double slowest = std::numeric_limits<double>::infinity();
+  for (const auto& [value, trial] : tried) {
+    if (trial.fits()) slowest = std::min(slowest, timing_tie * trial.time.seconds);
+  }
+  const Trial& before = tried.front().trial;
+  if (before.fits()) slowest = std::min(slowest, before.time.seconds);
+  const bool any_fits = slowest < std::numeric_limits<double>::infinity();
+  std::optional<std::size_t> kept;
+  for (std::size_t i = 0; i < tried.size(); ++i) {
+    const Trial& trial = tried[i].trial;
+    if (!trial.refused.empty() || (any_fits && (!trial.fits() || trial.time.seconds > slowest))) continue;
+    if (!kept || trial.verdict.needed < tried[*kept].trial.verdict.needed) kept = i;
+  }
+  return kept.value_or(0);
+}
+
+std::vector<std::string> wraps_to_try(const Config& config) {
+  std::vector<std::string> wraps = {"half_block", "block"};
+  // Of a stage's blocks at most; a stage has more than one unit then.
+  for (int blocks = 2; blocks * config.stages() < config.model.layers(); blocks *= 2) {
+    wraps.push_back(fmt::format("blocks {}", blocks));
+  }
+  std::erase(wraps, config.shard.wrap);
+  return wraps;
+}
+
+std::vector<AdvisedStep> advise(const ReadWith& read, const Hardware& hardware) {
+  const Trials trials(read, hardware);
+  const Trial start = trials.with({});
+  if (!start.refused.empty()) fail_request("{}", start.refused);
+  std::vector<AdvisedStep> steps;
+  steps.push_back(tried_step(trials, "wrap", start, wrap_words(trials.config({}))));
+  const Overrides wrapped = steps.back().after().words;
+  steps.push_back(
+      tried_step(trials, "strategy", steps.back().after(), strategy_words(trials.config(wrapped), hardware)));
+  const Overrides sharded = steps.back().after().words;
+  steps.push_back(tried_step(trials, "lookahead", steps.back().after(), lookahead_words(trials.config(sharded))));
+  return steps;
+}
+
+}  // namespace weft

@@ -1,0 +1,41 @@
+// Advice on the sharding of one configuration, key after key: the wrap of segments into units, then the strategy with
+// its times to gather and drop, then the lead of gathers. Each value is a run of its own, planned as Trials plan one,
+// with the other keys as kept so far. Settings of a family stay as written, as in a comparison (compare.h).
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trainer/planning/trials.h"
+
+namespace weft {
+
+struct TriedValue {
+  std::string value;  // "blocks 2", "hybrid"; of the first value of a step "as before"
+  Trial trial;        // with the words of this value and of all steps before
+};
+
+struct AdvisedStep {
+  std::string_view what;          // "wrap", "strategy", "lookahead"
+  std::vector<TriedValue> tried;  // the first is the run before the step
+  std::size_t kept = 0;           // index into `tried`
+
+  const Trial& before() const { return tried.front().trial; }
+  const Trial& after() const { return tried[kept].trial; }
+};
+
+// The value to keep: never slower than the first, if that fits. Of those that fit, the one of least memory within 1 %
+// (timing_tie) of the fastest; if none fits, the one of least memory. Of equal ones the earliest.
+std::size_t value_to_keep(std::span<const TriedValue> tried);
+
+// The values that a step tries, beside the configured one.
+std::vector<std::string> wraps_to_try(const Config& config);
+inline constexpr int lookaheads_to_try[] = {0, 1, 2, 4, 8};
+
+// The steps in order. The words of the last one's after() make the result. Throws Error (request) if the configuration
+// itself cannot be planned.
+std::vector<AdvisedStep> advise(const ReadWith& read, const Hardware& hardware);
+
+}  // namespace weft
