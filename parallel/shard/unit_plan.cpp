@@ -122,6 +122,9 @@ class UnitFormer {
       fresh.key = fresh.plan.name = fmt::format("stage.{}.root", stage_);
     } else if (is_replicated(family) || fresh.wrap.kind == WrapKind::root) {
       fresh.key = fresh.plan.name = fmt::format("stage.{}.{}", stage_, name_of(family));
+    } else if (fresh.wrap.kind == WrapKind::parameter) {
+      fresh.key = fmt::format("parameter {}", parameter.name);
+      fresh.plan.name = parameter.name;
     } else if (!lies_in_blocks(family)) {
       fresh.key = name_of(family);
       fresh.plan.name = end_unit_name(piece, family);
@@ -130,6 +133,7 @@ class UnitFormer {
       fresh.key = fmt::format("half {} {}", name_of(family), fresh.segment);
       fresh.plan.name = half_block_name(piece, fresh.segment, family);
     } else {
+      if (fresh.wrap.kind == WrapKind::buckets) fail("buckets have no size: the caller gives minimum_bytes");
       const std::int64_t count = fresh.wrap.kind == WrapKind::blocks ? fresh.wrap.amount : 1;
       if (count < 1) fail("a unit takes at least one block, not {}", count);
       fresh.key = fmt::format("run {} {}", blocks_.at(piece.scope) / count, name_of(family));
@@ -206,14 +210,19 @@ class UnitFormer {
             ? fmt::format("routed experts of {}, behind the dispatch and in the expert group", scopes)
             : fmt::format("{} parameters of {}", name_of(family), scopes);
     if (unit.key.starts_with(alone_key)) return fmt::format("{}: a copy, used on other stages too", what);
+    if (unit.wrap.kind == WrapKind::parameter) {
+      return fmt::format("{}: one parameter alone, cut along its own rows, with collectives of its own", what);
+    }
     if (!lies_in_blocks(family)) return fmt::format("{}: used at one end of the model, apart from all blocks", what);
     switch (unit.wrap.kind) {
+      case WrapKind::parameter:
       case WrapKind::block:
         return fmt::format("{}: used one after the other, so that one gather serves the block", what);
       case WrapKind::half_block:
         return fmt::format("{}: those of segment {} alone, so that less is gathered at once", what, unit.segment);
       case WrapKind::blocks:
         return fmt::format("{}: {} consecutive blocks a unit, for fewer and larger gathers", what, unit.wrap.amount);
+      case WrapKind::buckets:
       case WrapKind::minimum_bytes: {
         const std::int64_t bytes = unit.bytes(rules_.element_bytes);
         const std::string size =

@@ -35,8 +35,8 @@ WrapPolicy parse_wrap(std::string_view text) {
   }
   if (!valid) {
     fail_request(
-        "\"{}\" is no way to wrap parameters; write \"block\", \"half_block\", \"blocks N\", \"minimum_bytes N\" or "
-        "\"root\", where N is at least 1",
+        "\"{}\" is no way to wrap parameters; write \"parameter\", \"block\", \"half_block\", \"blocks N\", "
+        "\"minimum_bytes N\", \"buckets\" or \"root\", where N is at least 1",
         text);
   }
   return policy;

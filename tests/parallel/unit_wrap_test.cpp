@@ -7,6 +7,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
+#include "parallel/shard/unit_layout.h"
 #include "parallel/shard/unit_plan.h"
 
 namespace weft {
@@ -264,8 +265,32 @@ TEST(Wrap, AnyPoliciesKeepEveryParameterOnceAndFamiliesApart) {
   }
 }
 
+// As FSDP2 shards: dimension 0 of each parameter by itself, names unchanged.
+TEST(Wrap, ByParameterGivesEachAUnitOfItsOwnName) {
+  const WrapPolicy each{WrapKind::parameter};
+  std::multiset<std::string> declared, formed;
+  for (const ScopedParameters& piece : hybrid()) {
+    for (const ParameterSpec& parameter : piece.parameters) declared.insert(parameter.name);
+  }
+  const auto units =
+      form({{Family::dense, each}, {Family::experts, each}, {Family::embedding, each}, {Family::head, each}});
+  for (const UnitPlan& unit : units) {
+    for (const ParameterSpec& parameter : unit.parameters) formed.insert(parameter.name);
+    if (unit.replicated()) continue;
+    ASSERT_EQ(unit.parameters.size(), 1u);
+    EXPECT_EQ(unit.name, unit.parameters.front().name);
+    const UnitLayout layout = lay_out_unit(unit.parameters, 4);
+    // Rows are dealt whole: a shard has the same number of them, the last ones perhaps fewer.
+    const std::int64_t rows = unit.parameters.front().rows, columns = unit.parameters.front().columns;
+    EXPECT_EQ(layout.shard_size, (rows + 3) / 4 * columns);
+    EXPECT_EQ(layout.padding(), layout.shard_size * 4 - rows * columns);
+  }
+  EXPECT_EQ(formed, declared);
+}
+
 TEST(Wrap, PoliciesReadAsTheyAreWritten) {
-  for (const char* text : {"block", "half_block", "blocks 2", "minimum_bytes 4000000", "root"}) {
+  for (const char* text :
+       {"parameter", "block", "half_block", "blocks 2", "minimum_bytes 4000000", "buckets", "root"}) {
     EXPECT_EQ(text_of(parse_wrap(text)), text);
   }
   EXPECT_EQ(parse_wrap("blocks 12"), (WrapPolicy{WrapKind::blocks, 12}));

@@ -164,10 +164,11 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
                  "sharded state, as a choice of residency and reduction (ZeRO-3, ZeRO-2, ZeRO-1, none)",
                  named({full_shard, shard_grad_op, optimizer, no_shard}), field(&ShardPolicy::strategy)),
       residency_key(section + ".residency", family),
-      string_key(
-          section + ".wrap",
-          "size of a unit: block, half_block, \"blocks K\", \"minimum_bytes N\" or root (the whole stage, to diagnose)",
-          field(&ShardPolicy::wrap), is_wrap),
+      string_key(section + ".wrap",
+                 "size of a unit: parameter, block, half_block, \"blocks K\", \"minimum_bytes N\", buckets (as DDP's) "
+                 "or root (the "
+                 "whole stage, to diagnose)",
+                 field(&ShardPolicy::wrap), is_wrap),
       integer_key(section + ".lookahead", "how many segments ahead a gather starts, of those that need one", {0, 1024},
                   field(&ShardPolicy::lookahead)),
       choice_key(section + ".backward_prefetch",

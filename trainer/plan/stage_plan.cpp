@@ -32,7 +32,8 @@ FullyShardPolicy fully_shard_policy(const Config& config, const Mesh& mesh, int 
 
 PlannedUnit plan_unit(const Config& config, const Mesh& mesh, int stage, FullyShardedUnit made) {
   const Family family = made.plan.family;
-  PlannedUnit unit{std::move(made)};
+  PlannedUnit unit;
+  static_cast<FullyShardedUnit&>(unit) = std::move(made);
   if (unit.plan.replicated()) {
     unit.policy = replicated_policy(config, family);
     unit.shard_group = unit.replicate_group = Group::tokens;

@@ -29,6 +29,16 @@ void apply_residency(const ResidencyChoice& choice, const ShardPolicy& shard, Un
   }
 }
 
+// The wrap of a family, a bucket in bytes.
+WrapPolicy wrap_of(const Config& config, Family family, const ShardPolicy& policy, std::int64_t element_bytes) {
+  const WrapPolicy wrap = parse_wrap(policy.wrap);
+  if (wrap.kind != WrapKind::buckets) return wrap;
+  const std::int64_t replicas = family == Family::experts ? Mesh(config.parallelism).expert_replicas()
+                                                          : std::int64_t{config.parallelism.data_replicate};
+  return {WrapKind::minimum_bytes,
+          bucket_parameters(shard_ranks(config.parallelism, family) * replicas) * element_bytes};
+}
+
 }  // namespace
 
 bool is_solved(const Config& config) {
@@ -131,7 +141,7 @@ WrapRules wrap_rules(const Config& config, int stage) {
     const UnitPrecision precision = unit_precision(config, family);
     // The root family has no matrices of its own. It is compared as dense, whose matrices its unit may take in.
     const UpdateGroup group = matrix_group_of(family == Family::root ? Family::dense : family);
-    rules.by_family[family] = parse_wrap(policy.wrap);
+    rules.by_family[family] = wrap_of(config, family, policy, rules.element_bytes);
     rules.merge_key[family] = fmt::format(
         "strategy {}, residency {}, lookahead {}{}{}, reduction {}, accumulation {}, {} / {} / {}, {} by {}",
         name_of(policy.strategy), policy.residency_of(stage), policy.lookahead,

@@ -128,6 +128,11 @@ std::span<const Schedule> schedules() {
 }
 
 const Schedule& find_schedule(std::string_view name) {
+  if (name == "dualpipe") {
+    fail_request(
+        "schedule \"dualpipe\" runs microbatches from both ends of the pipeline, so that every rank has two stages' "
+        "parameters, gradients and state, and the model stands twice; \"dualpipev\" has its order with one copy");
+  }
   std::string known;
   for (const Schedule& schedule : table) {
     if (schedule.name == name) return schedule;
