@@ -138,11 +138,59 @@ TEST_F(ToldMetrics, OfASpikeAreLoggedWhateverTheInterval) {
   EXPECT_EQ(metrics("stop").size(), 6u);
 }
 
+// The limit of a norm is that of the mean of the two before it and of its own step, whatever the interval.
+TEST_F(ToldMetrics, OfANormFarAboveItsMeanAreAWarningOrASpike) {
+  put_still_run();
+  ASSERT_EQ(weft("train still.toml").exit_code, 0);
+  std::vector<double> norms;
+  for (const SortedJson& line : metrics("still")) norms.push_back(line.at("grad_norm"));
+  double mean = 0.0, factor = 0.0, mean_before = 0.0;
+  std::int64_t at = 0;  // of the first two norms none is told
+  for (std::size_t i = 0; i < norms.size(); ++i) {
+    if (i >= 2 && norms[i] / mean > factor) {
+      factor = norms[i] / mean;
+      mean_before = mean;
+      at = static_cast<std::int64_t>(i) + 1;
+    }
+    mean += (i == 0 ? 1.0 : 2.0 / 3) * (norms[i] - mean);
+  }
+  ASSERT_GT(factor, 1.0 + 1e-9) << "these texts show nothing";
+  const std::string keys = fmt::format("{:.17g}", factor * (1 - 1e-12));
+  const auto told = [&](const std::string& directory, const std::string& words) {
+    return weft("train still.toml --metrics.interval=100 --spikes.window=2 --run.directory=" + directory + words);
+  };
+  const auto warned = told("warned", " --spikes.grad_norm_warning=" + keys);
+  ASSERT_EQ(warned.exit_code, 0) << warned.messages;
+  EXPECT_EQ(std::ranges::count(steps_shown(warned.output), at), 1) << warned.output;
+  EXPECT_NE(warned.output.find("  WARNING: grad_norm "), std::string::npos) << warned.output;
+  EXPECT_NE(warned.output.find(fmt::format("(mean {:.4f})", mean_before)), std::string::npos) << warned.output;
+  for (const SortedJson& line : metrics("warned")) {
+    EXPECT_EQ(line.contains("warning"), line.at("step") == at) << line;
+    EXPECT_FALSE(line.contains("spike")) << line;
+    if (line.at("step") != at) continue;
+    EXPECT_EQ(line.at("warning").at("value"), line.at("grad_norm"));
+    EXPECT_NEAR(line.at("warning").at("mean").get<double>(), mean_before, 1e-12 * mean_before);
+  }
+  const auto stopped =
+      told("stopped", " --spikes.grad_norm_warning=0 --spikes.action=stop --spikes.grad_norm_spike=" + keys);
+  EXPECT_EQ(stopped.exit_code, 3) << stopped.output;
+  EXPECT_NE(stopped.messages.find(fmt::format("step {} has a spike and was not taken: grad_norm ", at)),
+            std::string::npos)
+      << stopped.messages;
+  EXPECT_EQ(std::ssize(metrics("stopped")), at);
+}
+
 TEST_F(ToldMetrics, AreAskedForByKeysThatARunReads) {
   for (const auto& [key, part] :
        {std::pair("--spikes.window=1 --spikes.loss_deviations=2", "1 is out of range"),
-        std::pair("--spikes.window=8", "loss_deviations is not 0"),
-        std::pair("--spikes.action=skip", "loss_deviations or grad_norm is not 0"),
+        std::pair("--spikes.window=8 --spikes.grad_norm_warning=0 --spikes.grad_norm_spike=0",
+                  "loss_deviations, grad_norm_warning or grad_norm_spike is not 0"),
+        std::pair("--spikes.action=skip --spikes.grad_norm_spike=0 --spikes.grad_norm_warning=0",
+                  "loss_deviations, grad_norm or grad_norm_spike is not 0"),
+        std::pair("--spikes.grad_norm_spike=-1", "at least 0"),
+        std::pair("--spikes.grad_norm_spike=0.5", "grad_norm_spike 0.5 is below 1"),
+        std::pair("--spikes.grad_norm_warning=0.5", "grad_norm_warning 0.5 is below 1"),
+        std::pair("--spikes.grad_norm_warning=200", "grad_norm_warning 200 is above grad_norm_spike 100"),
         std::pair("--spikes.grad_norm=-1", "at least 0"), std::pair("--metrics.interval=0", "0 is out of range"),
         std::pair("--spikes.action=halt --spikes.grad_norm=1", "\"halt\"")}) {
     const auto result = weft(std::string("check run.toml ") + key);

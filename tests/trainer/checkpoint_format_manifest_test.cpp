@@ -96,6 +96,8 @@ TEST(Manifest, ThereAndBack) {
   EXPECT_EQ(parse_manifest(to_json(manifest), "NAME"), manifest);
   Manifest bare;
   EXPECT_EQ(parse_manifest(to_json(bare), "NAME"), bare);
+  // As before norms had a mean.
+  EXPECT_EQ(to_json(bare).find("norm_trend"), std::string::npos);
 }
 
 TEST(Manifest, FindsTensorsByNameAndState) {
@@ -132,6 +134,11 @@ TEST(Manifest, EachFaultIsNamed) {
   for (const LossTrend trend : {LossTrend{-1, 1.0, 1.0}, LossTrend{1, double(NAN), 1.0}, LossTrend{1, 1.0, -1.0},
                                 LossTrend{1, 1.0, double(INFINITY)}, LossTrend{1, 1.0, double(NAN)}}) {
     EXPECT_EQ(faults_of([&](Manifest& m) { m.progress.loss_trend = trend; }),
+              Faults{"its progress is not one of a run"});
+  }
+  for (const NormTrend trend :
+       {NormTrend{-1, 1.0}, NormTrend{1, -1.0}, NormTrend{1, double(NAN)}, NormTrend{1, double(INFINITY)}}) {
+    EXPECT_EQ(faults_of([&](Manifest& m) { m.progress.norm_trend = trend; }),
               Faults{"its progress is not one of a run"});
   }
   EXPECT_EQ(faults_of([](Manifest& m) { m.mesh.tensor = 0; }), Faults{"its degrees form no mesh"});
@@ -229,6 +236,7 @@ TEST(Manifest, WrongDocumentsAreRefused) {
       {"\"loss_scale\": 1024.5", "\"loss_scale\": 1e999", "it is no JSON"},
       {"\"losses\": 38", "\"losses\": 38.5", "losses of loss_trend is 38.5, not an integer"},
       {"\"variance\": 0.125", "\"variance\": -1", "its progress is not one of a run"},
+      {"\"norms\": 37", "\"norms\": null", "norms of norm_trend is null, not an integer"},
       {"\"pipeline\": 2", "\"pipeline\": 0", "pipeline of mesh is 0"},
       {"\"pipeline\": 2", "\"pipeline\": 4294967298", "pipeline of mesh is 4294967298"},
       {"\"pipeline\": 2", "\"pipeline\": 2147483647", "its degrees form no mesh"},

@@ -61,7 +61,8 @@ inline Manifest write_sample(const std::filesystem::path& folder, const std::vec
                        .good_steps = 39,
                        .good_in_a_row = 3,
                        .loss_scale = 1024.5,
-                       .loss_trend = LossTrend{38, 2.5, 0.125}};
+                       .loss_trend = LossTrend{38, 2.5, 0.125},
+                       .norm_trend = NormTrend{37, 1.5}};
   manifest.mesh = {.pipeline = 2, .data_shard = file_count};
   manifest.model = {{"model.hidden_size", "3"}, {"model.layers", "\"d \\\"e*3\\\" é\""}};
   manifest.data = {{"data.seed", "1234"}};

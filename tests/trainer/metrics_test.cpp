@@ -78,6 +78,7 @@ TEST(ReportedSteps, AreTheFirstTheLastThoseOfTheIntervalAndWhatStandsOut) {
     metrics.model_flops = 4e12;
     metrics.skipped = step == 12;
     if (step == 15) metrics.spike = Spike{"loss", 2.0, 1.0, SpikeAction::log};
+    if (step == 25) metrics.warning = Spike{"grad_norm", 2.0, 1.0, SpikeAction::log, 0.1};
     if (step == 16) metrics.validation = HeldOutLoss{};
     const auto line = reports.add(metrics);
     tokens += step;
@@ -91,8 +92,8 @@ TEST(ReportedSteps, AreTheFirstTheLastThoseOfTheIntervalAndWhatStandsOut) {
     EXPECT_EQ(line->tflops(), 16.0);
     tokens = 0;
   }
-  EXPECT_EQ(reported, (std::vector<std::int64_t>{4, 10, 12, 15, 16, 20, 30, 38}));
-  EXPECT_EQ(joined, (std::vector<std::int64_t>{1, 6, 2, 3, 1, 4, 10, 8}));
+  EXPECT_EQ(reported, (std::vector<std::int64_t>{4, 10, 12, 15, 16, 20, 25, 30, 38}));
+  EXPECT_EQ(joined, (std::vector<std::int64_t>{1, 6, 2, 3, 1, 4, 5, 5, 8}));
 }
 
 TEST(StepMetricsText, FitsALineOfAScreen) {
@@ -129,6 +130,21 @@ TEST(StepMetricsText, TellsOfASpikeAndWhatWasDone) {
   EXPECT_EQ(json["spike"], nlohmann::json({{"what", "loss"}, {"value", 9.5}, {"limit", 7.25}, {"action", "skip"}}));
   EXPECT_EQ(json["skipped"], true);
   EXPECT_TRUE(parse_step_metrics(to_json(metrics), "here").skipped);
+}
+
+TEST(StepMetricsText, TellsOfANormFarAboveItsMean) {
+  StepMetrics metrics{.step = 3, .loss = 9.5, .gradient_norm = 30.0};
+  EXPECT_FALSE(nlohmann::json::parse(to_json(metrics)).contains("warning"));
+  metrics.warning = Spike{"grad_norm", 30.0, 20.0, SpikeAction::log, 2.0};
+  EXPECT_TRUE(console_line(metrics).starts_with("step 3/"));
+  EXPECT_NE(console_line(metrics).find("  WARNING: grad_norm 30.0000 is above 20.0000 (mean 2.0000)\n"),
+            std::string::npos)
+      << console_line(metrics);
+  const auto json = nlohmann::json::parse(to_json(metrics));
+  EXPECT_EQ(json["warning"], nlohmann::json({{"what", "grad_norm"}, {"value", 30.0}, {"limit", 20.0}, {"mean", 2.0}}));
+  EXPECT_FALSE(json.contains("spike"));
+  metrics.spike = Spike{"grad_norm", 300.0, 200.0, SpikeAction::stop, 2.0};
+  EXPECT_EQ(nlohmann::json::parse(to_json(metrics))["spike"]["mean"], 2.0);
 }
 
 // Shares 1/2, 1/4, 1/4 and 0 of four experts have 3/2 of 2 bits.

@@ -93,6 +93,68 @@ TEST(SpikeWatch, TellsWhatStandsOut) {
   EXPECT_EQ(SpikeWatch({.grad_norm = 1.0}).trend(), std::nullopt);
 }
 
+// The sum of squares of the gradients of a loss that was scaled by 8, a little beside that of `norm`.
+double scaled_squares(double norm, double beside) {
+  return std::pow(8.0 * norm, 2) * (1.0 + beside);
+}
+
+// Norms between 2 and 4, with the bound of losses of this size above.
+TEST(SpikeWatch, HoldsANormAgainstTheWeightedMeanOfEarlierOnes) {
+  std::mt19937 random(7);
+  for (const std::int64_t window : {2, 8, 31}) {
+    SpikeWatch watch({.window = window, .action = SpikeAction::stop});  // 10 and 100 times the mean
+    std::vector<double> norms;
+    for (std::int64_t step = 0; step < 60; ++step) {
+      if (step < window) {
+        EXPECT_EQ(watch.find(1e300, 0.0, 64.0, 8.0), std::nullopt) << step;
+        EXPECT_EQ(watch.find_warning(1e300, 8.0), std::nullopt) << step;
+        EXPECT_EQ(watch.limits(64.0, 8.0).square_sum, infinity);
+      } else {
+        const double mean = trend_of(norms, window).mean;
+        EXPECT_EQ(watch.find_warning(scaled_squares(10 * mean, -1e-12), 8.0), std::nullopt) << step;
+        const auto warning = watch.find_warning(scaled_squares(10 * mean, 1e-12), 8.0);
+        ASSERT_TRUE(warning) << step;
+        EXPECT_NEAR(*warning->mean, mean, 1e-12);
+        EXPECT_NEAR(warning->limit, 10 * mean, 1e-11);
+        EXPECT_NEAR(warning->value, 10 * mean, 1e-9);
+        EXPECT_EQ(watch.find(scaled_squares(100 * mean, -1e-12), 0.0, 64.0, 8.0), std::nullopt) << step;
+        EXPECT_TRUE(watch.find_warning(scaled_squares(100 * mean, -1e-12), 8.0)) << step;
+        const auto spike = watch.find(scaled_squares(100 * mean, 1e-12), 0.0, 64.0, 8.0);
+        ASSERT_TRUE(spike) << step;
+        EXPECT_EQ(spike->what, "grad_norm");
+        EXPECT_EQ(spike->action, SpikeAction::stop);
+        EXPECT_NEAR(*spike->mean, mean, 1e-12);
+        EXPECT_EQ(watch.find_warning(scaled_squares(100 * mean, 1e-12), 8.0), std::nullopt) << step;
+      }
+      norms.push_back(2.0 + 2.0 * static_cast<double>(random()) / 0x1p32);
+      watch.add_norm(norms.back());
+    }
+    EXPECT_EQ(watch.norm_trend()->norms, 60);
+  }
+}
+
+TEST(SpikeWatch, KeepsANormThatIsASpikeOutOfTheMean) {
+  SpikeWatch watch({.window = 2, .grad_norm_warning = 2.0, .grad_norm_spike = 4.0});
+  EXPECT_EQ(watch.norm_trend(), std::nullopt);
+  for (const double norm : {1.0, 1.0, 4.5, 1e9}) watch.add_norm(norm);
+  EXPECT_EQ(watch.norm_trend(), (NormTrend{2, 1.0}));
+  watch.add_norm(4.0);  // told and no spike: it enters with a weight of 2/3
+  EXPECT_EQ(watch.norm_trend()->norms, 3);
+  EXPECT_NEAR(watch.norm_trend()->mean, 3.0, 1e-15);
+  // The lower of two limits counts, and each is off at 0.
+  SpikeWatch fixed({.window = 2, .grad_norm = 3.0, .grad_norm_warning = 0.0, .grad_norm_spike = 4.0});
+  for (const double norm : {1.0, 1.0}) fixed.add_norm(norm);
+  EXPECT_EQ(fixed.find(12.25, 0.0, 4.0, 1.0), (Spike{"grad_norm", 3.5, 3.0, SpikeAction::log}));
+  EXPECT_EQ(fixed.find_warning(6.25, 1.0), std::nullopt);
+  SpikeWatch off({.window = 2, .grad_norm_warning = 0.0, .grad_norm_spike = 0.0});
+  for (const double norm : {1.0, 1.0}) off.add_norm(norm);
+  EXPECT_EQ(off.find(1e300, 0.0, 4.0, 1.0), std::nullopt);
+  EXPECT_EQ(off.find_warning(1e300, 1.0), std::nullopt);
+  EXPECT_EQ(off.norm_trend(), std::nullopt);
+  off.resume({}, NormTrend{5, 1.0});  // of a run that watched its norms
+  EXPECT_EQ(off.norm_trend(), std::nullopt);
+}
+
 std::vector<TinyLayout> watched_layouts() {
   return {{.name = "one", .layers = "d e d e"},
           {.name = "pp2", .layers = "d e d e", .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2}},
@@ -204,6 +266,97 @@ TEST(SpikeRun, ALossThatStandsOutVoidsItsStepInEveryLayout) {
     const LearnedRun voided = learn(config);
     config.run.steps = static_cast<std::int64_t>(expected.step);
     EXPECT_EQ(voided.weights, learn(config).weights);
+  }
+}
+
+// The step with the largest norm over the mean of those before it, and a factor that it alone exceeds.
+struct NormSpike {
+  std::size_t step = 0;  // index
+  double factor = 0.0, mean = 0.0;
+};
+NormSpike norm_spike_in(const std::vector<double>& norms, std::int64_t window) {
+  NormSpike most;
+  double before = 1.0;  // the largest factor of an earlier norm
+  for (std::size_t i = static_cast<std::size_t>(window); i < norms.size(); ++i) {
+    const double mean = trend_of({norms.begin(), norms.begin() + static_cast<std::ptrdiff_t>(i)}, window).mean;
+    if (norms[i] / mean <= most.factor) continue;
+    before = std::max(before, most.factor);
+    most = {i, norms[i] / mean, mean};
+  }
+  most.factor = 0.5 * (most.factor + before);
+  return most;
+}
+
+// A norm above its warning is told and changes nothing; above the other factor its step never was, on any rank.
+TEST(SpikeRun, ANormFarAboveItsMeanIsToldOrVoidsItsStepInEveryLayout) {
+  constexpr std::int64_t window = 3;
+  for (const TinyLayout& layout : watched_layouts()) {
+    SCOPED_TRACE(layout.name);
+    Config config = config_of(layout);
+    config.run.steps = 8;
+    config.optimizer.learning_rate = 1e-6;  // the norms of texts, which rise and fall
+    config.lr_scheduler = {.warmup_steps = 0, .decay = Decay::constant};
+    const LearnedRun free = learn(config);
+    const NormSpike expected = norm_spike_in(free.gradient_norms, window);
+    ASSERT_GT(expected.factor, 1.0);
+
+    config.spikes = {.window = window, .grad_norm_warning = expected.factor, .grad_norm_spike = 0.0};
+    const LearnedRun told = learn(config);
+    EXPECT_EQ(told.weights, free.weights);
+    for (std::size_t i = 0; i <= expected.step; ++i) {
+      const StepMetrics& step = told.result.steps[i];
+      EXPECT_FALSE(step.spike || step.skipped) << i;
+      EXPECT_EQ(step.warning.has_value(), i == expected.step) << i;
+    }
+    EXPECT_NEAR(*told.result.steps[expected.step].warning->mean, expected.mean, 1e-12 * expected.mean);
+    EXPECT_EQ(told.result.steps[expected.step].warning->value, free.gradient_norms[expected.step]);
+
+    config.spikes = {
+        .window = window, .grad_norm_warning = 0.0, .grad_norm_spike = expected.factor, .action = SpikeAction::skip};
+    config.run.steps = static_cast<std::int64_t>(expected.step) + 1;
+    std::mutex mutex;
+    int ranks = 0;
+    RunObserver observer;
+    observer.after_step = [&](RankRun&, const StepMetrics& step) {
+      const std::lock_guard lock(mutex);
+      const bool last = step.step == config.run.steps;
+      EXPECT_EQ(step.spike.has_value(), last) << step.step;
+      EXPECT_EQ(step.skipped, last) << step.step;
+      if (last) ++ranks;
+    };
+    const LearnedRun voided = learn(config, observer);
+    EXPECT_EQ(ranks, layout.degrees.world());
+    // The run has the weights of one that ends before the spike.
+    config.run.steps = static_cast<std::int64_t>(expected.step);
+    EXPECT_EQ(voided.weights, learn(config).weights);
+  }
+}
+
+// The mean of norms is in the checkpoint, to the bit that of a run that was not ended.
+TEST(SpikeRun, GoesOnWithTheSameMeanOfNorms) {
+  const TemporaryFolder folder;
+  for (const TinyLayout& layout : watched_layouts()) {
+    SCOPED_TRACE(layout.name);
+    Config config = saving_config(layout, folder / (layout.name + "-whole"), 6, 0);
+    config.optimizer.learning_rate = 1e-6;
+    config.spikes = {.window = 2, .grad_norm_warning = 1.0, .grad_norm_spike = 1e6};
+    const LearnedRun whole = learn(config);
+    config.checkpoint.directory = (folder / (layout.name + "-ended")).string();
+    std::int64_t asked = 0;
+    run_steps(config, {}, {}, {}, {[&] { return ++asked == 3; }});
+    const LearnedRun rest = learn(config);
+    ASSERT_EQ(rest.result.steps.size(), 3u);
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(rest.result.steps[i].warning, whole.result.steps[3 + i].warning) << i;
+    }
+    const auto trend_in = [&](const char* run) {
+      return CheckpointReader(folder / (layout.name + run) / "step-00000006").manifest().progress.norm_trend;
+    };
+    ASSERT_TRUE(trend_in("-whole"));
+    EXPECT_EQ(trend_in("-ended"), trend_in("-whole"));
+    EXPECT_EQ(trend_in("-whole")->norms, 6);
+    const double mean = trend_of(whole.gradient_norms, 2).mean;
+    EXPECT_NEAR(trend_in("-whole")->mean, mean, 1e-12 * mean);
   }
 }
 

@@ -138,9 +138,10 @@ std::vector<std::string> find_manifest_faults(const Manifest& manifest) {
   std::vector<std::string> faults;
   const Progress& progress = manifest.progress;
   const LossTrend trend = progress.loss_trend.value_or(LossTrend{});
+  const NormTrend norms = progress.norm_trend.value_or(NormTrend{});
   if (trend.losses < 0 || !std::isfinite(trend.mean) || !(trend.variance >= 0.0) || !std::isfinite(trend.variance) ||
-      progress.step < 0 || progress.samples < 0 || progress.tokens < 0 || progress.good_steps < 0 ||
-      progress.good_in_a_row < 0 ||
+      norms.norms < 0 || !(norms.mean >= 0.0) || !std::isfinite(norms.mean) || progress.step < 0 ||
+      progress.samples < 0 || progress.tokens < 0 || progress.good_steps < 0 || progress.good_in_a_row < 0 ||
       (progress.loss_scale && (!(*progress.loss_scale > 0.0) || !std::isfinite(*progress.loss_scale)))) {
     faults.push_back("its progress is not one of a run");
   }

@@ -54,6 +54,7 @@ struct Progress {
   std::int64_t good_steps = 0, good_in_a_row = 0;
   std::optional<double> loss_scale = {};     // if anything is computed in float16
   std::optional<LossTrend> loss_trend = {};  // if a loss may be a spike
+  std::optional<NormTrend> norm_trend = {};  // if norms are held against their mean, from the first one on
   bool operator==(const Progress&) const = default;
 };
 

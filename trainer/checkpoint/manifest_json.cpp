@@ -186,6 +186,10 @@ Manifest manifest_of(const Json& json) {
     const Reading trend(progress.at("loss_trend"), "loss_trend");
     manifest.progress.loss_trend = {trend.integer("losses"), trend.number("mean"), trend.number("variance")};
   }
+  if (progress.has("norm_trend")) {
+    const Reading trend(progress.at("norm_trend"), "norm_trend");
+    manifest.progress.norm_trend = {trend.integer("norms"), trend.number("mean")};
+  }
   const Reading mesh(top.at("mesh"), "mesh");
   for (const Degree& degree : degrees) {
     const std::int64_t value = mesh.integer(degree.name);
@@ -216,6 +220,9 @@ std::string text_of(const Manifest& manifest) {
   if (progress.loss_scale) json["progress"]["loss_scale"] = *progress.loss_scale;
   if (const auto& trend = progress.loss_trend) {
     json["progress"]["loss_trend"] = {{"losses", trend->losses}, {"mean", trend->mean}, {"variance", trend->variance}};
+  }
+  if (const auto& trend = progress.norm_trend) {
+    json["progress"]["norm_trend"] = {{"norms", trend->norms}, {"mean", trend->mean}};
   }
   for (const Degree& degree : degrees) json["mesh"][degree.name] = manifest.mesh.*degree.field;
   json["model"] = manifest.model;

@@ -289,11 +289,14 @@ constexpr auto enum_names(SpikeAction) {
 
 struct SpikesConfig {
   double loss_deviations = 0.0;  // standard deviations above the mean of recent losses; 0: any loss is usual
-  std::int64_t window = 128;     // steps; the span of that mean
+  std::int64_t window = 128;     // steps; the span of that mean, and of the mean of norms
   double grad_norm = 0.0;        // largest usual norm, before clipping; 0: any norm is usual
+  // Times the mean of earlier norms: above the first a norm is told, above the second it is a spike; 0: never.
+  double grad_norm_warning = 10.0, grad_norm_spike = 100.0;
   SpikeAction action = SpikeAction::log;
 
-  bool watched() const { return loss_deviations > 0.0 || grad_norm > 0.0; }
+  bool watches_mean_norm() const { return grad_norm_warning > 0.0 || grad_norm_spike > 0.0; }
+  bool watched() const { return loss_deviations > 0.0 || grad_norm > 0.0 || grad_norm_spike > 0.0; }
   bool operator==(const SpikesConfig&) const = default;
 };
 

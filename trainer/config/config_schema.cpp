@@ -364,20 +364,26 @@ Keys metrics_keys() {
 
 Keys spikes_keys() {
   const auto field = fields_of(&Config::spikes);
-  const KeyCondition by_loss{"loss_deviations is not 0",
-                             [](const Config& c) { return c.spikes.loss_deviations > 0.0; }};
-  const KeyCondition watched{"loss_deviations or grad_norm is not 0",
+  const KeyCondition by_mean{"loss_deviations, grad_norm_warning or grad_norm_spike is not 0", [](const Config& c) {
+                               return c.spikes.loss_deviations > 0.0 || c.spikes.watches_mean_norm();
+                             }};
+  const KeyCondition watched{"loss_deviations, grad_norm or grad_norm_spike is not 0",
                              [](const Config& c) { return c.spikes.watched(); }};
   return {
       number_key(
           "spikes.loss_deviations",
           "a loss above the mean of recent losses by more than so many standard deviations is a spike; 0: none is",
           non_negative, field(&SpikesConfig::loss_deviations)),
-      only_where({by_loss}, integer_key("spikes.window",
-                                        "span of that mean in steps, at least 2; so many first losses are no spike",
+      only_where({by_mean}, integer_key("spikes.window",
+                                        "span of the means of losses and norms in steps, at least 2; so many first "
+                                        "ones are neither spike nor warning",
                                         {2, size_range.high}, field(&SpikesConfig::window))),
       number_key("spikes.grad_norm", "a larger norm of the gradient, before clipping, is a spike; 0: none is",
                  non_negative, field(&SpikesConfig::grad_norm)),
+      number_key("spikes.grad_norm_warning", "a norm above so many times the mean of earlier ones is told; 0: none is",
+                 non_negative, field(&SpikesConfig::grad_norm_warning)),
+      number_key("spikes.grad_norm_spike", "a norm above so many times that mean is a spike; 0: none is", non_negative,
+                 field(&SpikesConfig::grad_norm_spike)),
       only_where({watched},
                  choice_key("spikes.action",
                             "at a spike: log it, skip the update of its step, or stop before it with a checkpoint",

@@ -27,6 +27,12 @@ nlohmann::ordered_json as_json(const HeldOutLoss& held_out) {
   return json;
 }
 
+nlohmann::ordered_json spike_json(const Spike& spike) {
+  nlohmann::ordered_json json = {{"what", spike.what}, {"value", spike.value}, {"limit", spike.limit}};
+  if (spike.mean) json["mean"] = *spike.mean;
+  return json;
+}
+
 }  // namespace
 
 MoeMetrics expert_balance(int block, std::span<const std::int64_t> tokens, int ranks) {
@@ -58,7 +64,7 @@ std::optional<StepMetrics> ReportedSteps::add(const StepMetrics& step) {
   waiting_.seconds += step.seconds;
   waiting_.data_seconds += step.data_seconds;
   waiting_.model_flops += step.model_flops;
-  const bool stands_out = step.validation || step.spike || step.skipped;
+  const bool stands_out = step.validation || step.spike || step.warning || step.skipped;
   const bool first = !std::exchange(begun_, true);
   if (!first && !stands_out && step.step % interval_ != 0 && step.step != last_step_) return std::nullopt;
   StepMetrics reported = step;
@@ -96,9 +102,10 @@ std::string to_json(const StepMetrics& metrics) {
   if (metrics.loss_scale) line["loss_scale"] = *metrics.loss_scale;
   if (metrics.loss_scale || metrics.skipped) line["skipped"] = metrics.skipped;
   if (const auto& spike = metrics.spike) {
-    line["spike"] = {
-        {"what", spike->what}, {"value", spike->value}, {"limit", spike->limit}, {"action", name_of(spike->action)}};
+    line["spike"] = spike_json(*spike);
+    line["spike"]["action"] = name_of(spike->action);
   }
+  if (metrics.warning) line["warning"] = spike_json(*metrics.warning);
   for (const Bucket bucket : all_values<Bucket>) line["memory"][std::string(name_of(bucket))] = metrics.memory[bucket];
   line["communication"] = nlohmann::ordered_json::object();
   for (const auto& [key, count] : metrics.communication) {

@@ -56,6 +56,7 @@ struct StepMetrics {
   bool forced_balance = false;                 // experts were dealt in turn
   bool skipped = false;  // gradients overflowed, or at a spike: parameters and states are unchanged
   std::optional<Spike> spike = {};
+  std::optional<Spike> warning = {};  // a norm far above the mean that is no spike
   // Of `steps` steps together: this one, and those before it that are reported with it.
   std::int64_t steps = 1;
   std::int64_t tokens = 0, targets = 0;  // read, and those of the step whose loss counts
@@ -80,7 +81,7 @@ struct StepMetrics {
 };
 
 // Chooses the steps that are reported, and joins to them those before: the first step, those at multiples of
-// `interval`, the last one, and each with a validation, a spike or a skipped update.
+// `interval`, the last one, and each with a validation, a spike, a warning or a skipped update.
 class ReportedSteps {
  public:
   ReportedSteps(std::int64_t interval, std::int64_t last_step) : interval_(interval), last_step_(last_step) {}

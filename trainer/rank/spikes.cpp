@@ -7,19 +7,43 @@
 #include <limits>
 
 namespace weft {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+// Of the last of `count` values that have entered a mean.
+double weight_of_last(std::int64_t count, std::int64_t window) {
+  return std::max(2.0 / static_cast<double>(window + 1), 1.0 / static_cast<double>(count));
+}
+
+// The sum of squares of the gradients of the scaled loss, from the norm of those of the loss.
+double square_sum_of(double norm, double loss_scale) {
+  return std::pow(norm * loss_scale, 2);
+}
+
+}  // namespace
 
 std::string Spike::text() const {
-  return fmt::format("{} {:.4f} is above {:.4f}", what, value, limit);
+  return fmt::format("{} {:.4f} is above {:.4f}{}", what, value, limit,
+                     mean ? fmt::format(" (mean {:.4f})", *mean) : std::string());
 }
 
 double SpikeWatch::largest_loss() const {
-  if (config_.loss_deviations == 0.0 || trend_.losses < config_.window) return std::numeric_limits<double>::infinity();
+  if (config_.loss_deviations == 0.0 || trend_.losses < config_.window) return infinity;
   return trend_.mean + config_.loss_deviations * std::sqrt(trend_.variance);
+}
+
+double SpikeWatch::times_mean_norm(double factor) const {
+  return factor == 0.0 || norms_.norms < config_.window ? infinity : factor * norms_.mean;
+}
+
+double SpikeWatch::largest_norm() const {
+  return std::min(config_.grad_norm > 0.0 ? config_.grad_norm : infinity, times_mean_norm(config_.grad_norm_spike));
 }
 
 SumLimits SpikeWatch::limits(double targets, double loss_scale) const {
   SumLimits limits;
-  if (config_.grad_norm > 0.0) limits.square_sum = std::pow(config_.grad_norm * loss_scale, 2);
+  limits.square_sum = square_sum_of(largest_norm(), loss_scale);
   limits.loss_sum = largest_loss() * targets;
   return limits;
 }
@@ -28,21 +52,41 @@ std::optional<Spike> SpikeWatch::find(double square_sum, double loss_sum, double
   const SumLimits most = limits(targets, loss_scale);
   if (!most.exceeded_by(square_sum, loss_sum)) return std::nullopt;
   if (loss_sum > most.loss_sum) return Spike{"loss", loss_sum / targets, largest_loss(), config_.action};
-  return Spike{"grad_norm", std::sqrt(square_sum) / loss_scale, config_.grad_norm, config_.action};
+  Spike spike{"grad_norm", std::sqrt(square_sum) / loss_scale, largest_norm(), config_.action};
+  if (spike.limit == times_mean_norm(config_.grad_norm_spike)) spike.mean = norms_.mean;
+  return spike;
+}
+
+std::optional<Spike> SpikeWatch::find_warning(double square_sum, double loss_scale) const {
+  const double limit = times_mean_norm(config_.grad_norm_warning);
+  if (square_sum <= square_sum_of(limit, loss_scale) || square_sum > square_sum_of(largest_norm(), loss_scale)) {
+    return std::nullopt;
+  }
+  return Spike{"grad_norm", std::sqrt(square_sum) / loss_scale, limit, SpikeAction::log, norms_.mean};
 }
 
 void SpikeWatch::add(double loss) {
   if (!std::isfinite(loss)) return;
   const double entering = std::min(loss, largest_loss());
   ++trend_.losses;
-  const double rate = std::max(2.0 / static_cast<double>(config_.window + 1), 1.0 / static_cast<double>(trend_.losses));
+  const double rate = weight_of_last(trend_.losses, config_.window);
   const double above = entering - trend_.mean;
   trend_.mean += rate * above;
   trend_.variance = (1.0 - rate) * (trend_.variance + rate * above * above);
 }
 
+void SpikeWatch::add_norm(double norm) {
+  if (!config_.watches_mean_norm() || norm > times_mean_norm(config_.grad_norm_spike)) return;
+  ++norms_.norms;
+  norms_.mean += weight_of_last(norms_.norms, config_.window) * (norm - norms_.mean);
+}
+
 std::optional<LossTrend> SpikeWatch::trend() const {
   return config_.loss_deviations > 0.0 ? std::optional(trend_) : std::nullopt;
+}
+
+std::optional<NormTrend> SpikeWatch::norm_trend() const {
+  return config_.watches_mean_norm() && norms_.norms > 0 ? std::optional(norms_) : std::nullopt;
 }
 
 }  // namespace weft

@@ -384,6 +384,29 @@ Rules profiling_rules() {
   };
 }
 
+// Factors of the mean of norms.
+Rules spike_rules() {
+  Rules rules;
+  for (const auto& [name, factor] : {std::pair("grad_norm_warning", &SpikesConfig::grad_norm_warning),
+                                     std::pair("grad_norm_spike", &SpikesConfig::grad_norm_spike)}) {
+    rules.push_back({{fmt::format("spikes.{}", name)}, [=](const Config& c) {
+                       const double times = c.spikes.*factor;
+                       return none_or(times == 0.0 || times >= 1.0,
+                                      "{} {} is below 1, so that usual norms are above the limit: write 1 or more, or "
+                                      "0 for no limit",
+                                      name, times);
+                     }});
+  }
+  rules.push_back({{"spikes.grad_norm_warning", "spikes.grad_norm_spike"}, [](const Config& c) {
+                     const double warning = c.spikes.grad_norm_warning, spike = c.spikes.grad_norm_spike;
+                     return none_or(spike == 0.0 || warning <= spike,
+                                    "grad_norm_warning {} is above grad_norm_spike {}: a norm above it is a spike "
+                                    "already; write 0 for no warnings",
+                                    warning, spike);
+                   }});
+  return rules;
+}
+
 }  // namespace
 
 std::vector<NamedSize> block_widths(const Config& config, BlockKind kind, const std::string& name) {
@@ -403,7 +426,7 @@ std::vector<ConfigRule> config_rules() {
   Rules rules;
   for (auto group : {attention_rules(), block_rules(), mesh_rules(), pipeline_rules(), batch_rules(), data_rules(),
                      device_rules(), run_rules(), optimizer_rules(), muon_width_rules(), tied_rules(),
-                     profiling_rules(), shard_rules(), size_rules(), float8_rules()}) {
+                     profiling_rules(), spike_rules(), shard_rules(), size_rules(), float8_rules()}) {
     for (ConfigRule& rule : group) rules.push_back(std::move(rule));
   }
   return rules;

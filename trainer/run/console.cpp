@@ -110,6 +110,7 @@ void Console::step(const StepMetrics& reported, std::int64_t steps) {
   } else if (reported.skipped) {
     fmt::print(out_, "  skipped: gradients overflowed at loss scale {}", reported.loss_scale.value_or(1.0));
   }
+  if (reported.warning) fmt::print(out_, "  WARNING: {}", reported.warning->text());
   out_ << '\n';
   if (const auto& held_out = reported.validation) {
     fmt::print(out_, "validation{:{}}  loss {:.4f}  perplexity {:.2f}", "", 2 * width, held_out->loss,

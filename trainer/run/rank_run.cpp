@@ -162,13 +162,14 @@ Progress RankRun::progress() const {
   progress.good_in_a_row = scaler_.good_in_a_row();
   if (scaler_.active()) progress.loss_scale = scaler_.scale();
   progress.loss_trend = spikes_.trend();
+  progress.norm_trend = spikes_.norm_trend();
   return progress;
 }
 
 void RankRun::resume(const Progress& progress) {
   progress_ = progress;
   scaler_.resume(progress.good_steps, progress.good_in_a_row, progress.loss_scale);
-  spikes_.resume(progress.loss_trend);
+  spikes_.resume(progress.loss_trend, progress.norm_trend);
 }
 
 std::vector<CheckpointRows> RankRun::checkpoint_rows() {
@@ -241,6 +242,7 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   if (!overflowed) {
     metrics.spike =
         spikes_.find(totals.gradient_square_sum, totals.loss_sum, static_cast<double>(targets), scaler_.scale());
+    metrics.warning = spikes_.find_warning(totals.gradient_square_sum, scaler_.scale());
   }
   const bool at_spike = metrics.spike && spikes_.voids();
   metrics.skipped = overflowed || at_spike;
@@ -251,6 +253,7 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
     progress_.samples += sequences;
     progress_.tokens += metrics.tokens;
     if (!overflowed) spikes_.add(metrics.loss);
+    if (!metrics.skipped) spikes_.add_norm(norm);
   }
   add_measurements(config_, totals, metrics);
   metrics.model_flops = model_flops_;
