@@ -42,17 +42,20 @@ class CudaMuonKernels : public TwoDevices {
 
 TEST_F(CudaMuonKernels, MoveMomentumAsTheCpu) {
   for_each_case([&](const Both& scale, DType dtype, std::int64_t size, std::int64_t offset) {
-    const Both gradients = random(DType::float32, size, 1, offset), momentum = random(DType::float32, size, 1);
-    const Both update = poisoned(dtype, size, 1, offset);
-    cpu.momentum(*cpu_stream, {gradients.cpu, scale.cpu, 0.95f, momentum.cpu, update.cpu});
-    gpu.momentum(*gpu_stream, {gradients.gpu, scale.gpu, 0.95f, momentum.gpu, update.gpu});
-    expect_equal(momentum);
-    expect_equal(update);
-    // Rows that another rank sends.
-    cpu.momentum(*cpu_stream, {gradients.cpu, scale.cpu, 0.95f, momentum.cpu, update.cpu.rows_from(0, 0)});
-    gpu.momentum(*gpu_stream, {gradients.gpu, scale.gpu, 0.95f, momentum.gpu, update.gpu.rows_from(0, 0)});
-    expect_equal(momentum);
-    expect_equal(update);
+    for (DType kept : muon_float_types) {
+      SCOPED_TRACE(fmt::format("momentum in {}", name_of(kept)));
+      const Both gradients = random(DType::float32, size, 1, offset), momentum = random(kept, size, 1, offset);
+      const Both update = poisoned(dtype, size, 1, offset);
+      cpu.momentum(*cpu_stream, {gradients.cpu, scale.cpu, 0.95f, momentum.cpu, update.cpu});
+      gpu.momentum(*gpu_stream, {gradients.gpu, scale.gpu, 0.95f, momentum.gpu, update.gpu});
+      expect_equal(momentum);
+      expect_equal(update);
+      // Rows that another rank sends.
+      cpu.momentum(*cpu_stream, {gradients.cpu, scale.cpu, 0.95f, momentum.cpu, update.cpu.rows_from(0, 0)});
+      gpu.momentum(*gpu_stream, {gradients.gpu, scale.gpu, 0.95f, momentum.gpu, update.gpu.rows_from(0, 0)});
+      expect_equal(momentum);
+      expect_equal(update);
+    }
   });
 }
 
@@ -83,7 +86,7 @@ class CudaMuonMachine final : public MuonMachine {
 TEST(CudaMuon, StepsAsTheCpu) {
   if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
   for (DType dtype : muon_float_types) {
-    MuonCase the_case{config_of({.layers = "d e", .degrees = {1, 1, 2, 1, 2, 2, 1}}), {.dtype = dtype}};
+    MuonCase the_case{config_of({.layers = "d e", .degrees = {1, 1, 2, 1, 2, 2, 1}}), {.dtype = dtype}, dtype};
     the_case.gradient_scales = {0.5f};
     const MuonRun cpu = run_muon(the_case),
                   gpu = run_muon(the_case, [] { return std::make_unique<CudaMuonMachine>(); });

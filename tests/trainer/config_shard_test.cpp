@@ -3,6 +3,7 @@
 
 #include "parallel/runtime/error.h"
 #include "tests/trainer/config_sample.h"
+#include "trainer/config/update_groups.h"
 #include "trainer/plan/unit_policy.h"
 #include "trainer/resolve/resolved_run.h"
 
@@ -197,11 +198,13 @@ TEST(ShardFaults, AFamilyWithoutAPolicyIsNamed) {
   expect_refused({"shard.router.strategy=full_shard"}, {"shard.router"});
 }
 
-// An optimizer that needs whole matrices in float32, and a unit that would hold two kinds of optimizer.
+// An optimizer that needs whole matrices of float32 parameters, and a unit that would hold two kinds of optimizer.
 TEST(ShardFaults, AnOptimizerAndALayoutThatDoNotFit) {
-  expect_refused({"optimizer.name=muon", "optimizer.state=bfloat16"},
-                 {"\"muon\" of dense keeps momentum and parameters in float32", "optimizer state is \"bfloat16\""});
-  expect_refused({"optimizer.name=muon", "precision.parameters=bfloat16"}, {"precision.parameters \"bfloat16\""});
+  expect_refused({"optimizer.name=muon", "precision.parameters=bfloat16"},
+                 {"\"muon\" of dense keeps parameters in float32, but precision.parameters is \"bfloat16\""});
+  const Config narrow = read_plain({"optimizer.name=muon", "optimizer.dense.state=bfloat16"});
+  EXPECT_EQ(resolved_groups(narrow)[UpdateGroup::dense].state, DType::bfloat16);
+  EXPECT_EQ(resolved_groups(narrow)[UpdateGroup::experts].state, DType::float32);
   expect_refused({"optimizer.name=muon", "shard.wrap=root"},
                  {"embedding: wrap \"root\" puts it into the stage's root unit", "by adamw", "by muon"});
   expect_refused({"shard.head.wrap=root", "shard.head.lookahead=5"}, {"head: wrap \"root\"", "lookahead 5"});

@@ -108,9 +108,13 @@ TEST_P(DryRunOfLayouts, HasEveryBucketOfEveryRankToTheByte) {
 
 // The rules that keep less or more than AdamW, and one that moves whole matrices through communication and workspace.
 TEST(DryRun, HasTheBytesOfEveryUpdateRule) {
-  for (const UpdateRule rule : {UpdateRule::sgd, UpdateRule::lion, UpdateRule::lamb, UpdateRule::muon}) {
+  for (const auto& [rule, state] :
+       {std::pair(UpdateRule::sgd, DType::float32), std::pair(UpdateRule::lion, DType::float32),
+        std::pair(UpdateRule::lamb, DType::float32), std::pair(UpdateRule::muon, DType::float32),
+        std::pair(UpdateRule::muon, DType::bfloat16)}) {
     Config config = config_of({.layers = "d e d e", .degrees = {.data_shard = 2, .tensor = 2}});
     config.optimizer.rule = rule;
+    config.optimizer.state = state;
     config.run.steps = 1;
     const Mesh mesh(config.parallelism);
     const KeptRun run = run_kept(config);

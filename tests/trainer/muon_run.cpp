@@ -27,8 +27,8 @@ class CpuMuonMachine final : public MuonMachine {
 // One array of a rank's shard. What no matrix owns stays NaN.
 class ShardArray {
  public:
-  ShardArray(Stream& stream, MemoryLedger& ledger, Bucket bucket, const UnitLayout& layout)
-      : stream_(stream), tensor_(ledger.allocate(bucket, DType::float32, layout.shard_size, 1)) {
+  ShardArray(Stream& stream, MemoryLedger& ledger, Bucket bucket, const UnitLayout& layout, DType dtype)
+      : stream_(stream), tensor_(ledger.allocate(bucket, dtype, layout.shard_size, 1)) {
     poison(stream, tensor_);
   }
   TensorView rows(const RowBlock& block, std::int64_t columns) {
@@ -53,6 +53,12 @@ void write_rows(Stream& stream, const OwnedRows& owned, TensorView rows, const N
   write<float>(stream, values, rows);
 }
 
+std::vector<float> widened_rows(Stream& stream, ConstTensorView rows) {
+  if (rows.dtype() == DType::float32) return read<float>(stream, rows);
+  const std::vector<bfloat16> narrow = read<bfloat16>(stream, rows);
+  return {narrow.begin(), narrow.end()};
+}
+
 // Puts whole matrices together from the rows of ranks.
 class Whole {
  public:
@@ -62,7 +68,7 @@ class Whole {
     auto& seen = seen_[spec.name];
     whole.resize(static_cast<std::size_t>(spec.global_size()));
     seen.resize(whole.size());
-    const std::vector<float> values = read<float>(stream, rows);
+    const std::vector<float> values = widened_rows(stream, rows);
     for (std::size_t i = 0; i < values.size(); ++i) {
       const std::size_t at = static_cast<std::size_t>(owned.row_begin * spec.columns) + i;
       if (seen[at] && std::memcmp(&whole[at], &values[i], sizeof(float)) != 0) {
@@ -117,9 +123,12 @@ MuonRun run_muon(const MuonCase& the_case, const MakeMuonMachine& make_machine) 
     std::vector<MuonRows> rows;
     for (const PlannedUnit& unit : planned.units) {
       if (unit.plan.replicated()) continue;
-      const auto array = [&](Bucket bucket) { return ShardArray(*stream, ledger, bucket, unit.layout); };
-      Shard& shard = *shards.emplace_back(std::make_unique<Shard>(
-          array(Bucket::sharded_parameters), array(Bucket::sharded_gradients), array(Bucket::optimizer_state)));
+      const auto array = [&](Bucket bucket, DType dtype = DType::float32) {
+        return ShardArray(*stream, ledger, bucket, unit.layout, dtype);
+      };
+      Shard& shard = *shards.emplace_back(std::make_unique<Shard>(array(Bucket::sharded_parameters),
+                                                                  array(Bucket::sharded_gradients),
+                                                                  array(Bucket::optimizer_state, the_case.momentum)));
       const std::vector<int> members = mesh.group_of(unit.shard_group, world.rank());
       const auto position = std::find(members.begin(), members.end(), world.rank()) - members.begin();
       for (const RowBlock& block : unit.layout.rows_of_shard(unit.layout.shards == 1 ? 0 : position)) {

@@ -58,12 +58,16 @@ class MuonLayouts : public ::testing::TestWithParam<TinyLayout> {};
 // rows, so products and norm add the same numbers in the same order; and a weight is a function of its own direction.
 TEST_P(MuonLayouts, EqualOneRankToTheBit) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
-    MuonCase one{tiny_config(GetParam().layers), {.dtype = dtype}}, many{config_of(GetParam()), {.dtype = dtype}};
-    const MuonRun expected = run_muon(one), found = run_muon(many);
-    ASSERT_TRUE(found.faults.empty()) << found.faults.front() << " and " << found.faults.size() - 1 << " more";
-    ASSERT_TRUE(expected.faults.empty()) << expected.faults.front();
-    EXPECT_TRUE(same_bits(found.weights, expected.weights)) << name_of(dtype);
-    EXPECT_TRUE(same_bits(found.momentum, expected.momentum)) << name_of(dtype);
+    for (DType kept : {DType::float32, DType::bfloat16}) {
+      SCOPED_TRACE(fmt::format("{}, momentum in {}", name_of(dtype), name_of(kept)));
+      const MuonCase one{tiny_config(GetParam().layers), {.dtype = dtype}, kept},
+          many{config_of(GetParam()), {.dtype = dtype}, kept};
+      const MuonRun expected = run_muon(one), found = run_muon(many);
+      ASSERT_TRUE(found.faults.empty()) << found.faults.front() << " and " << found.faults.size() - 1 << " more";
+      ASSERT_TRUE(expected.faults.empty()) << expected.faults.front();
+      EXPECT_TRUE(same_bits(found.weights, expected.weights));
+      EXPECT_TRUE(same_bits(found.momentum, expected.momentum));
+    }
   }
 }
 
@@ -129,10 +133,69 @@ TEST(Muon, IsItsFormula) {
   }
 }
 
+// The momentum of 30 steps in double. bfloat16 has 8 significant bits: rounded to the nearest, a number is off by 2^-8
+// of itself at most, and what a step before was off by goes on times the rate. Float32 adds 3 roundings of 2^-24. The
+// update is made of the momentum before it is rounded, so it lacks the last step's 2^-8.
+TEST(Muon, RoundsMomentumInBfloat16ToTheNearest) {
+  constexpr std::int64_t size = 501;
+  constexpr double rate = 0.95, scale = 0.5, narrow = 0x1p-8, wide = 3 * 0x1p-24;
+  CpuRank rank;
+  const auto allocate = [&](DType dtype, std::int64_t count) {
+    return rank.ledger.allocate(Bucket::workspace, dtype, count, 1);
+  };
+  Tensor gradients = allocate(DType::float32, size), momentum = allocate(DType::bfloat16, size),
+         alone = allocate(DType::bfloat16, size), update = allocate(DType::float32, size),
+         factor = allocate(DType::float32, 1);
+  factor.as<float>()[0] = scale;
+  std::ranges::fill(momentum.as<bfloat16>(), bfloat16(0.0f));
+  std::ranges::fill(alone.as<bfloat16>(), bfloat16(0.0f));
+  std::vector<double> exact(size, 0.0), bound(size, 0.0);
+  double most = 0.0;  // of the errors over their bounds
+  for (std::size_t step = 0; step < 30; ++step) {
+    for (std::int64_t i = 0; i < size; ++i) {
+      gradients.as<float>()[static_cast<std::size_t>(i)] = static_cast<float>(gradient_of_step("momentum", step, i));
+    }
+    const MuonKernels kernels = cpu_muon_kernels();
+    kernels.momentum(rank.stream, {gradients, factor, static_cast<float>(rate), momentum, update});
+    kernels.momentum(rank.stream, {gradients, factor, static_cast<float>(rate), alone, update.view().rows_from(0, 0)});
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      const double gradient = scale * static_cast<double>(gradients.as<float>()[i]);
+      exact[i] = static_cast<double>(static_cast<float>(rate)) * exact[i] + gradient;
+      // Of the momentum before it is rounded.
+      const double carried = rate * bound[i] + wide * (std::abs(exact[i]) + std::abs(gradient) + bound[i]);
+      bound[i] = carried + narrow * (std::abs(exact[i]) + carried);
+      const double found = static_cast<float>(momentum.as<bfloat16>()[i]);
+      EXPECT_LE(std::abs(found - exact[i]), bound[i]) << "step " << step << ", element " << i;
+      if (step == 0) most = std::max(most, std::abs(found - exact[i]) / bound[i]);
+      const double nesterov = gradient + static_cast<double>(static_cast<float>(rate)) * exact[i];
+      EXPECT_LE(std::abs(static_cast<double>(update.as<float>()[i]) - nesterov),
+                rate * carried + wide * (std::abs(nesterov) + std::abs(gradient)))
+          << "step " << step << ", element " << i;
+      EXPECT_EQ(alone.as<bfloat16>()[i].bits, momentum.as<bfloat16>()[i].bits);
+    }
+  }
+  EXPECT_GT(most, 0.5) << "the first step's errors reach half of their bound";
+}
+
+// Halfway between two numbers the even one is taken: of 1 and 1 + 2^-7 the former, of 1 + 2^-7 and 1 + 2^-6 the latter.
+TEST(Muon, RoundsMomentumHalfwayToEven) {
+  CpuRank rank;
+  Tensor gradients = rank.ledger.allocate(Bucket::workspace, DType::float32, 4, 1),
+         momentum = rank.ledger.allocate(Bucket::workspace, DType::bfloat16, 4, 1),
+         factor = rank.ledger.allocate(Bucket::workspace, DType::float32, 1, 1);
+  factor.as<float>()[0] = 1.0f;
+  std::ranges::fill(momentum.as<bfloat16>(), bfloat16(0.0f));
+  std::ranges::copy(std::vector<float>{1 + 0x1p-8f, 1 + 0x3p-8f, -1 - 0x1p-8f, 1 + 0x1p-8f + 0x1p-20f},
+                    gradients.as<float>().begin());
+  cpu_muon_kernels().momentum(rank.stream, {gradients, factor, 0.95f, momentum, gradients.view().rows_from(0, 0)});
+  const float expected[] = {1.0f, 1 + 0x1p-6f, -1.0f, 1 + 0x1p-7f};
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(static_cast<float>(momentum.as<bfloat16>()[i]), expected[i]) << i;
+}
+
 // A step whose gradient scale is not finite never was: the other steps leave what they leave without it.
 TEST(Muon, ChangesNothingWhenTheGradientScaleIsNotFinite) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
-    MuonCase the_case{config_of({.layers = "d e", .degrees = {1, 2, 2, 1, 1, 2, 1}}), {.dtype = dtype}};
+    MuonCase the_case{config_of({.layers = "d e", .degrees = {1, 2, 2, 1, 1, 2, 1}}), {.dtype = dtype}, dtype};
     the_case.gradient_scales = {};
     const MuonRun before = run_muon(the_case);
     the_case.gradient_scales = {nan, infinity, -infinity};

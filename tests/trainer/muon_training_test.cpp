@@ -19,8 +19,9 @@ namespace {
 // x 1e-4 = 2e-6, and what is left to adamw stays within what it has elsewhere.
 constexpr double muon_training_tolerance = 1e-5;
 
-Config with_muon(Config config) {
+Config with_muon(Config config, DType state = DType::float32) {
   config.optimizer.rule = UpdateRule::muon;
+  config.optimizer.state = state;
   return config;
 }
 
@@ -68,16 +69,18 @@ TEST_P(MuonTraining, LearnsWhatOneRankLearns) {
 }
 
 TEST_P(MuonTraining, KeepsTheStateThatWasPredicted) {
-  Config config = with_muon(config_of(GetParam()));
-  config.run.steps = 2;
-  RunObserver observer;
-  observer.after_step = [](RankRun& run, const StepMetrics&) {
-    const std::int64_t predicted = run.predicted().bytes[Bucket::optimizer_state];
-    EXPECT_EQ(run.ledger().live()[Bucket::optimizer_state], predicted);
-    EXPECT_EQ(run.ledger().peak_by_bucket()[Bucket::optimizer_state], predicted);
-    EXPECT_GT(predicted, 0);
-  };
-  run_steps(config, observer);
+  for (const DType state : {DType::float32, DType::bfloat16}) {
+    Config config = with_muon(config_of(GetParam()), state);
+    config.run.steps = 2;
+    RunObserver observer;
+    observer.after_step = [](RankRun& run, const StepMetrics&) {
+      const std::int64_t predicted = run.predicted().bytes[Bucket::optimizer_state];
+      EXPECT_EQ(run.ledger().live()[Bucket::optimizer_state], predicted);
+      EXPECT_EQ(run.ledger().peak_by_bucket()[Bucket::optimizer_state], predicted);
+      EXPECT_GT(predicted, 0);
+    };
+    run_steps(config, observer);
+  }
 }
 
 // Nothing but STEP exchanges rows among the tokens of a stage: routing helpers are summed there by another operation.
@@ -110,6 +113,29 @@ TEST_P(MuonTraining, ExchangesWhatTheProgramSays) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, MuonTraining, ::testing::ValuesIn(muon_training_layouts()),
                          [](const auto& instance) { return instance.param.name; });
+
+// Strategies add gradients in the same order, so no bit moves. Other layouts move a gradient by 1e-6 of itself, which
+// rounds another way one momentum in 1e-6 2^8 = 1/4000, in 10 steps one in 400. A momentum off by 2^-8 in one place of
+// 400 is off by 2^-8 / 20 = 2e-4 as a whole. With the factors above that moves a direction by 2e-4 x 100 = 2e-2 of its
+// size, and a weight in 10 steps by 10 x 2e-3 x 2e-2 = 4e-4 of itself.
+TEST(MuonTrainingInBfloat16, LearnsTheSameInEveryLayout) {
+  constexpr double tolerance = 1e-3;
+  TinyLayout sharded{.layers = "d e d e", .degrees = {.data_shard = 4, .expert = 2}}, whole = sharded;
+  whole.strategy = ShardStrategy::no_shard;
+  const auto learned = [](const Config& config) { return learn(with_muon(config, DType::bfloat16)); };
+  const LearnedRun one = learned(tiny_config("d e d e")), many = learned(config_of(sharded));
+  EXPECT_TRUE(difference(learned(config_of(whole)), many).bitwise_equal);
+  for (const LearnedRun& run :
+       {many, learned(config_of({.layers = "d e d e", .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2}}))}) {
+    EXPECT_TRUE(run.faults.empty());
+    const RunDifference apart = difference(run, one);
+    EXPECT_LT(apart.loss, tolerance);
+    EXPECT_LT(apart.weights, tolerance) << apart.worst_parameter;
+  }
+  EXPECT_LT(one.losses.back(), one.losses.front() - 0.05);
+  // The momentum is not that of float32.
+  EXPECT_FALSE(difference(learn(with_muon(tiny_config("d e d e"))), one).bitwise_equal);
+}
 
 // Of matrices Muon keeps one state where adamw keeps two, and of what is sharded a rank keeps its share: these are at
 // least half of the states of an adamw run, and less than all.

@@ -182,6 +182,35 @@ TEST(OptimizerState, TakesAsManyBytesAsTheRuleSays) {
   const double muon = bytes(UpdateRule::muon, DType::float32, 0.9);
   EXPECT_GT(muon, 1.0);
   EXPECT_LT(muon, 2.0);
+  EXPECT_EQ(bytes(UpdateRule::muon, DType::bfloat16, 0.9), muon / 2);
+}
+
+// 2 bytes an element in place of 4, of the matrices that muon turns and of no others. What the vectors of a unit keep
+// beside them is packed, with gaps of less than 8 elements
+// beside each vector, in both dtypes.
+TEST(OptimizerState, OfMuonInBfloat16IsHalfOfItsMatrices) {
+  for (const std::string layers : {"d*4", "d e d e"}) {
+    Config config = tiny_config(layers);
+    config.optimizer.rule = UpdateRule::muon;
+    const Mesh mesh(config.parallelism);
+    const auto bytes = [&](DType dense_and_experts) {
+      for (const UpdateGroup group : {UpdateGroup::dense, UpdateGroup::experts}) {
+        OptimizerConfig& options = config.optimizer_by_group[group] = inherited_options(config.optimizer, group);
+        options.state = dense_and_experts;
+      }
+      return static_bytes(plan_stages(config, mesh, {}))[Bucket::optimizer_state];
+    };
+    std::int64_t elements = 0, vectors = 0;
+    for (const ParameterSpec& parameter : model_parameters(config.model)) {
+      if (parameter.global_columns == 1) ++vectors;
+      if (parameter.global_columns > 1 && (parameter.family == Family::dense || parameter.family == Family::experts)) {
+        elements += parameter.global_size();
+      }
+    }
+    const std::int64_t saved = bytes(DType::float32) - bytes(DType::bfloat16);
+    EXPECT_GT(elements, 1000);
+    EXPECT_LE(std::abs(saved - 2 * elements), 8 * (4 + 2) * vectors) << layers;
+  }
 }
 
 // The same bits whether states lie as the shard does or packed.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/saved_run.h"
@@ -45,11 +46,14 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Resume, ::testing::ValuesIn(saved_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 TEST(ResumeRules, HaveTheirStates) {
-  for (const UpdateRule rule :
-       {UpdateRule::adamw, UpdateRule::sgd, UpdateRule::lion, UpdateRule::lamb, UpdateRule::muon}) {
+  const DType wide = DType::float32;
+  for (const auto& [rule, kept] : {std::pair(UpdateRule::adamw, wide), std::pair(UpdateRule::sgd, wide),
+                                   std::pair(UpdateRule::lion, wide), std::pair(UpdateRule::lamb, wide),
+                                   std::pair(UpdateRule::muon, wide), std::pair(UpdateRule::muon, DType::bfloat16)}) {
     const TemporaryFolder folder;
     Config config = saving_config({.layers = "d e", .degrees = {.data_shard = 2}}, folder / "whole", 4, 0);
     config.optimizer.rule = rule;
+    config.optimizer.state = kept;
     for (const UpdateGroup group : update_groups) {
       config.optimizer_by_group[group] = inherited_options(config.optimizer, group);
     }
@@ -62,6 +66,7 @@ TEST(ResumeRules, HaveTheirStates) {
     const CheckpointReader reader(folder / "ended" / "step-00000002");
     const SavedTensor* state = reader.manifest().find("blocks.0.attention.q_proj.weight", state_name(rule, 0));
     ASSERT_NE(state, nullptr) << name_of(rule);
+    EXPECT_EQ(state->dtype, kept) << name_of(rule);
     EXPECT_EQ(reader.manifest().find("blocks.0.attention.q_proj.weight", "exp_avg_sq") != nullptr,
               rule == UpdateRule::adamw || rule == UpdateRule::lamb);
   }
@@ -143,18 +148,12 @@ TEST(ResumeWeights, BeginTheCountAnew) {
   EXPECT_EQ(said.count("begins with the weights of"), 1) << said.all();
 }
 
-// What is stored in bfloat16 is what was in float32, rounded; the way back is exact.
-TEST(ResumePrecision, IsConverted) {
-  const TemporaryFolder folder;
-  run_steps(saving_config({.layers = "d e", .degrees = {.data_shard = 2}}, folder / "a", 2, 2));
-  TinyLayout narrow{.layers = "d e", .degrees = {.pipeline = 2}};
-  narrow.precision.parameters = DType::bfloat16;
-  resave(config_of(narrow), folder / "a", folder / "b");
-  resave(config_of({.layers = "d e"}), folder / "b", folder / "back");
-  const CheckpointReader a(folder / "a" / "step-00000002"), back(folder / "back" / "step-00000002");
-  int compared = 0;
+// Tensors of `b` are those of `a`, and where `rounded` they went through bfloat16.
+void expect_rounded(const std::filesystem::path& of_a, const std::filesystem::path& of_b,
+                    const std::function<bool(const SavedTensor&)>& rounded) {
+  const CheckpointReader a(of_a / "step-00000002"), back(of_b / "step-00000002");
+  int changed = 0;
   for (const SavedTensor& tensor : a.manifest().tensors) {
-    const bool weights = tensor.state.empty() && tensor.name.find("router") == std::string::npos;
     std::vector<float> wide(static_cast<std::size_t>(tensor.rows * tensor.columns)), narrowed(wide.size());
     const auto read = [&](const CheckpointReader& reader, std::vector<float>& values) {
       const auto bytes = std::as_writable_bytes(std::span(values));
@@ -164,11 +163,52 @@ TEST(ResumePrecision, IsConverted) {
     read(a, wide);
     read(back, narrowed);
     for (std::size_t i = 0; i < wide.size(); ++i) {
-      ASSERT_EQ(narrowed[i], weights ? static_cast<float>(bfloat16(wide[i])) : wide[i]) << tensor.name << tensor.state;
-      ++compared;
+      ASSERT_EQ(narrowed[i], rounded(tensor) ? static_cast<float>(bfloat16(wide[i])) : wide[i])
+          << tensor.name << tensor.state;
+      if (narrowed[i] != wide[i]) ++changed;
     }
   }
-  EXPECT_GT(compared, 1000);
+  EXPECT_GT(changed, 1000);
+}
+
+// What is stored in bfloat16 is what was in float32, rounded; the way back is exact.
+TEST(ResumePrecision, IsConverted) {
+  const TemporaryFolder folder;
+  run_steps(saving_config({.layers = "d e", .degrees = {.data_shard = 2}}, folder / "a", 2, 2));
+  TinyLayout narrow{.layers = "d e", .degrees = {.pipeline = 2}};
+  narrow.precision.parameters = DType::bfloat16;
+  resave(config_of(narrow), folder / "a", folder / "b");
+  resave(config_of({.layers = "d e"}), folder / "b", folder / "back");
+  expect_rounded(folder / "a", folder / "back", [](const SavedTensor& tensor) {
+    return tensor.state.empty() && tensor.name.find("router") == std::string::npos;
+  });
+}
+
+// The momentum of muon too, and other layouts have its bits.
+TEST(ResumePrecision, OfMomentumIsConverted) {
+  const TemporaryFolder folder;
+  const auto with_momentum = [](Config config, DType state) {
+    config.optimizer.rule = UpdateRule::muon;
+    for (const UpdateGroup group : update_groups) {
+      config.optimizer_by_group[group] = inherited_options(config.optimizer, group);
+    }
+    for (const UpdateGroup group : {UpdateGroup::dense, UpdateGroup::experts}) {
+      config.optimizer_by_group[group].state = state;
+    }
+    return config;
+  };
+  const TinyLayout stages{.layers = "d e", .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2}},
+      one{.layers = "d e"};
+  const Config first = saving_config({.layers = "d e", .degrees = {.data_shard = 2}}, folder / "a", 2, 2);
+  run_steps(with_momentum(first, DType::float32));
+  resave(with_momentum(config_of(stages), DType::bfloat16), folder / "a", folder / "b");
+  resave(with_momentum(config_of(one), DType::float32), folder / "b", folder / "back");
+  expect_rounded(folder / "a", folder / "back",
+                 [](const SavedTensor& tensor) { return tensor.state == "momentum_buffer"; });
+  resave(with_momentum(config_of(one), DType::bfloat16), folder / "b", folder / "c");
+  const CheckpointReader b(folder / "b" / "step-00000002"), c(folder / "c" / "step-00000002");
+  EXPECT_EQ(differing_tensors(b, c), std::vector<std::string>{});
+  EXPECT_EQ(b.manifest().find("blocks.0.attention.q_proj.weight", "momentum_buffer")->dtype, DType::bfloat16);
 }
 
 TEST(ResumeRequests, ASaveGoesOnAndAStopSaves) {

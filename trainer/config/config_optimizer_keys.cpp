@@ -100,7 +100,7 @@ std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group) {
                  field(group, &OptimizerConfig::weight_decay)),
       number_key(section + ".momentum", with_rules("part of the sum of gradients that stays", "momentum"), below_one,
                  field(group, &OptimizerConfig::momentum)),
-      choice_key(section + ".state", "moments are kept in; bfloat16 is rounded stochastically",
+      choice_key(section + ".state", "moments are kept in; bfloat16 is rounded stochastically, muon's to the nearest",
                  named({DType::float32, DType::bfloat16}), field(group, &OptimizerConfig::state),
                  {"float16", "float8", "float64"}),
       choice_key(section + ".muon_scale", "size of a step of muon: that of adamw's, or by a matrix' aspect",

@@ -93,12 +93,13 @@ void Muon::take_rows(const MatrixPlan& plan, std::span<const MuonRows> rows) {
   for (const RowMove& move : plan.to_holders) {
     if (move.to != rank) continue;
     const PlannedMatrix& matrix = plan.matrices[move.matrix];
-    const auto fits = [&](ConstTensorView view) {
-      return view.dtype() == DType::float32 && view.rows() == move.rows && view.columns() == matrix.columns;
+    const auto fits = [&](ConstTensorView view, bool narrow = false) {
+      const bool stored = view.dtype() == DType::float32 || (narrow && view.dtype() == DType::bfloat16);
+      return stored && view.rows() == move.rows && view.columns() == matrix.columns;
     };
     const auto found = given.find({matrix.name, move.row_begin});
     if (found == given.end() || !fits(found->second.owned.values) || !fits(found->second.owned.gradients) ||
-        !fits(found->second.momentum)) {
+        !fits(found->second.momentum, true)) {
       fail("the plan expects rows {} to {} of {} on rank {}, as float32 of {} columns with gradient and momentum",
            move.row_begin, move.row_begin + move.rows, matrix.name, rank, matrix.columns);
     }

@@ -5,6 +5,9 @@
 //   O = newton_schulz(U)                                        for the whole matrix
 //   p = p - learning_rate (scale O + weight_decay p)
 //
+// M is kept in float32 or bfloat16. In bfloat16 it is rounded to the nearest after each step, ties to even, so that all
+// holders of a row round alike; U is made of M before this rounding.
+//
 // A rank updates the momentum of its own rows and sends U to the owner of each matrix (muon_plan.h). The owner
 // assembles the matrix, orthogonalises it and sends every holder its rows of O. A matrix is never orthogonalised in
 // parts: that would be another optimizer. Everything except O is computed element by element. One rank computes O, from
@@ -49,8 +52,8 @@ struct MuonCost {
 };
 MuonCost muon_cost(const MatrixPlan& plan, int rank, DType dtype);
 
-// Rows of a matrix that this rank owns, and their momentum: float32, same shape as the rows, zero before the first
-// step. The views outlive Muon.
+// Rows of a matrix that this rank owns, and their momentum: float32 or bfloat16, same shape as the rows, zero before
+// the first step. The views outlive Muon.
 struct MuonRows {
   OwnedRows owned;
   TensorView momentum;

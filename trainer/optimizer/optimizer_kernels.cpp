@@ -32,30 +32,42 @@ namespace {
 
 // Fused operations are written out: the vector loop and its scalar rest must round in the same way. Otherwise an
 // element's bits would depend on the place where a shard ends.
-template <typename Update>
-WEFT_INLINE void momentum_loop(float scale, float rate, const float* gradients, float* momentum, Update* update,
+template <typename Momentum, typename Update>
+WEFT_INLINE void momentum_loop(float scale, float rate, const float* gradients, Momentum* momentum, Update* update,
                                std::int64_t count) {
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) {
     const float gradient = scale * gradients[i];
-    const float moved = std::fma(rate, momentum[i], gradient);
-    momentum[i] = moved;
+    const float moved = std::fma(rate, static_cast<float>(momentum[i]), gradient);
+    assign(momentum[i], moved);
     assign(update[i], std::fma(rate, moved, gradient));
   }
 }
-WEFT_MULTIVERSION void momentum_float(float scale, float rate, const float* gradients, float* momentum, float* update,
-                                      std::int64_t count) {
-  momentum_loop(scale, rate, gradients, momentum, update, count);
-}
-WEFT_MULTIVERSION void momentum_bfloat16(float scale, float rate, const float* gradients, float* momentum,
-                                         bfloat16* update, std::int64_t count) {
-  momentum_loop(scale, rate, gradients, momentum, update, count);
-}
-WEFT_MULTIVERSION void momentum_alone(float scale, float rate, const float* gradients, float* momentum,
-                                      std::int64_t count) {
+template <typename Momentum>
+WEFT_INLINE void lone_momentum_loop(float scale, float rate, const float* gradients, Momentum* momentum,
+                                    std::int64_t count) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) momentum[i] = std::fma(rate, momentum[i], scale * gradients[i]);
+  for (std::int64_t i = 0; i < count; ++i) {
+    assign(momentum[i], std::fma(rate, static_cast<float>(momentum[i]), scale * gradients[i]));
+  }
 }
+// The attribute WEFT_MULTIVERSION has no effect on templates, hence the overloads.
+#define WEFT_MOMENTUM_LOOPS(M)                                                                                         \
+  WEFT_MULTIVERSION void move_momentum(float scale, float rate, const float* gradients, M* momentum, float* update,    \
+                                       std::int64_t count) {                                                           \
+    momentum_loop(scale, rate, gradients, momentum, update, count);                                                    \
+  }                                                                                                                    \
+  WEFT_MULTIVERSION void move_momentum(float scale, float rate, const float* gradients, M* momentum, bfloat16* update, \
+                                       std::int64_t count) {                                                           \
+    momentum_loop(scale, rate, gradients, momentum, update, count);                                                    \
+  }                                                                                                                    \
+  WEFT_MULTIVERSION void move_momentum_alone(float scale, float rate, const float* gradients, M* momentum,             \
+                                             std::int64_t count) {                                                     \
+    lone_momentum_loop(scale, rate, gradients, momentum, count);                                                       \
+  }
+WEFT_MOMENTUM_LOOPS(float)
+WEFT_MOMENTUM_LOOPS(bfloat16)
+#undef WEFT_MOMENTUM_LOOPS
 
 template <typename Direction>
 WEFT_INLINE void change_loop(float step_size, float decay, const Direction* direction, float* values,
@@ -74,19 +86,28 @@ WEFT_MULTIVERSION void change_bfloat16(float step_size, float decay, const bfloa
   change_loop(step_size, decay, direction, values, count);
 }
 
+template <typename Momentum>
+void move_rows(float scale, const MuonMomentum& rows) {
+  const float* gradients = rows.gradients.as<float>().data();
+  Momentum* momentum = rows.momentum.as<Momentum>().data();
+  const std::int64_t count = rows.momentum.size();
+  if (rows.update.empty()) {
+    move_momentum_alone(scale, rows.rate, gradients, momentum, count);
+  } else if (rows.update.dtype() == DType::bfloat16) {
+    move_momentum(scale, rows.rate, gradients, momentum, rows.update.as<bfloat16>().data(), count);
+  } else {
+    move_momentum(scale, rows.rate, gradients, momentum, rows.update.as<float>().data(), count);
+  }
+}
+
 void momentum(Stream&, const MuonMomentum& rows) {
   const float scale = rows.gradient_scale.as<float>()[0];
-  const float* gradients = rows.gradients.as<float>().data();
-  float* moved = rows.momentum.as<float>().data();
-  const std::int64_t count = rows.momentum.size();
   if (!std::isfinite(scale)) {
     std::fill_n(rows.update.data(), rows.update.bytes(), std::byte{0});
-  } else if (rows.update.empty()) {
-    momentum_alone(scale, rows.rate, gradients, moved, count);
-  } else if (rows.update.dtype() == DType::bfloat16) {
-    momentum_bfloat16(scale, rows.rate, gradients, moved, rows.update.as<bfloat16>().data(), count);
+  } else if (rows.momentum.dtype() == DType::bfloat16) {
+    move_rows<bfloat16>(scale, rows);
   } else {
-    momentum_float(scale, rows.rate, gradients, moved, rows.update.as<float>().data(), count);
+    move_rows<float>(scale, rows);
   }
 }
 

@@ -59,7 +59,7 @@ struct MuonMomentum {
   ConstTensorView gradients;       // float32
   ConstTensorView gradient_scale;  // [1, 1] float32
   float rate = 0.0f;               // momentum coefficient
-  TensorView momentum;             // float32
+  TensorView momentum;             // float32 or bfloat16
   TensorView update;               // float32 or bfloat16; empty if another rank sends these rows
 };
 struct MuonChange {
@@ -71,7 +71,7 @@ struct MuonChange {
 
 struct MuonKernels {
   // g = gradient_scale gradient; momentum = rate momentum + g; update = g + rate momentum (Nesterov), or zero if the
-  // step is void.
+  // step is void. Computed in float32, and momentum and update are each rounded once, to the nearest, ties to even.
   void (*momentum)(Stream& stream, const MuonMomentum& rows);
   // values -= step_size direction + decay values.
   void (*change)(Stream& stream, const MuonChange& rows);

@@ -319,7 +319,7 @@ constexpr Remedy bf16_compute{
 
 constexpr Remedy bf16_parameters{"parameters stored in bfloat16", "shards are half as wide", "rounded stochastically",
                                  [](const Config& config) -> Strengths {
-                                   if (uses_muon(config)) return {};  // keeps parameters and momentum in float32
+                                   if (uses_muon(config)) return {};  // keeps parameters in float32
                                    return in_bfloat16(config, "parameters",
                                                       config.precision_of(Family::dense).parameters);
                                  },
@@ -328,10 +328,10 @@ constexpr Remedy bf16_parameters{"parameters stored in bfloat16", "shards are ha
 int states_of_rule(const Config& config) {
   return states_of(config.optimizer.rule, config.optimizer.momentum);
 }
-constexpr Remedy bf16_state{"optimizer state in bfloat16", "moments are half as wide", "rounded stochastically",
+constexpr Remedy bf16_state{"optimizer state in bfloat16", "moments are half as wide",
+                            "rounded stochastically, muon's to the nearest",
                             [](const Config& config) -> Strengths {
                               if (config.optimizer.state != DType::float32 || states_of_rule(config) == 0) return {};
-                              if (uses_muon(config)) return {};
                               return {for_all_groups(config, "state", "bfloat16")};
                             },
                             RemedyKind::arithmetic};

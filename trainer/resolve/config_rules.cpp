@@ -299,7 +299,7 @@ Rules run_rules() {
   };
 }
 
-// Muon orthogonalises matrices between hidden states; it needs float32 parameters and momentum.
+// Muon orthogonalises matrices between hidden states; it needs float32 parameters.
 Rules optimizer_rules() {
   Rules rules;
   for (const UpdateGroup group :
@@ -314,16 +314,14 @@ Rules optimizer_rules() {
   for (const auto& [group, family] :
        {std::pair(UpdateGroup::dense, Family::dense), std::pair(UpdateGroup::experts, Family::experts)}) {
     const std::string section = fmt::format("optimizer.{}", name_of(group));
-    rules.push_back({{section + ".name", section + ".state", fmt::format("precision.{}.parameters", name_of(family))},
-                     [=](const Config& c) {
-                       const OptimizerConfig options = resolved_groups(c)[static_cast<std::size_t>(group)];
-                       const DType stored = c.precision_of(family).parameters;
-                       const bool wide = options.state == DType::float32 && stored == DType::float32;
-                       return none_or(options.rule != UpdateRule::muon || wide,
-                                      "\"muon\" of {} keeps momentum and parameters in float32, but "
-                                      "optimizer state is \"{}\" and precision.parameters \"{}\"",
-                                      name_of(group), name_of(options.state), name_of(stored));
-                     }});
+    rules.push_back(
+        {{section + ".name", fmt::format("precision.{}.parameters", name_of(family))}, [=](const Config& c) {
+           const OptimizerConfig options = resolved_groups(c)[static_cast<std::size_t>(group)];
+           const DType stored = c.precision_of(family).parameters;
+           return none_or(options.rule != UpdateRule::muon || stored == DType::float32,
+                          "\"muon\" of {} keeps parameters in float32, but precision.parameters is \"{}\"",
+                          name_of(group), name_of(stored));
+         }});
   }
   return rules;
 }

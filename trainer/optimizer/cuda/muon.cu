@@ -1,7 +1,7 @@
 // Muon's passes over elements, with the same roundings as on the CPU: an operation must not be fused here unless it is
 // fused in optimizer_kernels.cpp.
 //
-// Bytes an element, with messages of s bytes: momentum 12 + s, change 8 + s.
+// Bytes an element, with a momentum of m bytes and messages of s bytes: momentum 4 + 2 m + s, change 8 + s.
 #include <algorithm>
 
 #include "parallel/runtime/cuda/launch.cuh"
@@ -45,9 +45,9 @@ __device__ void for_elements(std::int64_t count, Load load, Store store) {
 }
 
 // `update` may be null.
-template <typename Update>
+template <typename Momentum, typename Update>
 __global__ void __launch_bounds__(threads_of_block)
-    momentum_kernel(const float* gradient_scale, float rate, const float* gradients, float* momentum, Update* update,
+    momentum_kernel(const float* gradient_scale, float rate, const float* gradients, Momentum* momentum, Update* update,
                     std::int64_t count) {
   const float scale = *gradient_scale;
   const bool is_void = !is_finite(scale);
@@ -56,12 +56,12 @@ __global__ void __launch_bounds__(threads_of_block)
       count,
       [&](int slot, std::int64_t i) {
         gradient[slot] = gradients[i];
-        before[slot] = momentum[i];
+        before[slot] = to_float(momentum[i]);
       },
       [&](int slot, std::int64_t i) {
         const float scaled = __fmul_rn(scale, gradient[slot]);
         const float moved = fmaf(rate, before[slot], scaled);
-        if (!is_void) momentum[i] = moved;
+        if (!is_void) momentum[i] = from_float<Momentum>(moved);
         if (update != nullptr) update[i] = from_float<Update>(is_void ? 0.0f : fmaf(rate, moved, scaled));
       });
 }
@@ -83,12 +83,13 @@ __global__ void __launch_bounds__(threads_of_block)
       });
 }
 
-template <typename T>
+template <typename M, typename U>
 void queue_momentum(Stream& stream, const MuonMomentum& rows) {
   const std::int64_t count = rows.momentum.size();
-  launch(native(stream), blocks_for(count), threads_of_block, 0, momentum_kernel<typename DeviceElement<T>::type>,
-         elements<float>(rows.gradient_scale), rows.rate, elements<float>(rows.gradients),
-         elements<float>(rows.momentum), rows.update.empty() ? nullptr : elements<T>(rows.update), count);
+  launch(native(stream), blocks_for(count), threads_of_block, 0,
+         momentum_kernel<typename DeviceElement<M>::type, typename DeviceElement<U>::type>,
+         elements<float>(rows.gradient_scale), rows.rate, elements<float>(rows.gradients), elements<M>(rows.momentum),
+         rows.update.empty() ? nullptr : elements<U>(rows.update), count);
 }
 
 template <typename T>
@@ -99,9 +100,15 @@ void queue_change(Stream& stream, const MuonChange& rows) {
          elements<float>(rows.values), count);
 }
 
+template <typename M>
+void queue_momentum_of(Stream& stream, const MuonMomentum& rows) {
+  if (rows.update.dtype() == DType::bfloat16) return queue_momentum<M, bfloat16>(stream, rows);
+  queue_momentum<M, float>(stream, rows);
+}
+
 void momentum(Stream& stream, const MuonMomentum& rows) {
-  if (rows.update.dtype() == DType::bfloat16) return queue_momentum<bfloat16>(stream, rows);
-  queue_momentum<float>(stream, rows);
+  if (rows.momentum.dtype() == DType::bfloat16) return queue_momentum_of<bfloat16>(stream, rows);
+  queue_momentum_of<float>(stream, rows);
 }
 
 void change(Stream& stream, const MuonChange& rows) {
