@@ -58,7 +58,7 @@ TEST(ConfigReader, TheLoadBalancingLossHasThreeConventions) {
 
 TEST(ConfigReader, ResolvesAPolicyForEachFamily) {
   const Config c = read(complete()).config;
-  const ShardPolicy standard{ShardStrategy::full_shard, "while_on_stage", 2, "every 3"};
+  const ShardPolicy standard{.residency = "while_on_stage", .lookahead = 2, .reduction = "every 3"};
   ShardPolicy experts = standard, root = standard;
   experts.residency = "reshard_after_use";
   root.strategy = ShardStrategy::no_shard;
@@ -75,7 +75,8 @@ TEST(ConfigReader, ResolvesAPolicyForEachFamily) {
 TEST(ConfigReader, PoliciesDoNotDependOnTheOrderOfSections) {
   const std::string text = with("[run]\n", "[shard.dense]\nlookahead = 5\n[run]\n");
   const Config c = read(text, {"--shard.residency=step"}).config;
-  EXPECT_EQ(c.shard_by_family.at(Family::dense), (ShardPolicy{ShardStrategy::full_shard, "step", 5, "every 3"}));
+  EXPECT_EQ(c.shard_by_family.at(Family::dense),
+            (ShardPolicy{.residency = "step", .lookahead = 5, .reduction = "every 3"}));
   EXPECT_EQ(c.shard_by_family.at(Family::head).residency, "step");
   EXPECT_EQ(c.shard_by_family.at(Family::experts).residency, "reshard_after_use");
 }

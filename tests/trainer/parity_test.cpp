@@ -26,6 +26,9 @@ struct Layout {
   int lookahead = 1;
   int cp = 1;
   int etp = 1;
+  std::string wrap = "block";
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
+  bool within_stage = false;
 };
 
 Config configured(const Layout& layout) {
@@ -37,6 +40,9 @@ Config configured(const Layout& layout) {
   config.shard.reduction = layout.reduction;
   config.shard.strategy = layout.strategy;
   config.shard.lookahead = layout.lookahead;
+  config.shard.wrap = layout.wrap;
+  config.shard.backward_prefetch = layout.backward_prefetch;
+  config.shard.prefetch_within_stage = layout.within_stage;
   for (auto& [family, policy] : config.shard_by_family) policy = config.shard;
   return config;
 }
@@ -180,6 +186,19 @@ TEST_P(BitParity, ShardingResidencyAndScheduleDoNotChangeABit) {
   }
   other.lookahead = 0;
   expect_same(other, "lookahead 0");
+  for (const BackwardPrefetch prefetch : {BackwardPrefetch::post, BackwardPrefetch::none}) {
+    other = layout;
+    other.backward_prefetch = prefetch;
+    expect_same(other, name_of(prefetch).data());
+  }
+  other = layout;
+  other.within_stage = true;
+  expect_same(other, "prefetch within the stage");
+  for (const char* wrap : {"parameter", "half_block", "minimum_bytes 100000"}) {
+    other = layout;
+    other.wrap = wrap;
+    expect_same(other, wrap);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, BitParity,

@@ -39,8 +39,12 @@ inline Config config_of(const TinyLayout& layout) {
   config.pipeline.layout = layout.stages;
   config.pipeline.microbatch_group = layout.microbatch_group;
   config.precision = layout.precision;
-  config.shard = {layout.strategy,  layout.residency,          layout.lookahead,
-                  layout.reduction, layout.accumulate_sharded, layout.wrap};
+  config.shard = {.strategy = layout.strategy,
+                  .residency = layout.residency,
+                  .lookahead = layout.lookahead,
+                  .reduction = layout.reduction,
+                  .accumulate_sharded = layout.accumulate_sharded,
+                  .wrap = layout.wrap};
   config.reduce_inputs = layout.reduce_inputs;
   config.model.tie_word_embeddings = layout.tied;
   config.training.frozen = layout.frozen;
