@@ -59,7 +59,7 @@ void LiveWalk::compute(const Action& action) {
     for (const int unit : program_.segments[*pieces_[piece].segment].units) {
       if (accumulating_[unit]) continue;
       accumulating_[unit] = true;
-      change(&LiveBytes::unsharded_gradients, program_.units[unit].gradient_bytes, When::start);
+      change(&LiveBytes::unsharded_gradients, program_.units[unit].gradient_bytes, When::start, unit);
     }
   }
   if (!action.part.last()) return;
@@ -83,11 +83,11 @@ void LiveWalk::compute(const Action& action) {
 void LiveWalk::gather(std::size_t unit, Op op) {
   const ProgramUnit& entry = program_.units[unit];
   if (entry.replicated) return;
-  if (!gathered_[unit]) change(&LiveBytes::unsharded_parameters, entry.unsharded_bytes, When::start);
+  if (!gathered_[unit]) change(&LiveBytes::unsharded_parameters, entry.unsharded_bytes, When::start, unit);
   gathered_[unit] = true;
   if (op != Op::unshard_secondary || !secondary_[unit]) return;
   secondary_[unit] = false;
-  change(&LiveBytes::unsharded_parameters, -entry.island_bytes, When::start);
+  change(&LiveBytes::unsharded_parameters, -entry.island_bytes, When::start, unit);
 }
 
 void LiveWalk::reshard(std::size_t unit, Op op) {
@@ -95,11 +95,11 @@ void LiveWalk::reshard(std::size_t unit, Op op) {
   if (entry.replicated) return;
   if (op == Op::reshard_secondary && !secondary_[unit]) {
     secondary_[unit] = true;
-    change(&LiveBytes::unsharded_parameters, entry.island_bytes, When::computed);
+    change(&LiveBytes::unsharded_parameters, entry.island_bytes, When::computed, unit);
   }
   if (!gathered_[unit]) return;
   gathered_[unit] = false;
-  change(&LiveBytes::unsharded_parameters, -entry.unsharded_bytes, When::computed);
+  change(&LiveBytes::unsharded_parameters, -entry.unsharded_bytes, When::computed, unit);
 }
 
 // The input of a reduction is the accumulator, or its copy in the reduction dtype. It stays until later reductions have
@@ -112,13 +112,13 @@ void LiveWalk::reduce(std::size_t unit) {
   accumulating_[unit] = false;
   if (copies) {
     give_up_until(program_.reduce_inputs - 1);
-    change(&LiveBytes::communication, entry.reduce_input_bytes, When::start);
-    change(&LiveBytes::unsharded_gradients, -accumulated, When::start);
+    change(&LiveBytes::communication, entry.reduce_input_bytes, When::start, unit);
+    change(&LiveBytes::unsharded_gradients, -accumulated, When::start, unit);
   } else if (entry.replicated) {
-    change(&LiveBytes::unsharded_gradients, -accumulated, When::end);
+    change(&LiveBytes::unsharded_gradients, -accumulated, When::end, unit);
   }
-  change(&LiveBytes::communication, entry.reduce_part_bytes, When::start);
-  change(&LiveBytes::communication, -entry.reduce_part_bytes, When::end);
+  change(&LiveBytes::communication, entry.reduce_part_bytes, When::start, unit);
+  change(&LiveBytes::communication, -entry.reduce_part_bytes, When::end, unit);
   if (copies) {
     in_flight_.push_back({unit, reductions_[unit], at_, &LiveBytes::communication, entry.reduce_input_bytes});
   } else if (!entry.replicated && accumulated > 0) {
@@ -132,7 +132,7 @@ void LiveWalk::reduce(std::size_t unit) {
 void LiveWalk::give_up_until(int inputs) {
   while (!in_flight_.empty() && static_cast<int>(in_flight_.size()) > inputs) {
     const Input& oldest = in_flight_.front();
-    change(oldest.kind, -oldest.bytes, When::reduced, oldest.reduction);
+    change(oldest.kind, -oldest.bytes, When::reduced, oldest.unit, oldest.reduction);
     in_flight_.pop_front();
   }
 }
@@ -175,8 +175,9 @@ bool LiveWalk::in_region(std::size_t piece) const {
   return segment && program_.segments[*segment].region;
 }
 
-void LiveWalk::change(std::int64_t LiveBytes::*kind, std::int64_t bytes, When when, std::size_t reduction) {
-  if (bytes != 0) changes_.push_back({kind, bytes, when, reduction});
+void LiveWalk::change(std::int64_t LiveBytes::*kind, std::int64_t bytes, When when, std::optional<std::size_t> unit,
+                      std::size_t reduction) {
+  if (bytes != 0) changes_.push_back({kind, bytes, when, reduction, unit});
 }
 
 TransientPeak transient_peak(const Program& program, int pipeline_rank) {
@@ -208,6 +209,27 @@ std::vector<LiveAction> live_bytes(const Program& program, int pipeline_rank) {
     action.after = now;
   }
   return live;
+}
+
+// An allocation counts until the end of the list, and its release takes back the ticks behind it.
+LiveIntegral live_integral(const Program& program, int pipeline_rank) {
+  LiveWalk walk(program, pipeline_rank);
+  const std::vector<Action>& actions = program.ranks[pipeline_rank];
+  std::int64_t ticks = std::ranges::count_if(actions, is_compute, &Action::op);  // to come, with that of the action
+  LiveIntegral integral{.unit_byte_steps = std::vector<LiveBytes>(program.units.size())};
+  LiveBytes now;
+  for (const Action& action : actions) {
+    const std::int64_t behind = ticks - (is_compute(action.op) ? 1 : 0);
+    for (const LiveChange& change : walk.next()) {
+      const std::int64_t byte_steps = change.bytes * (change.when == When::start ? ticks : behind);
+      now.*change.kind += change.bytes;
+      integral.peak.*change.kind = std::max(integral.peak.*change.kind, now.*change.kind);
+      integral.byte_steps.*change.kind += byte_steps;
+      if (change.unit) integral.unit_byte_steps[*change.unit].*change.kind += byte_steps;
+    }
+    ticks = behind;
+  }
+  return integral;
 }
 
 }  // namespace weft

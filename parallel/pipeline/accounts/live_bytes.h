@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -35,7 +36,8 @@ struct LiveChange {
   std::int64_t LiveBytes::*kind = nullptr;
   std::int64_t bytes = 0;
   When when = When::start;
-  std::size_t reduction = 0;  // position in the list
+  std::size_t reduction = 0;             // position in the list
+  std::optional<std::size_t> unit = {};  // whose bytes they are; absent for activations
 };
 
 // The one model of what a list allocates and releases. Its state is sets, not counters: a faulty list that gathers
@@ -74,7 +76,8 @@ class LiveWalk {
   Kept& kept(std::size_t piece, int microbatch);
   std::int64_t bytes_of(std::size_t piece, Kept kept) const;
   bool in_region(std::size_t piece) const;
-  void change(std::int64_t LiveBytes::*kind, std::int64_t bytes, LiveChange::When when, std::size_t reduction = 0);
+  void change(std::int64_t LiveBytes::*kind, std::int64_t bytes, LiveChange::When when,
+              std::optional<std::size_t> unit = {}, std::size_t reduction = 0);
 
   const Program& program_;
   const std::vector<Action>& actions_;
@@ -107,5 +110,15 @@ struct LiveAction {
 
 // By position in the list of a pipeline rank.
 std::vector<LiveAction> live_bytes(const Program& program, int pipeline_rank);
+
+// Peaks and integrals over a rank's list. The list's logical clock ticks once for each computing action (is_compute);
+// a part of a cut one is an action of its own. Byte-steps are bytes times the computing actions during which they live.
+// Bytes that live inside another action alone, as the result of a reduction, have a peak but no byte-steps.
+struct LiveIntegral {
+  LiveBytes peak = {};  // of each kind, each at its own instant
+  LiveBytes byte_steps = {};
+  std::vector<LiveBytes> unit_byte_steps = {};  // by unit of the program; their sum is all but the activations
+};
+LiveIntegral live_integral(const Program& program, int pipeline_rank);
 
 }  // namespace weft

@@ -178,6 +178,19 @@ std::vector<MemorySample> memory_curve(const Program& program, const Simulation&
   return std::move(walk).samples();
 }
 
+// Behind the last sample units hold nothing.
+ByteSeconds byte_seconds(std::span<const MemorySample> curve) {
+  ByteSeconds sum;
+  for (std::size_t i = 1; i < curve.size(); ++i) {
+    const MemorySample& from = curve[i - 1];
+    const double seconds = curve[i].time - from.time;
+    sum.unsharded_parameters += seconds * static_cast<double>(from.unsharded_parameters);
+    sum.unsharded_gradients += seconds * static_cast<double>(from.unsharded_gradients);
+    sum.communication += seconds * static_cast<double>(from.communication);
+  }
+  return sum;
+}
+
 SimulatedStep simulate_step(const Program& program, const ProgramCosts& costs, const LaneChannels& channels,
                             std::span<const LedgerWalk> ledgers) {
   SimulatedStep step{.simulation = simulate(program, costs, channels), .channels = channels};

@@ -42,6 +42,12 @@ std::vector<MemorySample> memory_curve(const Program& program, const Simulation&
                                        const LaneChannels& channels = LaneChannels::own(),
                                        const LedgerWalk* ledger = nullptr);
 
+// The integral of a curve of a whole step over its time, of what units hold: in byte-seconds.
+struct ByteSeconds {
+  double unsharded_parameters = 0.0, unsharded_gradients = 0.0, communication = 0.0;
+};
+ByteSeconds byte_seconds(std::span<const MemorySample> curve);
+
 // A simulated step with the readings that its pictures and tables need.
 struct SimulatedStep {
   Simulation simulation = {};
