@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <random>
 
+#include "parallel/pipeline/timing/search.h"
 #include "parallel/pipeline/timing/solve.h"
 #include "tests/parallel/timing_exhaustive.h"
 #include "tests/parallel/timing_random.h"
@@ -108,6 +111,51 @@ TEST(TimingOptimum, NeverWorseThanAFixedPolicyThatFits) {
   RecordProperty("only_solved", nothing_fixed_fits);
   EXPECT_GE(better, 250);
   EXPECT_LE(solved_alone_worse, 6);
+}
+
+// Three ops of a second; the first two add to a gradient each, of 10 and of 100 bytes, and read nothing. Reductions
+// take no time: to wait for none before the end of the step, and to wait for the first before the second gradient
+// begins, are equally long. One holds the first gradient for three ops, the other for one.
+TEST(TimingTies, OfFixedPoliciesGoToFewerByteSteps) {
+  TimingRank rank;
+  rank.units = {{.gradient_bytes = 10}, {.gradient_bytes = 100}};
+  rank.added_units = {0, 1};
+  for (int q = 0; q < 3; ++q) rank.ops.push_back({.first_add = std::min(q, 1), .adds = q < 2 ? 1 : 0, .seconds = 1});
+  rank.budget = 1000;
+  const TimingProblem problem{{rank}};
+  const FixedPolicy waiting_for_none{.outstanding = -1};
+  const TimingPlan plan = *fixed_plan(problem, waiting_for_none);
+  EXPECT_EQ(simulate_timing(problem, plan).makespan, 3);
+  EXPECT_EQ(reserved_byte_steps(problem, plan.ranks), 3 * 10 + 2 * 100);
+  const auto best = best_fixed_timing(problem, false, 2, unbounded);
+  ASSERT_TRUE(best);
+  EXPECT_EQ(best->makespan, 3);
+  EXPECT_EQ(best->policy.outstanding, 0);
+  EXPECT_EQ(reserved_byte_steps(problem, best->plan.ranks), 10 + 2 * 100);
+}
+
+// Candidates that the solver tries first, each built anew. Where one is as good as its solution, it holds no less.
+TEST(TimingTies, OfCandidatesGoToFewerByteSteps) {
+  std::mt19937 random(23);
+  const SolveOptions options{.work = 50'000, .fixed_policies = false};
+  int ties = 0;
+  for (int i = 0; i < 400; ++i) {
+    const TimingProblem problem = random_timing(random, {.islands = i % 2 == 0});
+    const TimingSolution solution = solve_timing(problem, options);
+    TimingSearch search(problem, options);
+    if (search.at_bound(solution.makespan)) continue;
+    const TimingCandidate solved = search.evaluate(solution.plan.ranks);
+    for (const auto order : {DecodeOptions::Reductions::when_free, DecodeOptions::Reductions::first}) {
+      for (const double weight : {1.0, 0.3, 0.0}) {
+        const TimingView view{.reduction_weight = weight, .decode = {.reductions = order}};
+        const TimingCandidate candidate = search.build(view, search.compute_ends());
+        if (candidate.makespan != solved.makespan || candidate.score != solved.score) continue;
+        EXPECT_FALSE(search.is_leaner(candidate, solved)) << i;
+        ties += search.is_leaner(solved, candidate) ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(ties, 0);
 }
 
 // All replicas of a rank compute their plan or are sent it: it must not depend on who computes it.

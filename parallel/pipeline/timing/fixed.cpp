@@ -252,11 +252,15 @@ std::optional<FixedTiming> best_fixed_timing(const TimingProblem& problem, bool 
       plan.ranks.push_back(std::move(*rank_plan));
       // A step is at least as long as the work of any single channel.
       const auto& seconds = channels.back().seconds;
-      if (std::accumulate(seconds.begin(), seconds.end(), 0.0) >= shorter_than) break;
+      if (std::accumulate(seconds.begin(), seconds.end(), 0.0) > shorter_than) break;
     }
     if (plan.ranks.size() < problem.ranks.size()) continue;
     const double makespan = clock.run(channels, ends, rank_ends);
-    if (makespan >= shorter_than) continue;
+    const auto is_leaner = [&] {
+      return best && makespan == shorter_than &&
+             reserved_byte_steps(problem, plan.ranks) < reserved_byte_steps(problem, best->plan.ranks);
+    };
+    if (makespan >= shorter_than && !is_leaner()) continue;
     shorter_than = makespan;
     best = FixedTiming{policy, std::move(plan), makespan};
   }

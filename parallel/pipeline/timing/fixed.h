@@ -46,7 +46,8 @@ struct FixedTiming {
   TimingPlan plan;
   double makespan = 0;
 };
-// The shortest plan of all policies that fit and take less than `shorter_than` seconds, if there is one.
+// The shortest plan of all policies that fit and take less than `shorter_than` seconds, if there is one. Of equally
+// short ones, that with the fewest byte-steps.
 std::optional<FixedTiming> best_fixed_timing(const TimingProblem& problem, bool pin_reductions, int most_buffers,
                                              double shorter_than);
 

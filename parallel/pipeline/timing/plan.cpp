@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace weft {
@@ -192,6 +193,15 @@ std::vector<std::int64_t> reserved_bytes(const TimingRank& rank, const TimingRan
     reserved.push_back(bytes + rank.ops[q].activation_bytes);
   }
   return reserved;
+}
+
+std::int64_t reserved_byte_steps(const TimingProblem& problem, std::span<const TimingRankPlan> plans) {
+  std::int64_t sum = 0;
+  for (std::size_t r = 0; r < plans.size(); ++r) {
+    const std::vector<std::int64_t> bytes = reserved_bytes(problem.ranks[r], plans[r]);
+    sum = std::accumulate(bytes.begin(), bytes.end(), sum);
+  }
+  return sum;
 }
 
 std::vector<std::string> find_plan_faults(const TimingProblem& problem, const TimingPlan& plan, bool pin_reductions) {

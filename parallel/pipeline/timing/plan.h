@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,8 @@ struct TimingPlan {
 
 // Bytes reserved at each op of a rank, activations included.
 std::vector<std::int64_t> reserved_bytes(const TimingRank& rank, const TimingRankPlan& plan);
+// The integral of the reserved bytes over positions, of all ranks. A list counts byte-steps alike (live_bytes.h).
+std::int64_t reserved_byte_steps(const TimingProblem& problem, std::span<const TimingRankPlan> plans);
 
 // The faults of a plan, in words. Empty: the plan can run, with any durations, within every rank's budget. Shares no
 // code with the solver.

@@ -98,6 +98,11 @@ TimingCandidate TimingSearch::evaluate(std::vector<TimingRankPlan> plans) const 
   return candidate;
 }
 
+bool TimingSearch::is_leaner(const TimingCandidate& one, const TimingCandidate& other) const {
+  return one.makespan == other.makespan && one.score == other.score &&
+         reserved_byte_steps(problem_, one.plans) < reserved_byte_steps(problem_, other.plans);
+}
+
 DecodeOptions TimingSearch::decode_options(const TimingView& view) const {
   DecodeOptions options = view.decode;
   options.read_urgency = view.read_urgency;
@@ -226,7 +231,8 @@ int TimingSearch::improve(TimingCandidate& best, const TimingView& view, std::in
     if (current.score <= before + worse) {
       views[rank] = std::move(varied);
       current.plans[rank] = std::move(plan);
-      if (current.makespan < best.makespan || (current.makespan == best.makespan && current.score < best.score)) {
+      if (current.makespan < best.makespan ||
+          (current.makespan == best.makespan && (current.score < best.score || is_leaner(current, best)))) {
         best = current;
       }
       continue;

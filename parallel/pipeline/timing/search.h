@@ -54,6 +54,8 @@ class TimingSearch {
   const std::vector<double>& compute_ends() const { return compute_ends_; }
   // Rates plans that were made elsewhere.
   TimingCandidate evaluate(std::vector<TimingRankPlan> plans) const;
+  // Whether `one` is as short as `other`, has its score and reserves fewer byte-steps.
+  bool is_leaner(const TimingCandidate& one, const TimingCandidate& other) const;
   // Decodes random ranks anew under slightly varied views. A step that is a little worse may be accepted, but `best`
   // never gets worse. Returns the number of steps.
   int improve(TimingCandidate& best, const TimingView& view, std::int64_t work);

@@ -67,14 +67,20 @@ TimingSolution solve_timing(const TimingProblem& problem, const SolveOptions& op
   std::int64_t work = options.work;
   std::int64_t ops = 0;
   for (const TimingRank& rank : problem.ranks) ops += static_cast<std::int64_t>(rank.ops.size());
-  std::optional<TimingCandidate> best;
+  // The search starts from the first of equal candidates. `leanest` is another of them, so that saving byte-steps
+  // leaves the course of the search, and so the length of the step, as it is.
+  std::optional<TimingCandidate> best, leanest;
   TimingView best_view;
   const auto consider = [&](TimingCandidate candidate, const TimingView& view) {
     ++solution.candidates;
     work -= 10 * ops;
-    if (best && candidate.score >= best->score) return;
-    best = std::move(candidate);
-    best_view = view;
+    if (!best || candidate.score < best->score) {
+      best = std::move(candidate);
+      best_view = view;
+      leanest.reset();
+    } else if (search.is_leaner(candidate, leanest ? *leanest : *best)) {
+      leanest = std::move(candidate);
+    }
   };
   const auto may_go_on = [&] {
     return !best ||
@@ -89,6 +95,7 @@ TimingSolution solve_timing(const TimingProblem& problem, const SolveOptions& op
     consider(search.build(best_view, std::vector<double>(best->ends)), best_view);
   }
   solution.steps = search.improve(*best, best_view, work);
+  if (leanest && search.is_leaner(*leanest, *best)) best = std::move(leanest);
 
   if (options.fixed_policies && !search.at_bound(best->makespan)) {
     constexpr int most_buffers = 32;

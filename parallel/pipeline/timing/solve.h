@@ -1,8 +1,8 @@
 // Reshard timing solved: for each rank, which units stay between two uses, when the others are gathered and when
-// gradients are reduced. The step is short, and no rank ever exceeds its budget. Candidates come from selecting
-// and decoding (timing/decode.h) under different views of the room that transfers need. A search that
-// changes the weights of single gaps improves the best candidate. Last, fixed policies are tried: none that fits is
-// better than the result.
+// gradients are reduced. The step is short, and no rank ever exceeds its budget. Of equal plans, that with fewer
+// byte-steps is taken. Candidates come from selecting and decoding (timing/decode.h) under different views of the room
+// that transfers need. A search that changes the weights of single gaps improves the best candidate. Last, fixed
+// policies are tried: none that fits is better than the result.
 #pragma once
 
 #include <cstdint>
