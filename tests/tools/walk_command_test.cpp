@@ -98,6 +98,36 @@ TEST_F(WalkCommand, TheToyUnderEveryStrategy) {
   // microbatch and the head's of the next are the largest.
   EXPECT_EQ(strategies[2]["summary"]["gradients_peak_bytes"], E + 4 * B + H);
   EXPECT_EQ(strategies[1]["summary"]["gradients_peak_bytes"], E + H);
+  // A microbatch computes 20 times: the embedding, four blocks of two parts, the head, and back. Parameters that stay
+  // live from the first of the unit before (lookahead 1) to the last that reads them: E 1-21, blocks 1-39, 2-37, 4-35
+  // and 6-33, H 8-31. Gradients live from the first microbatch's backward until the next unit's reduction behind the
+  // second: H 11-33, blocks 12-35, 14-37, 16-39 and 18-40, E 20-40.
+  const SortedJson& kept = strategies[2]["summary"]["byte_steps"];
+  EXPECT_EQ(kept["unsharded_parameters"], 21 * E + (39 + 36 + 32 + 28) * B + 24 * H);
+  EXPECT_EQ(kept["unsharded_gradients"], 23 * H + (24 + 24 + 24 + 23) * B + 21 * E);
+  EXPECT_EQ(kept["communication"], 0);
+  EXPECT_EQ(strategies[3]["summary"]["byte_steps"]["unsharded_parameters"], 0);
+}
+
+// Byte-steps are the sums of the lines that compute, each an action, of all strategies and of blocks with experts.
+TEST_F(WalkCommand, SumsByteStepsOverComputations) {
+  for (const char* toy : {"", " --moe --precision.compute=bfloat16 --precision.reduction=bfloat16"}) {
+    const SortedJson walks = json("--strategy all --segments" + std::string(toy));
+    std::int64_t all = 0;
+    for (const SortedJson& walked : walks["strategies"]) {
+      std::map<std::string, std::int64_t> sums;
+      for (const SortedJson& line : walked["lines"]) {
+        if (line["kind"] != "compute") continue;
+        EXPECT_EQ(line["actions"], 1);
+        for (const char* kind : {"unsharded_parameters", "unsharded_gradients", "communication"}) {
+          sums[kind] += line["live"][kind].get<std::int64_t>();
+        }
+      }
+      EXPECT_EQ(walked["summary"]["byte_steps"], SortedJson(sums)) << walked["strategy"] << toy;
+      all += sums["communication"];
+    }
+    EXPECT_EQ(all > 0, *toy != '\0');  // gradients have copies where they are reduced in another dtype
+  }
 }
 
 TEST_F(WalkCommand, TextSaysWhatHappensAndWhatToSee) {

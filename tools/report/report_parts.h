@@ -32,6 +32,14 @@ inline Json buckets_json(const BucketBytes& predicted, const BucketBytes& measur
   return json;
 }
 
+// {"unsharded_parameters": 1024, ...}: of what units hold, for types with these fields.
+template <typename Bytes>
+Json unit_bytes_json(const Bytes& bytes) {
+  return {{"unsharded_parameters", bytes.unsharded_parameters},
+          {"unsharded_gradients", bytes.unsharded_gradients},
+          {"communication", bytes.communication}};
+}
+
 // "sharded parameters"
 inline std::string bucket_words(Bucket bucket) {
   std::string name(name_of(bucket));

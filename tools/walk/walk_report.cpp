@@ -127,10 +127,9 @@ std::string state_text(const BucketBytes& state, const Scale& scale) {
 }
 
 Json live_json(const LiveBytes& live) {
-  return {{"unsharded_parameters", live.unsharded_parameters},
-          {"unsharded_gradients", live.unsharded_gradients},
-          {"communication", live.communication},
-          {"activations", live.activations}};
+  Json json = unit_bytes_json(live);
+  json["activations"] = live.activations;
+  return json;
 }
 
 Json line_json(const WalkLine& line) {
@@ -184,7 +183,7 @@ std::string summary_text(std::span<const WalkedStrategy> strategies) {
   }
   const Scale scale(largest);
   BenchTable table{{"strategy", "gathers", "reductions", "sent", "sent by gathers", "by reductions", "peak parameters",
-                    "peak gradients", "state", "peak"}};
+                    "peak gradients", "parameters x actions", "gradients x actions", "state", "peak"}};
   for (const WalkedStrategy& walked : strategies) {
     const WalkSummary& summary = walked.step.summary;
     table.add(walked.name,
@@ -192,6 +191,7 @@ std::string summary_text(std::span<const WalkedStrategy> strategies) {
                                          : fmt::format("{}", summary.gathers),
               summary.reductions, scale(summary.sent, summary.is_bound), scale(summary.sent_by_gathers),
               scale(summary.sent_by_reductions), scale(summary.parameters_peak), scale(summary.gradients_peak),
+              scale(walked.step.byte_steps.unsharded_parameters), scale(walked.step.byte_steps.unsharded_gradients),
               scale(summary.state), scale(summary.total_peak));
   }
   return fmt::format("A step of one rank, {}{}:\n\n{}", scale.unit(), routing_text(is_bound), aligned_text(table));
@@ -223,7 +223,8 @@ Json walk_json(const WalkedStrategy& walked) {
             {"gradients_peak_bytes", summary.gradients_peak},
             {"state_bytes", summary.state},
             {"peak_bytes", summary.total_peak},
-            {"peak_line", summary.peak_line}}}};
+            {"peak_line", summary.peak_line},
+            {"byte_steps", unit_bytes_json(step.byte_steps)}}}};
 }
 
 }  // namespace weft

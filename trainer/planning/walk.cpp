@@ -202,6 +202,7 @@ WalkedStep walk_step(const Config& given, int pipeline_rank, bool segments) {
   const WalkState state{step.state.total(), update_bytes(config, mesh, at).total()};
   step.lines = walk(step.program, mesh, step.rank, state, segments);
   step.summary = summarize(step.lines, state);
+  step.byte_steps = live_integral(step.program, pipeline_rank).byte_steps;
   return step;
 }
 

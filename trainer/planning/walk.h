@@ -96,6 +96,7 @@ struct WalkedStep {
   BucketBytes state = {};  // bytes that the rank holds all step, by bucket
   std::vector<WalkLine> lines = {};
   WalkSummary summary = {};
+  LiveBytes byte_steps = {};  // of the whole list (live_integral)
 };
 
 // Throws Error (request) if the configuration cannot be compiled or has no such pipeline rank.
