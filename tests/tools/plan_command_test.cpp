@@ -43,6 +43,9 @@ TEST_F(PlanCommand, PrintsTheJsonOfThePlan) {
     for (const Json& item : rank["live"]) live += item["bytes"].get<std::int64_t>();
     EXPECT_EQ(buckets, planned.peak.total());
     EXPECT_EQ(live, planned.peak.total());
+    EXPECT_EQ(rank["unit_peak_bytes"]["unsharded_gradients"], planned.integral.peak.unsharded_gradients);
+    EXPECT_EQ(rank["byte_steps"]["unsharded_parameters"], planned.integral.byte_steps.unsharded_parameters);
+    EXPECT_EQ(rank["byte_seconds"]["unsharded_parameters"].get<double>(), plan.byte_seconds[r].unsharded_parameters);
   }
   ASSERT_EQ(json["communication"].size(), plan.communication.size());
   for (std::size_t i = 0; i < plan.communication.size(); ++i) {
@@ -58,7 +61,8 @@ TEST_F(PlanCommand, PrintsWhatIsLiveAndAVerdict) {
   const auto result = weft("plan '" + llama + "' --hardware a100-40gb");
   ASSERT_EQ(result.exit_code, 0) << result.messages;
   for (const char* part : {"8,030,261,248 parameters", "verdict    does not fit", "activations decides",
-                           "memory at the peak", "live on rank 0 at", "communication of a step", "GiB out of a node"}) {
+                           "memory at the peak", "live on rank 0 at", "units on rank 0 over the step",
+                           "GiB x computing actions", "communication of a step", "GiB out of a node"}) {
     EXPECT_NE(result.output.find(part), std::string::npos) << part << " in\n" << result.output;
   }
 }

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 
+#include "parallel/pipeline/simulation/memory_curve.h"
 #include "parallel/pipeline/simulation/simulate.h"
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/temporary_folder.h"
@@ -13,6 +14,7 @@
 #include "trainer/costs/cost_table.h"
 #include "trainer/resolve/config_reader.h"
 #include "trainer/resolve/resolved_run.h"
+#include "trainer/resolve/step_costs.h"
 
 namespace weft {
 namespace {
@@ -82,6 +84,30 @@ TEST(RunPlan, CountsWhatLeavesANode) {
   const auto hybrid = egress({.data_replicate = 2, .data_shard = 4});
   EXPECT_DOUBLE_EQ(hybrid.at("dp_shard all_gather"), 0.0);
   EXPECT_DOUBLE_EQ(hybrid.at("dp_replicate all_reduce"), 4.0 * 2.0 / 2.0);
+}
+
+// Units are held along the list, and along the time, of the step that is simulated.
+TEST(RunPlan, HasByteStepsAndByteSeconds) {
+  const Config config = config_of({.layers = "d e d e",
+                                   .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2},
+                                   .residency = "reshard_after_use"});
+  const Hardware card = card_of(1e12);
+  const RunPlan plan = plan_run(config, card);
+  const ResolvedRun run(config);
+  const Program program = step_program(run, {});
+  const ProgramCosts costs = step_costs(run.config(), run.mesh(), program, card);
+  const SimulatedStep step = simulate_step(program, costs, lane_channels(run.config()));
+  ASSERT_EQ(plan.byte_seconds.size(), 2u);
+  for (const RankPlan& rank : plan.ranks) {
+    const auto at = static_cast<std::size_t>(rank.ranks.at.pp);
+    EXPECT_EQ(rank.integral.byte_steps, live_integral(program, rank.ranks.at.pp).byte_steps);
+    const ByteSeconds held = byte_seconds(step.memory[at]);
+    EXPECT_DOUBLE_EQ(plan.byte_seconds[at].unsharded_parameters, held.unsharded_parameters);
+    EXPECT_DOUBLE_EQ(plan.byte_seconds[at].unsharded_gradients, held.unsharded_gradients);
+    EXPECT_DOUBLE_EQ(plan.byte_seconds[at].communication, held.communication);
+    EXPECT_GT(held.unsharded_parameters, 0.0);
+    EXPECT_GT(held.unsharded_gradients, 0.0);
+  }
 }
 
 // By the costs of a table a plan has the times of the simulator, which runs with padded computation are within 3 % of

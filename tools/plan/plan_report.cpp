@@ -75,6 +75,21 @@ BenchTable live_table(const RankPlan& rank) {
   return table;
 }
 
+// Of the fullest rank.
+BenchTable units_table(const RunPlan& plan) {
+  const RankPlan& rank = plan.ranks[plan.fullest];
+  const LiveIntegral& integral = rank.integral;
+  const ByteSeconds& timed = plan.byte_seconds[static_cast<std::size_t>(rank.ranks.at.pp)];
+  BenchTable table{{"what", "peak GiB", "GiB x computing actions", "GiB x seconds"}};
+  const auto add = [&](Bucket bucket, std::int64_t LiveBytes::*kind, double byte_seconds) {
+    table.add(bucket_words(bucket), gib(integral.peak.*kind), gib(integral.byte_steps.*kind), gib(byte_seconds));
+  };
+  add(Bucket::unsharded_parameters, &LiveBytes::unsharded_parameters, timed.unsharded_parameters);
+  add(Bucket::unsharded_gradients, &LiveBytes::unsharded_gradients, timed.unsharded_gradients);
+  add(Bucket::communication, &LiveBytes::communication, timed.communication);
+  return table;
+}
+
 BenchTable traffic_table(const RunPlan& plan) {
   BenchTable table{{"group", "operation", "calls", "GiB of all ranks", "GiB sent by a rank", "GiB out of a node"}};
   for (const GroupTraffic& traffic : plan.communication) {
@@ -86,17 +101,23 @@ BenchTable traffic_table(const RunPlan& plan) {
   return table;
 }
 
-Json rank_json(const RankPlan& rank, std::int64_t reserved) {
+Json rank_json(const RunPlan& plan, const RankPlan& rank) {
   Json live = Json::array();
   for (const LiveItem& item : rank.live) {
     Json entry = {{"what", item.what}, {"bucket", name_of(item.bucket)}, {"bytes", item.bytes}};
     if (item.microbatch) entry["microbatch"] = *item.microbatch;
     live.push_back(std::move(entry));
   }
-  Json json = {
-      {"rank", rank.ranks.first},        {"ranks", rank.ranks.ranks},          {"peak_bytes", rank.peak.total()},
-      {"peak_action", rank.peak_action}, {"buckets", buckets_json(rank.peak)}, {"runtime_reserve", reserved},
-      {"live", std::move(live)}};
+  Json json = {{"rank", rank.ranks.first},
+               {"ranks", rank.ranks.ranks},
+               {"peak_bytes", rank.peak.total()},
+               {"peak_action", rank.peak_action},
+               {"buckets", buckets_json(rank.peak)},
+               {"runtime_reserve", plan.verdict.reserved},
+               {"live", std::move(live)}};
+  json["unit_peak_bytes"] = unit_bytes_json(rank.integral.peak);
+  json["byte_steps"] = unit_bytes_json(rank.integral.byte_steps);
+  json["byte_seconds"] = unit_bytes_json(plan.byte_seconds[static_cast<std::size_t>(rank.ranks.at.pp)]);
   if (rank.worst_bytes) json["worst_peak_bytes"] = *rank.worst_bytes;
   return json;
 }
@@ -159,13 +180,14 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
       "\nlive on rank {} at {}, largest first{}\n{}", fullest.ranks.first, fullest.peak_action,
       fullest.live.size() > shown_live ? fmt::format(" ({} of {})", shown_live, fullest.live.size()) : std::string(),
       aligned_text(live_table(fullest)));
+  text += fmt::format("\nunits on rank {} over the step\n{}", fullest.ranks.first, aligned_text(units_table(plan)));
   text += fmt::format("\ncommunication of a step\n{}", aligned_text(traffic_table(plan)));
   return text;
 }
 
 std::string plan_json(const Config& config, const Hardware& hardware, const RunPlan& plan) {
   Json ranks = Json::array(), communication = Json::array();
-  for (const RankPlan& rank : plan.ranks) ranks.push_back(rank_json(rank, plan.verdict.reserved));
+  for (const RankPlan& rank : plan.ranks) ranks.push_back(rank_json(plan, rank));
   for (const GroupTraffic& traffic : plan.communication) {
     communication.push_back({{"group", traffic.group},
                              {"operation", name_of(traffic.op)},

@@ -150,6 +150,7 @@ std::vector<RankPlan> plan_ranks(StepPrograms& programs, PlanRoutings routings) 
     plan.peak_action = dry.peak_action ? format_action(program, actions[*dry.peak_action]) : "the start of the step";
     plan.live = items_of(program, actions, dry);
     plan.communication = dry.communication;
+    plan.integral = live_integral(program, ranks.at.pp);
     plan.saved_bytes = dry.saved_bytes;
     if (routings == PlanRoutings::even_and_worst && routing_decides(run.config())) {
       plan.worst_bytes = dry_peak(run.config(), run.mesh(), program, ranks.first, Routing::worst).total();
@@ -185,7 +186,7 @@ TimedStep timed_step(const Config& config, const Mesh& mesh, const Program& prog
   return step;
 }
 
-// Sets the plan's time, critical path and exposed collectives.
+// Sets the plan's time, byte-seconds, critical path and exposed collectives.
 void set_time(RunPlan& plan, const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware) {
   const TimedStep step = timed_step(config, mesh, program, hardware);
   ComputeCollectives collectives;  // a table of costs does not tell them from computation
@@ -193,6 +194,9 @@ void set_time(RunPlan& plan, const Config& config, const Mesh& mesh, const Progr
     collectives = compute_collectives(program, hardware_costs(hardware, config, mesh).links, group_sizes(mesh));
   }
   plan.time = step.time;
+  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
+    plan.byte_seconds.push_back(byte_seconds(memory_curve(program, step.simulation, rank, lane_channels(config))));
+  }
   plan.path = path_parts(program, step.costs, step.simulation, collectives);
   plan.mean = mean_parts(program, step.costs, step.simulation, collectives, lane_channels(config));
   plan.exposed = exposed_collectives(program, collectives);

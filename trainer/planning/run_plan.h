@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
+#include "parallel/pipeline/simulation/memory_curve.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/planning/step_path.h"
@@ -32,6 +34,7 @@ struct RankPlan {
   std::string peak_action = {};     // "0B1 blocks.3.mlp"; "the start of the step" if no action exceeds it
   std::vector<LiveItem> live = {};  // largest first; together they are `peak`
   CommunicationCounters communication = {};
+  LiveIntegral integral = {};    // from the program's tables
   std::int64_t saved_bytes = 0;  // of a checkpoint
 };
 
@@ -74,9 +77,10 @@ struct RunPlan {
   // over `communication` can be larger, because each kind may have another node with most.
   double node_egress_bytes = 0.0;
   StepTime time = {};
-  std::vector<StepPart> path = {};     // of the critical path
-  std::vector<StepPart> mean = {};     // of the mean rank
-  std::vector<StepPart> exposed = {};  // collectives inside computation; empty with given costs
+  std::vector<ByteSeconds> byte_seconds = {};  // by pipeline rank, in the simulated step
+  std::vector<StepPart> path = {};             // of the critical path
+  std::vector<StepPart> mean = {};             // of the mean rank
+  std::vector<StepPart> exposed = {};          // collectives inside computation; empty with given costs
   Verdict verdict = {};
   // Bytes of a checkpoint on the rank that saves most, and the host memory that its copies occupy for the whole run.
   std::int64_t saved_bytes = 0, host_bytes = 0;
