@@ -1,5 +1,6 @@
 // `weft units` against sizes derived by hand, mostly from configs/quickstart.toml: 2 stages x 2 data ranks x 2 tensor
 // ranks, blocks "d e" and "e e", 8 microbatches of 128 tokens, 128 wide.
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -259,6 +260,34 @@ TEST_F(UnitsCommand, OwnersOfQuickstart) {
   EXPECT_TRUE(text.ends_with("\nevery element of " + std::to_string(elements.size()) +
                              " parameters, 1593600 elements, is owned exactly once in each of their replicas\n"))
       << text.substr(text.size() - 200);
+}
+
+// Units, walk and plan say the same of each pipeline rank.
+TEST_F(UnitsCommand, ByteStepsAddUpToThoseOfTheRank) {
+  put("run.toml", small_run);
+  const std::string words = " run.toml --json --shard.residency=reshard_after_use --shard.reduction=last_microbatch";
+  const Json units = Json::parse(weft("units" + words).output)["units"];
+  const Json planned = Json::parse(weft("plan --hardware cpu" + words).output)["ranks"];
+  std::map<int, std::map<std::string, std::int64_t>> sums;  // by stage
+  for (const Json& unit : units) {
+    for (const auto& [kind, byte_steps] : unit["byte_steps"].items()) {
+      sums[unit["stage"]][kind] += byte_steps.get<std::int64_t>();
+    }
+  }
+  ASSERT_EQ(sums.size(), 2u);
+  for (const auto& [stage, sum] : sums) {
+    const Json walked = Json::parse(weft("walk --rank " + std::to_string(stage) + words).output)["strategies"][0];
+    const auto rank = std::ranges::find_if(planned, [&](const Json& each) { return each["rank"] == walked["rank"]; });
+    ASSERT_NE(rank, planned.end());
+    for (const auto& [kind, byte_steps] : sum) {
+      EXPECT_EQ(walked["summary"]["byte_steps"][kind], byte_steps) << stage << " " << kind;
+      EXPECT_EQ((*rank)["byte_steps"][kind], byte_steps) << stage << " " << kind;
+    }
+    EXPECT_GT(sum.at("unsharded_parameters"), 0);
+    EXPECT_GT(sum.at("unsharded_gradients"), 0);
+  }
+  const std::string text = weft("units run.toml").output;
+  EXPECT_NE(text.find(" MiB x computing actions of full parameters, "), std::string::npos) << text;
 }
 
 TEST_F(UnitsCommand, WrongRequestsEndWithTwo) {

@@ -55,6 +55,7 @@ Json unit_json(const UnitRow& row) {
   entry["optimizer"] = Json::object();
   for (const auto& [group, rule] : row.rules) entry["optimizer"][std::string(name_of(group))] = name_of(rule);
   entry["moves"] = moves_json(row);
+  entry["byte_steps"] = unit_bytes_json(row.byte_steps);
   return entry;
 }
 
@@ -101,6 +102,8 @@ void print_text(const std::vector<UnitRow>& rows) {
                name_of(precision.compute), name_of(precision.reduction),
                row.wrap.empty() ? "" : fmt::format("; wrap {}", row.wrap), rules_text(row));
     fmt::print("    moves     {}\n", moves_text(row));
+    fmt::print("    live      {:.3f} MiB x computing actions of full parameters, {:.3f} of unsharded gradients\n",
+               mebibytes(row.byte_steps.unsharded_parameters), mebibytes(row.byte_steps.unsharded_gradients));
     fmt::print("    together  {}\n", row.unit.plan.why);
     fmt::print("    kept      {}\n", row.unit.policy.reason);
   }
@@ -118,12 +121,12 @@ void add_units_command(CLI::App& program) {
   command->callback([command, file, json, owners] {
     const Config given = read_config_given_to(*command, *file).config;
     warn_of_kept_whole(given);
-    const Config config = ResolvedRun(given).config();
-    if (*owners) return print_owners(config, *json);
-    const auto rows = unit_rows(config);
+    const ResolvedRun run(given);
+    if (*owners) return print_owners(run.config(), *json);
+    const auto rows = unit_rows(run);
     for (const UnitRow& row : rows) {
-      if (const std::string warning = family_warning(row.unit.plan); !warning.empty())
-        print_warnings(config, {warning});
+      const std::string warning = family_warning(row.unit.plan);
+      if (!warning.empty()) print_warnings(run.config(), {warning});
     }
     *json ? print_json(rows) : print_text(rows);
   });

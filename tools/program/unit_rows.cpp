@@ -6,7 +6,6 @@
 #include "trainer/config/update_groups.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
-#include "trainer/resolve/step_costs.h"
 
 namespace weft {
 namespace {
@@ -34,8 +33,9 @@ std::int64_t UnitRow::bytes() const {
                       : unit.layout.unsharded_size() * size_of(unit.precision.stored);
 }
 
-std::vector<UnitRow> unit_rows(const Config& config) {
-  const Mesh mesh(config.parallelism);
+std::vector<UnitRow> unit_rows(const ResolvedRun& run) {
+  const Config& config = run.config();
+  const Mesh& mesh = run.mesh();
   const ResolvedGroups groups = resolved_groups(config);
   std::vector<UnitRow> rows;
   const std::vector<int> ranks = stage_ranks(config);
@@ -55,12 +55,16 @@ std::vector<UnitRow> unit_rows(const Config& config) {
       rows.push_back(std::move(row));
     }
   }
-  // The tables list the same units in the same order.
-  const ProgramTables tables = program_tables(config, mesh, mesh.coordinates(0));
+  // The program lists the same units in the same order.
+  const Program program = step_program(run, mesh.coordinates(0));
+  std::vector<LiveIntegral> integrals;
+  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) integrals.push_back(live_integral(program, rank));
   for (std::size_t u = 0; u < rows.size(); ++u) {
-    for (const ProgramCollective& move : tables.units[u].collectives) {
+    for (const ProgramCollective& move : program.units[u].collectives) {
       if (!stays_on_a_rank(mesh, move.group)) rows[u].moves.push_back(move);
     }
+    const int rank = ranks[static_cast<std::size_t>(rows[u].stage)];
+    rows[u].byte_steps = integrals[static_cast<std::size_t>(rank)].unit_byte_steps[u];
   }
   return rows;
 }

@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 
@@ -15,6 +17,7 @@ struct UnitRow {
   std::vector<ProgramCollective> moves = {};     // payloads of the unit's gathers and reductions
   std::string wrap = {};                         // how its family is wrapped; empty for replicated parameters
   std::map<UpdateGroup, UpdateRule> rules = {};  // rules that update its parameters; empty if frozen
+  LiveBytes byte_steps = {};                     // of a step (live_integral)
 
   bool replicated() const { return unit.plan.replicated(); }
   std::int64_t parameters() const;  // without padding
@@ -25,7 +28,7 @@ struct UnitRow {
 
 // Units of all stages, each as the stage's first rank holds it: parameters are those of the rank's tensor and expert
 // slice.
-std::vector<UnitRow> unit_rows(const Config& config);
+std::vector<UnitRow> unit_rows(const ResolvedRun& run);
 
 // "reshard_after_use", "window 2", "island 4": how long full parameters stay.
 std::string residency_text(const UnitPolicy& policy);
