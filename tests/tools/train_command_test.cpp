@@ -66,7 +66,12 @@ TEST_F(TrainCommand, TrainsAndLeavesItsFiles) {
   }
   const SortedJson summary = SortedJson::parse(std::ifstream(folder_ / "out/tiny/summary.json"));
   EXPECT_TRUE(summary["command_line"].get<std::string>().ends_with("train run.toml"));
-  EXPECT_EQ(summary["ranks"].size(), 8u);
+  ASSERT_EQ(summary["ranks"].size(), 8u);
+  for (const int stage : {0, 1}) {
+    const auto walked = weft("walk run.toml --json --rank " + std::to_string(stage));
+    const SortedJson walk = SortedJson::parse(walked.output)["strategies"][0];
+    EXPECT_EQ(summary["ranks"][walk["rank"].get<std::size_t>()]["byte_steps"], walk["summary"]["byte_steps"]);
+  }
   // What is left behind is a run file: it trains again, to the same losses.
   std::filesystem::remove_all(folder_ / "out/tiny/checkpoints");
   ASSERT_EQ(weft("train out/tiny/config.toml").exit_code, 0);

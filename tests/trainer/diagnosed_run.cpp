@@ -94,7 +94,7 @@ void leave_run(const TemporaryFolder& folder, const Overrides& overrides, const 
     if (metrics.step == config.run.steps) faults.after_last_step(run);
   };
   const TrainResult result = run_steps(config, observer);
-  directory.summary(result.totals, result.predicted, result.measured, {"weft train", "none"});
+  directory.summary(result.totals, result.predicted, result.measured, result.byte_steps, {"weft train", "none"});
 }
 
 std::vector<Simulation> retimed_on_own_lanes(RunOutputs& run, const HardwareConfig& hardware) {

@@ -11,6 +11,7 @@
 #include <sstream>
 #include <thread>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/config/config_schema.h"
@@ -178,8 +179,24 @@ TEST_F(Run, SummaryComparesEveryRankWithItsPrediction) {
   EXPECT_EQ(summary.at("first_loss"), result.totals.first_loss);
   EXPECT_EQ(summary.at("last_loss"), result.totals.last_loss);
   ASSERT_EQ(summary.at("ranks").size(), 8u);
+  const Mesh mesh(resolved_.config.parallelism);
   for (std::size_t rank = 0; rank < 8; ++rank) {
     const SortedJson& entry = summary.at("ranks")[rank];
+    // Bytes at the computing actions of the rank's list, added up.
+    const Coordinates at = mesh.coordinates(static_cast<int>(rank));
+    const Program program = step_program(ResolvedRun(resolved_.config), at);
+    const std::vector<LiveAction> live = live_bytes(program, at.pp);
+    LiveBytes sum;
+    for (std::size_t i = 0; i < live.size(); ++i) {
+      if (!is_compute(program.ranks[static_cast<std::size_t>(at.pp)][i].op)) continue;
+      sum.unsharded_parameters += live[i].after.unsharded_parameters;
+      sum.unsharded_gradients += live[i].after.unsharded_gradients;
+      sum.communication += live[i].after.communication;
+    }
+    EXPECT_EQ(entry.at("byte_steps"), SortedJson({{"unsharded_parameters", sum.unsharded_parameters},
+                                                  {"unsharded_gradients", sum.unsharded_gradients},
+                                                  {"communication", sum.communication}}));
+    EXPECT_GT(sum.unsharded_gradients, 0);
     EXPECT_EQ(entry.at("rank"), rank);
     EXPECT_EQ(entry.at("peak_bytes"), result.measured[rank].total());
     for (std::size_t b = 0; b < bucket_count; ++b) {

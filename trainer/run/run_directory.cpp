@@ -107,7 +107,8 @@ std::optional<std::string> RunDirectory::report(const StepMetrics& reported) {
 }
 
 void RunDirectory::summary(const RunTotals& totals, std::span<const BucketBytes> predicted,
-                           std::span<const BucketBytes> measured, const RunRecord& record) {
+                           std::span<const BucketBytes> measured, std::span<const BucketBytes> byte_steps,
+                           const RunRecord& record) {
   nlohmann::ordered_json summary = {
       {"command_line", record.command_line}, {"versions", record.versions}, {"configuration", configuration_}};
   summary["steps"] = totals.steps;
@@ -122,6 +123,9 @@ void RunDirectory::summary(const RunTotals& totals, std::span<const BucketBytes>
     for (const Bucket bucket : all_values<Bucket>) {
       entry["buckets"][std::string(name_of(bucket))] = {{"predicted", predicted[rank][bucket]},
                                                         {"measured", measured[rank][bucket]}};
+    }
+    for (const Bucket bucket : {Bucket::unsharded_parameters, Bucket::unsharded_gradients, Bucket::communication}) {
+      entry["byte_steps"][std::string(name_of(bucket))] = byte_steps[rank][bucket];
     }
     summary["ranks"].push_back(entry);
   }

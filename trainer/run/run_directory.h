@@ -44,9 +44,10 @@ class RunDirectory {
   std::optional<std::string> append(const StepMetrics& metrics);
   // The same for the event file, if there is one.
   std::optional<std::string> report(const StepMetrics& reported);
+  // The spans are by rank: bytes at the peak, as predicted and as measured; and the byte-steps of what units hold.
   // Throws Error (failure) if the summary, a line of metrics or a record could not be written.
   void summary(const RunTotals& totals, std::span<const BucketBytes> predicted, std::span<const BucketBytes> measured,
-               const RunRecord& record);
+               std::span<const BucketBytes> byte_steps, const RunRecord& record);
 
  private:
   std::filesystem::path path_;

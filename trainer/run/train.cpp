@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/runtime/input_file.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/resolve/resolved_run.h"
@@ -21,6 +22,15 @@ std::string spike_text(const Config& config, std::int64_t step, const Spike& spi
       "step {} has a spike and was not taken: {}; the run is saved as {}, as it was before. The same command stops "
       "there again; --spikes.action=skip goes on without the update of that step, --spikes.action=log with it",
       step, spike.text(), checkpoint_after(config, step - 1).string());
+}
+
+BucketBytes unit_byte_steps(const RankRun& run, const Mesh& mesh) {
+  const LiveBytes sum = live_integral(run.program(), mesh.coordinates(run.rank()).pp).byte_steps;
+  BucketBytes byte_steps;
+  byte_steps[Bucket::unsharded_parameters] = sum.unsharded_parameters;
+  byte_steps[Bucket::unsharded_gradients] = sum.unsharded_gradients;
+  byte_steps[Bucket::communication] = sum.communication;
+  return byte_steps;
 }
 
 }  // namespace
@@ -69,9 +79,11 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
     checkpoints.finish();
     const std::vector<BucketBytes> predicted = gather_buckets(run.world(), run.predicted().bytes);
     const std::vector<BucketBytes> measured = gather_buckets(run.world(), run.measured());
+    const std::vector<BucketBytes> byte_steps = gather_buckets(run.world(), unit_byte_steps(run, resolved.mesh()));
     if (run.rank() == first_rank) {
       result.predicted = predicted;
       result.measured = measured;
+      result.byte_steps = byte_steps;
       result.steps_taken = run.progress().step;
       result.stopped = stop && result.steps_taken < config.run.steps;
     }
@@ -157,7 +169,7 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
     return result;
   }
   console.memory_table(result.predicted, result.measured);
-  directory->summary(result.totals, result.predicted, result.measured, record);
+  directory->summary(result.totals, result.predicted, result.measured, result.byte_steps, record);
   console.finished(result.totals, directory->path());
   if (result.stopped) {
     console.stopped(requests.stopped_by(), result.steps_taken, config.run.steps,

@@ -28,6 +28,7 @@ struct TrainResult {
   bool stopped = false;                          // a stop request ended the run before the last step
   std::string stopping_spike = {};               // a sentence on the spike that ended it, or empty
   std::vector<BucketBytes> predicted, measured;  // by rank, at the peak of the last step
+  std::vector<BucketBytes> byte_steps;           // by rank, of its program (live_integral): what units hold
 };
 
 // Requests to a run. Polled by every process of the run, on the thread of its first rank.
