@@ -11,8 +11,8 @@
 
 namespace weft {
 
-// The model that the folder's config.json describes, without predictors if the weights have none. Throws Error (request)
-// as parse_model_json does, and where it describes predictors, as WeightFolder does.
+// The model that the folder's config.json describes, without predictors if the weights have none. Throws Error
+// (request) as parse_model_json does, and where it describes predictors, as WeightFolder does.
 FolderModel read_folder_model(const std::filesystem::path& folder);
 
 struct ImportResult {
