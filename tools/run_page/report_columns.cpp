@@ -9,8 +9,8 @@
 #include <limits>
 #include <utility>
 
+#include "parallel/runtime/medians.h"
 #include "tools/run_page/kept_points.h"
-#include "trainer/measure/measured_costs.h"
 
 namespace weft {
 

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/medians.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/resolve/resolved_run.h"
 

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/medians.h"
 #include "trainer/diagnosis/diagnose.h"
 #include "trainer/layout/layout_summary.h"
 

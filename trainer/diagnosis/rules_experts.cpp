@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "parallel/runtime/medians.h"
 #include "trainer/diagnosis/diagnose.h"
 
 namespace weft {

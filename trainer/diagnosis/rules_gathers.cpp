@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "parallel/runtime/medians.h"
 #include "parallel/shard/wrap.h"
 #include "trainer/diagnosis/alternatives.h"
 #include "trainer/diagnosis/diagnose.h"

@@ -1,13 +1,13 @@
 #include "trainer/measure/measured_costs.h"
 
 #include <algorithm>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <tuple>
 #include <utility>
 
 #include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/medians.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/resolved_run.h"
@@ -157,19 +157,6 @@ class Measurement {
 };
 
 }  // namespace
-
-double upper_median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
-double median_of(std::vector<double> values) {
-  const double upper = upper_median(values);
-  if (values.size() % 2 == 1) return upper;
-  std::ranges::sort(values);
-  return (upper + values[values.size() / 2 - 1]) / 2.0;
-}
 
 RankTrace parse_chrome_trace(const std::string& text, const std::string& name) {
   RankTrace trace;

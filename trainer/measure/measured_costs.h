@@ -40,10 +40,6 @@ std::vector<RankTrace> traces_in(const std::filesystem::path& run_directory, int
 // The same; throws Error (request) if there is no trace at all.
 std::vector<RankTrace> read_traces(const std::filesystem::path& run_directory, int world);
 
-// The value in the middle; of an even number the larger of two, or the mean of both.
-double upper_median(std::vector<double> values);
-double median_of(std::vector<double> values);
-
 // A span of an action, with the action's position in the rank's list.
 struct TracedAction {
   std::size_t index = 0;
