@@ -26,6 +26,9 @@ constexpr auto enum_names(DropPolicy) {
 // Tokens of the load-balancing loss's statistics. sequence: each sequence by itself. batch: the whole microbatch.
 // global: choices are counted over all data ranks and all microbatches of the step so far.
 enum class AuxiliaryLoss : std::uint8_t { sequence, batch, global };
+constexpr auto enum_names(AuxiliaryLoss) {
+  return name_list("sequence", "batch", "global");
+}
 // The step of an expert's selection bias: `rate` up or down, or `rate` times its part of the mean load that it lacks.
 enum class BiasUpdate : std::uint8_t { sign, proportional };
 constexpr auto enum_names(BiasUpdate) {

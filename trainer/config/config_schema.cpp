@@ -157,8 +157,7 @@ Keys moe_keys() {
           "size has the same losses; or of all tokens of a rank's microbatch, and the mean over microbatches: depends "
           "on microbatch_size and data ranks; or of the choices of all data ranks in all microbatches of the step so "
           "far and the scores of a microbatch, and the mean over microbatches",
-          {{"sequence", AuxiliaryLoss::sequence}, {"batch", AuxiliaryLoss::batch}, {"global", AuxiliaryLoss::global}},
-          field(&MoeConfig::aux_loss)),
+          named<AuxiliaryLoss>(all_values<AuxiliaryLoss>), field(&MoeConfig::aux_loss)),
       number_key("model.moe.router_z_loss_coef", "weight of the squared log-sum of router logits", non_negative,
                  field(&MoeConfig::router_z_loss_coef)),
       boolean_key("model.moe.selection_bias",
