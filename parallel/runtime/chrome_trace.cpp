@@ -48,9 +48,10 @@ std::string to_json(const ChromeTrace& trace) {
                       {"pid", counter.process},
                       {"args", object_of(counter.values)}});
   }
-  return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump(-1, ' ', false,
-                                                                                  Json::error_handler_t::replace) +
-         "\n";
+  Json document = {{"displayTimeUnit", "ms"}};
+  if (!trace.facts.empty()) document["otherData"] = object_of(trace.facts);
+  document["traceEvents"] = std::move(events);
+  return document.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace weft

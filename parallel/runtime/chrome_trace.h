@@ -42,6 +42,7 @@ struct ChromeTrace {
   std::vector<ChromeProcess> processes = {};
   std::vector<ChromeEvent> events = {};
   std::vector<ChromeCounter> counters = {};
+  ChromeArguments facts = {};  // of the whole trace; viewers show them as its metadata
 };
 
 // One JSON document.

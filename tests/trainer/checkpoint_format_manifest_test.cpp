@@ -87,6 +87,7 @@ TEST(Manifest, ThereAndBack) {
   EXPECT_EQ(parse_manifest(to_json(manifest), "NAME"), manifest);
   manifest.progress = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, 0x1.fffffffffffffp-1000};
   manifest.mesh = {3, 2, 4, 1, 5, 8, 5};
+  manifest.hashes = {"0123456789abcdef", "", "\" é"};
   manifest.model = {};
   manifest.data = {{"", ""}, {"quote \" back \\ \n \x01", "😀\u2028"}};
   for (SavedFile& file : manifest.files) file.checksum = UINT64_MAX;

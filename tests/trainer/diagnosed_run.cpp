@@ -94,7 +94,10 @@ void leave_run(const TemporaryFolder& folder, const Overrides& overrides, const 
     if (metrics.step == config.run.steps) faults.after_last_step(run);
   };
   const TrainResult result = run_steps(config, observer);
-  directory.summary(result.totals, result.predicted, result.measured, result.byte_steps, {"weft train", "none"});
+  RunRecord record{.command_line = "weft train", .versions = "none"};
+  record.compute = result.compute;
+  record.byte_steps = result.byte_steps;
+  directory.summary(result.totals, result.predicted, result.measured, record);
 }
 
 std::vector<Simulation> retimed_on_own_lanes(RunOutputs& run, const HardwareConfig& hardware) {

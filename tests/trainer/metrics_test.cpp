@@ -48,6 +48,24 @@ TEST(StepMetricsText, SaysNothingOfScalesWithoutOne) {
   EXPECT_FALSE(json.contains("skipped"));
 }
 
+TEST(StepMetricsText, HasTheHashesOfTheRunWhereTheyAreGiven) {
+  StepMetrics metrics;
+  EXPECT_FALSE(nlohmann::json::parse(to_json(metrics)).contains("hashes"));
+  metrics.hashes = {"a", "b", "c"};
+  EXPECT_EQ(nlohmann::json::parse(to_json(metrics))["hashes"],
+            nlohmann::json({{"configuration", "a"}, {"program", "b"}, {"layout", "c"}}));
+  EXPECT_EQ(parse_step_metrics(to_json(metrics), "here").hashes, metrics.hashes);
+}
+
+// What a receipt tells of rates is read back.
+TEST(StepMetricsText, HasRatesThatAreReadBack) {
+  StepMetrics metrics{.step = 1, .tokens = 64, .seconds = 0.5, .model_flops = 3e12, .peak_flops_per_second = 24e12};
+  EXPECT_DOUBLE_EQ(*metrics.mfu(), 0.25);
+  const StepMetrics read = parse_step_metrics(to_json(metrics), "here");
+  EXPECT_DOUBLE_EQ(read.model_flops, 3e12);
+  EXPECT_DOUBLE_EQ(*read.mfu(), 0.25);
+}
+
 TEST(StepMetricsText, HasARateForEachGroupWhereTheyDiffer) {
   StepMetrics metrics;
   const auto read_back = [&] { return parse_step_metrics(to_json(metrics), "here").learning_rates; };

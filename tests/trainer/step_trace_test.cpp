@@ -99,7 +99,10 @@ TEST(StepTrace, BecomesATraceOfChrome) {
   const std::vector<TraceSpan> spans = {{"step", std::nullopt, 3, std::nullopt, 0, 2.0, 3.0},
                                         {"unshard \"head\"", Lane::gather, 3, std::nullopt, 64, 2.25, 2.75},
                                         {"PP:0F", Lane::compute, 3, 5, 0, 2.5, 2.625}};
-  const auto trace = nlohmann::json::parse(to_chrome_trace(7, spans));
+  EXPECT_FALSE(nlohmann::json::parse(to_chrome_trace(7, spans)).contains("otherData"));
+  const auto trace = nlohmann::json::parse(to_chrome_trace(7, spans, {}, RunHashes{"a", "b", "c"}));
+  EXPECT_EQ(trace["otherData"],
+            nlohmann::json({{"configuration_hash", "a"}, {"program_hash", "b"}, {"layout_hash", "c"}}));
   std::vector<nlohmann::json> events;
   std::map<int, std::string> threads;
   for (const auto& event : trace["traceEvents"]) {

@@ -78,6 +78,7 @@ Json json_of(const CheckpointReader& reader, const InspectRequest& request) {
                {"data", manifest.data},
                {"files", Json::array()},
                {"totals", Json::array()}};
+  if (manifest.hashes) json["hashes"] = manifest.hashes->named();
   const auto boxes = boxes_by_file(manifest);
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {
     json["files"].push_back(
@@ -125,6 +126,7 @@ std::string text_of(const CheckpointReader& reader, const InspectRequest& reques
       progress.tokens, progress.loss_scale.value_or(1.0), mesh.pipeline, mesh.data_replicate, mesh.data_shard,
       mesh.context, mesh.tensor, mesh.world(), mesh.expert, mesh.expert_tensor, format_bytes(bytes),
       manifest.files.size());
+  if (manifest.hashes) text += keys_text("hashes", manifest.hashes->named());
   text += keys_text("model", manifest.model) + keys_text("data", manifest.data);
   BenchTable table{{"state", "dtype", "tensors", "elements", "bytes"}};
   for (const auto& [key, total] : totals_of(manifest)) {

@@ -11,6 +11,7 @@
 
 #include "parallel/mesh/mesh.h"
 #include "parallel/runtime/dtype.h"
+#include "trainer/rank/run_hashes.h"
 #include "trainer/rank/spikes.h"
 
 namespace weft {
@@ -65,6 +66,7 @@ struct Manifest {
   Degrees mesh;  // of the run that wrote it
   // Resolved values of the configuration keys that must be equal for a run to resume (keys.h).
   std::map<std::string, std::string> model, data;
+  std::optional<RunHashes> hashes = {};  // of the run that wrote it; old checkpoints and parts have none
   std::vector<SavedFile> files;
   std::vector<SavedTensor> tensors;  // by name, then state
 

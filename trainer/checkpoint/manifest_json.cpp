@@ -198,6 +198,10 @@ Manifest manifest_of(const Json& json) {
   }
   manifest.model = top.texts("model");
   manifest.data = top.texts("data");
+  if (top.has("hashes")) {
+    const Reading hashes(top.at("hashes"), "hashes");
+    manifest.hashes = {hashes.text("configuration"), hashes.text("program"), hashes.text("layout")};
+  }
   for (const Json& part : top.array("files")) {
     const Reading file(part, "a file");
     manifest.files.push_back(
@@ -229,6 +233,7 @@ std::string text_of(const Manifest& manifest) {
   json["model_hash"] = hash_of(manifest.model);
   json["data"] = manifest.data;
   json["data_hash"] = hash_of(manifest.data);
+  if (manifest.hashes) json["hashes"] = manifest.hashes->named();
   json["files"] = Json::array();
   for (const SavedFile& file : manifest.files) {
     json["files"].push_back({{"name", file.name},

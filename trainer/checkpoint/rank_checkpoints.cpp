@@ -23,6 +23,7 @@ struct PublishRequest {
   std::int64_t step = 0;
   int ranks = 1;
   std::vector<CheckpointSetup::Text> texts;
+  std::optional<RunHashes> hashes = {};
   std::int64_t keep_latest = 0, keep_every = 0;
   std::optional<BestCheckpoint> best = {};  // if this is the one
 };
@@ -38,6 +39,7 @@ void publish(const PublishRequest& request, const FileCalls& calls) {
     parts.push_back(parse_part(read_whole_file(name), name));
   }
   Manifest manifest = join_parts(parts);
+  manifest.hashes = request.hashes;
   for (const auto& [name, text] : request.texts) {
     replace_file(folder / name, text, calls);
     manifest.files.push_back({name, std::ssize(text), std::ssize(text), checksum(text)});
@@ -292,7 +294,7 @@ void RankCheckpoints::settle(std::int64_t written, std::int64_t failed) {
   if (world_.rank() != 0) return;
   publishing_ = progress;
   const CheckpointConfig& checkpoint = config_.checkpoint;
-  writer_->also([this, request = PublishRequest{directory_, progress.step, world_.size(), setup_.texts,
+  writer_->also([this, request = PublishRequest{directory_, progress.step, world_.size(), setup_.texts, setup_.hashes,
                                                 checkpoint.keep_latest, checkpoint.keep_every,
                                                 best_ && best_->step == progress.step ? best_ : std::nullopt}] {
     publish(request, setup_.calls);

@@ -31,6 +31,7 @@ struct CheckpointSetup {
     std::string name, text;
   };
   std::vector<Text> texts = {};
+  std::optional<RunHashes> hashes = {};  // for the manifest
   // Called with messages about checkpoints, on the thread of the rank concerned.
   std::function<void(int rank, const std::string& text)> say = [](int, const std::string&) {};
   FileCalls calls = FileCalls::of_system();

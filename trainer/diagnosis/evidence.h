@@ -52,10 +52,9 @@ struct MemoryCost {
 
 // Compute actions of one segment and kind.
 struct TracedCompute {
-  double least = 0.0;  // seconds, over all microbatches and steps: disturbances only add time
-  int a_step = 0;      // how often
-  // True if every rank of the stage does the same work here and waits for no other: no collectives, no routed tokens.
-  bool comparable = false;
+  double least = 0.0;       // seconds, over all microbatches and steps: disturbances only add time
+  int a_step = 0;           // how often
+  bool comparable = false;  // is_comparable (compute_times.h)
 };
 
 // A gather or reduction of the rank's list that communicates.

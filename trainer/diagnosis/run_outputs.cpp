@@ -38,6 +38,10 @@ BucketBytes buckets_of(const SortedJson& buckets, const char* field) {
   return bytes;
 }
 
+RunHashes parsed_hashes(const SortedJson& hashes) {
+  return {hashes.at("configuration"), hashes.at("program"), hashes.at("layout")};
+}
+
 std::vector<StepMetrics> read_metrics(const std::filesystem::path& file) {
   const std::string text = read_text(file);
   std::vector<StepMetrics> steps;
@@ -119,6 +123,9 @@ StepMetrics parse_step_metrics(const std::string& line, const std::string& place
       }
     }
     metrics.system_allocations = json.at("system_allocations");
+    metrics.model_flops = 1e12 * json.value("tflops", 0.0) * metrics.seconds;
+    if (json.contains("mfu")) metrics.peak_flops_per_second = metrics.flops_per_second() / number_of(json.at("mfu"));
+    if (json.contains("hashes")) metrics.hashes = parsed_hashes(json.at("hashes"));
     if (json.contains("moe")) {
       for (const SortedJson& moe : json.at("moe")) {
         MoeMetrics& read = metrics.moe.emplace_back();

@@ -3,6 +3,7 @@
 
 #include "trainer/diagnosis/evidence.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/rank/compute_times.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
@@ -80,12 +81,6 @@ double wait_for(const ExchangePlace& place, std::span<const TracedAction> step) 
   double from = std::max(exchange.begin, step[place.reader].span->begin);
   if (place.message != none) from = std::max(from, step[place.message].span->end);
   return std::max(std::min(exchange.end, step[place.reader].span->end) - from, 0.0);
-}
-
-bool is_comparable(const Program& program, const ProgramSegment& segment) {
-  if (!segment.collectives.empty()) return false;
-  const auto family_of = [&](int unit) { return program.units[static_cast<std::size_t>(unit)].family; };
-  return std::ranges::find(segment.units, Family::experts, family_of) == segment.units.end();
 }
 
 void add_computation(const Program& program, const std::vector<Action>& actions, std::span<const TracedAction> step,

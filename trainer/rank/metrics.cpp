@@ -127,6 +127,7 @@ std::string to_json(const StepMetrics& metrics) {
     }
   }
   if (metrics.validation) line["validation"] = as_json(*metrics.validation);
+  if (metrics.hashes) line["hashes"] = metrics.hashes->named();
   return line.dump();
 }
 

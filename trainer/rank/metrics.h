@@ -11,6 +11,7 @@
 #include "parallel/comm/counters.h"
 #include "parallel/runtime/ledger.h"
 #include "trainer/optimizer/learning_rate.h"
+#include "trainer/rank/run_hashes.h"
 #include "trainer/rank/spikes.h"
 
 namespace weft {
@@ -62,6 +63,7 @@ struct StepMetrics {
   std::int64_t tokens = 0, targets = 0;  // read, and those of the step whose loss counts
   double seconds = 0.0;
   double data_seconds = 0.0;  // of the host for reading text; of the rank that took longest in each step
+  double data_wait = 0.0;     // of it, the time that the ranks stood still; not in JSON
   double model_flops = 0.0;   // of the model on one device, without recomputation
   std::optional<double> peak_flops_per_second = {};  // of a device; nothing if unknown
   std::int64_t peak_bytes = 0;                       // of the rank with the most
@@ -70,6 +72,7 @@ struct StepMetrics {
   std::vector<MoeMetrics> moe = {};
   std::int64_t system_allocations = 0;         // of all ranks during the step
   std::optional<HeldOutLoss> validation = {};  // of the parameters after the step
+  std::optional<RunHashes> hashes = {};        // in the first step of a run, or of one that goes on
 
   double tokens_per_second() const { return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0; }
   double flops_per_second() const { return seconds > 0.0 ? model_flops / seconds : 0.0; }  // of a device

@@ -175,17 +175,21 @@ std::int64_t sum_over_ranks(Communicator& world, std::int64_t own) {
   return std::llround(read<double>(stream, sum).front());
 }
 
-std::vector<BucketBytes> gather_buckets(Communicator& world, const BucketBytes& own) {
+std::vector<double> gather_numbers(Communicator& world, std::span<const double> own) {
   // In memory of the communicator's stream, and not in the run's ledger, so that the reported peaks do not change.
   Stream& stream = world.stream();
   MemoryLedger ledger(stream.device(), stream);
-  Tensor mine = ledger.allocate(Bucket::workspace, DType::float64, as_size(bucket_count), 1);
-  Tensor all = ledger.allocate(Bucket::workspace, DType::float64, as_size(bucket_count) * world.size(), 1);
-  const std::vector<double> numbers(own.bytes.begin(), own.bytes.end());
-  write<double>(stream, numbers, mine);
+  Tensor mine = ledger.allocate(Bucket::workspace, DType::float64, std::ssize(own), 1);
+  Tensor all = ledger.allocate(Bucket::workspace, DType::float64, std::ssize(own) * world.size(), 1);
+  write<double>(stream, own, mine);
   world.all_gather(mine, all);
+  return read<double>(stream, all);
+}
+
+std::vector<BucketBytes> gather_buckets(Communicator& world, const BucketBytes& own) {
+  const std::vector<double> numbers(own.bytes.begin(), own.bytes.end());
+  const std::vector<double> values = gather_numbers(world, numbers);
   std::vector<BucketBytes> result(static_cast<std::size_t>(world.size()));
-  const std::vector<double> values = read<double>(stream, all);
   for (std::size_t i = 0; i < values.size(); ++i) {
     result[i / bucket_count].bytes[i % bucket_count] = std::llround(values[i]);
   }

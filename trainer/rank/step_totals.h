@@ -8,6 +8,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "layers/segment.h"
@@ -88,6 +89,8 @@ class StepSums {
 
 // The sum of a number below 2^53 over all ranks. Collective over the world; blocks. For set-up, not inside a step.
 std::int64_t sum_over_ranks(Communicator& world, std::int64_t own);
+// The numbers of every rank, as many of each, by rank. Collective over the world; blocks.
+std::vector<double> gather_numbers(Communicator& world, std::span<const double> own);
 // The buckets of every rank. Collective over the world; blocks.
 std::vector<BucketBytes> gather_buckets(Communicator& world, const BucketBytes& own);
 

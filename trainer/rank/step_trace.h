@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "parallel/pipeline/execute/execute.h"
+#include "trainer/rank/run_hashes.h"
 
 namespace weft {
 
@@ -94,7 +95,9 @@ class StepTrace final : public ActionObserver {
   std::vector<std::pair<Work, Fences>> work_fences_;
 };
 
-// One JSON document with process `rank`, and in it one thread for the host and one for each lane.
-std::string to_chrome_trace(int rank, std::span<const TraceSpan> spans, std::span<const TraceSpan> work = {});
+// One JSON document with process `rank`, and in it one thread for the host and one for each lane. The hashes of the run
+// are metadata.
+std::string to_chrome_trace(int rank, std::span<const TraceSpan> spans, std::span<const TraceSpan> work = {},
+                            const std::optional<RunHashes>& hashes = {});
 
 }  // namespace weft

@@ -91,6 +91,7 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
       clock_(seat.world.clock()),
       rank_step_(config_, mesh_, shared_program(run, seat.world), seat.world.rank(), seat.backend, seat.world.clock(),
                  groups_split_from(seat.world), Initialization{config_.run.seed, seat.host_threads}),
+      compute_times_(rank_step_.program(), rank_step_.actions(), rank_step_.stream()),
       begins_(seat.begins),
       scaler_(config_),
       spikes_(config_.spikes),
@@ -185,7 +186,9 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
     const auto span = profiler_->host("read_batch");
     next_batch();
   }
-  double data_seconds = seconds_since(begin);
+  // On a GPU the text of the next step is read while it computes.
+  const double waited = seconds_since(begin);
+  double data_seconds = waited;
   const std::int64_t sequences = config_.training.global_batch_size, targets = targets_;
   Device& device = stream().device();
   const std::int64_t allocations_before = device.system_allocations();
@@ -196,10 +199,12 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   const std::int64_t update = scaler_.good_steps() + 1;
   rank_step_.begin({targets, scaler_.scale(), update, limits, change_after_});
   helpers_.report(stage_ranks(), rank_step_.sums().report());
+  compute_times_.begin_step();
   {
     const auto span = profiler_->host("actions");
     const auto profiling = profiler_->observers();
     std::vector<ActionObserver*> observers(profiling.begin(), profiling.end());
+    observers.push_back(&compute_times_);
     if (announced_) observers.push_back(&*announced_);
     observers.insert(observers.end(), watching_.begin(), watching_.end());
     rank_step_.walk(observers);
@@ -256,10 +261,12 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
     if (!metrics.skipped) spikes_.add_norm(norm);
   }
   add_measurements(config_, totals, metrics);
+  metrics.data_wait = config_.run.device == DeviceKind::cpu ? metrics.data_seconds : waited;
   metrics.model_flops = model_flops_;
   metrics.peak_flops_per_second = peak_flops_per_second_;
   metrics.seconds = seconds_since(begin);
   profiler_->end_step();
+  compute_times_.end_step();
   clock_.collect();
   return metrics;
 }

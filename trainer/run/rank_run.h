@@ -10,6 +10,7 @@
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/data/data.h"
 #include "trainer/rank/checkpoint_rows.h"
+#include "trainer/rank/compute_times.h"
 #include "trainer/rank/launch.h"
 #include "trainer/rank/loss_scaler.h"
 #include "trainer/rank/metrics.h"
@@ -75,6 +76,7 @@ class RankRun {
   const Program& program() const { return rank_step_.program(); }
   std::span<const Action> actions() const { return rank_step_.actions(); }  // of this rank
   const StepProfiler& profiler() const { return *profiler_; }
+  double compute_seconds() const { return compute_times_.seconds(); }  // of a step, to compare ranks by
   const PredictedMemory& predicted() const { return predicted_; }
   // Buckets of this rank at the peak of the last step.
   const BucketBytes& measured() const { return measured_; }
@@ -110,6 +112,7 @@ class RankRun {
   PhaseClock& clock_;
   RankStep rank_step_;
   std::unique_ptr<StepProfiler> profiler_;
+  ComputeTimes compute_times_;
   std::function<void(std::string_view action)> begins_;
   std::optional<AnnouncedActions> announced_;
   std::unique_ptr<HeldOut> held_out_;  // made by the first call

@@ -19,7 +19,7 @@
 namespace weft {
 namespace {
 
-constexpr const char *config_name = "config.toml", *summary_name = "summary.json";
+constexpr const char* config_name = "config.toml";
 constexpr const char *trace_prefix = "trace_rank", *trace_suffix = ".json";
 
 void write_whole(const std::filesystem::path& directory, const std::string& name, const std::string& text) {
@@ -42,8 +42,40 @@ void remove_files(const std::filesystem::path& directory, Selects selects) {
 // ranks.
 bool is_partial(const std::string& name) {
   return name == partial_path(config_name) || name == partial_path(metrics_file) ||
-         name == partial_path(summary_name) ||
+         name == partial_path(summary_file) ||
          (name.starts_with(trace_prefix) && name.ends_with(partial_path(trace_suffix).string()));
+}
+
+// What the run was, beside its steps.
+void add_record(const RunRecord& record, nlohmann::ordered_json& summary) {
+  if (!record.card.empty()) summary["card"] = record.card;
+  if (!record.attention.empty()) summary["attention"] = record.attention;
+  if (record.hashes) summary["hashes"] = record.hashes->named();
+  if (!record.time) return;
+  nlohmann::ordered_json time = {{"wall", record.time->wall_seconds()}};
+  for (const RunPart part : all_values<RunPart>) time[std::string(name_of(part))] = record.time->seconds(part);
+  summary["time"] = time;
+  summary["goodput"] = record.time->goodput();
+}
+
+nlohmann::ordered_json rank_json(std::size_t rank, const BucketBytes& predicted, const BucketBytes& measured,
+                                 const RunRecord& record) {
+  nlohmann::ordered_json json = {{"rank", rank}, {"peak_bytes", measured.total()}};
+  if (!record.compute.empty()) {
+    const RankCompute& compute = record.compute[rank];
+    json["compute_seconds"] = compute.seconds;
+    json["over_peers"] = compute.over_peers;
+    json["slow"] = compute.is_slow();
+  }
+  for (const Bucket bucket : all_values<Bucket>) {
+    json["buckets"][std::string(name_of(bucket))] = {{"predicted", predicted[bucket]}, {"measured", measured[bucket]}};
+  }
+  if (!record.byte_steps.empty()) {
+    for (const Bucket bucket : {Bucket::unsharded_parameters, Bucket::unsharded_gradients, Bucket::communication}) {
+      json["byte_steps"][std::string(name_of(bucket))] = record.byte_steps[rank][bucket];
+    }
+  }
+  return json;
 }
 
 }  // namespace
@@ -107,10 +139,10 @@ std::optional<std::string> RunDirectory::report(const StepMetrics& reported) {
 }
 
 void RunDirectory::summary(const RunTotals& totals, std::span<const BucketBytes> predicted,
-                           std::span<const BucketBytes> measured, std::span<const BucketBytes> byte_steps,
-                           const RunRecord& record) {
+                           std::span<const BucketBytes> measured, const RunRecord& record) {
   nlohmann::ordered_json summary = {
       {"command_line", record.command_line}, {"versions", record.versions}, {"configuration", configuration_}};
+  add_record(record, summary);
   summary["steps"] = totals.steps;
   summary["tokens"] = totals.tokens;
   summary["seconds"] = totals.seconds;
@@ -119,24 +151,17 @@ void RunDirectory::summary(const RunTotals& totals, std::span<const BucketBytes>
     summary["last_loss"] = totals.last_loss;
   }
   for (std::size_t rank = 0; rank < measured.size(); ++rank) {
-    nlohmann::ordered_json entry = {{"rank", rank}, {"peak_bytes", measured[rank].total()}};
-    for (const Bucket bucket : all_values<Bucket>) {
-      entry["buckets"][std::string(name_of(bucket))] = {{"predicted", predicted[rank][bucket]},
-                                                        {"measured", measured[rank][bucket]}};
-    }
-    for (const Bucket bucket : {Bucket::unsharded_parameters, Bucket::unsharded_gradients, Bucket::communication}) {
-      entry["byte_steps"][std::string(name_of(bucket))] = byte_steps[rank][bucket];
-    }
-    summary["ranks"].push_back(entry);
+    summary["ranks"].push_back(rank_json(rank, predicted[rank], measured[rank], record));
   }
-  write_whole(path_, summary_name, summary.dump(2) + "\n");
+  write_whole(path_, summary_file, summary.dump(2) + "\n");
   if (metrics_) metrics_->finish();
   if (events_) events_->finish();
 }
 
 void write_trace(const std::filesystem::path& directory, int rank, std::span<const TraceSpan> spans,
-                 std::span<const TraceSpan> work) {
-  write_whole(directory, fmt::format("{}{}{}", trace_prefix, rank, trace_suffix), to_chrome_trace(rank, spans, work));
+                 std::span<const TraceSpan> work, const std::optional<RunHashes>& hashes) {
+  write_whole(directory, fmt::format("{}{}{}", trace_prefix, rank, trace_suffix),
+              to_chrome_trace(rank, spans, work, hashes));
 }
 
 }  // namespace weft

@@ -7,19 +7,30 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "trainer/rank/compute_times.h"
 #include "trainer/rank/metrics.h"
 #include "trainer/rank/step_trace.h"
 #include "trainer/run/event_file.h"
 #include "trainer/run/lines_file.h"
 #include "trainer/run/run_lock.h"
+#include "trainer/run/run_time.h"
 
 namespace weft {
+
+inline constexpr const char* summary_file = "summary.json";  // in a run's directory
 
 // Recorded in the summary.
 struct RunRecord {
   std::string command_line;
   std::string versions;
+  std::string card = {};       // the GPU of rank 0; empty on a CPU
+  std::string attention = {};  // its kernel (RankRun::attention)
+  std::optional<RunHashes> hashes = {};
+  std::optional<RunTimer> time = {};
+  std::vector<RankCompute> compute = {};     // by rank (compare_ranks)
+  std::vector<BucketBytes> byte_steps = {};  // by rank, of its program (live_integral): what units hold
 };
 
 // The reason why the directory cannot be created or written to; empty if it can. The check creates nothing.
@@ -44,10 +55,10 @@ class RunDirectory {
   std::optional<std::string> append(const StepMetrics& metrics);
   // The same for the event file, if there is one.
   std::optional<std::string> report(const StepMetrics& reported);
-  // The spans are by rank: bytes at the peak, as predicted and as measured; and the byte-steps of what units hold.
+  // The spans are by rank: bytes at the peak, as predicted and as measured.
   // Throws Error (failure) if the summary, a line of metrics or a record could not be written.
   void summary(const RunTotals& totals, std::span<const BucketBytes> predicted, std::span<const BucketBytes> measured,
-               std::span<const BucketBytes> byte_steps, const RunRecord& record);
+               const RunRecord& record);
 
  private:
   std::filesystem::path path_;
@@ -59,6 +70,6 @@ class RunDirectory {
 
 // Writes the trace file of one rank to an existing directory. Several ranks may write at once.
 void write_trace(const std::filesystem::path& directory, int rank, std::span<const TraceSpan> spans,
-                 std::span<const TraceSpan> work = {});
+                 std::span<const TraceSpan> work = {}, const std::optional<RunHashes>& hashes = {});
 
 }  // namespace weft

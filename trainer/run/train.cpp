@@ -1,11 +1,19 @@
 #include "trainer/run/train.h"
 
+#include <fmt/format.h>
+
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <functional>
 #include <optional>
+#include <utility>
 
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/runtime/input_file.h"
 #include "trainer/checkpoint/folder.h"
+#include "trainer/rank/backend.h"
+#include "trainer/resolve/hashed_run.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/console.h"
 #include "trainer/run/start_check.h"
@@ -24,6 +32,73 @@ std::string spike_text(const Config& config, std::int64_t step, const Spike& spi
       step, spike.text(), checkpoint_after(config, step - 1).string());
 }
 
+double seconds_of(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// What all ranks of a process are told.
+struct RunOrders {
+  const Config& config;
+  const RunObserver& observer;
+  const RunRequests& requests;
+  const std::optional<HeldOutWindows>& held_out;
+};
+
+// The steps of a rank. `result` is filled on the first rank of the process, and null on the others.
+void take_steps(RankRun& run, RankCheckpoints& checkpoints, const RunOrders& orders, TrainResult* result) {
+  const Config& config = orders.config;
+  const auto spent = [&](RunPart part) {
+    if (result != nullptr) result->timer.add(part);
+  };
+  double copying = 0.0;  // seconds of a step that it waits for a save
+  run.change_after([&] {
+    Fence copied;
+    copying += seconds_of([&] { copied = checkpoints.copied(); });
+    return copied;
+  });
+  if (orders.observer.before_first_step) orders.observer.before_first_step(run);
+  if (result != nullptr) orders.requests.begin();
+  spent(RunPart::start_up);
+  bool stop = false;
+  for (std::int64_t step = run.progress().step + 1; step <= config.run.steps && !stop; ++step) {
+    RunVotes votes = checkpoints.votes();
+    if (result != nullptr) {
+      votes.stop_requests = orders.requests.stop() ? 1 : 0;
+      votes.save_requests = orders.requests.save() ? 1 : 0;
+    }
+    StepMetrics metrics = run.step(step, votes);
+    spent(RunPart::steps);
+    if (result != nullptr) {
+      result->timer.take_from_steps(RunPart::data_wait, metrics.data_wait);
+      result->timer.take_from_steps(RunPart::checkpoints, std::exchange(copying, 0.0));
+    }
+    const bool stops_at_spike = metrics.spike && metrics.spike->action == SpikeAction::stop;
+    if (orders.held_out && validates_after(config, step) && !stops_at_spike) {
+      metrics.validation = run.held_out(*orders.held_out);
+      checkpoints.validated(step, metrics.validation->loss);
+      spent(RunPart::validation);
+    }
+    if (step % config.metrics.interval == 0 || checkpoints.due(step)) run.compare_copies();
+    if (orders.observer.after_step) orders.observer.after_step(run, metrics);
+    if (result != nullptr) result->totals.add(metrics);
+    spent(RunPart::other);
+    if (stops_at_spike) {
+      checkpoints.save(run.progress());
+      if (result != nullptr) result->stopping_spike = spike_text(config, step, *metrics.spike);
+      break;
+    }
+    checkpoints.end_step(run.progress(), run.votes());
+    spent(RunPart::checkpoints);
+    stop = run.votes().stop_requests > 0;
+  }
+  checkpoints.finish();
+  spent(RunPart::checkpoints);
+  run.change_after(nullptr);  // `copying` ends here
+  if (result != nullptr) result->stopped = stop && run.progress().step < config.run.steps;
+}
+
 BucketBytes unit_byte_steps(const RankRun& run, const Mesh& mesh) {
   const LiveBytes sum = live_integral(run.program(), mesh.coordinates(run.rank()).pp).byte_steps;
   BucketBytes byte_steps;
@@ -33,67 +108,81 @@ BucketBytes unit_byte_steps(const RankRun& run, const Mesh& mesh) {
   return byte_steps;
 }
 
+// What the ranks measured over their steps, for the first rank of the process.
+void gather_figures(RankRun& run, const Mesh& mesh, TrainResult* result) {
+  std::vector<BucketBytes> predicted = gather_buckets(run.world(), run.predicted().bytes);
+  std::vector<BucketBytes> measured = gather_buckets(run.world(), run.measured());
+  std::vector<BucketBytes> byte_steps = gather_buckets(run.world(), unit_byte_steps(run, mesh));
+  const double computed = run.compute_seconds();
+  const std::vector<double> compute = gather_numbers(run.world(), {&computed, 1});
+  if (result == nullptr) return;
+  result->predicted = std::move(predicted);
+  result->measured = std::move(measured);
+  result->byte_steps = std::move(byte_steps);
+  result->compute = compare_ranks(mesh, compute);
+  result->steps_taken = run.progress().step;
+  result->timer.add(RunPart::other);
+}
+
+CheckpointSetup checkpoint_setup(const ResolvedConfig& resolved, Console& console) {
+  CheckpointSetup setup;
+  setup.texts.push_back({checkpoint_config_name, resolved.toml});
+  for (const TokenizerPart& part : tokenizer_parts(resolved.config.data.tokenizer)) {
+    setup.texts.push_back({part.kept_name, read_whole_file(part.path)});
+  }
+  setup.say = [&console](int rank, const std::string& text) {
+    if (rank == 0) return console.note("checkpoint", text);
+    std::fputs(fmt::format("rank {}: {}\n", rank, text).c_str(), stderr);
+  };
+  return setup;
+}
+
+// The last lines of a run that took steps, and its summary.
+void conclude(const Config& config, const TrainResult& result, const RunRecord& record, const RunRequests& requests,
+              RunDirectory& directory, Console& console) {
+  console.memory_table(result.predicted, result.measured);
+  directory.summary(result.totals, result.predicted, result.measured, record);
+  console.note("time", result.timer.text());
+  if (const std::string slow = slow_ranks_text(result.compute); !slow.empty()) console.note("slow ranks", slow);
+  console.finished(result.totals, directory.path());
+  if (!result.stopped) return;
+  console.stopped(requests.stopped_by(), result.steps_taken, config.run.steps,
+                  checkpoint_after(config, result.steps_taken));
+}
+
 }  // namespace
 
 TrainResult run_steps(const Config& config, const RunObserver& observer, const BackendFactory& make_backend,
-                      const CheckpointSetup& setup, const RunRequests& requests) {
+                      const CheckpointSetup& given, const RunRequests& requests, const RunTimer& timer) {
   const ResolvedRun resolved(config);
   const TokenDataset data = training_data(config);
   const std::optional<HeldOutWindows> held_out = validation_windows(config);
   const KeyValues identity = data_keys(config, data);
+  CheckpointSetup setup = given;
+  setup.hashes = hashes_of(config, resolved);
+  if (observer.identified) observer.identified(*setup.hashes);
   NvtxDomain domain;
   const int first_rank = first_rank_of_process(config);
   TrainResult result;
+  result.timer = timer;
+  const RunOrders orders{config, observer, requests, held_out};
   const RankMain rank_main = [&](const RankSeat& seat) {
     RankRun run(resolved, data, domain, seat);
     RankCheckpoints checkpoints(config, identity, run.checkpoint_rows(), run.world(), run.stream(), setup);
     run.resume(checkpoints.load());
     run.compare_copies();
-    run.change_after([&] { return checkpoints.copied(); });
-    if (observer.before_first_step) observer.before_first_step(run);
-    if (run.rank() == first_rank) requests.begin();
-    bool stop = false;
-    for (std::int64_t step = run.progress().step + 1; step <= config.run.steps && !stop; ++step) {
-      RunVotes votes = checkpoints.votes();
-      if (run.rank() == first_rank) {
-        votes.stop_requests = requests.stop() ? 1 : 0;
-        votes.save_requests = requests.save() ? 1 : 0;
-      }
-      StepMetrics metrics = run.step(step, votes);
-      const bool stops_at_spike = metrics.spike && metrics.spike->action == SpikeAction::stop;
-      if (held_out && validates_after(config, step) && !stops_at_spike) {
-        metrics.validation = run.held_out(*held_out);
-        checkpoints.validated(step, metrics.validation->loss);
-      }
-      if (step % config.metrics.interval == 0 || checkpoints.due(step)) run.compare_copies();
-      if (observer.after_step) observer.after_step(run, metrics);
-      if (run.rank() == first_rank) result.totals.add(metrics);
-      if (stops_at_spike) {
-        checkpoints.save(run.progress());
-        if (run.rank() == first_rank) result.stopping_spike = spike_text(config, step, *metrics.spike);
-        break;
-      }
-      checkpoints.end_step(run.progress(), run.votes());
-      stop = run.votes().stop_requests > 0;
-    }
-    checkpoints.finish();
-    const std::vector<BucketBytes> predicted = gather_buckets(run.world(), run.predicted().bytes);
-    const std::vector<BucketBytes> measured = gather_buckets(run.world(), run.measured());
-    const std::vector<BucketBytes> byte_steps = gather_buckets(run.world(), unit_byte_steps(run, resolved.mesh()));
-    if (run.rank() == first_rank) {
-      result.predicted = predicted;
-      result.measured = measured;
-      result.byte_steps = byte_steps;
-      result.steps_taken = run.progress().step;
-      result.stopped = stop && result.steps_taken < config.run.steps;
-    }
+    TrainResult* told = run.rank() == first_rank ? &result : nullptr;
+    take_steps(run, checkpoints, orders, told);
+    gather_figures(run, resolved.mesh(), told);
   };
   run_ranks(config, make_backend ? make_backend : backend_of(config), rank_main, observer.admit);
+  result.timer.add(RunPart::other);
   return result;
 }
 
 TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Console& console,
                   const RunRequests& requests) {
+  const RunTimer timer;
   const Config& config = resolved.config;
   // Only the process of rank 0 writes to run.directory and to the console.
   const bool speaks = first_rank_of_process(config) == 0;
@@ -108,7 +197,11 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   std::optional<RunLock> checkpoint_lock;  // other runs may have the same checkpoint.directory
 
   ReportedSteps reports(config.metrics.interval, config.run.steps);  // used on the thread of rank 0
+  RunRecord whole = record;
+  if (config.run.device == DeviceKind::cuda) whole.card = cuda_card().value_or("");
+  bool first_of_process = true;
   RunObserver observer;
+  observer.identified = [&](const RunHashes& hashes) { whole.hashes = hashes; };
   observer.admit = [&] {
     if (!config.checkpoint.directory.empty()) {
       checkpoint_lock.emplace(config.checkpoint.directory, "checkpoint.directory");
@@ -132,35 +225,29 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
     } else if (profiling.first_step > 0 && profiling.trace) {
       directory->remove_traces();
     }
-    console.note("attention", run.attention());
+    whole.attention = run.attention();
+    console.note("attention", whole.attention);
     if (!run.products().empty()) console.note("products", run.products());
   };
   observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
     const StepTrace* trace = run.profiler().trace();
     if (trace != nullptr && metrics.step == config.profiling.last()) {
-      write_trace(config.run.directory, run.rank(), trace->spans(), trace->work());
+      write_trace(config.run.directory, run.rank(), trace->spans(), trace->work(), whole.hashes);
     }
     if (run.rank() != 0) return;
-    if (const auto trouble = directory->append(metrics)) console.note("metrics", *trouble);
+    StepMetrics line = metrics;
+    if (std::exchange(first_of_process, false)) line.hashes = whole.hashes;
+    if (const auto trouble = directory->append(line)) console.note("metrics", *trouble);
     if (const auto reported = reports.add(metrics)) {
       if (const auto trouble = directory->report(*reported)) console.note("metrics", *trouble);
       console.step(*reported, config.run.steps);
     }
     console.progress(metrics.step, config.run.steps);
   };
-  CheckpointSetup checkpoints;
-  checkpoints.texts.push_back({checkpoint_config_name, resolved.toml});
-  for (const TokenizerPart& part : tokenizer_parts(config.data.tokenizer)) {
-    checkpoints.texts.push_back({part.kept_name, read_whole_file(part.path)});
-  }
-  checkpoints.say = [&](int rank, const std::string& text) {
-    if (rank == 0) return console.note("checkpoint", text);
-    std::fputs(fmt::format("rank {}: {}\n", rank, text).c_str(), stderr);
-  };
   RunRequests polled = requests;
   // The run also stops if the reader of the console's pipe has gone.
   polled.stop = [&] { return requests.stop() || console.closed(); };
-  TrainResult result = run_steps(config, observer, {}, checkpoints, polled);
+  TrainResult result = run_steps(config, observer, {}, checkpoint_setup(resolved, console), polled, timer);
   if (!speaks) return result;
   if (result.totals.steps == 0) {
     console.note("checkpoint", fmt::format("all {} steps of the run had been taken. To train further give more, as "
@@ -168,13 +255,10 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
                                            config.run.steps, 2 * result.steps_taken));
     return result;
   }
-  console.memory_table(result.predicted, result.measured);
-  directory->summary(result.totals, result.predicted, result.measured, result.byte_steps, record);
-  console.finished(result.totals, directory->path());
-  if (result.stopped) {
-    console.stopped(requests.stopped_by(), result.steps_taken, config.run.steps,
-                    checkpoint_after(config, result.steps_taken));
-  }
+  whole.time = result.timer;
+  whole.compute = result.compute;
+  whole.byte_steps = result.byte_steps;
+  conclude(config, result, whole, requests, *directory, console);
   return result;
 }
 

@@ -1,25 +1,31 @@
 // A whole run: starts ranks, executes steps, writes metrics to disk and output to the console.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "trainer/checkpoint/rank_checkpoints.h"
+#include "trainer/rank/compute_times.h"
 #include "trainer/rank/launch.h"
 #include "trainer/rank/metrics.h"
 #include "trainer/resolve/config_reader.h"
 #include "trainer/run/rank_run.h"
 #include "trainer/run/run_directory.h"
+#include "trainer/run/run_time.h"
 
 namespace weft {
 
 class Console;
 
-// Called on the thread of every rank, except `admit`. Observers must guard data that several ranks share.
+// Called on the thread of every rank, except `admit` and `identified`. Observers must guard data that several ranks
+// share.
 struct RunObserver {
   std::function<void(RankRun&)> before_first_step;
   std::function<void(RankRun&, const StepMetrics&)> after_step;
   Admission admit;
+  std::function<void(const RunHashes&)> identified;  // called once in each process, before its ranks begin
 };
 
 struct TrainResult {
@@ -28,7 +34,9 @@ struct TrainResult {
   bool stopped = false;                          // a stop request ended the run before the last step
   std::string stopping_spike = {};               // a sentence on the spike that ended it, or empty
   std::vector<BucketBytes> predicted, measured;  // by rank, at the peak of the last step
-  std::vector<BucketBytes> byte_steps;           // by rank, of its program (live_integral): what units hold
+  std::vector<RankCompute> compute = {};         // by rank (compare_ranks)
+  std::vector<BucketBytes> byte_steps = {};      // by rank, of its program (live_integral): what units hold
+  RunTimer timer = {};                           // as the first rank of the process saw it
 };
 
 // Requests to a run. Polled by every process of the run, on the thread of its first rank.
@@ -40,10 +48,11 @@ struct RunRequests {
 };
 
 // Runs the ranks of this process and returns when they are done. Uses the backend of run.device if `make_backend` is
-// empty, and starts from the checkpoint chosen by [checkpoint]. Writes only checkpoints. Throws Error with the first
-// failure.
+// empty, and starts from the checkpoint chosen by [checkpoint]. Writes only checkpoints, with the hashes of the run in
+// place of those of `checkpoints`. What `timer` has not counted yet is start-up. Throws Error with the first failure.
 TrainResult run_steps(const Config& config, const RunObserver& observer = {}, const BackendFactory& make_backend = {},
-                      const CheckpointSetup& checkpoints = {}, const RunRequests& requests = {});
+                      const CheckpointSetup& checkpoints = {}, const RunRequests& requests = {},
+                      const RunTimer& timer = {});
 
 // As run_steps(), with the output of `weft train` in run.directory (config.toml, metrics.jsonl, event files,
 // summary.json, traces) and on the console.
