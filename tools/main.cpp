@@ -57,6 +57,7 @@ int run(int count, char** arguments) {
   add_group(program, "layout", "blocks of the stages: memory, time and bubble",
             {weft::add_layout_show_command, weft::add_layout_simulate_command, weft::add_layout_sweep_command});
   weft::add_diagnose_command(program);
+  weft::add_receipt_command(program);
   weft::add_report_command(program);
   add_group(program, "trace", "time of recorded steps", {weft::add_trace_sum_command});
   add_group(program, "data", "texts as tokens",

@@ -33,6 +33,8 @@ void add_layout_simulate_command(CLI::App& layout);
 void add_layout_sweep_command(CLI::App& layout);
 // Throws CLI::RuntimeError with exit code 3 if findings count as failures.
 void add_diagnose_command(CLI::App& program);
+// What a run was and what it took, in one page of text.
+void add_receipt_command(CLI::App& program);
 // Runs as one HTML page.
 void add_report_command(CLI::App& program);
 void add_trace_sum_command(CLI::App& trace);
