@@ -184,6 +184,13 @@ std::string joined(const Json& object) {
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
+// Versions have a line each.
+std::string in_one_line(std::string text) {
+  while (text.ends_with('\n')) text.pop_back();
+  for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos;) text.replace(at, 1, ", ");
+  return text;
+}
+
 std::string losses_text(const Json& losses) {
   std::vector<std::string> words;
   for (const Json& loss : losses) {
@@ -242,7 +249,7 @@ std::string receipt_text(const Json& receipt) {
   for (const auto& [name, hash] : receipt.at("hashes").items())
     line("hash", fmt::format("{} {}", hash.get<std::string>(), name));
   for (const auto& [name, value] : receipt.at("device").items()) {
-    if (value.is_string()) line(name.c_str(), value.get<std::string>());
+    if (value.is_string()) line(name.c_str(), in_one_line(value.get<std::string>()));
   }
   line("first step", figures_text(receipt.at("first_step")));
   line("median step", figures_text(receipt.at("median_step")));
