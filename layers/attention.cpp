@@ -236,6 +236,7 @@ std::vector<ParameterSpec> attention_parameters(const SegmentSetup& setup, int b
     spec.rows /= setup.tensor;
     spec.row_begin = spec.rows * setup.tensor_rank;
     spec.transposed = transposed;
+    spec.stacked = std::string_view(which) == "k_proj" || std::string_view(which) == "v_proj";
     return spec;
   };
   std::vector<ParameterSpec> parameters = {

@@ -164,6 +164,7 @@ std::vector<ParameterSpec> ExpertBank::parameters() const {
       spec.rows = width_;
       spec.row_begin = width_ * setup_.expert_tensor_rank;
       spec.transposed = std::string_view(which) == "down_proj";
+      spec.stacked = std::string_view(which) == "up_proj";
       parameters.push_back(spec);
     }
   }

@@ -22,6 +22,7 @@ std::vector<ParameterSpec> SwigluMlp::parameters() const {
     spec.rows = local_width_;
     spec.row_begin = local_width_ * setup_.tensor_rank;
     spec.transposed = std::string_view(which) == "down_proj";
+    spec.stacked = std::string_view(which) == "up_proj";
     parameters.push_back(spec);
   }
   return parameters;

@@ -52,6 +52,8 @@ struct ParameterSpec {
   // down_proj) are stored this way. Every matrix of a block then has hidden_size columns, tensor parallelism always
   // splits rows, and a shard cut between rows wastes less than one row a rank.
   bool transposed = false;
+  // One product reads the rows behind those of the parameter declared before it, so that the two touch in memory.
+  bool stacked = false;
 
   std::int64_t size() const { return rows * columns; }
   std::int64_t global_size() const { return global_rows * global_columns; }

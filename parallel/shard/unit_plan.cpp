@@ -123,8 +123,9 @@ class UnitFormer {
     } else if (is_replicated(family) || fresh.wrap.kind == WrapKind::root) {
       fresh.key = fresh.plan.name = fmt::format("stage.{}.{}", stage_, name_of(family));
     } else if (fresh.wrap.kind == WrapKind::parameter) {
-      fresh.key = fmt::format("parameter {}", parameter.name);
-      fresh.plan.name = parameter.name;
+      if (!parameter.stacked) lead_ = parameter.name;
+      fresh.key = fmt::format("parameter {}", lead_);
+      fresh.plan.name = lead_;
     } else if (!lies_in_blocks(family)) {
       fresh.key = name_of(family);
       fresh.plan.name = end_unit_name(piece, family);
@@ -211,7 +212,10 @@ class UnitFormer {
             : fmt::format("{} parameters of {}", name_of(family), scopes);
     if (unit.key.starts_with(alone_key)) return fmt::format("{}: a copy, used on other stages too", what);
     if (unit.wrap.kind == WrapKind::parameter) {
-      return fmt::format("{}: one parameter alone, cut along its own rows, with collectives of its own", what);
+      return fmt::format("{}: {}, cut along {} own rows, with collectives of {} own", what,
+                         unit.plan.parameters.size() == 1 ? "one parameter alone" : "those that one product reads",
+                         unit.plan.parameters.size() == 1 ? "its" : "their",
+                         unit.plan.parameters.size() == 1 ? "its" : "their");
     }
     if (!lies_in_blocks(family)) return fmt::format("{}: used at one end of the model, apart from all blocks", what);
     switch (unit.wrap.kind) {
@@ -256,6 +260,7 @@ class UnitFormer {
   const WrapRules& rules_;
   std::unordered_map<std::string, std::int64_t> blocks_;  // scopes that wrap policies count, numbered as declared
   std::set<std::string> names_;
+  std::string lead_;  // the last parameter that is not stacked on another
   std::vector<FormingUnit> units_;
   std::unordered_map<std::string, std::size_t> unit_of_key_;  // indices into units_, valid until units are merged
 };

@@ -8,6 +8,8 @@
 namespace weft {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 class InitCommand : public TinyTraining {
  protected:
   std::string ok(const std::string& arguments) const {

@@ -98,7 +98,8 @@ TEST_F(PlanAdviseCommand, ComparisonsSayTheLargestMicrobatch) {
   const auto needed = document(run + with_sequences(4))["needed_bytes"].get<std::int64_t>();
   const std::string card = fmt::format(" '--hardware.memory={} B'", static_cast<std::int64_t>(1.06 * needed));
   bool seen = false;
-  for (const Json& strategy : document(run + with_sequences(1) + card + " --compare")["strategies"]) {
+  const Json compared = document(run + with_sequences(1) + card + " --compare");
+  for (const Json& strategy : compared["strategies"]) {
     if (strategy["strategy"] != "full_shard") continue;
     seen = true;
     EXPECT_EQ(strategy["largest_microbatch"], 4);

@@ -221,7 +221,7 @@ TEST_F(UnitsCommand, WhatIsOnlyForDiagnosisIsSaidOnStandardError) {
     const auto result = weft(command + wrapped);
     ASSERT_EQ(result.exit_code, 0) << result.messages;
     EXPECT_TRUE(result.messages.starts_with("weft: warning: wrap \"root\" for dense: ")) << result.messages;
-    EXPECT_EQ(result.output.find("warning"), std::string::npos);
+    EXPECT_EQ(result.output.find("warning:"), std::string::npos);
     EXPECT_EQ(weft(command + std::string(" run.toml")).messages, "");
   }
   // A model without experts hears nothing of them.

@@ -37,7 +37,9 @@ constexpr const char* values[] = {"\"no_shard\"",
                                   "\"muon\"",
                                   "0.25",
                                   "[0.5, 0.75]",
-                                  "\"aspect\""};
+                                  "\"aspect\"",
+                                  "\"post\"",
+                                  "true"};
 
 // Sections of families and groups say nothing, and [shard] nothing that some values contradict.
 std::string bare_text() {
@@ -86,7 +88,7 @@ TEST(ResolvedText, IsOverriddenAsTheOriginalIs) {
                                 bare_text());
   const std::string everything = all_said(read_config_text(bare_text(), "run.toml").config);
   const std::set<std::string> paths = inherited_paths();
-  EXPECT_EQ(paths.size(), 18u);  // 6 of [shard], 3 of [precision], 9 of [optimizer]
+  EXPECT_EQ(paths.size(), 20u);  // 8 of [shard], 3 of [precision], 9 of [optimizer]
   for (const std::string& text : {bare_text(), some, everything}) {
     const ResolvedConfig first = read_config_text(text, "run.toml");
     const ResolvedConfig again = read_config_text(first.toml, "again.toml");

@@ -1,4 +1,4 @@
-// What nobody has to write: the root and the head stay after a forward, a GPU computes in bfloat16, and buckets have
+// What nobody has to write: the root stays after a forward, a GPU computes in bfloat16, and buckets have
 // the size of DDP's.
 #include <gtest/gtest.h>
 
@@ -52,15 +52,15 @@ TEST(DefaultPolicy, GathersTheRootOfTheShapeOf7BOnce) {
   // Resharded as its blocks are, the root is gathered for the embedding and for the head.
   no_lookahead.emplace_back("--shard.residency=reshard_after_use");
   EXPECT_EQ(count(program_with(no_lookahead), Op::unshard), 66);
-  // Embedding and head as units of their own, the head kept too.
+  // Embedding and head as units of their own: the head stays too, because its backward follows at once.
   EXPECT_EQ(count(program_with({"--shard.lookahead=0"}), Op::unshard), 66);
   EXPECT_EQ(count(program_with({"--shard.lookahead=0"}), Op::reduce_gradient), 34);
 }
 
-TEST(DefaultPolicy, KeepsTheHeadAndTheRootAloneUnderFullShard) {
-  const Config config = read_config_text(shape_of_7b(), "shape.toml", {}).config;
-  for (const Family family : {Family::dense, Family::experts, Family::embedding, Family::head, Family::root}) {
-    const bool kept = family == Family::head || family == Family::root;
+TEST(DefaultPolicy, KeepsTheRootAloneUnderFullShard) {
+  const Config config = read_config_text(shape_of_7b(), "shape.toml", {"--shard.head.wrap=root"}).config;
+  for (const Family family : {Family::dense, Family::experts, Family::embedding, Family::root}) {
+    const bool kept = family == Family::root;
     EXPECT_EQ(resolve_policy(config, family, 0).residency,
               kept ? Residency::keep_after_forward : Residency::reshard_after_use)
         << name_of(family);
@@ -80,14 +80,17 @@ TEST(DefaultPolicy, ComputesInBfloat16OnAGpu) {
   const std::string heads = "[precision.head]\nreduction = \"bfloat16\"\n";
   for (const Family family : {Family::dense, Family::head}) {
     EXPECT_EQ(computed_in(heads, {}, family), DType::float32);
-    EXPECT_EQ(computed_in(heads, {"--run.device=cuda"}, family), DType::bfloat16);
-    EXPECT_EQ(computed_in(heads, {"--run.device=cuda", "--precision.compute=float32"}, family), DType::float32);
+    EXPECT_EQ(computed_in(heads, {"--run.device=cuda", "--run.launch=processes"}, family), DType::bfloat16);
+    EXPECT_EQ(
+        computed_in(heads, {"--run.device=cuda", "--run.launch=processes", "--precision.compute=float32"}, family),
+        DType::float32);
   }
-  const Overrides head_wide = {"--run.device=cuda", "--precision.head.compute=float32"};
+  const Overrides head_wide = {"--run.device=cuda", "--run.launch=processes", "--precision.head.compute=float32"};
   EXPECT_EQ(computed_in("", head_wide, Family::dense), DType::bfloat16);
   EXPECT_EQ(computed_in("", head_wide, Family::head), DType::float32);
   // The resolved text says so, and is read to the same.
-  const ResolvedConfig resolved = read_config_text(shape_of_7b(), "shape.toml", {"--run.device=cuda"});
+  const ResolvedConfig resolved =
+      read_config_text(shape_of_7b(), "shape.toml", {"--run.device=cuda", "--run.launch=processes"});
   EXPECT_NE(resolved.toml.find("compute = \"bfloat16\""), std::string::npos);
   EXPECT_EQ(read_config_text(resolved.toml, "resolved.toml", {}).config, resolved.config);
 }

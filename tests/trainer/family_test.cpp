@@ -79,10 +79,26 @@ TEST(FamiliesShardedByThemselves, LearnToTheBitWhatNoShardLearns) {
       config.run.steps = 3;
       config.precision = precision;
       auto& policies = config.shard_by_family;
-      policies[Family::embedding] = {ShardStrategy::optimizer, "stage", 3, "last_microbatch", false, "block"};
-      policies[Family::dense] = {ShardStrategy::full_shard, "reshard_after_use", 2, "every 3", false, "half_block"};
-      policies[Family::experts] = {ShardStrategy::shard_grad_op, "step", 0, "each_microbatch", false, "blocks 2"};
-      policies[Family::head] = {ShardStrategy::full_shard, "keep_after_forward", 1, "each_microbatch", false, "block"};
+      policies[Family::embedding] = {.strategy = ShardStrategy::optimizer,
+                                     .residency = "stage",
+                                     .lookahead = 3,
+                                     .reduction = "last_microbatch",
+                                     .wrap = "block"};
+      policies[Family::dense] = {.strategy = ShardStrategy::full_shard,
+                                 .residency = "reshard_after_use",
+                                 .lookahead = 2,
+                                 .reduction = "every 3",
+                                 .wrap = "half_block"};
+      policies[Family::experts] = {.strategy = ShardStrategy::shard_grad_op,
+                                   .residency = "step",
+                                   .lookahead = 0,
+                                   .reduction = "each_microbatch",
+                                   .wrap = "blocks 2"};
+      policies[Family::head] = {.strategy = ShardStrategy::full_shard,
+                                .residency = "keep_after_forward",
+                                .lookahead = 1,
+                                .reduction = "each_microbatch",
+                                .wrap = "block"};
       for (const ConfigRule& rule : config_rules()) EXPECT_TRUE(rule.check(config).empty());
       const LearnedRun run = learn(config);
       EXPECT_TRUE(run.faults.empty()) << run.faults.front();

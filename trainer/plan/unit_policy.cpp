@@ -77,8 +77,9 @@ bool may_add_up_in_shards(const Config& config, Family family) {
 }
 
 PromisedResidency promised_residency(const ShardPolicy& policy, Family family) {
-  if (family == Family::head || family == Family::root) {
-    return {Residency::keep_after_forward, "kept from forward to backward, which begins with it"};
+  const bool in_root = family != Family::experts && parse_wrap(policy.wrap).kind == WrapKind::root;
+  if (family == Family::root || in_root) {
+    return {Residency::keep_after_forward, "kept from forward to backward, as the root unit of a stage is"};
   }
   return {Residency::reshard_after_use,
           fmt::format("dropped after each use: full_shard has whole parameters of the units in use and of the next {} "

@@ -7,10 +7,10 @@
 //   optimizer       sharded, gathered once a step         whole until the last one          sharded   ZeRO-1
 //   no_shard        whole                                 whole until the last one          whole     DDP
 //
-// The head and a stage's root unit stay from forward to backward under full_shard, unless their residency is given:
-// their backward is the first of a backward (PyTorch's rule for roots, torchtitan's for the last norm and head). For
-// full_shard, the table is the promise without knowledge of free memory; chosen_timing.h keeps more if that fits and
-// pays. data_replicate > 1 makes the hybrid of each strategy: sharded within a replica, summed over the replicas.
+// A stage's root unit stays from forward to backward under full_shard unless its residency is given (PyTorch's rule).
+// Other units that a backward begins with stay where it follows at once, whatever the residency (pass_residency.cpp).
+// For full_shard, the table is the promise without knowledge of free memory; chosen_timing.h keeps more if that fits
+// and pays. data_replicate > 1 makes the hybrid of each strategy: sharded within a replica, summed over the replicas.
 #pragma once
 
 #include <set>

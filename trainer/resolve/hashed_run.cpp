@@ -32,7 +32,11 @@ std::string hashed_configuration(const Config& config) {
   constexpr std::array<std::string_view, 3> places = {"run.name", "run.directory", "checkpoint.directory"};
   std::vector<ConfigKey> schema = config_schema();
   std::erase_if(schema, [&](const ConfigKey& key) { return std::ranges::find(places, key.path()) != places.end(); });
-  return write_config(config, schema, [](const ConfigKey&) { return std::string(); });
+  Config whole = config;
+  for (const Family family : shard_families) {
+    whole.precision_by_family.try_emplace(family, config.inherited_precision(family));
+  }
+  return write_config(whole, schema, [](const ConfigKey&) { return std::string(); });
 }
 
 std::string hashed_program(const Program& program) {

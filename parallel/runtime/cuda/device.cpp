@@ -13,6 +13,7 @@
 #include "parallel/runtime/cuda/event.h"
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/pool_refusal.h"
 
 namespace weft::cuda {
 namespace {
@@ -98,8 +99,9 @@ class CudaDevice final : public Device {
     if (void* data = take(bytes, stream)) return data;
     std::size_t free_bytes = 0, total_bytes = 0;
     WEFT_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-    fail("the GPU refused {} bytes: {} of its {} bytes are free, {} are held by this rank", bytes, free_bytes,
-         total_bytes, attribute(cudaMemPoolAttrReservedMemCurrent));
+    fail("{}",
+         refusal_text(bytes, {static_cast<std::int64_t>(free_bytes), static_cast<std::int64_t>(total_bytes),
+                              attribute(cudaMemPoolAttrReservedMemCurrent), attribute(cudaMemPoolAttrUsedMemCurrent)}));
   }
   void release(void* data, std::int64_t bytes, Stream& stream) override {
     if (BlockSource* source = static_cast<CudaStream&>(stream).source()) return source->release(data, bytes);
