@@ -212,10 +212,9 @@ class UnitFormer {
             : fmt::format("{} parameters of {}", name_of(family), scopes);
     if (unit.key.starts_with(alone_key)) return fmt::format("{}: a copy, used on other stages too", what);
     if (unit.wrap.kind == WrapKind::parameter) {
-      return fmt::format("{}: {}, cut along {} own rows, with collectives of {} own", what,
-                         unit.plan.parameters.size() == 1 ? "one parameter alone" : "those that one product reads",
-                         unit.plan.parameters.size() == 1 ? "its" : "their",
-                         unit.plan.parameters.size() == 1 ? "its" : "their");
+      const bool alone = unit.plan.parameters.size() == 1;
+      return fmt::format("{}: {}, cut along own rows, with own collectives", what,
+                         alone ? "one parameter alone" : "those that one product reads");
     }
     if (!lies_in_blocks(family)) return fmt::format("{}: used at one end of the model, apart from all blocks", what);
     switch (unit.wrap.kind) {
