@@ -65,7 +65,10 @@ class Device {
   // Host memory that queued copies read and write while the host continues. Kept for reuse.
   virtual void* allocate_staging(std::int64_t bytes) = 0;
   virtual void release_staging(void* data, std::int64_t bytes) = 0;
-  // Queues a copy between any two of device and staging memory.
+  // Host memory for the whole run, which queued copies and kernels read and write, never host code.
+  virtual void* allocate_host(std::int64_t bytes) { return allocate_staging(bytes); }
+  virtual void release_host(void* data, std::int64_t bytes) { release_staging(data, bytes); }
+  // Queues a copy between any two of device, staging and host memory.
   virtual void copy(Stream& stream, const void* from, void* to, std::int64_t bytes) = 0;
 
   virtual const ElementwiseKernels& elementwise() const = 0;

@@ -49,18 +49,7 @@ class NumberedDevice final : public DryDevice {
     return std::make_unique<ImmediateStream<DryEvent>>(*this);
   }
 
-  void* allocate(std::int64_t bytes, Stream&) override {
-    auto& blocks = free_blocks_[bytes];
-    if (!blocks.empty()) {
-      void* data = blocks.back();
-      blocks.pop_back();
-      return data;
-    }
-    constexpr std::int64_t alignment = 64;
-    void* data = reinterpret_cast<void*>(next_);
-    next_ += static_cast<std::uintptr_t>((bytes + alignment - 1) / alignment * alignment);
-    return data;
-  }
+  void* allocate(std::int64_t bytes, Stream&) override { return allocate_numbered(bytes); }
   void release(void* data, std::int64_t bytes, Stream&) override { free_blocks_[bytes].push_back(data); }
   std::int64_t system_allocations() const override { return 0; }
 
@@ -77,6 +66,8 @@ class NumberedDevice final : public DryDevice {
   }
   // Kept for the next request of this size: every MoE block requests it once for each microbatch.
   void release_staging(void* data, std::int64_t bytes) override { free_staging_[bytes].emplace_back(data); }
+  void* allocate_host(std::int64_t bytes) override { return allocate_numbered(bytes); }
+  void release_host(void* data, std::int64_t bytes) override { free_blocks_[bytes].push_back(data); }
   void copy(Stream&, const void*, void* to, std::int64_t bytes) override {
     const bool to_device = reinterpret_cast<std::uintptr_t>(to) >= first_address;
     if (!to_device && download_) download_({static_cast<std::byte*>(to), static_cast<std::size_t>(bytes)});
@@ -85,6 +76,19 @@ class NumberedDevice final : public DryDevice {
   const ElementwiseKernels& elementwise() const override { return dry_elementwise; }
 
  private:
+  void* allocate_numbered(std::int64_t bytes) {
+    auto& blocks = free_blocks_[bytes];
+    if (!blocks.empty()) {
+      void* data = blocks.back();
+      blocks.pop_back();
+      return data;
+    }
+    constexpr std::int64_t alignment = 64;
+    void* data = reinterpret_cast<void*>(next_);
+    next_ += static_cast<std::uintptr_t>((bytes + alignment - 1) / alignment * alignment);
+    return data;
+  }
+
   DryDownload download_;
   std::uintptr_t next_ = first_address;
   std::map<std::int64_t, std::vector<void*>> free_blocks_;  // by bytes

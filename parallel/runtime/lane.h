@@ -4,7 +4,7 @@
 // lower ranks (down), sent and received. A message occupies the lanes of both its ends until it has passed. A rank in
 // the middle receives the next microbatch from below while the previous one is still computed or sent up. A rank with
 // several stages sends to a neighbour from which it also receives. None of these messages may block another, hence
-// eight lanes.
+// eight lanes. What stays in host memory has a lane for each direction, because the bus carries both at once.
 #pragma once
 
 #include <array>
@@ -29,12 +29,14 @@ enum class Lane : std::uint8_t {
   receive_gradients_up,
   send_gradients_down,
   receive_gradients_down,
-  exchange
+  exchange,
+  to_host,
+  from_host
 };
 constexpr auto enum_names(Lane) {
   return name_list("compute", "gather", "reduce", "send_activations_up", "receive_activations_up",
                    "send_activations_down", "receive_activations_down", "send_gradients_up", "receive_gradients_up",
-                   "send_gradients_down", "receive_gradients_down", "exchange");
+                   "send_gradients_down", "receive_gradients_down", "exchange", "to_host", "from_host");
 }
 inline constexpr auto all_lanes = all_values<Lane>;
 

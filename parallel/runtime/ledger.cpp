@@ -42,7 +42,7 @@ Tensor MemoryLedger::allocate_on(Stream& stream, Bucket bucket, DType dtype, std
   const std::int64_t capacity = std::max<std::int64_t>(64, std::max(rows, reserve_rows) * columns * size_of(dtype));
   void* data = nullptr;
   try {
-    data = device_.allocate(capacity, stream);
+    data = place_ == MemoryPlace::host ? device_.allocate_host(capacity) : device_.allocate(capacity, stream);
   } catch (const Error& error) {
     throw Error(error.kind(),
                 fmt::format("{}; asked for {}, beside {}", error.what(), name_of(bucket), to_text(live_)));
@@ -70,7 +70,7 @@ void MemoryLedger::release(Stream& stream, Bucket bucket, void* data, std::int64
   live_[bucket] -= bytes;
   live_total_ -= bytes;
   if (observer_ != nullptr) observer_->released(data, bucket, bytes);
-  device_.release(data, capacity, stream);
+  place_ == MemoryPlace::host ? device_.release_host(data, capacity) : device_.release(data, capacity, stream);
 }
 
 void MemoryLedger::reset_peak() {

@@ -119,10 +119,14 @@ class MemoryObserver {
   virtual void released(const void* data, Bucket bucket, std::int64_t bytes) = 0;
 };
 
+// The memory that a ledger counts. Memory on the host is released only after the work that was queued on it is done.
+enum class MemoryPlace : std::uint8_t { device, host };
+
 class MemoryLedger {
  public:
   // Tensors are first used on `stream` unless an allocation says otherwise. Device and stream outlive the ledger.
-  MemoryLedger(Device& device, Stream& stream) : device_(device), stream_(stream) {}
+  MemoryLedger(Device& device, Stream& stream, MemoryPlace place = MemoryPlace::device)
+      : device_(device), stream_(stream), place_(place) {}
   MemoryLedger(const MemoryLedger&) = delete;
   MemoryLedger& operator=(const MemoryLedger&) = delete;
 
@@ -150,6 +154,7 @@ class MemoryLedger {
 
   Device& device_;
   Stream& stream_;
+  MemoryPlace place_;
   BucketBytes live_, at_peak_, peak_by_bucket_;
   std::int64_t live_total_ = 0, peak_total_ = 0;  // of live_ and at_peak_
   MemoryObserver* observer_ = nullptr;

@@ -304,7 +304,9 @@ class OptimizerAlone : public ::testing::Test {
       const auto compute = world.split(0, 0, "compute", rank.stream);
       const OptimizerKernels kernels = cpu_optimizer_kernels();
       const auto products = make_cpu_matrix_products();
-      Optimizer optimizer(config, kernels, {*compute, *compute}, *products, rank.ledger, world.clock());
+      MemoryLedger host(*rank.device, rank.stream, MemoryPlace::host);
+      Optimizer optimizer(config, kernels, {*compute, *compute}, *products, {rank.lanes, rank.ledger, host},
+                          world.clock());
       with(optimizer, rank.ledger);
     });
   }

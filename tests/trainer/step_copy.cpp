@@ -26,6 +26,7 @@ class Rank {
         backend_(make_cpu_backend()),
         lanes_(backend_->device()),
         ledger_(backend_->device(), stream_),
+        host_ledger_(backend_->device(), stream_, MemoryPlace::host),
         products_(backend_->make_products(stream_, ledger_)),
         kernels_{ledger_, world.clock(), stream_, *products_, backend_->layer_kernels()},
         at_(mesh.coordinates(world.rank())),
@@ -35,7 +36,7 @@ class Rank {
                 lanes_, groups_, kernels_),
         optimizer_(config, backend_->optimizer_kernels(),
                    {groups_.on(Lane::compute, Group::world), groups_.on(Lane::compute, Group::tokens)}, *products_,
-                   ledger_, world.clock()),
+                   {lanes_, ledger_, host_ledger_}, world.clock()),
         text_(ledger_.allocate(Bucket::workspace, DType::int32, 2 * config.microbatches() * config.microbatch_tokens(),
                                1)),
         report_(ledger_.allocate(Bucket::workspace, DType::float64,
@@ -117,7 +118,7 @@ class Rank {
   std::unique_ptr<Backend> backend_;
   Lanes lanes_;
   Stream& stream_ = lanes_[Lane::compute];
-  MemoryLedger ledger_;
+  MemoryLedger ledger_, host_ledger_;
   std::unique_ptr<MatrixProducts> products_;
   KernelContext kernels_;
   Coordinates at_;

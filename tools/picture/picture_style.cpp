@@ -143,6 +143,8 @@ std::string_view lane_label(Lane lane) {
       "send gradients down",
       "receive gradients down",
       "exchange",
+      "to host memory",
+      "from host memory",
   };
   static_assert(std::size(labels) == all_lanes.size());
   return labels[static_cast<std::size_t>(lane)];

@@ -114,6 +114,7 @@ Json rank_json(const RunPlan& plan, const RankPlan& rank) {
                {"peak_action", rank.peak_action},
                {"buckets", buckets_json(rank.peak)},
                {"runtime_reserve", plan.verdict.reserved},
+               {"host_state_bytes", rank.host_state_bytes},
                {"live", std::move(live)}};
   json["unit_peak_bytes"] = unit_bytes_json(rank.integral.peak);
   json["byte_steps"] = unit_bytes_json(rank.integral.byte_steps);
@@ -173,6 +174,10 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
                       plan.host_bytes < plan.saved_bytes
                           ? ": the update after a save waits for the disk (checkpoint.host_memory)"
                           : "");
+  if (plan.host_state_bytes > 0) {
+    text += fmt::format("           {} GiB for optimizer states of the rank with most, which cross at {:.0f} GB/s\n",
+                        gib(plan.host_state_bytes), hardware.host_bytes_per_second.value / 1e9);
+  }
   text += fmt::format("\nmemory at the peak, GiB, by rank (x ranks alike); routed tokens dealt evenly\n{}",
                       aligned_text(memory_table(plan)));
   const RankPlan& fullest = plan.ranks[plan.fullest];
@@ -228,7 +233,8 @@ std::string plan_json(const Config& config, const Hardware& hardware, const RunP
                {"memory_bytes", verdict.memory},
                {"deciding_bucket", name_of(verdict.deciding)},
                {"saved_bytes", plan.saved_bytes},
-               {"host_bytes", plan.host_bytes}};
+               {"host_bytes", plan.host_bytes},
+               {"host_state_bytes", plan.host_state_bytes}};
   if (const auto worst = plan.worst_bytes()) {
     json["worst_needed_bytes"] = *worst + verdict.reserved;
     json["worst_verdict"] = name_of(plan.worst_fit());

@@ -319,6 +319,7 @@ struct HardwareConfig {
   std::optional<std::int64_t> memory = {};           // bytes of a card
   std::optional<double> node_bytes_per_second = {};  // out of a node, all its adapters together
   std::optional<double> link_bytes_per_second = {};  // of one rank inside a node
+  std::optional<double> host_bytes_per_second = {};  // between a card and its host's memory, in each direction
   std::optional<double> flops_per_second = {};       // peak of a card, in the dtype of dense parts
   std::optional<double> reached = {};                // fraction of the peak that the products of a step reach
   // Load of the busiest rank's experts over the mean, for modelled times: their products and the rows that they get.
@@ -344,6 +345,7 @@ struct Config {
   std::map<Family, PrecisionConfig> precision_by_family;  // families with one of their own
   TrainingConfig training;
   OptimizerConfig optimizer;                                  // the default
+  double state_offload = 0.0;                                 // fraction of adamw's states in host memory
   std::map<UpdateGroup, OptimizerConfig> optimizer_by_group;  // every group, resolved (update_groups.h)
   SchedulerConfig lr_scheduler;
   DataConfig data;

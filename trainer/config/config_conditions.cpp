@@ -51,6 +51,16 @@ KeyConditions of_family(Family family, std::string_view key) {
   return conditions;
 }
 
+KeyCondition steps_some_by_adamw() {
+  return {"a group that is trained has name \"adamw\"", [](const Config& c) {
+            const ResolvedGroups groups = resolved_groups(c);
+            return std::ranges::any_of(update_groups, [&](UpdateGroup group) {
+              const auto holds = [&](const KeyCondition& condition) { return condition.holds(c); };
+              return groups[group].rule == UpdateRule::adamw && std::ranges::all_of(trains_group(group), holds);
+            });
+          }};
+}
+
 KeyConditions trains_group(UpdateGroup group) {
   if (group == UpdateGroup::root) {
     return {{"root holds a matrix, which it does not in this version", [](const Config&) { return false; }}};

@@ -26,6 +26,8 @@ KeyConditions trains_group(UpdateGroup group);
 // The group's rule is one of these.
 KeyCondition steps_by(UpdateGroup group, std::vector<UpdateRule> rules);
 KeyCondition keeps_states(UpdateGroup group);
+// The run trains parameters that adamw steps.
+KeyCondition steps_some_by_adamw();
 KeyCondition computes_in_float16();
 
 }  // namespace weft::config_fields

@@ -109,7 +109,14 @@ std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group) {
       choice_key(section + ".newton_schulz", "dtype of muon's orthogonalisation",
                  named({DType::float32, DType::bfloat16}), field(group, &OptimizerConfig::newton_schulz), {"float16"}),
   };
-  if (!group) return keys;
+  if (!group) {
+    keys.push_back(only_where(
+        {steps_some_by_adamw()},
+        number_key("optimizer.offload",
+                   "part of each stage's states of adamw that stays in host memory, the largest tensors first",
+                   up_to_one, &Config::state_offload)));
+    return keys;
+  }
   for (ConfigKey& key : keys) {
     const bool own_default = *group == UpdateGroup::vectors && key.name == "weight_decay";
     if (!own_default) key.inherits = "optimizer." + key.name;

@@ -26,6 +26,8 @@ constexpr Figure eight{8, "DGX and HGX boards carry eight cards"};
 constexpr Figure nvlink_latency{3e-6, "estimate: a hop of a small message over NVLink"};
 constexpr Figure pcie_latency{1e-5, "estimate: a hop of a small message over PCIe"};
 constexpr Figure network_latency{1e-5, "estimate: a hop of a small message over InfiniBand"};
+constexpr Figure pcie5_to_host{55e9, "estimate: PCIe 5.0 x16 has 63 GB/s in one direction; copies reach about 55"};
+constexpr Figure pcie4_to_host{25e9, "estimate: PCIe 4.0 x16 has 32 GB/s in one direction; copies reach about 25"};
 constexpr Figure nvlink4{450e9, "NVIDIA's data sheet: NVLink 900 GB/s, both directions together"};
 constexpr Figure nvlink3{300e9, "NVIDIA's data sheet: NVLink 600 GB/s, both directions together"};
 constexpr Figure eight_of_400{400e9, "DGX H100, H200 and B200 user guides: eight ConnectX-7 of 400 Gbit/s, one a card"};
@@ -49,6 +51,7 @@ constexpr Hardware on_board(Hardware card) {
   card.ranks_per_node = eight;
   card.link_latency = nvlink_latency;
   card.node_latency = network_latency;
+  if (card.host_bytes_per_second.value == 0.0) card.host_bytes_per_second = pcie5_to_host;
   return card;
 }
 constexpr Hardware hopper(Hardware card) {
@@ -65,6 +68,7 @@ constexpr Hardware ampere(Hardware card) {
   card.flops_per_second_float32 = ampere_float32;
   card.link_bytes_per_second = nvlink3;
   card.node_bytes_per_second = eight_of_200;
+  card.host_bytes_per_second = pcie4_to_host;
   return on_board(card);
 }
 constexpr Hardware on_pcie(Hardware card) {
@@ -73,6 +77,7 @@ constexpr Hardware on_pcie(Hardware card) {
   card.link_latency = pcie_latency;
   card.node_bytes_per_second = one_of_200;
   card.node_latency = network_latency;
+  card.host_bytes_per_second = pcie4_to_host;
   return card;
 }
 
@@ -184,6 +189,7 @@ constexpr std::array<Hardware, 8> rows = {
         .link_latency = {2e-6, "estimate: the meeting of threads"},
         .node_bytes_per_second = {8e9, "there is one machine: as inside it"},
         .node_latency = {2e-6, "there is one machine: as inside it"},
+        .host_bytes_per_second = {8e9, "the device's memory is the host's: a copy inside it"},
     },
 };
 

@@ -25,6 +25,7 @@ Hardware hardware_of(const Config& config) {
   if (set.memory) hardware.memory = Figure{static_cast<double>(*set.memory), "set by hardware.memory"};
   replace(hardware.ranks_per_node, set.ranks_per_node, "set by hardware.ranks_per_node");
   replace(hardware.link_bytes_per_second, set.link_bytes_per_second, "set by hardware.link_bytes_per_second");
+  replace(hardware.host_bytes_per_second, set.host_bytes_per_second, "set by hardware.host_bytes_per_second");
   replace(hardware.node_bytes_per_second, set.node_bytes_per_second, "set by hardware.node_bytes_per_second");
   replace(computes_in_float32(config) ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit,
           set.flops_per_second, "set by hardware.flops_per_second");
@@ -54,13 +55,15 @@ std::vector<NamedFigure> figures_of(const Hardware& hardware) {
           {"link_bytes_per_second", "bytes/s", hardware.link_bytes_per_second},
           {"link_latency", "seconds", hardware.link_latency},
           {"node_bytes_per_second", "bytes/s", hardware.node_bytes_per_second},
-          {"node_latency", "seconds", hardware.node_latency}};
+          {"node_latency", "seconds", hardware.node_latency},
+          {"host_bytes_per_second", "bytes/s", hardware.host_bytes_per_second}};
 }
 
 HardwareCosts hardware_costs(const Hardware& hardware, const Config& config, const Mesh& mesh) {
   const Figure& peak = hardware.flops_per_second(config.precision_of(Family::dense).compute);
   const double seconds = 1.0 / (hardware.reached.value * peak.value);
   HardwareCosts costs{.seconds_per_flop_forward = seconds, .seconds_per_flop_backward = seconds};
+  costs.host_bytes_per_second = hardware.host_bytes_per_second.value;
   // Stages share a node only if a node holds several whole stages. Otherwise each stage counts as a node of its own.
   const int stage_ranks = mesh.degrees().stage_ranks(), node_ranks = hardware.node_ranks();
   for (int rank = 0; rank < mesh.degrees().pipeline; ++rank) {

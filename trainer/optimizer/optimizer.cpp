@@ -13,7 +13,7 @@
 namespace weft {
 
 Optimizer::Optimizer(const Config& config, const OptimizerKernels& kernels, const OptimizerGroups& groups,
-                     MatrixProducts& products, MemoryLedger& ledger, PhaseClock& clock)
+                     MatrixProducts& products, const OptimizerMemory& memory, PhaseClock& clock)
     : config_(config),
       groups_(resolved_groups(config)),
       kernels_(kernels),
@@ -21,11 +21,13 @@ Optimizer::Optimizer(const Config& config, const OptimizerKernels& kernels, cons
       stage_(groups.stage),
       products_(products),
       stream_(groups.world.stream()),
-      ledger_(ledger),
-      clock_(clock) {
+      ledger_(memory.device),
+      host_ledger_(memory.host),
+      clock_(clock),
+      host_states_(memory.lanes, memory.device) {
   for (std::string& name : parameters_with_norms(config)) tensors_.try_emplace(std::move(name), std::ssize(tensors_));
   if (tensors_.empty()) return;
-  norms_ = ledger.allocate(Bucket::workspace, DType::float64, 2 * std::ssize(tensors_), 1);
+  norms_ = ledger_.allocate(Bucket::workspace, DType::float64, 2 * std::ssize(tensors_), 1);
 }
 
 void Optimizer::add(const PlannedUnit& unit, const std::vector<OwnedRows>& rows, const Mesh& mesh, int rank) {
@@ -52,21 +54,27 @@ void Optimizer::add(const PlannedUnit& unit, const std::vector<OwnedRows>& rows,
   const auto is_trained = [](const UpdateRows& run) { return !run.gradients.empty(); };
   if (!added.empty() && std::ranges::none_of(added, is_trained)) return;
   for (const StateArray& array : state_arrays(groups_, unit)) {
-    states_.push_back(ledger_.allocate(Bucket::optimizer_state, array.dtype, array.elements, 1));
+    MemoryLedger& ledger = array.on_host ? host_ledger_ : ledger_;
+    states_.push_back(ledger.allocate(Bucket::optimizer_state, array.dtype, array.elements, 1));
     const TensorView state = states_.back();
     fill(stream_, state, 0.0f);
     std::int64_t end = 0;
+    std::vector<UpdateRows> on_host;
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (!array.keeps(groups_, *rows[i].parameter)) continue;
+      if (!array.keeps(groups_, unit, *rows[i].parameter)) continue;
       const std::int64_t size = rows[i].values.size(), begin = array.place(rows[i].offset, size, end);
       (array.state == 0 ? added[i].first_state : added[i].second_state) = state.rows_from(begin, size);
       if (!is_trained(added[i])) continue;
       const UpdateRule rule = groups_[static_cast<std::size_t>(added[i].group)].rule;
       kept_.push_back({rows[i], state_name(rule, array.state), state.rows_from(begin, size)});
+      if (array.on_host && array.state == 1) on_host.push_back(added[i]);
     }
+    // The array before has the first states of the same rows.
+    if (array.on_host && array.state == 1) host_states_.add(states_[states_.size() - 2], state, on_host);
   }
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const ParameterSpec& parameter = *rows[i].parameter;
+    if (unit.host_states.contains(parameter.name)) continue;
     const auto whole = std::ranges::find_if(
         *matrices_, [&](const WholeMatrices& matrices) { return steps_by_muon(config_, parameter, matrices.group); });
     if (whole == matrices_->end()) {
@@ -109,6 +117,7 @@ void Optimizer::step(std::int64_t step, ConstTensorView gradient_scale) {
   {
     const PhaseClock::Scope scope(clock_, Phase::optimizer, stream_);
     update_->run(stream_, steps, gradient_scale, norms_);
+    if (!host_states_.empty()) host_states_.run(kernels_, steps, rules, gradient_scale);
   }
   step_matrices(step, gradient_scale);
 }

@@ -13,6 +13,7 @@
 #include "parallel/runtime/phase_clock.h"
 #include "parallel/shard/unit.h"
 #include "trainer/config/update_groups.h"
+#include "trainer/optimizer/host_states.h"
 #include "trainer/optimizer/muon_rows.h"
 #include "trainer/optimizer/optimizer_kernels.h"
 #include "trainer/plan/stage_plan.h"
@@ -25,7 +26,14 @@ struct OptimizerGroups {
   Communicator& stage;
 };
 
-// One optimizer state of a run of owned rows: one element for each element of the rows.
+// Where states lie: `host` counts those that stay in host memory.
+struct OptimizerMemory {
+  Lanes& lanes;
+  MemoryLedger &device, &host;
+};
+
+// One optimizer state of a run of owned rows: one element for each element of the rows. The values lie in device memory
+// or in host memory; copies queued on the compute lane read and write both.
 struct StateRows {
   OwnedRows owned;
   std::string_view state;  // state_name() of its rule
@@ -37,7 +45,7 @@ class Optimizer {
   // Work is queued on the stream of the groups; `products` were made for this stream. All arguments outlive the
   // optimizer.
   Optimizer(const Config& config, const OptimizerKernels& kernels, const OptimizerGroups& groups,
-            MatrixProducts& products, MemoryLedger& ledger, PhaseClock& clock);
+            MatrixProducts& products, const OptimizerMemory& memory, PhaseClock& clock);
 
   // Adds the rows of one unit that `rank` of the mesh owns; they outlive the optimizer. Rows without gradients are not
   // trained: they are never updated, and a unit that has only such rows gets no state. Before the first step only.
@@ -65,11 +73,12 @@ class Optimizer {
   Communicator &world_, &stage_;
   MatrixProducts& products_;
   Stream& stream_;
-  MemoryLedger& ledger_;
+  MemoryLedger &ledger_, &host_ledger_;
   PhaseClock& clock_;
   std::vector<Tensor> states_;
   std::vector<StateRows> kept_;  // views into states_
   std::vector<UpdateRows> rows_;
+  HostStates host_states_;
   std::optional<std::vector<WholeMatrices>> matrices_;  // of the stage, planned by the first add()
   std::map<std::string, std::int64_t> tensors_;  // index of each parameter that needs norms, the same on all ranks
   Tensor norms_;                                 // [2 * tensors, 1] float64, if there are any

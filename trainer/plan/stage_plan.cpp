@@ -45,8 +45,19 @@ PlannedUnit plan_unit(const Config& config, const Mesh& mesh, int stage, FullySh
     unit.replicate_group = Group::edp_replicate;
     unit.island_group = Group::edp_island;
   }
-  if (!unit.frozen) unit.optimizer_state_bytes = state_bytes(resolved_groups(config), unit);
   return unit;
+}
+
+void place_states(const Config& config, std::span<PlannedUnit> units) {
+  const ResolvedGroups groups = resolved_groups(config);
+  if (config.state_offload > 0.0) choose_host_states(groups, config.state_offload, units);
+  for (PlannedUnit& unit : units) {
+    if (unit.frozen) continue;
+    const StateBytes bytes = state_bytes(groups, unit);
+    unit.optimizer_state_bytes = bytes.device;
+    unit.host_state_bytes = bytes.host;
+    unit.host_chunk_bytes = bytes.chunk;
+  }
 }
 
 // The stages that use each weight of which several do, ascending, by name.
@@ -139,6 +150,7 @@ PlannedStage plan_stage(const Config& config, const Mesh& mesh, int stage, const
     unit.copies = static_cast<int>(shared->second.size());
     unit.copy = static_cast<int>(std::ranges::find(shared->second, stage) - shared->second.begin());
   }
+  place_states(config, planned.units);
   return planned;
 }
 
@@ -200,8 +212,21 @@ void add_static_bytes(const PlannedUnit& unit, BucketBytes& bytes) {
 
 BucketBytes static_bytes(std::span<const PlannedStage> stages) {
   BucketBytes bytes;
+  std::int64_t chunk = 0;
   for (const PlannedStage& stage : stages) {
-    for (const PlannedUnit& unit : stage.units) add_static_bytes(unit, bytes);
+    for (const PlannedUnit& unit : stage.units) {
+      add_static_bytes(unit, bytes);
+      chunk = std::max(chunk, unit.host_chunk_bytes);
+    }
+  }
+  bytes[Bucket::optimizer_state] += host_chunks_on_device * chunk;
+  return bytes;
+}
+
+std::int64_t host_state_bytes(std::span<const PlannedStage> stages) {
+  std::int64_t bytes = 0;
+  for (const PlannedStage& stage : stages) {
+    for (const PlannedUnit& unit : stage.units) bytes += unit.host_state_bytes;
   }
   return bytes;
 }

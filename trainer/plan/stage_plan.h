@@ -5,7 +5,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "layers/kernels/token_kernels.h"
@@ -40,7 +42,10 @@ struct PlannedUnit : FullyShardedUnit {
   // A weight that several stages use has a unit with a copy on each. The first one stands for all where distinct
   // parameters are counted.
   int copy = 0, copies = 1;
-  std::int64_t optimizer_state_bytes = 0;  // on each rank
+  std::set<std::string> host_states = {};  // names of the parameters whose optimizer states stay in host memory
+  // Bytes of optimizer states on each rank: in device memory, in host memory, and of the largest chunk of these that
+  // visits the device (state_layout.h).
+  std::int64_t optimizer_state_bytes = 0, host_state_bytes = 0, host_chunk_bytes = 0;
 
   // Value of ProgramUnit::tied_unreduced for a tied unit.
   bool ties_unreduced() const { return precision.reduction != DType::float32; }
@@ -121,7 +126,14 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
 
 // Bytes that stages hold during the whole run: parameters, their reduced gradients, optimizer state.
 BucketBytes static_bytes(std::span<const PlannedStage> stages);
+// Without the chunks of states that visit the device.
 void add_static_bytes(const PlannedUnit& unit, BucketBytes& bytes);
+// Bytes of a rank's optimizer states in host memory.
+struct HostBytes {
+  std::int64_t predicted = 0, measured = 0;
+  bool operator==(const HostBytes&) const = default;
+};
+std::int64_t host_state_bytes(std::span<const PlannedStage> stages);
 // Predicted bytes of a rank at its peak. Static buckets (parameters, gradients that live all run, optimizer state) are
 // exact to the byte on any device. On the CPU all buckets are exact (dry_run.h), except for rows that a router sends to
 // other ranks.

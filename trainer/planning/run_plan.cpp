@@ -152,6 +152,7 @@ std::vector<RankPlan> plan_ranks(StepPrograms& programs, PlanRoutings routings) 
     plan.communication = dry.communication;
     plan.integral = live_integral(program, ranks.at.pp);
     plan.saved_bytes = dry.saved_bytes;
+    plan.host_state_bytes = dry.host_state_bytes;
     if (routings == PlanRoutings::even_and_worst && routing_decides(run.config())) {
       plan.worst_bytes = dry_peak(run.config(), run.mesh(), program, ranks.first, Routing::worst).total();
     }
@@ -255,7 +256,10 @@ RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings rou
           : plan.time.adapters;
   plan.node_egress_bytes = adapters * hardware.node_bytes_per_second.value;
   plan.verdict = judge(hardware, plan.peak());
-  for (const RankPlan& rank : plan.ranks) plan.saved_bytes = std::max(plan.saved_bytes, rank.saved_bytes);
+  for (const RankPlan& rank : plan.ranks) {
+    plan.saved_bytes = std::max(plan.saved_bytes, rank.saved_bytes);
+    plan.host_state_bytes = std::max(plan.host_state_bytes, rank.host_state_bytes);
+  }
   plan.host_bytes = staging_bytes(plan.saved_bytes, config.checkpoint.host_memory);
   return plan;
 }

@@ -34,8 +34,9 @@ struct RankPlan {
   std::string peak_action = {};     // "0B1 blocks.3.mlp"; "the start of the step" if no action exceeds it
   std::vector<LiveItem> live = {};  // largest first; together they are `peak`
   CommunicationCounters communication = {};
-  LiveIntegral integral = {};    // from the program's tables
-  std::int64_t saved_bytes = 0;  // of a checkpoint
+  LiveIntegral integral = {};         // from the program's tables
+  std::int64_t saved_bytes = 0;       // of a checkpoint
+  std::int64_t host_state_bytes = 0;  // of optimizer states in host memory
 };
 
 // One kind of call in a step.
@@ -84,6 +85,7 @@ struct RunPlan {
   Verdict verdict = {};
   // Bytes of a checkpoint on the rank that saves most, and the host memory that its copies occupy for the whole run.
   std::int64_t saved_bytes = 0, host_bytes = 0;
+  std::int64_t host_state_bytes = 0;  // of optimizer states in host memory, on the rank with most
 
   const BucketBytes& peak() const { return ranks[fullest].peak; }
   // Bytes of the fullest rank under the worst routing. Absent if routing changes no total, or if it was not asked for.

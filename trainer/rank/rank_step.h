@@ -54,6 +54,8 @@ class RankStep {
 
   Lanes& lanes() { return lanes_; }
   MemoryLedger& ledger() { return ledger_; }
+  // Of what stays in host memory.
+  const MemoryLedger& host_ledger() const { return host_ledger_; }
   KernelContext& kernels() { return kernels_; }
   Stream& stream() { return kernels_.stream; }
   RankGroups& groups() { return groups_; }
@@ -75,7 +77,7 @@ class RankStep {
   const Mesh& mesh_;
   int rank_;
   Lanes lanes_;
-  MemoryLedger ledger_;
+  MemoryLedger ledger_, host_ledger_;
   std::unique_ptr<MatrixProducts> products_;
   KernelContext kernels_;
   Program program_;

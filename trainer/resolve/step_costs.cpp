@@ -69,6 +69,7 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
                                       [&](int stage) { return plan_stage(config, mesh, at, stage, layout); });
   tables.reduce_inputs = config.reduce_inputs;
   tables.update = update_collectives(config, mesh, at);
+  if (config.state_offload > 0.0) tables.update_host_bytes = host_state_bytes(plan_stages(config, mesh, at, layout));
   return tables;
 }
 

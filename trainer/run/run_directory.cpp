@@ -70,6 +70,9 @@ nlohmann::ordered_json rank_json(std::size_t rank, const BucketBytes& predicted,
   for (const Bucket bucket : all_values<Bucket>) {
     json["buckets"][std::string(name_of(bucket))] = {{"predicted", predicted[bucket]}, {"measured", measured[bucket]}};
   }
+  if (!record.host.empty()) {
+    json["host_state_bytes"] = {{"predicted", record.host[rank].predicted}, {"measured", record.host[rank].measured}};
+  }
   if (!record.byte_steps.empty()) {
     for (const Bucket bucket : {Bucket::unsharded_parameters, Bucket::unsharded_gradients, Bucket::communication}) {
       json["byte_steps"][std::string(name_of(bucket))] = record.byte_steps[rank][bucket];

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/plan/stage_plan.h"
 #include "trainer/rank/compute_times.h"
 #include "trainer/rank/metrics.h"
 #include "trainer/rank/step_trace.h"
@@ -31,6 +32,7 @@ struct RunRecord {
   std::optional<RunTimer> time = {};
   std::vector<RankCompute> compute = {};     // by rank (compare_ranks)
   std::vector<BucketBytes> byte_steps = {};  // by rank, of its program (live_integral): what units hold
+  std::vector<HostBytes> host = {};          // by rank
 };
 
 // The reason why the directory cannot be created or written to; empty if it can. The check creates nothing.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -11,6 +12,7 @@
 
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/runtime/input_file.h"
+#include "parallel/runtime/quantities.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/rank/backend.h"
 #include "trainer/resolve/hashed_run.h"
@@ -113,12 +115,18 @@ void gather_figures(RankRun& run, const Mesh& mesh, TrainResult* result) {
   std::vector<BucketBytes> predicted = gather_buckets(run.world(), run.predicted().bytes);
   std::vector<BucketBytes> measured = gather_buckets(run.world(), run.measured());
   std::vector<BucketBytes> byte_steps = gather_buckets(run.world(), unit_byte_steps(run, mesh));
+  const HostBytes host = run.host_bytes();
+  const std::vector<double> host_bytes =
+      gather_numbers(run.world(), std::array{static_cast<double>(host.predicted), static_cast<double>(host.measured)});
   const double computed = run.compute_seconds();
   const std::vector<double> compute = gather_numbers(run.world(), {&computed, 1});
   if (result == nullptr) return;
   result->predicted = std::move(predicted);
   result->measured = std::move(measured);
   result->byte_steps = std::move(byte_steps);
+  for (std::size_t i = 0; i + 1 < host_bytes.size(); i += 2) {
+    result->host.push_back({static_cast<std::int64_t>(host_bytes[i]), static_cast<std::int64_t>(host_bytes[i + 1])});
+  }
   result->compute = compare_ranks(mesh, compute);
   result->steps_taken = run.progress().step;
   result->timer.add(RunPart::other);
@@ -137,11 +145,21 @@ CheckpointSetup checkpoint_setup(const ResolvedConfig& resolved, Console& consol
   return setup;
 }
 
+// Empty if nothing stays in host memory.
+std::string host_text(std::span<const HostBytes> ranks) {
+  const auto fullest = std::ranges::max_element(ranks, {}, &HostBytes::measured);
+  if (fullest == ranks.end() || *fullest == HostBytes{}) return {};
+  const bool exact = std::ranges::all_of(ranks, [](const HostBytes& rank) { return rank.predicted == rank.measured; });
+  return fmt::format("{:.2f} MiB of optimizer states on the rank with most, {}", mebibytes(fullest->measured),
+                     exact ? "on every rank as predicted" : "not as predicted (summary.json)");
+}
+
 // The last lines of a run that took steps, and its summary.
 void conclude(const Config& config, const TrainResult& result, const RunRecord& record, const RunRequests& requests,
               RunDirectory& directory, Console& console) {
   console.memory_table(result.predicted, result.measured);
   directory.summary(result.totals, result.predicted, result.measured, record);
+  if (const std::string text = host_text(result.host); !text.empty()) console.note("host memory", text);
   console.note("time", result.timer.text());
   if (const std::string slow = slow_ranks_text(result.compute); !slow.empty()) console.note("slow ranks", slow);
   console.finished(result.totals, directory.path());
@@ -258,6 +276,7 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   whole.time = result.timer;
   whole.compute = result.compute;
   whole.byte_steps = result.byte_steps;
+  whole.host = result.host;
   conclude(config, result, whole, requests, *directory, console);
   return result;
 }

@@ -36,6 +36,7 @@ struct TrainResult {
   std::vector<BucketBytes> predicted, measured;  // by rank, at the peak of the last step
   std::vector<RankCompute> compute = {};         // by rank (compare_ranks)
   std::vector<BucketBytes> byte_steps = {};      // by rank, of its program (live_integral): what units hold
+  std::vector<HostBytes> host = {};              // by rank
   RunTimer timer = {};                           // as the first rank of the process saw it
 };
 

@@ -182,6 +182,7 @@ struct ProgramTables {
   // bound: it has a WAIT_REDUCE for each reduction that must have ended.
   int reduce_inputs = 1;
   std::vector<ProgramCollective> update;  // of the rank that the sizes in these tables describe
+  std::int64_t update_host_bytes = 0;     // of optimizer states that visit the device at STEP, one way; of that rank
   // A forward-only program: a segment that has run keeps nothing of a microbatch, and nothing is reduced.
   bool forward_only = false;
 

@@ -87,6 +87,11 @@ ActionCosts action_costs(const ProgramTables& tables, std::span<const SegmentFlo
   }
   costs.gradient_norm = seconds_of(tables.update, Op::gradient_norm, links, sizes);
   costs.optimizer_step = seconds_of(tables.update, Op::optimizer_step, links, sizes);
+  if (tables.update_host_bytes > 0) {
+    if (hardware.host_bytes_per_second <= 0.0)
+      fail_request("states in host memory need the rate of copies to the host");
+    costs.optimizer_step += static_cast<double>(tables.update_host_bytes) / hardware.host_bytes_per_second;
+  }
   return costs;
 }
 

@@ -10,7 +10,8 @@
 //   broadcast, a message         latency + payload / bytes_per_second
 //
 // Nothing overlaps inside an action, except that an action in parts exchanges rows beside others. Routed tokens are
-// dealt evenly. Work that is neither a product nor communication (norms, optimizer) takes no time. A collective that
+// dealt evenly. Work that is neither a product nor communication (norms, optimizer) takes no time, except that the
+// optimizer waits for states that come from host memory and go back, both ways at once. A collective that
 // leaves its node shares the node's adapters: its bytes over all adapters of the node are seconds that are shared with
 // other transfers at the same time (simulate.h).
 #pragma once
@@ -45,7 +46,8 @@ struct HardwareCosts {
   double seconds_per_flop_forward = 0.0, seconds_per_flop_backward = 0.0;
   // The link of Group::pp carries messages between stages, and gradients of copies on two stages (Group::tied).
   std::map<Group, LinkCost> links = {};
-  std::vector<int> nodes = {};  // by pipeline rank: ProgramCosts::adapters
+  std::vector<int> nodes = {};         // by pipeline rank: ProgramCosts::adapters
+  double host_bytes_per_second = 0.0;  // in each direction; read only if states stay in host memory
 
   bool operator==(const HardwareCosts&) const = default;
 };
