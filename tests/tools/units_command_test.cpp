@@ -196,6 +196,21 @@ TEST_F(UnitsCommand, JsonTellsTheWholePolicy) {
   }
 }
 
+// Quickstart leaves accumulation to full_shard, which adds up in shards. Written, "unsharded" scatters nothing.
+TEST_F(UnitsCommand, AccumulationThatIsWrittenWins) {
+  for (auto& [name, unit] : units_by_name(quickstart("units --json").output)) {
+    EXPECT_EQ(unit["accumulation"], unit["family"] == "routing" ? "unsharded" : "sharded") << name;
+  }
+  const auto written =
+      weft("units --json --shard.accumulation=unsharded '" WEFT_SOURCE_DIR "/configs/quickstart.toml'");
+  ASSERT_EQ(written.exit_code, 0) << written.messages;
+  EXPECT_NE(written.messages.find("full_shard keeps whole float32 gradients"), std::string::npos) << written.messages;
+  for (auto& [name, unit] : units_by_name(written.output)) {
+    EXPECT_EQ(unit["accumulation"], "unsharded") << name;
+    for (const Json& move : unit["moves"]) EXPECT_NE(move["during"], "SCATTER_GRAD") << name;
+  }
+}
+
 // Biases have a number for each expert of a stage's routers, on every rank, and no message.
 TEST_F(UnitsCommand, NamesTheHelpersOfRouters) {
   put("run.toml", telling_run);

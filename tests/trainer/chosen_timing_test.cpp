@@ -19,6 +19,7 @@
 #include "parallel/pipeline/orders/orders.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/plan/unit_policy.h"
 #include "trainer/planning/run_plan.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/train.h"
@@ -110,7 +111,8 @@ Config written_out(Config config, const Written& written) {
     const bool experts = family == Family::experts;
     policy.residency = experts ? written.expert_residency : written.residency;
     policy.reduction = "last_microbatch";
-    policy.accumulate_sharded = experts ? written.experts_sharded : written.sharded;
+    policy.accumulation =
+        (experts ? written.experts_sharded : written.sharded) ? Accumulation::sharded : Accumulation::unsharded;
   }
   return config;
 }
@@ -207,7 +209,15 @@ TEST(ChosenTiming, LeavesNothingOpenAndNothingWrittenChanged) {
   EXPECT_EQ(with_chosen_timing(chosen, mesh), chosen);
   EXPECT_EQ(chosen.shard_by_family.at(Family::experts).residency, "keep_after_forward");
   EXPECT_EQ(chosen.shard_by_family.at(Family::dense).residency, "reshard_after_use");
-  EXPECT_TRUE(chosen.shard_by_family.at(Family::dense).accumulate_sharded);
+  EXPECT_EQ(chosen.shard_by_family.at(Family::dense).accumulation, Accumulation::sharded);
+  // Nor does a card choose what was written for another family.
+  config.shard_by_family.at(Family::dense).accumulation = Accumulation::unsharded;
+  for (const auto memory : {std::optional<std::int64_t>(), std::optional(std::int64_t{1} << 40)}) {
+    config.hardware.memory = memory;
+    const Config written = with_chosen_timing(config, mesh);
+    EXPECT_EQ(written.shard_by_family.at(Family::dense).accumulation, Accumulation::unsharded);
+    EXPECT_EQ(resolve_policy(written, Family::dense, 0).accumulate_sharded, false);
+  }
   const Config optimizer = config_of({.degrees = {.data_shard = 2}, .strategy = ShardStrategy::optimizer});
   EXPECT_EQ(with_chosen_timing(optimizer, mesh), optimizer);
 }

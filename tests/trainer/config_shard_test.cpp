@@ -42,6 +42,13 @@ TEST(ShardKeys, AStrategyIsAPresetThatWhatIsWrittenOverrides) {
     EXPECT_EQ(policy({pipeline}).reduce_every, 0);
     EXPECT_TRUE(policy({pipeline}).accumulate_sharded);
     EXPECT_FALSE(policy({pipeline, "shard.reduction=last_microbatch"}).accumulate_sharded);
+    // Written, the value that other strategies have by default wins too, also for one family.
+    const UnitPolicy whole = policy({pipeline, "shard.accumulation=unsharded"});
+    EXPECT_FALSE(whole.accumulate_sharded);
+    EXPECT_EQ(whole.reduce_every, 0);
+    EXPECT_FALSE(policy({pipeline, "shard.dense.accumulation=unsharded"}).accumulate_sharded);
+    EXPECT_TRUE(policy({pipeline, "shard.experts.accumulation=unsharded"}).accumulate_sharded);
+    EXPECT_TRUE(policy({pipeline, "shard.accumulation=unsharded", "shard.dense.accumulation=auto"}).accumulate_sharded);
   }
 
   const UnitPolicy zero2 = policy({"shard.strategy=shard_grad_op"});

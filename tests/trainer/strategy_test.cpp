@@ -229,7 +229,9 @@ TEST(Reductions, DifferOnlyInTheOrderOfAdditions) {
 TEST(Reductions, AddingUpInShardsIsFullShardInAnotherOrder) {
   const auto run = [](bool accumulate_sharded, std::int64_t steps) {
     Config config = configured(2, 0, Variant());
-    for (auto& [family, policy] : config.shard_by_family) policy.accumulate_sharded = accumulate_sharded;
+    for (auto& [family, policy] : config.shard_by_family) {
+      policy.accumulation = accumulate_sharded ? Accumulation::sharded : Accumulation::by_strategy;
+    }
     config.run.steps = steps;
     return learn(config);
   };

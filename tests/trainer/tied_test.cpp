@@ -207,7 +207,7 @@ TEST(TiedRules, RefuseToRoundTwice) {
   };
   ShardPolicy each, sharded, automatic;
   each.reduction = "each_microbatch";
-  sharded.accumulate_sharded = true;
+  sharded.accumulation = Accumulation::sharded;
   automatic.residency = "auto";
   for (const auto& [policy, part] : {std::pair(each, "reduction \"last_microbatch\""),
                                      {sharded, "accumulation \"sharded\""},

@@ -43,7 +43,7 @@ inline Config config_of(const TinyLayout& layout) {
                   .residency = layout.residency,
                   .lookahead = layout.lookahead,
                   .reduction = layout.reduction,
-                  .accumulate_sharded = layout.accumulate_sharded,
+                  .accumulation = layout.accumulate_sharded ? Accumulation::sharded : Accumulation::by_strategy,
                   .wrap = layout.wrap};
   config.reduce_inputs = layout.reduce_inputs;
   config.model.tie_word_embeddings = layout.tied;

@@ -51,14 +51,14 @@ Overrides shard_overrides(const Config& config, const std::string& strategy, con
     overrides.push_back(fmt::format("--{}.strategy={}", section, strategy));
     overrides.push_back(fmt::format("--{}.residency={}", section, residency));
     overrides.push_back(fmt::format("--{}.reduction=auto", section));
-    overrides.push_back(fmt::format("--{}.accumulation=unsharded", section));
+    overrides.push_back(fmt::format("--{}.accumulation=auto", section));
   };
   add("shard");
   for (const auto& [family, policy] : config.shard_by_family) {
     const ShardPolicy& base = config.shard;
     const bool same = policy.strategy == base.strategy && policy.residency == base.residency &&
                       policy.residency_by_stage == base.residency_by_stage && policy.reduction == base.reduction &&
-                      policy.accumulate_sharded == base.accumulate_sharded;
+                      policy.accumulation == base.accumulation;
     if (!same) add(fmt::format("shard.{}", name_of(family)));
   }
   return overrides;

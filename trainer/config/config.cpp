@@ -50,7 +50,9 @@ ResidencyChoice parse_residency(const std::string& text) {
 
 int ShardPolicy::reduce_every() const {
   // Under shard_grad_op, gradients are not kept whole from one microbatch to the next.
-  if (reduction == "auto") return strategy == ShardStrategy::shard_grad_op && !accumulate_sharded ? 1 : 0;
+  if (reduction == "auto") {
+    return strategy == ShardStrategy::shard_grad_op && accumulation != Accumulation::sharded ? 1 : 0;
+  }
   if (reduction == "last_microbatch") return 0;
   if (reduction == "each_microbatch") return 1;
   if (const auto period = count_behind("every ", reduction)) return *period;

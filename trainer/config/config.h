@@ -75,6 +75,13 @@ struct ResidencyChoice {
 // "stage", the name of a Residency, "window K", or the ranks of an island. Throws Error (request) listing the choices.
 ResidencyChoice parse_residency(const std::string& text);
 
+// How gradients are kept between reductions, as written. by_strategy: in shards where full_shard promises it
+// (unit_policy.h), otherwise whole.
+enum class Accumulation : std::uint8_t { by_strategy, unsharded, sharded };
+constexpr auto enum_names(Accumulation) {
+  return name_list("auto", "unsharded", "sharded");
+}
+
 // Values as written.
 struct ShardPolicy {
   ShardStrategy strategy = ShardStrategy::full_shard;
@@ -83,7 +90,7 @@ struct ShardPolicy {
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
   bool prefetch_within_stage = false;
   std::string reduction = "auto";
-  bool accumulate_sharded = false;
+  Accumulation accumulation = Accumulation::by_strategy;
   std::string wrap = "block";
   std::vector<std::string> residency_by_stage = {};  // one for each stage, instead of `residency`; may be empty
   std::string why = {};  // reason of a residency that Weft chose (chosen_timing.h), not the file

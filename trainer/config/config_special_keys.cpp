@@ -178,8 +178,9 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
       boolean_key(section + ".prefetch_within_stage",
                   "whether a gather never begins before a computation of another of the rank's stages",
                   field(&ShardPolicy::prefetch_within_stage)),
-      choice_key(section + ".accumulation", "how gradients are kept between reductions",
-                 {{"unsharded", false}, {"sharded", true}}, field(&ShardPolicy::accumulate_sharded)),
+      choice_key(section + ".accumulation",
+                 "how gradients are kept between reductions: unsharded, sharded, or auto: as the strategy says",
+                 named<Accumulation>(all_values<Accumulation>), field(&ShardPolicy::accumulation)),
       string_key(
           section + ".reduction",
           "when gradients are reduced: each_microbatch, last_microbatch, \"every N\", or auto: as the strategy says",

@@ -10,7 +10,7 @@ namespace weft {
 void defer_reductions(ShardPolicy& policy) {
   if (policy.strategy == ShardStrategy::shard_grad_op) policy.strategy = ShardStrategy::optimizer;
   policy.reduction = "last_microbatch";
-  policy.accumulate_sharded = false;
+  policy.accumulation = Accumulation::unsharded;
 }
 
 void keep_parameters(ShardPolicy& policy) {

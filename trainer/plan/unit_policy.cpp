@@ -62,7 +62,8 @@ bool leaves_residency_open(const ShardPolicy& policy) {
 }
 
 bool leaves_reduction_open(const ShardPolicy& policy) {
-  return policy.strategy == ShardStrategy::full_shard && policy.reduction == "auto" && !policy.accumulate_sharded &&
+  return policy.strategy == ShardStrategy::full_shard && policy.reduction == "auto" &&
+         policy.accumulation == Accumulation::by_strategy &&
          parse_residency(policy.residency_of(0)).residency != Residency::solved;
 }
 
@@ -115,7 +116,7 @@ UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
   policy.reduce_every = shard.reduce_every();
   const bool promised =
       leaves_reduction_open(shard) && config.microbatches() > 1 && may_add_up_in_shards(config, family);
-  policy.accumulate_sharded = (shard.accumulate_sharded || promised) && !whole;
+  policy.accumulate_sharded = (shard.accumulation == Accumulation::sharded || promised) && !whole;
   const ResidencyChoice choice = parse_residency(shard.residency_of(stage));
   // The timing plan chooses how often to reduce, unless the configuration asks for one reduction.
   if (choice.residency == Residency::solved && shard.reduction == "auto") policy.reduce_every = 1;
@@ -149,9 +150,9 @@ WrapRules wrap_rules(const Config& config, int stage) {
         policy.backward_prefetch == BackwardPrefetch::pre
             ? ""
             : fmt::format(", backward_prefetch {}", name_of(policy.backward_prefetch)),
-        policy.prefetch_within_stage ? ", within its stage" : "", policy.reduction,
-        policy.accumulate_sharded ? "sharded" : "unsharded", name_of(precision.stored), name_of(precision.compute),
-        name_of(precision.reduction), config.training.frozen.contains(family) ? "frozen, not stepped" : "stepped",
+        policy.prefetch_within_stage ? ", within its stage" : "", policy.reduction, name_of(policy.accumulation),
+        name_of(precision.stored), name_of(precision.compute), name_of(precision.reduction),
+        config.training.frozen.contains(family) ? "frozen, not stepped" : "stepped",
         name_of(groups[static_cast<std::size_t>(group)].rule));
   }
   return rules;

@@ -33,8 +33,8 @@ bool is_solved(const Config& config);
 // Ranks over which units of this family are sharded, if they are.
 std::int64_t shard_ranks(const Degrees& degrees, Family family);
 
-// Whether Weft chooses, for full_shard only: residency "stage" without a list, and reduction "auto" without
-// accumulation "sharded" or residency "auto".
+// Whether Weft chooses, for full_shard only: residency "stage" without a list, and reduction and accumulation "auto"
+// without residency "auto".
 bool leaves_residency_open(const ShardPolicy& policy);
 bool leaves_reduction_open(const ShardPolicy& policy);
 // Whether a weight of the family may have copies on several stages: a tied one, and those that predictors share.

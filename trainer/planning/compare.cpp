@@ -91,8 +91,8 @@ void preset(Config& config, const ShardingChoice& choice, int island_ranks, int 
       policy.residency_by_stage.clear();
     }
     if (policy.reduction == given.reduction) policy.reduction = full ? "last_microbatch" : "auto";
-    if (policy.accumulate_sharded == given.accumulate_sharded) {
-      policy.accumulate_sharded = full && config.microbatches() > 1;
+    if (policy.accumulation == given.accumulation) {
+      policy.accumulation = full && config.microbatches() > 1 ? Accumulation::sharded : Accumulation::by_strategy;
     }
   };
   for (auto& [family, policy] : config.shard_by_family) {
@@ -138,10 +138,7 @@ StrategyPlan derive(const Config& given, const Hardware& hardware, const Shardin
   add("shard.strategy", name_of(old.strategy), name_of(shard.strategy));
   add("shard.residency", old.residency_by_stage.empty() ? old.residency : "", shard.residency);
   add("shard.reduction", old.reduction, shard.reduction);
-  const auto accumulation = [](const ShardPolicy& policy) {
-    return policy.accumulate_sharded ? "sharded" : "unsharded";
-  };
-  add("shard.accumulation", std::string_view(accumulation(old)), std::string_view(accumulation(shard)));
+  add("shard.accumulation", name_of(old.accumulation), name_of(shard.accumulation));
   if (given.memory_budget) result.words.push_back(word("shard.memory_budget", "none"));
   const std::string& experts = result.config.shard_by_family.at(Family::experts).residency;
   if (choice.island && given.model.has(BlockKind::moe)) add("shard.experts.residency", shard.residency, experts);
@@ -151,8 +148,9 @@ StrategyPlan derive(const Config& given, const Hardware& hardware, const Shardin
 // Whether both configurations lead to the same step.
 bool same_sharding(const Config& one, const Config& other) {
   const auto same = [](const ShardPolicy& a, const ShardPolicy& b) {
+    const auto in_shards = [](const ShardPolicy& each) { return each.accumulation == Accumulation::sharded; };
     return a.strategy == b.strategy && a.residency == b.residency && a.residency_by_stage == b.residency_by_stage &&
-           a.reduce_every() == b.reduce_every() && a.accumulate_sharded == b.accumulate_sharded;
+           a.reduce_every() == b.reduce_every() && in_shards(a) == in_shards(b);
   };
   return one.parallelism == other.parallelism && one.memory_budget == other.memory_budget &&
          std::ranges::all_of(one.shard_by_family, [&](const auto& entry) {

@@ -271,7 +271,7 @@ constexpr Remedy wrap{"smaller units", "less is whole at a time", "more and smal
 Strengths without_whole_gradients(const Config& config, std::string_view key, std::string_view value) {
   const ShardPolicy& policy = main_policy(config);
   const bool sharded = policy.strategy == ShardStrategy::full_shard || policy.strategy == ShardStrategy::shard_grad_op;
-  if (!sharded || policy.reduction == "each_microbatch" || policy.accumulate_sharded) return {};
+  if (!sharded || policy.reduction == "each_microbatch" || policy.accumulation == Accumulation::sharded) return {};
   if (key == "accumulation" && policy.reduce_every() != 0) return {};  // shards add up until the last microbatch
   return {for_all_families(config, "shard", key, value)};
 }
@@ -301,16 +301,16 @@ Strengths in_bfloat16(const Config& config, std::string_view key, DType now) {
   if (size_of(now) <= size_of(DType::bfloat16)) return {};
   return {for_all_families(config, "precision", key, "bfloat16")};
 }
-constexpr Remedy bf16_reduction{"reduction in bfloat16", "what is sent is half as wide", "gradients are rounded",
-                                [](const Config& config) -> Strengths {
-                                  // Two copies of a weight are summed once a step before they are rounded.
-                                  const ShardPolicy& embedding = config.shard_by_family.at(Family::embedding);
-                                  const bool copies = config.model.tie_word_embeddings && config.stages() > 1;
-                                  if (copies && (embedding.reduce_every() != 0 || embedding.accumulate_sharded))
-                                    return {};
-                                  return in_bfloat16(config, "reduction", config.precision_of(Family::dense).reduction);
-                                },
-                                RemedyKind::arithmetic};
+constexpr Remedy bf16_reduction{
+    "reduction in bfloat16", "what is sent is half as wide", "gradients are rounded",
+    [](const Config& config) -> Strengths {
+      // Two copies of a weight are summed once a step before they are rounded.
+      const ShardPolicy& embedding = config.shard_by_family.at(Family::embedding);
+      const bool copies = config.model.tie_word_embeddings && config.stages() > 1;
+      if (copies && (embedding.reduce_every() != 0 || embedding.accumulation == Accumulation::sharded)) return {};
+      return in_bfloat16(config, "reduction", config.precision_of(Family::dense).reduction);
+    },
+    RemedyKind::arithmetic};
 
 constexpr Remedy bf16_compute{
     "compute in bfloat16", "what is gathered and kept is half as wide", "products of bfloat16, sums in float32",

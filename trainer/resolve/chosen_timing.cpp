@@ -55,7 +55,8 @@ Config with_choice(Config config, const Choice& choice, const std::string& why) 
     const Kept& kept = choice.of(family);
     if (leaves_reduction_open(policy)) {
       policy.reduction = "last_microbatch";
-      policy.accumulate_sharded = !kept.gradients && config.microbatches() > 1 && may_add_up_in_shards(config, family);
+      const bool in_shards = !kept.gradients && config.microbatches() > 1 && may_add_up_in_shards(config, family);
+      policy.accumulation = in_shards ? Accumulation::sharded : Accumulation::unsharded;
     }
     if (!leaves_residency_open(policy)) continue;
     const PromisedResidency promised = promised_residency(policy, family);

@@ -1,5 +1,5 @@
 // Chooses how long full parameters and whole gradients stay if a configuration leaves it open: for families with
-// strategy "full_shard" and residency "stage" or reduction "auto".
+// strategy "full_shard" and residency "stage", or reduction and accumulation "auto".
 //
 // full_shard promises that only the units in use, and those that lookahead gathers ahead, are whole. resolve_policy
 // (unit_policy.h) keeps the promise. If the memory of a card is known to have room, keeping more can save gathers and

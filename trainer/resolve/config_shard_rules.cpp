@@ -58,6 +58,7 @@ Messages residency_faults(const Config&, Family family, const ShardPolicy& polic
 
 Messages reduction_faults(const Config&, Family family, const ShardPolicy& policy) {
   const std::string_view name = name_of(family);
+  const bool in_shards = policy.accumulation == Accumulation::sharded;
   const bool whole_state = policy.strategy == ShardStrategy::optimizer || policy.strategy == ShardStrategy::no_shard;
   Messages messages;
   if (policy.strategy == ShardStrategy::optimizer && policy.reduce_every() != 0) {
@@ -66,11 +67,11 @@ Messages reduction_faults(const Config&, Family family, const ShardPolicy& polic
         "reduction \"last_microbatch\", or strategy \"shard_grad_op\"",
         name, policy.reduction));
   }
-  if (whole_state && policy.accumulate_sharded) {
+  if (whole_state && in_shards) {
     messages.push_back(fmt::format("{}: strategy \"{}\" keeps gradients whole, but accumulation is \"sharded\"", name,
                                    name_of(policy.strategy)));
   }
-  if (!whole_state && policy.accumulate_sharded && policy.reduce_every() != 0) {
+  if (!whole_state && in_shards && policy.reduce_every() != 0) {
     messages.push_back(fmt::format(
         "{}: accumulation \"sharded\" adds up shards until the last microbatch, but reduction is \"{}\": write "
         "reduction \"last_microbatch\"",
@@ -141,7 +142,9 @@ Messages solved_faults(Family family, const ShardPolicy& policy) {
   if (policy.backward_prefetch != BackwardPrefetch::pre || policy.prefetch_within_stage) {
     refuse("decides when gathers begin: leave backward_prefetch and prefetch_within_stage out");
   }
-  if (policy.accumulate_sharded) refuse("gives accumulators back when it pays: write accumulation \"unsharded\"");
+  if (policy.accumulation == Accumulation::sharded) {
+    refuse("gives accumulators back when it pays: write accumulation \"unsharded\"");
+  }
   if (policy.reduction != "auto" && policy.reduction != "last_microbatch") {
     refuse(fmt::format("reduces as often as it pays (reduction \"auto\") or once (\"last_microbatch\"), not \"{}\"",
                        policy.reduction));
