@@ -73,6 +73,8 @@ TEST_F(CheckCommand, FindsWhatTrainRefuses) {
       {"run.toml --pipeline.schedule=gone.csv", "\"gone.csv\": No such file"},
       {"run.toml --run.launch=processes", "ranks that are processes exchange tensors of GPUs"},
       {"run.toml --training.global_batch_size=7", "global_batch_size 7 is not a multiple of"},
+      // What the card has no room for.
+      {"run.toml '--hardware.memory=\"24 KiB\"'", "run.toml: the plan says that this run does not fit: "},
   };
   const std::string twice = weft("check run.toml --run.directory=saved --data.train=gone.txt").messages;
   EXPECT_EQ(twice.find("gone.txt\"", twice.find("gone.txt\"") + 1), std::string::npos) << twice;
@@ -101,6 +103,7 @@ TEST_F(CheckCommand, PassesWhatTrains) {
       "run.toml --model.moe.moe_intermediate_size=1 --optimizer.name=muon '--training.frozen=[\"experts\"]'",
       "run.toml --shard.residency=auto '--shard.memory_budget=\"1 GiB\"'",
       "run.toml --run.directory=made/on/the/way",
+      "run.toml '--hardware.memory=\"24 KiB\"' --run.ignore_plan=true",
   };
   for (const std::string& arguments : cases) {
     const ProgramResult checked = weft("check " + arguments);

@@ -102,8 +102,10 @@ TEST_F(TrainCommand, WarnsOfAPlanThatLeavesLittleRoom) {
   const std::int64_t needed = plan["needed_bytes"];
   const auto messages_with = [&](double memory) {
     const auto kibibytes = static_cast<std::int64_t>(memory * static_cast<double>(needed) / 1024.0);
-    const auto result = weft(fmt::format("train run.toml '--hardware.memory=\"{} KiB\"'", kibibytes));
+    const std::string arguments = fmt::format(" run.toml '--hardware.memory=\"{} KiB\"'", kibibytes);
+    const auto checked = weft("check" + arguments), result = weft("train" + arguments);
     EXPECT_EQ(result.exit_code, 0) << result.messages;
+    EXPECT_EQ(checked.messages, result.messages);
     return result.messages;
   };
   EXPECT_NE(messages_with(1.07).find("weft: warning: the plan says that this run fits: "), std::string::npos);

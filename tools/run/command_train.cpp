@@ -7,12 +7,9 @@
 
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
-#include "tools/plan/plan_reports.h"
+#include "tools/run/start_fit.h"
 #include "trainer/config/config.h"
-#include "trainer/costs/hardware.h"
-#include "trainer/planning/explain.h"
 #include "trainer/rank/backend.h"
-#include "trainer/resolve/rank_classes.h"
 #include "trainer/run/console.h"
 #include "trainer/run/run_signals.h"
 #include "trainer/run/train.h"
@@ -20,35 +17,14 @@
 namespace weft {
 namespace {
 
+// If the configuration names no card and no memory, those of the GPU at hand count.
 Hardware hardware_at_hand(const Config& config) {
-  Hardware hardware = hardware_of(config);
-  if (config.run.device == DeviceKind::cpu || config.hardware.memory || !config.hardware.name.empty()) return hardware;
-  hardware.memory.reset();
+  Hardware hardware = said_hardware(config);
+  if (config.run.device == DeviceKind::cpu || hardware.memory) return hardware;
   if (const auto bytes = cuda_memory()) {
     hardware.memory = Figure{static_cast<double>(*bytes / config.run.ranks_per_device), "the GPU of this machine"};
   }
   return hardware;
-}
-
-// Throws Error (request) if the plan of the run exceeds a card's memory, naming the bucket that decides and the best
-// moves, unless run.ignore_plan is set. The card's memory is hardware.memory or that of hardware.name. If neither is
-// set, it is that of the GPU at hand; if that is unknown too, nothing is checked. Warns of a plan that leaves little
-// room. `config`: the configuration from `file` and the command line.
-void require_fit(const CLI::App& command, const std::string& file, const Config& config) {
-  if (config.run.ignore_plan) return;
-  const Hardware hardware = hardware_at_hand(config);
-  if (!hardware.memory) return;
-  const Verdict verdict = judge(hardware, fullest_peak(ResolvedRun(config)));
-  if (verdict.leaves_little_room()) print_warnings(config, {"the plan says that this run " + verdict.text()});
-  if (verdict.fits()) return;
-  const ReadWith read = [&](const Overrides& words) {
-    return read_config(file, merged_words(overrides_given_to(command), words)).config;
-  };
-  std::string moves;  // empty if the ranks cannot be dealt to the hardware's nodes
-  refusal_of([&] { moves = plan_remedies_text(explain_run(read, hardware)); });
-  fail_request(
-      "{}: the plan says that this run {}\n{}No rank was started; run.ignore_plan = true starts them all the same.",
-      file, verdict.text(), moves);
 }
 
 constexpr const char* signals_help = R"(
@@ -87,7 +63,7 @@ void add_train_command(CLI::App& program, const std::string& command_line) {
   command->callback([command, file, command_line] {
     const ResolvedConfig resolved = read_config_given_to(*command, *file);
     warn_of_training(resolved.config);
-    require_fit(*command, *file, resolved.config);
+    require_room(*command, *file, resolved.config, hardware_at_hand(resolved.config));
     Console console(std::cout, isatty(STDOUT_FILENO) != 0);
     RunSignals signals;
     const RunRequests requests{[&] { return signals.asked_to_stop(); }, [&] { return signals.take_save_request(); },

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "tools/command/commands.h"
+#include "tools/run/start_fit.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/backend.h"
 #include "trainer/run/start_check.h"
@@ -24,6 +25,7 @@ void add_check_command(CLI::App& program) {
       check_step(resolved.config);
       fmt::print(stderr, "weft: warning: data.train names no file: the configuration can be planned, not trained\n");
     } else {
+      require_room(*command, *file, resolved.config, said_hardware(resolved.config));
       verdict = "can be trained: " + check_start(resolved).reading;
     }
     // A comment, so that the whole output is a run file.

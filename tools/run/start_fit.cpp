@@ -1,0 +1,33 @@
+#include "tools/run/start_fit.h"
+
+#include "parallel/runtime/error.h"
+#include "tools/command/commands.h"
+#include "tools/plan/plan_reports.h"
+#include "trainer/planning/explain.h"
+#include "trainer/resolve/rank_classes.h"
+
+namespace weft {
+
+Hardware said_hardware(const Config& config) {
+  Hardware hardware = hardware_of(config);
+  const HardwareConfig& said = config.hardware;
+  if (config.run.device == DeviceKind::cuda && !said.memory && said.name.empty()) hardware.memory.reset();
+  return hardware;
+}
+
+void require_room(const CLI::App& command, const std::string& file, const Config& config, const Hardware& card) {
+  if (config.run.ignore_plan || !card.memory) return;
+  const Verdict verdict = judge(card, fullest_peak(ResolvedRun(config)));
+  if (verdict.leaves_little_room()) print_warnings(config, {"the plan says that this run " + verdict.text()});
+  if (verdict.fits()) return;
+  const ReadWith read = [&](const Overrides& words) {
+    return read_config(file, merged_words(overrides_given_to(command), words)).config;
+  };
+  std::string moves;  // empty if the ranks cannot be dealt to the hardware's nodes
+  refusal_of([&] { moves = plan_remedies_text(explain_run(read, card)); });
+  fail_request(
+      "{}: the plan says that this run {}\n{}No rank was started; run.ignore_plan = true starts them all the same.",
+      file, verdict.text(), moves);
+}
+
+}  // namespace weft
