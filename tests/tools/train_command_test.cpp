@@ -97,6 +97,22 @@ TEST_F(TrainCommand, DoesNotStartWhatItsPlanSaysWillNotFit) {
   EXPECT_EQ(metrics().size(), 3u);
 }
 
+// If no remedy suffices alone, the words of the combination that does are there to be typed.
+TEST_F(TrainCommand, NamesACombinationThatFits) {
+  const std::string run = "run.toml '--hardware.memory=\"60 KiB\"'";
+  const auto refused = weft("train " + run);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.messages.find("\nweft plan " + run + " --explain says more.\n"), std::string::npos)
+      << refused.messages;
+  const std::size_t found = refused.messages.find("\nfirst combination that fits on 8 ranks: ");
+  ASSERT_NE(found, std::string::npos) << refused.messages;
+  const std::size_t needs = refused.messages.find("\n  needs ", found),
+                    begin = refused.messages.find("\n  ", needs + 1) + 3;
+  const std::string words = refused.messages.substr(begin, refused.messages.find('\n', begin) - begin);
+  const auto started = weft("train " + run + " " + words);
+  EXPECT_EQ(started.exit_code, 0) << words << "\n" << started.messages;
+}
+
 TEST_F(TrainCommand, WarnsOfAPlanThatLeavesLittleRoom) {
   const auto plan = SortedJson::parse(weft("plan run.toml --json '--hardware.memory=\"1 GiB\"'").output);
   const std::int64_t needed = plan["needed_bytes"];

@@ -170,7 +170,7 @@ std::string remedies_text(const Explanation& explanation) {
 }
 
 std::string result_text(const Explanation& explanation) {
-  std::string text = "\n";
+  std::string text;
   const auto line = [&](std::string_view heading, const TriedRemedy& tried) {
     return fmt::format("{}: {}{}: {}\n  {}\n", heading, tried.remedy.name, arithmetic_text(tried.remedy),
                        needs_text(explanation, tried.trial), shell_text(tried.trial.words));
@@ -208,7 +208,7 @@ std::string plan_remedies_text(const Explanation& explanation) {
   remedies.resize(std::min(remedies.size(), shown));
   std::string text;
   for (std::size_t m = 0; m < remedies.size(); ++m) text += remedy_text(explanation, m + 1, *remedies[m]);
-  return text;
+  return explanation.first_that_fits() ? text : text + result_text(explanation);
 }
 
 std::string plan_explain_text(const Explanation& explanation, const Hardware& hardware) {
@@ -224,7 +224,7 @@ std::string plan_explain_text(const Explanation& explanation, const Hardware& ha
     text += fmt::format("a token   keeps {:.0f} bytes of a block on its rank; the textbook's 34 h are {}\n",
                         facts.block_token, facts.textbook_token);
   }
-  return text + remedies_text(explanation) + result_text(explanation);
+  return text + remedies_text(explanation) + "\n" + result_text(explanation);
 }
 
 }  // namespace weft

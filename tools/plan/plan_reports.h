@@ -21,7 +21,8 @@ std::string plan_json(const Config& config, const Hardware& hardware, const RunP
 
 // --explain: why a run does not fit and which changes make it fit.
 std::string plan_explain_text(const Explanation& explanation, const Hardware& hardware);
-// At most three remedies of a plan that does not fit; remedies that suffice alone come first.
+// At most three remedies of a plan that does not fit; remedies that suffice alone come first. If none does: the first
+// combination that fits, and the fewest ranks where they were searched.
 std::string plan_remedies_text(const Explanation& explanation);
 std::string plan_explain_json(const Explanation& explanation, const Hardware& hardware);
 

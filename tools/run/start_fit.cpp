@@ -25,9 +25,14 @@ void require_room(const CLI::App& command, const std::string& file, const Config
   };
   std::string moves;  // empty if the ranks cannot be dealt to the hardware's nodes
   refusal_of([&] { moves = plan_remedies_text(explain_run(read, card)); });
+  Overrides words = {file};
+  for (const std::string& given : overrides_given_to(command)) words.push_back(given);
+  // weft plan does not ask a GPU for its memory.
+  if (!said_hardware(config).memory) words.push_back(word("hardware.memory", verdict.memory));
   fail_request(
-      "{}: the plan says that this run {}\n{}No rank was started; run.ignore_plan = true starts them all the same.",
-      file, verdict.text(), moves);
+      "{}: the plan says that this run {}\n{}weft plan {} --explain says more.\nNo rank was started; run.ignore_plan = "
+      "true starts them all the same.",
+      file, verdict.text(), moves, shell_text(words));
 }
 
 }  // namespace weft
