@@ -18,12 +18,37 @@ std::string grouped_digits(std::int64_t number) {
   return digits;
 }
 
+ByteUnit byte_unit(double largest) {
+  ByteUnit unit{0};
+  for (double size = std::abs(largest); size >= 1024.0 && unit.power < 3; size /= 1024.0) ++unit.power;
+  return unit;
+}
+
+std::string_view ByteUnit::name() const {
+  constexpr std::array<std::string_view, 4> names = {"B", "KiB", "MiB", "GiB"};
+  return names[static_cast<std::size_t>(power)];
+}
+
+std::string_view ByteUnit::decimal_name() const {
+  constexpr std::array<std::string_view, 4> names = {"B", "kB", "MB", "GB"};
+  return names[static_cast<std::size_t>(power)];
+}
+
+std::string ByteUnit::number(double bytes, int digits) const {
+  return fmt::format("{:.{}f}", bytes / std::pow(1024.0, power), power == 0 ? 0 : digits);
+}
+
+std::string ByteUnit::decimal_number(double bytes, int digits) const {
+  return fmt::format("{:.{}f}", bytes / std::pow(1000.0, power), power == 0 ? 0 : digits);
+}
+
+std::string ByteUnit::text(double bytes) const {
+  return fmt::format("{} {}", number(bytes, 2), name());
+}
+
 std::string format_bytes(std::int64_t bytes) {
-  constexpr std::array<std::string_view, 4> units = {"B", "KiB", "MiB", "GiB"};
-  double size = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; std::abs(size) >= 1024.0 && unit + 1 < units.size(); ++unit) size /= 1024.0;
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", size, units[unit]);
+  const auto size = static_cast<double>(bytes);
+  return byte_unit(size).text(size);
 }
 
 std::string format_time(double seconds, bool unit_time) {

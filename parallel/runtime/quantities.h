@@ -25,6 +25,19 @@ constexpr double gibibytes(std::int64_t bytes) {
   return gibibytes(static_cast<double>(bytes));
 }
 
+// The unit of bytes that are read beside each other: those of a table, or of a sentence.
+struct ByteUnit {
+  int power = 3;                          // of 1024, and of 1000
+  std::string_view name() const;          // "GiB"
+  std::string_view decimal_name() const;  // "GB"
+  // In name() and in decimal_name(); of single bytes without digits behind the point.
+  std::string number(double bytes, int digits) const;
+  std::string decimal_number(double bytes, int digits) const;
+  std::string text(double bytes) const;  // "6.07 MiB"
+};
+// GiB if `largest` has one, else the largest unit of which it has one.
+ByteUnit byte_unit(double largest);
+
 std::string ranks_text(std::span<const int> ranks);  // "rank 3", "ranks 1, 2"
 std::string grouped_digits(std::int64_t number);     // "8,030,261,248"
 std::string format_bytes(std::int64_t bytes);        // "1.50 GiB"

@@ -20,5 +20,19 @@ TEST(Quantities, AreWrittenForReaders) {
   EXPECT_EQ(format_bytes(std::int64_t{5} << 40), "5120.00 GiB");
 }
 
+// Numbers beside each other have the unit of the largest; from a GiB on they keep it.
+TEST(Quantities, HaveTheUnitOfTheLargest) {
+  const ByteUnit mebi = byte_unit(std::int64_t{22} << 20);
+  EXPECT_EQ(mebi.text(std::int64_t{3} << 19), "1.50 MiB");
+  EXPECT_EQ(mebi.text(0), "0.00 MiB");
+  EXPECT_EQ(mebi.number(std::int64_t{2} << 30, 1), "2048.0");
+  EXPECT_EQ(mebi.decimal_number(1'250'000, 2), "1.25");
+  EXPECT_EQ(mebi.decimal_name(), "MB");
+  EXPECT_EQ(byte_unit(0x1p30 - 1).name(), "MiB");
+  for (const double large : {0x1p30, 0x1p40, 0x1p60}) EXPECT_EQ(byte_unit(large).name(), "GiB");
+  EXPECT_EQ(byte_unit(1023).text(7), "7 B");
+  EXPECT_EQ(byte_unit(0).decimal_name(), "B");
+}
+
 }  // namespace
 }  // namespace weft

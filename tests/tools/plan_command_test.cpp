@@ -116,6 +116,28 @@ TEST_F(PlanCommand, JudgesBothRoutings) {
             std::string::npos);
 }
 
+// A run of less than a MiB is told in KiB wherever it is planned, and one on a card in GiB.
+TEST_F(PlanCommand, TellsSmallRunsInSmallUnits) {
+  put("small.toml", small_run);
+  const std::string plan = "plan small.toml --hardware cpu ", small = "'--hardware.memory=128 KiB' ";
+  const std::int64_t needed = Json::parse(weft(plan + small + "--json").output)["needed_bytes"];
+  ASSERT_LT(needed, 1 << 20);
+  for (const char* mode : {"", "--explain", "--compare", "--advise"}) {
+    const auto result = weft(plan + small + mode);
+    ASSERT_EQ(result.exit_code, 0) << result.messages;
+    EXPECT_EQ(result.output.find("GiB"), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find(" KiB with 0.00 KiB reserved exceeds 128.00 KiB by "), std::string::npos)
+        << result.output;
+  }
+  EXPECT_NE(
+      weft(plan + small).output.find(fmt::format("does not fit: {:.2f} KiB ", static_cast<double>(needed) / 1024.0)),
+      std::string::npos);
+  EXPECT_NE(weft(plan + small + "--compare").output.find("\nkB of the fullest rank "), std::string::npos);
+  EXPECT_NE(weft(plan).output.find("\nmemory at the peak, KiB, "), std::string::npos);
+  EXPECT_NE(weft("plan small.toml --hardware h100").output.find(" GiB with 2.00 GiB reserved of 80.00 GiB, "),
+            std::string::npos);
+}
+
 TEST_F(PlanCommand, WarnsOfAnotherDeviceAndOfSlowProducts) {
   const std::string device = "the plan is for h100 (hardware.name), but run.device = \"cpu\"";
   const std::string slow = "precision.compute = \"float32\": products are 14.8 times slower than in bfloat16 on h100";

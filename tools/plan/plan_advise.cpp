@@ -20,16 +20,27 @@ double trial_tokens(const Config& config, const Trial& trial) {
   return static_cast<double>(trial.batch * config.training.sequence_length) / trial.time.seconds;
 }
 
+// Of the largest peak.
+ByteUnit peak_unit(const std::vector<AdvisedStep>& steps) {
+  std::int64_t most = 0;
+  for (const AdvisedStep& step : steps) {
+    for (const TriedValue& tried : step.tried) most = std::max(most, tried.trial.peak.total());
+  }
+  return byte_unit(most);
+}
+
 BenchTable tried_table(const Config& config, const std::vector<AdvisedStep>& steps) {
-  BenchTable table{{"tried", "value", "peak GiB", "exposed", "step", "tokens/s", "kept", "verdict"}};
+  const ByteUnit unit = peak_unit(steps);
+  BenchTable table{
+      {"tried", "value", fmt::format("peak {}", unit.name()), "exposed", "step", "tokens/s", "kept", "verdict"}};
   for (const AdvisedStep& step : steps) {
     for (std::size_t i = 0; i < step.tried.size(); ++i) {
       const auto& [value, trial] = step.tried[i];
       const std::string kept = i == step.kept ? "*" : "";
       if (trial.refused.empty()) {
-        table.add(step.what, value, decimals(gibibytes(trial.peak.total()), 3),
-                  format_time(trial.time.exposed(), false), format_time(trial.time.seconds, false),
-                  decimals(trial_tokens(config, trial), 0), kept, words_of(trial.verdict.fit));
+        table.add(step.what, value, unit.number(trial.peak.total(), 3), format_time(trial.time.exposed(), false),
+                  format_time(trial.time.seconds, false), decimals(trial_tokens(config, trial), 0), kept,
+                  words_of(trial.verdict.fit));
       } else {
         table.add(step.what, value, "-", "-", "-", "-", kept, trial.refused);
       }
@@ -39,14 +50,14 @@ BenchTable tried_table(const Config& config, const std::vector<AdvisedStep>& ste
 }
 
 // "wrap: blocks 2, peak +0.120 GiB, exposed -3.1 ms, tokens/s +0.4 %".
-std::string gain_text(const AdvisedStep& step) {
+std::string gain_text(const AdvisedStep& step, ByteUnit unit) {
   const Trial &before = step.before(), &after = step.after();
   if (step.kept == 0) return fmt::format("{}: as before, no other value is better\n", step.what);
   const double exposed = after.time.exposed() - before.time.exposed();
-  return fmt::format("{}: {}, peak {:+.3f} GiB, exposed {}{}, tokens/s {:+.1f} %\n", step.what,
-                     step.tried[step.kept].value, gibibytes(after.peak.total() - before.peak.total()),
-                     exposed < 0.0 ? "-" : "+", format_time(std::abs(exposed), false),
-                     100.0 * (before.time.seconds / after.time.seconds - 1.0));
+  const std::int64_t peak = after.peak.total() - before.peak.total();
+  return fmt::format("{}: {}, peak {}{} {}, exposed {}{}, tokens/s {:+.1f} %\n", step.what, step.tried[step.kept].value,
+                     peak < 0 ? "-" : "+", unit.number(std::abs(peak), 3), unit.name(), exposed < 0.0 ? "-" : "+",
+                     format_time(std::abs(exposed), false), 100.0 * (before.time.seconds / after.time.seconds - 1.0));
 }
 
 // A file that includes `file`, with the keys of `words`.
@@ -93,7 +104,7 @@ std::string plan_advise_text(const std::vector<AdvisedStep>& steps, const std::s
   std::string text =
       fmt::format("{} on {} ranks of {}, each key with those before it as kept\n\n", file, result.world, hardware.name);
   text += aligned_text(tried_table(config, steps)) + "\n";
-  for (const AdvisedStep& step : steps) text += gain_text(step);
+  for (const AdvisedStep& step : steps) text += gain_text(step, peak_unit(steps));
   text +=
       fmt::format("{}\nmemory of the fullest rank: {}\n", certainty_of(config, hardware).text, result.verdict.text());
   return commented(text) + "\n" + keys_toml(file, config, words);

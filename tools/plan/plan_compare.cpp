@@ -18,12 +18,13 @@ namespace {
 
 constexpr double giga = 1e9;
 
-template <typename Bytes>
-std::string gigabytes(Bytes bytes) {
-  return fmt::format("{:.2f}", static_cast<double>(bytes) / giga);
-}
-std::string gib_number(std::int64_t bytes) {
-  return fmt::format("{:.2f}", gibibytes(bytes));
+// The unit of the largest value of a plan.
+ByteUnit largest_unit(const std::vector<StrategyPlan>& plans, std::int64_t (*value)(const RunPlan& plan)) {
+  std::int64_t most = 0;
+  for (const StrategyPlan& each : plans) {
+    if (each.plan) most = std::max(most, value(*each.plan));
+  }
+  return byte_unit(most);
 }
 
 std::string name_text(const StrategyPlan& each) {
@@ -52,15 +53,18 @@ std::string sequences_text(const std::optional<LargestMicrobatch>& largest, std:
 }
 
 BenchTable memory_table(const std::vector<StrategyPlan>& plans, const LargestMicrobatches& largest) {
-  BenchTable table{{"GB of the fullest rank", "state", "full parameters", "rest", "peak", "GiB with reserve",
-                    "largest microbatch", "with full recompute", "verdict"}};
+  const ByteUnit unit = largest_unit(plans, [](const RunPlan& plan) { return plan.peak().total(); });
+  const auto decimal = [&](std::int64_t bytes) { return unit.decimal_number(bytes, 2); };
+  BenchTable table{{fmt::format("{} of the fullest rank", unit.decimal_name()), "state", "full parameters", "rest",
+                    "peak", fmt::format("{} with reserve", unit.name()), "largest microbatch", "with full recompute",
+                    "verdict"}};
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const StrategyPlan& each = plans[i];
     if (!each.plan) continue;
     const std::int64_t peak = each.plan->peak().total();
-    table.add(name_text(each), gigabytes(each.state_bytes), gigabytes(each.full_parameter_bytes),
-              gigabytes(peak - each.state_bytes - each.full_parameter_bytes), gigabytes(peak),
-              gib_number(each.plan->verdict.needed), sequences_text(largest[i], &LargestMicrobatch::plain),
+    table.add(name_text(each), decimal(each.state_bytes), decimal(each.full_parameter_bytes),
+              decimal(peak - each.state_bytes - each.full_parameter_bytes), decimal(peak),
+              unit.number(each.plan->verdict.needed, 2), sequences_text(largest[i], &LargestMicrobatch::plain),
               sequences_text(largest[i], &LargestMicrobatch::recomputed), each.plan->fit_words());
   }
   return table;
@@ -77,16 +81,19 @@ std::vector<int> ranks_of(const std::vector<StrategyPlan>& plans, const Certaint
 
 BenchTable time_table(const std::vector<StrategyPlan>& plans, const Certainty& certainty) {
   const std::vector<int> ranks = ranks_of(plans, certainty);
-  BenchTable table{{"a step", "GB sent by a rank", "GB out of a node", "out of a node", "collectives", "time", "rank",
-                    "waits for gathers", "for reductions", "break-even tokens a rank"}};
+  const ByteUnit unit = largest_unit(plans, [](const RunPlan& plan) { return plan.sent_bytes(); });
+  BenchTable table{{"a step", fmt::format("{} sent by a rank", unit.decimal_name()),
+                    fmt::format("{} out of a node", unit.decimal_name()), "out of a node", "collectives", "time",
+                    "rank", "waits for gathers", "for reductions", "break-even tokens a rank"}};
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const StrategyPlan& each = plans[i];
     if (!each.plan) continue;
     const StepTime& time = each.plan->time;
-    table.add(name_text(each), gigabytes(each.plan->sent_bytes()), gigabytes(each.plan->node_egress_bytes),
-              format_time(each.egress_seconds, false), each.collectives, format_time(each.seconds, false),
-              rank_text(ranks, i), format_time(time.exposed_gathers, false),
-              format_time(time.exposed_reductions, false), decimals(each.break_even, 0));
+    table.add(name_text(each), unit.decimal_number(each.plan->sent_bytes(), 2),
+              unit.decimal_number(each.plan->node_egress_bytes, 2), format_time(each.egress_seconds, false),
+              each.collectives, format_time(each.seconds, false), rank_text(ranks, i),
+              format_time(time.exposed_gathers, false), format_time(time.exposed_reductions, false),
+              decimals(each.break_even, 0));
   }
   return table;
 }

@@ -13,13 +13,14 @@ namespace {
 
 constexpr std::size_t shown_of_cause = 5;
 
-// Both units, because cards are sold in GB and counted in GiB.
-std::string both(std::int64_t bytes) {
-  const auto value = static_cast<double>(bytes);
-  return fmt::format("{:.2f} GB = {:.2f} GiB", value / 1e9, value / 0x1p30);
+// In the unit of the verdict.
+std::string bytes_text(const Explanation& explanation, std::int64_t bytes) {
+  return explanation.plan.verdict.unit().text(bytes);
 }
-std::string gib_text(std::int64_t bytes) {
-  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / 0x1p30);
+// Decimal too, because cards are sold in GB and counted in GiB.
+std::string both(const Explanation& explanation, std::int64_t bytes) {
+  const ByteUnit unit = explanation.plan.verdict.unit();
+  return fmt::format("{} {} = {}", unit.decimal_number(bytes, 2), unit.decimal_name(), bytes_text(explanation, bytes));
 }
 
 // The bucket that grew most, if the total need grew.
@@ -33,13 +34,14 @@ std::string growth_text(const Explanation& explanation, const Trial& trial) {
     growth = trial.peak[bucket] - before[bucket];
     most = bucket;
   }
-  return fmt::format("; more than before: {} take {} more", name_of(most), gib_text(growth));
+  return fmt::format("; more than before: {} take {} more", name_of(most), bytes_text(explanation, growth));
 }
 
 std::string needs_text(const Explanation& explanation, const Trial& trial) {
   if (!trial.refused.empty()) return fmt::format("refused: {}", trial.refused);
   const double change = 100.0 * (trial.time.seconds / explanation.plan.time.seconds - 1.0);
-  std::string text = fmt::format("needs {}, {}; ", gib_text(trial.verdict.needed), words_of(trial.verdict.fit));
+  std::string text =
+      fmt::format("needs {}, {}; ", bytes_text(explanation, trial.verdict.needed), words_of(trial.verdict.fit));
   // Steps of different batches cannot be compared.
   if (trial.world != explanation.plan.world) {
     text += fmt::format("on {} ranks in place of {}", trial.world, explanation.plan.world);
@@ -66,33 +68,36 @@ std::string limits_text(const Explanation& explanation) {
                                  explanation.plan.worst_fit() == Fit::fits ? "" : " while tokens are routed evenly");
   for (const Limit& limit : explanation.limits) {
     const std::string batch = limit.batch ? fmt::format(" (training.global_batch_size {})", *limit.batch) : "";
-    text += fmt::format("  {} {}{} fits with {}", limit.what, limit.fits, batch, gib_text(limit.fits_bytes));
-    text += limit.exceeds ? fmt::format(", {} does not: {}\n", *limit.exceeds, gib_text(limit.exceeds_bytes)) : "\n";
+    text +=
+        fmt::format("  {} {}{} fits with {}", limit.what, limit.fits, batch, bytes_text(explanation, limit.fits_bytes));
+    text += limit.exceeds
+                ? fmt::format(", {} does not: {}\n", *limit.exceeds, bytes_text(explanation, limit.exceeds_bytes))
+                : "\n";
   }
   return text;
 }
 
 std::string cause_text(const Explanation& explanation) {
   const RankPlan& rank = explanation.plan.ranks[explanation.plan.fullest];
-  std::string text =
-      fmt::format("cause     {}: {} of {} at {} on rank {}\n", name_of(explanation.cause),
-                  both(explanation.cause_bytes), gib_text(rank.peak.total()), rank.peak_action, rank.ranks.first);
+  std::string text = fmt::format("cause     {}: {} of {} at {} on rank {}\n", name_of(explanation.cause),
+                                 both(explanation, explanation.cause_bytes), bytes_text(explanation, rank.peak.total()),
+                                 rank.peak_action, rank.ranks.first);
   std::vector<std::string> largest;
   for (const LiveItem& item : rank.live) {
     if (cause_of(item.bucket) != explanation.cause || largest.size() == shown_of_cause) continue;
     const std::string of = item.microbatch ? fmt::format(" of microbatch {}", *item.microbatch) : std::string();
     largest.push_back(fmt::format("{} {}{} {}", name_of(item.bucket), item.what.empty() ? "kept by the run" : item.what,
-                                  of, gib_text(item.bytes)));
+                                  of, bytes_text(explanation, item.bytes)));
   }
   text += fmt::format("largest   {}\n", fmt::join(largest, "; "));
   if (explanation.state_exceeds) {
     text += fmt::format(
         "state     state alone ({}) with {} reserved exceeds the card's {}; batch size and accumulation cannot help\n",
-        both(explanation.state_bytes), gib_text(explanation.plan.verdict.reserved),
-        both(explanation.plan.verdict.memory));
+        both(explanation, explanation.state_bytes), bytes_text(explanation, explanation.plan.verdict.reserved),
+        both(explanation, explanation.plan.verdict.memory));
   } else {
     text += fmt::format("state     {} of parameters, gradients and optimizer state at rest\n",
-                        both(explanation.state_bytes));
+                        both(explanation, explanation.state_bytes));
   }
   return text;
 }
@@ -104,8 +109,9 @@ std::string before_remedies(const Explanation& explanation) {
   }
   if (explanation.cause != Cause::activations) return {};
   const ActivationFacts& facts = explanation.activations;
-  std::string text = fmt::format(
-      "  -. fused attention: holds already; scores are never in memory, and would be {} a block\n", both(facts.scores));
+  std::string text =
+      fmt::format("  -. fused attention: holds already; scores are never in memory, and would be {} a block\n",
+                  both(explanation, facts.scores));
   text += facts.sequence_parallel
               ? "  -. sequence parallelism: on already, with tensor > 1\n"
               : "  -. sequence parallelism: comes with tensor > 1, at no further cost; tensor is 1 here\n";
@@ -119,7 +125,8 @@ std::string after_recompute(const Explanation& explanation) {
   return fmt::format(
       "  -. chunked cross-entropy: on already; float32 logits take {} at a time in place of {}, and their gradient "
       "{}\n",
-      gib_text(facts.logits), gib_text(facts.all_logits), gib_text(facts.dlogits));
+      bytes_text(explanation, facts.logits), bytes_text(explanation, facts.all_logits),
+      bytes_text(explanation, facts.dlogits));
 }
 
 std::string after_remedies(const Explanation& explanation) {
@@ -127,7 +134,7 @@ std::string after_remedies(const Explanation& explanation) {
   std::string text;
   if (explanation.cause == Cause::activations) text += "  -. activation offload: not available in Weft\n";
   text += fmt::format("  -. more sharding: last; of {} it takes nothing, and of all state at most {}\n",
-                      name_of(explanation.cause), both(explanation.state_bytes));
+                      name_of(explanation.cause), both(explanation, explanation.state_bytes));
   if (explanation.more_sharding) {
     text += fmt::format("     {}\n", needs_text(explanation, *explanation.more_sharding));
     if (explanation.more_sharding->refused.empty()) {
@@ -144,7 +151,7 @@ bool is_recompute(const TriedRemedy& tried) {
 std::string remedies_text(const Explanation& explanation) {
   std::string text =
       fmt::format("\nremedies, in the order to try, each planned by itself (needs: peak and {} reserved)\n",
-                  gib_text(explanation.plan.verdict.reserved));
+                  bytes_text(explanation, explanation.plan.verdict.reserved));
   text += before_remedies(explanation);
   bool between = false;
   for (std::size_t m = 0; m < explanation.remedies.size(); ++m) {
@@ -192,9 +199,10 @@ std::string result_text(const Explanation& explanation) {
   if (!explanation.asked_for_ranks) return text;
   if (!explanation.minimum_world) return text + "no number of ranks fits with the same other degrees\n";
   const MinimumWorld& more = *explanation.minimum_world;
-  text += fmt::format("fewest ranks with the same other degrees{}: {}, {} sequences a step; needs {}\n  {}\n",
-                      more.words.empty() ? std::string() : " and " + shell_text(more.words), more.trial.world,
-                      more.trial.batch, gib_text(more.trial.verdict.needed), shell_text(more.trial.words));
+  text +=
+      fmt::format("fewest ranks with the same other degrees{}: {}, {} sequences a step; needs {}\n  {}\n",
+                  more.words.empty() ? std::string() : " and " + shell_text(more.words), more.trial.world,
+                  more.trial.batch, bytes_text(explanation, more.trial.verdict.needed), shell_text(more.trial.words));
   return text;
 }
 

@@ -17,8 +17,16 @@ namespace {
 // Number of live items shown as text; JSON has all of them.
 constexpr std::size_t shown_live = 12;
 
-std::string gib(auto bytes) {
-  return fmt::format("{:.3f}", gibibytes(bytes));
+// Of the tables of a plan: that of the fullest rank.
+ByteUnit memory_unit(const RunPlan& plan) {
+  return byte_unit(plan.peak().total());
+}
+
+// Of the traffic of a step.
+ByteUnit traffic_unit(const RunPlan& plan) {
+  std::int64_t most = plan.sent_bytes();
+  for (const GroupTraffic& traffic : plan.communication) most = std::max(most, traffic.all.bytes);
+  return byte_unit(most);
 }
 
 std::vector<Bucket> buckets_in_use(const RunPlan& plan) {
@@ -48,6 +56,7 @@ Json parts_json(const std::vector<StepPart>& parts) {
 
 BenchTable memory_table(const RunPlan& plan) {
   BenchTable table{{"rank"}};
+  const auto number = [unit = memory_unit(plan)](std::int64_t bytes) { return unit.number(bytes, 3); };
   const std::vector<Bucket> used = buckets_in_use(plan);
   for (const Bucket bucket : used) table.header.push_back(bucket_words(bucket));
   table.header.insert(table.header.end(), {"runtime reserve", "sum"});
@@ -55,22 +64,23 @@ BenchTable memory_table(const RunPlan& plan) {
   table.header.push_back("peak stands at");
   for (const RankPlan& rank : plan.ranks) {
     std::vector<std::string> row = {ranks_text(rank.ranks)};
-    for (const Bucket bucket : used) row.push_back(gib(rank.peak[bucket]));
-    row.push_back(gib(plan.verdict.reserved));
-    row.push_back(gib(rank.peak.total() + plan.verdict.reserved));
-    if (rank.worst_bytes) row.push_back(gib(*rank.worst_bytes + plan.verdict.reserved));
+    for (const Bucket bucket : used) row.push_back(number(rank.peak[bucket]));
+    row.push_back(number(plan.verdict.reserved));
+    row.push_back(number(rank.peak.total() + plan.verdict.reserved));
+    if (rank.worst_bytes) row.push_back(number(*rank.worst_bytes + plan.verdict.reserved));
     row.push_back(rank.peak_action);
     table.rows.push_back(std::move(row));
   }
   return table;
 }
 
-BenchTable live_table(const RankPlan& rank) {
-  BenchTable table{{"what", "microbatch", "bucket", "GiB"}};
+BenchTable live_table(const RankPlan& rank, ByteUnit unit) {
+  BenchTable table{{"what", "microbatch", "bucket", std::string(unit.name())}};
   for (const LiveItem& item : rank.live) {
     if (table.rows.size() == shown_live) break;
     table.add(item.what.empty() ? "kept by the run" : item.what,
-              item.microbatch ? fmt::format("{}", *item.microbatch) : "", name_of(item.bucket), gib(item.bytes));
+              item.microbatch ? fmt::format("{}", *item.microbatch) : "", name_of(item.bucket),
+              unit.number(item.bytes, 3));
   }
   return table;
 }
@@ -80,9 +90,12 @@ BenchTable units_table(const RunPlan& plan) {
   const RankPlan& rank = plan.ranks[plan.fullest];
   const LiveIntegral& integral = rank.integral;
   const ByteSeconds& timed = plan.byte_seconds[static_cast<std::size_t>(rank.ranks.at.pp)];
-  BenchTable table{{"what", "peak GiB", "GiB x computing actions", "GiB x seconds"}};
+  const ByteUnit unit = memory_unit(plan);
+  BenchTable table{{"what", fmt::format("peak {}", unit.name()), fmt::format("{} x computing actions", unit.name()),
+                    fmt::format("{} x seconds", unit.name())}};
   const auto add = [&](Bucket bucket, std::int64_t LiveBytes::*kind, double byte_seconds) {
-    table.add(bucket_words(bucket), gib(integral.peak.*kind), gib(integral.byte_steps.*kind), gib(byte_seconds));
+    table.add(bucket_words(bucket), unit.number(integral.peak.*kind, 3), unit.number(integral.byte_steps.*kind, 3),
+              unit.number(byte_seconds, 3));
   };
   add(Bucket::unsharded_parameters, &LiveBytes::unsharded_parameters, timed.unsharded_parameters);
   add(Bucket::unsharded_gradients, &LiveBytes::unsharded_gradients, timed.unsharded_gradients);
@@ -91,13 +104,17 @@ BenchTable units_table(const RunPlan& plan) {
 }
 
 BenchTable traffic_table(const RunPlan& plan) {
-  BenchTable table{{"group", "operation", "calls", "GiB of all ranks", "GiB sent by a rank", "GiB out of a node"}};
+  const ByteUnit unit = traffic_unit(plan);
+  BenchTable table{{"group", "operation", "calls"}};
+  for (const char* where : {"of all ranks", "sent by a rank", "out of a node"}) {
+    table.header.push_back(fmt::format("{} {}", unit.name(), where));
+  }
   for (const GroupTraffic& traffic : plan.communication) {
     if (traffic.op == CollectiveOp::receive) continue;
-    table.add(traffic.group, name_of(traffic.op), traffic.all.count, gib(traffic.all.bytes), gib(traffic.sent),
-              gib(traffic.node_egress));
+    table.add(traffic.group, name_of(traffic.op), traffic.all.count, unit.number(traffic.all.bytes, 3),
+              unit.number(traffic.sent, 3), unit.number(traffic.node_egress, 3));
   }
-  table.add("all", "", "", "", gib(plan.sent_bytes()), gib(plan.node_egress_bytes));
+  table.add("all", "", "", "", unit.number(plan.sent_bytes(), 3), unit.number(plan.node_egress_bytes, 3));
   return table;
 }
 
@@ -128,8 +145,8 @@ Json rank_json(const RunPlan& plan, const RankPlan& rank) {
 std::string plan_routing_text(std::string_view heading, const RunPlan& plan) {
   const auto worst = plan.worst_bytes();
   if (!worst) return {};
-  return fmt::format("{}{}: at most {:.2f} GiB, whatever experts the tokens choose\n", heading, plan.fit_words(),
-                     gibibytes(*worst + plan.verdict.reserved));
+  return fmt::format("{}{}: at most {}, whatever experts the tokens choose\n", heading, plan.fit_words(),
+                     plan.verdict.unit().text(*worst + plan.verdict.reserved));
 }
 
 std::string plan_text(const Config& config, const Hardware& hardware, const RunPlan& plan) {
@@ -162,29 +179,32 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
       "           {:.3e} FLOP a step; products reach {:.0f} % of the peak (weft hardware has the sources)\n",
       plan.step_flops, 100.0 * hardware.reached.value);
   text += fmt::format(
-      "links      {} GiB out of the node that most leaves, at {:.0f} GB/s {}, {}\n", gib(plan.node_egress_bytes),
+      "links      {} {} out of the node that most leaves, at {:.0f} GB/s {}, {}\n",
+      traffic_unit(plan).number(plan.node_egress_bytes, 3), traffic_unit(plan).name(),
       hardware.node_bytes_per_second.value / 1e9,
       format_time(plan.node_egress_bytes / hardware.node_bytes_per_second.value, false),
       config.pipeline.has_cost_table() ? "of which the costs that are given know nothing" : "which no step beats");
   text += fmt::format("certainty  {}\n", certainty_of(config, hardware).text);
   text += fmt::format("verdict    {}\n", plan.verdict.text());
   text += plan_routing_text("routing    ", plan);
-  text += fmt::format("host       {} GiB pinned for checkpoints, of which the fullest rank saves {} GiB{}\n",
-                      gib(plan.host_bytes), gib(plan.saved_bytes),
+  const ByteUnit host = byte_unit(std::max({plan.host_bytes, plan.saved_bytes, plan.host_state_bytes}));
+  text += fmt::format("host       {} {} pinned for checkpoints, of which the fullest rank saves {} {}{}\n",
+                      host.number(plan.host_bytes, 3), host.name(), host.number(plan.saved_bytes, 3), host.name(),
                       plan.host_bytes < plan.saved_bytes
                           ? ": the update after a save waits for the disk (checkpoint.host_memory)"
                           : "");
   if (plan.host_state_bytes > 0) {
-    text += fmt::format("           {} GiB for optimizer states of the rank with most, which cross at {:.0f} GB/s\n",
-                        gib(plan.host_state_bytes), hardware.host_bytes_per_second.value / 1e9);
+    text += fmt::format("           {} {} for optimizer states of the rank with most, which cross at {:.0f} GB/s\n",
+                        host.number(plan.host_state_bytes, 3), host.name(), hardware.host_bytes_per_second.value / 1e9);
   }
-  text += fmt::format("\nmemory at the peak, GiB, by rank (x ranks alike); routed tokens dealt evenly\n{}",
+  const ByteUnit unit = memory_unit(plan);
+  text += fmt::format("\nmemory at the peak, {}, by rank (x ranks alike); routed tokens dealt evenly\n{}", unit.name(),
                       aligned_text(memory_table(plan)));
   const RankPlan& fullest = plan.ranks[plan.fullest];
   text += fmt::format(
       "\nlive on rank {} at {}, largest first{}\n{}", fullest.ranks.first, fullest.peak_action,
       fullest.live.size() > shown_live ? fmt::format(" ({} of {})", shown_live, fullest.live.size()) : std::string(),
-      aligned_text(live_table(fullest)));
+      aligned_text(live_table(fullest, unit)));
   text += fmt::format("\nunits on rank {} over the step\n{}", fullest.ranks.first, aligned_text(units_table(plan)));
   text += fmt::format("\ncommunication of a step\n{}", aligned_text(traffic_table(plan)));
   return text;

@@ -1,7 +1,6 @@
 #include "trainer/costs/hardware.h"
 
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/quantities.h"
 #include "trainer/costs/topology.h"
 #include "trainer/plan/unit_policy.h"
 
@@ -120,20 +119,20 @@ Verdict judge(const Hardware& hardware, const BucketBytes& peak) {
 }
 
 std::string Verdict::text() const {
-  const std::string term =
-      fmt::format("{} decides with {:.2f} GiB", weft::name_of(deciding), gibibytes(deciding_bytes));
-  const std::string need = fmt::format("{:.2f} GiB with {:.2f} GiB reserved", gibibytes(needed), gibibytes(reserved));
+  const auto text_of = [unit = unit()](std::int64_t bytes) { return unit.text(bytes); };
+  const std::string term = fmt::format("{} decides with {}", weft::name_of(deciding), text_of(deciding_bytes));
+  const std::string need = fmt::format("{} with {} reserved", text_of(needed), text_of(reserved));
   std::string reason = "the hardware has no memory of its own (hardware.memory sets one)";
   switch (fit) {
     case Fit::fits:
-      reason = fmt::format("{} of {:.2f} GiB, {:.2f} GiB left", need, gibibytes(memory), gibibytes(headroom()));
+      reason = fmt::format("{} of {}, {} left", need, text_of(memory), text_of(headroom()));
       if (leaves_little_room()) reason += fmt::format(", less than {:.0f} %", 100.0 * little_room);
       break;
     case Fit::tight:
-      reason = fmt::format("{} is more than {:.0f} % of {:.2f} GiB", need, 100.0 * limit, gibibytes(memory));
+      reason = fmt::format("{} is more than {:.0f} % of {}", need, 100.0 * limit, text_of(memory));
       break;
     case Fit::exceeds:
-      reason = fmt::format("{} exceeds {:.2f} GiB by {:.2f} GiB", need, gibibytes(memory), gibibytes(-headroom()));
+      reason = fmt::format("{} exceeds {} by {}", need, text_of(memory), text_of(-headroom()));
       break;
     case Fit::unknown:
       break;

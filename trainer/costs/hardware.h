@@ -1,12 +1,14 @@
 // The hardware that a configuration names, the costs of actions on it, and whether the memory of a rank fits on it.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "parallel/runtime/ledger.h"
+#include "parallel/runtime/quantities.h"
 #include "trainer/config/config.h"
 #include "trainer/config/hardware_table.h"
 
@@ -60,6 +62,8 @@ struct Verdict {
   bool fits() const { return fit == Fit::fits || fit == Fit::unknown; }
   // The same for a run that needs `needed_bytes` on this card.
   Fit fit_of(std::int64_t needed_bytes) const;
+  // Of its sentences.
+  ByteUnit unit() const { return byte_unit(std::max(needed, memory)); }
   std::string text() const;  // one sentence
   bool operator==(const Verdict&) const = default;
 };

@@ -73,10 +73,9 @@ std::string misfit_text(const StrategyPlan& each) {
   const Verdict& verdict = each.plan->verdict;
   const std::string text = fmt::format("{} {}", name_of(each.sharding), verdict.text());
   if (each.state_bytes + verdict.reserved <= verdict.memory) return text;
-  return fmt::format(
-      "{}; its state alone takes {:.1f} GB ({:.2f} GiB): neither a smaller batch nor accumulation "
-      "helps",
-      text, static_cast<double>(each.state_bytes) / giga, gibibytes(each.state_bytes));
+  return fmt::format("{}; its state alone takes {} {} ({}): neither a smaller batch nor accumulation helps", text,
+                     verdict.unit().decimal_number(each.state_bytes, 1), verdict.unit().decimal_name(),
+                     verdict.unit().text(each.state_bytes));
 }
 
 // For two shardings that differ by more than a tie.
@@ -97,10 +96,11 @@ std::string faster_text(const StrategyPlan& chosen, const StrategyPlan& full, do
       theirs > 0.0 ? fmt::format("full_shard's traffic out of a node takes {} of {} of computation and could hide",
                                  seconds_text(full.egress_seconds), seconds_text(compute))
                    : std::string("nothing leaves a node");
-  return fmt::format("{}, but computation waits {} for it, under {} {}; a rank sends {:.1f} GB instead of {:.1f}", room,
+  const std::int64_t sent = chosen.plan->sent_bytes(), full_sent = full.plan->sent_bytes();
+  const ByteUnit unit = byte_unit(std::max(sent, full_sent));
+  return fmt::format("{}, but computation waits {} for it, under {} {}; a rank sends {} {} instead of {}", room,
                      seconds_text(full.exposed_seconds), name_of(chosen.sharding), seconds_text(chosen.exposed_seconds),
-                     static_cast<double>(chosen.plan->sent_bytes()) / giga,
-                     static_cast<double>(full.plan->sent_bytes()) / giga);
+                     unit.decimal_number(sent, 1), unit.decimal_name(), unit.decimal_number(full_sent, 1));
 }
 
 std::vector<std::string> reasons_of(std::span<const StrategyPlan> plans, const StrategyPlan& chosen,
@@ -108,15 +108,17 @@ std::vector<std::string> reasons_of(std::span<const StrategyPlan> plans, const S
   std::vector<std::string> reasons;
   const Verdict& verdict = chosen.plan->verdict;
   const std::string takes =
-      verdict.memory > 0 ? fmt::format("{:.2f} GiB of {:.2f}", gibibytes(verdict.needed), gibibytes(verdict.memory))
-                         : fmt::format("{:.2f} GiB", gibibytes(verdict.needed));
+      verdict.unit().text(verdict.needed) +
+      (verdict.memory > 0 ? fmt::format(" of {}", verdict.unit().number(verdict.memory, 2)) : std::string());
   const std::string first =
       fmt::format("{}: {} a step, {}", name_of(chosen.sharding), seconds_text(chosen.seconds), takes);
   if (on_one_node(plans)) {
+    const std::int64_t sent = chosen.plan->sent_bytes();
+    const ByteUnit unit = byte_unit(sent);
     reasons.push_back(
-        fmt::format("{}: of {} that fit, it sends least and in fewest calls ({:.1f} GB in {}) among those within 1 % "
+        fmt::format("{}: of {} that fit, it sends least and in fewest calls ({} {} in {}) among those within 1 % "
                     "of the fastest; nothing leaves the node, and a step has no use for memory that is left",
-                    first, fitting, static_cast<double>(chosen.plan->sent_bytes()) / giga, chosen.collectives));
+                    first, fitting, unit.decimal_number(sent, 1), unit.decimal_name(), chosen.collectives));
   } else if (&chosen == &fastest) {
     reasons.push_back(fmt::format("{}: the fastest of {} that fit", first, fitting));
   } else {
@@ -147,17 +149,18 @@ std::vector<std::string> flips_of(std::span<const StrategyPlan> plans, const Str
   if (full && full->egress_seconds > 0.0) {
     const double bytes = full->plan->node_egress_bytes;
     flips.push_back(fmt::format(
-        "full_shard's {:.1f} GB out of a node take as long as the computation ({}) at {:.1f} GB/s; the "
-        "hardware has {:.1f}",
-        bytes / giga, seconds_text(compute), bytes / compute / giga, hardware.node_bytes_per_second.value / giga));
+        "full_shard's {} {} out of a node take as long as the computation ({}) at {:.1f} GB/s; the hardware has {:.1f}",
+        byte_unit(bytes).decimal_number(bytes, 1), byte_unit(bytes).decimal_name(), seconds_text(compute),
+        bytes / compute / giga, hardware.node_bytes_per_second.value / giga));
   }
   const StrategyPlan* hybrid = find(plans, Sharding::hybrid);
   for (const StrategyPlan* each : {chosen, hybrid == chosen ? nullptr : hybrid}) {
     if (!each || !each->fits() || each->plan->verdict.memory == 0) continue;
     const auto longest = longest_sequence(each->config, hardware);
-    flips.push_back(fmt::format("{} fits up to sequences of {} tokens (now {}), and on cards of {:.1f} GiB and more",
+    const ByteUnit unit = each->plan->verdict.unit();
+    flips.push_back(fmt::format("{} fits up to sequences of {} tokens (now {}), and on cards of {} {} and more",
                                 name_of(each->sharding), *longest, each->config.training.sequence_length,
-                                gibibytes(needed(*each)) / Verdict::limit));
+                                unit.number(static_cast<double>(needed(*each)) / Verdict::limit, 1), unit.name()));
   }
   return flips;
 }

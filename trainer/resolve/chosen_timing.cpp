@@ -148,8 +148,8 @@ std::string kept_text(const Kept& kept) {
 }
 
 std::string figures_text(const Candidate& candidate, const Hardware& hardware) {
-  return fmt::format("{:.2f} GiB and {:.3g} s a step", gibibytes(candidate.verdict(hardware).needed),
-                     candidate.seconds());
+  const Verdict& verdict = candidate.verdict(hardware);
+  return fmt::format("{} and {:.3g} s a step", verdict.unit().text(verdict.needed), candidate.seconds());
 }
 
 std::string why_text(const Candidate& best, const Candidate* next, const Hardware& hardware, bool has_experts) {
@@ -157,8 +157,9 @@ std::string why_text(const Candidate& best, const Candidate* next, const Hardwar
     if (!has_experts || choice.experts == choice.others) return kept_text(choice.others);
     return fmt::format("{}, of experts {}", kept_text(choice.others), kept_text(choice.experts));
   };
-  std::string text = fmt::format("{}: {} of {:.2f} GiB", words(best.choice()), figures_text(best, hardware),
-                                 gibibytes(hardware.memory->value));
+  const Verdict& verdict = best.verdict(hardware);
+  std::string text = fmt::format("{}: {} of {}", words(best.choice()), figures_text(best, hardware),
+                                 verdict.unit().text(verdict.memory));
   if (!next) return text;
   return text + fmt::format("; {}: {}{}", words(next->choice()), figures_text(*next, hardware),
                             next->verdict(hardware).fits() ? "" : ", which does not fit");
