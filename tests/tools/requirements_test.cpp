@@ -93,5 +93,87 @@ TEST_F(RequirementCommands, Run) {
   EXPECT_GT(commands, 8);
 }
 
+class RequirementScript : public ProgramTest {
+ protected:
+  ProgramResult list(const std::string& pattern) const {
+    return run("BUILD='" + build_.string() + "' '" + (documents_root / "tools/requirement.sh").string() + "' --list '" +
+               pattern + "'");
+  }
+  // Suite.Name of every test of a program, as it says itself: without instances and cases.
+  std::set<std::string> tests_of(const std::string& program) const {
+    std::set<std::string> tests;
+    std::istringstream lines(run("'" + program + "' --gtest_list_tests").output);
+    std::string suite;
+    for (std::string line; std::getline(lines, line);) {
+      std::string word = line.substr(line.find_first_not_of(' '));
+      word = word.substr(0, word.find(' '));
+      if (!line.starts_with("  ")) {
+        suite = word.substr(word.find('/') + 1);
+      } else {
+        tests.insert(suite + word.substr(0, word.find('/')));
+      }
+    }
+    return tests;
+  }
+
+  const std::filesystem::path build_ = std::filesystem::path(weft_program()).parent_path();
+};
+
+// Each test in a program that has it, or one that is not built here.
+TEST_F(RequirementScript, NamesTheProgramOfEveryTest) {
+  const ProgramResult listed = list("[SC].*");
+  ASSERT_EQ(listed.exit_code, 0) << listed.messages;
+  std::map<std::string, std::set<std::string>> programs;
+  std::istringstream lines(listed.output);
+  std::size_t commands = 0, expected = 0, held = 0;
+  for (std::string program, arguments; lines >> program && std::getline(lines, arguments); ++commands) {
+    if (program == (build_ / "weft").string() || !std::filesystem::exists(program)) continue;
+    if (!programs.contains(program)) programs[program] = tests_of(program);
+    const std::string option = " --gtest_filter=",
+                      name = arguments.substr(option.size(), arguments.find(':') - option.size());
+    EXPECT_EQ(arguments, option + name + ":*/" + name + "/*");
+    EXPECT_TRUE(programs[program].contains(name)) << program << " has no " << name << ": is it built?";
+    ++held;
+  }
+  for (const Requirement& row : requirements()) expected += quoted_in(row.seen_by).size();
+  EXPECT_EQ(commands, expected);
+  EXPECT_GT(held, 10u);  // those of test_tools at least
+}
+
+// Of a tree that has one test with parameters, in a program that tells its arguments.
+TEST_F(RequirementScript, RunsWhatARowNames) {
+  for (const char* folder : {"tools", "docs", "tests/layers", "build"}) {
+    std::filesystem::create_directories(folder_ / folder);
+  }
+  std::filesystem::copy(documents_root / "tools/requirement.sh", folder_ / "tools");
+  put("docs/requirements.md",
+      "| S0-01 | one | `Suite.Name`, `weft keys` | works |\n| S0-02 | two | `Suite.Gone` | works |\n"
+      "| S0-03 | three | none | missing |\n");
+  put("tests/layers/suite_test.cpp", "TEST_P(Suite, Name) {}\n");
+  EXPECT_EQ(run("tools/requirement.sh S0-01").exit_code, 1) << "nothing is built";
+  put("build/weft", "#!/bin/sh\necho weft \"$@\"\n");
+  put("build/test_layers",
+      "#!/bin/sh\necho \"$@\"\ncase \"$*\" in *list*) cat build/tests ;; *) cat build/failed ;; esac\n");
+  ASSERT_EQ(run("chmod +x build/*; echo >build/failed").exit_code, 0);
+  put("build/tests", "");
+  const auto older = run("tools/requirement.sh S0-01");
+  EXPECT_EQ(older.exit_code, 1);
+  EXPECT_NE(older.messages.find("build/test_layers is older than the test"), std::string::npos) << older.messages;
+
+  put("build/tests", "All/Suite.\n  Name/0\n");
+  const std::string filter = "--gtest_filter=Suite.Name:*/Suite.Name/*\n";
+  const auto runs = run("tools/requirement.sh S0-01");
+  EXPECT_EQ(runs.exit_code, 0) << runs.messages;
+  EXPECT_EQ(runs.output, "build/test_layers " + filter + filter + "\nbuild/weft keys\nweft keys\n");
+  EXPECT_EQ(run("tools/requirement.sh --list S0-01").output, "build/test_layers " + filter + "build/weft keys\n");
+  std::filesystem::remove(folder_ / "build/failed");
+  EXPECT_EQ(run("tools/requirement.sh S0-01").exit_code, 1) << "the test fails";
+  for (const auto& [number, code] : {std::pair("S0-02", 1), {"S0-03", 1}, {"S0-04", 2}, {"", 2}}) {
+    const auto refused = run(std::string("tools/requirement.sh ") + number);
+    EXPECT_EQ(refused.exit_code, code) << number;
+    EXPECT_NE(refused.messages, "") << number;
+  }
+}
+
 }  // namespace
 }  // namespace weft
