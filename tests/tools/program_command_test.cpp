@@ -1,5 +1,6 @@
 // `weft program` against goldens derived by hand from configs/quickstart.toml: 2 stages x 2 data ranks
 // x 2 tensor ranks, blocks "d e" and "e e", 8 microbatches of 128 tokens, 128 wide.
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -161,6 +162,46 @@ TEST_F(ProgramCommand, AScheduleOfOnesOwn) {
   for (const char* arguments : {"schedule=gone.csv", "schedule=mine.csv microbatch_group=2"}) {
     EXPECT_EQ(weft(std::string("program --world-only ") + arguments).exit_code, 2) << arguments;
   }
+}
+
+// The order of a run as CSV has a line for each rank of one pipeline, and is a schedule's file: read back it gives the
+// same step, and edited it trains.
+TEST_F(ProgramCommand, AnExportedOrderIsASchedule) {
+  put("text.txt", std::string(20'000, 'w') + "eft");
+  put("run.toml",
+      std::string(small_run) + "[training]\nsequence_length = 16\nglobal_batch_size = 8\n[run]\nsteps = 2\n");
+  for (const char* keys :
+       {"--pipeline.schedule=1f1b", "--pipeline.schedule=zb_h1", "--pipeline.schedule=interleaved --pipeline.chunks=2",
+        "--pipeline.schedule=dualpipev --pipeline.chunks=2"}) {
+    SCOPED_TRACE(keys);
+    const std::string named = std::string("program run.toml --format csv ") + keys;
+    const std::string own = "program run.toml --format csv --pipeline.schedule=own.csv";
+    const auto written = weft(named + " --compute-only --output own.csv");
+    ASSERT_EQ(written.exit_code, 0) << written.messages;
+    // Ranks 3 and 7 are of another pipeline than 0 and 4, and run the same order.
+    const std::string order =
+        weft(named + " --compute-only --rank 3").output + weft(named + " --compute-only --rank 7").output;
+    EXPECT_EQ(std::ranges::count(order, '\n'), 2);
+    EXPECT_EQ(weft(own + " --compute-only").output, order);
+    EXPECT_EQ(weft(own).output, weft(named).output);
+  }
+  // A forward before the first backward more. The order of a stage's backwards stays, and with it every bit.
+  std::string order = weft("program run.toml --format csv --compute-only").output;
+  const std::string turn = "0B0,0F2";
+  ASSERT_NE(order.find(turn), std::string::npos) << order;
+  put("own.csv", order.replace(order.find(turn), turn.size(), "0F2,0B0"));
+  const auto losses = [&](const std::string& words) {
+    const auto trained = weft("train run.toml --run.directory=out " + words);
+    EXPECT_EQ(trained.exit_code, 0) << trained.messages;
+    std::vector<Json> found;
+    std::ifstream lines(folder_ / "out/metrics.jsonl");
+    for (std::string line; std::getline(lines, line);) found.push_back(Json::parse(line)["loss"]);
+    std::filesystem::remove_all(folder_ / "out");
+    return found;
+  };
+  const auto own = losses("--pipeline.schedule=own.csv");
+  EXPECT_EQ(own.size(), 2u);
+  EXPECT_EQ(own, losses(""));
 }
 
 // With both halves of a backward as long as a forward, 1F1B takes (m + p - 1) * 3; with a stage's time shared by two

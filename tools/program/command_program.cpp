@@ -3,6 +3,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 
 #include "parallel/pipeline/text/text.h"
@@ -99,8 +100,18 @@ bool draws_order(const ProgramRequest& request, const std::string& format) {
   return format == "text" && request.compute_only && !request.rank;
 }
 
+// World ranks whose lists are printed. An order as CSV is that of one pipeline, a line for each of its ranks: the form
+// that pipeline.schedule reads (order_csv.h).
+std::vector<int> listed_ranks(const Mesh& mesh, const ProgramRequest& request, const std::string& format) {
+  if (request.rank) return {*request.rank};
+  if (format == "csv" && request.compute_only) return mesh.group_of(Group::pp, 0);
+  std::vector<int> all(static_cast<std::size_t>(mesh.world()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
 // Throws Error (request) if the lists of `ranks` ranks are too long to read. `program` has the lists of one pipeline.
-void require_printable(const Program& program, int ranks) {
+void require_printable(const Program& program, std::int64_t ranks) {
   constexpr std::int64_t most_actions = std::int64_t{1} << 21;
   std::int64_t actions = 0;
   for (const auto& list : program.ranks) actions += std::ssize(list);
@@ -224,15 +235,15 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
   const ResolvedRun run(read_config_given_to(command, request.file).config);
   const Mesh& mesh = run.mesh();
   if (request.rank) require_rank(*request.rank, mesh.world());
+  const std::vector<int> ranks = listed_ranks(mesh, request, format);
   if (!request.rank) {
     const Program first = step_program(run, mesh.coordinates(0));
     if (draws_order(request, format)) return write_result(program_command, picture(first), request.output);
-    require_printable(first, mesh.world());
+    require_printable(first, std::ssize(ranks));
   }
   // Sizes depend only on the tensor and expert coordinates, so ranks with equal ones share a program.
   std::map<std::pair<int, int>, Program> programs;
-  for (int rank = 0; rank < mesh.world(); ++rank) {
-    if (request.rank && *request.rank != rank) continue;
+  for (const int rank : ranks) {
     const Coordinates at = mesh.coordinates(rank);
     auto found = programs.find({at.tp, at.ep});
     if (found == programs.end()) {
@@ -255,7 +266,9 @@ void add_program_command(CLI::App& program) {
   command->add_flag("--json", request->json, "the same as --format json");
   command->add_option("--output", request->output, "write to this file instead of standard output");
   command->add_flag("--stages-only", request->stages_only, "merge segments and units per stage");
-  command->add_flag("--compute-only", request->compute_only, "F, B, I and W of stages, nothing else");
+  command->add_flag(
+      "--compute-only", request->compute_only,
+      "F, B, I and W of stages, nothing else; with --format csv a schedule's file, a line a pipeline rank");
   command->add_flag("--world-only", request->world_only,
                     "a bare schedule: pipeline=N microbatches=N [chunks=N] [microbatch_group=N] [schedule=NAME], or "
                     "schedule=FILE.csv alone");
