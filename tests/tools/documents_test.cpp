@@ -1,5 +1,6 @@
 // What the documents promise of themselves: a short README, links that lead somewhere, every command and every key.
 #include <algorithm>
+#include <map>
 #include <regex>
 #include <sstream>
 #include <vector>
@@ -42,6 +43,29 @@ TEST(Documents, LinksLeadToFiles) {
   EXPECT_GT(links, 40);
 }
 
+// Sources and scripts, by the end of their path; a star stands for a part of a name.
+TEST(Documents, FilesThatTheyNameExist) {
+  std::string paths;
+  for (const char* folder : {"layers", "parallel", "tests", "tools", "trainer"}) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(documents_root / folder)) {
+      paths += "/" + std::filesystem::relative(entry.path(), documents_root).string() + "\n";
+    }
+  }
+  const std::regex named(R"(`([\w/.*-]+\.(h|cpp|cuh?|sh|py))`)"), dot("\\."), star("\\*");
+  std::map<std::string, std::filesystem::path> names;
+  for (const auto& path : all_documents()) {
+    const std::string text = text_of_document(path);
+    for (auto found = std::sregex_iterator(text.begin(), text.end(), named); found != std::sregex_iterator(); ++found) {
+      names.emplace((*found)[1], path);
+    }
+  }
+  EXPECT_GT(names.size(), 100u);
+  for (const auto& [name, path] : names) {
+    const std::string pattern = std::regex_replace(std::regex_replace(name, dot, "\\."), star, "[^/\n]*");
+    EXPECT_TRUE(std::regex_search(paths, std::regex("/" + pattern + "\n"))) << path << ": " << name;
+  }
+}
+
 // Readers find a page by its link alone.
 TEST(Documents, EveryPageIsLinkedFromTheReadme) {
   const std::string readme = text_of_document(documents_root / "README.md");
@@ -78,6 +102,25 @@ TEST_F(DocumentedCommands, AreAllInTheList) {
     if (parts.empty()) expect_listed(command);
     for (const std::string& part : parts) expect_listed(command + " " + part);
   }
+}
+
+// In running text; what stands in blocks is run by tests of its own.
+TEST_F(DocumentedCommands, ThatAreNamedExist) {
+  const std::regex named("`weft ([a-z-]+)(?: ([a-z][a-z-]*)(?=[ `]))?");
+  std::map<std::string, std::vector<std::string>> parts;
+  for (const std::string& command : subcommands_of("")) parts[command] = subcommands_of(command);
+  std::size_t found = 0;
+  for (const auto& path : all_documents()) {
+    const std::string text = text_of_document(path);
+    for (auto name = std::sregex_iterator(text.begin(), text.end(), named); name != std::sregex_iterator(); ++name) {
+      const std::string command = (*name)[1], part = (*name)[2];
+      ++found;
+      ASSERT_TRUE(parts.contains(command)) << path << ": " << name->str();
+      const auto& known = parts[command];
+      EXPECT_TRUE(part.empty() || std::ranges::count(known, part) > 0) << path << ": " << name->str();
+    }
+  }
+  EXPECT_GT(found, 50u);
 }
 
 // The reader's first file of his own.
