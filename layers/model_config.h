@@ -91,10 +91,12 @@ struct MoeConfig {
 
   bool drops() const { return capacity_factor > 0.0; }
   bool pads() const { return drops() && pad_to_capacity; }
-  // Most choices that an expert takes of one sequence, if it drops any: capacity_factor times those of an even load.
+  // Most choices that an expert takes of one sequence, if it drops any: capacity_factor times those of an even load,
+  // and not more than one of each token. The bound comes before the cast, which no large factor overflows.
   std::int64_t capacity(std::int64_t sequence_length) const {
     const auto even = static_cast<double>(sequence_length * num_experts_per_tok) / static_cast<double>(num_experts);
-    return static_cast<std::int64_t>(std::ceil(capacity_factor * even));
+    const double asked = std::ceil(capacity_factor * even);
+    return static_cast<std::int64_t>(std::min(asked, static_cast<double>(sequence_length)));
   }
   // Most choices that an expert takes of a rank's tokens, which are of so many sequences: a token chooses it once.
   std::int64_t capacity_rows(std::int64_t tokens, std::int64_t sequences, std::int64_t sequence_length) const {

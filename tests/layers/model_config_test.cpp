@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "parallel/runtime/error.h"
@@ -72,6 +75,19 @@ TEST(LayerPattern, HasABoundToItsParentheses) {
     const std::string_view text = error.what();
     EXPECT_NE(text.find("more than 64 parentheses inside each other"), std::string::npos);
     EXPECT_LT(text.size(), 400u);
+  }
+}
+
+// A token chooses an expert once, so a sequence of S tokens fills no more than S places, whatever the factor.
+TEST(MoeCapacity, IsAtMostTheTokensOfASequence) {
+  MoeConfig moe{.num_experts = 8, .num_experts_per_tok = 2};
+  for (const auto& [factor, capacity] :
+       {std::pair(0.5, 2), std::pair(0.6, 3), std::pair(1.0, 4), std::pair(4.0, 16), std::pair(4.1, 16),
+        std::pair(1e19, 16), std::pair(1e300, 16), std::pair(std::numeric_limits<double>::max(), 16)}) {
+    moe.capacity_factor = factor;
+    EXPECT_EQ(moe.capacity(16), capacity) << factor;
+    EXPECT_EQ(moe.capacity_rows(6, 1, 16), std::min(6, capacity)) << factor;
+    EXPECT_EQ(moe.capacity_rows(48, 3, 16), 3 * capacity) << factor;
   }
 }
 
