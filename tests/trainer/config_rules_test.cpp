@@ -115,6 +115,23 @@ TEST(ConfigRules, VocabularyAndExpertWidthNeedNotDivide) {
   EXPECT_EQ(message(complete(), {"model.layers=ee", "model.intermediate_size=0"}), "accepted");
 }
 
+// Of two tokens the first has one behind it.
+TEST(ConfigRules, PredictorsReadInsideTheSequence) {
+  const auto of = [](const std::string& layers, int length) {
+    return message(complete(), {"model.layers=" + layers, fmt::format("training.sequence_length={}", length),
+                                "shard.reduction=last_microbatch"});
+  };
+  const std::string text = of("d e*2 m*2", 2);
+  EXPECT_NE(text.find("has 2 predictors (m), and predictor 2 would read 2 tokens ahead in a sequence_length of 2: "
+                      "write at most 1 or longer sequences"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(count(text, "error:"), 1) << text;
+  EXPECT_EQ(of("d e*2 m*2", 3), "accepted");
+  EXPECT_EQ(of("d e*2 m", 2), "accepted");
+  EXPECT_EQ(of("d e*3", 1), "accepted");
+}
+
 TEST(ConfigRules, AreSkippedWhereAKeyIsFaultyAlready) {
   const std::string text = message(complete(), {"parallelism.tensor=0", "model.head_dim=15"});
   EXPECT_EQ(count(text, "error:"), 2) << text;

@@ -151,6 +151,15 @@ Rules block_rules() {
              "nodes that the {} ranks of an expert group stand on, or \"all_to_all\"",
              d.expert);
        }},
+      // Predictor k reads the token k places behind its position (layers/prediction.h).
+      {{"model.layers", "training.sequence_length"},
+       [](const Config& c) {
+         const std::int64_t length = c.training.sequence_length;
+         return none_or(c.model.mtp_depth < length,
+                        "model.layers \"{}\" has {} predictors (m), and predictor {} would read {} tokens ahead in a "
+                        "sequence_length of {}: write at most {} or longer sequences",
+                        c.layers_text, c.model.mtp_depth, length, length, length, length - 1);
+       }},
       needs_experts("expert", &Degrees::expert, "spread"),
       needs_experts("expert_tensor", &Degrees::expert_tensor, "split"),
   };
