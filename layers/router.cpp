@@ -41,6 +41,19 @@ TokenSlice Router::slice(const Kept& kept) const {
   return all;
 }
 
+TokenPlaces Router::places(std::int64_t number) const {
+  const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
+  const auto runs = context_runs(setup_.sequence_length, setup_.context, setup_.context_rank);
+  const Range first = runs.front(), second = runs.back();
+  TokenPlaces places{.first_place = number * sequences * setup_.sequence_length + first.begin,
+                     .first_row = slice().first_token};
+  if (setup_.context == 1) return places;
+  places.run = first.count;
+  places.inside = second.begin - first.begin - first.count;
+  places.between = setup_.sequence_length + first.begin - second.begin - second.count;
+  return places;
+}
+
 std::int64_t Router::activation_bytes() const {
   const MoeConfig& moe = setup_.model.moe;
   const std::int64_t input = keeps_input() ? setup_.model.hidden_size : 0;
@@ -133,8 +146,10 @@ void Router::forward(LayerContext& context, Weights weights, const MicrobatchInp
   kept.scores = tensor(DType::float32, moe.num_experts);
   kept.indices = tensor(DType::int32, moe.num_experts_per_tok);
   kept.weights = tensor(DType::float32, moe.num_experts_per_tok);
-  route_forward(kernels, kept.logits, routing_rule(moe), moe.selection_bias ? weights[1] : ConstTensorView(),
-                slice(kept).targets, kept.scores, kept.indices, kept.weights);
+  RoutingRule rule = routing_rule(moe);
+  if (rule.in_turn) rule.places = places(text.number);
+  route_forward(kernels, kept.logits, rule, moe.selection_bias ? weights[1] : ConstTensorView(), slice(kept).targets,
+                kept.scores, kept.indices, kept.weights);
 }
 
 Tensor Router::within_capacity(LayerContext& context, const Kept& kept) const {

@@ -68,6 +68,8 @@ class Router {
   TokenSlice slice() const;
   // The same for kernels: with padding, sequences are as long as the tokens that count.
   TokenSlice slice(const Kept& kept) const;
+  // In the text of the step, of which this is the microbatch with `number`.
+  TokenPlaces places(std::int64_t number) const;
   void average_choices(LayerContext& context, TensorView counts) const;
 
   SegmentSetup setup_;

@@ -83,14 +83,15 @@ struct FollowingText {
 // One microbatch's text, [microbatch_tokens, 1] int32 each: ids, and the ids that follow them as targets. A target
 // below 0 does not count. `document_begins`: the position in its sequence at which the document of each token begins;
 // empty if each sequence is one document. `following`: of each predictor k = 1, 2, ... the k-th ids behind.
-// `noise_keys`: a number of each token that noise is drawn from; empty: none is. The tensors stay in place for the
-// whole step.
+// `noise_keys`: a number of each token that noise is drawn from; empty: none is. `number`: of the microbatch among
+// those of the step, which the data ranks read in turn. The tensors stay in place for the whole step.
 struct MicrobatchInput {
   ConstTensorView tokens;
   ConstTensorView targets;
   ConstTensorView document_begins = {};
   std::vector<FollowingText> following = {};
   ConstTensorView noise_keys = {};
+  std::int64_t number = 0;
 };
 
 // Measurements of a step besides gradients, summed over this rank's microbatches by kernels, in device memory. Each

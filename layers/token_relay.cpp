@@ -52,7 +52,7 @@ double probability_of_no_choice(const MoeConfig& moe, int parts) {
   return none;
 }
 
-// Choice k of token t is expert (K t + k) mod E (RoutingRule::in_turn).
+// Choice k of the token at place t is expert (K t + k) mod E (RoutingRule::in_turn).
 double mean_copies_in_turn(const MoeConfig& moe, int parts) {
   const std::int64_t experts = moe.num_experts, chosen = moe.num_experts_per_tok;
   std::int64_t copies = 0;

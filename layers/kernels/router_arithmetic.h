@@ -1,6 +1,6 @@
-// The arithmetic of a router that CPU and GPU share, as plain code of one thread: the noise of its input, and the
-// choice of experts by value. The choice is the CPU's kernel, and on a GPU it decides where a value is NaN: a NaN is
-// larger than nothing, so the chosen experts are different ones in any case.
+// The arithmetic of a router that CPU and GPU share, as plain code of one thread: the places of tokens, the noise of
+// its input, and the choice of experts by value. The choice is the CPU's kernel, and on a GPU it decides where a value
+// is NaN: a NaN is larger than nothing, so the chosen experts are different ones in any case.
 #pragma once
 
 #include <cmath>
@@ -13,6 +13,21 @@
 #endif
 
 namespace weft {
+
+// The place in a text, sequence after sequence, of each row of a slice. Rows follow each other, or under context
+// parallelism are two runs of each sequence (context_parallel.h).
+struct TokenPlaces {
+  std::int64_t first_place = 0;  // of row 0 of the microbatch
+  std::int64_t first_row = 0;    // of the slice in the microbatch
+  std::int64_t run = 0;          // rows of each of the two runs; 0: rows follow each other
+  // Places between the two runs of a sequence, and from its second one to the first run of the next sequence.
+  std::int64_t inside = 0, between = 0;
+
+  WEFT_ON_ANY_DEVICE std::int64_t operator()(std::int64_t row) const {
+    const std::int64_t at = first_row + row, runs = run == 0 ? 0 : at / run;
+    return first_place + at + (runs + 1) / 2 * inside + runs / 2 * between;
+  }
+};
 
 // A number near 1: evenly from [1 - noise, 1 + noise], in steps of noise * 2^-23. The finaliser of MurmurHash3 mixes
 // the key of a token and a column.

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "layers/kernels/context.h"
+#include "layers/kernels/router_arithmetic.h"
 #include "layers/model_config.h"
 
 namespace weft {
@@ -20,8 +21,10 @@ struct RoutingRule {
   // A token chooses from `chosen_groups` of `groups` equal runs of experts: those with the largest sums of their two
   // largest values, ties to the lower group (DeepSeek-AI 2024, arXiv:2412.19437).
   std::int64_t groups = 1, chosen_groups = 1;
-  bool in_turn = false;  // choice k of token t is expert (K t + k) mod E, whatever its value
+  bool in_turn = false;     // choice k of the token at place p is expert (K p + k) mod E, whatever its value
+  TokenPlaces places = {};  // of the T tokens; only read in turn
 };
+// Without places.
 RoutingRule routing_rule(const MoeConfig& moe);
 // A warp of the CUDA kernel has a lane for each group.
 constexpr std::int64_t most_expert_groups = 32;

@@ -232,6 +232,35 @@ TEST_F(Routing, DealtInTurn) {
   }
 }
 
+// By the places of tokens in the text: a context rank has positions from both ends of each sequence, and a tensor rank
+// a slice of them, from the middle of a run on.
+TEST_F(Routing, DealtInTurnByPlace) {
+  constexpr std::int64_t experts = 7, choices = 3, first_place = 40, run = 3, first_row = 4, tokens = 11;
+  // The second of two context ranks of sequences of 12: positions 3 to 5 and 6 to 8; and of the first: 0 to 2, 9 to 11.
+  for (const auto& [first, second] : {std::pair(3, 6), std::pair(0, 9)}) {
+    std::vector<std::int64_t> places;
+    for (std::int64_t sequence = 0; sequence < 3; ++sequence) {
+      for (const std::int64_t begin : {first, second}) {
+        for (std::int64_t i = 0; i < run; ++i) places.push_back(first_place + sequence * 12 + begin + i);
+      }
+    }
+    const RoutingRule rule{.in_turn = true,
+                           .places = {.first_place = first_place + first,
+                                      .first_row = first_row,
+                                      .run = run,
+                                      .inside = second - first - run,
+                                      .between = 12 - second - run + first}};
+    const Tensor logits = random("logits", DType::float32, tokens, experts);
+    Tensor scores = poisoned(DType::float32, tokens, experts), indices = poisoned(DType::int32, tokens, choices);
+    Tensor weights = poisoned(DType::float32, tokens, choices);
+    route_forward(context, logits, rule, {}, nullptr, scores, indices, weights);
+    const std::vector<double> chosen = doubles(indices);
+    for (std::int64_t i = 0; i < tokens * choices; ++i) {
+      EXPECT_EQ(chosen[i], (places[first_row + i / choices] * choices + i % choices) % experts) << "choice " << i;
+    }
+  }
+}
+
 TEST_F(Routing, BackwardMatchesFiniteDifference) {
   for_each_case([&](const RouteCase& shape, const RoutingRule& rule, const std::vector<double>& bias) {
     const std::int64_t tokens = shape.tokens, experts = shape.experts, choices = shape.choices;

@@ -138,6 +138,59 @@ TEST(GlobalBalance, IsThatOfTheSameMicrobatchesUnderEverySchedule) {
   }
 }
 
+// Experts dealt in turn have equal loads over the step, though a microbatch may have no choice for some of them. Every
+// layout deals them to the same tokens: it has the losses and gradients of one rank.
+Config dealt_in_turn(TinyLayout layout, std::int64_t microbatch) {
+  layout.layers = "d e d e";
+  Config config = config_of(layout);
+  config.training.microbatch_size = microbatch;
+  config.model.moe.force_balance = true;
+  config.model.moe.num_experts = 48;  // an eighth of a step's choices
+  config.model.moe.num_experts_per_tok = 3;
+  config.run.steps = 3;
+  return config;
+}
+
+TEST(ForcedBalance, IsThatOfOneRankInEveryLayout) {
+  const LearnedRun one = learn(dealt_in_turn({}, 1));
+  const auto expect_one = [&](const TinyLayout& layout, std::int64_t microbatch) {
+    SCOPED_TRACE(layout.name);
+    const LearnedRun many = learn(dealt_in_turn(layout, microbatch));
+    const RunDifference apart = difference(many, one);
+    EXPECT_LT(apart.loss, 1e-5);
+    EXPECT_LT(apart.gradient_norm, 1e-4);
+    EXPECT_LT(apart.weights, 1e-5) << apart.worst_parameter;
+    for (const StepMetrics& step : many.result.steps) {
+      for (const MoeMetrics& moe : step.moe) {
+        EXPECT_EQ(moe.max_over_mean, 1.0) << "block " << moe.block;
+        EXPECT_EQ(moe.unused, 0) << "block " << moe.block;
+      }
+    }
+  };
+  expect_one({.name = "pp1"}, 1);
+  expect_one({.name = "microbatches_of_4"}, 4);
+  expect_one({.name = "tp4_ep4", .degrees = {.tensor = 4, .expert = 4}}, 1);
+  expect_one({.name = "shard2_tp4_ep8", .degrees = {.data_shard = 2, .tensor = 4, .expert = 8}}, 1);
+  expect_one({.name = "replicate2_shard2_ep2", .degrees = {.data_replicate = 2, .data_shard = 2, .expert = 2}}, 2);
+  expect_one({.name = "cp2", .degrees = {.context = 2}}, 2);
+  expect_one({.name = "cp4_tp2", .degrees = {.context = 4, .tensor = 2, .expert = 8}}, 2);
+  expect_one(
+      {.name = "recompute", .degrees = {.pipeline = 2, .data_shard = 2, .context = 2}, .recompute = Recompute::full},
+      2);
+  expect_one({.name = "dualpipev",
+              .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2},
+              .schedule = "dualpipev",
+              .chunks = 2},
+             1);
+  expect_one({.name = "two_nodes",
+              .degrees = {.data_shard = 2,
+                          .tensor = 2,
+                          .expert = 4,
+                          .expert_dispatch = ExpertDispatch::hierarchical,
+                          .expert_nodes = 2}},
+             2);
+}
+
 INSTANTIATE_TEST_SUITE_P(Layouts, ExpertLoad, ::testing::ValuesIn(expert_load_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 

@@ -291,19 +291,19 @@ TEST_P(GreedyText, IsThatOfTheModelWithoutACacheAndOfBytesAlone) {
   EXPECT_EQ(request.prompt + text, expected);
 }
 
-// Experts that drop half of all choices in training take every one: a sample's text is that without a capacity,
-// whatever samples are beside it, and however a pass is padded.
-TEST(Generation, TakesEveryChoiceWhateverTheCapacity) {
+// Experts that drop half of all choices in training take every one, and those that are dealt in turn are chosen: a
+// sample's text is that without either, whatever samples are beside it, and however a pass is padded.
+TEST(Generation, TakesEveryChoiceOfTheRouter) {
   GenerationRequest request{.prompt = "warp and", .max_tokens = 24};
   const std::string expected = generate(byte_config({.layers = "d e d e"}), request).samples[0].text;
   for (const Degrees& degrees : {Degrees{}, Degrees{.tensor = 2}, Degrees{.data_shard = 2, .tensor = 2, .expert = 4}}) {
-    for (const bool pads : {false, true}) {
+    for (const bool deals : {false, true}) {
       Config config = byte_config({.layers = "d e d e", .degrees = degrees});
-      config.model.moe.capacity_factor = 0.5;
-      config.model.moe.pad_to_capacity = pads;
+      config.model.moe.capacity_factor = deals ? 0.0 : 0.5;
+      config.model.moe.force_balance = deals;
       for (request.samples = 1; request.samples <= 3; ++request.samples) {
         EXPECT_EQ(generate(config, request).samples[0].text, expected)
-            << request.samples << " samples, tensor " << degrees.tensor << (pads ? ", padded" : "");
+            << request.samples << " samples, tensor " << degrees.tensor << (deals ? ", dealt" : "");
       }
     }
   }

@@ -12,9 +12,9 @@
 
 namespace weft {
 
-// The configuration for generation: for_inference(), with one microbatch a pass, and without a capacity of experts, so
-// that a sample's text depends on no other sample. Throws Error (request) for context parallelism: it splits a
-// sequence, and the cache of a sequence is on one rank.
+// The configuration for generation: for_inference(), with one microbatch a pass, experts without a capacity and chosen
+// by scores, so that a sample's text depends on no other sample. Throws Error (request) for context parallelism: it
+// splits a sequence, and the cache of a sequence is on one rank.
 Config for_generation(Config config);
 
 class GenerationRun {

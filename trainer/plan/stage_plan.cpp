@@ -181,7 +181,9 @@ PlannedInputs plan_inputs(const Config& config, const Coordinates& at) {
   PlannedInputs inputs{
       .positions = context_runs(length, degrees.context, at.cp),
       .microbatch_tokens = tokens,
-      .boundary = {config.precision_of(Family::dense).compute, tokens / degrees.tensor, config.model.hidden_size}};
+      .boundary = {config.precision_of(Family::dense).compute, tokens / degrees.tensor, config.model.hidden_size},
+      .data_ranks = degrees.data(),
+      .data_rank = at.dp_replicate * degrees.data_shard + at.dp_shard};
   inputs.rotary.heads = head_shape(config.model, degrees.tensor, length / degrees.context);
   inputs.rotary.theta = config.model.rope_theta;
   return inputs;

@@ -104,6 +104,7 @@ struct PlannedInputs {
   std::vector<Range> positions;        // the positions of each sequence on this rank
   std::int64_t microbatch_tokens = 0;  // of the whole tensor group, at this context rank
   PlannedBoundary boundary;
+  int data_ranks = 1, data_rank = 0;  // those that share the step's text, and this one among them
 };
 PlannedInputs plan_inputs(const Config& config, const Coordinates& at);
 

@@ -214,6 +214,8 @@ MicrobatchInput RankStages::text_of(int microbatch) const {
     text.following.push_back({of_microbatch(tokens), of_microbatch(targets)});
   }
   text.noise_keys = of_microbatch(batch_.noise_keys);
+  // As the rank reads them (BatchPlan::sample).
+  text.number = std::int64_t{microbatch} * inputs_.data_ranks + inputs_.data_rank;
   return text;
 }
 

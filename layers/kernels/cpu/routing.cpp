@@ -129,7 +129,8 @@ void route_forward(KernelContext&, ConstTensorView logits, const RoutingRule& ru
       continue;
     }
     if (rule.in_turn) {
-      for (int k = 0; k < some; ++k) chosen[k] = static_cast<std::int32_t>((token * choices + k) % experts);
+      const std::int64_t first = rule.places(token) * choices;
+      for (int k = 0; k < some; ++k) chosen[k] = static_cast<std::int32_t>((first + k) % experts);
     } else if (added != nullptr) {
       choose([=](int e) { return score[e] + added[e]; }, rule, all, some, chosen);
     } else {

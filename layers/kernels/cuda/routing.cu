@@ -165,6 +165,7 @@ struct ForwardArguments {
   int experts, choices, groups, chosen_groups;
   Scoring scoring;
   bool normalise, in_turn;
+  TokenPlaces places;
   float scaling;
   float* scores;
   std::int32_t* indices;
@@ -247,7 +248,8 @@ __global__ void forward_kernel(const ForwardArguments all) {
   if (any_nan || all.in_turn) {
     if (lane == 0) {
       if (all.in_turn) {
-        for (int k = 0; k < choices; ++k) indices[k] = static_cast<std::int32_t>((token * choices + k) % experts);
+        const std::int64_t first = all.places(token) * choices;
+        for (int k = 0; k < choices; ++k) indices[k] = static_cast<std::int32_t>((first + k) % experts);
       } else {
         const std::uint32_t mask = choose_groups(values, experts, all.groups, all.chosen_groups);
         choose_experts(values, experts, mask, experts_of_group, choices, indices);
@@ -351,6 +353,7 @@ void route_forward(KernelContext& context, ConstTensorView logits, const Routing
                              rule.scoring,
                              rule.normalise,
                              rule.in_turn,
+                             rule.places,
                              rule.scaling,
                              elements<float>(scores),
                              elements<std::int32_t>(indices),
