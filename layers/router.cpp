@@ -27,6 +27,12 @@ std::int64_t Router::balanced_sequences() const {
   return each ? setup_.microbatch_tokens / setup_.local_sequence() : 1;
 }
 
+double Router::balance_factor(const LayerContext& context) const {
+  const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
+  return setup_.model.moe.router_aux_loss_coef * context.sequence_factor * static_cast<double>(sequences) /
+         static_cast<double>(balanced_sequences());
+}
+
 TokenSlice Router::slice() const {
   const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
   return {setup_.tensor_rank * setup_.slice_tokens(), setup_.microbatch_tokens / balanced_sequences(),
@@ -216,12 +222,9 @@ void Router::balance(LayerContext& context, Kept& kept) const {
     context.tensor.all_reduce(kept.expert_counts);
     context.sequence.all_reduce(kept.expert_counts);
   }
-  // The mean over all sequences of the global batch, which has 1 / token_factor tokens.
   if (global || (context.tensor.rank() == 0 && context.sequence.rank() == 0)) {
-    const double factor =
-        moe.router_aux_loss_coef * static_cast<double>(slice().sequence_length) * context.token_factor;
-    auxiliary_loss(kernels, counts, score_sums, moe.num_experts_per_tok, counted.sequence_length, factor,
-                   context.report.auxiliary_loss(block_));
+    auxiliary_loss(kernels, counts, score_sums, moe.num_experts_per_tok, counted.sequence_length,
+                   balance_factor(context), context.report.auxiliary_loss(block_));
   }
 }
 
@@ -235,8 +238,7 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
     dscores = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.num_experts);
     fill(kernels.stream, dscores, 0.0f);
     const std::int64_t sequences = kept.expert_counts.rows() / 2;
-    const double factor = moe.router_aux_loss_coef * static_cast<double>(slice().sequence_length) *
-                          context.token_factor * context.loss_scale;
+    const double factor = balance_factor(context) * context.loss_scale;
     auxiliary_loss_backward(kernels, kept.scores, kept.expert_counts.view().rows_from(0, sequences), moe.scoring,
                             slice(kept), moe.num_experts_per_tok, static_cast<float>(factor), dscores);
   }

@@ -63,6 +63,8 @@ class Router {
                                Tensor& storage) const;
   void add_noise(KernelContext& kernels, ConstTensorView x, ConstTensorView noise_keys, TensorView y) const;
   bool balances() const { return setup_.model.moe.router_aux_loss_coef != 0.0; }
+  // Of the loss of one of balanced_sequences() in the mean over the step.
+  double balance_factor(const LayerContext& context) const;
   // Sequences per microbatch as the auxiliary loss counts them, and this rank's tokens of them.
   std::int64_t balanced_sequences() const;
   TokenSlice slice() const;

@@ -130,9 +130,10 @@ class StepReport {
 struct GenerationState;  // generation.h
 
 // Arguments of a running segment. Losses of targets are multiplied by `loss_factor`, 1 / targets of the global batch
-// that count, and those of a router by `token_factor`, 1 / tokens of the global batch. A step has no other
-// normalisation. `loss_scale`, a power of two, multiplies every gradient that a segment starts (of logits, and of a
-// router's losses), so that small gradients do not underflow in float16. Reported values are not scaled.
+// that count. Those of a router are means: over the global batch's tokens without padding by `token_factor`, 1 / their
+// number, or over its sequences by `sequence_factor`. A step has no other normalisation. `loss_scale`, a power of two,
+// multiplies every gradient that a segment starts (of logits, and of a router's losses), so that small gradients do not
+// underflow in float16. Reported values are not scaled.
 struct LayerContext {
   KernelContext& kernels;
   Communicator& tensor;
@@ -142,7 +143,7 @@ struct LayerContext {
   Communicator& expert_tensor;
   Communicator& tokens;          // all ranks of the stage; their tokens differ
   ConstTensorView rotary_table;  // kernels/token_kernels.h, shared by all blocks
-  double loss_factor = 1.0, token_factor = 1.0;
+  double loss_factor = 1.0, token_factor = 1.0, sequence_factor = 1.0;
   StepReport report;
   double loss_scale = 1.0;
   GenerationState* generation = nullptr;  // null except for text generation

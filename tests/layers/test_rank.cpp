@@ -137,6 +137,7 @@ TestRank::TestRank(Communicator& world, const SegmentCase& the_case, bool drop_e
               rotary,
               the_case.loss_factor,
               the_case.loss_factor,
+              the_case.loss_factor * static_cast<double>(the_case.sequence_length),
               StepReport(report, setup.model.moe.num_experts),
               the_case.loss_scale} {
   write<float>(*stream,

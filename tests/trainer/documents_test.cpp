@@ -2,6 +2,7 @@
 // sequence is laid out over ranks.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <numeric>
 #include <vector>
@@ -136,7 +137,7 @@ TEST_P(MaskedDocuments, TrainAsWithoutPadding) {
     config.training.global_batch_size = batch;
     config.run.steps = 3;
     config.model.moe.router_aux_loss_coef = 0.5;
-    config.model.moe.router_z_loss_coef = 0.0;  // a mean over all tokens, to which padding adds nothing
+    config.model.moe.router_z_loss_coef = 0.1;
     std::vector<StepMetrics> steps;
     RunObserver observer;
     observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
@@ -159,6 +160,32 @@ TEST_P(MaskedDocuments, TrainAsWithoutPadding) {
     ASSERT_EQ(steps[s].moe.size(), full[s].moe.size());
     for (std::size_t b = 0; b < full[s].moe.size(); ++b) {
       EXPECT_NEAR(steps[s].moe[b].auxiliary_loss, full[s].moe[b].auxiliary_loss, 1e-5 * full[s].moe[b].auxiliary_loss);
+      EXPECT_NEAR(steps[s].moe[b].z_loss, full[s].moe[b].z_loss, 1e-5 * full[s].moe[b].z_loss);
+    }
+  }
+}
+
+// With weights of zero the four experts of a token have equal scores. Whatever padding the sequences of a rank, a
+// microbatch and a step have, balance costs its coefficient, and logits of zero ln(4)^2 times theirs.
+TEST_P(MaskedDocuments, CostAUniformRouterItsCoefficients) {
+  std::vector<int> lengths;
+  for (int d = 0; d < 60; ++d) lengths.push_back(3 + d * 7 % 11);
+  const std::string file = write_dataset(folder_ / "uneven", documents_of(lengths));
+  for (const AuxiliaryLoss balance : {AuxiliaryLoss::sequence, AuxiliaryLoss::batch}) {
+    Config config = masked(config_of(GetParam()), file);
+    config.data.documents = Documents::pack;
+    config.training.sequence_length = 16;
+    config.run.steps = 2;
+    config.model.initializer_range = 0.0;
+    config.model.moe.aux_loss = balance;
+    config.model.moe.router_aux_loss_coef = 0.5;
+    config.model.moe.router_z_loss_coef = 0.25;
+    for (const StepMetrics& step : run_kept(config).steps) {
+      EXPECT_LT(step.targets, 0.9 * static_cast<double>(step.tokens)) << "little padding";
+      for (const MoeMetrics& moe : step.moe) {
+        EXPECT_NEAR(moe.auxiliary_loss, 0.5, 0.5e-6) << name_of(balance) << ", block " << moe.block;
+        EXPECT_NEAR(moe.z_loss, 0.25 * std::pow(std::log(4.0), 2), 0.5e-6) << "block " << moe.block;
+      }
     }
   }
 }

@@ -55,8 +55,9 @@ class Rank {
     step_ = step;
     fill(stream_, report_, 0.0f);
     const StepReport report(report_, config_.model.moe.num_experts);
-    const auto tokens = static_cast<double>(config_.training.global_batch_size * config_.training.sequence_length);
-    stages_.begin_step(read_batch(), {1.0 / tokens, 1.0 / tokens}, 1.0, report);
+    const auto sequences = static_cast<double>(config_.training.global_batch_size);
+    const double tokens = sequences * static_cast<double>(config_.training.sequence_length);
+    stages_.begin_step(read_batch(), {1.0 / tokens, 1.0 / tokens, 1.0 / sequences}, 1.0, report);
     const auto& actions = program_.ranks[static_cast<std::size_t>(at_.pp)];
     execute(program_, actions, stages_);
     stages_.end_step();

@@ -69,10 +69,11 @@ TEST(StepSums, SumEveryMeasurementOverRanksAndForgetTheLastStep) {
         EXPECT_EQ(both.as<double>()[1], summed(0, step));
       }
 
-      const StepTotals totals =
-          sums.total(*group, {counted_by(world.rank(), step), peak_of(world.rank(), step), 7 + world.rank(),
-                              100 * (world.rank() + 1), world.rank() == 1 ? 0.5 : 0.25});
-      EXPECT_EQ(totals.next_targets, 100 + 200 + 300);
+      const StepTotals totals = sums.total(
+          *group, {counted_by(world.rank(), step), peak_of(world.rank(), step), 7 + world.rank(),
+                   TextCounts{100 * (world.rank() + 1), 1000 * (world.rank() + 1)}, world.rank() == 1 ? 0.5 : 0.25});
+      EXPECT_EQ(totals.next.targets, 100 + 200 + 300);
+      EXPECT_EQ(totals.next.tokens, 1000 + 2000 + 3000);
       EXPECT_EQ(totals.loss_sum, summed(0, step));
       EXPECT_EQ(totals.gradient_square_sum, updates ? ranks * 6.25 : 7.25);
       EXPECT_EQ(totals.data_seconds, 0.5);

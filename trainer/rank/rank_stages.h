@@ -27,9 +27,9 @@ using StepBatch = MicrobatchInput;
 // `text` as parts of equal size, in the order of the fields.
 StepBatch parts_of(ConstTensorView text, const TextParts& parts);
 
-// 1 / targets of the global batch that count, and 1 / its tokens (LayerContext).
+// 1 / targets of the global batch that count, 1 / its tokens without padding, and 1 / its sequences (LayerContext).
 struct LossFactors {
-  double target = 1.0, token = 1.0;
+  double target = 1.0, token = 1.0, sequence = 1.0;
 };
 
 // GRAD_NORM and STEP.
@@ -142,6 +142,7 @@ class RankStages final : public ActionHandler {
             rotary_table_,
             factors_.target,
             factors_.token,
+            factors_.sequence,
             report_,
             loss_scale_,
             generation_,

@@ -54,12 +54,14 @@ void RankStep::walk(std::span<ActionObserver* const> observers) {
 
 void RankStep::begin(const StepInputs& inputs) {
   inputs_ = inputs;
-  const std::int64_t tokens = config_.training.global_batch_size * config_.training.sequence_length;
-  const std::int64_t targets = inputs.targets > 0 ? inputs.targets : tokens;
+  const std::int64_t sequences = config_.training.global_batch_size;
+  const std::int64_t tokens = sequences * config_.training.sequence_length;
+  const TextCounts text = inputs.text.targets > 0 ? inputs.text : TextCounts{tokens, tokens};
   sums_.begin_step();
   stages_->begin_step(parts_of(text_, config_.text_parts()),
-                      {1.0 / static_cast<double>(targets), 1.0 / static_cast<double>(tokens)}, inputs.loss_scale,
-                      sums_.report());
+                      {1.0 / static_cast<double>(text.targets), 1.0 / static_cast<double>(text.tokens),
+                       1.0 / static_cast<double>(sequences)},
+                      inputs.loss_scale, sums_.report());
 }
 
 void RankStep::forwards(ForwardPlan& plan, std::int64_t passes, const std::function<StepBatch(std::int64_t)>& read,

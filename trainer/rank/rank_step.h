@@ -20,7 +20,7 @@ namespace weft {
 
 // The values that differ from step to step.
 struct StepInputs {
-  std::int64_t targets = 0;  // of the global batch that count; 0: all its tokens
+  TextCounts text = {};  // of the global batch; without targets: all its tokens count
   double loss_scale = 1.0;
   std::int64_t update = 1;    // step number of the optimizer, from 1
   SumLimits void_above = {};  // the update leaves everything as it is if a sum is larger

@@ -34,7 +34,8 @@ struct Places {
   std::size_t block(std::size_t b) const { return 2 + b * (5 + experts); }  // as StepReport
   std::size_t allocations() const { return block(blocks); }                 // the first measurement of the host
   std::size_t next_targets() const { return allocations() + 1; }
-  std::size_t votes() const { return next_targets() + 1; }
+  std::size_t next_tokens() const { return next_targets() + 1; }
+  std::size_t votes() const { return next_tokens() + 1; }
   std::size_t communication(std::size_t group, std::size_t op) const {
     return votes() + vote_fields.size() + 2 * (group * operations + op);  // count, bytes
   }
@@ -98,7 +99,8 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
   };
   std::ranges::fill(brought, 0.0);
   bring(at.allocations(), own.system_allocations);
-  bring(at.next_targets(), own.next_targets);
+  bring(at.next_targets(), own.next.targets);
+  bring(at.next_tokens(), own.next.tokens);
   for (std::size_t v = 0; v < vote_fields.size(); ++v) bring(at.votes() + v, own.votes.*vote_fields[v]);
   for (const auto& [key, count] : own.communication) {
     const std::size_t place = at.communication(group_index(key.group), static_cast<std::size_t>(key.op));
@@ -119,7 +121,7 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
   totals.loss_sum = values[Places::loss];
   totals.gradient_square_sum = values[Places::gradient_square_sum];
   totals.system_allocations = std::llround(values[at.allocations()]);
-  totals.next_targets = std::llround(values[at.next_targets()]);
+  totals.next = {std::llround(values[at.next_targets()]), std::llround(values[at.next_tokens()])};
   for (std::size_t v = 0; v < vote_fields.size(); ++v) {
     totals.votes.*vote_fields[v] = std::llround(values[at.votes() + v]);
   }

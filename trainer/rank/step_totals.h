@@ -24,13 +24,18 @@ struct RunVotes {
   std::int64_t saves_written = 0, saves_failed = 0;   // ranks that have written, or failed to write, their part
 };
 
+// Of the text of a batch: targets that count, and tokens that are no padding.
+struct TextCounts {
+  std::int64_t targets = 0, tokens = 0;
+};
+
 // Measurements from the host of one rank.
 struct RankMeasurements {
   const CommunicationCounters& communication;  // of this step
   const BucketBytes& at_peak;
   std::int64_t system_allocations = 0;
-  std::int64_t next_targets = 0;  // of this rank in the batch of the next step that count
-  double data_seconds = 0.0;      // of the host for reading text during the step
+  TextCounts next = {};       // of this rank in the batch of the next step
+  double data_seconds = 0.0;  // of the host for reading text during the step
   RunVotes votes = {};
 };
 
@@ -47,7 +52,8 @@ struct StepTotals {
   std::vector<double> prediction_loss_sums;  // by block; 0 for those of the model
   CommunicationCounters communication;       // summed over ranks
   BucketBytes at_peak;                       // of the rank with the largest sum, the lowest of several
-  std::int64_t system_allocations = 0, next_targets = 0;
+  std::int64_t system_allocations = 0;
+  TextCounts next;            // summed over ranks
   double data_seconds = 0.0;  // of the rank that took longest
   RunVotes votes;
 };

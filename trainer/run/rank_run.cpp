@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "layers/context_parallel.h"
+#include "layers/kernels/routing.h"
 #include "layers/segments.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/step_flops.h"
@@ -136,22 +137,25 @@ void RankRun::read_ahead(std::int64_t first) {
   }
 }
 
-std::int64_t RankRun::targets_ahead() const {
+TextCounts RankRun::counted_ahead() const {
   const Coordinates at = mesh_.coordinates(world_.rank());
   // The ranks of a pipeline and of a tensor group read the same text.
-  if (at.pp != 0 || at.tp != 0 || fault_ahead_) return 0;
+  if (at.pp != 0 || at.tp != 0 || fault_ahead_) return {};
   const std::size_t part = ahead_.size() / static_cast<std::size_t>(config_.text_parts().count());
-  return std::ranges::count_if(std::span(ahead_).subspan(part, part), [](std::int32_t target) { return target >= 0; });
+  const auto targets = std::span(ahead_).subspan(part, part);
+  return {std::ranges::count_if(targets, [](std::int32_t target) { return target >= 0; }),
+          std::ssize(targets) - std::ranges::count(targets, padding_target)};
 }
 
 void RankRun::next_batch() {
   if (first_ahead_ != progress_.samples) {
     read_ahead(progress_.samples);
-    targets_ = sum_over_ranks(world_, targets_ahead());
+    const TextCounts own = counted_ahead();
+    counts_ = {sum_over_ranks(world_, own.targets), sum_over_ranks(world_, own.tokens)};
   }
   // A fault of data that is found during a step is a failure of the run.
   if (fault_ahead_) fail("{}", *fault_ahead_);
-  if (targets_ == 0) fail("step {} has no target that counts", step_);
+  if (counts_.targets == 0) fail("step {} has no target that counts", step_);
   // The staging memory is free: the device copied the last step's text before that step ended.
   std::ranges::copy(ahead_, text_.as<std::int32_t>().begin());
   text_.upload(stream(), rank_step_.text());
@@ -189,7 +193,7 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   // On a GPU the text of the next step is read while it computes.
   const double waited = seconds_since(begin);
   double data_seconds = waited;
-  const std::int64_t sequences = config_.training.global_batch_size, targets = targets_;
+  const std::int64_t sequences = config_.training.global_batch_size, targets = counts_.targets;
   Device& device = stream().device();
   const std::int64_t allocations_before = device.system_allocations();
   const CommunicationCounters counted_before = world_.counters();
@@ -197,7 +201,7 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   const SumLimits limits =
       spikes_.voids() ? spikes_.limits(static_cast<double>(targets), scaler_.scale()) : SumLimits{};
   const std::int64_t update = scaler_.good_steps() + 1;
-  rank_step_.begin({targets, scaler_.scale(), update, limits, change_after_});
+  rank_step_.begin({counts_, scaler_.scale(), update, limits, change_after_});
   helpers_.report(stage_ranks(), rank_step_.sums().report());
   compute_times_.begin_step();
   {
@@ -227,12 +231,12 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
     return rank_step_.sums().total(
         rank_step_.groups().on(Lane::compute, Group::world),
         {difference(world_.counters(), counted_before), measured_, device.system_allocations() - allocations_before,
-         goes_on ? targets_ahead() : 0, data_seconds, votes});
+         goes_on ? counted_ahead() : TextCounts(), data_seconds, votes});
   }();
   const double norm = std::sqrt(totals.gradient_square_sum) / scaler_.scale();
   if (!scaler_.active()) require_finite(norm);
   votes_ = totals.votes;
-  targets_ = totals.next_targets;
+  counts_ = totals.next;
 
   StepMetrics metrics;
   metrics.step = step;

@@ -103,8 +103,8 @@ class RankRun {
   void read_ahead(std::int64_t first);
   // The text that was read ahead goes to the device. Throws Error (failure) for a fault met when it was read.
   void next_batch();
-  // Of the text that was read ahead: targets that count, each on one rank only.
-  std::int64_t targets_ahead() const;
+  // Of the text that was read ahead, each token on one rank only.
+  TextCounts counted_ahead() const;
   // Throws Error (failure) on every rank if the step's norm is not finite. Ranks with a non-finite gradient before the
   // reduction name its parameter.
   void require_finite(double norm);
@@ -128,11 +128,11 @@ class RankRun {
   RouterHelpers helpers_;
   double model_flops_;  // of a step, on one device
   std::optional<double> peak_flops_per_second_;
-  // The text of the next step: read while this step's runs, so that all ranks know its targets when it begins.
+  // The text of the next step: read while this step's runs, so that all ranks know its counts when it begins.
   std::vector<std::int32_t> ahead_;
   std::optional<std::string> fault_ahead_;
   std::int64_t first_ahead_ = -1;  // sample with which ahead_ begins; -1: nothing was read
-  std::int64_t targets_ = 0;       // in ahead_ of all ranks
+  TextCounts counts_;              // of ahead_ of all ranks
   Staging text_;
   BucketBytes measured_;
 
