@@ -28,6 +28,7 @@ std::int64_t Router::balanced_sequences() const {
 }
 
 double Router::balance_factor(const LayerContext& context) const {
+  if (balances_step()) return setup_.model.moe.router_aux_loss_coef * context.token_factor;
   const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
   return setup_.model.moe.router_aux_loss_coef * context.sequence_factor * static_cast<double>(sequences) /
          static_cast<double>(balanced_sequences());
@@ -41,9 +42,11 @@ TokenSlice Router::slice() const {
 
 TokenSlice Router::slice(const Kept& kept) const {
   TokenSlice all = slice();
-  if (kept.targets.empty()) return all;
-  all.sequence_length = 0;
-  all.targets = kept.targets.as<std::int32_t>().data();
+  if (!kept.targets.empty()) {
+    all.sequence_length = 0;
+    all.targets = kept.targets.as<std::int32_t>().data();
+  }
+  if (balances_step()) all.sequence_length = 1;
   return all;
 }
 
@@ -95,7 +98,7 @@ std::vector<SegmentTraffic> Router::traffic() const {
     gather(Group::cp, setup_.context, setup_.context * bytes);
   }
   if (!balances()) return traffic;
-  if (setup_.model.moe.aux_loss == AuxiliaryLoss::global) {
+  if (balances_step()) {
     traffic.push_back({.when = When::forward,
                        .op = CollectiveOp::all_reduce,
                        .group = Group::tokens,
@@ -191,15 +194,13 @@ Tensor Router::within_capacity(LayerContext& context, const Kept& kept) const {
   return part;
 }
 
-// The step's choices so far, per data rank and microbatch: this rank's from the report, summed over all ranks with
-// other tokens.
+// The step's choices so far, per token: this rank's from the report, summed over all ranks with other tokens.
 void Router::average_choices(LayerContext& context, TensorView counts) const {
   KernelContext& kernels = context.kernels;
   Tensor choices = kernels.ledger.allocate(Bucket::moe_routing, DType::float64, setup_.model.moe.num_experts, 1);
   cast(kernels.stream, context.report.expert_tokens(block_), choices);
   context.tokens.all_reduce(choices);
-  const int data_ranks = context.tokens.size() / (context.tensor.size() * context.sequence.size());
-  scale_counts(kernels, choices, 1.0 / (static_cast<double>(data_ranks) * context.microbatches), counts);
+  scale_counts(kernels, choices, static_cast<double>(setup_.model.moe.num_experts_per_tok), counts);
 }
 
 void Router::balance(LayerContext& context, Kept& kept) const {
@@ -215,14 +216,13 @@ void Router::balance(LayerContext& context, Kept& kept) const {
   expert_statistics(kernels, kept.scores, kept.indices, moe.scoring, counted, counts, score_sums);
   // Every rank of both groups then has the loss of the whole microbatch; only one reports it. If choices are those of
   // all ranks, each rank reports the loss of its own scores.
-  const bool global = moe.aux_loss == AuxiliaryLoss::global;
-  if (global) {
+  if (balances_step()) {
     average_choices(context, counts);
   } else {
     context.tensor.all_reduce(kept.expert_counts);
     context.sequence.all_reduce(kept.expert_counts);
   }
-  if (global || (context.tensor.rank() == 0 && context.sequence.rank() == 0)) {
+  if (balances_step() || (context.tensor.rank() == 0 && context.sequence.rank() == 0)) {
     auxiliary_loss(kernels, counts, score_sums, moe.num_experts_per_tok, counted.sequence_length,
                    balance_factor(context), context.report.auxiliary_loss(block_));
   }

@@ -20,7 +20,7 @@ class Router {
     Tensor indices, weights;  // [tokens, choices]
     // [2 * sequences, experts] float32, summed over tensor and context groups: counts, then sums of scores; only with
     // an auxiliary loss. `sequences` is 1 for statistics of the microbatch. For statistics of the step so far: counts
-    // of all ranks, averaged to one microbatch, and this rank's sums of scores.
+    // of all ranks, averaged to one token, and this rank's sums of scores.
     Tensor expert_counts;
     Tensor dlogits;  // from input gradient to weight gradient
     // Of this rank's slice, where some tokens may be padding (padding_target); otherwise empty.
@@ -47,7 +47,11 @@ class Router {
   // Whether some choices may go to no expert.
   bool some_unrouted(const Kept& kept) const { return setup_.model.moe.drops() || !kept.targets.empty(); }
   // Fills expert_counts and reports the load-balancing loss, after the report has this microbatch's choices. Called
-  // once per microbatch: a recomputed forward is given the first forward's expert_counts.
+  // once per microbatch: a recomputed forward is given the first forward's expert_counts. With N tokens in the step,
+  // C_e the choices of expert e so far on all ranks, and p_te the score of a token t over the sum of its scores, the
+  // loss over the step so far is
+  //   coefficient * E / N * sum over microbatches, ranks and their tokens t, and e of C_e / (sum of all C) * p_te,
+  // which is the coefficient for equal scores, whatever padding a rank or a microbatch has.
   void balance(LayerContext& context, Kept& kept) const;
   std::int64_t balance_bytes() const;
   // dweights [tokens, choices] float32. Returns the gradient of x through the router, in the compute dtype. Reports the
@@ -63,12 +67,14 @@ class Router {
                                Tensor& storage) const;
   void add_noise(KernelContext& kernels, ConstTensorView x, ConstTensorView noise_keys, TensorView y) const;
   bool balances() const { return setup_.model.moe.router_aux_loss_coef != 0.0; }
-  // Of the loss of one of balanced_sequences() in the mean over the step.
+  bool balances_step() const { return setup_.model.moe.aux_loss == AuxiliaryLoss::global; }
+  // Of the loss of one of balanced_sequences() in the mean over the step. Over the step so far: of a token's loss.
   double balance_factor(const LayerContext& context) const;
   // Sequences per microbatch as the auxiliary loss counts them, and this rank's tokens of them.
   std::int64_t balanced_sequences() const;
   TokenSlice slice() const;
-  // The same for kernels: with padding, sequences are as long as the tokens that count.
+  // The same for kernels: with padding, sequences are as long as the tokens that count. Over the step so far a
+  // sequence stands for one token.
   TokenSlice slice(const Kept& kept) const;
   // In the text of the step, of which this is the microbatch with `number`.
   TokenPlaces places(std::int64_t number) const;

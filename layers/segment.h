@@ -153,7 +153,6 @@ struct LayerContext {
   bool recomputing = false;
   // The part of a forward or input gradient to run. Only segments with traffic beside others are cut.
   ComputePart part = {};
-  int microbatches = 1;  // of this step that the segment's forward has seen, including this one
 
   float gradient_factor() const { return static_cast<float>(loss_factor * loss_scale); }
 };

@@ -175,10 +175,10 @@ void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTens
   context.kernels.load_balance.statistics(context, scores, indices, scoring, slice, counts, score_sums);
 }
 
-void scale_counts(KernelContext& context, ConstTensorView choices, double factor, TensorView counts) {
+void scale_counts(KernelContext& context, ConstTensorView choices, double total, TensorView counts) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(choices.size() == counts.size() && choices.dtype() == DType::float64, "every expert has a count");
-  context.kernels.load_balance.scale_counts(context, choices, factor, counts);
+  context.kernels.load_balance.scale_counts(context, choices, total, counts);
 }
 
 void auxiliary_loss(KernelContext& context, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,

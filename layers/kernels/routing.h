@@ -144,8 +144,9 @@ void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTens
 // `sequence_length` as in TokenSlice. A sequence without tokens that count has no loss.
 void auxiliary_loss(KernelContext& context, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
                     std::int64_t sequence_length, double factor, TensorView loss);
-// counts (float32) = factor * choices (float64), equal numbers of elements.
-void scale_counts(KernelContext& context, ConstTensorView choices, double factor, TensorView counts);
+// counts (float32) = choices (float64, whole numbers) times `total` over their sum; zeros if there are no choices.
+// Equal numbers of elements.
+void scale_counts(KernelContext& context, ConstTensorView choices, double total, TensorView counts);
 // dscores [T, E] += factor * gradient of auxiliary_loss, for the tokens of this slice. `counts` is complete and treated
 // as constant.
 void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, ConstTensorView counts, Scoring scoring,

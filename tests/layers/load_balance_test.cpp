@@ -61,12 +61,28 @@ std::vector<double> normalised(std::vector<double> row, Scoring scoring) {
   return row;
 }
 
-TEST_F(LoadBalance, CountsAreRoundedOnce) {
-  const Tensor chosen = tensor_of(DType::float64, 4, 1, {0x1.0p40 + 3, 2, 0, 7});
+// Quotients in double that lie between two floats by far more than a double's rounding.
+TEST_F(LoadBalance, CountsAreSharesRoundedOnce) {
+  const std::vector<double> chosen = {0x1.0p40 + 3, 2, 0, 7};
+  const double sum = 0x1.0p40 + 12;
   Tensor counts = poisoned(DType::float32, 1, 4);
-  scale_counts(context, chosen, 1.0 / 3.0, counts);
-  EXPECT_EQ(doubles(counts),
-            (std::vector<double>{static_cast<float>((0x1.0p40 + 3) / 3.0), 2.0f / 3.0f, 0, 7.0f / 3.0f}));
+  scale_counts(context, tensor_of(DType::float64, 4, 1, chosen), 3.0, counts);
+  std::vector<double> expected;
+  for (const double choices : chosen) expected.push_back(static_cast<float>(3.0 * choices / sum));
+  EXPECT_EQ(doubles(counts), expected);
+  // More experts than a block has threads, as many choices as a double can tell.
+  std::vector<double> many(3000, 1.0);
+  many[2999] = 0x1.0p53 - 2999;
+  Tensor shares = poisoned(DType::float32, 1, 3000);
+  scale_counts(context, tensor_of(DType::float64, 3000, 1, many), 0x1.0p53, shares);
+  for (double& choices : many) choices = static_cast<float>(choices);
+  EXPECT_EQ(doubles(shares), many);
+}
+
+TEST_F(LoadBalance, NoChoicesHaveNoShares) {
+  Tensor counts = poisoned(DType::float32, 1, 3);
+  scale_counts(context, zeros(DType::float64, 3, 1), 2.0, counts);
+  EXPECT_EQ(doubles(counts), std::vector<double>(3, 0.0));
 }
 
 TEST_F(LoadBalance, StatisticsMatchReference) {

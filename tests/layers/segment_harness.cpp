@@ -91,7 +91,6 @@ class SegmentRank {
         Tensor x;
         if (case_.kind != SegmentKind::embedding) x = rank_.slice_of(inputs_.x[global]);
         const std::int64_t before = rank_.ledger.live().total() - x.bytes();
-        rank_.context.microbatches = ++forwards_;
         const Tensor y = segment_->forward(rank_.context, memory_.weights(), text_[m].input(), std::move(x), saved_[m]);
         if (forward_again_) {
           inputs_kept_[m] = segment_->take_input(*saved_[m]);
@@ -132,7 +131,6 @@ class SegmentRank {
   std::vector<TextMemory> text_;  // by microbatch of this rank
   std::vector<std::unique_ptr<Saved>> saved_;
   std::map<std::size_t, Tensor> inputs_kept_;  // by microbatch, from forward to forward again
-  int forwards_ = 0;
   RankOutcome outcome_;
 };
 

@@ -171,7 +171,7 @@ TEST_P(MaskedDocuments, CostAUniformRouterItsCoefficients) {
   std::vector<int> lengths;
   for (int d = 0; d < 60; ++d) lengths.push_back(3 + d * 7 % 11);
   const std::string file = write_dataset(folder_ / "uneven", documents_of(lengths));
-  for (const AuxiliaryLoss balance : {AuxiliaryLoss::sequence, AuxiliaryLoss::batch}) {
+  for (const AuxiliaryLoss balance : all_values<AuxiliaryLoss>) {
     Config config = masked(config_of(GetParam()), file);
     config.data.documents = Documents::pack;
     config.training.sequence_length = 16;

@@ -174,7 +174,6 @@ void RankStages::begin_step(const StepBatch& batch, LossFactors factors, double 
   loss_scale_ = loss_scale;
   report_ = report;
   generation_ = generation;
-  for (Piece& piece : pieces_) piece.forwards = 0;
   for (std::size_t u = 0; u < units_.size(); ++u) with_unit(u, [](auto& unit) { unit.begin_step(); });
   for (Lane lane : all_lanes) lanes_[lane].wait_for(kernels_.stream);
 }
@@ -222,7 +221,6 @@ MicrobatchInput RankStages::text_of(int microbatch) const {
 void RankStages::forward(int segment, int microbatch, ComputePart part) {
   Piece& here = piece(segment);
   LayerContext layer = context(part);
-  layer.microbatches = part.first() ? ++here.forwards : here.forwards;
   Tensor x = part.first() ? take_boundary(here.stage, microbatch) : Tensor();
   std::unique_ptr<Saved> kept = part.first() ? nullptr : std::move(saved_.at({here.segment, microbatch}));
   Tensor y = here.segment->forward(layer, weights_of(here), text_of(microbatch), std::move(x), kept);

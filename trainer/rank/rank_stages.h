@@ -108,7 +108,6 @@ class RankStages final : public ActionHandler {
     // except at the end of a stage if the neighbouring stage is on this rank too: that stage takes the tensor without a
     // copy. A tensor for another rank stays under `stage` until it is sent.
     int next_stage = 0, previous_stage = 0;
-    int forwards = 0;  // in the step in progress
     // For a recompute region of the program's tables (ProgramSegment): forward saves Segment::remembered() of each
     // piece and the input of the first piece. Recompute passes its output to the next piece, except at the last piece.
     bool recomputed = false, begins_region = false, ends_region = false;

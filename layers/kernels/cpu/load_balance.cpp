@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "layers/kernels/cpu/vector_math.h"
 
@@ -80,9 +81,11 @@ void expert_statistics(KernelContext&, ConstTensorView scores, ConstTensorView i
   }
 }
 
-void scale_counts(KernelContext&, ConstTensorView choices, double factor, TensorView counts) {
+void scale_counts(KernelContext&, ConstTensorView choices, double total, TensorView counts) {
   const auto from = choices.as<double>();
   const auto to = counts.as<float>();
+  const double sum = std::accumulate(from.begin(), from.end(), 0.0);  // exact
+  const double factor = sum == 0.0 ? 0.0 : total / sum;
   for (std::size_t e = 0; e < to.size(); ++e) to[e] = static_cast<float>(factor * from[e]);
 }
 

@@ -4,8 +4,6 @@
 // Bytes per token: statistics read 4 E + 4 K (scores twice for sigmoids, the second time from a cache), and write and
 // read 8 E / 64 of partial sums. auxiliary_loss_backward reads and writes 4 E (reads 4 E more for sigmoids). z_loss
 // reads 8 E and writes 4 E.
-#include <thrust/transform.h>
-
 #include <algorithm>
 
 #include "layers/kernels/cuda/exponential.cuh"
@@ -13,7 +11,6 @@
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/runtime.h"
-#include "parallel/runtime/cuda/thrust.cuh"
 #include "parallel/runtime/cuda/vector.cuh"
 
 namespace weft::cuda {
@@ -43,11 +40,6 @@ __device__ float inverse_sum(const float* scores, int experts) {
 __device__ bool counts_in(const std::int32_t* targets, std::int64_t token) {
   return targets == nullptr || targets[token] != padding_target;
 }
-
-struct ScaledOnce {
-  double factor;
-  __host__ __device__ float operator()(double choices) const { return static_cast<float>(factor * choices); }
-};
 
 // Statistics of `tokens_of_chunk` consecutive tokens of one sequence.
 constexpr int tokens_of_chunk = 64;
@@ -127,6 +119,21 @@ __global__ void add_chunks_kernel(const std::int32_t* chunk_counts, const float*
   }
   score_sums[sequence * experts + expert] = sum;
   counts[sequence * experts + expert] = static_cast<float>(total);
+}
+
+// One block. Sums of whole numbers are exact in any order.
+__global__ void scale_counts_kernel(const double* choices, int experts, double total, float* counts) {
+  double sum = 0.0;
+#pragma unroll 4
+  for (int expert = static_cast<int>(threadIdx.x); expert < experts; expert += static_cast<int>(blockDim.x)) {
+    sum += choices[expert];
+  }
+  sum = sum_of_block(sum);
+  const double factor = sum == 0.0 ? 0.0 : total / sum;
+#pragma unroll 4
+  for (int expert = static_cast<int>(threadIdx.x); expert < experts; expert += static_cast<int>(blockDim.x)) {
+    counts[expert] = static_cast<float>(factor * choices[expert]);
+  }
 }
 
 // One block. *loss += factor * the sum over sequences of E / (K S^2) * sum of counts * score_sums.
@@ -242,12 +249,9 @@ void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTens
          elements<float>(score_sums));
 }
 
-void scale_counts(KernelContext& context, ConstTensorView choices, double factor, TensorView counts) {
-  const auto* const from = elements<double>(choices);
-  auto* const to = elements<float>(counts);
-  const std::int64_t experts = counts.size();
-  thrust_on(native(context.stream),
-            [=](const auto& policy) { thrust::transform(policy, from, from + experts, to, ScaledOnce{factor}); });
+void scale_counts(KernelContext& context, ConstTensorView choices, double total, TensorView counts) {
+  launch(native(context.stream), dim3(1), dim3(1024), 0, scale_counts_kernel, elements<double>(choices),
+         static_cast<int>(counts.size()), total, elements<float>(counts));
 }
 
 void auxiliary_loss(KernelContext& context, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
