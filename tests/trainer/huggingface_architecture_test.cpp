@@ -117,6 +117,16 @@ TEST(HuggingFaceArchitecture, SaysWhatOfSharedExpertsAndRoutersDiffers) {
                      "model.moe.n_group is 6 of 6 experts: glm4_moe adds the scores of two experts a group"}));
 }
 
+TEST(HuggingFaceArchitecture, TakesNoModelWithFullExpertsOrExpertsDealtInTurn) {
+  ModelConfig model = tiny_model(Architecture::qwen3_moe, false);
+  model.moe.capacity_factor = 1.25;
+  model.moe.force_balance = true;
+  EXPECT_EQ(reasons_against(Architecture::qwen3_moe, model),
+            (Reasons{"model.moe.force_balance is true: qwen3_moe chooses experts by their scores",
+                     "model.moe.capacity_factor is 1.25: experts of qwen3_moe take all choices (weights trained on "
+                     "with a factor of 0 can be exported)"}));
+}
+
 TEST(HuggingFaceArchitecture, WritesLayersAsTheyAreRead) {
   for (const char* pattern : {"d", "e*3", "d e*3", "e d e d*2"}) {
     EXPECT_EQ(layers_text(parse_layers(pattern)), pattern);

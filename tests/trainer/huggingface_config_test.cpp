@@ -142,6 +142,7 @@ std::vector<FieldChange> changes_of_all_fields() {
        },
        false, true},
       {"selection_bias", [](M& m) { m.moe.selection_bias = !m.moe.selection_bias; }, false, true},
+      {"capacity_factor", [](M& m) { m.moe.capacity_factor = 1.25; }, false, true},
       {"force_balance", [](M& m) { m.moe.force_balance = true; }, false, true},
       {"router_aux_loss_coef", [](M& m) { m.moe.router_aux_loss_coef += 0.25; }, false, true},
   };

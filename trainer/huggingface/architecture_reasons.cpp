@@ -92,6 +92,12 @@ void add_moe_reasons(const ArchitectureTraits& traits, const ModelConfig& model,
     reasons.push_back(
         fmt::format("model.moe.force_balance is true: {} chooses experts by their scores", traits.model_type));
   }
+  if (moe.drops()) {
+    reasons.push_back(
+        fmt::format("model.moe.capacity_factor is {}: experts of {} take all choices (weights trained on "
+                    "with a factor of 0 can be exported)",
+                    moe.capacity_factor, traits.model_type));
+  }
   if (!moe.norm_topk_prob && traits.always_renormalises) {
     reasons.push_back(fmt::format(
         "model.moe.norm_topk_prob is false: {} always makes the weights of the chosen experts "
