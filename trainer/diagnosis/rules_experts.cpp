@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "parallel/runtime/medians.h"
@@ -40,6 +41,36 @@ void add_persistent(const Values& values, const std::function<bool(double)>& wro
   }
 }
 
+// A selection bias beyond that decides by itself. Sigmoids lie between 0 and 1, the scores of a softmax average 1/E,
+// and the root of a softplus has no end.
+std::optional<double> largest_bias(const MoeConfig& moe) {
+  constexpr double mean_scores = 10.0;
+  if (moe.scoring == Scoring::sqrt_softplus) return std::nullopt;
+  return moe.scoring == Scoring::sigmoid ? 1.0 : std::min(1.0, mean_scores / static_cast<double>(moe.num_experts));
+}
+
+// A line for each block whose bias is above the largest, and grew by more than a tenth over the second half of the
+// steps: noise around an even load grows in half of all cases.
+std::vector<EvidenceLine> runaway_biases(const RunEvidence& evidence) {
+  constexpr double growth = 1.1;
+  std::vector<EvidenceLine> lines;
+  const MoeConfig& moe = evidence.config().model.moe;
+  const std::optional<double> limit = largest_bias(moe);
+  if (!limit) return lines;
+  const double root = std::sqrt(static_cast<double>(moe.num_experts));
+  for (const auto& [block, values] :
+       by_block(evidence, [&](const MoeMetrics& metrics) { return metrics.bias_norm.value_or(0.0) / root; })) {
+    const double last = values.back(), half = values[values.size() / 2];
+    if (last <= *limit || last <= growth * half) continue;
+    lines.push_back({fmt::format("block {}: root mean square of the selection bias", block),
+                     fmt::format("{:.2g}, after half of the steps {:.2g}", last, half),
+                     fmt::format("below {:.2g}", *limit), metrics_file});
+  }
+  return lines;
+}
+
+constexpr const char* dealt_in_turn = "experts are dealt in turn (model.moe.force_balance)";
+
 }  // namespace
 
 // If experts are spread over ranks, a busiest expert with twice the mean makes its rank take twice as long. Initial
@@ -48,7 +79,11 @@ void add_persistent(const Values& values, const std::function<bool(double)>& wro
 RuleVerdict check_experts(const RunEvidence& evidence) {
   constexpr double uneven = 2.0, starving = 0.1;
   if (!evidence.config().model.has(BlockKind::moe)) return RuleVerdict::silent("no block has experts");
+  if (evidence.config().model.moe.force_balance) return RuleVerdict::silent(dealt_in_turn);
   if (evidence.steady.size() < enough_steps) return RuleVerdict::unchecked("needs three steps behind the first two");
+  // The other rule asks for a smaller rate of the bias, this one for a larger.
+  if (!runaway_biases(evidence).empty())
+    return RuleVerdict::silent("the load is judged once no selection bias runs away");
   DiagnosedFault finding;
   add_persistent(
       by_block(evidence, [](const MoeMetrics& moe) { return moe.max_over_mean; }),
@@ -76,23 +111,17 @@ RuleVerdict check_experts(const RunEvidence& evidence) {
   return RuleVerdict::found(std::move(finding));
 }
 
-// Softmax and sigmoid scores lie between 0 and 1. A bias beyond that decides by itself, and what still grows does not
-// find the even load that it is to bring.
+// A bias that outweighs the scores and still grows does not find the even load that it is to bring.
 RuleVerdict check_biases(const RunEvidence& evidence) {
   const MoeConfig& moe = evidence.config().model.moe;
   if (!evidence.config().model.has(BlockKind::moe) || !moe.selection_bias) {
     return RuleVerdict::silent("no router has a selection bias");
   }
+  if (moe.force_balance) return RuleVerdict::silent(dealt_in_turn);
+  if (!largest_bias(moe)) return RuleVerdict::silent("scores of {} have no limit", name_of(moe.scoring));
   if (evidence.steady.size() < enough_steps) return RuleVerdict::unchecked("needs three steps behind the first two");
-  const double root = std::sqrt(static_cast<double>(moe.num_experts));
   DiagnosedFault finding;
-  for (const auto& [block, values] :
-       by_block(evidence, [&](const MoeMetrics& metrics) { return metrics.bias_norm.value_or(0.0) / root; })) {
-    if (values.back() <= 1.0 || values.back() <= values.front()) continue;
-    finding.evidence.push_back({fmt::format("block {}: root mean square of the selection bias", block),
-                                fmt::format("{:.2f}, {:.2f} at first", values.back(), values.front()), "below 1",
-                                metrics_file});
-  }
+  finding.evidence = runaway_biases(evidence);
   if (finding.evidence.empty()) return RuleVerdict::silent();
   finding.sentence = "selection biases outweigh the scores, and still grow";
   finding.changes = {{"model.moe.bias_update_rate", fmt::format("{:g}", moe.bias_update_rate / 10.0),

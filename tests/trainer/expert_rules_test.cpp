@@ -1,0 +1,96 @@
+// The rules of a diagnosis on experts, on steps that are written down here: no advice of one contradicts another's.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "trainer/diagnosis/diagnose.h"
+
+namespace weft {
+namespace {
+
+// A run of one block with experts. Its steps have these metrics of that block.
+struct ExpertRun {
+  RunOutputs outputs;
+
+  ExpertRun(std::int64_t experts, std::int64_t chosen, int expert_ranks, std::span<const MoeMetrics> steps) {
+    outputs.config.model.blocks = {BlockKind::moe};
+    outputs.config.model.moe.num_experts = experts;
+    outputs.config.model.moe.num_experts_per_tok = chosen;
+    outputs.config.parallelism.data_shard = outputs.config.parallelism.expert = expert_ranks;
+    for (const MoeMetrics& moe : steps) outputs.steps.push_back({.tokens = 64, .moe = {moe}});
+  }
+  MoeConfig& moe() { return outputs.config.model.moe; }
+  RunEvidence evidence() const {
+    return {.run = outputs,
+            .mesh = Mesh(outputs.config.parallelism),
+            .hardware_name = {},
+            .hardware = {},
+            .program = {},
+            .measured = {},
+            .steady = outputs.steps};
+  }
+};
+
+// Steps with one expert far above the mean, and a bias with these root mean squares.
+ExpertRun biased_run(std::int64_t experts, std::span<const double> means) {
+  std::vector<MoeMetrics> steps;
+  for (const double mean : means) {
+    steps.push_back({.max_over_mean = 9.0, .bias_norm = mean * std::sqrt(static_cast<double>(experts))});
+  }
+  ExpertRun run(experts, 4, 1, steps);
+  run.moe().selection_bias = true;
+  run.moe().bias_update_rate = 0.5;
+  return run;
+}
+
+using Found = RuleVerdict::Outcome;
+constexpr std::array growing = {0.3, 0.5, 0.7};
+
+// Scores of a softmax over 64 experts average 1/64, so that a bias of 0.7 decides alone.
+TEST(ExpertRules, AskForOneRateOfABiasThatOutweighsItsScores) {
+  const ExpertRun run = biased_run(64, growing);
+  EXPECT_EQ(check_experts(run.evidence()).outcome, Found::silent);
+  const RuleVerdict verdict = check_biases(run.evidence());
+  ASSERT_EQ(verdict.outcome, Found::found);
+  EXPECT_EQ(verdict.finding->evidence.front().value, "0.7, after half of the steps 0.5");
+  EXPECT_EQ(verdict.finding->evidence.front().expected, "below 0.16");
+  ASSERT_EQ(verdict.finding->changes.size(), 1u);
+  EXPECT_EQ(verdict.finding->changes.front().value, "0.05");
+}
+
+// Where sigmoids end at 1, or roots of softplus nowhere, the same bias is too slow for the load.
+TEST(ExpertRules, MeasureABiasByTheScoresOfItsRouter) {
+  for (const Scoring scoring : {Scoring::sigmoid, Scoring::sqrt_softplus}) {
+    ExpertRun run = biased_run(64, growing);
+    run.moe().scoring = scoring;
+    EXPECT_EQ(check_biases(run.evidence()).outcome, Found::silent);
+    const RuleVerdict verdict = check_experts(run.evidence());
+    ASSERT_EQ(verdict.outcome, Found::found);
+    EXPECT_EQ(verdict.finding->changes.front().value, "5");
+  }
+  ExpertRun beyond = biased_run(64, std::array{1.0, 1.5, 2.0});
+  beyond.moe().scoring = Scoring::sigmoid;
+  EXPECT_EQ(check_biases(beyond.evidence()).outcome, Found::found);
+  beyond.moe().scoring = Scoring::sqrt_softplus;
+  EXPECT_EQ(check_biases(beyond.evidence()).outcome, Found::silent);
+}
+
+// A bias that has come to rest above the mean score is what the load needs.
+TEST(ExpertRules, LeaveABiasThatHasComeToRest) {
+  const ExpertRun run = biased_run(64, std::array{0.1, 0.4, 0.69, 0.71, 0.70});
+  EXPECT_EQ(check_biases(run.evidence()).outcome, Found::silent);
+  EXPECT_EQ(check_experts(run.evidence()).outcome, Found::found);
+}
+
+TEST(ExpertRules, ChangeNoKeyOfARouterThatIsNotAsked) {
+  ExpertRun run = biased_run(64, growing);
+  run.moe().force_balance = true;
+  for (const RuleVerdict& verdict : {check_experts(run.evidence()), check_biases(run.evidence())}) {
+    EXPECT_EQ(verdict.outcome, Found::silent);
+    EXPECT_NE(verdict.note.find("model.moe.force_balance"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace weft
