@@ -92,5 +92,45 @@ TEST(ExpertRules, ChangeNoKeyOfARouterThatIsNotAsked) {
   }
 }
 
+// Steps of so many tokens by expert; sixteen experts on four ranks.
+std::vector<MoeMetrics> steps_of(const std::vector<std::vector<std::int64_t>>& tokens) {
+  std::vector<MoeMetrics> steps;
+  for (const std::vector<std::int64_t>& of_step : tokens) steps.push_back(expert_balance(2, of_step, 4));
+  return steps;
+}
+
+TEST(ExpertRules, NameTheBlockTheExpertsAndTheRank) {
+  const std::vector<std::int64_t> one = {9, 9, 9, 9, 9, 9, 9, 9, 0, 0, 1, 0, 9, 9, 0, 9},
+                                  two = {9, 9, 9, 9, 9, 9, 9, 9, 0, 1, 0, 0, 9, 9, 9, 9};
+  const ExpertRun run(16, 2, 4, steps_of({one, two, one}));
+  const RuleVerdict verdict = check_experts(run.evidence());
+  ASSERT_EQ(verdict.outcome, Found::found);
+  ASSERT_EQ(verdict.finding->evidence.size(), 2u);
+  EXPECT_EQ(verdict.finding->evidence[0].what, "block 2: collapsed experts, which get no token");
+  EXPECT_EQ(verdict.finding->evidence[0].value, "8, 11 in all of 3 steps");
+  EXPECT_EQ(verdict.finding->evidence[1].what,
+            "block 2: tokens over the mean of the starving rank, rank 2 of an expert group (experts 8 to 11)");
+}
+
+// Experts that are unused in turn, as those of a small batch are, have not collapsed.
+TEST(ExpertRules, CallNoExpertCollapsedThatGetsATokenAtTimes) {
+  std::vector<std::int64_t> one(16, 4), two(16, 4);
+  one[3] = two[4] = 0;
+  EXPECT_EQ(check_experts(ExpertRun(16, 2, 4, steps_of({one, two, one})).evidence()).outcome, Found::silent);
+  EXPECT_EQ(check_experts(ExpertRun(16, 2, 4, steps_of({one, one, one})).evidence()).outcome, Found::found);
+}
+
+// 64 tokens with one choice each do not reach 96 experts, however evenly they are dealt.
+TEST(ExpertRules, CallNoExpertCollapsedWhereChoicesAreFewerThanExperts) {
+  std::vector<std::int64_t> dealt(96, 0);
+  std::fill_n(dealt.begin(), 64, 1);
+  EXPECT_EQ(check_experts(ExpertRun(96, 1, 1, std::vector(3, expert_balance(0, dealt))).evidence()).outcome,
+            Found::silent);
+  const RuleVerdict twice = check_experts(ExpertRun(96, 2, 1, std::vector(3, expert_balance(0, dealt))).evidence());
+  ASSERT_EQ(twice.outcome, Found::found);
+  EXPECT_EQ(twice.finding->evidence.front().value,
+            "64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75, 76, 77, 78, 79 and perhaps more in all of 3 steps");
+}
+
 }  // namespace
 }  // namespace weft

@@ -181,5 +181,23 @@ TEST(ExpertBalance, ComparesWithEqualShares) {
   EXPECT_EQ(expert_balance(0, even).unused, 0);
 }
 
+TEST(ExpertBalance, NamesTheUnusedExpertsAndTheIdlestRank) {
+  const std::vector<std::int64_t> tokens = {4, 0, 2, 0, 0, 3};
+  const MoeMetrics balance = expert_balance(1, tokens, 3);
+  EXPECT_EQ(balance.unused_experts, (std::vector<std::int64_t>{1, 3, 4}));
+  EXPECT_EQ(balance.idlest_place, 1);
+  EXPECT_DOUBLE_EQ(balance.idlest_rank, 3.0 * 2.0 / 9.0);
+  EXPECT_FALSE(expert_balance(1, tokens).idlest_place);
+  const auto json = nlohmann::json::parse(to_json({.moe = {balance, expert_balance(2, std::vector<std::int64_t>{1})}}));
+  EXPECT_EQ(json["moe"][0]["unused_experts"], (std::vector{1, 3, 4}));
+  EXPECT_EQ(json["moe"][0]["idlest_place"], 1);
+  EXPECT_FALSE(json["moe"][1].contains("unused_experts") || json["moe"][1].contains("idlest_place"));
+  // A line of a model with many experts stays short.
+  std::vector<std::int64_t> many(100, 0);
+  many[0] = 1;
+  EXPECT_EQ(expert_balance(0, many).unused, 99);
+  EXPECT_EQ(expert_balance(0, many).unused_experts.size(), most_named_experts);
+}
+
 }  // namespace
 }  // namespace weft

@@ -1,5 +1,6 @@
 // Rules on the distribution of tokens over experts.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,27 +19,54 @@ namespace {
 constexpr double persistent = 0.9;
 constexpr std::size_t enough_steps = 3;
 
-using Values = std::map<int, std::vector<double>>;  // by block, in the order of steps
+using BlockSteps = std::vector<const MoeMetrics*>;  // of one block, in the order of steps
 
-Values by_block(const RunEvidence& evidence, const std::function<double(const MoeMetrics&)>& value) {
-  Values values;
+std::map<int, BlockSteps> by_block(const RunEvidence& evidence) {
+  std::map<int, BlockSteps> blocks;
   for (const StepMetrics& step : evidence.steady) {
-    for (const MoeMetrics& moe : step.moe) values[moe.block].push_back(value(moe));
+    for (const MoeMetrics& moe : step.moe) blocks[moe.block].push_back(&moe);
   }
-  return values;
+  return blocks;
 }
 
-// A line for each block in which `wrong` holds in nearly all steps.
-void add_persistent(const Values& values, const std::function<bool(double)>& wrong, const std::string& what,
-                    const std::string& limit, const std::string& expected, DiagnosedFault& finding) {
-  for (const auto& [block, of_block] : values) {
-    const auto count = std::ranges::count_if(of_block, wrong);
-    if (static_cast<double>(count) < persistent * static_cast<double>(of_block.size())) continue;
-    finding.evidence.push_back(
-        {fmt::format("block {}: {}", block, what),
-         fmt::format("{:.2f}, {} in {} of {} steps", median_of(of_block), limit, count, of_block.size()), expected,
-         metrics_file});
+// A line if `wrong` holds of the value in nearly all steps of the block.
+void add_persistent(const BlockSteps& steps, double MoeMetrics::*value, const std::function<bool(double)>& wrong,
+                    const std::string& what, const std::string& limit, DiagnosedFault& finding) {
+  std::vector<double> values;
+  for (const MoeMetrics* step : steps) values.push_back(step->*value);
+  const auto count = std::ranges::count_if(values, wrong);
+  if (static_cast<double>(count) < persistent * static_cast<double>(values.size())) return;
+  finding.evidence.push_back(
+      {fmt::format("block {}: {}", steps.front()->block, what),
+       fmt::format("{:.2f}, {} in {} of {} steps", median_of(values), limit, count, values.size()), "1", metrics_file});
+}
+
+// A line if the same experts get no token in any step.
+void add_collapsed(const BlockSteps& steps, DiagnosedFault& finding) {
+  std::vector<std::int64_t> experts = steps.front()->unused_experts;
+  for (const MoeMetrics* step : steps) {
+    std::erase_if(experts, [&](auto expert) { return !std::ranges::binary_search(step->unused_experts, expert); });
   }
+  if (experts.empty()) return;
+  const bool all_named = std::ranges::all_of(
+      steps, [](const MoeMetrics* step) { return std::ssize(step->unused_experts) == step->unused; });
+  finding.evidence.push_back({fmt::format("block {}: collapsed experts, which get no token", steps.front()->block),
+                              fmt::format("{}{} in all of {} steps", fmt::join(experts, ", "),
+                                          all_named ? "" : " and perhaps more", steps.size()),
+                              "none", metrics_file});
+}
+
+// "rank 3 of an expert group (experts 12 to 15)": the one that is idlest most often. "a rank" if no step tells.
+std::string idlest_text(const BlockSteps& steps, const Config& config) {
+  std::map<int, int> times;  // by place in the expert group
+  for (const MoeMetrics* step : steps) {
+    if (step->idlest_place) ++times[*step->idlest_place];
+  }
+  if (times.empty()) return "a rank";
+  const std::int64_t place = std::ranges::max_element(times, {}, [](const auto& entry) { return entry.second; })->first;
+  const std::int64_t of_rank = config.model.moe.num_experts / config.parallelism.expert;
+  return fmt::format("rank {} of an expert group (experts {} to {})", place, place * of_rank,
+                     (place + 1) * of_rank - 1);
 }
 
 // A selection bias beyond that decides by itself. Sigmoids lie between 0 and 1, the scores of a softmax average 1/E,
@@ -58,9 +86,9 @@ std::vector<EvidenceLine> runaway_biases(const RunEvidence& evidence) {
   const std::optional<double> limit = largest_bias(moe);
   if (!limit) return lines;
   const double root = std::sqrt(static_cast<double>(moe.num_experts));
-  for (const auto& [block, values] :
-       by_block(evidence, [&](const MoeMetrics& metrics) { return metrics.bias_norm.value_or(0.0) / root; })) {
-    const double last = values.back(), half = values[values.size() / 2];
+  for (const auto& [block, steps] : by_block(evidence)) {
+    const double last = steps.back()->bias_norm.value_or(0.0) / root,
+                 half = steps[steps.size() / 2]->bias_norm.value_or(0.0) / root;
     if (last <= *limit || last <= growth * half) continue;
     lines.push_back({fmt::format("block {}: root mean square of the selection bias", block),
                      fmt::format("{:.2g}, after half of the steps {:.2g}", last, half),
@@ -85,19 +113,20 @@ RuleVerdict check_experts(const RunEvidence& evidence) {
   if (!runaway_biases(evidence).empty())
     return RuleVerdict::silent("the load is judged once no selection bias runs away");
   DiagnosedFault finding;
-  add_persistent(
-      by_block(evidence, [](const MoeMetrics& moe) { return moe.max_over_mean; }),
-      [](double value) { return value > uneven; }, "tokens of the busiest expert over the mean",
-      fmt::format("above {}", uneven), "1", finding);
-  add_persistent(
-      by_block(evidence, [](const MoeMetrics& moe) { return static_cast<double>(moe.unused); }),
-      [](double value) { return value > 0.0; }, "collapsed experts, which get no token", "above 0", "0", finding);
-  add_persistent(
-      by_block(evidence, [](const MoeMetrics& moe) { return moe.idlest_rank; }),
-      [](double value) { return value < starving; }, "tokens of the starving rank's experts over the mean",
-      fmt::format("below {}", starving), "1", finding);
-  if (finding.evidence.empty()) return RuleVerdict::silent();
+  // A step with fewer choices than experts leaves some without a token however they are dealt.
   const MoeConfig& moe = evidence.config().model.moe;
+  const bool for_all = evidence.steady.back().tokens * moe.num_experts_per_tok > moe.num_experts;
+  for (const auto& [block, steps] : by_block(evidence)) {
+    add_persistent(
+        steps, &MoeMetrics::max_over_mean, [](double value) { return value > uneven; },
+        "tokens of the busiest expert over the mean", fmt::format("above {}", uneven), finding);
+    if (for_all) add_collapsed(steps, finding);
+    add_persistent(
+        steps, &MoeMetrics::idlest_rank, [](double value) { return value < starving; },
+        fmt::format("tokens over the mean of the starving rank, {}", idlest_text(steps, evidence.config())),
+        fmt::format("below {}", starving), finding);
+  }
+  if (finding.evidence.empty()) return RuleVerdict::silent();
   finding.sentence = fmt::format("tokens crowd on few of {} experts, step after step", moe.num_experts);
   if (moe.selection_bias) {
     finding.changes = {{"model.moe.bias_update_rate", fmt::format("{:g}", std::max(0.001, 10.0 * moe.bias_update_rate)),

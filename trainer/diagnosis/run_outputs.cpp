@@ -136,8 +136,10 @@ StepMetrics parse_step_metrics(const std::string& line, const std::string& place
         read.entropy = moe.value("entropy", 1.0);
         read.dropped = moe.value("dropped", 0.0);
         read.unused = moe.value("unused", std::int64_t{0});
+        read.unused_experts = moe.value("unused_experts", std::vector<std::int64_t>());
         read.busiest_rank = moe.value("busiest_rank", 1.0);
         read.idlest_rank = moe.value("idlest_rank", 1.0);
+        if (moe.contains("idlest_place")) read.idlest_place = moe.at("idlest_place").get<int>();
         if (moe.contains("bias_norm")) read.bias_norm = number_of(moe.at("bias_norm"));
       }
     }

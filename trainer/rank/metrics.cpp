@@ -41,11 +41,17 @@ MoeMetrics expert_balance(int block, std::span<const std::int64_t> tokens, int r
   };
   const double all = sum_of(tokens), experts = static_cast<double>(tokens.size());
   MoeMetrics balance{.block = block, .unused = std::ranges::count(tokens, 0)};
+  for (std::size_t e = 0; e < tokens.size() && balance.unused_experts.size() < most_named_experts; ++e) {
+    if (tokens[e] == 0) balance.unused_experts.push_back(static_cast<std::int64_t>(e));
+  }
   const std::size_t of_rank = tokens.size() / static_cast<std::size_t>(ranks);
-  for (std::size_t first = 0; first < tokens.size(); first += of_rank) {
-    const double load = sum_of(tokens.subspan(first, of_rank)) * ranks / all;
+  if (ranks > 1) balance.idlest_place = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const double load = sum_of(tokens.subspan(static_cast<std::size_t>(rank) * of_rank, of_rank)) * ranks / all;
     balance.busiest_rank = std::max(balance.busiest_rank, load);
-    balance.idlest_rank = std::min(balance.idlest_rank, load);
+    if (load >= balance.idlest_rank) continue;
+    balance.idlest_rank = load;
+    balance.idlest_place = rank;
   }
   balance.max_over_mean = static_cast<double>(std::ranges::max(tokens)) / (all / experts);
   if (tokens.size() < 2) return balance;
@@ -123,6 +129,8 @@ std::string to_json(const StepMetrics& metrics) {
                              {"busiest_rank", moe.busiest_rank},
                              {"idlest_rank", moe.idlest_rank},
                              {"dropped", moe.dropped}});
+      if (!moe.unused_experts.empty()) line["moe"].back()["unused_experts"] = moe.unused_experts;
+      if (moe.idlest_place) line["moe"].back()["idlest_place"] = *moe.idlest_place;
       if (moe.bias_norm) line["moe"].back()["bias_norm"] = *moe.bias_norm;
     }
   }

@@ -18,16 +18,20 @@ namespace weft {
 
 inline constexpr const char* metrics_file = "metrics.jsonl";  // in a run's directory, one line a step
 
+inline constexpr std::size_t most_named_experts = 16;  // a line of metrics.jsonl names so many of a block
+
 struct MoeMetrics {
   int block = 0;
   double auxiliary_loss = 0.0, z_loss = 0.0;
   double max_over_mean = 0.0;  // of tokens by expert
   double entropy = 1.0;        // of the shares of tokens by expert, over that of equal shares; 1 if they are equal
   std::int64_t unused = 0;     // experts without a token
-  double dropped = 0.0;        // part of the choices that no expert took
+  std::vector<std::int64_t> unused_experts = {};  // the first of them, at most most_named_experts
+  double dropped = 0.0;                           // part of the choices that no expert took
   // Of tokens by rank of an expert group, which holds a run of experts, over their mean; 1 if experts stand on one
   // rank.
   double busiest_rank = 1.0, idlest_rank = 1.0;
+  std::optional<int> idlest_place = {};  // place of that rank in its expert group, if there are several
   std::optional<double> bias_norm = {};  // Euclidean, of the selection bias that the step used, if there is one
 };
 // `tokens`: choices of a step, by expert, not all zero; `ranks` of an expert group. Losses and bias are left as they
