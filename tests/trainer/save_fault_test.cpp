@@ -289,6 +289,46 @@ TEST(LoadFault, AnotherModelIsRefusedWithItsKeys) {
   EXPECT_EQ(failure_of(other), "");
 }
 
+TEST(LoadFault, AnotherCapacityIsNoOtherModel) {
+  const TemporaryFolder folder;
+  Config config = saving_config(two_by_two, folder / "a", 1, 1);
+  config.model.moe.capacity_factor = 1.5;
+  run_steps(config);
+  config.run.steps = 2;
+  config.model.moe.capacity_factor = 0.0;
+  config.model.moe.drop_policy = DropPolicy::position;
+  EXPECT_EQ(failure_of(config), "");
+  // Earlier checkpoints have the keys in their manifests.
+  EXPECT_EQ(differing_model({{"model.moe.capacity_factor", "1.5"}, {"model.moe.drop_policy", "\"probability\""}}, {}),
+            "");
+}
+
+// What a run adds to the routers and experts of the weights it begins with.
+TEST(LoadFault, PartsOfAnotherModelAreAddedWhereTheyAreNamed) {
+  const TemporaryFolder folder;
+  const Config dense = saving_config(two_by_two, folder / "a", 1, 1);
+  run_steps(dense);
+  Config config = saving_config(two_by_two, folder / "b", 1, 1);
+  config.checkpoint.start_from = (folder / "a").string();
+  MoeConfig& moe = config.model.moe;
+  moe.selection_bias = true;
+  moe.shared_expert_intermediate_size += 8;
+  std::string failure = failure_of(config);
+  EXPECT_EQ(failure.find("another model"), std::string::npos) << failure;
+  EXPECT_NE(failure.find("(checkpoint.allow_missing would start them anew): blocks.1.router.selection_bias"),
+            std::string::npos)
+      << failure;
+  config.checkpoint.allow_missing = {"*.router.selection_bias", "*.shared_expert.*"};
+  moe.scoring = Scoring::sigmoid;
+  EXPECT_NE(failure_of(config).find("model.moe.scoring is \"softmax\" in the checkpoint"), std::string::npos);
+  config.checkpoint.allow_missing.push_back("*.router.weight");
+  EXPECT_EQ(failure_of(config), "");
+  // The state of a run goes on in the same model only.
+  config.checkpoint.weights_only = false;
+  config.checkpoint.directory = (folder / "c").string();
+  EXPECT_NE(failure_of(config).find("model.moe.selection_bias is false in the checkpoint"), std::string::npos);
+}
+
 TEST(LoadFault, TensorsAreComparedBothWays) {
   Manifest manifest;
   const auto tensor = [](const std::string& name, const std::string& state, std::int64_t rows) {

@@ -14,11 +14,11 @@ namespace {
 
 using std::string_view_literals::operator""sv;
 
-constexpr std::array free_keys = {"model.initializer_range"sv,        "model.moe.aux_loss"sv,
-                                  "model.moe.router_aux_loss_coef"sv, "model.moe.router_z_loss_coef"sv,
-                                  "model.moe.bias_update"sv,          "model.moe.bias_update_rate"sv,
-                                  "model.moe.bias_schedule"sv,        "model.mtp_loss_coef"sv,
-                                  "model.moe.router_jitter_noise"sv,  "model.moe.pad_to_capacity"sv};
+constexpr std::array free_keys = {
+    "model.initializer_range"sv,      "model.moe.aux_loss"sv,        "model.moe.router_aux_loss_coef"sv,
+    "model.moe.router_z_loss_coef"sv, "model.moe.bias_update"sv,     "model.moe.bias_update_rate"sv,
+    "model.moe.bias_schedule"sv,      "model.mtp_loss_coef"sv,       "model.moe.router_jitter_noise"sv,
+    "model.moe.pad_to_capacity"sv,    "model.moe.capacity_factor"sv, "model.moe.drop_policy"sv};
 constexpr const char* names_key = "data.train";
 constexpr std::string_view content_key = "data.train[";
 constexpr std::array order_keys = {
@@ -31,8 +31,6 @@ constexpr std::array later_keys = {"data.order"sv,
                                    "model.moe.topk_group"sv,
                                    "model.moe.shared_expert_gate"sv,
                                    "model.moe.selection_bias"sv,
-                                   "model.moe.capacity_factor"sv,
-                                   "model.moe.drop_policy"sv,
                                    "model.moe.force_balance"sv};
 constexpr const char* samples_key = "data.samples";
 
@@ -103,6 +101,7 @@ KeyValues data_keys(const Config& config, const TokenDataset& data) {
 
 std::string differing_model(KeyValues saved, const KeyValues& own) {
   add_later_keys(own, saved);
+  for (const std::string_view key : free_keys) saved.erase(std::string(key));  // older checkpoints have some
   return differing_keys(saved, own);
 }
 

@@ -12,7 +12,8 @@ namespace weft {
 
 using KeyValues = std::map<std::string, std::string>;  // values in TOML
 
-// All keys of [model] and [model.moe], except those that affect only auxiliary losses and initial values.
+// All keys of [model] and [model.moe], except those that affect only training (auxiliary losses, initial values), and
+// the capacity of experts: weights that learned with one can be used without.
 KeyValues model_keys(const Config& config);
 // Everything that determines the tokens of a sample with a given number: keys, and the contents of each file in
 // data.train, as data.train[0], data.train[1], ... Reads the files (TokenDataset::contents).

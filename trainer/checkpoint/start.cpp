@@ -1,8 +1,11 @@
 #include "trainer/checkpoint/start.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "parallel/runtime/error.h"
+#include "trainer/config/config_suggestions.h"
+#include "trainer/plan/stage_plan.h"
 #include "trainer/rank/checkpoint_rows.h"
 
 namespace weft {
@@ -27,6 +30,24 @@ std::string new_data(const Config& config, const KeyValues& data, const Manifest
       "optimizer and read the new data from their first sample, set checkpoint.allow_new_data = true. To take its "
       "weights alone and begin anew, name it in checkpoint.start_from with another checkpoint.directory",
       differing);
+}
+
+// Whether checkpoint.allow_missing names the weight of every router.
+bool routers_may_begin_anew(const Config& config) {
+  const auto named = [&](const ParameterSpec& parameter) {
+    const auto matches = [&](const std::string& pattern) { return matches_pattern(pattern, parameter.name); };
+    return parameter.family != Family::routing || std::ranges::any_of(config.checkpoint.allow_missing, matches);
+  };
+  return std::ranges::all_of(model_parameters(config.model), named);
+}
+
+// Keys in which the model of a run may differ from that of the weights it begins with. A difference in the first three
+// shows in tensors, which plan_load() compares. One of the scoring shows in none.
+std::vector<const char*> keys_compared_as_tensors(const Config& config) {
+  std::vector<const char*> keys = {"model.moe.selection_bias", "model.moe.shared_expert_intermediate_size",
+                                   "model.moe.shared_expert_gate"};
+  if (routers_may_begin_anew(config)) keys.push_back("model.moe.scoring");
+  return keys;
 }
 
 }  // namespace
@@ -56,7 +77,12 @@ PlannedStart plan_start(const Config& config, const KeyValues& data, const Check
                         bool weights_only) {
   try {
     const Manifest& manifest = reader.manifest();
-    if (const std::string differing = differing_model(manifest.model, model_keys(config)); !differing.empty()) {
+    KeyValues saved = manifest.model, own = model_keys(config);
+    for (const char* key : weights_only ? keys_compared_as_tensors(config) : std::vector<const char*>()) {
+      saved.erase(key);
+      own.erase(key);
+    }
+    if (const std::string differing = differing_model(std::move(saved), own); !differing.empty()) {
       fail_request("it is of another model:\n{}", differing);
     }
     PlannedStart start;
