@@ -2,7 +2,6 @@
 // traffic, and what the checker says of lists that get it wrong.
 #include <gtest/gtest.h>
 
-#include "parallel/pipeline/accounts/accounts.h"
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/program/overlap.h"
@@ -12,6 +11,7 @@
 #include "tests/parallel/program_grid.h"
 #include "tests/parallel/program_interpreter.h"
 #include "tests/parallel/stream_interpreter.h"
+#include "tests/parallel/traffic.h"
 
 namespace weft {
 namespace {

@@ -4,13 +4,13 @@
 
 #include <array>
 
-#include "parallel/pipeline/accounts/accounts.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/execute/execute.h"
 #include "parallel/pipeline/simulation/cost_model.h"
 #include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/program_grid.h"
+#include "tests/parallel/traffic.h"
 
 namespace weft {
 namespace {

@@ -6,7 +6,7 @@
 #include <map>
 #include <mutex>
 
-#include "parallel/pipeline/accounts/accounts.h"
+#include "tests/parallel/traffic.h"
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/layout/stage_layout.h"

@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "parallel/pipeline/accounts/accounts.h"
+#include "tests/parallel/traffic.h"
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
 

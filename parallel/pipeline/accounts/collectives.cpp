@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 
 namespace weft {
 namespace {
@@ -36,28 +35,6 @@ std::vector<ProgramCollective> collectives_of(const ProgramTables& tables, const
   if (is_receive(action.op)) collectives.push_back({action.op, CollectiveOp::receive, Group::pp, 1, 0});
   add(tables.update);
   return collectives;
-}
-
-Traffic traffic_of(const Program& program, const Mesh& mesh, int rank) {
-  std::map<Group, bool> is_alone;
-  const auto alone = [&](Group group) {
-    // Islands have at least two ranks, and a tie has two.
-    if (group == Group::dp_island || group == Group::edp_island || group == Group::tied) return false;
-    const auto [found, fresh] = is_alone.try_emplace(group, false);
-    if (fresh) found->second = mesh.group_of(group, rank).size() == 1;
-    return found->second;
-  };
-  Traffic traffic;
-  for (const Action& action : program.ranks.at(mesh.coordinates(rank).pp)) {
-    for (const ProgramCollective& part : collectives_of(program, action)) {
-      if (part.count == 0 || alone(part.group)) continue;
-      auto& counters = part.is_bound ? traffic.bounds : traffic.exact;
-      CommunicationCount& sum = counters[{std::string(name_of(part.group)), part.op}];
-      sum.count += part.count;
-      sum.bytes += part.bytes;
-    }
-  }
-  return traffic;
 }
 
 }  // namespace weft
