@@ -63,8 +63,6 @@ struct SegmentSetup {
   std::set<Family> frozen;
 
   bool trains(Family family) const { return family != Family::helpers && !frozen.contains(family); }
-  // Sets every compute dtype.
-  void compute_in(DType dtype) { compute = embedding_compute = expert_compute = head_compute = dtype; }
   // Dtype of a family's weights and of the computations with them.
   DType dtype_of(Family family) const;
   ProductFormat format_of(Family family) const {

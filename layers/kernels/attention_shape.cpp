@@ -30,12 +30,6 @@ AttentionShape run_attention_shape(const HeadShape& heads, std::int64_t sequence
           .dv = strides(length, gradients.v, value)};
 }
 
-AttentionShape fused_attention_shape(const HeadShape& heads, std::int64_t sequences, GraphType type) {
-  const std::int64_t length = heads.sequence_length;
-  const MatrixColumns columns{heads.columns(), heads.columns(), heads.columns()};
-  return run_attention_shape(heads, sequences, length, {0, length}, columns, columns, type);
-}
-
 std::int64_t row_sums_bytes(const AttentionShape& shape) {
   return shape.batch * shape.heads.query_heads * shape.query_length * size_of(DType::float32);
 }

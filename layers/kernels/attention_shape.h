@@ -38,9 +38,6 @@ struct AttentionShape {
   auto operator<=>(const AttentionShape&) const = default;
 };
 
-// All queries of `sequences` sequences in one fused matrix qkv [tokens, heads.columns()], with out [tokens,
-// heads.output_columns()] and log_sum_exp [tokens, query_heads]. Gradients have the layout of their values.
-AttentionShape fused_attention_shape(const HeadShape& heads, std::int64_t sequences, GraphType type);
 // One run of queries of a rank that has `rows_per_sequence` queries of each sequence: q has sequences *
 // rows_per_sequence rows, k and v have sequences * heads.sequence_length rows, in matrices as wide as `values` says;
 // their gradients in matrices as wide as `gradients` says. Pointers to q, out, log_sum_exp and their gradients point at

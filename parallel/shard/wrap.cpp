@@ -17,11 +17,6 @@ bool is_root(const WrapPolicies& policies, Family family) {
 
 }  // namespace
 
-std::string text_of(const WrapPolicy& policy) {
-  const std::string_view word = name_of(policy.kind);
-  return takes_amount(policy.kind) ? fmt::format("{} {}", word, policy.amount) : std::string(word);
-}
-
 WrapPolicy parse_wrap(std::string_view text) {
   const std::size_t space = text.find(' ');
   const bool has_amount = space != std::string_view::npos;

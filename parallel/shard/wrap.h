@@ -37,7 +37,6 @@ struct WrapPolicy {
   std::int64_t amount = 0;  // for `blocks` and `minimum_bytes`, at least 1; otherwise 0
   bool operator==(const WrapPolicy&) const = default;
 };
-std::string text_of(const WrapPolicy& policy);
 // Throws Error (request) that lists the valid forms.
 WrapPolicy parse_wrap(std::string_view text);
 

@@ -8,6 +8,7 @@
 
 #include "layers/kernels/cuda/cudnn_attention.h"
 #include "tests/cuda/described_device.h"
+#include "tests/layers/attention_case.h"
 
 namespace weft {
 namespace {

@@ -29,6 +29,14 @@ struct AttentionCase {
   AttentionPlaces places();
 };
 
+// All queries of `sequences` sequences in one fused matrix qkv [tokens, heads.columns()], with out [tokens,
+// heads.output_columns()] and log_sum_exp [tokens, query_heads]. Gradients have the layout of their values.
+inline AttentionShape fused_attention_shape(const HeadShape& heads, std::int64_t sequences, GraphType type) {
+  const std::int64_t length = heads.sequence_length;
+  const MatrixColumns columns{heads.columns(), heads.columns(), heads.columns()};
+  return run_attention_shape(heads, sequences, length, {0, length}, columns, columns, type);
+}
+
 AttentionCase fused_case(const HeadShape& heads, std::int64_t sequences);
 // The run of a rank that holds `rows_per_sequence` queries of each sequence, of which the run starts at `run_row`. Keys
 // and values have a matrix of their own.

@@ -67,7 +67,7 @@ SegmentSetup SegmentCase::setup(int rank) const {
   const Coordinates at = mesh().coordinates(rank);
   SegmentSetup setup;
   setup.model = model;
-  setup.compute_in(compute);
+  setup.compute = compute;
   setup.frozen = frozen;
   setup.recompute_cheap = recompute_cheap;
   setup.recompute_experts = recompute_experts;

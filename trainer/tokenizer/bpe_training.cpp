@@ -129,11 +129,4 @@ std::string BpeTraining::train(std::int64_t vocab_size, std::span<const std::str
   return file_of(learned, pattern_, special_tokens.size());
 }
 
-std::string train_bpe(std::span<const std::string_view> texts, std::int64_t vocab_size, const std::string& pattern,
-                      std::span<const std::string> special_tokens) {
-  BpeTraining training(pattern);
-  for (const std::string_view text : texts) training.add(text);
-  return training.train(vocab_size, special_tokens);
-}
-
 }  // namespace weft

@@ -35,8 +35,4 @@ class BpeTraining {
   std::unique_ptr<Words> words_;
 };
 
-// The same at once.
-std::string train_bpe(std::span<const std::string_view> texts, std::int64_t vocab_size, const std::string& pattern,
-                      std::span<const std::string> special_tokens);
-
 }  // namespace weft
