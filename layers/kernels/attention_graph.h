@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "layers/kernels/attention_shape.h"
+#include "parallel/runtime/enum_names.h"
 
 namespace weft {
 
@@ -50,6 +51,10 @@ enum class GraphOperator : std::uint8_t {
   reduce_add,
   reshape,  // the same memory under the output's dimensions and strides
 };
+constexpr auto enum_names(GraphOperator) {
+  return name_list("matmul", "multiply", "subtract", "add", "divide", "greater_equal", "exponential", "logarithm",
+                   "identity", "row_index", "column_index", "select", "reduce_max", "reduce_add", "reshape");
+}
 
 struct GraphOperation {
   GraphOperator op = GraphOperator::identity;

@@ -5,11 +5,15 @@
 #include <cstdint>
 
 #include "layers/kernels/head_shape.h"
+#include "parallel/runtime/enum_names.h"
 #include "parallel/runtime/range.h"
 
 namespace weft {
 
 enum class GraphType : std::uint8_t { float32, bfloat16, float16, int32, boolean };
+constexpr auto enum_names(GraphType) {
+  return name_list("float32", "bfloat16", "float16", "int32", "boolean");
+}
 
 // Distance in elements from one sequence, head or token to the next; columns of a head are adjacent.
 struct HeadStrides {

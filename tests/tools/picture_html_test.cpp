@@ -6,9 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tools/picture/picture_style.h"
 #include "parallel/runtime/error.h"
 #include "tests/tools/picture_fixture.h"
+#include "tools/picture/picture_style.h"
 
 namespace weft {
 namespace {
@@ -94,8 +94,8 @@ TEST(PictureHtml, HoldsEveryBoxAndSampleOfEveryVariant) {
       }
     }
   }
-  EXPECT_EQ(data["kinds"].size(), all_box_kinds.size());
-  EXPECT_EQ(data["idle"].size(), all_idle_reasons.size());
+  EXPECT_EQ(data["kinds"].size(), all_values<BoxKind>.size());
+  EXPECT_EQ(data["idle"].size(), all_values<IdleReason>.size());
   EXPECT_EQ(data["lanes"].size(), all_lanes.size());
   for (const SortedJson& kind : data["kinds"]) EXPECT_TRUE(data["textures"].contains(kind["texture"]));
 }

@@ -118,7 +118,8 @@ TEST(PictureStyle, TwoChunksStayApartInEverySight) {
 // In grey a texture is left, and the letter of the legend.
 TEST(PictureStyle, KindsHaveASecondCue) {
   std::set<std::string_view> letters;
-  for (const BoxKind kind : all_box_kinds) EXPECT_TRUE(letters.insert(style_of(kind).letter).second) << name_of(kind);
+  for (const BoxKind kind : all_values<BoxKind>)
+    EXPECT_TRUE(letters.insert(style_of(kind).letter).second) << name_of(kind);
   std::set<Texture> textures;
   for (const BoxKind kind : computing) {
     EXPECT_TRUE(textures.insert(style_of(kind).texture).second) << name_of(kind);
@@ -126,12 +127,12 @@ TEST(PictureStyle, KindsHaveASecondCue) {
   EXPECT_NE(style_of(BoxKind::activations).texture, style_of(BoxKind::gradients).texture);
   EXPECT_NE(style_of(BoxKind::gather).texture, style_of(BoxKind::reduction).texture);
   std::set<std::pair<Texture, std::string>> idle;
-  for (const IdleReason reason : all_idle_reasons) {
+  for (const IdleReason reason : all_values<IdleReason>) {
     EXPECT_NE(style_of(reason).texture, Texture::plain);
     EXPECT_TRUE(idle.insert({style_of(reason).texture, style_of(reason).colour.hex()}).second);
   }
   std::set<std::string_view> strokes;
-  for (const Texture texture : all_textures) EXPECT_TRUE(strokes.insert(strokes_of(texture)).second);
+  for (const Texture texture : all_values<Texture>) EXPECT_TRUE(strokes.insert(strokes_of(texture)).second);
 }
 
 // WCAG 2 asks for 4.5 : 1.
@@ -140,7 +141,7 @@ TEST(PictureStyle, NumbersStandOutFromTheirBoxes) {
     const Vector part = linear(colour);
     return 0.2126 * part[0] + 0.7152 * part[1] + 0.0722 * part[2];
   };
-  for (const BoxKind kind : all_box_kinds) {
+  for (const BoxKind kind : all_values<BoxKind>) {
     for (int chunk = 0; chunk < 4; ++chunk) {
       const Colour colour = shade_of(style_of(kind).colour, chunk, 4);
       const double on = luminance(colour), text = luminance(text_colour_on(colour));

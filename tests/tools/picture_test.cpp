@@ -7,8 +7,8 @@
 #include <set>
 
 #include "parallel/runtime/error.h"
-#include "tests/tools/picture_fixture.h"
 #include "tests/parallel/random_program.h"
+#include "tests/tools/picture_fixture.h"
 
 namespace weft {
 namespace {
@@ -92,12 +92,12 @@ TEST(Picture, LanesAreInOrderAndDoNotOverlap) {
 
 // What is not computation is waiting, and each kind of it is as long as the simulator says.
 TEST(Picture, IdleStretchesAddUpToTheTimesOfTheRank) {
-  std::array<int, all_idle_reasons.size()> seen = {};
+  std::array<int, all_values<IdleReason>.size()> seen = {};
   for (int seed = 0; seed < 240; ++seed) {
     const Case drawn = random_case(seed);
     const Picture picture = picture_of(drawn.program, drawn.step);
     for (const PictureRank& rank : picture.ranks) {
-      std::array<double, all_idle_reasons.size()> seconds = {};
+      std::array<double, all_values<IdleReason>.size()> seconds = {};
       std::vector<std::pair<double, double>> cover;
       for (const PictureIdle& idle : rank.idle) {
         EXPECT_LT(idle.start, idle.end);

@@ -205,19 +205,6 @@ void trace_critical_path(Picture& picture, const std::vector<ActionAt>& path,
 
 }  // namespace
 
-std::string_view name_of(BoxKind kind) {
-  constexpr std::string_view names[] = {"forward",   "backward",    "input gradient", "weight gradient",
-                                        "recompute", "update",      "gather",         "reshard",
-                                        "reduction", "activations", "gradients",      "rows of experts"};
-  return names[static_cast<std::size_t>(kind)];
-}
-
-std::string_view name_of(IdleReason reason) {
-  constexpr std::string_view names[] = {"bubble", "waits for a gather", "waits for a reduction",
-                                        "waits for rows of experts"};
-  return names[static_cast<std::size_t>(reason)];
-}
-
 std::int64_t PictureRank::highest_bytes() const {
   return most(memory, &MemorySample::bytes);
 }
@@ -246,7 +233,7 @@ double Picture::exposed_reductions() const {
 }
 
 std::vector<int> Picture::chunks_of_kind() const {
-  std::vector<int> chunks(all_box_kinds.size(), 0);
+  std::vector<int> chunks(all_values<BoxKind>.size(), 0);
   for (const PictureRank& rank : ranks) {
     for (const PictureBox& box : rank.boxes) {
       int& most = chunks[static_cast<std::size_t>(box.kind)];

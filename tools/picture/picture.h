@@ -2,15 +2,14 @@
 // and knows nothing of programs. Plain values.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "parallel/pipeline/simulation/memory_curve.h"
 #include "parallel/pipeline/text/text.h"
+#include "parallel/runtime/enum_names.h"
 
 namespace weft {
 
@@ -29,11 +28,10 @@ enum class BoxKind : std::uint8_t {
   gradients,
   rows,  // of experts, beside computations
 };
-inline constexpr std::array all_box_kinds = {BoxKind::forward,         BoxKind::backward,  BoxKind::backward_input,
-                                             BoxKind::backward_weight, BoxKind::recompute, BoxKind::update,
-                                             BoxKind::gather,          BoxKind::reshard,   BoxKind::reduction,
-                                             BoxKind::activations,     BoxKind::gradients, BoxKind::rows};
-std::string_view name_of(BoxKind kind);
+constexpr auto enum_names(BoxKind) {
+  return name_list("forward", "backward", "input gradient", "weight gradient", "recompute", "update", "gather",
+                   "reshard", "reduction", "activations", "gradients", "rows of experts");
+}
 
 // An action, or several touching ones that were merged.
 struct PictureBox {
@@ -56,9 +54,9 @@ struct PictureBox {
 
 // Why a compute lane is idle.
 enum class IdleReason : std::uint8_t { bubble, gather, reduction, rows };
-inline constexpr std::array all_idle_reasons = {IdleReason::bubble, IdleReason::gather, IdleReason::reduction,
-                                                IdleReason::rows};
-std::string_view name_of(IdleReason reason);
+constexpr auto enum_names(IdleReason) {
+  return name_list("bubble", "waits for a gather", "waits for a reduction", "waits for rows of experts");
+}
 
 struct PictureIdle {
   double start = 0.0, end = 0.0;

@@ -86,8 +86,8 @@ Json styles_json() {
   Json lanes = Json::array(), textures = Json::object(), kinds = Json::array(), buckets = Json::array(),
        idle = Json::array();
   for (Lane lane : all_lanes) lanes.push_back(lane_label(lane));
-  for (const Texture texture : all_textures) textures[std::string(name_of(texture))] = strokes_of(texture);
-  for (const BoxKind kind : all_box_kinds) {
+  for (const Texture texture : all_values<Texture>) textures[std::string(name_of(texture))] = strokes_of(texture);
+  for (const BoxKind kind : all_values<BoxKind>) {
     const KindStyle style = style_of(kind);
     kinds.push_back({{"name", name_of(kind)}, {"letter", style.letter}, {"texture", name_of(style.texture)}});
   }
@@ -95,7 +95,7 @@ Json styles_json() {
     const BucketStyle style = bucket_style(bucket);
     buckets.push_back({{"name", style.name}, {"colour", style.colour.hex()}, {"texture", name_of(style.texture)}});
   }
-  for (const IdleReason reason : all_idle_reasons) {
+  for (const IdleReason reason : all_values<IdleReason>) {
     const IdleStyle style = style_of(reason);
     idle.push_back({{"name", name_of(reason)},
                     {"colour", style.colour.hex()},

@@ -51,11 +51,6 @@ std::size_t character_length(std::string_view text) {
 
 }  // namespace
 
-std::string_view name_of(Texture texture) {
-  constexpr std::string_view names[] = {"plain", "rising", "falling", "crossed", "dots", "upright"};
-  return names[static_cast<std::size_t>(texture)];
-}
-
 std::string_view strokes_of(Texture texture) {
   constexpr std::string_view strokes[] = {
       "",                              // plain
@@ -87,7 +82,7 @@ KindStyle style_of(BoxKind kind) {
       {sky_blue, Texture::upright, "g"},          // gradients
       {sky_blue, Texture::dots, "E"},             // rows
   };
-  static_assert(std::size(styles) == all_box_kinds.size());
+  static_assert(std::size(styles) == all_values<BoxKind>.size());
   return styles[static_cast<std::size_t>(kind)];
 }
 

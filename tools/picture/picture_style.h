@@ -5,7 +5,6 @@
 // has its own texture and letter, so that a grey picture says the same.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -16,9 +15,9 @@
 namespace weft {
 
 enum class Texture : std::uint8_t { plain, rising, falling, crossed, dots, upright };
-inline constexpr std::array all_textures = {Texture::plain,   Texture::rising, Texture::falling,
-                                            Texture::crossed, Texture::dots,   Texture::upright};
-std::string_view name_of(Texture texture);
+constexpr auto enum_names(Texture) {
+  return name_list("plain", "rising", "falling", "crossed", "dots", "upright");
+}
 // The lines of a texture as an SVG path, in a square of 6 pixels that is repeated; empty for a plain one.
 std::string_view strokes_of(Texture texture);
 inline constexpr double texture_strength = 0.2;  // opacity of its lines, which are black

@@ -59,7 +59,7 @@ std::vector<LegendEntry> entries_of(const Picture& picture) {
     if (chunks[k] > 1) entry.text += fmt::format(" (chunks 0 to {})", chunks[k] - 1);
     entries.push_back(std::move(entry));
   }
-  for (const IdleReason reason : all_idle_reasons) {
+  for (const IdleReason reason : all_values<IdleReason>) {
     if (has_idle(picture, reason)) {
       entries.push_back({{fmt::format("idle{}", static_cast<int>(reason))}, std::string(name_of(reason))});
     }
@@ -90,7 +90,7 @@ std::string style_and_textures(const Picture& picture) {
       fills.add(fmt::format("k{}c{}", k, chunk), shade_of(style.colour, chunk, chunks[k]), style.texture);
     }
   }
-  for (const IdleReason reason : all_idle_reasons) {
+  for (const IdleReason reason : all_values<IdleReason>) {
     const IdleStyle style = style_of(reason);
     fills.add(fmt::format("idle{}", static_cast<int>(reason)), style.colour, style.texture, style.strength);
   }

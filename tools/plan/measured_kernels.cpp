@@ -19,11 +19,6 @@
 namespace weft {
 namespace {
 
-constexpr std::string_view name_of(RanAs kind) {
-  constexpr std::string_view names[] = {"product", "attention", "element-wise", "communication"};
-  return names[static_cast<std::size_t>(kind)];
-}
-
 constexpr RanAs as_ran(KernelKind kind) {
   return kind == KernelKind::product     ? RanAs::product
          : kind == KernelKind::attention ? RanAs::attention

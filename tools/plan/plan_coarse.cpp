@@ -54,11 +54,11 @@ std::string verdict_text(const CoarsePlan& plan, const Card& card) {
 
 BenchTable recipe_table(const CoarseRequest& request) {
   BenchTable table{{"recipe", "bytes"}};
-  for (const CoarseStrategy strategy : coarse_strategies) table.header.emplace_back(name_of(strategy));
+  for (const CoarseStrategy strategy : all_values<CoarseStrategy>) table.header.emplace_back(name_of(strategy));
   for (const StateRecipe& recipe : state_recipes()) {
     std::vector<std::string> row = {fmt::format("{}: {}", recipe.name, recipe.what),
                                     fmt::format("{:.0f}", recipe.bytes())};
-    for (const CoarseStrategy strategy : coarse_strategies) {
+    for (const CoarseStrategy strategy : all_values<CoarseStrategy>) {
       const auto bytes = state_bytes(recipe, strategy, request.parameters, request.ranks);
       row.push_back(bytes ? gb(*bytes) : "-");
     }
@@ -143,7 +143,7 @@ std::string plan_coarse_json(const CoarseRequest& request, const Card& card) {
   Json recipes = Json::array();
   for (const StateRecipe& recipe : state_recipes()) {
     Json row = {{"recipe", recipe.name}, {"bytes_per_parameter", recipe.bytes()}};
-    for (const CoarseStrategy strategy : coarse_strategies) {
+    for (const CoarseStrategy strategy : all_values<CoarseStrategy>) {
       row[std::string(name_of(strategy))] = or_null(state_bytes(recipe, strategy, request.parameters, request.ranks));
     }
     recipes.push_back(std::move(row));

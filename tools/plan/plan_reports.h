@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/runtime/enum_names.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/planning/advise.h"
 #include "trainer/planning/coarse.h"
@@ -44,6 +45,9 @@ std::string plan_advise_json(const std::vector<AdvisedStep>& steps, const std::s
 // Measured kernels beside the calculated kernels of a step: the rates that products, attention and element-wise kernels
 // reached, by part of the model and phase. The kind of a kernel follows from its name.
 enum class RanAs : std::uint8_t { product, attention, elementwise, communication };
+constexpr auto enum_names(RanAs) {
+  return name_list("product", "attention", "element-wise", "communication");
+}
 
 // One line of the table of kernels (tools/profile/kernel_table.cpp).
 struct RanKernel {

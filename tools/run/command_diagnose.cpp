@@ -90,11 +90,6 @@ Json json_of(const DiagnosedFault& finding) {
   return json;
 }
 
-std::string_view text_of(RuleVerdict::Outcome outcome) {
-  constexpr std::string_view texts[] = {"found", "silent", "unchecked"};
-  return texts[static_cast<std::size_t>(outcome)];
-}
-
 std::string diagnosis_report(const RunEvidence& evidence, const Diagnosis& diagnosis) {
   const auto& steps = evidence.steady;
   std::string text = fmt::format("{}: {} ranks, steps {} to {}, {:.3g} s a step, judged as {}\n",
@@ -127,7 +122,7 @@ std::string diagnosis_json(const RunEvidence& evidence, const Diagnosis& diagnos
   for (const RuleResult& result : diagnosis.rules) {
     json["rules"].push_back({{"name", result.rule},
                              {"asks", result.asks},
-                             {"outcome", text_of(result.verdict.outcome)},
+                             {"outcome", name_of(result.verdict.outcome)},
                              {"note", result.verdict.note}});
   }
   for (const RankMemory& memory : evidence.run.memory) {

@@ -1,5 +1,7 @@
 #include "trainer/data/token_source.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -88,19 +90,14 @@ TokenSource typed_tokens(const TypedName& name) {
 
 }  // namespace
 
-std::string_view name_of(TokenFormat format) {
-  constexpr std::array<std::string_view, 5> names = {"text", "Megatron", "llm.c", "raw", "datatrove"};
-  return names[static_cast<std::size_t>(format)];
-}
-
 TypedName parse_typed_name(const std::string& name) {
   const std::size_t mark = name.rfind('#');
   if (mark == std::string::npos) return {name, std::nullopt};
   const std::string type = name.substr(mark + 1);
-  if (const auto known = token_type_named(type)) return {name.substr(0, mark), known};
+  if (const auto known = value_named<TokenType>(type)) return {name.substr(0, mark), known};
   if (is_token_file_there(name)) return {name, std::nullopt};
   fail_request("\"{}\": \"{}\" is no type of tokens, and no file has the whole name; types are {}", name, type,
-               token_type_names());
+               fmt::join(names_of_all<TokenType>, ", "));
 }
 
 std::optional<TokenSource> parse_llm_c(const ByteSource& bytes) {

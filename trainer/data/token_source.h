@@ -5,8 +5,8 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 
+#include "parallel/runtime/enum_names.h"
 #include "trainer/data/byte_source.h"
 #include "trainer/data/token_index.h"
 #include "trainer/data/token_type.h"
@@ -14,8 +14,9 @@
 namespace weft {
 
 enum class TokenFormat : std::uint8_t { text, megatron, llm_c, raw, datatrove };
-// "text", "Megatron", "llm.c", "raw", "datatrove".
-std::string_view name_of(TokenFormat format);
+constexpr auto enum_names(TokenFormat) {
+  return name_list("text", "Megatron", "llm.c", "raw", "datatrove");
+}
 
 // Tokens as they lie in a file: `tokens` numbers of `type` from byte `begin` of `bytes` on.
 struct TokenSource {

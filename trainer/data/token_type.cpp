@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -13,9 +12,6 @@ namespace weft {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers in files are copied, not swapped");
-
-constexpr std::array<std::string_view, 7> token_names = {"uint8", "int8",   "int16", "uint16",
-                                                         "int32", "uint32", "int64"};
 
 // Calls `use` with a value of the C++ type that stores a token.
 template <typename Use>
@@ -55,10 +51,6 @@ void encode_numbers(TokenType type, std::span<const Number> numbers, std::vector
 
 }  // namespace
 
-std::string_view name_of(TokenType type) {
-  return token_names[static_cast<std::size_t>(type)];
-}
-
 std::int64_t bytes_of(TokenType type) {
   return with_stored_type(type, [](auto stored) { return static_cast<std::int64_t>(sizeof(stored)); });
 }
@@ -66,17 +58,6 @@ std::int64_t bytes_of(TokenType type) {
 std::int64_t largest_of(TokenType type) {
   return with_stored_type(
       type, [](auto stored) { return static_cast<std::int64_t>(std::numeric_limits<decltype(stored)>::max()); });
-}
-
-std::optional<TokenType> token_type_named(std::string_view name) {
-  for (std::size_t i = 0; i < token_names.size(); ++i) {
-    if (token_names[i] == name) return static_cast<TokenType>(i);
-  }
-  return std::nullopt;
-}
-
-std::string token_type_names() {
-  return fmt::format("{}", fmt::join(token_names, ", "));
 }
 
 void decode(TokenType type, std::span<const std::uint8_t> bytes, std::span<std::int64_t> to) {

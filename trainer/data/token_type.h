@@ -3,23 +3,22 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
-#include <string>
-#include <string_view>
 #include <vector>
+
+#include "parallel/runtime/enum_names.h"
 
 namespace weft {
 
 enum class TokenType : std::uint8_t { uint8, int8, int16, uint16, int32, uint32, int64 };
 
-// The name as NumPy spells it: "uint16".
-std::string_view name_of(TokenType type);
+// As NumPy spells them.
+constexpr auto enum_names(TokenType) {
+  return name_list("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64");
+}
+
 // Bytes of one number.
 std::int64_t bytes_of(TokenType type);
-std::optional<TokenType> token_type_named(std::string_view name);
-// Names of all types: "uint8, int8, ...".
-std::string token_type_names();
 
 // The numbers stored in `bytes`, which has exactly bytes_of(type) for each. A value of uint64 above 2^63 - 1 that is
 // read as int64 is negative.

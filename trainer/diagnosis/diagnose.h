@@ -5,9 +5,7 @@
 #include <fmt/format.h>
 
 #include <optional>
-#include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,6 +44,10 @@ struct RuleVerdict {
   }
   static RuleVerdict unchecked(std::string note) { return {Outcome::unchecked, std::nullopt, std::move(note)}; }
 };
+
+constexpr auto enum_names(RuleVerdict::Outcome) {
+  return name_list("found", "silent", "unchecked");
+}
 
 RuleVerdict check_root_only_units(const RunEvidence& evidence);
 RuleVerdict check_reductions(const RunEvidence& evidence);

@@ -6,9 +6,9 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "parallel/runtime/enum_names.h"
 #include "trainer/diagnosis/program_figures.h"
 #include "trainer/diagnosis/run_hardware.h"
 #include "trainer/diagnosis/run_outputs.h"
@@ -21,9 +21,8 @@ enum class Basis : std::uint8_t {
   predicted,  // read off the compiled program or its dry run: bytes and counts, no times
   modelled,   // seconds from operations, bytes, and the figures of a row of hardware
 };
-constexpr std::string_view name_of(Basis basis) {
-  constexpr std::string_view names[] = {"measured", "predicted", "modelled"};
-  return names[static_cast<std::size_t>(basis)];
+constexpr auto enum_names(Basis) {
+  return name_list("measured", "predicted", "modelled");
 }
 
 // A figure of the run beside the figure that it is compared with.

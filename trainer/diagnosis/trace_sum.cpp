@@ -3,8 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <tuple>
@@ -14,10 +12,6 @@
 
 namespace weft {
 namespace {
-
-// By TraceKey.
-constexpr std::array<std::string_view, 11> key_names = {"phase", "family", "part", "stage",  "microbatch", "step",
-                                                        "lane",  "rank",   "name", "kernel", "work"};
 
 constexpr std::pair<std::string_view, std::string_view> unit_phases[] = {
     {"unshard", "gather"},  {"reshard", "reshard"},    {"scatter_grad", "reduce"}, {"reduce_grad", "reduce"},
@@ -138,20 +132,16 @@ std::vector<TimedSpan> timed_spans(std::span<const RankTrace> traces) {
   return spans;
 }
 
-std::string_view name_of(TraceKey key) {
-  return key_names[static_cast<std::size_t>(key)];
-}
-
 std::vector<TraceKey> parse_trace_keys(std::string_view text) {
   std::vector<TraceKey> keys;
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view word = text.substr(begin, end - begin);
-    const auto found = std::ranges::find(key_names, word);
-    if (found == key_names.end()) {
-      fail_request("spans are not told apart by \"{}\"; by any of {}", word, fmt::join(key_names, ", "));
+    const auto key = value_named<TraceKey>(word);
+    if (!key) {
+      fail_request("spans are not told apart by \"{}\"; by any of {}", word, fmt::join(names_of_all<TraceKey>, ", "));
     }
-    keys.push_back(static_cast<TraceKey>(found - key_names.begin()));
+    keys.push_back(*key);
     begin = end + 1;
   }
   return keys;

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "parallel/runtime/enum_names.h"
 #include "trainer/measure/measured_costs.h"
 
 namespace weft {
@@ -45,9 +46,11 @@ struct TimedSpan {
 std::vector<TimedSpan> timed_spans(std::span<const RankTrace> traces);
 
 enum class TraceKey : std::uint8_t { phase, family, part, stage, microbatch, step, lane, rank, name, kernel, work };
+constexpr auto enum_names(TraceKey) {
+  return name_list("phase", "family", "part", "stage", "microbatch", "step", "lane", "rank", "name", "kernel", "work");
+}
 // "phase,family". Throws Error (request) listing the keys there are.
 std::vector<TraceKey> parse_trace_keys(std::string_view text);
-std::string_view name_of(TraceKey key);
 
 struct TraceSum {
   std::vector<std::string> labels;  // in the order of the keys

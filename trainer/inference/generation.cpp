@@ -116,10 +116,6 @@ std::vector<std::int32_t> prompt_tokens(const TextVocabulary& vocabulary, std::s
   return ids;
 }
 
-std::string_view name_of(Finish finish) {
-  return finish == Finish::stop ? "stop" : "length";
-}
-
 std::int64_t GenerationResult::tokens() const {
   std::int64_t sum = 0;
   for (const GeneratedSample& sample : samples) sum += sample.tokens;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "parallel/runtime/enum_names.h"
 #include "trainer/data/text_vocabulary.h"
 #include "trainer/inference/generation_run.h"
 #include "trainer/inference/sampling.h"
@@ -27,7 +28,9 @@ std::vector<std::int32_t> prompt_tokens(const TextVocabulary& vocabulary, std::s
 
 // stop: at a stop text, or at the token that ends a text.
 enum class Finish : std::uint8_t { length, stop };
-std::string_view name_of(Finish finish);
+constexpr auto enum_names(Finish) {
+  return name_list("length", "stop");
+}
 
 struct GeneratedSample {
   std::string text;         // without prompt and stop

@@ -22,11 +22,6 @@ Card card_of(std::string_view name, double memory) {
   return {name, memory / 0x1p30 * 1e9, memory};
 }
 
-std::string_view name_of(CoarseStrategy strategy) {
-  constexpr std::string_view names[] = {"full_shard", "ZeRO-2", "ZeRO-1", "replicated"};
-  return names[static_cast<std::size_t>(strategy)];
-}
-
 std::vector<StateRecipe> state_recipes() {
   return {
       // bytes of parameters, gradients, optimizer state and, of FSDP2, views

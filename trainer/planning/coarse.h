@@ -5,11 +5,12 @@
 // Bytes are doubles in powers of ten, as such sums are usually written. A card has two readings (Card).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string_view>
 #include <vector>
+
+#include "parallel/runtime/enum_names.h"
 
 namespace weft {
 
@@ -23,9 +24,9 @@ struct Card {
 Card card_of(std::string_view name, double memory);
 
 enum class CoarseStrategy : std::uint8_t { full_shard, zero2, zero1, replicated };
-inline constexpr std::array coarse_strategies = {CoarseStrategy::full_shard, CoarseStrategy::zero2,
-                                                 CoarseStrategy::zero1, CoarseStrategy::replicated};
-std::string_view name_of(CoarseStrategy strategy);
+constexpr auto enum_names(CoarseStrategy) {
+  return name_list("full_shard", "ZeRO-2", "ZeRO-1", "replicated");
+}
 
 // Bytes that training keeps for each parameter.
 struct StateRecipe {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include "trainer/costs/topology.h"
 #include "trainer/plan/stage_plan.h"
@@ -200,12 +199,6 @@ void fill(StrategyPlan& result, const Hardware& hardware) {
 }
 
 }  // namespace
-
-std::string_view name_of(Sharding sharding) {
-  constexpr std::string_view names[] = {"as_configured", "full_shard",           "shard_grad_op", "optimizer",
-                                        "hybrid",        "hybrid_shard_grad_op", "island",        "no_shard"};
-  return names[static_cast<std::size_t>(sharding)];
-}
 
 std::vector<StrategyPlan> unplanned_strategies(const Config& config, const Hardware& hardware) {
   std::vector<StrategyPlan> plans;

@@ -10,9 +10,9 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "parallel/runtime/enum_names.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/planning/run_plan.h"
 
@@ -28,7 +28,10 @@ enum class Sharding : std::uint8_t {
   island,                // full_shard; after a forward, parameters stay sharded over the ranks of a node
   no_shard,
 };
-std::string_view name_of(Sharding sharding);
+constexpr auto enum_names(Sharding) {
+  return name_list("as_configured", "full_shard", "shard_grad_op", "optimizer", "hybrid", "hybrid_shard_grad_op",
+                   "island", "no_shard");
+}
 
 struct StrategyPlan {
   Sharding sharding = Sharding::full_shard;

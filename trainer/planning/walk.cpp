@@ -134,13 +134,6 @@ std::int64_t sent_bytes(CollectiveOp op, std::int64_t payload, std::int64_t rank
   return 0;
 }
 
-std::string_view name_of(WalkKind kind) {
-  constexpr std::string_view names[] = {"gather",  "gather_island",  "copy",    "free",       "keep_part", "in_place",
-                                        "compute", "reduce_scatter", "scatter", "all_reduce", "add",       "tie",
-                                        "wait",    "message",        "norm",    "step",       "rows"};
-  return names[static_cast<std::size_t>(kind)];
-}
-
 std::vector<WalkLine> walk(const Program& program, const Mesh& mesh, int rank, const WalkState& state, bool segments) {
   const int pipeline_rank = mesh.coordinates(rank).pp;
   const std::vector<Action>& actions = program.ranks.at(static_cast<std::size_t>(pipeline_rank));

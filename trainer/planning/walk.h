@@ -12,6 +12,7 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/program/program.h"
+#include "parallel/runtime/enum_names.h"
 #include "parallel/runtime/ledger.h"
 #include "trainer/config/config.h"
 
@@ -46,7 +47,10 @@ enum class WalkKind : std::uint8_t {
   step,
   rows,  // between experts, behind a part of a computation
 };
-std::string_view name_of(WalkKind kind);
+constexpr auto enum_names(WalkKind) {
+  return name_list("gather", "gather_island", "copy", "free", "keep_part", "in_place", "compute", "reduce_scatter",
+                   "scatter", "all_reduce", "add", "tie", "wait", "message", "norm", "step", "rows");
+}
 
 struct WalkLine {
   WalkKind kind = WalkKind::compute;

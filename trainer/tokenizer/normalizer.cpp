@@ -1,16 +1,12 @@
 #include "trainer/tokenizer/normalizer.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "parallel/runtime/error.h"
 
 namespace weft {
 namespace {
-
-constexpr std::array<std::pair<std::string_view, NormalForm>, 4> normal_forms = {
-    {{"NFC", NormalForm::nfc}, {"NFD", NormalForm::nfd}, {"NFKC", NormalForm::nfkc}, {"NFKD", NormalForm::nfkd}}};
 
 bool is_all_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char byte) { return static_cast<unsigned char>(byte) < 0x80; });
@@ -98,16 +94,14 @@ void TextNormalizer::read(const TokenizerJson& json, const std::string& place) {
   JsonFields fields(json, place);
   const std::string type = fields.text("type");
   TokenizerJson meaning = {{"type", type}};
-  const auto form =
-      std::find_if(normal_forms.begin(), normal_forms.end(), [&](auto& each) { return each.first == type; });
   if (type == "Sequence") {
     const TokenizerJson& list = fields.list("normalizers");
     fields.finish();
     for (std::size_t i = 0; i < list.size(); ++i) read(list[i], fmt::format("{}: normalizers[{}]", place, i));
     return;
   }
-  if (form != normal_forms.end()) {
-    steps_.emplace_back(form->second);
+  if (const auto form = value_named<NormalForm>(type)) {
+    steps_.emplace_back(*form);
   } else if (type == "Lowercase") {
     steps_.emplace_back(LowerCaseText{});
   } else if (type == "Prepend") {

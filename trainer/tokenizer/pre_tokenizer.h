@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "parallel/runtime/enum_names.h"
 #include "trainer/tokenizer/json_fields.h"
 #include "trainer/tokenizer/pattern.h"
 
@@ -17,6 +18,9 @@ namespace weft {
 // What becomes of the ranges that a pattern matches: pieces of their own, nothing, a part of the piece before or
 // behind, or one piece with their neighbours that match too.
 enum class SplitBehavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
+constexpr auto enum_names(SplitBehavior) {
+  return name_list("Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous");
+}
 
 struct SplitStep {
   Pattern pattern;
@@ -28,6 +32,9 @@ struct ByteLevelStep {
   std::optional<Pattern> pattern;  // GPT-2's, if use_regex
 };
 enum class PrependScheme { first, never, always };
+constexpr auto enum_names(PrependScheme) {
+  return name_list("first", "never", "always");
+}
 struct MetaspaceStep {
   std::string replacement;
   PrependScheme scheme = PrependScheme::always;

@@ -1,6 +1,6 @@
 // Reads a pre-tokenizer of tokenizer.json.
-#include <algorithm>
-#include <array>
+#include <fmt/ranges.h>
+
 #include <utility>
 
 #include "parallel/runtime/error.h"
@@ -21,25 +21,16 @@ constexpr std::string_view package_punctuation =
     R"(\x{11a9e}-\x{11aa2}\x{11c41}-\x{11c45}\x{11c70}-\x{11c71}\x{11ef7}-\x{11ef8}\x{11fff}\x{12ff1}-\x{12ff2})"
     R"(\x{16e97}-\x{16e9a}\x{16fe2}\x{1e95e}-\x{1e95f}])\p{P})";
 
-SplitBehavior read_behavior(JsonFields& fields, std::optional<std::string> otherwise) {
-  constexpr std::array<std::pair<std::string_view, SplitBehavior>, 5> names = {
-      {{"Isolated", SplitBehavior::isolated},
-       {"Removed", SplitBehavior::removed},
-       {"MergedWithPrevious", SplitBehavior::merged_with_previous},
-       {"MergedWithNext", SplitBehavior::merged_with_next},
-       {"Contiguous", SplitBehavior::contiguous}}};
-  const std::string name = fields.text("behavior", std::move(otherwise));
-  const auto found = std::find_if(names.begin(), names.end(), [&](const auto& each) { return each.first == name; });
-  if (found == names.end()) {
-    fail_request("{} is {}; known are Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous",
-                 fields.place_of("behavior"), shown_value(name));
-  }
-  return found->second;
+template <typename Enum>
+Enum read_named(JsonFields& fields, const std::string& name, std::optional<std::string> otherwise) {
+  const std::string text = fields.text(name, std::move(otherwise));
+  if (const auto value = value_named<Enum>(text)) return *value;
+  fail_request("{} is {}; known are {}", fields.place_of(name), shown_value(text), fmt::join(names_of_all<Enum>, ", "));
 }
 
 SplitStep read_split(JsonFields& fields, TokenizerJson& meaning) {
   Pattern pattern = read_pattern(fields, meaning);
-  const SplitBehavior behavior = read_behavior(fields, std::nullopt);
+  const SplitBehavior behavior = read_named<SplitBehavior>(fields, "behavior", std::nullopt);
   return SplitStep{std::move(pattern), behavior, fields.flag("invert", false)};
 }
 
@@ -59,22 +50,19 @@ MetaspaceFields read_metaspace(JsonFields& fields, TokenizerJson& meaning) {
   if (character.empty() || code_point_at(character, 0).bytes != character.size()) {
     fail_request("{} is {}, not one character", fields.place_of("replacement"), shown_value(character));
   }
-  const std::string scheme = fields.text("prepend_scheme", "always");
-  if (scheme != "first" && scheme != "never" && scheme != "always") {
-    fail_request("{} is {}; known are first, never, always", fields.place_of("prepend_scheme"), shown_value(scheme));
-  }
+  metaspace.scheme = read_named<PrependScheme>(fields, "prepend_scheme", "always");
   const TokenizerJson* prefix = fields.find("add_prefix_space");
   const bool none = prefix != nullptr && !fields.flag("add_prefix_space");
-  if (none && scheme != "never") {
-    fail_request("{} is false, but prepend_scheme is {}", fields.place_of("add_prefix_space"), scheme);
+  if (none && metaspace.scheme != PrependScheme::never) {
+    fail_request("{} is false, but prepend_scheme is {}", fields.place_of("add_prefix_space"),
+                 name_of(metaspace.scheme));
   }
-  metaspace.scheme = scheme == "first"   ? PrependScheme::first
-                     : scheme == "never" ? PrependScheme::never
-                                         : PrependScheme::always;
   metaspace.split = fields.flag("split", true);
   fields.ignore("str_rep");
-  meaning.update(
-      {{"type", "Metaspace"}, {"replacement", character}, {"prepend_scheme", scheme}, {"split", metaspace.split}});
+  meaning.update({{"type", "Metaspace"},
+                  {"replacement", character},
+                  {"prepend_scheme", name_of(metaspace.scheme)},
+                  {"split", metaspace.split}});
   return metaspace;
 }
 
@@ -126,7 +114,7 @@ void PreTokenizer::read(const TokenizerJson& json, const std::string& place) {
   } else if (type == "WhitespaceSplit") {
     add_split(R"(\s)", SplitBehavior::removed, false);
   } else if (type == "Punctuation") {
-    add_split(package_punctuation, read_behavior(fields, "Isolated"), false);
+    add_split(package_punctuation, read_named<SplitBehavior>(fields, "behavior", "Isolated"), false);
     meaning.update(fields.meaning());
   } else if (type == "Metaspace") {
     MetaspaceFields metaspace = read_metaspace(fields, meaning);

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "parallel/runtime/enum_names.h"
+
 namespace weft {
 
 struct CodePoint {
@@ -28,6 +30,9 @@ bool is_white_space(char32_t value);
 std::optional<std::string> replace_malformed(std::string_view text);
 
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
+constexpr auto enum_names(NormalForm) {
+  return name_list("NFC", "NFD", "NFKC", "NFKD");
+}
 
 // Requires well-formed text. Takes time proportional to n log n, also for long runs of combining marks.
 std::string to_normal_form(std::string_view text, NormalForm form);
