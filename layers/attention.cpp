@@ -27,22 +27,13 @@ struct SavedAttention final : Saved {
 class Attention final : public Segment {
  public:
   Attention(const SegmentSetup& setup, int block)
-      : setup_(setup),
-        block_(block),
-        scope_(fmt::format("blocks.{}", block)),
-        name_(scope_ + ".attention"),
-        norm_(setup, name_, Family::dense),
-        format_(setup.format_of(Family::dense)) {
-    heads_ = head_shape(setup.model, setup.tensor, setup.local_sequence());
-    runs_ = context_runs(setup.sequence_length, setup.context, setup.context_rank);
-
+      : Segment(setup, {PartKind::attention, block}),
+        norm_(setup, name(), Family::dense),
+        format_(setup.format_of(Family::dense)),
+        heads_(head_shape(setup.model, setup.tensor, setup.local_sequence())),
+        runs_(context_runs(setup.sequence_length, setup.context, setup.context_rank)) {
     parameters_ = attention_parameters(setup, block);
   }
-
-  const std::string& name() const override { return name_; }
-  const std::string& scope() const override { return scope_; }
-  ModelPart part() const override { return {PartKind::attention, block_}; }
-  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
 
   std::int64_t activation_bytes() const override {
     const std::int64_t element = size_of(setup_.compute);
@@ -206,14 +197,10 @@ class Attention final : public Segment {
     return setup_.model.qk_norm ? weights[index] : ConstTensorView();
   }
 
-  SegmentSetup setup_;
-  int block_;
-  std::string scope_, name_;
   PreNorm norm_;
   ProductFormat format_;
   HeadShape heads_;          // sequence_length is this context rank's part
   std::vector<Range> runs_;  // positions of this rank's queries
-  std::vector<ParameterSpec> parameters_;
 };
 
 }  // namespace

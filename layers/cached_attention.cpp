@@ -15,20 +15,10 @@ using enum AttentionOrder::Index;
 class CachedAttention final : public ForwardSegment {
  public:
   CachedAttention(const SegmentSetup& setup, const GenerationShape& shape, int block)
-      : setup_(setup),
-        shape_(shape),
-        block_(block),
-        scope_(fmt::format("blocks.{}", block)),
-        name_(scope_ + ".attention"),
-        norm_(setup, name_, Family::dense),
-        parameters_(attention_parameters(setup, block)) {
+      : ForwardSegment(setup, {PartKind::attention, block}), shape_(shape), norm_(setup, name(), Family::dense) {
+    parameters_ = attention_parameters(setup, block);
     require(shape.rows() <= setup.microbatch_tokens, "a pass fits its microbatch");
   }
-
-  const std::string& name() const override { return name_; }
-  const std::string& scope() const override { return scope_; }
-  ModelPart part() const override { return {PartKind::attention, block_}; }
-  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
 
   // Without the cache, which exists all the time.
   std::int64_t activation_bytes() const override {
@@ -70,7 +60,7 @@ class CachedAttention final : public ForwardSegment {
     const std::int64_t padding = out.rows() - rows;
     if (padding > 0) fill(kernels.stream, out.view().rows_from(rows, padding), 0.0f);
     const TensorView cache =
-        context.generation->caches.at(block_).view().rows_from(0, shape_.sequences * shape_.capacity);
+        context.generation->caches.at(block()).view().rows_from(0, shape_.sequences * shape_.capacity);
     attention_cached(kernels, heads_over(shape_.capacity), position, qkv.view().rows_from(0, rows), cache,
                      out.view().rows_from(0, rows));
     return onto_residual(context, setup_.format_of(Family::dense), out, weights[o_proj], norm.x);
@@ -84,12 +74,8 @@ class CachedAttention final : public ForwardSegment {
     return kernels.ledger.allocate(Bucket::activations, setup_.compute, setup_.microbatch_tokens, columns);
   }
 
-  SegmentSetup setup_;
   GenerationShape shape_;
-  int block_;
-  std::string scope_, name_;
   PreNorm norm_;
-  std::vector<ParameterSpec> parameters_;
 };
 
 }  // namespace

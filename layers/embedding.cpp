@@ -13,13 +13,10 @@ struct SavedEmbedding final : Saved {
 
 class Embedding final : public Segment {
  public:
-  explicit Embedding(const SegmentSetup& setup)
-      : setup_(setup), lookup_(setup), parameters_({vocabulary_table(setup)}) {}
+  explicit Embedding(const SegmentSetup& setup) : Segment(setup, {PartKind::embedding}), lookup_(setup) {
+    parameters_ = {vocabulary_table(setup)};
+  }
 
-  const std::string& name() const override { return name_; }
-  const std::string& scope() const override { return name_; }
-  ModelPart part() const override { return {PartKind::embedding}; }
-  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override { return 0; }
   std::int64_t pending_bytes() const override {
     if (!setup_.trains(Family::embedding)) return 0;
@@ -49,10 +46,7 @@ class Embedding final : public Segment {
   }
 
  private:
-  SegmentSetup setup_;
   VocabularyLookup lookup_;
-  std::string name_ = "embedding";
-  std::vector<ParameterSpec> parameters_;
 };
 
 }  // namespace

@@ -42,6 +42,9 @@ class ForwardSegment : public Segment {
   Tensor backward_input(LayerContext&, Weights, Tensor, Saved&) final { refuse(); }
   void backward_weight(LayerContext&, Gradients, Saved&) final { refuse(); }
 
+ protected:
+  using Segment::Segment;
+
  private:
   [[noreturn]] void refuse() const { fail("{} generates text and has no backward", name()); }
 };

@@ -18,12 +18,10 @@ struct SavedHead final : Saved {
 class Head final : public Segment {
  public:
   explicit Head(const SegmentSetup& setup)
-      : setup_(setup), norm_(setup, name_, Family::head), loss_(setup), parameters_(head_parameters(setup)) {}
+      : Segment(setup, {PartKind::head}), norm_(setup, name(), Family::head), loss_(setup) {
+    parameters_ = head_parameters(setup);
+  }
 
-  const std::string& name() const override { return name_; }
-  const std::string& scope() const override { return name_; }
-  ModelPart part() const override { return {PartKind::head}; }
-  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override { return norm_.activation_bytes() + loss_.gradient_bytes(); }
   std::int64_t pending_bytes() const override {
     return setup_.trains(Family::head) ? norm_.pending_bytes(true) + loss_.gradient_bytes() : 0;
@@ -62,11 +60,8 @@ class Head final : public Segment {
   }
 
  private:
-  SegmentSetup setup_;
-  std::string name_ = "head";
   PreNorm norm_;
   VocabularyLoss loss_;
-  std::vector<ParameterSpec> parameters_;
 };
 
 }  // namespace

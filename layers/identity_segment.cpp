@@ -7,12 +7,8 @@ namespace {
 
 class IdentitySegment final : public Segment {
  public:
-  explicit IdentitySegment(int stage) : scope_(fmt::format("stage.{}", stage)), name_(scope_ + ".passage") {}
+  explicit IdentitySegment(int stage) : Segment({}, {PartKind::passage}, fmt::format("stage.{}", stage)) {}
 
-  const std::string& name() const override { return name_; }
-  const std::string& scope() const override { return scope_; }
-  ModelPart part() const override { return {PartKind::passage}; }
-  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override { return 0; }
   std::int64_t pending_bytes() const override { return 0; }
   std::vector<SegmentTraffic> traffic() const override { return {}; }
@@ -24,10 +20,6 @@ class IdentitySegment final : public Segment {
   }
   Tensor backward_input(LayerContext&, Weights, Tensor dy, Saved&) override { return dy; }
   void backward_weight(LayerContext&, Gradients, Saved&) override {}
-
- private:
-  std::string scope_, name_;
-  std::vector<ParameterSpec> parameters_;
 };
 
 }  // namespace

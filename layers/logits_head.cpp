@@ -15,14 +15,11 @@ namespace {
 class LogitsHead final : public ForwardSegment {
  public:
   LogitsHead(const SegmentSetup& setup, const GenerationShape& shape)
-      : setup_(setup), shape_(shape), norm_(setup, name_, Family::head), parameters_(head_parameters(setup)) {
+      : ForwardSegment(setup, {PartKind::head}), shape_(shape), norm_(setup, name(), Family::head) {
+    parameters_ = head_parameters(setup);
     require(shape.wanted >= 1 && shape.wanted <= shape.tokens, "logits are wanted of tokens of the pass");
   }
 
-  const std::string& name() const override { return name_; }
-  const std::string& scope() const override { return name_; }
-  ModelPart part() const override { return {PartKind::head}; }
-  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override {
     return norm_.activation_bytes() + wanted_rows() * setup_.model.hidden_size * size_of(setup_.head_compute);
   }
@@ -70,11 +67,8 @@ class LogitsHead final : public ForwardSegment {
  private:
   std::int64_t wanted_rows() const { return shape_.sequences * shape_.wanted; }
 
-  SegmentSetup setup_;
   GenerationShape shape_;
-  std::string name_ = "head";
   PreNorm norm_;
-  std::vector<ParameterSpec> parameters_;
 };
 
 }  // namespace

@@ -16,35 +16,21 @@ struct SavedMlp final : Saved {
 class Mlp final : public Segment {
  public:
   Mlp(const SegmentSetup& setup, int block)
-      : setup_(setup),
-        block_(block),
-        scope_(fmt::format("blocks.{}", block)),
-        name_(scope_ + ".mlp"),
-        norm_(setup, name_, Family::dense),
-        mlp_(setup, name_,
-             setup.model.width({BlockKind::dense, setup.model.blocks.at(static_cast<std::size_t>(block)).width})),
-        parameters_(mlp_.parameters()) {
+      : Segment(setup, {PartKind::mlp, block}),
+        norm_(setup, name(), Family::dense),
+        mlp_(setup, name(),
+             setup.model.width({BlockKind::dense, setup.model.blocks.at(static_cast<std::size_t>(block)).width})) {
+    parameters_ = mlp_.parameters();
     parameters_.insert(parameters_.begin(), norm_.parameter());
   }
 
-  const std::string& name() const override { return name_; }
-  const std::string& scope() const override { return scope_; }
-  ModelPart part() const override { return {PartKind::mlp, block_}; }
-  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override { return norm_.activation_bytes() + mlp_.activation_bytes(); }
   std::int64_t pending_bytes() const override {
     if (!setup_.trains(Family::dense)) return 0;
     const std::int64_t dy = setup_.microbatch_tokens * setup_.model.hidden_size * size_of(setup_.compute);
     return norm_.pending_bytes(true) + mlp_.pending_bytes() + dy;
   }
-  std::vector<SegmentTraffic> traffic() const override {
-    using When = SegmentTraffic::When;
-    return {gather_traffic(setup_, When::forward, setup_.compute),
-            scatter_traffic(setup_, When::forward, setup_.compute),
-            gather_traffic(setup_, When::backward_input, setup_.compute),
-            scatter_traffic(setup_, When::backward_input, setup_.compute),
-            weight_gather_traffic(setup_, Family::dense, setup_.compute)};
-  }
+  std::vector<SegmentTraffic> traffic() const override { return mlp_.traffic(); }
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput&, Tensor x,
                  std::unique_ptr<Saved>& saved) override {
@@ -80,12 +66,8 @@ class Mlp final : public Segment {
   }
 
  private:
-  SegmentSetup setup_;
-  int block_;
-  std::string scope_, name_;
   PreNorm norm_;
   SwigluMlp mlp_;
-  std::vector<ParameterSpec> parameters_;
 };
 
 }  // namespace

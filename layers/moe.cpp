@@ -42,26 +42,18 @@ void run_parts(ComputePart part, int count, Run run, Exchange exchange) {
 class Moe final : public Segment {
  public:
   Moe(const SegmentSetup& setup, int block)
-      : setup_(setup),
-        block_(block),
-        scope_(fmt::format("blocks.{}", block)),
-        name_(scope_ + ".experts"),
-        norm_(setup, name_, Family::dense),
-        router_(setup, scope_ + ".router", block),
-        experts_(setup, name_, block),
-        shared_(setup, scope_ + ".shared_expert", setup.model.moe.shared_expert_intermediate_size),
-        gate_(setup, scope_, block) {
+      : Segment(setup, {PartKind::experts, block}),
+        norm_(setup, name(), Family::dense),
+        router_(setup, scope() + ".router", block),
+        experts_(setup, name(), block),
+        shared_(setup, scope() + ".shared_expert", setup.model.moe.shared_expert_intermediate_size),
+        gate_(setup, scope(), block) {
     parameters_ = {norm_.parameter()};
     of_router_ = append(router_.parameters());
     of_experts_ = append(experts_.parameters());
     if (has_shared()) of_shared_ = append(shared_.parameters());
     if (has_gate()) of_gate_ = append(gate_.parameters());
   }
-
-  const std::string& name() const override { return name_; }
-  const std::string& scope() const override { return scope_; }
-  ModelPart part() const override { return {PartKind::experts, block_}; }
-  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
 
   std::int64_t activation_bytes() const override {
     return norm_.activation_bytes() + router_.activation_bytes() + experts_.activation_bytes() +
@@ -79,18 +71,10 @@ class Moe final : public Segment {
   }
 
   std::vector<SegmentTraffic> traffic() const override {
-    using When = SegmentTraffic::When;
     std::vector<SegmentTraffic> result = router_.traffic();
     for (const SegmentTraffic& each : experts_.traffic()) result.push_back(each);
-    if (has_shared()) {
-      for (const auto& each : {gather_traffic(setup_, When::forward, setup_.compute),
-                               scatter_traffic(setup_, When::forward, setup_.compute),
-                               gather_traffic(setup_, When::backward_input, setup_.compute),
-                               scatter_traffic(setup_, When::backward_input, setup_.compute),
-                               weight_gather_traffic(setup_, Family::dense, setup_.compute)}) {
-        result.push_back(each);
-      }
-    }
+    if (!has_shared()) return result;
+    for (const SegmentTraffic& each : shared_.traffic()) result.push_back(each);
     return result;
   }
 
@@ -205,8 +189,8 @@ class Moe final : public Segment {
     const bool some_unrouted = router_.some_unrouted(kept.router);
     sort_by_expert(kernels, taken, some_unrouted, counts, slots);
     if (!context.recomputing) {
-      if (within.allocated()) add_dropped(kernels, kept.router.indices, slots, context.report.dropped(block_));
-      add_counts(kernels, counts, context.report.expert_tokens(block_));
+      if (within.allocated()) add_dropped(kernels, kept.router.indices, slots, context.report.dropped(block()));
+      add_counts(kernels, counts, context.report.expert_tokens(block()));
       router_.balance(context, kept.router);
     }
     experts_.route(context, taken, kept.router.weights, std::move(counts), std::move(slots), some_unrouted,
@@ -265,15 +249,11 @@ class Moe final : public Segment {
                                 reads_normed_for_weights(), kept.norm);
   }
 
-  SegmentSetup setup_;
-  int block_;
-  std::string scope_, name_;
   PreNorm norm_;
   Router router_;
   RoutedExperts experts_;
   SwigluMlp shared_;
   SharedGate gate_;
-  std::vector<ParameterSpec> parameters_;
   Place of_router_, of_experts_, of_shared_, of_gate_;
 };
 

@@ -41,23 +41,17 @@ struct SavedMerge final : Saved {
 class Merge final : public Segment {
  public:
   Merge(const SegmentSetup& setup, int block, std::shared_ptr<PredictionTrunk> trunk)
-      : setup_(setup),
-        block_(block),
+      : Segment(setup, {PartKind::merge, block}),
         place_(setup.model, block),
         trunk_(std::move(trunk)),
-        scope_(fmt::format("blocks.{}", block)),
-        name_(scope_ + ".merge"),
-        hidden_norm_(setup, name_ + ".hidden", Family::dense),
-        embedding_norm_(setup, name_ + ".embedding", Family::dense),
-        lookup_(setup),
-        parameters_({hidden_norm_.parameter(), embedding_norm_.parameter(),
-                     square_projection(setup, name_ + ".hidden_proj.weight"),
-                     square_projection(setup, name_ + ".embedding_proj.weight"), vocabulary_table(setup)}) {}
+        hidden_norm_(setup, name() + ".hidden", Family::dense),
+        embedding_norm_(setup, name() + ".embedding", Family::dense),
+        lookup_(setup) {
+    parameters_ = {hidden_norm_.parameter(), embedding_norm_.parameter(),
+                   square_projection(setup, name() + ".hidden_proj.weight"),
+                   square_projection(setup, name() + ".embedding_proj.weight"), vocabulary_table(setup)};
+  }
 
-  const std::string& name() const override { return name_; }
-  const std::string& scope() const override { return scope_; }
-  ModelPart part() const override { return {PartKind::merge, block_}; }
-  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override {
     return hidden_norm_.activation_bytes() + embedding_norm_.activation_bytes();
   }
@@ -133,14 +127,10 @@ class Merge final : public Segment {
     return norm.backward_input(context, weight, std::move(dnormed), residual, std::move(dx), trains, kept);
   }
 
-  SegmentSetup setup_;
-  int block_;
   Place place_;
   std::shared_ptr<PredictionTrunk> trunk_;
-  std::string scope_, name_;
   PreNorm hidden_norm_, embedding_norm_;
   VocabularyLookup lookup_;
-  std::vector<ParameterSpec> parameters_;
 };
 
 struct SavedPredict final : Saved {
@@ -152,20 +142,14 @@ struct SavedPredict final : Saved {
 class Predict final : public Segment {
  public:
   Predict(const SegmentSetup& setup, int block, std::shared_ptr<PredictionTrunk> trunk)
-      : setup_(setup),
-        block_(block),
+      : Segment(setup, {PartKind::predict, block}),
         place_(setup.model, block),
         trunk_(std::move(trunk)),
-        scope_(fmt::format("blocks.{}", block)),
-        name_(scope_ + ".predict"),
-        norm_(setup, name_, Family::dense),
-        loss_(setup),
-        parameters_({norm_.parameter(), head_projection(setup)}) {}
+        norm_(setup, name(), Family::dense),
+        loss_(setup) {
+    parameters_ = {norm_.parameter(), head_projection(setup)};
+  }
 
-  const std::string& name() const override { return name_; }
-  const std::string& scope() const override { return scope_; }
-  ModelPart part() const override { return {PartKind::predict, block_}; }
-  const std::vector<ParameterSpec>& parameters() const override { return parameters_; }
   std::int64_t activation_bytes() const override {
     const std::int64_t wider = setup_.recompute_cheap ? 0 : size_of(setup_.head_compute) - size_of(setup_.compute);
     return norm_.activation_bytes() + elements() * wider + loss_.gradient_bytes();
@@ -185,7 +169,7 @@ class Predict final : public Segment {
     take_normed(kernels, *kept);
     const auto of_model = static_cast<float>(setup_.model.mtp_loss_coef / setup_.model.mtp_depth);
     kept->dlogits = loss_.forward(context, kept->normed, weights[1], input.following.at(place_.index).targets,
-                                  context.gradient_factor() * of_model, context.report.prediction_loss(block_));
+                                  context.gradient_factor() * of_model, context.report.prediction_loss(block()));
     if (setup_.recompute_cheap) kept->normed.reset();
     const ConstTensorView next = place_.last ? trunk_->hidden : ConstTensorView(kept->norm.x);
     Tensor y = kernels.ledger.allocate(Bucket::activations, next.dtype(), next.rows(), next.columns());
@@ -223,14 +207,10 @@ class Predict final : public Segment {
     kept.normed = converted(kernels, std::move(kept.norm.normed), setup_.head_compute, Bucket::activations);
   }
 
-  SegmentSetup setup_;
-  int block_;
   Place place_;
   std::shared_ptr<PredictionTrunk> trunk_;
-  std::string scope_, name_;
   PreNorm norm_;
   VocabularyLoss loss_;
-  std::vector<ParameterSpec> parameters_;
 };
 
 }  // namespace

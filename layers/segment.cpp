@@ -22,6 +22,16 @@ DType SegmentSetup::dtype_of(Family family) const {
   fail("family {} has no dtype", static_cast<int>(family));
 }
 
+Segment::Segment(const SegmentSetup& setup, ModelPart part, std::string scope)
+    : setup_(setup), part_(part), scope_(std::move(scope)), name_(name_of(part.kind)) {
+  if (part.block) scope_ = fmt::format("blocks.{}", *part.block);
+  if (scope_.empty()) {
+    scope_ = name_;
+  } else {
+    name_ = fmt::format("{}.{}", scope_, name_);
+  }
+}
+
 Tensor Segment::take_input(Saved&) {
   fail("{} does not run forward again", name());
 }

@@ -186,10 +186,10 @@ class Segment {
  public:
   virtual ~Segment() = default;
 
-  virtual const std::string& name() const = 0;   // "blocks.3.attention"
-  virtual const std::string& scope() const = 0;  // "blocks.3": segments of one scope share shard units by family
-  virtual ModelPart part() const = 0;            // kind and block of the segment; names are for readers
-  virtual const std::vector<ParameterSpec>& parameters() const = 0;
+  const std::string& name() const { return name_; }    // "blocks.3.attention"
+  const std::string& scope() const { return scope_; }  // "blocks.3": segments of one scope share shard units by family
+  ModelPart part() const { return part_; }             // kind and block of the segment; names are for readers
+  const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   // Bytes kept per microbatch from forward to input gradient, in the buckets activations and moe_routing (a bound).
   virtual std::int64_t activation_bytes() const = 0;
   // Bytes kept per microbatch from input gradient to weight gradient, in place of activation_bytes (a bound with routed
@@ -223,6 +223,18 @@ class Segment {
   // and up) are frozen together, and so are all parameters of a family in SegmentSetup::frozen. Throws Error (failure)
   // otherwise.
   virtual void backward_weight(LayerContext& context, Gradients gradients, Saved& saved) = 0;
+
+ protected:
+  // Named after its kind in the scope of its block, or in `scope`. The embedding and the head are their own scopes.
+  Segment(const SegmentSetup& setup, ModelPart part, std::string scope = {});
+  int block() const { return part_.block.value(); }
+
+  const SegmentSetup setup_;
+  std::vector<ParameterSpec> parameters_;
+
+ private:
+  ModelPart part_;
+  std::string scope_, name_;
 };
 
 // Conversion between parts of the model that compute in different dtypes. Nothing is copied if the dtypes are equal.

@@ -37,6 +37,14 @@ std::int64_t SwigluMlp::pending_bytes() const {
   return setup_.trains(Family::dense) ? setup_.microbatch_tokens * 3 * local_width_ * size_of(setup_.compute) : 0;
 }
 
+std::vector<SegmentTraffic> SwigluMlp::traffic() const {
+  using When = SegmentTraffic::When;
+  return {gather_traffic(setup_, When::forward, setup_.compute), scatter_traffic(setup_, When::forward, setup_.compute),
+          gather_traffic(setup_, When::backward_input, setup_.compute),
+          scatter_traffic(setup_, When::backward_input, setup_.compute),
+          weight_gather_traffic(setup_, Family::dense, setup_.compute)};
+}
+
 Tensor SwigluMlp::forward(LayerContext& context, Weights weights, ConstTensorView x, ConstTensorView residual,
                           Kept& kept) const {
   KernelContext& kernels = context.kernels;

@@ -21,6 +21,8 @@ class SwigluMlp {
   std::vector<ParameterSpec> parameters() const;  // gate_proj, up_proj, down_proj
   std::int64_t activation_bytes() const;
   std::int64_t pending_bytes() const;
+  // Of the owner: the gathers of x and dy, and the scatters of their results.
+  std::vector<SegmentTraffic> traffic() const;
 
   // x: all tokens. Returns the slice of the residual [slice tokens, hidden] with the branch added to it; of an empty
   // residual, the branch alone.
