@@ -17,10 +17,14 @@
 namespace weft {
 namespace {
 
-RunHashes hashes_with(Config config) {
+RunHashes hashes_of_first(const Config& config) {
+  const ResolvedRun run(config);
+  return hashes_of(config, run, step_program(run, run.mesh().coordinates(0)));
+}
+
+RunHashes hashes_with(const Config& config) {
   const std::string text = write_config(config, config_schema(), [](const ConfigKey&) { return std::string(); });
-  config = read_config_text(text, "run.toml").config;
-  return hashes_of(config, ResolvedRun(config));
+  return hashes_of_first(read_config_text(text, "run.toml").config);
 }
 
 struct HashChange {
@@ -80,7 +84,7 @@ TEST(HashedRun, DoesNotTellSaidFromInheritedValues) {
   EXPECT_EQ(hashed_configuration(said), hashed_configuration(inherited));
 }
 
-// Every process of a run has them before its ranks begin, and all that is saved carries them.
+// Every process of a run has them before its first step, and all that is saved carries them.
 TEST(HashedRun, IsToldOnceAndSaved) {
   const TemporaryFolder folder;
   Config config = config_of({.layers = "d e", .degrees = {.data_shard = 2}});
@@ -92,7 +96,7 @@ TEST(HashedRun, IsToldOnceAndSaved) {
   observer.identified = [&](const RunHashes& hashes) { told.push_back(hashes); };
   run_kept(config, observer);
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0], hashes_of(config, ResolvedRun(config)));
+  EXPECT_EQ(told[0], hashes_of_first(config));
   const std::string manifest = read_file(folder / "step-00000001/manifest.json");
   for (const auto& [name, hash] : told[0].named()) EXPECT_NE(manifest.find(hash), std::string::npos) << name;
 }

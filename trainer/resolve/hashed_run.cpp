@@ -65,10 +65,9 @@ std::string hashed_layout(const ResolvedRun& run) {
   return text;
 }
 
-RunHashes hashes_of(const Config& config, const ResolvedRun& run) {
+RunHashes hashes_of(const Config& config, const ResolvedRun& run, const Program& program) {
   const auto hash = [](const std::string& text) { return checksum_text(checksum(text)); };
-  return {hash(hashed_configuration(config)), hash(hashed_program(step_program(run, run.mesh().coordinates(0)))),
-          hash(hashed_layout(run))};
+  return {hash(hashed_configuration(config)), hash(hashed_program(program)), hash(hashed_layout(run))};
 }
 
 }  // namespace weft

@@ -17,7 +17,7 @@ std::string hashed_program(const Program& program);
 // parameters, as the stage's first rank holds them.
 std::string hashed_layout(const ResolvedRun& run);
 
-// `config`: the configuration that `run` was resolved from. Compiles the step. Throws as step_program().
-RunHashes hashes_of(const Config& config, const ResolvedRun& run);
+// `config`: the configuration that `run` was resolved from; `program`: its step, as any rank compiled it.
+RunHashes hashes_of(const Config& config, const ResolvedRun& run, const Program& program);
 
 }  // namespace weft

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -177,15 +178,18 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
   const std::optional<HeldOutWindows> held_out = validation_windows(config);
   const KeyValues identity = data_keys(config, data);
   CheckpointSetup setup = given;
-  setup.hashes = hashes_of(config, resolved);
-  if (observer.identified) observer.identified(*setup.hashes);
   NvtxDomain domain;
   const int first_rank = first_rank_of_process(config);
   TrainResult result;
   result.timer = timer;
   const RunOrders orders{config, observer, requests, held_out};
+  std::once_flag hashed;
   const RankMain rank_main = [&](const RankSeat& seat) {
     RankRun run(resolved, data, domain, seat);
+    std::call_once(hashed, [&] {
+      setup.hashes = hashes_of(config, resolved, run.program());
+      if (observer.identified) observer.identified(*setup.hashes);
+    });
     RankCheckpoints checkpoints(config, identity, run.checkpoint_rows(), run.world(), run.stream(), setup);
     run.resume(checkpoints.load());
     run.compare_copies();

@@ -19,13 +19,12 @@ namespace weft {
 
 class Console;
 
-// Called on the thread of every rank, except `admit` and `identified`. Observers must guard data that several ranks
-// share.
+// Called on the thread of every rank, except `admit`. Observers must guard data that several ranks share.
 struct RunObserver {
   std::function<void(RankRun&)> before_first_step;
   std::function<void(RankRun&, const StepMetrics&)> after_step;
   Admission admit;
-  std::function<void(const RunHashes&)> identified;  // called once in each process, before its ranks begin
+  std::function<void(const RunHashes&)> identified;  // called once in each process, before its first step
 };
 
 struct TrainResult {
