@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "tools/command/commands.h"
+#include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/costs/hardware.h"
 
@@ -43,24 +44,21 @@ void append_sources(std::string& text, const Hardware& hardware) {
   }
 }
 
-void append_row(std::string& text, const Hardware& hardware) {
-  constexpr double tera = 1e12, giga = 1e9;
-  const std::string memory = hardware.memory ? fmt::format("{:.0f}", hardware.memory->value / 0x1p30) : "-";
-  text += fmt::format("{:<10} {:>10} {:>13.1f} {:>14.1f} {:>9.2f} {:>10} {:>10.1f} {:>10.1f}\n", hardware.name, memory,
-                      hardware.flops_per_second_16bit.value / tera, hardware.flops_per_second_float32.value / tera,
-                      hardware.reached.value, hardware.ranks_per_node.value,
-                      hardware.link_bytes_per_second.value / giga, hardware.node_bytes_per_second.value / giga);
-}
-
 std::string table_text() {
-  std::string text = fmt::format("{:<10} {:>10} {:>13} {:>14} {:>9} {:>10} {:>10} {:>10}\n", "", "memory GiB",
-                                 "TFLOP/s 16bit", "TFLOP/s 32bit", "reached", "node ranks", "link GB/s", "node GB/s");
-  for (const Hardware& hardware : known_hardware()) append_row(text, hardware);
+  constexpr double tera = 1e12, giga = 1e9;
+  BenchTable table{
+      {"", "memory GiB", "TFLOP/s 16bit", "TFLOP/s 32bit", "reached", "node ranks", "link GB/s", "node GB/s"}};
+  std::string sources;
   for (const Hardware& hardware : known_hardware()) {
-    text += '\n';
-    append_sources(text, hardware);
+    table.add(hardware.name, hardware.memory ? decimals(hardware.memory->value / 0x1p30, 0) : "-",
+              decimals(hardware.flops_per_second_16bit.value / tera, 1),
+              decimals(hardware.flops_per_second_float32.value / tera, 1), decimals(hardware.reached.value, 2),
+              hardware.ranks_per_node.value, decimals(hardware.link_bytes_per_second.value / giga, 1),
+              decimals(hardware.node_bytes_per_second.value / giga, 1));
+    sources += '\n';
+    append_sources(sources, hardware);
   }
-  return text;
+  return aligned_text(table) + sources;
 }
 
 std::string one_text(const Hardware& hardware) {

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "tools/program/unit_rows.h"
+#include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/rank/verify_step.h"
 
@@ -42,17 +43,17 @@ void print_json(const OwnerTable& table, const std::vector<OwnershipFault>& faul
   fmt::print("{}\n", Json{{"owners", owners}, {"faults", wrong}}.dump());
 }
 
-void print_text(const OwnerTable& table, std::size_t longest_name) {
-  fmt::print("{:<{}} {:>7} {:>5}  {:<17} {:<15} {:<12} {}\n", "parameter", longest_name, "replica", "rank", "rows",
-             "columns", "group", "optimizer");
+void print_text(const OwnerTable& table) {
+  BenchTable rows{{"parameter", "replica", "rank", "rows", "columns", "group", "optimizer"}};
   const auto range_text = [](std::int64_t begin, std::int64_t count) {
     return fmt::format("{} to {}", begin, begin + count - 1);
   };
   for (const OwnedRange& range : table) {
-    fmt::print("{:<{}} {:>7} {:>5}  {:<17} {:<15} {:<12} {}\n", range.parameter, longest_name, range.replica,
-               range.rank, range_text(range.row_begin, range.rows), range_text(range.column_begin, range.columns),
-               range.group, range.optimizer.empty() ? "none: frozen" : range.optimizer);
+    rows.add(range.parameter, range.replica, range.rank, range_text(range.row_begin, range.rows),
+             range_text(range.column_begin, range.columns), range.group,
+             range.optimizer.empty() ? "none: frozen" : range.optimizer);
   }
+  fmt::print("{}", aligned_text(rows));
 }
 
 }  // namespace
@@ -61,13 +62,9 @@ void print_owners(const Config& config, bool json) {
   const Mesh mesh(config.parallelism);
   const auto parameters = global_parameters(config, mesh);
   const OwnerTable table = sorted(owner_table(config, mesh), parameters);
-  std::size_t longest_name = 0;
   std::int64_t elements = 0;
-  for (const GlobalParameter& parameter : parameters) {
-    longest_name = std::max(longest_name, parameter.name.size());
-    elements += parameter.rows * parameter.columns;
-  }
-  json ? print_json(table, find_ownership_faults(table, parameters)) : print_text(table, longest_name);
+  for (const GlobalParameter& parameter : parameters) elements += parameter.rows * parameter.columns;
+  json ? print_json(table, find_ownership_faults(table, parameters)) : print_text(table);
   std::fflush(stdout);  // before any output on standard error
   require_sound_ownership(table, parameters);
   if (json) return;
