@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
@@ -15,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/medians.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
 #include "trainer/resolve/resolved_run.h"
@@ -166,8 +166,7 @@ template <typename Field>
 double median(const Measured& measured, Field field) {
   std::vector<double> values;
   for (std::size_t r = 1; r < measured.rounds.size(); ++r) values.push_back(measured.rounds[r].*field);
-  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
-  return values[values.size() / 2];
+  return upper_median(std::move(values));
 }
 
 struct Line {

@@ -12,6 +12,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
+#include "parallel/runtime/medians.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
 #include "trainer/data/data.h"
@@ -43,8 +44,7 @@ double median_of_rounds(int rounds, const std::function<void()>& action) {
     action();
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
-  std::ranges::nth_element(seconds, seconds.begin() + std::ssize(seconds) / 2);
-  return seconds[seconds.size() / 2];
+  return upper_median(std::move(seconds));
 }
 
 // Encodes the lines of the text as documents, by one thread. `take` gets the ids of each, in memory that the next takes

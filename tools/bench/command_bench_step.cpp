@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "parallel/comm/local.h"
+#include "parallel/runtime/medians.h"
 #include "parallel/runtime/spread_work.h"
 #include "tools/bench/timed_products.h"
 #include "tools/command/commands.h"
@@ -39,11 +40,6 @@ double product_rate(const Config& config, int threads) {
     rate += 2.0 * static_cast<double>(n * n * n) / seconds;
   });
   return rate;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 struct StepTimes {
@@ -96,10 +92,6 @@ std::vector<StepTimes> time_steps(Config config, std::int64_t warmup, std::int64
   return times_of;
 }
 
-double sum_of(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0);
-}
-
 void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, PhaseClock::Mode clock, bool json) {
   if (config.run.launch == LaunchKind::processes) fail_request("weft bench step times ranks that are threads");
   const bool gpu = config.run.device == DeviceKind::cuda;
@@ -115,11 +107,11 @@ void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, P
   const StepTimes &times = passes.front(), &shares = passes.back();
   const double rate = 0.5 * (rate_before + product_rate(config, threads));
 
-  const double seconds = median(times.seconds);
+  const double seconds = upper_median(times.seconds);
   const double best = *std::min_element(times.seconds.begin(), times.seconds.end());
   const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
   const double achieved = step_flops(config) / seconds;
-  const double all = static_cast<double>(ranks) * sum_of(shares.seconds);
+  const double all = ranks * std::reduce(shares.seconds.begin(), shares.seconds.end());
   nlohmann::ordered_json report = {
       {"tokens_per_second", tokens / seconds},   {"tokens_per_second_best", tokens / best},
       {"step_milliseconds", 1e3 * seconds},      {"gflops_per_step", step_flops(config) / 1e9},

@@ -52,12 +52,7 @@ EvidenceLine line_of(const RankMemory& memory, Bucket bucket) {
 }
 
 Bucket most_exceeding(const RankMemory& memory) {
-  Bucket most = Bucket::workspace;
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    const auto bucket = static_cast<Bucket>(b);
-    if (excess(memory, bucket) > excess(memory, most)) most = bucket;
-  }
-  return most;
+  return std::ranges::max(all_values<Bucket>, {}, [&](Bucket bucket) { return excess(memory, bucket); });
 }
 
 // The most bytes that a rank may hold: exactly the prediction, or those of the worst routing if routing decides.

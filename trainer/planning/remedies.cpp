@@ -444,10 +444,7 @@ Cause cause_of(Bucket bucket) {
 
 std::int64_t bytes_of(Cause cause, const BucketBytes& bytes) {
   std::int64_t sum = 0;
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    const auto bucket = static_cast<Bucket>(b);
-    if (cause_of(bucket) == cause) sum += bytes[bucket];
-  }
+  for (const Bucket bucket : all_values<Bucket>) sum += cause_of(bucket) == cause ? bytes[bucket] : 0;
   return sum;
 }
 
