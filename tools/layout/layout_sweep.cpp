@@ -9,10 +9,11 @@
 #include "parallel/runtime/quantities.h"
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_schema.h"
-#include "trainer/config/config_sources.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/planning/search_space.h"
+#include "trainer/planning/trials.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
@@ -82,13 +83,7 @@ void judge(const std::string& path, const std::vector<std::string>& values, std:
     return;
   }
   for (const std::string& value : values) {
-    const ConfigSources sources = gather_sources("", "", {fmt::format("--{}={}", path, value)});
-    Faults found = sources.faults;
-    Config config;
-    if (const auto entry = sources.entries.find(path); entry != sources.entries.end()) {
-      for (Fault& fault : key->read(config, entry->second.value)) found.push_back(std::move(fault));
-    }
-    if (!found.empty()) faults += format_faults(found) + "\n";
+    if (const Faults found = value_faults(*key, value); !found.empty()) faults += format_faults(found) + "\n";
   }
 }
 
@@ -125,13 +120,10 @@ Overrides words_of(const SweepChoice& choice, const Config& base) {
 
 // The first sentence of a refusal, without its place and its advice. With those, every combination would have a reason
 // of its own.
-std::string reason_of(const Error& error) {
-  std::string_view line = error.what();
-  line = line.substr(0, line.find('\n'));
-  constexpr std::string_view mark = ": error: ";
-  if (const std::size_t at = line.find(mark); at != std::string_view::npos) line.remove_prefix(at + mark.size());
-  for (const std::string_view advice : {"; ", ": write ", ": pipeline rank "}) line = line.substr(0, line.find(advice));
-  return std::string(line);
+std::string sentence_of(std::string_view refusal) {
+  std::string reason = reason_of(refusal);
+  for (const char* advice : {"; ", ": write ", ": pipeline rank "}) reason = reason.substr(0, reason.find(advice));
+  return reason;
 }
 
 StepForecast simulated(const Config& written, const CostSource& costs) {
@@ -200,7 +192,7 @@ Sweep run_sweep(const std::string& file, const Overrides& common, const std::vec
   // Results by all settings that distinguish combinations, with the layout as it was dealt.
   std::map<std::vector<std::string>, StepForecast> known;
   for (std::size_t i = 0; i < choices.size(); ++i) {
-    try {
+    const auto refused = refusal_of([&] {
       SweepPoint point;
       point.words = words_of(choices[i], base);
       Overrides all = common;
@@ -223,10 +215,8 @@ Sweep run_sweep(const std::string& file, const Overrides& common, const std::vec
       if (found == known.end()) found = known.emplace(key, simulated(config, costs)).first;
       point.forecast = found->second;
       sweep.points.push_back(std::move(point));
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::request) throw;
-      ++sweep.refused[reason_of(error)];
-    }
+    });
+    if (refused) ++sweep.refused[sentence_of(*refused)];
     progress(i + 1);
   }
   sweep.simulated = known.size();

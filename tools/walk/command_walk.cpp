@@ -67,20 +67,17 @@ Walks walk_strategies(const WalkSource& source, const WalkRequest& request) {
   std::vector<std::string> names = request.strategies;
   if (names.empty() && source.is_toy()) names = {"all"};
   if (names.empty()) walks.walked.push_back(walk_config("as configured", source.read(), request));
+  const auto add = [&](const std::string& name) {
+    const WalkStrategy strategy = walk_strategy(name, source.read());
+    walks.walked.push_back(walk_config(strategy.name, source.read(strategy.overrides), request));
+  };
   for (const std::string& name : names) {
     if (name != "all") {
-      const WalkStrategy strategy = walk_strategy(name, source.read());
-      walks.walked.push_back(walk_config(strategy.name, source.read(strategy.overrides), request));
+      add(name);
       continue;
     }
     for (const std::string& each : all_walk_strategies()) {
-      try {
-        const WalkStrategy strategy = walk_strategy(each, source.read());
-        walks.walked.push_back(walk_config(strategy.name, source.read(strategy.overrides), request));
-      } catch (const Error& error) {
-        if (error.kind() != ErrorKind::request) throw;
-        walks.left_out.push_back({each, error.what()});
-      }
+      if (auto refused = refusal_of([&] { add(each); })) walks.left_out.push_back({each, *std::move(refused)});
     }
     if (walks.walked.empty()) throw Error(ErrorKind::request, walks.left_out.front().why);
   }

@@ -35,16 +35,6 @@ std::vector<std::string> search_keys() {
   return keys;
 }
 
-// The faults of a value of the key by itself; without faults, the value is set in `config`.
-Faults read_value(const ConfigKey& key, const std::string& value, Config& config) {
-  const ConfigSources sources = gather_sources("", "", {word(key.path(), value)});
-  Faults faults = sources.faults;
-  if (const auto entry = sources.entries.find(key.path()); entry != sources.entries.end()) {
-    for (Fault& fault : key.read(config, entry->second.value)) faults.push_back(std::move(fault));
-  }
-  return faults;
-}
-
 std::vector<std::string> parted(const std::string& list) {
   std::vector<std::string> parts;
   for (std::size_t begin = 0; begin <= list.size();) {
@@ -250,6 +240,16 @@ std::string layout_of(const SearchSpace& space, const SearchChoice& choice, cons
 
 }  // namespace
 
+Faults value_faults(const ConfigKey& key, const std::string& value) {
+  const ConfigSources sources = gather_sources("", "", {word(key.path(), value)});
+  Faults faults = sources.faults;
+  Config config;
+  if (const auto entry = sources.entries.find(key.path()); entry != sources.entries.end()) {
+    for (Fault& fault : key.read(config, entry->second.value)) faults.push_back(std::move(fault));
+  }
+  return faults;
+}
+
 SearchAxes parse_search_axes(const std::vector<std::string>& words) {
   SearchAxes axes;
   std::vector<std::string> faults;
@@ -272,8 +272,7 @@ SearchAxes parse_search_axes(const std::vector<std::string>& words) {
       } else if (holds(values, value)) {
         faults.push_back(fmt::format("{}--search names {} {} twice", said_by, name, value));
       } else {
-        Config config;
-        if (const Faults found = read_value(key, value, config); !found.empty()) faults.push_back(format_faults(found));
+        if (const Faults found = value_faults(key, value); !found.empty()) faults.push_back(format_faults(found));
         if (value.ends_with(".csv")) {
           faults.push_back(
               fmt::format("{}--search {}: a file has its own numbers of ranks and microbatches, which a "

@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "trainer/config/config_schema.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/resolve/config_reader.h"
 #include "trainer/resolve/config_rules.h"
@@ -21,6 +22,9 @@ namespace weft {
 
 // Values of each key, by its path, as TOML or bare words. Keys without an entry take the defaults of search_space().
 using SearchAxes = std::map<std::string, std::vector<std::string>>;
+// The faults of a value of a key by itself, as of one on the command line.
+Faults value_faults(const ConfigKey& key, const std::string& value);
+
 // Parses words such as "tensor=1,2,4" or "pipeline.schedule=1f1b,zbv". Throws Error (request) with all faults: unknown
 // axes, values that the key does not take, empty or repeated values.
 SearchAxes parse_search_axes(const std::vector<std::string>& words);

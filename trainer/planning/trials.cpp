@@ -9,14 +9,6 @@
 namespace weft {
 namespace {
 
-// The first line of a refusal, without its place.
-std::string reason_of(std::string_view line) {
-  line = line.substr(0, line.find('\n'));
-  constexpr std::string_view mark = ": error: ";
-  if (const std::size_t at = line.find(mark); at != std::string_view::npos) line.remove_prefix(at + mark.size());
-  return std::string(line);
-}
-
 // The smallest multiple of `unit` in (below, most] that fits. More ranks that share state never need more memory per
 // rank, so growing steps and then bisection find it. Steps grow fast, because all of them are tried if nothing fits.
 std::optional<int> smallest(const std::function<bool(int)>& fits, int below, int unit, int most) {
@@ -35,6 +27,13 @@ std::optional<int> smallest(const std::function<bool(int)>& fits, int below, int
 }
 
 }  // namespace
+
+std::string reason_of(std::string_view refusal) {
+  std::string_view line = refusal.substr(0, refusal.find('\n'));
+  constexpr std::string_view mark = ": error: ";
+  if (const std::size_t at = line.find(mark); at != std::string_view::npos) line.remove_prefix(at + mark.size());
+  return std::string(line);
+}
 
 Trial try_words(const ReadWith& read, const Hardware& hardware, const Overrides& words) {
   Trial trial;

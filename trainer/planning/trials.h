@@ -22,6 +22,9 @@ struct Trial : RunOutline {
   std::int64_t batch = 0;    // sequences of a step
   bool fits() const { return refused.empty() && verdict.fits(); }
 };
+// The first line of a refusal, without its place.
+std::string reason_of(std::string_view refusal);
+
 Trial try_words(const ReadWith& read, const Hardware& hardware, const Overrides& words);
 
 // Trials of one configuration on one card. Configuration and card must outlive the Trials.

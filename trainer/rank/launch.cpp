@@ -42,14 +42,7 @@ void run_ranks(const Config& config, const BackendFactory& make_backend, const R
 
 void admit_everywhere(Rendezvous& rendezvous, int rank, const Admission& admit) {
   std::string refusal;
-  if (rank == 0 && admit) {
-    try {
-      admit();
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::request) throw;
-      refusal = error.what();
-    }
-  }
+  if (rank == 0 && admit) refusal = refusal_of(admit).value_or("");
   refusal = rendezvous.meet("admission", refusal);
   if (!refusal.empty()) throw Error(ErrorKind::request, refusal);
 }
