@@ -6,6 +6,7 @@
 
 #include "parallel/pipeline/text/text.h"
 #include "tests/parallel/program_grid.h"
+#include "tests/parallel/unit_timeline.h"
 
 namespace weft {
 

@@ -7,6 +7,7 @@
 
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
+#include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/pipeline/text/text.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/program_grid.h"

@@ -6,6 +6,7 @@
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/program/overlap.h"
 #include "parallel/pipeline/simulation/memory_curve.h"
+#include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/pipeline/text/text.h"
 #include "tests/parallel/peak_at_any_times.h"
 #include "tests/parallel/program_grid.h"

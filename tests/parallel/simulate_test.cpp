@@ -8,6 +8,7 @@
 #include "parallel/pipeline/text/text.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/program_grid.h"
+#include "tests/parallel/unit_timeline.h"
 
 namespace weft {
 namespace {

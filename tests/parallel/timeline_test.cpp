@@ -1,11 +1,11 @@
-#include "parallel/pipeline/text/text.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "parallel/pipeline/orders/orders.h"
+#include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/runtime/error.h"
+#include "tests/parallel/unit_timeline.h"
 
 namespace weft {
 namespace {
@@ -48,6 +48,7 @@ TEST(Timeline, NamesARankThatWaitsForEver) {
   Program program = bare("gpipe", 2, 1);
   std::swap(program.ranks[0][0], program.ranks[0][1]);
   EXPECT_THROW(unit_timeline(program), Error);
+  EXPECT_THROW(format_timeline(program), Error);
 }
 
 }  // namespace

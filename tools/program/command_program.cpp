@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 
+#include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/pipeline/text/text.h"
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"

@@ -138,4 +138,16 @@ RankTimes rank_times(const Program& program, const Simulation& simulation, int r
 // From the last action that ends back to the first, each of which let the next one start. In the order of time.
 std::vector<ActionAt> critical_path(const Simulation& simulation);
 
+// A picture of an order in characters: which rank computes what and when, if a forward takes one unit of time and a
+// backward two (one for each half). Exchange costs nothing. Blank space is the bubble. An overlapped pair begins when
+// both have their data and passes its results on when both are over. In between the two are drawn one after the other,
+// because the time that an overlap saves is not known here.
+//
+// `program` holds only the stage-level compute actions of an order (at_detail with compute_only), and possibly R.
+// Throws Error (failure) on a deadlock.
+//
+// One line per pipeline rank, a fixed number of characters per unit of time: the microbatch of each F (plain), B or I
+// (in brackets), W (in angles) and R (in braces).
+std::string format_timeline(const Program& program);
+
 }  // namespace weft

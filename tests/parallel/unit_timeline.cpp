@@ -1,4 +1,4 @@
-#include "parallel/pipeline/text/text.h"
+#include "tests/parallel/unit_timeline.h"
 
 #include <algorithm>
 #include <map>
@@ -63,28 +63,6 @@ std::vector<std::vector<TimedAction>> unit_timeline(const Program& program) {
     if (timeline[rank].size() < program.ranks[rank].size()) fail("rank {} waits for ever in this order", rank);
   }
   return timeline;
-}
-
-std::string format_timeline(const Program& program) {
-  // Room for the largest microbatch number and a space.
-  const std::size_t width = 2 + std::to_string(std::max(program.microbatches - 1, 0)).size();
-  std::string text;
-  const auto timeline = unit_timeline(program);
-  for (std::size_t rank = 0; rank < timeline.size(); ++rank) {
-    const int end = timeline[rank].empty() ? 0 : timeline[rank].back().end;
-    std::string row(static_cast<std::size_t>(end) * width, ' ');
-    for (const TimedAction& timed : timeline[rank]) {
-      const auto room = static_cast<std::size_t>(timed.end - timed.begin) * width;
-      const int microbatch = *timed.action.microbatch;
-      const std::string cell = timed.action.op == Op::forward           ? fmt::format("{:>{}}", microbatch, room - 1)
-                               : timed.action.op == Op::backward_weight ? fmt::format("<{:^{}}>", microbatch, room - 2)
-                               : timed.action.op == Op::recompute ? fmt::format("{{{:^{}}}}", microbatch, room - 2)
-                                                                  : fmt::format("[{:^{}}]", microbatch, room - 2);
-      row.replace(static_cast<std::size_t>(timed.begin) * width, cell.size(), cell);
-    }
-    text += fmt::format("pp {:<3}|{}|\n", rank, row);
-  }
-  return text;
 }
 
 }  // namespace weft
