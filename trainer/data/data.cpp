@@ -34,6 +34,28 @@ std::string tokenizer_fault(const TokenFile& file, const TextVocabulary& vocabul
   return {};
 }
 
+// Whether any target of a file counts. Most files show one in the first piece.
+bool has_target(const TokenFile& file, Documents documents) {
+  const bool masked = documents != Documents::join;
+  if (!file.has_losses() && !masked) return true;
+  constexpr std::int64_t piece = std::int64_t{1} << 16;
+  for (std::int64_t first = 0; first + 1 < file.tokens(); first += piece) {
+    // Pieces share a token, which is no target as the first.
+    if (counted_targets(file, first, std::min(piece + 1, file.tokens() - first), masked) > 0) return true;
+  }
+  return false;
+}
+
+// Throws if a run has nothing to learn from.
+void require_target(const std::vector<TokenFile>& files, Documents documents) {
+  const auto has = [&](const TokenFile& file) { return has_target(file, documents); };
+  if (std::ranges::any_of(files, has)) return;
+  fail_request("data.train: no token of \"{}\"{} counts: {}", files.front().name(),
+               files.size() == 1 ? "" : fmt::format(" and {} other files", files.size() - 1),
+               files.front().has_losses() ? "their losses count for nothing that follows another token of its document"
+                                          : "no document has two tokens");
+}
+
 // Throws the faults of all files at once.
 std::vector<TokenFile> opened(const std::vector<DataSource>& sources, std::int64_t sequence_length,
                               const TextVocabulary& vocabulary) {
@@ -84,7 +106,9 @@ TokenDataset::TokenDataset(const DataRequest& request, const TextVocabulary& voc
       files_(opened(request.sources, request.sequence_length, vocabulary)),
       sources_(request.sources),
       order_(make_order(request, files_)),
-      sequence_length_(request.sequence_length) {}
+      sequence_length_(request.sequence_length) {
+  require_target(files_, request.documents);
+}
 
 std::int64_t TokenDataset::tokens() const {
   std::int64_t tokens = 0;

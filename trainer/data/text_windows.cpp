@@ -49,15 +49,8 @@ std::int64_t TextWindows::tokens() const {
   std::int64_t tokens = 0;
   for (std::int64_t window = 0; window < count(); ++window) {
     const TokenPiece here = piece(window);
-    const TokenFile& file = files_[static_cast<std::size_t>(here.file)];
-    std::vector<std::uint8_t> counts(static_cast<std::size_t>(here.count), 1);
-    if (file.has_losses()) file.read_losses(here.first, counts);
-    if (documents_ != Documents::join) {
-      for (const std::int32_t begin : document_begins(file, here.first, here.count)) {
-        counts[static_cast<std::size_t>(begin)] = 0;
-      }
-    }
-    tokens += std::count_if(counts.begin() + 1, counts.end(), [](std::uint8_t loss) { return loss != 0; });
+    tokens += counted_targets(files_[static_cast<std::size_t>(here.file)], here.first, here.count,
+                              documents_ != Documents::join);
   }
   return tokens;
 }

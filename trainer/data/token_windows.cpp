@@ -98,4 +98,13 @@ std::vector<std::int32_t> document_begins(const TokenFile& file, std::int64_t fi
   return begins;
 }
 
+std::int64_t counted_targets(const TokenFile& file, std::int64_t first, std::int64_t count, bool masked) {
+  std::vector<std::uint8_t> counts(static_cast<std::size_t>(count), 1);
+  if (file.has_losses()) file.read_losses(first, counts);
+  if (masked) {
+    for (const std::int32_t begin : document_begins(file, first, count)) counts[static_cast<std::size_t>(begin)] = 0;
+  }
+  return std::count_if(counts.begin() + 1, counts.end(), [](std::uint8_t loss) { return loss != 0; });
+}
+
 }  // namespace weft

@@ -62,4 +62,8 @@ class WindowMap {
 // TokenFile::document_of.
 std::vector<std::int32_t> document_begins(const TokenFile& file, std::int64_t first, std::int64_t count);
 
+// Of `count` tokens from `first` on, those that count as targets: all but the first that have a loss and, if documents
+// are masked, a token of their document before them. Throws as document_begins.
+std::int64_t counted_targets(const TokenFile& file, std::int64_t first, std::int64_t count, bool masked);
+
 }  // namespace weft

@@ -84,10 +84,15 @@ std::optional<StepMetrics> ReportedSteps::add(const StepMetrics& step) {
 }
 
 void RunTotals::add(const StepMetrics& step) {
-  if (steps++ == 0) first_loss = step.loss;
-  last_loss = step.loss;
   tokens += step.tokens;
   seconds += step.seconds;
+  ++steps;
+  if (step.has_no_target()) {
+    ++without_target;
+    return;
+  }
+  if (steps == without_target + 1) first_loss = step.loss;
+  last_loss = step.loss;
 }
 
 std::string to_json(const StepMetrics& metrics) {

@@ -42,7 +42,8 @@ MoeMetrics expert_balance(int block, std::span<const std::int64_t> tokens, int r
 struct HeldOutLoss {
   double loss = 0.0;  // mean over the tokens, nats
   std::int64_t tokens = 0, windows = 0;
-  std::int64_t bytes = 0;  // of the text of the predicted tokens; 0 for ids without a text
+  // Of the text of the predicted tokens, without the tokens around a text, as its end; 0 for ids without a text.
+  std::int64_t bytes = 0;
   double seconds = 0.0;
 
   double perplexity() const { return std::exp(loss); }
@@ -53,13 +54,14 @@ struct HeldOutLoss {
 
 struct StepMetrics {
   std::int64_t step = 0;                       // from 1
-  double loss = 0.0;                           // mean over the step's targets, nats
+  double loss = 0.0;                           // mean over the step's targets, nats; NaN without one
   std::vector<double> prediction_losses = {};  // of each predictor: of its targets in nats, over the step's targets
   double gradient_norm = 0.0;
   std::vector<GroupRate> learning_rates = {};  // as applied
   std::optional<double> loss_scale = {};       // if anything is computed in float16
   bool forced_balance = false;                 // experts were dealt in turn
-  bool skipped = false;  // gradients overflowed, or at a spike: parameters and states are unchanged
+  // Gradients overflowed, or at a spike, or without a target: parameters and states are unchanged.
+  bool skipped = false;
   std::optional<Spike> spike = {};
   std::optional<Spike> warning = {};  // a norm far above the mean that is no spike
   // Of `steps` steps together: this one, and those before it that are reported with it.
@@ -78,6 +80,7 @@ struct StepMetrics {
   std::optional<HeldOutLoss> validation = {};  // of the parameters after the step
   std::optional<RunHashes> hashes = {};        // in the first step of a run, or of one that goes on
 
+  bool has_no_target() const { return skipped && targets == 0; }
   double tokens_per_second() const { return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0; }
   double flops_per_second() const { return seconds > 0.0 ? model_flops / seconds : 0.0; }  // of a device
   double tflops() const { return flops_per_second() / 1e12; }
@@ -105,7 +108,8 @@ class ReportedSteps {
 struct RunTotals {
   std::int64_t steps = 0, tokens = 0;
   double seconds = 0.0;
-  double first_loss = 0.0, last_loss = 0.0;
+  std::int64_t without_target = 0;           // steps of which no target counts, and that have no loss
+  double first_loss = 0.0, last_loss = 0.0;  // of steps that have one
 
   void add(const StepMetrics& step);
 };

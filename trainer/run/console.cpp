@@ -107,6 +107,8 @@ void Console::step(const StepMetrics& reported, std::int64_t steps) {
   if (reported.spike) {
     const bool skipped = reported.spike->action != SpikeAction::log;
     fmt::print(out_, "  spike: {}{}", reported.spike->text(), skipped ? ", skipped" : "");
+  } else if (reported.has_no_target()) {
+    out_ << "  skipped: no target counts";
   } else if (reported.skipped) {
     fmt::print(out_, "  skipped: gradients overflowed at loss scale {}", reported.loss_scale.value_or(1.0));
   }
@@ -155,7 +157,9 @@ void Console::memory_table(std::span<const BucketBytes> predicted, std::span<con
 }
 
 void Console::finished(const RunTotals& totals, const std::filesystem::path& directory) {
-  fmt::print(out_, "{} steps, loss {:.4f} -> {:.4f}, {} tokens in {} ({:.0f} tok/s); see {}\n", totals.steps,
+  const std::string without =
+      totals.without_target == 0 ? "" : fmt::format(" ({} without a target)", totals.without_target);
+  fmt::print(out_, "{} steps{}, loss {:.4f} -> {:.4f}, {} tokens in {} ({:.0f} tok/s); see {}\n", totals.steps, without,
              totals.first_loss, totals.last_loss, totals.tokens, clock_time(totals.seconds),
              static_cast<double>(totals.tokens) / totals.seconds, directory.string());
   flush();

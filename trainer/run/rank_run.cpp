@@ -155,7 +155,6 @@ void RankRun::next_batch() {
   }
   // A fault of data that is found during a step is a failure of the run.
   if (fault_ahead_) fail("{}", *fault_ahead_);
-  if (counts_.targets == 0) fail("step {} has no target that counts", step_);
   // The staging memory is free: the device copied the last step's text before that step ended.
   std::ranges::copy(ahead_, text_.as<std::int32_t>().begin());
   text_.upload(stream(), rank_step_.text());
@@ -198,8 +197,12 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   const std::int64_t allocations_before = device.system_allocations();
   const CommunicationCounters counted_before = world_.counters();
   ledger().reset_peak();
-  const SumLimits limits =
-      spikes_.voids() ? spikes_.limits(static_cast<double>(targets), scaler_.scale()) : SumLimits{};
+  SumLimits limits;
+  if (targets == 0) {
+    limits.square_sum = -1.0;  // which every sum exceeds: nothing is to be learned from this step
+  } else if (spikes_.voids()) {
+    limits = spikes_.limits(static_cast<double>(targets), scaler_.scale());
+  }
   const std::int64_t update = scaler_.good_steps() + 1;
   rank_step_.begin({counts_, scaler_.scale(), update, limits, change_after_});
   helpers_.report(stage_ranks(), rank_step_.sums().report());
@@ -248,14 +251,14 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   metrics.forced_balance = config_.model.has(BlockKind::moe) && config_.model.moe.force_balance;
   if (scaler_.active()) metrics.loss_scale = scaler_.scale();
   const bool overflowed = !std::isfinite(norm);
-  if (!overflowed) {
+  if (!overflowed && targets > 0) {
     metrics.spike =
         spikes_.find(totals.gradient_square_sum, totals.loss_sum, static_cast<double>(targets), scaler_.scale());
     metrics.warning = spikes_.find_warning(totals.gradient_square_sum, scaler_.scale());
   }
   const bool at_spike = metrics.spike && spikes_.voids();
-  metrics.skipped = overflowed || at_spike;
-  if (!at_spike) scaler_.end_step(!overflowed);
+  metrics.skipped = overflowed || at_spike || targets == 0;
+  if (!at_spike && (targets > 0 || overflowed)) scaler_.end_step(!overflowed);
   if (!metrics.skipped) helpers_.move(totals, update);
   if (!metrics.spike || metrics.spike->action != SpikeAction::stop) {
     progress_.step = step;

@@ -221,7 +221,7 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   ReportedSteps reports(config.metrics.interval, config.run.steps);  // used on the thread of rank 0
   RunRecord whole = record;
   if (config.run.device == DeviceKind::cuda) whole.card = cuda_card().value_or("");
-  bool first_of_process = true;
+  bool first_of_process = true, first_without_target = true;
   RunObserver observer;
   observer.identified = [&](const RunHashes& hashes) { whole.hashes = hashes; };
   observer.admit = [&] {
@@ -257,6 +257,13 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
       write_trace(config.run.directory, run.rank(), trace->spans(), trace->work(), whole.hashes);
     }
     if (run.rank() != 0) return;
+    if (metrics.has_no_target() && std::exchange(first_without_target, false)) {
+      console.note("data",
+                   fmt::format("WARNING: no target of step {} counts: it is taken without an update, as is each "
+                               "such step after it. A larger training.global_batch_size, or data.documents = "
+                               "\"pack\", makes them rare",
+                               metrics.step));
+    }
     StepMetrics line = metrics;
     if (std::exchange(first_of_process, false)) line.hashes = whole.hashes;
     if (const auto trouble = directory->append(line)) console.note("metrics", *trouble);
