@@ -3,11 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "parallel/runtime/error.h"
 #include "tests/trainer/held_out_text.h"
 #include "tests/trainer/initial_weights.h"
+#include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/used_layouts.h"
-#include "trainer/data/data.h"
+#include "trainer/data/tokenize.h"
+#include "trainer/run/held_out.h"
 
 namespace weft {
 namespace {
@@ -58,6 +62,55 @@ TEST(Evaluation, AgreesWithTheModelInDouble) {
     EXPECT_DOUBLE_EQ(found.perplexity(), std::exp(found.loss));
     EXPECT_DOUBLE_EQ(found.bits_per_byte(), std::log2(found.perplexity()));
   }
+}
+
+// By a decoder that leaves out the first space of a text, as Llama's does, over documents with ends: the bytes are
+// those of the texts, less those of the first token.
+TEST(Evaluation, CountsTheBytesOfTheTextAlone) {
+  const TemporaryFolder folder;
+  const std::string space = "\u2581";
+  nlohmann::json vocab = nlohmann::json::object();
+  for (const std::string piece : {"</s>", "<s>", "w", "a", "r", "p"}) vocab[piece] = vocab.size();
+  vocab[space] = vocab.size();
+  vocab[space + "w"] = vocab.size();
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    return nlohmann::json{{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
+  };
+  const nlohmann::json added = {
+      {"special", true}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}};
+  nlohmann::json json = {
+      {"version", "1.0"},
+      {"added_tokens", nlohmann::json::array()},
+      {"normalizer",
+       {{"type", "Sequence"}, {"normalizers", {{{"type", "Prepend"}, {"prepend", space}}, replace(" ", space)}}}},
+      {"pre_tokenizer", nullptr},
+      {"post_processor", nullptr},
+      {"decoder",
+       {{"type", "Sequence"},
+        {"decoders",
+         {replace(space, " "), {{"type", "Fuse"}}, {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
+      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {space + " w"}}}}};
+  for (int id = 0; id < 2; ++id) {
+    json["added_tokens"].push_back(added);
+    json["added_tokens"].back().update({{"id", id}, {"content", id == 0 ? "</s>" : "<s>"}});
+  }
+  write_file(folder / "tok.json", json.dump());
+  write_file(folder / "held.jsonl", "{\"text\": \"warp wa\"}\n{\"text\": \"w  wrap\"}\n{\"text\": \"aw\"}\n");
+  const std::string tokenizer = (folder / "tok.json").string(), prefix = (folder / "held").string();
+  DocumentReader documents({(folder / "held.jsonl").string()}, {});
+  tokenize(documents, {.tokenizer = tokenizer, .prefix = prefix});
+  Config config = tiny_config("d");
+  config.data.tokenizer = tokenizer;
+  config.model.vocab_size = 8;
+  config.data.padded_vocab = false;
+  // Joined, all but the first token, "▁w", are predicted; masked, the first of no document is: "▁w", "▁w", and "▁",
+  // whose text is empty.
+  const auto bytes = [&](Documents each) {
+    config.data.documents = each;
+    return HeldOutWindows(for_inference(config), {prefix}, 0, "--data").loss(1.0, 1.0).bytes;
+  };
+  EXPECT_EQ(bytes(Documents::join), 7 + 7 + 2 - 1);
+  EXPECT_EQ(bytes(Documents::mask), 7 + 7 + 2 - 2);
 }
 
 // 22 windows, four a pass.

@@ -10,6 +10,39 @@
 namespace weft {
 namespace {
 
+// Bytes that tokens add to a text. Tokens that stand around a text, as its end, are none of it.
+class TokenBytes {
+ public:
+  explicit TokenBytes(const Tokenizer& tokenizer) : tokenizer_(tokenizer), marks_(tokenizer.frame().before) {
+    const std::vector<std::int32_t> after = tokenizer.frame().after;
+    marks_.insert(marks_.end(), after.begin(), after.end());
+    if (const auto end = tokenizer.end_of_text()) marks_.push_back(*end);
+  }
+
+  std::int64_t of(std::int32_t token, std::int32_t before) {
+    if (is_mark(token)) return 0;
+    const auto [known, is_new] = known_.try_emplace(token);
+    if (is_new) {
+      // Some decoders leave out the space with which a text begins: what a token adds behind others is what a second
+      // one adds.
+      const std::int32_t twice[] = {token, token};
+      known->second.first = std::ssize(tokenizer_.decode({&token, 1}));
+      known->second.behind = std::ssize(tokenizer_.decode(twice)) - known->second.first;
+    }
+    return is_mark(before) ? known->second.first : known->second.behind;
+  }
+
+ private:
+  struct Bytes {
+    std::int64_t first = 0, behind = 0;  // of a text, and behind other tokens
+  };
+  bool is_mark(std::int32_t token) const { return std::ranges::find(marks_, token) != marks_.end(); }
+
+  const Tokenizer& tokenizer_;
+  std::vector<std::int32_t> marks_;
+  std::map<std::int32_t, Bytes> known_;
+};
+
 // Of the text of all predicted tokens.
 std::int64_t text_bytes(const TextWindows& windows, std::int64_t length, const TextParts& parts,
                         const TextVocabulary& vocabulary) {
@@ -17,15 +50,13 @@ std::int64_t text_bytes(const TextWindows& windows, std::int64_t length, const T
   if (vocabulary.name == "byte") return windows.tokens();
   std::vector<std::int32_t> numbers(static_cast<std::size_t>(parts.count() * length));
   const SequenceText text = parts_of(numbers, parts);
-  std::map<std::int32_t, std::int64_t> bytes_of_token;
+  TokenBytes bytes_of_token(*vocabulary.tokenizer);
   std::int64_t bytes = 0;
   for (std::int64_t window = 0; window < windows.count(); ++window) {
     windows.read(window, text);
-    for (const std::int32_t target : text.targets) {
-      if (target < 0 || target >= vocabulary.text_tokens()) continue;
-      const auto [known, is_new] = bytes_of_token.try_emplace(target);
-      if (is_new) known->second = std::ssize(vocabulary.tokenizer->decode({&target, 1}));
-      bytes += known->second;
+    for (std::size_t i = 0; i < text.targets.size(); ++i) {
+      if (text.targets[i] < 0 || text.targets[i] >= vocabulary.text_tokens()) continue;
+      bytes += bytes_of_token.of(text.targets[i], text.tokens[i]);
     }
   }
   return bytes;

@@ -42,7 +42,7 @@ class HeldOutWindows {
 
   TextWindows windows_;
   Config config_;
-  std::int64_t targets_, bytes_;  // predicted tokens that count, and their text
+  std::int64_t targets_, bytes_;  // predicted tokens that count, and their text without marks around it
 };
 
 // The text of [validation], with the forwards between the steps of a run; none if it names no file.
