@@ -14,6 +14,8 @@ TEST(TokenFactsFile, ReadsBack) {
   EXPECT_EQ(parse_token_facts(format_token_facts(facts), "x.json"), facts);
   facts.document_end = 299;
   EXPECT_EQ(parse_token_facts(format_token_facts(facts), "x.json"), facts);
+  facts.losses = true;
+  EXPECT_EQ(parse_token_facts(format_token_facts(facts), "x.json"), facts);
   // The name of a file may have any bytes.
   facts.tokenizer = "\xff.json";
   EXPECT_EQ(parse_token_facts(format_token_facts(facts), "x.json").tokenizer, "\xef\xbf\xbd.json");

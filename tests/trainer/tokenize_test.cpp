@@ -109,6 +109,20 @@ TEST_F(Tokenizing, BeginsAnewForOtherWork) {
   }
 }
 
+TEST_F(Tokenizing, ADatasetIsThatOfItsFacts) {
+  call("x", 0);
+  EXPECT_TRUE(TokenFile(path("x")).has_losses());
+  const auto refusal = [&] { return refusal_of([&] { TokenFile(path("x")); }).value_or("accepted"); };
+  std::filesystem::rename(path("x.loss"), path("elsewhere"));
+  EXPECT_NE(refusal().find("x.loss\": no such file"), std::string::npos) << refusal();
+  std::filesystem::rename(path("elsewhere"), path("x.loss"));
+  EXPECT_EQ(refusal(), "accepted");
+  TokenFacts facts = *find_token_facts(path("x"));
+  ++facts.tokens;
+  write_file(path("x.json"), format_token_facts(facts));
+  EXPECT_NE(refusal().find("belongs to another dataset"), std::string::npos) << refusal();
+}
+
 // Texts that transformers 4.57 made by apply_chat_template of the published templates, and what of them is learned.
 TEST(Conversations, AreTheTextsOfTheirTemplates) {
   const std::vector<ChatMessage> messages = {{"system", "Weave. "}, {"user", " Warp?\n"}, {"assistant", "Weft.\n"}};

@@ -13,6 +13,7 @@ std::string format_token_facts(const TokenFacts& facts) {
   nlohmann::ordered_json json = {{"tokenizer", facts.tokenizer},   {"tokenizer_hash", facts.tokenizer_hash},
                                  {"vocab_size", facts.vocab_size}, {"documents", facts.documents},
                                  {"tokens", facts.tokens},         {"document_end", nullptr}};
+  if (facts.losses) json["losses"] = true;
   if (facts.document_end) json["document_end"] = *facts.document_end;
   // A path in `tokenizer` need not be UTF-8.
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
@@ -33,7 +34,8 @@ TokenFacts parse_token_facts(const std::string& text, const std::string& file) {
     constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
     constexpr std::int64_t most_ids = std::int64_t{1} << 31;
     TokenFacts facts{json.at("tokenizer"),         json.at("tokenizer_hash"), number("vocab_size", 1, most_ids),
-                     number("documents", 0, most), number("tokens", 0, most), std::nullopt};
+                     number("documents", 0, most), number("tokens", 0, most), std::nullopt,
+                     json.value("losses", false)};
     if (!json.at("document_end").is_null()) {
       facts.document_end = static_cast<std::int32_t>(number("document_end", 0, facts.vocab_size - 1));
     }

@@ -16,6 +16,7 @@ struct TokenFacts {
   std::int64_t vocab_size = 0;
   std::int64_t documents = 0, tokens = 0;
   std::optional<std::int32_t> document_end;  // the id at the end of each document, if one was added
+  bool losses = false;  // the loss of some tokens does not count: "prefix.loss" belongs to the dataset
 
   bool operator==(const TokenFacts&) const = default;
 };

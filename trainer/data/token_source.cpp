@@ -13,6 +13,7 @@
 #include "trainer/data/datatrove_index.h"
 #include "trainer/data/megatron_index.h"
 #include "trainer/data/text_file.h"
+#include "trainer/data/token_facts.h"
 
 namespace weft {
 namespace {
@@ -30,6 +31,20 @@ std::optional<ByteSource> losses_in(const std::string& name, std::int64_t tokens
                name, bytes.size, tokens);
 }
 
+// Holds a dataset against the facts beside it. A file of that name that has no facts is told where they are needed.
+void check_facts(const std::string& prefix, const MegatronIndex& index, bool has_losses) {
+  std::optional<TokenFacts> facts;
+  if (refusal_of([&] { facts = find_token_facts(prefix); }) || !facts) return;
+  if (facts->losses && !has_losses) {
+    fail_request("\"{0}.loss\": no such file, but by \"{0}.json\" the loss of some tokens does not count; copy it too",
+                 prefix);
+  }
+  if (facts->tokens != index.tokens() || facts->documents != index.documents()) {
+    fail_request("\"{}.json\": {} tokens of {} documents, but the dataset has {} of {}; it belongs to another dataset",
+                 prefix, facts->tokens, facts->documents, index.tokens(), index.documents());
+  }
+}
+
 TokenSource megatron_tokens(const std::string& prefix) {
   for (const char* ending : {".idx", ".bin"}) {
     if (is_token_file_there(prefix + ending)) continue;
@@ -40,8 +55,9 @@ TokenSource megatron_tokens(const std::string& prefix) {
   auto index = std::make_unique<const MegatronIndex>(open_source(prefix + ".idx"), bytes.name, bytes.size);
   const TokenType type = index->type();
   const std::int64_t tokens = index->tokens();
-  return {
-      TokenFormat::megatron, std::move(bytes), 0, type, tokens, std::move(index), losses_in(prefix + ".loss", tokens)};
+  auto losses = losses_in(prefix + ".loss", tokens);
+  check_facts(prefix, *index, losses.has_value());
+  return {TokenFormat::megatron, std::move(bytes), 0, type, tokens, std::move(index), std::move(losses)};
 }
 
 TokenSource datatrove_tokens(const std::string& path) {

@@ -45,7 +45,8 @@ TypedName parse_typed_name(const std::string& name);
 //   a file with the header of llm.c        its tokens, one document
 //   "path.ds"          tokens of datatrove, with "path.ds.index" beside them
 //
-// "prefix.loss" and "path.ds.loss" beside them are their losses, as datatrove writes these.
+// "prefix.loss" and "path.ds.loss" beside them are their losses, as datatrove writes these. A dataset without losses
+// that its facts name (token_facts.h), or of other counts than theirs, is refused.
 //
 //   any other file     text, a byte a token, one document; refused as by open_text (text_file.h)
 //

@@ -112,7 +112,8 @@ void keep_resumption(const std::string& prefix, const std::string& work, const R
 TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
                     const std::function<void(const TokenizeProgress&)>& on_progress) {
   const auto tokenizer = open_tokenizer(request.tokenizer);
-  TokenFacts facts{request.tokenizer, tokenizer->content_hash(), tokenizer->vocab_size(), 0, 0, std::nullopt};
+  TokenFacts facts{request.tokenizer, tokenizer->content_hash(), tokenizer->vocab_size(), 0, 0, std::nullopt,
+                   request.losses};
   for (const std::string_view mark : request.marks) {
     if (tokenizer->token_id(mark)) continue;
     fail_request("the tokenizer \"{}\" has no token {}, with which these conversations are written", request.tokenizer,
