@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "layers/kernels/matrix_products.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
 #include "tests/trainer/initial_weights.h"
+#include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/used_layouts.h"
 
 namespace weft {
@@ -332,6 +334,32 @@ TEST(Generation, TextStreamsAndEndsWhereAStopBegins) {
   EXPECT_EQ(cut.samples[0].tokens, static_cast<std::int64_t>(at) + 2);
   const std::size_t in_other = whole.samples[1].text.find(request.stop[0]);
   EXPECT_EQ(cut.samples[1].text, whole.samples[1].text.substr(0, in_other));
+}
+
+// A decoder as Llama's leaves out the space with which a text begins: that of the prompt, not of what follows it. The
+// only token is a space, since padding is never sampled.
+TEST(Generation, KeepsTheSpaceBehindThePrompt) {
+  const TemporaryFolder folder;
+  const std::string space = "\u2581";
+  write_file(folder / "tok.json",
+             nlohmann::json{{"version", "1.0"},
+                            {"added_tokens", nlohmann::json::array()},
+                            {"normalizer", {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", space}}},
+                            {"pre_tokenizer", nullptr},
+                            {"post_processor", nullptr},
+                            {"decoder",
+                             {{"type", "Sequence"},
+                              {"decoders",
+                               {{{"type", "Replace"}, {"pattern", {{"String", space}}}, {"content", " "}},
+                                {{"type", "Fuse"}},
+                                {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
+                            {"model", {{"type", "BPE"}, {"vocab", {{space, 0}}}, {"merges", nlohmann::json::array()}}}}
+                 .dump());
+  Config config = byte_config({.layers = "d"});
+  config.data.tokenizer = (folder / "tok.json").string();
+  config.data.padded_vocab = true;
+  const GenerationResult made = generate(config, {.prompt = " ", .max_tokens = 4});
+  EXPECT_EQ(made.samples[0].text, "    ");
 }
 
 // The caches are planned to the byte, and are there; beside them one segment of one pass, and at its borders what it

@@ -13,12 +13,12 @@ namespace {
 // alike.
 class Samples {
  public:
-  Samples(const GenerationRequest& request, const Tokenizer& tokenizer)
+  Samples(const GenerationRequest& request, const Tokenizer& tokenizer, const std::vector<std::int32_t>& prompt)
       : request_(request),
         tokenizer_(tokenizer),
         stops_(static_cast<std::size_t>(request.samples), StopText(request.stop)),
-        ids_(stops_.size()),
-        decoded_(stops_.size()),
+        ids_(stops_.size(), prompt),
+        decoded_(stops_.size(), tokenizer.decode(prompt).size()),
         made_(stops_.size()) {}
 
   // Adds the next token of every sample; tokens of ended samples are ignored. Calls `on_text` with the new text.
@@ -60,8 +60,8 @@ class Samples {
   const GenerationRequest& request_;
   const Tokenizer& tokenizer_;
   std::vector<StopText> stops_;
-  std::vector<std::vector<std::int32_t>> ids_;
-  std::vector<std::size_t> decoded_;  // bytes of the text of ids_
+  std::vector<std::vector<std::int32_t>> ids_;  // with the prompt's: some decoders drop a text's first space
+  std::vector<std::size_t> decoded_;            // bytes of the text of ids_
   std::vector<GeneratedSample> made_;
 };
 
@@ -75,7 +75,7 @@ GenerationResult generate_on_rank(GenerationRun& run, const Config& config, cons
   const auto sequences = static_cast<std::size_t>(request.samples);
   const auto vocabulary = static_cast<std::size_t>(config.model.vocab_size);
   const int rank = run.run().world().rank();
-  Samples samples(request, *text.tokenizer);
+  Samples samples(request, *text.tokenizer, tokens);
   GenerationResult result;
   result.prompt_tokens = std::ssize(tokens);
   auto begin = std::chrono::steady_clock::now();
