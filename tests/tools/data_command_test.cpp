@@ -77,6 +77,14 @@ TEST_F(DataCommand, ATextBecomesATokenizerADatasetAModelAndAText) {
   EXPECT_NE(ok("train run.toml --run.steps=6").find("6/6"), std::string::npos);
 }
 
+TEST_F(DataCommand, TextsNeedATokenizer) {
+  ok("data tokenize text.txt --tokenizer byte --output bytes");
+  for (const char* command : {"data tokenize text.txt --output x", "data inspect bytes --sample 0",
+                              "bench data text.txt --directory bench"}) {
+    EXPECT_NE(refused(command + std::string(" --tokenizer none")).find("\"none\" has no texts"), std::string::npos);
+  }
+}
+
 // Prompts are read and not learned: the same ids as without, and the loss of answers and ends alone.
 TEST_F(DataCommand, PromptsAreReadAndNotLearned) {
   std::string lines;

@@ -93,7 +93,7 @@ std::vector<DataRate> measure_data(const DataBench& request, const fs::path& dir
   const double megabytes = static_cast<double>(text.size()) / 1e6;
   std::shared_ptr<const Tokenizer> tokenizer;
   for (const std::string& name : request.tokenizers) {
-    tokenizer = open_tokenizer(name);
+    tokenizer = open_text_tokenizer(name);
     std::int64_t tokens = 0;
     const double seconds = median_of_rounds(
         request.rounds, [&] { encode_lines(*tokenizer, text, [&](const auto& ids) { tokens += std::ssize(ids); }); });

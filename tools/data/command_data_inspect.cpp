@@ -54,7 +54,7 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const InspectArguments& arguments,
   if (name.empty() && facts) name = facts->tokenizer;
   if (name.empty() && file.format() == TokenFormat::text) name = "byte";
   if (name.empty()) return nullptr;
-  auto tokenizer = open_tokenizer(name);
+  auto tokenizer = open_text_tokenizer(name);
   if (facts && facts->tokenizer_hash != tokenizer->content_hash()) {
     fail_request("\"{}\" is not the tokenizer of {}, which was \"{}\" of {} tokens; name it with --tokenizer", name,
                  arguments.file, facts->tokenizer, facts->vocab_size);

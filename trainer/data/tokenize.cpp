@@ -111,7 +111,7 @@ void keep_resumption(const std::string& prefix, const std::string& work, const R
 
 TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
                     const std::function<void(const TokenizeProgress&)>& on_progress) {
-  const auto tokenizer = open_tokenizer(request.tokenizer);
+  const auto tokenizer = open_text_tokenizer(request.tokenizer);
   TokenFacts facts{request.tokenizer, tokenizer->content_hash(), tokenizer->vocab_size(), 0, 0, std::nullopt,
                    request.losses};
   for (const std::string_view mark : request.marks) {

@@ -103,6 +103,11 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
   return parse_tokenizer_json(text, file, configured_end_of_text(std::filesystem::path(file).parent_path()));
 }
 
+std::shared_ptr<const Tokenizer> open_text_tokenizer(const std::string& name) {
+  if (auto tokenizer = open_tokenizer(name)) return tokenizer;
+  fail_request("the tokenizer \"{}\" has no texts; name byte or the file of a tokenizer", name);
+}
+
 std::vector<TokenizerPart> tokenizer_parts(const std::string& name) {
   if (has_no_files(name)) return {};
   const auto [file, pattern] = named_file(name);

@@ -74,6 +74,8 @@ class Tokenizer {
 // Throws Error (request), `"name": why`, for a file that cannot be read, is faulty, or needs anything that Weft does
 // not compute.
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name);
+// The same where texts need one: throws Error (request) for "none", which open_tokenizer answers with null.
+std::shared_ptr<const Tokenizer> open_text_tokenizer(const std::string& name);
 
 // The files that such a tokenizer consists of, and the names under which a copy of them is found again by
 // kept_tokenizer. Without files for "byte" and "none".
