@@ -264,7 +264,7 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
     progress_.step = step;
     progress_.samples += sequences;
     progress_.tokens += metrics.tokens;
-    if (!overflowed) spikes_.add(metrics.loss);
+    if (!overflowed && targets > 0) spikes_.add(metrics.loss);
     if (!metrics.skipped) spikes_.add_norm(norm);
   }
   add_measurements(config_, totals, metrics);
