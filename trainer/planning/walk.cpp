@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "parallel/pipeline/accounts/accounts.h"
 #include "parallel/runtime/error.h"
+#include "trainer/costs/topology.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/optimizer/update_plan.h"
 #include "trainer/plan/stage_plan.h"
@@ -116,22 +118,7 @@ void append(WalkLine& line, const WalkLine& next) {
 
 std::int64_t sent_bytes(CollectiveOp op, std::int64_t payload, std::int64_t ranks) {
   if (ranks <= 1) return 0;
-  const std::int64_t others = op == CollectiveOp::all_reduce ? 2 * (ranks - 1) : ranks - 1;
-  switch (op) {
-    case CollectiveOp::all_gather:
-    case CollectiveOp::reduce_scatter:
-    case CollectiveOp::all_reduce:
-    case CollectiveOp::all_to_all:
-      // Division comes first, because payload times ranks may exceed 64 bits.
-      return payload / ranks * others + (payload % ranks * others + ranks - 1) / ranks;
-    case CollectiveOp::broadcast:
-    case CollectiveOp::send:
-      return payload;
-    case CollectiveOp::receive:
-    case CollectiveOp::barrier:
-      return 0;
-  }
-  return 0;
+  return std::llround(std::ceil(ring_bytes(op, static_cast<double>(payload), static_cast<int>(ranks))));
 }
 
 std::vector<WalkLine> walk(const Program& program, const Mesh& mesh, int rank, const WalkState& state, bool segments) {

@@ -18,13 +18,7 @@
 
 namespace weft {
 
-// Bytes that one rank of a group of `ranks` sends in a collective of this kind with this payload (as counters.h counts
-// it), rounded up:
-//
-//   all_gather, reduce_scatter   (n - 1) / n of it: every other part once, by a ring or directly
-//   all_reduce                   twice that: a reduce_scatter and an all_gather
-//   all_to_all                   (n - 1) / n of it with tokens shared evenly: the rank's own tokens are not sent
-//   send, broadcast              all of it
+// ring_bytes() of a rank (topology.h), rounded up; 0 in a group of one.
 std::int64_t sent_bytes(CollectiveOp op, std::int64_t payload, std::int64_t ranks);
 
 // The kind of line for an action. Gathers and reductions of units have names of their own.

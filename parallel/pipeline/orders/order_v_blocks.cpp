@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "parallel/pipeline/orders/order_input.h"
+#include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
@@ -59,16 +60,6 @@ int change_of(Op op) {
   return op == Op::forward ? 1 : op == Op::backward_weight ? -1 : 0;
 }
 
-// The most chunks that a list keeps at once between their forward and weight gradient.
-int peak_of(const std::vector<Action>& actions) {
-  int kept = 0, peak = 0;
-  for (const Action& action : actions) {
-    kept += change_of(action.op);
-    peak = std::max(peak, kept);
-  }
-  return peak;
-}
-
 // Runs all ranks in unit time. If a rank's next action waits for data, the rank takes a later action of its list
 // instead, unless the activations then exceed `peak_` in the rest of the list. The remaining list keeps its order, so
 // the old order can always continue, and there is no deadlock.
@@ -80,7 +71,7 @@ class Squeeze {
     forward_end_.resize(entries);
     backward_end_.resize(entries);
     for (const auto& list : lists_) {
-      peak_ = std::max(peak_, peak_of(list));
+      peak_ = std::max(peak_, chunks_in_flight(list));
       taken_.emplace_back(list.size(), false);
     }
   }
