@@ -4,11 +4,11 @@
 #include <iterator>
 #include <map>
 #include <set>
-#include <tuple>
 
 #include "parallel/pipeline/simulation/cost_model.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
+#include "trainer/resolve/rank_classes.h"
 
 namespace weft {
 namespace {
@@ -92,25 +92,13 @@ bool reads_unit(const Program& program, const Action& action, int unit) {
 }
 
 ProgramFigures program_figures(const ResolvedRun& run) {
-  const Config& config = run.config();
-  const Mesh& mesh = run.mesh();
-  // Among the ranks of a stage: the first rank of each size, and how many ranks have that size.
-  std::map<std::tuple<int, int, int, int>, std::pair<int, std::int64_t>> kinds;
-  for (int rank = 0; rank < config.parallelism.stage_ranks(); ++rank) {
-    const Coordinates at = mesh.coordinates(rank);
-    ++kinds.try_emplace({at.cp, at.tp, at.ep, at.etp}, rank, 0).first->second.second;
-  }
   ProgramFigures figures;
-  for (const auto& [kind, ranks] : kinds) {
-    const auto& [first, times] = ranks;
-    const Program program = step_program(run, mesh.coordinates(first));
-    if (first == 0) figures.whole_stage_units = whole_stage_units(program);
-    for (int pp = 0; pp < config.parallelism.pipeline; ++pp) {
-      const int rank = first + pp * config.parallelism.stage_ranks();
-      add_rank(program, config, mesh, rank, times, figures);
-      figures.peak_bytes = std::max(figures.peak_bytes, dry_peak(config, mesh, program, rank).total());
-    }
+  StepPrograms programs(run);
+  figures.whole_stage_units = whole_stage_units(programs.of_first_rank());
+  for (const RankClass& ranks : rank_classes(run.config(), run.mesh())) {
+    add_rank(programs.of(ranks.at), run.config(), run.mesh(), ranks.first, ranks.ranks, figures);
   }
+  figures.peak_bytes = fullest_peak(programs).total();
   return figures;
 }
 

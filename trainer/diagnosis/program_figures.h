@@ -32,7 +32,7 @@ struct ProgramFigures {
   int shard_ranks = 1;              // of the largest group that gathers
 };
 
-// Ranks that differ only in their data have equal sizes, so one rank stands for all of them. Throws Error if the
+// One rank stands for all of its class (rank_classes.h). Throws Error if the
 // configuration cannot be compiled.
 ProgramFigures program_figures(const ResolvedRun& run);
 
