@@ -1,14 +1,13 @@
 // `weft data train-tokenizer`: a byte-level BPE of one's own texts.
 #include <CLI/CLI.hpp>
 #include <filesystem>
-#include <iterator>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
 #include "tools/report/progress_line.h"
+#include "trainer/checkpoint/output_file.h"
 #include "trainer/data/documents.h"
-#include "trainer/data/partial_file.h"
 #include "trainer/tokenizer/bpe_training.h"
 #include "trainer/tokenizer/tokenizer.h"
 #include "trainer/tokenizer/word_patterns.h"
@@ -41,10 +40,7 @@ void learn_tokenizer(const LearnArguments& arguments) {
     }
   }
   const std::string text = training.train(arguments.vocab_size, arguments.special);
-  PartialFile file(arguments.output);
-  file.write({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
-  file.sync();
-  file.put_in_place();
+  replace_file(arguments.output, text);
   const auto tokenizer = open_tokenizer(arguments.output);
   fmt::print("{}: {} of {} documents, {}\n", arguments.output, tokenizer->description(), grouped_digits(count),
              format_bytes(bytes));

@@ -37,9 +37,7 @@ std::string chunks_text(const SweepPoint& point) {
 // Schedules from files come after the named schedules.
 std::size_t style_of_schedule(const std::string& name) {
   const auto known = schedules();
-  return static_cast<std::size_t>(
-      std::find_if(known.begin(), known.end(), [&](const Schedule& schedule) { return schedule.name == name; }) -
-      known.begin());
+  return static_cast<std::size_t>(std::ranges::find(known, std::string_view(name), &Schedule::name) - known.begin());
 }
 
 // Points with equal results that differ only in residency; they share one line of the table.

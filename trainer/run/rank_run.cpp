@@ -37,16 +37,6 @@ CommunicationCounters difference(const CommunicationCounters& later, const Commu
   return result;
 }
 
-// The result of `read`. Faults of data that are found during a step are failures of the run.
-template <typename Read>
-auto read_in_step(Read read) {
-  try {
-    return read();
-  } catch (const Error& error) {
-    fail("{}", error.what());
-  }
-}
-
 // Devices that share the step of a run.
 double devices_of(const Config& config) {
   const int sharing = config.run.device == DeviceKind::cuda ? config.run.ranks_per_device : 1;
@@ -297,7 +287,14 @@ HeldOutLoss RankRun::held_out(const HeldOutWindows& text) {
   std::vector<ActionObserver*> observers;
   if (held_out_->announced) observers.push_back(&*held_out_->announced);
   ledger().reset_peak();
-  const auto read = [&](std::int64_t pass) { return read_in_step([&] { return held_out_->reader.read(pass); }); };
+  // A fault of data that is found during a step is a failure of the run.
+  const auto read = [&](std::int64_t pass) {
+    try {
+      return held_out_->reader.read(pass);
+    } catch (const Error& error) {
+      fail("{}", error.what());
+    }
+  };
   rank_step_.forwards(held_out_->plan, text.passes(), read, observers);
   const CommunicationCounters none;
   const double loss_sum =
