@@ -24,17 +24,11 @@ std::vector<int> members(const RankSteps& steps, int rank) {
 
 std::vector<std::string> degree_errors(const Degrees& d, std::optional<int> world) {
   std::vector<std::string> errors;
-  const std::pair<const char*, int> all[] = {{"pipeline", d.pipeline},
-                                             {"data_replicate", d.data_replicate},
-                                             {"data_shard", d.data_shard},
-                                             {"context", d.context},
-                                             {"tensor", d.tensor},
-                                             {"expert", d.expert},
-                                             {"expert_tensor", d.expert_tensor},
-                                             {"expert_nodes", d.expert_nodes}};
-  for (const auto& [name, degree] : all) {
+  const auto require_one = [&](const char* name, int degree) {
     if (degree < 1) errors.push_back(fmt::format("{} is {}; a degree is at least 1", name, degree));
-  }
+  };
+  for (const auto& [name, degree] : named_degrees) require_one(name, d.*degree);
+  require_one("expert_nodes", d.expert_nodes);
   if (!errors.empty()) return errors;
   // Checked in 64 bits, so that no later product of degrees overflows.
   const std::string dense = fmt::format("pipeline {} x data_replicate {} x data_shard {} x context {} x tensor {}",

@@ -49,6 +49,19 @@ struct Degrees {
   bool operator==(const Degrees&) const = default;
 };
 
+// The sizes of the axes by name.
+struct NamedDegree {
+  const char* name;
+  int Degrees::*degree;
+};
+inline constexpr NamedDegree named_degrees[] = {{"pipeline", &Degrees::pipeline},
+                                                {"data_replicate", &Degrees::data_replicate},
+                                                {"data_shard", &Degrees::data_shard},
+                                                {"context", &Degrees::context},
+                                                {"tensor", &Degrees::tensor},
+                                                {"expert", &Degrees::expert},
+                                                {"expert_tensor", &Degrees::expert_tensor}};
+
 // All errors of the degrees, one sentence each, with the arithmetic. Empty: the degrees form a mesh.
 std::vector<std::string> degree_errors(const Degrees& degrees, std::optional<int> world = std::nullopt);
 

@@ -65,19 +65,12 @@ Json json_of(const CheckpointReader& reader, const InspectRequest& request) {
                {"good_steps", progress.good_steps},
                {"good_in_a_row", progress.good_in_a_row},
                {"loss_scale", progress.loss_scale.value_or(1.0)},
-               {"mesh",
-                {{"world", mesh.world()},
-                 {"pipeline", mesh.pipeline},
-                 {"data_replicate", mesh.data_replicate},
-                 {"data_shard", mesh.data_shard},
-                 {"context", mesh.context},
-                 {"tensor", mesh.tensor},
-                 {"expert", mesh.expert},
-                 {"expert_tensor", mesh.expert_tensor}}},
+               {"mesh", {{"world", mesh.world()}}},
                {"model", manifest.model},
                {"data", manifest.data},
                {"files", Json::array()},
                {"totals", Json::array()}};
+  for (const auto& [name, degree] : named_degrees) json["mesh"][name] = mesh.*degree;
   if (manifest.hashes) json["hashes"] = manifest.hashes->named();
   const auto boxes = boxes_by_file(manifest);
   for (std::size_t f = 0; f < manifest.files.size(); ++f) {

@@ -101,16 +101,10 @@ Json schedule_json(const Config& config) {
 }
 
 Json placement_json(const ResolvedRun& run) {
-  const Degrees& d = run.config().parallelism;
-  return {{"stages", to_string(run.layout(), run.config().model)},
-          {"ranks", d.world()},
-          {"pipeline", d.pipeline},
-          {"data_replicate", d.data_replicate},
-          {"data_shard", d.data_shard},
-          {"context", d.context},
-          {"tensor", d.tensor},
-          {"expert", d.expert},
-          {"expert_tensor", d.expert_tensor}};
+  const Degrees& degrees = run.config().parallelism;
+  Json json = {{"stages", to_string(run.layout(), run.config().model)}, {"ranks", degrees.world()}};
+  for (const auto& [name, degree] : named_degrees) json[name] = degrees.*degree;
+  return json;
 }
 
 Json device_json(const Config& config, const Json& summary) {
