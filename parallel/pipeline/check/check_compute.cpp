@@ -25,14 +25,11 @@ bool belongs_to_forward(Op op) {
   return op == Op::forward || op == Op::rows_forward || carries_activations(op) || is_gather(op) || is_reshard(op);
 }
 
-class ComputeWalk {
+class ComputeWalk : RowWalk {
  public:
   ComputeWalk(const CheckContext& context, int row, std::vector<Finding>& findings)
-      : context_(context),
-        program_(context.program),
+      : RowWalk(context, row, findings),
         pieces_(context.pieces),
-        row_(row),
-        findings_(findings),
         done_(pieces_.size() * microbatches()),
         received_(program_.stages.size() * microbatches()) {}
 
@@ -63,13 +60,6 @@ class ComputeWalk {
   int stage_count() const { return static_cast<int>(program_.stages.size()); }
   DoneActions& done(std::size_t piece, int microbatch) { return done_[piece * microbatches() + microbatch]; }
   Received& received(int stage, int microbatch) { return received_[stage * microbatches() + microbatch]; }
-  void found(Violation violation, std::string message) {
-    findings_.push_back({violation, row_, index_, std::move(message)});
-  }
-  template <typename Arg, typename... Args>
-  void found(Violation violation, fmt::format_string<Arg, Args...> text, Arg&& arg, Args&&... args) {
-    found(violation, fmt::format(text, std::forward<Arg>(arg), std::forward<Args>(args)...));
-  }
   std::string name(std::size_t piece) const {
     const Piece& p = pieces_[piece];
     return p.segment ? program_.segments[*p.segment].name : fmt::format("stage {}", p.stage);
@@ -250,12 +240,7 @@ class ComputeWalk {
     }
   }
 
-  const CheckContext& context_;
-  const Program& program_;
   const PieceTable& pieces_;
-  int row_;
-  std::vector<Finding>& findings_;
-  std::size_t index_ = 0;
   std::vector<DoneActions> done_;   // by piece, then microbatch
   std::vector<Received> received_;  // by stage, then microbatch
 };

@@ -1,9 +1,13 @@
 // The parts of the checker. Each walks the lists independently and appends its findings; check.cpp combines them.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "parallel/pipeline/check/check.h"
@@ -27,6 +31,27 @@ struct CheckContext {
   bool legible(int row, const Action& action) const {
     return !malformed(program, pieces, action) && (!action.stage || runs(row, *action.stage));
   }
+};
+
+// A walk over the list of one row, and what it finds there.
+class RowWalk {
+ protected:
+  RowWalk(const CheckContext& context, int row, std::vector<Finding>& findings)
+      : context_(context), program_(context.program), row_(row), findings_(findings) {}
+
+  void found(Violation violation, std::string message) {
+    findings_.push_back({violation, row_, index_, std::move(message)});
+  }
+  template <typename Arg, typename... Args>
+  void found(Violation violation, fmt::format_string<Arg, Args...> text, Arg&& arg, Args&&... args) {
+    found(violation, fmt::format(text, std::forward<Arg>(arg), std::forward<Args>(args)...));
+  }
+
+  const CheckContext& context_;
+  const Program& program_;
+  int row_;
+  std::vector<Finding>& findings_;
+  std::size_t index_ = 0;  // of the action at hand
 };
 
 // One end of a message, in list order of its rank. Ends are as numerous as actions, so their numbers are narrow; no

@@ -31,10 +31,9 @@ struct UnitState {
   int completed = 0, completed_then = 0;  // microbatches with all additions made: now, and at the last reduction
 };
 
-class UnitWalk {
+class UnitWalk : RowWalk {
  public:
-  UnitWalk(const CheckContext& context, int row, std::vector<Finding>& findings)
-      : context_(context), program_(context.program), row_(row), findings_(findings) {
+  UnitWalk(const CheckContext& context, int row, std::vector<Finding>& findings) : RowWalk(context, row, findings) {
     add_named_units();
     add_nameless_units();
   }
@@ -86,14 +85,6 @@ class UnitWalk {
   }
 
  private:
-  void found(Violation violation, std::string message) {
-    findings_.push_back({violation, row_, index_, std::move(message)});
-  }
-  template <typename Arg, typename... Args>
-  void found(Violation violation, fmt::format_string<Arg, Args...> text, Arg&& arg, Args&&... args) {
-    found(violation, fmt::format(text, std::forward<Arg>(arg), std::forward<Args>(args)...));
-  }
-
   void add_named_units() {
     for (const ProgramUnit& unit : program_.units) {
       units_.push_back({.entry = &unit,
@@ -291,11 +282,6 @@ class UnitWalk {
     }
   }
 
-  const CheckContext& context_;
-  const Program& program_;
-  int row_;
-  std::vector<Finding>& findings_;
-  std::size_t index_ = 0;
   std::vector<UnitState> units_;                      // the program's units, then the nameless ones
   std::vector<std::optional<std::size_t>> nameless_;  // by stage
   std::deque<ProgramUnit> nameless_units_;
