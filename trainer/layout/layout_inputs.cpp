@@ -15,27 +15,6 @@
 namespace weft {
 namespace {
 
-// The model reduced to one block of each kind and width and its predictors, on one stage, each block in units of its
-// own.
-Config one_of_each(const Config& config) {
-  Config sample = config;
-  sample.parallelism.pipeline = 1;
-  sample.pipeline = {};
-  sample.training.recompute_every = 1;
-  sample.training.recompute_last_block = true;
-  std::vector<ModelBlock> kinds;
-  for (const ModelBlock& block : config.model.blocks) {
-    if (std::ranges::find(kinds, block) == kinds.end()) kinds.push_back(block);
-  }
-  kinds.insert(kinds.end(), config.model.blocks.end() - config.model.mtp_depth, config.model.blocks.end());
-  sample.model.blocks = std::move(kinds);
-  for (auto& [family, policy] : sample.shard_by_family) {
-    policy.wrap = "block";
-    policy.residency_by_stage.clear();
-  }
-  return sample;
-}
-
 double resident_bytes(const PlannedUnit& unit) {
   BucketBytes bytes;
   add_static_bytes(unit, bytes);
@@ -151,9 +130,26 @@ std::vector<LayoutItem> sampled_pieces(const Config& config, const Config& sampl
 
 }  // namespace
 
+Config one_of_each(const Config& config) {
+  Config sample = config;
+  sample.parallelism.pipeline = 1;
+  sample.pipeline = {};
+  sample.training.recompute_every = 1;
+  sample.training.recompute_last_block = true;
+  std::vector<ModelBlock> kinds;
+  for (const ModelBlock& block : config.model.blocks) {
+    if (std::ranges::find(kinds, block) == kinds.end()) kinds.push_back(block);
+  }
+  kinds.insert(kinds.end(), config.model.blocks.end() - config.model.mtp_depth, config.model.blocks.end());
+  sample.model.blocks = std::move(kinds);
+  for (auto& [family, policy] : sample.shard_by_family) policy.residency_by_stage.clear();
+  return sample;
+}
+
 LayoutItems modelled_items(const Config& config) {
   const ModelConfig& model = config.model;
-  const Config sample = one_of_each(config);
+  Config sample = one_of_each(config);
+  for (auto& [family, policy] : sample.shard_by_family) policy.wrap = "block";  // each block in units of its own
   const std::vector<LayoutItem> pieces = sampled_pieces(config, sample);
   // Of blocks that are not recomputed where others are.
   const bool spares = recomputes_blocks(config.training.recompute) && config.training.spares_blocks();

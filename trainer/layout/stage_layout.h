@@ -54,6 +54,10 @@ LayoutItems modelled_items(const Config& config);
 // backward. Throws Error (request) with the faults of the file.
 LayoutItems layout_items(const Config& config);
 
+// The configuration with one block of each kind and width and the predictors, on one stage and without a schedule of
+// its own; every block is recomputed where blocks are.
+Config one_of_each(const Config& config);
+
 // As one_stage_each() if each rank runs one stage and there is no memory limit, otherwise from the compute order.
 // Throws Error (request) if the schedule refuses the numbers.
 ScheduleResidents schedule_residents(const Config& config);

@@ -27,26 +27,14 @@ struct Sample {
 };
 
 Sample sample_of(const Config& config) {
-  Sample sample;
-  sample.config = config;
-  for (const ModelBlock& block :
-       std::span(config.model.blocks).first(static_cast<std::size_t>(config.model.layers()))) {
-    if (std::ranges::find(sample.kinds, block) == sample.kinds.end()) sample.kinds.push_back(block);
-  }
-  sample.stages.push_back({.embedding = true});
-  sample.stages.push_back({.head = true});
-  sample.stages.push_back({.embedding = true, .head = true});
-  for (int i = 0; i < std::ssize(sample.kinds); ++i) sample.stages.push_back({.first = i, .count = 1});
-  std::vector<ModelBlock>& blocks = sample.config.model.blocks;
-  const int predictors = config.model.mtp_depth;
-  blocks.erase(blocks.begin(), blocks.end() - predictors);
-  blocks.insert(blocks.begin(), sample.kinds.begin(), sample.kinds.end());
-  if (predictors > 0) sample.stages.push_back({.first = sample.config.model.layers(), .count = predictors});
+  Sample sample{.config = one_of_each(config),
+                .stages = {{.embedding = true}, {.head = true}, {.embedding = true, .head = true}},
+                .kinds = {}};
+  const ModelConfig& model = sample.config.model;
+  sample.kinds.assign(model.blocks.begin(), model.blocks.end() - model.mtp_depth);
+  for (int i = 0; i < model.layers(); ++i) sample.stages.push_back({.first = i, .count = 1});
+  if (model.mtp_depth > 0) sample.stages.push_back({.first = model.layers(), .count = model.mtp_depth});
   sample.config.parallelism.pipeline = static_cast<int>(sample.stages.size());
-  sample.config.pipeline = {};
-  sample.config.training.recompute_every = 1;
-  sample.config.training.recompute_last_block = true;
-  for (auto& [family, policy] : sample.config.shard_by_family) policy.residency_by_stage.clear();
   return sample;
 }
 
