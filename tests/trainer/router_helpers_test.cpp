@@ -11,7 +11,9 @@
 
 #include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/staging.h"
+#include "tests/trainer/held_out_text.h"
 #include "tests/trainer/kept_run.h"
+#include "tests/trainer/saved_run.h"
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_layout.h"
 
@@ -192,6 +194,46 @@ TEST(RouterHelpers, OfACheckpointMustBeFinite) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("the selection bias of block 3 is inf for expert 1"), std::string::npos)
         << error.what();
+  }
+}
+
+// Saves that the configuration does not announce: a request, the least validation loss, a spike that ends the run. Each
+// compares first, so that no checkpoint has a bias by which no run could go on.
+TEST(RouterHelpers, AreComparedBeforeEverySave) {
+  HeldOutText text("weft-compared");
+  text.add_random(200);
+  const std::vector<std::pair<const char*, std::function<void(Config&)>>> causes = {
+      {"request", [](Config&) {}},
+      {"best",
+       [&](Config& config) {
+         config.validation = {.data = text.files(), .interval = 1, .batches = 1, .keep_best = true};
+       }},
+      {"spike", [](Config& config) {
+         config.spikes.grad_norm = 1e-9;
+         config.spikes.action = SpikeAction::stop;
+       }}};
+  for (const auto& [name, cause] : causes) {
+    const TemporaryFolder folder;
+    Config config = saving_config(hybrid(), folder / "a", 3, 0);
+    config.model.moe = biased(hybrid()).model.moe;
+    config.model.moe.bias_update_rate = 0.0;
+    config.metrics.interval = 100;
+    config.checkpoint.at_end = false;
+    cause(config);
+    RunObserver observer;
+    observer.before_first_step = [](RankRun& run) {
+      const auto [block, values] = run.stages().selection_biases().back();
+      fill(run.stream(), values.rows_from(1, 1), std::numeric_limits<float>::infinity());
+    };
+    const RunRequests requests{.save = [asks = std::string_view(name) == "request"] { return asks; }};
+    std::string message;
+    try {
+      run_steps(config, observer, {}, {}, requests);
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    EXPECT_NE(message.find("the selection bias of block 3 is inf for expert 1"), std::string::npos) << name << message;
+    EXPECT_TRUE(find_checkpoints(folder / "a").empty()) << name;
   }
 }
 

@@ -227,11 +227,13 @@ std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& ca
   return start;
 }
 
-bool RankCheckpoints::due(std::int64_t step) const {
+bool RankCheckpoints::saves_after(std::int64_t step, const RunVotes& votes) const {
   const CheckpointConfig& checkpoint = config_.checkpoint;
   const bool by_interval =
       checkpoint.interval > 0 && (step % checkpoint.interval == 0 || (checkpoint.at_first_step && step == 1));
-  return by_interval || (checkpoint.at_end && step == config_.run.steps);
+  const bool is_best = best_ && best_->step == step;
+  return by_interval || (checkpoint.at_end && step == config_.run.steps) || votes.save_requests > 0 ||
+         votes.stop_requests > 0 || is_best;
 }
 
 RunVotes RankCheckpoints::votes() {
@@ -252,8 +254,7 @@ void RankCheckpoints::finish_own_part() {
 void RankCheckpoints::end_step(const Progress& progress, const RunVotes& votes) {
   settle(votes.saves_written, votes.saves_failed);
   if (publishing_ && writer_->done()) report(writer_->wait());
-  const bool is_best = best_ && best_->step == progress.step;
-  if (due(progress.step) || votes.save_requests > 0 || votes.stop_requests > 0 || is_best) save(progress);
+  if (saves_after(progress.step, votes)) save(progress);
 }
 
 void RankCheckpoints::save(const Progress& progress) {

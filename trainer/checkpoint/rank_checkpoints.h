@@ -52,8 +52,8 @@ class RankCheckpoints {
   // Behind `step`, before end_step(): the loss of held-out text, equal on all ranks. With validation.keep_best the
   // least so far saves a checkpoint, which is kept until a better one is published.
   void validated(std::int64_t step, double loss);
-  // Whether the configuration asks for a checkpoint behind `step`.
-  bool due(std::int64_t step) const;
+  // Whether end_step() of this step will save: the configuration, a request or the least validation loss asks for it.
+  bool saves_after(std::int64_t step, const RunVotes& votes) const;
   // At the end of a step, with the votes of all ranks from the step's totals.
   void end_step(const Progress& progress, const RunVotes& votes);
   // Saves at once, after the save in flight, unless that was of this step: for a run that ends before its last step.

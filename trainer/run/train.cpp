@@ -83,7 +83,10 @@ void take_steps(RankRun& run, RankCheckpoints& checkpoints, const RunOrders& ord
       checkpoints.validated(step, metrics.validation->loss);
       spent(RunPart::validation);
     }
-    if (step % config.metrics.interval == 0 || checkpoints.due(step)) run.compare_copies();
+    // No checkpoint has copies that differ, or a bias that is not finite.
+    if (step % config.metrics.interval == 0 || stops_at_spike || checkpoints.saves_after(step, run.votes())) {
+      run.compare_copies();
+    }
     if (orders.observer.after_step) orders.observer.after_step(run, metrics);
     if (result != nullptr) result->totals.add(metrics);
     spent(RunPart::other);
