@@ -27,6 +27,7 @@ TEST_F(DiagnoseCommand, NamesAFaultWithEvidenceAndChange) {
   EXPECT_NE(text.output.find("gathers_in_fp32: parameters travel in float32"), std::string::npos) << text.output;
   EXPECT_NE(text.output.find("measured  bytes of a gathered parameter: 4.00 (metrics.jsonl)"), std::string::npos);
   EXPECT_NE(text.output.find("change    precision.compute = \"bfloat16\""), std::string::npos);
+  EXPECT_NE(text.output.find("; all ranks are in one node\n"), std::string::npos) << text.output;
   const std::size_t unchecked = text.output.find("\nnot checked\n");
   ASSERT_NE(unchecked, std::string::npos) << text.output;
   EXPECT_NE(text.output.find("\n  slow_rank ", unchecked), std::string::npos) << text.output;

@@ -114,6 +114,10 @@ TEST_F(PlanCommand, JudgesBothRoutings) {
   EXPECT_NE(on(even, "--explain").find("verdict   does not fit safely: "), std::string::npos);
   EXPECT_NE(on(even, "--compare").find("does not fit safely with even routing, does not fit with worst routing"),
             std::string::npos);
+  // Without a card neither is judged, which is said once.
+  const std::string unjudged = weft(plan + "--compare").output;
+  EXPECT_NE(unjudged.find("  not judged\n"), std::string::npos) << unjudged;
+  EXPECT_EQ(unjudged.find("not judged with"), std::string::npos) << unjudged;
 }
 
 // A run of less than a MiB is told in KiB wherever it is planned, and one on a card in GiB.
@@ -193,7 +197,14 @@ TEST_F(PlanCommand, RefusesWhatCannotBePlanned) {
   const auto heads = weft("plan '" + llama + "' --parallelism.tensor=3 --parallelism.data_shard=8");
   EXPECT_EQ(heads.exit_code, 2);
   EXPECT_NE(heads.messages.find("parallelism"), std::string::npos) << heads.messages;
-  for (const auto& result : {card, topology, heads}) EXPECT_EQ(result.output, "");
+  put("small.toml", small_run);
+  const auto coarse = weft("plan small.toml --coarse");
+  EXPECT_EQ(coarse.exit_code, 2);
+  EXPECT_NE(coarse.messages.find("cpu has no memory of its own: name a card with --hardware"), std::string::npos)
+      << coarse.messages;
+  EXPECT_EQ(weft("plan small.toml --coarse --hardware h100").exit_code, 0);
+  EXPECT_EQ(weft("plan small.toml --coarse --hardware.memory=1GiB").exit_code, 0);
+  for (const auto& result : {card, topology, heads, coarse}) EXPECT_EQ(result.output, "");
 }
 
 // Tables and document are of one plan; the whole is the sum of its rows.

@@ -85,7 +85,12 @@ void coarse(const CLI::App& command, const PlanRequest& request) {
   const CoarseRequest sums = coarse_request(command, request, config);
   const Hardware hardware =
       config ? hardware_of(*config) : find_hardware(request.hardware.empty() ? "a100-80gb" : request.hardware);
-  if (!hardware.memory) fail_request("weft plan --coarse: error: {} has no memory of its own", hardware.name);
+  if (!hardware.memory) {
+    fail_request(
+        "weft plan --coarse: error: {} has no memory of its own: name a card with --hardware (weft hardware lists "
+        "them), or set hardware.memory",
+        hardware.name);
+  }
   const Card card = card_of(hardware.name, hardware.memory->value);
   fmt::print("{}", request.json ? plan_coarse_json(sums, card) : plan_coarse_text(sums, card));
 }

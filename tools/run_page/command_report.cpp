@@ -112,7 +112,8 @@ void add_report_command(CLI::App& program) {
   const auto request = std::make_shared<ReportRequest>();
   command->add_option("RUN", request->runs, "the run.directory of a run; several are compared")->required();
   command->add_option("--output", request->output,
-                      "write to this file instead of standard output; an earlier page there is replaced");
+                      "write to this file, of which an earlier page is replaced; without it the page goes to standard "
+                      "output, which may be no terminal");
   GenerationRequest& generation = request->generation;
   command
       ->add_option("--samples", generation.samples,

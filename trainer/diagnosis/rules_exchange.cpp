@@ -114,6 +114,7 @@ RuleVerdict check_topology(const RunEvidence& evidence) {
   const RunHardware& hardware = evidence.hardware;
   const Config& config = evidence.config();
   const double egress = node_egress_bytes(evidence.measured.exchange, evidence.mesh, hardware);
+  if (evidence.mesh.world() <= hardware.ranks_per_node) return RuleVerdict::silent("all ranks are in one node");
   if (egress == 0.0) return RuleVerdict::silent("no shard leaves a node of {} ranks", hardware.ranks_per_node);
   const auto hybrid = hybrid_of(config, hardware);
   if (!hybrid) return RuleVerdict::silent("shard groups stay in their nodes, or no hybrid's would");

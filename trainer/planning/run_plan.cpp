@@ -134,7 +134,7 @@ Fit RunPlan::worst_fit() const {
 }
 
 std::string RunPlan::fit_words() const {
-  if (!worst_bytes()) return std::string(words_of(verdict.fit));
+  if (!worst_bytes() || verdict.fit == Fit::unknown) return std::string(words_of(verdict.fit));
   return fmt::format("{} with even routing, {} with worst routing", words_of(verdict.fit), words_of(worst_fit()));
 }
 

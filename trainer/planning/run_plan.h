@@ -92,7 +92,8 @@ struct RunPlan {
   std::optional<std::int64_t> worst_bytes() const;
   // The verdict under the worst routing; that of even routing if routing changes no total.
   Fit worst_fit() const;
-  // "fits with even routing, does not fit with worst routing"; "fits" if routing changes no total.
+  // "fits with even routing, does not fit with worst routing"; one word if routing changes no total, or nothing is
+  // judged.
   std::string fit_words() const;
   std::int64_t sent_bytes() const;  // by the rank that sends most, over all kinds of calls
 };
