@@ -97,6 +97,21 @@ TEST_F(TrainCommand, DoesNotStartWhatItsPlanSaysWillNotFit) {
   EXPECT_EQ(metrics().size(), 3u);
 }
 
+// On a processor that has products of bfloat16, a run that says nothing of its dtype is told the key.
+TEST_F(TrainCommand, SaysWhereBfloat16IsMultipliedFaster) {
+  std::ifstream processor("/proc/cpuinfo");
+  const std::string flags(std::istreambuf_iterator<char>(processor), {});
+  const bool has = flags.find(" avx512_bf16") != std::string::npos;
+  const std::string line = "\n  products    float32; this processor multiplies bfloat16 faster: precision.compute = ";
+  for (const auto& [words, told] :
+       {std::pair("", has), {" --precision.compute=float32", false}, {" --precision.compute=bfloat16", false}}) {
+    const auto result = weft(std::string("train run.toml --run.directory=new") + words);
+    ASSERT_EQ(result.exit_code, 0) << result.messages;
+    EXPECT_EQ(result.output.find(line) != std::string::npos, told) << words << result.output;
+    std::filesystem::remove_all(folder_ / "new");
+  }
+}
+
 // If no remedy suffices alone, the words of the combination that does are there to be typed.
 TEST_F(TrainCommand, NamesACombinationThatFits) {
   const std::string run = "run.toml '--hardware.memory=\"60 KiB\"'";

@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "layers/kernels/cpu/kernels.h"
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/runtime/input_file.h"
 #include "parallel/runtime/quantities.h"
@@ -33,6 +34,14 @@ std::string spike_text(const Config& config, std::int64_t step, const Spike& spi
       "step {} has a spike and was not taken: {}; the run is saved as {}, as it was before. The same command stops "
       "there again; --spikes.action=skip goes on without the update of that step, --spikes.action=log with it",
       step, spike.text(), checkpoint_after(config, step - 1).string());
+}
+
+// Whether another dtype than the default is multiplied faster on this processor. The default is float32 on every CPU:
+// the dtype of a run does not depend on its machine.
+bool leaves_products_slow(const ResolvedConfig& resolved) {
+  const Config& config = resolved.config;
+  return config.run.device == DeviceKind::cpu && config.precision_of(Family::dense).compute == DType::float32 &&
+         !resolved.said.contains("precision.compute") && has_bfloat16_products();
 }
 
 double seconds_of(const std::function<void()>& work) {
@@ -253,6 +262,9 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
     whole.attention = run.attention();
     console.note("attention", whole.attention);
     if (!run.products().empty()) console.note("products", run.products());
+    if (leaves_products_slow(resolved)) {
+      console.note("products", "float32; this processor multiplies bfloat16 faster: precision.compute = \"bfloat16\"");
+    }
   };
   observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
     const StepTrace* trace = run.profiler().trace();
