@@ -2,6 +2,8 @@
 // the plan's bound of memory holds.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/rank/dry_run.h"
@@ -109,6 +111,32 @@ TEST(DroppedTokensMemory, IsBoundedByTheCapacity) {
   };
   EXPECT_LT(worst(1.0), worst(2.0));
   EXPECT_LT(worst(2.0), worst(0.0));
+}
+
+// What a rank keeps of routed experts that take C = ceil(f B T K / N) rows each: rows in and rows out of the hidden
+// width, and between them gate, up and their product; beside it at least the scores of the router. Of 4096 tokens that
+// choose 6 of 64 experts, C is 480 with f = 1.25. Four ranks send to the 16 experts of each.
+TEST(ExpertScratch, IsThatOfFullExperts) {
+  const auto kept = [](double factor, std::int64_t capacity) {
+    Config config = config_of({.layers = "d e", .degrees = {.data_shard = 4, .expert = 4}});
+    config.training.sequence_length = 4096;
+    config.training.global_batch_size = 4;
+    config.model.hidden_size = 40;
+    MoeConfig& moe = config.model.moe;
+    moe.num_experts = 64;
+    moe.num_experts_per_tok = 6;
+    moe.capacity_factor = factor;
+    moe.pad_to_capacity = true;
+    EXPECT_EQ(moe.capacity(4096), capacity);
+    const Program program = step_program(ResolvedRun(config), {});
+    const auto experts = std::ranges::find(program.segments, "blocks.1.experts", &ProgramSegment::name);
+    const std::int64_t rows = 4 * 16 * capacity;
+    return experts->activation_bytes - rows * (2 * config.model.hidden_size + 3 * moe.moe_intermediate_size) * 4;
+  };
+  const std::int64_t beside = kept(1.25, 480);
+  EXPECT_GE(beside, 4096 * 64 * 4);
+  EXPECT_EQ(kept(1.0, 384), beside);
+  EXPECT_EQ(kept(1.5, 576), beside);
 }
 
 // Of four experts a token chooses two. A tensor rank has half of a sequence, which may hold all that an expert takes.
