@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <regex>
+#include <set>
 #include <sstream>
 #include <vector>
 
@@ -147,6 +148,23 @@ TEST_F(DocumentedCommands, TheReadmesConfigurationTrains) {
   }
   EXPECT_EQ(commands, 3);
   EXPECT_TRUE(std::filesystem::exists(folder_ / "runs/traced/trace_rank1.json"));
+}
+
+// The words in the first column of the page's table, and those beside it, are all keys of the mesh: sequence
+// parallelism, sharding and recompute are none.
+TEST_F(DocumentedCommands, AxesAreTheKeysOfTheMesh) {
+  std::istringstream keys(weft("keys").output);
+  std::set<std::string> of_mesh, of_page = {"expert_dispatch", "expert_nodes"};
+  std::string line;
+  while (std::getline(keys, line) && line != "[parallelism]") continue;
+  while (std::getline(keys, line) && !line.empty()) of_mesh.insert(line.substr(0, line.find(' ')));
+  const std::string page = text_of_document(documents_root / "docs/parallelism.md");
+  const std::regex row(R"(\n\| `(\w+)` \|)");
+  for (auto found = std::sregex_iterator(page.begin(), page.end(), row); found != std::sregex_iterator(); ++found) {
+    of_page.insert((*found)[1]);
+  }
+  EXPECT_EQ(of_page, of_mesh);
+  EXPECT_NE(page.find("`expert_dispatch` and `expert_nodes` choose"), std::string::npos);
 }
 
 TEST_F(DocumentedCommands, KeysAreThoseOfTheProgram) {
