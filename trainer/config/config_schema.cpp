@@ -279,7 +279,7 @@ Keys training_keys() {
                              size_range, field(&TrainingConfig::recompute_every))),
       only_where({recomputes},
                  boolean_key("training.recompute_last_block",
-                             "the model's last block too, whose backward follows its forward at once on one stage",
+                             "the model's last block too; on one stage its backward follows its forward at once",
                              field(&TrainingConfig::recompute_last_block))),
   };
 }
