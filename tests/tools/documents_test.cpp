@@ -67,6 +67,14 @@ TEST(Documents, FilesThatTheyNameExist) {
   }
 }
 
+TEST(Documents, EveryPageSaysAtOnceWhatItIsFor) {
+  for (const auto& path : all_documents()) {
+    if (path.parent_path() != documents_root / "docs") continue;
+    const std::string text = text_of_document(path);
+    EXPECT_TRUE(text.starts_with("# ") && text.substr(text.find('\n')).starts_with("\n\nThis page ")) << path;
+  }
+}
+
 // Readers find a page by its link alone.
 TEST(Documents, EveryPageIsLinkedFromTheReadme) {
   const std::string readme = text_of_document(documents_root / "README.md");
