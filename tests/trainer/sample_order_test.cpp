@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 #include <map>
 #include <numeric>
 #include <random>
@@ -150,6 +151,52 @@ TEST_F(SampleOrders, ReadTheirPartOfASplit) {
                   file.path));
   EXPECT_NE(refusal({.sources = {file}, .split = "1,x", .sequence_length = 4, .seed = 1}).find("\"x\" is no number"),
             std::string::npos);
+}
+
+// A document of several sequences is packed as one.
+TEST_F(SampleOrders, PackDocumentsOfSeveralSequences) {
+  const std::string name = (folder_ / "parts").string();
+  {
+    IndexedWriter writer(name, 10000);
+    for (std::int32_t d = 0; d < 40; ++d) {
+      for (std::int32_t part = 0; part < 3; ++part) {
+        writer.add_tokens(std::vector<std::int32_t>{9 * d + 3 * part, 9 * d + 3 * part + 1, 9 * d + 3 * part + 2});
+        writer.end_sequence();
+      }
+      writer.end_document();
+    }
+    writer.finish();
+  }
+  const TokenDataset data({.sources = {{name}}, .documents = Documents::pack, .sequence_length = 9, .seed = 11},
+                          ids_below(10000));
+  std::set<std::int32_t> begins;
+  for (std::int64_t sample = 0; sample < 40; ++sample) {
+    Ids ids(9), targets(9), document(9);
+    data.read(sample, {ids, targets, document});
+    for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(targets[i], ids[0] + static_cast<std::int32_t>(i) + 1);
+    begins.insert(ids[0]);
+  }
+  EXPECT_EQ(begins.size(), 40u);
+}
+
+// A boundary that was moved in the middle would be a wrong mask.
+TEST_F(SampleOrders, MaskDocumentsOfASoundIndexAlone) {
+  const DataSource file = dataset("sound", {10, 20, 5, 25, 10}, 0);
+  const auto refusal = [&](Documents documents) {
+    return refusal_of([&] {
+             TokenDataset({.sources = {file}, .documents = documents, .sequence_length = 4, .seed = 1},
+                          ids_below(10000));
+           })
+        .value_or("accepted");
+  };
+  for (const Documents documents : all_values<Documents>) EXPECT_EQ(refusal(documents), "accepted");
+  std::fstream index(file.path + ".idx", std::ios::binary | std::ios::in | std::ios::out);
+  index.seekp(34 + 12 * 5 + 8 * 2);
+  index.put('\4');  // document 2 begins at sequence 4, document 3 at 3
+  index.close();
+  EXPECT_EQ(refusal(Documents::join), "accepted");
+  EXPECT_NE(refusal(Documents::mask).find("document 3 begins at sequence 3"), std::string::npos);
+  EXPECT_NE(refusal(Documents::pack).find("document 3 begins at sequence 3"), std::string::npos);
 }
 
 // Each document once an epoch, in one sequence if it fits into one; each of its targets once, whatever its length.

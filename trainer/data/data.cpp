@@ -57,13 +57,14 @@ void require_target(const std::vector<TokenFile>& files, Documents documents) {
 }
 
 // Throws the faults of all files at once.
-std::vector<TokenFile> opened(const std::vector<DataSource>& sources, std::int64_t sequence_length,
-                              const TextVocabulary& vocabulary) {
+std::vector<TokenFile> opened(const DataRequest& request, const TextVocabulary& vocabulary) {
+  const std::vector<DataSource>& sources = request.sources;
+  const std::int64_t sequence_length = request.sequence_length;
   require(sequence_length >= 1 && vocabulary.size >= 1, "a dataset has windows and a vocabulary");
   if (sources.empty()) fail_request("data.train names no file; give at least one");
   std::string faults;
   for (const DataSource& source : sources) {
-    const std::string fault = token_file_fault(source.path, vocabulary, sequence_length);
+    const std::string fault = token_file_fault(source.path, vocabulary, sequence_length, request.documents);
     if (!fault.empty()) faults += fmt::format("{}data.train: {}", faults.empty() ? "" : "\n", fault);
   }
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
@@ -87,12 +88,14 @@ std::unique_ptr<const SampleOrder> make_order(const DataRequest& request, const 
 
 }  // namespace
 
-std::string token_file_fault(const std::string& name, const TextVocabulary& vocabulary, std::int64_t sequence_length) {
+std::string token_file_fault(const std::string& name, const TextVocabulary& vocabulary, std::int64_t sequence_length,
+                             Documents documents) {
   try {
     const TokenFile file(name, vocabulary.size);
     if (const std::string fault = tokenizer_fault(file, vocabulary); !fault.empty()) {
       return fmt::format("\"{}\": {}", name, fault);
     }
+    if (documents != Documents::join) file.check_index();
     if (file.tokens() > sequence_length) return {};
     return fmt::format("\"{}\": {} {} are fewer than one window of sequence_length + 1 = {}", name, file.tokens(),
                        file.format() == TokenFormat::text ? "bytes" : "tokens", sequence_length + 1);
@@ -103,7 +106,7 @@ std::string token_file_fault(const std::string& name, const TextVocabulary& voca
 
 TokenDataset::TokenDataset(const DataRequest& request, const TextVocabulary& vocabulary)
     : vocabulary_(vocabulary),
-      files_(opened(request.sources, request.sequence_length, vocabulary)),
+      files_(opened(request, vocabulary)),
       sources_(request.sources),
       order_(make_order(request, files_)),
       sequence_length_(request.sequence_length) {

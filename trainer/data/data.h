@@ -21,8 +21,10 @@
 namespace weft {
 
 // Why a file cannot be trained on: missing, unreadable, of no known format (token_source.h), damaged, of another
-// tokenizer (token_facts.h), or shorter than one window. Empty if it can.
-std::string token_file_fault(const std::string& name, const TextVocabulary& vocabulary, std::int64_t sequence_length);
+// tokenizer (token_facts.h), or shorter than one window. Empty if it can. If documents are masked the whole index is
+// checked, in one pass: a wrong boundary would be a wrong mask.
+std::string token_file_fault(const std::string& name, const TextVocabulary& vocabulary, std::int64_t sequence_length,
+                             Documents documents = Documents::join);
 
 // The training data of a run.
 struct DataRequest {

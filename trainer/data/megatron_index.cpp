@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "parallel/runtime/error.h"
@@ -173,6 +174,30 @@ std::vector<std::int32_t> MegatronIndex::sequence_lengths() const {
   return lengths;
 }
 
+std::vector<std::int64_t> MegatronIndex::document_lengths() const {
+  const std::vector<std::int32_t> of_sequences = sequence_lengths();
+  std::vector<std::int64_t> lengths;
+  lengths.reserve(static_cast<std::size_t>(header_.documents));
+  std::int64_t before = 0;
+  documents_.visit([&](std::int64_t first, std::span<const std::int64_t> begins) {
+    for (std::size_t i = 0; i < begins.size(); ++i) {
+      const std::int64_t document = first + static_cast<std::int64_t>(i);
+      if (begins[i] < before || begins[i] > header_.sequences) fail_document(document, begins[i], before);
+      if (document > 0) {
+        lengths.push_back(
+            std::accumulate(of_sequences.begin() + before, of_sequences.begin() + begins[i], std::int64_t{0}));
+      }
+      before = begins[i];
+    }
+  });
+  return lengths;
+}
+
+void MegatronIndex::fail_document(std::int64_t document, std::int64_t begin, std::int64_t before) const {
+  fail_request("\"{}\": document {} begins at sequence {}, the one before it at {}, of {}; the index is damaged",
+               name(), document, begin, before, header_.sequences);
+}
+
 void MegatronIndex::check() const {
   std::int64_t expected = 0;  // bytes before the sequence
   std::vector<std::int64_t> offsets;
@@ -197,8 +222,7 @@ void MegatronIndex::check() const {
   documents_.visit([&](std::int64_t first, std::span<const std::int64_t> begins) {
     for (std::size_t i = 0; i < begins.size(); ++i) {
       if (begins[i] < before || begins[i] > header_.sequences) {
-        fail_request("\"{}\": document {} begins at sequence {}, the one before it at {}, of {}; the index is damaged",
-                     name(), first + static_cast<std::int64_t>(i), begins[i], before, header_.sequences);
+        fail_document(first + static_cast<std::int64_t>(i), begins[i], before);
       }
       before = begins[i];
     }

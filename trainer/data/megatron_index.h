@@ -62,11 +62,13 @@ class MegatronIndex final : public TokenIndex {
   // The sequence with which a document begins; one more than the last has sequences().
   std::int64_t document_sequence(std::int64_t document) const;
   std::vector<std::int32_t> sequence_lengths() const override;
+  std::vector<std::int64_t> document_lengths() const override;
   void check() const override;
   std::string content() const override;
 
  private:
   void check_ends(const std::string& data_name) const;
+  [[noreturn]] void fail_document(std::int64_t document, std::int64_t begin, std::int64_t before) const;
 
   ByteSource source_;
   MegatronHeader header_;

@@ -70,7 +70,7 @@ PackedDocuments::PackedDocuments(std::span<const TokenFile> all, std::span<const
   for (std::size_t f = 0; f < all.size(); ++f) {
     const std::int64_t before = file_begins_.back();
     std::int64_t first = 0;
-    for (const std::int32_t tokens : all[f].sequence_lengths()) {
+    for (const std::int64_t tokens : all[f].document_lengths()) {
       const std::int64_t begin = first, end = first += tokens;
       if (begin < ranges[f].first || end > ranges[f].first + ranges[f].tokens) continue;
       for (std::int64_t at = begin; end - at > 1; at += sequence_length) {

@@ -13,14 +13,13 @@ namespace weft {
 // Documents of files, dealt to sequences of at most sequence_length + 1 tokens, the last of which is a target alone. A
 // document goes into the fullest of the 256 open sequences in which it fits; where none has room the fullest is closed.
 // A longer document is cut into pieces that share a token, so that each of its targets counts once; the last piece is
-// dealt like a short document. In Megatron's format a document is here a sequence of its index. Documents of one token
-// predict nothing and are left out.
+// dealt like a short document. Documents of one token predict nothing and are left out.
 //
 // Immutable; safe to use from several threads. 12 bytes for each document and 8 for each sequence.
 class PackedDocuments {
  public:
   // `files` are the parts `ranges` of `all`, numbered from first_file on. Reads their indices once. Throws Error
-  // (request) as TokenFile::sequence_lengths, and if nothing is left to deal.
+  // (request) as TokenFile::document_lengths, and if nothing is left to deal.
   PackedDocuments(std::span<const TokenFile> all, std::span<const TokenRange> ranges, std::int64_t first_file,
                   std::int64_t sequence_length);
 

@@ -43,6 +43,9 @@ class TokenFile {
   // Tokens of every sequence: one pass over the index. Throws for sequences of 2^31 tokens or more.
   std::vector<std::int32_t> sequence_lengths() const { return source_.index->sequence_lengths(); }
 
+  // Tokens of every document, as sequence_lengths().
+  std::vector<std::int64_t> document_lengths() const { return source_.index->document_lengths(); }
+
   // Reads `to` from token `first` on. Requires that these lie inside the file. Throws for the first id that is negative
   // or outside the vocabulary, with its position.
   void read(std::int64_t first, std::span<std::int32_t> to) const;
@@ -57,6 +60,8 @@ class TokenFile {
   // (sampled_content).
   std::string content() const;
 
+  // Reads the whole index, and throws for the first fault.
+  void check_index() const { source_.index->check(); }
   // Reads the whole index and all tokens, and throws for the first fault. Returns the largest id.
   std::int32_t check() const;
 

@@ -19,6 +19,11 @@ std::int64_t TokenIndex::document_of(std::int64_t token) const {
   return low;
 }
 
+std::vector<std::int64_t> TokenIndex::document_lengths() const {
+  const std::vector<std::int32_t> lengths = sequence_lengths();
+  return {lengths.begin(), lengths.end()};
+}
+
 OneDocument::OneDocument(std::string name, std::int64_t tokens) : TokenIndex(std::move(name)), tokens_(tokens) {
   require(tokens >= 1, "a file has tokens");
 }

@@ -32,6 +32,8 @@ class TokenIndex {
   // The number of tokens of every sequence: one pass over the file, which also checks that they add up to tokens().
   // Throws Error (request) for a sequence of 2^31 tokens or more, which Megatron's orders do not know.
   virtual std::vector<std::int32_t> sequence_lengths() const = 0;
+  // The same of every document, of any number of tokens.
+  virtual std::vector<std::int64_t> document_lengths() const;
   // Checks all that the format promises: a pass over the whole index.
   virtual void check() const = 0;
   // The index in a description of the contents: ", index 34 bytes, xxh64 ...", or nothing where no file has it.
