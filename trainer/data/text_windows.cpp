@@ -13,7 +13,7 @@ TextWindows::TextWindows(const std::vector<std::string>& files, std::int64_t win
   if (files.empty()) fail_request("no text to evaluate: give at least one file with {}", asked);
   std::string faults;
   for (const std::string& name : files) {
-    std::string fault = token_file_fault(name, vocabulary, 0);
+    std::string fault = token_file_fault(name, vocabulary, 0, documents);
     if (fault.empty() && files_.emplace_back(name, vocabulary.size).tokens() < 2) {
       fault = fmt::format("\"{}\": a single token leaves nothing to predict: only what follows another is", name);
     }
@@ -21,12 +21,14 @@ TextWindows::TextWindows(const std::vector<std::string>& files, std::int64_t win
   }
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
   for (const TokenFile& file : files_) add_range({0, file.tokens()});
+  require_target(asked);
 }
 
 TextWindows::TextWindows(const DataConfig& data, std::int64_t window_tokens, const TextVocabulary& vocabulary)
     : first_window_{0}, window_tokens_(window_tokens), documents_(data.documents) {
   for (const DataSource& source : data.train) files_.emplace_back(source.path, vocabulary.size);
   for (const TokenRange& range : split_files(files_, data.split, 1, /*sequence_length=*/1)) add_range(range);
+  require_target("validation.split");
 }
 
 void TextWindows::add_range(TokenRange range) {
@@ -45,13 +47,24 @@ TokenPiece TextWindows::piece(std::int64_t window) const {
   return {file, range.first + offset, std::min(window_tokens_ + 1, range.tokens - offset)};
 }
 
+std::int64_t TextWindows::counted(std::int64_t window) const {
+  const TokenPiece here = piece(window);
+  return counted_targets(files_[static_cast<std::size_t>(here.file)], here.first, here.count,
+                         documents_ != Documents::join);
+}
+
+// Most files show a target in the first window.
+void TextWindows::require_target(std::string_view asked) const {
+  for (std::int64_t window = 0; window < count(); ++window) {
+    if (counted(window) > 0) return;
+  }
+  fail_request("{}: nothing to predict: no token of \"{}\"{} counts", asked, files_.front().name(),
+               files_.size() == 1 ? "" : fmt::format(" and {} other files", files_.size() - 1));
+}
+
 std::int64_t TextWindows::tokens() const {
   std::int64_t tokens = 0;
-  for (std::int64_t window = 0; window < count(); ++window) {
-    const TokenPiece here = piece(window);
-    tokens += counted_targets(files_[static_cast<std::size_t>(here.file)], here.first, here.count,
-                              documents_ != Documents::join);
-  }
+  for (std::int64_t window = 0; window < count(); ++window) tokens += counted(window);
   return tokens;
 }
 

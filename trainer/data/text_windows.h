@@ -16,7 +16,8 @@ namespace weft {
 class TextWindows {
  public:
   // Throws Error (request), each line beginning with `asked` (the option or key that names the files), for every file
-  // with a fault (token_file_fault), and those of a single token, which leaves nothing to predict.
+  // with a fault (token_file_fault), and those of a single token, which leaves nothing to predict; also if no target of
+  // any window counts.
   TextWindows(const std::vector<std::string>& files, std::int64_t window_tokens, const TextVocabulary& vocabulary,
               Documents documents, std::string_view asked = "--data");
   // The part for validation of the files of data.train. Throws as split_files too.
@@ -37,6 +38,8 @@ class TextWindows {
   // The tokens of a window and the target of the last, all in one file.
   TokenPiece piece(std::int64_t window) const;
   void add_range(TokenRange range);
+  std::int64_t counted(std::int64_t window) const;
+  void require_target(std::string_view asked) const;
 
   std::vector<TokenFile> files_;
   std::vector<TokenRange> ranges_;          // by file

@@ -86,6 +86,7 @@ HeldOutWindows::HeldOutWindows(const Config& config, std::int64_t batches, const
     : windows_(open(vocabulary)), config_(config) {
   if (batches > 0) windows_.keep(batches * config.training.global_batch_size);
   targets_ = windows_.tokens();
+  if (targets_ == 0) fail_request("the first {} batches of held-out text have no target that counts", batches);
   bytes_ = text_bytes(windows_, config.training.sequence_length, config.held_out_parts(), vocabulary);
   const std::int64_t of_microbatch = config.training.microbatch_size * config.parallelism.data();
   const std::int64_t needed = (windows_.count() + of_microbatch - 1) / of_microbatch;
