@@ -77,6 +77,32 @@ TEST_F(DataCommand, ATextBecomesATokenizerADatasetAModelAndAText) {
   EXPECT_NE(ok("train run.toml --run.steps=6").find("6/6"), std::string::npos);
 }
 
+// Of a dataset of another tokenizer under these facts, and of an index with a damaged length.
+TEST_F(DataCommand, InspectTellsDamage) {
+  ok("data tokenize text.txt --documents line --tokenizer byte --output bytes");
+  const std::string ids = bytes_of("bytes.bin"), index = bytes_of("bytes.idx");
+  put("bytes.bin", ids.substr(0, 7) + '\xff' + ids.substr(8));
+  EXPECT_NE(refused("data inspect bytes --check").find("outside the vocabulary of 256 tokens"), std::string::npos);
+  put("bytes.bin", ids);
+  const auto documents = static_cast<std::size_t>(400);
+  std::string moved = index;
+  moved[34 + 4 * documents + 8 * 2 + 1] = '\x7f';  // the offset of sequence 2
+  put("bytes.idx", moved);
+  EXPECT_NE(refused("data inspect bytes --sample 2").find("document 2 begins at token"), std::string::npos);
+}
+
+// Nothing to predict is refused before a step.
+TEST_F(DataCommand, HeldOutTextHasSomethingToPredict) {
+  ok("data tokenize text.txt --documents line --tokenizer byte --output train");
+  ok("data tokenize text.txt --documents line --tokenizer byte --output held");
+  put("held.loss", std::string(bytes_of("held.bin").size() / 2, '\0'));
+  put_run("train.bin", "byte", 256);
+  for (const char* command : {"check", "train"}) {
+    EXPECT_NE(refused(command + std::string(" run.toml --validation.data=held.bin")).find("nothing to predict"),
+              std::string::npos);
+  }
+}
+
 TEST_F(DataCommand, TextsNeedATokenizer) {
   ok("data tokenize text.txt --tokenizer byte --output bytes");
   for (const char* command : {"data tokenize text.txt --output x", "data inspect bytes --sample 0",

@@ -29,6 +29,10 @@ DocumentSample sample_of(const TokenFile& file, const InspectArguments& argument
   }
   DocumentSample sample{.begin = file.document_begin(arguments.document)};
   sample.length = file.document_begin(arguments.document + 1) - sample.begin;
+  if (sample.length < 0) {
+    fail_request("\"{}\": document {} begins at token {} and ends at {}; the index is damaged", file.name(),
+                 arguments.document, sample.begin, sample.begin + sample.length);
+  }
   sample.ids.resize(static_cast<std::size_t>(std::min(sample.length, arguments.tokens)));
   file.read(sample.begin, sample.ids);
   return sample;
@@ -63,8 +67,8 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const InspectArguments& arguments,
 }
 
 void inspect_tokens(const InspectArguments& arguments) {
-  const TokenFile file(arguments.file);
   const std::optional<TokenFacts> facts = find_token_facts(arguments.file);
+  const TokenFile file(arguments.file, facts ? std::optional(facts->vocab_size) : std::nullopt);
   nlohmann::ordered_json json = {{"file", arguments.file},        {"format", name_of(file.format())},
                                  {"type", name_of(file.type())},  {"tokens", file.tokens()},
                                  {"documents", file.documents()}, {"contents", file.content()}};
