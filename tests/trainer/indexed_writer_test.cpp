@@ -129,6 +129,15 @@ TEST_F(IndexedWriting, RefusesToGoOnBehindLostBytes) {
   }
 }
 
+TEST_F(IndexedWriting, RefusesAPrefixThatAnotherWrites) {
+  IndexedWriter writer(path("x"), 100);
+  writer.add_document(std::vector<std::int32_t>{1, 2});
+  const std::string why = token_refusal([&] { IndexedWriter(path("x"), 100); });
+  EXPECT_NE(why.find("x.bin.partial\" is being written by another process"), std::string::npos) << why;
+  writer.finish();
+  expect_files("x", plain_megatron({{{1, 2}}}, 8));
+}
+
 TEST_F(IndexedWriting, RefusesIdsOutsideTheVocabulary) {
   IndexedWriter writer(path("x"), 100);
   writer.add_tokens(std::vector<std::int32_t>{1, 2});

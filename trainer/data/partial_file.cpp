@@ -1,6 +1,8 @@
 #include "trainer/data/partial_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -35,11 +37,8 @@ void flush_folder_of(const std::string& name) {
 
 PartialFile::PartialFile(std::string name, std::int64_t kept)
     : name_(std::move(name)), partial_(name_ + ".partial"), written_(kept) {
-  if (kept == 0) unlink(partial_.c_str());
-  descriptor_ = open(partial_.c_str(), O_WRONLY | O_CLOEXEC | (kept == 0 ? O_CREAT | O_EXCL : O_APPEND), 0666);
-  if (descriptor_ < 0) fail_file(partial_, kept == 0 ? "created" : "opened", errno);
+  open_alone(kept == 0);
   buffer_.reserve(partial_buffer_bytes);
-  if (kept == 0) return;
   std::error_code error;
   const auto size = static_cast<std::int64_t>(std::filesystem::file_size(partial_, error));
   if (!error && size >= kept && ftruncate(descriptor_, kept) == 0) return;
@@ -47,13 +46,30 @@ PartialFile::PartialFile(std::string name, std::int64_t kept)
   fail("\"{}\" has fewer bytes than the {} that were written", partial_, kept);
 }
 
+void PartialFile::open_alone(bool create) {
+  while (true) {
+    descriptor_ = open(partial_.c_str(), O_WRONLY | O_CLOEXEC | O_APPEND | (create ? O_CREAT : 0), 0666);
+    if (descriptor_ < 0) fail_file(partial_, create ? "created" : "opened", errno);
+    if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      close(std::exchange(descriptor_, -1));
+      fail_request("\"{}\" is being written by another process; end that first, or choose another name", partial_);
+    }
+    // Between both calls the file may have been renamed or removed by its writer.
+    struct stat own = {}, named = {};
+    const bool same = fstat(descriptor_, &own) == 0 && stat(partial_.c_str(), &named) == 0 &&
+                      own.st_ino == named.st_ino && own.st_dev == named.st_dev;
+    if (same) return;
+    close(std::exchange(descriptor_, -1));
+  }
+}
+
 PartialFile::~PartialFile() {
-  if (descriptor_ >= 0) close(descriptor_);
   if (!in_place_ && !stays_) unlink(partial_.c_str());
+  if (descriptor_ >= 0) close(descriptor_);
 }
 
 void PartialFile::write(std::span<const std::uint8_t> bytes) {
-  require(descriptor_ >= 0, "nothing is written behind the end of a file");
+  require(!synced_, "nothing is written behind the end of a file");
   buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
   if (std::ssize(buffer_) >= partial_buffer_bytes) empty_buffer();
 }
@@ -85,14 +101,14 @@ void PartialFile::flush() {
 
 void PartialFile::sync() {
   flush();
-  // After EINTR the descriptor is closed too, and the bytes are already on disk.
-  if (close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) fail_file(partial_, "closed", errno);
+  synced_ = true;
 }
 
 void PartialFile::put_in_place() {
-  require(descriptor_ < 0 && !in_place_, "a file is put in place once, after it is on disk");
+  require(synced_ && !in_place_, "a file is put in place once, after it is on disk");
   if (std::rename(partial_.c_str(), name_.c_str()) != 0) fail_file(name_, "put in place", errno);
   in_place_ = true;
+  close(std::exchange(descriptor_, -1));
   flush_folder_of(name_);
 }
 
