@@ -123,6 +123,48 @@ TEST_F(Tokenizing, ADatasetIsThatOfItsFacts) {
   EXPECT_NE(refusal().find("belongs to another dataset"), std::string::npos) << refusal();
 }
 
+TEST_F(Tokenizing, RefusesLossesThatCountNowhere) {
+  write_file(folder_ / "none.jsonl", "{\"q\": \"how many?\", \"a\": \"\"}\n");
+  DocumentReader documents({path("none.jsonl")}, {.key = "a", .prompt = "q"});
+  const auto why =
+      refusal_of([&] { tokenize(documents, {.tokenizer = "byte", .prefix = path("none"), .losses = true}); });
+  EXPECT_NE(why.value_or("").find("losses count for none of the 9 tokens"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(path("none.json")));
+}
+
+// `tokenizers` encodes "ab" as its begin token, a and b by this post-processor. A document without a text has no begin.
+TEST_F(Tokenizing, DocumentsBeginAsTheFileOfTheTokenizerSays) {
+  nlohmann::json json = tokenizer_test::sample_json();
+  const std::size_t begin = json["model"]["vocab"].size();
+  json["added_tokens"].push_back({{"id", begin},
+                                  {"content", "<s>"},
+                                  {"special", true},
+                                  {"single_word", false},
+                                  {"lstrip", false},
+                                  {"rstrip", false},
+                                  {"normalized", false}});
+  json["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single", {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+      {"pair", nlohmann::json::array()},
+      {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {begin}}, {"tokens", {"<s>"}}}}}}};
+  write_file(folder_ / "tok.json", json.dump());
+  write_file(folder_ / "two.jsonl", "{\"text\": \"weft\"}\n{\"text\": \"\"}\n{\"text\": \"warp\"}\n");
+  const auto tokenizer = open_tokenizer(path("tok.json"));
+  for (const bool begins : {true, false}) {
+    const std::string prefix = path(begins ? "with" : "without");
+    DocumentReader documents({path("two.jsonl")}, {});
+    std::int64_t empty = -1;
+    tokenize(documents, {.tokenizer = path("tok.json"), .prefix = prefix, .begin_documents = begins},
+             [&](const TokenizeProgress& progress) { empty = progress.empty; });
+    EXPECT_EQ(empty, 1);
+    const TokenFile file(prefix);
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(file.tokens()));
+    file.read(0, ids);
+    EXPECT_EQ(tokenizer->decode(ids), begins ? "<s>weft<s>warp" : "weftwarp");
+  }
+}
+
 // Texts that transformers 4.57 made by apply_chat_template of the published templates, and what of them is learned.
 TEST(Conversations, AreTheTextsOfTheirTemplates) {
   const std::vector<ChatMessage> messages = {{"system", "Weave. "}, {"user", " Warp?\n"}, {"assistant", "Weft.\n"}};

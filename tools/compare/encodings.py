@@ -157,7 +157,7 @@ def tokenized(weft, tokenizer, folder, names, prefix, plain):
     for ending in (".bin", ".idx", ".json"):
         if os.path.exists(prefix + ending):
             os.remove(prefix + ending)
-    command = [weft, "data", "tokenize", "--tokenizer", tokenizer, "--no-end", "--output", prefix]
+    command = [weft, "data", "tokenize", "--tokenizer", tokenizer, "--no-begin", "--no-end", "--output", prefix]
     command += (["--plain"] if plain else []) + names
     if subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL).returncode != 0:
         sys.exit("the documents were not tokenized")

@@ -48,7 +48,7 @@ def main():
     with open(arguments.text, encoding="utf-8") as file:
         text = file.read()
     prefix = os.path.join(tempfile.mkdtemp(), "text")
-    output([arguments.weft, "data", "tokenize", arguments.text, "--tokenizer", arguments.folder, "--no-end", "--output", prefix])
+    output([arguments.weft, "data", "tokenize", arguments.text, "--tokenizer", arguments.folder, "--no-begin", "--no-end", "--output", prefix])
     evaluated = json.loads(output([arguments.weft, "eval", arguments.checkpoint, "--data", prefix + ".bin", "--json"]))
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     with torch.no_grad():

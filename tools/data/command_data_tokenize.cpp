@@ -18,13 +18,18 @@ struct TokenizeArguments {
   TokenizeRequest request{.threads = host_cores()};
   DocumentRules rules;
   std::string chat = {};
-  bool no_end = false, plain = false, json = false;
+  bool no_begin = false, no_end = false, plain = false, json = false;
 };
 
 nlohmann::ordered_json facts_json(const TokenFacts& facts, std::int64_t text_bytes, std::int64_t skipped,
-                                  double seconds) {
-  return {{"documents", facts.documents},  {"tokens", facts.tokens}, {"text_bytes", text_bytes},
-          {"skipped_lines", skipped},      {"seconds", seconds},     {"tokenizer_hash", facts.tokenizer_hash},
+                                  std::int64_t empty, double seconds) {
+  return {{"documents", facts.documents},
+          {"tokens", facts.tokens},
+          {"text_bytes", text_bytes},
+          {"skipped_lines", skipped},
+          {"empty_documents", empty},
+          {"seconds", seconds},
+          {"tokenizer_hash", facts.tokenizer_hash},
           {"vocab_size", facts.vocab_size}};
 }
 
@@ -41,12 +46,14 @@ void tokenize_files(const TokenizeArguments& arguments) {
     constexpr std::int64_t most_told = 10;
     if (++told <= most_told) fmt::print(stderr, "weft: warning: left out: {}\n", why);
   });
+  // A conversation has the begin of its format.
+  request.begin_documents = !arguments.no_begin && rules.chat == nullptr;
   request.end_documents = !arguments.no_end;
   if (arguments.plain) request.special = SpecialTokens::plain_text;
   request.losses = rules.has_losses();
   const auto begin = std::chrono::steady_clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
-  std::int64_t text_bytes = 0, resumed_bytes = 0;  // of this call, and before it
+  std::int64_t empty = 0, text_bytes = 0, resumed_bytes = 0;  // text of this call, and before it
   const TokenFacts facts = [&] {
     ProgressLine line;
     return tokenize(documents, request, [&](const TokenizeProgress& progress) {
@@ -56,6 +63,7 @@ void tokenize_files(const TokenizeArguments& arguments) {
                    grouped_digits(progress.resumed));
       }
       text_bytes = progress.text_bytes - resumed_bytes;
+      empty = progress.empty;
       line.part(progress.position, progress.bytes, [&] {
         return fmt::format("{} of {}, {} documents, {} tokens, {:.1f} MB/s", format_bytes(progress.position),
                            format_bytes(progress.bytes), grouped_digits(progress.documents),
@@ -64,7 +72,7 @@ void tokenize_files(const TokenizeArguments& arguments) {
     });
   }();
   if (arguments.json) {
-    fmt::print("{}\n", facts_json(facts, text_bytes + resumed_bytes, documents.skipped(), seconds()).dump(2));
+    fmt::print("{}\n", facts_json(facts, text_bytes + resumed_bytes, documents.skipped(), empty, seconds()).dump(2));
     return;
   }
   fmt::print("{0}.bin, {0}.idx: {1} tokens of {2} documents, {3:.2f} bytes a token, {4:.1f} MB/s\n", request.prefix,
@@ -72,6 +80,7 @@ void tokenize_files(const TokenizeArguments& arguments) {
              static_cast<double>(text_bytes + resumed_bytes) / static_cast<double>(facts.tokens),
              static_cast<double>(text_bytes) / seconds() / 1e6);
   if (documents.skipped() > 0) fmt::print("{} lines were left out\n", grouped_digits(documents.skipped()));
+  if (empty > 0) fmt::print("{} documents without a token were left out\n", grouped_digits(empty));
   fmt::print("train on it with data.train = [\"{}.bin\"], data.tokenizer = \"{}\", model.vocab_size = {}\n",
              request.prefix, request.tokenizer, facts.vocab_size);
 }
@@ -114,6 +123,8 @@ void add_data_tokenize_command(CLI::App& data) {
       ->add_flag("--plain", arguments->plain,
                  "special tokens in the texts are characters like others: for texts that are not trusted")
       ->excludes(chat);
+  command->add_flag("--no-begin", arguments->no_begin,
+                    "no token at the begin of each document, where the file of the tokenizer puts one");
   command->add_flag("--no-end", arguments->no_end, "no token at the end of each document");
   command
       ->add_option("--threads", arguments->request.threads, "threads that encode; the result does not depend on them")

@@ -62,6 +62,18 @@ EncodedDocument encoded(const Tokenizer& tokenizer, const Document& document, Sp
   return result;
 }
 
+// Whether the loss of any token but the first counts. Most data show one in the first piece.
+bool has_counted(const ByteSource& losses) {
+  constexpr std::int64_t piece = std::int64_t{1} << 20;
+  std::vector<std::uint8_t> bytes;
+  for (std::int64_t first = 1; first < losses.size; first += piece) {
+    bytes.resize(static_cast<std::size_t>(std::min(piece, losses.size - first)));
+    losses.read(first, bytes);
+    if (std::ranges::any_of(bytes, [](std::uint8_t loss) { return loss != 0; })) return true;
+  }
+  return false;
+}
+
 // A place to go on from: documents that were read, and what was written of them.
 struct Resumption {
   std::int64_t read = 0, text_bytes = 0;
@@ -120,6 +132,7 @@ TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
                  mark);
   }
   if (request.end_documents) facts.document_end = tokenizer->end_of_text();
+  const auto begin = request.begin_documents ? tokenizer->frame().before : std::vector<std::int32_t>();
   const std::string facts_name = request.prefix + ".json";
   // One that an interrupted call left may be replaced; any other file may not.
   if (std::filesystem::exists(facts_name)) parse_token_facts(read_whole_file(facts_name), facts_name);
@@ -128,8 +141,9 @@ TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
     fail_request("\"{}\" exists, and would be taken for the losses of these documents; remove it", losses_name);
   }
   const std::string work = fmt::format(
-      "{:016x}", checksum(fmt::format("{}, {}, {}, {}, {}", facts.tokenizer_hash, facts.document_end.value_or(-1),
-                                      request.losses, static_cast<int>(request.special), documents.identity())));
+      "{:016x}", checksum(fmt::format("{}, {}, {}, {}, {}, {}", facts.tokenizer_hash, request.begin_documents,
+                                      facts.document_end.value_or(-1), request.losses,
+                                      static_cast<int>(request.special), documents.identity())));
   Resumption place = find_resumption(request.prefix, work);
   std::optional<IndexedWriter> dataset;
   std::optional<PartialFile> losses;
@@ -154,6 +168,7 @@ TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
     progress.text_bytes = place.text_bytes;
     progress.documents = writer.counts().documents;
     progress.tokens = writer.counts().tokens;
+    progress.empty = place.read - progress.documents;
     if (on_progress) on_progress(progress);
   };
   if (place.read > 0) tell();
@@ -165,6 +180,8 @@ TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
                 [&](std::size_t d) { all[d] = encoded(*tokenizer, batch[d], request.special); });
     for (std::size_t d = 0; d < batch.size(); ++d) {
       if (all[d].ids.empty()) continue;
+      all[d].ids.insert(all[d].ids.begin(), begin.begin(), begin.end());
+      all[d].counts.insert(all[d].counts.begin(), begin.size(), 0);
       if (facts.document_end) {
         all[d].ids.push_back(*facts.document_end);
         all[d].counts.push_back(1);
@@ -187,6 +204,9 @@ TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
   facts.documents = writer.counts().documents;
   facts.tokens = writer.counts().tokens;
   if (facts.tokens == 0) fail_request("the files have no document with a token in it");
+  if (losses && !has_counted(losses->written())) {
+    fail_request("nothing to learn: losses count for none of the {} tokens", facts.tokens);
+  }
   // The facts come first: where the index is, they are there too.
   write_small_file(facts_name, format_token_facts(facts));
   if (losses) {

@@ -19,6 +19,7 @@ struct TokenizeRequest {
   bool losses = false;                                // the rules of the documents have losses
   std::vector<std::string_view> marks = {};           // tokens that the tokenizer must have
   SpecialTokens special = SpecialTokens::recognised;  // in texts
+  bool begin_documents = true;                        // put in front what the tokenizer puts there (TextFrame::before)
   bool end_documents = true;                          // append the token that ends a text, if the tokenizer has one
   std::size_t threads = 1;
   std::int64_t kept_bytes = std::int64_t{512} << 20;  // text between two places to go on from
@@ -27,6 +28,7 @@ struct TokenizeRequest {
 struct TokenizeProgress {
   std::int64_t position = 0, bytes = 0;  // of the files, packed
   std::int64_t text_bytes = 0, documents = 0, tokens = 0;
+  std::int64_t empty = 0;    // documents without a token, which are left out
   std::int64_t resumed = 0;  // documents that an earlier call had written
 };
 
@@ -39,7 +41,8 @@ struct TokenizeProgress {
 // same call goes on there; it reads the documents before once more, and encodes none. With other files, rules or
 // tokenizer it begins anew.
 //
-// Throws Error (request) for a dataset that exists, for files without a document, and as the reader and the tokenizer.
+// Throws Error (request) for a dataset that exists or that another process writes, for files without a document, for
+// losses that count nowhere, and as the reader and the tokenizer.
 TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
                     const std::function<void(const TokenizeProgress&)>& on_progress = {});
 
