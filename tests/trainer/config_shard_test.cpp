@@ -26,7 +26,7 @@ Config read_plain(const Overrides& overrides) {
   return read_config_text(plain_text(), "run.toml", overrides).config;
 }
 
-void expect_refused(const Overrides& overrides, const std::vector<std::string>& parts) {
+void expect_all_said(const Overrides& overrides, const std::vector<std::string>& parts) {
   const std::string text = message(plain_text(), overrides);
   for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << "\nnot in\n" << text;
 }
@@ -83,9 +83,9 @@ TEST(ShardKeys, EachStageMayHaveAResidencyOfItsOwn) {
   EXPECT_EQ(resolve_policy(config, Family::head, 0).window_stages, 3);
   EXPECT_EQ(resolve_policy(config, Family::embedding, 0).residency, Residency::reshard_after_use);
   EXPECT_EQ(islands_of(config), (std::set<Island>{{Group::dp_shard, 2}}));
-  expect_refused({"shard.dense.residency=[\"step\"]"}, {"residency has 1 entries for 2 pipeline stages"});
-  expect_refused({"shard.dense.residency=[]"}, {"the list is empty"});
-  expect_refused({"shard.dense.residency=[\"step\", 3]"}, {"stage 1: dense: residency 3", "do not divide"});
+  expect_all_said({"shard.dense.residency=[\"step\"]"}, {"residency has 1 entries for 2 pipeline stages"});
+  expect_all_said({"shard.dense.residency=[]"}, {"the list is empty"});
+  expect_all_said({"shard.dense.residency=[\"step\", 3]"}, {"stage 1: dense: residency 3", "do not divide"});
 }
 
 TEST(ShardKeys, ReadBackToTheSameConfig) {
@@ -99,40 +99,40 @@ TEST(ShardKeys, ReadBackToTheSameConfig) {
 }
 
 TEST(ShardFaults, AnIslandIsAProperDivisorOfItsGroup) {
-  expect_refused({"shard.residency=1"}, {"residency 1", "one rank alone would keep everything"});
-  expect_refused({"shard.residency=4"}, {"residency 4", "that is the whole group"});
-  expect_refused({"shard.residency=3"}, {"residency 3", "they do not divide the group"});
-  expect_refused({"shard.residency=8"}, {"residency 8", "more than the group has"});
-  expect_refused({"shard.residency=0"}, {"residency \"0\" is not"});
+  expect_all_said({"shard.residency=1"}, {"residency 1", "one rank alone would keep everything"});
+  expect_all_said({"shard.residency=4"}, {"residency 4", "that is the whole group"});
+  expect_all_said({"shard.residency=3"}, {"residency 3", "they do not divide the group"});
+  expect_all_said({"shard.residency=8"}, {"residency 8", "more than the group has"});
+  expect_all_said({"shard.residency=0"}, {"residency \"0\" is not"});
   // Experts are sharded over another group: 4 x 2 ranks of a stage, 2 of them to spread experts.
-  expect_refused({"shard.experts.residency=8", "parallelism.expert=2"}, {"experts: residency 8", "of the 4 ranks"});
+  expect_all_said({"shard.experts.residency=8", "parallelism.expert=2"}, {"experts: residency 8", "of the 4 ranks"});
 }
 
 TEST(ShardFaults, ACountIsNoFlag) {
-  expect_refused({"shard.lookahead=true"}, {"shard.lookahead: expected an integer"});
-  expect_refused({"shard.residency=false"}, {"reshard_after_forward false is called \"keep_after_forward\" here"});
-  expect_refused({"shard.residency=\"window 0\""}, {"\"window K\" (K stages, at least 1)"});
-  expect_refused({"shard.reduction=\"every 0\""}, {"is not auto, each_microbatch"});
-  expect_refused({"shard.reduce_inputs=-1"}, {"shard.reduce_inputs: -1 is out of range"});
-  expect_refused({"shard.wrap=\"blocks 0\""}, {"shard.wrap"});
+  expect_all_said({"shard.lookahead=true"}, {"shard.lookahead: expected an integer"});
+  expect_all_said({"shard.residency=false"}, {"reshard_after_forward false is called \"keep_after_forward\" here"});
+  expect_all_said({"shard.residency=\"window 0\""}, {"\"window K\" (K stages, at least 1)"});
+  expect_all_said({"shard.reduction=\"every 0\""}, {"is not auto, each_microbatch"});
+  expect_all_said({"shard.reduce_inputs=-1"}, {"shard.reduce_inputs: -1 is out of range"});
+  expect_all_said({"shard.wrap=\"blocks 0\""}, {"shard.wrap"});
 }
 
 TEST(ShardFaults, AnOldNameSaysTheNewOne) {
-  expect_refused({"shard.residency=\"each_use\""}, {"residency \"each_use\" is called \"reshard_after_use\" now"});
-  expect_refused({"shard.experts.residency=\"visit\""}, {"residency \"visit\" is called \"while_on_stage\" now"});
+  expect_all_said({"shard.residency=\"each_use\""}, {"residency \"each_use\" is called \"reshard_after_use\" now"});
+  expect_all_said({"shard.experts.residency=\"visit\""}, {"residency \"visit\" is called \"while_on_stage\" now"});
 }
 
 TEST(ShardFaults, ASolvedStepIsSolvedAsAWhole) {
   const std::string all = "shard.residency=auto", alone = "shard.lookahead=1", budget = "shard.memory_budget=\"1 GiB\"";
-  expect_refused({all}, {"residency \"auto\" needs a memory_budget, such as \"12 GiB\""});
-  expect_refused({budget}, {"memory_budget bounds what residency \"auto\" solves, and no family has it"});
-  expect_refused({all, budget, "shard.dense.residency=step"}, {"solved for a whole step", "dense do not"});
-  expect_refused({all, budget, "shard.strategy=optimizer"}, {"may drop them before its end"});
-  expect_refused({all, budget, "shard.lookahead=2"}, {"decides when gathers begin: leave lookahead out"});
-  expect_refused({all, budget, "shard.accumulation=sharded"}, {"write accumulation \"unsharded\""});
-  expect_refused({all, budget, "shard.reduction=\"every 2\""}, {"or once (\"last_microbatch\"), not \"every 2\""});
-  expect_refused({all, alone, "shard.memory_budget=lots"}, {"\"lots\" is no amount of memory"});
-  expect_refused({all, alone, "shard.memory_budget=-4"}, {"-4 is no amount of memory"});
+  expect_all_said({all}, {"residency \"auto\" needs a memory_budget, such as \"12 GiB\""});
+  expect_all_said({budget}, {"memory_budget bounds what residency \"auto\" solves, and no family has it"});
+  expect_all_said({all, budget, "shard.dense.residency=step"}, {"solved for a whole step", "dense do not"});
+  expect_all_said({all, budget, "shard.strategy=optimizer"}, {"may drop them before its end"});
+  expect_all_said({all, budget, "shard.lookahead=2"}, {"decides when gathers begin: leave lookahead out"});
+  expect_all_said({all, budget, "shard.accumulation=sharded"}, {"write accumulation \"unsharded\""});
+  expect_all_said({all, budget, "shard.reduction=\"every 2\""}, {"or once (\"last_microbatch\"), not \"every 2\""});
+  expect_all_said({all, alone, "shard.memory_budget=lots"}, {"\"lots\" is no amount of memory"});
+  expect_all_said({all, alone, "shard.memory_budget=-4"}, {"-4 is no amount of memory"});
   EXPECT_EQ(read_plain({all, alone, budget}).memory_budget, std::int64_t{1} << 30);
   EXPECT_EQ(read_plain({all, alone, "shard.memory_budget=\"1.5 GB\""}).memory_budget, 1'500'000'000);
   EXPECT_TRUE(ResolvedRun(read_plain({all, alone, budget})).timing().has_value());
@@ -148,48 +148,48 @@ TEST(ShardFaults, ASolvedStepIsSolvedAsAWhole) {
 // Advice that can be followed: the parts that there are, or another residency.
 TEST(ShardFaults, AnIslandIsToldItsSizes) {
   const std::string of8 = "parallelism.data_shard=8", of2 = "parallelism.data_shard=2";
-  expect_refused({of8, "shard.residency=3"}, {"they do not divide the group: write 2 or 4"});
-  expect_refused({of2, "shard.residency=2"}, {"that is the whole group: write \"reshard_after_use\""});
+  expect_all_said({of8, "shard.residency=3"}, {"they do not divide the group: write 2 or 4"});
+  expect_all_said({of2, "shard.residency=2"}, {"that is the whole group: write \"reshard_after_use\""});
 }
 
 // A configuration has no key for microbatches.
 TEST(ShardFaults, TooFewMicrobatchesAreToldTheBatch) {
-  expect_refused({"parallelism.pipeline=4", "parallelism.data_shard=2", "pipeline.schedule=dualpipev",
-                  "pipeline.chunks=2", "training.microbatch_size=1", "training.global_batch_size=8"},
-                 {"set training.global_batch_size = 16 for 8 microbatches"});
+  expect_all_said({"parallelism.pipeline=4", "parallelism.data_shard=2", "pipeline.schedule=dualpipev",
+                   "pipeline.chunks=2", "training.microbatch_size=1", "training.global_batch_size=8"},
+                  {"set training.global_batch_size = 16 for 8 microbatches"});
 }
 
 // 80 is meant as 80 GiB: the sentence has the unit to write.
 TEST(ShardFaults, SmallAmountsOfMemoryNeedAUnit) {
   for (const char* key : {"hardware.memory", "checkpoint.host_memory"}) {
-    expect_refused({fmt::format("{}=80", key)},
-                   {"80 without a unit is 80 bytes", "write \"80 GiB\", or \"80 B\" for bytes"});
-    expect_refused({fmt::format("{}=\"80\"", key)}, {"\"80\" without a unit is 80 bytes"});
+    expect_all_said({fmt::format("{}=80", key)},
+                    {"80 without a unit is 80 bytes", "write \"80 GiB\", or \"80 B\" for bytes"});
+    expect_all_said({fmt::format("{}=\"80\"", key)}, {"\"80\" without a unit is 80 bytes"});
   }
   EXPECT_EQ(read_plain({"hardware.memory=80 B"}).hardware.memory, 80);
   EXPECT_EQ(read_plain({"hardware.memory=1048576"}).hardware.memory, 1 << 20);
 }
 
 TEST(ShardFaults, StrategyAndReductionContradictEachOther) {
-  expect_refused({"shard.strategy=optimizer", "shard.reduction=each_microbatch"},
-                 {"strategy \"optimizer\" keeps gradients whole", "reduction is \"each_microbatch\""});
-  expect_refused({"shard.strategy=optimizer", "shard.reduction=\"every 2\""}, {"reduction is \"every 2\""});
-  expect_refused({"shard.strategy=optimizer", "shard.accumulation=sharded"}, {"accumulation is \"sharded\""});
-  expect_refused({"shard.strategy=no_shard", "shard.accumulation=sharded"},
-                 {"strategy \"no_shard\" keeps gradients whole", "accumulation is \"sharded\""});
-  expect_refused({"shard.accumulation=sharded", "shard.reduction=each_microbatch"},
-                 {"accumulation \"sharded\" adds up shards", "reduction is \"each_microbatch\""});
+  expect_all_said({"shard.strategy=optimizer", "shard.reduction=each_microbatch"},
+                  {"strategy \"optimizer\" keeps gradients whole", "reduction is \"each_microbatch\""});
+  expect_all_said({"shard.strategy=optimizer", "shard.reduction=\"every 2\""}, {"reduction is \"every 2\""});
+  expect_all_said({"shard.strategy=optimizer", "shard.accumulation=sharded"}, {"accumulation is \"sharded\""});
+  expect_all_said({"shard.strategy=no_shard", "shard.accumulation=sharded"},
+                  {"strategy \"no_shard\" keeps gradients whole", "accumulation is \"sharded\""});
+  expect_all_said({"shard.accumulation=sharded", "shard.reduction=each_microbatch"},
+                  {"accumulation \"sharded\" adds up shards", "reduction is \"each_microbatch\""});
 }
 
 TEST(ShardFaults, StrategyAndResidencyContradictEachOther) {
   for (const char* strategy : {"shard_grad_op", "optimizer"}) {
     for (const char* residency : {"reshard_after_use", "keep_after_forward", "keep_after_backward", "2"}) {
-      expect_refused({fmt::format("shard.strategy={}", strategy), fmt::format("shard.residency={}", residency)},
-                     {fmt::format("strategy \"{}\" gathers parameters once a step", strategy),
-                      fmt::format("residency \"{}\"", residency)});
+      expect_all_said({fmt::format("shard.strategy={}", strategy), fmt::format("shard.residency={}", residency)},
+                      {fmt::format("strategy \"{}\" gathers parameters once a step", strategy),
+                       fmt::format("residency \"{}\"", residency)});
     }
   }
-  expect_refused({"shard.strategy=no_shard", "shard.residency=2"}, {"strategy \"no_shard\" keeps parameters whole"});
+  expect_all_said({"shard.strategy=no_shard", "shard.residency=2"}, {"strategy \"no_shard\" keeps parameters whole"});
 }
 
 TEST(ShardFaults, AFamilyWithoutAPolicyIsNamed) {
@@ -202,27 +202,27 @@ TEST(ShardFaults, AFamilyWithoutAPolicyIsNamed) {
     EXPECT_EQ(error.kind(), ErrorKind::request);
     EXPECT_NE(std::string(error.what()).find("family experts has no policy"), std::string::npos) << error.what();
   }
-  expect_refused({"shard.router.strategy=full_shard"}, {"shard.router"});
+  expect_all_said({"shard.router.strategy=full_shard"}, {"shard.router"});
 }
 
 // An optimizer that needs whole matrices of float32 parameters, and a unit that would hold two kinds of optimizer.
 TEST(ShardFaults, AnOptimizerAndALayoutThatDoNotFit) {
-  expect_refused({"optimizer.name=muon", "precision.parameters=bfloat16"},
-                 {"\"muon\" of dense keeps parameters in float32, but precision.parameters is \"bfloat16\""});
+  expect_all_said({"optimizer.name=muon", "precision.parameters=bfloat16"},
+                  {"\"muon\" of dense keeps parameters in float32, but precision.parameters is \"bfloat16\""});
   const Config narrow = read_plain({"optimizer.name=muon", "optimizer.dense.state=bfloat16"});
   EXPECT_EQ(resolved_groups(narrow)[UpdateGroup::dense].state, DType::bfloat16);
   EXPECT_EQ(resolved_groups(narrow)[UpdateGroup::experts].state, DType::float32);
-  expect_refused({"optimizer.name=muon", "shard.wrap=root"},
-                 {"embedding: wrap \"root\" puts it into the stage's root unit", "by adamw", "by muon"});
-  expect_refused({"shard.head.wrap=root", "shard.head.lookahead=5"}, {"head: wrap \"root\"", "lookahead 5"});
-  expect_refused({"optimizer.embedding.name=muon"}, {"between hidden states, which embedding is not"});
+  expect_all_said({"optimizer.name=muon", "shard.wrap=root"},
+                  {"embedding: wrap \"root\" puts it into the stage's root unit", "by adamw", "by muon"});
+  expect_all_said({"shard.head.wrap=root", "shard.head.lookahead=5"}, {"head: wrap \"root\"", "lookahead 5"});
+  expect_all_said({"optimizer.embedding.name=muon"}, {"between hidden states, which embedding is not"});
 }
 
 TEST(PrecisionFaults, AreNamed) {
-  expect_refused({"precision.parameters=float16"}, {"precision.parameters: \"float16\" is not available"});
-  expect_refused({"training.initial_loss_scale=1000"}, {"initial_loss_scale 1000 is not a power of two"});
-  expect_refused({"training.frozen=[\"embeding\"]"}, {"training.frozen", "embedding"});
-  expect_refused({"training.frozen=1"}, {"training.frozen: expected an array"});
+  expect_all_said({"precision.parameters=float16"}, {"precision.parameters: \"float16\" is not available"});
+  expect_all_said({"training.initial_loss_scale=1000"}, {"initial_loss_scale 1000 is not a power of two"});
+  expect_all_said({"training.frozen=[\"embeding\"]"}, {"training.frozen", "embedding"});
+  expect_all_said({"training.frozen=1"}, {"training.frozen: expected an array"});
 }
 
 }  // namespace
