@@ -140,7 +140,10 @@ class Advise : public testing::Test {
        {"--shard.lookahead=1"},
        {"--shard.lookahead=2"},
        {"--shard.lookahead=4"},
-       {"--shard.lookahead=8"}}};
+       {"--shard.lookahead=8"},
+       {"--shard.backward_prefetch=pre"},
+       {"--shard.backward_prefetch=post"},
+       {"--shard.backward_prefetch=none"}}};
 
   TemporaryFolder folder_;
   std::string file_ = (folder_ / "run.toml").string();
@@ -174,6 +177,19 @@ TEST_F(Advise, LooksForAFitFirst) {
     EXPECT_FALSE(steps.back().after().fits());
     EXPECT_LE(steps.back().after().verdict.needed, steps.front().before().verdict.needed);
   }
+}
+
+// A card for full_shard alone, with the room of one gather ahead of its use: the lead that was taken from backwards is
+// given back.
+TEST_F(Advise, TurnsTheLeadOfABackwardsGathers) {
+  write("d*6", "reshard_after_use\"\nbackward_prefetch = \"none");
+  const Verdict ahead = plan_run(read_({"--shard.backward_prefetch=pre"}), hardware_).verdict;
+  ASSERT_GT(ahead.needed, plan_run(read_({}), hardware_).verdict.needed);
+  hardware_.memory = Figure{static_cast<double>(ahead.needed + 64) / Verdict::limit, "of this test"};
+  expect_as_by_hand();
+  const AdvisedStep last = advise(read_, hardware_).back();
+  EXPECT_EQ(last.tried[last.kept].value, "backward_prefetch pre");
+  EXPECT_LT(last.after().time.seconds, last.before().time.seconds);
 }
 
 TEST(ValueToKeep, IsNeverSlowerAndSmallestAmongTies) {

@@ -39,6 +39,11 @@ ValueWords lookahead_words(const Config& config) {
     if (lookahead == config.shard.lookahead) continue;
     values.push_back({fmt::format("{}", lookahead), {word("shard.lookahead", lookahead)}});
   }
+  for (const BackwardPrefetch when : all_values<BackwardPrefetch>) {
+    if (when == config.shard.backward_prefetch) continue;
+    values.push_back(
+        {fmt::format("backward_prefetch {}", name_of(when)), {word("shard.backward_prefetch", name_of(when))}});
+  }
   return values;
 }
 
