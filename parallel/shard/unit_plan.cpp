@@ -213,8 +213,9 @@ class UnitFormer {
     if (unit.key.starts_with(alone_key)) return fmt::format("{}: a copy, used on other stages too", what);
     if (unit.wrap.kind == WrapKind::parameter) {
       const bool alone = unit.plan.parameters.size() == 1;
-      return fmt::format("{}: {}, cut along own rows, with own collectives", what,
-                         alone ? "one parameter alone" : "those that one product reads");
+      return fmt::format("{}: {}, with own collectives", what,
+                         alone ? "one parameter alone, cut along its rows"
+                               : "those that one product reads, cut along their rows as one matrix");
     }
     if (!lies_in_blocks(family)) return fmt::format("{}: used at one end of the model, apart from all blocks", what);
     switch (unit.wrap.kind) {

@@ -181,6 +181,8 @@ TEST(Wrap, EveryUnitSaysWhyItIsOne) {
             "dense parameters of blocks.0: those of segment blocks.0.mlp alone, so that less is gathered at once");
   EXPECT_EQ(why(form({{Family::dense, {WrapKind::blocks, 2}}}), "blocks.2-3.dense"),
             "dense parameters of blocks.2-3: 2 consecutive blocks a unit, for fewer and larger gathers");
+  EXPECT_EQ(why(form({{Family::embedding, {WrapKind::parameter}}}), "embedding"),
+            "embedding parameters of embedding: one parameter alone, cut along its rows, with own collectives");
   const auto merged = form_units(uneven_blocks(), 0, {.by_family = {{Family::dense, {WrapKind::minimum_bytes, 80}}}});
   EXPECT_EQ(why(merged, "blocks.1-2.dense"),
             "dense parameters of blocks.1-2: 2 neighbouring blocks with 80 bytes, at least the 80 that a unit should "
@@ -265,7 +267,7 @@ TEST(Wrap, AnyPoliciesKeepEveryParameterOnceAndFamiliesApart) {
   }
 }
 
-// As FSDP2 shards: dimension 0 of each parameter by itself, names unchanged.
+// Names unchanged, and each parameter's rows cut by themselves where no product reads several.
 TEST(Wrap, ByParameterGivesEachAUnitOfItsOwnName) {
   const WrapPolicy each{WrapKind::parameter};
   std::multiset<std::string> declared, formed;
@@ -286,6 +288,31 @@ TEST(Wrap, ByParameterGivesEachAUnitOfItsOwnName) {
     EXPECT_EQ(layout.padding(), layout.shard_size * 4 - rows * columns);
   }
   EXPECT_EQ(formed, declared);
+}
+
+// Queries of 8 rows, keys and values of 4 each are 16 rows, of which four ranks have 4: one has the keys whole.
+TEST(Wrap, ParametersOfOneProductAreCutAsOneMatrix) {
+  ScopedParameters piece = attention(0, 8);
+  for (const char* which : {"k_proj", "v_proj"}) {
+    piece.parameters.push_back(piece_parameter(std::string("blocks.0.attention.") + which, Family::dense));
+    piece.parameters.back().stacked = true;
+  }
+  const auto units = form_units(std::vector{piece}, 0, {.by_family = {{Family::dense, {WrapKind::parameter}}}});
+  ASSERT_EQ(units.size(), 1u);
+  EXPECT_EQ(units.front().name, "blocks.0.attention.q_proj");
+  EXPECT_EQ(units.front().why,
+            "dense parameters of blocks.0: those that one product reads, cut along their rows as one matrix, with own "
+            "collectives");
+  const UnitLayout layout = lay_out_unit(units.front().parameters, 4);
+  EXPECT_EQ(layout.padding(), 0);
+  std::vector<std::string> owned;
+  for (int shard = 0; shard < 4; ++shard) {
+    for (const RowBlock& rows : layout.rows_of_shard(shard)) {
+      owned.push_back(fmt::format("{}: {} to {} of {}", shard, rows.row_begin, rows.row_begin + rows.rows - 1,
+                                  layout.parameters[rows.parameter].name.substr(19)));
+    }
+  }
+  EXPECT_EQ(owned, (Names{"0: 0 to 3 of q_proj", "1: 4 to 7 of q_proj", "2: 0 to 3 of k_proj", "3: 0 to 3 of v_proj"}));
 }
 
 TEST(Wrap, PoliciesReadAsTheyAreWritten) {

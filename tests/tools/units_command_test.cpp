@@ -76,6 +76,16 @@ TEST_F(UnitsCommand, TextHasALineForEachUnit) {
   const auto text = quickstart("units").output;
   for (const Unit& unit : quickstart_units)
     EXPECT_NE(text.find(std::string("\n") + unit.name + " "), std::string::npos);
+  std::int64_t units = 0, parameters = 0, padding = 0;
+  for (const Unit& unit : quickstart_units) {
+    if (std::string(unit.placement) == "replicated") continue;
+    ++units;
+    parameters += unit.parameters;
+    padding += unit.padding;
+  }
+  const std::string total = std::to_string(units) + " sharded units of " + std::to_string(parameters) +
+                            " parameters and " + std::to_string(padding) + " elements of padding (0.129 %)\n";
+  EXPECT_TRUE(text.ends_with(total)) << text.substr(text.size() - total.size());
 }
 
 TEST_F(UnitsCommand, WholeUnitsAreReplicated) {

@@ -107,6 +107,16 @@ void print_text(const std::vector<UnitRow>& rows) {
     fmt::print("    together  {}\n", row.unit.plan.why);
     fmt::print("    kept      {}\n", row.unit.policy.reason);
   }
+  std::int64_t sharded = 0, parameters = 0, padding = 0;
+  for (const UnitRow& row : rows) {
+    if (row.whole()) continue;
+    ++sharded;
+    parameters += row.parameters();
+    padding += row.padding();
+  }
+  if (sharded == 0) return;
+  fmt::print("{} sharded units of {} parameters and {} elements of padding ({:.3f} %)\n", sharded, parameters, padding,
+             100.0 * static_cast<double>(padding) / static_cast<double>(parameters));
 }
 
 }  // namespace
