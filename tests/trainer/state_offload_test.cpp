@@ -2,12 +2,15 @@
 // that know nothing of it.
 #include <gtest/gtest.h>
 
-#include <set>
+#include <algorithm>
+#include <limits>
 
 #include "tests/trainer/config_sample.h"
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/saved_run.h"
 #include "tests/trainer/temporary_folder.h"
+#include "trainer/config/config_conditions.h"
+#include "trainer/config/config_schema.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/state_layout.h"
@@ -21,7 +24,7 @@ const TinyLayout shards{.degrees = {.data_shard = 4}};
 const TinyLayout hybrid{.layers = "d e d e", .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2}};
 const TinyLayout looped{.layers = "d e d e",
                         .degrees = {.pipeline = 2, .data_replicate = 2},
-                        .schedule = "interleaved_1f1b",
+                        .schedule = "interleaved",
                         .strategy = ShardStrategy::no_shard,
                         .chunks = 2};
 
@@ -177,17 +180,30 @@ TEST(StateOffload, IsInThePlan) {
   EXPECT_LT(moved.ranks.front().peak[Bucket::optimizer_state], kept.ranks.front().peak[Bucket::optimizer_state]);
 }
 
-TEST(StateOffload, IsRefusedWhereNothingCouldMove) {
-  const auto message = [](const Overrides& overrides) {
-    return config_sample::message(config_sample::complete(), overrides);
-  };
-  EXPECT_NE(message({"optimizer.offload=1.5"}).find("optimizer.offload: is out of range: in [0, 1]"), std::string::npos)
-      << message({"optimizer.offload=1.5"});
-  EXPECT_NE(message({"optimizer.offload=-0.1"}).find("optimizer.offload"), std::string::npos);
-  const std::string lion = message({"optimizer.name=lion", "optimizer.offload=0.5"});
-  EXPECT_NE(lion.find("optimizer.offload: nothing in this run reads it"), std::string::npos) << lion;
-  EXPECT_EQ(message({"optimizer.offload=0.5"}), "accepted");
-  EXPECT_EQ(message({"optimizer.name=muon", "optimizer.offload=0.5"}), "accepted");
+TEST(StateOffload, IsRefusedOutsideItsRange) {
+  for (const std::string value : {"1.5", "-0.1"}) {
+    const std::string message = config_sample::message(config_sample::complete(), {"optimizer.offload=" + value});
+    EXPECT_NE(message.find("optimizer.offload: " + value + " is out of range: in [0, 1]"), std::string::npos)
+        << message;
+  }
+  EXPECT_EQ(config_sample::message(config_sample::complete(), {"optimizer.offload=0.5"}), "accepted");
+}
+
+// On a command line that would move nothing it is refused, as every key that nothing reads.
+TEST(StateOffload, IsReadWhereAdamwStepsSomething) {
+  const auto schema = config_schema();
+  const auto key = std::ranges::find(schema, "optimizer.offload", &ConfigKey::path);
+  ASSERT_NE(key, schema.end());
+  Config config = config_of(hybrid);
+  for (const UpdateRule rule : all_values<UpdateRule>) {
+    config.optimizer.rule = rule;
+    config.optimizer_by_group.clear();
+    // Beside muon, embedding and head are stepped by adamw.
+    const bool steps_some = rule == UpdateRule::adamw || rule == UpdateRule::muon;
+    EXPECT_EQ(missing_for(*key, config).has_value(), !steps_some) << name_of(rule);
+    config.optimizer_by_group[UpdateGroup::vectors] = {.rule = UpdateRule::adamw};
+    EXPECT_FALSE(missing_for(*key, config)) << name_of(rule);
+  }
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/config/config_suggestions.h"
-#include "trainer/plan/stage_plan.h"
 #include "trainer/rank/checkpoint_rows.h"
 
 namespace weft {
@@ -34,11 +33,10 @@ std::string new_data(const Config& config, const KeyValues& data, const Manifest
 
 // Whether checkpoint.allow_missing names the weight of every router.
 bool routers_may_begin_anew(const Config& config) {
-  const auto named = [&](const ParameterSpec& parameter) {
-    const auto matches = [&](const std::string& pattern) { return matches_pattern(pattern, parameter.name); };
-    return parameter.family != Family::routing || std::ranges::any_of(config.checkpoint.allow_missing, matches);
-  };
-  return std::ranges::all_of(model_parameters(config.model), named);
+  return std::ranges::all_of(router_weights(config.model), [&](const std::string& name) {
+    const auto matches = [&](const std::string& pattern) { return matches_pattern(pattern, name); };
+    return std::ranges::any_of(config.checkpoint.allow_missing, matches);
+  });
 }
 
 // Keys in which the model of a run may differ from that of the weights it begins with. A difference in the first three

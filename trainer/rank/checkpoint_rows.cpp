@@ -66,4 +66,12 @@ std::vector<ExpectedTensor> expected_tensors(const Config& config, bool weights_
   return expected;
 }
 
+std::vector<std::string> router_weights(const ModelConfig& model) {
+  std::vector<std::string> names;
+  for (ParameterSpec& parameter : model_parameters(model)) {
+    if (parameter.family == Family::routing) names.push_back(std::move(parameter.name));
+  }
+  return names;
+}
+
 }  // namespace weft

@@ -36,4 +36,7 @@ struct ExpectedTensor {
 // Sorted by name, then state.
 std::vector<ExpectedTensor> expected_tensors(const Config& config, bool weights_only);
 
+// Names of the routers' weights.
+std::vector<std::string> router_weights(const ModelConfig& model);
+
 }  // namespace weft
