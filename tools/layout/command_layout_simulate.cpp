@@ -94,11 +94,10 @@ std::string report(const SimulatedVariant& variant) {
 
 // Ranks of variants; all of them have costs of one kind.
 std::vector<int> ranks_of(std::span<const SimulatedVariant> variants) {
-  std::vector<double> seconds;
-  for (const SimulatedVariant& variant : variants) seconds.push_back(variant.forecast.seconds);
   const auto least_sure =
       std::ranges::max_element(variants, {}, [](const SimulatedVariant& variant) { return variant.certainty.apart; });
-  return ranks_with_ties(seconds, least_sure->certainty);
+  return ranks_with_ties(variants, least_sure->certainty,
+                         [](const SimulatedVariant& variant) { return variant.forecast.seconds; });
 }
 
 BenchTable comparison(std::span<const SimulatedVariant> variants) {

@@ -96,9 +96,8 @@ std::string sweep_csv(const Sweep& sweep, const Overrides& common, const Certain
       "exposed_reductions,fullest_rank,peak_bytes";
   for (const Bucket bucket : all_values<Bucket>) text += fmt::format(",{}", name_of(bucket));
   text += ",gathers,gathered_bytes,reductions,words\n";
-  std::vector<double> seconds;
-  for (const SweepPoint& point : sweep.points) seconds.push_back(point.forecast.seconds);
-  const std::vector<int> ranks = ranks_with_ties(seconds, certainty);
+  const std::vector<int> ranks =
+      ranks_with_ties(sweep.points, certainty, [](const SweepPoint& point) { return point.forecast.seconds; });
   for (const SweepPoint& point : sweep.points) {
     const StepForecast& forecast = point.forecast;
     const int tied_rank = ranks[static_cast<std::size_t>(&point - sweep.points.data())];
@@ -120,9 +119,8 @@ std::string sweep_table(const Sweep& sweep, std::size_t top, bool unit_time, con
   BenchTable table{{"rank", "schedule", "layout", "residency", "microbatches", "step", "bubble %", "gathers wait",
                     "fullest rank", "gathers", "front"}};
   const std::vector<Same> results = ranked(sweep);
-  std::vector<double> seconds;
-  for (const Same& same : results) seconds.push_back(same.point->forecast.seconds);
-  const std::vector<int> ranks = ranks_with_ties(seconds, certainty);
+  const std::vector<int> ranks =
+      ranks_with_ties(results, certainty, [](const Same& same) { return same.point->forecast.seconds; });
   for (const Same& same : results) {
     if (table.rows.size() == top) break;
     const SweepPoint* point = same.point;

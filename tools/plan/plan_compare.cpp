@@ -72,11 +72,9 @@ BenchTable memory_table(const std::vector<StrategyPlan>& plans, const LargestMic
 
 // Ranks of all plans, in their order. A strategy that does not apply counts as infinitely slow.
 std::vector<int> ranks_of(const std::vector<StrategyPlan>& plans, const Certainty& certainty) {
-  std::vector<double> seconds;
-  for (const StrategyPlan& each : plans) {
-    seconds.push_back(each.plan ? each.seconds : std::numeric_limits<double>::infinity());
-  }
-  return ranks_with_ties(seconds, certainty);
+  return ranks_with_ties(plans, certainty, [](const StrategyPlan& each) {
+    return each.plan ? each.seconds : std::numeric_limits<double>::infinity();
+  });
 }
 
 BenchTable time_table(const std::vector<StrategyPlan>& plans, const Certainty& certainty) {

@@ -81,9 +81,7 @@ std::size_t sum_of(const std::map<std::string, Refusals>& refused) {
 }
 
 std::vector<int> ranks_of(const SearchSpace& space, const std::vector<SearchedPlan>& plans) {
-  std::vector<double> seconds;
-  for (const SearchedPlan& plan : plans) seconds.push_back(plan.time.seconds);
-  return ranks_with_ties(seconds, certainty_of(space));
+  return ranks_with_ties(plans, certainty_of(space), [](const SearchedPlan& plan) { return plan.time.seconds; });
 }
 
 }  // namespace

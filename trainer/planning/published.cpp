@@ -129,15 +129,6 @@ Certainty certainty_of(const Config& config, const Hardware& hardware) {
   return config.pipeline.has_cost_table() ? given_certainty(config.pipeline.costs) : modelled_certainty(hardware);
 }
 
-std::vector<int> ranks_with_ties(std::span<const double> seconds, const Certainty& certainty) {
-  std::vector<int> ranks;
-  for (const double own : seconds) {
-    ranks.push_back(1 + static_cast<int>(std::ranges::count_if(
-                            seconds, [&](double other) { return other < own && !certainty.ties(other, own); })));
-  }
-  return ranks;
-}
-
 std::string rank_text(std::span<const int> ranks, std::size_t index) {
   return fmt::format("{}{}", ranks[index], std::ranges::count(ranks, ranks[index]) > 1 ? "=" : "");
 }

@@ -3,7 +3,9 @@
 // measured, these errors are all that is known of its accuracy.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -68,9 +70,18 @@ Certainty given_certainty(const std::string& source);
 // For the plans of a configuration: given_certainty if pipeline.costs names a table.
 Certainty certainty_of(const Config& config, const Hardware& hardware);
 
-// For each step: 1 plus the number of steps that are faster and do not tie with it. Steps that tie with the fastest all
-// have rank 1.
-std::vector<int> ranks_with_ties(std::span<const double> seconds, const Certainty& certainty);
+// For each step, whose time `seconds` gives: 1 plus the number of steps that are faster and do not tie with it. Steps
+// that tie with the fastest all have rank 1.
+template <typename Steps, typename Seconds = std::identity>
+std::vector<int> ranks_with_ties(const Steps& steps, const Certainty& certainty, const Seconds& seconds = {}) {
+  std::vector<int> ranks;
+  for (const auto& step : steps) {
+    const double own = std::invoke(seconds, step);
+    const auto faster = [&](double other) { return other < own && !certainty.ties(other, own); };
+    ranks.push_back(1 + static_cast<int>(std::ranges::count_if(steps, faster, std::cref(seconds))));
+  }
+  return ranks;
+}
 // "3", or "3=" if other steps have the same rank.
 std::string rank_text(std::span<const int> ranks, std::size_t index);
 
