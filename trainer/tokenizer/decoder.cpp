@@ -88,58 +88,37 @@ struct DecodeStep {
 
 }  // namespace
 
-TokenDecoder::TokenDecoder(const TokenizerJson* json, const std::string& place) {
-  if (json == nullptr) {
-    separator_ = " ";
-  } else {
-    read(*json, place);
-  }
-}
-
 TokenDecoder TokenDecoder::byte_level() {
   TokenDecoder decoder;
   decoder.steps_.emplace_back(DecodeByteLevel{});
   return decoder;
 }
 
-void TokenDecoder::read(const TokenizerJson& json, const std::string& place) {
-  JsonFields fields(json, place);
-  const std::string type = fields.text("type");
-  TokenizerJson meaning = {{"type", type}};
-  if (type == "Sequence") {
-    const TokenizerJson& list = fields.list("decoders");
-    fields.finish();
-    for (std::size_t i = 0; i < list.size(); ++i) read(list[i], fmt::format("{}: decoders[{}]", place, i));
-    return;
-  }
-  if (type == "ByteLevel") {
-    for (const char* key : {"add_prefix_space", "trim_offsets", "use_regex"}) fields.ignore(key);
-    steps_.emplace_back(DecodeByteLevel{});
-  } else if (type == "ByteFallback") {
-    steps_.emplace_back(DecodeByteFallback{});
-  } else if (type == "Fuse") {
-    steps_.emplace_back(FuseTokens{});
-  } else if (type == "Metaspace") {
-    steps_.emplace_back(read_metaspace(fields, meaning));
-  } else if (type == "Replace") {
-    steps_.emplace_back(read_replacement(fields, meaning));
-  } else if (type == "Strip") {
-    const StripTokens strip{fields.text("content"), fields.integer("start"), fields.integer("stop")};
-    if (strip.content.empty() || code_point_at(strip.content, 0).bytes != strip.content.size()) {
-      fail_request("{} is {}, not one character", fields.place_of("content"), shown_value(strip.content));
-    }
-    if (strip.start < 0 || strip.stop < 0)
-      fail_request("{}: start {} or stop {} is negative", place, strip.start, strip.stop);
-    steps_.emplace_back(strip);
-    meaning.update(fields.meaning());
-  } else {
-    fail_request(
-        "{} is {}, which Weft does not compute; it has ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip "
-        "and Sequence",
-        place, shown_value(type));
-  }
-  fields.finish();
-  meaning_.push_back(std::move(meaning));
+TokenDecoder::TokenDecoder(const TokenizerJson* json, const std::string& place)
+    : separator_(json == nullptr ? " " : "") {
+  meaning_ =
+      read_steps(json, place, "decoders", [&](JsonFields& fields, const std::string& type, TokenizerJson& meaning) {
+        if (type == "ByteLevel") {
+          for (const char* key : {"add_prefix_space", "trim_offsets", "use_regex"}) fields.ignore(key);
+          steps_.emplace_back(DecodeByteLevel{});
+        } else if (type == "ByteFallback") {
+          steps_.emplace_back(DecodeByteFallback{});
+        } else if (type == "Fuse") {
+          steps_.emplace_back(FuseTokens{});
+        } else if (type == "Metaspace") {
+          steps_.emplace_back(read_metaspace(fields, meaning));
+        } else if (type == "Replace") {
+          steps_.emplace_back(read_replacement(fields, meaning));
+        } else if (type == "Strip") {
+          const StripTokens strip{fields.character("content"), fields.integer("start"), fields.integer("stop")};
+          if (strip.start < 0 || strip.stop < 0)
+            fail_request("{}: start {} or stop {} is negative", fields.place(), strip.start, strip.stop);
+          steps_.emplace_back(strip);
+          meaning.update(fields.meaning());
+        } else {
+          refuse_step(fields, type, "ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip and Sequence");
+        }
+      });
 }
 
 std::string TokenDecoder::decode(std::vector<std::string> tokens) const {

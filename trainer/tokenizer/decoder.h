@@ -38,8 +38,6 @@ class TokenDecoder {
   const TokenizerJson& meaning() const { return meaning_; }
 
  private:
-  void read(const TokenizerJson& json, const std::string& place);
-
   std::vector<DecoderStep> steps_;
   std::string separator_;
   TokenizerJson meaning_ = TokenizerJson::array();

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "parallel/runtime/error.h"
+#include "trainer/tokenizer/unicode_text.h"
 
 namespace weft {
 namespace {
@@ -65,6 +66,12 @@ std::string JsonFields::text(const std::string& key, std::optional<std::string> 
   return result;
 }
 
+std::string JsonFields::character(const std::string& key) {
+  std::string result = text(key);
+  if (result.empty() || code_point_at(result, 0).bytes != result.size()) refuse_type(key, "one character");
+  return result;
+}
+
 std::int64_t JsonFields::integer(const std::string& key) {
   const TokenizerJson* value = find(key);
   if (value == nullptr || !value->is_number_integer()) refuse_type(key, "an integer");
@@ -91,6 +98,32 @@ void JsonFields::finish() const {
   for (const auto& [key, value] : object_.items()) {
     if (!value.is_null() && !read_.contains(key)) fail_request("{}: {} is not supported", place_, key);
   }
+}
+
+TokenizerJson read_steps(const TokenizerJson* json, const std::string& place, const char* steps, const ReadStep& read) {
+  TokenizerJson meanings = TokenizerJson::array();
+  if (json == nullptr) return meanings;
+  JsonFields fields(*json, place);
+  const std::string type = fields.text("type");
+  if (type == "Sequence") {
+    const TokenizerJson& list = fields.list(steps);
+    fields.finish();
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      for (TokenizerJson& meaning : read_steps(&list[i], fmt::format("{}: {}[{}]", place, steps, i), steps, read)) {
+        meanings.push_back(std::move(meaning));
+      }
+    }
+    return meanings;
+  }
+  TokenizerJson meaning = {{"type", type}};
+  read(fields, type, meaning);
+  fields.finish();
+  meanings.push_back(std::move(meaning));
+  return meanings;
+}
+
+void refuse_step(const JsonFields& fields, const std::string& type, const char* known) {
+  fail_request("{} is {}, which Weft does not compute; it has {}", fields.place(), shown_value(type), known);
 }
 
 }  // namespace weft

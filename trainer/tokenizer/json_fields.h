@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -26,6 +27,8 @@ class JsonFields {
 
   bool flag(const std::string& key, std::optional<bool> otherwise = std::nullopt);
   std::string text(const std::string& key, std::optional<std::string> otherwise = std::nullopt);
+  // A text of one character.
+  std::string character(const std::string& key);
   std::int64_t integer(const std::string& key);
   // Null if the field is missing.
   const TokenizerJson* find(const std::string& key);
@@ -49,6 +52,13 @@ class JsonFields {
   std::set<std::string> read_;
   TokenizerJson meaning_ = TokenizerJson::object();
 };
+
+// Calls `read` for the step that `json` describes, or for each step of its list `steps` if its type is Sequence. `read`
+// adds to the meaning, which has the type, and refuses unknown types. Returns the list of meanings; of null, none.
+using ReadStep = std::function<void(JsonFields& fields, const std::string& type, TokenizerJson& meaning)>;
+TokenizerJson read_steps(const TokenizerJson* json, const std::string& place, const char* steps, const ReadStep& read);
+// Throws Error (request) for a step of a type that is none of `known`, names in words.
+[[noreturn]] void refuse_step(const JsonFields& fields, const std::string& type, const char* known);
 
 // A value in a message, cut to a readable length.
 std::string shown_value(const TokenizerJson& value);

@@ -87,40 +87,25 @@ std::string replaced_text(std::string_view text, const ReplaceText& replacement,
 }
 
 TextNormalizer::TextNormalizer(const TokenizerJson* json, const std::string& place) {
-  if (json != nullptr) read(*json, place);
-}
-
-void TextNormalizer::read(const TokenizerJson& json, const std::string& place) {
-  JsonFields fields(json, place);
-  const std::string type = fields.text("type");
-  TokenizerJson meaning = {{"type", type}};
-  if (type == "Sequence") {
-    const TokenizerJson& list = fields.list("normalizers");
-    fields.finish();
-    for (std::size_t i = 0; i < list.size(); ++i) read(list[i], fmt::format("{}: normalizers[{}]", place, i));
-    return;
-  }
-  if (const auto form = value_named<NormalForm>(type)) {
-    steps_.emplace_back(*form);
-  } else if (type == "Lowercase") {
-    steps_.emplace_back(LowerCaseText{});
-  } else if (type == "Prepend") {
-    steps_.emplace_back(PrependText{fields.text("prepend")});
-    meaning["prepend"] = fields.meaning().at("prepend");
-  } else if (type == "Strip") {
-    const bool left = fields.flag("strip_left"), right = fields.flag("strip_right");
-    steps_.emplace_back(StripText{left, right});
-    meaning.update(fields.meaning());
-  } else if (type == "Replace") {
-    steps_.emplace_back(read_replacement(fields, meaning));
-  } else {
-    fail_request(
-        "{} is {}, which Weft does not compute; it has NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, "
-        "Strip and Sequence",
-        place, shown_value(type));
-  }
-  fields.finish();
-  meaning_.push_back(std::move(meaning));
+  meaning_ =
+      read_steps(json, place, "normalizers", [&](JsonFields& fields, const std::string& type, TokenizerJson& meaning) {
+        if (const auto form = value_named<NormalForm>(type)) {
+          steps_.emplace_back(*form);
+        } else if (type == "Lowercase") {
+          steps_.emplace_back(LowerCaseText{});
+        } else if (type == "Prepend") {
+          steps_.emplace_back(PrependText{fields.text("prepend")});
+          meaning["prepend"] = fields.meaning().at("prepend");
+        } else if (type == "Strip") {
+          const bool left = fields.flag("strip_left"), right = fields.flag("strip_right");
+          steps_.emplace_back(StripText{left, right});
+          meaning.update(fields.meaning());
+        } else if (type == "Replace") {
+          steps_.emplace_back(read_replacement(fields, meaning));
+        } else {
+          refuse_step(fields, type, "NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip and Sequence");
+        }
+      });
 }
 
 std::optional<std::string> TextNormalizer::normalized(std::string_view text, PatternScratch& scratch) const {

@@ -57,8 +57,6 @@ class TextNormalizer {
   const TokenizerJson& meaning() const { return meaning_; }
 
  private:
-  void read(const TokenizerJson& json, const std::string& place);
-
   std::vector<NormalizerStep> steps_;
   TokenizerJson meaning_ = TokenizerJson::array();
 };

@@ -63,7 +63,6 @@ class PreTokenizer {
   const TokenizerJson& meaning() const { return meaning_; }
 
  private:
-  void read(const TokenizerJson& json, const std::string& place);
   void check_order(const std::string& place) const;
 
   std::vector<PreTokenizerStep> steps_;

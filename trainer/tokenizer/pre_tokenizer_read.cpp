@@ -34,9 +34,9 @@ SplitStep read_split(JsonFields& fields, TokenizerJson& meaning) {
   return SplitStep{std::move(pattern), behavior, fields.flag("invert", false)};
 }
 
-ByteLevelStep read_byte_level(JsonFields& fields, const std::string& place) {
+ByteLevelStep read_byte_level(JsonFields& fields) {
   ByteLevelStep step{fields.flag("add_prefix_space", true), std::nullopt};
-  if (fields.flag("use_regex", true)) step.pattern = Pattern::regex(gpt2_word_pattern, place);
+  if (fields.flag("use_regex", true)) step.pattern = Pattern::regex(gpt2_word_pattern, fields.place());
   fields.ignore("trim_offsets");
   return step;
 }
@@ -45,11 +45,7 @@ ByteLevelStep read_byte_level(JsonFields& fields, const std::string& place) {
 
 MetaspaceFields read_metaspace(JsonFields& fields, TokenizerJson& meaning) {
   MetaspaceFields metaspace;
-  metaspace.replacement = fields.text("replacement");
-  const std::string& character = metaspace.replacement;
-  if (character.empty() || code_point_at(character, 0).bytes != character.size()) {
-    fail_request("{} is {}, not one character", fields.place_of("replacement"), shown_value(character));
-  }
+  metaspace.replacement = fields.character("replacement");
   metaspace.scheme = read_named<PrependScheme>(fields, "prepend_scheme", "always");
   const TokenizerJson* prefix = fields.find("add_prefix_space");
   const bool none = prefix != nullptr && !fields.flag("add_prefix_space");
@@ -60,17 +56,10 @@ MetaspaceFields read_metaspace(JsonFields& fields, TokenizerJson& meaning) {
   metaspace.split = fields.flag("split", true);
   fields.ignore("str_rep");
   meaning.update({{"type", "Metaspace"},
-                  {"replacement", character},
+                  {"replacement", metaspace.replacement},
                   {"prepend_scheme", name_of(metaspace.scheme)},
                   {"split", metaspace.split}});
   return metaspace;
-}
-
-PreTokenizer::PreTokenizer(const TokenizerJson* json, const std::string& place) {
-  if (json == nullptr) return;
-  read(*json, place);
-  check_order(place);
-  words_are_bytes_ = !steps_.empty() && std::holds_alternative<ByteLevelStep>(steps_.back());
 }
 
 // The scheme "first" asks for the offset of a piece in the text, which is known as long as pieces are parts of it.
@@ -85,50 +74,42 @@ void PreTokenizer::check_order(const std::string& place) const {
   }
 }
 
-void PreTokenizer::read(const TokenizerJson& json, const std::string& place) {
-  JsonFields fields(json, place);
-  const std::string type = fields.text("type");
-  TokenizerJson meaning = {{"type", type}};
-  const auto add_split = [&](std::string_view pattern, SplitBehavior behavior, bool invert) {
-    steps_.emplace_back(SplitStep{Pattern::regex(pattern, place), behavior, invert});
-  };
-  if (type == "Sequence") {
-    const TokenizerJson& list = fields.list("pretokenizers");
-    fields.finish();
-    for (std::size_t i = 0; i < list.size(); ++i) read(list[i], fmt::format("{}: pretokenizers[{}]", place, i));
-    return;
-  }
-  if (type == "Split") {
-    steps_.emplace_back(read_split(fields, meaning));
-    meaning.update({{"behavior", fields.meaning()["behavior"]}, {"invert", fields.meaning()["invert"]}});
-  } else if (type == "ByteLevel") {
-    steps_.emplace_back(read_byte_level(fields, place));
-    meaning.update(fields.meaning());
-  } else if (type == "Digits") {
-    const bool individual = fields.flag("individual_digits");
-    add_split(R"(\p{N})", individual ? SplitBehavior::isolated : SplitBehavior::contiguous, false);
-    meaning.update(fields.meaning());
-  } else if (type == "Whitespace") {
-    const std::string word_or_rest = fmt::format("[{0}]+|[^{0}\\s]+", rust_word_class);
-    add_split(word_or_rest, SplitBehavior::removed, true);
-  } else if (type == "WhitespaceSplit") {
-    add_split(R"(\s)", SplitBehavior::removed, false);
-  } else if (type == "Punctuation") {
-    add_split(package_punctuation, read_named<SplitBehavior>(fields, "behavior", "Isolated"), false);
-    meaning.update(fields.meaning());
-  } else if (type == "Metaspace") {
-    MetaspaceFields metaspace = read_metaspace(fields, meaning);
-    MetaspaceStep step{metaspace.replacement, metaspace.scheme, std::nullopt};
-    if (metaspace.split) step.split = Pattern::literal(metaspace.replacement, place);
-    steps_.emplace_back(std::move(step));
-  } else {
-    fail_request(
-        "{} is {}, which Weft does not compute; it has ByteLevel, Split, Digits, Whitespace, WhitespaceSplit, "
-        "Punctuation, Metaspace and Sequence",
-        place, shown_value(type));
-  }
-  fields.finish();
-  meaning_.push_back(std::move(meaning));
+PreTokenizer::PreTokenizer(const TokenizerJson* json, const std::string& place) {
+  meaning_ = read_steps(
+      json, place, "pretokenizers", [&](JsonFields& fields, const std::string& type, TokenizerJson& meaning) {
+        const auto add_split = [&](std::string_view pattern, SplitBehavior behavior, bool invert) {
+          steps_.emplace_back(SplitStep{Pattern::regex(pattern, fields.place()), behavior, invert});
+        };
+        if (type == "Split") {
+          steps_.emplace_back(read_split(fields, meaning));
+          meaning.update({{"behavior", fields.meaning()["behavior"]}, {"invert", fields.meaning()["invert"]}});
+        } else if (type == "ByteLevel") {
+          steps_.emplace_back(read_byte_level(fields));
+          meaning.update(fields.meaning());
+        } else if (type == "Digits") {
+          const bool individual = fields.flag("individual_digits");
+          add_split(R"(\p{N})", individual ? SplitBehavior::isolated : SplitBehavior::contiguous, false);
+          meaning.update(fields.meaning());
+        } else if (type == "Whitespace") {
+          const std::string word_or_rest = fmt::format("[{0}]+|[^{0}\\s]+", rust_word_class);
+          add_split(word_or_rest, SplitBehavior::removed, true);
+        } else if (type == "WhitespaceSplit") {
+          add_split(R"(\s)", SplitBehavior::removed, false);
+        } else if (type == "Punctuation") {
+          add_split(package_punctuation, read_named<SplitBehavior>(fields, "behavior", "Isolated"), false);
+          meaning.update(fields.meaning());
+        } else if (type == "Metaspace") {
+          MetaspaceFields metaspace = read_metaspace(fields, meaning);
+          MetaspaceStep step{metaspace.replacement, metaspace.scheme, std::nullopt};
+          if (metaspace.split) step.split = Pattern::literal(metaspace.replacement, fields.place());
+          steps_.emplace_back(std::move(step));
+        } else {
+          refuse_step(fields, type,
+                      "ByteLevel, Split, Digits, Whitespace, WhitespaceSplit, Punctuation, Metaspace and Sequence");
+        }
+      });
+  check_order(place);
+  words_are_bytes_ = !steps_.empty() && std::holds_alternative<ByteLevelStep>(steps_.back());
 }
 
 }  // namespace weft
