@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <sstream>
 
 #include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
@@ -71,13 +70,6 @@ std::string keys_toml(const std::string& file, const Config& config, const Overr
   return text;
 }
 
-std::string commented(const std::string& text) {
-  std::istringstream lines(text);
-  std::string result;
-  for (std::string line; std::getline(lines, line);) result += line.empty() ? "#\n" : "# " + line + "\n";
-  return result;
-}
-
 Json tried_json(const Config& config, const TriedValue& tried) {
   const Trial& trial = tried.trial;
   Json json = {{"value", tried.value}, {"words", trial.words}};
@@ -107,7 +99,7 @@ std::string plan_advise_text(const std::vector<AdvisedStep>& steps, const std::s
   for (const AdvisedStep& step : steps) text += gain_text(step, peak_unit(steps));
   text +=
       fmt::format("{}\nmemory of the fullest rank: {}\n", certainty_of(config, hardware).text, result.verdict.text());
-  return commented(text) + "\n" + keys_toml(file, config, words);
+  return marked(text, "#", " ") + "\n" + keys_toml(file, config, words);
 }
 
 std::string plan_advise_json(const std::vector<AdvisedStep>& steps, const std::string& file, const Overrides& given) {

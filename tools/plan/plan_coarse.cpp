@@ -107,18 +107,6 @@ std::string peak_text(const CoarseRequest& request) {
       billions(peak.prefetched));
 }
 
-// Puts "coarse" in front of every line.
-std::string marked(const std::string& text) {
-  std::string result;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = text.find('\n', at);
-    const std::string line = text.substr(at, end - at);
-    result += line.empty() ? "coarse\n" : "coarse  " + line + "\n";
-    at = end + 1;
-  }
-  return result;
-}
-
 }  // namespace
 
 std::string plan_coarse_text(const CoarseRequest& request, const Card& card) {
@@ -134,7 +122,7 @@ std::string plan_coarse_text(const CoarseRequest& request, const Card& card) {
                       aligned_text(recipe_table(request)));
   if (request.layer_parameters) text += "\n" + peak_text(request);
   if (request.model) text += "\n" + model_text(*request.model) + "\n" + samples_text(request);
-  return marked(text);
+  return marked(text, "coarse", "  ");
 }
 
 std::string plan_coarse_json(const CoarseRequest& request, const Card& card) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 
 #include "parallel/runtime/ledger.h"
@@ -45,6 +46,14 @@ inline std::string bucket_words(Bucket bucket) {
   std::string name(name_of(bucket));
   std::ranges::replace(name, '_', ' ');
   return name;
+}
+
+// The text with `mark` in front of every line, and `gap` between the mark and what the line has.
+inline std::string marked(const std::string& text, const std::string& mark, const std::string& gap) {
+  std::istringstream lines(text);
+  std::string result;
+  for (std::string line; std::getline(lines, line);) result += mark + (line.empty() ? "" : gap + line) + "\n";
+  return result;
 }
 
 }  // namespace weft
