@@ -102,12 +102,8 @@ std::vector<Column> columns_of(const WalkedStrategy& walked, const Scale& scale)
 std::string mesh_text(const WalkedStep& step) {
   const Degrees& d = step.mesh.degrees();
   std::string text = fmt::format("{} ranks (data_shard {}", d.world(), d.data_shard);
-  for (const auto& [name, degree] : {std::pair{"data_replicate", d.data_replicate},
-                                     {"pipeline", d.pipeline},
-                                     {"context", d.context},
-                                     {"tensor", d.tensor},
-                                     {"expert", d.expert}}) {
-    if (degree > 1) text += fmt::format(" x {} {}", name, degree);
+  for (const auto& [name, degree] : named_degrees) {
+    if (degree != &Degrees::data_shard && d.*degree > 1) text += fmt::format(" x {} {}", name, d.*degree);
   }
   return text + ")";
 }

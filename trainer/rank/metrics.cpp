@@ -65,21 +65,17 @@ MoeMetrics expert_balance(int block, std::span<const std::int64_t> tokens, int r
 }
 
 std::optional<StepMetrics> ReportedSteps::add(const StepMetrics& step) {
-  waiting_.steps += step.steps;
-  waiting_.tokens += step.tokens;
-  waiting_.seconds += step.seconds;
-  waiting_.data_seconds += step.data_seconds;
-  waiting_.model_flops += step.model_flops;
+  StepMetrics reported = step;
+  reported.steps += waiting_.steps;
+  reported.tokens += waiting_.tokens;
+  reported.seconds += waiting_.seconds;
+  reported.data_seconds += waiting_.data_seconds;
+  reported.model_flops += waiting_.model_flops;
   const bool stands_out = step.validation || step.spike || step.warning || step.skipped;
   const bool first = !std::exchange(begun_, true);
-  if (!first && !stands_out && step.step % interval_ != 0 && step.step != last_step_) return std::nullopt;
-  StepMetrics reported = step;
-  const StepMetrics sums = std::exchange(waiting_, {.steps = 0});
-  reported.steps = sums.steps;
-  reported.tokens = sums.tokens;
-  reported.seconds = sums.seconds;
-  reported.data_seconds = sums.data_seconds;
-  reported.model_flops = sums.model_flops;
+  const bool waits = !first && !stands_out && step.step % interval_ != 0 && step.step != last_step_;
+  waiting_ = waits ? reported : StepMetrics{.steps = 0};
+  if (waits) return std::nullopt;
   return reported;
 }
 

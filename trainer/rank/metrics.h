@@ -101,7 +101,7 @@ class ReportedSteps {
  private:
   std::int64_t interval_, last_step_;
   bool begun_ = false;
-  StepMetrics waiting_ = {.steps = 0};  // sums over the steps since the last report
+  StepMetrics waiting_ = {.steps = 0};  // the last step, with the sums over those since the last report
 };
 
 // Totals of all steps that a process has taken. The metrics of single steps are not kept.
