@@ -24,9 +24,7 @@ class DatatroveIndex final : public TokenIndex {
   TokenType type() const { return type_; }
   std::int64_t tokens() const override { return tokens_; }
   std::int64_t documents() const override { return ends_.count(); }
-  std::int64_t sequences() const override { return ends_.count(); }
   std::int64_t document_begin(std::int64_t document) const override;
-  std::int64_t sequence_begin(std::int64_t sequence) const override { return document_begin(sequence); }
   std::vector<std::int32_t> sequence_lengths() const override;
   void check() const override;
   std::string content() const override;

@@ -23,10 +23,10 @@ class TokenIndex {
   // Counts. Documents and sequences may be empty.
   virtual std::int64_t tokens() const = 0;
   virtual std::int64_t documents() const = 0;
-  virtual std::int64_t sequences() const = 0;
+  virtual std::int64_t sequences() const { return documents(); }
   // The position of the first token, 0 .. tokens(). One more than the last document or sequence has tokens().
   virtual std::int64_t document_begin(std::int64_t document) const = 0;
-  virtual std::int64_t sequence_begin(std::int64_t sequence) const = 0;
+  virtual std::int64_t sequence_begin(std::int64_t sequence) const { return document_begin(sequence); }
   // The document that holds token `token`, 0 .. tokens() - 1: a binary search.
   std::int64_t document_of(std::int64_t token) const;
   // The number of tokens of every sequence: one pass over the file, which also checks that they add up to tokens().
@@ -35,9 +35,9 @@ class TokenIndex {
   // The same of every document, of any number of tokens.
   virtual std::vector<std::int64_t> document_lengths() const;
   // Checks all that the format promises: a pass over the whole index.
-  virtual void check() const = 0;
+  virtual void check() const {}
   // The index in a description of the contents: ", index 34 bytes, xxh64 ...", or nothing where no file has it.
-  virtual std::string content() const = 0;
+  virtual std::string content() const { return {}; }
 
  private:
   std::string name_;
@@ -50,12 +50,8 @@ class OneDocument final : public TokenIndex {
 
   std::int64_t tokens() const override { return tokens_; }
   std::int64_t documents() const override { return 1; }
-  std::int64_t sequences() const override { return 1; }
   std::int64_t document_begin(std::int64_t document) const override;
-  std::int64_t sequence_begin(std::int64_t sequence) const override { return document_begin(sequence); }
   std::vector<std::int32_t> sequence_lengths() const override;
-  void check() const override {}
-  std::string content() const override { return {}; }
 
  private:
   std::int64_t tokens_;
