@@ -10,84 +10,58 @@
 namespace weft {
 namespace {
 
-constexpr ArchitectureTraits llama_traits = {
-    .model_type = "llama", .class_name = "LlamaForCausalLM", .dense_blocks = true, .whole_hidden_per_head = true};
-constexpr ArchitectureTraits mixtral_traits = {.model_type = "mixtral",
-                                               .class_name = "MixtralForCausalLM",
-                                               .moe_blocks = true,
-                                               .window = WindowKeys::plain,
-                                               .always_renormalises = true,
-                                               .rope_theta = 1e6,
-                                               .experts = "block_sparse_moe.experts",
-                                               .router = "block_sparse_moe.gate",
-                                               .gate = "w1",
-                                               .up = "w3",
-                                               .down = "w2"};
-constexpr ArchitectureTraits qwen3_traits = {.model_type = "qwen3",
-                                             .class_name = "Qwen3ForCausalLM",
-                                             .dense_blocks = true,
-                                             .head_norms = HeadNorms::always,
-                                             .window = WindowKeys::by_block,
-                                             .head_dim_given = true};
-constexpr ArchitectureTraits qwen3_moe_traits = {.model_type = "qwen3_moe",
-                                                 .class_name = "Qwen3MoeForCausalLM",
-                                                 .dense_blocks = true,
-                                                 .moe_blocks = true,
-                                                 .head_norms = HeadNorms::always,
-                                                 .window = WindowKeys::by_block,
-                                                 .head_dim_given = true,
-                                                 .experts = "mlp.experts",
-                                                 .router = "mlp.gate",
-                                                 .gate = "gate_proj",
-                                                 .up = "up_proj",
-                                                 .down = "down_proj"};
-constexpr ArchitectureTraits qwen2_moe_traits = {.model_type = "qwen2_moe",
-                                                 .class_name = "Qwen2MoeForCausalLM",
-                                                 .dense_blocks = true,
-                                                 .moe_blocks = true,
-                                                 .window = WindowKeys::by_block,
-                                                 .divides_hidden = true,
-                                                 .gated_shared_expert = true,
-                                                 .experts = "mlp.experts",
-                                                 .router = "mlp.gate",
-                                                 .gate = "gate_proj",
-                                                 .up = "up_proj",
-                                                 .down = "down_proj",
-                                                 .shared = "mlp.shared_expert"};
-constexpr ArchitectureTraits glm4_moe_traits = {.model_type = "glm4_moe",
-                                                .class_name = "Glm4MoeForCausalLM",
-                                                .dense_blocks = true,
-                                                .moe_blocks = true,
-                                                .dense_places = DensePlaces::first,
-                                                .head_norms = HeadNorms::either,
-                                                .partial_rotary = true,
-                                                .sigmoid_router = true,
-                                                .predictors = true,
-                                                .experts = "mlp.experts",
-                                                .router = "mlp.gate",
-                                                .gate = "gate_proj",
-                                                .up = "up_proj",
-                                                .down = "down_proj",
-                                                .shared = "mlp.shared_experts"};
+// In the order of Architecture.
+constexpr ArchitectureTraits traits_by_architecture[] = {
+    {.model_type = "llama", .class_name = "LlamaForCausalLM", .dense_blocks = true, .whole_hidden_per_head = true},
+    {.model_type = "mixtral",
+     .class_name = "MixtralForCausalLM",
+     .moe_blocks = true,
+     .window = WindowKeys::plain,
+     .always_renormalises = true,
+     .rope_theta = 1e6,
+     .experts = "block_sparse_moe.experts",
+     .router = "block_sparse_moe.gate",
+     .gate = "w1",
+     .up = "w3",
+     .down = "w2"},
+    {.model_type = "qwen3",
+     .class_name = "Qwen3ForCausalLM",
+     .dense_blocks = true,
+     .head_norms = HeadNorms::always,
+     .window = WindowKeys::by_block,
+     .head_dim_given = true},
+    {.model_type = "qwen3_moe",
+     .class_name = "Qwen3MoeForCausalLM",
+     .dense_blocks = true,
+     .moe_blocks = true,
+     .head_norms = HeadNorms::always,
+     .window = WindowKeys::by_block,
+     .head_dim_given = true},
+    {.model_type = "qwen2_moe",
+     .class_name = "Qwen2MoeForCausalLM",
+     .dense_blocks = true,
+     .moe_blocks = true,
+     .window = WindowKeys::by_block,
+     .divides_hidden = true,
+     .gated_shared_expert = true,
+     .shared = "mlp.shared_expert"},
+    {.model_type = "glm4_moe",
+     .class_name = "Glm4MoeForCausalLM",
+     .dense_blocks = true,
+     .moe_blocks = true,
+     .dense_places = DensePlaces::first,
+     .head_norms = HeadNorms::either,
+     .partial_rotary = true,
+     .sigmoid_router = true,
+     .predictors = true,
+     .shared = "mlp.shared_experts"},
+};
+static_assert(std::size(traits_by_architecture) == architectures.size());
 
 }  // namespace
 
 const ArchitectureTraits& traits_of(Architecture architecture) {
-  switch (architecture) {
-    case Architecture::llama:
-      return llama_traits;
-    case Architecture::mixtral:
-      return mixtral_traits;
-    case Architecture::qwen3:
-      return qwen3_traits;
-    case Architecture::qwen3_moe:
-      return qwen3_moe_traits;
-    case Architecture::qwen2_moe:
-      return qwen2_moe_traits;
-    case Architecture::glm4_moe:
-      return glm4_moe_traits;
-  }
-  fail("no architecture {}", static_cast<int>(architecture));
+  return traits_by_architecture[static_cast<std::size_t>(architecture)];
 }
 
 Architecture architecture_of(std::string_view model_type) {

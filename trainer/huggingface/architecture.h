@@ -39,12 +39,13 @@ struct ArchitectureTraits {
   // The router of DeepSeek-V3: sigmoid scores, a selection bias, groups and a scaling factor. If false, a softmax
   // alone.
   bool sigmoid_router = false;
-  bool gated_shared_expert = false;                // where it has shared experts
-  bool predictors = false;                         // has multi-token prediction (num_nextn_predict_layers)
-  double rope_theta = 10000.0;                     // default of its transformers class if config.json has none
-  std::string_view experts = {}, router = {};      // of a block: "mlp.experts", "mlp.gate"
-  std::string_view gate = {}, up = {}, down = {};  // of an expert
-  std::string_view shared = {};                    // of a block, which always has it: "mlp.shared_experts"; empty: none
+  bool gated_shared_expert = false;  // where it has shared experts
+  bool predictors = false;           // has multi-token prediction (num_nextn_predict_layers)
+  double rope_theta = 10000.0;       // default of its transformers class if config.json has none
+  // Names: of a block, of an expert, and of a block's shared experts, which it always has; empty: none.
+  std::string_view experts = "mlp.experts", router = "mlp.gate";
+  std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
+  std::string_view shared = {};
 
   bool can_have_qk_norm(bool normalised) const {
     return head_norms == HeadNorms::either || (head_norms == HeadNorms::always) == normalised;
