@@ -8,47 +8,16 @@
 #include <cstdint>
 #include <iterator>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "tests/trainer/planned_run.h"
 #include "tests/trainer/temporary_folder.h"
 #include "trainer/planning/run_plan.h"
 #include "trainer/resolve/config_reader.h"
 
 namespace weft {
 namespace {
-
-constexpr std::string_view advised_run = R"([run]
-device = "cuda"
-launch = "processes"
-[model]
-layers = "LAYERS"
-vocab_size = 512
-hidden_size = 256
-intermediate_size = 512
-num_attention_heads = 4
-num_key_value_heads = 2
-head_dim = 64
-[model.moe]
-num_experts = 4
-num_experts_per_tok = 2
-moe_intermediate_size = 128
-[parallelism]
-data_shard = 8
-[precision]
-compute = "bfloat16"
-[training]
-sequence_length = 512
-global_batch_size = 32
-[shard]
-residency = "RESIDENCY"
-reduction = "each_microbatch"
-[data]
-train = ["text.txt"]
-[hardware]
-name = "h100"
-)";
 
 struct HandTrial {
   double seconds = 0.0;
@@ -60,10 +29,8 @@ struct HandTrial {
 class Advise : public testing::Test {
  protected:
   void write(const std::string& layers, const std::string& residency = "step") {
-    std::string text(advised_run);
-    text.replace(text.find("LAYERS"), 6, layers);
-    text.replace(text.find("RESIDENCY"), 9, residency);
-    write_file(file_, text);
+    const std::string more = fmt::format("[parallelism]\ndata_shard = 8\n[shard]\nresidency = \"{}\"\n", residency);
+    write_file(file_, planned_run(layers, "h100", /*tied=*/false, more + "reduction = \"each_microbatch\"\n"));
     hardware_ = hardware_of(read_({}));
   }
 

@@ -13,39 +13,13 @@
 #include <set>
 
 #include "parallel/runtime/error.h"
+#include "tests/trainer/planned_run.h"
 #include "tests/trainer/temporary_folder.h"
 #include "trainer/planning/layout_kinds.h"
 #include "trainer/planning/search_bounds.h"
 
 namespace weft {
 namespace {
-
-constexpr std::string_view model = R"([run]
-device = "cuda"
-launch = "processes"
-[model]
-layers = "LAYERS"
-vocab_size = 512
-hidden_size = 256
-intermediate_size = 512
-num_attention_heads = 4
-num_key_value_heads = 2
-head_dim = 64
-tie_word_embeddings = TIED
-[model.moe]
-num_experts = 4
-num_experts_per_tok = 2
-moe_intermediate_size = 128
-[precision]
-compute = "bfloat16"
-[training]
-sequence_length = 512
-global_batch_size = 32
-[data]
-train = ["text.txt"]
-[hardware]
-name = "HARDWARE"
-)";
 
 struct SearchCase {
   std::string name, layers, hardware;
@@ -59,14 +33,7 @@ void PrintTo(const SearchCase& search, std::ostream* out) {
 }
 
 std::string text_of(const SearchCase& search) {
-  std::string text(model);
-  const auto put = [&](const std::string& word, const std::string& value) {
-    text.replace(text.find(word), word.size(), value);
-  };
-  put("LAYERS", search.layers);
-  put("HARDWARE", search.hardware);
-  put("TIED", search.tied ? "true" : "false");
-  return text;
+  return planned_run(search.layers, search.hardware, search.tied, "");
 }
 
 // One choice alone, without bounds: its plan, or the message of the rule that refuses it.
