@@ -75,18 +75,6 @@ double copy_seconds(const std::vector<CheckpointRows>& rows, std::vector<std::by
   return since(begin);
 }
 
-// Adds the slowest rank's seconds to a round.
-class SlowestRank {
- public:
-  void take(double& round, double seconds) {
-    const std::scoped_lock lock(mutex_);
-    round = std::max(round, seconds);
-  }
-
- private:
-  std::mutex mutex_;
-};
-
 // `rounds` times: a copy, a save and a load, by all ranks.
 Measured measure(Config config, const fs::path& directory, int rounds) {
   config.checkpoint.directory = directory.string();
@@ -100,7 +88,11 @@ Measured measure(Config config, const fs::path& directory, int rounds) {
   Measured measured;
   // The first round is left out, because it allocates memory and creates files.
   measured.rounds.resize(static_cast<std::size_t>(rounds) + 1);
-  SlowestRank slowest;
+  std::mutex mutex;
+  const auto take_slowest = [&](double& round, double seconds) {
+    const std::scoped_lock lock(mutex);
+    round = std::max(round, seconds);
+  };
   run_ranks(config, backend_of(config), [&](const RankSeat& seat) {
     RankRun run(resolved, data, domain, seat);
     Communicator& world = run.world();
@@ -113,7 +105,7 @@ Measured measure(Config config, const fs::path& directory, int rounds) {
     for (std::size_t r = 0; r < measured.rounds.size(); ++r) {
       Round& round = measured.rounds[r];
       world.barrier();
-      slowest.take(round.copy, copy_seconds(saved, copy));
+      take_slowest(round.copy, copy_seconds(saved, copy));
       world.barrier();
       auto begin = Clock::now();
       Progress progress;
@@ -122,19 +114,19 @@ Measured measure(Config config, const fs::path& directory, int rounds) {
       asked.save_requests = 1;
       checkpoints.end_step(progress, asked);
       run.stream().synchronize();
-      slowest.take(round.blocked, since(begin));
+      take_slowest(round.blocked, since(begin));
       checkpoints.finish();
       world.barrier();
-      slowest.take(round.saved, since(begin));
+      take_slowest(round.saved, since(begin));
       begin = Clock::now();
       checkpoints.load();
-      slowest.take(round.loaded, since(begin));
+      take_slowest(round.loaded, since(begin));
       world.barrier();
       if (world.rank() == 0) forget_files(directory);
       world.barrier();
       begin = Clock::now();
       checkpoints.load();
-      slowest.take(round.loaded_cold, since(begin));
+      take_slowest(round.loaded_cold, since(begin));
     }
   });
   const CheckpointReader reader(find_checkpoints(directory).at(0).path);

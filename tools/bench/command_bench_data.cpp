@@ -1,11 +1,9 @@
 // `weft bench data`: rates of encoding text and of reading samples, and the time to open a large index.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -66,23 +64,16 @@ void encode_lines(const Tokenizer& tokenizer, std::string_view text, Take take) 
 std::string write_large_index(const fs::path& prefix, std::int64_t bytes) {
   const std::int64_t header = 34, of_sequence = 4 + 8 + 8;  // length, offset, boundary of documents
   const std::int64_t sequences = std::max<std::int64_t>(1, (bytes - header - 8) / of_sequence);
-  const auto write_file = [](const std::string& name, const std::function<void(int)>& fill) {
-    const int descriptor = open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (descriptor < 0) fail("{} cannot be written", name);
-    fill(descriptor);
-    close(descriptor);
+  std::ofstream index(prefix.string() + ".idx", std::ios::binary), tokens(prefix.string() + ".bin", std::ios::binary);
+  const auto put = [&](const void* data, std::size_t size, std::int64_t at) {
+    index.seekp(at).write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
   };
-  const auto put = [](int descriptor, const void* data, std::size_t size, std::int64_t at) {
-    if (pwrite(descriptor, data, size, at) != static_cast<ssize_t>(size)) fail("the index cannot be written");
-  };
-  write_file(prefix.string() + ".idx", [&](int descriptor) {
-    const std::vector<std::uint8_t> head = megatron_header({TokenType::uint16, sequences, sequences});
-    const std::int32_t one = 1;
-    put(descriptor, head.data(), head.size(), 0);
-    put(descriptor, &one, sizeof one, header + 4 * (sequences - 1));
-    put(descriptor, &sequences, sizeof sequences, header + 12 * sequences + 8 * sequences);
-  });
-  write_file(prefix.string() + ".bin", [&](int descriptor) { put(descriptor, "\0\0", 2, 0); });
+  const std::vector<std::uint8_t> head = megatron_header({TokenType::uint16, sequences, sequences});
+  const std::int32_t one = 1;
+  put(head.data(), head.size(), 0);
+  put(&one, sizeof one, header + 4 * (sequences - 1));
+  put(&sequences, sizeof sequences, header + 12 * sequences + 8 * sequences);
+  if (!index.flush() || !tokens.write("\0\0", 2).flush()) fail("the index {}.idx cannot be written", prefix.string());
   return prefix.string();
 }
 

@@ -84,10 +84,8 @@ SimulatedRow run_schedule(const CLI::App& command, const SimulatedRequest& reque
                          fmt::format("--run.steps={}", request.steps), "--pipeline.schedule=" + schedule,
                          fmt::format("--pipeline.chunks={}", chunks)};
   if (experts) {
-    for (const char* more :
-         {"--parallelism.data_shard=2", "--parallelism.expert=2", "--training.global_batch_size=16"}) {
-      overrides.push_back(more);
-    }
+    overrides.insert(overrides.end(),
+                     {"--parallelism.data_shard=2", "--parallelism.expert=2", "--training.global_batch_size=16"});
   }
   const Overrides given = overrides_given_to(command);
   overrides.insert(overrides.end(), given.begin(), given.end());

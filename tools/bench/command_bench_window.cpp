@@ -66,12 +66,10 @@ std::string residency_name(const std::string& residency) {
 }
 
 Program program_of(const WindowCase& shape, Overrides overrides) {
-  const bool ranks = shape.residency.find_first_not_of("0123456789") == std::string::npos;
-  overrides.push_back(fmt::format("--shard.dense.wrap=\"{}\"", shape.wrap));
-  overrides.push_back(ranks ? fmt::format("--shard.dense.residency={}", shape.residency)
-                            : fmt::format("--shard.dense.residency=\"{}\"", shape.residency));
-  overrides.push_back(fmt::format("--shard.lookahead={}", shape.lookahead));
-  overrides.push_back("--shard.reduction=last_microbatch");
+  overrides.insert(
+      overrides.end(),
+      {fmt::format("--shard.dense.wrap={}", shape.wrap), fmt::format("--shard.dense.residency={}", shape.residency),
+       fmt::format("--shard.lookahead={}", shape.lookahead), "--shard.reduction=last_microbatch"});
   const ResolvedRun run(read_config_text(model_7b, "the 7B model of weft bench window", overrides).config);
   return step_program(run, run.mesh().coordinates(0));
 }
