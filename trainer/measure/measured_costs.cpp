@@ -57,7 +57,7 @@ class Measurement {
   }
 
  private:
-  // A message between two stages of one pipeline: pipeline, step, its send, stage that sends, microbatch.
+  // A message between two stages of one pipeline: its first rank, step, its send, stage that sends, microbatch.
   using Message = std::tuple<int, std::int64_t, Op, int, int>;
 
   void read(const Program& program, const RankTrace& trace) {
@@ -91,15 +91,10 @@ class Measurement {
     if (!is_send(action.op) && !is_receive(action.op)) return;
     const bool sends = is_send(action.op);
     const bool forward = action.op == Op::send_forward || action.op == Op::receive_forward;
-    const Message message{pipeline_of(rank), span.step, forward ? Op::send_forward : Op::send_backward,
+    const Message message{mesh_.group_of(Group::pp, rank).front(), span.step,
+                          forward ? Op::send_forward : Op::send_backward,
                           sends ? *action.stage : other_stage(action.op, *action.stage), *action.microbatch};
     (sends ? sends_ : receives_)[message] = span;
-  }
-
-  // Ranks that differ only in their stage form a pipeline.
-  int pipeline_of(int rank) const {
-    const Coordinates at = mesh_.coordinates(rank);
-    return mesh_.rank_at(0, at.dp_replicate, at.dp_shard, at.cp, at.tp);
   }
 
   std::optional<double> compute_seconds(int segment, Op op) const {

@@ -124,11 +124,6 @@ Simulation step_of(const std::vector<std::vector<PaddedActions::Times>>& ranks) 
   return step;
 }
 
-int first_of_pipeline(const Mesh& mesh, int rank) {
-  const Coordinates at = mesh.coordinates(rank);
-  return mesh.rank_at(0, at.dp_replicate, at.dp_shard, at.cp, at.tp);
-}
-
 }  // namespace
 
 PaddedRun run_padded(const Config& config, const CostTable& padding) {
@@ -149,14 +144,14 @@ PaddedRun run_padded(const Config& config, const CostTable& padding) {
   observer.before_first_step = [&](RankRun& run) {
     const auto rank = static_cast<std::size_t>(run.rank());
     const int pipeline_rank = mesh.coordinates(run.rank()).pp;
-    watched[rank] = std::make_unique<PaddedActions>(result.program, first_of_pipeline(mesh, run.rank()), pipeline_rank,
-                                                    result.costs, links);
+    watched[rank] = std::make_unique<PaddedActions>(result.program, mesh.group_of(Group::pp, run.rank()).front(),
+                                                    pipeline_rank, result.costs, links);
     run.observe(*watched[rank]);
   };
   observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
     const auto rank = static_cast<std::size_t>(run.rank());
     const auto pipeline_rank = static_cast<std::size_t>(mesh.coordinates(run.rank()).pp);
-    if (first_of_pipeline(mesh, run.rank()) == 0) {
+    if (mesh.group_of(Group::pp, run.rank()).front() == 0) {
       times[static_cast<std::size_t>(metrics.step - 1)][pipeline_rank] = watched[rank]->times();
     }
     if (metrics.step < config.run.steps) return;
