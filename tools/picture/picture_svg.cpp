@@ -225,6 +225,7 @@ class SvgPainter {
     const PictureRank& rank = picture_.ranks[row];
     const double ground = memory_[row] + memory_height, per_byte = (memory_height - 4) / static_cast<double>(highest_);
     for (int bucket = curve_bucket_count - 1; bucket >= 0; --bucket) {
+      const auto bytes_in = bucket_style(bucket).bytes;
       std::string outline;
       for (const MemorySample& sample : rank.memory) {
         std::int64_t bytes = 0;
@@ -235,18 +236,12 @@ class SvgPainter {
       }
       put("<path class=\"m{}\" d=\"M{:.2f} {:.2f}H{}H{:.2f}V{:.2f}Z\"><title>{}: {}</title></path>\n", bucket,
           x(rank.memory.front().time), ground, outline, x(picture_.seconds), ground, bucket_style(bucket).name,
-          format_bytes(most_in(rank, bucket)));
+          format_bytes(std::ranges::max(rank.memory, {}, bytes_in).*bytes_in));
     }
     put("<path class=\"ground\" d=\"M{} {:.1f}h{:.2f}\"/>\n", left_margin, ground, width_);
     put("<text class=\"side small\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", left_margin - 6, memory_[row] + 10,
         format_bytes(rank.peak_bytes));
     put("<text class=\"side small\" x=\"{}\" y=\"{:.1f}\">memory</text>\n", left_margin - 6, ground - 2);
-  }
-
-  static std::int64_t most_in(const PictureRank& rank, int bucket) {
-    std::int64_t most = 0;
-    for (const MemorySample& sample : rank.memory) most = std::max(most, sample.*bucket_style(bucket).bytes);
-    return most;
   }
 
   const Picture& picture_;

@@ -70,25 +70,14 @@ std::vector<UnitRow> unit_rows(const ResolvedRun& run) {
 }
 
 std::string residency_text(const UnitPolicy& policy) {
-  switch (policy.residency) {
-    case Residency::window:
-      return fmt::format("window {}", policy.window_stages);
-    case Residency::island:
-      return fmt::format("island {}", policy.island_ranks);
-    default:
-      return std::string(name_of(policy.residency));
-  }
+  if (policy.residency == Residency::window) return fmt::format("window {}", policy.window_stages);
+  if (policy.residency == Residency::island) return fmt::format("island {}", policy.island_ranks);
+  return std::string(name_of(policy.residency));
 }
 
 std::string reduction_text(const UnitPolicy& policy) {
-  switch (policy.reduce_every) {
-    case 0:
-      return "last_microbatch";
-    case 1:
-      return "each_microbatch";
-    default:
-      return fmt::format("every {}", policy.reduce_every);
-  }
+  if (policy.reduce_every > 1) return fmt::format("every {}", policy.reduce_every);
+  return policy.reduce_every == 0 ? "last_microbatch" : "each_microbatch";
 }
 
 std::string policy_text(const UnitRow& row) {
