@@ -10,6 +10,7 @@
 
 #include "trainer/diagnosis/run_outputs.h"
 #include "trainer/run/console.h"
+#include "trainer/run/event_file.h"
 
 namespace weft {
 namespace {
@@ -164,6 +165,16 @@ TEST(StepMetricsText, TellsOfANormFarAboveItsMean) {
   EXPECT_FALSE(json.contains("spike"));
   metrics.spike = Spike{"grad_norm", 300.0, 200.0, SpikeAction::stop, 2.0};
   EXPECT_EQ(nlohmann::json::parse(to_json(metrics))["spike"]["mean"], 2.0);
+}
+
+TEST(StepMetricsText, TellsOfExpertsDealtInTurn) {
+  StepMetrics metrics{.step = 3, .loss = 9.5};
+  for (const bool forced : {false, true}) {
+    metrics.forced_balance = forced;
+    EXPECT_EQ(console_line(metrics).find("  experts dealt in turn\n") != std::string::npos, forced);
+    EXPECT_EQ(parse_step_metrics(to_json(metrics), "here").forced_balance, forced);
+    EXPECT_EQ(std::ranges::count(event_scalars(metrics), "forced_balance", &EventScalar::tag), forced ? 1 : 0);
+  }
 }
 
 // Shares 1/2, 1/4, 1/4 and 0 of four experts have 3/2 of 2 bits.

@@ -15,6 +15,7 @@
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/config/config_schema.h"
+#include "trainer/config/forced_balance.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/console.h"
 #include "trainer/run/start_check.h"
@@ -300,6 +301,8 @@ TEST(StartWarnings, AreOfWhatTrainsAndHardlyAsMeant) {
   EXPECT_EQ(start_warnings(config, 2).size(), 1u);
   config.checkpoint.interval = 2;
   EXPECT_EQ(start_warnings(config, 2).size(), 0u);
+  config.model.moe.force_balance = true;
+  EXPECT_EQ(start_warnings(config, 2), std::vector<std::string>{std::string(forced_balance_text)});
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -11,6 +11,7 @@
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
+#include "trainer/config/forced_balance.h"
 #include "trainer/run/train.h"
 
 namespace weft {
@@ -59,6 +60,7 @@ struct MemoryRow {
   std::size_t rank = 0;  // the rank with most
   BucketBytes predicted, measured;
   std::vector<std::string> differing;  // static buckets with a difference, over all ranks
+  bool forced_balance = false;         // experts were dealt in turn
 
   double difference_percent() const {
     const auto total = static_cast<double>(predicted.total());
@@ -74,6 +76,7 @@ MemoryRow run_strategy(const Strategy& strategy, const std::string& file, Overri
   const TrainResult result = run_steps(without_files(config));
   MemoryRow row;
   row.strategy = strategy.name;
+  row.forced_balance = forces_balance(config.model);
   for (std::size_t rank = 0; rank < result.measured.size(); ++rank) {
     if (result.measured[rank].total() > result.measured[row.rank].total()) row.rank = rank;
     for (const Bucket bucket : differing_static_buckets(result.predicted[rank], result.measured[rank])) {
@@ -124,7 +127,7 @@ void print_json(const std::vector<MemoryRow>& rows) {
                           {"measured_bytes", row.measured.total()},
                           {"difference_percent", row.difference_percent()}});
   }
-  fmt::print("{}\n", Json{{"strategies", strategies}}.dump());
+  fmt::print("{}\n", Json{{"forced_balance", rows.front().forced_balance}, {"strategies", strategies}}.dump());
 }
 
 struct MemoryRequest {
@@ -141,6 +144,7 @@ void bench_memory(const CLI::App& command, const MemoryRequest& request) {
   if (request.json) {
     print_json(rows);
   } else {
+    if (rows.front().forced_balance) fmt::print("{}\n", forced_balance_text);
     fmt::print("Peak of the fullest rank in MiB, predicted / measured where they differ:\n\n{}",
                request.markdown ? markdown_text(table_of(rows)) : aligned_text(table_of(rows)));
   }

@@ -15,6 +15,7 @@
 #include "parallel/runtime/spread_work.h"
 #include "tools/bench/timed_products.h"
 #include "tools/command/commands.h"
+#include "trainer/config/forced_balance.h"
 #include "trainer/run/train.h"
 
 namespace weft {
@@ -123,7 +124,8 @@ void bench_moe(const Config& config, std::int64_t warmup, std::int64_t steps, bo
   const ExpertTimes times = time_experts(config, warmup, steps);
   const double alone = 0.5 * (before + products_alone(config));
   const double rank_steps = static_cast<double>(config.parallelism.world()) * static_cast<double>(steps);
-  nlohmann::ordered_json report = {{"forced_balance", config.model.moe.force_balance}};
+  const bool forced = forces_balance(config.model);
+  nlohmann::ordered_json report = {{"forced_balance", forced}};
   double named = 0.0;
   for (std::size_t w = 0; w < works.size(); ++w) {
     report["milliseconds"][std::string(name_of(works[w]))] = 1e3 * times.work[w] / rank_steps;
@@ -138,8 +140,8 @@ void bench_moe(const Config& config, std::int64_t warmup, std::int64_t steps, bo
     fmt::print("{}\n", report.dump());
     return;
   }
-  fmt::print("blocks with experts, a rank's mean of {} steps{}:\n", steps,
-             config.model.moe.force_balance ? ", experts dealt in turn" : "");
+  if (forced) fmt::print("{}\n", forced_balance_text);
+  fmt::print("blocks with experts, a rank's mean of {} steps:\n", steps);
   for (const auto& [part, milliseconds] : report["milliseconds"].items()) {
     const double value = milliseconds.get<double>();
     fmt::print("  {:<18} {:9.3f} ms  {:5.1f} %\n", part, value, 1e-1 * value / all);

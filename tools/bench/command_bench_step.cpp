@@ -15,6 +15,7 @@
 #include "parallel/runtime/spread_work.h"
 #include "tools/bench/timed_products.h"
 #include "tools/command/commands.h"
+#include "trainer/config/forced_balance.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/run/train.h"
 
@@ -112,11 +113,15 @@ void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, P
   const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
   const double achieved = step_flops(config) / seconds;
   const double all = ranks * std::reduce(shares.seconds.begin(), shares.seconds.end());
-  nlohmann::ordered_json report = {
-      {"tokens_per_second", tokens / seconds},   {"tokens_per_second_best", tokens / best},
-      {"step_milliseconds", 1e3 * seconds},      {"gflops_per_step", step_flops(config) / 1e9},
-      {"gflops_per_second", achieved / 1e9},     {"product_gflops_per_second", rate / 1e9},
-      {"share_of_product_rate", achieved / rate}};
+  const bool forced = forces_balance(config.model);
+  nlohmann::ordered_json report = {{"forced_balance", forced},
+                                   {"tokens_per_second", tokens / seconds},
+                                   {"tokens_per_second_best", tokens / best},
+                                   {"step_milliseconds", 1e3 * seconds},
+                                   {"gflops_per_step", step_flops(config) / 1e9},
+                                   {"gflops_per_second", achieved / 1e9},
+                                   {"product_gflops_per_second", rate / 1e9},
+                                   {"share_of_product_rate", achieved / rate}};
   if (gpu) report["share_of_989_tflops"] = achieved / stated_peak;
   double named = 0.0;
   for (std::size_t p = 0; p < phase_count; ++p) {
@@ -131,6 +136,7 @@ void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, P
     fmt::print("{}\n", report.dump());
     return;
   }
+  if (forced) fmt::print("{}\n", forced_balance_text);
   fmt::print("{} ranks on {}, {}: {:.0f} tok/s (best {:.0f}), {:.1f} ms a step, median of {}\n", ranks,
              gpu ? "a GPU" : fmt::format("{} cores", cores), name_of(config.precision_of(Family::dense).compute),
              tokens / seconds, tokens / best, 1e3 * seconds, times.seconds.size());

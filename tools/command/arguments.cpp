@@ -13,6 +13,7 @@
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/config/config_suggestions.h"
+#include "trainer/config/forced_balance.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/inference/forward_run.h"
 #include "trainer/resolve/chosen_timing.h"
@@ -182,6 +183,7 @@ Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem:
   more.push_back(fmt::format("--{}={}", batch_key, batch));
   Config config = read_config_given_to(command, file, more).config;
   take_kept_tokenizer(config, folder);
+  if (forces_balance(config.model)) print_warnings(config, {std::string(forced_balance_text)});
   return config;
 }
 

@@ -9,6 +9,7 @@
 #include "parallel/runtime/quantities.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
+#include "trainer/config/forced_balance.h"
 #include "trainer/planning/published.h"
 
 namespace weft {
@@ -187,6 +188,7 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
   text += fmt::format("certainty  {}\n", certainty_of(config, hardware).text);
   text += fmt::format("verdict    {}\n", plan.verdict.text());
   text += plan_routing_text("routing    ", plan);
+  if (forces_balance(config.model)) text += fmt::format("routing    {}\n", forced_balance_text);
   const ByteUnit host = byte_unit(std::max({plan.host_bytes, plan.saved_bytes, plan.host_state_bytes}));
   text += fmt::format("host       {} {} pinned for checkpoints, of which the fullest rank saves {} {}{}\n",
                       host.number(plan.host_bytes, 3), host.name(), host.number(plan.saved_bytes, 3), host.name(),
@@ -225,6 +227,7 @@ std::string plan_json(const Config& config, const Hardware& hardware, const RunP
   const Certainty certainty = certainty_of(config, hardware);
   Json json = {{"hardware", hardware.name},
                {"certainty", certainty.text},
+               {"forced_balance", forces_balance(config.model)},
                {"tie_factor", certainty.apart},
                {"world", plan.world},
                {"nodes", plan.nodes},

@@ -6,6 +6,7 @@
 #include "tools/report/progress_line.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/reader.h"
+#include "trainer/config/forced_balance.h"
 #include "trainer/inference/evaluation.h"
 #include "trainer/inference/forward_run.h"
 
@@ -78,7 +79,9 @@ void add_eval_command(CLI::App& program) {
     progress.reset();
     if (!speaks) return;
     if (arguments->json) {
-      fmt::print("{}\n", as_json(result).dump(2));
+      nlohmann::ordered_json json = as_json(result);
+      if (forces_balance(config.model)) json["forced_balance"] = true;
+      fmt::print("{}\n", json.dump(2));
       return;
     }
     fmt::print("loss {:.6f} nats a token, perplexity {:.4f}{}\n", result.loss, result.perplexity(),

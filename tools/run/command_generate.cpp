@@ -8,6 +8,7 @@
 #include "tools/command/commands.h"
 #include "tools/report/report_parts.h"
 #include "trainer/checkpoint/folder.h"
+#include "trainer/config/forced_balance.h"
 #include "trainer/inference/forward_run.h"
 #include "trainer/inference/generation.h"
 
@@ -130,7 +131,9 @@ void add_generate_command(CLI::App& program) {
     if (!speaks) return;
     if (printed) printed->finish(result);
     if (arguments->json) {
-      fmt::print("{}\n", as_json(request, result).dump(2, ' ', false, Json::error_handler_t::replace));
+      nlohmann::ordered_json json = as_json(request, result);
+      if (forces_balance(config.model)) json["forced_balance"] = true;
+      fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
     }
     fmt::print(stderr, "prompt of {} tokens in {:.2f} s, then {:.1f} tokens/s\n", result.prompt_tokens,
                result.prompt_seconds, result.tokens_per_second());

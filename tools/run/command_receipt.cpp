@@ -18,6 +18,7 @@
 #include "tools/report/report_parts.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
+#include "trainer/config/forced_balance.h"
 #include "trainer/diagnosis/run_outputs.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/unit_policy.h"
@@ -75,7 +76,8 @@ Json model_json(const Config& config) {
   return {{"layers", config.layers_text},
           {"parameters", count.total},
           {"active_parameters", count.active},
-          {"auxiliary_losses", losses}};
+          {"auxiliary_losses", losses},
+          {"forced_balance", forces_balance(config.model)}};
 }
 
 Json sharding_json(const Config& config) {
@@ -237,6 +239,7 @@ std::string receipt_text(const Json& receipt) {
                             grouped_digits(model.at("parameters").get<std::int64_t>()),
                             grouped_digits(model.at("active_parameters").get<std::int64_t>())));
   line("auxiliary losses", losses_text(model.at("auxiliary_losses")));
+  if (model.at("forced_balance").get<bool>()) line("experts", std::string(forced_balance_text));
   line("schedule", joined(receipt.at("schedule")));
   line("layout", joined(receipt.at("layout")));
   for (const auto& [family, policy] : receipt.at("sharding").items()) line("sharding", family + ": " + joined(policy));

@@ -13,6 +13,7 @@
 #include "tools/run_page/report_columns.h"
 #include "tools/run_page/run_page.h"
 #include "trainer/config/config_schema.h"
+#include "trainer/config/forced_balance.h"
 
 namespace weft {
 namespace {
@@ -40,13 +41,15 @@ Json facts_json(const ReportedRun& run) {
     degrees += fmt::format("{}{} {}", before, axis, degree);
     before = ", ";
   }
-  return Json::array(
-      {Json::array({"directory", run.directory.string()}), Json::array({"state", state_text(run)}),
-       Json::array({"blocks", config.layers_text}),
-       Json::array({"model", fmt::format("hidden {}, vocabulary {}", model.hidden_size, model.vocab_size)}),
-       Json::array({"ranks", degrees}),
-       Json::array({"batch", fmt::format("{} sequences of {} tokens", config.training.global_batch_size,
-                                         config.training.sequence_length)})});
+  Json facts =
+      Json::array({Json::array({"directory", run.directory.string()}), Json::array({"state", state_text(run)}),
+                   Json::array({"blocks", config.layers_text}),
+                   Json::array({"model", fmt::format("hidden {}, vocabulary {}", model.hidden_size, model.vocab_size)}),
+                   Json::array({"ranks", degrees}),
+                   Json::array({"batch", fmt::format("{} sequences of {} tokens", config.training.global_batch_size,
+                                                     config.training.sequence_length)})});
+  if (forces_balance(model)) facts.push_back(Json::array({"experts", forced_balance_text}));
+  return facts;
 }
 
 Json times_json(const RankTimes& times) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "parallel/runtime/medians.h"
+#include "trainer/config/forced_balance.h"
 #include "trainer/diagnosis/diagnose.h"
 
 namespace weft {
@@ -97,8 +98,6 @@ std::vector<EvidenceLine> runaway_biases(const RunEvidence& evidence) {
   return lines;
 }
 
-constexpr const char* dealt_in_turn = "experts are dealt in turn (model.moe.force_balance)";
-
 }  // namespace
 
 // If experts are spread over ranks, a busiest expert with twice the mean makes its rank take twice as long. Initial
@@ -107,7 +106,7 @@ constexpr const char* dealt_in_turn = "experts are dealt in turn (model.moe.forc
 RuleVerdict check_experts(const RunEvidence& evidence) {
   constexpr double uneven = 2.0, starving = 0.1;
   if (!evidence.config().model.has(BlockKind::moe)) return RuleVerdict::silent("no block has experts");
-  if (evidence.config().model.moe.force_balance) return RuleVerdict::silent(dealt_in_turn);
+  if (forces_balance(evidence.config().model)) return RuleVerdict::silent("{}", forced_balance_text);
   if (evidence.steady.size() < enough_steps) return RuleVerdict::unchecked("needs three steps behind the first two");
   // The other rule asks for a smaller rate of the bias, this one for a larger.
   if (!runaway_biases(evidence).empty())
@@ -146,7 +145,7 @@ RuleVerdict check_biases(const RunEvidence& evidence) {
   if (!evidence.config().model.has(BlockKind::moe) || !moe.selection_bias) {
     return RuleVerdict::silent("no router has a selection bias");
   }
-  if (moe.force_balance) return RuleVerdict::silent(dealt_in_turn);
+  if (forces_balance(evidence.config().model)) return RuleVerdict::silent("{}", forced_balance_text);
   if (!largest_bias(moe)) return RuleVerdict::silent("scores of {} have no limit", name_of(moe.scoring));
   if (evidence.steady.size() < enough_steps) return RuleVerdict::unchecked("needs three steps behind the first two");
   DiagnosedFault finding;

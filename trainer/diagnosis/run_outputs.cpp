@@ -111,6 +111,7 @@ StepMetrics parse_step_metrics(const std::string& line, const std::string& place
     metrics.learning_rates = rates_of(json.at("lr"));
     if (json.contains("loss_scale")) metrics.loss_scale = json.at("loss_scale").get<double>();
     metrics.skipped = json.value("skipped", false);
+    metrics.forced_balance = json.value("forced_balance", false);
     metrics.tokens = json.at("tokens");
     metrics.targets = json.value("targets", metrics.tokens);
     metrics.seconds = json.at("seconds");

@@ -101,6 +101,7 @@ void Console::step(const StepMetrics& reported, std::int64_t steps) {
              short_number(reported.tflops()));
   if (const auto mfu = reported.mfu()) fmt::print(out_, "  {:.1f} % MFU", 100.0 * *mfu);
   fmt::print(out_, "  {:.3f} GiB", gibibytes(reported.peak_bytes));
+  if (reported.forced_balance) out_ << "  experts dealt in turn";
   if (reported.data_seconds > noticeable * reported.seconds) {
     fmt::print(out_, "  data {:.0f} %", 100.0 * reported.data_seconds / reported.seconds);
   }

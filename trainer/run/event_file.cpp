@@ -134,6 +134,7 @@ std::vector<EventScalar> event_scalars(const StepMetrics& reported) {
   if (const auto mfu = reported.mfu()) add("mfu", *mfu);
   add("memory_gib", gibibytes(reported.peak_bytes));
   if (reported.loss_scale) add("loss_scale", *reported.loss_scale);
+  if (reported.forced_balance) add("forced_balance", 1.0);
   for (const MoeMetrics& moe : reported.moe) {
     const std::string block = fmt::format("moe/block_{}/", moe.block);
     add(block + "max_over_mean", moe.max_over_mean);

@@ -8,6 +8,7 @@
 #include "layers/context_parallel.h"
 #include "layers/kernels/routing.h"
 #include "layers/segments.h"
+#include "trainer/config/forced_balance.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/rank/dry_run.h"
@@ -238,7 +239,7 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   metrics.loss = totals.loss_sum / static_cast<double>(targets);
   metrics.gradient_norm = norm;
   metrics.learning_rates = rank_step_.learning_rates();
-  metrics.forced_balance = config_.model.has(BlockKind::moe) && config_.model.moe.force_balance;
+  metrics.forced_balance = forces_balance(config_.model);
   if (scaler_.active()) metrics.loss_scale = scaler_.scale();
   const bool overflowed = !std::isfinite(norm);
   if (!overflowed && targets > 0) {

@@ -50,6 +50,7 @@ bool is_partial(const std::string& name) {
 void add_record(const RunRecord& record, nlohmann::ordered_json& summary) {
   if (!record.card.empty()) summary["card"] = record.card;
   if (!record.attention.empty()) summary["attention"] = record.attention;
+  if (record.forced_balance) summary["forced_balance"] = true;
   if (record.hashes) summary["hashes"] = record.hashes->named();
   if (!record.time) return;
   nlohmann::ordered_json time = {{"wall", record.time->wall_seconds()}};

@@ -26,8 +26,9 @@ inline constexpr const char* summary_file = "summary.json";  // in a run's direc
 struct RunRecord {
   std::string command_line;
   std::string versions;
-  std::string card = {};       // the GPU of rank 0; empty on a CPU
-  std::string attention = {};  // its kernel (RankRun::attention)
+  std::string card = {};        // the GPU of rank 0; empty on a CPU
+  std::string attention = {};   // its kernel (RankRun::attention)
+  bool forced_balance = false;  // experts were dealt in turn (forced_balance.h)
   std::optional<RunHashes> hashes = {};
   std::optional<RunTimer> time = {};
   std::vector<RankCompute> compute = {};     // by rank (compare_ranks)

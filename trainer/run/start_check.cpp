@@ -7,6 +7,7 @@
 #include "parallel/runtime/error.h"
 #include "trainer/checkpoint/start.h"
 #include "trainer/config/config_messages.h"
+#include "trainer/config/forced_balance.h"
 #include "trainer/data/text_windows.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/run_directory.h"
@@ -97,12 +98,7 @@ std::vector<std::string> start_warnings(const Config& config, std::size_t cores)
   }
   const MoeConfig& moe = config.model.moe;
   const bool routes = config.model.has(BlockKind::moe) && moe.num_experts > moe.num_experts_per_tok;
-  if (config.model.has(BlockKind::moe) && moe.force_balance) {
-    warnings.emplace_back(
-        "model.moe.force_balance is true: experts are dealt in turn. Speed can be measured so; what is learned is of "
-        "no "
-        "use");
-  }
+  if (forces_balance(config.model)) warnings.emplace_back(forced_balance_text);
   const bool moves = moe.selection_bias && moe.bias_update_rate > 0.0;
   if (routes && moe.router_aux_loss_coef == 0.0 && !moves && !moe.force_balance &&
       !config.training.frozen.contains(Family::routing)) {

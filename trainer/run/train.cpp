@@ -16,6 +16,7 @@
 #include "parallel/runtime/input_file.h"
 #include "parallel/runtime/quantities.h"
 #include "trainer/checkpoint/folder.h"
+#include "trainer/config/forced_balance.h"
 #include "trainer/rank/backend.h"
 #include "trainer/resolve/hashed_run.h"
 #include "trainer/resolve/resolved_run.h"
@@ -232,6 +233,7 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
 
   ReportedSteps reports(config.metrics.interval, config.run.steps);  // used on the thread of rank 0
   RunRecord whole = record;
+  whole.forced_balance = forces_balance(config.model);
   if (config.run.device == DeviceKind::cuda) whole.card = cuda_card().value_or("");
   bool first_of_process = true, first_without_target = true;
   RunObserver observer;
