@@ -108,6 +108,8 @@ TEST(ConfigFaults, NumbersOutOfRange) {
        "63:17: error: optimizer.learning_rate: nan is out of range: at least 0 and finite"},
       {"min_lr_ratio = 0.2", "min_lr_ratio = 2",
        "70:16: error: lr_scheduler.min_lr_ratio: 2.0 is out of range: in [0, 1]"},
+      {"router_z_loss_coef = 0.001", "selection_bias = true\nbias_update_rate = 1e300",
+       "30:20: error: model.moe.bias_update_rate: 1e+300 is out of range: in [0, 1e6]"},
       {"lookahead = 2", "lookahead = -1", "45:13: error: shard.lookahead: -1 is out of range: at least 0"},
       {"directory = \"runs/sample\"", "directory = \"\"", "3:13: error: run.directory: the text is empty"},
   };

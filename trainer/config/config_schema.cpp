@@ -40,6 +40,8 @@ std::string names_attention(const std::string& text) {
   return fmt::format("\"{}\" is none of \"auto\", \"own\", \"cudnn\" and \"cudnn:<engine>\"", text);
 }
 
+// The float32 bias stays finite: 2^31 steps of 65,536 such rates (the most that a step can be) sum to 1.4e20.
+constexpr NumberRange bias_rate_range{0, 1e6, false, false, "in [0, 1e6]"};
 // In seconds, up to a day.
 constexpr IntegerRange timeout_range{1, 86'400};
 // The product with any pipeline degree fits into 32 bits.
@@ -169,8 +171,8 @@ Keys moe_keys() {
                             "step of that number: bias_update_rate up or down, or times what lacks of the mean load",
                             named<BiasUpdate>(all_values<BiasUpdate>), field(&MoeConfig::bias_update))),
       only_where({has_selection_bias},
-                 number_key("model.moe.bias_update_rate", "size of that step; 0: the bias stays as it is", non_negative,
-                            field(&MoeConfig::bias_update_rate))),
+                 number_key("model.moe.bias_update_rate", "size of that step; 0: the bias stays as it is",
+                            bias_rate_range, field(&MoeConfig::bias_update_rate))),
       only_where({has_selection_bias},
                  choice_key("model.moe.bias_schedule",
                             "bias_update_rate over the run: the same, or in proportion to the learning rate",
