@@ -59,6 +59,10 @@ TEST_F(UpcycleCommand, BeginsWithTheLossesOfTheDenseModel) {
 TEST_F(UpcycleCommand, RefusesWhatIsNoBeginning) {
   EXPECT_NE(refusal_of("--experts 1").find("a token cannot go to 2 of 1 experts"), std::string::npos);
   EXPECT_NE(refusal_of("--experts 4 --per-token 0").find("a token cannot go to 0 of 4"), std::string::npos);
+  // As a run of that model is.
+  EXPECT_NE(refusal_of("--experts 40000 --layers 'e d e'")
+                .find("num_experts 40000 in each of 2 MoE blocks (model.layers) are more than 65536 experts"),
+            std::string::npos);
   EXPECT_NE(refusal_of("--experts 4 --layers 'e e'").find("the layers have 2 blocks, the dense model has 3"),
             std::string::npos);
   EXPECT_NE(refusal_of("--experts 4 --layers 'd*3'").find("no block of the layers has experts"), std::string::npos);

@@ -1,5 +1,8 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 
 #include "parallel/runtime/error.h"
@@ -10,6 +13,7 @@
 #include "trainer/huggingface/model_section.h"
 #include "trainer/huggingface/upcycle.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/resolve/config_rules.h"
 
 namespace weft {
 namespace {
@@ -28,6 +32,13 @@ std::string config_text(const std::filesystem::path& folder, const ModelSection&
   return text;
 }
 
+// Throws Error (request) for a model that no run could have.
+void require_sizes(const Config& config) {
+  Messages faults;
+  for (const ConfigRule& rule : size_rules()) std::ranges::move(rule.check(config), std::back_inserter(faults));
+  if (!faults.empty()) fail_request("{}", fmt::join(faults, "\n"));
+}
+
 void run_upcycle(const UpcycleRequest& request) {
   const CheckpointFolder folder = resolve_checkpoint(request.checkpoint);
   const CheckpointReader reader(folder.path);
@@ -38,6 +49,8 @@ void run_upcycle(const UpcycleRequest& request) {
   Config config;
   config.model = upcycled_model(dense.model, options);
   config.layers_text = layers_text({config.model.blocks, config.model.mtp_depth});
+  config.training.sequence_length = dense.sequence_length.value_or(config.training.sequence_length);
+  require_sizes(config);
   upcycle(reader, config.model, config_text(folder.path, dense, config.model), model_keys(config), request.seed,
           request.to);
   const ParameterCount before = count_parameters(dense.model), after = count_parameters(config.model);
