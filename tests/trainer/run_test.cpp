@@ -305,6 +305,25 @@ TEST(StartWarnings, AreOfWhatTrainsAndHardlyAsMeant) {
   EXPECT_EQ(start_warnings(config, 2), std::vector<std::string>{std::string(forced_balance_text)});
 }
 
+// A score over itself is 1: its derivative is a rounding.
+TEST(StartWarnings, AreOfRoutersThatTheLossDoesNotTeach) {
+  Config config = config_of({.layers = "e"});
+  config.checkpoint.at_end = true;
+  config.model.moe.num_experts_per_tok = 1;
+  config.model.moe.norm_topk_prob = true;
+  const std::vector<std::string> warnings = start_warnings(config, 4);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_TRUE(warnings.front().starts_with("model.moe.norm_topk_prob is true with num_experts_per_tok 1: "));
+  const std::vector<std::function<void(Config&)>> taught = {
+      [](Config& c) { c.model.moe.norm_topk_prob = false; }, [](Config& c) { c.model.moe.num_experts_per_tok = 2; },
+      [](Config& c) { c.training.frozen = {Family::routing}; }, [](Config& c) { c.model = tiny_config("d").model; }};
+  for (const auto& change : taught) {
+    Config other = config;
+    change(other);
+    EXPECT_EQ(start_warnings(other, 4), std::vector<std::string>{});
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Layouts, ConsoleOfLayout,
     ::testing::Values(TinyLayout{.name = "pp1"}, TinyLayout{.name = "pp2", .degrees = {.pipeline = 2}},
