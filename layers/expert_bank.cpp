@@ -131,7 +131,7 @@ std::int64_t ExpertBank::capacity_rows() const {
 
 std::int64_t ExpertBank::bound_rows() const {
   const MoeConfig& moe = setup_.model.moe;
-  std::int64_t of_rank = setup_.slice_tokens() * std::min(moe.num_experts_per_tok, experts_);
+  std::int64_t of_rank = setup_.slice_tokens() * std::min(moe.choices(), experts_);
   if (moe.pads()) {
     of_rank = experts_ * capacity_rows();
   } else if (moe.drops()) {

@@ -66,6 +66,9 @@ ModelLayers parse_layers(std::string_view pattern);
 struct MoeConfig {
   std::int64_t num_experts = 0;
   std::int64_t num_experts_per_tok = 0;
+  // Below 1: of even choices the part that goes to experts, the others to null slots, which compute nothing (Kilian et
+  // al. 2026, arXiv:2601.15370). A token goes to num_experts_per_tok experts on average.
+  double real_fraction = 1.0;
   std::int64_t moe_intermediate_size = 0;
   std::int64_t shared_expert_intermediate_size = 0;  // 0: no shared expert
   bool norm_topk_prob = true;
@@ -89,6 +92,19 @@ struct MoeConfig {
   bool pad_to_capacity = false;  // experts compute as many rows as they may take, whatever they get
   bool force_balance = false;    // experts are dealt in turn, whatever their scores: for measurements, not for training
 
+  // Null slots that a token chooses from beside the experts: num_experts (1 - rho) / rho.
+  std::int64_t null_copies() const {
+    const auto all = static_cast<std::int64_t>(static_cast<double>(num_experts) / real_fraction);
+    return real_fraction < 1.0 ? std::max<std::int64_t>(all - num_experts, 1) : 0;
+  }
+  std::int64_t pool() const { return num_experts + null_copies(); }
+  // Of a router's weight and selection bias: the last one is that of all null slots.
+  std::int64_t router_rows() const { return num_experts + std::min<std::int64_t>(null_copies(), 1); }
+  // Choices of a token, null slots among them: k / rho.
+  std::int64_t choices() const {
+    const double all = std::ceil(static_cast<double>(num_experts_per_tok) / real_fraction);
+    return std::min(static_cast<std::int64_t>(all), pool());
+  }
   bool drops() const { return capacity_factor > 0.0; }
   bool pads() const { return drops() && pad_to_capacity; }
   // Most choices that an expert takes of one sequence, if it drops any: capacity_factor times those of an even load,

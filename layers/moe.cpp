@@ -181,15 +181,23 @@ class Moe final : public Segment {
   // The choices that have an expert, counted and sorted.
   void choose(LayerContext& context, SavedMoe& kept) const {
     KernelContext& kernels = context.kernels;
-    Tensor within;
-    if (setup_.model.moe.drops()) within = router_.within_capacity(context, kept.router);
-    const ConstTensorView taken = within.allocated() ? within.view() : kept.router.indices.view();
-    Tensor counts = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, setup_.model.moe.num_experts, 1);
+    const MoeConfig& moe = setup_.model.moe;
+    const Tensor& all = kept.router.indices;
+    Tensor real, within;
+    if (moe.null_copies() > 0) {
+      real = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, all.rows(), all.columns());
+      choices_within(kernels, all, 0, moe.num_experts, real);
+    }
+    const Tensor& chosen = real.allocated() ? real : all;
+    if (moe.drops()) within = router_.within_capacity(context, kept.router, chosen);
+    const ConstTensorView taken = within.allocated() ? within.view() : chosen.view();
+    Tensor counts = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, moe.num_experts, 1);
     Tensor slots = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, taken.rows(), taken.columns());
     const bool some_unrouted = router_.some_unrouted(kept.router);
     sort_by_expert(kernels, taken, some_unrouted, counts, slots);
     if (!context.recomputing) {
-      if (within.allocated()) add_dropped(kernels, kept.router.indices, slots, context.report.dropped(block()));
+      if (within.allocated()) add_dropped(kernels, chosen, slots, context.report.dropped(block()));
+      if (real.allocated()) add_dropped(kernels, all, real, context.report.null_choices(block()));
       add_counts(kernels, counts, context.report.expert_tokens(block()));
       router_.balance(context, kept.router);
     }

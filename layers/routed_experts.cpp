@@ -30,7 +30,7 @@ std::int64_t RoutedExperts::most_sent() const {
   const MoeConfig& moe = setup_.model.moe;
   const std::int64_t of_experts = relay_.experts() * capacity_rows();
   if (pads()) return of_experts;
-  const std::int64_t of_tokens = most_tokens() * std::min(moe.num_experts_per_tok, relay_.experts());
+  const std::int64_t of_tokens = most_tokens() * std::min(moe.choices(), relay_.experts());
   return relay_.used() && moe.drops() ? std::min(of_tokens, of_experts) : of_tokens;
 }
 
@@ -39,12 +39,12 @@ std::int64_t RoutedExperts::output_bytes() const {
 }
 
 std::int64_t RoutedExperts::activation_bytes() const {
-  const std::int64_t numbers = most_tokens() * setup_.model.moe.num_experts_per_tok * size_of(DType::int32);
+  const std::int64_t numbers = most_tokens() * setup_.model.moe.choices() * size_of(DType::int32);
   return output_bytes() + (relay_.used() ? 2 : 1) * numbers + relay_.kept_bytes() + bank_.activation_bytes();
 }
 
 std::int64_t RoutedExperts::remembered_bytes() const {
-  const std::int64_t numbers = most_tokens() * setup_.model.moe.num_experts_per_tok * size_of(DType::int32);
+  const std::int64_t numbers = most_tokens() * setup_.model.moe.choices() * size_of(DType::int32);
   std::int64_t bytes = relay_.kept_bytes() + bank_.row_weight_bytes();
   if (relay_.used()) {
     bytes += 2 * numbers;
@@ -76,9 +76,9 @@ std::vector<SegmentTraffic> RoutedExperts::traffic() const {
   const std::int64_t row = setup_.model.hidden_size * size_of(exchanged()), weight = size_of(DType::float32);
   std::vector<SegmentTraffic> result = relay_.traffic(row);
   // Each choice of a microbatch's tokens is sent once: with a relay as many on average. `sent` is exact unless choices
-  // are dropped, or other ranks' tokens are relayed; `received` and `gathered` are bounds. With padding all are exact.
-  // All include the rows that stay on the rank, as communicators count bytes, and over all ranks the sums of the first
-  // two are equal.
+  // are dropped or null, or other ranks' tokens are relayed; `received` and `gathered` are bounds. With padding all are
+  // exact. All include the rows that stay on the rank, as communicators count bytes, and over all ranks the sums of the
+  // first two are equal.
   const std::int64_t even = pads() ? most_sent() : setup_.slice_tokens() * moe.num_experts_per_tok;
   const std::int64_t gathered = bank_.bound_rows(), received = gathered / setup_.expert_tensor;
   const auto add_counts = [&](Group group, int ranks) {
@@ -92,7 +92,7 @@ std::vector<SegmentTraffic> RoutedExperts::traffic() const {
   };
   const bool beside = !relay_.used();  // otherwise the exchange of tokens is
   const auto add_out = [&](When when, std::int64_t bytes, bool once) {
-    const bool bound = (moe.drops() || relay_.used()) && !pads();
+    const bool bound = (moe.drops() || moe.null_copies() > 0 || relay_.used()) && !pads();
     if (exchange_ranks() > 1) {
       result.push_back({when, CollectiveOp::all_to_all, exchange_group(), 1, most_sent() * bytes, bound, even * bytes,
                         once, beside ? 1 : 0});

@@ -1,5 +1,7 @@
 #include "layers/router.h"
 
+#include <algorithm>
+
 #include "layers/context_parallel.h"
 #include "layers/kernels/multiply.h"
 #include "layers/kernels/routing.h"
@@ -12,12 +14,12 @@ Router::Router(const SegmentSetup& setup, const std::string& name, int block)
 
 std::vector<ParameterSpec> Router::parameters() const {
   const MoeConfig& moe = setup_.model.moe;
-  std::vector<ParameterSpec> parameters = {whole_parameter(name_ + ".weight", Family::routing, moe.num_experts,
+  std::vector<ParameterSpec> parameters = {whole_parameter(name_ + ".weight", Family::routing, moe.router_rows(),
                                                            setup_.model.hidden_size, Initializer::normal,
                                                            setup_.model.initializer_range)};
   if (moe.selection_bias) {
     parameters.push_back(
-        whole_parameter(name_ + ".selection_bias", Family::helpers, moe.num_experts, 1, Initializer::zeros));
+        whole_parameter(name_ + ".selection_bias", Family::helpers, moe.router_rows(), 1, Initializer::zeros));
   }
   return parameters;
 }
@@ -66,17 +68,17 @@ TokenPlaces Router::places(std::int64_t number) const {
 std::int64_t Router::activation_bytes() const {
   const MoeConfig& moe = setup_.model.moe;
   const std::int64_t input = keeps_input() ? setup_.model.hidden_size : 0;
-  return setup_.slice_tokens() * (input + 2 * moe.num_experts + 2 * moe.num_experts_per_tok) * 4 + balance_bytes();
+  return setup_.slice_tokens() * (input + moe.router_rows() + moe.pool() + 2 * moe.choices()) * 4 + balance_bytes();
 }
 
 std::int64_t Router::balance_bytes() const {
-  return balances() ? 2 * balanced_sequences() * setup_.model.moe.num_experts * size_of(DType::float32) : 0;
+  return balances() ? 2 * balanced_sequences() * setup_.model.moe.pool() * size_of(DType::float32) : 0;
 }
 
 std::int64_t Router::pending_bytes() const {
   if (!setup_.trains(Family::routing)) return 0;
   const std::int64_t input = keeps_input() ? setup_.model.hidden_size : 0;
-  return setup_.slice_tokens() * (input + setup_.model.moe.num_experts) * size_of(DType::float32);
+  return setup_.slice_tokens() * (input + setup_.model.moe.router_rows()) * size_of(DType::float32);
 }
 
 std::vector<SegmentTraffic> Router::traffic() const {
@@ -84,7 +86,7 @@ std::vector<SegmentTraffic> Router::traffic() const {
   std::vector<SegmentTraffic> traffic;
   if (setup_.model.moe.drops()) {
     // Indices and weights, of four bytes each.
-    const std::int64_t bytes = 2 * setup_.microbatch_tokens * setup_.model.moe.num_experts_per_tok * 4;
+    const std::int64_t bytes = 2 * setup_.microbatch_tokens * setup_.model.moe.choices() * 4;
     const auto gather = [&](Group group, int ranks, std::int64_t all) {
       if (ranks == 1) return;
       traffic.push_back({.when = When::forward,
@@ -103,7 +105,7 @@ std::vector<SegmentTraffic> Router::traffic() const {
                        .op = CollectiveOp::all_reduce,
                        .group = Group::tokens,
                        .count = 1,
-                       .bytes = setup_.model.moe.num_experts * size_of(DType::float64),
+                       .bytes = setup_.model.moe.router_rows() * size_of(DType::float64),
                        .once = true});
     return traffic;
   }
@@ -149,23 +151,23 @@ void Router::forward(LayerContext& context, Weights weights, const MicrobatchInp
     return kernels.ledger.allocate(Bucket::moe_routing, dtype, x.rows(), columns);
   };
   const ConstTensorView input = router_input(kernels, x, kept.noise_keys, kept.input);
-  kept.logits = tensor(DType::float32, moe.num_experts);
+  kept.logits = tensor(DType::float32, moe.router_rows());
   multiply(kernels, input, Transpose::no, weights[0], Transpose::yes, kept.logits, false);
   if (!keeps_input()) kept.input.reset();
-  kept.scores = tensor(DType::float32, moe.num_experts);
-  kept.indices = tensor(DType::int32, moe.num_experts_per_tok);
-  kept.weights = tensor(DType::float32, moe.num_experts_per_tok);
+  kept.scores = tensor(DType::float32, moe.pool());
+  kept.indices = tensor(DType::int32, moe.choices());
+  kept.weights = tensor(DType::float32, moe.choices());
   RoutingRule rule = routing_rule(moe);
   if (rule.in_turn) rule.places = places(text.number);
   route_forward(kernels, kept.logits, rule, moe.selection_bias ? weights[1] : ConstTensorView(), slice(kept).targets,
                 kept.scores, kept.indices, kept.weights);
 }
 
-Tensor Router::within_capacity(LayerContext& context, const Kept& kept) const {
+Tensor Router::within_capacity(LayerContext& context, const Kept& kept, const Tensor& chosen) const {
   KernelContext& kernels = context.kernels;
   MemoryLedger& ledger = kernels.ledger;
   const MoeConfig& moe = setup_.model.moe;
-  const std::int64_t own = setup_.microbatch_tokens, choices = moe.num_experts_per_tok;
+  const std::int64_t own = setup_.microbatch_tokens, choices = moe.choices();
   const std::int64_t first = context.sequence.rank() * own, slice_first = slice().first_token;
   const TokenBlocks blocks = token_blocks(setup_);
   // Of all ranks that share the sequences, in the order of positions.
@@ -180,7 +182,7 @@ Tensor Router::within_capacity(LayerContext& context, const Kept& kept) const {
     move_blocks(kernels, by_rank, blocks.by_rank, blocks.by_position, blocks.rows, by_position);
     return by_position;
   };
-  Tensor all = whole(kept.indices);
+  Tensor all = whole(chosen);
   limit_choices(kernels, whole(kept.weights), setup_.sequence_length, moe.num_experts,
                 moe.capacity(setup_.sequence_length), moe.drop_policy, all);
   if (setup_.context > 1) {
@@ -194,13 +196,16 @@ Tensor Router::within_capacity(LayerContext& context, const Kept& kept) const {
   return part;
 }
 
-// The step's choices so far, per token: this rank's from the report, summed over all ranks with other tokens.
+// The step's choices so far, per token: this rank's from the report, summed over all ranks with other tokens. Those of
+// null slots count as choices of the first of them: all have the same scores.
 void Router::average_choices(LayerContext& context, TensorView counts) const {
   KernelContext& kernels = context.kernels;
-  Tensor choices = kernels.ledger.allocate(Bucket::moe_routing, DType::float64, setup_.model.moe.num_experts, 1);
-  cast(kernels.stream, context.report.expert_tokens(block_), choices);
+  Tensor choices = kernels.ledger.allocate(Bucket::moe_routing, DType::float64, setup_.model.moe.router_rows(), 1);
+  cast(kernels.stream, context.report.choices(block_).rows_from(0, choices.rows()), choices);
   context.tokens.all_reduce(choices);
-  scale_counts(kernels, choices, static_cast<double>(setup_.model.moe.num_experts_per_tok), counts);
+  fill(kernels.stream, counts, 0.0f);
+  scale_counts(kernels, choices, static_cast<double>(setup_.model.moe.choices()),
+               counts.reshaped(counts.size(), 1).rows_from(0, choices.rows()));
 }
 
 void Router::balance(LayerContext& context, Kept& kept) const {
@@ -209,7 +214,7 @@ void Router::balance(LayerContext& context, Kept& kept) const {
   if (!balances()) return;
   // Counts and score sums travel as one message: rows [0, sequences) and [sequences, 2 * sequences).
   const std::int64_t sequences = balanced_sequences();
-  kept.expert_counts = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, 2 * sequences, moe.num_experts);
+  kept.expert_counts = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, 2 * sequences, moe.pool());
   const TensorView counts = kept.expert_counts.view().rows_from(0, sequences);
   const TensorView score_sums = kept.expert_counts.view().rows_from(sequences, sequences);
   const TokenSlice counted = slice(kept);
@@ -223,8 +228,8 @@ void Router::balance(LayerContext& context, Kept& kept) const {
     context.sequence.all_reduce(kept.expert_counts);
   }
   if (balances_step() || (context.tensor.rank() == 0 && context.sequence.rank() == 0)) {
-    auxiliary_loss(kernels, counts, score_sums, moe.num_experts_per_tok, counted.sequence_length,
-                   balance_factor(context), context.report.auxiliary_loss(block_));
+    auxiliary_loss(kernels, counts, score_sums, moe.choices(), counted.sequence_length, balance_factor(context),
+                   context.report.auxiliary_loss(block_));
   }
 }
 
@@ -235,19 +240,19 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
   const std::int64_t tokens = kept.scores.rows();
   Tensor dscores;
   if (balances()) {
-    dscores = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.num_experts);
+    dscores = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.pool());
     fill(kernels.stream, dscores, 0.0f);
     const std::int64_t sequences = kept.expert_counts.rows() / 2;
     const double factor = balance_factor(context) * context.loss_scale;
     auxiliary_loss_backward(kernels, kept.scores, kept.expert_counts.view().rows_from(0, sequences), moe.scoring,
-                            slice(kept), moe.num_experts_per_tok, static_cast<float>(factor), dscores);
+                            slice(kept), moe.choices(), static_cast<float>(factor), dscores);
   }
-  kept.dlogits = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.num_experts);
+  kept.dlogits = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, moe.router_rows());
   route_backward(kernels, dweights, dscores, kept.scores, kept.indices, routing_rule(moe), kept.dlogits);
   if (moe.router_z_loss_coef != 0.0) {
     const double factor = moe.router_z_loss_coef * context.token_factor;
-    z_loss(kernels, kept.logits, slice(kept).targets, factor, static_cast<float>(factor * context.loss_scale),
-           kept.dlogits, context.report.z_loss(block_));
+    z_loss(kernels, kept.logits, std::max<std::int64_t>(moe.null_copies(), 1), slice(kept).targets, factor,
+           static_cast<float>(factor * context.loss_scale), kept.dlogits, context.report.z_loss(block_));
   }
   Tensor dx = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, tokens, setup_.model.hidden_size);
   multiply(kernels, kept.dlogits, Transpose::no, weight, Transpose::no, dx, false);

@@ -16,9 +16,9 @@ class Router {
   struct Kept {
     // Float32 copy of the input if the input is not float32; recomputed with SegmentSetup::recompute_cheap.
     Tensor input;
-    Tensor logits, scores;    // [tokens, experts] float32
+    Tensor logits, scores;    // [tokens, router_rows] and [tokens, pool] float32
     Tensor indices, weights;  // [tokens, choices]
-    // [2 * sequences, experts] float32, summed over tensor and context groups: counts, then sums of scores; only with
+    // [2 * sequences, pool] float32, summed over tensor and context groups: counts, then sums of scores; only with
     // an auxiliary loss. `sequences` is 1 for statistics of the microbatch. For statistics of the step so far: counts
     // of all ranks, averaged to one token, and this rank's sums of scores.
     Tensor expert_counts;
@@ -40,12 +40,14 @@ class Router {
   // `kept` except expert_counts.
   void forward(LayerContext& context, Weights weights, const MicrobatchInput& text, ConstTensorView x,
                Kept& kept) const;
-  // Indices of the choices that go to an expert, [slice tokens, choices]: without those beyond an expert's capacity in
-  // their sequence, of which this rank may hold a part. Collective over tensor and context groups. Only if the model
-  // drops choices (MoeConfig::drops).
-  Tensor within_capacity(LayerContext& context, const Kept& kept) const;
+  // `chosen` without those beyond an expert's capacity in their sequence, of which this rank may hold a part: indices
+  // or no_expert, [slice tokens, choices]. Collective over tensor and context groups. Only if the model drops choices
+  // (MoeConfig::drops).
+  Tensor within_capacity(LayerContext& context, const Kept& kept, const Tensor& chosen) const;
   // Whether some choices may go to no expert.
-  bool some_unrouted(const Kept& kept) const { return setup_.model.moe.drops() || !kept.targets.empty(); }
+  bool some_unrouted(const Kept& kept) const {
+    return setup_.model.moe.drops() || setup_.model.moe.null_copies() > 0 || !kept.targets.empty();
+  }
   // Fills expert_counts and reports the load-balancing loss, after the report has this microbatch's choices. Called
   // once per microbatch: a recomputed forward is given the first forward's expert_counts. With N tokens in the step,
   // C_e the choices of expert e so far on all ranks, and p_te the score of a token t over the sum of its scores, the

@@ -97,7 +97,7 @@ struct MicrobatchInput {
 class StepReport {
  public:
   // Number of elements of `values`.
-  static std::int64_t size(std::int64_t blocks, std::int64_t experts) { return 1 + blocks * (5 + experts); }
+  static std::int64_t size(std::int64_t blocks, std::int64_t experts) { return 1 + blocks * (6 + experts); }
 
   StepReport() = default;
   // values: [size(...), 1] float64, zero at the beginning of a step.
@@ -115,8 +115,10 @@ class StepReport {
   TensorView dropped(int block) const { return values_.rows_from(first(block) + 3, 1); }
   // The loss of a predictor, as loss(): without its coefficient; zero for the blocks of the model, [1, 1].
   TensorView prediction_loss(int block) const { return values_.rows_from(first(block) + 4, 1); }
-  // Choices that they took, by expert, [experts, 1].
-  TensorView expert_tokens(int block) const { return values_.rows_from(first(block) + 5, experts_); }
+  // Choices that experts took, by expert, and behind them those of null slots, [experts + 1, 1].
+  TensorView choices(int block) const { return values_.rows_from(first(block) + 5, experts_ + 1); }
+  TensorView expert_tokens(int block) const { return choices(block).rows_from(0, experts_); }
+  TensorView null_choices(int block) const { return choices(block).rows_from(experts_, 1); }
 
  private:
   std::int64_t first(int block) const { return size(block, experts_); }

@@ -47,27 +47,30 @@ double probability_of_no_choice(const MoeConfig& moe, int parts) {
   for (std::int64_t j = std::max<std::int64_t>(0, chosen + here - groups); j <= std::min(here, chosen); ++j) {
     const double probability =
         ways_to_choose(here, j) * ways_to_choose(groups - here, chosen - j) / ways_to_choose(groups, chosen);
-    none += probability * probability_of_none(chosen * of_group, j * experts_here, moe.num_experts_per_tok);
+    none += probability * probability_of_none(chosen * of_group + moe.null_copies(), j * experts_here, moe.choices());
   }
   return none;
 }
 
-// Choice k of the token at place t is expert (K t + k) mod E (RoutingRule::in_turn).
+// Choice k of the token at place t is expert (K t + k) mod P (RoutingRule::in_turn).
 double mean_copies_in_turn(const MoeConfig& moe, int parts) {
-  const std::int64_t experts = moe.num_experts, chosen = moe.num_experts_per_tok;
+  const std::int64_t pool = moe.pool(), chosen = moe.choices();
   std::int64_t copies = 0;
-  for (std::int64_t token = 0; token < experts; ++token) {
+  for (std::int64_t token = 0; token < pool; ++token) {
     std::set<std::int64_t> reached;
-    for (std::int64_t k = 0; k < chosen; ++k) reached.insert((chosen * token + k) % experts / (experts / parts));
+    for (std::int64_t k = 0; k < chosen; ++k) {
+      const std::int64_t expert = (chosen * token + k) % pool;
+      if (expert < moe.num_experts) reached.insert(expert / (moe.num_experts / parts));
+    }
     copies += std::ssize(reached);
   }
-  return static_cast<double>(copies) / static_cast<double>(experts);
+  return static_cast<double>(copies) / static_cast<double>(pool);
 }
 
 }  // namespace
 
 TokenCopies copies_of_token(const MoeConfig& moe, int parts) {
-  TokenCopies copies{.most = std::min<std::int64_t>(parts, moe.num_experts_per_tok)};
+  TokenCopies copies{.most = std::min<std::int64_t>(parts, moe.choices())};
   if (moe.force_balance) {
     copies.mean = mean_copies_in_turn(moe, parts);
     return copies;
@@ -98,14 +101,14 @@ std::int64_t TokenRelay::first_expert() const {
 
 std::int64_t TokenRelay::kept_bytes() const {
   if (!used() || setup_.relays_all_tokens) return 0;
-  return setup_.slice_tokens() * setup_.model.moe.num_experts_per_tok * size_of(DType::int32);
+  return setup_.slice_tokens() * setup_.model.moe.choices() * size_of(DType::int32);
 }
 
 std::vector<SegmentTraffic> TokenRelay::traffic(std::int64_t row) const {
   using When = SegmentTraffic::When;
   std::vector<SegmentTraffic> result;
   if (!used()) return result;
-  const std::int64_t numbers = setup_.model.moe.num_experts_per_tok * size_of(DType::int32);
+  const std::int64_t numbers = setup_.model.moe.choices() * size_of(DType::int32);
   const bool all = setup_.relays_all_tokens;
   // Rows that all_to_all counts are those sent: copies on the way out, arrived tokens on the way back.
   const std::int64_t sent = all ? bound_tokens() : bound_copies();

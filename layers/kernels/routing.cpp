@@ -8,21 +8,22 @@ namespace weft {
 
 RoutingRule routing_rule(const MoeConfig& moe) {
   return {moe.scoring, moe.norm_topk_prob, static_cast<float>(moe.routed_scaling_factor),
-          moe.n_group, moe.topk_group,     moe.force_balance};
+          moe.n_group, moe.topk_group,     moe.force_balance,
+          {},          moe.null_copies()};
 }
 
 void route_forward(KernelContext& context, ConstTensorView logits, const RoutingRule& rule, ConstTensorView bias,
                    const std::int32_t* targets, TensorView scores, TensorView indices, TensorView weights) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
-  const std::int64_t tokens = logits.rows(), experts = logits.columns(), choices = indices.columns();
-  require(scores.rows() == tokens && scores.columns() == experts, "every logit has a score");
+  const std::int64_t tokens = logits.rows(), experts = scores.columns(), choices = indices.columns();
+  require(scores.rows() == tokens && logits.columns() == rule.logits(experts), "every logit has a score");
   require(indices.rows() == tokens && weights.rows() == tokens && weights.columns() == choices,
           "every choice of a token has an index and a weight");
   require(rule.groups >= 1 && rule.groups <= most_expert_groups && experts % rule.groups == 0,
           "groups are equal runs of experts, at most as many as a warp has lanes");
   require(rule.chosen_groups >= 1 && rule.chosen_groups <= rule.groups, "a token chooses among the groups");
   require(choices <= rule.chosen_groups * (experts / rule.groups), "a token chooses among the experts of its groups");
-  require(bias.empty() || bias.size() == experts, "every expert has a bias");
+  require(bias.empty() || bias.size() == logits.columns(), "every expert has a bias");
   if (logits.empty()) return;
   context.kernels.routing.forward(context, logits, rule, bias, targets, scores, indices, weights);
 }
@@ -31,7 +32,8 @@ void route_backward(KernelContext& context, ConstTensorView dweights, ConstTenso
                     ConstTensorView indices, const RoutingRule& rule, TensorView dlogits) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   const std::int64_t tokens = scores.rows(), experts = scores.columns(), choices = indices.columns();
-  require(dlogits.rows() == tokens && dlogits.columns() == experts, "a gradient has the shape of its tensor");
+  require(dlogits.rows() == tokens && dlogits.columns() == rule.logits(experts),
+          "a gradient has the shape of its tensor");
   require(dscores.empty() || (dscores.rows() == tokens && dscores.columns() == experts), "every score has a gradient");
   require(indices.rows() == tokens && dweights.rows() == tokens && dweights.columns() == choices,
           "every choice of a token has an index and a gradient");
@@ -200,13 +202,13 @@ void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, Con
                                                        dscores);
 }
 
-void z_loss(KernelContext& context, ConstTensorView logits, const std::int32_t* targets, double factor,
-            float gradient_factor, TensorView dlogits, TensorView loss) {
+void z_loss(KernelContext& context, ConstTensorView logits, std::int64_t copies, const std::int32_t* targets,
+            double factor, float gradient_factor, TensorView dlogits, TensorView loss) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(dlogits.rows() == logits.rows() && dlogits.columns() == logits.columns(),
           "a gradient has the shape of its tensor");
   if (logits.empty()) return;
-  context.kernels.load_balance.z_loss(context, logits, targets, factor, gradient_factor, dlogits, loss);
+  context.kernels.load_balance.z_loss(context, logits, copies, targets, factor, gradient_factor, dlogits, loss);
 }
 
 }  // namespace weft

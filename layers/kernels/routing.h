@@ -1,7 +1,9 @@
 // Kernels of a MoE router: its choice, the permutation of tokens by it, its auxiliary losses. Integers and orders are
-// exact, so the same logits give the same routing on every device. T tokens, E experts, K choices per token.
+// exact, so the same logits give the same routing on every device. T tokens, E experts, K choices per token. With null
+// slots a token chooses from P = E + N, N of them null; without, P is E.
 #pragma once
 
+#include <algorithm>
 #include <span>
 
 #include "layers/kernels/context.h"
@@ -21,8 +23,12 @@ struct RoutingRule {
   // A token chooses from `chosen_groups` of `groups` equal runs of experts: those with the largest sums of their two
   // largest values, ties to the lower group (DeepSeek-AI 2024, arXiv:2412.19437).
   std::int64_t groups = 1, chosen_groups = 1;
-  bool in_turn = false;     // choice k of the token at place p is expert (K p + k) mod E, whatever its value
-  TokenPlaces places = {};  // of the T tokens; only read in turn
+  bool in_turn = false;          // choice k of the token at place p is expert (K p + k) mod P, whatever its value
+  TokenPlaces places = {};       // of the T tokens; only read in turn
+  std::int64_t null_copies = 0;  // N
+
+  // Columns of logits, with `pool` scores of a token.
+  std::int64_t logits(std::int64_t pool) const { return pool - std::max<std::int64_t>(null_copies - 1, 0); }
 };
 // Without places.
 RoutingRule routing_rule(const MoeConfig& moe);
@@ -35,15 +41,16 @@ constexpr std::int32_t padding_target = -2;
 // The index of a choice of no expert, and its slot. Its weight is 0.
 constexpr std::int32_t no_expert = -1;
 
-// All tensors are float32 or int32. logits [T, E]. bias [E, 1], finite, or empty. `targets` of the T tokens, in memory
-// of the device, with padding_target for padding; null: no token is padding.
-// scores [T, E]: of the logits. indices [T, K]: the K largest values of score + bias, ties to the lower expert, in
-// descending order; no_expert for padding. weights [T, K]: the scores of these experts, divided by their sum (+
-// smallest_sum) when `normalise`, times `scaling`.
+// All tensors are float32 or int32. logits [T, E], with null slots [T, E + 1], the last of them all. bias as a row of
+// logits, finite, or empty. `targets` of the T tokens, in memory of the device, with padding_target for padding; null:
+// no token is padding.
+// scores [T, P]: of the logits, that of null slots N times. indices [T, K]: the K largest values of score + bias, ties
+// to the lower expert, in descending order, from E on null slots; no_expert for padding. weights [T, K]: the scores of
+// these experts, divided by their sum (+ smallest_sum) when `normalise`, times `scaling`; 0 for null slots.
 void route_forward(KernelContext& context, ConstTensorView logits, const RoutingRule& rule, ConstTensorView bias,
                    const std::int32_t* targets, TensorView scores, TensorView indices, TensorView weights);
-// dlogits [T, E] = gradient through `weights` (dweights [T, K]) and through `scores` directly (dscores [T, E], empty
-// for none).
+// dlogits, as logits, = gradient through `weights` (dweights [T, K]) and through `scores` directly (dscores [T, P],
+// empty for none).
 void route_backward(KernelContext& context, ConstTensorView dweights, ConstTensorView dscores, ConstTensorView scores,
                     ConstTensorView indices, const RoutingRule& rule, TensorView dlogits);
 
@@ -133,10 +140,10 @@ struct TokenSlice {
   const std::int32_t* targets = nullptr;  // of the slice's tokens, in memory of the device; null: all count
 };
 
-// scores [T, E] and indices [T, K] are results of route_forward. counts [sequences, E] float32: choices of each expert
-// in each sequence. score_sums [sequences, E]: sums of scores over tokens; scores other than softmax are first divided
-// by their sum over experts. Both are overwritten with this slice's share; their sums over tensor and context groups
-// are complete.
+// scores [T, E] and indices [T, K] are results of route_forward; E is P here. counts [sequences, E] float32: choices of
+// each expert in each sequence. score_sums [sequences, E]: sums of scores over tokens; scores other than softmax are
+// first divided by their sum over experts. Both are overwritten with this slice's share; their sums over tensor and
+// context groups are complete.
 void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTensorView indices, Scoring scoring,
                        TokenSlice slice, TensorView counts, TensorView score_sums);
 // From complete statistics: loss [1, 1] float64 += factor * the sum over sequences of E / (K S^2) * sum over e of
@@ -153,9 +160,10 @@ void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, Con
                              TokenSlice slice, std::int64_t choices, float factor, TensorView dscores);
 
 // loss [1, 1] float64 += factor * the sum over tokens of logsumexp(logits)^2 (Zoph et al. 2022, ST-MoE). dlogits [T, E]
-// += the gradient of that sum, with `gradient_factor` in place of `factor`. `targets` as in TokenSlice.
-void z_loss(KernelContext& context, ConstTensorView logits, const std::int32_t* targets, double factor,
-            float gradient_factor, TensorView dlogits, TensorView loss);
+// += the gradient of that sum, with `gradient_factor` in place of `factor`. `targets` as in TokenSlice. The last logit
+// of a token counts `copies` times.
+void z_loss(KernelContext& context, ConstTensorView logits, std::int64_t copies, const std::int32_t* targets,
+            double factor, float gradient_factor, TensorView dlogits, TensorView loss);
 
 struct LoadBalanceKernels {
   decltype(&expert_statistics) statistics;

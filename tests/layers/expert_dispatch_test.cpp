@@ -116,6 +116,22 @@ TEST_F(ExpertDispatchTest, DropsTheSameTokensAndPadsToTheSameRows) {
   }
 }
 
+TEST_F(ExpertDispatchTest, SendsNothingForNullSlots) {
+  for (const bool inside : {false, true}) {
+    for_each_way(
+        [&](SegmentCase& the_case) {
+          the_case.model.moe.real_fraction = 0.5;
+          the_case.weights_at_experts = inside;
+        },
+        [](const SegmentCase& the_case, const SegmentInputs& inputs, const Outcome& expected) {
+          EXPECT_GT(expected.null_choices, 0);
+          expect_outcome_of_way(the_case, run_segment(the_case, inputs), expected);
+          const Outcome again = assemble(the_case, run_segment(the_case, inputs, {.forward_again = true}));
+          EXPECT_LE(largest_relative_error(again, expected), tolerance(the_case));
+        });
+  }
+}
+
 // What a second forward takes from the first: the choices, or rows and sums too. Both give the same bits.
 TEST_F(ExpertDispatchTest, RemembersWhatARecomputedForwardNeeds) {
   for_each_way([](SegmentCase& the_case) { the_case.microbatches = 2; },
@@ -220,14 +236,17 @@ TEST_F(ExpertDispatchTest, ReachesItsBoundsWhenAllTokensChooseTheSameExperts) {
 // Against counting: of many random routers' choices.
 TEST(TokenCopiesTest, AreThoseOfRandomChoices) {
   std::mt19937_64 random(7);
-  for (const auto& [experts, chosen, groups, chosen_groups, parts] : {std::tuple(16, 4, 1, 1, 4),
-                                                                      {16, 4, 8, 4, 4},
-                                                                      {16, 2, 4, 2, 8},
-                                                                      {24, 6, 1, 1, 2},
-                                                                      {32, 8, 8, 4, 8},
-                                                                      {12, 2, 3, 2, 4},
-                                                                      {8, 8, 1, 1, 4}}) {
-    MoeConfig moe{.num_experts = experts, .num_experts_per_tok = chosen};
+  for (const auto& [experts, each, groups, chosen_groups, parts, fraction] : {std::tuple(16, 4, 1, 1, 4, 1.0),
+                                                                              {16, 4, 8, 4, 4, 1.0},
+                                                                              {16, 2, 4, 2, 8, 1.0},
+                                                                              {24, 6, 1, 1, 2, 1.0},
+                                                                              {32, 8, 8, 4, 8, 1.0},
+                                                                              {12, 2, 3, 2, 4, 1.0},
+                                                                              {8, 8, 1, 1, 4, 1.0},
+                                                                              {16, 4, 1, 1, 4, 0.5},
+                                                                              {24, 3, 1, 1, 8, 0.75}}) {
+    MoeConfig moe{.num_experts = experts, .num_experts_per_tok = each, .real_fraction = fraction};
+    const std::int64_t chosen = moe.choices();
     moe.n_group = groups;
     moe.topk_group = chosen_groups;
     constexpr int tokens = 20'000;
@@ -243,9 +262,12 @@ TEST(TokenCopiesTest, AreThoseOfRandomChoices) {
         for (int e = 0; e < of_group; ++e)
           candidates.push_back(all_groups_of_model[static_cast<std::size_t>(g)] * of_group + e);
       }
+      for (int e = experts; e < moe.pool(); ++e) candidates.push_back(e);
       std::ranges::shuffle(candidates, random);
       std::set<int> reached;
-      for (int k = 0; k < chosen; ++k) reached.insert(candidates[static_cast<std::size_t>(k)] / (experts / parts));
+      for (std::size_t k = 0; k < static_cast<std::size_t>(chosen); ++k) {
+        if (candidates[k] < experts) reached.insert(candidates[k] / (experts / parts));
+      }
       copies += std::ssize(reached);
       most = std::max(most, reached.size());
     }
@@ -269,6 +291,9 @@ TEST(TokenCopiesTest, AreThoseOfChoicesDealtInTurn) {
   moe.num_experts = 6;
   moe.num_experts_per_tok = 4;
   EXPECT_EQ(copies_of_token(moe, 2).mean, (2.0 + 2.0 + 2.0) / 3.0);
+  // Four choices of eight experts and eight null slots: one part, the other, none, none.
+  moe = {.num_experts = 8, .num_experts_per_tok = 2, .real_fraction = 0.5, .force_balance = true};
+  EXPECT_EQ(copies_of_token(moe, 2).mean, 0.5);
 }
 
 }  // namespace

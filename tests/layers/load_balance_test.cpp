@@ -220,18 +220,18 @@ TEST_F(LoadBalance, SoftmaxLossPullsTowardsBalanceThroughTheRouter) {
 TEST_F(LoadBalance, ZLossMatchesReferenceAndFiniteDifference) {
   // Apart, so that neither stands in for the other.
   constexpr double factor = 0.01, gradient_factor = 0.04;
-  for (std::int64_t rows : {0, 1, 5}) {
+  for (const auto& [rows, copies] : {std::pair(0, 1), {1, 1}, {5, 1}, {5, 7}}) {
     for (std::int64_t experts : odd_sizes) {
-      SCOPED_TRACE(fmt::format("{} x {}", rows, experts));
+      SCOPED_TRACE(fmt::format("{} x {}, {} copies", rows, experts, copies));
       const Tensor logits = random("logits", DType::float32, rows, experts);
       Tensor dlogits = random("dlogits", DType::float32, rows, experts);
       const std::vector<double> logit = doubles(logits);
       std::vector<double> expected = doubles(dlogits), error;
       constexpr double before = 0.5;
       Tensor loss = tensor_of(DType::float64, 1, 1, {before});
-      z_loss(context, logits, nullptr, factor, gradient_factor, dlogits, loss);
-      const auto square = [](const std::vector<double>& x) {
-        double sum = 0.0;
+      z_loss(context, logits, copies, nullptr, factor, gradient_factor, dlogits, loss);
+      const auto square = [more = copies - 1](const std::vector<double>& x) {
+        double sum = more * std::exp(x.back());
         for (double value : x) sum += std::exp(value);
         return std::log(sum) * std::log(sum);
       };
@@ -278,7 +278,7 @@ TEST_F(LoadBalance, PaddingDoesNotCount) {
     auxiliary_loss(context, all.counts, all.score_sums, choices, 0, 0.3, loss);
     auxiliary_loss_backward(context, scores, all.counts, scoring, padded, choices, 0.3f, dscores);
     Tensor z = zeros(DType::float64, 1, 1), dlogits = zeros(DType::float32, tokens, experts);
-    z_loss(context, scores, of_tokens, 0.3, 0.3f, dlogits, z);
+    z_loss(context, scores, 1, of_tokens, 0.3, 0.3f, dlogits, z);
 
     const std::vector<double> counts = doubles(all.counts), sums = doubles(all.score_sums);
     const std::vector<double> gradient = doubles(dscores), z_gradient = doubles(dlogits);
@@ -295,7 +295,7 @@ TEST_F(LoadBalance, PaddingDoesNotCount) {
       auxiliary_loss_backward(context, own, alone.counts, scoring, slice, choices, 0.3f, dpart);
       expected_loss += number(part);
       Tensor z_part = zeros(DType::float64, 1, 1), dz_part = zeros(DType::float32, length, experts);
-      z_loss(context, own, nullptr, 0.3, 0.3f, dz_part, z_part);
+      z_loss(context, own, 1, nullptr, 0.3, 0.3f, dz_part, z_part);
       expected_z += number(z_part);
       const std::vector<double> count = doubles(alone.counts), sum = doubles(alone.score_sums);
       for (std::int64_t e = 0; e < experts; ++e) {

@@ -78,6 +78,21 @@ TEST(LayerPattern, HasABoundToItsParentheses) {
   }
 }
 
+// Null slots by the formulas of docs/experts.md; one at least, and no more choices than there are candidates.
+TEST(MoeConfig, NullSlotsOfARealFraction) {
+  for (const auto& [experts, each, fraction, copies, choices] :
+       {std::tuple(64, 6, 0.5, 64, 12), std::tuple(64, 6, 0.75, 21, 8), std::tuple(64, 6, 0.8, 16, 8),
+        std::tuple(4, 2, 0.9, 1, 3), std::tuple(2, 2, 0.6, 1, 3), std::tuple(8, 1, 0.01, 792, 100),
+        std::tuple(64, 6, 1.0, 0, 6)}) {
+    const MoeConfig moe{.num_experts = experts, .num_experts_per_tok = each, .real_fraction = fraction};
+    SCOPED_TRACE(fmt::format("{} of {} experts, {}", each, experts, fraction));
+    EXPECT_EQ(moe.null_copies(), copies);
+    EXPECT_EQ(moe.pool(), experts + copies);
+    EXPECT_EQ(moe.router_rows(), experts + (copies > 0 ? 1 : 0));
+    EXPECT_EQ(moe.choices(), choices);
+  }
+}
+
 // A token chooses an expert once, so a sequence of S tokens fills no more than S places, whatever the factor.
 TEST(MoeCapacity, IsAtMostTheTokensOfASequence) {
   MoeConfig moe{.num_experts = 8, .num_experts_per_tok = 2};

@@ -181,7 +181,7 @@ std::vector<std::size_t> largest(const Values& values, std::int64_t count) {
 std::vector<std::size_t> ModelReference::choose(const Values& scores, const std::string& router) const {
   const MoeConfig& moe = model_.moe;
   Values values = scores;
-  if (moe.selection_bias) add_to(values, parameter(router + ".selection_bias"));
+  if (moe.selection_bias) add_to(values, of_pool(parameter(router + ".selection_bias")));
   const std::size_t size = values.size() / to_size(moe.n_group);
   Values groups;
   for (std::size_t first = 0; first < values.size(); first += size) {
@@ -194,27 +194,39 @@ std::vector<std::size_t> ModelReference::choose(const Values& scores, const std:
   for (const std::size_t g : largest(groups, moe.topk_group)) {
     for (std::size_t e = g * size; e < (g + 1) * size; ++e) open[e] = values[e];
   }
-  return largest(open, moe.num_experts_per_tok);
+  return largest(open, moe.choices());
+}
+
+Values ModelReference::of_pool(const Values& rows) const {
+  const std::size_t experts = to_size(model_.moe.num_experts), pool = to_size(model_.moe.pool());
+  const std::size_t columns = pool > experts ? experts + 1 : experts;
+  Values all;
+  for (std::size_t row = 0; row < rows.size() / columns; ++row) {
+    for (std::size_t i = 0; i < pool; ++i) all.push_back(rows[row * columns + std::min(i, columns - 1)]);
+  }
+  return all;
 }
 
 // The rule in its plainest form: of each sequence and expert all choices in the order in which they are kept.
 std::vector<std::vector<std::size_t>> ModelReference::taken_choices(const Values& logits,
                                                                     const std::string& router) const {
   const MoeConfig& moe = model_.moe;
-  const std::size_t experts = to_size(moe.num_experts), length = to_size(sequence_length_);
+  const std::size_t experts = to_size(moe.num_experts), pool = to_size(moe.pool());
+  const std::size_t length = to_size(sequence_length_);
   struct Choice {
     double weight;
     std::size_t token, expert;
   };
   std::vector<Choice> choices;
-  for (std::size_t token = 0; token < logits.size() / experts; ++token) {
-    const Values score = scores({logits.data() + token * experts, experts});
-    const std::vector<std::size_t> chosen = choose(score, router);
+  for (std::size_t token = 0; token < logits.size() / pool; ++token) {
+    const Values score = scores({logits.data() + token * pool, pool});
+    std::vector<std::size_t> chosen = choose(score, router);
+    std::erase_if(chosen, [=](std::size_t e) { return e >= experts; });
     double sum = 0.0;
     for (std::size_t e : chosen) sum += score[e];
     for (std::size_t e : chosen) choices.push_back({score[e] / (moe.norm_topk_prob ? sum : 1.0), token, e});
   }
-  std::vector<std::vector<std::size_t>> taken(logits.size() / experts);
+  std::vector<std::vector<std::size_t>> taken(logits.size() / pool);
   if (moe.drops() && moe.drop_policy == DropPolicy::probability) {
     std::stable_sort(choices.begin(), choices.end(),
                      [](const Choice& a, const Choice& b) { return a.weight > b.weight; });
@@ -231,12 +243,13 @@ MoeReference ModelReference::moe(int block, const Values& x, const Values& balan
   const std::string scope = fmt::format("blocks.{}", block);
   const MoeConfig& moe = model_.moe;
   const std::size_t hidden = to_size(model_.hidden_size), experts = to_size(moe.num_experts);
+  const std::size_t pool = to_size(moe.pool());
   const std::size_t tokens = x.size() / hidden;
   const std::size_t length = moe.aux_loss == AuxiliaryLoss::sequence ? to_size(sequence_length_) : tokens;
   const Values normed = norm(x, scope + ".experts.norm.weight");
   Values noisy = normed;
   for (std::size_t i = 0; i < router_noise.size(); ++i) noisy[i] *= router_noise[i];
-  const Values logits = product_with_transpose(noisy, parameter(scope + ".router.weight"), hidden);
+  const Values logits = of_pool(product_with_transpose(noisy, parameter(scope + ".router.weight"), hidden));
 
   MoeReference result{x, 0.0, 0.0, std::vector<std::int64_t>(experts, 0)};
   if (moe.shared_expert_intermediate_size > 0) {
@@ -247,26 +260,26 @@ MoeReference ModelReference::moe(int block, const Values& x, const Values& balan
     }
     add_to(result.y, shared);
   }
-  // E / (K S^2), times S and the loss factor: each sequence, or the microbatch that x is, is a batch of its
+  // P / (K S^2), times S and the loss factor: each sequence, or the microbatch that x is, is a batch of its
   // own, and the mean over all tokens is taken.
-  const double balance_factor = moe.router_aux_loss_coef * loss_factor_ * static_cast<double>(experts) /
-                                static_cast<double>(to_size(moe.num_experts_per_tok) * length);
+  const double balance_factor = moe.router_aux_loss_coef * loss_factor_ * static_cast<double>(pool) /
+                                static_cast<double>(to_size(moe.choices()) * length);
   const std::vector<std::vector<std::size_t>> taken = taken_choices(logits, scope + ".router");
   for (std::size_t sequence = 0; sequence < tokens; sequence += length) {
-    Values score_sums(experts, 0.0), counts(experts, 0.0);
+    Values score_sums(pool, 0.0), counts(pool, 0.0);
     for (std::size_t token = sequence; token < sequence + length; ++token) {
-      const std::span<const double> token_logits(logits.data() + token * experts, experts);
+      const std::span<const double> token_logits(logits.data() + token * pool, pool);
       const Values score = scores(token_logits);
       const double all = std::accumulate(score.begin(), score.end(), 0.0);
-      for (std::size_t e = 0; e < experts; ++e) score_sums[e] += score[e] / all;
+      for (std::size_t e = 0; e < pool; ++e) score_sums[e] += score[e] / all;
       result.z_loss += moe.router_z_loss_coef * loss_factor_ * std::pow(log_sum_exp(token_logits), 2);
 
       const std::vector<std::size_t> chosen = choose(score, scope + ".router");
       double chosen_sum = 0.0;
-      for (std::size_t e : chosen) chosen_sum += score[e];
+      for (std::size_t e : chosen) chosen_sum += e < experts ? score[e] : 0.0;
       const Values row(normed.begin() + static_cast<std::ptrdiff_t>(token * hidden),
                        normed.begin() + static_cast<std::ptrdiff_t>((token + 1) * hidden));
-      for (std::size_t e : chosen) counts[e] += 1.0;
+      for (std::size_t e : chosen) counts[e] += 1.0, result.null_choices += e < experts ? 0 : 1;
       for (std::size_t e : taken[token]) {
         const Values out = swiglu(row, fmt::format("{}.experts.{}", scope, e));
         const double weight = moe.routed_scaling_factor * (moe.norm_topk_prob ? score[e] / chosen_sum : score[e]);
@@ -275,7 +288,7 @@ MoeReference ModelReference::moe(int block, const Values& x, const Values& balan
       }
     }
     if (!balanced.empty()) counts = balanced;
-    for (std::size_t e = 0; e < experts; ++e) result.auxiliary_loss += balance_factor * score_sums[e] * counts[e];
+    for (std::size_t e = 0; e < pool; ++e) result.auxiliary_loss += balance_factor * score_sums[e] * counts[e];
   }
   return result;
 }

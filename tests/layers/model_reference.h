@@ -21,6 +21,7 @@ struct MoeReference {
   Values y;
   double auxiliary_loss = 0.0, z_loss = 0.0;  // with coefficient and loss factor
   std::vector<std::int64_t> expert_tokens;    // choices by expert
+  std::int64_t null_choices = 0;
 };
 
 class ModelReference {
@@ -36,7 +37,7 @@ class ModelReference {
   Values embedding(std::span<const std::int32_t> tokens) const;
   Values attention(int block, const Values& x) const;
   Values mlp(int block, const Values& x) const;
-  // `balanced`: the choices by expert that the load-balancing loss takes in the place of the microbatch's own.
+  // `balanced`: the choices of the pool that the load-balancing loss takes in the place of the microbatch's own.
   MoeReference moe(int block, const Values& x, const Values& balanced = {}) const;
   // A predictor's input, from the hidden state before it and the following ids.
   Values merge(int block, const Values& x, std::span<const std::int32_t> ids) const;
@@ -58,6 +59,8 @@ class ModelReference {
   // Of a block; adds the auxiliary losses to `auxiliary`.
   Values block(int block, const Values& x, double& auxiliary) const;
   // The K largest scores, ties to the lower expert.
+  // Rows of a router's elements, the last of each once for every null slot.
+  Values of_pool(const Values& rows) const;
   // Experts that take each token.
   std::vector<std::vector<std::size_t>> taken_choices(const Values& logits, const std::string& router) const;
   std::vector<std::size_t> choose(const Values& scores, const std::string& router) const;

@@ -38,6 +38,7 @@ void expect_outcome(const SegmentCase& the_case, const std::vector<RankOutcome>&
   const Outcome actual = assemble(the_case, ranks);
   EXPECT_LE(largest_relative_error(actual, expected), tolerance(the_case));
   EXPECT_EQ(actual.expert_tokens, expected.expert_tokens);
+  EXPECT_EQ(actual.null_choices, expected.null_choices);
 }
 
 void expect_reference(const SegmentCase& the_case, const SegmentInputs& inputs, const Outcome& expected) {
@@ -226,6 +227,46 @@ TEST_F(MoeSegment, FullExpertsDropTheSameTokensInEveryLayout) {
         for (const RankOutcome& rank : padded_ranks) expect_declared_traffic(rank, padded.microbatches);
         expect_outcome(padded, run_segment(padded, inputs, {.forward_again = true}), expected);
       }
+    }
+  }
+}
+// Null slots beside what a router may have: as many as experts, or one. Tokens go to different numbers of experts.
+TEST_F(MoeSegment, NullSlotsTakeChoicesInEveryLayout) {
+  using Change = std::function<void(MoeConfig&)>;
+  for (const Change& change : std::initializer_list<Change>{
+           [](MoeConfig&) {}, [](MoeConfig& moe) { moe.real_fraction = 0.8; },
+           [](MoeConfig& moe) { moe.scoring = Scoring::sigmoid, moe.selection_bias = true; },
+           [](MoeConfig& moe) { moe.norm_topk_prob = false, moe.routed_scaling_factor = 2.5; },
+           [](MoeConfig& moe) { moe.scoring = Scoring::sigmoid, moe.aux_loss = AuxiliaryLoss::global; },
+           [](MoeConfig& moe) { moe.capacity_factor = 0.75; },
+           [](MoeConfig& moe) { moe.capacity_factor = 0.75, moe.pad_to_capacity = true; }}) {
+    const auto null_case = [&](Layout layout) {
+      SegmentCase the_case = moe_case(Scoring::softmax, true, 8, layout);
+      the_case.microbatches = 2;
+      the_case.model.moe.real_fraction = 0.5;
+      change(the_case.model.moe);
+      return the_case;
+    };
+    const SegmentCase alone = null_case({2, 1, 1});
+    const MoeConfig& moe = alone.model.moe;
+    const SegmentInputs inputs = draw_inputs(alone);
+    const Outcome expected = expected_outcome(alone, inputs);
+    const std::int64_t choices = alone.tokens() * alone.all_microbatches() * moe.choices();
+    EXPECT_GT(expected.null_choices, choices / 10);
+    EXPECT_LT(expected.null_choices, choices * 9 / 10);
+    for (const Layout& layout : layouts) {
+      if (layout.data != 2) continue;
+      const SegmentCase the_case = null_case(layout);
+      SCOPED_TRACE(fmt::format("tensor {}, expert {}, {} null slots, {} {}", layout.tensor, layout.expert,
+                               moe.null_copies(), name_of(moe.scoring), moe.capacity_factor));
+      const std::vector<RankOutcome> ranks = run_segment(the_case, inputs);
+      expect_outcome(the_case, ranks, expected);
+      for (const RankOutcome& rank : ranks) {
+        expect_declared_traffic(rank, the_case.microbatches);
+        EXPECT_LE(rank.kept_bytes[0], rank.declared_bytes);
+        EXPECT_LE(rank.pending_bytes[0], rank.declared_pending_bytes);
+      }
+      expect_outcome(the_case, run_segment(the_case, inputs, {.forward_again = true}), expected);
     }
   }
 }

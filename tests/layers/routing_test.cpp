@@ -14,10 +14,33 @@ namespace {
 struct RouteCase {
   std::int64_t tokens, experts, choices;
   std::int64_t groups = 1, chosen_groups = 1;
+  std::int64_t nulls = 0;
+
+  std::int64_t logits() const { return experts + std::min<std::int64_t>(nulls, 1); }
+  std::int64_t pool() const { return experts + nulls; }
+  // Numbers of logits, the last once for each null slot.
+  std::vector<double> of_pool(std::vector<double> row) const {
+    if (nulls > 0) row.insert(row.end(), static_cast<std::size_t>(nulls - 1), row.back());
+    return row;
+  }
 };
-constexpr RouteCase cases[] = {{0, 4, 2},        {1, 1, 1},         {5, 3, 1},         {5, 3, 3},
-                               {4, 17, 4},       {3, 100, 8},       {2, 256, 8},       {7, 12, 3, 4, 2},
-                               {5, 64, 6, 8, 3}, {3, 256, 8, 8, 4}, {6, 32, 2, 32, 2}, {2, 1280, 5, 5, 2}};
+constexpr RouteCase cases[] = {{0, 4, 2},
+                               {1, 1, 1},
+                               {5, 3, 1},
+                               {5, 3, 3},
+                               {4, 17, 4},
+                               {3, 100, 8},
+                               {2, 256, 8},
+                               {7, 12, 3, 4, 2},
+                               {5, 64, 6, 8, 3},
+                               {3, 256, 8, 8, 4},
+                               {6, 32, 2, 32, 2},
+                               {2, 1280, 5, 5, 2},
+                               {9, 64, 12, 1, 1, 64},
+                               {5, 3, 4, 1, 1, 2},
+                               {6, 40, 5, 1, 1, 1},
+                               {3, 100, 16, 1, 1, 200},
+                               {3, 700, 9, 1, 1, 900}};
 
 double score_of(double logit, Scoring scoring) {
   switch (scoring) {
@@ -42,7 +65,8 @@ std::vector<double> reference_scores(const std::vector<double>& logits, Scoring 
 std::vector<double> reference_weights(const std::vector<double>& scores, const std::vector<std::int64_t>& chosen,
                                       const RoutingRule& rule) {
   std::vector<double> weights;
-  for (std::int64_t expert : chosen) weights.push_back(scores[expert]);
+  const std::int64_t real = std::ssize(scores) - rule.null_copies;
+  for (std::int64_t expert : chosen) weights.push_back(expert < real ? scores[expert] : 0.0);
   const double sum = rule.normalise ? std::accumulate(weights.begin(), weights.end(), 1e-20) : 1.0;
   for (double& weight : weights) weight *= static_cast<double>(rule.scaling) / sum;
   return weights;
@@ -90,12 +114,18 @@ class Routing : public KernelTest {
       for (Scoring scoring : all_values<Scoring>) {
         for (bool normalise : {false, true}) {
           for (bool biased : {false, true}) {
-            const RoutingRule rule{scoring, normalise, biased ? 2.5f : 1.0f, shape.groups, shape.chosen_groups};
+            const RoutingRule rule{.scoring = scoring,
+                                   .normalise = normalise,
+                                   .scaling = biased ? 2.5f : 1.0f,
+                                   .groups = shape.groups,
+                                   .chosen_groups = shape.chosen_groups,
+                                   .null_copies = shape.nulls};
             const std::vector<double> bias =
-                biased ? doubles(random("bias", DType::float32, shape.experts, 1)) : std::vector<double>();
-            SCOPED_TRACE(fmt::format("{} tokens {} experts {} choices {} of {} groups, {}, normalise {}, biased {}",
-                                     shape.tokens, shape.experts, shape.choices, shape.chosen_groups, shape.groups,
-                                     name_of(scoring), normalise, biased));
+                biased ? doubles(random("bias", DType::float32, shape.logits(), 1)) : std::vector<double>();
+            SCOPED_TRACE(fmt::format(
+                "{} tokens {} experts {} null slots {} choices {} of {} groups, {}, normalise {}, biased {}",
+                shape.tokens, shape.experts, shape.nulls, shape.choices, shape.chosen_groups, shape.groups,
+                name_of(scoring), normalise, biased));
             check(shape, rule, bias);
             if (HasFatalFailure()) return;
           }
@@ -124,22 +154,24 @@ std::vector<double> biased_values(std::vector<double> scores, const std::vector<
 
 TEST_F(Routing, ForwardMatchesReference) {
   for_each_case([&](const RouteCase& shape, const RoutingRule& rule, const std::vector<double>& bias) {
-    const std::int64_t tokens = shape.tokens, experts = shape.experts, choices = shape.choices;
-    const Tensor logits = random("logits", DType::float32, tokens, experts), added = bias_tensor(bias);
+    const std::int64_t tokens = shape.tokens, experts = shape.pool(), choices = shape.choices;
+    const Tensor logits = random("logits", DType::float32, tokens, shape.logits()), added = bias_tensor(bias);
     Tensor scores = poisoned(DType::float32, tokens, experts), indices = poisoned(DType::int32, tokens, choices);
     Tensor weights = poisoned(DType::float32, tokens, choices);
     route_forward(context, logits, rule, added, nullptr, scores, indices, weights);
 
     const std::vector<double> logit = doubles(logits), chosen_by_kernel = doubles(indices);
+    const std::vector<double> added_bias = bias.empty() ? bias : shape.of_pool(bias);
     std::vector<double> expected, expected_weights, error, weight_error;
     for (std::int64_t token = 0; token < tokens; ++token) {
-      const std::vector<double> row = slice(logit, token, experts), row_scores = reference_scores(row, rule.scoring);
+      const std::vector<double> row = shape.of_pool(slice(logit, token, shape.logits()));
+      const std::vector<double> row_scores = reference_scores(row, rule.scoring);
       const auto [smallest, largest] = std::minmax_element(row.begin(), row.end());
       // e^x within 4 u of an argument that carries a rounding of logit - maximum; a positive sum; one division. The
       // series of a logarithm adds up to twelve roundings, a root halves them.
       const double relative = (sum_additions(experts) + 12.0 + (*largest - *smallest)) * float_roundoff;
       for (double score : row_scores) expected.push_back(score), error.push_back(relative * score);
-      const std::vector<std::int64_t> chosen = reference_choice(biased_values(row_scores, bias), choices, rule);
+      const std::vector<std::int64_t> chosen = reference_choice(biased_values(row_scores, added_bias), choices, rule);
       for (double weight : reference_weights(row_scores, chosen, rule)) {
         expected_weights.push_back(weight);
         weight_error.push_back((2.0 * relative + (choices + 3.0) * float_roundoff) * weight);
@@ -261,18 +293,65 @@ TEST_F(Routing, DealtInTurnByPlace) {
   }
 }
 
+// A token goes to the experts that are worth more than the null slots, or as much; to none if there are none. Dealt in
+// turn, null slots have the load of experts.
+TEST_F(Routing, NullSlotsTakeChoicesFromExperts) {
+  const Tensor logits = tensor_of(DType::float32, 3, 4, {1, -1, 2, 0, -1, -2, -3, 0, 0, 0, 0, 0});
+  Tensor scores = poisoned(DType::float32, 3, 6), indices = poisoned(DType::int32, 3, 3);
+  Tensor weights = poisoned(DType::float32, 3, 3), dlogits = poisoned(DType::float32, 3, 4);
+  RoutingRule rule{.scoring = Scoring::sigmoid, .null_copies = 3};
+  route_forward(context, logits, rule, {}, nullptr, scores, indices, weights);
+  EXPECT_EQ(doubles(indices), (std::vector<double>{2, 0, 3, 3, 4, 5, 0, 1, 2}));
+  const std::vector<double> weight = doubles(weights);
+  EXPECT_NEAR(weight[0] + weight[1], 1.0, 1e-6);
+  EXPECT_EQ(std::vector(weight.begin() + 2, weight.begin() + 6), std::vector<double>(4));
+  route_backward(context, random("dweights", DType::float32, 3, 3), {}, scores, indices, rule, dlogits);
+  const std::vector<double> gradient = doubles(dlogits);
+  EXPECT_EQ(std::vector(gradient.begin() + 4, gradient.begin() + 8), std::vector<double>(4));  // finite too
+
+  rule.in_turn = true;
+  route_forward(context, logits, rule, {}, nullptr, scores, indices, weights);
+  EXPECT_EQ(doubles(indices), (std::vector<double>{0, 1, 2, 3, 4, 5, 0, 1, 2}));
+}
+
+// As many logits as null slots would have, each a column of its own.
+TEST_F(Routing, NullSlotsAreCopiesOfOneLogit) {
+  constexpr std::int64_t tokens = 30, experts = 20, copies = 12, choices = 7;
+  const RouteCase shape{.tokens = tokens, .experts = experts, .choices = choices, .nulls = copies};
+  const Tensor logits = random("logits", DType::float32, tokens, experts + 1);
+  std::vector<double> all;
+  for (std::int64_t token = 0; token < tokens; ++token) {
+    const std::vector<double> row = shape.of_pool(slice(doubles(logits), token, experts + 1));
+    all.insert(all.end(), row.begin(), row.end());
+  }
+  const Tensor spread = tensor_of(DType::float32, tokens, experts + copies, all);
+  for (const Scoring scoring : all_values<Scoring>) {
+    Tensor scores[2], indices[2];
+    for (const bool copied : {false, true}) {
+      scores[copied] = poisoned(DType::float32, tokens, experts + copies);
+      indices[copied] = poisoned(DType::int32, tokens, choices);
+      Tensor weights = poisoned(DType::float32, tokens, choices);
+      route_forward(context, copied ? logits : spread, {.scoring = scoring, .null_copies = copied ? copies : 0}, {},
+                    nullptr, scores[copied], indices[copied], weights);
+    }
+    EXPECT_EQ(doubles(scores[0]), doubles(scores[1]));
+    EXPECT_EQ(doubles(indices[0]), doubles(indices[1]));
+  }
+}
+
 TEST_F(Routing, BackwardMatchesFiniteDifference) {
   for_each_case([&](const RouteCase& shape, const RoutingRule& rule, const std::vector<double>& bias) {
-    const std::int64_t tokens = shape.tokens, experts = shape.experts, choices = shape.choices;
-    if (experts > 256) return;  // the difference quotients of a row cost the square of its experts
-    const Tensor logits = random("logits", DType::float32, tokens, experts);
+    const std::int64_t tokens = shape.tokens, experts = shape.pool(), choices = shape.choices, columns = shape.logits();
+    if (experts > 400) return;  // the difference quotients of a row cost the square of its experts
+    const Tensor logits = random("logits", DType::float32, tokens, columns);
+    const std::vector<double> added_bias = bias.empty() ? bias : shape.of_pool(bias);
     const Tensor dweights = random("dweights", DType::float32, tokens, choices);
     const std::vector<double> logit = doubles(logits), dweight = doubles(dweights);
     std::vector<double> score, choice;
     for (std::int64_t token = 0; token < tokens; ++token) {
-      const std::vector<double> row = reference_scores(slice(logit, token, experts), rule.scoring);
+      const std::vector<double> row = reference_scores(shape.of_pool(slice(logit, token, columns)), rule.scoring);
       score.insert(score.end(), row.begin(), row.end());
-      for (std::int64_t expert : reference_choice(biased_values(row, bias), choices, rule)) {
+      for (std::int64_t expert : reference_choice(biased_values(row, added_bias), choices, rule)) {
         choice.push_back(static_cast<double>(expert));
       }
     }
@@ -281,17 +360,18 @@ TEST_F(Routing, BackwardMatchesFiniteDifference) {
     for (bool direct : {false, true}) {
       const Tensor dscores = direct ? random("dscores", DType::float32, tokens, experts) : Tensor();
       const std::vector<double> dscore = direct ? doubles(dscores) : std::vector<double>(tokens * experts);
-      Tensor dlogits = poisoned(DType::float32, tokens, experts);
+      Tensor dlogits = poisoned(DType::float32, tokens, columns);
       route_backward(context, dweights, dscores, scores, indices, rule, dlogits);
 
       std::vector<double> expected, error;
       for (std::int64_t token = 0; token < tokens; ++token) {
-        const std::vector<double> row = slice(logit, token, experts), row_scores = slice(score, token, experts);
+        const std::vector<double> row = slice(logit, token, columns), row_scores = slice(score, token, experts);
         const std::vector<double> out = slice(dweight, token, choices), direct_out = slice(dscore, token, experts);
         const std::vector<double> experts_of_row = slice(choice, token, choices);
         const std::vector<std::int64_t> chosen(experts_of_row.begin(), experts_of_row.end());
         const auto loss = [&](const std::vector<double>& x) {
-          const std::vector<double> s = reference_scores(x, rule.scoring), w = reference_weights(s, chosen, rule);
+          const std::vector<double> s = reference_scores(shape.of_pool(x), rule.scoring),
+                                    w = reference_weights(s, chosen, rule);
           return std::inner_product(w.begin(), w.end(), out.begin(), 0.0) +
                  std::inner_product(s.begin(), s.end(), direct_out.begin(), 0.0);
         };
@@ -299,19 +379,27 @@ TEST_F(Routing, BackwardMatchesFiniteDifference) {
         std::vector<double> terms;
         double chosen_scores = 1.0, mean = 0.0, score_mean = 0.0;
         if (rule.normalise) {
-          chosen_scores = 0.0;
-          for (std::int64_t expert : chosen) chosen_scores += row_scores[expert];
-          for (std::int64_t k = 0; k < choices; ++k) mean += std::abs(out[k]) * row_scores[chosen[k]] / chosen_scores;
+          chosen_scores = 1e-20;
+          for (std::int64_t expert : chosen) chosen_scores += expert < shape.experts ? row_scores[expert] : 0.0;
+          for (std::int64_t k = 0; k < choices; ++k) {
+            if (chosen[k] < shape.experts) mean += std::abs(out[k]) * row_scores[chosen[k]] / chosen_scores;
+          }
         }
         for (double value : direct_out) terms.push_back(std::abs(value));
         for (std::int64_t k = 0; k < choices; ++k) {
-          terms[chosen[k]] += static_cast<double>(rule.scaling) * (std::abs(out[k]) + mean) / chosen_scores;
+          if (chosen[k] < shape.experts)
+            terms[chosen[k]] += static_cast<double>(rule.scaling) * (std::abs(out[k]) + mean) / chosen_scores;
         }
         for (std::int64_t e = 0; e < experts; ++e) score_mean += terms[e] * row_scores[e];
-        for (std::int64_t e = 0; e < experts; ++e) {
+        for (std::int64_t e = 0; e < columns; ++e) {
           expected.push_back(derivative(loss, row, e));
-          const double parts = rule.scoring == Scoring::softmax ? terms[e] + score_mean : terms[e];
-          error.push_back((sum_additions(experts) + 2.0 * choices + 14.0) * float_roundoff * row_scores[e] * parts +
+          const double copies = static_cast<double>(e < shape.experts ? 1 : shape.nulls);
+          double parts = 0.0;  // of null slots, whose gradients are added
+          for (std::int64_t slot = e; slot < (e < shape.experts ? e + 1 : experts); ++slot) {
+            parts += rule.scoring == Scoring::softmax ? terms[slot] + score_mean : terms[slot];
+          }
+          error.push_back((sum_additions(experts) + 2.0 * choices + 14.0 + copies) * float_roundoff * row_scores[e] *
+                              parts +
                           1e-11 * static_cast<double>(rule.scaling));
         }
       }

@@ -21,11 +21,15 @@ Values balanced_choices(const SegmentCase& the_case, const ModelReference& refer
   if (the_case.model.moe.aux_loss != AuxiliaryLoss::global) return {};
   const auto microbatches = static_cast<std::size_t>(the_case.microbatches), last = g % microbatches;
   const double seen = static_cast<double>(the_case.data) * static_cast<double>(last + 1);
-  Values choices(static_cast<std::size_t>(the_case.model.moe.num_experts), 0.0);
+  const MoeConfig& config = the_case.model.moe;
+  Values choices(static_cast<std::size_t>(config.pool()), 0.0);
   for (std::size_t other = 0; other < inputs.x.size(); ++other) {
     if (other % microbatches > last) continue;
     const MoeReference moe = reference.moe(0, inputs.x[other]);
-    for (std::size_t e = 0; e < choices.size(); ++e) choices[e] += static_cast<double>(moe.expert_tokens[e]) / seen;
+    const double null = static_cast<double>(moe.null_choices) / static_cast<double>(config.null_copies());
+    for (std::size_t e = 0; e < choices.size(); ++e) {
+      choices[e] += (e < moe.expert_tokens.size() ? static_cast<double>(moe.expert_tokens[e]) : null) / seen;
+    }
   }
   return choices;
 }
@@ -82,6 +86,7 @@ void add_forward(const SegmentCase& the_case, const ModelReference& reference, c
       outcome.y.push_back(std::move(moe.y));
       outcome.auxiliary_loss += moe.auxiliary_loss;
       outcome.z_loss += moe.z_loss;
+      outcome.null_choices += moe.null_choices;
       outcome.expert_tokens.resize(moe.expert_tokens.size(), 0);
       for (std::size_t e = 0; e < moe.expert_tokens.size(); ++e) outcome.expert_tokens[e] += moe.expert_tokens[e];
       return;

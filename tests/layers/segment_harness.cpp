@@ -183,6 +183,7 @@ Outcome assemble(const SegmentCase& the_case, const std::vector<RankOutcome>& ra
       whole.auxiliary_loss += block.auxiliary_loss;
       whole.z_loss += block.z_loss;
       whole.prediction_loss += block.prediction_loss;
+      whole.null_choices += block.null_choices;
       whole.expert_tokens.resize(block.expert_tokens.size(), 0);
       for (std::size_t e = 0; e < block.expert_tokens.size(); ++e) whole.expert_tokens[e] += block.expert_tokens[e];
     }

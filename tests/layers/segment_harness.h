@@ -56,6 +56,7 @@ struct Outcome {
   NamedValues gradients;
   double loss_sum = 0.0, auxiliary_loss = 0.0, z_loss = 0.0, prediction_loss = 0.0;
   std::vector<std::int64_t> expert_tokens;
+  std::int64_t null_choices = 0;
 };
 // Sums each gradient over the ranks that the trainer sums over: data-parallel ranks always, the tensor group where
 // boxes differ, where the parameter says `tensor_replicated`, and for routing helpers and experts (expert-parallel

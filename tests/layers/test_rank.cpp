@@ -175,6 +175,7 @@ Reported TestRank::reported() {
     reported_block.auxiliary_loss = number(context.report.auxiliary_loss(block));
     reported_block.z_loss = number(context.report.z_loss(block));
     reported_block.prediction_loss = number(context.report.prediction_loss(block));
+    reported_block.null_choices = static_cast<std::int64_t>(number(context.report.null_choices(block)));
     for (double tokens : read<double>(*stream, context.report.expert_tokens(block))) {
       reported_block.expert_tokens.push_back(static_cast<std::int64_t>(tokens));
     }

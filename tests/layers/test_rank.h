@@ -47,6 +47,7 @@ class TextMemory {
 struct ReportedBlock {
   double auxiliary_loss = 0.0, z_loss = 0.0, prediction_loss = 0.0;
   std::vector<std::int64_t> expert_tokens;
+  std::int64_t null_choices = 0;
 };
 struct Reported {
   double loss_sum = 0.0;

@@ -60,6 +60,11 @@ TEST(ConfigRules, NameBothSidesWithTheArithmetic) {
       {{"parallelism.pipeline=3", "pipeline.first_stage_blocks=1"},
        "4 blocks - first_stage_blocks 1 = 3, which do not divide among the other 2 stages"},
       {{"model.moe.num_experts=7"}, "num_experts 7 does not split over parallelism.expert 2: remainder 1"},
+      {{"model.moe.real_fraction=0.5", "model.moe.n_group=2"},
+       "real_fraction 0.5 lets a token choose from null slots, which are in none of n_group 2 groups"},
+      {{"model.moe.real_fraction=0.5", "training.sequence_length=536870912"},
+       "microbatch_size 2 x sequence_length 536870912 x num_experts_per_tok 2 / real_fraction 0.5 = 4.29e+09 tokens to "
+       "deal"},
       {{"model.moe.num_experts_per_tok=9"}, "num_experts_per_tok 9 is more than num_experts 8"},
       {{"model.moe.num_experts=0"}, "model.moe.num_experts is required: model.layers \"d e*3\" has MoE blocks (e)"},
       {{"model.moe.num_experts_per_tok=0"}, "model.moe.num_experts_per_tok is required"},

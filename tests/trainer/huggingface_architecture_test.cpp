@@ -57,6 +57,16 @@ TEST(HuggingFaceArchitecture, ListsWhatNoneCanExpress) {
   EXPECT_EQ(choose_architecture(model), Architecture::qwen3);
 }
 
+TEST(HuggingFaceArchitecture, HasNoNullSlots) {
+  for (const Architecture architecture : {Architecture::mixtral, Architecture::qwen3_moe, Architecture::glm4_moe}) {
+    ModelConfig model = tiny_model(architecture, false);
+    model.moe.real_fraction = 0.5;
+    const std::vector<std::string> reasons = reasons_against(architecture, model);
+    ASSERT_EQ(reasons.size(), 1u);
+    EXPECT_TRUE(has(reasons[0], "model.moe.real_fraction is 0.5")) << reasons[0];
+  }
+}
+
 // transformers' LlamaConfig checks this even where head_dim is given.
 TEST(HuggingFaceArchitecture, KnowsThatLlamaDividesTheHiddenSize) {
   ModelConfig model = tiny_model(Architecture::llama, false);

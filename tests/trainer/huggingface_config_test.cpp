@@ -100,7 +100,7 @@ std::vector<FieldChange> changes_of_all_fields() {
   [[maybe_unused]] const auto& [blocks, mtp_depth, mtp_loss_coef, vocab_size, hidden_size, intermediate_size,
                                 num_attention_heads, num_key_value_heads, head_dim, sliding_window, qk_norm, rope_theta,
                                 rms_norm_eps, tie_word_embeddings, initializer_range, moe] = ModelConfig();
-  [[maybe_unused]] const auto& [num_experts, num_experts_per_tok, moe_intermediate_size,
+  [[maybe_unused]] const auto& [num_experts, num_experts_per_tok, real_fraction, moe_intermediate_size,
                                 shared_expert_intermediate_size, norm_topk_prob, scoring, aux_loss,
                                 router_aux_loss_coef, router_z_loss_coef, routed_scaling_factor, n_group, topk_group,
                                 shared_expert_gate, selection_bias, bias_update, bias_update_rate, bias_schedule,
@@ -129,6 +129,7 @@ std::vector<FieldChange> changes_of_all_fields() {
       {"initializer_range", [](M& m) { m.initializer_range *= 2; }},
       {"num_experts", [](M& m) { m.moe.num_experts += m.moe.n_group; }, false, true},
       {"num_experts_per_tok", [](M& m) { m.moe.num_experts_per_tok += 1; }, false, true},
+      {"real_fraction", [](M& m) { m.moe.real_fraction = 0.5; }, false, true},
       {"moe_intermediate_size", [](M& m) { m.moe.moe_intermediate_size += 3; }, false, true},
       {"shared_expert", [](M& m) { m.moe.shared_expert_intermediate_size += 8; }, false, true},
       {"norm_topk_prob", [](M& m) { m.moe.norm_topk_prob = !m.moe.norm_topk_prob; }, false, true},

@@ -190,6 +190,11 @@ TEST(ExpertBalance, ComparesWithEqualShares) {
   EXPECT_EQ(expert_balance(0, one).entropy, 1.0);
   EXPECT_EQ(expert_balance(0, all_to_one).unused, 2);
   EXPECT_EQ(expert_balance(0, even).unused, 0);
+  // All choices are null slots.
+  const std::vector<std::int64_t> none = {0, 0};
+  EXPECT_EQ(expert_balance(0, none, 2).unused, 2);
+  EXPECT_EQ(expert_balance(0, none, 2).max_over_mean, 0.0);
+  EXPECT_EQ(expert_balance(0, none, 2).idlest_rank, 0.0);
 }
 
 TEST(ExpertBalance, NamesTheUnusedExpertsAndTheIdlestRank) {

@@ -62,6 +62,10 @@ TEST(BiasSteps, MoveAgainstTheLoad) {
   for (const BiasUpdate update : all_values<BiasUpdate>) {
     EXPECT_EQ(bias_steps(update, 0.5, std::vector<std::int64_t>{3, 3}), (std::vector<float>{0.0f, 0.0f}));
   }
+  // Three null slots with 12 choices: 4 of each, as many as an expert has on average.
+  const std::vector<std::int64_t> with_nulls = {2, 6, 12};
+  EXPECT_EQ(bias_steps(BiasUpdate::sign, 0.5, with_nulls, 3), (std::vector<float>{0.5f, -0.5f, 0.0f}));
+  EXPECT_EQ(bias_steps(BiasUpdate::proportional, 0.5, with_nulls, 3), (std::vector<float>{0.25f, -0.25f, 0.0f}));
 }
 
 // Ten steps of one rank, and of layouts along every axis.

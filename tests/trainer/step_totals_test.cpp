@@ -58,6 +58,7 @@ TEST(StepSums, SumEveryMeasurementOverRanksAndForgetTheLastStep) {
         add(report.auxiliary_loss(b), 1 + b);
         add(report.z_loss(b), 3 + b);
         for (int e = 0; e < experts; ++e) add(report.expert_tokens(b).rows_from(e, 1), 5 + experts * b + e);
+        add(report.null_choices(b), 40 + b);
       }
       sums.gradient_square_sum().as<double>()[0] = 6.25 + step;
       // With an update, and without one as in a validation.
@@ -83,6 +84,7 @@ TEST(StepSums, SumEveryMeasurementOverRanksAndForgetTheLastStep) {
         const MoeTotals& moe = totals.moe[static_cast<std::size_t>(b)];
         EXPECT_EQ(moe.auxiliary_loss, summed(1 + b, step));
         EXPECT_EQ(moe.z_loss, summed(3 + b, step));
+        EXPECT_EQ(static_cast<double>(moe.null_choices), summed(40 + b, step));
         ASSERT_EQ(moe.expert_tokens.size(), static_cast<std::size_t>(experts));
         for (int e = 0; e < experts; ++e) {
           EXPECT_EQ(static_cast<double>(moe.expert_tokens[static_cast<std::size_t>(e)]),

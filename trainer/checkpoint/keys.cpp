@@ -26,6 +26,7 @@ constexpr std::array order_keys = {
 // Keys that old checkpoints lack. Their defaults are what runs did before there were such keys.
 constexpr std::array later_keys = {"data.order"sv,
                                    "data.split"sv,
+                                   "model.moe.real_fraction"sv,
                                    "model.moe.routed_scaling_factor"sv,
                                    "model.moe.n_group"sv,
                                    "model.moe.topk_group"sv,

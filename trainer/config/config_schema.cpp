@@ -130,6 +130,10 @@ Keys moe_keys() {
                   field(&MoeConfig::num_experts)),
       integer_key("model.moe.num_experts_per_tok", "experts a token goes to", count_range,
                   field(&MoeConfig::num_experts_per_tok)),
+      number_key("model.moe.real_fraction",
+                 "below 1: a token makes num_experts_per_tok / this choices, among experts and null slots, which "
+                 "compute nothing; of even choices this part goes to experts",
+                 NumberRange{0.01, 1, false, false, "from 0.01 to 1"}, field(&MoeConfig::real_fraction)),
       integer_key("model.moe.moe_intermediate_size", "width inside a routed expert", count_range,
                   field(&MoeConfig::moe_intermediate_size)),
       integer_key("model.moe.shared_expert_intermediate_size", "width inside the shared expert; 0: none", count_range,

@@ -53,7 +53,7 @@ TokenFlops block_token_flops(const ModelConfig& model, const ModelBlock& block, 
   const MoeConfig& moe = model.moe;
   flops.routed_experts = swiglu(moe.num_experts_per_tok * model.width(block));
   flops.shared_experts = swiglu(moe.shared_expert_intermediate_size);
-  flops.router = 2.0 * h * static_cast<double>(moe.num_experts + (moe.shared_expert_gate ? 1 : 0));
+  flops.router = 2.0 * h * static_cast<double>(moe.router_rows() + (moe.shared_expert_gate ? 1 : 0));
   return flops;
 }
 

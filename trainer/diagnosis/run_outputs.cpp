@@ -141,6 +141,7 @@ StepMetrics parse_step_metrics(const std::string& line, const std::string& place
         read.busiest_rank = moe.value("busiest_rank", 1.0);
         read.idlest_rank = moe.value("idlest_rank", 1.0);
         if (moe.contains("idlest_place")) read.idlest_place = moe.at("idlest_place").get<int>();
+        if (moe.contains("null_share")) read.null_share = number_of(moe.at("null_share"));
         if (moe.contains("bias_norm")) read.bias_norm = number_of(moe.at("bias_norm"));
       }
     }

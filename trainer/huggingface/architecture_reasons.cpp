@@ -88,6 +88,10 @@ void add_moe_reasons(const ArchitectureTraits& traits, const ModelConfig& model,
   const MoeConfig& moe = model.moe;
   add_shared_expert_reasons(traits, moe, reasons);
   add_router_reasons(traits, moe, reasons);
+  if (moe.null_copies() > 0) {
+    reasons.push_back(
+        fmt::format("model.moe.real_fraction is {}: {} has no null slots", moe.real_fraction, traits.model_type));
+  }
   if (moe.force_balance) {
     reasons.push_back(
         fmt::format("model.moe.force_balance is true: {} chooses experts by their scores", traits.model_type));

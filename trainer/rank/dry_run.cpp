@@ -23,12 +23,15 @@ namespace {
 // are evenly spaced.
 std::vector<std::int32_t> dealt(const Config& config, int expert_rank, Routing routing) {
   const Degrees& d = config.parallelism;
-  const std::int64_t all = config.model.moe.num_experts, chosen = config.model.moe.num_experts_per_tok;
+  const MoeConfig& moe = config.model.moe;
+  // At worst, no choice is a null slot.
+  const std::int64_t all = moe.num_experts,
+                     chosen = routing == Routing::worst ? moe.choices() : moe.num_experts_per_tok;
   const std::int64_t tokens = config.microbatch_tokens() / (d.context * d.tensor), choices = tokens * chosen;
   const std::int64_t parts = d.expert_relay(), experts = all / parts;
   // A token chooses each expert at most once, and an expert takes no more than its capacity.
   std::int64_t most = tokens;
-  if (const MoeConfig& moe = config.model.moe; moe.drops()) {
+  if (moe.drops()) {
     most = moe.capacity_rows(tokens, config.training.microbatch_size, config.training.sequence_length);
   }
   // At worst, tokens choose experts from this rank's first expert on, first those of its part.

@@ -39,7 +39,7 @@ MoeMetrics expert_balance(int block, std::span<const std::int64_t> tokens, int r
   const auto sum_of = [](std::span<const std::int64_t> counts) {
     return static_cast<double>(std::reduce(counts.begin(), counts.end()));
   };
-  const double all = sum_of(tokens), experts = static_cast<double>(tokens.size());
+  const double all = std::max(sum_of(tokens), 1.0), experts = static_cast<double>(tokens.size());
   MoeMetrics balance{.block = block, .unused = std::ranges::count(tokens, 0)};
   for (std::size_t e = 0; e < tokens.size() && balance.unused_experts.size() < most_named_experts; ++e) {
     if (tokens[e] == 0) balance.unused_experts.push_back(static_cast<std::int64_t>(e));
@@ -132,6 +132,7 @@ std::string to_json(const StepMetrics& metrics) {
                              {"dropped", moe.dropped}});
       if (!moe.unused_experts.empty()) line["moe"].back()["unused_experts"] = moe.unused_experts;
       if (moe.idlest_place) line["moe"].back()["idlest_place"] = *moe.idlest_place;
+      if (moe.null_share) line["moe"].back()["null_share"] = *moe.null_share;
       if (moe.bias_norm) line["moe"].back()["bias_norm"] = *moe.bias_norm;
     }
   }

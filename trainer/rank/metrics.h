@@ -31,11 +31,11 @@ struct MoeMetrics {
   // Of tokens by rank of an expert group, which holds a run of experts, over their mean; 1 if experts stand on one
   // rank.
   double busiest_rank = 1.0, idlest_rank = 1.0;
-  std::optional<int> idlest_place = {};  // place of that rank in its expert group, if there are several
-  std::optional<double> bias_norm = {};  // Euclidean, of the selection bias that the step used, if there is one
+  std::optional<int> idlest_place = {};   // place of that rank in its expert group, if there are several
+  std::optional<double> null_share = {};  // part of the choices that are null slots, if there are any
+  std::optional<double> bias_norm = {};   // Euclidean, of the selection bias that the step used, if there is one
 };
-// `tokens`: choices of a step, by expert, not all zero; `ranks` of an expert group. Losses and bias are left as they
-// are.
+// `tokens`: choices of a step, by expert; `ranks` of an expert group. Losses and bias are left as they are.
 MoeMetrics expert_balance(int block, std::span<const std::int64_t> tokens, int ranks = 1);
 
 // The loss of held-out text.

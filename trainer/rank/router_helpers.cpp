@@ -11,13 +11,15 @@
 
 namespace weft {
 
-std::vector<float> bias_steps(BiasUpdate update, double rate, std::span<const std::int64_t> choices) {
+std::vector<float> bias_steps(BiasUpdate update, double rate, std::span<const std::int64_t> choices,
+                              std::int64_t copies) {
   const auto all = static_cast<double>(std::reduce(choices.begin(), choices.end()));
-  const double mean = all / static_cast<double>(choices.size());
+  const double mean = all / static_cast<double>(std::ssize(choices) - 1 + copies);
   std::vector<float> steps;
   steps.reserve(choices.size());
-  for (const std::int64_t count : choices) {
-    const double missing = mean - static_cast<double>(count);
+  for (std::size_t e = 0; e < choices.size(); ++e) {
+    const std::int64_t slots = e + 1 < choices.size() ? 1 : copies;
+    const double missing = mean - static_cast<double>(choices[e]) / static_cast<double>(slots);
     const double sign = missing > 0.0 ? 1.0 : missing < 0.0 ? -1.0 : 0.0;
     steps.push_back(static_cast<float>(rate * (update == BiasUpdate::sign ? sign : missing / mean)));
   }
@@ -40,8 +42,11 @@ void RouterHelpers::move(const StepTotals& totals, std::int64_t update) {
                           : learning_rate(config_.lr_scheduler, moe.bias_update_rate, update, config_.run.steps);
   for (Bias& bias : biases_) {
     if (bias.on_host.empty()) bias.on_host = read<float>(stream_, bias.values);
-    const std::vector<std::int64_t>& choices = totals.moe[static_cast<std::size_t>(bias.block)].expert_tokens;
-    const std::vector<float> steps = bias_steps(moe.bias_update, rate, choices);
+    const MoeTotals& made = totals.moe[static_cast<std::size_t>(bias.block)];
+    std::vector<std::int64_t> choices = made.expert_tokens;
+    if (moe.null_copies() > 0) choices.push_back(made.null_choices);
+    const std::vector<float> steps =
+        bias_steps(moe.bias_update, rate, choices, std::max<std::int64_t>(moe.null_copies(), 1));
     for (std::size_t e = 0; e < steps.size(); ++e) bias.on_host[e] += steps[e];
     bias.staging->finish();
     std::ranges::copy(bias.on_host, bias.staging->as<float>().begin());

@@ -19,7 +19,9 @@ namespace weft {
 // and m their mean:
 //   sign          rate, 0 or -rate for n below m, at m or above it
 //   proportional  rate (m - n) / m
-std::vector<float> bias_steps(BiasUpdate update, double rate, std::span<const std::int64_t> choices);
+// The last number is that of `copies` null slots together, each of which counts in m.
+std::vector<float> bias_steps(BiasUpdate update, double rate, std::span<const std::int64_t> choices,
+                              std::int64_t copies = 1);
 
 class RouterHelpers {
  public:
@@ -38,7 +40,7 @@ class RouterHelpers {
  private:
   struct Bias {
     int block = 0;
-    TensorView values;                // [experts, 1] float32
+    TensorView values;                // [router_rows, 1] float32
     std::vector<float> on_host = {};  // empty until the first move
     std::unique_ptr<Staging> staging;
   };

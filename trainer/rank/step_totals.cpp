@@ -31,7 +31,7 @@ struct Places {
   std::size_t blocks, experts, ranks;
 
   static constexpr std::size_t gradient_square_sum = 0, loss = 1;
-  std::size_t block(std::size_t b) const { return 2 + b * (5 + experts); }  // as StepReport
+  std::size_t block(std::size_t b) const { return 2 + b * (6 + experts); }  // as StepReport
   std::size_t allocations() const { return block(blocks); }                 // the first measurement of the host
   std::size_t next_targets() const { return allocations() + 1; }
   std::size_t next_tokens() const { return next_targets() + 1; }
@@ -130,6 +130,7 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
                   values[at.block(b) + 1],
                   std::sqrt(values[at.block(b) + 2]),
                   std::llround(values[at.block(b) + 3]),
+                  std::llround(values[at.block(b) + 5 + experts_]),
                   {}};
     for (std::size_t e = 0; e < experts_; ++e) {
       moe.expert_tokens.push_back(std::llround(values[at.block(b) + 5 + e]));

@@ -42,6 +42,7 @@ struct RankMeasurements {
 struct MoeTotals {
   double auxiliary_loss = 0.0, z_loss = 0.0, bias_norm = 0.0;
   std::int64_t dropped = 0;                 // choices that no expert took
+  std::int64_t null_choices = 0;            // choices of null slots
   std::vector<std::int64_t> expert_tokens;  // number of choices that were taken, by expert
 };
 

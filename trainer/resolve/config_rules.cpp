@@ -120,6 +120,14 @@ Rules block_rules() {
        }},
       {{"model.moe.n_group", "model.moe.topk_group", "model.moe.num_experts", "model.moe.num_experts_per_tok"},
        [](const Config& c) { return group_errors(c.model.moe); }},
+      {{"model.moe.real_fraction", "model.moe.n_group"},
+       [](const Config& c) {
+         const MoeConfig& moe = c.model.moe;
+         return none_or(moe.real_fraction == 1.0 || moe.n_group == 1,
+                        "real_fraction {} lets a token choose from null slots, which are in none of n_group {} groups: "
+                        "write n_group = 1 or real_fraction = 1",
+                        moe.real_fraction, moe.n_group);
+       }},
       {{"model.moe.capacity_factor", "model.moe.num_experts_per_tok"},
        [](const Config& c) {
          const MoeConfig& moe = c.model.moe;

@@ -55,10 +55,11 @@ std::vector<ConfigRule> size_rules() {
                         c.model.hidden_size, c.model.vocab_size, c.model.blocks.size(), parameters, most_parameters);
        }},
       {{"training.sequence_length", "training.microbatch_size", "model.hidden_size", "model.intermediate_size",
-        "model.vocab_size", "model.num_attention_heads", "model.head_dim", "model.moe.num_experts"},
+        "model.vocab_size", "model.num_attention_heads", "model.head_dim", "model.moe.num_experts",
+        "model.moe.real_fraction"},
        [](const Config& c) {
          std::int64_t widest = std::max({c.model.hidden_size, c.model.intermediate_size, c.model.vocab_size,
-                                         c.model.num_attention_heads * c.model.head_dim, c.model.moe.num_experts});
+                                         c.model.num_attention_heads * c.model.head_dim, c.model.moe.pool()});
          for (const std::int64_t width : c.model.widths(BlockKind::dense)) widest = std::max(widest, width);
          const double elements = microbatch_tokens_of(c) * static_cast<double>(widest);
          return none_or(elements <= most_elements,
@@ -66,13 +67,16 @@ std::vector<ConfigRule> size_rules() {
                         "a tensor of a microbatch has at most {:.3g}",
                         c.training.microbatch_size, c.training.sequence_length, widest, elements, most_elements);
        }},
-      {{"training.sequence_length", "training.microbatch_size", "model.moe.num_experts_per_tok", "model.layers"},
+      {{"training.sequence_length", "training.microbatch_size", "model.moe.num_experts_per_tok",
+        "model.moe.real_fraction", "model.layers"},
        [](const Config& c) {
-         const double slots = microbatch_tokens_of(c) * static_cast<double>(c.model.moe.num_experts_per_tok);
+         const MoeConfig& moe = c.model.moe;
+         const double slots = microbatch_tokens_of(c) * static_cast<double>(moe.choices());
          return none_or(c.model.count(BlockKind::moe) == 0 || slots <= most_slots,
-                        "microbatch_size {} x sequence_length {} x num_experts_per_tok {} = {:.3g} tokens "
+                        "microbatch_size {} x sequence_length {} x num_experts_per_tok {}{} = {:.3g} tokens "
                         "to deal; at most {:.0f}",
-                        c.training.microbatch_size, c.training.sequence_length, c.model.moe.num_experts_per_tok, slots,
+                        c.training.microbatch_size, c.training.sequence_length, moe.num_experts_per_tok,
+                        moe.null_copies() > 0 ? fmt::format(" / real_fraction {}", moe.real_fraction) : "", slots,
                         most_slots);
        }},
       {{"model.moe.pad_to_capacity", "training.sequence_length", "training.microbatch_size",

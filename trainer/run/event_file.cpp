@@ -142,6 +142,7 @@ std::vector<EventScalar> event_scalars(const StepMetrics& reported) {
     add(block + "auxiliary_loss", moe.auxiliary_loss);
     add(block + "z_loss", moe.z_loss);
     if (moe.dropped > 0.0) add(block + "dropped", moe.dropped);
+    if (moe.null_share) add(block + "null_share", *moe.null_share);
     if (moe.bias_norm) add(block + "bias_norm", *moe.bias_norm);
   }
   if (const auto& held_out = reported.validation) {

@@ -63,7 +63,9 @@ void add_measurements(const Config& config, const StepTotals& totals, StepMetric
     balance.auxiliary_loss = moe.auxiliary_loss;
     balance.z_loss = moe.z_loss;
     const std::int64_t taken = std::reduce(moe.expert_tokens.begin(), moe.expert_tokens.end());
-    balance.dropped = static_cast<double>(moe.dropped) / static_cast<double>(taken + moe.dropped);
+    const auto real = static_cast<double>(taken + moe.dropped), null = static_cast<double>(moe.null_choices);
+    balance.dropped = static_cast<double>(moe.dropped) / std::max(real, 1.0);
+    if (model.moe.null_copies() > 0) balance.null_share = null / (real + null);
     if (model.moe.selection_bias) balance.bias_norm = moe.bias_norm;
   }
   for (int block = model.layers(); block < std::ssize(model.blocks); ++block) {

@@ -34,17 +34,21 @@ WEFT_MULTIVERSION void add_score_gradient(const float* scores, const float* coun
   for (std::int64_t e = 0; e < experts; ++e) dscores[e] += factor * inverse * (counts[e] - mean);
 }
 
-// d(lse^2)/dl_e = 2 lse softmax(l)_e. Returns the log-sum-exp of the row.
-WEFT_MULTIVERSION double add_z_gradient(const float* logits, std::int64_t experts, float factor, float* dlogits) {
+// d(lse^2)/dl_e = 2 lse softmax(l)_e. Returns the log-sum-exp of the row, whose last element counts 1 + `more` times.
+WEFT_MULTIVERSION double add_z_gradient(const float* logits, std::int64_t experts, float more, float factor,
+                                        float* dlogits) {
   float largest = logits[0];
 #pragma omp simd reduction(max : largest)
   for (std::int64_t e = 0; e < experts; ++e) largest = logits[e] > largest ? logits[e] : largest;
-  const float sum = lane_sum(
+  const float others = more * exponential(logits[experts - 1] - largest);
+  float sum = lane_sum(
       experts, [=](std::int64_t e) __attribute__((always_inline)) { return exponential(logits[e] - largest); });
+  sum += others;
   const double log_sum_exp = static_cast<double>(largest) + std::log(static_cast<double>(sum));
   const float scale = 2.0f * factor * static_cast<float>(log_sum_exp) / sum;
 #pragma omp simd
   for (std::int64_t e = 0; e < experts; ++e) dlogits[e] += scale * exponential(logits[e] - largest);
+  dlogits[experts - 1] += scale * others;
   return log_sum_exp;
 }
 
@@ -118,15 +122,16 @@ void auxiliary_loss_backward(KernelContext&, ConstTensorView scores, ConstTensor
   }
 }
 
-void z_loss(KernelContext&, ConstTensorView logits, const std::int32_t* targets, double factor, float gradient_factor,
-            TensorView dlogits, TensorView loss) {
+void z_loss(KernelContext&, ConstTensorView logits, std::int64_t copies, const std::int32_t* targets, double factor,
+            float gradient_factor, TensorView dlogits, TensorView loss) {
   const std::int64_t experts = logits.columns();
   const float* logit = logits.as<float>().data();
   float* gradient = dlogits.as<float>().data();
   double sum = 0.0;
   for (std::int64_t token = 0; token < logits.rows(); ++token, logit += experts, gradient += experts) {
     if (!counts_in(targets, token)) continue;
-    const double log_sum_exp = add_z_gradient(logit, experts, gradient_factor, gradient);
+    const double log_sum_exp =
+        add_z_gradient(logit, experts, static_cast<float>(copies - 1), gradient_factor, gradient);
     sum += log_sum_exp * log_sum_exp;
   }
   loss.as<double>()[0] += factor * sum;

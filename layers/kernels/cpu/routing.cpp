@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "layers/kernels/cpu/vector_math.h"
 #include "layers/kernels/router_arithmetic.h"
@@ -33,15 +35,23 @@ WEFT_MULTIVERSION void sqrt_softplus_elements(const float* logits, std::int64_t 
   for (std::int64_t i = 0; i < count; ++i) scores[i] = std::sqrt(softplus(logits[i]));
 }
 
-void score_rows(ConstTensorView logits, Scoring scoring, float* scores) {
+void score_rows(ConstTensorView logits, Scoring scoring, TensorView scores) {
   const float* logit = logits.as<float>().data();
+  float* score = scores.as<float>().data();
+  if (logits.columns() < scores.columns()) {  // null slots: scores are computed in place of their logits
+    const std::int64_t experts = logits.columns() - 1, copies = scores.columns() - experts;
+    for (std::int64_t row = 0; row < logits.rows(); ++row, logit += experts + 1) {
+      score = std::fill_n(std::copy_n(logit, experts, score), copies, logit[experts]);
+    }
+    logit = score = scores.as<float>().data();
+  }
   switch (scoring) {
     case Scoring::softmax:
-      return softmax_rows(logit, logits.rows(), logits.columns(), scores);
+      return softmax_rows(logit, scores.rows(), scores.columns(), score);
     case Scoring::sigmoid:
-      return sigmoid_elements(logit, logits.size(), scores);
+      return sigmoid_elements(logit, scores.size(), score);
     case Scoring::sqrt_softplus:
-      return sqrt_softplus_elements(logit, logits.size(), scores);
+      return sqrt_softplus_elements(logit, scores.size(), score);
   }
 }
 
@@ -58,9 +68,10 @@ bool is_padding(const std::int32_t* targets, std::int64_t token) {
   return targets != nullptr && targets[token] == padding_target;
 }
 
-float chosen_sum(const float* scores, const std::int32_t* chosen, std::int64_t choices) {
+// Of the choices below `real`, which are experts; the others are null slots.
+float chosen_sum(const float* scores, const std::int32_t* chosen, std::int64_t choices, std::int64_t real) {
   float sum = smallest_sum;
-  for (std::int64_t k = 0; k < choices; ++k) sum += scores[chosen[k]];
+  for (std::int64_t k = 0; k < choices; ++k) sum += chosen[k] < real ? scores[chosen[k]] : 0.0f;
   return sum;
 }
 
@@ -69,14 +80,18 @@ float chosen_sum(const float* scores, const std::int32_t* chosen, std::int64_t c
 // hence
 //   ds_j = F (dw_j - sum over k of dw_k s_k / S) / S.
 void add_weight_gradient(const float* dweights, const float* scores, const std::int32_t* chosen, std::int64_t choices,
-                         const RoutingRule& rule, float* dscores) {
+                         std::int64_t real, const RoutingRule& rule, float* dscores) {
   float mean = 0.0f, scale = rule.scaling;
   if (rule.normalise) {
-    const float inverse = 1.0f / chosen_sum(scores, chosen, choices);
-    for (std::int64_t k = 0; k < choices; ++k) mean += dweights[k] * scores[chosen[k]] * inverse;
+    const float inverse = 1.0f / chosen_sum(scores, chosen, choices, real);
+    for (std::int64_t k = 0; k < choices; ++k) {
+      if (chosen[k] < real) mean += dweights[k] * scores[chosen[k]] * inverse;
+    }
     scale *= inverse;
   }
-  for (std::int64_t k = 0; k < choices; ++k) dscores[chosen[k]] += (dweights[k] - mean) * scale;
+  for (std::int64_t k = 0; k < choices; ++k) {
+    if (chosen[k] < real) dscores[chosen[k]] += (dweights[k] - mean) * scale;
+  }
 }
 
 // softmax: ds_j/dl_i = s_j (delta_ij - s_i), hence dl_i = s_i (ds_i - sum over j of ds_j s_j).
@@ -113,15 +128,16 @@ void score_backward_row(Scoring scoring, const float* scores, std::int64_t exper
 
 void route_forward(KernelContext&, ConstTensorView logits, const RoutingRule& rule, ConstTensorView bias,
                    const std::int32_t* targets, TensorView scores, TensorView indices, TensorView weights) {
-  const std::int64_t tokens = logits.rows(), experts = logits.columns(), choices = indices.columns();
+  const std::int64_t tokens = logits.rows(), experts = scores.columns(), choices = indices.columns();
   if (logits.empty()) return;
   const float* score = scores.as<float>().data();
-  score_rows(logits, rule.scoring, scores.as<float>().data());
+  score_rows(logits, rule.scoring, scores);
   if (choices == 0) return;
   const float* added = bias.empty() ? nullptr : bias.as<float>().data();
   std::int32_t* chosen = indices.as<std::int32_t>().data();
   float* weight = weights.as<float>().data();
   const auto all = static_cast<int>(experts), some = static_cast<int>(choices);
+  const std::int64_t real = experts - rule.null_copies;
   for (std::int64_t token = 0; token < tokens; ++token, score += experts, chosen += choices, weight += choices) {
     if (is_padding(targets, token)) {
       std::fill_n(chosen, choices, no_expert);
@@ -132,12 +148,14 @@ void route_forward(KernelContext&, ConstTensorView logits, const RoutingRule& ru
       const std::int64_t first = rule.places(token) * choices;
       for (int k = 0; k < some; ++k) chosen[k] = static_cast<std::int32_t>((first + k) % experts);
     } else if (added != nullptr) {
-      choose([=](int e) { return score[e] + added[e]; }, rule, all, some, chosen);
+      choose([=](int e) { return score[e] + added[std::min<std::int64_t>(e, real)]; }, rule, all, some, chosen);
     } else {
       choose([=](int e) { return score[e]; }, rule, all, some, chosen);
     }
-    const float sum = rule.normalise ? chosen_sum(score, chosen, choices) : 1.0f;
-    for (std::int64_t k = 0; k < choices; ++k) weight[k] = score[chosen[k]] / sum * rule.scaling;
+    const float sum = rule.normalise ? chosen_sum(score, chosen, choices, real) : 1.0f;
+    for (std::int64_t k = 0; k < choices; ++k) {
+      weight[k] = chosen[k] < real ? score[chosen[k]] / sum * rule.scaling : 0.0f;
+    }
   }
 }
 
@@ -147,17 +165,21 @@ void route_backward(KernelContext&, ConstTensorView dweights, ConstTensorView ds
   const float* score = scores.as<float>().data();
   const float* dweight = dweights.as<float>().data();
   const std::int32_t* chosen = indices.as<std::int32_t>().data();
+  const std::int64_t real = experts - rule.null_copies;
   float* gradient = dlogits.as<float>().data();
-  if (dscores.empty()) {
-    std::fill_n(gradient, dlogits.size(), 0.0f);
-  } else {
-    std::copy_n(dscores.as<float>().data(), dlogits.size(), gradient);
-  }
+  std::vector<float> row(static_cast<std::size_t>(experts));
   for (std::int64_t token = 0; token < tokens; ++token) {
+    if (dscores.empty()) {
+      std::ranges::fill(row, 0.0f);
+    } else {
+      std::copy_n(dscores.as<float>().data() + token * experts, experts, row.data());
+    }
     const bool routed = choices > 0 && chosen[0] != no_expert;
-    if (routed) add_weight_gradient(dweight, score, chosen, choices, rule, gradient);
-    score_backward_row(rule.scoring, score, experts, gradient);
-    score += experts, gradient += experts, dweight += choices, chosen += choices;
+    if (routed) add_weight_gradient(dweight, score, chosen, choices, real, rule, row.data());
+    score_backward_row(rule.scoring, score, experts, row.data());
+    gradient = std::copy_n(row.data(), real, gradient);
+    if (real < experts) *gradient++ = std::reduce(row.begin() + real, row.end());
+    score += experts, dweight += choices, chosen += choices;
   }
 }
 

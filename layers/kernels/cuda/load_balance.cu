@@ -199,7 +199,7 @@ __global__ void auxiliary_backward_kernel(const float* scores, const float* coun
 
 // A warp computes every n-th token, with n warps in the grid. Each block writes its sum of squared log-sum-exps.
 __global__ void z_loss_kernel(const float* all_logits, const std::int32_t* targets, std::int64_t tokens, int experts,
-                              float factor, float* all_dlogits, double* block_sums) {
+                              float copies, float factor, float* all_dlogits, double* block_sums) {
   double sum_of_squares = 0.0;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * warps_of_block;
   for (std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * warps_of_block + warp_of_block(); token < tokens;
@@ -211,17 +211,19 @@ __global__ void z_loss_kernel(const float* all_logits, const std::int32_t* targe
 #pragma unroll 4
     for (int expert = lane_of_warp(); expert < experts; expert += warp_size) largest = fmaxf(largest, logits[expert]);
     largest = reduce_warp(largest, [](float a, float b) { return fmaxf(a, b); });
+    const auto term = [&](int expert) {
+      return (expert + 1 == experts ? copies : 1.0f) * exponential(logits[expert] - largest);
+    };
     float sum = 0.0f;
 #pragma unroll 4
-    for (int expert = lane_of_warp(); expert < experts; expert += warp_size)
-      sum += exponential(logits[expert] - largest);
+    for (int expert = lane_of_warp(); expert < experts; expert += warp_size) sum += term(expert);
     sum = sum_of_warp(sum);
     const double log_sum_exp = static_cast<double>(largest) + log(static_cast<double>(sum));
     sum_of_squares += log_sum_exp * log_sum_exp;
     const float scale = 2.0f * factor * static_cast<float>(log_sum_exp) / sum;
 #pragma unroll 4
     for (int expert = lane_of_warp(); expert < experts; expert += warp_size) {
-      dlogits[expert] += scale * exponential(logits[expert] - largest);
+      dlogits[expert] += scale * term(expert);
     }
   }
   sum_of_squares = sum_of_block(lane_of_warp() == 0 ? sum_of_squares : 0.0);
@@ -269,15 +271,15 @@ void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, Con
          static_cast<int>(choices), scoring != Scoring::softmax, slice, factor, elements<float>(dscores));
 }
 
-void z_loss(KernelContext& context, ConstTensorView logits, const std::int32_t* targets, double factor,
-            float gradient_factor, TensorView dlogits, TensorView loss) {
+void z_loss(KernelContext& context, ConstTensorView logits, std::int64_t copies, const std::int32_t* targets,
+            double factor, float gradient_factor, TensorView dlogits, TensorView loss) {
   constexpr unsigned most_blocks = 1024;  // enough for every multiprocessor, and few sums to add
   const unsigned blocks = std::min(most_blocks, blocks_for(logits.rows(), warps_of_block));
   Tensor block_sums = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float64, blocks, 1);
   const cudaStream_t stream = native(context.stream);
   launch(stream, dim3(blocks), dim3(threads_of_block), 0, z_loss_kernel, elements<float>(logits), targets,
-         logits.rows(), static_cast<int>(logits.columns()), gradient_factor, elements<float>(dlogits),
-         elements<double>(block_sums.view()));
+         logits.rows(), static_cast<int>(logits.columns()), static_cast<float>(copies), gradient_factor,
+         elements<float>(dlogits), elements<double>(block_sums.view()));
   launch(stream, dim3(1), dim3(1024), 0, add_values_kernel, elements<double>(block_sums.view()),
          static_cast<int>(blocks), factor, elements<double>(loss));
 }

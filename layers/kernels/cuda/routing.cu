@@ -82,13 +82,15 @@ __device__ int key_of(float value) {
   return bits ^ ((bits >> 31) & 0x7fffffff);
 }
 
-// What a token chooses experts by, in memory: its scores, plus a bias if there is one.
+// What a token chooses experts by, in memory: its scores, plus a bias if there is one. From `real` on there are null
+// slots, with one bias and no weight.
 struct Values {
   const float* scores;
   const float* bias;
+  int real;
 
   __device__ float operator()(int expert) const {
-    return bias == nullptr ? scores[expert] : scores[expert] + bias[expert];
+    return bias == nullptr ? scores[expert] : scores[expert] + bias[min(expert, real)];
   }
 };
 
@@ -150,7 +152,8 @@ __device__ float select_largest(const Keys& keys, const Values& values, int choi
     last_key = __reduce_max_sync(all_lanes_of_warp, best_key);
     last_expert = __reduce_min_sync(all_lanes_of_warp, best_key == last_key ? best_expert : 0x7fffffff);
     // Without a bias the key is the score itself.
-    const float score = values.bias == nullptr ? __int_as_float(last_key) : values.scores[last_expert];
+    float score = values.bias == nullptr ? __int_as_float(last_key) : values.scores[last_expert];
+    if (last_expert >= values.real) score = 0.0f;
     sum += score;
     if (lane == 0) chosen[k] = last_expert, weights[k] = score;
   }
@@ -162,7 +165,7 @@ struct ForwardArguments {
   const float* bias;            // null: none
   const std::int32_t* targets;  // null: no token is padding
   std::int64_t tokens;
-  int experts, choices, groups, chosen_groups;
+  int experts, real, choices, groups, chosen_groups;  // the experts from `real` on are null slots
   Scoring scoring;
   bool normalise, in_turn;
   TokenPlaces places;
@@ -183,7 +186,7 @@ __device__ bool score_token(const ForwardArguments& all, const float* logits, fl
 #pragma unroll
     for (int i = 0; i < scores.count(); ++i) {
       const int expert = i * warp_size + lane;
-      const float logit = expert < experts ? logits[expert] : __int_as_float(0xff800000);
+      const float logit = expert < experts ? logits[min(expert, all.real)] : __int_as_float(0xff800000);
       if constexpr (scores_of_lane > 0) scores.set(i, logit);
       largest = fmaxf(largest, logit);
     }
@@ -195,7 +198,7 @@ __device__ bool score_token(const ForwardArguments& all, const float* logits, fl
       if constexpr (scores_of_lane > 0) {
         logit = scores.get(i);
       } else if (expert < experts) {
-        logit = logits[expert];
+        logit = logits[min(expert, all.real)];
       }
       scores.set(i, expert < experts ? exponential(logit - largest) : no_score);
     }
@@ -210,7 +213,7 @@ __device__ bool score_token(const ForwardArguments& all, const float* logits, fl
 #pragma unroll
     for (int i = 0; i < scores.count(); ++i) {
       const int expert = i * warp_size + lane;
-      const float logit = expert < experts ? logits[expert] : 0.0f;
+      const float logit = expert < experts ? logits[min(expert, all.real)] : 0.0f;
       const float score = expert >= experts ? no_score : sigmoid ? logistic(logit) : sqrtf(softplus(logit));
       any_nan = any_nan || score != score;
       scores.set(i, score);
@@ -234,7 +237,8 @@ __global__ void forward_kernel(const ForwardArguments all) {
   float* row = all.scores + token * experts;
   std::int32_t* indices = all.indices + token * choices;
   float* weights = all.weights + token * choices;
-  const bool any_nan = score_token<scores_of_lane>(all, all.logits + token * experts, row);
+  const int columns = min(experts, all.real + 1);
+  const bool any_nan = score_token<scores_of_lane>(all, all.logits + token * columns, row);
   if (choices == 0) return;
   if (all.targets != nullptr && all.targets[token] == padding_target) {
     for (int k = lane; k < choices; k += warp_size) indices[k] = no_expert, weights[k] = 0.0f;
@@ -242,7 +246,7 @@ __global__ void forward_kernel(const ForwardArguments all) {
   }
 
   __syncwarp();
-  const Values values{row, all.bias};
+  const Values values{row, all.bias, all.real};
   const int experts_of_group = experts / all.groups;
   float sum = 1.0f;
   if (any_nan || all.in_turn) {
@@ -256,7 +260,7 @@ __global__ void forward_kernel(const ForwardArguments all) {
       }
       sum = smallest_sum;
       for (int k = 0; k < choices; ++k) {
-        weights[k] = row[indices[k]];
+        weights[k] = indices[k] < all.real ? row[indices[k]] : 0.0f;
         sum += weights[k];
       }
     }
@@ -280,9 +284,10 @@ __global__ void forward_kernel(const ForwardArguments all) {
 }
 
 // The gradient of the scores is dscores plus, for chosen experts, the gradient through the weights (formulas in the
-// CPU's routing.cpp). All experts are written as if not chosen, then the chosen ones are overwritten.
+// CPU's routing.cpp). All experts are written as if not chosen, then the chosen ones are overwritten. From `real` on
+// there are null slots, whose gradients are those of one logit.
 __global__ void backward_kernel(const float* dweights, const float* dscores, const float* scores,
-                                const std::int32_t* indices, std::int64_t tokens, int experts, int choices,
+                                const std::int32_t* indices, std::int64_t tokens, int experts, int real, int choices,
                                 Scoring scoring, bool normalise, float scaling, float* dlogits) {
   const std::int64_t token = token_of_warp();
   if (token >= tokens) return;
@@ -290,7 +295,7 @@ __global__ void backward_kernel(const float* dweights, const float* dscores, con
   dweights += token * choices;
   indices += token * choices;
   scores += token * experts;
-  dlogits += token * experts;
+  dlogits += token * min(experts, real + 1);
   if (dscores != nullptr) dscores += token * experts;
 
   if (choices > 0 && indices[0] == no_expert) choices = 0;
@@ -298,7 +303,7 @@ __global__ void backward_kernel(const float* dweights, const float* dscores, con
   if (normalise) {
     float sum = 0.0f;
     for (int k = lane; k < choices; k += warp_size) {
-      const float score = scores[indices[k]];
+      const float score = indices[k] < real ? scores[indices[k]] : 0.0f;
       sum += score;
       mean += dweights[k] * score;
     }
@@ -309,7 +314,9 @@ __global__ void backward_kernel(const float* dweights, const float* dscores, con
   // For softmax: the sum over experts of gradient times score.
   float product = 0.0f;
   if (scoring == Scoring::softmax) {
-    for (int k = lane; k < choices; k += warp_size) product += (dweights[k] - mean) * scale * scores[indices[k]];
+    for (int k = lane; k < choices; k += warp_size) {
+      if (indices[k] < real) product += (dweights[k] - mean) * scale * scores[indices[k]];
+    }
     if (dscores != nullptr) {
 #pragma unroll 4
       for (int expert = lane; expert < experts; expert += warp_size) product += dscores[expert] * scores[expert];
@@ -320,13 +327,24 @@ __global__ void backward_kernel(const float* dweights, const float* dscores, con
     if (scoring == Scoring::softmax) return score * (gradient - product);
     return gradient * (scoring == Scoring::sigmoid ? score * (1.0f - score) : sqrt_softplus_slope(score));
   };
+  float of_null = 0.0f;
 #pragma unroll 4
   for (int expert = lane; expert < experts; expert += warp_size) {
-    dlogits[expert] = dlogit(scores[expert], dscores != nullptr ? dscores[expert] : 0.0f);
+    const float gradient = dlogit(scores[expert], dscores != nullptr ? dscores[expert] : 0.0f);
+    if (expert < real) {
+      dlogits[expert] = gradient;
+    } else {
+      of_null += gradient;
+    }
+  }
+  if (real < experts) {
+    of_null = sum_of_warp(of_null);
+    if (lane == 0) dlogits[real] = of_null;
   }
   __syncwarp();
   for (int k = lane; k < choices; k += warp_size) {
     const int expert = indices[k];
+    if (expert >= real) continue;
     const float direct = dscores != nullptr ? dscores[expert] : 0.0f;
     dlogits[expert] = dlogit(scores[expert], direct + (dweights[k] - mean) * scale);
   }
@@ -346,7 +364,8 @@ void route_forward(KernelContext& context, ConstTensorView logits, const Routing
                              pointer_or_null(bias),
                              targets,
                              logits.rows(),
-                             static_cast<int>(logits.columns()),
+                             static_cast<int>(scores.columns()),
+                             static_cast<int>(scores.columns() - rule.null_copies),
                              static_cast<int>(indices.columns()),
                              static_cast<int>(rule.groups),
                              static_cast<int>(rule.chosen_groups),
@@ -381,9 +400,10 @@ void route_forward(KernelContext& context, ConstTensorView logits, const Routing
 void route_backward(KernelContext& context, ConstTensorView dweights, ConstTensorView dscores, ConstTensorView scores,
                     ConstTensorView indices, const RoutingRule& rule, TensorView dlogits) {
   const std::int64_t tokens = scores.rows();
+  const auto experts = static_cast<int>(scores.columns()), null_copies = static_cast<int>(rule.null_copies);
   launch(native(context.stream), blocks_for(tokens), dim3(warps_of_block * warp_size), 0, backward_kernel,
          elements<float>(dweights), pointer_or_null(dscores), elements<float>(scores), elements<std::int32_t>(indices),
-         tokens, static_cast<int>(scores.columns()), static_cast<int>(indices.columns()), rule.scoring, rule.normalise,
+         tokens, experts, experts - null_copies, static_cast<int>(indices.columns()), rule.scoring, rule.normalise,
          rule.scaling, elements<float>(dlogits));
 }
 
