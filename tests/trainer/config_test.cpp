@@ -28,7 +28,15 @@ TEST(ConfigReader, PutsEveryKeyIntoItsField) {
   EXPECT_EQ(c.model.rope_theta, 50000.0);
   EXPECT_EQ(c.model.rms_norm_eps, 1e-5);
   EXPECT_EQ(c.model.initializer_range, 0.01);
-  EXPECT_EQ(c.model.moe, (MoeConfig{8, 2, 96, 64, false, Scoring::sigmoid, AuxiliaryLoss::sequence, 0.01, 0.001}));
+  EXPECT_EQ(c.model.moe, (MoeConfig{.num_experts = 8,
+                                    .num_experts_per_tok = 2,
+                                    .moe_intermediate_size = 96,
+                                    .shared_expert_intermediate_size = 64,
+                                    .norm_topk_prob = false,
+                                    .scoring = Scoring::sigmoid,
+                                    .aux_loss = AuxiliaryLoss::sequence,
+                                    .router_aux_loss_coef = 0.01,
+                                    .router_z_loss_coef = 0.001}));
   EXPECT_EQ(c.parallelism, (Degrees{.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2}));
   EXPECT_EQ(c.pipeline.schedule, "gpipe");
   EXPECT_EQ(c.precision, (PrecisionConfig{DType::float32, DType::bfloat16, DType::bfloat16}));
