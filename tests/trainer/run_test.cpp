@@ -324,6 +324,39 @@ TEST(StartWarnings, AreOfRoutersThatTheLossDoesNotTeach) {
   }
 }
 
+TEST(StartWarnings, AreOfNodesOfExpertsThatAreNoneOfTheHardware) {
+  Config config = config_of({.layers = "e",
+                             .degrees = {.data_shard = 8,
+                                         .tensor = 2,
+                                         .expert = 8,
+                                         .expert_tensor = 2,
+                                         .expert_dispatch = ExpertDispatch::hierarchical,
+                                         .expert_nodes = 4}});
+  config.checkpoint.at_end = true;
+  EXPECT_EQ(start_warnings(config, 4), std::vector<std::string>{});  // threads of one machine
+  config.hardware.ranks_per_node = 4;                                // four nodes of two experts' ranks
+  EXPECT_EQ(start_warnings(config, 4), std::vector<std::string>{});
+  const auto ends_with = [&](int ranks_per_node, const std::string& end) {
+    config.hardware.ranks_per_node = ranks_per_node;
+    const std::string text = misplaced_expert_nodes(config).value_or("");
+    EXPECT_TRUE(
+        text.starts_with("parallelism.expert_nodes = 4 makes 4 ranks a node of an expert group, and cpu has ") &&
+        text.ends_with(end))
+        << text;
+    EXPECT_EQ(start_warnings(config, 4), std::vector<std::string>{text});
+  };
+  ends_with(8, "; 2 would fit");
+  ends_with(2, "; 8 would fit");
+  ends_with(16, "; no number fits, expert_dispatch \"all_to_all\" needs none");
+  ends_with(3, "; no number fits, expert_dispatch \"all_to_all\" needs none");
+  config.parallelism.expert_dispatch = ExpertDispatch::all_to_all;
+  EXPECT_EQ(misplaced_expert_nodes(config), std::nullopt);
+  config.parallelism.expert_dispatch = ExpertDispatch::hierarchical;
+  config.hardware.ranks_per_node.reset();
+  config.run.device = DeviceKind::cuda;  // eight a node
+  EXPECT_NE(misplaced_expert_nodes(config), std::nullopt);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Layouts, ConsoleOfLayout,
     ::testing::Values(TinyLayout{.name = "pp1"}, TinyLayout{.name = "pp2", .degrees = {.pipeline = 2}},

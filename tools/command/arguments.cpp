@@ -148,6 +148,7 @@ void warn_of_planned_card(const Config& config) {
   constexpr double much_faster = 2.0;
   const Hardware card = hardware_of(config);
   std::vector<std::string> warnings;
+  if (auto misplaced = misplaced_expert_nodes(config)) warnings.push_back(std::move(*misplaced));
   if (config.run.device == DeviceKind::cpu && card.name != "cpu") {
     warnings.push_back(
         fmt::format("the plan is for {} (hardware.name), but run.device = \"cpu\": weft train would compute on the CPU",

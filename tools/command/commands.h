@@ -92,8 +92,8 @@ void print_warnings(const Config& config, const std::vector<std::string>& warnin
 // Prints a warning on standard error for each sentence of kept_whole_warnings (chosen_timing.h): for commands that run,
 // plan or explain a training step. Under a launcher only the first process prints.
 void warn_of_kept_whole(const Config& config);
-// Prints warnings on standard error for a plan: the run would compute on another device than the plan's card, or in
-// float32 on a card with much faster products in 16 bits.
+// Prints warnings on standard error for a plan: the run would compute on another device than the plan's card, in
+// float32 on a card with much faster products in 16 bits, or with nodes of experts that are none of the card.
 void warn_of_planned_card(const Config& config);
 // warn_of_kept_whole, and start_warnings (start_check.h) if the run has text: for commands that train or say what would
 // train.

@@ -8,6 +8,7 @@
 #include "trainer/checkpoint/start.h"
 #include "trainer/config/config_messages.h"
 #include "trainer/config/forced_balance.h"
+#include "trainer/costs/hardware.h"
 #include "trainer/data/text_windows.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/run_directory.h"
@@ -89,6 +90,23 @@ CheckedStart check_start(const ResolvedConfig& resolved) {
   return start;
 }
 
+std::optional<std::string> misplaced_expert_nodes(const Config& config) {
+  const Degrees& d = config.parallelism;
+  const Hardware card = hardware_of(config);
+  const bool all_threads = card.name == "cpu" && !config.hardware.ranks_per_node;
+  if (d.expert_dispatch != ExpertDispatch::hierarchical || d.expert == 1 || all_threads) return std::nullopt;
+  const int group = d.expert * d.expert_tensor, node = card.node_ranks();
+  if (group / d.expert_nodes == node) return std::nullopt;
+  const int nodes = group % node == 0 ? group / node : 1;
+  return fmt::format(
+      "parallelism.expert_nodes = {} makes {} ranks a node of an expert group, and {} has {} "
+      "(hardware.ranks_per_node): "
+      "tokens take the way between nodes where there is none, or rows leave one; {}",
+      d.expert_nodes, group / d.expert_nodes, card.name, node,
+      nodes > 1 && d.expert % nodes == 0 ? fmt::format("{} would fit", nodes)
+                                         : "no number fits, expert_dispatch \"all_to_all\" needs none");
+}
+
 std::vector<std::string> start_warnings(const Config& config, std::size_t cores) {
   std::vector<std::string> warnings;
   if (config.checkpoint.interval == 0 && !config.checkpoint.at_end && !config.validation.keep_best) {
@@ -112,6 +130,7 @@ std::vector<std::string> start_warnings(const Config& config, std::size_t cores)
         "model.moe.norm_topk_prob is true with num_experts_per_tok 1: the one weight is 1 whatever the score, so that "
         "the loss teaches routers nothing except rounding; false lets them learn");
   }
+  if (auto misplaced = misplaced_expert_nodes(config)) warnings.push_back(std::move(*misplaced));
   constexpr std::size_t most_ranks_of_a_core = 4;
   const auto ranks = static_cast<std::size_t>(config.parallelism.world());
   if (config.run.device == DeviceKind::cpu && ranks > most_ranks_of_a_core * cores) {

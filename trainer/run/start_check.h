@@ -24,6 +24,10 @@ CheckedStart check_step(const Config& config);
 // Throws Error (request) with all faults of the files, or with the first fault of the step.
 CheckedStart check_start(const ResolvedConfig& resolved);
 
+// A sentence if what a hierarchical dispatch takes for a node (parallelism.expert_nodes) is none of the hardware: other
+// numbers of ranks. Nothing on a CPU without hardware.ranks_per_node, where all ranks are threads of one machine.
+std::optional<std::string> misplaced_expert_nodes(const Config& config);
+
 // Sentences on settings of a run that train, but hardly as meant: no weights are left, nothing balances the experts, or
 // ranks on the CPU are many times the `cores` of the machine.
 std::vector<std::string> start_warnings(const Config& config, std::size_t cores);
