@@ -1,4 +1,5 @@
 // weft checkpoint, on checkpoints whose bytes are known.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -56,6 +57,22 @@ TEST_F(CheckpointCommand, InspectAsJson) {
     {"state": "", "dtype": "int32", "tensors": 1, "elements": 4, "bytes": 16},
     {"state": "exp_avg", "dtype": "float32", "tensors": 1, "elements": 27, "bytes": 108},
     {"state": "exp_avg_sq", "dtype": "bfloat16", "tensors": 1, "elements": 27, "bytes": 54}])"));
+}
+
+// A selection bias has no state and is no parameter.
+TEST_F(CheckpointCommand, InspectTellsHelpersFromParameters) {
+  std::vector<SampleTensor> tensors = tensors_;
+  const auto place = std::ranges::find(tensors, "embedding.weight", &SampleTensor::name);
+  tensors.insert(place,
+                 {"blocks.1.router.selection_bias", "", 1, DType::float32, {0, 8}, std::vector<std::uint8_t>(32)});
+  save("saved", tensors);
+  const Json totals = Json::parse(weft("checkpoint inspect saved --json").output)["totals"];
+  const Json helpers =
+      Json::parse(R"({"state": "", "dtype": "float32", "tensors": 1, "elements": 8, "bytes": 32, "helpers": true})");
+  EXPECT_EQ(std::ranges::count(totals, helpers), 1) << totals;
+  EXPECT_EQ(totals.size(), 8u);
+  const std::string text = weft("checkpoint inspect saved").output;
+  EXPECT_NE(text.find("\n(helpers)      float32 "), std::string::npos) << text;
 }
 
 TEST_F(CheckpointCommand, InspectListsTensors) {

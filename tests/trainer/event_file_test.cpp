@@ -89,7 +89,13 @@ TEST(EventScalars, AreWhatAReportedStepTells) {
   step.peak_flops_per_second = 8e12;
   step.loss_scale = 16.0;
   step.validation = HeldOutLoss{.loss = 0.0, .tokens = 4, .windows = 1, .bytes = 8};
-  step.moe = {{.block = 3, .auxiliary_loss = 0.5, .z_loss = 0.25, .max_over_mean = 2.0, .entropy = 0.75}};
+  step.moe = {{.block = 3,
+               .auxiliary_loss = 0.5,
+               .z_loss = 0.25,
+               .max_over_mean = 2.0,
+               .entropy = 0.75,
+               .unused = 2,
+               .dropped = 0.125}};
   const auto more = scalars();
   const std::map<std::string, float> expected = {{"lr/dense", 0.25f},
                                                  {"lr/vectors", 0.25f},
@@ -102,7 +108,9 @@ TEST(EventScalars, AreWhatAReportedStepTells) {
                                                  {"moe/block_3/max_over_mean", 2.0f},
                                                  {"moe/block_3/entropy", 0.75f},
                                                  {"moe/block_3/auxiliary_loss", 0.5f},
-                                                 {"moe/block_3/z_loss", 0.25f}};
+                                                 {"moe/block_3/z_loss", 0.25f},
+                                                 {"moe/block_3/dropped", 0.125f},
+                                                 {"moe/block_3/unused", 2.0f}};
   for (const auto& [tag, value] : expected) {
     ASSERT_TRUE(more.contains(tag)) << tag;
     EXPECT_EQ(more.at(tag), value) << tag;

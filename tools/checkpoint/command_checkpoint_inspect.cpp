@@ -21,13 +21,20 @@ struct InspectRequest {
 struct Total {
   std::int64_t tensors = 0, elements = 0, bytes = 0;
 };
-// By state (empty for parameters) and dtype.
-using Totals = std::map<std::pair<std::string, std::string_view>, Total>;
+// Helpers of routers are saved as parameters are, without a state; their names tell.
+struct TensorKind {
+  std::string state;  // empty for parameters and helpers
+  bool helpers = false;
+  std::string_view dtype;
+  auto operator<=>(const TensorKind&) const = default;
+};
+using Totals = std::map<TensorKind, Total>;
 
 Totals totals_of(const Manifest& manifest) {
   Totals totals;
   for (const SavedTensor& tensor : manifest.tensors) {
-    Total& total = totals[{tensor.state, name_of(tensor.dtype)}];
+    const bool helpers = tensor.state.empty() && tensor.name.ends_with(".router.selection_bias");
+    Total& total = totals[{tensor.state, helpers, name_of(tensor.dtype)}];
     ++total.tensors;
     total.elements += tensor.rows * tensor.columns;
     total.bytes += tensor.rows * tensor.row_bytes();
@@ -78,11 +85,12 @@ Json json_of(const CheckpointReader& reader, const InspectRequest& request) {
         {{"name", manifest.files[f].name}, {"bytes", manifest.files[f].bytes}, {"boxes", boxes[f]}});
   }
   for (const auto& [key, total] : totals_of(manifest)) {
-    json["totals"].push_back({{"state", key.first},
-                              {"dtype", key.second},
+    json["totals"].push_back({{"state", key.state},
+                              {"dtype", key.dtype},
                               {"tensors", total.tensors},
                               {"elements", total.elements},
                               {"bytes", total.bytes}});
+    if (key.helpers) json["totals"].back()["helpers"] = true;
   }
   if (!request.tensors && request.filter.empty()) return json;
   json["tensors"] = Json::array();
@@ -123,7 +131,8 @@ std::string text_of(const CheckpointReader& reader, const InspectRequest& reques
   text += keys_text("model", manifest.model) + keys_text("data", manifest.data);
   BenchTable table{{"state", "dtype", "tensors", "elements", "bytes"}};
   for (const auto& [key, total] : totals_of(manifest)) {
-    table.add(key.first.empty() ? "(parameters)" : key.first, key.second, total.tensors, total.elements, total.bytes);
+    const std::string unnamed = key.helpers ? "(helpers)" : "(parameters)";
+    table.add(key.state.empty() ? unnamed : key.state, key.dtype, total.tensors, total.elements, total.bytes);
   }
   text += "\n" + aligned_text(table);
   table = {{"file", "bytes", "boxes"}};

@@ -28,7 +28,7 @@ def main():
         wanted[f"mtp_loss/{k + 1}"] = lambda line, k=k: line["mtp_losses"][k]
     for moe in lines[min(lines)].get("moe", []):
         index, block = lines[min(lines)]["moe"].index(moe), moe["block"]
-        for field in ("max_over_mean", "entropy", "auxiliary_loss", "z_loss"):
+        for field in ("max_over_mean", "entropy", "auxiliary_loss", "z_loss", "dropped", "unused"):
             wanted[f"moe/block_{block}/{field}"] = lambda line, i=index, f=field: line["moe"][i][f]
     interval = int(re.search(r"^interval = (\d+)", (run / "config.toml").read_text().split("[metrics]")[1], re.M)[1])
     reported = {step for step in lines if step % interval == 0} | {min(lines), max(lines)}

@@ -141,7 +141,8 @@ std::vector<EventScalar> event_scalars(const StepMetrics& reported) {
     add(block + "entropy", moe.entropy);
     add(block + "auxiliary_loss", moe.auxiliary_loss);
     add(block + "z_loss", moe.z_loss);
-    if (moe.dropped > 0.0) add(block + "dropped", moe.dropped);
+    add(block + "dropped", moe.dropped);
+    add(block + "unused", static_cast<double>(moe.unused));
     if (moe.null_share) add(block + "null_share", *moe.null_share);
     if (moe.bias_norm) add(block + "bias_norm", *moe.bias_norm);
   }
