@@ -59,6 +59,17 @@ TEST(ExpertRules, AskForOneRateOfABiasThatOutweighsItsScores) {
   EXPECT_EQ(verdict.finding->changes.front().value, "0.05");
 }
 
+// 64 null slots share the scores, and one number of the bias is theirs.
+TEST(ExpertRules, CountNullSlotsAmongTheScores) {
+  ExpertRun run = biased_run(64, std::array{0.05, 0.08, 0.1});
+  EXPECT_EQ(check_biases(run.evidence()).outcome, Found::silent);
+  run.moe().real_fraction = 0.5;
+  const RuleVerdict verdict = check_biases(run.evidence());
+  ASSERT_EQ(verdict.outcome, Found::found);
+  EXPECT_EQ(verdict.finding->evidence.front().expected, "below 0.078");
+  EXPECT_EQ(verdict.finding->evidence.front().value, "0.099, after half of the steps 0.079");
+}
+
 // Where sigmoids end at 1, or roots of softplus nowhere, the same bias is too slow for the load.
 TEST(ExpertRules, MeasureABiasByTheScoresOfItsRouter) {
   for (const Scoring scoring : {Scoring::sigmoid, Scoring::sqrt_softplus}) {

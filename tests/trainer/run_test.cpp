@@ -315,6 +315,7 @@ TEST(StartWarnings, AreOfRoutersThatTheLossDoesNotTeach) {
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_TRUE(warnings.front().starts_with("model.moe.norm_topk_prob is true with num_experts_per_tok 1: "));
   const std::vector<std::function<void(Config&)>> taught = {
+      [](Config& c) { c.model.moe.real_fraction = 0.5; },  // two choices, which may both be experts
       [](Config& c) { c.model.moe.norm_topk_prob = false; }, [](Config& c) { c.model.moe.num_experts_per_tok = 2; },
       [](Config& c) { c.training.frozen = {Family::routing}; }, [](Config& c) { c.model = tiny_config("d").model; }};
   for (const auto& change : taught) {

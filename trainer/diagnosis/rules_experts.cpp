@@ -70,12 +70,12 @@ std::string idlest_text(const BlockSteps& steps, const Config& config) {
                      (place + 1) * of_rank - 1);
 }
 
-// A selection bias beyond that decides by itself. Sigmoids lie between 0 and 1, the scores of a softmax average 1/E,
-// and the root of a softplus has no end.
+// A selection bias beyond that decides by itself. Sigmoids lie between 0 and 1, the scores of a softmax average 1/E
+// over experts and null slots, and the root of a softplus has no end.
 std::optional<double> largest_bias(const MoeConfig& moe) {
   constexpr double mean_scores = 10.0;
   if (moe.scoring == Scoring::sqrt_softplus) return std::nullopt;
-  return moe.scoring == Scoring::sigmoid ? 1.0 : std::min(1.0, mean_scores / static_cast<double>(moe.num_experts));
+  return moe.scoring == Scoring::sigmoid ? 1.0 : std::min(1.0, mean_scores / static_cast<double>(moe.pool()));
 }
 
 // A line for each block whose bias is above the largest, and grew by more than a tenth over the second half of the
@@ -86,7 +86,7 @@ std::vector<EvidenceLine> runaway_biases(const RunEvidence& evidence) {
   const MoeConfig& moe = evidence.config().model.moe;
   const std::optional<double> limit = largest_bias(moe);
   if (!limit) return lines;
-  const double root = std::sqrt(static_cast<double>(moe.num_experts));
+  const double root = std::sqrt(static_cast<double>(moe.router_rows()));
   for (const auto& [block, steps] : by_block(evidence)) {
     const double last = steps.back()->bias_norm.value_or(0.0) / root,
                  half = steps[steps.size() / 2]->bias_norm.value_or(0.0) / root;

@@ -124,7 +124,7 @@ std::vector<std::string> start_warnings(const Config& config, std::size_t cores)
         "model.moe.router_aux_loss_coef is 0: nothing balances the experts, and a few may get all tokens; 0.01 is "
         "usual, or model.moe.selection_bias = true");
   }
-  if (routes && moe.num_experts_per_tok == 1 && moe.norm_topk_prob && !moe.force_balance &&
+  if (routes && moe.choices() == 1 && moe.norm_topk_prob && !moe.force_balance &&
       config.training.trains(Family::routing)) {
     warnings.emplace_back(
         "model.moe.norm_topk_prob is true with num_experts_per_tok 1: the one weight is 1 whatever the score, so that "
