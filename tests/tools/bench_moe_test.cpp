@@ -1,0 +1,43 @@
+// `weft bench moe`: what its products alone are of. Its times are no matter of tests, except one that is many times
+// another.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/tiny_training.h"
+
+namespace weft {
+namespace {
+
+using SortedJson = nlohmann::json;
+using BenchMoe = TinyTraining;
+
+constexpr const char* bench =
+    "bench moe run.toml --warmup 0 --steps 1 --parallelism.pipeline=1 --parallelism.tensor=1 "
+    "--parallelism.data_shard=1 --parallelism.expert=1 ";
+
+// A shared expert has 4096 / (2 * 8) times the operations of a token's routed ones.
+TEST_F(BenchMoe, CountsTheProductsOfTheSharedExpert) {
+  double alone[2] = {};
+  for (const int width : {0, 4096}) {
+    const auto result = weft(fmt::format("{}--json --model.moe.shared_expert_intermediate_size={}", bench, width));
+    ASSERT_EQ(result.exit_code, 0) << result.messages;
+    const SortedJson report = SortedJson::parse(result.output);
+    alone[width > 0] = report.at("products_alone").get<double>();
+    EXPECT_EQ(report.at("all_over_products_alone").get<double>(), report.at("all").get<double>() / alone[width > 0]);
+    EXPECT_EQ(report.at("most_over_products_alone"), 1.35);
+    EXPECT_EQ(report.at("forced_balance"), false);
+  }
+  EXPECT_GT(alone[1], 4.0 * alone[0]);
+}
+
+TEST_F(BenchMoe, SaysTheRatioBesideItsBound) {
+  const auto result = weft(std::string(bench) + "--model.moe.force_balance=true");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  EXPECT_TRUE(result.output.starts_with("model.moe.force_balance is true: ")) << result.output;
+  // A step of so few tokens is mostly something else than products.
+  EXPECT_TRUE(result.output.ends_with("times as long, above 1.35\n")) << result.output;
+}
+
+}  // namespace
+}  // namespace weft
