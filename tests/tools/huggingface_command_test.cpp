@@ -92,6 +92,20 @@ TEST_F(HuggingFaceCommands, ImportAndExport) {
       << split.messages;
 }
 
+// The tokenizer that came with a model is found by all that ask the checkpoint for one.
+TEST_F(HuggingFaceCommands, AnImportedTokenizerIsThatOfTheCheckpoint) {
+  put("text.txt", "warp and weft and loom and thread and shuttle and cloth and warp!");
+  put_folder("folder", 264, {{"max_position_embeddings", 48}});
+  ASSERT_EQ(weft("data train-tokenizer text.txt --vocab-size 260 --output folder/tokenizer.json").exit_code, 0);
+  const auto imported = weft("import folder checkpoint");
+  ASSERT_EQ(imported.exit_code, 0) << imported.messages;
+  ASSERT_EQ(weft("data tokenize text.txt --tokenizer folder --output held").exit_code, 0);
+  const auto evaluated = weft("eval checkpoint --data held --json");
+  EXPECT_EQ(evaluated.exit_code, 0) << evaluated.messages;
+  const auto generated = weft("generate checkpoint --prompt warp --max-tokens 5");
+  EXPECT_EQ(generated.exit_code, 0) << generated.messages;
+}
+
 // As it stands: no data, no other section, nothing on the command line.
 TEST_F(HuggingFaceCommands, AnImportedModelOfBytesIsEvaluatedGeneratesAndIsExported) {
   put_folder("bytes", 256, {{"max_position_embeddings", 48}, {"eos_token_id", {0, 10}}});

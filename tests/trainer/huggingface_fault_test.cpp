@@ -8,6 +8,7 @@
 #include "trainer/huggingface/import.h"
 #include "trainer/huggingface/model_folder.h"
 #include "trainer/huggingface/model_section.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 namespace weft::huggingface_test {
 namespace {
@@ -226,6 +227,32 @@ TEST_F(Faults, ATokenizerWithoutSettingsGetsThem) {
   EXPECT_FALSE(nlohmann::json::parse(other.tokenizer_settings).contains("eos_token"));
 }
 
+// transformers does not read ranks; the same tokenizer goes along as a tokenizer.json.
+TEST_F(Faults, RanksOfTiktokenBecomeATokenizerJson) {
+  constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string ranks;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    ranks += {digits[byte >> 2], digits[(byte & 3) << 4], '=', '='};
+    ranks += fmt::format(" {}\n", byte);
+  }
+  write_bytes(folder_ / "a" / "gpt2.tiktoken", ranks + "YWI= 256\n");
+  const CheckpointReader reader(folder_ / "a");
+  ExportOptions options{architecture_, {}, 1'000'000, 64, {}, folder_ / "a"};
+  EXPECT_FALSE(plan_export(reader.manifest(), model_, options).has_tokenizer());
+  options.ranks = kept_tokenizer((folder_ / "a").string(), "elsewhere/gpt2.tiktoken").value();
+  // The model of the fixture has 37 tokens.
+  EXPECT_TRUE(has(refusal([&] { plan_export(reader.manifest(), model_, options); }), "has ids up to 256"));
+  model_.vocab_size = 257;
+  write_checkpoint(folder_ / "c", model_, random_weights(model_, 3));
+  const CheckpointReader large(folder_ / "c");
+  const ExportPlan plan = plan_export(large.manifest(), model_, options);
+  EXPECT_TRUE(plan.has_tokenizer());
+  export_checkpoint(large, plan, folder_ / "new");
+  EXPECT_EQ(open_tokenizer((folder_ / "new").string())->encode("ab b"), (std::vector<std::int32_t>{256, 32, 98}));
+  EXPECT_EQ(nlohmann::json::parse(read_bytes(folder_ / "new" / "tokenizer_config.json"))["tokenizer_class"],
+            "PreTrainedTokenizerFast");
+}
+
 // What stood in a folder beside its weights stands in what is exported of it, in between in the checkpoint, under its
 // checksums.
 TEST_F(Faults, WhatGoesWithAModelTravelsThroughACheckpoint) {
@@ -243,7 +270,9 @@ TEST_F(Faults, WhatGoesWithAModelTravelsThroughACheckpoint) {
   EXPECT_FALSE(fs::exists(folder_ / "b" / "README.md"));
   const CheckpointReader reader(folder_ / "b");
   EXPECT_TRUE(reader.find_faults().empty());
-  EXPECT_EQ(read_model_section(folder_ / "b" / "config.toml").sequence_length, 40960);
+  const ModelSection section = read_model_section(folder_ / "b" / "config.toml");
+  EXPECT_EQ(section.sequence_length, 40960);
+  EXPECT_EQ(section.tokenizer, (fs::weakly_canonical(folder_ / "b") / "tokenizer.json").string());
   const ExportPlan plan = plan_export(reader.manifest(), model_, {architecture_, {}, 1'000'000, 0, {}, folder_ / "b"});
   export_checkpoint(reader, plan, folder_ / "new");
   for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json"}) {

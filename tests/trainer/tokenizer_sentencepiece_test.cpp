@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
 #include "tests/trainer/temporary_folder.h"
+#include "trainer/huggingface/model_folder.h"
 #include "trainer/tokenizer/tokenizer.h"
 #ifdef WEFT_HAVE_SENTENCEPIECE
 #include <sentencepiece_processor.h>
@@ -42,14 +44,14 @@ TEST(TokenizerSentencePiece, RefusesWhatIsNoModel) {
 class TokenizerSentencePieces : public testing::TestWithParam<std::string> {
  protected:
   // The name of the model's file.
-  std::string train() const {
+  std::string train(const std::string& more = "") const {
     std::ofstream text(folder_ / "text");
     for (int i = 0; i < 300; ++i) text << "the loom, the warp and the weft of number " << i * 37 % 101 << " größer\n";
     text.close();
     const auto status = sentencepiece::SentencePieceTrainer::Train(
         fmt::format("--input={} --model_prefix={} --vocab_size=320 --model_type={} --byte_fallback=true "
-                    "--hard_vocab_limit=false --minloglevel=2",
-                    (folder_ / "text").string(), (folder_ / "tokenizer").string(), GetParam()));
+                    "--hard_vocab_limit=false --minloglevel=2 {}",
+                    (folder_ / "text").string(), (folder_ / "tokenizer").string(), GetParam(), more));
     EXPECT_TRUE(status.ok()) << status.ToString();
     return (folder_ / "tokenizer.model").string();
   }
@@ -79,6 +81,25 @@ TEST_P(TokenizerSentencePieces, EncodeAsTheLibraryDoes) {
   for (const std::int32_t id : ids) one_by_one += tokenizer->decode({&id, 1});
   EXPECT_EQ(one_by_one, tokenizer->decode(ids));
   EXPECT_TRUE(refusal_of([&] { tokenizer->decode(std::vector<std::int32_t>{processor.GetPieceSize()}); }).has_value());
+}
+
+// Without them transformers makes tokens of its own in place of those that the model lacks, and puts one in front.
+TEST_P(TokenizerSentencePieces, HaveSettingsForTransformers) {
+  const std::string model = train("--bos_id=-1 --eos_piece=[END] --pad_id=3 --add_dummy_prefix=false");
+  const TokenizerSettings settings = settings_of(model);
+  const auto json = nlohmann::json::parse(settings.json);
+  EXPECT_EQ(json["tokenizer_class"], "LlamaTokenizer");
+  for (const char* key : {"add_bos_token", "add_eos_token", "add_prefix_space"}) EXPECT_EQ(json[key], false) << key;
+  EXPECT_TRUE(json.contains("bos_token") && json["bos_token"].is_null());
+  EXPECT_EQ(json["eos_token"], "[END]");
+  EXPECT_EQ(json["pad_token"], "<pad>");
+  sentencepiece::SentencePieceProcessor processor;
+  ASSERT_TRUE(processor.Load(model).ok());
+  EXPECT_EQ(settings.bos_token_id, std::nullopt);
+  EXPECT_EQ(settings.eos_token_id, processor.eos_id());
+  EXPECT_EQ(settings.pad_token_id, 3);
+  EXPECT_EQ(settings.largest_id, processor.GetPieceSize() - 1);
+  EXPECT_EQ(nlohmann::json::parse(settings_of(train()).json)["add_prefix_space"], true);
 }
 
 TEST_P(TokenizerSentencePieces, TravelUnderTheNameThatIsFoundAgain) {

@@ -111,6 +111,33 @@ TEST(TokenizerTiktoken, IsOpenedByNameOrSidecar) {
   EXPECT_EQ(open_tokenizer((folder / "gpt2.tiktoken").string())->content_hash(), named->content_hash());
 }
 
+// The reader of tokenizer.json, which is held against `tokenizers`, finds the ids of tiktoken's own algorithm.
+TEST(TokenizerTiktoken, AsATokenizerJsonHasTheSameIds) {
+  const TemporaryFolder folder;
+  const std::string file = (folder / "gpt2.tiktoken").string();
+  write_file(file, rank_file());
+  const auto same = parse_tokenizer_json(tiktoken_as_json(file).value(), "made");
+  std::string word;
+  for (std::uint32_t state = 1, i = 0; i < 4000; ++i) {
+    state = state * 1664525 + 1013904223;
+    // One word of letters, by GPT-2's pattern.
+    word += "abcdethwxyz"[(state >> 16) % 11];
+    if (state >> 29 != 0) continue;
+    EXPECT_EQ(same->encode(word), encoded_word(word)) << word;
+    word.clear();
+  }
+  EXPECT_EQ(same->encode(" the  caf\u00e9\xff"), open_tokenizer(file)->encode(" the  caf\u00e9\xff"));
+  // The ids of special tokens leave a gap, as those of cl100k_base do.
+  write_file(file + ".json", R"({"pattern": "\\s|\\S+", "special_tokens": {"<|endoftext|>": 300}})");
+  const auto marked = parse_tokenizer_json(tiktoken_as_json(file).value(), "made");
+  EXPECT_EQ(marked->encode("the<|endoftext|> abcd"), open_tokenizer(file)->encode("the<|endoftext|> abcd"));
+  EXPECT_EQ(marked->end_of_text(), 300);
+  EXPECT_EQ(marked->vocab_size(), 301);
+  write_file(file + ".json", "{\"pattern\": \".\", \"special_tokens\": {\"\u0120\": 301}}");
+  EXPECT_TRUE(has(refusal_of([&] { tiktoken_as_json(file); }).value_or(""), "is spelled as a token of bytes"));
+  EXPECT_EQ(tiktoken_as_json("byte"), std::nullopt);
+}
+
 // The characters of this special token are also spellings of bytes.
 TEST(TokenizerTiktoken, DecodesSpecialTokensToThemselves) {
   const auto tokenizer = parse_tiktoken_with(

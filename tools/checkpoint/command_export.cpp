@@ -10,6 +10,7 @@
 #include "trainer/huggingface/model_json.h"
 #include "trainer/huggingface/model_section.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 namespace weft {
 namespace {
@@ -65,6 +66,7 @@ void run_export(const ExportRequest& request) {
   const auto length = request.max_position_embeddings ? request.max_position_embeddings : section.sequence_length;
   options.max_position_embeddings = length.value_or(0);
   options.checkpoint = checkpoint.path;
+  options.ranks = kept_tokenizer(checkpoint.path.string(), section.tokenizer).value_or("");
   if (request.without_predictors) options.left_behind = predictor_parameters(section.model);
   const ExportPlan plan = plan_export(reader.manifest(), model, options);
   if (plan.facts.max_position_embeddings == 0 && !request.check) {
@@ -75,9 +77,13 @@ void run_export(const ExportRequest& request) {
   fmt::print("{} {} as {}: {} tensors, {} bytes, {} {}\n", request.check ? "would write" : "wrote",
              checkpoint.path.string(), traits_of(architecture).model_type, plan.tensors.size(), plan.bytes(),
              plan.files.size(), plan.files.size() == 1 ? "file" : "files");
-  if (request.tokenizer.empty() && find_tokenizer_files(checkpoint.path).files.empty()) {
-    fmt::print(
-        "it has no tokenizer: the ids of a model of bytes are list(text.encode()), and --tokenizer takes another\n");
+  if (!plan.has_tokenizer()) {
+    const std::string& name = section.tokenizer;
+    const bool bytes = name == "byte" || (name.empty() && model.vocab_size <= 256);
+    fmt::print("it has no tokenizer: {}, and --tokenizer takes another\n",
+               bytes                            ? "the ids of a model of bytes are list(text.encode())"
+               : name.empty() || name == "none" ? "the configuration names none"
+                                                : fmt::format("the checkpoint has no file of \"{}\"", name));
   }
   if (const std::string text = coefficient_text(model); !text.empty()) fmt::print("{}\n", text);
 }

@@ -3,11 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <map>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 
@@ -57,23 +54,25 @@ DType main_dtype(const ExportPlan& plan) {
   return std::ranges::max_element(bytes, {}, [](const auto& entry) { return entry.second; })->first;
 }
 
-// transformers takes the tokenizer of the architecture, with another rule for words, unless the settings name the class
-// that does what tokenizer.json says. They also name the token that ends a text, if Weft knows it.
-void add_tokenizer_settings(const fs::path& tokenizer_json, ExportPlan& plan) {
-  nlohmann::ordered_json settings = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                                     {"clean_up_tokenization_spaces", false}};
-  std::shared_ptr<const Tokenizer> tokenizer;
-  // What only others compute is copied all the same.
-  const auto unknown = refusal_of([&] { tokenizer = open_tokenizer(tokenizer_json.string()); });
-  if (const auto end = unknown ? std::nullopt : tokenizer->end_of_text()) {
-    settings["eos_token"] = tokenizer->decode(std::array{*end});
-    if (plan.facts.eos_token_id.empty()) plan.facts.eos_token_id = {*end};
+// Values of config.json win; the tokenizer fills those that are absent.
+void fill_absent(std::vector<std::int64_t>& said, const std::optional<std::int64_t>& of_tokenizer) {
+  if (said.empty() && of_tokenizer) said = {*of_tokenizer};
+}
+
+void add_tokenizer_settings(const std::string& tokenizer, ExportPlan& plan) {
+  TokenizerSettings settings = settings_of(tokenizer);
+  if (settings.largest_id.value_or(-1) >= plan.model.vocab_size) {
+    fail_request("the tokenizer \"{}\" has ids up to {}, but the model a vocabulary of {}", tokenizer,
+                 *settings.largest_id, plan.model.vocab_size);
   }
-  plan.tokenizer_settings = settings.dump(2) + "\n";
+  plan.tokenizer_settings = std::move(settings.json);
+  fill_absent(plan.facts.bos_token_id, settings.bos_token_id);
+  fill_absent(plan.facts.eos_token_id, settings.eos_token_id);
+  fill_absent(plan.facts.pad_token_id, settings.pad_token_id);
 }
 
 // Takes the companion files of the weights from a Hugging Face folder or an import.
-void take_companions(const fs::path& folder, ExportPlan& plan) {
+void take_companions(const fs::path& folder, const std::string& ranks, ExportPlan& plan) {
   const TokenizerFiles tokenizer = find_tokenizer_files(folder);
   for (const fs::path& file : find_companions(folder)) {
     if (file.filename() == model_json_name) {
@@ -82,17 +81,21 @@ void take_companions(const fs::path& folder, ExportPlan& plan) {
       plan.companions.push_back(file);
     }
   }
-  // Values of config.json win; the tokenizer fills those that are absent.
-  const auto fill = [](std::vector<std::int64_t>& said, const std::optional<std::int64_t>& of_tokenizer) {
-    if (said.empty() && of_tokenizer) said = {*of_tokenizer};
-  };
-  fill(plan.facts.bos_token_id, tokenizer.bos_token_id);
-  fill(plan.facts.eos_token_id, tokenizer.eos_token_id);
-  fill(plan.facts.pad_token_id, tokenizer.pad_token_id);
+  fill_absent(plan.facts.bos_token_id, tokenizer.bos_token_id);
+  fill_absent(plan.facts.eos_token_id, tokenizer.eos_token_id);
+  fill_absent(plan.facts.pad_token_id, tokenizer.pad_token_id);
   const auto has = [&](const char* name) {
     return std::ranges::find(plan.companions, folder / name) != plan.companions.end();
   };
-  if (has("tokenizer.json") && !has("tokenizer_config.json")) add_tokenizer_settings(folder / "tokenizer.json", plan);
+  plan.has_tokenizer_file = !tokenizer.files.empty();
+  if (!plan.has_tokenizer_file && !ranks.empty()) {
+    plan.tokenizer_json = tiktoken_as_json(ranks).value_or("");
+    if (plan.has_tokenizer()) add_tokenizer_settings(ranks, plan);
+  }
+  if (has("tokenizer_config.json")) return;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    if (has(name)) return add_tokenizer_settings((folder / name).string(), plan);
+  }
 }
 
 void write_part(const CheckpointReader& reader, const ExportTensor& made, std::size_t part, const ByteSink& sink) {
@@ -212,9 +215,9 @@ ExportPlan plan_export(const Manifest& manifest, const ModelConfig& model, const
                    options.tokenizer.string());
     }
     expect_vocabulary(tokenizer, model.vocab_size);
-    take_companions(options.tokenizer, plan);
+    take_companions(options.tokenizer, "", plan);
   } else if (!options.checkpoint.empty()) {
-    take_companions(options.checkpoint, plan);
+    take_companions(options.checkpoint, options.ranks, plan);
   }
   if (options.max_position_embeddings > 0) plan.facts.max_position_embeddings = options.max_position_embeddings;
   plan.facts.dtype = main_dtype(plan);
@@ -228,8 +231,9 @@ void export_checkpoint(const CheckpointReader& reader, const ExportPlan& plan, c
   write_new_file(folder.path() / index_name, index_json(plan.sizes, plan.files), calls);
   write_new_file(folder.path() / model_json_name, model_json(plan.architecture, plan.model, plan.facts), calls);
   for (const fs::path& file : plan.companions) write_new_file(folder.path() / file.filename(), read_text(file), calls);
-  if (!plan.tokenizer_settings.empty()) {
-    write_new_file(folder.path() / "tokenizer_config.json", plan.tokenizer_settings, calls);
+  for (const auto& [name, text] : {std::pair{"tokenizer.json", &plan.tokenizer_json},
+                                   std::pair{"tokenizer_config.json", &plan.tokenizer_settings}}) {
+    if (!text->empty()) write_new_file(folder.path() / name, *text, calls);
   }
   if (std::ranges::none_of(plan.companions, [](const fs::path& f) { return f.filename() == generation_json_name; })) {
     write_new_file(folder.path() / generation_json_name, generation_json(plan.facts), calls);

@@ -25,6 +25,7 @@ struct ExportOptions {
   std::filesystem::path tokenizer;           // folder of tokenizer and companion files; empty: none
   std::filesystem::path checkpoint = {};     // searched for these if `tokenizer` is empty: an import keeps them there
   std::set<std::string> left_behind = {};    // parameters of the checkpoint that are not of the model
+  std::string ranks = {};                    // of tiktoken, as open_tokenizer takes them, where no other file is found
 };
 
 // The names of the parameters that only predictors (m) have.
@@ -47,9 +48,12 @@ struct ExportPlan {
   std::vector<std::vector<std::size_t>> files;  // indices into `tensors`
   FolderFacts facts;
   std::vector<std::filesystem::path> companions;  // copied
-  // Of a tokenizer.json that comes without one; otherwise empty.
+  std::string tokenizer_json = {};                // made of ranks of tiktoken; otherwise empty
+  // tokenizer_config.json of a tokenizer that comes without one; otherwise empty.
   std::string tokenizer_settings = {};
-  std::int64_t bytes() const;  // of all tensors
+  bool has_tokenizer() const { return has_tokenizer_file || !tokenizer_json.empty(); }
+  bool has_tokenizer_file = false;  // among the companions
+  std::int64_t bytes() const;       // of all tensors
 };
 
 // `manifest` must outlive the plan. Throws Error (request) listing every reason against the architecture, every missing

@@ -17,6 +17,7 @@
 #include "trainer/huggingface/names.h"
 #include "trainer/huggingface/weight_files.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 namespace weft {
 namespace {
@@ -94,15 +95,31 @@ NewWeight weight_of(const WeightFolder& weights, const FolderPart& part) {
   return {part.parameter.name, part.parameter.global_rows, part.parameter.global_columns, dtype, put};
 }
 
-// A TOML file with the model and its sequence length, for runs to include and for evaluation.
-std::string config_text(const fs::path& folder, const FolderModel& model) {
+// [data] with the folder's tokenizer, as it lies in the checkpoint; empty if Weft finds none. A tokenizer that Weft
+// does not compute is named too: programs that need it say why they refuse it.
+std::string data_section(const fs::path& folder, const fs::path& checkpoint, std::int64_t vocab_size) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    std::error_code ignored;
+    if (!fs::is_regular_file(folder / name, ignored)) continue;
+    const std::string kept = (fs::weakly_canonical(checkpoint) / name).string();
+    std::string text = fmt::format("\n[data]\ntokenizer = {}\n", toml_text(kept));
+    std::int64_t tokens = vocab_size;
+    const auto unknown = refusal_of([&] { tokens = open_tokenizer((folder / name).string())->vocab_size(); });
+    if (!unknown && tokens < vocab_size) text += fmt::format("padded_vocab = true  # it has {} tokens\n", tokens);
+    return text;
+  }
+  return "";
+}
+
+// A TOML file with the model, its sequence length and its tokenizer, for runs to include and for evaluation.
+std::string config_text(const fs::path& folder, const fs::path& checkpoint, const FolderModel& model) {
   std::string text = fmt::format("# The model of {}, a {} of Hugging Face; `include` this in a run's TOML.\n\n{}",
                                  toml_text(fs::weakly_canonical(folder).string()),
                                  traits_of(model.architecture).model_type, model_section_toml(model.model));
   const fs::path json = folder / model_json_name;
   const std::int64_t length = parse_folder_facts(read_text(json), json.string()).max_position_embeddings;
   if (length > 0) text += fmt::format("\n[training]\nsequence_length = {}  # max_position_embeddings\n", length);
-  return text;
+  return text + data_section(folder, checkpoint, model.model.vocab_size);
 }
 
 }  // namespace
@@ -133,7 +150,7 @@ ImportResult import_folder(const fs::path& folder, const fs::path& to,
   Manifest manifest;
   manifest.model = model_keys;
   ImportResult result{model, 0, 0, write_weights(checkpoint.path(), made, largest_file, manifest)};
-  write_text_file(checkpoint.path() / checkpoint_config_name, config_text(folder, model), manifest);
+  write_text_file(checkpoint.path() / checkpoint_config_name, config_text(folder, to, model), manifest);
   for (const fs::path& file : find_companions(folder)) {
     write_text_file(checkpoint.path() / file.filename(), read_text(file), manifest);
   }

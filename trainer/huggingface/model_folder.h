@@ -73,6 +73,15 @@ struct TokenizerFiles {
 
 // No files if the folder has none. Throws Error (request) for a file that cannot be read.
 TokenizerFiles find_tokenizer_files(const std::filesystem::path& folder);
+// tokenizer_config.json of a tokenizer that came without one, by which transformers takes the class that does what the
+// file says. Otherwise it would take that of the architecture, with another rule for words.
+struct TokenizerSettings {
+  std::string json;
+  // Where Weft knows them.
+  std::optional<std::int64_t> largest_id = {}, bos_token_id = {}, eos_token_id = {}, pad_token_id = {};
+};
+// `name` as open_tokenizer takes it (tokenizer_settings.cpp).
+TokenizerSettings settings_of(const std::string& name);
 // An import keeps these files in its checkpoint under the same names, for a later export.
 std::vector<std::filesystem::path> find_companions(const std::filesystem::path& folder);
 inline constexpr const char* model_json_name = "config.json";

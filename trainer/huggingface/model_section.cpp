@@ -57,6 +57,10 @@ ModelSection read_model_section(const std::filesystem::path& file) {
   if (length != sources.entries.end()) {
     if (const auto* value = std::get_if<std::int64_t>(&length->second.value.data)) section.sequence_length = *value;
   }
+  const auto tokenizer = sources.entries.find("data.tokenizer");
+  if (tokenizer != sources.entries.end()) {
+    if (const auto* value = std::get_if<std::string>(&tokenizer->second.value.data)) section.tokenizer = *value;
+  }
   return section;
 }
 

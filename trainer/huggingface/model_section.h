@@ -15,6 +15,7 @@ namespace weft {
 struct ModelSection {
   ModelConfig model;
   std::optional<std::int64_t> sequence_length;  // training.sequence_length, if set
+  std::string tokenizer = {};                   // data.tokenizer, if set
 };
 
 // Throws Error (request) with the faults of [model], as reading a configuration does.

@@ -5,6 +5,7 @@
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/input_file.h"
 #include "trainer/tokenizer/tokenizer_file.h"
 #ifdef WEFT_HAVE_SENTENCEPIECE
 #include <sentencepiece_processor.h>
@@ -63,6 +64,12 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
   TextFrame frame() const override { return {}; }
 
+  SentencePieceMarks marks() const {
+    const auto piece = [&](int id) { return id < 0 ? std::string() : processor_.IdToPiece(id); };
+    return {piece(processor_.unk_id()), piece(processor_.bos_id()), piece(processor_.eos_id()),
+            piece(processor_.pad_id())};
+  }
+
  private:
   void append_piece(int id, std::string& text) const {
     std::string_view piece = processor_.IdToPiece(id);
@@ -90,7 +97,15 @@ class SentencePieceTokenizer final : public Tokenizer {
 std::shared_ptr<const Tokenizer> parse_sentencepiece(const std::string& model, const std::string& file) {
   return std::make_shared<SentencePieceTokenizer>(model, file);
 }
+
+SentencePieceMarks sentencepiece_marks(const std::string& file) {
+  return SentencePieceTokenizer(InputFile(file).text(), file).marks();
+}
 #else
+SentencePieceMarks sentencepiece_marks(const std::string& file) {
+  parse_sentencepiece("", file);
+  return {};
+}
 std::shared_ptr<const Tokenizer> parse_sentencepiece(const std::string&, const std::string& file) {
   fail_request(
       "\"{}\": this build has no SentencePiece, which reads such models: install libsentencepiece-dev and build anew, "

@@ -7,16 +7,12 @@
 #include "parallel/runtime/error.h"
 #include "trainer/tokenizer/bpe_tokenizer.h"
 #include "trainer/tokenizer/byte_alphabet.h"
+#include "trainer/tokenizer/tiktoken.h"
 #include "trainer/tokenizer/tokenizer_file.h"
 #include "trainer/tokenizer/word_patterns.h"
 
 namespace weft {
 namespace {
-
-struct SpecialId {
-  std::string text;
-  std::int32_t id;
-};
 
 struct KnownPattern {
   std::string_view name, expression;
@@ -77,6 +73,8 @@ std::optional<std::string> from_base64(std::string_view text) {
 // The longest published tokens have 128 bytes. merges_of_ranks() takes quadratic time in the length of a token.
 constexpr std::size_t longest_token = 1024;
 
+}  // namespace
+
 TokenIds read_ranks(std::string_view text, const std::string& file) {
   TokenIds ranks;
   std::int64_t line = 0;
@@ -109,6 +107,8 @@ TokenIds read_ranks(std::string_view text, const std::string& file) {
   return ranks;
 }
 
+namespace {
+
 // Any two tokens merge that give a token together, those of the lowest rank first.
 MergeTable merges_of_ranks(const TokenIds& ranks) {
   struct Merge {
@@ -130,7 +130,8 @@ MergeTable merges_of_ranks(const TokenIds& ranks) {
 }
 
 std::shared_ptr<const Tokenizer> make_tiktoken(std::string_view text, const std::string& file,
-                                               std::string_view expression, const std::vector<SpecialId>& special) {
+                                               const TiktokenRules& rules) {
+  const auto& [expression, special] = rules;
   const TokenIds ranks = read_ranks(text, file);
   const std::string quoted = fmt::format("\"{}\"", file);
   std::vector<std::pair<std::int32_t, std::string_view>> sorted;
@@ -147,12 +148,12 @@ std::shared_ptr<const Tokenizer> make_tiktoken(std::string_view text, const std:
     meaning += fmt::format("special {} {}\n", token.id, token.text);
     added.push_back({token.id, token.text, true});
   }
-  BpeRules rules;
-  rules.words_are_bytes = rules.ignore_merges = true;
+  BpeRules merging;
+  merging.words_are_bytes = merging.ignore_merges = true;
   return std::make_shared<BpeTokenizer>(
       TokenizerParts{"BPE of tiktoken", file, TextNormalizer(), AddedTokens(std::move(added), TextNormalizer(), quoted),
                      PreTokenizer::bytes_split_by(Pattern::regex(expression, quoted)),
-                     BpeModel(std::move(vocabulary), merges_of_ranks(ranks), rules), TokenDecoder::byte_level(),
+                     BpeModel(std::move(vocabulary), merges_of_ranks(ranks), merging), TokenDecoder::byte_level(),
                      TextFrame(), fmt::format("{:016x}", checksum(meaning)), std::nullopt, true});
 }
 
@@ -169,8 +170,7 @@ std::string known_tiktoken_patterns() {
   return names;
 }
 
-std::shared_ptr<const Tokenizer> parse_tiktoken(std::string_view text, const std::string& file,
-                                                const std::string& pattern) {
+TiktokenRules rules_of_pattern(std::string_view text, const std::string& file, const std::string& pattern) {
   const auto known = std::find_if(known_patterns.begin(), known_patterns.end(),
                                   [&](const auto& each) { return each.name == pattern; });
   if (known == known_patterns.end()) {
@@ -179,11 +179,10 @@ std::shared_ptr<const Tokenizer> parse_tiktoken(std::string_view text, const std
   const auto ranks = std::count_if(text.begin(), text.end(), [](char c) { return c == '\n'; }) +
                      (!text.empty() && text.back() != '\n' ? 1 : 0);
   const bool published = ranks == known->published_ranks;
-  return make_tiktoken(text, file, known->expression, published ? special_tokens_of(*known) : std::vector<SpecialId>());
+  return {std::string(known->expression), published ? special_tokens_of(*known) : std::vector<SpecialId>()};
 }
 
-std::shared_ptr<const Tokenizer> parse_tiktoken_with(std::string_view text, const std::string& file,
-                                                     const std::string& sidecar) {
+TiktokenRules rules_of_sidecar(const std::string& file, const std::string& sidecar) {
   const std::string name = file + ".json";
   const TokenizerJson json = parse_tokenizer_file(sidecar, name);
   JsonFields fields(json, fmt::format("\"{}\"", name));
@@ -201,7 +200,17 @@ std::shared_ptr<const Tokenizer> parse_tiktoken_with(std::string_view text, cons
     }
   }
   fields.finish();
-  return make_tiktoken(text, file, expression, special);
+  return {expression, special};
+}
+
+std::shared_ptr<const Tokenizer> parse_tiktoken(std::string_view text, const std::string& file,
+                                                const std::string& pattern) {
+  return make_tiktoken(text, file, rules_of_pattern(text, file, pattern));
+}
+
+std::shared_ptr<const Tokenizer> parse_tiktoken_with(std::string_view text, const std::string& file,
+                                                     const std::string& sidecar) {
+  return make_tiktoken(text, file, rules_of_sidecar(file, sidecar));
 }
 
 }  // namespace weft

@@ -7,6 +7,7 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
 #include "trainer/tokenizer/json_fields.h"
+#include "trainer/tokenizer/tiktoken.h"
 #include "trainer/tokenizer/tokenizer_file.h"
 
 namespace weft {
@@ -106,6 +107,18 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
 std::shared_ptr<const Tokenizer> open_text_tokenizer(const std::string& name) {
   if (auto tokenizer = open_tokenizer(name)) return tokenizer;
   fail_request("the tokenizer \"{}\" has no texts; name byte or the file of a tokenizer", name);
+}
+
+std::optional<std::string> tiktoken_as_json(const std::string& name) {
+  if (has_no_files(name)) return std::nullopt;
+  const auto [file, pattern] = named_file(name);
+  const std::string text = InputFile(file).text();
+  if (pattern.empty() && (file.ends_with(".model") || is_json(text))) return std::nullopt;
+  const std::string sidecar = file + ".json", stem = std::filesystem::path(file).stem().string();
+  return tiktoken_as_json(text, file,
+                          pattern.empty() && is_file(sidecar)
+                              ? rules_of_sidecar(file, read_whole_file(sidecar))
+                              : rules_of_pattern(text, file, pattern.empty() ? stem : pattern.substr(1)));
 }
 
 std::vector<TokenizerPart> tokenizer_parts(const std::string& name) {

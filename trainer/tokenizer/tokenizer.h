@@ -77,6 +77,17 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name);
 // The same where texts need one: throws Error (request) for "none", which open_tokenizer answers with null.
 std::shared_ptr<const Tokenizer> open_text_tokenizer(const std::string& name);
 
+// The pieces of a model of SentencePiece that stand for no text; empty where the model has none. Throws as
+// open_tokenizer.
+struct SentencePieceMarks {
+  std::string unknown, begin, end, padding;
+};
+SentencePieceMarks sentencepiece_marks(const std::string& file);
+
+// A rank file of tiktoken as a tokenizer.json with the same encodings; nothing for other kinds. Throws as
+// open_tokenizer, and for a special token that such a file cannot tell from another.
+std::optional<std::string> tiktoken_as_json(const std::string& name);
+
 // The files that such a tokenizer consists of, and the names under which a copy of them is found again by
 // kept_tokenizer. Without files for "byte" and "none".
 struct TokenizerPart {
