@@ -165,6 +165,47 @@ TEST_F(Tokenizing, DocumentsBeginAsTheFileOfTheTokenizerSays) {
   }
 }
 
+// What data.train refuses by its first bytes is no text here either, packed or not; all files are told at once.
+TEST(DocumentFiles, AreTextsOrJsonLines) {
+  using std::string_view_literals::operator""sv;
+  const TemporaryFolder folder;
+  const auto refusal = [&](const std::vector<std::string>& names) {
+    std::vector<std::string> paths;
+    for (const std::string& name : names) paths.push_back(folder / name);
+    return refusal_of([&] { DocumentReader(paths, {}); }).value_or("accepted");
+  };
+  const std::pair<std::string_view, const char*> cases[] = {
+      {"BZh91AY&SY"sv, "bzip2"},      {"\xfd\x37\x7a\x58\x5a\x00"sv, "xz"}, {"PAR1\x15\x04"sv, "Parquet"},
+      {"\xff\xfea\0b\0"sv, "UTF-16"}, {"a\0b\0"sv, "byte 1 is NUL"},        {"{\"text\": 1}\n"sv, "by its name a text"},
+  };
+  std::vector<std::string> names;
+  for (const auto& [bytes, part] : cases) {
+    names.push_back(fmt::format("{}.txt", names.size()));
+    write_file(folder / names.back(), bytes);
+    const std::string why = refusal({names.back()});
+    EXPECT_NE(why.find(part), std::string::npos) << why;
+  }
+  const std::string all = refusal(names);
+  for (const auto& [bytes, part] : cases) EXPECT_NE(all.find(part), std::string::npos) << all;
+  for (const char* name : {"a.JSONL", "a.NdJson", "a.json"}) {
+    write_file(folder / name, "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
+    DocumentReader documents({folder / name}, {});
+    EXPECT_EQ(documents.next()->parts.front().text, "one") << name;
+    EXPECT_EQ(documents.next()->parts.front().text, "two") << name;
+  }
+  // A member of gzip with one stored block: a text with a zero byte.
+  write_file(folder / "b.gz",
+             "\x1f\x8b\x08\0\0\0\0\0\0\x03\x01\x02\0\xfd\xff"
+             "a\0"
+             "\x19\x48\x3f\x3d\x02\0\0\0"sv);
+  EXPECT_NE(refusal({"b.gz"}).find("byte 1 is NUL"), std::string::npos) << refusal({"b.gz"});
+  // A long first line that is no object, and one that is.
+  write_file(folder / "c.txt", "{" + std::string(100'000, 'x') + "\nend");
+  EXPECT_EQ(refusal({"c.txt"}), "accepted");
+  write_file(folder / "c.txt", "{\"a\": \"" + std::string(100'000, 'x') + "\"}\nend");
+  EXPECT_NE(refusal({"c.txt"}).find("JSON lines"), std::string::npos);
+}
+
 // Texts that transformers 4.57 made by apply_chat_template of the published templates, and what of them is learned.
 TEST(Conversations, AreTheTextsOfTheirTemplates) {
   const std::vector<ChatMessage> messages = {{"system", "Weave. "}, {"user", " Warp?\n"}, {"assistant", "Weft.\n"}};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -11,16 +12,35 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
 #include "parallel/runtime/outside_text.h"
+#include "trainer/data/text_file.h"
 
 namespace weft {
 namespace {
 
-bool has_json_lines(std::string_view name) {
+bool has_json_lines(const std::string& file) {
+  std::string lower = file;
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::string_view name = lower;
   for (const std::string_view packed : {".gz", ".zst"}) {
     if (name.ends_with(packed)) name.remove_suffix(packed.size());
   }
   constexpr std::array<std::string_view, 3> endings = {".jsonl", ".ndjson", ".json"};
   return std::ranges::any_of(endings, [&](std::string_view ending) { return name.ends_with(ending); });
+}
+
+// Throws for what is neither text nor JSON lines, as its name says, plain or packed.
+void require_text(const std::string& name) {
+  UnpackedFile file(name);
+  const JsonLines json = has_json_lines(name) ? JsonLines::expected : JsonLines::refused;
+  std::string_view text = file.beginning(bytes_to_know_format({}));
+  const std::size_t more = json == JsonLines::refused ? bytes_to_know_format(text) : 0;
+  if (more > text.size()) text = file.beginning(more);
+  if (const auto format = find_format(text, json)) {
+    fail_request(
+        "\"{}\": the file is {}{}. Read are texts in UTF-8, and JSON lines in files called .jsonl, .ndjson or .json, "
+        "plain or packed as .gz or .zst",
+        name, *format, format == "JSON lines" ? ", by its name a text" : "");
+  }
 }
 
 bool is_blank(std::string_view line) {
@@ -63,6 +83,7 @@ DocumentReader::DocumentReader(std::vector<std::string> files, DocumentRules rul
   for (const std::string& name : files_) {
     try {
       bytes_ += InputFile(name).size();
+      require_text(name);
     } catch (const Error& error) {
       faults += (faults.empty() ? "" : "\n") + std::string(error.what());
     }

@@ -40,12 +40,14 @@ class DocumentReader {
   // Called with a line that is skipped, as file, line and reason.
   using OnBadLine = std::function<void(const std::string& why)>;
 
-  // Throws Error (request) naming every file that cannot be read.
+  // Throws Error (request) naming every file that cannot be read, and those that are neither text nor JSON lines
+  // (find_format).
   DocumentReader(std::vector<std::string> files, DocumentRules rules, OnBadLine on_bad_line = {});
 
-  // The next document; none at the end. A file is JSON lines if its name ends in .jsonl, .ndjson or .json, perhaps
-  // before .gz or .zst. Throws Error (request), `"name":line:column: why`, for a line without the texts, unless such
-  // lines are skipped, and `"name": why` for plain text where the rules ask for a prompt or messages.
+  // The next document; none at the end. A file is JSON lines if its name ends in .jsonl, .ndjson or .json, in
+  // any case and perhaps before .gz or .zst. Throws Error (request), `"name":line:column: why`, for a line without the
+  // texts, unless such lines are skipped, and `"name": why` for plain text where the rules ask for a prompt or
+  // messages.
   std::optional<Document> next();
 
   std::int64_t skipped() const { return skipped_; }

@@ -35,7 +35,7 @@ constexpr std::array signatures = {
     Signature{"\xfe\xff"sv, "text in UTF-16; convert it to UTF-8 first"},
 };
 
-constexpr std::int64_t first_bytes = 8000, longest_line = std::int64_t{1} << 24;
+constexpr std::size_t first_bytes = 8000, longest_line = std::size_t{1} << 24;
 constexpr std::string_view blanks = " \t\r\n";
 
 // Whether the first line is a whole JSON object. An object that spans several lines counts as text.
@@ -47,36 +47,40 @@ bool begins_as_json_lines(std::string_view text) {
   return line[key] == '"' || key == end;
 }
 
-std::string beginning_of(const InputFile& file, std::int64_t most) {
-  std::string text(static_cast<std::size_t>(std::min(most, file.size())), '\0');
+std::string beginning_of(const InputFile& file, std::size_t most) {
+  std::string text(std::min(most, static_cast<std::size_t>(file.size())), '\0');
   file.read(0, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
   return text;
 }
 
-// The format of a file by its first bytes; none for plain text.
-std::optional<std::string> find_format(const std::string& name, std::string_view text) {
-  for (const Signature& signature : signatures) {
-    if (text.starts_with(signature.bytes)) return signature.what;
-  }
-  if (begins_as_json_lines(text)) return "JSON lines; \"weft data tokenize\" reads them";
-  // The test by which git tells binary files from text. Ids of 16 or 32 bits have a zero byte within few tokens.
-  const std::size_t at = text.substr(0, first_bytes).find('\0');
-  if (at == std::string_view::npos) return std::nullopt;
-  std::error_code ignored;
-  if (std::filesystem::exists(std::filesystem::path(name).replace_extension(".idx"), ignored)) {
-    return "the token ids of a dataset of Megatron, beside its index";
-  }
-  return fmt::format("not text: byte {} is NUL", at);
+}  // namespace
+
+std::size_t bytes_to_know_format(std::string_view beginning) {
+  // A line of JSON may be as long as a document.
+  return beginning.starts_with('{') && beginning.find('\n') == std::string_view::npos ? longest_line : first_bytes;
 }
 
-}  // namespace
+std::optional<std::string> find_format(std::string_view beginning, JsonLines json_lines) {
+  for (const Signature& signature : signatures) {
+    if (beginning.starts_with(signature.bytes)) return signature.what;
+  }
+  if (json_lines == JsonLines::refused && begins_as_json_lines(beginning)) return "JSON lines";
+  // The test by which git tells binary files from text. Ids of 16 or 32 bits have a zero byte within few tokens.
+  const std::size_t at = beginning.substr(0, first_bytes).find('\0');
+  return at == std::string_view::npos ? std::nullopt : std::optional(fmt::format("not text: byte {} is NUL", at));
+}
 
 InputFile open_text(const std::string& name) {
   InputFile file(name);
   std::string text = beginning_of(file, first_bytes);
-  // A line of JSON may be as long as a document.
-  if (text.starts_with('{') && text.find('\n') == std::string::npos) text = beginning_of(file, longest_line);
-  if (const auto format = find_format(name, text)) {
+  if (const std::size_t more = bytes_to_know_format(text); more > text.size()) text = beginning_of(file, more);
+  if (auto format = find_format(text, JsonLines::refused)) {
+    std::error_code ignored;
+    if (format == "JSON lines") *format += "; \"weft data tokenize\" reads them";
+    if (format->starts_with("not text") &&
+        std::filesystem::exists(std::filesystem::path(name).replace_extension(".idx"), ignored)) {
+      format = "the token ids of a dataset of Megatron, beside its index";
+    }
     fail_request("\"{}\": the file is {}. Weft reads plain text, a byte a token", name, *format);
   }
   return file;

@@ -1,11 +1,19 @@
 // Files of text, one byte a token: the files that may be read this way.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "parallel/runtime/input_file.h"
 
 namespace weft {
+
+// How many bytes find_format() asks for: more where a first line of JSON has not ended.
+std::size_t bytes_to_know_format(std::string_view beginning);
+// The format of a file by its beginning: what open_text refuses. Nothing for plain text.
+enum class JsonLines { refused, expected };  // expected: they are no format either
+std::optional<std::string> find_format(std::string_view beginning, JsonLines json_lines);
 
 // Throws Error (request), `"name": why`, for files that InputFile refuses and for files whose beginning is not plain
 // text: an index of Megatron, JSON lines, compressed files, tables, and any file with a NUL byte near its beginning.

@@ -171,6 +171,13 @@ bool UnpackedFile::fill() {
   return buffer_.size() > had;
 }
 
+std::string_view UnpackedFile::beginning(std::size_t most) {
+  require(begin_ == 0 && lines_ == 0, "the beginning of a file is read first");
+  while (buffer_.size() < most && fill()) {
+  }
+  return std::string_view(buffer_).substr(0, most);
+}
+
 bool UnpackedFile::next_line(std::string& line) {
   std::size_t looked = begin_, end = 0;
   while ((end = buffer_.find('\n', looked)) == std::string::npos) {

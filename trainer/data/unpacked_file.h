@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace weft {
 
@@ -14,6 +15,8 @@ class UnpackedFile {
   explicit UnpackedFile(const std::string& name);
   ~UnpackedFile();
 
+  // The first bytes, `most` or all there are, before anything else is read. Valid until the next call.
+  std::string_view beginning(std::size_t most);
   // Reads the next line without its end ("\n" or "\r\n"); the last line need not have one. False at the end of the
   // file. Throws Error (request), `"name": why`, for damage and for a line of 1 GiB or more.
   bool next_line(std::string& line);
