@@ -93,6 +93,26 @@ TEST_F(TextFile, TextIsReadInAnyLanguageAndEncodingOfBytes) {
   }
 }
 
+// Of a large file and two small ones.
+TEST_F(TextFile, FewerWindowsAreSpreadOverTheFiles) {
+  const std::vector<std::string> files = {file("a", std::string(81, 'a')), file("b", std::string(31, 'b')),
+                                          file("c", std::string(11, 'c'))};
+  TextWindows windows(files, 2, byte_vocabulary(256), Documents::join);
+  ASSERT_EQ(windows.count(), 40 + 15 + 5);
+  windows.keep(100);
+  EXPECT_EQ(windows.count(), 60);
+  windows.keep(12);
+  ASSERT_EQ(windows.count(), 12);
+  EXPECT_EQ(windows.tokens(), 24);
+  std::string read;
+  std::vector<std::int32_t> tokens(2), targets(2);
+  for (std::int64_t window = 0; window < 12; ++window) {
+    windows.read(window, {tokens, targets, {}});
+    read += static_cast<char>(tokens.front());
+  }
+  EXPECT_EQ(read, "aaaaaaaabbbc");
+}
+
 // One sentence, whoever is asked: a model of 1,000 tokens of another tokenizer, and one of bytes with padding.
 TEST_F(TextFile, AModelWhoseTokensAreNotBytesIsRefusedByAllThatReadText) {
   Config config = tiny_config("d e");

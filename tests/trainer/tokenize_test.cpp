@@ -175,8 +175,14 @@ TEST(DocumentFiles, AreTextsOrJsonLines) {
     return refusal_of([&] { DocumentReader(paths, {}); }).value_or("accepted");
   };
   const std::pair<std::string_view, const char*> cases[] = {
-      {"BZh91AY&SY"sv, "bzip2"},      {"\xfd\x37\x7a\x58\x5a\x00"sv, "xz"}, {"PAR1\x15\x04"sv, "Parquet"},
-      {"\xff\xfea\0b\0"sv, "UTF-16"}, {"a\0b\0"sv, "byte 1 is NUL"},        {"{\"text\": 1}\n"sv, "by its name a text"},
+      {"BZh91AY&SY"sv, "bzip2"},
+      {"\xfd\x37\x7a\x58\x5a\x00"sv, "xz"},
+      {"PAR1\x15\x04"sv, "Parquet"},
+      {"\xff\xfe"
+       "a\0b\0"sv,
+       "UTF-16"},
+      {"a\0b\0"sv, "byte 1 is NUL"},
+      {"{\"text\": 1}\n"sv, "by its name a text"},
   };
   std::vector<std::string> names;
   for (const auto& [bytes, part] : cases) {

@@ -347,7 +347,7 @@ Keys validation_keys() {
                  integer_key("validation.interval", "steps between validations; 0: after the last step only",
                              count_range, field(&ValidationConfig::interval))),
       only_where({validates},
-                 integer_key("validation.batches", "global batches of windows to read, from the first on; 0: all",
+                 integer_key("validation.batches", "global batches of windows to read, of each file its part; 0: all",
                              count_range, field(&ValidationConfig::batches))),
       only_where({validates}, boolean_key("validation.keep_best",
                                           "save where the loss is the least so far, and keep that checkpoint",

@@ -37,7 +37,12 @@ void TextWindows::add_range(TokenRange range) {
 }
 
 void TextWindows::keep(std::int64_t windows) {
-  for (std::int64_t& first : first_window_) first = std::min(first, windows);
+  const std::int64_t all = count();
+  if (windows >= all) return;
+  // By rounded bounds, so that the parts add up. No part is larger than its file.
+  for (std::int64_t& first : first_window_) {
+    first = static_cast<std::int64_t>(static_cast<__int128>(first) * windows / all);
+  }
 }
 
 TokenPiece TextWindows::piece(std::int64_t window) const {

@@ -23,7 +23,8 @@ class TextWindows {
   // The part for validation of the files of data.train. Throws as split_files too.
   TextWindows(const DataConfig& data, std::int64_t window_tokens, const TextVocabulary& vocabulary);
 
-  // Leaves out the windows behind the first `windows`.
+  // Keeps `windows` windows: of each file its part by the number of its windows, to within one, from the file's first
+  // on.
   void keep(std::int64_t windows);
   std::int64_t count() const { return first_window_.back(); }
   // The number of predicted tokens in all windows that count: those with a loss, and if documents are masked, not the
@@ -43,7 +44,7 @@ class TextWindows {
 
   std::vector<TokenFile> files_;
   std::vector<TokenRange> ranges_;          // by file
-  std::vector<std::int64_t> first_window_;  // first window of each file, then the number of all windows
+  std::vector<std::int64_t> first_window_;  // first window of each file, then the number of all kept windows
   std::int64_t window_tokens_;
   Documents documents_;
 };

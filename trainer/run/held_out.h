@@ -21,8 +21,8 @@ namespace weft {
 // The text to measure, and the forwards that measure it. Immutable; shared by ranks.
 class HeldOutWindows {
  public:
-  // Windows of training.sequence_length tokens (text_windows.h), at most `batches` global batches of them, 0 for all.
-  // Throws Error (request) as TextWindows and open_vocabulary, and for a tokenizer that is not the model's
+  // Windows of training.sequence_length tokens (text_windows.h), at most `batches` global batches of them (keep), 0 for
+  // all. Throws Error (request) as TextWindows and open_vocabulary, and for a tokenizer that is not the model's
   // (require_fit). `config` is from for_inference() or between_steps().
   HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t batches,
                  std::string_view asked);
