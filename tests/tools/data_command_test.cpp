@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/tools/program.h"
 
@@ -75,6 +76,30 @@ TEST_F(DataCommand, ATextBecomesATokenizerADatasetAModelAndAText) {
   // Resumed with the file under its new name: the same tokenizer by what it does.
   put_run("train.bin", "elsewhere.json", 300);
   EXPECT_NE(ok("train run.toml --run.steps=6").find("6/6"), std::string::npos);
+}
+
+// The figure of a validation comes back from the checkpoint: the same part, the same windows, the same bits.
+TEST_F(DataCommand, AValidationOfASplitIsRepeatedByEval) {
+  ok("data tokenize text.txt --documents line --tokenizer byte --output train");
+  put_run("train.bin", "byte", 256);
+  ok("train run.toml --data.split=80,20 --validation.split=true --validation.interval=4 --validation.batches=2");
+  std::istringstream lines(bytes_of("out/metrics.jsonl"));
+  Json found;
+  for (std::string line; std::getline(lines, line);) {
+    const Json step = Json::parse(line);
+    if (step.contains("validation")) found = step["validation"];
+  }
+  ASSERT_EQ(found["tokens"], 2 * 8 * 8);
+  const Json same = Json::parse(weft("eval out --split --batches 2 --json").output);
+  EXPECT_EQ(same["loss"], found["loss"]);
+  EXPECT_EQ(same["tokens"], found["tokens"]);
+  // A layout with another global batch reads the same windows.
+  const Json alone = Json::parse(
+      weft("eval out --split --batches 2 --json --parallelism.pipeline=1 --training.microbatch_size=3").output);
+  EXPECT_EQ(alone["tokens"], found["tokens"]);
+  EXPECT_NEAR(alone["loss"].get<double>(), found["loss"].get<double>(), 1e-5);
+  EXPECT_GT(Json::parse(weft("eval out --split --json").output)["tokens"].get<int>(), 128);
+  EXPECT_NE(refused("eval out").find("give --data and files, or --split"), std::string::npos);
 }
 
 // Of a dataset of another tokenizer under these facts, and of an index with a damaged length.

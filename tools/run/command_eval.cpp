@@ -9,6 +9,8 @@
 #include "trainer/config/forced_balance.h"
 #include "trainer/inference/evaluation.h"
 #include "trainer/inference/forward_run.h"
+#include "trainer/rank/forward_plan.h"
+#include "trainer/run/held_out.h"
 
 namespace weft {
 namespace {
@@ -18,7 +20,9 @@ constexpr const char* window_key = "training.sequence_length";
 struct EvalArguments {
   std::string checkpoint;
   std::vector<std::string> files;
-  std::int64_t window = 0;  // 0: the window of training
+  std::int64_t window = 0;   // 0: the window of training
+  std::int64_t batches = 0;  // 0: all
+  bool split = false;
   bool json = false;
 };
 
@@ -30,6 +34,16 @@ nlohmann::ordered_json as_json(const EvaluationResult& result) {
   json["seconds"] = result.seconds;
   json["tokens_per_second"] = static_cast<double>(result.tokens) / result.seconds;
   return json;
+}
+
+HeldOutWindows held_out_text(const EvalArguments& arguments, const std::filesystem::path& checkpoint,
+                             const Config& config) {
+  // Of the run: a layout may round its own global batch.
+  const std::int64_t batch = read_config(checkpoint / checkpoint_config_name).config.training.global_batch_size;
+  const std::int64_t most = arguments.batches * batch;
+  if (!arguments.split) return HeldOutWindows(for_inference(config), arguments.files, most, "--data");
+  if (config.data.split.empty()) fail_request("--split: the run has no data.split, so that no part was held out");
+  return HeldOutWindows(for_inference(config), most);
 }
 
 // Throws Error (request) if a key changes the length of windows from that of training without --window.
@@ -49,8 +63,15 @@ void add_eval_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand("eval", "the loss of a trained model on held-out text");
   const auto arguments = std::make_shared<EvalArguments>();
   add_checkpoint_argument(*command, "CHECKPOINT", arguments->checkpoint)->required();
-  command->add_option("--data", arguments->files, "files of text, or of tokens that weft data tokenize wrote")
-      ->required();
+  CLI::Option* data =
+      command->add_option("--data", arguments->files, "files of text, or of tokens that weft data tokenize wrote");
+  command
+      ->add_flag("--split", arguments->split, "in place of files: the part of data.train for validation, by data.split")
+      ->excludes(data);
+  command
+      ->add_option("--batches", arguments->batches,
+                   "global batches of training to read, of each file its part, as validation.batches; otherwise all")
+      ->check(CLI::PositiveNumber);
   command->add_option("--window", arguments->window, "tokens of a window, where they are not those of training")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
   command->add_flag("--json", arguments->json, "print one JSON document");
@@ -62,6 +83,9 @@ void add_eval_command(CLI::App& program) {
       "shorter and counts by its tokens. Any layout gives the same figures.\n"
       "Any key of the config.toml in CHECKPOINT can be given as --section.key=value, the value in TOML syntax.");
   command->callback([command, arguments] {
+    if (arguments->files.empty() && !arguments->split) {
+      fail_request("weft eval: error: give --data and files, or --split for the part that data.split holds out");
+    }
     const std::filesystem::path checkpoint = resolve_checkpoint(arguments->checkpoint).path;
     Overrides more;
     if (arguments->window > 0) more.push_back(fmt::format("--{}={}", window_key, arguments->window));
@@ -71,7 +95,7 @@ void add_eval_command(CLI::App& program) {
     std::optional<ProgressLine> progress;
     if (speaks) progress.emplace();
     const EvaluationResult result =
-        evaluate(config, arguments->files, weights_of_checkpoint(checkpoint, config), {},
+        evaluate(held_out_text(*arguments, checkpoint, config), weights_of_checkpoint(checkpoint, config), {},
                  [&](std::int64_t done, std::int64_t all) {
                    if (progress)
                      progress->part(done, all, [&] { return fmt::format("{} of {} windows read", done, all); });

@@ -26,7 +26,11 @@ TextWindows::TextWindows(const std::vector<std::string>& files, std::int64_t win
 
 TextWindows::TextWindows(const DataConfig& data, std::int64_t window_tokens, const TextVocabulary& vocabulary)
     : first_window_{0}, window_tokens_(window_tokens), documents_(data.documents) {
-  for (const DataSource& source : data.train) files_.emplace_back(source.path, vocabulary.size);
+  for (const DataSource& source : data.train) {
+    const std::string fault = token_file_fault(source.path, vocabulary, 0);
+    if (!fault.empty()) fail_request("data.train: {}", fault);
+    files_.emplace_back(source.path, vocabulary.size);
+  }
   for (const TokenRange& range : split_files(files_, data.split, 1, /*sequence_length=*/1)) add_range(range);
   require_target("validation.split");
 }

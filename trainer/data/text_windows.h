@@ -20,7 +20,8 @@ class TextWindows {
   // any window counts.
   TextWindows(const std::vector<std::string>& files, std::int64_t window_tokens, const TextVocabulary& vocabulary,
               Documents documents, std::string_view asked = "--data");
-  // The part for validation of the files of data.train. Throws as split_files too.
+  // The part for validation of the files of data.train. Throws Error (request) for a file with a fault, and as
+  // split_files.
   TextWindows(const DataConfig& data, std::int64_t window_tokens, const TextVocabulary& vocabulary);
 
   // Keeps `windows` windows: of each file its part by the number of its windows, to within one, from the file's first

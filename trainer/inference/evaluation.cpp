@@ -10,7 +10,12 @@ namespace weft {
 
 EvaluationResult evaluate(const Config& trained, const std::vector<std::string>& files, const FillWeights& fill_weights,
                           const BackendFactory& make_backend, const OnWindows& on_windows) {
-  const HeldOutWindows text(for_inference(trained), files, /*batches=*/0, "--data");
+  return evaluate(HeldOutWindows(for_inference(trained), files, /*most=*/0, "--data"), fill_weights, make_backend,
+                  on_windows);
+}
+
+EvaluationResult evaluate(const HeldOutWindows& text, const FillWeights& fill_weights,
+                          const BackendFactory& make_backend, const OnWindows& on_windows) {
   const Config& config = text.config();
   const Mesh mesh(config.parallelism);
   const std::int64_t windows = text.windows().count(), batch = config.training.global_batch_size;

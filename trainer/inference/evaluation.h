@@ -10,6 +10,8 @@
 
 namespace weft {
 
+class HeldOutWindows;
+
 struct EvaluationResult : HeldOutLoss {
   std::vector<BucketBytes> predicted, measured;  // by rank, at its peak
 };
@@ -18,9 +20,12 @@ struct EvaluationResult : HeldOutLoss {
 // first rank.
 using OnWindows = std::function<void(std::int64_t done, std::int64_t all)>;
 
-// Runs the ranks of this process. The text is read in windows of training.sequence_length tokens (text_windows.h). Each
-// pass reads a global batch of windows; the global batch is reduced if the text has fewer windows. `fill_weights` as in
-// ForwardRun. Throws Error with the first failure.
+// Runs the ranks of this process. `text` (held_out.h) is of for_inference(). Each pass reads a global batch of windows;
+// the global batch is reduced if the text has fewer windows. `fill_weights` as in ForwardRun. Throws Error with the
+// first failure.
+EvaluationResult evaluate(const HeldOutWindows& text, const FillWeights& fill_weights = {},
+                          const BackendFactory& make_backend = {}, const OnWindows& on_windows = {});
+// The same of all windows of `files`, of training.sequence_length tokens (text_windows.h).
 EvaluationResult evaluate(const Config& config, const std::vector<std::string>& files,
                           const FillWeights& fill_weights = {}, const BackendFactory& make_backend = {},
                           const OnWindows& on_windows = {});

@@ -70,23 +70,23 @@ TextVocabulary fitting_vocabulary(const Config& config) {
 
 }  // namespace
 
-HeldOutWindows::HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t batches,
+HeldOutWindows::HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t most,
                                std::string_view asked)
-    : HeldOutWindows(config, batches, fitting_vocabulary(config), [&](const TextVocabulary& vocabulary) {
+    : HeldOutWindows(config, most, fitting_vocabulary(config), [&](const TextVocabulary& vocabulary) {
         return TextWindows(files, config.training.sequence_length, vocabulary, config.data.documents, asked);
       }) {}
 
-HeldOutWindows::HeldOutWindows(const Config& config, std::int64_t batches)
-    : HeldOutWindows(config, batches, fitting_vocabulary(config), [&](const TextVocabulary& vocabulary) {
+HeldOutWindows::HeldOutWindows(const Config& config, std::int64_t most)
+    : HeldOutWindows(config, most, fitting_vocabulary(config), [&](const TextVocabulary& vocabulary) {
         return TextWindows(config.data, config.training.sequence_length, vocabulary);
       }) {}
 
-HeldOutWindows::HeldOutWindows(const Config& config, std::int64_t batches, const TextVocabulary& vocabulary,
+HeldOutWindows::HeldOutWindows(const Config& config, std::int64_t most, const TextVocabulary& vocabulary,
                                const std::function<TextWindows(const TextVocabulary&)>& open)
     : windows_(open(vocabulary)), config_(config) {
-  if (batches > 0) windows_.keep(batches * config.training.global_batch_size);
+  if (most > 0) windows_.keep(most);
   targets_ = windows_.tokens();
-  if (targets_ == 0) fail_request("the first {} batches of held-out text have no target that counts", batches);
+  if (targets_ == 0) fail_request("the {} windows of held-out text have no target that counts", windows_.count());
   bytes_ = text_bytes(windows_, config.training.sequence_length, config.held_out_parts(), vocabulary);
   const std::int64_t of_microbatch = config.training.microbatch_size * config.parallelism.data();
   const std::int64_t needed = (windows_.count() + of_microbatch - 1) / of_microbatch;
@@ -108,9 +108,10 @@ HeldOutLoss HeldOutWindows::loss(double loss_sum, double seconds) const {
 
 std::optional<HeldOutWindows> validation_windows(const Config& config) {
   const ValidationConfig& validation = config.validation;
-  if (validation.split) return HeldOutWindows(between_steps(config), validation.batches);
+  const std::int64_t most = validation.batches * config.training.global_batch_size;
+  if (validation.split) return HeldOutWindows(between_steps(config), most);
   if (validation.data.empty()) return std::nullopt;
-  return HeldOutWindows(between_steps(config), validation.data, validation.batches, "validation.data");
+  return HeldOutWindows(between_steps(config), validation.data, most, "validation.data");
 }
 
 bool validates_after(const Config& config, std::int64_t step) {

@@ -21,13 +21,13 @@ namespace weft {
 // The text to measure, and the forwards that measure it. Immutable; shared by ranks.
 class HeldOutWindows {
  public:
-  // Windows of training.sequence_length tokens (text_windows.h), at most `batches` global batches of them (keep), 0 for
-  // all. Throws Error (request) as TextWindows and open_vocabulary, and for a tokenizer that is not the model's
-  // (require_fit). `config` is from for_inference() or between_steps().
-  HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t batches,
+  // Windows of training.sequence_length tokens (text_windows.h), at most `most` of them (keep), 0 for all. Throws Error
+  // (request) as TextWindows and open_vocabulary, and for a tokenizer that is not the model's (require_fit). `config`
+  // is from for_inference() or between_steps().
+  HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t most,
                  std::string_view asked);
   // Those of the validation part of data.train by data.split. Throws as TextWindows, open_vocabulary and require_fit.
-  HeldOutWindows(const Config& config, std::int64_t batches);
+  HeldOutWindows(const Config& config, std::int64_t most);
 
   // The configuration of a pass: `config` with a global batch no larger than the text needs.
   const Config& config() const { return config_; }
@@ -37,7 +37,7 @@ class HeldOutWindows {
   HeldOutLoss loss(double loss_sum, double seconds) const;
 
  private:
-  HeldOutWindows(const Config& config, std::int64_t batches, const TextVocabulary& vocabulary,
+  HeldOutWindows(const Config& config, std::int64_t most, const TextVocabulary& vocabulary,
                  const std::function<TextWindows(const TextVocabulary&)>& open);
 
   TextWindows windows_;
