@@ -37,6 +37,7 @@ TEST(DataKeys, WhatIsNoFileWithAWeightIsRefused) {
   expect_refused({R"(data.train=[{path = "a", weight = inf}])"}, "at least 0 and finite");
   expect_refused({R"(data.train=[{path = "a", weight = "much"}])"}, "expected a number");
   expect_refused({R"(data.train=[{path = "a", weight = 0}, {path = "b", weight = 0}])"}, "all weights are 0");
+  expect_refused({R"(data.train=[{path = "a", weight = 1e308}, {path = "b", weight = 1e308}])"}, "no finite number");
   expect_refused({R"(data.train=[{weight = 1}])"}, "a table names no path");
   expect_refused({R"(data.train=[{path = "", weight = 1}])"}, "the name of a file is empty");
   expect_refused({R"(data.train=[{path = "a", share = 1}])"}, "a file has a path and a weight, no share");

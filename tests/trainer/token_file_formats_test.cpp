@@ -174,6 +174,7 @@ TEST_F(TokenFormats, ReadsNumbersWithoutAHeaderOnlyByTheirType) {
   expect_contains(refusal(write("odd", bytes + "x") + "#uint16"), "9 bytes are no whole number of uint16 tokens");
   const std::vector<std::int64_t> ids(4, 1);
   expect_contains(refusal(write("llm", plain_llm_c(20240520, 1, ids, 2)) + "#uint16"), "has the header of llm.c");
+  expect_contains(refusal(write("x.npy", "\x93NUMPY\x01\x00 data") + "#uint16"), "has the header of a NumPy array");
   // A "#" in the name of a file is one, unless a type follows.
   EXPECT_EQ(TokenFile(write("c#notes", "text")).format(), TokenFormat::text);
 }

@@ -123,6 +123,14 @@ TEST_F(Tokenizing, ADatasetIsThatOfItsFacts) {
   EXPECT_NE(refusal().find("belongs to another dataset"), std::string::npos) << refusal();
 }
 
+TEST_F(Tokenizing, RefusesToWriteOverWhatItReads) {
+  write_file(folder_ / "data.json", "{\"text\": \"weft\"}\n");
+  DocumentReader documents({path("data.json")}, {});
+  const auto why = refusal_of([&] { tokenize(documents, {.tokenizer = "byte", .prefix = path("data")}); });
+  EXPECT_NE(why.value_or("").find("data.json\", which is a file to read"), std::string::npos) << why.value_or("");
+  EXPECT_EQ(read_file(path("data.json")), "{\"text\": \"weft\"}\n");
+}
+
 TEST_F(Tokenizing, RefusesLossesThatCountNowhere) {
   write_file(folder_ / "none.jsonl", "{\"q\": \"how many?\", \"a\": \"\"}\n");
   DocumentReader documents({path("none.jsonl")}, {.key = "a", .prompt = "q"});

@@ -114,6 +114,14 @@ TEST(TokenizerJson, ReportsTheTemplateWithoutApplyingIt) {
   const auto tokenizer = sample(parts);
   EXPECT_EQ(tokenizer->frame(), (TextFrame{{316}, {317, 316}}));
   EXPECT_EQ(tokenizer->encode("he"), std::vector<std::int32_t>{256});
+  // Roberta's writes the same as a begin and an end.
+  Json roberta = parts;
+  roberta["post_processor"] = {{"type", "RobertaProcessing"},
+                               {"sep", {"</s>", 317}},
+                               {"cls", {"<s>", 316}},
+                               {"trim_offsets", true},
+                               {"add_prefix_space", false}};
+  EXPECT_EQ(sample(roberta)->frame(), (TextFrame{{316}, {317}}));
   parts.erase("added_tokens");
   EXPECT_TRUE(has(refusal_of_parts(parts), "no token has the id 316"));
 }

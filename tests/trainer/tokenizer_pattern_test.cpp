@@ -34,6 +34,12 @@ TEST(TokenizerPattern, TakesTheClassesOfOniguruma) {
   EXPECT_EQ(matches(R"(\p{^L}|\u0062)", "ab1"), (Texts{"b", "1"}));
 }
 
+// The pattern of BLOOM, and members by the definition of a class inside a class.
+TEST(TokenizerPattern, AClassInsideAClassAddsItsMembers) {
+  EXPECT_EQ(matches(R"( ?[^(\s|[.,!?\u2026])]+)", "ab, c(d)|e\u2026f g."), (Texts{"ab", " c", "d", "e", "f", " g"}));
+  EXPECT_EQ(matches(R"([a[b-d]\-[xy]]+)", "ea-bcdx ye"), (Texts{"a-bcdx", "y"}));
+}
+
 TEST(TokenizerPattern, RepeatsAsRuby) {
   EXPECT_EQ(matches(R"(\p{N}{1,3}+)", "1234567"), (Texts{"1234567"}));
   EXPECT_EQ(matches(R"(\p{N}{1,3})", "1234567"), (Texts{"123", "456", "7"}));
@@ -54,7 +60,13 @@ TEST(TokenizerPattern, AnchorsAtLinesAndSkipsRepeatedEmptyMatches) {
 
 TEST(TokenizerPattern, RefusesWhatPcre2WouldMatchOtherwise) {
   const std::pair<const char*, const char*> cases[] = {
-      {R"([a[bc]])", "has [ at byte 2: a class inside a class"},
+      {R"([a[^bc]])", "has [ at byte 2: this class inside a class"},
+      {R"([a[b[c]]])", "has [ at byte 4: this class inside a class"},
+      {R"([a[[:alpha:]]])", "has [ at byte 3: this class inside a class"},
+      {R"([a-[bc]])", "has [ at byte 3: a hyphen"},
+      {R"([a[-b]])", "has [ at byte 2: a hyphen"},
+      {R"([[a-]b])", "has ] at byte 4: a hyphen"},
+      {R"([[a]-b])", "has ] at byte 3: a hyphen"},
       {R"([\w&&[^a]])", "has && at byte 3: the intersection of classes"},
       {R"([]a])", "a class begins with ]"},
       {R"(\bword)", R"(has \b at byte 0: this escape)"},

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "parallel/shard/wrap.h"
 #include "trainer/config/config_conditions.h"
@@ -299,6 +300,9 @@ ConfigKey sources_key() {
     }
     if (faults.empty() && !sources.empty() && weights == 0.0) {
       faults.push_back({value.place, "all weights are 0; give a file a weight above 0"});
+    }
+    if (faults.empty() && !std::isfinite(weights)) {
+      faults.push_back({value.place, "the sum of all weights is no finite number; only their ratios count"});
     }
     if (faults.empty()) config.data.train = std::move(sources);
     return faults;

@@ -50,6 +50,7 @@ class DocumentReader {
   // messages.
   std::optional<Document> next();
 
+  const std::vector<std::string>& files() const { return files_; }
   std::int64_t skipped() const { return skipped_; }
   std::int64_t bytes() const { return bytes_; }  // of all files, packed
   std::int64_t position() const;                 // bytes read so far

@@ -84,6 +84,15 @@ TokenSource one_document(TokenFormat format, ByteSource bytes, std::int64_t begi
 
 TokenSource raw_tokens(const std::string& path, TokenType type) {
   ByteSource bytes = open_source(path);
+  constexpr std::array<std::uint8_t, 6> numpy_magic = {0x93, 'N', 'U', 'M', 'P', 'Y'};
+  std::array<std::uint8_t, 6> head{};
+  if (bytes.size >= std::ssize(head)) bytes.read(0, head);
+  if (head == numpy_magic) {
+    fail_request(
+        "\"{}\": the file has the header of a NumPy array, which is no token. Write the numbers alone, with "
+        "array.tofile",
+        path);
+  }
   if (bytes.size % bytes_of(type) != 0) {
     fail_request("\"{}\": {} bytes are no whole number of {} tokens of {} bytes; check the type behind \"#\"", path,
                  bytes.size, name_of(type), bytes_of(type));

@@ -119,10 +119,23 @@ void keep_resumption(const std::string& prefix, const std::string& work, const R
   write_small_file(resumption_name(prefix), json.dump(2) + "\n");
 }
 
+// Throws if a file of the dataset has the name of a file to read.
+void require_other_names(const std::vector<std::string>& files, const std::string& prefix) {
+  for (const char* ending : {".bin", ".idx", ".json", ".loss", ".resume.json"}) {
+    for (const std::string& file : files) {
+      std::error_code ignored;
+      if (!std::filesystem::equivalent(file, prefix + ending, ignored)) continue;
+      fail_request("--output {0} would write \"{0}{1}\", which is a file to read; choose another prefix", prefix,
+                   ending);
+    }
+  }
+}
+
 }  // namespace
 
 TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
                     const std::function<void(const TokenizeProgress&)>& on_progress) {
+  require_other_names(documents.files(), request.prefix);
   const auto tokenizer = open_text_tokenizer(request.tokenizer);
   TokenFacts facts{request.tokenizer, tokenizer->content_hash(), tokenizer->vocab_size(), 0, 0, std::nullopt,
                    request.losses};

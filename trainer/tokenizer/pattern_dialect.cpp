@@ -141,10 +141,22 @@ class DialectRewriter {
     }
     if (next_is("]")) refuse(begin, at_ + 1 - begin, "a class begins with ]; write \\]");
     in_class_ = true;
-    while (at_ < in_.size() && in_[at_] != ']') {
-      if (in_[at_] == '[') refuse(at_, 1, "a class inside a class is not supported; write \\[ for the character");
+    // A class inside adds its members, so its brackets may go, unless a hyphen beside them would make another range.
+    bool inside = false;
+    while (at_ < in_.size() && (inside || in_[at_] != ']')) {
+      const bool opens = in_[at_] == '[', closes = in_[at_] == ']';
+      if (opens && (inside || next_is("[^") || next_is("[:") || next_is("[]"))) {
+        refuse(at_, 1, "this class inside a class is not supported; write \\[ for the character");
+      }
+      const bool hyphen = (out_.back() == '-' && !out_.ends_with("\\-")) || in_.substr(at_ + 1).starts_with('-');
+      if ((opens || closes) && hyphen) {
+        refuse(at_, 1, "a hyphen stands beside a class inside a class; write \\- for the character");
+      }
       if (next_is("&&")) refuse(at_, 2, "the intersection of classes is not supported");
-      if (in_[at_] == '\\') {
+      if (opens || closes) {
+        inside = opens;
+        ++at_;
+      } else if (in_[at_] == '\\') {
         escape();
       } else {
         out_.push_back(in_[at_++]);

@@ -131,6 +131,16 @@ void read_template(JsonFields& fields, TextFrame& frame) {
   fields.ignore("pair");
 }
 
+// [text, id], as RobertaProcessing has its tokens.
+std::int32_t read_text_and_id(JsonFields& fields, const char* key) {
+  const TokenizerJson& pair = fields.list(key);
+  if (pair.size() == 2 && pair[0].is_string() && pair[1].is_number_unsigned() &&
+      pair[1].get<std::uint64_t>() < most_token_ids) {
+    return pair[1].get<std::int32_t>();
+  }
+  fail_request("{} is {}, not a token and its id", fields.place_of(key), shown_value(pair));
+}
+
 void read_post_processor(const TokenizerJson& json, const std::string& place, TextFrame& frame) {
   JsonFields fields(json, place);
   const std::string type = fields.text("type");
@@ -141,12 +151,19 @@ void read_post_processor(const TokenizerJson& json, const std::string& place, Te
     }
   } else if (type == "ByteLevel") {  // trims offsets, which Weft does not compute
     for (const char* key : {"add_prefix_space", "trim_offsets", "use_regex"}) fields.ignore(key);
-  } else if (type == "TemplateProcessing") {
+  } else if (type == "TemplateProcessing" || type == "RobertaProcessing") {
     if (!frame.before.empty() || !frame.after.empty()) fail_request("{}: a second template is not supported", place);
-    read_template(fields, frame);
+    if (type == "TemplateProcessing") {
+      read_template(fields, frame);
+    } else {
+      frame = {{read_text_and_id(fields, "cls")}, {read_text_and_id(fields, "sep")}};
+      for (const char* key : {"add_prefix_space", "trim_offsets"}) fields.ignore(key);  // of offsets too
+    }
   } else {
-    fail_request("{} is {}, which Weft does not compute; it has ByteLevel, TemplateProcessing and Sequence", place,
-                 shown_value(type));
+    fail_request(
+        "{} is {}, which Weft does not compute; it has ByteLevel, TemplateProcessing, RobertaProcessing and "
+        "Sequence",
+        place, shown_value(type));
   }
   fields.finish();
 }
