@@ -68,6 +68,17 @@ TEST_F(InitCommand, ItKeepsFilesAndAsksForWhatItCannotKnow) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "first.toml.draft"));
 }
 
+// Many short pairs would share sequences, and see each other.
+TEST_F(InitCommand, PromptsWithAnswersArePacked) {
+  std::string lines;
+  for (int i = 0; i < 400; ++i) lines += fmt::format("{{\"q\": \"the loom of {}? \", \"a\": \"the weft.\"}}\n", i);
+  put("pairs.jsonl", lines);
+  ok("data tokenize pairs.jsonl --prompt q --key a --tokenizer byte --output pairs");
+  ok("init pairs --parameters 200K --ranks 1 --tokens 2K --sequence-length 64");
+  EXPECT_NE(text_of("first.toml").find("documents = \"pack\""), std::string::npos) << text_of("first.toml");
+  ok("check first.toml");
+}
+
 // Data of a tokenizer bring it along, and a vocabulary that ranks share evenly.
 TEST_F(InitCommand, TokensBringTheirTokenizer) {
   ok("data train-tokenizer text.txt --vocab-size 262 --output tok.json");

@@ -113,6 +113,19 @@ TEST_F(TextFile, FewerWindowsAreSpreadOverTheFiles) {
   EXPECT_EQ(read, "aaaaaaaabbbc");
 }
 
+TEST_F(TextFile, MaskedDocumentsOfFilesWithoutThemAreTold) {
+  DataConfig data;
+  for (const std::string& name : {file("a", "some text"), file("ids", "abcd") + "#uint16", file("b", "a\0b"sv)}) {
+    data.train.emplace_back(name);
+  }
+  EXPECT_EQ(unmarked_documents(data), "");
+  data.documents = Documents::mask;
+  const std::string told = unmarked_documents(data);
+  EXPECT_NE(told.find("\"mask\""), std::string::npos) << told;
+  EXPECT_NE(told.find("a\" (text), "), std::string::npos) << told;
+  EXPECT_NE(told.find("#uint16\" (raw) have no ends of documents"), std::string::npos) << told;
+}
+
 // One sentence, whoever is asked: a model of 1,000 tokens of another tokenizer, and one of bytes with padding.
 TEST_F(TextFile, AModelWhoseTokensAreNotBytesIsRefusedByAllThatReadText) {
   Config config = tiny_config("d e");

@@ -70,6 +70,8 @@ void take_data(const InitArguments& arguments, FirstRunRequest& request) {
     const TokenFile file(name, tokens);
     request.data_tokens += file.tokens();
     documents += file.documents();
+    // Prompts with answers are short and have nothing to do with each other.
+    if (file.has_losses()) request.data.documents = Documents::pack;
     request.data.train.emplace_back(name);
   }
   request.validation.data = arguments.held_out;
@@ -115,6 +117,7 @@ std::map<std::string, std::string> reasons_of(const Config& config, const FirstR
       {"training.global_batch_size", fmt::format("sequences a step: {} tokens", grouped_digits(step))},
       {"training.microbatch_size", "sequences at once; " + found},
       {"optimizer.learning_rate", "the peak, by the compute of the run (DeepSeek LLM, section 3.1)"},
+      {"data.documents", "prompts with answers: each is whole in a sequence, and sees no other"},
       {"data.split", "documents to train on, to validate on, and left"},
   };
   if (space.world > 1) {

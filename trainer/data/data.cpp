@@ -104,6 +104,22 @@ std::string token_file_fault(const std::string& name, const TextVocabulary& voca
   }
 }
 
+std::string unmarked_documents(const DataConfig& data) {
+  if (data.documents == Documents::join) return {};
+  std::vector<std::string> names;
+  for (const DataSource& source : data.train) {
+    refusal_of([&] {
+      const TokenFormat format = TokenFile(source.path).format();
+      if (format == TokenFormat::megatron || format == TokenFormat::datatrove) return;
+      names.push_back(fmt::format("\"{}\" ({})", source.path, name_of(format)));
+    });
+  }
+  if (names.empty()) return {};
+  return fmt::format("data.documents is \"{}\", but {} {} no ends of documents, and count{} as one document",
+                     name_of(data.documents), fmt::join(names, ", "), names.size() == 1 ? "has" : "have",
+                     names.size() == 1 ? "s" : "");
+}
+
 TokenDataset::TokenDataset(const DataRequest& request, const TextVocabulary& vocabulary)
     : vocabulary_(vocabulary),
       files_(opened(request, vocabulary)),

@@ -26,6 +26,10 @@ namespace weft {
 std::string token_file_fault(const std::string& name, const TextVocabulary& vocabulary, std::int64_t sequence_length,
                              Documents documents = Documents::join);
 
+// A sentence on files of data.train that are one document each by their format, where documents are masked or packed;
+// empty if there are none. Files that cannot be read are passed over.
+std::string unmarked_documents(const DataConfig& data);
+
 // The training data of a run.
 struct DataRequest {
   std::vector<DataSource> sources;

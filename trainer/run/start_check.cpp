@@ -114,6 +114,9 @@ std::vector<std::string> start_warnings(const Config& config, std::size_t cores)
         "checkpoint.interval is 0 and checkpoint.at_end false: the run leaves no weights, unless a signal asks for "
         "them");
   }
+  if (std::string unmarked = unmarked_documents(config.data); !unmarked.empty()) {
+    warnings.push_back(unmarked + "; weft data tokenize writes them");
+  }
   const MoeConfig& moe = config.model.moe;
   const bool routes = config.model.has(BlockKind::moe) && moe.num_experts > moe.num_experts_per_tok;
   if (forces_balance(config.model)) warnings.emplace_back(forced_balance_text);
