@@ -228,6 +228,17 @@ TEST_F(DataCommand, JsonLinesPackedOrNotAndAnyThreadsGiveTheSameBytes) {
   }
 }
 
+// Before the texts are read: the bad line behind them is not reached.
+TEST_F(DataCommand, ATokenizerThatCannotBeMadeIsRefusedFirst) {
+  put("bad.jsonl", "{\"text\": \"one and one\"}\n{\"text\": 2}\n");
+  const std::string learn = "data train-tokenizer bad.jsonl --output ";
+  EXPECT_NE(refused(learn + "tok.json --vocab-size 10").find("give at least 258"), std::string::npos);
+  EXPECT_NE(refused(learn + "tok.json --vocab-size 260 --special x").find("is one character"), std::string::npos);
+  EXPECT_NE(refused(learn + "absent/tok.json --vocab-size 260").find("absent\" is no folder"), std::string::npos);
+  EXPECT_NE(refused(learn + "tok.json --vocab-size 260").find("--bad-lines skip"), std::string::npos);
+  EXPECT_NE(ok(learn + "tok.json --vocab-size 260 --bad-lines skip").find("1 lines were left out"), std::string::npos);
+}
+
 TEST_F(DataCommand, ABadLineIsNamedOrCounted) {
   put("bad.jsonl", "{\"text\": \"one\"}\n{\"text\": 2}\n{\"txt\": \"three\"}\n{\"text\": \n\n{\"text\": \"five\"}\n");
   EXPECT_NE(

@@ -27,6 +27,12 @@ struct LearnArguments {
 void learn_tokenizer(const LearnArguments& arguments) {
   if (std::filesystem::exists(arguments.output))
     fail_request("\"{}\" exists; choose another --output", arguments.output);
+  // All that can be told before the texts are read, which may take an hour.
+  const std::filesystem::path folder = std::filesystem::absolute(arguments.output).parent_path();
+  if (!std::filesystem::is_directory(folder)) {
+    fail_request("--output: \"{}\" is no folder; make it first", folder.string());
+  }
+  BpeTraining::check(arguments.vocab_size, arguments.special);
   DocumentReader documents(arguments.files, arguments.rules);
   BpeTraining training(arguments.pattern);
   std::int64_t count = 0, bytes = 0;
@@ -44,6 +50,7 @@ void learn_tokenizer(const LearnArguments& arguments) {
   const auto tokenizer = open_tokenizer(arguments.output);
   fmt::print("{}: {} of {} documents, {}\n", arguments.output, tokenizer->description(), grouped_digits(count),
              format_bytes(bytes));
+  if (documents.skipped() > 0) fmt::print("{} lines were left out\n", grouped_digits(documents.skipped()));
   if (tokenizer->vocab_size() < arguments.vocab_size) {
     fmt::print("the texts have no further pairs: {} tokens in place of {}\n", tokenizer->vocab_size(),
                arguments.vocab_size);
@@ -70,6 +77,10 @@ void add_data_train_tokenizer_command(CLI::App& data) {
   command->add_option("--special", arguments->special, "special tokens; the first ends a text")->capture_default_str();
   command->add_option("--key", arguments->rules.key, "of the text in an object of JSON lines; a.b for b in a")
       ->capture_default_str();
+  command->add_option("--bad-lines", arguments->rules.bad_lines, "JSON lines without the text: refuse, or skip")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, BadLines>{{"refuse", BadLines::refuse}, {"skip", BadLines::skip}}))
+      ->option_text("refuse|skip");
   command->callback([arguments] { learn_tokenizer(*arguments); });
 }
 

@@ -105,13 +105,17 @@ void BpeTraining::add(std::string_view text) {
   });
 }
 
-std::string BpeTraining::train(std::int64_t vocab_size, std::span<const std::string> special_tokens) const {
+void BpeTraining::check(std::int64_t vocab_size, std::span<const std::string> special_tokens) {
   check_special_tokens(special_tokens);
   const auto first_byte = static_cast<std::int64_t>(special_tokens.size());
   if (vocab_size <= first_byte + byte_count || vocab_size > std::numeric_limits<std::int32_t>::max()) {
     fail_request("a vocabulary of {} tokens has no room for {} special tokens, {} bytes and a merge; give at least {}",
                  vocab_size, first_byte, byte_count, first_byte + byte_count + 1);
   }
+}
+
+std::string BpeTraining::train(std::int64_t vocab_size, std::span<const std::string> special_tokens) const {
+  check(vocab_size, special_tokens);
   std::vector<std::string> tokens(special_tokens.begin(), special_tokens.end());
   for (std::string& character : sorted_alphabet()) tokens.push_back(std::move(character));
   std::array<std::int32_t, byte_count> id_of_byte{};

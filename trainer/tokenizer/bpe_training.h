@@ -19,6 +19,9 @@ class BpeTraining {
   explicit BpeTraining(std::string pattern);
   ~BpeTraining();
 
+  // What train() refuses before it looks at texts. Throws Error (request).
+  static void check(std::int64_t vocab_size, std::span<const std::string> special_tokens);
+
   // Texts are separate: no word reaches from one into the next. Malformed UTF-8 counts as U+FFFD.
   void add(std::string_view text);
 
