@@ -11,8 +11,9 @@ namespace weft {
 
 // How many bytes find_format() asks for: more where a first line of JSON has not ended.
 std::size_t bytes_to_know_format(std::string_view beginning);
-// The format of a file by its beginning: what open_text refuses. Nothing for plain text.
-enum class JsonLines { refused, expected };  // expected: they are no format either
+enum class JsonLines { refused, expected };
+// The format of a file by its beginning, as open_text refuses it. Nothing for plain text, and for JSON lines where they
+// are expected.
 std::optional<std::string> find_format(std::string_view beginning, JsonLines json_lines);
 
 // Throws Error (request), `"name": why`, for files that InputFile refuses and for files whose beginning is not plain
