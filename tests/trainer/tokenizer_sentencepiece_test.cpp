@@ -100,6 +100,12 @@ TEST_P(TokenizerSentencePieces, HaveSettingsForTransformers) {
   EXPECT_EQ(settings.pad_token_id, 3);
   EXPECT_EQ(settings.largest_id, processor.GetPieceSize() - 1);
   EXPECT_EQ(nlohmann::json::parse(settings_of(train()).json)["add_prefix_space"], true);
+  EXPECT_TRUE(settings.leaves_out_normalizer);
+  for (const char* left : {"--normalization_rule_name=identity", "--remove_extra_whitespaces=false"}) {
+    EXPECT_TRUE(settings_of(train(left)).leaves_out_normalizer) << left;
+  }
+  const std::string none = "--normalization_rule_name=identity --remove_extra_whitespaces=false";
+  EXPECT_FALSE(settings_of(train(none)).leaves_out_normalizer);
 }
 
 TEST_P(TokenizerSentencePieces, TravelUnderTheNameThatIsFoundAgain) {

@@ -85,6 +85,11 @@ void run_export(const ExportRequest& request) {
                : name.empty() || name == "none" ? "the configuration names none"
                                                 : fmt::format("the checkpoint has no file of \"{}\"", name));
   }
+  if (plan.leaves_out_normalizer) {
+    fmt::print(
+        "its tokenizer.model normalises texts, as transformers does by LlamaTokenizer of version 4 with use_fast=False "
+        "alone; for others give --tokenizer a tokenizer.json\n");
+  }
   if (const std::string text = coefficient_text(model); !text.empty()) fmt::print("{}\n", text);
 }
 

@@ -66,6 +66,7 @@ void add_tokenizer_settings(const std::string& tokenizer, ExportPlan& plan) {
                  *settings.largest_id, plan.model.vocab_size);
   }
   plan.tokenizer_settings = std::move(settings.json);
+  plan.leaves_out_normalizer = settings.leaves_out_normalizer;
   fill_absent(plan.facts.bos_token_id, settings.bos_token_id);
   fill_absent(plan.facts.eos_token_id, settings.eos_token_id);
   fill_absent(plan.facts.pad_token_id, settings.pad_token_id);

@@ -52,8 +52,9 @@ struct ExportPlan {
   // tokenizer_config.json of a tokenizer that comes without one; otherwise empty.
   std::string tokenizer_settings = {};
   bool has_tokenizer() const { return has_tokenizer_file || !tokenizer_json.empty(); }
-  bool has_tokenizer_file = false;  // among the companions
-  std::int64_t bytes() const;       // of all tensors
+  bool has_tokenizer_file = false;     // among the companions
+  bool leaves_out_normalizer = false;  // TokenizerSettings
+  std::int64_t bytes() const;          // of all tensors
 };
 
 // `manifest` must outlive the plan. Throws Error (request) listing every reason against the architecture, every missing

@@ -79,6 +79,7 @@ struct TokenizerSettings {
   std::string json;
   // Where Weft knows them.
   std::optional<std::int64_t> largest_id = {}, bos_token_id = {}, eos_token_id = {}, pad_token_id = {};
+  bool leaves_out_normalizer = false;  // of a tokenizer.model: fast tokenizers of that class have none
 };
 // `name` as open_tokenizer takes it (tokenizer_settings.cpp).
 TokenizerSettings settings_of(const std::string& name);

@@ -30,8 +30,14 @@ TokenizerSettings of_sentencepiece(const std::string& name, const Tokenizer* tok
                                    std::pair{"eos_token", &marks.end}, std::pair{"pad_token", &marks.padding}}) {
     json[key] = piece->empty() ? Json() : Json(*piece);
   }
-  return {json.dump(2) + "\n", tokenizer->vocab_size() - 1, id_in(*tokenizer, marks.begin),
-          id_in(*tokenizer, marks.end), id_in(*tokenizer, marks.padding)};
+  // A ligature and two spaces, which the usual rules of SentencePiece make two letters and one space.
+  const std::string read = tokenizer->decode(tokenizer->encode("a  \ufb01"));
+  return {json.dump(2) + "\n",
+          tokenizer->vocab_size() - 1,
+          id_in(*tokenizer, marks.begin),
+          id_in(*tokenizer, marks.end),
+          id_in(*tokenizer, marks.padding),
+          read.ends_with("fi") || read.find("a  ") == std::string::npos};
 }
 
 }  // namespace
