@@ -132,8 +132,10 @@ std::vector<TokenizerPart> tokenizer_parts(const std::string& name) {
     return parts;
   }
   std::vector<TokenizerPart> parts = {{file, json_name}};
-  const std::string settings = (path.parent_path() / settings_name).string();
-  if (is_file(settings)) parts.push_back({settings, settings_name});
+  for (const char* beside : {settings_name, "chat_template.jinja"}) {
+    const std::string part = (path.parent_path() / beside).string();
+    if (is_file(part)) parts.push_back({part, beside});
+  }
   return parts;
 }
 
