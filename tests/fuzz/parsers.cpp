@@ -25,7 +25,7 @@
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/config/layout_text.h"
 #include "trainer/costs/cost_table.h"
-#include "trainer/data/chat_format.h"
+#include "trainer/data/chat_template.h"
 #include "trainer/data/datatrove_index.h"
 #include "trainer/data/documents.h"
 #include "trainer/data/megatron_index.h"
@@ -34,6 +34,7 @@
 #include "trainer/data/unpacked_file.h"
 #include "trainer/huggingface/model_folder.h"
 #include "trainer/huggingface/model_json.h"
+#include "trainer/jinja/template.h"
 #include "trainer/resolve/config_reader.h"
 #include "trainer/tokenizer/tokenizer.h"
 #include "trainer/tokenizer/tokenizer_file.h"
@@ -375,8 +376,8 @@ void documents(std::string_view text) {
   static const TemporaryFolder folder;
   const std::string json = (folder / "documents.jsonl").string();
   write_file(json, text);
-  const DocumentRules readings[] = {
-      {.key = "text"}, {.key = "meta.text"}, {.key = "messages", .chat = &chat_formats()[0]}};
+  static const ChatTemplate chatml = open_chat_template("chatml", "byte", 0);
+  const DocumentRules readings[] = {{.key = "text"}, {.key = "meta.text"}, {.key = "messages", .chat = &chatml}};
   for (DocumentRules rules : readings) {
     std::int64_t skipped = 0, none = 0;
     rules.bad_lines = BadLines::skip;
@@ -389,6 +390,23 @@ void documents(std::string_view text) {
       expect(skipped > 0, "a file without a bad line is not refused");
     }
   }
+}
+
+// A program from outside. Its spans are in its text, and with the same input it does the same.
+void chat_template(std::string_view text) {
+  const jinja::Template read(text, "chat_template");
+  const std::map<std::string, jinja::Value> variables = {
+      {"messages", jinja::made({{{"role", "system"}, {"content", "Weave."}},
+                                {{"role", "user"}, {"content", " W\u00e4rp?\n"}},
+                                {{"role", "assistant"}, {"content", "Weft"}, {"list", {1, true, nullptr, -2.5}}}})},
+      {"bos_token", jinja::made("<s>")},
+      {"add_generation_prompt", jinja::made(true)}};
+  constexpr std::int64_t budget = 1 << 22;
+  const jinja::Rendering rendering = read.render(variables, 0, budget);
+  for (const auto& [begin, end] : rendering.generated) {
+    expect(begin <= end && end <= rendering.text.size(), "spans are in the text");
+  }
+  expect(read.render(variables, 0, budget).text == rendering.text, "a template is rendered alike twice");
 }
 
 // The lines of a file are the rest of it from its beginning. A text that is packed is read as it was.
@@ -432,6 +450,7 @@ constexpr Parser parsers[] = {{"config", config},
                               {"sentencepiece", sentencepiece},
 #endif
                               {"token_facts", token_facts, true},
+                              {"chat_template", chat_template},
                               {"documents", documents},
                               {"unpacked_file", unpacked_file}};
 

@@ -6,7 +6,7 @@ set(fuzz_sources)
 foreach(folder IN ITEMS parallel/mesh parallel/pipeline/program parallel/pipeline/text parallel/pipeline/check
                         parallel/pipeline/orders parallel/pipeline/passes parallel/pipeline/accounts
                         parallel/pipeline/simulation layers layers/kernels trainer/config trainer/costs trainer/plan
-                        trainer/layout trainer/optimizer trainer/tokenizer)
+                        trainer/layout trainer/optimizer trainer/jinja trainer/tokenizer)
   file(GLOB sources CONFIGURE_DEPENDS ${weft}/${folder}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/(cached_|cpu_|dry_|execute|logits_|optimizer\\.|timed_step|traffic)")
   list(APPEND fuzz_sources ${sources})
@@ -25,8 +25,8 @@ add_fuzz_sources(parallel comm/communicator comm/rendezvous_channel comm/run_tok
                  runtime/input_file runtime/ledger runtime/staging shard/fully_shard shard/replicated shard/unit
                  shard/unit_layout shard/unit_plan shard/wrap)
 add_fuzz_sources(trainer/checkpoint manifest manifest_json safetensors safetensors_parse)
-add_fuzz_sources(trainer/data byte_source chat_format datatrove_index documents megatron_index stored_numbers text_file token_facts
-                 token_file token_index token_source token_type unpacked_file)
+add_fuzz_sources(trainer/data byte_source chat_template datatrove_index documents megatron_index stored_numbers text_file
+                 token_facts token_file token_index token_source token_type unpacked_file)
 add_fuzz_sources(trainer/resolve config_float8_rules config_pipeline_rules config_reader config_rules config_shard_rules
                  config_size_rules config_tied_rules step_costs)
 add_fuzz_sources(trainer/huggingface architecture architecture_reasons model_json model_json_parse names weight_folder)

@@ -3,14 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tokenizer_sample.h"
-#include "trainer/data/chat_format.h"
+#include "trainer/data/chat_template.h"
 #include "trainer/data/token_file.h"
 
 namespace weft {
@@ -222,16 +224,20 @@ TEST(DocumentFiles, AreTextsOrJsonLines) {
 
 // Texts that transformers 4.57 made by apply_chat_template of the published templates, and what of them is learned.
 TEST(Conversations, AreTheTextsOfTheirTemplates) {
-  const std::vector<ChatMessage> messages = {{"system", "Weave. "}, {"user", " Warp?\n"}, {"assistant", "Weft.\n"}};
-  const std::vector<ChatMessage> without = {messages[1], messages[2]};
+  using Json = nlohmann::ordered_json;
+  const Json messages = {{{"role", "system"}, {"content", "Weave. "}},
+                         {{"role", "user"}, {"content", " Warp?\n"}},
+                         {{"role", "assistant"}, {"content", "Weft.\n"}}};
   std::map<std::string_view, std::pair<std::string, std::string>> found;
-  for (const ChatFormat& format : chat_formats()) {
+  for (const char* name : {"chatml", "llama3", "gemma"}) {
+    Json taken = messages;
+    if (name == std::string_view("gemma")) taken.erase(0);  // which knows no system message
     std::string text, learned;
-    for (const TextPart& part : conversation(format, format.role("system") == nullptr ? without : messages)) {
+    for (const TextPart& part : open_chat_template(name, "byte", 0).conversation(taken)) {
       text += part.text;
       if (part.learned) learned += part.text;
     }
-    found[format.name] = {text, learned};
+    found[name] = {text, learned};
   }
   EXPECT_EQ(
       found["chatml"].first,
@@ -269,13 +275,13 @@ TEST(Conversations, HaveTheIdsOfTheWholeText) {
              R"({"messages": [{"role": "user", "content": "warp?"}, {"role": "assistant", "content": "\n\nweft"},)"
              R"( {"role": "user", "content": "\n"}, {"role": "assistant", "content": "loom"}]})"
              "\n");
-  const ChatFormat& chatml = chat_formats()[0];
+  const ChatTemplate chatml = open_chat_template("chatml", "byte", 0);
   DocumentReader documents({(folder / "chat.jsonl").string()}, {.key = "messages", .chat = &chatml});
   const std::string prefix = (folder / "chat").string();
   tokenize(documents, {.tokenizer = (folder / "tok.json").string(),
                        .prefix = prefix,
                        .losses = true,
-                       .marks = chatml.tokens,
+                       .marks = chatml.marks(),
                        .end_documents = false});
   const std::string whole =
       "<|im_start|>user\nwarp?<|im_end|>\n<|im_start|>assistant\n\n\nweft<|im_end|>\n<|im_start|>user\n\n<|im_end|>\n"
@@ -295,9 +301,73 @@ TEST(Conversations, HaveTheIdsOfTheWholeText) {
   EXPECT_EQ(tokenizer->decode(learned), "\n\n\nweft<|im_end|>loom<|im_end|>");
 }
 
+// A token counts if a learned part has a byte of it. Without marks around the parts, white space of two parts meets.
+TEST(Conversations, CountTheTokensThatLearnedPartsTouch) {
+  const TemporaryFolder folder;
+  nlohmann::json json = tokenizer_test::sample_json();
+  for (const std::string blank : {"\u010a", "\u0120"}) {
+    json["model"]["vocab"][blank + blank] = json["model"]["vocab"].size();
+    json["model"]["merges"].push_back(blank + " " + blank);
+  }
+  write_file(folder / "tok.json", json.dump());
+  const ChatTemplate chat(
+      "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}"
+      "{% generation %}{{ m.content }}{% endgeneration %}{% endif %}{% endfor %}",
+      "t", {}, {}, 0);
+  const std::vector<std::string> words = {"the", " weft", "\n", "\n\n", "  ", " ", "é", " a", "織", "\t", ".", "'s"};
+  std::string lines;
+  std::uint32_t state = 7;
+  for (int line = 0; line < 200; ++line) {
+    nlohmann::json messages = nlohmann::json::array();
+    for (int m = 0; m < 6; ++m) {
+      std::string content;
+      for (int word = 0; word < 4; ++word) {
+        state = state * 1664525u + 1013904223u;
+        content += words[(state >> 16) % words.size()];
+      }
+      messages.push_back({{"role", m % 2 == 0 ? "user" : "assistant"}, {"content", content}});
+    }
+    lines += nlohmann::json{{"messages", messages}}.dump() + "\n";
+  }
+  write_file(folder / "chat.jsonl", lines);
+  const DocumentRules rules = {.key = "messages", .chat = &chat};
+  DocumentReader documents({(folder / "chat.jsonl").string()}, rules), again({(folder / "chat.jsonl").string()}, rules);
+  const std::string prefix = (folder / "chat").string();
+  tokenize(documents,
+           {.tokenizer = (folder / "tok.json").string(), .prefix = prefix, .losses = true, .end_documents = false});
+  const auto tokenizer = open_tokenizer((folder / "tok.json").string());
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> expected;
+  while (const auto document = again.next()) {
+    std::string text;
+    std::vector<bool> bytes;
+    for (const TextPart& part : document->parts) {
+      text += part.text;
+      bytes.resize(text.size(), part.learned);
+    }
+    std::size_t end = 0;
+    for (const std::int32_t id : tokenizer->encode(text)) {  // of bytes, so each decodes by itself
+      const std::size_t begin = end;
+      end += tokenizer->decode(std::vector{id}).size();
+      ids.push_back(id);
+      expected.push_back(std::count(bytes.begin() + std::ptrdiff_t(begin), bytes.begin() + std::ptrdiff_t(end), true) >
+                         0);
+    }
+    ASSERT_EQ(end, text.size());
+  }
+  const TokenFile file(prefix);
+  ASSERT_EQ(file.tokens(), std::ssize(ids));
+  std::vector<std::int32_t> found(ids.size());
+  std::vector<std::uint8_t> counts(ids.size());
+  file.read(0, found);
+  file.read_losses(0, counts);
+  EXPECT_EQ(found, ids);
+  EXPECT_EQ(counts, expected);
+}
+
 TEST(Conversations, BadOnesAreNamed) {
   const TemporaryFolder folder;
-  const ChatFormat& gemma = chat_formats()[2];
+  const ChatTemplate gemma = open_chat_template("gemma", "byte", 0);
   for (const auto& [line, why] : std::map<std::string, std::string>{
            {R"({"text": 1})", "no key \"messages\""},
            {R"({"messages": []})", "is no list of messages"},
@@ -306,7 +376,7 @@ TEST(Conversations, BadOnesAreNamed) {
             "message 2: the object has no key"},
            {R"({"messages": [3]})", "message 1: the object has no key \"role\""},
            {R"({"messages": [{"role": "user", "content": 3}]})", "message 1: \"content\" is a number"},
-           {R"({"messages": [{"role": "system", "content": "a"}]})", "message 1: gemma knows no role \"system\""}}) {
+           {R"({"messages": [{"role": "system", "content": "a"}]})", "gemma:1: gemma knows no role \"system\""}}) {
     write_file(folder / "chat.jsonl", line + "\n");
     try {
       DocumentReader({(folder / "chat.jsonl").string()}, {.key = "messages", .chat = &gemma}).next();

@@ -1,7 +1,8 @@
 // `weft data tokenize`: texts and JSON lines as a dataset of token ids.
 #include <CLI/CLI.hpp>
-#include <algorithm>
+#include <ctime>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
@@ -37,16 +38,17 @@ void tokenize_files(const TokenizeArguments& arguments) {
   std::int64_t told = 0;
   TokenizeRequest request = arguments.request;
   DocumentRules rules = arguments.rules;
+  std::optional<ChatTemplate> chat;
   if (!arguments.chat.empty()) {
-    const std::span<const ChatFormat> known = chat_formats();
-    rules.chat = &*std::ranges::find(known, std::string_view(arguments.chat), &ChatFormat::name);
-    request.marks = rules.chat->tokens;
+    chat = open_chat_template(arguments.chat, request.tokenizer, std::time(nullptr));
+    rules.chat = &*chat;
+    request.marks = chat->marks();
   }
   DocumentReader documents(arguments.files, rules, [&](const std::string& why) {
     constexpr std::int64_t most_told = 10;
     if (++told <= most_told) fmt::print(stderr, "weft: warning: left out: {}\n", why);
   });
-  // A conversation has the begin of its format.
+  // A conversation has the begin of its template.
   request.begin_documents = !arguments.no_begin && rules.chat == nullptr;
   request.end_documents = !arguments.no_end;
   if (arguments.plain) request.special = SpecialTokens::plain_text;
@@ -99,14 +101,10 @@ void add_data_tokenize_command(CLI::App& data) {
       ->required();
   command->add_option("--key", arguments->rules.key, "of the text in an object of JSON lines; a.b for b in a")
       ->capture_default_str();
-  std::vector<std::string> formats;
-  for (const ChatFormat& format : chat_formats()) formats.emplace_back(format.name);
-  CLI::Option* chat =
-      command
-          ->add_option("--chat", arguments->chat,
-                       "format of conversations: --key names a list of objects with role and content, and what the "
-                       "assistant says is learned")
-          ->check(CLI::IsMember(formats));
+  CLI::Option* chat = command->add_option(
+      "--chat", arguments->chat,
+      "chat template, of which --key names the list of messages: tokenizer, for that of --tokenizer; chatml, llama3 or "
+      "gemma; or a file in Jinja. What the assistant says is learned");
   command
       ->add_option("--prompt", arguments->rules.prompt,
                    "key of a text in front of it that is read and not learned: PREFIX.loss says which tokens count")

@@ -48,8 +48,8 @@ bool is_blank(std::string_view line) {
 }
 
 // The value at a path of keys joined by dots; null if there is none.
-const nlohmann::json* value_at(const nlohmann::json& object, std::string_view path) {
-  const nlohmann::json* value = &object;
+const nlohmann::ordered_json* value_at(const nlohmann::ordered_json& object, std::string_view path) {
+  const nlohmann::ordered_json* value = &object;
   while (true) {
     const std::size_t dot = path.find('.');
     if (!value->is_object()) return nullptr;
@@ -62,8 +62,8 @@ const nlohmann::json* value_at(const nlohmann::json& object, std::string_view pa
 }
 
 // The text at a path of keys; otherwise `fault` says why there is none, unless it says something already.
-std::string text_at(const nlohmann::json& object, const std::string& key, std::string& fault) {
-  const nlohmann::json* text = value_at(object, key);
+std::string text_at(const nlohmann::ordered_json& object, const std::string& key, std::string& fault) {
+  const nlohmann::ordered_json* text = value_at(object, key);
   if (text != nullptr && text->is_string()) return text->get<std::string>();
   if (fault.empty()) {
     fault = text == nullptr ? fmt::format("the object has no key \"{}\"", key)
@@ -99,8 +99,8 @@ std::int64_t Document::bytes() const {
 
 std::string DocumentReader::identity() const {
   std::string text = fmt::format("key {}, prompt {}, chat {}, bad lines {}, text {}", rules_.key, rules_.prompt,
-                                 rules_.chat == nullptr ? "" : rules_.chat->name, static_cast<int>(rules_.bad_lines),
-                                 static_cast<int>(rules_.text));
+                                 rules_.chat == nullptr ? "" : rules_.chat->identity(),
+                                 static_cast<int>(rules_.bad_lines), static_cast<int>(rules_.text));
   for (const std::string& name : files_) {
     std::error_code ignored;
     const auto time = std::filesystem::last_write_time(name, ignored).time_since_epoch().count();
@@ -143,27 +143,22 @@ std::optional<Document> DocumentReader::next_of_file() {
   return std::nullopt;
 }
 
-std::string DocumentReader::take(const nlohmann::json& object, Document& document) const {
+std::string DocumentReader::take(const nlohmann::ordered_json& object, Document& document) const {
   std::string fault;
   if (rules_.chat == nullptr) {
     if (!rules_.prompt.empty()) document.parts.push_back({text_at(object, rules_.prompt, fault), false});
     document.parts.push_back({text_at(object, rules_.key, fault)});
     return fault;
   }
-  const nlohmann::json* list = value_at(object, rules_.key);
+  const nlohmann::ordered_json* list = value_at(object, rules_.key);
   if (list == nullptr) return fmt::format("the object has no key \"{}\"", rules_.key);
   if (!list->is_array() || list->empty()) return fmt::format("\"{}\" is no list of messages", rules_.key);
-  std::vector<ChatMessage> messages;
-  for (const nlohmann::json& each : *list) {
-    messages.push_back({text_at(each, "role", fault), text_at(each, "content", fault)});
-    if (!fault.empty()) return fmt::format("message {}: {}", messages.size(), fault);
-    if (rules_.chat->role(messages.back().role) == nullptr) {
-      return fmt::format("message {}: {} knows no role \"{}\"", messages.size(), rules_.chat->name,
-                         messages.back().role);
-    }
+  for (std::size_t m = 0; m < list->size(); ++m) {
+    for (const char* key : {"role", "content"}) text_at((*list)[m], key, fault);
+    if (!fault.empty()) return fmt::format("message {}: {}", m + 1, fault);
   }
-  document.parts = conversation(*rules_.chat, messages);
-  return fault;
+  document.joined = true;
+  return refusal_of([&] { document.parts = rules_.chat->conversation(*list); }).value_or("");
 }
 
 std::optional<Document> DocumentReader::document_of(const std::string& line) {
@@ -174,12 +169,12 @@ std::optional<Document> DocumentReader::document_of(const std::string& line) {
   } else {
     try {
       Document document;
-      fault = take(nlohmann::json::parse(line), document);
+      fault = take(nlohmann::ordered_json::parse(line), document);
       if (fault.empty()) return document;
-    } catch (const nlohmann::json::parse_error& error) {
+    } catch (const nlohmann::ordered_json::parse_error& error) {
       column = error.byte;
       fault = "no JSON";
-    } catch (const nlohmann::json::out_of_range&) {
+    } catch (const nlohmann::ordered_json::out_of_range&) {
       fault = "a number is too large";
     }
   }

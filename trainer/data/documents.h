@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/data/chat_format.h"
+#include "trainer/data/chat_template.h"
 #include "trainer/data/unpacked_file.h"
 
 namespace weft {
@@ -22,8 +22,8 @@ struct DocumentRules {
   std::string key = "text";  // of the text in an object; "a.b" is key b of the object in a
   BadLines bad_lines = BadLines::refuse;
   TextDocuments text = TextDocuments::file;
-  std::string prompt = {};           // key of a text in front of it that nothing learns to write; empty: none
-  const ChatFormat* chat = nullptr;  // the key holds a list of messages, objects with role and content, in this format
+  std::string prompt = {};             // key of a text in front of it that nothing learns to write; empty: none
+  const ChatTemplate* chat = nullptr;  // the key holds a conversation: a list of objects with role and content
 
   // Whether some tokens of documents are not learned.
   bool has_losses() const { return !prompt.empty() || chat != nullptr; }
@@ -31,6 +31,7 @@ struct DocumentRules {
 
 struct Document {
   std::vector<TextPart> parts;
+  bool joined = false;  // the parts are encoded as one text, otherwise each by itself
   std::int64_t bytes() const;
 };
 
@@ -61,7 +62,7 @@ class DocumentReader {
   std::optional<Document> next_of_file();
   std::optional<Document> document_of(const std::string& line);
   // Puts the texts of an object into `document`, or returns the reason for which it has none.
-  std::string take(const nlohmann::json& object, Document& document) const;
+  std::string take(const nlohmann::ordered_json& object, Document& document) const;
 
   std::vector<std::string> files_;
   DocumentRules rules_;

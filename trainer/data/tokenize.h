@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "trainer/data/documents.h"
@@ -17,7 +16,7 @@ struct TokenizeRequest {
   std::string tokenizer = {};                         // as open_tokenizer takes it
   std::string prefix = {};                            // of the dataset
   bool losses = false;                                // the rules of the documents have losses
-  std::vector<std::string_view> marks = {};           // tokens that the tokenizer must have
+  std::vector<std::string> marks = {};                // tokens that the tokenizer must have
   SpecialTokens special = SpecialTokens::recognised;  // in texts
   bool begin_documents = true;                        // put in front what the tokenizer puts there (TextFrame::before)
   bool end_documents = true;                          // append the token that ends a text, if the tokenizer has one
@@ -33,7 +32,7 @@ struct TokenizeProgress {
 };
 
 // Writes "prefix.bin", "prefix.idx" and "prefix.json", and of documents with losses "prefix.loss" (token_source.h): the
-// parts of a document are encoded each by itself, and the loss counts the learned ones and the end. The bytes do not
+// loss counts the learned parts of a document and the end. The bytes do not
 // depend on the number of threads. Documents without a token are left out. Nothing stands under the final names until
 // all is written.
 //
