@@ -175,6 +175,40 @@ TEST_F(DataCommand, PromptsAreReadAndNotLearned) {
   EXPECT_NE(refused("data tokenize text.txt --tokenizer byte --output late").find("late.loss"), std::string::npos);
 }
 
+// A template from a file, whose bytes are the tokens, and the template beside the tokenizer.
+TEST_F(DataCommand, ConversationsAreWrittenByTemplates) {
+  std::string lines;
+  for (int i = 0; i < 60; ++i) {
+    lines += R"({"messages": [{"role": "user", "content": "Warp?"}, {"role": "assistant", "content": "The weft."}]})";
+    lines += "\n";
+  }
+  put("chat.jsonl", lines);
+  const std::string source =
+      "{% for m in messages %}\n{% if m.role == 'user' %}\nQ {{ m.content }}\n{% else %}\nA{{ ' ' + m.content }};\n"
+      "{% endif %}\n{% endfor %}\n{% if add_generation_prompt %}A{% endif %}";
+  put("format.jinja", source);
+  ok("data tokenize chat.jsonl --chat format.jinja --tokenizer byte --no-end --output chat");
+  const Json facts = Json::parse(ok("data inspect chat.bin --json --check --sample 7"));
+  EXPECT_EQ(facts["sample"]["text"], "Q Warp?\nA The weft.;\n");
+  EXPECT_EQ(bytes_of("chat.loss").substr(0, 21), std::string(9, '\0') + std::string(11, '\1') + std::string(1, '\0'));
+  put_run("chat.bin", "byte", 256);
+  ok("train run.toml --data.documents=mask --training.sequence_length=21 --run.steps=2 --checkpoint.interval=2");
+  const Json line = Json::parse(bytes_of("out/metrics.jsonl").substr(0, bytes_of("out/metrics.jsonl").find('\n')));
+  EXPECT_EQ(line["targets"], 8 * 11);
+
+  ok("data train-tokenizer text.txt --vocab-size 300 --output tok.json");
+  EXPECT_NE(
+      refused("data tokenize chat.jsonl --chat tokenizer --tokenizer tok.json --output own").find("no chat template"),
+      std::string::npos);
+  put("chat_template.jinja", source);
+  ok("data tokenize chat.jsonl --chat tokenizer --tokenizer tok.json --no-end --output own");
+  EXPECT_EQ(Json::parse(ok("data inspect own.bin --json --sample 7"))["sample"]["text"], facts["sample"]["text"]);
+  put("chat_template.jinja", "\n{{ messages | nosuch }}");
+  EXPECT_NE(refused("data tokenize chat.jsonl --chat tokenizer --tokenizer tok.json --output bad")
+                .find("\"chat.jsonl\":1:1: chat_template.jinja:2: Weft knows no filter 'nosuch' of a list"),
+            std::string::npos);
+}
+
 TEST_F(DataCommand, TokensOfAnotherTokenizerAreRefused) {
   ok("data train-tokenizer text.txt --vocab-size 300 --output tok.json");
   ok("data train-tokenizer held.txt --vocab-size 290 --output other.json");
