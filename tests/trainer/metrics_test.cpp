@@ -24,6 +24,7 @@ std::string console_line(const StepMetrics& metrics) {
 TEST(StepMetricsText, TellsOfASkippedStepAndItsScale) {
   StepMetrics metrics;
   metrics.step = 3;
+  metrics.targets = 8;
   metrics.loss = 2.5;
   metrics.gradient_norm = std::numeric_limits<double>::infinity();
   metrics.loss_scale = 1024.0;
