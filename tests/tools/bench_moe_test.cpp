@@ -24,7 +24,8 @@ TEST_F(BenchMoe, CountsTheProductsOfTheSharedExpert) {
     ASSERT_EQ(result.exit_code, 0) << result.messages;
     const SortedJson report = SortedJson::parse(result.output);
     alone[width > 0] = report.at("products_alone").get<double>();
-    EXPECT_EQ(report.at("all_over_products_alone").get<double>(), report.at("all").get<double>() / alone[width > 0]);
+    EXPECT_DOUBLE_EQ(report.at("all_over_products_alone").get<double>(),
+                     report.at("all").get<double>() / alone[width > 0]);
     EXPECT_EQ(report.at("most_over_products_alone"), 1.35);
     EXPECT_EQ(report.at("forced_balance"), false);
   }

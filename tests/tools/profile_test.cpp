@@ -84,7 +84,9 @@ TEST_F(Nvtx, OneDomainWithCategoriesAndOneSchema) {
                                                               {10, "receive_gradients_up"},
                                                               {11, "send_gradients_down"},
                                                               {12, "receive_gradients_down"},
-                                                              {13, "exchange"}}));
+                                                              {13, "exchange"},
+                                                              {14, "to_host"},
+                                                              {15, "from_host"}}));
   // Types by their numbers in nvToolsExtPayload.h: 17 is INT64, 15 INT32, 80 the handle of a registered string.
   ASSERT_EQ(recording.schemas.size(), 1u);
   EXPECT_EQ(recording.schemas[0],
