@@ -22,7 +22,7 @@ function(add_fuzz_sources folder)
   set(fuzz_sources ${fuzz_sources} ${ARGN} PARENT_SCOPE)
 endfunction()
 add_fuzz_sources(parallel comm/communicator comm/rendezvous_channel comm/run_token runtime/checksum runtime/elementwise
-                 runtime/input_file runtime/ledger runtime/staging shard/fully_shard shard/replicated shard/unit
+                 runtime/input_file runtime/ledger runtime/quantities runtime/staging shard/fully_shard shard/replicated shard/unit
                  shard/unit_layout shard/unit_plan shard/wrap)
 add_fuzz_sources(trainer/checkpoint manifest manifest_json safetensors safetensors_parse)
 add_fuzz_sources(trainer/data byte_source chat_template datatrove_index documents megatron_index stored_numbers text_file
