@@ -9,7 +9,7 @@ namespace {
 using config_sample::complete;
 using config_sample::message;
 
-ResolvedConfig read(const Overrides& overrides) {
+ResolvedConfig read_data(const Overrides& overrides) {
   return read_config_text(complete(), "run.toml", overrides);
 }
 
@@ -19,7 +19,8 @@ void expect_refused(const Overrides& overrides, const std::string& part) {
 }
 
 TEST(DataKeys, FilesHaveWeightsThatAreWrittenAsTheyAreRead) {
-  const ResolvedConfig resolved = read({R"(data.train=["a.bin", {path = "b \"x\".bin", weight = 0.3}, {path = "c"}])"});
+  const ResolvedConfig resolved =
+      read_data({R"(data.train=["a.bin", {path = "b \"x\".bin", weight = 0.3}, {path = "c"}])"});
   const std::vector<DataSource> expected = {DataSource("a.bin"), DataSource("b \"x\".bin", 0.3), DataSource("c")};
   EXPECT_EQ(resolved.config.data.train, expected);
   EXPECT_NE(resolved.toml.find(R"(train = ["a.bin", {path = "b \"x\".bin", weight = 0.3}, "c"])"), std::string::npos)
@@ -46,7 +47,7 @@ TEST(DataKeys, WhatIsNoFileWithAWeightIsRefused) {
 }
 
 TEST(DataKeys, AHeldOutPartNeedsASplitAndNoFiles) {
-  EXPECT_TRUE(read({"data.split=969,30,1", "validation.split=true"}).config.validation.takes_place());
+  EXPECT_TRUE(read_data({"data.split=969,30,1", "validation.split=true"}).config.validation.takes_place());
   expect_refused({"validation.split=true"}, "data.split names no parts");
   expect_refused({"data.split=9,1", "validation.split=true", "validation.data=[\"held\"]"},
                  "hold out one or the other");

@@ -115,17 +115,17 @@ TEST(Hardware, IslandsHaveTheLinkThatTheyCross) {
   EXPECT_EQ(island_link("4").latency, hardware.node_latency.value);
 }
 
-Config read(const std::string& section) {
+Config read_section(const std::string& section) {
   return read_config_text(config_sample::complete() + section, "run.toml").config;
 }
 
 TEST(Hardware, SectionIsRead) {
-  EXPECT_EQ(read("").hardware, HardwareConfig{});
+  EXPECT_EQ(read_section("").hardware, HardwareConfig{});
   const std::string section =
       "[hardware]\nname = \"a100\"\nranks_per_node = 4\nmemory = \"40GiB\"\nnode_bytes_per_second = 25e9\n"
       "link_bytes_per_second = 300_000_000_000\nhost_bytes_per_second = 20e9\nflops_per_second = 312e12\nreached = 1\n";
   const HardwareConfig expected{"a100", 4, 42'949'672'960, 25e9, 300e9, 20e9, 312e12, 1.0};
-  EXPECT_EQ(read(section).hardware, expected);
+  EXPECT_EQ(read_section(section).hardware, expected);
   const ResolvedConfig resolved = read_config_text(config_sample::complete() + section, "run.toml");
   EXPECT_EQ(read_config_text(resolved.toml, "again.toml").config.hardware, expected);
   const HardwareConfig automatic =
@@ -154,7 +154,7 @@ TEST(Hardware, WrongValuesAreRefused) {
   };
   for (const auto& [line, message] : lines) {
     try {
-      read(std::string("[hardware]\n") + line + "\n");
+      read_section(std::string("[hardware]\n") + line + "\n");
       FAIL() << line;
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << line << "\n" << error.what();
