@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "tests/trainer/kept_run.h"
-#include "tests/trainer/tiny_layout.h"
+#include "tests/trainer/routed_layouts.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/resolved_run.h"
 
@@ -23,40 +23,6 @@ Config dropping(const TinyLayout& layout, DropPolicy policy, bool pads = false) 
   // apart. The batches of this seed have none.
   config.run.seed = 1;
   return config;
-}
-
-std::vector<TinyLayout> dropping_layouts() {
-  const std::string mixed = "d e d e";
-  return {
-      {.name = "pp2", .layers = mixed, .degrees = {.pipeline = 2}},
-      {.name = "tp2", .layers = mixed, .degrees = {.tensor = 2}},
-      {.name = "cp2", .layers = mixed, .degrees = {.context = 2}},
-      {.name = "cp2_tp2_ep4", .layers = mixed, .degrees = {.context = 2, .tensor = 2, .expert = 4}},
-      {.name = "shard4_ep4", .layers = mixed, .degrees = {.data_shard = 4, .expert = 4}},
-      {.name = "ep2_etp2", .layers = mixed, .degrees = {.data_shard = 4, .expert = 2, .expert_tensor = 2}},
-      {.name = "all_tokens",
-       .layers = mixed,
-       .degrees = {.data_shard = 4, .expert = 2, .expert_tensor = 2, .expert_dispatch = ExpertDispatch::all_gather},
-       .recompute = Recompute::full},
-      {.name = "two_nodes",
-       .layers = mixed,
-       .degrees = {.context = 2,
-                   .tensor = 2,
-                   .expert = 4,
-                   .expert_dispatch = ExpertDispatch::hierarchical,
-                   .expert_nodes = 2}},
-      {.name = "zbv",
-       .layers = mixed,
-       .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2},
-       .schedule = "zbv",
-       .chunks = 2},
-      {.name = "full", .layers = mixed, .degrees = {.tensor = 2, .expert = 2}, .recompute = Recompute::full},
-      {.name = "keep_dispatch",
-       .layers = mixed,
-       .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2},
-       .recompute = Recompute::keep_dispatch},
-      {.name = "experts", .layers = mixed, .degrees = {.data_shard = 2}, .recompute = Recompute::experts},
-  };
 }
 
 class DroppedTokens : public ::testing::TestWithParam<TinyLayout> {};
@@ -96,7 +62,7 @@ TEST_P(DroppedTokens, AreTheSameInEveryLayout) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, DroppedTokens, ::testing::ValuesIn(dropping_layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, DroppedTokens, ::testing::ValuesIn(routed_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 // A capacity lowers the bound of memory: with all tokens at one expert, a rank would hold the rows of all.

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "tests/trainer/kept_run.h"
-#include "tests/trainer/tiny_layout.h"
+#include "tests/trainer/routed_layouts.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
@@ -22,36 +22,6 @@ Config with_nulls(const TinyLayout& layout) {
   config.run.steps = 3;
   config.run.seed = 1;  // as in dropped_tokens_test.cpp: without tokens of equal weights
   return config;
-}
-
-std::vector<TinyLayout> null_layouts() {
-  const std::string mixed = "d e d e";
-  return {
-      {.name = "pp2", .layers = mixed, .degrees = {.pipeline = 2}},
-      {.name = "cp2_tp2_ep4", .layers = mixed, .degrees = {.context = 2, .tensor = 2, .expert = 4}},
-      {.name = "shard4_ep4", .layers = mixed, .degrees = {.data_shard = 4, .expert = 4}},
-      {.name = "ep2_etp2", .layers = mixed, .degrees = {.data_shard = 4, .expert = 2, .expert_tensor = 2}},
-      {.name = "all_tokens",
-       .layers = mixed,
-       .degrees = {.data_shard = 2, .expert = 2, .expert_dispatch = ExpertDispatch::all_gather},
-       .recompute = Recompute::full},
-      {.name = "two_nodes",
-       .layers = mixed,
-       .degrees = {.context = 2,
-                   .tensor = 2,
-                   .expert = 4,
-                   .expert_dispatch = ExpertDispatch::hierarchical,
-                   .expert_nodes = 2}},
-      {.name = "zbv",
-       .layers = mixed,
-       .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2},
-       .schedule = "zbv",
-       .chunks = 2},
-      {.name = "keep_dispatch",
-       .layers = mixed,
-       .degrees = {.data_shard = 2, .tensor = 2, .expert = 2},
-       .recompute = Recompute::keep_dispatch},
-  };
 }
 
 class NullSlots : public ::testing::TestWithParam<TinyLayout> {};
@@ -96,7 +66,7 @@ TEST_P(NullSlots, AreTheSameInEveryLayout) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, NullSlots, ::testing::ValuesIn(null_layouts()),
+INSTANTIATE_TEST_SUITE_P(Layouts, NullSlots, ::testing::ValuesIn(routed_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
 // Dealt in turn, half of the choices are null slots. Rows of two choices a token go to experts and back, twice.

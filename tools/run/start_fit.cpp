@@ -23,8 +23,8 @@ void require_room(const CLI::App& command, const std::string& file, const Config
   const ReadWith read = [&](const Overrides& words) {
     return read_config(file, merged_words(overrides_given_to(command), words)).config;
   };
-  std::string moves;  // empty if the ranks cannot be dealt to the hardware's nodes
-  refusal_of([&] { moves = plan_remedies_text(explain_run(read, card)); });
+  std::string remedies;  // empty if the ranks cannot be dealt to the hardware's nodes
+  refusal_of([&] { remedies = plan_remedies_text(explain_run(read, card)); });
   Overrides words = {file};
   for (const std::string& given : overrides_given_to(command)) words.push_back(given);
   // weft plan does not ask a GPU for its memory.
@@ -32,7 +32,7 @@ void require_room(const CLI::App& command, const std::string& file, const Config
   fail_request(
       "{}: the plan says that this run {}\n{}weft plan {} --explain says more.\nNo rank was started; run.ignore_plan = "
       "true starts them all the same.",
-      file, verdict.text(), moves, shell_text(words));
+      file, verdict.text(), remedies, shell_text(words));
 }
 
 }  // namespace weft

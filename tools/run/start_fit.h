@@ -13,7 +13,7 @@ namespace weft {
 Hardware said_hardware(const Config& config);
 
 // Throws Error (request) if the plan of the run exceeds the memory of `card`, naming the bucket that decides and the
-// best moves, unless run.ignore_plan is set. Warns of a plan that leaves little room. A card without memory is not
+// best remedies, unless run.ignore_plan is set. Warns of a plan that leaves little room. A card without memory is not
 // checked. `config`: the configuration from `file` and the command line.
 void require_room(const CLI::App& command, const std::string& file, const Config& config, const Hardware& card);
 

@@ -19,18 +19,6 @@ constexpr std::string_view format_name = "weft checkpoint";
 // The last key, and the text after its value.
 constexpr std::string_view checksum_key = ",\n\"checksum\": \"", end_of_text = "\"\n}\n";
 
-struct Degree {
-  const char* name;
-  int Degrees::*field;
-};
-constexpr Degree degrees[] = {{"pipeline", &Degrees::pipeline},
-                              {"data_replicate", &Degrees::data_replicate},
-                              {"data_shard", &Degrees::data_shard},
-                              {"context", &Degrees::context},
-                              {"tensor", &Degrees::tensor},
-                              {"expert", &Degrees::expert},
-                              {"expert_tensor", &Degrees::expert_tensor}};
-
 std::string hash_of(const std::map<std::string, std::string>& values) {
   RunningChecksum sum;
   const auto add = [&](const std::string& text) {
@@ -191,10 +179,10 @@ Manifest manifest_of(const Json& json) {
     manifest.progress.norm_trend = {trend.integer("norms"), trend.number("mean")};
   }
   const Reading mesh(top.at("mesh"), "mesh");
-  for (const Degree& degree : degrees) {
+  for (const NamedDegree& degree : named_degrees) {
     const std::int64_t value = mesh.integer(degree.name);
     if (value < 1 || value > INT32_MAX) fail_request("{} of mesh is {}", degree.name, value);
-    manifest.mesh.*degree.field = static_cast<int>(value);
+    manifest.mesh.*degree.degree = static_cast<int>(value);
   }
   manifest.model = top.texts("model");
   manifest.data = top.texts("data");
@@ -228,7 +216,7 @@ std::string text_of(const Manifest& manifest) {
   if (const auto& trend = progress.norm_trend) {
     json["progress"]["norm_trend"] = {{"norms", trend->norms}, {"mean", trend->mean}};
   }
-  for (const Degree& degree : degrees) json["mesh"][degree.name] = manifest.mesh.*degree.field;
+  for (const NamedDegree& degree : named_degrees) json["mesh"][degree.name] = manifest.mesh.*degree.degree;
   json["model"] = manifest.model;
   json["model_hash"] = hash_of(manifest.model);
   json["data"] = manifest.data;
