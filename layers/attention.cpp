@@ -22,6 +22,10 @@ struct SavedAttention final : Saved {
   Tensor dqkv, dy;     // from input gradient to weight gradient; dy of all tokens
   Tensor dq_norm, dk_norm;
   ConstTensorView document_begins;  // of the microbatch's text
+
+  std::vector<Tensor*> offloadable() override {
+    return allocated({&norm.x, &norm.inverse_rms, &norm.normed, &qkv, &rotated, &out, &log_sum_exp, &keys_values});
+  }
 };
 
 class Attention final : public Segment {
@@ -44,6 +48,7 @@ class Attention final : public Segment {
         setup_.context > 1 ? setup_.context * setup_.microbatch_tokens * heads_.key_value_columns() * element : 0;
     return norm_.activation_bytes() + setup_.microbatch_tokens * per_token + gathered;
   }
+  std::int64_t offload_bytes() const override { return activation_bytes(); }
   std::int64_t pending_bytes() const override {
     if (!setup_.trains(Family::dense)) return 0;
     // dqkv, out and dy.

@@ -11,6 +11,10 @@ struct SavedMlp final : Saved {
   PreNorm::Kept norm;
   SwigluMlp::Kept inner;
   Tensor dy;  // of all tokens, from input gradient to weight gradient
+
+  std::vector<Tensor*> offloadable() override {
+    return allocated({&norm.x, &norm.inverse_rms, &norm.normed, &inner.gate_up, &inner.activated});
+  }
 };
 
 class Mlp final : public Segment {
@@ -25,6 +29,7 @@ class Mlp final : public Segment {
   }
 
   std::int64_t activation_bytes() const override { return norm_.activation_bytes() + mlp_.activation_bytes(); }
+  std::int64_t offload_bytes() const override { return activation_bytes(); }
   std::int64_t pending_bytes() const override {
     if (!setup_.trains(Family::dense)) return 0;
     const std::int64_t dy = setup_.microbatch_tokens * setup_.model.hidden_size * size_of(setup_.compute);

@@ -53,6 +53,14 @@ void require_frozen(const SegmentSetup& setup, const std::vector<ParameterSpec>&
   }
 }
 
+std::vector<Tensor*> allocated(std::initializer_list<Tensor*> tensors) {
+  std::vector<Tensor*> found;
+  for (Tensor* tensor : tensors) {
+    if (tensor->allocated()) found.push_back(tensor);
+  }
+  return found;
+}
+
 DType narrower(DType first, DType second) {
   return size_of(second) < size_of(first) ? second : first;
 }

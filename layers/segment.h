@@ -7,6 +7,7 @@
 // of their family, gradients in float32, both in the order of parameters().
 #pragma once
 
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <set>
@@ -165,6 +166,9 @@ using Gradients = std::span<const TensorView>;
 class Saved {
  public:
   virtual ~Saved() = default;
+  // Tensors of Segment::offload_bytes() that exist, between forward and input gradient: other memory may take their
+  // place. Valid as long as this object.
+  virtual std::vector<Tensor*> offloadable() { return {}; }
 };
 
 // A collective of one microbatch, known before it runs. `bytes` is an upper bound if it depends on routing.
@@ -197,6 +201,8 @@ class Segment {
   // Bytes kept per microbatch from input gradient to weight gradient, in place of activation_bytes (a bound with routed
   // tokens). Tensors that only gradients of frozen parameters would read are not included.
   virtual std::int64_t pending_bytes() const = 0;
+  // Bytes of activation_bytes() in tensors of fixed sizes, which may wait elsewhere for the input gradient.
+  virtual std::int64_t offload_bytes() const { return 0; }
   virtual std::vector<SegmentTraffic> traffic() const = 0;
 
   // Takes the activations (none for the embedding) and returns the next ones (none for the head). In a recomputed
@@ -238,6 +244,9 @@ class Segment {
   ModelPart part_;
   std::string scope_, name_;
 };
+
+// Those of the tensors that are allocated.
+std::vector<Tensor*> allocated(std::initializer_list<Tensor*> tensors);
 
 // Conversion between parts of the model that compute in different dtypes. Nothing is copied if the dtypes are equal.
 //

@@ -37,6 +37,9 @@ class Writer final : public ActionHandler {
   void backward_weight(int, int) override { log_.push_back("W"); }
   void recompute(int, int, ComputePart) override { log_.push_back("R"); }
   void exchange_rows(int, int) override { log_.push_back("rows"); }
+  void offload(int, int) override { log_.push_back("offload"); }
+  void wait_offload(int, int) override { log_.push_back("wait_offload"); }
+  void reload(int, int) override { log_.push_back("reload"); }
   void unshard(Op, int) override { log_.push_back("unshard"); }
   void reshard(Op, int) override { log_.push_back("reshard"); }
   void scatter_gradient(int) override { log_.push_back("scatter"); }

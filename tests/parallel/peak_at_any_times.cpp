@@ -13,6 +13,7 @@ namespace {
 // of `i` (simulate.h):
 //
 //   of a compute action or a reduction   the compute before it has ended, so its RESHARDs have happened
+//   of a RELOAD                          all compute before it has ended
 //   of a gather                          the compute before the last RESHARD has ended; in a solved step, all before it
 //   of a reduction                       the reductions before it have ended
 //   of compute that waited for the pool  the reductions that the pool had given up have ended; later compute knows
@@ -34,6 +35,11 @@ class BoundWalk {
     if (is_reduction(action.op)) for_units_of(action, [&](std::size_t unit) { reduce(unit); });
     if (action.op == Op::wait_reduction) for_units_of(action, [&](std::size_t unit) { know_ended_through(unit); });
     if (action.op == Op::gradient_norm) know_ended(reductions_.size());
+    if (action.op == Op::wait_offload) change_activations(-bytes_away(action));
+    if (action.op == Op::reload) {
+      change_activations(bytes_away(action));
+      look(reductions_from(in_flight_, ended_));
+    }
   }
 
   std::int64_t peak() const { return peak_; }
@@ -107,6 +113,9 @@ class BoundWalk {
     }
   }
 
+  std::int64_t bytes_away(const Action& action) const {
+    return program_.segments[static_cast<std::size_t>(*action.segment)].offload_bytes;
+  }
   void change_activations(std::int64_t bytes) {
     activations_ += bytes;
     most_since_reshard_ = std::max(most_since_reshard_, activations_);

@@ -46,9 +46,10 @@ void demand(bool holds, fmt::format_string<Parts...> text, Parts&&... parts) {
 // One microbatch in one piece of the model.
 struct Cell {
   std::optional<Value> output, gradient, input_gradient;  // `gradient` of the output, until the weight gradient is made
-  std::optional<Value> saved = {};       // what the backward reads: the output, of a forward that keeps it
-  std::optional<Value> checkpoint = {};  // of a region's first piece, its input from forward to R
-  std::optional<Value> again = {};       // inside a region, what R makes for the next piece
+  std::optional<Value> saved = {};                  // what the backward reads: the output, of a forward that keeps it
+  std::optional<Value> checkpoint = {};             // of a region's first piece, its input from forward to R
+  std::optional<Value> again = {};                  // inside a region, what R makes for the next piece
+  std::optional<Value> leaving = {}, on_host = {};  // what the backward reads, elsewhere
   bool weight_gradient = false;
   // Of a computation in parts that is under way: its kind, parts that have run, and exchanges behind them.
   Op open = Op::forward;
@@ -127,6 +128,8 @@ class Machine {
       compute(action);
     } else if (is_row_exchange(action.op)) {
       exchange_rows(action);
+    } else if (takes_kept(action.op)) {
+      move_kept(action);
     } else {
       for_units(action);
     }
@@ -215,6 +218,26 @@ class Machine {
                  row_exchange_of(own.open) == action.op,
              "an exchange of rows that no part made");
       ++own.exchanges;
+      return;
+    }
+    demand(false, "no such segment in the stage");
+  }
+
+  // From the place where the backward reads it, out of device memory and back.
+  void move_kept(const Action& action) {
+    for (std::size_t piece = begin(*action.stage); piece < end(*action.stage); ++piece) {
+      if (segments_[piece] != action.segment) continue;
+      demand(segment(piece)->offload_bytes > 0, "nothing may leave");
+      Cell& own = cell(piece, *action.microbatch);
+      std::optional<Value>& device = region(piece) ? own.checkpoint : own.saved;
+      std::optional<Value>& from = action.op == Op::offload        ? device
+                                   : action.op == Op::wait_offload ? own.leaving
+                                                                   : own.on_host;
+      std::optional<Value>& to = action.op == Op::offload        ? own.leaving
+                                 : action.op == Op::wait_offload ? own.on_host
+                                                                 : device;
+      demand(!own.input_gradient, "it was read before");
+      to = there(std::exchange(from, std::nullopt));
       return;
     }
     demand(false, "no such segment in the stage");

@@ -82,6 +82,8 @@ inline ProgramTables random_tables(Dice& dice, const Schedule& schedule, const O
         segment.checkpoint_bytes = dice.below(static_cast<int>(segment.activation_bytes) + 1);
       }
       if (dice.one_in(3)) exchange_rows(segment, 2, dice.below(3), 2);
+      const bool begins = !segment.region || segment.region == static_cast<int>(tables.segments.size());
+      if (begins && dice.one_in(2)) segment.offload_bytes = dice.below(static_cast<int>(forward_bytes(segment)) + 1);
       entry.segments.push_back(static_cast<int>(tables.segments.size()));
       tables.segments.push_back(segment);
     }
@@ -163,6 +165,7 @@ inline ProgramCosts random_costs(Dice& dice, const ProgramTables& tables, int co
       return static_cast<double>(dice.below(static_cast<int>(seconds) / 2 + 1));
     };
     cost.forward_out = part(cost.forward);
+    cost.host_copy = dice.below(4);
     cost.forward_back = part(cost.forward);
     cost.backward_out = part(cost.backward_input);
     cost.backward_back = part(cost.backward_input);

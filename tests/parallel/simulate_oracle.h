@@ -59,7 +59,8 @@ class SimulationOracle {
   std::size_t compute_channel() const { return channels_.channel[static_cast<std::size_t>(Lane::compute)]; }
   const ProgramUnit& unit(const Action& a) const { return program_.units[static_cast<std::size_t>(*a.unit)]; }
   static bool on_compute(const Action& a) {
-    return is_compute(a.op) || a.op == Op::wait_reduction || a.op == Op::gradient_norm || a.op == Op::optimizer_step;
+    return is_compute(a.op) || a.op == Op::wait_reduction || a.op == Op::wait_offload || a.op == Op::gradient_norm ||
+           a.op == Op::optimizer_step;
   }
   bool moves_parameters(const Action& a) const { return !unit(a).replicated && unit(a).unsharded_bytes > 0; }
 
@@ -70,6 +71,10 @@ class SimulationOracle {
   static bool adds(const Action& a) { return makes_weight_gradient(a.op) && a.part.index + 1 == a.part.count; }
   static bool is_rows(const Action& a) {
     return a.op == Op::rows_forward || a.op == Op::rows_recompute || a.op == Op::rows_backward;
+  }
+  static bool copies(const Action& a) { return a.op == Op::offload || a.op == Op::reload; }
+  static bool same_bytes(const Action& a, const Action& b) {
+    return a.segment == b.segment && a.microbatch == b.microbatch;
   }
   bool touches(const Action& a, int unit) const {
     const auto units = units_of(a);
@@ -102,6 +107,8 @@ class SimulationOracle {
       if (a.op == Op::rows_backward) return a.part.index == 0 ? cost.backward_out : cost.backward_back;
       return a.part.index == 0 ? cost.forward_out : cost.forward_back;
     }
+    if (a.op == Op::wait_offload) return 0.0;
+    if (copies(a)) return costs_.segments[static_cast<std::size_t>(*a.segment)].host_copy;
     if (a.op == Op::gradient_norm) return costs_.gradient_norm;
     if (a.op == Op::optimizer_step) return costs_.optimizer_step;
     if (a.op == Op::send_forward || a.op == Op::send_backward) {
@@ -159,7 +166,11 @@ class SimulationOracle {
         const std::size_t there = first_[rank] + j;
         const bool turns = channel(a) == channel(b) && !is_reshard(b.op);
         if (turns && (!is_reshard(a.op) || channel(a) == compute_channel())) add(here, there);
-        if (on_compute(b) && (is_reduction(a.op) || is_send(a.op) || is_reshard(a.op) || is_rows(a))) add(here, there);
+        if (on_compute(b) && (is_reduction(a.op) || is_send(a.op) || is_reshard(a.op) || is_rows(a) || copies(a))) {
+          add(here, there);
+        }
+        if (a.op == Op::wait_offload && b.op == Op::offload && same_bytes(a, b)) add(here, there);
+        if (is_compute(a.op) && b.op == Op::reload && same_bytes(a, b)) add(here, there);
         if (is_compute(a.op) && a.part.index > 0 && is_rows(b) && a.segment == b.segment &&
             a.microbatch == b.microbatch) {
           add(here, there);

@@ -153,7 +153,7 @@ TEST(SimulateRandom, TimesOfARankAddUpToTheStep) {
       const RankTimes times = rank_times(program, simulation, rank);
       EXPECT_EQ(times.compute, compute);
       EXPECT_EQ(times.update, update);
-      EXPECT_EQ(times.gathers + times.reductions + times.rows, idle_for_collectives);
+      EXPECT_EQ(times.gathers + times.reductions + times.rows + times.host, idle_for_collectives);
       EXPECT_EQ(times.bubble, idle_for_messages + simulation.seconds - at);
     }
   }

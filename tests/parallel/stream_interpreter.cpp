@@ -34,12 +34,14 @@ struct Worker {
 
   std::optional<std::size_t> last_compute = {}, before_reshard = {};
   std::map<int, std::size_t> gathers = {}, reductions_by_unit = {};
+  std::map<std::pair<int, int>, std::size_t> copies = {};  // of kept bytes, by segment and microbatch
   std::vector<std::size_t> reductions = {};
   std::map<std::tuple<bool, int, int>, std::size_t> arrivals = {};
   std::map<MeetingKey, int> turns = {};
 };
 
-constexpr int compute_stream = 0, gather_stream = 1, reduce_stream = 2, first_message_stream = 3;
+constexpr int compute_stream = 0, gather_stream = 1, reduce_stream = 2, first_message_stream = 3, to_host_stream = 11,
+              from_host_stream = 12, streams = 13;
 
 class Streams {
  public:
@@ -48,7 +50,7 @@ class Streams {
     for (int replica = 0; replica < options.replicas; ++replica) {
       for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
         workers_.push_back({.rank = rank, .replica = replica});
-        for (int stream = 0; stream < 11; ++stream) actors_.emplace_back(workers_.size() - 1, stream);
+        for (int stream = 0; stream < streams; ++stream) actors_.emplace_back(workers_.size() - 1, stream);
         actors_.emplace_back(workers_.size() - 1, host_actor);
       }
     }
@@ -124,6 +126,12 @@ class Streams {
       worker.reductions_by_unit[action.unit.value_or(-1)] = task;
     } else if (action.op == Op::wait_reduction) {
       worker.last_compute = add(worker, compute_stream, {worker.reductions_by_unit[action.unit.value_or(-1)]});
+    } else if (is_host_copy(action.op)) {
+      const bool leaves = action.op == Op::offload;
+      worker.copies[{*action.segment, *action.microbatch}] =
+          add(worker, leaves ? to_host_stream : from_host_stream, all_compute(worker));
+    } else if (action.op == Op::wait_offload) {
+      worker.last_compute = add(worker, compute_stream, {worker.copies.at({*action.segment, *action.microbatch})});
     } else if (action.op == Op::gradient_norm) {
       const std::size_t task = add(worker, compute_stream, worker.reductions);
       meet(worker, task, {3, 0, 0, 0, 0}, static_cast<int>(workers_.size()));
@@ -145,6 +153,8 @@ class Streams {
       if (arrived != worker.arrivals.end()) after.push_back(arrived->second);
     }
     if (action.segment) {
+      const auto copy = worker.copies.find({*action.segment, *action.microbatch});
+      if (copy != worker.copies.end()) after.push_back(copy->second);
       for (int unit : program_.segments[static_cast<std::size_t>(*action.segment)].units) {
         const auto gather = worker.gathers.find(unit);
         if (gather != worker.gathers.end()) after.push_back(gather->second);

@@ -139,6 +139,7 @@ Drawn draw_config(std::uint64_t seed) {
   if (seed % 3 == 0) deepen(config.model.moe, static_cast<std::int64_t>(seed / 3));
   if (seed % 7 == 2) config.model.moe.router_jitter_noise = 0.1;
   config.training.weights_at_experts = seed % 5 < 2;
+  if (seed % 4 == 1) config.training.offload = seed % 8 == 1 ? 1.0 : 0.5;
   if (seed % 6 == 5) config.replicate = {"*norm.weight"};
   if (recomputes_blocks(layout.recompute)) {
     config.training.recompute_every = 1 + static_cast<std::int64_t>(seed % 3);
@@ -194,6 +195,7 @@ const LearnedRun& one_rank(const Config& config, std::map<std::string, LearnedRu
     one.training.microbatch_size = 1;
     one.training.recompute = Recompute::none;
     one.training.recompute_every = 1;
+    one.training.offload = 0.0;
     one.training.weights_at_experts = false;
     one.training.recompute_last_block = true;
     one.shard = {};

@@ -172,12 +172,24 @@ TEST(StateOffload, IsInThePlan) {
   const RunPlan kept = plan_run(config, hardware);
   config.state_offload = 1.0;
   const RunPlan moved = plan_run(config, hardware);
-  EXPECT_EQ(kept.host_state_bytes, 0);
-  EXPECT_GT(moved.host_state_bytes, 0);
+  EXPECT_EQ(kept.host.total(), 0);
+  EXPECT_GT(moved.host[Bucket::optimizer_state], 0);
   const Mesh mesh(config.parallelism);
   const std::int64_t bytes = host_state_bytes(plan_stages(config, mesh, {}));
   EXPECT_NEAR(moved.time.seconds - kept.time.seconds, static_cast<double>(bytes) / 1e6, 1e-9);
   EXPECT_LT(moved.ranks.front().peak[Bucket::optimizer_state], kept.ranks.front().peak[Bucket::optimizer_state]);
+}
+
+// Copies to the host leave the adapters of a node alone.
+TEST(StateOffload, CostsTheSameOverNodes) {
+  Config config = config_of(shards);
+  config.hardware.name = "h100";
+  config.hardware.ranks_per_node = 2;
+  config.hardware.host_bytes_per_second = 1e6;
+  const double kept = plan_run(config, hardware_of(config)).time.seconds;
+  config.state_offload = 1.0;
+  const std::int64_t bytes = host_state_bytes(plan_stages(config, Mesh(config.parallelism), {}));
+  EXPECT_NEAR(plan_run(config, hardware_of(config)).time.seconds - kept, static_cast<double>(bytes) / 1e6, 1e-9);
 }
 
 TEST(StateOffload, IsRefusedOutsideItsRange) {

@@ -33,7 +33,7 @@ class Rank {
         program_(step_program(ResolvedRun(config), at_)),
         groups_(world, mesh, islands_of(config), transfers_of(program_), lanes_, tied_ranks_of(program_)),
         stages_(plan_inputs(config, at_), plan_stages(config, mesh, at_), program_, Initialization{config.run.seed},
-                lanes_, groups_, kernels_),
+                lanes_, groups_, kernels_, host_ledger_),
         optimizer_(config, backend_->optimizer_kernels(),
                    {groups_.on(Lane::compute, Group::world), groups_.on(Lane::compute, Group::tokens)}, *products_,
                    {lanes_, ledger_, host_ledger_}, world.clock()),

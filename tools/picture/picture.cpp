@@ -17,6 +17,7 @@ BoxKind kind_of(Op op) {
   if (op == Op::send_forward || op == Op::receive_forward) return BoxKind::activations;
   if (is_send(op) || is_receive(op)) return BoxKind::gradients;
   if (is_row_exchange(op)) return BoxKind::rows;
+  if (takes_kept(op)) return BoxKind::host;
   if (!is_compute(op)) return BoxKind::update;
   // Both enumerations begin with the computations.
   static_assert(static_cast<int>(BoxKind::recompute) == static_cast<int>(Op::recompute));
@@ -80,6 +81,7 @@ class RankPainter {
       const SimulatedAction& time = times_[i];
       const IdleReason collective = time.wait == Wait::gather ? IdleReason::gather
                                     : time.wait == Wait::rows ? IdleReason::rows
+                                    : time.wait == Wait::host ? IdleReason::host
                                                               : IdleReason::reduction;
       // A norm waits for its own reductions, then for the other ranks; a computation for messages, then for
       // collectives.
@@ -95,6 +97,7 @@ class RankPainter {
               is_gather(op)                                ? IdleReason::gather
               : is_reduction(op) || op == Op::tie_gradient ? IdleReason::reduction
               : is_row_exchange(op)                        ? IdleReason::rows
+              : is_host_copy(op)                           ? IdleReason::host
                                                            : IdleReason::bubble,
               i);
       }

@@ -27,10 +27,11 @@ enum class BoxKind : std::uint8_t {
   activations,  // a transfer, at its sender and at its receiver
   gradients,
   rows,  // of experts, beside computations
+  host,  // kept bytes, to or from host memory
 };
 constexpr auto enum_names(BoxKind) {
   return name_list("forward", "backward", "input gradient", "weight gradient", "recompute", "update", "gather",
-                   "reshard", "reduction", "activations", "gradients", "rows of experts");
+                   "reshard", "reduction", "activations", "gradients", "rows of experts", "host copy");
 }
 
 // An action, or several touching ones that were merged.
@@ -53,9 +54,10 @@ struct PictureBox {
 };
 
 // Why a compute lane is idle.
-enum class IdleReason : std::uint8_t { bubble, gather, reduction, rows };
+enum class IdleReason : std::uint8_t { bubble, gather, reduction, rows, host };
 constexpr auto enum_names(IdleReason) {
-  return name_list("bubble", "waits for a gather", "waits for a reduction", "waits for rows of experts");
+  return name_list("bubble", "waits for a gather", "waits for a reduction", "waits for rows of experts",
+                   "waits for a host copy");
 }
 
 struct PictureIdle {

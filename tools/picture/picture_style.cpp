@@ -81,6 +81,7 @@ KindStyle style_of(BoxKind kind) {
       {sky_blue, Texture::plain, "a"},            // activations
       {sky_blue, Texture::upright, "g"},          // gradients
       {sky_blue, Texture::dots, "E"},             // rows
+      {grey, Texture::upright, "h"},              // host
   };
   static_assert(std::size(styles) == all_values<BoxKind>.size());
   return styles[static_cast<std::size_t>(kind)];
@@ -90,6 +91,7 @@ IdleStyle style_of(IdleReason reason) {
   if (reason == IdleReason::bubble) return {white, Texture::rising};
   const BoxKind cause = reason == IdleReason::gather ? BoxKind::gather
                         : reason == IdleReason::rows ? BoxKind::rows
+                        : reason == IdleReason::host ? BoxKind::host
                                                      : BoxKind::reduction;
   return {shade_of(style_of(cause).colour, 1, 2), Texture::falling, 0.5};
 }

@@ -132,7 +132,6 @@ std::string after_recompute(const Explanation& explanation) {
 std::string after_remedies(const Explanation& explanation) {
   if (explanation.cause == Cause::state) return {};
   std::string text;
-  if (explanation.cause == Cause::activations) text += "  -. activation offload: not available in Weft\n";
   text += fmt::format("  -. more sharding: last; of {} it takes nothing, and of all state at most {}\n",
                       name_of(explanation.cause), both(explanation, explanation.state_bytes));
   if (explanation.more_sharding) {

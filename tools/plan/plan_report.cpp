@@ -132,7 +132,8 @@ Json rank_json(const RunPlan& plan, const RankPlan& rank) {
                {"peak_action", rank.peak_action},
                {"buckets", buckets_json(rank.peak)},
                {"runtime_reserve", plan.verdict.reserved},
-               {"host_state_bytes", rank.host_state_bytes},
+               {"host_state_bytes", rank.host[Bucket::optimizer_state]},
+               {"host_activation_bytes", rank.host[Bucket::activations]},
                {"live", std::move(live)}};
   json["unit_peak_bytes"] = unit_bytes_json(rank.integral.peak);
   json["byte_steps"] = unit_bytes_json(rank.integral.byte_steps);
@@ -167,10 +168,11 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
   text += fmt::format("step       {}, {} microbatches a rank, layout {}, residency {}, recompute {}\n", plan.schedule,
                       plan.microbatches, plan.layout, plan.residency, name_of(config.training.recompute));
   text += fmt::format(
-      "time       {} simulated, bubble {:.1f} %, exposed gathers {}, exposed reductions {}{}, MFU {:.1f} %\n",
+      "time       {} simulated, bubble {:.1f} %, exposed gathers {}, exposed reductions {}{}{}, MFU {:.1f} %\n",
       format_time(plan.time.seconds, false), 100.0 * plan.time.bubble, format_time(plan.time.exposed_gathers, false),
       format_time(plan.time.exposed_reductions, false),
       plan.time.exposed_rows > 0.0 ? ", waits for rows " + format_time(plan.time.exposed_rows, false) : "",
+      plan.time.exposed_host > 0.0 ? ", waits for host memory " + format_time(plan.time.exposed_host, false) : "",
       100.0 * plan.time.mfu);
   if (!plan.exposed.empty()) {
     text += fmt::format("           exposed inside computation: {}\n", parts_text(plan.exposed));
@@ -189,15 +191,18 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
   text += fmt::format("verdict    {}\n", plan.verdict.text());
   text += plan_routing_text("routing    ", plan);
   if (forces_balance(config.model)) text += fmt::format("routing    {}\n", forced_balance_text);
-  const ByteUnit host = byte_unit(std::max({plan.host_bytes, plan.saved_bytes, plan.host_state_bytes}));
+  const ByteUnit host = byte_unit(std::max({plan.host_bytes, plan.saved_bytes, plan.host.total()}));
   text += fmt::format("host       {} {} pinned for checkpoints, of which the fullest rank saves {} {}{}\n",
                       host.number(plan.host_bytes, 3), host.name(), host.number(plan.saved_bytes, 3), host.name(),
                       plan.host_bytes < plan.saved_bytes
                           ? ": the update after a save waits for the disk (checkpoint.host_memory)"
                           : "");
-  if (plan.host_state_bytes > 0) {
-    text += fmt::format("           {} {} for optimizer states of the rank with most, which cross at {:.0f} GB/s\n",
-                        host.number(plan.host_state_bytes, 3), host.name(), hardware.host_bytes_per_second.value / 1e9);
+  for (const auto& [bucket, what] :
+       {std::pair(Bucket::optimizer_state, "optimizer states"), std::pair(Bucket::activations, "activations")}) {
+    if (plan.host[bucket] == 0) continue;
+    text +=
+        fmt::format("           {} {} for {} of the rank with most, which cross at {:.0f} GB/s\n",
+                    host.number(plan.host[bucket], 3), host.name(), what, hardware.host_bytes_per_second.value / 1e9);
   }
   const ByteUnit unit = memory_unit(plan);
   text += fmt::format("\nmemory at the peak, {}, by rank (x ranks alike); routed tokens dealt evenly\n{}", unit.name(),
@@ -241,6 +246,7 @@ std::string plan_json(const Config& config, const Hardware& hardware, const RunP
                {"exposed_gathers_seconds", plan.time.exposed_gathers},
                {"exposed_reductions_seconds", plan.time.exposed_reductions},
                {"exposed_rows_seconds", plan.time.exposed_rows},
+               {"exposed_host_seconds", plan.time.exposed_host},
                {"exposed_collectives_seconds", parts_json(plan.exposed)},
                {"critical_path_seconds", parts_json(plan.path)},
                {"mean_rank_seconds", parts_json(plan.mean)},
@@ -257,7 +263,8 @@ std::string plan_json(const Config& config, const Hardware& hardware, const RunP
                {"deciding_bucket", name_of(verdict.deciding)},
                {"saved_bytes", plan.saved_bytes},
                {"host_bytes", plan.host_bytes},
-               {"host_state_bytes", plan.host_state_bytes}};
+               {"host_state_bytes", plan.host[Bucket::optimizer_state]},
+               {"host_activation_bytes", plan.host[Bucket::activations]}};
   if (const auto worst = plan.worst_bytes()) {
     json["worst_needed_bytes"] = *worst + verdict.reserved;
     json["worst_verdict"] = name_of(plan.worst_fit());

@@ -54,7 +54,8 @@ Json facts_json(const ReportedRun& run) {
 
 Json times_json(const RankTimes& times) {
   return {{"compute", times.compute}, {"gathers", times.gathers}, {"reductions", times.reductions},
-          {"rows", times.rows},       {"update", times.update},   {"bubble", times.bubble}};
+          {"rows", times.rows},       {"host", times.host},       {"update", times.update},
+          {"bubble", times.bubble}};
 }
 
 Json lanes_json(const StepLanes& lanes, int variant) {

@@ -42,7 +42,10 @@ std::string what_of(const WalkLine& line) {
                                         "",
                                         "norm",
                                         "step",
-                                        "exchange rows of {}"};
+                                        "exchange rows of {}",
+                                        "copy {} to the host",
+                                        "free {} once on the host",
+                                        "copy {} from the host"};
   return fmt::format(fmt::runtime(texts[static_cast<std::size_t>(line.kind)]), line.subject);
 }
 

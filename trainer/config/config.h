@@ -155,6 +155,7 @@ struct TrainingConfig {
   // Where whole blocks are recomputed: every how many, from the first, and whether the model's last one is.
   std::int64_t recompute_every = 1;
   bool recompute_last_block = true;
+  double offload = 0.0;             // fraction of the kept activations of fixed sizes that wait in host memory
   bool weights_at_experts = false;  // SegmentSetup::weights_at_experts
   bool spares_blocks() const { return recompute_every > 1 || !recompute_last_block; }
   // For the dynamic loss scale, used if anything is computed or reduced in float16: the first value, a power of two,

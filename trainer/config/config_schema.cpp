@@ -287,6 +287,10 @@ Keys training_keys() {
                  boolean_key("training.recompute_last_block",
                              "the model's last block too; on one stage its backward follows its forward at once",
                              field(&TrainingConfig::recompute_last_block))),
+      number_key("training.offload",
+                 "part of the activations that each stage keeps in fixed sizes which waits in host memory for the "
+                 "backward, the longest kept first",
+                 up_to_one, field(&TrainingConfig::offload)),
   };
 }
 

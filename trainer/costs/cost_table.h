@@ -18,7 +18,7 @@
 // kind: embedding, attention, mlp, experts, head, passage (a stage without blocks, which takes no time by default). The
 // best fit of a name is used: the name itself, then the pattern with the most other characters, then the kind. Fields
 // that a value leaves out are 0. Segments with experts may say what part of their seconds the exchanges of rows take:
-// forward_out, forward_back, backward_out, backward_back (costs.h).
+// forward_out, forward_back, backward_out, backward_back (costs.h). `host_copy`: seconds of OFFLOAD, or of RELOAD.
 #pragma once
 
 #include <map>

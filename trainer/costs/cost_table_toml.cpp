@@ -65,7 +65,8 @@ constexpr CostField<ComputeCost> segment_fields[] = {{"forward", &ComputeCost::f
                                                      {"forward_out", &ComputeCost::forward_out, true},
                                                      {"forward_back", &ComputeCost::forward_back, true},
                                                      {"backward_out", &ComputeCost::backward_out, true},
-                                                     {"backward_back", &ComputeCost::backward_back, true}};
+                                                     {"backward_back", &ComputeCost::backward_back, true},
+                                                     {"host_copy", &ComputeCost::host_copy, true}};
 constexpr CostField<UnitCost> unit_fields[] = {{"gather", &UnitCost::gather},
                                                {"island_gather", &UnitCost::island_gather},
                                                {"scatter", &UnitCost::scatter},

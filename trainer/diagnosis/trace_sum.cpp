@@ -32,11 +32,11 @@ ActionLabels of_stage(std::string_view name) {
   const std::size_t space = std::min(name.find(' '), name.size());
   const std::string_view op = name.substr(digits, space - std::min(space, digits));
   const bool message = op.starts_with("SEND_") || op.starts_with("RECV_");
-  const bool rows = op.starts_with("ROWS_");
+  const bool rows = op.starts_with("ROWS_"), host = op.ends_with("LOAD");
   const bool compute = op.size() == 1 && std::string_view("FBIWR").find(op) != std::string_view::npos;
-  if (digits == 0 || (!message && !rows && !compute)) return {};
+  if (digits == 0 || (!message && !rows && !host && !compute)) return {};
   labels.stage = name.substr(0, digits);
-  labels.phase = message ? "message" : rows ? "rows" : op;
+  labels.phase = message ? "message" : rows ? "rows" : host ? "offload" : op;
   if (space < name.size()) {
     labels.part = name.substr(space + 1);
     labels.family = family_of(labels.part);

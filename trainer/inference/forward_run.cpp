@@ -20,12 +20,14 @@ ForwardRun::ForwardRun(const Config& config, const Mesh& mesh, ForwardPlan plan,
       clock_(seat.world.clock()),
       lanes_(seat.backend.device()),
       ledger_(seat.backend.device(), lanes_[Lane::compute]),
+      host_ledger_(seat.backend.device(), lanes_[Lane::compute], MemoryPlace::host),
       products_(seat.backend.make_products(lanes_[Lane::compute], ledger_)),
       kernels_{ledger_, clock_, lanes_[Lane::compute], *products_, seat.backend.layer_kernels()},
       groups_(seat.world, mesh, islands_of(config), transfers_of(plan_.program), lanes_) {
   if (config.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
   stages_ = std::make_unique<RankStages>(plan_.inputs, std::move(plan_.stages), plan_.program,
-                                         Initialization{config.run.seed, seat.host_threads}, lanes_, groups_, kernels_);
+                                         Initialization{config.run.seed, seat.host_threads}, lanes_, groups_, kernels_,
+                                         host_ledger_);
   verify_step(config, mesh, seat.world.rank(), *stages_);
   if (fill_weights) fill_weights(*stages_, kernels_.stream);
 }

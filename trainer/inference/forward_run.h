@@ -42,7 +42,7 @@ class ForwardRun {
   std::function<void(std::string_view)> begins_;
   PhaseClock& clock_;
   Lanes lanes_;
-  MemoryLedger ledger_;
+  MemoryLedger ledger_, host_ledger_;
   std::unique_ptr<MatrixProducts> products_;
   KernelContext kernels_;
   RankGroups groups_;

@@ -84,6 +84,7 @@ class Measurement {
           computed.try_emplace({together ? 0 : rank, stage_rank, span.step, static_cast<int>(index)}, whole);
       if (!fresh) place->second = std::min(place->second, whole);
     }
+    if (is_host_copy(action.op)) host_copies_[*action.segment].push_back(seconds);
     const bool collective = is_gather(action.op) || is_reduction(action.op) || action.op == Op::tie_gradient;
     if (collective) collectives_[{*action.unit, action.op}].push_back(seconds);
     if (action.op == Op::gradient_norm) norms_.push_back(seconds);
@@ -123,6 +124,8 @@ class Measurement {
     cost.forward_back = rows(Op::rows_forward, 1);
     cost.backward_out = rows(Op::rows_backward, 0);
     cost.backward_back = rows(Op::rows_backward, 1);
+    const auto copies = host_copies_.find(segment);
+    if (copies != host_copies_.end()) cost.host_copy = median_of(copies->second);
     return cost;
   }
 
@@ -143,6 +146,7 @@ class Measurement {
   ProgramTables tables_;
   // By segment: rank (0 for all ranks of a segment run together), pipeline rank, step, position in the list.
   std::map<std::pair<int, Op>, std::map<std::tuple<int, int, std::int64_t, int>, double>> computes_;
+  KeyedSeconds<int> host_copies_;                // by segment
   KeyedSeconds<std::tuple<int, Op, int>> rows_;  // exchanges of rows, by segment and number of the exchange
   // Seconds of the parts of a computation that is under way, and of their exchanges: rank, segment, microbatch.
   std::map<std::tuple<int, int, int>, double> parts_;

@@ -69,7 +69,8 @@ class PaddedActions final : public ActionObserver {
         actions_(program.ranks[static_cast<std::size_t>(rank)]),
         times_(actions_.size()) {
     for (const Action& action : actions_) {
-      const bool lasts = is_compute(action.op) || is_send(action.op) || is_row_exchange(action.op);
+      const bool lasts =
+          is_compute(action.op) || is_send(action.op) || is_row_exchange(action.op) || is_host_copy(action.op);
       padding_.push_back(std::chrono::duration_cast<Clock::duration>(
           std::chrono::duration<double>(lasts ? cost_of(program, costs, action) : 0.0)));
     }
@@ -85,7 +86,9 @@ class PaddedActions final : public ActionObserver {
   void end(std::size_t index) override {
     const Action& action = actions_[index];
     // Sleeps to the end instead of spinning, because a loaded machine schedules a thread at once after a sleep.
-    if (is_compute(action.op)) std::this_thread::sleep_until(times_[index].begin + padding_[index]);
+    if (is_compute(action.op) || is_host_copy(action.op)) {
+      std::this_thread::sleep_until(times_[index].begin + padding_[index]);
+    }
     if (is_send(action.op) || is_receive(action.op)) {
       const Lane lane = message_lanes_of(program_, action).send;
       if (is_send(action.op)) links_.post({pipeline_, rank_, *action.peer, lane}, Clock::now(), padding_[index]);

@@ -129,7 +129,7 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
 BucketBytes static_bytes(std::span<const PlannedStage> stages);
 // Without the chunks of states that visit the device.
 void add_static_bytes(const PlannedUnit& unit, BucketBytes& bytes);
-// Bytes of a rank's optimizer states in host memory.
+// Bytes of a rank's optimizer states and activations in host memory.
 struct HostBytes {
   std::int64_t predicted = 0, measured = 0;
   bool operator==(const HostBytes&) const = default;

@@ -1,6 +1,7 @@
 // The tables of a program, from the planned stages.
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string_view>
 
@@ -115,6 +116,23 @@ void add_regions(const std::vector<KeptBySegment>& kept, int first_segment, std:
   }
 }
 
+// Chooses the segments with kept bytes that wait in host memory: the foremost, since theirs wait longest, until they
+// have `fraction` of the stage's bytes that may. In a region that is the input, which the first segment keeps.
+void choose_offloaded(double fraction, const PlannedBoundary& boundary, const PlannedStage& stage,
+                      std::span<ProgramSegment> entries) {
+  std::vector<std::int64_t> bytes;
+  for (std::size_t s = 0; s < entries.size(); ++s) {
+    const auto region = entries[s].region;
+    const bool begins = region && (s == 0 || entries[s - 1].region != region);
+    bytes.push_back(begins ? boundary.bytes() : region ? 0 : stage.segments[s]->offload_bytes());
+  }
+  const auto all = static_cast<double>(std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}));
+  std::int64_t chosen = 0;
+  for (std::size_t s = 0; s < entries.size() && static_cast<double>(chosen) < fraction * all; ++s) {
+    chosen += entries[s].offload_bytes = bytes[s];
+  }
+}
+
 }  // namespace
 
 std::vector<KeptBySegment> kept_by_segments(const Config& config, const PlannedBoundary& boundary,
@@ -173,8 +191,9 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
       tables.segments.push_back(std::move(entry));
     }
     const std::size_t first_segment = tables.segments.size() - planned.segments.size();
-    add_regions(kept_by_segments(config, boundary, planned), static_cast<int>(first_segment),
-                std::span(tables.segments).subspan(first_segment));
+    const auto entries = std::span(tables.segments).subspan(first_segment);
+    add_regions(kept_by_segments(config, boundary, planned), static_cast<int>(first_segment), entries);
+    choose_offloaded(config.training.offload, boundary, planned, entries);
     tables.stages.push_back(std::move(stage));
   }
   for (const auto& [parameter, units] : ties) tie_units(tables, units);

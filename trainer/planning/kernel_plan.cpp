@@ -26,6 +26,7 @@ std::string_view phase_of(Op op) {
   if (is_gather(op) || is_reshard(op)) return "gather";
   if (is_send(op) || is_receive(op)) return "message";
   if (is_row_exchange(op)) return "rows";
+  if (takes_kept(op)) return "offload";
   return takes_unit(op) ? "reduce" : "update";
 }
 

@@ -336,16 +336,27 @@ constexpr Remedy bf16_state{"optimizer state in bfloat16", "moments are half as 
                             },
                             RemedyKind::arithmetic};
 
-constexpr Remedy offload{"optimizer state in host memory", "moments of adamw wait on the host, the largest first",
-                         "a step waits for their way over the bus", [](const Config& config) {
-                           Strengths strengths;
-                           if (!config_fields::steps_some_by_adamw().holds(config)) return strengths;
-                           for (const double part : {0.5, 1.0}) {
-                             if (config.state_offload >= part) continue;
-                             strengths.push_back({{word("optimizer.offload", part)}});
-                           }
-                           return strengths;
-                         }};
+constexpr Remedy activation_offload{"activations in host memory",
+                                    "those of fixed sizes wait on the host for their backward, the longest kept first",
+                                    "compute waits where the bus is slower than it", [](const Config& config) {
+                                      Strengths strengths;
+                                      for (const double part : {0.5, 1.0}) {
+                                        if (config.training.offload >= part) continue;
+                                        strengths.push_back({{word("training.offload", part)}});
+                                      }
+                                      return strengths;
+                                    }};
+
+constexpr Remedy state_offload{"optimizer state in host memory", "moments of adamw wait on the host, the largest first",
+                               "a step waits for their way over the bus", [](const Config& config) {
+                                 Strengths strengths;
+                                 if (!config_fields::steps_some_by_adamw().holds(config)) return strengths;
+                                 for (const double part : {0.5, 1.0}) {
+                                   if (config.state_offload >= part) continue;
+                                   strengths.push_back({{word("optimizer.offload", part)}});
+                                 }
+                                 return strengths;
+                               }};
 
 constexpr Remedy rule{"a rule with fewer states", "lion keeps one state for each parameter, sgd without momentum none",
                       "another optimizer: its learning rate has to be found anew",
@@ -370,10 +381,10 @@ constexpr Remedy element_rule{"adamw in place of muon", "no whole matrices are g
                               },
                               RemedyKind::arithmetic};
 
-constexpr std::array for_activations = {selective, full_recompute, microbatch, by_memory,   tensor,
-                                        context,   pipeline,       schedule,   bf16_compute};
-constexpr std::array for_state = {strategy, replicas, by_memory,  expert,          tensor,
-                                  pipeline, offload,  bf16_state, bf16_parameters, rule};
+constexpr std::array for_activations = {selective, full_recompute, microbatch, by_memory,          tensor,
+                                        context,   pipeline,       schedule,   activation_offload, bf16_compute};
+constexpr std::array for_state = {strategy, replicas,      by_memory,  expert,          tensor,
+                                  pipeline, state_offload, bf16_state, bf16_parameters, rule};
 constexpr std::array for_parameters = {strategy, residency, lookahead, wrap, tensor, pipeline, expert, bf16_compute};
 constexpr std::array for_gradients = {strategy,  each_microbatch, accumulation, reduce_inputs, wrap,
                                       by_memory, tensor,          pipeline,     expert};

@@ -152,7 +152,7 @@ std::vector<RankPlan> plan_ranks(StepPrograms& programs, PlanRoutings routings) 
     plan.communication = dry.communication;
     plan.integral = live_integral(program, ranks.at.pp);
     plan.saved_bytes = dry.saved_bytes;
-    plan.host_state_bytes = dry.host_state_bytes;
+    plan.host = dry.host;
     if (routings == PlanRoutings::even_and_worst && routing_decides(run.config())) {
       plan.worst_bytes = dry_peak(run.config(), run.mesh(), program, ranks.first, Routing::worst).total();
     }
@@ -181,6 +181,7 @@ TimedStep timed_step(const Config& config, const Mesh& mesh, const Program& prog
     time.exposed_gathers = std::max(time.exposed_gathers, times.gathers);
     time.exposed_reductions = std::max(time.exposed_reductions, times.reductions);
     time.exposed_rows = std::max(time.exposed_rows, times.rows);
+    time.exposed_host = std::max(time.exposed_host, times.host);
   }
   const double peak = hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
   time.mfu = published_step_flops(config) / (time.seconds * mesh.world() * peak);
@@ -258,7 +259,7 @@ RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings rou
   plan.verdict = judge(hardware, plan.peak());
   for (const RankPlan& rank : plan.ranks) {
     plan.saved_bytes = std::max(plan.saved_bytes, rank.saved_bytes);
-    plan.host_state_bytes = std::max(plan.host_state_bytes, rank.host_state_bytes);
+    if (rank.host.total() > plan.host.total()) plan.host = rank.host;
   }
   plan.host_bytes = staging_bytes(plan.saved_bytes, config.checkpoint.host_memory);
   return plan;

@@ -34,9 +34,9 @@ struct RankPlan {
   std::string peak_action = {};     // "0B1 blocks.3.mlp"; "the start of the step" if no action exceeds it
   std::vector<LiveItem> live = {};  // largest first; together they are `peak`
   CommunicationCounters communication = {};
-  LiveIntegral integral = {};         // from the program's tables
-  std::int64_t saved_bytes = 0;       // of a checkpoint
-  std::int64_t host_state_bytes = 0;  // of optimizer states in host memory
+  LiveIntegral integral = {};    // from the program's tables
+  std::int64_t saved_bytes = 0;  // of a checkpoint
+  BucketBytes host = {};         // as DryRun::host
 };
 
 // One kind of call in a step.
@@ -55,13 +55,14 @@ struct StepTime {
   double bubble = 0.0;                                     // share of the step, mean over ranks
   double exposed_gathers = 0.0, exposed_reductions = 0.0;  // seconds that compute waits, of the rank with most
   double exposed_rows = 0.0;                               // the same, for rows of experts that travel beside it
+  double exposed_host = 0.0;                               // the same, for activations on their way to or from the host
   double mfu = 0.0;                                        // relative to the peak rate of all cards
   // Seconds that the adapters of the node that sends most are busy, at their full rate: a lower bound of the step. 0
   // with given costs, because those do not say how many bytes leave a node.
   double adapters = 0.0;
 
-  // Waits of computation for collectives beside it.
-  double exposed() const { return exposed_gathers + exposed_reductions + exposed_rows; }
+  // Waits of computation for collectives and copies beside it.
+  double exposed() const { return exposed_gathers + exposed_reductions + exposed_rows + exposed_host; }
   bool operator==(const StepTime&) const = default;
 };
 
@@ -85,7 +86,7 @@ struct RunPlan {
   Verdict verdict = {};
   // Bytes of a checkpoint on the rank that saves most, and the host memory that its copies occupy for the whole run.
   std::int64_t saved_bytes = 0, host_bytes = 0;
-  std::int64_t host_state_bytes = 0;  // of optimizer states in host memory, on the rank with most
+  BucketBytes host = {};  // kept in host memory beside those, on the rank with most
 
   const BucketBytes& peak() const { return ranks[fullest].peak; }
   // Bytes of the fullest rank under the worst routing. Absent if routing changes no total, or if it was not asked for.

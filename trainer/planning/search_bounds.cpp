@@ -30,6 +30,8 @@ Sample sample_of(const Config& config) {
   Sample sample{.config = one_of_each(config),
                 .stages = {{.embedding = true}, {.head = true}, {.embedding = true, .head = true}},
                 .kinds = {}};
+  // All that may wait in host memory, so that the kept bytes stay a lower bound whichever segments a stage chooses.
+  if (config.training.offload > 0.0) sample.config.training.offload = 1.0;
   const ModelConfig& model = sample.config.model;
   sample.kinds.assign(model.blocks.begin(), model.blocks.end() - model.mtp_depth);
   for (int i = 0; i < model.layers(); ++i) sample.stages.push_back({.first = i, .count = 1});
@@ -50,7 +52,7 @@ bool is_separable(const Config& config) {
 void add_kept(const Config& config, const ProgramSegment& segment, ModelPiece& piece) {
   const bool routed = segment.part.kind == PartKind::experts;
   const bool counts = !routed || (segment.region && config.training.recompute == Recompute::full);
-  const std::int64_t behind_forward = counts ? forward_bytes(segment) : 0;
+  const std::int64_t behind_forward = counts ? forward_bytes(segment) - segment.offload_bytes : 0;
   piece.kept_bytes += behind_forward;
   piece.kept_parted_bytes += routed ? 0 : std::min(behind_forward, segment.pending_bytes);
 }

@@ -20,6 +20,7 @@ PathShare share_of(const Action& action, int rank) {
   if (is_compute(action.op)) return {Kind::compute, rank, action.stage};
   if (is_send(action.op) || is_receive(action.op)) return {Kind::messages};
   if (is_row_exchange(action.op)) return {Kind::rows, rank, action.stage};
+  if (takes_kept(action.op)) return {Kind::host, rank, action.stage};
   if (action.op == Op::gradient_norm || action.op == Op::optimizer_step) return {Kind::update};
   const Kind kind = is_gather(action.op) || is_reshard(action.op) ? Kind::gathers : Kind::reductions;
   return {kind, rank, action.stage};
@@ -101,6 +102,7 @@ std::string PathShare::text() const {
   const char* what = kind == Kind::compute   ? "compute"
                      : kind == Kind::gathers ? "gathers"
                      : kind == Kind::rows    ? "expert exchanges"
+                     : kind == Kind::host    ? "host copies"
                                              : "reductions";
   return fmt::format("{} of stage {} on rank {}", what, stage.value_or(0), rank);
 }
@@ -115,6 +117,8 @@ std::string StandStill::text() const {
       return fmt::format("rank {} for reductions", rank);
     case Wait::rows:
       return fmt::format("rank {} for rows of experts", rank);
+    case Wait::host:
+      return fmt::format("rank {} for copies to or from host memory", rank);
     case Wait::peers:
       return fmt::format("rank {} for rank {} before the update", rank, other);
     default:

@@ -15,10 +15,10 @@ namespace weft {
 
 // Seconds of the critical path in one kind of work.
 struct PathShare {
-  enum class Kind : std::uint8_t { compute, gathers, reductions, messages, update, rows };
+  enum class Kind : std::uint8_t { compute, gathers, reductions, messages, update, rows, host };
   Kind kind = Kind::compute;
   int rank = 0;                   // pipeline rank; 0 for messages and the update
-  std::optional<int> stage = {};  // for compute, gathers, reductions and exchanges of rows
+  std::optional<int> stage = {};  // for compute, gathers, reductions, exchanges of rows and host copies
   double seconds = 0.0;
   std::string text() const;  // "compute of stage 3 on rank 3"
 };

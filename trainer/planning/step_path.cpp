@@ -20,6 +20,7 @@ std::string words_of(Group group) {
 std::string words_of(Op op) {
   if (is_message(op)) return "messages";
   if (is_row_exchange(op)) return "expert exchanges";
+  if (takes_kept(op)) return "host copies";
   if (op == Op::gradient_norm || op == Op::optimizer_step) return "norm and optimizer";
   return is_gather(op) || is_reshard(op) ? "gathers" : "reductions";
 }
@@ -88,6 +89,7 @@ std::vector<StepPart> mean_parts(const Program& program, const ActionCosts& cost
     parts["exposed gathers"] += times.gathers;
     parts["exposed reductions"] += times.reductions;
     parts["waits for rows"] += times.rows;
+    parts["waits for host memory"] += times.host;
     parts["bubble"] += times.bubble;
     parts["norm and optimizer"] += times.update;
   }

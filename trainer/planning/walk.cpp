@@ -73,6 +73,12 @@ class Teller {
         return WalkKind::tie;
       case Op::wait_reduction:
         return WalkKind::wait;
+      case Op::offload:
+        return WalkKind::offload;
+      case Op::wait_offload:
+        return WalkKind::wait_offload;
+      case Op::reload:
+        return WalkKind::reload;
       case Op::gradient_norm:
         return WalkKind::norm;
       case Op::optimizer_step:

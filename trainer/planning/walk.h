@@ -39,11 +39,15 @@ enum class WalkKind : std::uint8_t {
   message,  // between stages
   norm,
   step,
-  rows,  // between experts, behind a part of a computation
+  rows,     // between experts, behind a part of a computation
+  offload,  // of kept bytes to host memory
+  wait_offload,
+  reload,
 };
 constexpr auto enum_names(WalkKind) {
   return name_list("gather", "gather_island", "copy", "free", "keep_part", "in_place", "compute", "reduce_scatter",
-                   "scatter", "all_reduce", "add", "tie", "wait", "message", "norm", "step", "rows");
+                   "scatter", "all_reduce", "add", "tie", "wait", "message", "norm", "step", "rows", "offload",
+                   "wait_offload", "reload");
 }
 
 struct WalkLine {

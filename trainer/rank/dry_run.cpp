@@ -315,7 +315,7 @@ DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, i
   for (const CheckpointRows& rows : checkpoint_rows(step.stages(), step.optimizer(), mesh, rank)) {
     if (rows.saved) result.saved_bytes += rows.values.bytes();
   }
-  result.host_state_bytes = step.host_ledger().live().total();
+  result.host = step.host_ledger().live();
   return result;
 }
 

@@ -45,7 +45,7 @@ struct DryRun {
   std::vector<std::int64_t> beside_units;
   CommunicationCounters communication;  // of the step, counted by the rank's communicators
   std::int64_t saved_bytes = 0;         // of the tensors that this rank writes to a checkpoint
-  std::int64_t host_state_bytes = 0;    // of optimizer states in host memory
+  BucketBytes host;                     // kept in host memory: optimizer states and activations
 };
 
 // `program` is the rank's (step_program). Time is linear in the length of the rank's list.

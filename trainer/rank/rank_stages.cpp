@@ -40,7 +40,7 @@ StepBatch parts_of(ConstTensorView text, const TextParts& parts) {
 
 RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables,
                        const std::optional<Initialization>& initialization, Lanes& lanes, RankGroups& groups,
-                       KernelContext& kernels)
+                       KernelContext& kernels, MemoryLedger& host_ledger)
     : inputs_(std::move(inputs)),
       planned_(std::move(planned)),
       local_segment_(places_on_rank(tables.segments, planned_)),
@@ -50,7 +50,8 @@ RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, 
       lanes_(lanes),
       groups_(groups),
       kernels_(kernels),
-      reduce_inputs_(tables.reduce_inputs, lanes[Lane::compute], lanes[Lane::reduce]) {
+      reduce_inputs_(tables.reduce_inputs, lanes[Lane::compute], lanes[Lane::reduce]),
+      host_activations_(lanes, kernels.ledger, host_ledger) {
   make_rotary_table();
   for (const PlannedStage& stage : planned_) {
     const std::size_t first_unit = planned_units_.size();
@@ -181,7 +182,8 @@ void RankStages::begin_step(const StepBatch& batch, LossFactors factors, double 
 void RankStages::end_step() {
   groups_.flush_messages();
   sent_.clear();
-  require(saved_.empty() && boundary_.empty() && checkpoints_.empty(), "every microbatch of the step has come back");
+  require(saved_.empty() && boundary_.empty() && checkpoints_.empty() && host_activations_.empty(),
+          "every microbatch of the step has come back");
 }
 
 std::vector<ConstTensorView> RankStages::weights_of(const Piece& piece) {
@@ -239,9 +241,17 @@ void RankStages::exchange_rows(int segment, int microbatch) {
   here.segment->exchange_rows(layer, *saved_.at({here.segment, microbatch}));
 }
 
+void RankStages::offload(int segment, int microbatch) {
+  const Piece& here = piece(segment);
+  const std::pair<const Segment*, int> key(here.segment, microbatch);
+  host_activations_.offload({segment, microbatch}, here.recomputed ? std::vector<Tensor*>{&checkpoints_.at(key)}
+                                                                   : saved_.at(key)->offloadable());
+}
+
 void RankStages::backward_input(int segment, int microbatch, ComputePart part) {
   Piece& here = piece(segment);
   LayerContext layer = context(part);
+  host_activations_.wait_reload({segment, microbatch});
   Tensor dy = part.first() ? take_boundary(here.stage, microbatch) : Tensor();
   const auto weights = here.segment->reads_weights_backward() ? weights_of(here) : std::vector<ConstTensorView>();
   Tensor dx = here.segment->backward_input(layer, weights, std::move(dy), *saved_.at({here.segment, microbatch}));
@@ -261,6 +271,7 @@ void RankStages::recompute(int segment, int microbatch, ComputePart part) {
   Piece& here = piece(segment);
   LayerContext layer = context(part);
   layer.recomputing = true;
+  host_activations_.wait_reload({segment, microbatch});
   Tensor x;
   if (part.first()) {
     const auto found = checkpoints_.find({here.segment, microbatch});

@@ -15,6 +15,7 @@
 #include "parallel/shard/replicated.h"
 #include "parallel/shard/unit.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/rank/host_activations.h"
 #include "trainer/rank/initialize.h"
 #include "trainer/rank/rank_groups.h"
 
@@ -41,11 +42,11 @@ struct UpdateActions {
 class RankStages final : public ActionHandler {
  public:
   // Parameters are drawn according to `initialization`. Without it neither parameters nor the rotary table are written.
-  // `planned`: the stages that `tables` puts on one pipeline rank, ascending. `lanes`, `groups` and `kernels` outlive
-  // the stages.
+  // `planned`: the stages that `tables` puts on one pipeline rank, ascending. `lanes`, `groups`, `kernels` and
+  // `host_ledger`, which counts activations in host memory, outlive the stages.
   RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, const ProgramTables& tables,
              const std::optional<Initialization>& initialization, Lanes& lanes, RankGroups& groups,
-             KernelContext& kernels);
+             KernelContext& kernels, MemoryLedger& host_ledger);
 
   // Exchanges the segments, and the inputs that they were planned for, with those of another program over the same
   // parameters in the same units, such as one for microbatches of another shape. Called between steps. `planned` holds
@@ -70,6 +71,9 @@ class RankStages final : public ActionHandler {
   void backward_weight(int segment, int microbatch) override;
   void recompute(int segment, int microbatch, ComputePart part) override;
   void exchange_rows(int segment, int microbatch) override;
+  void offload(int segment, int microbatch) override;
+  void wait_offload(int segment, int microbatch) override { host_activations_.wait_offload({segment, microbatch}); }
+  void reload(int segment, int microbatch) override { host_activations_.reload({segment, microbatch}); }
   void unshard(Op op, int unit) override;
   void reshard(Op op, int unit) override;
   void scatter_gradient(int unit) override;
@@ -195,6 +199,7 @@ class RankStages final : public ActionHandler {
   // Inputs of recompute, by segment and microbatch: the input of a region between forward and recompute, and inside a
   // region the output of the recomputed piece before.
   std::map<std::pair<const Segment*, int>, Tensor> checkpoints_;
+  HostActivations host_activations_;             // of saved_ and checkpoints_
   std::map<std::pair<Lane, int>, Tensor> sent_;  // by lane and peer: the last message, kept until the peer has it
 };
 

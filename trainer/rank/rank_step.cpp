@@ -37,7 +37,7 @@ RankStep::RankStep(const Config& config, const Mesh& mesh, Program program, int 
       gradient_scale_(ledger_.allocate(Bucket::workspace, DType::float32, 1, 1)) {
   const Coordinates at = mesh.coordinates(rank);
   stages_ = std::make_unique<RankStages>(plan_inputs(config, at), plan_stages(config, mesh, at), program_,
-                                         initialization, lanes_, groups_, kernels_);
+                                         initialization, lanes_, groups_, kernels_, host_ledger_);
   stages_->set_update({[this] { gradient_norm(); }, [this] { optimizer_step(); }});
   const auto units = stages_->planned_units();
   for (std::size_t u = 0; u < units.size(); ++u) {

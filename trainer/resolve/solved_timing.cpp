@@ -149,7 +149,7 @@ SolvedTiming solve_timing(const Config& config, const Mesh& mesh, const std::vec
 }
 
 Program add_solved_sharding(Program placed, const TimingPlan& plan) {
-  return add_update(add_ties(add_reduction(add_timing(std::move(placed), plan))));
+  return add_offload(add_update(add_ties(add_reduction(add_timing(std::move(placed), plan)))));
 }
 
 }  // namespace weft

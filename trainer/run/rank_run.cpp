@@ -8,6 +8,7 @@
 #include "layers/context_parallel.h"
 #include "layers/kernels/routing.h"
 #include "layers/segments.h"
+#include "parallel/pipeline/accounts/accounts.h"
 #include "trainer/config/forced_balance.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/step_flops.h"
@@ -108,6 +109,11 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
   for (const auto& [product, calls] : dry_products(config_, mesh_, program, world_.rank())) products.push_back(product);
   products_ = rank_step_.kernels().products.measure(products);
   world_.barrier();
+}
+
+HostBytes RankRun::host_bytes() {
+  return {host_state_bytes(stages().planned()) + host_activation_bytes(program(), mesh_.coordinates(rank()).pp),
+          rank_step_.host_ledger().live().total()};
 }
 
 std::string RankRun::attention() {

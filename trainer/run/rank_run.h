@@ -80,10 +80,8 @@ class RankRun {
   const PredictedMemory& predicted() const { return predicted_; }
   // Buckets of this rank at the peak of the last step.
   const BucketBytes& measured() const { return measured_; }
-  // Bytes of optimizer states in host memory: as planned, and as allocated.
-  HostBytes host_bytes() {
-    return {host_state_bytes(rank_step_.stages().planned()), rank_step_.host_ledger().live().total()};
-  }
+  // As planned, and as allocated.
+  HostBytes host_bytes();
   // Description of the attention kernel on this rank.
   std::string attention();
   // Description of how the algorithms of matrix products were chosen; empty if there is no choice.

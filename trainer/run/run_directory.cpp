@@ -72,7 +72,7 @@ nlohmann::ordered_json rank_json(std::size_t rank, const BucketBytes& predicted,
     json["buckets"][std::string(name_of(bucket))] = {{"predicted", predicted[bucket]}, {"measured", measured[bucket]}};
   }
   if (!record.host.empty()) {
-    json["host_state_bytes"] = {{"predicted", record.host[rank].predicted}, {"measured", record.host[rank].measured}};
+    json["host_memory_bytes"] = {{"predicted", record.host[rank].predicted}, {"measured", record.host[rank].measured}};
   }
   if (!record.byte_steps.empty()) {
     for (const Bucket bucket : {Bucket::unsharded_parameters, Bucket::unsharded_gradients, Bucket::communication}) {

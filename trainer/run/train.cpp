@@ -164,7 +164,8 @@ std::string host_text(std::span<const HostBytes> ranks) {
   const auto fullest = std::ranges::max_element(ranks, {}, &HostBytes::measured);
   if (fullest == ranks.end() || *fullest == HostBytes{}) return {};
   const bool exact = std::ranges::all_of(ranks, [](const HostBytes& rank) { return rank.predicted == rank.measured; });
-  return fmt::format("{:.2f} MiB of optimizer states on the rank with most, {}", mebibytes(fullest->measured),
+  return fmt::format("{:.2f} MiB of optimizer states and activations on the rank with most, {}",
+                     mebibytes(fullest->measured),
                      exact ? "on every rank as predicted" : "not as predicted (summary.json)");
 }
 

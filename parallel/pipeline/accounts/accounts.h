@@ -25,6 +25,9 @@ struct ParameterWindow {
 
   bool operator==(const ParameterWindow&) const = default;
 };
+// Bytes of host memory that the rank's offloaded activations take: their blocks serve all of the same size.
+std::int64_t host_activation_bytes(const Program& program, int pipeline_rank);
+
 ParameterWindow parameter_window(const Program& program, int pipeline_rank);
 
 }  // namespace weft

@@ -28,6 +28,7 @@ LiveWalk::LiveWalk(const Program& program, int pipeline_rank)
       reductions_(program.units.size(), 0),
       waits_(program.units.size(), 0),
       kept_(pieces_.size() * program.microbatches, Kept::nothing),
+      away_(kept_.size(), false),
       kept_pieces_(program.microbatches, 0) {}
 
 std::span<const LiveChange> LiveWalk::next() {
@@ -41,6 +42,7 @@ std::span<const LiveChange> LiveWalk::next() {
     if (action.op == Op::wait_reduction) {
       for_units_of(program_, action, [&](std::size_t unit) { give_up_through(unit); });
     }
+    if (takes_kept(action.op)) move_kept(action);
     if (action.op == Op::gradient_norm) give_up_until(0);
   }
   ++at_;
@@ -78,6 +80,17 @@ void LiveWalk::compute(const Action& action) {
     }
     if (makes_weight_gradient(action.op)) keep(piece, microbatch, Kept::nothing, When::end);
   }
+}
+
+// The bytes leave at WAIT_OFFLOAD, when they are in host memory, and come back at RELOAD.
+void LiveWalk::move_kept(const Action& action) {
+  const std::size_t piece = pieces_.of(action).begin;
+  const bool leaves = action.op == Op::wait_offload;
+  const std::size_t place = piece * program_.microbatches + *action.microbatch;
+  if (action.op == Op::offload || away_[place] == leaves) return;
+  away_[place] = leaves;
+  const std::int64_t bytes = program_.segments[*action.segment].offload_bytes;
+  change(&LiveBytes::activations, leaves ? -bytes : bytes, leaves ? When::end : When::start);
 }
 
 void LiveWalk::gather(std::size_t unit, Op op) {

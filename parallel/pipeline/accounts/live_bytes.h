@@ -76,6 +76,7 @@ class LiveWalk {
   Kept& kept(std::size_t piece, int microbatch);
   std::int64_t bytes_of(std::size_t piece, Kept kept) const;
   bool in_region(std::size_t piece) const;
+  void move_kept(const Action& action);
   void change(std::int64_t LiveBytes::*kind, std::int64_t bytes, LiveChange::When when,
               std::optional<std::size_t> unit = {}, std::size_t reduction = 0);
 
@@ -88,8 +89,9 @@ class LiveWalk {
   std::vector<int> reductions_, waits_;                    // so far, by unit
   std::deque<Input> in_flight_;                            // oldest first
   std::vector<Kept> kept_;                                 // by piece, then microbatch
-  std::vector<int> kept_pieces_;                           // by microbatch
-  int microbatches_ = 0, most_microbatches_ = 0;           // in flight
+  std::vector<bool> away_;                        // by piece, then microbatch: whether kept bytes are on the host
+  std::vector<int> kept_pieces_;                  // by microbatch
+  int microbatches_ = 0, most_microbatches_ = 0;  // in flight
 };
 
 // The largest sum over a rank's list, and its position.

@@ -94,6 +94,7 @@ void check_rank(const CheckContext& context, int row, std::vector<Finding>& find
   std::vector<Finding> here;
   check_compute(context, row, here);
   check_units(context, row, here);
+  check_offload(context, row, here);
   check_pairs(context, row, here);
   std::ranges::stable_sort(here, {}, &Finding::index);
   std::move(here.begin(), here.end(), std::back_inserter(findings));

@@ -37,25 +37,28 @@ enum class Violation : std::uint8_t {
   reduced_too_early,   // REDUCE_GRAD before a weight gradient of the same interval
   missing_reduction,   // GRAD_NORM, STEP or end with gradients not reduced
   repeated_reduction,  // REDUCE_GRAD without a new gradient
-  tied_too_early,  // TIE_GRAD before a reduction of one of its copies, or before work that its other rank may wait for
-  missing_tie,     // GRAD_NORM, STEP or end with a tied unit that holds only its own stage's sum
-  repeated_tie,    // TIE_GRAD of a tied unit, or of a unit without a copy
-  idle_wait,       // WAIT_REDUCE of a unit with no reduction in flight
-  step_too_early,  // work of the step after STEP, or STEP before GRAD_NORM
-  missing_update,  // GRAD_NORM or STEP on some ranks only
-  beyond_forward,  // an action other than forwards, their messages and units in a forward-only program
-  broken_pair,     // marked as overlapped without a neighbouring partner, or only in part
-  broken_parts,    // a part of a computation out of turn, or without the exchange of rows before it
+  tied_too_early,   // TIE_GRAD before a reduction of one of its copies, or before work that its other rank may wait for
+  missing_tie,      // GRAD_NORM, STEP or end with a tied unit that holds only its own stage's sum
+  repeated_tie,     // TIE_GRAD of a tied unit, or of a unit without a copy
+  idle_wait,        // WAIT_REDUCE of a unit with no reduction in flight
+  step_too_early,   // work of the step after STEP, or STEP before GRAD_NORM
+  missing_update,   // GRAD_NORM or STEP on some ranks only
+  beyond_forward,   // an action other than forwards, their messages and units in a forward-only program
+  broken_pair,      // marked as overlapped without a neighbouring partner, or only in part
+  broken_parts,     // a part of a computation out of turn, or without the exchange of rows before it
+  read_while_away,  // R or an input gradient of bytes that are in host memory or on their way there
+  idle_offload,     // OFFLOAD, WAIT_OFFLOAD or RELOAD of bytes that are not where it takes them from
   over_budget,
 };
 constexpr auto enum_names(Violation) {
-  return name_list(
-      "unknown_stage", "used_while_sharded", "double_unshard", "wrong_gather", "reshard_of_sharded", "unsharded_at_end",
-      "repeated_compute", "missing_compute", "backward_before_forward", "segment_order", "weight_before_input",
-      "missing_recompute", "idle_recompute", "unmatched_send", "unmatched_receive", "crossed_messages",
-      "missing_receive", "repeated_receive", "send_before_compute", "wrong_peer", "deadlock", "collective_order",
-      "reduced_too_early", "missing_reduction", "repeated_reduction", "tied_too_early", "missing_tie", "repeated_tie",
-      "idle_wait", "step_too_early", "missing_update", "beyond_forward", "broken_pair", "broken_parts", "over_budget");
+  return name_list("unknown_stage", "used_while_sharded", "double_unshard", "wrong_gather", "reshard_of_sharded",
+                   "unsharded_at_end", "repeated_compute", "missing_compute", "backward_before_forward",
+                   "segment_order", "weight_before_input", "missing_recompute", "idle_recompute", "unmatched_send",
+                   "unmatched_receive", "crossed_messages", "missing_receive", "repeated_receive",
+                   "send_before_compute", "wrong_peer", "deadlock", "collective_order", "reduced_too_early",
+                   "missing_reduction", "repeated_reduction", "tied_too_early", "missing_tie", "repeated_tie",
+                   "idle_wait", "step_too_early", "missing_update", "beyond_forward", "broken_pair", "broken_parts",
+                   "read_while_away", "idle_offload", "over_budget");
 }
 
 struct Finding {

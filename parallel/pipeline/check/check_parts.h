@@ -85,6 +85,8 @@ Exchange collect_messages(const CheckContext& context);
 void check_compute(const CheckContext& context, int row, std::vector<Finding>& findings);
 // Units of one rank: gathered before they are read, reduced once and in time, updated last.
 void check_units(const CheckContext& context, int row, std::vector<Finding>& findings);
+// Kept bytes of one rank: copied to host memory once they exist, and back before they are read.
+void check_offload(const CheckContext& context, int row, std::vector<Finding>& findings);
 // All ranks: sends and receives match and are in one order; no deadlock, neither with ranks as threads nor on lanes.
 void check_exchange(const CheckContext& context, std::vector<Finding>& findings);
 

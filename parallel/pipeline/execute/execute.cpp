@@ -24,6 +24,12 @@ void perform(const Program& program, const Action& action, ActionHandler& handle
     case Op::rows_recompute:
     case Op::rows_backward:
       return handler.exchange_rows(*action.segment, *action.microbatch);
+    case Op::offload:
+      return handler.offload(*action.segment, *action.microbatch);
+    case Op::wait_offload:
+      return handler.wait_offload(*action.segment, *action.microbatch);
+    case Op::reload:
+      return handler.reload(*action.segment, *action.microbatch);
     case Op::unshard:
     case Op::unshard_secondary:
       return handler.unshard(action.op, *action.unit);
@@ -64,6 +70,7 @@ std::string_view phase_word(Op op) {
   if (is_compute(op)) return name_of(op);
   if (is_message(op)) return "message";
   if (is_row_exchange(op)) return "rows";
+  if (takes_kept(op)) return "offload";
   if (is_gather(op)) return "gather";
   if (is_reshard(op)) return "reshard";
   return op == Op::gradient_norm || op == Op::optimizer_step ? "update" : "reduce";

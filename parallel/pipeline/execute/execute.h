@@ -23,6 +23,9 @@ class ActionHandler {
   virtual void recompute(int segment, int microbatch, ComputePart part) = 0;
   // Behind a part of one of these, but the last.
   virtual void exchange_rows(int segment, int microbatch) = 0;
+  virtual void offload(int segment, int microbatch) = 0;
+  virtual void wait_offload(int segment, int microbatch) = 0;
+  virtual void reload(int segment, int microbatch) = 0;
   // `op` of unshard is UNSHARD or UNSHARD_SECONDARY, `op` of reshard is RESHARD or RESHARD_SECONDARY.
   virtual void unshard(Op op, int unit) = 0;
   virtual void reshard(Op op, int unit) = 0;

@@ -25,7 +25,7 @@ bool takes_stage(Op op) {
   return op != Op::gradient_norm && op != Op::optimizer_step;
 }
 bool takes_microbatch(Op op) {
-  return is_compute(op) || is_message(op) || is_row_exchange(op);
+  return is_compute(op) || is_message(op) || is_row_exchange(op) || takes_kept(op);
 }
 
 // action := [stage] kind [microbatch ['.' part '/' parts]] ['(' name ')']
@@ -122,7 +122,7 @@ class ActionReader {
       wrong(fmt::format("parts are those of a segment's computation or of its exchanges of rows, which {} is not",
                         text_));
     }
-    if (has_name && !is_compute(action.op) && !is_row_exchange(action.op) && !takes_unit(action.op)) {
+    if (has_name && (is_message(action.op) || !takes_stage(action.op))) {
       wrong(fmt::format("{} takes no name in parentheses", kind));
     }
   }

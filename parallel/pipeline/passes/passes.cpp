@@ -167,7 +167,7 @@ Program lower_order(const ProgramTables& tables, const UserOrder& order) {
 
 Program complete(Program placed) {
   require_policies(placed);
-  return add_update(add_ties(add_reduction(add_residency(std::move(placed)))));
+  return add_offload(add_update(add_ties(add_reduction(add_residency(std::move(placed))))));
 }
 
 Program compile_forward(const ProgramTables& tables, int ranks, int microbatches) {

@@ -60,13 +60,18 @@ Program add_ties(Program program);
 // Adds GRAD_NORM and STEP at the end of every rank.
 Program add_update(Program program);
 
+// Adds OFFLOAD behind a forward that keeps bytes for host memory (ProgramSegment::offload_bytes), WAIT_OFFLOAD behind
+// the next computation of the rank, and RELOAD in front of the last one before the bytes are read. So one computation
+// runs beside each copy. Bytes that would be away for no computation stay.
+Program add_offload(Program program);
+
 // add_exchange, lower_to_segments, add_recompute and alternate_pairs on a schedule's order: computations and messages,
 // but no unit actions yet. Throws Error (request) if the schedule refuses the counts.
 Program lower_order(const ProgramTables& tables, const Schedule& schedule, const OrderInput& input);
 // The same for a user's own order, which sets its counts itself (require_same_counts compares them with others). Both
 // throw Error (request) if the tables have other stages or place them on other ranks.
 Program lower_order(const ProgramTables& tables, const UserOrder& order);
-// The other passes. Throws Error (request) naming a unit with a policy that is invalid by itself.
+// The other passes of a step. Throws Error (request) naming a unit with a policy that is invalid by itself.
 Program complete(Program placed);
 
 // The model without training, for tables that are `forward_only`: forward order, exchange, segments and residency,

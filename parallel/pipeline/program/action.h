@@ -34,13 +34,16 @@ enum class Op : std::uint8_t {
   rows_forward,       // ROWS_F: rows between experts, behind a part of a forward (Action::part)
   rows_recompute,     // ROWS_R: behind a part of a recompute
   rows_backward,      // ROWS_B: behind a part of an input gradient
+  offload,            // OFFLOAD: kept bytes of a segment are copied to host memory
+  wait_offload,       // WAIT_OFFLOAD: compute waits for that copy, and the bytes leave device memory
+  reload,             // RELOAD: the bytes come back
   gradient_norm,      // GRAD_NORM: global norm and clip factor, over the world
   optimizer_step,     // STEP: the rows this rank owns
 };
 constexpr auto enum_names(Op) {
   return name_list("F", "B", "I", "W", "R", "UNSHARD", "UNSHARD_SECONDARY", "RESHARD", "RESHARD_SECONDARY",
                    "SCATTER_GRAD", "REDUCE_GRAD", "TIE_GRAD", "WAIT_REDUCE", "SEND_F", "RECV_F", "SEND_B", "RECV_B",
-                   "ROWS_F", "ROWS_R", "ROWS_B", "GRAD_NORM", "STEP");
+                   "ROWS_F", "ROWS_R", "ROWS_B", "OFFLOAD", "WAIT_OFFLOAD", "RELOAD", "GRAD_NORM", "STEP");
 }
 std::string_view computation_name(Op op);  // of a compute action, in words: "input gradient"
 
@@ -63,6 +66,14 @@ constexpr bool is_row_exchange(Op op) {
 // The exchange behind a part of a computation.
 constexpr Op row_exchange_of(Op op) {
   return op == Op::forward ? Op::rows_forward : op == Op::recompute ? Op::rows_recompute : Op::rows_backward;
+}
+// A copy between device and host memory.
+constexpr bool is_host_copy(Op op) {
+  return op == Op::offload || op == Op::reload;
+}
+// Whether the action applies to the kept bytes of a segment and microbatch.
+constexpr bool takes_kept(Op op) {
+  return is_host_copy(op) || op == Op::wait_offload;
 }
 // Of a message: activations, or else their gradient.
 constexpr bool carries_activations(Op op) {
@@ -133,11 +144,11 @@ struct Action {
   bool overlapped = false;        // compute only: half of an overlapped pair (overlap.h)
   ComputePart part = {};          // compute only; of an exchange of rows: the part that it stands behind
   OptionalIndex stage = {};       // absent for gradient_norm and optimizer_step
-  OptionalIndex microbatch = {};  // compute and exchange
+  OptionalIndex microbatch = {};  // compute, exchange and kept bytes
   OptionalIndex segment = {};     // index into Program::segments; absent if the action covers a whole stage
   OptionalIndex unit = {};        // index into Program::units; absent if the action covers a whole stage
   OptionalIndex peer = {};        // pipeline rank, exchange only
-  std::int64_t bytes = 0;         // payload of exchange, gather or reduction
+  std::int64_t bytes = 0;         // payload of exchange, gather, reduction or host copy
 
   bool operator==(const Action&) const = default;
 };

@@ -42,7 +42,7 @@ std::optional<std::string> malformed(const Program& program, const PieceTable& p
   if (!action.stage) return "it names no stage";
   const ProgramStage* stage = find_entry(program.stages, action.stage);
   if (!stage) return fmt::format("stage {} does not exist; there are {}", *action.stage, program.stages.size());
-  if (is_compute(action.op) || is_message(action.op) || is_row_exchange(action.op)) {
+  if (is_compute(action.op) || is_message(action.op) || is_row_exchange(action.op) || takes_kept(action.op)) {
     if (!action.microbatch) return "it names no microbatch";
     if (*action.microbatch < 0 || *action.microbatch >= program.microbatches) {
       return fmt::format("microbatch {} does not exist; there are {}", *action.microbatch, program.microbatches);
@@ -55,7 +55,7 @@ std::optional<std::string> malformed(const Program& program, const PieceTable& p
       return fmt::format("segment {} is not part of stage {}", segment->name, *action.stage);
     }
   }
-  if (is_row_exchange(action.op) && !action.segment) return "it names no segment";
+  if ((is_row_exchange(action.op) || takes_kept(action.op)) && !action.segment) return "it names no segment";
   if (action.unit) {
     const ProgramUnit* unit = find_entry(program.units, action.unit);
     if (!unit) return fmt::format("unit {} does not exist", *action.unit);

@@ -51,6 +51,7 @@ Lane lane_of(const ProgramTables& tables, const Action& action) {
   if (is_gather(op) || is_reshard(op)) return Lane::gather;
   if (is_reduction(op) || op == Op::tie_gradient) return Lane::reduce;
   if (is_row_exchange(op)) return Lane::exchange;
+  if (is_host_copy(op)) return op == Op::offload ? Lane::to_host : Lane::from_host;
   if (!is_message(op)) return Lane::compute;
   const MessageLanes lanes = message_lanes_of(tables, action);
   return is_send(op) ? lanes.send : lanes.receive;

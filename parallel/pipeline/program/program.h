@@ -145,6 +145,8 @@ struct ProgramSegment {
   // segment remembers for R. Absent if the segment keeps all its activations. The number has no other meaning.
   std::optional<int> region = {};
   std::int64_t checkpoint_bytes = 0;
+  // The part of forward_bytes() that may wait in host memory for the backward; 0: none.
+  std::int64_t offload_bytes = 0;
   std::vector<ProgramCollective> collectives = {};
 
   bool operator==(const ProgramSegment&) const = default;

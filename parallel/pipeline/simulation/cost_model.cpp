@@ -59,6 +59,11 @@ double& rows_of(ComputeCost& cost, const ProgramCollective& part) {
   return part.beside == 1 ? cost.backward_out : cost.backward_back;
 }
 
+double host_seconds(const HardwareCosts& hardware, std::int64_t bytes) {
+  if (hardware.host_bytes_per_second <= 0.0) fail_request("host memory needs the rate of copies to the host");
+  return static_cast<double>(bytes) / hardware.host_bytes_per_second;
+}
+
 ActionCosts action_costs(const ProgramTables& tables, std::span<const SegmentFlops> flops,
                          const HardwareCosts& hardware, const GroupSizes& sizes) {
   const auto& links = hardware.links;
@@ -74,6 +79,9 @@ ActionCosts action_costs(const ProgramTables& tables, std::span<const SegmentFlo
       if (part.beside == 0 || (part.during != Op::forward && part.during != Op::backward_input)) continue;
       rows_of(costs.segments[i], part) += seconds_of(part, links, sizes);
     }
+    if (segment.offload_bytes > 0) {
+      costs.segments[i].host_copy = host_seconds(hardware, segment.offload_bytes);
+    }
     if (!segment.region) continue;
     costs.segments[i].spared =
         work.spared * hardware.seconds_per_flop_forward + exchange(Op::forward) - exchange(Op::recompute);
@@ -87,11 +95,7 @@ ActionCosts action_costs(const ProgramTables& tables, std::span<const SegmentFlo
   }
   costs.gradient_norm = seconds_of(tables.update, Op::gradient_norm, links, sizes);
   costs.optimizer_step = seconds_of(tables.update, Op::optimizer_step, links, sizes);
-  if (tables.update_host_bytes > 0) {
-    if (hardware.host_bytes_per_second <= 0.0)
-      fail_request("states in host memory need the rate of copies to the host");
-    costs.optimizer_step += static_cast<double>(tables.update_host_bytes) / hardware.host_bytes_per_second;
-  }
+  if (tables.update_host_bytes > 0) costs.optimizer_step += host_seconds(hardware, tables.update_host_bytes);
   return costs;
 }
 
@@ -172,7 +176,10 @@ ProgramCosts modelled_costs(const ProgramTables& tables, std::span<const Segment
       std::ranges::any_of(hardware.links, [](const auto& link) { return link.second.adapters.has_value(); });
   if (!leaves) return costs;
   costs.adapters = hardware.nodes;
-  costs.on_adapters = action_costs(tables, {}, {.links = adapters_alone(hardware.links)}, sizes);
+  costs.on_adapters = action_costs(
+      tables, {},
+      {.links = adapters_alone(hardware.links), .host_bytes_per_second = std::numeric_limits<double>::infinity()},
+      sizes);
   for (std::size_t s = 0; s + 1 < tables.stages.size(); ++s) {
     const auto node_of = [&](std::size_t stage) { return costs.adapters_of(tables.stages[stage].rank); };
     if (node_of(s) == node_of(s + 1)) costs.on_adapters.transfers[s] = 0.0;

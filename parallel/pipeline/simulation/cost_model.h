@@ -47,7 +47,7 @@ struct HardwareCosts {
   // The link of Group::pp carries messages between stages, and gradients of copies on two stages (Group::tied).
   std::map<Group, LinkCost> links = {};
   std::vector<int> nodes = {};         // by pipeline rank: ProgramCosts::adapters
-  double host_bytes_per_second = 0.0;  // in each direction; read only if states stay in host memory
+  double host_bytes_per_second = 0.0;  // in each direction; read only if something is copied there
 
   bool operator==(const HardwareCosts&) const = default;
 };

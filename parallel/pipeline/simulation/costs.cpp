@@ -25,11 +25,12 @@ double cost_of(const ComputeCost& cost, Op op) {
   }
 }
 
-// Of a compute action or an exchange of rows of a segment.
+// Of a compute action, an exchange of rows or a host copy of a segment.
 double cost_of(const ComputeCost& cost, const Action& action) {
   const ComputePart part = action.part;
   const bool backward = makes_input_gradient(action.op) || action.op == Op::rows_backward;
   if (is_row_exchange(action.op)) return cost.rows(backward, part.index);
+  if (is_host_copy(action.op)) return cost.host_copy;
   if (part.count == 1) return cost_of(cost, action.op);
   double seconds = 0.0;
   if (part.index == 1) {
@@ -82,8 +83,8 @@ void require_action_costs(const ProgramTables& tables, const ActionCosts& costs)
     for (std::size_t i = 0; i < entries.size(); ++i) {
       require_times(what, i,
                     {entries[i].forward, entries[i].backward_input, entries[i].backward_weight, entries[i].spared,
-                     entries[i].recompute(), entries[i].forward_out, entries[i].forward_back, entries[i].backward_out,
-                     entries[i].backward_back});
+                     entries[i].recompute(), entries[i].host_copy, entries[i].forward_out, entries[i].forward_back,
+                     entries[i].backward_out, entries[i].backward_back});
     }
   };
   require_compute("segment", costs.segments);
@@ -121,9 +122,9 @@ double cost_of(const ProgramTables& tables, const ActionCosts& costs, const Acti
   const Op op = action.op;
   if (op == Op::gradient_norm) return costs.gradient_norm;
   if (op == Op::optimizer_step) return costs.optimizer_step;
-  if (is_reshard(op)) return 0.0;
+  if (is_reshard(op) || op == Op::wait_offload) return 0.0;
   const int stage = action.stage.value();
-  if (is_compute(op) || is_row_exchange(op)) {
+  if (is_compute(op) || is_row_exchange(op) || is_host_copy(op)) {
     if (action.segment) return cost_of(costs.segments[*action.segment], action);
     const auto& segments = tables.stages[stage].segments;
     if (segments.empty()) return cost_of(costs.stages[stage], op);

@@ -14,6 +14,7 @@ namespace weft {
 struct ComputeCost {
   double forward = 0.0, backward_input = 0.0, backward_weight = 0.0;
   double spared = 0.0;
+  double host_copy = 0.0;  // OFFLOAD, or RELOAD
   // Of forward and of backward_input, the seconds of the exchanges of rows at which they can be cut: out to the
   // experts, and back.
   double forward_out = 0.0, forward_back = 0.0, backward_out = 0.0, backward_back = 0.0;

@@ -107,6 +107,8 @@ class Walk {
     if (is_receive(action.op)) return receive(rank, action);
     if (action.op == Op::gradient_norm) return norm(rank);
     if (is_row_exchange(action.op)) exchange_rows(rank, action);
+    if (is_host_copy(action.op)) copy(rank, action);
+    if (action.op == Op::wait_offload) wait_offload(rank, action);
     if (is_gather(action.op)) gather(rank, action);
     if (is_reshard(action.op)) reshard(rank, action);
     if (is_reduction(action.op)) reduce(rank, action);
@@ -181,6 +183,10 @@ class Walk {
       const auto rows = state.rows.extract({*action.segment, *action.microbatch});
       if (!rows.empty()) start.after(rows.mapped(), Wait::rows);
     }
+    if (action.segment && !state.back.empty()) {
+      const auto back = state.back.extract({*action.segment, *action.microbatch});
+      if (!back.empty()) start.after(back.mapped(), Wait::host);
+    }
     const auto [first, end] = pieces_.of(action);
     for (std::size_t piece = first; piece < end; ++piece)
       units_.wait_for(action, pieces_[piece], state.given_up, start);
@@ -216,6 +222,29 @@ class Walk {
     Start start = begin(rank, Lane::exchange);
     start.after(ranks_[rank].compute, Wait::compute);
     ranks_[rank].rows[{*action.segment, *action.microbatch}] = settle(rank, Lane::exchange, start);
+  }
+
+  void copy(std::size_t rank, const Action& action) {
+    RankState& state = ranks_[rank];
+    const Lane lane = lane_of(program_, action);
+    Start start = begin(rank, lane);
+    start.after(state.compute, Wait::compute);
+    auto& ends = action.op == Op::offload ? state.left : state.back;
+    ends[{*action.segment, *action.microbatch}] = settle(rank, lane, start);
+  }
+
+  void wait_offload(std::size_t rank, const Action& action) {
+    Start start = begin(rank, Lane::compute);
+    const double before = start.at.time;
+    const auto left = ranks_[rank].left.extract({*action.segment, *action.microbatch});
+    if (!left.empty()) start.after(left.mapped(), Wait::host);
+    end_wait(rank, start, before);
+  }
+
+  // Of an action that takes a turn on the compute lane but no time.
+  void end_wait(std::size_t rank, const Start& start, double before) {
+    ranks_[rank].compute = settle(rank, Lane::compute, start);
+    result_.ranks[rank][ranks_[rank].next].for_collectives = start.at.time - before;
   }
 
   void gather(std::size_t rank, const Action& action) {
@@ -288,8 +317,7 @@ class Walk {
     Start start = begin(rank, Lane::compute);
     const double before = start.at.time;
     units_.wait_for_reductions(action, start);
-    ranks_[rank].compute = settle(rank, Lane::compute, start);
-    result_.ranks[rank][ranks_[rank].next].for_collectives = start.at.time - before;
+    end_wait(rank, start, before);
   }
 
   Connection& connection(int from, int to, Lane lane) {

@@ -14,6 +14,8 @@
 //   TIE_GRAD     the TIE_GRAD of the rank with the other copy, which runs at the same time, unless this rank holds
 //                both; for gradients that are not reduced yet, the compute before it in the list
 //   ROWS_*       the compute before it in the list; the next part of its computation waits for it
+//   OFFLOAD      the compute before it in the list, and so does RELOAD
+//   WAIT_OFFLOAD its OFFLOAD; takes a turn on the compute lane, but no time. A backward or R waits for the RELOAD
 //   GRAD_NORM    the reductions and ties before it in the list, and all ranks that come to one
 //
 // Transfers that leave a node at the same time share its adapters, across lanes and pipeline ranks of the node: each of
@@ -76,9 +78,10 @@ enum class Wait : std::uint8_t {
   room,       // memory for a gather: the last RESHARD, or in a solved step all compute
   peers,      // other ranks: all for a norm, one for a tie
   rows,       // the exchange of rows before a part of a computation
+  host,       // a copy of kept bytes to or from host memory
 };
 constexpr auto enum_names(Wait) {
-  return name_list("nothing", "message", "gather", "compute", "reduction", "room", "peers", "rows");
+  return name_list("nothing", "message", "gather", "compute", "reduction", "room", "peers", "rows", "host");
 }
 
 struct ActionAt {
@@ -95,8 +98,8 @@ struct SimulatedAction {
   // that waited for its send starts with the send, so this is what the send waited for. For a norm or a tie that waited
   // for peers, it is what the last peer waited for.
   std::optional<ActionAt> after = {};
-  // The seconds of `waited` due to gathers, reductions and exchanges of rows: after its messages had arrived; for a
-  // norm, before it waited for the other ranks.
+  // The seconds of `waited` due to gathers, reductions, exchanges of rows and host copies: after its messages had
+  // arrived; for a norm, before it waited for the other ranks.
   double for_collectives = 0.0;
 
   bool operator==(const SimulatedAction&) const = default;
@@ -129,6 +132,7 @@ struct RankTimes {
   double gathers = 0.0;     // compute waits for gathers, or runs them if they share its channel
   double reductions = 0.0;  // compute or the norm waits for reductions, or runs them
   double rows = 0.0;        // compute waits for rows of experts on their way beside it, or exchanges them
+  double host = 0.0;        // compute waits for kept bytes on their way to or from host memory, or copies them
   double update = 0.0;      // GRAD_NORM and STEP
 };
 // `channels` are those of the simulation.

@@ -56,11 +56,12 @@ struct RankState {
   std::deque<Instant> in_flight = {};                       // reductions with inputs in the pool, oldest first
   Instant given_up = {};                                    // the last reduction that the pool has given up
   std::map<std::pair<int, int>, Instant> rows = {};  // ends of exchanges that a part waits for: segment, microbatch
-  std::vector<std::size_t> connections = {};         // indices into Walk::connections_
-  std::optional<Start> tie = {};                     // set while waiting for other ranks at TIE_GRAD
-  std::optional<Start> norm = {};                    // set while waiting for other ranks at GRAD_NORM
-  Overlaps overlaps = {};                            // only without exchange; messages determine it otherwise
-  std::vector<Action> made = {};                     // results to pass on when the pair is over
+  std::map<std::pair<int, int>, Instant> left = {}, back = {};  // ends of OFFLOAD and RELOAD: segment, microbatch
+  std::vector<std::size_t> connections = {};                    // indices into Walk::connections_
+  std::optional<Start> tie = {};                                // set while waiting for other ranks at TIE_GRAD
+  std::optional<Start> norm = {};                               // set while waiting for other ranks at GRAD_NORM
+  Overlaps overlaps = {};         // only without exchange; messages determine it otherwise
+  std::vector<Action> made = {};  // results to pass on when the pair is over
   bool queued = false;
 };
 

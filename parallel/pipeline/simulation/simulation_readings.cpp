@@ -38,13 +38,17 @@ RankTimes rank_times(const Program& program, const Simulation& simulation, int r
     if (is_gather(op)) times.gathers += seconds;
     if (is_reduction(op) || op == Op::tie_gradient) times.reductions += seconds;
     if (is_row_exchange(op)) times.rows += seconds;
+    if (is_host_copy(op)) times.host += seconds;
     if (op == Op::gradient_norm || op == Op::optimizer_step) times.update += seconds;
     // A norm that waits for other ranks has waited for its own reductions before that.
     const Wait wait = simulated[i].wait;
-    double& waited = wait == Wait::gather ? times.gathers : wait == Wait::rows ? times.rows : times.reductions;
+    double& waited = wait == Wait::gather ? times.gathers
+                     : wait == Wait::rows ? times.rows
+                     : wait == Wait::host ? times.host
+                                          : times.reductions;
     waited += simulated[i].for_collectives;
   }
-  const double used = times.compute + times.gathers + times.reductions + times.rows + times.update;
+  const double used = times.compute + times.gathers + times.reductions + times.rows + times.host + times.update;
   times.bubble = std::max(simulation.seconds - used, 0.0);
   return times;
 }

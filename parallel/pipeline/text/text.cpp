@@ -199,7 +199,7 @@ std::vector<Action> merged_per_stage(const std::vector<Action>& actions) {
     const Action& action = actions[i];
     if (is_compute(action.op)) {
       merger.compute(action, runs[i], overlaps);
-    } else if (is_row_exchange(action.op)) {
+    } else if (is_row_exchange(action.op) || takes_kept(action.op)) {
       continue;  // inside the stage's action
     } else if (!action.unit) {
       merger.put(action);
