@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstdint>
 #include <filesystem>
 #include <regex>
 
@@ -209,6 +210,47 @@ std::vector<std::string> defined_types(std::string_view text) {
     }
   }
   return types;
+}
+
+std::vector<std::string> long_functions(std::string_view path, std::string_view text) {
+  static const std::regex names(R"(^(template\s*<.*>\s*)?(struct|class|union|enum|namespace|extern)\b)");
+  static const std::regex label(R"(^(public|private|protected)$)");
+  enum class Scope : std::uint8_t { names, function, other };  // where functions are defined; one; inside of one
+  std::vector<Scope> scopes;
+  std::string statement;  // so far, where functions are defined
+  std::size_t line = 1, begin = 1;
+  int parentheses = 0;
+  std::vector<std::string> faults;
+  const std::string code = code_of(text);
+  for (std::size_t i = 0; i < code.size(); ++i) {
+    const char c = code[i];
+    const bool outside = scopes.empty() || scopes.back() == Scope::names;
+    if (c == '\n') ++line;
+    if (outside && c == '#' && parentheses == 0) i = std::min(code.find('\n', i), code.size()) - 1;
+    if (c == '}' && !scopes.empty()) {
+      if (scopes.back() == Scope::function && line - begin + 1 > most_function_lines) {
+        faults.push_back(fmt::format("{}:{}: a function of {} lines: {}", path, begin, line - begin + 1,
+                                     statement.substr(0, statement.find('('))));
+      }
+      const bool ends = scopes.back() != Scope::other;
+      scopes.pop_back();
+      if (ends) statement.clear();
+    } else if (c == '{') {
+      const bool type = outside && std::regex_search(statement, names);
+      const bool function = outside && !type && parentheses == 0 && statement.find('(') != std::string::npos;
+      scopes.push_back(type ? Scope::names : function ? Scope::function : Scope::other);
+      if (type) statement.clear();
+    } else if (outside && c != '#') {
+      parentheses += c == '(' ? 1 : c == ')' ? -1 : 0;
+      if (c == ';' || (c == ':' && std::regex_match(statement, label))) {
+        statement.clear();
+      } else if (!statement.empty() || !std::isspace(static_cast<unsigned char>(c))) {
+        if (statement.empty()) begin = line;
+        statement += c == '\n' ? ' ' : c;
+      }
+    }
+  }
+  return faults;
 }
 
 std::vector<std::string> place_faults(std::string_view path) {

@@ -2,6 +2,7 @@
 // nothing keeps state for the whole process.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,10 @@ std::vector<std::string> swallowed_errors(std::string_view path, std::string_vie
 // Anonymous namespaces are left out. Two files with one name break the rule of one definition, and the linker says
 // nothing.
 std::vector<std::string> defined_types(std::string_view text);
+
+// Functions of more than most_function_lines lines, from their declaration to their last brace.
+std::vector<std::string> long_functions(std::string_view path, std::string_view text);
+inline constexpr std::size_t most_function_lines = 79;
 
 // The text with comments and the contents of literals blanked, line breaks kept.
 std::string code_of(std::string_view text);

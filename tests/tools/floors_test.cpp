@@ -72,6 +72,13 @@ TEST(Floors, CodeStandsInItsFolders) {
   }
 }
 
+TEST(Floors, NoFunctionIsLong) {
+  for (const std::string& path : source_files()) {
+    if (!is_source_of_a_floor(path)) continue;
+    for (const std::string& fault : long_functions(path, text_of(path))) ADD_FAILURE() << fault;
+  }
+}
+
 TEST(Floors, NoErrorIsSwallowed) {
   for (const std::string& path : source_files()) {
     // Below, what cannot throw on gives up in silence: destructors, and calls that another error has ended.
@@ -243,6 +250,25 @@ TEST(FloorsCheck, LeavesConstantsTypesAndFunctionsAlone) {
                                 "auto f() -> int;",
                                 "WEFT_MULTIVERSION void add(const float* a) {"}) {
     EXPECT_EQ(state_faults("layers/block.cpp", line), std::vector<std::string>{}) << line;
+  }
+}
+
+// Wherever a function stands, one line more than the most is found, and all its lines count.
+TEST(FloorsCheck, MeasuresFunctions) {
+  for (const auto& [before, after] :
+       {std::pair("void f(int a = {}, std::vector<int> b = {1}) {", "}"),
+        {"template <typename T>\nstruct A {\n  int x = 1;\n\n public:\n  // Words {\n  A(int x)\n      : x(x) {",
+         "  }\n};"},
+        {"#include <a>\n#define open {\nnamespace a {\nclass B final : public A {\n  auto g() {", "  }\n};\n}"},
+        {"const auto h = [](const A& a) {", "};"},
+        {"struct C { int x; };\nint table[] = {1,\n2};\nextern \"C\" {\nint f() {", "}\n}"}}) {
+    const std::string_view head = before;
+    const bool two = head.ends_with(": x(x) {");  // lines of the declaration
+    for (const std::size_t lines : {most_function_lines, most_function_lines + 1}) {
+      std::string text(head);
+      for (std::size_t i = two ? 3 : 2; i < lines; ++i) text += "\n    if (x) { y = \"}\"; }";
+      EXPECT_EQ(long_functions("layers/block.cpp", text + "\n" + after).size(), lines - most_function_lines) << text;
+    }
   }
 }
 

@@ -153,61 +153,124 @@ void require_other_names(const std::vector<std::string>& files, const std::strin
   }
 }
 
+// What is known of the dataset before its documents. Throws for a mark that is no token.
+TokenFacts facts_before(const TokenizeRequest& request, const Tokenizer& tokenizer) {
+  TokenFacts facts{request.tokenizer, tokenizer.content_hash(), tokenizer.vocab_size(), 0, 0, std::nullopt,
+                   request.losses};
+  for (const std::string& mark : request.marks) {
+    if (tokenizer.token_id(mark)) continue;
+    fail_request("the tokenizer \"{}\" has no token {}, with which these conversations are written", request.tokenizer,
+                 mark);
+  }
+  if (request.end_documents) facts.document_end = tokenizer.end_of_text();
+  return facts;
+}
+
+// Throws if a file stands where facts or losses would, unless an interrupted call left it.
+void require_no_other_dataset(const TokenizeRequest& request) {
+  const std::string facts = request.prefix + ".json", losses = request.prefix + ".loss";
+  if (std::filesystem::exists(facts)) parse_token_facts(read_whole_file(facts), facts);
+  if (!request.losses && std::filesystem::exists(losses)) {
+    fail_request("\"{}\" exists, and would be taken for the losses of these documents; remove it", losses);
+  }
+}
+
+// The hash of all that decides the bytes of the dataset.
+std::string work_of(const DocumentReader& documents, const TokenizeRequest& request, const TokenFacts& facts) {
+  return fmt::format("{:016x}",
+                     checksum(fmt::format("{}, {}, {}, {}, {}, {}", facts.tokenizer_hash, request.begin_documents,
+                                          facts.document_end.value_or(-1), request.losses,
+                                          static_cast<int>(request.special), documents.identity())));
+}
+
+// The files of the dataset while they are written, from the beginning or from the place that an earlier call left.
+class DatasetFiles {
+ public:
+  DatasetFiles(const TokenizeRequest& request, const Tokenizer& tokenizer, std::string work)
+      : request_(request), work_(std::move(work)), place_(find_resumption(request.prefix, work_)) {
+    const auto open = [&] {
+      dataset_.emplace(request.prefix, tokenizer.vocab_size(), place_.written);
+      if (request.losses) losses_.emplace(request.prefix + ".loss", place_.written.tokens);
+    };
+    try {
+      open();
+    } catch (const Error& error) {
+      if (place_.read == 0 || error.kind() != ErrorKind::failure) throw;
+      place_ = {};  // what an earlier call wrote is no longer there
+      open();
+    }
+    kept_ = place_.text_bytes;
+  }
+
+  // Documents that were read, and what was written of them.
+  const Resumption& place() const { return place_; }
+  const IndexedCounts& counts() const { return dataset_->counts(); }
+
+  void add(const EncodedDocument& document, std::int64_t text_bytes) {
+    dataset_->add_document(document.ids);
+    if (losses_) losses_->write(document.counts);
+    place_.text_bytes += text_bytes;
+  }
+  void add_read(std::int64_t documents) { place_.read += documents; }
+  // Keeps the place, if there is enough text since the last one.
+  void keep_place() {
+    if (place_.text_bytes - kept_ < request_.kept_bytes) return;
+    kept_ = place_.text_bytes;
+    place_.written = dataset_->flush();
+    if (losses_) {
+      losses_->flush();
+      losses_->stay(true);
+    }
+    keep_resumption(request_.prefix, work_, place_);
+  }
+  // Puts all files in place.
+  void finish(const TokenFacts& facts) {
+    if (losses_ && !has_counted(losses_->written())) {
+      fail_request("nothing to learn: losses count for none of the {} tokens", facts.tokens);
+    }
+    // The facts come first: where the index is, they are there too.
+    write_small_file(request_.prefix + ".json", format_token_facts(facts));
+    if (losses_) {
+      losses_->sync();
+      losses_->put_in_place();
+    }
+    dataset_->finish();
+    std::error_code ignored;
+    std::filesystem::remove(resumption_name(request_.prefix), ignored);
+  }
+
+ private:
+  const TokenizeRequest& request_;
+  std::string work_;
+  Resumption place_;
+  std::optional<IndexedWriter> dataset_;
+  std::optional<PartialFile> losses_;
+  std::int64_t kept_ = 0;  // text up to the place that was kept last, in bytes
+};
+
 }  // namespace
 
 TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
                     const std::function<void(const TokenizeProgress&)>& on_progress) {
   require_other_names(documents.files(), request.prefix);
   const auto tokenizer = open_text_tokenizer(request.tokenizer);
-  TokenFacts facts{request.tokenizer, tokenizer->content_hash(), tokenizer->vocab_size(), 0, 0, std::nullopt,
-                   request.losses};
-  for (const std::string& mark : request.marks) {
-    if (tokenizer->token_id(mark)) continue;
-    fail_request("the tokenizer \"{}\" has no token {}, with which these conversations are written", request.tokenizer,
-                 mark);
-  }
-  if (request.end_documents) facts.document_end = tokenizer->end_of_text();
+  TokenFacts facts = facts_before(request, *tokenizer);
   const auto begin = request.begin_documents ? tokenizer->frame().before : std::vector<std::int32_t>();
-  const std::string facts_name = request.prefix + ".json";
-  // One that an interrupted call left may be replaced; any other file may not.
-  if (std::filesystem::exists(facts_name)) parse_token_facts(read_whole_file(facts_name), facts_name);
-  const std::string losses_name = request.prefix + ".loss";
-  if (!request.losses && std::filesystem::exists(losses_name)) {
-    fail_request("\"{}\" exists, and would be taken for the losses of these documents; remove it", losses_name);
-  }
-  const std::string work = fmt::format(
-      "{:016x}", checksum(fmt::format("{}, {}, {}, {}, {}, {}", facts.tokenizer_hash, request.begin_documents,
-                                      facts.document_end.value_or(-1), request.losses,
-                                      static_cast<int>(request.special), documents.identity())));
-  Resumption place = find_resumption(request.prefix, work);
-  std::optional<IndexedWriter> dataset;
-  std::optional<PartialFile> losses;
-  const auto open_files = [&] {
-    dataset.emplace(request.prefix, tokenizer->vocab_size(), place.written);
-    if (request.losses) losses.emplace(losses_name, place.written.tokens);
-  };
-  try {
-    open_files();
-  } catch (const Error& error) {
-    if (place.read == 0 || error.kind() != ErrorKind::failure) throw;
-    place = {};  // what an earlier call wrote is no longer there
-    open_files();
-  }
-  IndexedWriter& writer = *dataset;
-  for (std::int64_t d = 0; d < place.read; ++d) {
+  require_no_other_dataset(request);
+  DatasetFiles files(request, *tokenizer, work_of(documents, request, facts));
+  for (std::int64_t d = 0; d < files.place().read; ++d) {
     if (!documents.next()) fail("\"{}\" has more documents than there are", resumption_name(request.prefix));
   }
-  TokenizeProgress progress{.bytes = documents.bytes(), .resumed = place.written.documents};
+  TokenizeProgress progress{.bytes = documents.bytes(), .resumed = files.place().written.documents};
   const auto tell = [&] {
     progress.position = documents.position();
-    progress.text_bytes = place.text_bytes;
-    progress.documents = writer.counts().documents;
-    progress.tokens = writer.counts().tokens;
-    progress.empty = place.read - progress.documents;
+    progress.text_bytes = files.place().text_bytes;
+    progress.documents = files.counts().documents;
+    progress.tokens = files.counts().tokens;
+    progress.empty = files.place().read - progress.documents;
     if (on_progress) on_progress(progress);
   };
-  if (place.read > 0) tell();
-  std::int64_t kept = place.text_bytes;
+  if (files.place().read > 0) tell();
   const std::int64_t most = std::min(std::int64_t{8} << 20, request.kept_bytes);
   for (auto batch = next_batch(documents, most); !batch.empty(); batch = next_batch(documents, most)) {
     std::vector<EncodedDocument> all(batch.size());
@@ -221,36 +284,16 @@ TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
         all[d].ids.push_back(*facts.document_end);
         all[d].counts.push_back(1);
       }
-      writer.add_document(all[d].ids);
-      if (losses) losses->write(all[d].counts);
-      place.text_bytes += batch[d].bytes();
+      files.add(all[d], batch[d].bytes());
     }
-    place.read += std::ssize(batch);
+    files.add_read(std::ssize(batch));
     tell();
-    if (place.text_bytes - kept < request.kept_bytes) continue;
-    kept = place.text_bytes;
-    place.written = writer.flush();
-    if (losses) {
-      losses->flush();
-      losses->stay(true);
-    }
-    keep_resumption(request.prefix, work, place);
+    files.keep_place();
   }
-  facts.documents = writer.counts().documents;
-  facts.tokens = writer.counts().tokens;
+  facts.documents = files.counts().documents;
+  facts.tokens = files.counts().tokens;
   if (facts.tokens == 0) fail_request("the files have no document with a token in it");
-  if (losses && !has_counted(losses->written())) {
-    fail_request("nothing to learn: losses count for none of the {} tokens", facts.tokens);
-  }
-  // The facts come first: where the index is, they are there too.
-  write_small_file(facts_name, format_token_facts(facts));
-  if (losses) {
-    losses->sync();
-    losses->put_in_place();
-  }
-  writer.finish();
-  std::error_code ignored;
-  std::filesystem::remove(resumption_name(request.prefix), ignored);
+  files.finish(facts);
   return facts;
 }
 

@@ -33,9 +33,7 @@ double microbatch_tokens_of(const Config& config) {
   return static_cast<double>(config.training.microbatch_size) * static_cast<double>(config.training.sequence_length);
 }
 
-}  // namespace
-
-std::vector<ConfigRule> size_rules() {
+std::vector<ConfigRule> model_and_microbatch_rules() {
   return {
       {{"model.moe.num_experts", "model.layers"},
        [](const Config& c) {
@@ -92,6 +90,11 @@ std::vector<ConfigRule> size_rules() {
                         "{} experts of capacity_factor {} have {:.3g} rows with pad_to_capacity; at most {:.0f}",
                         moe.num_experts, moe.capacity_factor, rows, most_slots);
        }},
+  };
+}
+
+std::vector<ConfigRule> step_rules() {
+  return {
       // Actions: two segments a block, forward and backward, with the actions of units and messages beside them.
       {{"model.layers", "training.global_batch_size", "training.microbatch_size", "parallelism.data_replicate",
         "parallelism.data_shard"},
@@ -123,6 +126,14 @@ std::vector<ConfigRule> size_rules() {
                         c.parallelism.pipeline, c.pipeline.chunks, stages, most_stages);
        }},
   };
+}
+
+}  // namespace
+
+std::vector<ConfigRule> size_rules() {
+  std::vector<ConfigRule> rules = model_and_microbatch_rules();
+  std::ranges::move(step_rules(), std::back_inserter(rules));
+  return rules;
 }
 
 }  // namespace weft

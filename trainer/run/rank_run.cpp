@@ -179,6 +179,22 @@ std::vector<CheckpointRows> RankRun::checkpoint_rows() {
   return weft::checkpoint_rows(stages(), rank_step_.optimizer(), mesh_, world_.rank());
 }
 
+SumLimits RankRun::sum_limits() const {
+  // Every sum exceeds -1: nothing is to be learned from a step without a target.
+  if (counts_.targets == 0) return {.square_sum = -1.0};
+  return spikes_.voids() ? spikes_.limits(static_cast<double>(counts_.targets), scaler_.scale()) : SumLimits{};
+}
+
+void RankRun::walk() {
+  const auto span = profiler_->host("actions");
+  const auto profiling = profiler_->observers();
+  std::vector<ActionObserver*> observers(profiling.begin(), profiling.end());
+  observers.push_back(&compute_times_);
+  if (announced_) observers.push_back(&*announced_);
+  observers.insert(observers.end(), watching_.begin(), watching_.end());
+  rank_step_.walk(observers);
+}
+
 StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   require(step == progress_.step + 1, "steps follow each other");
   profiler_->begin_step(step);
@@ -191,35 +207,19 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   // On a GPU the text of the next step is read while it computes.
   const double waited = seconds_since(begin);
   double data_seconds = waited;
-  const std::int64_t sequences = config_.training.global_batch_size, targets = counts_.targets;
   Device& device = stream().device();
   const std::int64_t allocations_before = device.system_allocations();
   const CommunicationCounters counted_before = world_.counters();
   ledger().reset_peak();
-  SumLimits limits;
-  if (targets == 0) {
-    limits.square_sum = -1.0;  // which every sum exceeds: nothing is to be learned from this step
-  } else if (spikes_.voids()) {
-    limits = spikes_.limits(static_cast<double>(targets), scaler_.scale());
-  }
-  const std::int64_t update = scaler_.good_steps() + 1;
-  rank_step_.begin({counts_, scaler_.scale(), update, limits, change_after_});
+  rank_step_.begin({counts_, scaler_.scale(), scaler_.good_steps() + 1, sum_limits(), change_after_});
   helpers_.report(stage_ranks(), rank_step_.sums().report());
   compute_times_.begin_step();
-  {
-    const auto span = profiler_->host("actions");
-    const auto profiling = profiler_->observers();
-    std::vector<ActionObserver*> observers(profiling.begin(), profiling.end());
-    observers.push_back(&compute_times_);
-    if (announced_) observers.push_back(&*announced_);
-    observers.insert(observers.end(), watching_.begin(), watching_.end());
-    rank_step_.walk(observers);
-  }
+  walk();
   const bool goes_on = step < config_.run.steps;
   if (goes_on) {
     const auto span = profiler_->host("read_ahead");
     const auto reading = std::chrono::steady_clock::now();
-    read_ahead(progress_.samples + sequences);
+    read_ahead(progress_.samples + config_.training.global_batch_size);
     data_seconds += seconds_since(reading);
   }
   {
@@ -235,14 +235,27 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
         {difference(world_.counters(), counted_before), measured_, device.system_allocations() - allocations_before,
          goes_on ? counted_ahead() : TextCounts(), data_seconds, votes});
   }();
-  const double norm = std::sqrt(totals.gradient_square_sum) / scaler_.scale();
-  if (!scaler_.active()) require_finite(norm);
+  StepMetrics metrics = end_update(totals);
   votes_ = totals.votes;
   counts_ = totals.next;
+  add_measurements(config_, totals, metrics);
+  metrics.data_wait = config_.run.device == DeviceKind::cpu ? metrics.data_seconds : waited;
+  metrics.model_flops = model_flops_;
+  metrics.peak_flops_per_second = peak_flops_per_second_;
+  metrics.seconds = seconds_since(begin);
+  profiler_->end_step();
+  compute_times_.end_step();
+  clock_.collect();
+  return metrics;
+}
 
+StepMetrics RankRun::end_update(const StepTotals& totals) {
+  const double norm = std::sqrt(totals.gradient_square_sum) / scaler_.scale();
+  if (!scaler_.active()) require_finite(norm);
+  const std::int64_t update = scaler_.good_steps() + 1, targets = counts_.targets;
   StepMetrics metrics;
-  metrics.step = step;
-  metrics.tokens = sequences * config_.training.sequence_length;
+  metrics.step = step_;
+  metrics.tokens = config_.training.global_batch_size * config_.training.sequence_length;
   metrics.targets = targets;
   metrics.loss = totals.loss_sum / static_cast<double>(targets);
   metrics.gradient_norm = norm;
@@ -260,20 +273,12 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   if (!at_spike && (targets > 0 || overflowed)) scaler_.end_step(!overflowed);
   if (!metrics.skipped) helpers_.move(totals, update);
   if (!metrics.spike || metrics.spike->action != SpikeAction::stop) {
-    progress_.step = step;
-    progress_.samples += sequences;
+    progress_.step = step_;
+    progress_.samples += config_.training.global_batch_size;
     progress_.tokens += metrics.tokens;
     if (!overflowed && targets > 0) spikes_.add(metrics.loss);
     if (!metrics.skipped) spikes_.add_norm(norm);
   }
-  add_measurements(config_, totals, metrics);
-  metrics.data_wait = config_.run.device == DeviceKind::cpu ? metrics.data_seconds : waited;
-  metrics.model_flops = model_flops_;
-  metrics.peak_flops_per_second = peak_flops_per_second_;
-  metrics.seconds = seconds_since(begin);
-  profiler_->end_step();
-  compute_times_.end_step();
-  clock_.collect();
   return metrics;
 }
 

@@ -18,6 +18,7 @@
 #include "trainer/rank/router_helpers.h"
 #include "trainer/rank/spikes.h"
 #include "trainer/rank/step_profiler.h"
+#include "trainer/rank/step_totals.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/held_out.h"
 
@@ -103,6 +104,12 @@ class RankRun {
   void next_batch();
   // Of the text that was read ahead, each token on one rank only.
   TextCounts counted_ahead() const;
+  // Sums of the step in progress above which its update leaves the parameters as they are.
+  SumLimits sum_limits() const;
+  // The actions of the step, under the eyes of all observers.
+  void walk();
+  // Behind the update: its figures, and whether it counts. Moves loss scale, spike means, biases and progress on.
+  StepMetrics end_update(const StepTotals& totals);
   // Throws Error (failure) on every rank if the step's norm is not finite. Ranks with a non-finite gradient before the
   // reduction name its parameter.
   void require_finite(double norm);

@@ -183,6 +183,113 @@ void conclude(const Config& config, const TrainResult& result, const RunRecord& 
                   checkpoint_after(config, result.steps_taken));
 }
 
+// The directory and the console of a run. Rank 0 admits, begins and tells; other ranks write their traces alone.
+class TrainOutput {
+ public:
+  TrainOutput(const ResolvedConfig& resolved, const RunRecord& record, Console& console,
+              const std::optional<CheckedStart>& start)
+      : resolved_(resolved),
+        config_(resolved.config),
+        console_(console),
+        start_(start),
+        reports_(config_.metrics.interval, config_.run.steps),
+        record_(record) {
+    record_.forced_balance = forces_balance(config_.model);
+    if (config_.run.device == DeviceKind::cuda) record_.card = cuda_card().value_or("");
+  }
+  TrainOutput(const TrainOutput&) = delete;
+  TrainOutput& operator=(const TrainOutput&) = delete;
+
+  // The output outlives the observer.
+  RunObserver observer() {
+    return {.before_first_step = [this](RankRun& run) { begin(run); },
+            .after_step = [this](RankRun& run, const StepMetrics& metrics) { tell(run, metrics); },
+            .admit = [this] { admit(); },
+            .identified = [this](const RunHashes& hashes) { record_.hashes = hashes; }};
+  }
+
+  // The last lines, and the summary, of a run that has ended.
+  void end(const TrainResult& result, const RunRequests& requests) {
+    if (result.totals.steps == 0) {
+      console_.note("checkpoint", fmt::format("all {} steps of the run had been taken. To train further give more, as "
+                                              "--run.steps={}; to begin anew name another run.directory",
+                                              config_.run.steps, 2 * result.steps_taken));
+      return;
+    }
+    record_.time = result.timer;
+    record_.compute = result.compute;
+    record_.byte_steps = result.byte_steps;
+    record_.host = result.host;
+    conclude(config_, result, record_, requests, *directory_, console_);
+  }
+
+ private:
+  void admit() {
+    if (!config_.checkpoint.directory.empty()) {
+      checkpoint_lock_.emplace(config_.checkpoint.directory, "checkpoint.directory");
+    }
+    directory_.emplace(config_.run.directory);
+    console_.banner(config_, start_->program, start_->predicted);
+    console_.note("data", start_->reading);
+    if (!directory_->locked()) {
+      console_.note("lock", "none on this file system: see to it that no other run has this run.directory");
+    }
+  }
+
+  void begin(RankRun& run) {
+    const std::int64_t taken = run.progress().step;
+    if (run.rank() != 0 || taken >= config_.run.steps) return;
+    directory_->begin_after(taken, resolved_.toml, config_.metrics.tensorboard);
+    const ProfilingConfig& profiling = config_.profiling;
+    if (profiling.first_step > 0 && profiling.last() <= taken) {
+      console_.note("profiling", fmt::format("WARNING: nothing is recorded: the last step to record is {}, and the run "
+                                             "goes on behind step {}. Name later steps, or another run.directory",
+                                             profiling.last(), taken));
+    } else if (profiling.first_step > 0 && profiling.trace) {
+      directory_->remove_traces();
+    }
+    record_.attention = run.attention();
+    console_.note("attention", record_.attention);
+    if (!run.products().empty()) console_.note("products", run.products());
+    if (leaves_products_slow(resolved_)) {
+      console_.note("products", "float32; this processor multiplies bfloat16 faster: precision.compute = \"bfloat16\"");
+    }
+  }
+
+  void tell(RankRun& run, const StepMetrics& metrics) {
+    const StepTrace* trace = run.profiler().trace();
+    if (trace != nullptr && metrics.step == config_.profiling.last()) {
+      write_trace(config_.run.directory, run.rank(), trace->spans(), trace->work(), record_.hashes);
+    }
+    if (run.rank() != 0) return;
+    if (metrics.has_no_target() && std::exchange(first_without_target_, false)) {
+      console_.note("data",
+                    fmt::format("WARNING: no target of step {} counts: it is taken without an update, as is each "
+                                "such step after it. A larger training.global_batch_size, or data.documents = "
+                                "\"pack\", makes them rare",
+                                metrics.step));
+    }
+    StepMetrics line = metrics;
+    if (std::exchange(first_of_process_, false)) line.hashes = record_.hashes;
+    if (const auto trouble = directory_->append(line)) console_.note("metrics", *trouble);
+    if (const auto reported = reports_.add(metrics)) {
+      if (const auto trouble = directory_->report(*reported)) console_.note("metrics", *trouble);
+      console_.step(*reported, config_.run.steps);
+    }
+    console_.progress(metrics.step, config_.run.steps);
+  }
+
+  const ResolvedConfig& resolved_;
+  const Config& config_;
+  Console& console_;
+  const std::optional<CheckedStart>& start_;
+  std::optional<RunDirectory> directory_;
+  std::optional<RunLock> checkpoint_lock_;  // other runs may have the same checkpoint.directory
+  ReportedSteps reports_;                   // used on the thread of rank 0
+  RunRecord record_;
+  bool first_of_process_ = true, first_without_target_ = true;
+};
+
 }  // namespace
 
 TrainResult run_steps(const Config& config, const RunObserver& observer, const BackendFactory& make_backend,
@@ -229,84 +336,12 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
     if (const auto reason = why_no_cuda())
       fail_request("run.device is \"cuda\", which cannot be used here: {}", *reason);
   }
-  std::optional<RunDirectory> directory;
-  std::optional<RunLock> checkpoint_lock;  // other runs may have the same checkpoint.directory
-
-  ReportedSteps reports(config.metrics.interval, config.run.steps);  // used on the thread of rank 0
-  RunRecord whole = record;
-  whole.forced_balance = forces_balance(config.model);
-  if (config.run.device == DeviceKind::cuda) whole.card = cuda_card().value_or("");
-  bool first_of_process = true, first_without_target = true;
-  RunObserver observer;
-  observer.identified = [&](const RunHashes& hashes) { whole.hashes = hashes; };
-  observer.admit = [&] {
-    if (!config.checkpoint.directory.empty()) {
-      checkpoint_lock.emplace(config.checkpoint.directory, "checkpoint.directory");
-    }
-    directory.emplace(config.run.directory);
-    console.banner(config, start->program, start->predicted);
-    console.note("data", start->reading);
-    if (!directory->locked()) {
-      console.note("lock", "none on this file system: see to it that no other run has this run.directory");
-    }
-  };
-  observer.before_first_step = [&](RankRun& run) {
-    const std::int64_t taken = run.progress().step;
-    if (run.rank() != 0 || taken >= config.run.steps) return;
-    directory->begin_after(taken, resolved.toml, config.metrics.tensorboard);
-    const ProfilingConfig& profiling = config.profiling;
-    if (profiling.first_step > 0 && profiling.last() <= taken) {
-      console.note("profiling", fmt::format("WARNING: nothing is recorded: the last step to record is {}, and the run "
-                                            "goes on behind step {}. Name later steps, or another run.directory",
-                                            profiling.last(), taken));
-    } else if (profiling.first_step > 0 && profiling.trace) {
-      directory->remove_traces();
-    }
-    whole.attention = run.attention();
-    console.note("attention", whole.attention);
-    if (!run.products().empty()) console.note("products", run.products());
-    if (leaves_products_slow(resolved)) {
-      console.note("products", "float32; this processor multiplies bfloat16 faster: precision.compute = \"bfloat16\"");
-    }
-  };
-  observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
-    const StepTrace* trace = run.profiler().trace();
-    if (trace != nullptr && metrics.step == config.profiling.last()) {
-      write_trace(config.run.directory, run.rank(), trace->spans(), trace->work(), whole.hashes);
-    }
-    if (run.rank() != 0) return;
-    if (metrics.has_no_target() && std::exchange(first_without_target, false)) {
-      console.note("data",
-                   fmt::format("WARNING: no target of step {} counts: it is taken without an update, as is each "
-                               "such step after it. A larger training.global_batch_size, or data.documents = "
-                               "\"pack\", makes them rare",
-                               metrics.step));
-    }
-    StepMetrics line = metrics;
-    if (std::exchange(first_of_process, false)) line.hashes = whole.hashes;
-    if (const auto trouble = directory->append(line)) console.note("metrics", *trouble);
-    if (const auto reported = reports.add(metrics)) {
-      if (const auto trouble = directory->report(*reported)) console.note("metrics", *trouble);
-      console.step(*reported, config.run.steps);
-    }
-    console.progress(metrics.step, config.run.steps);
-  };
+  TrainOutput output(resolved, record, console, start);
   RunRequests polled = requests;
   // The run also stops if the reader of the console's pipe has gone.
   polled.stop = [&] { return requests.stop() || console.closed(); };
-  TrainResult result = run_steps(config, observer, {}, checkpoint_setup(resolved, console), polled, timer);
-  if (!speaks) return result;
-  if (result.totals.steps == 0) {
-    console.note("checkpoint", fmt::format("all {} steps of the run had been taken. To train further give more, as "
-                                           "--run.steps={}; to begin anew name another run.directory",
-                                           config.run.steps, 2 * result.steps_taken));
-    return result;
-  }
-  whole.time = result.timer;
-  whole.compute = result.compute;
-  whole.byte_steps = result.byte_steps;
-  whole.host = result.host;
-  conclude(config, result, whole, requests, *directory, console);
+  TrainResult result = run_steps(config, output.observer(), {}, checkpoint_setup(resolved, console), polled, timer);
+  if (speaks) output.end(result, requests);
   return result;
 }
 

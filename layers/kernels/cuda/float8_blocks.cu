@@ -28,17 +28,68 @@ __device__ float inverse_scale(unsigned magnitude, bool e5m2, bool stores, float
   return 1.0f / scale;
 }
 
+// A thread's elements of a tile: 8 rows from y and 8 columns from x.
+struct ThreadPart {
+  int thread, x, y;
+  std::int64_t tile_row, tile_column;
+};
+
+// Columns of a tile scaled each by itself: the reciprocals of their scales, of `largest` among a thread's rows.
+template <typename T>
+__device__ void scale_columns(const Float8Operand<T>& factor, const ThreadPart& at, const unsigned (&largest)[each],
+                              float (&by_column)[each]) {
+  __shared__ unsigned of_warps[warps][tile];  // the largest magnitude of each column
+  __shared__ float of_columns[tile];          // the reciprocal of its scale
+#pragma unroll
+  for (int k = 0; k < each; ++k) {
+    const unsigned other = __shfl_xor_sync(all_lanes_of_warp, largest[k], across);
+    of_warps[at.thread / warp_size][at.x + k] = max(largest[k], other);
+  }
+  __syncthreads();
+  if (at.thread < tile) {
+    unsigned of_column = 0;
+    for (int warp = 0; warp < warps; ++warp) of_column = max(of_column, of_warps[warp][at.thread]);
+    const std::int64_t column = at.tile_column * tile + at.thread;
+    of_columns[at.thread] = inverse_scale(of_column, factor.e5m2, column < factor.columns,
+                                          factor.scales + at.tile_row * factor.scale_columns + column);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < each; ++k) by_column[k] = of_columns[at.x + k];
+}
+
+// The tile, whose columns become rows of the rounded matrix.
+template <typename T>
+__device__ void store_turned(const Float8Operand<T>& factor, const ThreadPart& at, const float (&values)[each][each],
+                             const float (&by_row)[each], const float (&by_column)[each]) {
+  __shared__ __align__(16) std::uint8_t bytes[tile][tile + 16];  // transposed; 16 more, so that columns use other banks
+#pragma unroll
+  for (int k = 0; k < each; ++k) {
+    float column[each];
+#pragma unroll
+    for (int r = 0; r < each; ++r) column[r] = values[r][k] * by_row[r];
+    store_float8(&bytes[at.x + k][at.y], float8_rounded(column, by_column[k], factor.e5m2));
+  }
+  __syncthreads();
+  constexpr int run = 16, runs = tile / run;
+  for (int chunk = at.thread; chunk < tile * runs; chunk += threads_of_block) {
+    const int column = chunk / runs, row = chunk % runs * run;
+    const std::int64_t to_row = at.tile_column * tile + column, to_column = at.tile_row * tile + row;
+    if (to_row >= factor.rounded_rows || to_column >= factor.rounded_columns) continue;
+    store_vector(factor.rounded + to_row * factor.rounded_columns + to_column,
+                 load_vector<run>(static_cast<const std::uint8_t*>(&bytes[column][row])));
+  }
+  __syncthreads();
+}
+
 template <typename T>
 __global__ void __launch_bounds__(threads_of_block) round_tiles_kernel(const Float8Operands<T> factors) {
-  __shared__ unsigned of_warps[warps][tile];                     // the largest magnitude of each column
-  __shared__ float of_columns[tile];                             // the reciprocal of its scale
-  __shared__ __align__(16) std::uint8_t bytes[tile][tile + 16];  // transposed; 16 more, so that columns use other banks
   const Float8Operand<T>& factor = factors.at[blockIdx.y];
   const int thread = static_cast<int>(threadIdx.x), x = thread % across * each, y = thread / across * each;
   const std::int64_t tiles_across = (factor.columns + tile - 1) / tile;
   for (std::int64_t i = blockIdx.x; i < tiles_across * tiles_down(factor); i += gridDim.x) {
-    const std::int64_t tile_row = i / tiles_across, tile_column = i % tiles_across;
-    const std::int64_t top = tile_row * tile + y, left = tile_column * tile + x;
+    const ThreadPart at{thread, x, y, i / tiles_across, i % tiles_across};
+    const std::int64_t top = at.tile_row * tile + y, left = at.tile_column * tile + x;
     float values[each][each], by_row[each], by_column[each];
     unsigned largest_of_row[each] = {}, largest_of_column[each] = {};
     load_rows(factor, top, left, values);
@@ -52,14 +103,15 @@ __global__ void __launch_bounds__(threads_of_block) round_tiles_kernel(const Flo
         largest_of_column[k] = max(largest_of_column[k], bits);
       }
     }
+    // One of the two factors stays 1.
     if (factor.each == ScaledBlock::square) {
       unsigned largest = 0;
 #pragma unroll
       for (int r = 0; r < each; ++r) largest = max(largest, largest_of_row[r]);
       largest = reduce_block(largest, LargerBits(), 0u);
-      const std::int64_t at =
-          factor.turned ? tile_column * factor.scale_columns + tile_row : tile_row * factor.scale_columns + tile_column;
-      const float inverse = inverse_scale(largest, factor.e5m2, thread == 0, factor.scales + at);
+      const std::int64_t to = factor.turned ? at.tile_column * factor.scale_columns + at.tile_row
+                                            : at.tile_row * factor.scale_columns + at.tile_column;
+      const float inverse = inverse_scale(largest, factor.e5m2, thread == 0, factor.scales + to);
 #pragma unroll
       for (int r = 0; r < each; ++r) by_row[r] = inverse;
     } else if (!factor.turned) {
@@ -70,54 +122,22 @@ __global__ void __launch_bounds__(threads_of_block) round_tiles_kernel(const Flo
           largest = max(largest, __shfl_xor_sync(all_lanes_of_warp, largest, distance));
         }
         by_row[r] = inverse_scale(largest, factor.e5m2, x == 0 && top + r < factor.rounded_rows,
-                                  factor.scales + tile_column * factor.scale_columns + top + r);
+                                  factor.scales + at.tile_column * factor.scale_columns + top + r);
       }
     } else {
-#pragma unroll
-      for (int k = 0; k < each; ++k) {
-        const unsigned other = __shfl_xor_sync(all_lanes_of_warp, largest_of_column[k], across);
-        of_warps[thread / warp_size][x + k] = max(largest_of_column[k], other);
-      }
-      __syncthreads();
-      if (thread < tile) {
-        unsigned largest = 0;
-        for (int warp = 0; warp < warps; ++warp) largest = max(largest, of_warps[warp][thread]);
-        const std::int64_t column = tile_column * tile + thread;
-        of_columns[thread] = inverse_scale(largest, factor.e5m2, column < factor.columns,
-                                           factor.scales + tile_row * factor.scale_columns + column);
-      }
-      __syncthreads();
-#pragma unroll
-      for (int k = 0; k < each; ++k) by_column[k] = of_columns[x + k];
+      scale_columns(factor, at, largest_of_column, by_column);
     }
-    // One of the two factors is 1.
-    if (!factor.turned) {
-#pragma unroll
-      for (int r = 0; r < each; ++r) {
-        if (top + r < factor.rounded_rows && left < factor.columns) {
-          store_float8(factor.rounded + (top + r) * factor.rounded_columns + left,
-                       float8_rounded(values[r], by_row[r], factor.e5m2));
-        }
-      }
+    if (factor.turned) {
+      store_turned(factor, at, values, by_row, by_column);
       continue;
     }
 #pragma unroll
-    for (int k = 0; k < each; ++k) {
-      float column[each];
-#pragma unroll
-      for (int r = 0; r < each; ++r) column[r] = values[r][k] * by_row[r];
-      store_float8(&bytes[x + k][y], float8_rounded(column, by_column[k], factor.e5m2));
+    for (int r = 0; r < each; ++r) {
+      if (top + r < factor.rounded_rows && left < factor.columns) {
+        store_float8(factor.rounded + (top + r) * factor.rounded_columns + left,
+                     float8_rounded(values[r], by_row[r], factor.e5m2));
+      }
     }
-    __syncthreads();
-    constexpr int run = 16, runs = tile / run;
-    for (int chunk = thread; chunk < tile * runs; chunk += threads_of_block) {
-      const int column = chunk / runs, row = chunk % runs * run;
-      const std::int64_t to_row = tile_column * tile + column, to_column = tile_row * tile + row;
-      if (to_row >= factor.rounded_rows || to_column >= factor.rounded_columns) continue;
-      store_vector(factor.rounded + to_row * factor.rounded_columns + to_column,
-                   load_vector<run>(static_cast<const std::uint8_t*>(&bytes[column][row])));
-    }
-    __syncthreads();
   }
 }
 

@@ -120,6 +120,33 @@ constexpr int resident_blocks(int tiles) {
 }
 constexpr int forward_tiles = 2, query_gradient_tiles = 3, key_value_gradient_tiles = 4;
 
+// Scores of a row with the keys from `key` on become their exponentials, relative to the largest score of the row so
+// far. Returns the factor that makes earlier exponentials relative to it, and applies it to the row's `sum`.
+template <int count>
+__device__ float exponentiate(float (&scores)[count], int key, int first_key, int position, float scale, float& maximum,
+                              float& sum) {
+  float largest = maximum;
+#pragma unroll
+  for (int j = 0; j < count; ++j) {
+    const int column = key + thread_x() + j * threads_of_edge;
+    const bool visible = column >= first_key && column <= position;
+    if (!visible) scores[j] = __int_as_float(0xff800000);
+    largest = fmaxf(largest, scores[j]);
+  }
+  largest = reduce_row(largest, [](float a, float b) { return fmaxf(a, b); });
+  // Minus infinity while the row has seen no key.
+  const float top = largest > __int_as_float(0xff800000) ? largest : 0.0f;
+  const float factor = __expf(scale * (maximum - top)), shift = scale * top;
+  maximum = largest;
+  sum *= factor;
+#pragma unroll
+  for (int j = 0; j < count; ++j) {
+    scores[j] = __expf(scale * scores[j] - shift);
+    sum += scores[j];
+  }
+  return factor;
+}
+
 template <typename Tiles, typename T>
 __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(forward_tiles))
     forward_kernel(AttentionCall shape, HeadRows<const T> q, HeadRows<const T> k, HeadRows<const T> v, HeadRows<T> out,
@@ -153,25 +180,7 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(forwar
     ScorePart<Tiles> score = row_products<Tiles>(q_tile, kv_tile, shape.head_dim);
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      float largest = maximum[i];
-#pragma unroll
-      for (int j = 0; j < count; ++j) {
-        const int column = key + thread_x() + j * threads_of_edge;
-        const bool visible = column >= first_key[i] && column <= position[i];
-        if (!visible) score.at[i][j] = __int_as_float(0xff800000);
-        largest = fmaxf(largest, score.at[i][j]);
-      }
-      largest = reduce_row(largest, [](float a, float b) { return fmaxf(a, b); });
-      // Minus infinity while the row has seen no key.
-      const float top = largest > __int_as_float(0xff800000) ? largest : 0.0f;
-      const float factor = __expf(shape.scale * (maximum[i] - top)), shift = shape.scale * top;
-      maximum[i] = largest;
-      sum[i] *= factor;
-#pragma unroll
-      for (int j = 0; j < count; ++j) {
-        score.at[i][j] = __expf(shape.scale * score.at[i][j] - shift);
-        sum[i] += score.at[i][j];
-      }
+      const float factor = exponentiate(score.at[i], key, first_key[i], position[i], shape.scale, maximum[i], sum[i]);
 #pragma unroll
       for (int quad = 0; quad < Tiles::quads_of_thread; ++quad) {
 #pragma unroll

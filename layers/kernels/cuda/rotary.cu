@@ -265,6 +265,34 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
+// Adds the sums of a block's threads, each of the pairs from `own` on, and writes them to
+// partials[blockIdx.x][head_dim].
+template <int N, int Rounds>
+__device__ void store_weight_gradient(const FloatPairs<N> (&dweight)[Rounds], int lanes, int half, int own,
+                                      float* partials) {
+  const int head_dim = 2 * half, round = lanes * N;
+  // [slots][head_dim]: the sums of the threads of one head, for each head that the block computes at a time.
+  float* of_slots = dynamic_shared<float>();
+  float* of_slot = of_slots + static_cast<int>(threadIdx.x) / lanes * head_dim;
+#pragma unroll
+  for (int r = 0; r < Rounds; ++r) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const int pair = own + r * round + i;
+      if (pair < half) {
+        of_slot[pair] = dweight[r].first[i];
+        of_slot[half + pair] = dweight[r].second[i];
+      }
+    }
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < head_dim; i += block_threads) {
+    float sum = 0.0f;
+    for (int slot = 0; slot < block_threads / lanes; ++slot) sum += of_slots[slot * head_dim + i];
+    partials[static_cast<std::int64_t>(blockIdx.x) * head_dim + i] = sum;
+  }
+}
+
 // A group with QK-norm and heads of at most `Rounds` * 32 * N pairs. A thread sums the weight gradients of its pairs in
 // registers. The block adds the sums of its threads in order and writes them to partials[blockIdx.x][head_dim].
 template <typename T, int N, int Rounds>
@@ -330,26 +358,7 @@ __global__ void __launch_bounds__(block_threads)
       }
     }
   }
-  // [slots][head_dim]: the sums of the threads of one head, for each head that the block computes at a time.
-  float* of_slots = dynamic_shared<float>();
-  float* of_slot = of_slots + static_cast<int>(threadIdx.x) / heads.lanes * head_dim;
-#pragma unroll
-  for (int r = 0; r < Rounds; ++r) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const int pair = own + r * round + i;
-      if (pair < half) {
-        of_slot[pair] = dweight[r].first[i];
-        of_slot[half + pair] = dweight[r].second[i];
-      }
-    }
-  }
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < head_dim; i += block_threads) {
-    float sum = 0.0f;
-    for (int slot = 0; slot < block_threads / heads.lanes; ++slot) sum += of_slots[slot * head_dim + i];
-    partials[static_cast<std::int64_t>(blockIdx.x) * head_dim + i] = sum;
-  }
+  store_weight_gradient(dweight, heads.lanes, half, own, partials);
 }
 
 template <typename E>
