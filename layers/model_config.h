@@ -8,21 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "layers/kernels/router_arithmetic.h"
 #include "parallel/runtime/enum_names.h"
 
 namespace weft {
 
 enum class BlockKind : std::uint8_t { dense, moe };
-// sqrt_softplus: sqrt(log(1 + e^logit)).
-enum class Scoring : std::uint8_t { softmax, sigmoid, sqrt_softplus };
-constexpr auto enum_names(Scoring) {
-  return name_list("softmax", "sigmoid", "sqrt_softplus");
-}
-// The choices of an expert beyond its capacity that go nowhere: those of the smallest weights, or of the last tokens.
-enum class DropPolicy : std::uint8_t { probability, position };
-constexpr auto enum_names(DropPolicy) {
-  return name_list("probability", "position");
-}
 // Tokens of the load-balancing loss's statistics. sequence: each sequence by itself. batch: the whole microbatch.
 // global: choices are counted over all data ranks and all microbatches of the step so far.
 enum class AuxiliaryLoss : std::uint8_t { sequence, batch, global };

@@ -8,6 +8,16 @@
 #include "parallel/runtime/elementwise.h"
 
 namespace weft {
+namespace {
+
+// Without places.
+RoutingRule routing_rule(const MoeConfig& moe) {
+  return {moe.scoring, moe.norm_topk_prob, static_cast<float>(moe.routed_scaling_factor),
+          moe.n_group, moe.topk_group,     moe.force_balance,
+          {},          moe.null_copies()};
+}
+
+}  // namespace
 
 Router::Router(const SegmentSetup& setup, const std::string& name, int block)
     : setup_(setup), name_(name), block_(block) {}

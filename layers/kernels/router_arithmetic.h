@@ -1,10 +1,12 @@
-// The arithmetic of a router that CPU and GPU share, as plain code of one thread: the places of tokens, the noise of
-// its input, and the choice of experts by value. The choice is the CPU's kernel, and on a GPU it decides where a value
-// is NaN: a NaN is larger than nothing, so the chosen experts are different ones in any case.
+// The arithmetic of a router that CPU and GPU share, as plain code of one thread: its rules, the places of tokens, the
+// noise of its input, and the choice of experts by value. The choice is the CPU's kernel, and on a GPU it decides where
+// a value is NaN: a NaN is larger than nothing, so the chosen experts are different ones in any case.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
+
+#include "parallel/runtime/enum_names.h"
 
 #if defined(__CUDACC__)
 #define WEFT_ON_ANY_DEVICE __host__ __device__
@@ -13,6 +15,17 @@
 #endif
 
 namespace weft {
+
+// sqrt_softplus: sqrt(log(1 + e^logit)).
+enum class Scoring : std::uint8_t { softmax, sigmoid, sqrt_softplus };
+constexpr auto enum_names(Scoring) {
+  return name_list("softmax", "sigmoid", "sqrt_softplus");
+}
+// The choices of an expert beyond its capacity that go nowhere: those of the smallest weights, or of the last tokens.
+enum class DropPolicy : std::uint8_t { probability, position };
+constexpr auto enum_names(DropPolicy) {
+  return name_list("probability", "position");
+}
 
 // The place in a text, sequence after sequence, of each row of a slice. Rows follow each other, or under context
 // parallelism are two runs of each sequence (context_parallel.h).

@@ -6,12 +6,6 @@
 
 namespace weft {
 
-RoutingRule routing_rule(const MoeConfig& moe) {
-  return {moe.scoring, moe.norm_topk_prob, static_cast<float>(moe.routed_scaling_factor),
-          moe.n_group, moe.topk_group,     moe.force_balance,
-          {},          moe.null_copies()};
-}
-
 void route_forward(KernelContext& context, ConstTensorView logits, const RoutingRule& rule, ConstTensorView bias,
                    const std::int32_t* targets, TensorView scores, TensorView indices, TensorView weights) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);

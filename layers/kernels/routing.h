@@ -8,7 +8,6 @@
 
 #include "layers/kernels/context.h"
 #include "layers/kernels/router_arithmetic.h"
-#include "layers/model_config.h"
 
 namespace weft {
 
@@ -30,8 +29,6 @@ struct RoutingRule {
   // Columns of logits, with `pool` scores of a token.
   std::int64_t logits(std::int64_t pool) const { return pool - std::max<std::int64_t>(null_copies - 1, 0); }
 };
-// Without places.
-RoutingRule routing_rule(const MoeConfig& moe);
 // A warp of the CUDA kernel has a lane for each group.
 constexpr std::int64_t most_expert_groups = 32;
 

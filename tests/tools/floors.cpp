@@ -46,7 +46,9 @@ const std::vector<Floor>& floors() {
                {"execute", {"program", "text"}},
                {"simulation", {"program", "text", "check", "accounts"}},
                {"timing", {"program", "orders", "simulation"}}});
-    all.push_back({"layers", {"parallel/runtime", "parallel/mesh", "parallel/comm"}});
+    const std::vector<std::string> beneath = {"parallel/runtime", "parallel/mesh", "parallel/comm"};
+    add_rooms(all, "layers", beneath, {{"kernels", {}}});
+    all.push_back({"layers", beneath});
     add_rooms(all, "trainer", {"parallel", "layers"},
               {{"config", {}},
                {"tokenizer", {}},

@@ -177,6 +177,15 @@ TEST(FloorsCheck, RoomsOfTheTrainerLeanOneWay) {
   EXPECT_EQ(include_faults("trainer/file.h", "").size(), 1u);
 }
 
+TEST(FloorsCheck, KernelsSeeNoSegment) {
+  for (const char* path : {"layers/kernels/routing.h", "layers/kernels/cuda/routing.cu"}) {
+    EXPECT_EQ(include_fault_count(path, "layers/model_config.h"), 1u) << path;
+    EXPECT_EQ(include_fault_count(path, "layers/kernels/context.h"), 0u) << path;
+    EXPECT_EQ(include_fault_count(path, "parallel/shard/unit.h"), 1u) << path;
+  }
+  EXPECT_EQ(include_fault_count("layers/router.h", "layers/kernels/routing.h"), 0u);
+}
+
 TEST(FloorsCheck, CatchesRoomsOfToolsThatSeeOneAnother) {
   for (const char* room : {"plan", "layout", "program", "walk", "bench", "checkpoint", "run", "run_page"}) {
     const std::string path = fmt::format("tools/{}/file.cpp", room), header = fmt::format("tools/{}/file.h", room);
