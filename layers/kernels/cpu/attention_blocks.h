@@ -56,8 +56,8 @@ struct RunningSoftmax {
   float* sum = nullptr;
 };
 
-// Replaces raw scores by exp(scale * (score - maximum)), zero for keys that a row does not see, and rescales the result
-// of earlier blocks in `out` [rows, value_dim] to the new maximum. `scores` are overwritten; `probabilities` may be the
+// Replaces raw scores by exp(scale * (score - maximum)), zero for keys that a row does not see. Rescales the result of
+// earlier blocks in `out` [rows, value_dim] to the new maximum. `scores` are overwritten; `probabilities` may be the
 // same memory.
 void softmax_block(const ScoreBlock& block, float scale, float* scores, float* probabilities, RunningSoftmax softmax,
                    float* out, std::int64_t value_dim);

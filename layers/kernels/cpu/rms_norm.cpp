@@ -54,7 +54,7 @@ WEFT_INLINE void backward_input_rows(const T* dy, const T* x, const T* weight, c
   }
 }
 
-// Adds `Rows` rows at a time: dweight is read and written once for all of them, and a sum in blocks loses less
+// Adds `Rows` rows at a time, so that dweight is read and written once for all of them. A sum in blocks loses less
 // precision than one long chain.
 template <int Rows, typename T>
 WEFT_INLINE void add_weight_rows(const T* dy, const T* x, const float* inverse_rms, std::int64_t hidden,

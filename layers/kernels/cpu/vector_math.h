@@ -69,7 +69,7 @@ WEFT_INLINE float sqrt_softplus_slope(float s) {
 }
 
 // Sums over a row in 16 interleaved partial sums, folded in halves. Unlike `omp simd reduction`, the order of additions
-// is the same for every vector width and alignment, so a sum depends on its terms alone; the cost is the same.
+// is the same for every vector width and alignment. So a sum depends on its terms alone; the cost is the same.
 //
 // The sum of term(i) for i in [0, count). `term` must be an always-inlined lambda; otherwise it is compiled for the
 // x86-64-v3 floor (parallel/runtime/multiversion.h).

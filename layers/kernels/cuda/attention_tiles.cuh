@@ -2,8 +2,8 @@
 // head in float32. Its rows are `dims` wide, zero beyond the head. 4 floats of padding separate rows, so that threads
 // that read 16 bytes of neighbouring rows use different banks.
 //
-// Thread (y, x) owns rows y, y + 16, ... of every result. Of a score block it owns columns x, x + 16, ...; of a result
-// as wide as a head, the four columns from 4 x, the four from 4 x + 64, and so on.
+// Thread (y, x) owns rows y, y + 16, ... of every result. Of a score block it owns columns x, x + 16 and so on. Of a
+// result as wide as a head it owns four columns from 4 x, four from 4 x + 64, and so on.
 #pragma once
 
 #include "parallel/runtime/cuda/vector.cuh"

@@ -28,8 +28,8 @@ struct CacheShape {
   FirstKey first_key;
 };
 
-// blockIdx.x is the query's row, blockIdx.y its head. Online softmax over blocks of keys (Milakov and Gimelshein 2018):
-// first each thread computes the score of one key, then it sums its columns over the keys.
+// blockIdx.x is the query's row, blockIdx.y its head. Online softmax over blocks of keys (Milakov and Gimelshein 2018).
+// First each thread computes the score of one key, then it sums its columns over the keys.
 template <typename T>
 __global__ void __launch_bounds__(block_threads) cached_kernel(CacheShape shape, const T* q, const T* cache, T* out) {
   __shared__ float query[most_head_dim];

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int tile_columns = 32, tile_parts = 32;
 
-// A block sums 32 columns: thread (x, y) sums parts y, y + 32, ... of column x, then the 32 sums of a column are folded
+// A block sums 32 columns. Thread (x, y) sums parts y, y + 32, ... of column x, then the 32 sums of a column are folded
 // in halves.
 __global__ void __launch_bounds__(tile_columns* tile_parts)
     column_sums_kernel(const float* partials, std::int64_t parts, std::int64_t columns, float* sums) {

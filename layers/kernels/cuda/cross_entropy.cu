@@ -61,7 +61,7 @@ __device__ std::int64_t local_column(std::int32_t target, std::int64_t begin, st
 }
 
 // The maximum of the logits seen so far and the sum of exp(logit - maximum) over them, in one pass (Milakov and
-// Gimelshein 2018): a larger maximum shrinks the sum. Vocabularies are long: four exponentials are added in float32,
+// Gimelshein 2018). A larger maximum shrinks the sum. Vocabularies are long: four exponentials are added in float32,
 // everything else in double.
 struct RunningSum {
   float maximum = -INFINITY;
@@ -75,7 +75,7 @@ struct RunningSum {
   // exp(from - to), 0 from -infinity. A sum that holds a NaN keeps it.
   static __device__ float shrink(float from, float to) { return from == to ? 1.0f : expf(from - to); }
 };
-// What exponents are relative to.
+// The value that exponents are relative to.
 __device__ float reference_of(float maximum) {
   return maximum == -INFINITY ? 0.0f : maximum;
 }

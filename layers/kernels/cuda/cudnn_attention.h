@@ -13,8 +13,8 @@
 
 namespace weft {
 
-// The reason why cuDNN has no engine for this shape, forward and backward, on a device of the compute capability (90
-// for 9.0); nullopt if it has. All lengths and offsets are accepted. Derived from cuDNN 9.19 for 80, 90 and 100 and
+// The reason why cuDNN has no engine for this shape, forward and backward; nullopt if it has. `compute_capability` is
+// that of the device, 90 for 9.0. All lengths and offsets are accepted. Derived from cuDNN 9.19 for 80, 90 and 100 and
 // compared with its heuristics by tests/cuda/cudnn_acceptance_test.cpp; other devices are assumed to be like 80.
 std::optional<std::string> cudnn_attention_refusal(const AttentionShape& shape, int compute_capability);
 

@@ -1,7 +1,8 @@
 // The choices that go through where an expert may take only some. A block has one expert in one sequence.
 //
-// Bytes, with n choices of a sequence: 8 n read for an expert within its capacity, up to 32 times that for one beyond
-// it under DropPolicy::probability, mostly from caches. add_dropped reads 8 T K, spread_slots as much, and writes half.
+// Bytes, with n choices of a sequence: 8 n read for an expert within its capacity. For one beyond it,
+// DropPolicy::probability reads up to 32 times that, mostly from caches. add_dropped reads 8 T K, spread_slots as much,
+// and writes half.
 #include <algorithm>
 
 #include "layers/kernels/cuda/kernels.h"
@@ -87,7 +88,7 @@ __global__ void limit_kernel(const float* weights, std::int32_t* indices, int co
   drop_beyond(choices, /*in_order=*/false, key, capacity - choices.at_least(key + 1, sums), sums);
 }
 
-// A block works out for each expert what is added to its slots: the counts before it are summed anew, because they are
+// A block works out for each expert the number to add to its slots. It sums the counts before it anew, because they are
 // few and come from the caches.
 __global__ void spread_kernel(const std::int32_t* indices, const std::int32_t* counts, std::int64_t count, int experts,
                               int rows, std::int32_t* slots) {

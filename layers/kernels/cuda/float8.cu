@@ -1,4 +1,4 @@
-// Rounding to 8 bits with one scale for a factor. Bytes per element of s bytes: 2 s read, 1 written; the second read
+// Rounding to 8 bits with one scale for a factor. Bytes per element of s bytes: 2 s read, 1 written. The second read
 // comes from the cache if the factors of a call fit there.
 #include "layers/kernels/cuda/float8.cuh"
 #include "layers/kernels/cuda/kernels.h"
@@ -10,7 +10,7 @@ namespace weft::cuda {
 namespace {
 
 constexpr int threads_of_block = 256;
-// What a block transposes at once. A thread has four rows of eight columns.
+// The tile that a block transposes at once. A thread has four rows of eight columns.
 constexpr int tile_rows = 128, tile_columns = 64;
 constexpr int thread_rows = 4, thread_columns = float8_run;
 static_assert(tile_rows / thread_rows * (tile_columns / thread_columns) == threads_of_block);
@@ -78,12 +78,12 @@ __global__ void __launch_bounds__(threads_of_block) round_kernel(const Float8Ope
   }
 }
 
-// A block reads tiles of the source by rows and writes them by columns, 16 bytes a thread at a time: the columns of
-// `rounded` are a multiple of 16.
+// A block reads tiles of the source by rows and writes them by columns. A thread moves 16 bytes at a time: the columns
+// of `rounded` are a multiple of 16.
 template <typename T>
 __global__ void __launch_bounds__(threads_of_block) round_transposed_kernel(const Float8Operands<T> factors) {
-  // Words of four rows, by column. One word more than a column has, and four more for the second half of the columns:
-  // then the threads of a warp use different banks, be it to write or to read.
+  // Words of four rows, by column. One unused word follows each column, and four lie in front of the second half of the
+  // columns. Then the threads of a warp use different banks to write and to read.
   constexpr int words = tile_rows / thread_rows, half = tile_columns / 2;
   __shared__ std::uint32_t bytes[tile_columns * (words + 1) + thread_rows];
   const auto place = [](int column, int word) { return column * (words + 1) + column / half * thread_rows + word; };

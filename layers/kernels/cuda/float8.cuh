@@ -1,4 +1,4 @@
-// What both roundings to 8 bits share: many factors in each launch, scales and numbers.
+// The common parts of both roundings to 8 bits: many factors in each launch, scales and numbers.
 #pragma once
 
 #include <cuda_fp8.h>

@@ -1,8 +1,8 @@
 // Auxiliary losses of the router. The order of every sum depends on sizes only: blocks write partial sums to workspace,
 // and a second kernel adds them.
 //
-// Bytes per token: statistics read 4 E + 4 K (scores twice for sigmoids, the second time from a cache), and write and
-// read 8 E / 64 of partial sums. auxiliary_loss_backward reads and writes 4 E (reads 4 E more for sigmoids). z_loss
+// Bytes per token: statistics read 4 E + 4 K, and write and read 8 E / 64 of partial sums. Sigmoids read scores twice,
+// the second time from a cache. auxiliary_loss_backward reads and writes 4 E (reads 4 E more for sigmoids). z_loss
 // reads 8 E and writes 4 E.
 #include <algorithm>
 

@@ -2,8 +2,8 @@
 // is computed online over tiles of keys; the backward recomputes probabilities from the log-sum-exp (Dao et al. 2022,
 // FlashAttention). One kernel computes dq, another dk and dv: every result has one owner, so sums are deterministic.
 //
-// Work per head with heads of D columns, for n queries that see m keys on average: 4 n m D operations forward, 14 n m D
-// backward (5 products, two of them twice). Keys and values are read once for each tile of 64 queries (32 for heads
+// Operations per head of D columns, for n queries that see m keys on average: 4 n m D forward, 14 n m D backward. The
+// backward has 5 products, two of them twice. Keys and values are read once for each tile of 64 queries (32 for heads
 // wider than 128). Queries and dout are read once for each tile of keys. Nearly all bytes come from the second-level
 // cache; the kernels are bound by arithmetic.
 #include "layers/kernels/cuda/attention_tiles.cuh"

@@ -1,4 +1,4 @@
-// How cuBLASLt computes a product: its description, and the algorithm that the heuristics chose.
+// The way cuBLASLt computes a product: its description, and the algorithm that the heuristics chose.
 #pragma once
 
 #include <cublasLt.h>
@@ -38,7 +38,7 @@ ProductShape shape_of(const Product& product);
 // The shape with its number of tokens rounded up, the key of plans.
 ProductShape rounded_tokens(ProductShape shape);
 
-// Not thread-safe. Plans are kept by shape with rounded numbers of tokens: routed experts have a different number at
+// Not thread-safe. Plans are kept by shape with rounded numbers of tokens. Routed experts have a different number at
 // every call, and the best algorithm changes slowly with it.
 class ProductPlans {
  public:

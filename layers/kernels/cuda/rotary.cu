@@ -125,8 +125,8 @@ __device__ Pairs<N, T> turn(const Pairs<N, T>& x, bool normed, float inverse, co
   return y;
 }
 
-// Heads that a thread of the forward reads before it writes the first: enough bytes on their way to hide the latency of
-// memory, and one load of the angles for all.
+// Heads that a thread of the forward reads before it writes the first. Enough bytes are on their way to hide the
+// latency of memory, and angles are loaded once for all.
 constexpr int of_thread = 4;
 
 // Reads each element before it writes it, so y may be x, with rows as long. Heads of more than 32 * N pairs take

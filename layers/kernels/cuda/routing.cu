@@ -4,8 +4,8 @@
 // Scores and weights have the same bits as on the CPU: the same exponential, and sums in the same order of additions. A
 // tie is therefore a tie on every device.
 //
-// Bytes per token: forward 4 E read (scores and bias again from a cache), 4 E + 8 K written; backward 8 E + 8 K read (4
-// E less without dscores), 4 E written.
+// Bytes per token, forward: 4 E read (scores and bias again from a cache), 4 E + 8 K written. Backward: 8 E + 8 K read
+// (4 E less without dscores), 4 E written.
 #include "layers/kernels/cuda/exponential.cuh"
 #include "layers/kernels/cuda/kernels.h"
 #include "layers/kernels/router_arithmetic.h"
@@ -82,8 +82,8 @@ __device__ int key_of(float value) {
   return bits ^ ((bits >> 31) & 0x7fffffff);
 }
 
-// What a token chooses experts by, in memory: its scores, plus a bias if there is one. From `real` on there are null
-// slots, with one bias and no weight.
+// The values by which a token chooses experts, in memory: its scores, plus a bias if there is one. From `real` on there
+// are null slots, with one bias and no weight.
 struct Values {
   const float* scores;
   const float* bias;
