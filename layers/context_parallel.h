@@ -1,5 +1,5 @@
-// Context parallelism: the ranks of a context group share each sequence. A rank holds two runs of positions, one from
-// each end (run c and run 2C - 1 - c of 2C), so that causal attention costs every rank the same. Keys and values are
+// Context parallelism: the ranks of a context group share each sequence. A rank holds two runs of positions, run c and
+// run 2C - 1 - c of 2C. One is from each end, so that causal attention costs every rank the same. Keys and values are
 // communicated; queries are not.
 #pragma once
 
@@ -14,8 +14,8 @@ namespace weft {
 // the length is a multiple of 2 * ranks.
 std::vector<Range> context_runs(std::int64_t sequence_length, int ranks, int rank);
 
-// The runs of all context ranks as blocks of rows, with the first row of each: in the order of ranks (and for a rank
-// sequence after sequence), and in the order of positions.
+// The runs of all context ranks as blocks of rows: their row counts, and their first rows in two orders. `by_rank` is
+// the order of ranks, where a rank has sequence after sequence; `by_position` is the order of positions.
 struct TokenBlocks {
   std::vector<std::int64_t> by_rank, by_position, rows;
 };

@@ -18,8 +18,8 @@ struct ExpertBank::Runs {
   TensorView in_use(Tensor& tensor) const { return tensor.view().rows_from(0, padded); }
 };
 
-// The factors of an expert's products: columns of those with a row for each of its rows, which are transposed or not,
-// and the shape of the weight.
+// The factors of an expert's products. A factor with a row for each of the expert's rows is straight or transposed, and
+// is known by its columns. The weight has a shape.
 struct ExpertBank::Factors {
   std::vector<std::int64_t> straight = {}, transposed = {};
   std::int64_t weight_rows = 0, weight_columns = 0;

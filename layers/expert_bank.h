@@ -1,5 +1,5 @@
-// The routed experts of a rank, or its part of their width: one SwiGLU per expert, by grouped matrix products over runs
-// of rows of any length. An expert without rows costs no product; its gradient is zero.
+// The routed experts of a rank, or its part of their width: one SwiGLU per expert. Grouped matrix products run over
+// runs of rows of any length. An expert without rows costs no product; its gradient is zero.
 #pragma once
 
 #include "layers/segment.h"
@@ -23,8 +23,8 @@ class ExpertBank {
   std::int64_t experts() const { return experts_; }  // on this rank
   // Most rows that an expert takes of one rank's tokens, where it has a capacity.
   std::int64_t capacity_rows() const;
-  // Upper bound on arriving rows: every token of the expert and expert-tensor groups chooses as many of this rank's
-  // experts as it can, and an expert takes no more than its capacity.
+  // Upper bound on arriving rows. Every token of the expert and expert-tensor groups chooses as many of this rank's
+  // experts as it can. An expert takes no more than its capacity.
   std::int64_t bound_rows() const;
   // gate_proj, up_proj and down_proj of the first expert, then of the next.
   std::vector<ParameterSpec> parameters() const;
@@ -40,7 +40,7 @@ class ExpertBank {
   // [received, hidden].
   Tensor forward(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows, Tensor rows,
                  Kept& kept) const;
-  // What a forward keeps, from kept.rows and row_weights alone.
+  // The tensors that a forward keeps, from kept.rows and row_weights alone.
   void recompute(LayerContext& context, Weights weights, std::span<const std::int64_t> expert_rows, Kept& kept) const;
   struct InputGradient {
     Tensor rows;         // [received, hidden]

@@ -1,8 +1,7 @@
 // Exchange of the rows of choices: sorted by expert, they are sent to the rank of their expert, and results are sent
-// back. The ranks of LayerContext::expert divide the experts whose rows they exchange into equal runs: all experts, or
-// those of a part (token_relay.h); rank r holds run r. If an expert-tensor
-// group splits experts by width, each of its ranks gathers the rows of all of them; on the way back their partial
-// results are summed.
+// back. The ranks of LayerContext::expert divide experts into equal runs; rank r holds run r. These are all experts, or
+// those of a part (token_relay.h). If an expert-tensor group splits experts by width, each of its ranks gathers the
+// rows of all of them. On the way back their partial results are summed.
 #pragma once
 
 #include <initializer_list>
@@ -13,8 +12,8 @@
 
 namespace weft {
 
-// Runs of rows indexed by (source, expert): first row of each run in the order of sources (`by_source`) and in the
-// order of experts (`by_expert`), and its row count.
+// Runs of rows indexed by (source, expert): the row count of each, and its first row in two orders. `by_source` is the
+// order of sources, `by_expert` that of experts.
 struct RowRuns {
   std::vector<std::int64_t> by_source, by_expert, rows;
 };

@@ -1,4 +1,4 @@
-// The parts of a model that differ in text generation: the state that a rank carries from pass to pass, attention over
+// The parts of a model that differ in text generation. They are a state carried from pass to pass, attention over
 // cached keys and values, and a head that gives logits. A pass computes the next tokens of several sequences, all at
 // the same position. Parameters are those of the segments that train (segments.h).
 #pragma once

@@ -48,10 +48,10 @@ struct ModelLayers {
   std::vector<ModelBlock> blocks;
   int mtp_depth = 0;
 };
-// Reads a layer pattern: `d` is a dense block, `e` a mixture-of-experts block, `m` a predictor of one more token with a
-// block as the last of the model, `d:w` and `e:w` have width w, `x*n` and `(..)*n` repeat, spaces are ignored. "d e*3
-// m" is one dense and three MoE blocks, and a predictor with another MoE block. Throws Error (request) naming the
-// column.
+// Reads a layer pattern. `d` is a dense block, `e` a mixture-of-experts block. `m` is a predictor of one more token,
+// with a block as the last of the model. `d:w` and `e:w` have width w, `x*n` and `(..)*n` repeat, spaces are ignored.
+// "d e*3 m" is one dense and three MoE blocks, and a predictor with another MoE block. Throws Error (request) naming
+// the column.
 ModelLayers parse_layers(std::string_view pattern);
 
 struct MoeConfig {
@@ -98,8 +98,8 @@ struct MoeConfig {
   }
   bool drops() const { return capacity_factor > 0.0; }
   bool pads() const { return drops() && pad_to_capacity; }
-  // Most choices that an expert takes of one sequence, if it drops any: capacity_factor times those of an even load,
-  // and not more than one of each token. The bound comes before the cast, which no large factor overflows.
+  // Most choices that an expert takes of one sequence, if it drops any. It takes capacity_factor times those of an even
+  // load, and not more than one of each token. The bound comes before the cast, which no large factor overflows.
   std::int64_t capacity(std::int64_t sequence_length) const {
     const auto even = static_cast<double>(sequence_length * num_experts_per_tok) / static_cast<double>(num_experts);
     const double asked = std::ceil(capacity_factor * even);

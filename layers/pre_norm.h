@@ -29,7 +29,7 @@ class PreNorm {
   void end_forward(Kept& kept) const;
   // Takes the gradients of `normed` and of the residual connection (empty for none). Returns the gradient of x, the sum
   // over both paths, in `dx`, which may be the residual's tensor; an empty `dx` is allocated here. `kept` then holds
-  // the gradient of the weight, and `normed`, recomputed bit for bit if it was dropped: the owner drops it if its
+  // the gradient of the weight, and `normed`, recomputed bit for bit if it was dropped. The owner drops it if its
   // weight gradients do not read it (`with_normed`).
   Tensor backward_input(LayerContext& context, ConstTensorView weight, Tensor dnormed, ConstTensorView residual,
                         Tensor dx, bool with_normed, Kept& kept) const;

@@ -1,6 +1,6 @@
 // Multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2). Behind its blocks a model may have predictors.
-// Predictor k = 1, 2, ... of a position i turns the hidden state h(k-1) of the one before it, and the token i + k, into
-// h(k): a merge, a block and a loss of token i + k + 1. h(0) is the last block's output, which the head gets unchanged.
+// Predictor k = 1, 2, ... of a position i makes h(k) of the hidden state h(k-1) before it and of token i + k. It has a
+// merge, a block and a loss of token i + k + 1. h(0) is the last block's output, which the head gets unchanged.
 //
 //   merge     x = norm(h) hidden_proj + norm(embedding(token i + k)) embedding_proj
 //   block     attention, and a dense or expert part, as in any other block
@@ -17,9 +17,9 @@
 
 namespace weft {
 
-// What the first merge and the last loss of a stage hand each other past the segments between them, of the microbatch
-// that goes through the stage. Forward: the hidden state that the predictors began with, which stays in the merge.
-// Backward: the gradient of the head with regard to it.
+// Tensors that the first merge and the last loss of a stage hand each other, past the segments between them. They are
+// of the microbatch that goes through the stage. Forward: the hidden state that the predictors began with, which stays
+// in the merge. Backward: the gradient of the head with regard to it.
 struct PredictionTrunk {
   ConstTensorView hidden;
   Tensor gradient;

@@ -1,5 +1,5 @@
-// The routed experts of a block, from the router's choices on: rows to the ranks of their experts, by way of a relay of
-// tokens if the dispatch has one, the experts' products, and the weighted sums back.
+// The routed experts of a block, from the router's choices on. Rows go to the ranks of their experts, by way of a relay
+// of tokens if the dispatch has one. The experts' products follow, and the weighted sums go back.
 #pragma once
 
 #include <memory>
@@ -39,8 +39,8 @@ class RoutedExperts {
   std::int64_t remembered_bytes() const;
   std::vector<SegmentTraffic> traffic() const;
 
-  // The parts of `kept` that a recomputed forward reuses: it routes the tokens as before, so no count and no choice is
-  // exchanged again; nor are tokens if their rows are kept.
+  // The parts of `kept` that a recomputed forward reuses. It routes the tokens as before, so no count and no choice is
+  // exchanged again. Nor are tokens if their rows are kept.
   Kept remembered(Kept kept) const;
 
   // Fills slots, and relay and weights if there is a relay. `taken` [slice tokens, choices] has the choices that have

@@ -1,6 +1,6 @@
 // The router of a MoE block: float32 logits, top-k choice, auxiliary losses. Its weight (Family::routing) is replicated
 // in float32, and so is its selection bias (Family::helpers), if it has one. Load-balance statistics are taken per
-// sequence, as if each were a microbatch of its own, so neither the microbatch size nor the layout changes the
+// sequence, as if each were a microbatch of its own. So neither the microbatch size nor the layout changes the
 // objective. A model may choose the microbatch or the step so far instead (AuxiliaryLoss).
 #pragma once
 
@@ -49,9 +49,9 @@ class Router {
     return setup_.model.moe.drops() || setup_.model.moe.null_copies() > 0 || !kept.targets.empty();
   }
   // Fills expert_counts and reports the load-balancing loss, after the report has this microbatch's choices. Called
-  // once per microbatch: a recomputed forward is given the first forward's expert_counts. With N tokens in the step,
-  // C_e the choices of expert e so far on all ranks, and p_te the score of a token t over the sum of its scores, the
-  // loss over the step so far is
+  // once per microbatch: a recomputed forward is given the first forward's expert_counts. Let N be the tokens in the
+  // step, and C_e the choices of expert e so far on all ranks. Let p_te be the score of a token t over the sum of its
+  // scores. The loss over the step so far is
   //   coefficient * E / N * sum over microbatches, ranks and their tokens t, and e of C_e / (sum of all C) * p_te,
   // which is the coefficient for equal scores, whatever padding a rank or a microbatch has.
   void balance(LayerContext& context, Kept& kept) const;
@@ -63,8 +63,8 @@ class Router {
 
  private:
   bool keeps_input() const { return setup_.compute != DType::float32 && !setup_.recompute_cheap; }
-  // What the logits are computed from: x itself if it is float32 and there is no noise, otherwise a float32 copy in
-  // `storage`, with the noise.
+  // The input of the logits: x itself if it is float32 and there is no noise, otherwise a float32 copy in `storage`,
+  // with the noise.
   ConstTensorView router_input(KernelContext& kernels, ConstTensorView x, ConstTensorView noise_keys,
                                Tensor& storage) const;
   void add_noise(KernelContext& kernels, ConstTensorView x, ConstTensorView noise_keys, TensorView y) const;

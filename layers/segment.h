@@ -1,5 +1,5 @@
-// A segment is the smallest piece of the model that is scheduled: embedding, the attention part of a block, its dense
-// or expert part, the head. Before anything runs it declares its parameters, the bytes it keeps per microbatch and its
+// A segment is the smallest scheduled piece of the model: embedding, the attention part of a block, its dense or expert
+// part, the head. Before anything runs it declares its parameters, the bytes it keeps per microbatch and its
 // collectives. The same object then computes forward, input gradient and weight gradient as separate calls.
 //
 // Between segments activations are [slice tokens, hidden] in the compute dtype of the dense parts. With tensor
@@ -41,13 +41,13 @@ struct SegmentSetup {
   int tensor = 1, tensor_rank = 0;
   int expert = 1, expert_rank = 0;
   int expert_tensor = 1, expert_tensor_rank = 0;
-  // Ranks of Group::ep_relay, a divisor of `expert`, and what they pass on: all of their tokens, or those with a choice
-  // in the part of the experts that the receiver belongs to.
+  // Ranks of Group::ep_relay, a divisor of `expert`, and the tokens that they pass on. These are all of their tokens,
+  // or those with a choice in the receiver's part of the experts.
   int expert_relay = 1;
   bool relays_all_tokens = false;
 
-  // Whether cheap activations are recomputed in the backward instead of kept: outputs of norms, of the rotary embedding
-  // and of SwiGLU, which need no matrix product and no communication.
+  // Whether cheap activations are recomputed in the backward instead of kept. These are outputs of norms, of the rotary
+  // embedding and of SwiGLU, which need no matrix product and no communication.
   bool recompute_cheap = false;
   // Whether the activations inside routed experts are recomputed in the backward: two of their three products.
   bool recompute_experts = false;
@@ -133,7 +133,7 @@ struct GenerationState;  // generation.h
 // Arguments of a running segment. Losses of targets are multiplied by `loss_factor`, 1 / targets of the global batch
 // that count. Those of a router are means: over the global batch's tokens without padding by `token_factor`, 1 / their
 // number, or over its sequences by `sequence_factor`. A step has no other normalisation. `loss_scale`, a power of two,
-// multiplies every gradient that a segment starts (of logits, and of a router's losses), so that small gradients do not
+// multiplies every gradient that a segment starts (of logits, and of a router's losses). It keeps small gradients from
 // underflow in float16. Reported values are not scaled.
 struct LayerContext {
   KernelContext& kernels;

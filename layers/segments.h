@@ -38,8 +38,8 @@ ParameterSpec head_projection(const SegmentSetup& setup);
 // Of the head: the norm's weight, then the projection.
 std::vector<ParameterSpec> head_parameters(const SegmentSetup& setup);
 
-// Number of tokens whose logits exist at the same time in the head: as many as SegmentSetup::most_logit_bytes allows
-// for this rank's part of the vocabulary, rounded down to whole tiles of a product if at least one tile fits.
+// Number of tokens with logits in the head at the same time. SegmentSetup::most_logit_bytes bounds it for this rank's
+// part of the vocabulary. It is rounded down to whole tiles of a product if at least one tile fits.
 std::int64_t logits_chunk_tokens(const SegmentSetup& setup);
 
 // Final norm, vocabulary-parallel output projection and cross-entropy (vocabulary.h).

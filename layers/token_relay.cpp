@@ -132,7 +132,7 @@ std::vector<SegmentTraffic> TokenRelay::traffic(std::int64_t row) const {
   for (const When when : {When::forward, When::backward_input}) {
     const bool forward = when == When::forward;
     add(when, /*out=*/true, 1, row, /*once=*/forward && setup_.keep_dispatch, /*beside=*/1);
-    // What comes back is read by the next block alone.
+    // The tensor that comes back is read by the next block alone.
     add(when, /*out=*/false, 1, row, /*once=*/forward, /*beside=*/2);
   }
   add(When::backward_input, /*out=*/false, 1, numbers, /*once=*/false, /*beside=*/2);  // gradients of weights

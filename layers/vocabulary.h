@@ -1,5 +1,5 @@
-// The two uses of a vocabulary, whose rows are split over the tensor group: ids into vectors, and vectors into the loss
-// of the ids behind them. Parts, not segments: the ends of the model hold one each, and multi-token prediction both.
+// The two uses of a vocabulary with rows split over the tensor group: ids into vectors, and vectors into the loss of
+// the next ids. Parts, not segments: the ends of the model hold one each, and multi-token prediction both.
 #pragma once
 
 #include "layers/segment.h"
