@@ -4,8 +4,8 @@
 // work queued before. Work queued afterwards may read the result and overwrite the input. Reductions add in rank order
 // if the backend can guarantee it (the local backend does); equal parts then give equal bits everywhere.
 //
-// Errors: a mismatch between ranks, a failed peer, or a wait longer than the watchdog allows throws Error on every rank
-// of the world, naming group, operation and peers.
+// Errors: a mismatch between ranks, a failed peer, or a wait longer than the watchdog allows. They throw Error on every
+// rank of the world, naming group, operation and peers.
 #pragma once
 
 #include <cstdint>
@@ -62,8 +62,8 @@ class Communicator {
   void barrier();
 
   // Sends `data` to rank `peer`. Returns without waiting for this message, but only after the peer has received the
-  // previous message on this communicator. `data` must stay unchanged until the next send to the peer or flush(), and
-  // then until the work queued on the stream up to that point is done.
+  // previous message on this communicator. `data` must stay unchanged until the next send to the peer or flush(). It
+  // must then stay until the work queued on the stream up to that point is done.
   void send(ConstTensorView data, int peer);
   // Waits for the peer's send. Messages between two ranks arrive in order. Sizes and dtypes must agree.
   void receive(TensorView data, int peer);

@@ -1,8 +1,8 @@
 // Counts of communication by group and operation. One per rank; filled by Communicator, read by metrics and tests.
 //
-// Bytes are the payload of one call: the gathered output for all_gather, the whole input for reduce_scatter, the buffer
-// for all_reduce and broadcast, the bytes sent by this rank for all_to_all and send. A receive counts as a call of zero
-// bytes, so that a sum over ranks counts every transfer once.
+// Bytes are the payload of one call: the gathered output for all_gather, the whole input for reduce_scatter, and the
+// buffer for all_reduce and broadcast. For all_to_all and send they are the bytes sent by this rank. A receive counts
+// as a call of zero bytes, so that a sum over ranks counts every transfer once.
 #pragma once
 
 #include <compare>

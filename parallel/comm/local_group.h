@@ -1,5 +1,5 @@
-// State shared by the ranks of one group: a seat for each rank, where the rank publishes its next call, the barrier,
-// and a channel for each ordered pair of ranks. Ranks are numbered within the group.
+// State shared by the ranks of one group: a seat for each rank, the barrier, and a channel for each ordered pair of
+// ranks. A rank publishes its next call at its seat. Ranks are numbered within the group.
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
-// What ranks as threads of one process wait for each other with: a word, a barrier of a group, the state of the run.
+// The means by which ranks as threads of one process wait for each other: a word, a group's barrier, the state of the
+// run.
 #pragma once
 
 #include <atomic>

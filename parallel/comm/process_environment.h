@@ -26,7 +26,7 @@ std::optional<ProcessPlace> find_process_place(const EnvironmentLookup& lookup =
 
 // Variables that show that this process is one of several, each of which would run the same command: "RANK=1 and
 // WORLD_SIZE=2 of torchrun". Nothing if no launcher has set its variables, or if it started only one process. Slurm
-// describes the script of a batch job as task 0 of all its tasks, so for task 0 only the variables of a job step count.
+// describes the script of a batch job as task 0 of all its tasks. So for task 0 only the variables of a job step count.
 std::optional<std::string> find_siblings(const EnvironmentLookup& lookup = environment_variable);
 
 // The identity of this run: TORCHELASTIC_RUN_ID, or the numbers of Slurm's job and step, else "weft".

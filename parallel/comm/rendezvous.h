@@ -34,7 +34,7 @@ class Rendezvous {
   virtual ~Rendezvous() = default;
   // Collective: all ranks come with the same `purpose`. Returns the bytes `brought` by rank 0 (at most 64 KiB; those of
   // other ranks are ignored) when all have come. If a rank has not come within the timeout, throws Error on every rank
-  // that came, naming the missing rank and (over TCP) the last few refused processes. The rendezvous is then
+  // that came. The error names the missing rank and (over TCP) the last few refused processes. The rendezvous is then
   // unusable.
   virtual std::string meet(std::string_view purpose, std::string_view brought = {}) = 0;
 };

@@ -19,7 +19,7 @@ namespace weft {
 
 // The way of tokens to their experts. all_to_all: each choice's row goes to the rank of its expert. all_gather: every
 // rank of an expert group gets all tokens of the group. hierarchical: each node gets one copy of a token with a choice
-// there, and its ranks exchange the rows of choices (DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.2).
+// there. Its ranks exchange the rows of choices (DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.2).
 enum class ExpertDispatch : std::uint8_t { all_to_all, all_gather, hierarchical };
 constexpr auto enum_names(ExpertDispatch) {
   return name_list("all_to_all", "all_gather", "hierarchical");

@@ -1,4 +1,4 @@
-// The memory of one rank. Every tensor is allocated here, under a bucket, so that live and peak bytes are known at any
+// The memory of one rank. Every tensor is allocated here, under a bucket. Live and peak bytes are thus known at any
 // time and can be compared with the program's prediction. The bytes follow the order of the program. If a stream runs
 // behind the host, its device keeps a block until the work queued before the release is done. One ledger per rank; not
 // thread-safe.

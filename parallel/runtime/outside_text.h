@@ -1,4 +1,4 @@
-// What a text from outside may do to its readers.
+// Checks of a text from outside before a reader takes it.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ inline bool continues_character(char byte) {
 }
 
 // The nesting depth of lists and objects in a JSON text is checked before parsing. A text of opening brackets alone
-// makes a document that takes far more memory than the text, and the library copies, compares and writes documents by
+// makes a document that takes far more memory than the text. The library copies, compares and writes documents by
 // recursion.
 
 // Limit for files of other programs; none of them is nested so deeply.

@@ -1,6 +1,6 @@
-// The description of one parameter before any memory is allocated: its global name and shape, the box of it that a
-// tensor- or expert-parallel rank holds, and the family that decides its shard unit. Layers declare the parameters;
-// shard units lay them out.
+// The description of one parameter before any memory is allocated: its global name and shape, its family, and its box
+// on a rank. A tensor- or expert-parallel rank holds the box; the family decides its shard unit. Layers declare the
+// parameters; shard units lay them out.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +49,8 @@ struct ParameterSpec {
   // The gradient is therefore a partial sum over the tensor group.
   bool tensor_replicated = false;
   // Rows and columns are those of the transpose of the literature's matrix. Projections into the hidden width (o_proj,
-  // down_proj) are stored this way. Every matrix of a block then has hidden_size columns, tensor parallelism always
-  // splits rows, and a shard cut between rows wastes less than one row a rank.
+  // down_proj) are stored this way. Every matrix of a block then has hidden_size columns, and tensor parallelism always
+  // splits rows. A shard cut between rows wastes less than one row a rank.
   bool transposed = false;
   // One product reads the rows behind those of the parameter declared before it, so that the two touch in memory.
   bool stacked = false;

@@ -43,8 +43,8 @@ std::vector<FullyShardedUnit> fully_shard(std::span<const ScopedParameters> piec
 // A warning that names parameters without a family, which lie in a root unit; empty if the unit has none.
 std::string family_warning(const UnitPlan& plan);
 
-// What segments declare, each parameter once: those of embedding and head may be declared by several segments of a
-// stage. Segments are pointers to objects with scope(), name() and parameters().
+// The declarations of segments, each parameter once: those of embedding and head may be declared by several segments of
+// a stage. Segments are pointers to objects with scope(), name() and parameters().
 template <typename Segments>
 std::vector<ScopedParameters> pieces_of(const Segments& segments) {
   std::vector<ScopedParameters> pieces;

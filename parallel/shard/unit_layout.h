@@ -4,7 +4,7 @@
 // Every parameter is contiguous and every rank's shard covers whole rows. A gather therefore needs no copy-in and no
 // copy-out, and each rank knows exactly which rows of which matrix it owns. Parameters replicated over the tensor group
 // come first, then other vectors (one column), then matrices, each kind as declared. Each matrix begins at a multiple
-// of its columns, and the shard size is a multiple of every matrix's columns, so every cut falls between two rows.
+// of its columns. The shard size is a multiple of every matrix's columns. So every cut falls between two rows.
 // Consecutive matrices of equal columns are adjacent: they can be read as one taller matrix.
 #pragma once
 

@@ -153,7 +153,7 @@ class UnitFormer {
     return piece.scope == word ? piece.scope : fmt::format("{}.{}", piece.scope, word);
   }
 
-  // The segment's name, followed by the family if the segment has units of several families: "blocks.3.experts" is the
+  // The segment's name, followed by the family if the segment has units of several families. "blocks.3.experts" is the
   // expert bank itself, "blocks.3.experts.dense" the parameters around it.
   static std::string half_block_name(const ScopedParameters& piece, const std::string& segment, Family family) {
     const bool alone = std::ranges::all_of(piece.parameters, [&](const ParameterSpec& parameter) {

@@ -1,7 +1,7 @@
 // The formation of shard units: sets of parameters that are gathered and reduced together. Units follow execution
-// boundaries, bottom-up: the expert bank of a block, the dense rest of that block, embedding, final norm with head, and
-// last the stage root for all other parameters. The wrap policy of each family makes units larger or smaller. Weights
-// of routers and their helpers belong to no unit: they are replicated.
+// boundaries, bottom-up: the expert bank of a block, the dense rest of that block, embedding, final norm with head. The
+// stage root comes last, for all other parameters. The wrap policy of each family makes units larger or smaller.
+// Weights of routers and their helpers belong to no unit: they are replicated.
 #pragma once
 
 #include <set>
@@ -52,7 +52,7 @@ bool names_parameter(const std::string& pattern, const ParameterSpec& parameter)
 // Units of one stage, in order of first declaration, with routing helpers last. Every rank of a stage forms the same
 // units if ranks hold equal boxes of the blocks' parameters; tensor and expert parallelism guarantee equal boxes.
 //
-// Parameters of different families never share a unit, with one exception: wrap "root" puts embedding, head and dense
+// Parameters of different families never share a unit, with one exception. Wrap "root" puts embedding, head and dense
 // parameters into the stage's root unit, together with the leftover parameters. Routed experts are sharded over another
 // group and run after the dispatch, so experts wrapped as "root" form a separate unit.
 //

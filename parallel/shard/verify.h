@@ -1,9 +1,9 @@
 // Verification of sharding. A plain description of a rank's part of its stage is checked before the first step for
-// errors that a run would not show. Such a run would train on with a parameter that no rank reduces, expert gradients
-// summed over the wrong ranks, or rows that no optimizer steps.
+// errors that a run would not show. Such a run would train on with unreduced parameters, with rows that no
+// optimizer steps, or with expert gradients summed over the wrong ranks.
 //
-// The description has several sources (the segments' declarations, the formed units, the mesh, the rows given to the
-// optimizer), so that an omission in one source shows in another.
+// The description has several sources: the segments' declarations, the formed units, the mesh, the rows given to the
+// optimizer. An omission in one source thus shows in another.
 #pragma once
 
 #include <map>

@@ -14,8 +14,8 @@
 namespace weft {
 
 enum class WrapKind : std::uint8_t {
-  parameter,      // one unit for each parameter, with collectives of its own; those that one product reads together
-                  // share one (ParameterSpec::stacked), and their rows are cut as those of one matrix
+  parameter,      // one unit for each parameter, with collectives of its own. Parameters that one product reads
+                  // together share one (ParameterSpec::stacked), and their rows are cut as those of one matrix.
   block,          // one unit for each block
   half_block,     // one unit for each segment: attention and MLP of a block are separate
   blocks,         // `amount` consecutive blocks of the stage in one unit

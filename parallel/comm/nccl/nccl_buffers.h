@@ -14,7 +14,7 @@
 namespace weft {
 
 // Serves a lane with blocks of NCCL's own allocator. A released block is kept and reused for requests of exactly the
-// same bytes. The units of a model repeat, so nothing is allocated after the first unit of a kind, and a block stays
+// same bytes. The units of a model repeat, so nothing is allocated after the first unit of a kind. A block stays
 // registered (NcclHandle::reach) as long as its communicators live. The price is memory: the blocks of one size never
 // serve another size.
 class NcclBuffers final : public cuda::BlockSource {

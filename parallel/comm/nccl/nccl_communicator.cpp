@@ -191,7 +191,7 @@ void NcclCommunicator::queue(CollectiveOp op, ConstTensorView data, Issue issue)
   if (!data.empty()) queue(*to_higher_, stream(), op, data, -1, issue);
 }
 
-// Uneven parts are broadcast, each by its owner, all in one launch. NCCL passes a part along a ring; with send and
+// Uneven parts are broadcast, each by its owner, all in one launch. NCCL passes a part along a ring. With send and
 // receive, the rank with the largest part would have to send the part to each other rank.
 void NcclCommunicator::do_all_gather(ConstTensorView input, TensorView output, std::span<const std::int64_t> counts) {
   const ncclDataType_t type = nccl_type(output.dtype());

@@ -1,8 +1,8 @@
 // The NCCL backend: every rank is a process with a GPU (in trials several share a GPU), and all communicate over NCCL.
 //
-// Differences from the local backend: NCCL adds in its own order, which is the same on all ranks and in every run of
-// the same shape, and rounds 16-bit types after each addition. Mismatched arguments of peers are not always detected:
-// the call then hangs until the watch ends it.
+// Differences from the local backend: NCCL adds in its own order, and rounds 16-bit types after each addition. The
+// order is the same on all ranks and in every run of the same shape. Mismatched arguments of peers are not always
+// detected: the call then hangs until the watch ends it.
 #pragma once
 
 #include <chrono>

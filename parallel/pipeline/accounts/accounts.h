@@ -1,5 +1,5 @@
-// What the list of one rank amounts to before anything runs: the communication of each action, and how long full
-// parameters exist in a step.
+// Figures of the list of one rank before anything runs: the communication of each action, and how long full parameters
+// exist in a step.
 #pragma once
 
 #include <cstdint>

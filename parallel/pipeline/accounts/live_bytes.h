@@ -1,5 +1,5 @@
-// Bytes of a rank beside those that it holds all step: the allocations and releases of its list, and their sums in the
-// order of the list. simulation/memory_curve.h sums them in the order of time.
+// Bytes of a rank beside those that it holds all step. They are the allocations and releases of its list, and their
+// sums in the order of the list. simulation/memory_curve.h sums them in the order of time.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,8 @@ namespace weft {
 
 struct LiveBytes {
   // In this order: gathered parameters and secondary shards; accumulators and reduction inputs in flight; the copies
-  // that reductions read, and their results; bytes that segments keep of microbatches. Kept bytes are activations, or a
-  // checkpoint until R, then the bytes pending for the weight gradient. In a forward-only program they are activations
-  // while their segment runs.
+  // and results of reductions; bytes that segments keep. Kept bytes are activations, or a checkpoint until R, then the
+  // bytes pending for the weight gradient. In a forward-only program they are activations while their segment runs.
   std::int64_t unsharded_parameters = 0, unsharded_gradients = 0, communication = 0, activations = 0;
 
   std::int64_t total() const { return unsharded_parameters + unsharded_gradients + communication + activations; }

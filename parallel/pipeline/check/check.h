@@ -1,5 +1,6 @@
-// Proves that a program can run: every action is legal in its state, exchange matches and does not deadlock,
-// collectives of a group are in one order, memory is within a budget. Independent of the passes that made the program.
+// Proves that a program can run: every action is legal in its state, and exchange matches and does not deadlock.
+// Collectives of a group are in one order, and memory is within a budget. Independent of the passes that made the
+// program.
 #pragma once
 
 #include <cstdint>

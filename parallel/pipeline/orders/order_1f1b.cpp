@@ -114,8 +114,8 @@ RankLists zb_h1_order(const OrderInput& input) {
 }
 
 // Narayanan et al. 2021, as Megatron runs it: 1F1B over chunks. A rank runs ahead by two turns for each rank behind it,
-// for the way there and back, and by one group for each chunk except one. The bubble is that of 1F1B divided by the
-// chunks.
+// for the way there and back. It also runs ahead by one group for each chunk except one. The bubble is that of 1F1B
+// divided by the chunks.
 RankLists interleaved_order(const OrderInput& input) {
   const int group = microbatch_group("interleaved", input);
   const std::vector<ChunkTurn> turns = turns_by_group(input, group);
@@ -140,7 +140,7 @@ RankLists zb1p_order(const OrderInput& input) {
 // As Megatron runs it to overlap the exchanges of experts: the interleaved order, in which a rank runs one more forward
 // ahead. The forward and the backward of a turn then belong to different microbatches, and are an overlapped pair. A
 // rank thus keeps one chunk's activations more. With one chunk it runs ahead by two forwards for each rank behind it,
-// not by one as in 1F1B, because a pair hands on its results at its end.
+// not by one as in 1F1B. The reason is that a pair hands on its results at its end.
 RankLists combined_1f1b_order(const OrderInput& input) {
   const int group =
       input.chunks == 1 && input.microbatch_group == 0 ? input.microbatches : microbatch_group("combined_1f1b", input);

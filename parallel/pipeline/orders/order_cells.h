@@ -73,7 +73,7 @@ constexpr int order_number_bound = 1 << 16;
 // Reads cells of F, B, I, W or an overlapped pair of them. `text` outlives the result.
 OrderCells read_order_cells(std::string_view text, OrderFaults& faults);
 
-// Every stage must be on one rank, every stage and microbatch up to the largest must exist, and each must have its
+// Every stage must be on one rank, and every stage and microbatch up to the largest must exist. Each must have its
 // forward and backward once and in this order. Missing things are not reported if there are faults already: they may be
 // among the cells that could not be read.
 void check_complete(const OrderCells& cells, OrderFaults& faults);

@@ -12,8 +12,8 @@ namespace weft {
 // Most actions of an order with its messages, about 120 bytes each: a longer list could exhaust the memory.
 inline constexpr std::int64_t most_actions = 32'000'000;
 
-// Throws Error (request) if there is no rank, chunk or microbatch, if the schedule's row of the table does not allow
-// the chunks, if a program would exceed most_actions, or if a group is set but the schedule takes no groups.
+// Throws Error (request) if there is no rank, chunk or microbatch, or if the schedule's row of the table does not allow
+// the chunks. So it does if a program would exceed most_actions, or if a group is set but the schedule takes no groups.
 void require_counts(const Schedule& schedule, const OrderInput& input);
 
 // Throws Error (request) unless `microbatches` fits. The message says `why`, and names the nearest counts that fit: one

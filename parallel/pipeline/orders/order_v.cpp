@@ -69,7 +69,7 @@ std::vector<Action> zbv_rank(const OrderInput& input, int rank) {
 
 }  // namespace
 
-// Qi et al. 2024, ZB-V: two chunks per rank, placed as a V, so that a microbatch turns on rank 0 and on the last rank
+// Qi et al. 2024, ZB-V: two chunks per rank, placed as a V. A microbatch thus turns on rank 0 and on the last rank
 // without a message. With equal times of F, I and W the bubble is half a forward for each rank except one. Every rank
 // keeps the activations of 2 * ranks chunks, as many as rank 0 of 1F1B.
 RankLists zbv_order(const OrderInput& input) {

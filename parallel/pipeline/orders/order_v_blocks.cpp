@@ -1,4 +1,4 @@
-// Qi et al. 2024, "Pipeline parallelism with controllable memory": an order is one microbatch's pattern of forwards and
+// Qi et al. 2024, "Pipeline parallelism with controllable memory". An order is one microbatch's pattern of forwards and
 // backwards over the ranks of a V, repeated every six units of time. The distance between the four slots of a rank is
 // the lifetime of its activations, so the slots determine the memory.
 #include <algorithm>
@@ -61,8 +61,8 @@ int change_of(Op op) {
 }
 
 // Runs all ranks in unit time. If a rank's next action waits for data, the rank takes a later action of its list
-// instead, unless the activations then exceed `peak_` in the rest of the list. The remaining list keeps its order, so
-// the old order can always continue, and there is no deadlock.
+// instead. It does not if the activations then exceed `peak_` in the rest of the list. The remaining list keeps its
+// order, so the old order can always continue, and there is no deadlock.
 class Squeeze {
  public:
   Squeeze(const OrderInput& input, RankLists lists)

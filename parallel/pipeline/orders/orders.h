@@ -52,8 +52,8 @@ const Schedule& find_schedule(std::string_view name);
 int chunks_in_flight(std::span<const Action> actions);
 
 // Forwards alone, for any placement: `stage_ranks` has the pipeline rank of every stage, of `ranks` ranks. It is no
-// schedule of a training step and hence not in the table. A rank runs, of the forwards with data, the one of the
-// deepest stage, so that no more microbatches are in flight than the ranks need.
+// schedule of a training step and hence not in the table. Of the forwards with data, a rank runs the one of the deepest
+// stage. No more microbatches are then in flight than the ranks need.
 RankLists forward_order(std::span<const int> stage_ranks, int ranks, int microbatches);
 
 }  // namespace weft

@@ -22,7 +22,7 @@ bool crosses_ranks(const ProgramTables& tables, Op op, int stage) {
   return tables.stages[other].rank != tables.stages[stage].rank;
 }
 
-// The two actions of an overlapped pair begin together and end together: the data of both is received before the pair,
+// The two actions of an overlapped pair begin together and end together. The data of both is received before the pair,
 // the results of both are sent behind it, forward first.
 std::vector<Action> with_exchange(const ProgramTables& tables, const std::vector<Action>& actions) {
   std::vector<Insertion> insertions;

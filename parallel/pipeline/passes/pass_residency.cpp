@@ -44,7 +44,7 @@ struct Reads {
 };
 
 // The visits of a rank. An overlapped pair visits the stage of its forward and then that of its backward, as if the
-// rank ran one after the other: the alternating segments change no stage.
+// rank ran one after the other. The alternating segments change no stage.
 class VisitsOfUnit {
  public:
   explicit VisitsOfUnit(const Overlaps& overlaps) : overlaps_(overlaps) {}
@@ -73,10 +73,11 @@ class VisitsOfUnit {
   std::size_t forward_ = 0, backward_ = 0;  // visits of the pair that is open
 };
 
-// Numbers the reads so that parameters stay between consecutive numbers. Neighbours in the list alone would not do: the
+// Numbers the reads so that parameters stay between consecutive numbers. Neighbours in the list alone would not do. The
 // halves of a pair alternate, so a block of several segments would be dropped and gathered again at every turn.
-// Consecutive are the neighbours of the order without overlap: reads of one half with only the other half between them,
-// and the last read of a pair's backward and the first behind the pair. So are the neighbours of the order without R.
+// Consecutive are the neighbours of the order without overlap, and those of the order without R. The former are reads
+// of one half with only the other half between them. So are the last read of a pair's backward and the first behind
+// the pair.
 void number_in_sequence(std::vector<Read>& reads, const Overlaps& overlaps) {
   std::size_t in_list = 0;
   for (Read& read : reads) read.in_list = read.again ? in_list : in_list++;
@@ -140,8 +141,8 @@ bool same_turn(const Read& one, const Read& other) {
 }
 
 // Whether full parameters stay from one use of a unit to the next. They always stay from an R to its input gradient, so
-// a step with recomputes gathers no more often than one without (mark_intervals sees to it if a forward of the same
-// stage stands between the two).
+// a step with recomputes gathers no more often than one without. mark_intervals sees to it if a forward of the same
+// stage stands between the two.
 bool kept(const UnitPolicy& policy, const Reads& rank, const Use& use, const Use& next_use) {
   const Read &read = rank.reads[use.read], &next = rank.reads[next_use.read];
   if (next.in_list <= read.in_list + 1) return true;
@@ -231,7 +232,7 @@ void mark_intervals(const ProgramTables& tables, Reads& rank) {
   }
 }
 
-// A unit with a long lookahead must not overtake a unit that is needed first: its gather is issued later, which never
+// A unit with a long lookahead must not overtake a unit that is needed first. Its gather is issued later, which never
 // takes more memory than its policy allows. A gather that would directly follow the reshard of its unit is left out,
 // and the unit stays. The lookahead of others still counts that gather, so no other gather is issued earlier.
 void settle_gathers(const ProgramTables& tables, Reads& rank) {

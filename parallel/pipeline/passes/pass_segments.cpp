@@ -33,7 +33,7 @@ std::vector<Action> lowered(const ProgramTables& tables, const std::vector<Actio
 
 }  // namespace
 
-// Exchange keeps its place around the segments of a stage: a receive still stands before the segment that reads its
+// Exchange keeps its place around the segments of a stage. A receive still stands before the segment that reads its
 // data, a send behind the segment that completes its data.
 Program lower_to_segments(Program program) {
   for (auto& actions : program.ranks) actions = lowered(program, actions);

@@ -16,8 +16,8 @@ namespace weft {
 // ways. An overlapped pair has both receives in front of it and both sends behind it.
 Program add_exchange(Program program);
 
-// Part of add_exchange. A send holds its lane until the peer has come to the receive on its own lane (check_parts.h
-// states the rules and proves the result independently). Runs the messages of stage-level lists as far as they go. In a
+// Part of add_exchange. A send holds its lane until the peer has come to the receive on its own lane. check_parts.h
+// states the rules and proves the result independently. Runs the messages of stage-level lists as far as they go. In a
 // deadlock, a message at the head of its sender's lane has its receive moved to the head of the receiver's lane.
 // Returns the number of moved receives: 0 for every schedule of the table.
 int take_messages_earlier_on_lanes(Program& program);
@@ -30,11 +30,11 @@ Program lower_to_segments(Program program);
 // microbatch. Lists must be lowered to segments. A program without regions stays as it is.
 Program add_recompute(Program program);
 
-// Lets the halves of overlapped pairs alternate, because a rank runs its list in order. Where segments exchange rows
-// between experts, they are cut into parts there, with ROWS_F, ROWS_R or ROWS_B behind each but the last, and a half
-// goes on until such an exchange: it then runs on its own lane beside the other half. The backward begins, since its
-// first exchange needs almost no computation, and the forward's last hides behind the backward's end. Elsewhere
-// segments take turns, the forward first. A half with more turns takes several per turn of the other, evenly.
+// Lets the halves of overlapped pairs alternate, because a rank runs its list in order. Segments that exchange rows
+// between experts are cut into parts there, with ROWS_F, ROWS_R or ROWS_B behind each except the last. A half goes on
+// until such an exchange, which then runs on its own lane beside the other half. The backward begins, since its first
+// exchange needs almost no computation, and the forward's last hides behind the backward's end. Elsewhere segments take
+// turns, the forward first. A half with more turns takes several per turn of the other, evenly.
 Program alternate_pairs(Program program);
 
 // Adds UNSHARD and RESHARD of every unit around its uses, by the policy of the unit. Units that a segment finds sharded
@@ -42,9 +42,9 @@ Program alternate_pairs(Program program);
 // to be used. Full parameters beside the units in use are thus at most those that the next k such segments need.
 // Gathers are issued in order of need, and never before the unit's own RESHARD. If a gather would follow that RESHARD
 // without computation in between, both are left out and the unit stays. Gathers of a backward begin later than that
-// where the policy's backward_prefetch says so, and within_stage holds all back until the rank is at their stage.
-// A gather stands in front of the receives of the
-// action it is issued before, a RESHARD behind the sends of the last use, so that neither delays a message.
+// where the policy's backward_prefetch says so. With within_stage all of them wait until the rank is at their stage. A
+// gather stands in front of the receives of the action it is issued before. A RESHARD stands behind the sends of the
+// last use. So neither delays a message.
 Program add_residency(Program program);
 
 // Adds REDUCE_GRAD (and SCATTER_GRAD, if gradients add up in shards) of every unit after the weight gradients that its

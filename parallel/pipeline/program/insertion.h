@@ -1,4 +1,4 @@
-// How passes add actions to a list: a pass names positions and actions, and one traversal inserts them.
+// The way passes add actions to a list: a pass names positions and actions, and one traversal inserts them.
 #pragma once
 
 #include <cstddef>

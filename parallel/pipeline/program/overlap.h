@@ -1,8 +1,8 @@
-// Overlapped pairs: a forward and a backward of different microbatches that a rank runs side by side, so that the
-// communication of one hides behind the computation of the other. In a stage-level list the two are neighbours, forward
-// first, both marked. In a lowered list their segments, or parts of segments, alternate, and either half may begin. All
-// these actions are marked, and so are the recomputes (R) of the backward. The list holds only the marks; find_overlaps
-// finds the pairs.
+// Overlapped pairs: a forward and a backward of different microbatches that a rank runs side by side. The communication
+// of one hides behind the computation of the other. In a stage-level list the two are neighbours, forward first, both
+// marked. In a lowered list their segments, or parts of segments, alternate, and either half may begin. All these
+// actions are marked, and so are the recomputes (R) of the backward. The list holds only the marks; find_overlaps finds
+// the pairs.
 #pragma once
 
 #include <cstddef>

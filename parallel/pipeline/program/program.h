@@ -17,7 +17,7 @@
 
 namespace weft {
 
-// Which stage runs on which pipeline rank if a rank runs several stages (its chunks).
+// The pipeline rank of each stage if a rank runs several stages (its chunks).
 enum class Placement : std::uint8_t {
   looped,  // every chunk begins anew at rank 0: stage s on rank s % ranks
   v,       // even chunks run up the ranks, odd chunks down, so that the turn costs no message
@@ -77,9 +77,9 @@ struct UnitPolicy {
   bool operator==(const UnitPolicy&) const = default;
 };
 
-// Collectives of one kind that an action performs on a rank: a gather or reduction of a unit, a compute action of a
-// segment (for each microbatch), GRAD_NORM or STEP. `bytes` is the payload of all of them as counters.h counts it, or
-// an upper bound if token routing decides the payload.
+// Collectives of one kind that an action performs on a rank. The action is a gather or reduction of a unit, a compute
+// action of a segment (for each microbatch), GRAD_NORM or STEP. `bytes` is the payload of all of them as counters.h
+// counts it, or an upper bound if token routing decides the payload.
 struct ProgramCollective {
   Op during = Op::forward;
   CollectiveOp op = CollectiveOp::all_reduce;
@@ -137,12 +137,12 @@ struct ProgramSegment {
   int stage = 0;
   std::vector<int> units = {};         // read by forward and input gradient, added to by weight gradient
   bool reads_weights_backward = true;  // false if no input gradient needs the weights (embedding)
-  // Bytes kept per microbatch: `activation_bytes` from the forward (or R, in a region) to the input gradient, then
-  // `pending_bytes` in their place until the weight gradient. Upper bounds with routed tokens.
+  // Bytes kept per microbatch. `activation_bytes` live from the forward (or R, in a region) to the input gradient.
+  // `pending_bytes` then live in their place until the weight gradient. Upper bounds with routed tokens.
   std::int64_t activation_bytes = 0, pending_bytes = 0;
   // Consecutive segments of a stage with one number form a region. Their forward keeps `checkpoint_bytes` until R runs
-  // it again, before the first input gradient of the region: the input of the first segment, and the values that a
-  // segment remembers for R. Absent if the segment keeps all its activations. The number has no other meaning.
+  // it again, before the first input gradient of the region. These are the input of the first segment, and the values
+  // that a segment remembers for R. Absent if the segment keeps all its activations. The number has no other meaning.
   std::optional<int> region = {};
   std::int64_t checkpoint_bytes = 0;
   // The part of forward_bytes() that may wait in host memory for the backward; 0: none.

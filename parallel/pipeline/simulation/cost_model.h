@@ -1,5 +1,5 @@
-// Costs of a program from the capabilities of the hardware: floating-point operations at one rate for forward and one
-// for backward, collectives at the speed of the slowest link that their group crosses. A pure function of tables and
+// Costs of a program from the capabilities of the hardware. Floating-point operations have one rate for forward and one
+// for backward. Collectives have the speed of the slowest link that their group crosses. A pure function of tables and
 // numbers.
 //
 // A collective over n ranks, with the payload that counters.h counts, takes as long as a ring:
@@ -10,10 +10,10 @@
 //   broadcast, a message         latency + payload / bytes_per_second
 //
 // Nothing overlaps inside an action, except that an action in parts exchanges rows beside others. Routed tokens are
-// dealt evenly. Work that is neither a product nor communication (norms, optimizer) takes no time, except that the
-// optimizer waits for states that come from host memory and go back, both ways at once. A collective that
-// leaves its node shares the node's adapters: its bytes over all adapters of the node are seconds that are shared with
-// other transfers at the same time (simulate.h).
+// dealt evenly. Work that is neither a product nor communication (norms, optimizer) takes no time. Only the optimizer
+// waits for states that come from host memory and go back, both ways at once. A collective that leaves its node shares
+// the node's adapters with other transfers at the same time. Its bytes over all adapters of the node are the shared
+// seconds (simulate.h).
 #pragma once
 
 #include <map>

@@ -17,7 +17,7 @@ namespace weft::walking {
 namespace {
 
 // Transfers in flight, each at an equal share of the rate. Progress is the seconds at full rate that each of them has
-// had so far, so the order of their ends does not change when others come or go.
+// had so far. The order of their ends thus does not change when others come or go.
 class Adapters {
  public:
   void join(double time, std::size_t action, double seconds) {

@@ -26,7 +26,7 @@ bool has_messages(const Program& program) {
   });
 }
 
-// Runs all lists, each as far as the others let it. Every time is the maximum of a few earlier ones plus a cost, so the
+// Runs all lists, each as far as the others let it. Every time is the maximum of a few earlier ones plus a cost. So the
 // result does not depend on the order in which ranks are visited. A visit ends at a wait; the end of the wait queues
 // the rank again.
 class Walk {

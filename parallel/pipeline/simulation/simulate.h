@@ -18,13 +18,14 @@
 //   WAIT_OFFLOAD its OFFLOAD; takes a turn on the compute lane, but no time. A backward or R waits for the RELOAD
 //   GRAD_NORM    the reductions and ties before it in the list, and all ranks that come to one
 //
-// Transfers that leave a node at the same time share its adapters, across lanes and pipeline ranks of the node: each of
+// Transfers that leave a node at the same time share its adapters, across lanes and pipeline ranks of the node. Each of
 // n transfers proceeds at one n-th of the rate (shared_adapters.cpp). An action first does its work without adapters:
 // its products, the latencies of its collectives, and the extra time of links inside a node.
 //
 // Nothing waits for a gather or RESHARD of a unit without unsharded bytes. In a program without exchange (an order
-// alone), data reaches the next stage when it is made; for an overlapped pair (overlap.h), when both halves are over.
-// Such a pair begins when both halves have their data. With exchange both follow from the positions of the messages.
+// alone), data reaches the next stage when it is made. That of an overlapped pair (overlap.h) does when both halves are
+// over. Such a pair begins when both halves have their data. With exchange both follow from the positions of the
+// messages.
 #pragma once
 
 #include <array>
@@ -42,7 +43,7 @@ namespace weft {
 // The channel of each lane: two lanes with one number take turns in the order of the list.
 struct LaneChannels {
   LaneNumbers channel = {};
-  // For messages on a channel that compute shares: the link carries them one after the other, each for its time, and
+  // For messages on a channel that compute shares. The link carries them one after the other, each for its time, and
   // the receiver waits only until they have arrived.
   bool link_delays = false;
 
@@ -68,7 +69,7 @@ struct LaneChannels {
   bool operator==(const LaneChannels&) const = default;
 };
 
-// What an action waited for last, after its channel was free.
+// The last thing that an action waited for, after its channel was free.
 enum class Wait : std::uint8_t {
   nothing,
   message,    // data from another rank, or the receipt of the previous message
@@ -98,8 +99,8 @@ struct SimulatedAction {
   // that waited for its send starts with the send, so this is what the send waited for. For a norm or a tie that waited
   // for peers, it is what the last peer waited for.
   std::optional<ActionAt> after = {};
-  // The seconds of `waited` due to gathers, reductions, exchanges of rows and host copies: after its messages had
-  // arrived; for a norm, before it waited for the other ranks.
+  // The seconds of `waited` due to gathers, reductions, exchanges of rows and host copies. An action counts those after
+  // its messages had arrived, a norm those before it waited for the other ranks.
   double for_collectives = 0.0;
 
   bool operator==(const SimulatedAction&) const = default;
@@ -142,7 +143,7 @@ RankTimes rank_times(const Program& program, const Simulation& simulation, int r
 // From the last action that ends back to the first, each of which let the next one start. In the order of time.
 std::vector<ActionAt> critical_path(const Simulation& simulation);
 
-// A picture of an order in characters: which rank computes what and when, if a forward takes one unit of time and a
+// A picture of an order in characters: the computation of each rank along time. A forward takes one unit of time and a
 // backward two (one for each half). Exchange costs nothing. Blank space is the bubble. An overlapped pair begins when
 // both have their data and passes its results on when both are over. In between the two are drawn one after the other,
 // because the time that an overlap saves is not known here.
@@ -150,8 +151,8 @@ std::vector<ActionAt> critical_path(const Simulation& simulation);
 // `program` holds only the stage-level compute actions of an order (at_detail with compute_only), and possibly R.
 // Throws Error (failure) on a deadlock.
 //
-// One line per pipeline rank, a fixed number of characters per unit of time: the microbatch of each F (plain), B or I
-// (in brackets), W (in angles) and R (in braces).
+// One line per pipeline rank, a fixed number of characters per unit of time. A character group is the microbatch of an
+// F (plain), B or I (in brackets), W (in angles) or R (in braces).
 std::string format_timeline(const Program& program);
 
 }  // namespace weft

@@ -84,7 +84,7 @@ std::vector<Run> runs_of(const std::vector<Action>& actions, const Overlaps& ove
 }
 
 // Builds the merged list from the actions of units; whole-stage actions are copied. A merged action may be withdrawn
-// while its run lasts (one unit dropped and another gathered inside the run), so entries keep their positions and may
+// while its run lasts (one unit dropped and another gathered inside the run). So entries keep their positions and may
 // become empty.
 class Merger {
  public:

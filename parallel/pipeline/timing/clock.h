@@ -48,8 +48,8 @@ class TimingClock {
   std::vector<Stretch> stretches_;
   std::vector<int> first_op_;  // by rank
   std::vector<int> producer_;  // by op over all ranks; -1: none
-  // By op with a producer on its own rank: the op that gets the transfer before on the exchange lane, if that may still
-  // be under way when the producer ends; -1: none.
+  // By op with a producer on its own rank: the op that gets the transfer before on the exchange lane. -1: none, or it
+  // cannot be under way when the producer ends.
   std::vector<int> lane_before_;
   std::vector<double> transfer_, seconds_;
 };

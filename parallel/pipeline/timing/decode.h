@@ -53,7 +53,7 @@ struct DecodeOptions {
   // add); empty: none.
   std::span<const float> read_urgency = {}, add_urgency = {};
   // Number of ops after a gradient's last add before which compute waits for its reduction even if its room is not
-  // needed yet; gathers may then take the room. Empty, or 0: compute waits when the room is needed.
+  // needed yet. Gathers may then take the room. Empty, or 0: compute waits when the room is needed.
   std::span<const float> add_patience = {};
 };
 

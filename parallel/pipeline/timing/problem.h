@@ -1,5 +1,5 @@
-// Reshard timing as a problem of its own: the ops of each rank in order, the units that each op reads and adds to,
-// durations and bytes. It knows neither actions nor transformers. solve_timing (timing/solve.h) answers it with a
+// Reshard timing as a problem of its own. It has the ops of each rank in order, the units that each op reads and adds
+// to, durations and bytes. It knows neither actions nor transformers. solve_timing (timing/solve.h) answers it with a
 // TimingPlan (timing/plan.h).
 //
 // Positions count the ops of a rank. Bytes are reserved by position, never by time, so that a plan's peak holds for any
@@ -30,7 +30,7 @@ struct TimingOp {
   // may be alive.
   std::int64_t activation_bytes = 0;
   // The op waits for it and for its rank's previous op; -1: none. A producer on the op's own rank passes its data over
-  // the exchange lane of the rank, which takes one transfer after another, in the order of the producers.
+  // the exchange lane of the rank. The lane takes one transfer after another, in the order of the producers.
   int producer_rank = -1, producer_op = 0;
   double transfer_seconds = 0;  // from the producer's end, or the end of the transfer before
   int stage = 0, microbatch = 0;
@@ -70,8 +70,9 @@ struct TimingTable {
 // With `pin_reductions` a gradient stays from its first add to its last, as if every op in between added to it.
 TimingTable timing_table(const TimingRank& rank, bool pin_reductions);
 
-// The smallest budget in bytes with a plan: at the worst op of the rank, activations, the units that the op reads, and
-// the gradients that it adds to. With `pin_reductions`, every gradient from the first op that adds to it to the last.
+// The smallest budget in bytes with a plan. At the worst op of the rank, it holds activations, the units that the op
+// reads, and the gradients that it adds to. With `pin_reductions`, every gradient from the first op that adds to it to
+// the last.
 std::int64_t smallest_budget(const TimingRank& rank, bool pin_reductions);
 
 // Throws Error (failure) if an index is out of range, or a duration or size is negative.

@@ -29,7 +29,7 @@ TimingSearch::TimingSearch(const TimingProblem& problem, const SolveOptions& opt
   lower_bound_ = find_lower_bound();
 }
 
-// Relaxes the budget: every unit is gathered once, in the order of first needs, and every rank reduces each of its
+// Relaxes the budget. Every unit is gathered once, in the order of first needs. Every rank reduces each of its
 // gradients once, after the last add at the earliest.
 double TimingSearch::find_lower_bound() const {
   std::vector<TimingRankPlan> plans;

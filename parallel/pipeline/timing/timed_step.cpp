@@ -244,8 +244,8 @@ class TimedList {
     (reduction.wait == at ? slot(at).collectives : slot(reduction.wait).waits).push_back(wait);
   }
 
-  // A slot stands in front of the receives of the next op, so that other lanes begin before compute waits, and behind
-  // the sends of the previous op, because another rank waits for those.
+  // A slot stands in front of the receives of the next op, so that other lanes begin before compute waits. It stands
+  // behind the sends of the previous op, because another rank waits for those.
   std::vector<Insertion> insertions() const {
     std::vector<Insertion> result;
     for (std::size_t op = 0; op < slots_.size(); ++op) {

@@ -1,5 +1,5 @@
 // Thrust on a given stream. Only algorithms without memory of their own may be used here (sequence, scatter, transform,
-// tabulate, for_each, searches): their memory would come from cudaMalloc, which waits for the device. The tests put a
+// tabulate, for_each, searches). Others would take memory from cudaMalloc, which waits for the device. The tests put a
 // header of the same name before this one that runs the algorithms on the host (tests/cuda_emulator).
 #pragma once
 
