@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Has newer compilers than Debian 12's read all that is compiled without CUDA, and every header by itself, in a root of
-# Debian 13 that is made for it: what one compiler's headers bring by chance the next one's need not
+# Has newer compilers than Debian 12's read all that is compiled without CUDA, and every header by itself. They run in a
+# root of Debian 13 that is made for it. Headers that one compiler brings by chance need not come with the next one
 # (tests/tools/floors_test.cpp holds the sources to the headers they name).
 #   tools/compilers.sh [COMPILER...]           g++-13 g++-14 clang++-19 unless named
 #   tools/compilers.sh test COMPILER           builds there and runs the whole suite

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Packs the programs of a build, and what they link beside CUDA, for a machine with a GPU, so that nothing is built there.
 #   tools/gpu-pack.sh [BUILD]      BUILD is build unless given; writes .gpu/gpu-programs.tar.xz
-# There `tools/gpu.sh OUT unpack PART...` takes them. The machine there wants a glibc and a libstdc++ no older than here,
-# and CUDA, whose libraries are taken from its toolkit or its python3's wheels. The build must name the GPU's
+# There `tools/gpu.sh OUT unpack PART...` takes them. The machine there wants a glibc and a libstdc++ no older than
+# here, and CUDA. CUDA's libraries are taken from its toolkit or its python3's wheels. The build must name the GPU's
 # architecture: -DWEFT_CUDA_ARCHITECTURES=90-real. Wants patchelf.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

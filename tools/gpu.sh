@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# What wants a GPU, in parts of at most ten minutes on a machine that has one: builds for that GPU, tests, checks memory
-# and races, measures.
+# Builds, tests, checks of memory and races, and measurements that need a GPU. Parts take at most ten minutes on a
+# machine that has one.
 #   tools/gpu.sh OUT PART...      parts: build unpack attention kernels training processes overlap memcheck racecheck
 #                                        bench float8 products listed compare table counters
 #   tools/gpu.sh OUT 1|2|3|4|5    calls of several parts, for machines that are lent by the call; see CALLS below
-# Writes into the folder OUT: environment.txt, a text for each part, and summary.txt with a line "name seconds exit-code"
-# for each thing run (124: it outlasted its limit), eight files at most in a call. A part that fails does not keep the next
-# from running; the exit code is 1 if anything failed. The tree is build-gpu/. `unpack` fills it from .gpu/gpu-programs.tar.xz
-# (tools/gpu-pack.sh); `build` builds there, and wants a compiler, CMake, ninja and Weft's dependencies, installed or in
-# .gpu (tools/vendor-deps.sh). Either wants CUDA: a toolkit, and what the toolkit lacks from the wheels of the python3 at
-# hand. `compare` wants a python3 with torch.
+# Writes into the folder OUT at most eight files in a call: environment.txt, a text for each part, and summary.txt. The
+# last has a line "name seconds exit-code" for each thing run (124: it outlasted its limit). A part that fails does not
+# keep the next from running; the exit code is 1 if anything failed. The tree is build-gpu/. `unpack` fills it from
+# .gpu/gpu-programs.tar.xz (tools/gpu-pack.sh); `build` builds there, and wants a compiler, CMake, ninja and Weft's
+# dependencies, installed or in .gpu (tools/vendor-deps.sh). Either wants CUDA: a toolkit, and what the toolkit lacks
+# from the wheels of the python3 at hand. `compare` wants a python3 with torch.
 #   WEFT_CONFIGS          what bench, compare and table run; otherwise configs/h200_*.toml, or where the GPU has less than
 #                         120 GB configs/h100_*.toml. Those that the plan says do not fit are left out, and named. Where the
 #                         text they name is missing, noise is read
@@ -47,8 +47,8 @@ kernel_tests+=':*LoadBalance*:*Attention*:*Float8*:*MatrixProducts*:*MeasuredPro
 own_kernel_tests="$kernel_tests-*Products*:*Sort*:*Attention*"
 training_tests='*CudaTraining*:*CudaMemory*:*CudaTrainedModel*:*CudaCheckpoint*:*CudaSchedules*:*CudaMuon.*:*CudaEvaluation*'
 
-# Speed does not depend on what the text says (routers are balanced by their loss, not by the text): a machine without
-# the dictionary trains on base64. Fills `text` with the argument that says so, or with none.
+# Speed does not depend on the contents of the text, since routers are balanced by their loss. A machine without the
+# dictionary trains on base64. Fills `text` with the argument that says so, or with none.
 choose_text() {
   text=()
   if [[ ! -s data/gcide.txt ]]; then

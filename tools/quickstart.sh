@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# From a fresh checkout to a trained model: installs packages, builds, unpacks a dictionary to train on, and runs
-# configs/quickstart.toml on the CPU, then shows what the model writes. Repeating it does only what is not done yet.
+# From a fresh checkout to a trained model. Installs packages, builds, and unpacks a dictionary to train on. Then runs
+# configs/quickstart.toml on the CPU and shows the text that the model writes. Repeating it does only what is not done
+# yet.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the examples on the CPU begin with: installs packages, builds build/weft, and leaves the GCIDE dictionary as
+# The first steps of the examples on the CPU: installs packages, builds build/weft, and leaves the GCIDE dictionary as
 # data/gcide.txt, from Debian's package dict-gcide.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -18,7 +18,7 @@ case "${1:-}" in
 esac
 
 # The preset prints the output of failed tests and counts an empty suite as an error. Many tests start several ranks as
-# threads, so two at a time keep a small machine busy; one more fills the time that some of them only wait.
+# threads, so two at a time keep a small machine busy. One more fills the time that some of them only wait.
 if ! $all; then
   tools/install-packages.sh build test
   tools/build.sh

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Collects what Weft needs besides a compiler, CMake, ninja and CUDA into one folder, for a machine without a network
-# and without these packages, and packs it as FOLDER.tar.xz beside it. Run it where they are installed
+# Collects the needs of Weft besides a compiler, CMake, ninja and CUDA into one folder, and packs it as FOLDER.tar.xz
+# beside it. The folder is for a machine without a network and without these packages. Run it where they are installed
 # (tools/install-packages.sh build test). tools/gpu.sh finds .gpu/deps or .gpu/deps.tar.xz by itself; CMake is told
 # -DWEFT_DEPS=FOLDER, so that no other build changes because the folder is there.
 #   tools/vendor-deps.sh [FOLDER]      FOLDER is made anew; .gpu/deps unless given
-# Everything is source or headers but oneDNN, whose x86-64 library travels with the OpenCL loader that it names, and the
-# archives of PCRE2, utf8proc, zlib and zstd.
-# They run wherever glibc is 2.34 or newer and libstdc++ is GCC 11's or newer.
+# Everything is source or headers except oneDNN and the archives of PCRE2, utf8proc, zlib and zstd. oneDNN's x86-64
+# library travels with the OpenCL loader that it names. They run wherever glibc is 2.34 or newer and libstdc++ is GCC
+# 11's or newer.
 set -euo pipefail
 folder=$(realpath -m "${1:-$(dirname "${BASH_SOURCE[0]}")/../.gpu/deps}")
 

@@ -1,5 +1,5 @@
-// `weft bench checkpoint`: times of saving and loading, beside times of the machine for the same bytes: a copy in
-// memory, and dd writing and reading files in the same place.
+// `weft bench checkpoint`: times of saving and loading, beside times of the machine for the same bytes. The latter are
+// a copy in memory, and dd writing and reading files in the same place.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>

@@ -109,7 +109,7 @@ std::vector<DataRate> measure_data(const DataBench& request, const fs::path& dir
                             {nullptr, "none", vocabulary});
       };
       const TokenDataset data = open();
-      // What has a table makes it anew in each process.
+      // An order with a table makes it anew in each process.
       if (order == DataOrder::megatron ? each == Documents::join : each == Documents::pack) {
         rows.push_back({fmt::format("make the tables of order {}, documents {}", name_of(order), name_of(each)),
                         "ns a document",

@@ -1,5 +1,5 @@
-// `weft bench memory`: the memory of every shard strategy on one configuration, as predicted by its program and as
-// measured by the ledgers of its ranks, for the rank with most.
+// `weft bench memory`: the memory of every shard strategy on one configuration, for the rank with most. It is predicted
+// by the program and measured by the ledgers of its ranks.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

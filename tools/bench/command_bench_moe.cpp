@@ -1,6 +1,6 @@
 // `weft bench moe`: where the time of blocks with experts goes, beside the time of the products of their experts alone,
-// routed and shared ones. Steps are traced; the products alone are timed in the shapes of evenly routed tokens, on as
-// many threads at once as there are ranks (at most the cores).
+// routed and shared ones. Steps are traced. The products alone are timed in the shapes of evenly routed tokens. As many
+// threads run at once as there are ranks (at most the cores).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace weft {
 namespace {
 
 constexpr auto works = all_values<Work>;
-// What a block with experts may take, over its products alone.
+// The most that a block with experts may take, over its products alone.
 constexpr double most_over_products = 1.35;
 
 // Seconds, summed over the ranks of this process and the counted steps.
@@ -77,8 +77,8 @@ struct ExpertShape {
   DType dtype = DType::float32;
 };
 
-// Seconds of its products: gate and up together, and down; for each of the two the product itself, the gradient of its
-// input and that of its weight.
+// Seconds of its products: gate and up together, and down. Each of the two counts the product itself, the gradient of
+// its input and that of its weight.
 double product_seconds(TimedProducts& products, const ExpertShape& expert, std::int64_t hidden,
                        const std::function<void()>& ready) {
   const auto& [rows, width, dtype] = expert;

@@ -1,5 +1,5 @@
-// `weft bench products`: the rate of every matrix product in the step of a configuration's first rank, each alone on
-// this machine, and the time that all of them take.
+// `weft bench products`: the rate of every matrix product in the step of a configuration's first rank, and the time of
+// all. Each product runs alone on this machine.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -22,8 +22,8 @@
 namespace weft {
 namespace {
 
-// Rate of dense bfloat16 products of an H100 or H200 as NVIDIA states it, in operations a second: the base of shares of
-// a GPU's peak. (NVIDIA's figure with sparsity is twice this.)
+// Rate of dense bfloat16 products of an H100 or H200 as NVIDIA states it, in operations a second. It is the base of
+// shares of a GPU's peak. (NVIDIA's figure with sparsity is twice this.)
 constexpr double stated_peak = 989e12;
 
 // Rate of square products on `threads` threads at once, in operations a second. The products are large enough for the

@@ -21,8 +21,8 @@ struct TimingCase {
   std::int64_t parameter_bytes = 10, gradient_bytes = 10;
   std::int64_t activation_bytes = 1;  // of one microbatch, from its forward to its (weight) gradient
   std::int64_t budget = 0;            // of every rank
-  // Size and transfer time of the first unit of the first stage (embedding) and of the last unit of the last stage
-  // (head), relative to the other units.
+  // Size and transfer time of the first stage's first unit (embedding) and the last stage's last unit (head), relative
+  // to the other units.
   double embedding = 1, head = 1;
 };
 

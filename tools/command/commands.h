@@ -33,7 +33,7 @@ void add_layout_simulate_command(CLI::App& layout);
 void add_layout_sweep_command(CLI::App& layout);
 // Throws CLI::RuntimeError with exit code 3 if findings count as failures.
 void add_diagnose_command(CLI::App& program);
-// What a run was and what it took, in one page of text.
+// The settings, results and cost of a run, in one page of text.
 void add_receipt_command(CLI::App& program);
 // Runs as one HTML page.
 void add_report_command(CLI::App& program);
@@ -92,8 +92,8 @@ void print_warnings(const Config& config, const std::vector<std::string>& warnin
 // Prints a warning on standard error for each sentence of kept_whole_warnings (chosen_timing.h): for commands that run,
 // plan or explain a training step. Under a launcher only the first process prints.
 void warn_of_kept_whole(const Config& config);
-// Prints warnings on standard error for a plan: the run would compute on another device than the plan's card, in
-// float32 on a card with much faster products in 16 bits, or with nodes of experts that are none of the card.
+// Prints warnings on standard error for a plan. The run may compute on another device than the plan's card, or in
+// float32 on a card with much faster products in 16 bits. Its nodes of experts may be none of the card.
 void warn_of_planned_card(const Config& config);
 // warn_of_kept_whole, and start_warnings (start_check.h) if the run has text: for commands that train or say what would
 // train.
@@ -101,8 +101,8 @@ void warn_of_training(const Config& config);
 // Reads CONFIG with the overrides of the command line and `more`. Throws Error (request), also if the run ignores a key
 // of them. Warnings go to standard error; of processes that share a run, only rank 0 prints them.
 ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more = {});
-// The same for the configuration of a checkpoint in `folder`, to be used without training: with the tokenizer that the
-// checkpoint keeps (forward_run.h), and with a global batch rounded up, so that it refuses no layout.
+// The same for the configuration of a checkpoint in `folder`, to be used without training. It has the tokenizer that
+// the checkpoint keeps (forward_run.h), and a global batch rounded up, so that it refuses no layout.
 Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem::path& folder, Overrides more = {});
 
 // A configuration for a bench, which neither starts from nor leaves files in the directories of a run: without

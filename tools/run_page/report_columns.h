@@ -1,4 +1,4 @@
-// What a page shows of the columns of a run's metrics, as the JSON that report_data (run_page.h) describes.
+// The columns of a run's metrics on a page, as the JSON that report_data (run_page.h) describes.
 #pragma once
 
 #include <cstddef>

@@ -107,7 +107,7 @@ std::string value_in(const ConfigKey& key, const Config& config) {
   return read ? key.write(config) : "not read";
 }
 
-// The keys with different values, in their order. A run's name and directories always differ and are left out; so is a
+// The keys with different values, in their order. A run's name and directories always differ and are left out. So is a
 // key that follows another one in every run, which stands in the list itself.
 Json differences_json(std::span<const ReportedRun> runs) {
   constexpr std::array own_names = {"run.name", "run.directory", "checkpoint.directory"};

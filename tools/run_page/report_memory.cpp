@@ -29,7 +29,7 @@ BucketBytes buckets_in(const StepTable& table, std::size_t row) {
   return bytes;
 }
 
-// The metrics do not name the rank of their bytes. Bytes that live all run are known exactly, so the planned rank with
+// The metrics do not name the rank of their bytes. Bytes that live all run are known exactly. So the planned rank with
 // the nearest ones is the rank, or has as many; of several, the fullest.
 const BucketBytes* plan_of_rank(const std::vector<BucketBytes>& peaks, const BucketBytes& measured) {
   const auto order = [&](const BucketBytes& peak) {

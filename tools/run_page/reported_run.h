@@ -31,8 +31,8 @@ struct ReportedRun {
   std::vector<CheckpointSamples> samples;
 };
 
-// Throws Error (request) with the file and the fault: a directory that is no run's or is given twice, metrics without a
-// whole line, a configuration that this version does not read. A step that cannot be planned is no error.
+// Throws Error (request) with the file and the fault. Faults are a directory that is no run's or is given twice,
+// metrics without a whole line, and a configuration unknown to this version. A step that cannot be planned is no error.
 std::vector<ReportedRun> read_reported_runs(std::span<const std::string> directories);
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// Runs as one HTML page, which needs no other file and no network: curves, memory beside its plan, expert load, the
-// planned and the measured step, differences of configurations, samples.
+// Runs as one HTML page, which needs no other file and no network. It has curves, memory beside its plan, expert load,
+// the planned and the measured step, differences of configurations, and samples.
 //
 // The page itself is HTML, CSS and JavaScript in page/, and shares the drawing of steps with tools/picture/page. Curves
 // are drawn by dygraphs, which a build takes from Debian's libjs-dygraphs; its licence is in the page.
@@ -21,8 +21,8 @@ std::string_view page_beginning();
 // (report_data). Empty in a build without dygraphs.
 std::string_view run_page_template();
 
-// What the page shows besides pictures, for the scripts in page/. Numbers that are not finite are null. Curves hold the
-// points that kept_points.h keeps, with six digits.
+// The contents of the page besides pictures, for the scripts in page/. Numbers that are not finite are null. Curves
+// hold the points that kept_points.h keeps, with six digits.
 //   {"title", "version", "prompt", "most_points",
 //    "runs": [{"name", "directory", "facts": [[name, text]], "config", "state",
 //              "figures": {"step", "steps", "tokens", "seconds", "loss_first", "loss_last", "loss_least",

@@ -30,7 +30,7 @@ struct StepLanes {
 };
 
 // The pipeline is the one with most traced ranks. Of its recorded steps the one with the median time is shown. Its
-// times are counted from the start of its first action on any traced rank; an action begins when its lane is free, so
+// times are counted from the start of its first action on any traced rank. An action begins when its lane is free, so
 // that waits for other lanes are part of it. Throws Error (request or failure) if the step cannot be planned, or has
 // too many actions to draw.
 StepLanes step_lanes(const Config& config, const std::filesystem::path& directory);

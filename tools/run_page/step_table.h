@@ -1,5 +1,5 @@
-// metrics.jsonl as columns. The reader is lenient where a page can be: a run may be going on, have been killed, or be
-// of another version, whose lines have other fields.
+// metrics.jsonl as columns. The reader is lenient where a page can be. A run may be going on, have been killed, or be
+// of another version, with other fields in its lines.
 #pragma once
 
 #include <cstdint>
