@@ -33,13 +33,13 @@ std::vector<CheckpointFolder> find_checkpoints(const std::filesystem::path& dire
 // Unfinished folders of a save or of the removal of a checkpoint, files of a trial, and partial files of `latest` and
 // latest_checkpointed_iteration.txt.
 std::vector<std::filesystem::path> find_unfinished(const std::filesystem::path& directory);
-// A sentence on a checkpoint that seems to be missing among `complete`, found in `directory`, with the actions to take:
-// a newer folder has tensors and no manifest, or `latest` names an absent newer checkpoint. Empty if there is no such
-// sign.
+// A sentence on a checkpoint that seems to be missing among `complete`, found in `directory`, with the actions to take.
+// Either a newer folder has tensors and no manifest, or `latest` names an absent newer checkpoint. Empty if there is no
+// such sign.
 std::string find_lost_checkpoint(const std::filesystem::path& directory, const std::vector<CheckpointFolder>& complete);
-// The checkpoint for a path given by the user: the checkpoint itself, that of a file `best`, the newest in a folder of
-// checkpoints, or the newest of a run's directory. Its step is taken from the folder's name, 0 if the name has none.
-// Throws Error (request) with the expected folders and files if there is no checkpoint.
+// The checkpoint for a path given by the user. It is the checkpoint itself, that of a file `best`, the newest in a
+// folder of checkpoints, or the newest of a run's directory. Its step is taken from the folder's name, 0 if the name
+// has none. Throws Error (request) with the expected folders and files if there is no checkpoint.
 CheckpointFolder resolve_checkpoint(const std::filesystem::path& path);
 
 // The file that a rank writes and removes as a trial of whether checkpoints can be saved.
@@ -73,7 +73,7 @@ struct BestCheckpoint {
 void name_best(const std::filesystem::path& directory, const BestCheckpoint& best);
 std::optional<BestCheckpoint> find_best(const std::filesystem::path& directory);
 
-// The checkpoints of `complete` (newest first) to remove: all except the newest `keep_latest`, those with a step that is
+// The checkpoints of `complete` (newest first) to remove. Kept are the newest `keep_latest`, those with a step that is
 // a multiple of `keep_every`, and that of step `best`. keep_latest 0 keeps all; keep_every 0 keeps none of the older
 // ones.
 std::vector<CheckpointFolder> superseded(const std::vector<CheckpointFolder>& complete, std::int64_t keep_latest,

@@ -35,7 +35,7 @@ constexpr std::array later_keys = {"data.order"sv,
                                    "model.moe.force_balance"sv};
 constexpr const char* samples_key = "data.samples";
 
-// The kinds of all blocks, one letter a block, with the widths that they have of their own: the same layers can be
+// The kinds of all blocks, one letter a block, with the widths that they have of their own. The same layers can be
 // written as different patterns.
 std::string blocks_text(const ModelConfig& model) {
   std::string text;

@@ -1,5 +1,5 @@
 // The configuration of the run that wrote a checkpoint, as keys and values. The keys of the model must be equal so that
-// the weights have the same meaning; those of the data, so that reading continues at the same sample.
+// the weights have the same meaning. Those of the data must, so that reading continues at the same sample.
 #pragma once
 
 #include <map>
@@ -13,10 +13,10 @@ namespace weft {
 using KeyValues = std::map<std::string, std::string>;  // values in TOML
 
 // All keys of [model] and [model.moe], except those that affect only training (auxiliary losses, initial values), and
-// the capacity of experts: weights that learned with one can be used without.
+// the capacity of experts. Weights that learned with a capacity can be used without.
 KeyValues model_keys(const Config& config);
-// Everything that determines the tokens of a sample with a given number: keys, and the contents of each file in
-// data.train, as data.train[0], data.train[1], ... Reads the files (TokenDataset::contents).
+// Everything that determines the tokens of a sample with a given number. It has keys, and the contents of each file in
+// data.train, as data.train[0], data.train[1] and so on. Reads the files (TokenDataset::contents).
 KeyValues data_keys(const Config& config, const TokenDataset& data);
 
 // A line for each key that differs: `model.hidden_size is 64 in the checkpoint and 128 here`. Empty if all are equal.

@@ -77,8 +77,8 @@ struct Manifest {
 // The text ends with a checksum of everything before it. Throws Error (failure) for a manifest that no reader would
 // accept: one with faults by find_manifest_faults(), or with texts that are not UTF-8.
 std::string to_json(const Manifest& manifest);
-// Throws Error (request) with `name` and the fault: no JSON, another format or version, a value that is missing or has
-// the wrong type, a wrong checksum, or a fault by find_manifest_faults().
+// Throws Error (request) with `name` and the fault. Faults are no JSON, another format or version, a value that is
+// missing or has the wrong type, a wrong checksum, and those of find_manifest_faults().
 Manifest parse_manifest(std::string_view text, const std::string& name);
 
 // The same for the part of one rank, which need not have whole tensors. find_manifest_faults() is not applied.
@@ -88,9 +88,9 @@ Manifest parse_part(std::string_view text, const std::string& name);
 // be equal), or do not form whole tensors.
 Manifest join_parts(const std::vector<Manifest>& parts);
 
-// A sentence for each fault: impossible progress; degrees that form no mesh; a file listed twice or outside the folder;
-// boxes of a tensor that overlap, leave out rows or are not in order; a box outside its file or with a size other than
-// that of its rows; bytes of a file that two tensors share or that belong to no tensor.
+// A sentence for each fault. Progress may be impossible, degrees may form no mesh, and a file may be listed twice or be
+// outside the folder. Boxes of a tensor may overlap, leave out rows or be out of order. A box may be outside its file,
+// or have a size other than that of its rows. Bytes of a file may be of two tensors or of none.
 std::vector<std::string> find_manifest_faults(const Manifest& manifest);
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// One rank's share in the checkpoints of a run: the checkpoint to resume from, the time of each save, and the agreement
-// of all ranks on both.
+// One rank's share in the checkpoints of a run. It has the checkpoint to resume from, the time of each save, and the
+// agreement of all ranks on both.
 //
 // A save copies the rows that a rank owns, and training continues. A thread of the rank writes and flushes files to
 // `step-N.tmp`. With the totals of the following steps the ranks report that their parts are written. When all parts

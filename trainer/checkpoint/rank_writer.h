@@ -1,7 +1,7 @@
-// One rank's part of a checkpoint, written while training continues: rows are copied to host memory on a separate lane,
+// One rank's part of a checkpoint, written while training continues. Rows are copied to host memory on a separate lane,
 // piece by piece, and a thread writes them. If the allowed host memory holds all bytes of the rank, training waits for
-// no file, and for the copies only before it changes the rows. Otherwise a piece is copied after an earlier piece has
-// been written, and training waits for the last copy before it changes the rows.
+// no file. It waits for the copies only before it changes the rows. Otherwise a piece is copied after an earlier piece
+// has been written, and training waits for the last copy before it changes the rows.
 #pragma once
 
 #include <atomic>

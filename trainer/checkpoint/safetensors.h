@@ -1,6 +1,6 @@
-// The safetensors format (huggingface/safetensors, README and src/tensor.rs): eight bytes with the length N of a header
-// (little-endian), N bytes of JSON, then the bytes of the tensors one after another, row-major, little-endian. Headers
-// are plain values; callers read and write the data.
+// The safetensors format (huggingface/safetensors, README and src/tensor.rs). Eight bytes with the length N of a header
+// (little-endian) stand before N bytes of JSON. The bytes of the tensors follow one after another, row-major,
+// little-endian. Headers are plain values; callers read and write the data.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +46,8 @@ SafetensorsHeader parse_safetensors(std::span<const std::uint8_t> file, const st
 // The same for a file on disk; reads only the header. Also throws the errors of InputFile::read.
 SafetensorsHeader read_safetensors(const InputFile& file);
 
-// Bytes of a tensor, from its dtype and shape. Throws Error (request) for a dtype that the format does not have, a
-// negative extent, or a size that overflows or is not a whole number of bytes.
+// Bytes of a tensor, from its dtype and shape. Throws Error (request) for a dtype that the format does not have, or a
+// negative extent. So it does for a size that overflows or is not a whole number of bytes.
 std::int64_t safetensors_bytes(const SafetensorsTensor& tensor);
 // Orders the tensors as the reference does (widest dtype first, then by name) and sets `begin` and `end` without gaps.
 // Throws Error (request) as safetensors_bytes() and safetensors_prefix().

@@ -26,7 +26,8 @@ struct PlannedStart {
 };
 // `data` are data_keys() of the run. Throws Error (request) naming the checkpoint if it is of another model, or of
 // other data and checkpoint.allow_new_data is not set. A run that begins with weights alone may add selection biases
-// and shared experts that checkpoint.allow_missing names, and score in another way where it names the routers' weights.
+// and shared experts that checkpoint.allow_missing names. It may score in another way if the routers' weights are named
+// there.
 PlannedStart plan_start(const Config& config, const KeyValues& data, const CheckpointReader& reader, bool weights_only);
 // Throws Error (request) naming the candidates, none of which can be read.
 [[noreturn]] void fail_unreadable(const std::vector<CheckpointFolder>& candidates);
