@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-// How well a key fits a name; nothing when it does not.
+// The fit of a key to a name; nothing when it does not fit.
 std::optional<std::size_t> fit(std::string_view key, std::string_view name, std::string_view kind) {
   constexpr std::size_t exact = 1000000;
   if (key == name) return exact;

@@ -18,8 +18,9 @@ namespace weft {
 // [hardware] replace the row's, and their source says so.
 Hardware hardware_of(const Config& config);
 
-// The peak of a device in operations a second, in the dtype that dense parts compute in: hardware.flops_per_second if
-// it is set, else on a GPU that of hardware.name, or of `card` if it is a name of known hardware. Otherwise nothing.
+// The peak of a device in operations a second, in the dtype that dense parts compute in. It is
+// hardware.flops_per_second if that is set. On a GPU it is else that of hardware.name, or of `card` if it is a name of
+// known hardware. Otherwise nothing.
 std::optional<double> known_peak(const Config& config, const std::optional<std::string>& card);
 
 // A printed figure of a card; figures_of() lists them in the order of reading.
@@ -31,7 +32,7 @@ struct NamedFigure {
 std::vector<NamedFigure> figures_of(const Hardware& hardware);
 
 // Rates are those of the compute dtype of dense parts. A group has the link inside a node if no group of its kind
-// leaves a node, and otherwise its share of the rate out of a node (topology.h).
+// leaves a node. Otherwise it has its share of the rate out of a node (topology.h).
 HardwareCosts hardware_costs(const Hardware& hardware, const Config& config, const Mesh& mesh);
 
 enum class Fit : std::uint8_t {

@@ -43,7 +43,7 @@ double step_flops(const Config& config);
 
 // Bytes that a rank moves in one microbatch to round the factors of a part's products, by the computation that reads
 // them. Each of a product's three computations rounds its two factors: input and weight, gradient and weight, gradient
-// and input. A factor with one scale is read twice, for the scale and to be rounded, and one with scales of blocks
+// and input. A factor with one scale is read twice, for the scale and to be rounded. One with scales of blocks is read
 // once; both are written once. Routed tokens are shared evenly; padding and scales are not counted. All zero where
 // products read their factors as stored.
 struct RoundedBytes {

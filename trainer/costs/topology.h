@@ -23,8 +23,8 @@ struct GroupLinks {
   int ranks = 1;  // of one group
   // Ring edges from a rank of the node to another node. For messages between stages: ranks that send to another node.
   int ring_edges = 0;
-  // For an exchange in which each rank sends every rank of its group (itself included) an equal part: the parts that
-  // leave the node, in payloads of a rank.
+  // Parts that leave the node, in payloads of a rank. They are of an exchange in which each rank sends every rank of
+  // its group (itself included) an equal part.
   double exchanged_payloads = 0.0;
 
   bool crosses_nodes() const { return ring_edges > 0; }
