@@ -26,7 +26,7 @@ ByteSource open_source(const std::string& name);
 ByteSource memory_source(std::string name, std::span<const std::uint8_t> bytes);
 
 // A description of the contents, independent of the name: "1115394 bytes, xxh64 41a2...". For more than 64 MiB the
-// checksum covers 64 pieces of 1 MiB each, including the first and the last bytes; a change between the pieces that
+// checksum covers 64 pieces of 1 MiB each, including the first and the last bytes. A change between the pieces that
 // keeps the size goes unnoticed.
 std::string sampled_content(const ByteSource& source);
 

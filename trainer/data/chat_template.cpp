@@ -117,7 +117,7 @@ std::vector<jinja::Span> ChatTemplate::learned_spans(const jinja::Json& messages
                      fmt::format("{}: the prompt for message {} does not begin the text with it", name_, m + 1));
     expect_beginning(whole, with,
                      fmt::format("{}: the text up to message {} does not begin the whole text", name_, m + 1));
-    // What ends a message is learned with it. White space behind a mark only separates messages.
+    // The end of a message is learned with it. White space behind a mark only separates messages.
     const std::string_view added = std::string_view(with).substr(before.size()), said = jinja::stripped_right(added);
     const std::string_view content = jinja::stripped_right(messages[m]["content"].get_ref<const std::string&>());
     const bool marked = content.empty() ? !said.empty() : !said.ends_with(content);

@@ -1,4 +1,4 @@
-// How a conversation becomes one text: by a chat template (jinja/template.h), which also tells the parts to learn.
+// The way of a conversation into one text: by a chat template (jinja/template.h), which also tells the parts to learn.
 #pragma once
 
 #include <ctime>
@@ -29,10 +29,10 @@ class ChatTemplate {
                std::vector<std::string> marks, std::time_t now);
 
   // The text of a list of objects with role and content, as transformers renders it (tools, documents: none; members
-  // that are null: absent). Learned is what {% generation %} marks, in templates that have it. In others it is what the
-  // messages of the assistant add to the text that prompts for them, without white space behind a mark of their end.
-  // Throws Error (request) where the template refuses the conversation, and where such texts do not begin one another,
-  // so that what is learned is not known.
+  // that are null: absent). Learned is what {% generation %} marks, in templates that have it. In others it is the text
+  // that the messages of the assistant add to the text that prompts for them. White space behind a mark of their end is
+  // not learned. Throws Error (request) where the template refuses the conversation. So it does where such texts do not
+  // begin one another, so that the learned parts are not known.
   std::vector<TextPart> conversation(const nlohmann::ordered_json& messages) const;
 
   const std::vector<std::string>& marks() const { return marks_; }
@@ -51,9 +51,10 @@ class ChatTemplate {
   jinja::Template template_;
 };
 
-// `chat` is "tokenizer", for chat_template.jinja or chat_template of tokenizer_config.json beside the tokenizer's file;
-// chatml, llama3 or gemma, for templates of those names; or the file of a template. Tokens that tokenizer_config.json
-// names, as bos_token, are variables. Throws Error (request) for a template that is not there, and as ChatTemplate.
+// `chat` is "tokenizer", for chat_template.jinja or chat_template of tokenizer_config.json beside the tokenizer's file.
+// Or it is chatml, llama3 or gemma, for templates of those names, or the file of a template. Tokens that
+// tokenizer_config.json names, as bos_token, are variables. Throws Error (request) for a template that is not there,
+// and as ChatTemplate.
 ChatTemplate open_chat_template(const std::string& chat, const std::string& tokenizer, std::time_t now);
 
 }  // namespace weft

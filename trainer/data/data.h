@@ -1,6 +1,6 @@
-// Training data as tokens. The tokens of a sample depend only on the seed and the sample's global number; in Megatron's
-// order also on the number of samples of the run. The samples of a rank follow by arithmetic (BatchPlan). So every
-// layout trains on the same batches in the same order.
+// Training data as tokens. The tokens of a sample depend only on the seed and the sample's global number. In Megatron's
+// order they depend on the number of samples of the run, too. The samples of a rank follow by arithmetic (BatchPlan).
+// So every layout trains on the same batches in the same order.
 #pragma once
 
 #include <algorithm>
@@ -76,7 +76,7 @@ std::string reading_text(const Config& config, const TokenDataset& data);
 // A number of each token of a sample that its noise is drawn from, as any layout draws it.
 void write_noise_keys(std::uint64_t seed, std::int64_t sample, std::span<std::int32_t> keys);
 
-// Which rank reads which sample. Within a step the expression in sample() writes the numbers 0 .. sequences()-1 in
+// The rank that reads each sample. Within a step the expression in sample() writes the numbers 0 .. sequences()-1 in
 // mixed radix with the digits (microbatch, data_rank, sequence): each number once, for any radices. So the ranks
 // together read exactly the sequences() samples from `first` on. That set is the same for every data-parallel degree,
 // microbatch size and number of microbatches with the same product. The next step begins where this one ends, whatever

@@ -1,6 +1,6 @@
 // The index of datatrove's tokens (nanotron's "Nanoset"): "name.ds.index" beside "name.ds" holds a little-endian u64
-// for each document, the position behind its last token. The tokens are uint16 or uint32; which of them follows from
-// the last position and the size of "name.ds", so no other file is needed (datatrove, pipeline/tokens/tokenizer.py).
+// for each document, the position behind its last token. The tokens are uint16 or uint32. The last position and the
+// size of "name.ds" tell which, so no other file is needed (datatrove, pipeline/tokens/tokenizer.py).
 #pragma once
 
 #include <cstdint>

@@ -47,8 +47,8 @@ class DocumentReader {
 
   // The next document; none at the end. A file is JSON lines if its name ends in .jsonl, .ndjson or .json, in
   // any case and perhaps before .gz or .zst. Throws Error (request), `"name":line:column: why`, for a line without the
-  // texts, unless such lines are skipped, and `"name": why` for plain text where the rules ask for a prompt or
-  // messages.
+  // texts, unless such lines are skipped. Plain text, where the rules ask for a prompt or messages, gives `"name":
+  // why`.
   std::optional<Document> next();
 
   const std::vector<std::string>& files() const { return files_; }

@@ -15,13 +15,13 @@ namespace weft {
 // uint16 for fewer than 65500 tokens, otherwise int32: DType.optimal_dtype of Megatron, which leaves some ids unused.
 TokenType indexed_type(std::int64_t vocab_size);
 
-// What a dataset holds.
+// The contents of a dataset.
 struct IndexedCounts {
   std::int64_t tokens = 0, sequences = 0, documents = 0;
   bool operator==(const IndexedCounts&) const = default;
 };
 
-// Used by one thread. Holds a few MiB of buffers, however many tokens and documents are written: both arrays of the
+// Used by one thread. Holds a few MiB of buffers, however many tokens and documents are written. Both arrays of the
 // index wait in files of their own, "prefix.lengths.partial" and "prefix.documents.partial".
 //
 // Until finish() all bytes are in files that end in ".partial", which the destructor removes unless flush() was called.

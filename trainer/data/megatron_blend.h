@@ -1,5 +1,5 @@
-// How Megatron blends several datasets by weights (megatron/core/datasets/blended_dataset.py, helpers.cpp and
-// blended_megatron_dataset_builder.py).
+// The way in which Megatron blends several datasets by weights (megatron/core/datasets/blended_dataset.py, helpers.cpp
+// and blended_megatron_dataset_builder.py).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct MegatronBlend {
   std::vector<std::int64_t> sample;
 };
 
-// What a blend of at least `samples` samples takes from each dataset.
+// The samples that a blend of at least `samples` samples takes from each dataset.
 struct BlendPlan {
   std::vector<double> weights;         // of sum 1, as the blend uses them
   std::vector<std::int64_t> requests;  // MegatronRequest::samples for each dataset: 0.5 % more than its part

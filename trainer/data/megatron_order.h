@@ -27,10 +27,10 @@ struct SequenceRange {
   bool operator==(const SequenceRange&) const = default;
 };
 
-// The sequences for training, validation and test by Megatron's "--split 969,30,1": parts in proportion to up to three
-// numbers, with bounds that are rounded as Python's round() does, a half to the even neighbour. Parts may be empty.
-// Throws Error (request) for anything but one to three numbers like 99.5 between commas, of which one is above 0, and
-// for 2^31 sequences or more.
+// The sequences for training, validation and test by Megatron's "--split 969,30,1". Parts are in proportion to up to
+// three numbers. Their bounds are rounded as Python's round() does, a half to the even neighbour. Parts may be empty.
+// Throws Error (request) unless the text has one to three numbers like 99.5 between commas, at least one above 0. It
+// does so for 2^31 sequences or more, too.
 std::array<SequenceRange, 3> split_sequences(std::string_view split, std::int64_t sequences);
 
 struct MegatronRequest {

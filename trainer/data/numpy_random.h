@@ -1,4 +1,4 @@
-// What Megatron's orders take from NumPy, bit for bit: shuffles of numpy.random.RandomState and the rounding of
+// The parts of NumPy that Megatron's orders need, bit for bit: shuffles of numpy.random.RandomState and the rounding of
 // numpy.sum. std::shuffle would give another order.
 #pragma once
 

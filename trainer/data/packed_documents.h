@@ -12,7 +12,7 @@ namespace weft {
 
 // Documents of files, dealt to sequences of at most sequence_length + 1 tokens, the last of which is a target alone. A
 // document goes into the fullest of the 256 open sequences in which it fits; where none has room the fullest is closed.
-// A longer document is cut into pieces that share a token, so that each of its targets counts once; the last piece is
+// A longer document is cut into pieces that share a token, so that each of its targets counts once. The last piece is
 // dealt like a short document. Documents of one token predict nothing and are left out.
 //
 // Immutable; safe to use from several threads. 12 bytes for each document and 8 for each sequence.

@@ -1,4 +1,4 @@
-// Which tokens of which files a sample has: a function of its number alone, whatever the layout of the run.
+// The tokens of the files that a sample has: a function of its number alone, whatever the layout of the run.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +32,8 @@ struct DrawnSample {
   bool operator==(const DrawnSample&) const = default;
 };
 
-// Mixes endless sources by weights without a table or state: the sources of the first n samples, for any n, differ from
-// n times their parts of the weights by less than the number of sources. Each source gives its samples 0, 1, 2 ... in
-// turn.
+// Mixes endless sources by weights without a table or state. For any n, the first n samples have n times the parts of
+// the weights, off by less than the number of sources. Each source gives its samples 0, 1, 2 ... in turn.
 class WeightedDraw {
  public:
   // Requires weights that are at least 0 and finite, one of them above 0.
@@ -58,7 +57,7 @@ class SampleOrder {
   virtual std::vector<double> passes(std::int64_t samples) const = 0;
   // Two runs over equal files read alike if their seeds, keys and these texts are equal.
   virtual std::string identity() const { return {}; }
-  // What a reader may want to know besides, or nothing.
+  // Further facts for a reader, or nothing.
   virtual std::string remark() const { return {}; }
 };
 

@@ -20,7 +20,7 @@ class StoredNumbers {
   StoredNumbers(ByteSource source, std::int64_t offset, std::int64_t count, TokenType type);
 
   std::int64_t count() const { return count_; }
-  // Number `index`, 0 .. count() - 1. Throws as ByteSource::read. The value is as old as its page: a file that changes
+  // Number `index`, 0 .. count() - 1. Throws as ByteSource::read. The value is as old as its page. A file that changes
   // meanwhile may yield numbers of two states, so callers check each number before they use it.
   std::int64_t at(std::int64_t index) const;
   // Reads `to` from number `first` on, past the cache.

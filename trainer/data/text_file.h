@@ -16,8 +16,9 @@ enum class JsonLines { refused, expected };
 // are expected.
 std::optional<std::string> find_format(std::string_view beginning, JsonLines json_lines);
 
-// Throws Error (request), `"name": why`, for files that InputFile refuses and for files whose beginning is not plain
-// text: an index of Megatron, JSON lines, compressed files, tables, and any file with a NUL byte near its beginning.
+// Throws Error (request), `"name": why`, for files that InputFile refuses and for files with a beginning that is not
+// plain text. These are an index of Megatron, JSON lines, compressed files, tables, and any file with a NUL byte near
+// its beginning.
 InputFile open_text(const std::string& name);
 
 }  // namespace weft

@@ -27,7 +27,7 @@ TextVocabulary open_vocabulary(const Config& config);
 // Throws Error (request) for a model that has other tokens than `vocabulary`: its losses and its generated text would
 // mean nothing. train, eval, generate and check call this. Benchmarks do not, since seconds and bytes do not depend on
 // the meaning of tokens. A vocabulary larger than the tokenizer's passes if data.padded_vocab says that the rest is
-// padding; a smaller one passes for bytes, of which a text may lack some.
+// padding. A smaller one passes for bytes, of which a text may lack some.
 void require_fit(const Config& config, const TextVocabulary& vocabulary);
 
 }  // namespace weft

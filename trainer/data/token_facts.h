@@ -1,4 +1,4 @@
-// What is known of the ids in a dataset: the tokenizer that made them. `weft data tokenize` writes it beside the
+// The known facts of the ids in a dataset: the tokenizer that made them. `weft data tokenize` writes it beside the
 // dataset, as "prefix.json".
 #pragma once
 

@@ -25,7 +25,7 @@ class TokenFile {
   // As given to the constructor.
   const std::string& name() const { return name_; }
   TokenFormat format() const { return source_.format; }
-  // How the file stores a token.
+  // The storage of a token in the file.
   TokenType type() const { return source_.type; }
 
   // At least 1.

@@ -1,4 +1,4 @@
-// Where documents and sequences lie in a file of tokens. A sequence is the piece that Megatron's orders shuffle; a
+// The places of documents and sequences in a file of tokens. A sequence is the piece that Megatron's orders shuffle; a
 // document is one or more sequences. Formats without sequences have one for each document.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace weft {
 
 // Positions count tokens of the file from 0. Safe to use from several threads at once. An index may be damaged or
-// change while it is read: every answer lies in its range, otherwise functions throw Error (request) naming the file,
+// change while it is read. Every answer lies in its range; otherwise functions throw Error (request) naming the file,
 // the place and the number found there.
 class TokenIndex {
  public:

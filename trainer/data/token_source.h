@@ -1,4 +1,4 @@
-// Which kind of tokens a name stands for, and the file opened as such.
+// The kind of tokens that a name stands for, and the file opened as such.
 #pragma once
 
 #include <cstdint>
@@ -50,13 +50,14 @@ TypedName parse_typed_name(const std::string& name);
 //
 //   any other file     text, a byte a token, one document; refused as by open_text (text_file.h)
 //
-// Checks what the header and the index promise of the sizes (megatron_index.h, datatrove_index.h), reads no token
-// except the first bytes, and takes a time that does not depend on the sizes. Throws Error (request), `"name": why`.
+// Checks the sizes that the header and the index promise (megatron_index.h, datatrove_index.h). Reads no token except
+// the first bytes, and takes a time that does not depend on the sizes. Throws Error (request), `"name": why`.
 TokenSource open_tokens(const std::string& name);
 
 // The header of llm.c's token files, 256 numbers of int32: magic, version, tokens (dev/data/data_common.py). Nothing if
-// the first number is no magic of llm.c. Throws Error (request) for versions other than those of the magic, a number of
-// tokens that does not agree with the size, and files of evaluations. Reads no index: the result has one document.
+// the first number is no magic of llm.c. Throws Error (request) for versions other than those of the magic, and for
+// files of evaluations. So it does for a number of tokens that does not agree with the size. Reads no index: the result
+// has one document.
 std::optional<TokenSource> parse_llm_c(const ByteSource& bytes);
 
 }  // namespace weft

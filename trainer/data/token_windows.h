@@ -12,11 +12,11 @@
 
 namespace weft {
 
-// Where the text of a sequence goes: for each position a token id, the id that follows it as its target, or a number
-// below 0 if that does not count, and the position at which its document begins. `document_begins` is empty unless
-// documents are masked. `following`: of each predictor k = 1, 2, ... the k-th id behind, 0 if the sequence or document
-// has none, and as target the target of that position, or a number below 0 if that does not count or belongs to another
-// document.
+// The memory for the text of a sequence. Each position has a token id, its target, and the position at which its
+// document begins. The target is the id that follows, or a number below 0 if that does not count. `document_begins` is
+// empty unless documents are masked. `following` has, of each predictor k = 1, 2, ... the k-th id behind, 0 if the
+// sequence or document has none. Its target is the target of that position, or a number below 0 if that does not count
+// or belongs to another document.
 struct SequenceText {
   std::span<std::int32_t> tokens, targets, document_begins = {};
   struct Following {
@@ -27,7 +27,7 @@ struct SequenceText {
 };
 // `numbers` as equal parts, in the order of the fields.
 SequenceText parts_of(std::span<std::int32_t> numbers, const TextParts& parts);
-// Writes a sequence from the tokens of its positions and one more, or of fewer than it has positions; the rest is
+// Writes a sequence from the tokens of its positions and one more, or of fewer than it has positions. The rest is
 // padding, with padding_target (layers/kernels/routing.h) as target. `begins`: as document_begins() of those tokens.
 // `losses`: 0 for those that are not to be predicted; empty: all are.
 void write_sequence(std::span<const std::int32_t> window, std::span<const std::int32_t> begins,
@@ -47,7 +47,7 @@ class WindowMap {
   WindowMap(std::span<const std::int64_t> tokens, std::int64_t sequence_length);
 
   std::int64_t windows() const { return first_window_.back(); }
-  // Where window 0 .. windows() - 1 lies, in the order of the files.
+  // The place of window 0 .. windows() - 1, in the order of the files. windows() - 1 lies, in the order of the files.
   WindowPlace place(std::int64_t window) const;
 
  private:
@@ -62,8 +62,8 @@ class WindowMap {
 // TokenFile::document_of.
 std::vector<std::int32_t> document_begins(const TokenFile& file, std::int64_t first, std::int64_t count);
 
-// Of `count` tokens from `first` on, those that count as targets: all but the first that have a loss and, if documents
-// are masked, a token of their document before them. Throws as document_begins.
+// Of `count` tokens from `first` on, those that count as targets. These are all except the first that have a loss and,
+// if documents are masked, a token of their document before them. Throws as document_begins.
 std::int64_t counted_targets(const TokenFile& file, std::int64_t first, std::int64_t count, bool masked);
 
 }  // namespace weft

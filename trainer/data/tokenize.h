@@ -40,8 +40,8 @@ struct TokenizeProgress {
 // same call goes on there; it reads the documents before once more, and encodes none. With other files, rules or
 // tokenizer it begins anew.
 //
-// Throws Error (request) for a dataset that exists or that another process writes, for files without a document, for
-// losses that count nowhere, and as the reader and the tokenizer.
+// Throws Error (request) for a dataset that exists or that another process writes, and for files without a document. So
+// it does for losses that count nowhere, and as the reader and the tokenizer.
 TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
                     const std::function<void(const TokenizeProgress&)>& on_progress = {});
 
