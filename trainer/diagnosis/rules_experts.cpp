@@ -16,7 +16,8 @@
 namespace weft {
 namespace {
 
-// What holds in nine of ten steps, with at least three steps, is no accident of initial weights or small batches.
+// A fault that holds in nine of ten steps, with at least three steps, is no accident of initial weights or small
+// batches.
 constexpr double persistent = 0.9;
 constexpr std::size_t enough_steps = 3;
 
@@ -70,7 +71,7 @@ std::string idlest_text(const BlockSteps& steps, const Config& config) {
                      (place + 1) * of_rank - 1);
 }
 
-// A selection bias beyond that decides by itself. Sigmoids lie between 0 and 1, the scores of a softmax average 1/E
+// A selection bias beyond that decides by itself. Sigmoids lie between 0 and 1. The scores of a softmax average 1/E
 // over experts and null slots, and the root of a softplus has no end.
 std::optional<double> largest_bias(const MoeConfig& moe) {
   constexpr double mean_scores = 10.0;
@@ -78,8 +79,8 @@ std::optional<double> largest_bias(const MoeConfig& moe) {
   return moe.scoring == Scoring::sigmoid ? 1.0 : std::min(1.0, mean_scores / static_cast<double>(moe.pool()));
 }
 
-// A line for each block whose bias is above the largest, and grew by more than a tenth over the second half of the
-// steps: noise around an even load grows in half of all cases.
+// A line for each block with a bias above the largest that grew by more than a tenth over the second half of the steps.
+// Noise around an even load grows in half of all cases.
 std::vector<EvidenceLine> runaway_biases(const RunEvidence& evidence) {
   constexpr double growth = 1.1;
   std::vector<EvidenceLine> lines;

@@ -72,7 +72,7 @@ ModelledSeconds saved_on_links(const RunEvidence& evidence, const ProgramFigures
 
 }  // namespace
 
-// A unit with all blocks of a stage counts even if other units exist: in a hybrid, experts are never in the unit of the
+// A unit with all blocks of a stage counts even if other units exist. In a hybrid, experts are never in the unit of the
 // dense parts, so each unit is judged by itself. Units below the payload of one latency are better gathered at once;
 // minimum_bytes does that, so such families are skipped.
 RuleVerdict check_root_only_units(const RunEvidence& evidence) {

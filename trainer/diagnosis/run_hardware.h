@@ -34,8 +34,8 @@ bool crosses_nodes(const Mesh& mesh, Group group, const RunHardware& hardware);
 // over n ranks sends (n - 1) / n of the payload of a gather or reduction, and twice that of an all-reduce.
 double node_egress_bytes(const CommunicationCounters& communication, const Mesh& mesh, const RunHardware& hardware);
 
-// Seconds of a step for this exchange if nothing hides it, without latencies: the larger of the time out of the busiest
-// node and the time of a rank's traffic inside its node.
+// Seconds of a step for this exchange if nothing hides it, without latencies. It is the larger of the time out of the
+// busiest node and the time of a rank's traffic inside its node.
 double exchange_seconds(const CommunicationCounters& communication, const Mesh& mesh, const RunHardware& hardware);
 
 // Seconds that the links of a rank are busy: the same with latencies, and exchanges one after the other.

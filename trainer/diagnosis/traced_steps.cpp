@@ -114,7 +114,7 @@ std::vector<double> waits_of(const std::vector<ExchangePlace>& places, std::span
   return waits;
 }
 
-// The last rank of a group to start a call waits for no other, so the least wait in the group belongs to the call
+// The last rank of a group to start a call waits for no other. So the least wait in the group belongs to the call
 // itself.
 void add_waits(const Mesh& mesh, std::span<const TracedRank> ranks, std::span<const Waits> waits, std::size_t at,
                TracedRank& rank) {
