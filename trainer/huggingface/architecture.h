@@ -18,8 +18,8 @@ inline constexpr std::array architectures = {Architecture::llama,     Architectu
 
 // Whether queries and keys are normalised; `either`: as use_qk_norm of config.json says.
 enum class HeadNorms : std::uint8_t { never, always, either };
-// Where blocks without experts may stand beside those with: anywhere (decoder_sparse_step, mlp_only_layers), or before
-// all of these (first_k_dense_replace).
+// Places of blocks without experts beside those with: anywhere (decoder_sparse_step, mlp_only_layers), or before all of
+// these (first_k_dense_replace).
 enum class DensePlaces : std::uint8_t { anywhere, first };
 // The sliding window in config.json: none, sliding_window alone, or also use_sliding_window and max_window_layers.
 enum class WindowKeys : std::uint8_t { none, plain, by_block };

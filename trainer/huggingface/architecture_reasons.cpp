@@ -111,7 +111,7 @@ void add_moe_reasons(const ArchitectureTraits& traits, const ModelConfig& model,
   }
 }
 
-// What blocks there are and in which order.
+// Kinds of blocks and their order.
 void add_block_reasons(const ArchitectureTraits& traits, const ModelConfig& model, std::vector<std::string>& reasons) {
   const std::ptrdiff_t dense = first_block(model, BlockKind::dense), moe = first_block(model, BlockKind::moe);
   if (dense >= 0 && !traits.dense_blocks) {

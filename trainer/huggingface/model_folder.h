@@ -19,8 +19,8 @@ namespace weft {
 // Weights in a folder: one model.safetensors, or many files with an index.
 class WeightFolder {
  public:
-  // Reads index and headers. Throws Error (request) if there is neither index nor single file, if a file is missing or
-  // no safetensors file, or listing every tensor on which index and files disagree.
+  // Reads index and headers. Throws Error (request) if there is neither index nor single file, or if a file is missing
+  // or no safetensors file. If index and files disagree, it lists every tensor.
   explicit WeightFolder(const std::filesystem::path& folder);
 
   const SafetensorsTensor* find(const std::string& name) const;
@@ -28,8 +28,8 @@ class WeightFolder {
   void read(const std::string& name, std::int64_t offset, std::span<std::uint8_t> to) const;
   std::vector<std::string> names() const;
 
-  // Faults of these weights for a model with the expected tensors: every tensor that is missing, unknown, or of another
-  // shape, or has a dtype that Weft does not read.
+  // Faults of these weights for a model with the expected tensors. A tensor may be missing, unknown, or of another
+  // shape, or have a dtype that Weft does not read.
   std::vector<std::string> find_faults(const std::vector<FolderTensor>& expected) const;
 
  private:

@@ -84,7 +84,7 @@ SortedJson dense_blocks(const ModelConfig& model) {
   return blocks;
 }
 
-// What qwen3_moe and qwen2_moe have.
+// The keys that qwen3_moe and qwen2_moe have.
 void add_qwen_moe(SortedJson& json, const ModelConfig& model) {
   add_window(json, model);
   add_routing(json, model);

@@ -30,7 +30,7 @@ struct FolderModel {
   bool leaves_predictors = false;  // config.json tells of predictors that the weights do not have
 };
 // Throws Error (request) naming `name` and listing every key that is missing, of another type, or not supported by
-// Weft: biases, scaled rotary embedding, a sliding window of some blocks, quantised weights.
+// Weft. Not supported are biases, scaled rotary embedding, a sliding window of some blocks, and quantised weights.
 FolderModel parse_model_json(const std::string& text, const std::string& name);
 // Parses the facts in config.json besides the shape, for any architecture; leaves dtype unchanged. Throws Error
 // (request) naming `name` and every key of another type.
@@ -38,12 +38,12 @@ FolderFacts parse_folder_facts(const std::string& text, const std::string& name)
 
 // The coefficient of the load-balancing loss. The same pull on a router is another number in transformers than in Weft.
 // Let there be E experts, K choices per token and B MoE blocks. f_be is the number of choices of expert e in block b
-// per token (summing to K over e), p_be the mean probability of the expert:
+// per token (summing to K over e). p_be is the mean probability of the expert:
 //
 //   transformers  E * sum_e (mean_b f_be) * (mean_b p_be)         load_balancing_loss_func: K where routing is uniform
 //   Weft          sum_b E / K * sum_e f_be * p_be, by sequence    routing.h: B where routing is uniform
 //
-// If all blocks and sequences have the same f and p, Weft's loss is B / K times that of transformers, and so is the
+// If all blocks and sequences have the same f and p, Weft's loss is B / K times that of transformers. So is the
 // gradient of each block. Otherwise transformers lets another block or sequence make up for a block that neglects an
 // expert. No factor expresses this.
 //

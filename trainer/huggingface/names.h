@@ -15,8 +15,8 @@
 namespace weft {
 
 // Storage of experts. `separate` is the form of published folders and of exports. `fused` is the in-memory form of
-// transformers 5, which may also be saved: gate and up of all experts as one [experts, 2 * width, hidden], gate rows
-// first, and down as one [experts, hidden, width].
+// transformers 5, which may also be saved. Gate and up of all experts are one [experts, 2 * width, hidden], gate rows
+// first. Down is one [experts, hidden, width].
 enum class ExpertTensors : std::uint8_t { separate, fused };
 
 // A parameter as rows of a tensor in a folder.

@@ -15,8 +15,8 @@ std::optional<std::int64_t> id_in(const Tokenizer& tokenizer, const std::string&
   return token.empty() ? std::nullopt : std::optional<std::int64_t>(tokenizer.token_id(token));
 }
 
-// The class of Llama reads a tokenizer.model. Unless told, it puts a begin in front of each text, which Weft does not,
-// and adds the tokens <s> and </s> where the model lacks them.
+// The class of Llama reads a tokenizer.model. Unless told, it puts a begin in front of each text, which Weft does not.
+// It also adds the tokens <s> and </s> where the model lacks them.
 TokenizerSettings of_sentencepiece(const std::string& name, const Tokenizer* tokenizer) {
   Json json = {{"tokenizer_class", "LlamaTokenizer"},
                {"legacy", true},
@@ -44,7 +44,7 @@ TokenizerSettings of_sentencepiece(const std::string& name, const Tokenizer* tok
 
 TokenizerSettings settings_of(const std::string& name) {
   std::shared_ptr<const Tokenizer> tokenizer;
-  // What only others compute is copied all the same.
+  // A part that only others compute is copied all the same.
   const auto unknown = refusal_of([&] { tokenizer = open_tokenizer(name); });
   if (name.ends_with(".model")) return of_sentencepiece(name, tokenizer.get());
   Json json = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
