@@ -54,8 +54,8 @@ class ForwardRun {
 // another model than `config`.
 FillWeights weights_of_checkpoint(const std::filesystem::path& folder, const Config& config);
 
-// Has `config`, read from the config.toml of the checkpoint in `folder`, name the copy of its tokenizer there, unless
-// it names another tokenizer than that file.
+// Has `config` name the copy of its tokenizer in the checkpoint's `folder`, unless it names another tokenizer than that
+// file. `config` was read from the config.toml there.
 void take_kept_tokenizer(Config& config, const std::filesystem::path& folder);
 
 }  // namespace weft

@@ -1,6 +1,6 @@
 // Text generation, under any layout without context parallelism: one pass for the prompt, then one pass for each token.
 // One rank samples and broadcasts the token. Rotary angles exist for every position and do not limit the length of a
-// text, but the quality of a model beyond its trained positions is not assured.
+// text. The quality of a model beyond its trained positions is not assured.
 #pragma once
 
 #include <functional>

@@ -64,8 +64,8 @@ Config for_generation(Config config) {
         config.parallelism.context, config.parallelism.data_shard * config.parallelism.context);
   }
   config = for_inference(std::move(config));
-  // What an expert drops, or is dealt, depends on the tokens beside: other samples, and the prompt or a single
-  // position.
+  // The choices that an expert drops, or is dealt, depend on the tokens beside: other samples, and the prompt or a
+  // single position.
   config.model.moe.capacity_factor = 0.0;
   config.model.moe.force_balance = false;
   config.training.global_batch_size = config.training.microbatch_size * config.parallelism.data();

@@ -1,6 +1,6 @@
 // One rank of a model that generates: a forward program of one microbatch (forward_plan.h), in which attention reads a
-// cache and the head returns logits. Every data rank computes the same. A pass takes any number of tokens, stores their
-// keys and values in the cache, and returns the logits of the last tokens on ranks with the head.
+// cache and the head returns logits. Every data rank computes the same. A pass takes any number of tokens and stores
+// their keys and values in the cache. It returns the logits of the last tokens on ranks with the head.
 #pragma once
 
 #include <span>
@@ -12,9 +12,9 @@
 
 namespace weft {
 
-// The configuration for generation: for_inference(), with one microbatch a pass, experts without a capacity and chosen
-// by scores, so that a sample's text depends on no other sample. Throws Error (request) for context parallelism: it
-// splits a sequence, and the cache of a sequence is on one rank.
+// The configuration for generation: for_inference(), with one microbatch a pass. Experts have no capacity and are
+// chosen by scores, so that a sample's text depends on no other sample. Throws Error (request) for context parallelism:
+// it splits a sequence, and the cache of a sequence is on one rank.
 Config for_generation(Config config);
 
 class GenerationRun {

@@ -1,6 +1,6 @@
-// The next token from the logits of the last one, and the end of the text that tokens make. A
-// sample's random number depends on the seed, the number of the sequence and the position in it, not on the layout or
-// on earlier draws.
+// The next token from the logits of the last one, and the end of the text that tokens make. A sample's random number
+// depends on the seed, the number of the sequence and the position in it. It does not depend on the layout or on
+// earlier draws.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ std::int32_t token_at(std::span<const double> probabilities, double uniform);
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, std::int64_t sequence,
                           std::int64_t position);
 
-// Cuts generated text before the first stop text, while the text grows: bytes are returned as soon as they can no
+// Cuts generated text before the first stop text, while the text grows. Bytes are returned as soon as they can no
 // longer be the begin of a stop text.
 class StopText {
  public:
