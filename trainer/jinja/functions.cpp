@@ -83,7 +83,7 @@ Value selected(const std::string& name, const Value& of, Arguments& a, Budget& b
   return list_of(kept, budget);
 }
 
-// What filters and methods of texts have in common; nothing for another name.
+// The common parts of filters and methods of texts; nothing for another name.
 Value changed(const std::string& name, const std::string& text, Arguments& a, Budget& budget) {
   if (name == "upper" || name == "lower" || name == "capitalize") return in_case(text, name);
   if (name == "replace") {

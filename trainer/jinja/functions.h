@@ -14,7 +14,7 @@ namespace weft::jinja {
 
 using Members = std::map<std::string, Value, std::less<>>;
 
-// What a function is called with.
+// The arguments of a call.
 struct Arguments {
   std::vector<Value> given = {};
   Members named = {};

@@ -118,7 +118,7 @@ void Interpreter::body_if(bool runs, Names ends) {
   if (read_ != nullptr) read_->ends[begin] = at_;
 }
 
-// What the body up to the tag `end` writes. `kept`: into a text of its own.
+// The text that the body up to the tag `end` writes. `kept`: into a text of its own.
 std::string Interpreter::closed(std::string_view end, bool kept) {
   std::string outer = kept ? std::exchange(rendering_.text, {}) : std::string();
   const int loops = std::exchange(loops_, 0);

@@ -1,7 +1,7 @@
-// A chat template: a program in Jinja, run as transformers runs it (an ImmutableSandboxedEnvironment with trim_blocks
-// and lstrip_blocks, loop controls, raise_exception, strftime_now, tojson without escapes for HTML, and
-// {% generation %}). The rest of Jinja is refused by name, with the line of the template: syntax before anything is
-// rendered, filters, tests, methods and functions where they are reached.
+// A chat template: a program in Jinja, run as transformers runs it. That is an ImmutableSandboxedEnvironment with
+// trim_blocks and lstrip_blocks, loop controls, raise_exception, strftime_now, tojson without escapes for HTML, and {%
+// generation %}. The rest of Jinja is refused by name, with the line of the template. Syntax is refused before anything
+// is rendered; filters, tests, methods and functions where they are reached.
 #pragma once
 
 #include <cstddef>

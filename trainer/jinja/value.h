@@ -23,8 +23,8 @@ inline Value undefined() {
   return made(Json(Json::value_t::discarded));
 }
 
-// The bytes that a rendering may still make, where tokens that are read and items that are made count as bytes, too:
-// templates and conversations come from outside.
+// The bytes that a rendering may still make, as templates and conversations come from outside. Tokens that are read and
+// items that are made count as bytes, too.
 struct Budget {
   static constexpr std::size_t token = 16, item = 64;
   std::int64_t left;
@@ -44,7 +44,7 @@ std::string text_of(const Json& json);                              // as Python
 std::string json_text(const Json& json, Budget& budget);            // as json.dumps writes it without ensure_ascii
 
 std::vector<std::string_view> characters_of(std::string_view text);
-// What a loop goes over: items of a list, keys of a dict, characters of a text; nothing of an undefined value.
+// The items of a loop: those of a list, keys of a dict, characters of a text; nothing of an undefined value.
 std::vector<Value> items_of(const Value& value, Budget& budget);
 Value list_of(const std::vector<Value>& items, Budget& budget);
 
