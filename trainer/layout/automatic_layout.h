@@ -22,7 +22,7 @@ struct LayoutItems {
   std::vector<LayoutItem> blocks;  // in model order, at least one
 };
 
-// Which rank runs each stage, and the microbatches that ranks keep in the order of the step.
+// The rank of each stage, and the microbatches that ranks keep in the order of the step.
 struct ScheduleResidents {
   std::vector<int> rank_of_stage;  // every rank from 0 on has a stage
   // By rank: instants of the step, each as the number of microbatches kept for each of the rank's stages, in ascending
@@ -37,8 +37,8 @@ ScheduleResidents one_stage_each(int stages, int microbatches);
 
 // The number of blocks on each stage. The embedding stands on the first stage, the head on the last.
 //
-// In the steady state of a schedule, every rank works off one microbatch on all its stages in the time that the most
-// loaded rank takes. So splits are compared by, in this order:
+// In the steady state of a schedule, every rank works off one microbatch on all its stages. It takes the time of the
+// most loaded rank. So splits are compared by, in this order:
 //   1. the cost of the most loaded rank, within 1 % of the least possible;
 //   2. the cost of the most expensive stage, which a microbatch waits for while the pipeline fills and drains;
 //   3. the cost of the most loaded rank without that 1 %, at this cost of stages;
@@ -46,16 +46,16 @@ ScheduleResidents one_stage_each(int stages, int microbatches);
 // Splits that are equal in all this are chosen without preference.
 //
 // If every rank runs one stage, the result is exact and more is compared. The most expensive stage costs as little as
-// possible, and so does that of the stages before the last for the blocks they have, of those before these, and so on.
+// possible. So does that of the stages before the last for the blocks they have, of those before these, and so on.
 // Among splits that are equal in this, the fullest stage takes as little memory as possible; among those, later stages
-// get more. If a rank runs several stages, the result is exact for small models, and for large ones as good as bounded
-// work finds, starting from the best split by stages (chunked_layout.h).
+// get more. If a rank runs several stages, the result is exact for small models. For large ones it is as good as
+// bounded work finds, starting from the best split by stages (chunked_layout.h).
 //
-// A stage holds at least one block as long as there are enough. The exception is a last stage with the head alone, if
-// only that lowers the cost of the most loaded rank or of the most expensive stage. With more stages than blocks, a
-// stage holds at most one block, and as few stages as possible hold nothing. One more stage goes to the embedding or to
-// the head, by the same preferences, and the next one to the other. Further stages stay empty right behind the
-// embedding, where a block would keep the activations of most microbatches.
+// A stage holds at least one block as long as there are enough. The exception is a last stage with the head alone. It
+// must be the only way to lower the cost of the most loaded rank or of the most expensive stage. With more stages than
+// blocks, a stage holds at most one block, and as few stages as possible hold nothing. One more stage goes to the
+// embedding or to the head, by the same preferences, and the next one to the other. Further stages stay empty right
+// behind the embedding, where a block would keep the activations of most microbatches.
 //
 // `memory_limit`: bytes of a rank, compared with the least bytes of its pieces. Among splits with the block counts
 // described above, one whose fullest rank exceeds the limit is chosen only if none fits. Then the fullest rank takes as

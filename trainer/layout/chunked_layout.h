@@ -32,7 +32,7 @@ class ChunkedLayoutSearch {
   ChunkedLayoutSearch(const LayoutLoads& loads, const std::vector<int>& start);
 
   // A split within `caps`, as bounds. Without one, `exceeded` is a lower bound of the field `minimized` over all splits
-  // that keep the other caps; it is the largest number if none does.
+  // that keep the other caps. It is the largest number if none does.
   struct Answer {
     std::optional<std::vector<int>> bounds;
     std::int64_t exceeded = 0;
@@ -49,7 +49,7 @@ class ChunkedLayoutSearch {
     std::vector<int> frontier;              // fixed cuts beside stages of ranks that are not complete then
     std::vector<std::vector<int>> cut_out;  // for the ranks of both stages beside it: stages with both cuts fixed
   };
-  // Which side of a cut has too much at a position; `no`: one rank has the stages on both sides.
+  // The side of a cut with too much at a position; `no`: one rank has the stages on both sides.
   enum class Verdict : std::uint8_t { fits, too_much_before, too_much_behind, no };
 
   bool place(std::size_t index, std::int64_t completed_cost, int completed_ranks);

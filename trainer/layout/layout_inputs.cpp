@@ -91,8 +91,8 @@ std::vector<LayoutItem> sampled_pieces(const Config& config, const Config& sampl
   const Mesh mesh(sample.parallelism);
   const PlannedStage planned = whole_model(sample, mesh);
 
-  // Tensors for a weight gradient are kept for many microbatches if it is computed apart from the input gradient, and
-  // otherwise only for the microbatch that is computed.
+  // Tensors for a weight gradient are kept for many microbatches if it is computed apart from the input gradient.
+  // Otherwise they are kept only for the microbatch that is computed.
   const bool waits = config.memory_budget && parts_backwards(config);
 
   const auto kept_bytes = kept_by_segments(sample, plan_inputs(sample, mesh.coordinates(0)).boundary, planned);

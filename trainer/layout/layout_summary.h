@@ -1,4 +1,5 @@
-// What a stage layout means, stage by stage and rank by rank, before anything runs: the table of `weft layout show`.
+// The meaning of a stage layout, stage by stage and rank by rank, before anything runs: the table of `weft layout
+// show`.
 #pragma once
 
 #include <string>

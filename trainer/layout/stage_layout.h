@@ -1,5 +1,5 @@
-// Which blocks stand on which stage, from `pipeline.layout` and the keys beside it. Stages are numbered in model order.
-// The placement of the schedule decides which rank runs a stage (placement.h).
+// The blocks of each stage, from `pipeline.layout` and the keys beside it. Stages are numbered in model order. The
+// placement of the schedule decides which rank runs a stage (placement.h).
 #pragma once
 
 #include <string>
@@ -46,8 +46,8 @@ std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, co
 // keeps (layout_inputs.cpp).
 //
 // Costs are modelled: matrix-product operations of a forward (step_flops.h). Bytes come from the plan of a stage with
-// one block of each kind: those of a rank with everything of a unit there at once, and the least. Units are assumed to
-// hold one block at most.
+// one block of each kind. They are those of a rank with everything of a unit there at once, and the least. Units are
+// assumed to hold one block at most.
 LayoutItems modelled_items(const Config& config);
 
 // The same, with costs from the table of pipeline.costs if it names one: the seconds of a microbatch, forward and
@@ -55,7 +55,7 @@ LayoutItems modelled_items(const Config& config);
 LayoutItems layout_items(const Config& config);
 
 // The configuration with one block of each kind and width and the predictors, on one stage and without a schedule of
-// its own; every block is recomputed where blocks are.
+// its own. Every block is recomputed where blocks are.
 Config one_of_each(const Config& config);
 
 // As one_stage_each() if each rank runs one stage and there is no memory limit, otherwise from the compute order.
