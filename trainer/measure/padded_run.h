@@ -14,16 +14,16 @@ namespace weft {
 struct PaddedRun {
   Program program;
   ProgramCosts costs;  // the padding
-  // Measured as a simulation counts: from the start of the first rank to the end of the last action of any rank, in the
-  // pipeline of rank 0. Only starts and ends are set.
+  // Measured as a simulation counts: from the start of the first rank to the end of the last action of any rank. All
+  // are of the pipeline of rank 0. Only starts and ends are set.
   std::vector<Simulation> steps;
   std::vector<RankTrace> traces;  // of the steps that [profiling] names
 };
 
 // Trains as `config` says, on threads. An action lasts as long as the table says for its segment, or as its own work if
 // longer. A message lasts as the table says from send to arrival, concurrently with the work of both ranks
-// (LaneChannels::delayed), and so does an exchange of rows behind a part of a computation. Throws Error (request)
-// unless the ranks are threads on the CPU.
+// (LaneChannels::delayed). So does an exchange of rows behind a part of a computation. Throws Error (request) unless
+// the ranks are threads on the CPU.
 PaddedRun run_padded(const Config& config, const CostTable& padding);
 
 // Seconds of a step in which the rank did not compute.
