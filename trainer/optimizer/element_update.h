@@ -1,5 +1,5 @@
 // The formulas of trainer/config/update_rules.h for one element, written once for every device. `Math` provides the
-// rounded operations. A compiler must not fuse two of them: an element's bits would then depend on the device, or on
+// rounded operations. A compiler must not fuse two of them. An element's bits would then depend on the device, or on
 // the place where a vector loop ends and its scalar rest begins. Fused multiply-adds are written out.
 //
 // Moments are updated as m + rate (g - m), so that a beta rounded to float32 cannot make them drift.

@@ -1,4 +1,4 @@
-// The states of AdamW that stay in host memory. At STEP they visit the device in chunks, in two buffers by turns: one
+// The states of AdamW that stay in host memory. At STEP they visit the device in chunks, in two buffers by turns. One
 // chunk is updated while the next one arrives and the one before goes back. Bits are those of states on the device.
 #pragma once
 

@@ -6,7 +6,7 @@
 //   p = p - learning_rate (scale O + weight_decay p)
 //
 // M is kept in float32 or bfloat16. In bfloat16 it is rounded to the nearest after each step, ties to even, so that all
-// holders of a row round alike; U is made of M before this rounding.
+// holders of a row round alike. U is made of M before this rounding.
 //
 // A rank updates the momentum of its own rows and sends U to the owner of each matrix (muon_plan.h). The owner
 // assembles the matrix, orthogonalises it and sends every holder its rows of O. A matrix is never orthogonalised in

@@ -1,6 +1,6 @@
 // The owner of each matrix, and the rows that ranks exchange for it: pure data, the same on every rank of a stage.
 //
-// Muon updates a matrix as a whole, but no rank holds a whole matrix: shards, tensor and expert-tensor ranks hold runs
+// Muon updates a matrix as a whole, but no rank holds a whole matrix. Shards, tensor and expert-tensor ranks hold runs
 // of its rows, and replicas hold the same rows again. So every matrix gets an owner. The first holder of each row sends
 // it to the owner once, and the owner sends the result to every holder. Owners are chosen by cost: the largest matrix
 // first, to the rank with the fewest FLOP so far. Ranks of replicas are owners too.
@@ -52,14 +52,14 @@ struct MatrixPlan {
   bool operator==(const MatrixPlan&) const = default;
 };
 
-// `held` are the rows of all ranks of the stage, in any order. Throws Error (failure), naming matrix and rows, if the
-// first holders do not have every row of a matrix exactly once, a rank holds a row twice, or two ranks disagree on the
-// shape of a matrix.
+// `held` are the rows of all ranks of the stage, in any order. Throws Error (failure), naming matrix and rows, unless
+// the first holders have every row of a matrix exactly once. So it does if a rank holds a row twice, or two ranks
+// disagree on the shape of a matrix.
 MatrixPlan plan_matrices(std::span<const HeldRows> held, int ranks);
 
-// Checks a plan against the held rows, without code of plan_matrices(): a rank that holds a row sends it to the owner
-// of its matrix, each row exactly once; and the owner sends each row exactly once to each holder. Throws Error
-// (failure) naming matrix and rows.
+// Checks a plan against the held rows, without code of plan_matrices(). A rank that holds a row sends it to the owner
+// of its matrix, each row exactly once. The owner sends each row exactly once to each holder. Throws Error (failure)
+// naming matrix and rows.
 void check_plan(const MatrixPlan& plan, std::span<const HeldRows> held);
 
 }  // namespace weft

@@ -8,7 +8,7 @@
 // uses X^T X instead of X X^T, so that A has the size of the smaller side.
 //
 // The code keeps Z = X / s instead of X, with s = a^k after k steps. Then Z = Z + (B / a) Z is one product with an
-// addend, which a library adds before it rounds, and the five passes that multiply X by a are not needed. The caller
+// addend, which a library adds before it rounds. The five passes that multiply X by a are not needed. The caller
 // applies the remaining factor a^5.
 #pragma once
 

@@ -26,7 +26,7 @@ struct OptimizerGroups {
   Communicator& stage;
 };
 
-// Where states lie: `host` counts those that stay in host memory.
+// The places of states: `host` counts those that stay in host memory.
 struct OptimizerMemory {
   Lanes& lanes;
   MemoryLedger &device, &host;

@@ -21,8 +21,8 @@ struct UpdateRows {
   ConstTensorView gradients;             // float32
   TensorView first_state, second_state;  // float32 or bfloat16, both the same; empty if the rule has fewer states
   int group = 0;
-  // For random bits that do not depend on the layout: index of the first element in the whole parameter, and a hash of
-  // the run's seed and the parameter's global name.
+  // For random bits that do not depend on the layout. They need the index of the first element in the whole parameter,
+  // and a hash of the run's seed and the parameter's global name.
   std::uint64_t first_index = 0, name_key = 0;
   // For rules that need norms: index of the parameter, and whether this rank adds the run to the parameter's sums.
   // Exactly one of the ranks that hold the same elements adds them.
@@ -86,7 +86,7 @@ struct SumLimits {
   constexpr bool exceeded_by(double squares, double losses) const { return squares > square_sum || losses > loss_sum; }
 };
 
-// What turns the sums of a step into the factor of its gradients.
+// Limits that turn the sums of a step into the factor of its gradients.
 struct UpdateLimits {
   double largest_norm = 0.0;  // gradients are scaled down to it; 0: never
   double inverse_loss_scale = 1.0;

@@ -1,4 +1,4 @@
-// All rows of a rank in one launch: each block of threads takes one chunk of one run of rows, from a table that is
+// All rows of a rank in one launch. Each block of threads takes one chunk of one run of rows, from a table that is
 // uploaded once. A chunk has 8 Ki elements (AdamW in float32 moves 229 KB for a chunk); this keeps the last wave of
 // blocks short. The tables cost 8 bytes a chunk and 64 bytes a run.
 #pragma once
