@@ -1,5 +1,5 @@
-// Contents and work of a layout's stages on a rank, derived from the configuration before anything is allocated:
-// segments, shard units with layout, groups and policy, and the stages' entries in the tables of a program.
+// Contents and work of a layout's stages on a rank, derived from the configuration before anything is allocated. They
+// are segments, shard units with layout, groups and policy, and the stages' entries in the tables of a program.
 #pragma once
 
 #include <functional>

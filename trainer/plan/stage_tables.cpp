@@ -98,9 +98,9 @@ std::map<std::string_view, int> unit_by_parameter(const PlannedStage& stage) {
   return units;
 }
 
-// Enters the kept bytes into the program's entries of the stage's segments, with the collectives of R (recompute):
-// those of the forward except the ones done once. `first_segment`: index of the stage's first segment in the program's
-// table.
+// Enters the kept bytes into the program's entries of the stage's segments, with the collectives of R (recompute).
+// These are those of the forward except the ones done once. `first_segment`: index of the stage's first segment in the
+// program's table.
 void add_regions(const std::vector<KeptBySegment>& kept, int first_segment, std::span<ProgramSegment> entries) {
   for (std::size_t s = 0; s < kept.size(); ++s) {
     if (!kept[s].region) continue;

@@ -32,8 +32,8 @@ struct StateArray {
 // Arrays of a unit that are not empty. Those on the host come in pairs of the same places: state 0, then state 1.
 std::vector<StateArray> state_arrays(const ResolvedGroups& groups, const PlannedUnit& unit);
 
-// Chooses the parameters of a stage whose states stay in host memory (PlannedUnit::host_states): of those stepped by
-// adamw the largest first, until their elements are `fraction` of all such parameters' elements on a rank. Of equals
+// Chooses the parameters of a stage with states in host memory (PlannedUnit::host_states). Of those stepped by adamw it
+// takes the largest first, until their elements are `fraction` of all such parameters' elements on a rank. Of equals
 // the one that stands earlier.
 void choose_host_states(const ResolvedGroups& groups, double fraction, std::span<PlannedUnit> units);
 
