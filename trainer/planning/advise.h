@@ -1,7 +1,7 @@
-// Advice on the sharding of one configuration, key after key: the wrap of segments into units, then the strategy with
-// its times to gather and drop, then the lead of gathers, or that of a backward's alone. Each value is a run of its
-// own, planned as Trials plan one, with the other keys as kept so far. Settings of a family stay as written, as in a
-// comparison (compare.h).
+// Advice on the sharding of one configuration, key after key. First comes the wrap of segments into units, then the
+// strategy with its times to gather and drop. The last is the lead of gathers, or that of a backward's alone. Each
+// value is a run of its own, planned as Trials plan one, with the other keys as kept so far. Settings of a family stay
+// as written, as in a comparison (compare.h).
 #pragma once
 
 #include <span>

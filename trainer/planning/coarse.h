@@ -43,8 +43,8 @@ std::vector<StateRecipe> state_recipes();
 // except parameters, zero1 the optimizer state only.
 std::optional<double> state_bytes(const StateRecipe& recipe, CoarseStrategy strategy, double parameters, int ranks);
 
-// Sizes of a dense transformer for the textbook's activations (Korthikanti et al. 2022, "Reducing Activation
-// Recomputation in Large Transformer Models": 34 s b h bytes a layer in 16 bit, and 5 a s^2 b of unfused attention).
+// Sizes of a dense transformer for the textbook's activations. They are 34 s b h bytes a layer in 16 bit, and 5 a s^2 b
+// of unfused attention (Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models").
 struct CoarseModel {
   double layers = 0, hidden = 0, heads = 0, vocabulary = 0, sequence = 0, batch = 1;  // batch: of a microbatch
 };

@@ -50,7 +50,7 @@ struct StrategyPlan {
   double seconds = 0.0;          // of a step, simulated
   double exposed_seconds = 0.0;  // compute waits for collectives beside it, of the rank with most
   // Tokens per rank and step at which compute takes as long as the traffic out of a node that does not grow with
-  // tokens: gathers and reductions of units. 0 if nothing leaves a node.
+  // tokens. Such traffic is gathers and reductions of units. 0 if nothing leaves a node.
   double break_even = 0.0;
 
   bool fits() const { return plan && plan->verdict.fits(); }
@@ -62,9 +62,9 @@ std::vector<StrategyPlan> unplanned_strategies(const Config& config, const Hardw
 // Plans in the order of Sharding. Throws Error (request) for the configuration itself as plan_run does.
 std::vector<StrategyPlan> compare_strategies(const Config& config, const Hardware& hardware);
 
-// The largest training.microbatch_size that fits (Verdict::limit), as the plan's dry runs say: without recomputation,
-// and with that of all blocks that the configuration lets be recomputed ("full"). A step has as many microbatches as
-// before, so its batch grows. 0 if no size fits; sizes above `most_sequences` are not tried.
+// The largest training.microbatch_size that fits (Verdict::limit), as the plan's dry runs say. It is given without
+// recomputation, and with that of all blocks that the configuration lets be recomputed ("full"). A step has as many
+// microbatches as before, so its batch grows. 0 if no size fits; sizes above `most_sequences` are not tried.
 struct LargestMicrobatch {
   std::int64_t plain = 0, recomputed = 0;
   bool operator==(const LargestMicrobatch&) const = default;

@@ -1,5 +1,5 @@
 // Why a run does not fit, and which changes make it fit. Each remedy of remedies.h is planned as a run of its own, with
-// its memory and simulated time. There are no rules of thumb: a remedy that is said to work was planned, and a remedy
+// its memory and simulated time. There are no rules of thumb. A remedy that is said to work was planned, and a remedy
 // that is said not to work was planned at its best.
 #pragma once
 
@@ -55,8 +55,8 @@ struct Explanation {
   // If no single remedy suffices: the first remedies in order that together fit, on the same ranks.
   std::vector<Remedy> combined;
   std::optional<Trial> combination;
-  // If the cause is state, or no combination fits: the least number of ranks, for the configuration as it is or with
-  // every remedy that can be combined.
+  // If the cause is state, or no combination fits, the least number of ranks. It is for the configuration as it is or
+  // with every remedy that can be combined.
   bool asked_for_ranks = false;
   std::optional<MinimumWorld> minimum_world;
 

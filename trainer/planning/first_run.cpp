@@ -59,7 +59,8 @@ ModelConfig shaped(const FirstRunRequest& request, std::int64_t width, std::int6
   return model;
 }
 
-// How far a model is from usual proportions, as a logarithm: width over depth is 64 to a width of 1024, 128 from 4096.
+// The distance of a model from usual proportions, as a logarithm: width over depth is 64 to a width of 1024, 128 from
+// 4096.
 double unusual(std::int64_t width, std::int64_t blocks) {
   const double usual = std::clamp(static_cast<double>(width) / 32.0 + 32.0, 64.0, 128.0);
   return std::abs(std::log(static_cast<double>(width) / static_cast<double>(blocks) / usual));
@@ -150,7 +151,7 @@ Config first_run(const FirstRunRequest& request) {
 
 std::string first_run_toml(const Config& config, std::string_view head,
                            const std::map<std::string, std::string>& reasons) {
-  // What a reader would look for, even where it is the default.
+  // The keys that a reader would look for, even where they have the default.
   const std::set<std::string_view> shown = {"run.device",
                                             "run.seed",
                                             "model.tie_word_embeddings",

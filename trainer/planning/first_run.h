@@ -29,16 +29,17 @@ struct FirstRunRequest {
   int ranks = 1;
 };
 
-// The widths and the number of blocks whose parameters are nearest to the wanted number, among those with usual
-// proportions: heads of 64 or 128 values, four query heads for a key head where that divides, dense blocks 8/3 as wide
-// inside, 64 to 128 times as wide as deep. Of an MoE model the first block is dense, and the experts of a token are
-// together about as wide as a dense block. Throws Error (request) if the nearest differs by more than a quarter.
+// The widths and the number of blocks with parameters nearest to the wanted number, among those with usual proportions.
+// Heads have 64 or 128 values, and four query heads share a key head where that divides. Dense blocks are 8/3 as wide
+// inside, and the model is 64 to 128 times as wide as deep. Of an MoE model the first block is dense, and the experts
+// of a token are together about as wide as a dense block. Throws Error (request) if the nearest differs by more than a
+// quarter.
 ModelConfig sized_model(const FirstRunRequest& request);
 
 // The whole configuration, with data_shard ranks alone. Batch and learning rate follow the compute C = 6 x active
-// parameters x tokens: 0.2920 C^0.3271 tokens a step, rounded to a power of two of sequences, and 0.3118 C^-0.1250
-// (DeepSeek LLM, arXiv 2401.02954, section 3.1). Tokens follow Hoffmann et al. 2022 (20 for each parameter) and
-// Muennighoff et al. 2023 (repeating data up to four times is nearly as good as new data).
+// parameters x tokens. A step has 0.2920 C^0.3271 tokens, rounded to a power of two of sequences. The rate is 0.3118
+// C^-0.1250 (DeepSeek LLM, arXiv 2401.02954, section 3.1). Tokens follow Hoffmann et al. 2022 (20 for each parameter).
+// Data may be repeated up to four times, which is nearly as good as new data (Muennighoff et al. 2023).
 Config first_run(const FirstRunRequest& request);
 
 // The configuration as a file for people: the keys that differ from their defaults and the ones that everybody turns,

@@ -15,8 +15,8 @@ namespace weft {
 namespace {
 
 // Measured with cuDNN 9.19 in steps on an H200 at its power limit (docs/gpu-results.md), causal, bfloat16, head size
-// 128, sequences of 4,096: 495 TFLOP/s forward and 387 backward, of 989. Alone on a cool card they reach 600 and 479,
-// as NVIDIA says; shorter sequences reach less, longer ones more.
+// 128, sequences of 4,096. They reach 495 TFLOP/s forward and 387 backward, of 989. Alone on a cool card they reach 600
+// and 479, as NVIDIA says; shorter sequences reach less, longer ones more.
 constexpr double attention_forward_share = 0.50, attention_backward_share = 0.39;
 // Least time from one kernel to the next on a stream, in seconds.
 constexpr double least_seconds = 2.5e-6;

@@ -1,5 +1,6 @@
-// Data sharding alone (FSDP over all ranks: no pipeline, tensor, context or expert ranks, no replicas) beside the
-// hybrids of a search, meshes with such ranks, and the term of the step or of the memory that decides between them.
+// Data sharding alone beside the hybrids of a search. It is FSDP over all ranks, without pipeline, tensor, context or
+// expert ranks or replicas; hybrids are meshes with such ranks. The term of the step or of the memory that decides
+// between them is given, too.
 #pragma once
 
 #include <cstddef>

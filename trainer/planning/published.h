@@ -44,8 +44,8 @@ PublishedStep plan_published(const PublishedRun& run);
 struct ModelError {
   int runs = 0;
   double least = 0.0, most = 0.0;  // modelled over published seconds
-  // Over pairs of layouts of one step: the number of pairs, the number that the model puts in the wrong order, and the
-  // largest factor between the modelled and the published quotient. The factor is 1 without such pairs.
+  // Over pairs of layouts of one step: the number of pairs, and the number that the model puts in the wrong order. Then
+  // the largest factor between the modelled and the published quotient. The factor is 1 without such pairs.
   int pairs = 0, misordered = 0;
   double apart = 1.0;
   bool operator==(const ModelError&) const = default;

@@ -61,7 +61,7 @@ Overrides degree_words(const Config& config, const Degrees& degrees) {
   return words;
 }
 
-// Degrees with one of them multiplied by 2, 4, ... up to `most`, and the data ranks divided by the same factor, so that
+// Degrees with one of them multiplied by 2, 4, ... up to `most`. The data ranks are divided by the same factor, so that
 // the world stays the same. Without data ranks to divide: only multiplied by 2, on twice the ranks.
 Strengths doubled(const Config& config, int Degrees::*degree, std::int64_t most) {
   constexpr int most_strengths = 4;

@@ -1,6 +1,7 @@
-// Changes that lower the memory of a run that does not fit, by the cause that fills the memory, in the order to try
-// them: free or cheap changes first, changes of the run's arithmetic last. A remedy is words for the command line, so
-// every planned run can be typed. The configuration's reader decides whether the configuration can take the words.
+// Changes that lower the memory of a run that does not fit, by the cause that fills the memory. They stand in the order
+// to try them: free or cheap changes first, changes of the run's arithmetic last. A remedy is words for the command
+// line, so every planned run can be typed. The configuration's reader decides whether the configuration can take the
+// words.
 #pragma once
 
 #include <fmt/format.h>

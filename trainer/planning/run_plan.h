@@ -1,6 +1,6 @@
 // The plan of a run on given hardware, made before any rank starts. It has the memory of every rank class with the
-// tensors live at its peak, the communication with the bytes that leave a node, and the time. Memory comes from a dry
-// run (dry_run.h) of each program that the run would execute, time from a simulation of the programs.
+// tensors live at its peak. It also has the communication with the bytes that leave a node, and the time. Memory comes
+// from a dry run (dry_run.h) of each program that the run would execute, time from a simulation of the programs.
 #pragma once
 
 #include <optional>

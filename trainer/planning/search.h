@@ -1,11 +1,11 @@
 // Searches the fastest ways to run a model on a number of ranks of given hardware, among those that fit into memory.
 // The search is best-first over a space (search_space.h) with bounds (search_bounds.h). Its result equals that of
-// planning every choice: a choice is skipped only if a bound shows that it does not fit, or that enough fitting choices
+// planning every choice. A choice is skipped only if a bound shows that it does not fit, or that enough fitting choices
 // are faster.
 //
 // The choice with the least bound is looked at next. First its bound is tightened, then its step is simulated, then a
-// dry run counts its memory, until it is first in the queue and fully known. Several threads look at choices, always in
-// groups of one fixed size, so results and counts do not depend on the number of threads.
+// dry run counts its memory. It ends when the choice is first in the queue and fully known. Several threads look at
+// choices, always in groups of one fixed size, so results and counts do not depend on the number of threads.
 #pragma once
 
 #include <functional>

@@ -110,8 +110,8 @@ Config config_of(const SearchSpace& space, const SearchChoice& choice, ChoiceSte
 Overrides words_of(const SearchSpace& space, const SearchChoice& choice);
 // The message of the first rule of that step that objects; absent if none does.
 std::optional<std::string> refusal(const SearchSpace& space, ChoiceStep step, const Config& config);
-// The reason, in words, to skip a choice that no rule of this step forbids: groups of tensor or expert_tensor across
-// nodes, or stages without a block.
+// The reason, in words, to skip a choice that no rule of this step forbids. Groups of tensor or expert_tensor go across
+// nodes, or stages have no block.
 std::optional<std::string> left_out(const SearchSpace& space, ChoiceStep step, const Config& config);
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// Figures of a simulated step for comparing schedules, layouts and residencies: its time, its idle time, the memory of
-// the fullest rank, and its critical path.
+// Figures of a simulated step to compare schedules, layouts and residencies: its time, idle time, critical path, and
+// the memory of the fullest rank.
 #pragma once
 
 #include <optional>
@@ -63,8 +63,8 @@ ForecastStep simulate_run(const ResolvedRun& run, Program program, const Program
 
 StepForecast forecast_of(const ResolvedRun& run, const ForecastStep& simulated);
 
-// Bytes that the stages and ranks of a layout hold, as the ledgers of a run count them: from dry runs (dry_run.h) of
-// the first rank of each pipeline position. Bytes of one rank.
+// Bytes that the stages and ranks of a layout hold, as the ledgers of a run count them. They come from dry runs
+// (dry_run.h) of the first rank of each pipeline position. Bytes of one rank.
 struct LayoutMemory {
   // By stage: bytes of activations and routing tables that the forwards of a microbatch leave. The second microbatch is
   // counted if there is one.

@@ -35,9 +35,9 @@ using ComputeCollectives = std::map<Group, ActionCosts>;
 std::vector<StepPart> path_parts(const Program& program, const ActionCosts& costs, const Simulation& simulation,
                                  const ComputeCollectives& collectives);
 
-// The same of the mean rank, whose parts add up to the step too: its computation and the collectives inside it, and
-// what computation waits for: gathers, reductions, rows of experts, and "bubble": messages, and either end of the step.
-// `channels` are those of the simulation.
+// The same of the mean rank, with parts that add up to the step too. They are its computation and the collectives
+// inside it, and its waits for gathers, reductions and rows of experts. "bubble" is the wait for messages, and either
+// end of the step. `channels` are those of the simulation.
 std::vector<StepPart> mean_parts(const Program& program, const ActionCosts& costs, const Simulation& simulation,
                                  const ComputeCollectives& collectives, const LaneChannels& channels);
 
