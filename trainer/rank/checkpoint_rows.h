@@ -1,5 +1,5 @@
-// The part of a checkpoint's tensors that a rank holds in memory: its rows of parameters and of optimizer states, under
-// global names that do not depend on the layout.
+// The part of a checkpoint's tensors that a rank holds in memory. It has its rows of parameters and of optimizer
+// states, under global names that do not depend on the layout.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // The time that a rank computes in a step, measured so that ranks of a stage can be compared. In a synchronous step all
 // ranks take equally long: fast ones wait for slow ones. So only work is timed that every rank of a stage does alike
-// and without waiting for others, each kind at its least time over microbatches and steps: disturbances and waits for
-// gathers only add time. `weft diagnose` judges traces in the same way.
+// and without waiting for others. Each kind counts at its least time over microbatches and steps, because disturbances
+// and waits for gathers only add time. `weft diagnose` judges traces in the same way.
 #pragma once
 
 #include <map>

@@ -18,9 +18,9 @@
 namespace weft {
 namespace {
 
-// Number of choices of the tokens whose choices a rank sorts, by expert: of its own tokens and all experts, or of
-// relayed tokens and the experts of its part. If an even routing leaves a remainder, the experts with one choice more
-// are evenly spaced.
+// Number of choices, by expert, among those that a rank sorts. They are those of its own tokens for all experts, or
+// those of relayed tokens for the experts of its part. If an even routing leaves a remainder, the experts with one
+// choice more are evenly spaced.
 std::vector<std::int32_t> dealt(const Config& config, int expert_rank, Routing routing) {
   const Degrees& d = config.parallelism;
   const MoeConfig& moe = config.model.moe;
@@ -66,8 +66,8 @@ std::vector<std::int32_t> dealt_copies(const Config& config, int expert_rank, Ro
   return counts;
 }
 
-// The row counts that ranks exchange in a run, one row for each rank: of experts, and before them in each block those
-// of parts if the dispatch is hierarchical. Experts that are padded to their capacity need none.
+// The row counts that ranks exchange in a run, one row for each rank. They are those of experts, and before them in
+// each block those of parts if the dispatch is hierarchical. Experts that are padded to their capacity need none.
 DryDownload exchanged_counts(const Config& config, int expert_rank, Routing routing) {
   std::vector<std::vector<std::int32_t>> in_turn;
   if (config.parallelism.expert_dispatch == ExpertDispatch::hierarchical && config.parallelism.expert_relay() > 1) {

@@ -1,4 +1,4 @@
-// Memory and communication of a rank's step, found by a dry run: the run's own code (rank_step.h) executes the compiled
+// Memory and communication of a rank's step, found by a dry run. The run's own code (rank_step.h) executes the compiled
 // list on a device without memory (runtime/dry_device.h), without peers. So every tensor of a run is counted, including
 // workspace and activations between segments, and so is every call of a communicator.
 //
@@ -40,8 +40,8 @@ struct DryRun {
   BucketBytes peak;                             // at the largest sum
   std::optional<std::size_t> peak_action = {};  // index in the rank's list: the first action with the largest sum
   std::vector<LiveTensors> live;                // at the peak, by bucket and action; their sum is `peak`
-  // Peak bytes during each action of the rank's list, without the temporary tensors of units that are not replicated:
-  // gathered parameters, unsharded gradients, and the copies and parts of their reductions.
+  // Peak bytes during each action of the rank's list, without the temporary tensors of units that are not replicated.
+  // These are gathered parameters, unsharded gradients, and the copies and parts of their reductions.
   std::vector<std::int64_t> beside_units;
   CommunicationCounters communication;  // of the step, counted by the rank's communicators
   std::int64_t saved_bytes = 0;         // of the tensors that this rank writes to a checkpoint
@@ -69,8 +69,8 @@ void dry_walk(const Config& config, const Mesh& mesh, const Program& program, in
 std::map<ProductCall, std::int64_t> dry_products(const Config& config, const Mesh& mesh, const Program& program,
                                                  int rank);
 
-// Number of threads for dry runs on an idle host: the host's cores, at most eight, because each thread holds the action
-// list and tensors of a rank.
+// Number of threads for dry runs on an idle host: the host's cores, at most eight. Each thread holds the action list
+// and tensors of a rank.
 std::size_t dry_threads();
 
 // One dry run for each pipeline rank, with the other coordinates of `at`. `program` is the program of these ranks.

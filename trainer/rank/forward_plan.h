@@ -1,5 +1,5 @@
-// The plan of a model without training: the stages and shard units of a run, without everything that only gradients
-// need, and a program of forwards only (parallel/pipeline/passes/passes.h).
+// The plan of a model without training. It has the stages and shard units of a run, without everything that only
+// gradients need, and a program of forwards only (parallel/pipeline/passes/passes.h).
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace weft {
 
-// The configuration without training: every family is frozen, so that units have neither gradients nor optimizer state,
-// and there are no auxiliary losses, which only gradients need. Stages are those of the training step. Throws Error
+// The configuration without training. Every family is frozen, so that units have neither gradients nor optimizer state.
+// There are no auxiliary losses, which only gradients need. Stages are those of the training step. Throws Error
 // (request) for residency "auto", which is solved for a training step.
 Config without_training(Config config);
 // The same for a model that is used: without its predictors too.

@@ -1,5 +1,5 @@
-// Starts the ranks of a run, as threads of this process or with this process as one rank of many, and the arguments of
-// each rank.
+// Starts the ranks of a run, with the arguments of each rank. They are threads of this process, or this process is one
+// rank of many.
 #pragma once
 
 #include <functional>

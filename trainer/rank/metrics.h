@@ -90,8 +90,8 @@ struct StepMetrics {
   }
 };
 
-// Chooses the steps that are reported, and joins to them those before: the first step, those at multiples of
-// `interval`, the last one, and each with a validation, a spike, a warning or a skipped update.
+// Chooses the steps that are reported, and joins to them those before. Reported are the first step, those at multiples
+// of `interval`, and the last one. So is each step with a validation, a spike, a warning or a skipped update.
 class ReportedSteps {
  public:
   ReportedSteps(std::int64_t interval, std::int64_t last_step) : interval_(interval), last_step_(last_step) {}
@@ -115,8 +115,8 @@ struct RunTotals {
 };
 
 // One line of metrics.jsonl, without the line break (docs/metrics.md). A loss or norm that is not finite becomes null.
-// "lr" is the common rate of all parameter groups, an object with the rate of each group if they differ, or null if
-// nothing is trained.
+// "lr" is the common rate of all parameter groups, or an object with the rate of each group if they differ. It is null
+// if nothing is trained.
 std::string to_json(const StepMetrics& metrics);
 
 }  // namespace weft

@@ -9,7 +9,7 @@ namespace weft {
 namespace {
 
 // Each communicator once, in the order in which all ranks make them. A group that works on two lanes has a communicator
-// on each lane: calls of one communicator run one after another, calls on two lanes may overlap. Either ep or its two
+// on each lane. Calls of one communicator run one after another, calls on two lanes may overlap. Either ep or its two
 // levels are used; the others have one rank or are left out.
 constexpr std::pair<Lane, Group> communicators[] = {
     {Lane::compute, Group::world},        {Lane::compute, Group::tp},          {Lane::compute, Group::cp},

@@ -49,8 +49,8 @@ class RankStages final : public ActionHandler {
              KernelContext& kernels, MemoryLedger& host_ledger);
 
   // Exchanges the segments, and the inputs that they were planned for, with those of another program over the same
-  // parameters in the same units, such as one for microbatches of another shape. Called between steps. `planned` holds
-  // the segments of before, for the way back.
+  // parameters in the same units. One for microbatches of another shape is an example. Called between steps. `planned`
+  // holds the segments of before, for the way back.
   void exchange_segments(PlannedInputs& inputs, std::vector<PlannedStage>& planned, const ProgramTables& tables);
 
   // The observer is told of the work of segments. It stays valid until another one, or null, is set.
@@ -109,7 +109,7 @@ class RankStages final : public ActionHandler {
     std::vector<ParameterPlace> places = {};  // by parameter
     int stage = 0;
     // Keys in boundary_ for the segment's output (next_stage) and input gradient (previous_stage). They equal `stage`,
-    // except at the end of a stage if the neighbouring stage is on this rank too: that stage takes the tensor without a
+    // except at the end of a stage if the neighbouring stage is on this rank too. That stage takes the tensor without a
     // copy. A tensor for another rank stays under `stage` until it is sent.
     int next_stage = 0, previous_stage = 0;
     // For a recompute region of the program's tables (ProgramSegment): forward saves Segment::remembered() of each
@@ -196,8 +196,8 @@ class RankStages final : public ActionHandler {
   // tensor of a microbatch.
   std::map<std::pair<int, int>, BoundaryTensor> boundary_;
   std::map<std::pair<const Segment*, int>, std::unique_ptr<Saved>> saved_;  // by segment and microbatch
-  // Inputs of recompute, by segment and microbatch: the input of a region between forward and recompute, and inside a
-  // region the output of the recomputed piece before.
+  // Inputs of recompute, by segment and microbatch. They are the input of a region between forward and recompute, and
+  // inside a region the output of the recomputed piece before.
   std::map<std::pair<const Segment*, int>, Tensor> checkpoints_;
   HostActivations host_activations_;             // of saved_ and checkpoints_
   std::map<std::pair<Lane, int>, Tensor> sent_;  // by lane and peer: the last message, kept until the peer has it

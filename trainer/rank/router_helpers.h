@@ -1,5 +1,5 @@
 // The selection biases of a rank's routers: state that no gradient changes. After a step each bias moves against the
-// load of its expert, by the choices of the whole step on all ranks that saw other tokens (Wang et al. 2024,
+// load of its expert. It counts the choices of the whole step on all ranks that saw other tokens (Wang et al. 2024,
 // arXiv:2408.15664). All ranks have these counts from the step's totals, so they move all copies alike, without a
 // message of their own.
 #pragma once
@@ -33,8 +33,8 @@ class RouterHelpers {
   void move(const StepTotals& totals, std::int64_t update);
   // Throws Error (failure) naming block and expert of a bias that is not finite, as a checkpoint may have it.
   void require_finite();
-  // Adds the squares of the biases that the step uses to its report, on one rank of those with the same routers: the
-  // rank that `stage`, all ranks of the stage, has first.
+  // Adds the squares of the biases that the step uses to its report, on one rank of those with the same routers. It is
+  // the rank that `stage`, all ranks of the stage, has first.
   void report(const Communicator& stage, StepReport report);
 
  private:

@@ -1,4 +1,4 @@
-// Profiling of a rank's steps: NVTX ranges in every step (they cost nanoseconds), and in the steps of [profiling] a
+// Profiling of a rank's steps. Every step has NVTX ranges (they cost nanoseconds), and the steps of [profiling] have a
 // trace and the start of recording by nsys or ncu.
 #pragma once
 
@@ -19,7 +19,7 @@ class StepProfiler {
                std::span<const Action> actions, Lanes& lanes, Communicator& world);
 
   // Called around a step, outside of the measured time. Collective over the world in the first and the last step of a
-  // recording: ranks that are threads share one process, which is recorded as a whole, so recording starts before the
+  // recording. Ranks that are threads share one process, which is recorded as a whole. So recording starts before the
   // step of any rank.
   void begin_step(std::int64_t step);
   void end_step();

@@ -3,8 +3,9 @@
 // for counts below 2^53). An all-reduce before the update sums its first two elements, the squared gradient norm and
 // the loss: the update may depend on both. Another one at the end of the step sums the rest. The vector has two
 // elements for each rank of the world, the sum of its memory buckets and its time of reading. A third all-reduce
-// distributes the buckets of the fullest rank, if the buckets of any rank or the fullest rank have changed since the
-// last step. In a step the host waits for the device only here and for expert counts (layers/expert_exchange.h).
+// distributes the buckets of the fullest rank. It happens if the buckets of any rank or the fullest rank have changed
+// since the last step. In a step the host waits for the device only here and for expert counts
+// (layers/expert_exchange.h).
 #pragma once
 
 #include <optional>

@@ -1,10 +1,10 @@
-// A timeline of a rank in chosen steps: every action on its lane, the work inside it, and the waits of the host, for
-// viewers of Chrome's trace format (ui.perfetto.dev, chrome://tracing).
+// A timeline of a rank in chosen steps, for viewers of Chrome's trace format (ui.perfetto.dev, chrome://tracing). It
+// has every action on its lane, the work inside it, and the waits of the host.
 //
 // An action lasts from the moment when its lane has finished all earlier work until its lane has finished the action.
 // So a wait for another lane or rank inside an action counts as part of it. Work (work.h) is timed on the compute lane;
 // its operations on other lanes (the exchange between experts) are not shown separately. Times come from the clocks of
-// the lanes, counted from the begin of the step. Host and device times agree there: the host has waited for the totals
+// the lanes, counted from the begin of the step. Host and device times agree there. The host has waited for the totals
 // of the last step, so the compute lane is idle and reaches a fence at once.
 #pragma once
 
