@@ -207,7 +207,7 @@ bool says_more_than_full_shard(const Config& config, Family family, const ShardP
   return !leaves_residency_open(policy) || !leaves_reduction_open(policy);
 }
 
-// What the configuration, and not Weft, decides to keep of a unit on a rank with so many stages.
+// The parts of a unit that the configuration, and not Weft, decides to keep on a rank with so many stages.
 Kept kept_by_configuration(const Config& config, const PlannedUnit& unit, std::ptrdiff_t stages) {
   const ShardPolicy& said = config.shard_by_family.at(unit.plan.family);
   if (!says_more_than_full_shard(config, unit.plan.family, said)) return {};

@@ -68,7 +68,7 @@ Rules attention_rules() {
   };
 }
 
-// What blocks of a kind need; a width only those that have none of their own.
+// Keys that blocks of a kind need; a width only if they have none of their own.
 ConfigRule needed_by(BlockKind kind, const std::string& key, Size value, bool is_width = false) {
   return {{key, "model.layers"}, [=](const Config& c) {
             const char* blocks = kind == BlockKind::moe ? "MoE blocks (e)" : "dense blocks (d)";

@@ -36,7 +36,7 @@ struct NamedSize {
 std::vector<NamedSize> block_widths(const Config& config, BlockKind kind, const std::string& name);
 
 std::vector<ConfigRule> config_rules();
-// What all of them object to.
+// Objections of all of them.
 Messages rule_faults(const Config& config);
 // The rules of sharding and precision (config_shard_rules.cpp).
 std::vector<ConfigRule> shard_rules();

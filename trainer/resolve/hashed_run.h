@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// The configuration as config.toml has it, with inherited values written out, and without run.name, run.directory and
+// The configuration as config.toml has it, with inherited values written out. It is without run.name, run.directory and
 // checkpoint.directory: two runs that differ in these alone do the same.
 std::string hashed_configuration(const Config& config);
 // A line for each pipeline rank, as `weft program --format csv` writes it.

@@ -48,7 +48,8 @@ bool ends_step(Op op) {
 }
 
 // Replaces the bytes that segments declare by those that a dry run (dry_run.h) finds beside units, while each op runs
-// and until the next begins: activations, tensors between segments and stages, workspace. None depends on the plan.
+// and until the next begins. They are activations, tensors between segments and stages, and workspace. None depends on
+// the plan.
 Held count_beside_units(const Config& config, const Mesh& mesh, const Program& program, int rank, TimingRank& timed) {
   const DryRun dry = dry_run(config, mesh, program, first_rank(mesh, rank));
   const auto& actions = program.ranks[static_cast<std::size_t>(rank)];

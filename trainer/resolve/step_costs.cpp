@@ -24,7 +24,7 @@ TokenFlops part_token_flops(const Config& config, const ModelPart& part) {
   return flops;
 }
 
-// How often an operation counts in the products of a family: less than once if they are faster than those of 16 bits.
+// The weight of an operation in the products of a family: less than one if they are faster than those of 16 bits.
 struct Shares {
   double dense = 1.0, experts = 1.0;
 };
@@ -48,7 +48,7 @@ std::vector<SegmentFlops> flops_of_segments(const Config& config, const ProgramT
     const double forward = products + token.scores;
     const double repeated =
         segment.region || !recomputes_blocks(config.training.recompute) ? repeated_flops(token, config.training) : 0.0;
-    // What a recomputed block repeats is an action of its own; embedding and head repeat nothing.
+    // The repeated work of a recomputed block is an action of its own; embedding and head repeat nothing.
     const double inside = segment.region ? 0.0 : repeated;
     const double spared = segment.region ? forward - repeated : 0.0;
     flops.push_back({tokens * forward, tokens * (products + 2.0 * token.scores + inside),

@@ -22,9 +22,10 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
 // weights, so both their gradients count as input gradient. A segment with frozen units only has no weight gradient.
 // The embedding copies and a passage hands on: both cost 0.
 //
-// Operations count at the peak rate of the compute dtype: products in float8 and the rounding of their factors count as
-// many as take their time, products at the peak rate in 8 bits and rounding at the rate of the memory. Hardware without
-// a figure for its memory has no time for rounding. Throws Error (request) if the hardware has no products in 8 bits.
+// Operations count at the peak rate of the compute dtype. Products in float8 and the rounding of their factors count as
+// many operations as take their time. Such products run at the peak rate in 8 bits and rounding at the rate of the
+// memory. Hardware without a figure for its memory has no time for rounding. Throws Error (request) if the hardware has
+// no products in 8 bits.
 std::vector<SegmentFlops> timed_flops(const Config& config, const ProgramTables& tables, const Hardware& hardware);
 
 // From a model of the hardware. Throws Error (request) for a group without a link.
