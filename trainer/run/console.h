@@ -1,5 +1,6 @@
-// The console output of a run: a banner, a line for each reported step, on a terminal a progress line with the time
-// left, and a table at the end. Plain text without colours. Used by rank 0 only; rank 0 has the loss in every layout.
+// The console output of a run: a banner, a line for each reported step, and a table at the end. On a terminal it has a
+// progress line with the time left. Plain text without colours. Used by rank 0 only; rank 0 has the loss in every
+// layout.
 #pragma once
 
 #include <chrono>

@@ -33,7 +33,7 @@ std::string first_record(double time);
 std::string restart_record(double time, std::int64_t step);
 std::string scalar_record(double time, std::int64_t step, std::span<const EventScalar> scalars);
 
-// What a reported step writes (docs/metrics.md).
+// Scalars that a reported step writes (docs/metrics.md).
 std::vector<EventScalar> event_scalars(const StepMetrics& reported);
 
 class EventFile {

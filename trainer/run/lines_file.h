@@ -1,4 +1,4 @@
-// A file of lines, or of records (event_file.h), that grows during a run and survives a full disk: lines that cannot be
+// A file of lines, or of records (event_file.h), that grows during a run and survives a full disk. Lines that cannot be
 // written wait in memory and are written with a later line. The file has either the whole of a line or nothing of it.
 #pragma once
 

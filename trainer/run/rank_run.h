@@ -1,4 +1,4 @@
-// A rank that trains: it reads its text, executes the step and sums the measurements over all ranks, so that every rank
+// A rank that trains. It reads its text, executes the step and sums the measurements over all ranks, so that every rank
 // has the same metrics.
 #pragma once
 

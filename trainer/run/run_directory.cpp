@@ -46,7 +46,7 @@ bool is_partial(const std::string& name) {
          (name.starts_with(trace_prefix) && name.ends_with(partial_path(trace_suffix).string()));
 }
 
-// What the run was, beside its steps.
+// The facts of the run, beside its steps.
 void add_record(const RunRecord& record, nlohmann::ordered_json& summary) {
   if (!record.card.empty()) summary["card"] = record.card;
   if (!record.attention.empty()) summary["attention"] = record.attention;

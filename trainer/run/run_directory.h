@@ -1,6 +1,7 @@
-// The output files of a run: config.toml before the first step, a line of metrics.jsonl after each step, a record of an
-// event file after each reported step, summary.json at the end, and if [profiling] asks for it trace_rank<R>.json after
-// the last recorded step. All files except those that grow are replaced as a whole (temporary file and rename).
+// The output files of a run. config.toml is written before the first step, a line of metrics.jsonl after each step, and
+// a record of an event file after each reported step. summary.json comes at the end. If [profiling] asks for it,
+// trace_rank<R>.json comes after the last recorded step. All files except those that grow are replaced as a whole
+// (temporary file and rename).
 #pragma once
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// Allows one run at a time in a directory: an exclusive flock(2) on a file in it, which the kernel releases when the
-// holder ends for any reason. The file of a killed run does not block; its content is used for messages only.
+// Allows one run at a time in a directory. It is an exclusive flock(2) on a file in it, which the kernel releases when
+// the holder ends for any reason. The file of a killed run does not block; its content is used for messages only.
 #pragma once
 
 #include <filesystem>

@@ -26,7 +26,7 @@ std::string placed(const ResolvedConfig& resolved, std::initializer_list<const c
   return text;
 }
 
-// What is wrong with the files of a run. `data` is the training data if nothing is wrong with them.
+// The faults of the files of a run. `data` is the training data if nothing is wrong with them.
 std::vector<std::string> data_faults(const ResolvedConfig& resolved, std::optional<TokenDataset>& data) {
   std::vector<std::string> faults;
   const Config& config = resolved.config;

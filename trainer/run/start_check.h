@@ -28,8 +28,8 @@ CheckedStart check_start(const ResolvedConfig& resolved);
 // numbers of ranks. Nothing on a CPU without hardware.ranks_per_node, where all ranks are threads of one machine.
 std::optional<std::string> misplaced_expert_nodes(const Config& config);
 
-// Sentences on settings of a run that train, but hardly as meant: no weights are left, documents are masked that no
-// file marks, nothing balances the experts, or ranks on the CPU are many times the `cores` of the machine.
+// Sentences on settings of a run that train, but hardly as meant. No weights are left, documents are masked that no
+// file marks, or nothing balances the experts. Or ranks on the CPU are many times the `cores` of the machine.
 std::vector<std::string> start_warnings(const Config& config, std::size_t cores);
 
 }  // namespace weft

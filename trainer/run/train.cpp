@@ -51,7 +51,7 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// What all ranks of a process are told.
+// Orders to all ranks of a process.
 struct RunOrders {
   const Config& config;
   const RunObserver& observer;
@@ -124,7 +124,7 @@ BucketBytes unit_byte_steps(const RankRun& run, const Mesh& mesh) {
   return byte_steps;
 }
 
-// What the ranks measured over their steps, for the first rank of the process.
+// The measurements of the ranks over their steps, for the first rank of the process.
 void gather_figures(RankRun& run, const Mesh& mesh, TrainResult* result) {
   std::vector<BucketBytes> predicted = gather_buckets(run.world(), run.predicted().bytes);
   std::vector<BucketBytes> measured = gather_buckets(run.world(), run.measured());
