@@ -1,4 +1,4 @@
-// The fields of one object of a JSON file. Each value is read by name and type; a field that nothing has read is
+// The fields of one object of a JSON file. Each value is read by name and type. A field that nothing has read is
 // refused at the end, since it asks for something that Weft would ignore.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Follows BpeTrainer::do_train of `tokenizers` step by step, since details decide about equal counts: an entry of the
-// queue keeps the words in which its pair arose, its count is refreshed when it comes up, and a merge may give a token
+// Follows BpeTrainer::do_train of `tokenizers` step by step, since details decide about equal counts. An entry of the
+// queue keeps the words in which its pair arose, and its count is refreshed when it comes up. A merge may give a token
 // that is present already, such as a special token that stands in the texts.
 #include "trainer/tokenizer/learned_merges.h"
 

@@ -24,7 +24,7 @@ PCRE2_SPTR pcre2_text(std::string_view text) {
 }
 
 // Steps of a match from one beginning. Patterns that tokenizers have go back a few times over a run of characters,
-// which may be the whole text; one that goes back more often would hang.
+// which may be the whole text. One that goes back more often would hang.
 std::uint32_t most_steps(std::size_t text_bytes) {
   constexpr std::size_t any_text = 20'000, each_byte = 16, most = 4'000'000'000;
   return static_cast<std::uint32_t>(std::min(any_text + each_byte * std::min(text_bytes, most / each_byte), most));

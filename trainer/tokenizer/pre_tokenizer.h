@@ -1,5 +1,5 @@
-// The pre-tokenizers of tokenizer.json, which cut a text into the words that BPE merges inside: ByteLevel, Split,
-// Digits, Whitespace, WhitespaceSplit, Punctuation, Metaspace, and sequences of them.
+// The pre-tokenizers of tokenizer.json, which cut a text into the words that BPE merges inside. They are ByteLevel,
+// Split, Digits, Whitespace, WhitespaceSplit, Punctuation, Metaspace, and sequences of them.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace weft {
 
-// What becomes of the ranges that a pattern matches: pieces of their own, nothing, a part of the piece before or
+// The fate of the ranges that a pattern matches. They are pieces of their own, nothing, a part of the piece before or
 // behind, or one piece with their neighbours that match too.
 enum class SplitBehavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
 constexpr auto enum_names(SplitBehavior) {

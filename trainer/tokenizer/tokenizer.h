@@ -12,7 +12,7 @@
 
 namespace weft {
 
-// What encode() makes of a special token, such as <|endoftext|>, that stands in a text.
+// The reading by encode() of a special token, such as <|endoftext|>, that stands in a text.
 enum class SpecialTokens {
   recognised,  // the token, as `tokenizers` does unless told otherwise
   plain_text,  // characters like any others: for text from a source that is not trusted
@@ -33,7 +33,7 @@ class Tokenizer {
   virtual std::int64_t vocab_size() const = 0;
 
   // The ids of `text`, without those of frame(). Each maximal malformed part of UTF-8 counts as U+FFFD, as for a text
-  // that Python decodes with errors="replace"; the byte tokenizer takes every byte as it is. With
+  // that Python decodes with errors="replace". The byte tokenizer takes every byte as it is. With
   // SpecialTokens::plain_text, tokens that were added without being special are still recognised (encode_special_tokens
   // of `tokenizers`). Throws Error (request) for a character that the vocabulary can not express, which `tokenizers`
   // would leave out.
