@@ -67,8 +67,8 @@ ProcessPlace place_of(const Setting& setting) {
                         place.local_rank <= place.rank;
   if (!possible) {
     fail_request(
-        "the variables of {} contradict each other: ranks count from 0 and stay below the number of ranks, "
-        "of which a machine has no more than the run",
+        "the variables of {} contradict each other: ranks count from 0 and stay below the number of ranks; a machine "
+        "has no more ranks than the run",
         setting.text());
   }
   return place;

@@ -167,8 +167,8 @@ void add_bench_step_command(CLI::App& bench) {
   command->add_option("--steps", *steps, "steps counted")->check(CLI::PositiveNumber)->capture_default_str();
   command
       ->add_option("--clock", *clock,
-                   "whose time the shares are: the host's, or that of the streams of a device that runs behind it, "
-                   "behind the others (default: host on the CPU, stream on a GPU)")
+                   "clock of the shares: the host's, or that of the streams of a device that runs behind it, behind "
+                   "the others; default: host on the CPU, stream on a GPU")
       ->check(CLI::IsMember({"host", "stream"}));
   command->add_flag("--json", *json, "print one JSON document");
   command->callback([command, file, warmup, steps, clock, json] {

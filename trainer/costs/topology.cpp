@@ -115,7 +115,7 @@ void require_full_nodes(int world, int ranks_per_node) {
   fail_request(
       "{} ranks do not fill nodes of {}: {} x {} = {}, {} x {} = {}; make the degrees of [parallelism] multiply to {} "
       "or "
-      "{}, or set hardware.ranks_per_node to what divides {}, such as {}",
+      "{}, or set hardware.ranks_per_node to a divisor of {}, such as {}",
       world, ranks_per_node, nodes, ranks_per_node, nodes * ranks_per_node, nodes + 1, ranks_per_node,
       (nodes + 1) * ranks_per_node, nodes * ranks_per_node, (nodes + 1) * ranks_per_node, world,
       nearest_divisors(world, ranks_per_node));

@@ -51,9 +51,9 @@ int first_rank_of_process(const Config& config) {
   if (config.run.launch == LaunchKind::threads) {
     if (const auto siblings = find_siblings()) {
       fail_request(
-          "run.launch is \"threads\", all ranks in one process, but {} say that this process is one of several, and "
-          "each would run all ranks: start one process, without the launcher, or set run.launch = \"processes\", for "
-          "which each rank needs a GPU",
+          "run.launch is \"threads\", all ranks in one process, but {} say that this process is one of several; each "
+          "would run all ranks: start one process, without the launcher, or set run.launch = \"processes\" with a GPU "
+          "for each rank",
           *siblings);
     }
     return 0;

@@ -88,7 +88,7 @@ void require_same_copies(RankStages& stages, MemoryLedger& ledger, Communicator&
       const std::int64_t at = own - here.begin();
       fail(
           "{} differs from that of the first rank of its stage in row {}: {:a} here, {:a} there; all ranks of a stage "
-          "have the same copy, and what changes it is the same on all",
+          "have the same copy, and change it alike",
           owned.parameter->name, at / owned.parameter->columns, *own, *other);
     }
   }

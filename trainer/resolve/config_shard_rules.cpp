@@ -193,7 +193,7 @@ Messages replicate_faults(const Config& config) {
       any = true;
       if (parameter.global_columns == 1 || is_replicated(parameter.family)) continue;
       messages.push_back(fmt::format(
-          "replicate \"{}\" names {}, a matrix of {} x {}, whose memory and products ranks share: only vectors and "
+          "replicate \"{}\" names {}, a matrix of {} x {}; ranks share its memory and products: only vectors and "
           "weights of routers may be whole on every rank",
           pattern, parameter.name, parameter.global_rows, parameter.global_columns));
       break;

@@ -82,10 +82,9 @@ std::vector<int> replica_classes(const Program& program, const CheckOptions& opt
 
 void check_pairs(const CheckContext& context, int row, std::vector<Finding>& findings) {
   for (std::size_t index : find_overlaps(context.list(row)).broken) {
-    findings.push_back(
-        {Violation::broken_pair, row, index,
-         "marks of overlap do not fit here: a pair is a forward and a B or I of another microbatch beside each other, "
-         "with all their segments"});
+    findings.push_back({Violation::broken_pair, row, index,
+                        "marks of overlap do not fit here: a pair is a forward and a B or I of another microbatch side "
+                        "by side, with all their segments"});
   }
 }
 

@@ -130,7 +130,7 @@ std::span<const Schedule> schedules() {
 const Schedule& find_schedule(std::string_view name) {
   if (name == "dualpipe") {
     fail_request(
-        "schedule \"dualpipe\" runs microbatches from both ends of the pipeline, so that every rank has two stages' "
+        "schedule \"dualpipe\" runs microbatches from both ends of the pipeline; every rank then has two stages' "
         "parameters, gradients and state, and the model stands twice; \"dualpipev\" has its order with one copy");
   }
   std::string known;
