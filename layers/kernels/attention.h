@@ -3,7 +3,7 @@
 // recomputes probabilities from the log-sum-exp).
 //
 // A rank may compute only some queries of each sequence, given by `runs`: consecutive positions, ascending and
-// disjoint. q has a row for each of these queries, sequence after sequence; k and v have a row for each of the
+// disjoint. q has a row for each of these queries, sequence after sequence. k and v have a row for each of the
 // heads.sequence_length positions of every sequence. The three may be columns of one matrix. out [query rows,
 // heads.output_columns()] in the same dtype; log_sum_exp [query rows, query_heads] float32. Dtypes float32, bfloat16 or
 // float16; sums are float32.

@@ -88,12 +88,12 @@ enum class AttentionTensor : std::int64_t {
   document_begins,  // [batch, query_length] int32, if queries see the keys of their documents alone
 };
 
-// softmax(q k^T / sqrt(head_dim)) v and the log-sum-exp of each row: 10 operations, 4 more with a causal mask, one more
-// with an offset, three more with a window and two more with documents.
+// softmax(q k^T / sqrt(head_dim)) v and the log-sum-exp of each row: 10 operations. A causal mask adds 4, an offset
+// one, a window three and documents two.
 AttentionGraph attention_forward_graph(const AttentionShape& shape);
-// From dout, q, k, v, out and log_sum_exp to dq, dk, dv: 18 operations, 2 more if query heads share keys, 4 more with a
-// causal mask, one more with an offset, three more with a window, two more with documents. `deterministic` drops the
-// float32 accumulator of dq (one operation less) and its atomic additions. The engines then store all of dscores, batch
+// From dout, q, k, v, out and log_sum_exp to dq, dk, dv: 18 operations. Query heads that share keys add 2, a causal
+// mask 4, an offset one, a window three and documents two. `deterministic` drops the float32 accumulator of dq (one
+// operation less) and its atomic additions. The engines then store all of dscores, batch
 // * query_heads * queries * keys elements.
 AttentionGraph attention_backward_graph(const AttentionShape& shape, bool deterministic);
 

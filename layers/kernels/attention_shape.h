@@ -35,18 +35,18 @@ struct AttentionShape {
   HeadStrides out;  // and dout
   HeadStrides log_sum_exp;
   HeadStrides dq, dk, dv;
-  // Above 0: no query sees a key in front of its document (attention.h), and the beginnings of the documents of a
-  // sequence's queries lie so many numbers behind those of the one before.
+  // Above 0, no query sees a key in front of its document (attention.h). The beginnings of the documents of a
+  // sequence's queries then lie so many numbers behind those of the one before.
   std::int64_t document_rows = 0;
 
   auto operator<=>(const AttentionShape&) const = default;
 };
 
-// One run of queries of a rank that has `rows_per_sequence` queries of each sequence: q has sequences *
-// rows_per_sequence rows, k and v have sequences * heads.sequence_length rows, in matrices as wide as `values` says;
-// their gradients in matrices as wide as `gradients` says. Pointers to q, out, log_sum_exp and their gradients point at
-// the run's first row in the first sequence. The backward overwrites the first run.begin + run.count rows of each
-// sequence of dk and dv.
+// One run of queries of a rank that has `rows_per_sequence` queries of each sequence. q has sequences *
+// rows_per_sequence rows, k and v have sequences * heads.sequence_length rows. `values` gives the widths of their
+// matrices, `gradients` those of their gradients. Pointers to q, out, log_sum_exp and their gradients point at the
+// run's first row in the first sequence. The backward overwrites the first run.begin + run.count rows of each sequence
+// of dk and dv.
 struct MatrixColumns {
   std::int64_t q = 0, k = 0, v = 0;
 };

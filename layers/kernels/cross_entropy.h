@@ -1,8 +1,7 @@
-// Cross-entropy over a sharded vocabulary. Each shard reads its logits once for its maximum and sums; shards exchange
-// one number per token, shift their sums to the common maximum, and exchange two.
-// logits [tokens, columns] float32 are those of vocabulary entries [begin, begin + columns). targets [tokens, 1] int32
-// are global ids. A target below 0 marks a token that does not count, for example padding: it has neither loss nor
-// gradient.
+// Cross-entropy over a sharded vocabulary. Each shard reads its logits once for its maximum and sums. Shards exchange
+// one number per token, shift their sums to the common maximum, and exchange two. logits [tokens, columns] float32 are
+// those of vocabulary entries [begin, begin + columns). targets [tokens, 1] int32 are global ids. A target below 0
+// marks a token that does not count, for example padding: it has neither loss nor gradient.
 #pragma once
 
 #include "layers/kernels/context.h"

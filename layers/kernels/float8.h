@@ -1,6 +1,6 @@
-// Matrix products in 8 bits. Both factors are rounded to 8 bits with scales of their own, which are computed from the
-// tensor at hand; sums and results are those of any other product. Formats as in Micikevicius et al., "FP8 formats for
-// deep learning" (arXiv:2209.05433): E4M3, and E5M2, which has less precision and more range.
+// Matrix products in 8 bits. Both factors are rounded to 8 bits with scales of their own, computed from the tensor at
+// hand. Sums and results are those of any other product. Formats as in Micikevicius et al., "FP8 formats for deep
+// learning" (arXiv:2209.05433): E4M3, and E5M2, which has less precision and more range.
 //
 //   float8         one scale for a factor ("per-tensor current scaling" of NVIDIA's Transformer Engine); gradients are
 //                  E5M2, activations and weights E4M3
@@ -28,7 +28,7 @@ struct Float8Factor {
   ConstTensorView source;               // float32, bfloat16 or float16
   Transpose transpose = Transpose::no;  // whether `rounded` is the transpose
   // float8_e4m3 or float8_e5m2, the shape of the source or of its transpose. It may be padded with zeros where the
-  // source has rows: with columns if it is transposed, and with rows if it is not and scales are not of `all`.
+  // source has rows. A transpose is padded with columns, another factor with rows, unless its scales are of `all`.
   TensorView rounded = {};
   ScaledBlock each = ScaledBlock::all;
   TensorView scales = {};  // float32, scale_shape(): written
@@ -51,8 +51,8 @@ struct Float8Kernels {
   decltype(&round_to_float8) round;
 };
 
-// Memory of rounded factors: the bucket, and at least so many bytes, so that memory depends on the number of routed
-// rows only and not on their experts. `most_bytes`: for which the block has room (MemoryLedger::allocate).
+// Memory of rounded factors: the bucket, and the least bytes. The least bytes make memory depend on the number of
+// routed rows only and not on their experts. `most_bytes`: for which the block has room (MemoryLedger::allocate).
 struct Float8Room {
   Bucket bucket = Bucket::activations;
   std::int64_t bytes = 0, most_bytes = 0;

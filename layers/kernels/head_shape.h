@@ -1,5 +1,5 @@
 // One attention on a rank: its heads, and the keys that each query sees. All code that computes attention reads this
-// description: rotary embedding, blocks of the CPU, tiles of a GPU, the graph for cuDNN, cached keys, dry runs.
+// description: rotary embedding, CPU blocks, GPU tiles, the graph for cuDNN, cached keys, dry runs.
 #pragma once
 
 #include <algorithm>

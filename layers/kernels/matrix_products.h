@@ -1,5 +1,5 @@
-// Matrix products of row-major tensors through a tuned library. One object per rank: it keeps prepared products by
-// shape, is called by the rank's thread only and queues its work on the stream it was made for.
+// Matrix products of row-major tensors through a tuned library. One object per rank, called by the rank's thread only.
+// It keeps prepared products by shape and queues its work on the stream it was made for.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@
 namespace weft {
 
 enum class Transpose : std::uint8_t { no, yes };
-// Which factor of a product is a gradient. It decides the format if factors are rounded to 8 bits (float8.h).
+// The factor of a product that is a gradient. It decides the format if factors are rounded to 8 bits (float8.h).
 enum class GradientFactor : std::uint8_t { none, a, b };
 
-// The scales of a factor of 8 bits, float32 in device memory: an element stands for itself times the scale of its
-// block, which is a power of two or NaN. For a factor [rows, inner], with L = inner / 128 rounded up:
+// The scales of a factor of 8 bits, float32 in device memory. An element stands for itself times the scale of its
+// block, a power of two or NaN. For a factor [rows, inner], with L = inner / 128 rounded up:
 //   all     [1, 1]
 //   row     [L, rows]: scale (l, r) of the elements [128 l, 128 l + 128) of row r
 //   square  [rows / 128 rounded up, L rounded up to a multiple of 4]: scale (s, l) of those elements of rows
@@ -30,9 +30,9 @@ struct FactorScales {
 };
 
 // c = op(a) op(b), which is m x n, m x k and k x n. It is added to c if `accumulate`, or to `addend` [m, n] of c's
-// dtype if that is not empty: c and addend then do not overlap, and the sum is rounded once or twice.
+// dtype if that is not empty. c and addend then do not overlap, and the sum is rounded once or twice.
 //
-// dtypes: all float32; or a and b bfloat16 or float16 (both the same) with c like them or float32; or a and b of 8
+// dtypes: all float32, or a and b bfloat16 or float16 (both the same) with c like them or float32. Or a and b have 8
 // bits, each of its own format, with c bfloat16 or float32. Sums are kept in float32. Any size may be zero: an empty
 // sum is zero.
 //

@@ -1,6 +1,7 @@
-// The arithmetic of a router that CPU and GPU share, as plain code of one thread: its rules, the places of tokens, the
-// noise of its input, and the choice of experts by value. The choice is the CPU's kernel, and on a GPU it decides where
-// a value is NaN: a NaN is larger than nothing, so the chosen experts are different ones in any case.
+// The arithmetic of a router that CPU and GPU share, as plain code of one thread. It has the router's rules, the places
+// of tokens, the noise of the router's input, and the choice of experts by value. The choice is the CPU's kernel, and on
+// a GPU it decides where a value is NaN. A NaN is larger than nothing, so the chosen experts are different ones in any
+// case.
 #pragma once
 
 #include <cmath>

@@ -14,13 +14,13 @@ namespace weft {
 // Avoids 0 / 0 if all scores of a token underflow to zero.
 constexpr float smallest_sum = 1e-20f;
 
-// How a router chooses and weighs experts.
+// The rule by which a router chooses and weighs experts.
 struct RoutingRule {
   Scoring scoring = Scoring::softmax;
   bool normalise = true;
   float scaling = 1.0f;  // of all weights
-  // A token chooses from `chosen_groups` of `groups` equal runs of experts: those with the largest sums of their two
-  // largest values, ties to the lower group (DeepSeek-AI 2024, arXiv:2412.19437).
+  // A token chooses from `chosen_groups` of `groups` equal runs of experts, those with the largest sums of their two
+  // largest values. Ties go to the lower group (DeepSeek-AI 2024, arXiv:2412.19437).
   std::int64_t groups = 1, chosen_groups = 1;
   bool in_turn = false;          // choice k of the token at place p is expert (K p + k) mod P, whatever its value
   TokenPlaces places = {};       // of the T tokens; only read in turn
@@ -51,7 +51,7 @@ void route_forward(KernelContext& context, ConstTensorView logits, const Routing
 void route_backward(KernelContext& context, ConstTensorView dweights, ConstTensorView dscores, ConstTensorView scores,
                     ConstTensorView indices, const RoutingRule& rule, TensorView dlogits);
 
-// y [T, columns] = x, both float32, times numbers drawn evenly from [1 - noise, 1 + noise]: a function of the
+// y [T, columns] = x, both float32, times numbers drawn evenly from [1 - noise, 1 + noise]. They are a function of the
 // token's key ([T, 1] int32), `salt`, and the column, on every device to the bit. x and y may be one tensor.
 void jitter_rows(KernelContext& context, ConstTensorView x, ConstTensorView keys, std::uint32_t salt, float noise,
                  TensorView y);
@@ -144,7 +144,7 @@ struct TokenSlice {
 void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTensorView indices, Scoring scoring,
                        TokenSlice slice, TensorView counts, TensorView score_sums);
 // From complete statistics: loss [1, 1] float64 += factor * the sum over sequences of E / (K S^2) * sum over e of
-// score_sums[e] * counts[e], which is 1 per sequence for uniform routing (Fedus et al. 2021, Switch Transformers).
+// score_sums[e] * counts[e]. Uniform routing gives 1 per sequence (Fedus et al. 2021, Switch Transformers).
 // `sequence_length` as in TokenSlice. A sequence without tokens that count has no loss.
 void auxiliary_loss(KernelContext& context, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
                     std::int64_t sequence_length, double factor, TensorView loss);

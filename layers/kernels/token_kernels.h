@@ -53,8 +53,8 @@ struct SwigluKernels {
   decltype(&swiglu_backward) backward;
 };
 
-// Per-head RMSNorm of queries and keys (optional) followed by rotary embedding, half-rotate form (GPT-NeoX, Llama):
-// with d the head size, pair (i, i + d/2) turns by angle position * theta^(-2i/d). Values are not touched.
+// Per-head RMSNorm of queries and keys (optional) followed by rotary embedding, half-rotate form (GPT-NeoX, Llama).
+// With d the head size, pair (i, i + d/2) turns by angle position * theta^(-2i/d). Values are not touched.
 //
 // qkv: [tokens, heads.columns()], float32, bfloat16 or float16. Row t has position t % sequence_length. Norm weights
 // [head_dim, 1] in the dtype of qkv; empty without QK-norm.
