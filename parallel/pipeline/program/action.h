@@ -108,7 +108,7 @@ constexpr bool takes_unit(Op op) {
   return is_gather(op) || is_reshard(op) || is_reduction(op) || op == Op::tie_gradient || op == Op::wait_reduction;
 }
 
-// An index that may be absent, in the size of an int: lists have millions of actions with five indices each, and a
+// An index that may be absent, in the size of an int. Lists have millions of actions with five indices each, and a
 // std::optional<int> is twice as large. Used like a std::optional<int>, and convertible to one. The smallest int stands
 // for absence.
 class OptionalIndex {
@@ -159,8 +159,9 @@ struct StageResult {
   bool forward = true;
   int stage = 0;
 };
-// The result that an action reads: a forward that of the stage before; an input gradient that of the stage behind, on
-// the last stage that of the stage's own forward. Absent for the forward of stage 0 and for other actions.
+// The result that an action reads. A forward reads that of the stage before, an input gradient that of the stage
+// behind. On the last stage it reads that of the stage's own forward. Absent for the forward of stage 0 and for other
+// actions.
 constexpr std::optional<StageResult> read_by(const Action& action, int stages) {
   const int stage = *action.stage;
   if (!hands_on(action.op) || (action.op == Op::forward && stage == 0)) return std::nullopt;
