@@ -32,9 +32,9 @@ std::string render_pictures(const std::string& command, std::span<const Picture>
 // linked, tooltips as <title>. Throws Error (request) like require_drawable.
 std::string to_svg(const Picture& picture);
 
-// One HTML page: variants one above the other or side by side, with a table of their figures; zoom, pan, lanes that can
-// be switched off, details under the pointer. The page (page/) reads its pictures and all styles from picture_data.
-// Throws Error (request) like require_drawable.
+// One HTML page: variants one above the other or side by side, with a table of their figures. It has zoom, pan, lanes
+// that can be switched off, and details under the pointer. The page (page/) reads its pictures and all styles from
+// picture_data. Throws Error (request) like require_drawable.
 std::string to_html(std::span<const Picture> variants, std::string_view title);
 
 // The JSON in the page, in which no character can end a script:
@@ -52,14 +52,14 @@ std::string to_html(std::span<const Picture> variants, std::string_view title);
 // enums.
 std::string picture_data(std::span<const Picture> variants, std::string_view title);
 
-// JSON as the text of a script of a page: no character ends the script, and bytes that are not UTF-8 are shown as the
+// JSON as the text of a script of a page. No character ends the script, and bytes that are not UTF-8 are shown as the
 // replacement character instead of an error.
 std::string text_in_script(const nlohmann::ordered_json& json);
 
 // The page, with the marks WEFT_TITLE and WEFT_DATA for title and data.
 std::string_view picture_page();
 
-// For the viewers of Chrome's trace format: one process per rank, one thread per lane, with the numbers and names of a
+// For the viewers of Chrome's trace format: one process per rank, one thread per lane. Numbers and names are those of a
 // run's trace (trainer/rank/step_trace.h), so that both can be compared. Memory is a counter per bucket. One unit of
 // time becomes a second if the picture is in unit times.
 ChromeTrace chrome_trace_of(const Picture& picture);

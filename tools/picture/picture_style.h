@@ -1,8 +1,8 @@
 // The look of kinds, chunks and buckets in a picture, for every output format.
 //
 // Colours are those of Okabe and Ito, chosen so that the kinds of one lane stay distinct under each deficiency of
-// colour vision (tests/tools/picture_style_test.cpp derives by how much). Colour is never the only cue: each kind
-// has its own texture and letter, so that a grey picture says the same.
+// colour vision. tests/tools/picture_style_test.cpp derives by how much. Colour is never the only cue: each kind has
+// its own texture and letter, so that a grey picture says the same.
 #pragma once
 
 #include <cstddef>
