@@ -48,8 +48,8 @@ struct PipelineConfig {
   std::optional<UserOrder> own_order = {};  // the order in that file
   std::string costs = "modelled";           // or the file of a cost table (cost_table.h)
   bool has_cost_table() const { return costs != "modelled"; }
-  // The contents of the stages as written: "auto" or a layout in one text, one text a stage, or a block count for each
-  // stage (stage_layout.h).
+  // The contents of the stages as written (stage_layout.h). They are "auto" or a layout in one text, one text a stage,
+  // or a block count for each stage.
   std::variant<std::string, std::vector<std::string>, std::vector<std::int64_t>> layout = std::string("auto");
   int chunks = 1;            // stages a rank runs
   int microbatch_group = 0;  // for schedules with groups of microbatches; 0: equal groups (order_1f1b.cpp)
@@ -103,8 +103,8 @@ struct ShardPolicy {
   bool operator==(const ShardPolicy&) const = default;
 };
 
-// What a family computes in: the dtype of its tensors. In float8 and float8_blocks that is bfloat16, and matrix
-// products round their factors to 8 bits (layers/kernels/float8.h).
+// The type that a family computes in: the dtype of its tensors. In float8 and float8_blocks that is bfloat16, and
+// matrix products round their factors to 8 bits (layers/kernels/float8.h).
 struct ComputeType {
   DType dtype = DType::float32;
   ProductFormat products = ProductFormat::as_stored;
@@ -158,8 +158,8 @@ struct TrainingConfig {
   double offload = 0.0;             // fraction of the kept activations of fixed sizes that wait in host memory
   bool weights_at_experts = false;  // SegmentSetup::weights_at_experts
   bool spares_blocks() const { return recompute_every > 1 || !recompute_last_block; }
-  // For the dynamic loss scale, used if anything is computed or reduced in float16: the first value, a power of two,
-  // and the number of good steps after which the scale doubles.
+  // For the dynamic loss scale, used if anything is computed or reduced in float16. The first value is a power of two;
+  // the scale doubles after the number of good steps.
   double initial_loss_scale = 65536.0;
   std::int64_t loss_scale_growth_steps = 2000;
 
@@ -182,8 +182,9 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
-// Groups of parameters that may have their own optimizer settings: the matrices of each family, and the vectors (norm
-// weights: parameters of one column) of all families. The groups of matrices are numbered as the families.
+// Groups of parameters that may have their own optimizer settings. They are the matrices of each family, and the
+// vectors (norm weights: parameters of one column) of all families. The groups of matrices are numbered as the
+// families.
 enum class UpdateGroup : std::uint8_t { dense, experts, embedding, head, root, routing, vectors };
 inline constexpr std::array update_groups = {UpdateGroup::dense,  UpdateGroup::experts, UpdateGroup::embedding,
                                              UpdateGroup::head,   UpdateGroup::root,    UpdateGroup::routing,
@@ -215,8 +216,8 @@ enum class Documents : std::uint8_t { join, mask, pack };
 constexpr auto enum_names(Documents) {
   return name_list("join", "mask", "pack");
 }
-// Numbers of a text for each token: its id, its target, where documents are masked the place at which its document
-// begins, of each predictor an id and a target, and a number to draw noise from.
+// Numbers of a text for each token: its id, its target, and a number to draw noise from. Where documents are masked it
+// has the place at which its document begins. Each predictor adds an id and a target.
 struct TextParts {
   bool document_begins = false;
   int predictors = 0;
@@ -288,8 +289,8 @@ struct MetricsConfig {
   bool operator==(const MetricsConfig&) const = default;
 };
 
-// What a run does about a step with a spike, a loss or gradient norm far above the usual (trainer/rank/spikes.h): say
-// so, leave the parameters as they are and go on, or the same and end.
+// The action of a run at a step with a spike, a loss or gradient norm far above the usual (trainer/rank/spikes.h).
+// log says so, skip leaves the parameters as they are and goes on, stop does the same and ends.
 enum class SpikeAction : std::uint8_t { log, skip, stop };
 constexpr auto enum_names(SpikeAction) {
   return name_list("log", "skip", "stop");
@@ -308,7 +309,7 @@ struct SpikesConfig {
   bool operator==(const SpikesConfig&) const = default;
 };
 
-// Which steps are recorded.
+// The recorded steps.
 struct ProfilingConfig {
   std::int64_t first_step = 0;  // counted from 1; 0: none
   std::int64_t last_step = 0;   // 0: first_step alone
@@ -319,8 +320,8 @@ struct ProfilingConfig {
   bool operator==(const ProfilingConfig&) const = default;
 };
 
-// The hardware that a step is planned and simulated for (trainer/costs/hardware.h): a row of the hardware table by
-// name, by default that of run.device, and figures that replace those of the row.
+// The hardware that a step is planned and simulated for (trainer/costs/hardware.h). It is a row of the hardware table
+// by name, by default that of run.device, and figures that replace those of the row.
 struct HardwareConfig {
   std::string name = {};
   std::optional<int> ranks_per_node = {};

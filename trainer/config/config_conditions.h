@@ -34,9 +34,9 @@ KeyCondition computes_in_float16();
 
 namespace weft {
 
-// A run reads a key if the key's conditions hold (ConfigKey::read_where). A run reads a general
-// key, from which keys of families or groups inherit, if it reads an inheriting key without a value of its own. Files
-// may hold keys that a run does not read, but a key on the command line is expected to change something.
+// A run reads a key if the key's conditions hold (ConfigKey::read_where). Keys of families or groups inherit from a
+// general key. A run reads that one if it reads an inheriting key without a value of its own. Files may hold keys that
+// a run does not read, but a key on the command line is expected to change something.
 //
 // The first condition of the key that the run does not meet, such as "decay is \"wsd\"".
 std::optional<std::string> missing_for(const ConfigKey& key, const Config& config);

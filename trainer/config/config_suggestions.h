@@ -1,5 +1,5 @@
-// Comparison of words: the nearest known word to a mistyped one, by edit distance and by the names that other trainers
-// use, and patterns of names.
+// Comparison of words: the nearest known word to a mistyped one, and patterns of names. Words are near by edit distance
+// and by the names that other trainers use.
 #pragma once
 
 #include <optional>

@@ -52,7 +52,7 @@ struct ConfigEntry {
   bool is_table() const { return std::holds_alternative<TableMark>(value.data); }
 };
 
-// What is wrong, and where.
+// A fault and its place.
 struct Fault {
   Place place;
   std::string text;

@@ -16,7 +16,7 @@ namespace {
 constexpr double gib = 0x1p30;
 
 // Products alone reach more. The rest of a block (norms, attention's exponentials, rotary embedding) has no time of its
-// own in the model of costs, and this figure pays for it.
+// own in the model of costs. This figure pays for it.
 constexpr Figure half_reached{
     0.5,
     "chosen: published training runs reach 38 to 61 % of the dense peak (Llama 3 405B 38-43 %, PaLM 46 %, torchtitan "

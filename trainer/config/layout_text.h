@@ -44,7 +44,7 @@ struct LayoutText {
 };
 
 // Reads a layout in one text. Faults are symbols and counts without a meaning, and an embedding or head that is
-// missing, doubled or not at its end, and predictors that stand on two stages or in front of a block.
+// missing, doubled or not at its end. So are predictors that stand on two stages or in front of a block.
 LayoutText read_layout(const std::string& text);
 // Reads a layout with one text for each stage; at least one text.
 LayoutText read_layout(const std::vector<std::string>& stages);

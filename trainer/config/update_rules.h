@@ -34,7 +34,7 @@ enum class Needs : std::uint8_t {
   whole_matrices,  // the element's whole matrix
 };
 
-// What the configuration, the checkpoints and the layout of states ask about a rule.
+// The facts of a rule that the configuration, the checkpoints and the layout of states ask for.
 struct UpdateRuleTraits {
   std::string_view name;
   Needs needs = Needs::elements;
