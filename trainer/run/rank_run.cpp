@@ -49,7 +49,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// What the ranks measured beside the loss.
+// The measurements of the ranks beside the loss.
 void add_measurements(const Config& config, const StepTotals& totals, StepMetrics& metrics) {
   const ModelConfig& model = config.model;
   metrics.communication = totals.communication;
