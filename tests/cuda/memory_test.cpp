@@ -1,5 +1,5 @@
-// What the GPU's pool holds against what the ledger counts and the program predicts; and what is said when there is no
-// more.
+// The bytes of the GPU's pool, against the ledger's count and the program's prediction, and the message where there is
+// no more room.
 #include <gtest/gtest.h>
 
 #include <algorithm>

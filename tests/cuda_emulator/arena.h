@@ -1,4 +1,4 @@
-// Where device memory lives: one range of addresses that the host may touch only while device work runs. Whoever else
+// The place of device memory: one range of addresses that the host may touch only while device work runs. Whoever else
 // follows a device pointer ends the process with a message. Not thread-safe; the machine's mutex guards it.
 #pragma once
 

@@ -1,4 +1,4 @@
-// How the lanes of a warp meet, and what is said when threads wait in vain.
+// The meeting of the lanes of a warp, and the message where threads wait in vain.
 #include <fmt/format.h>
 
 #include <bit>

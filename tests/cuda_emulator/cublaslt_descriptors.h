@@ -1,5 +1,4 @@
-// What cuBLASLt's descriptors hold. They live inside the opaque structs of the real header, so that those made by
-// Create (on the heap) and by Init (on the caller's stack) are the same.
+// What cuBLASLt's descriptors hold. The contents of cuBLASLt's descriptors.
 #pragma once
 
 #include <cublasLt.h>

@@ -1,5 +1,5 @@
-// What is behind Machine: the queues, the scheduler that works them off, and the books of memory. Shared by the files
-// that define the runtime's functions; everything but the mutex is guarded by it.
+// The state behind Machine: the queues, the scheduler that works them off, and the books of memory. Shared by the files
+// that define the runtime's functions; everything except the mutex is guarded by it.
 #pragma once
 
 #include <cuda_runtime_api.h>

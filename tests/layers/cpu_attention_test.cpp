@@ -1,4 +1,4 @@
-// What attention on the CPU takes from the ledger.
+// The memory that attention on the CPU takes from the ledger.
 #include "tests/layers/attention_fixture.h"
 
 namespace weft {

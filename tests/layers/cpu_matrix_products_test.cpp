@@ -1,4 +1,4 @@
-// What only the CPU's library has.
+// Products of the CPU's library alone.
 #include "layers/kernels/cpu/kernels.h"
 #include "tests/layers/matrix_products_fixture.h"
 

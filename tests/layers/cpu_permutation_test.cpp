@@ -1,4 +1,4 @@
-// What only the CPU can check before it writes: values that are in device memory elsewhere.
+// Checks that only the CPU can make before it writes: values that are in device memory elsewhere.
 #include "layers/kernels/routing.h"
 #include "tests/layers/kernel_fixture.h"
 

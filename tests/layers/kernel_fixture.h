@@ -1,9 +1,9 @@
-// What every test of a kernel needs: a context on the device under test, seeded tensors, memory full of NaN, and
-// comparison with a reference in double. Tests see the contents of tensors only through the members of KernelTest.
+// The needs of every kernel's test: a context on the device under test, seeded tensors, memory full of NaN, comparison
+// with a reference in double. Tests see the contents of tensors only through the members of KernelTest.
 //
-// Tolerances are built from the unit roundoff u = 2^-24 of float32, 2^-8 of bfloat16 or 2^-11 of float16: one rounding
+// Tolerances are built from the unit roundoff u = 2^-24 of float32, 2^-8 of bfloat16 or 2^-11 of float16. One rounding
 // of a result r costs u |r|, or half the distance of subnormal numbers (2^-25 in float16, nothing that counts in the
-// others), and a sum of n terms at most sum_additions(n) u of the sum of their magnitudes, to first order.
+// others). To first order, a sum of n terms costs at most sum_additions(n) u of the sum of their magnitudes.
 // Exponentials are within 4 u (2 ulp) of their value on every device, reciprocal roots too.
 #pragma once
 
@@ -45,9 +45,7 @@ inline double sum_additions(std::int64_t n) {
 // For kernels that are not made of products.
 class RefusedProducts : public MatrixProducts {
  public:
-  void run(const Product&) override {
-    fail("this kernel was not expected to multiply matrices");
-  }
+  void run(const Product&) override { fail("this kernel was not expected to multiply matrices"); }
 };
 
 class KernelTest : public DeviceTest {

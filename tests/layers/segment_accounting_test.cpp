@@ -1,5 +1,6 @@
-// What a segment declares before it runs against what it then does: memory kept, collectives by phase, and the contract
-// between its three calls (any number of microbatches in flight, weight gradients that read no weights).
+// The declarations of a segment before it runs, against its actions. They are memory kept, collectives by phase, and
+// the contract between its three calls. Any number of microbatches may be in flight, and weight gradients read no
+// weights.
 #include <gtest/gtest.h>
 
 #include "tests/layers/segment_expectation.h"

@@ -1,4 +1,4 @@
-// What a segment should have done, from the double reference and its finite differences, and how far off it may be.
+// The expected results of a segment, from the double reference and its finite differences, and their tolerances.
 #pragma once
 
 #include <functional>

@@ -1,9 +1,9 @@
-// What the tests of kernels and segments compute with. make_test_backend() is resolved when the program is linked: the
+// The backend of the tests of kernels and segments. make_test_backend() is resolved when the program is linked: the
 // CPU's is in cpu_test_backend.cpp, and another program compiles the same tests with another definition.
 //
-// All files of this folder are device-neutral except those named cpu_* (the CPU's backend, and tests of what only its
-// implementation promises) and model_config_test.cpp, which computes nothing: they touch no device memory except
-// through kernels, copies and staging.
+// All files of this folder are device-neutral except those named cpu_* and model_config_test.cpp, which computes
+// nothing. The former are the CPU's backend, and tests of the promises of its implementation alone. Neutral files touch
+// no device memory except through kernels, copies and staging.
 #pragma once
 
 #include <gtest/gtest.h>

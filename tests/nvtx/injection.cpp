@@ -1,5 +1,5 @@
-// What stands in for Nsight in tests: a library that NVTX loads (NVTX_INJECTION64_PATH) and that writes a line for
-// everything the program tells it to the file named by WEFT_NVTX_RECORDING. Fields are separated by tabs:
+// A stand-in for Nsight in tests: a library that NVTX loads (NVTX_INJECTION64_PATH). It writes a line for everything
+// that the program tells it to the file named by WEFT_NVTX_RECORDING. Fields are separated by tabs:
 //
 //   domain NAME               schema NAME SIZE FIELD:TYPE:OFFSET ...       category NUMBER NAME
 //   string TEXT               thread THREAD NAME

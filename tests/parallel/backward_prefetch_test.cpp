@@ -1,4 +1,4 @@
-// Where gathers of a backward begin, and gathers at a change of stage: by the order of the lists, and in simulated
+// The places of gathers of a backward, and of gathers at a change of stage: by the order of the lists, and in simulated
 // time.
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// Whether messages get through where they hold the lanes of devices: what the checker says, against streams that run
-// (stream_interpreter.h) and against ranks that wait in receives (program_interpreter.h). Neither model implies the
-// other.
+// The checker's verdict whether messages get through where they hold the lanes of devices. It is held against streams
+// that run (stream_interpreter.h) and against ranks that wait in receives (program_interpreter.h). Neither model
+// implies the other.
 #include "parallel/pipeline/check/check_parts.h"
 
 #include <gtest/gtest.h>

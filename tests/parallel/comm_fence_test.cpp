@@ -1,5 +1,5 @@
-// Where streams run behind the host, a local collective must order them with fences: nobody reads a peer's buffer
-// before what the peer queued for it, and nobody goes on before its peers have queued their reads of its own.
+// Fences of a local collective where streams run behind the host. No rank reads a peer's buffer before the work that
+// the peer queued for it. No rank goes on before its peers have queued their reads of its own.
 #include <gtest/gtest.h>
 
 #include <algorithm>

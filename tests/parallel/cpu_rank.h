@@ -1,4 +1,4 @@
-// What one rank of a test computes on: the CPU, a stream for every lane and a ledger of its own.
+// The parts that one rank of a test computes on: the CPU, a stream for every lane and a ledger of its own.
 #pragma once
 
 #include <memory>

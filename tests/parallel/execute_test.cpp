@@ -1,4 +1,4 @@
-// What observers see of a list while it runs, and what its actions are called.
+// The observers' view of a list while it runs, and the names of its actions.
 #include "parallel/pipeline/execute/execute.h"
 
 #include <gtest/gtest.h>

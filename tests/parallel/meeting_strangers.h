@@ -1,4 +1,4 @@
-// What strangers say at the place where ranks meet over TCP, and what they must not hear.
+// The messages of strangers at the place where ranks meet over TCP, and the ones that they must not hear.
 #pragma once
 
 #include <cstring>

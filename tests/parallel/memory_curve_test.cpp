@@ -1,4 +1,4 @@
-// What a rank holds along time: the same things as along its list, if not at the same instants.
+// The bytes of a rank along time: the same things as along its list, if not at the same instants.
 #include <gtest/gtest.h>
 
 #include "parallel/pipeline/accounts/live_bytes.h"

@@ -1,4 +1,4 @@
-// What the tests of orders measure: cells as text, time and activations. Their own walk over the lists, beside the
+// The measures of the tests of orders: cells as text, time and activations. Their own walk over the lists, beside the
 // timeline, which keeps the clock: F, I and W of a chunk take one unit, B two.
 #pragma once
 

@@ -1,4 +1,4 @@
-// A ledger's walk through a list that nobody walked.
+// A ledger's random walk through a list that was not run.
 #pragma once
 
 #include "parallel/pipeline/simulation/memory_curve.h"

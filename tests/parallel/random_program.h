@@ -1,4 +1,4 @@
-// Programs that nobody would write: tables with units of every kind and size, any schedule, costs drawn anew.
+// Programs that no user would write: tables with units of every kind and size, any schedule, costs drawn anew.
 #pragma once
 
 #include <array>

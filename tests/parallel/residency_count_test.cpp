@@ -1,4 +1,4 @@
-// How often a unit is gathered in a step, by residency: the numbers that make timing a choice.
+// The number of gathers of a unit in a step, by residency: the numbers that make timing a choice.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What a shard unit takes and moves, by the ledger and the counters of its rank, is what its layout says.
+// The bytes and traffic of a shard unit, by the ledger and the counters of its rank, equal those of its layout.
 #include "tests/parallel/unit_variant.h"
 
 #include <iterator>

@@ -1,5 +1,5 @@
-// What a unit keeps between its reductions: sums of many microbatches, whole or in shards, and inputs of reductions in
-// flight. Against sums computed without any unit.
+// The contents of a unit between its reductions: sums of many microbatches, whole or in shards, and inputs of
+// reductions in flight. Against sums computed without any unit.
 #include <gtest/gtest.h>
 
 #include <algorithm>

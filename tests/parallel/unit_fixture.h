@@ -1,5 +1,5 @@
-// What the tests of shard units at run time share: a small awkward set of parameters, the values and gradients that any
-// rank would see, and the groups of a rank.
+// The common parts of the tests of shard units at run time. They are a small awkward set of parameters, the values and
+// gradients of any rank, and the groups of a rank.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Where parameters lie in a shard unit, against what any layout must keep: every element owned once, whole rows only.
+// The places of parameters in a shard unit, against the rules of any layout: every element owned once, whole rows only.
 #include "parallel/shard/unit_layout.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Which parameters travel together: units of dense and MoE blocks, of the ends of the model, and what is left.
+// The parameters that travel together: units of dense and MoE blocks, of the ends of the model, and the rest.
 #include "parallel/shard/unit_plan.h"
 
 #include <gtest/gtest.h>

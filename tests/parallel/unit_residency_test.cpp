@@ -1,4 +1,4 @@
-// A unit's parameters between its gathers: parts in an island, gathers that nobody uses, rows stored in bfloat16.
+// A unit's parameters between its gathers: parts in an island, gathers without a reader, rows stored in bfloat16.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Which lane of a rank waits for which, and for how much of it, where a list says so: WAIT_REDUCE and the gathers of a
+// The lane of a rank that waits for another, and how long, where a list says so: WAIT_REDUCE and the gathers of a
 // solved step. On a device whose streams only remember what they come after.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// How wrap policies change which parameters travel together, and what may never share a unit whatever they say.
+// The effect of wrap policies on the parameters that travel together, and the parameters that may never share a unit.
 #include <gtest/gtest.h>
 
 #include <algorithm>

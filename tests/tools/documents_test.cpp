@@ -1,4 +1,4 @@
-// What the documents promise of themselves: a short README, links that lead somewhere, every command and every key.
+// The promises of the documents: a short README, links that lead somewhere, every command and every key.
 #include <algorithm>
 #include <map>
 #include <regex>

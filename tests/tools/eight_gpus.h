@@ -1,4 +1,4 @@
-// A run that advice is asked for: a small dense model sharded over eight GPUs, which nobody starts.
+// A run to ask advice for: a small dense model sharded over eight GPUs, which is never started.
 #pragma once
 
 namespace weft {

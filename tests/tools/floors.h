@@ -1,5 +1,5 @@
-// What the floors of the house allow, as functions of a file's path and text: which folder may include which, and that
-// nothing keeps state for the whole process.
+// The rules of the floors, as functions of a file's path and text. A folder may include some others, and nothing keeps
+// state for the whole process.
 #pragma once
 
 #include <cstddef>

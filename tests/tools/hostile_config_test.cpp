@@ -1,5 +1,5 @@
-// Configurations that nobody means: whatever is written, a command answers or refuses within 5 s and 2 GiB, by an exit
-// code and in few words. WEFT_MUTATIONS says how many are tried (tools/attack-configs.sh).
+// Configurations that no user means. A command answers or refuses within 5 s and 2 GiB, by an exit code and in few
+// words. WEFT_MUTATIONS says how many are tried (tools/attack-configs.sh).
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>

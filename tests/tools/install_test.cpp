@@ -1,4 +1,4 @@
-// What `cmake --install` leaves: a program that runs where it was put, with configurations and documents.
+// The results of `cmake --install`: a program that runs where it was put, with configurations and documents.
 #include "tests/tools/program.h"
 
 namespace weft {

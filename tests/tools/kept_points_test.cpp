@@ -1,4 +1,4 @@
-// What a page keeps of a long curve: its extremes, its ends and its gaps, in a bounded number of points.
+// The points of a long curve that a page keeps: its extremes, its ends and its gaps, in a bounded number of points.
 #include "tools/run_page/kept_points.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What a run tells of its steps: lines of the console, records for TensorBoard, and what it does at a spike.
+// The reports of a run on its steps: lines of the console, records for TensorBoard, and its action at a spike.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the recorder in tests/nvtx heard of a run, and whether it is what the program said would happen.
+// The events that the recorder in tests/nvtx heard of a run, against those of the program.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Where what a command says cannot be written: a full device, a closed pipe, a full disk.
+// Outputs of a command that cannot be written: a full device, a closed pipe, a full disk.
 #include <sys/mount.h>
 
 #include <nlohmann/json.hpp>

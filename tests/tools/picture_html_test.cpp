@@ -1,5 +1,5 @@
-// What the page is given to draw, read back by another reader of JSON than the page's;
-// tests/tools/picture_page_test.cpp looks at the page in a browser.
+// The drawing data of the page, read back by another reader of JSON than the page's; tests/tools/picture_page_test.cpp
+// looks at the page in a browser.
 #include "tools/picture/picture_formats.h"
 
 #include <gtest/gtest.h>

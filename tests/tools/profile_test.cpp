@@ -1,5 +1,5 @@
-// What tools and people see of a run: NVTX ranges against the program, trace files against the program, and the command
-// lines that `weft train --help` prints.
+// The view of tools and people on a run: NVTX ranges and trace files against the program, and the command lines that
+// `weft train --help` prints.
 #include <algorithm>
 #include <set>
 

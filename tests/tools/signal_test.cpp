@@ -1,4 +1,4 @@
-// What signals ask of `weft train`, and what it leaves behind.
+// Signals to `weft train`, and the state that it leaves behind.
 #include <fmt/format.h>
 
 #include <array>

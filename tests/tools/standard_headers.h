@@ -1,5 +1,5 @@
-// Which headers of the standard library, and of fmt, a file needs for the names of theirs that its code uses. A compiler says nothing
-// where one of its own headers happens to bring another, and the next compiler refuses the file.
+// The headers of the standard library, and of fmt, that a file needs for the names of theirs in its code. A compiler
+// says nothing where one of its own headers happens to bring another, and the next compiler refuses the file.
 #pragma once
 
 #include <set>

@@ -1,4 +1,4 @@
-// What of a conversation is learned, and the places where a chat template is found.
+// The learned parts of a conversation, and the places where a chat template is found.
 #include "trainer/data/chat_template.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Where checkpoints stand: names, what is complete, how one takes its place, which are kept.
+// The folders of checkpoints: their names, complete ones, the way one takes its place, and those that are kept.
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <cerrno>

@@ -1,6 +1,6 @@
-// What full_shard means by itself: by the ledgers of runs, a rank has whole parameters and whole gradients of the units
-// in use and of what lookahead and reductions in flight add; and where memory is known to be free, what is kept is the
-// fastest choice that fits, found here by planning each.
+// The meaning of full_shard by itself, by the ledgers of runs. A rank has whole parameters and whole gradients of the
+// units in use, and those that lookahead and reductions in flight add. Where memory is known to be free, the fastest
+// choice that fits is kept, found here by planning each.
 #include "trainer/resolve/chosen_timing.h"
 
 #include <fmt/ranges.h>

@@ -1,5 +1,5 @@
-// What a step gathers and reduces, by strategy, schedule and flags: the counters of all ranks against what their
-// programs say, and both against formulas.
+// The gathers and reductions of a step, by strategy, schedule and flags. The counters of all ranks are held against
+// their programs, and both against formulas.
 #include <gtest/gtest.h>
 
 #include <algorithm>

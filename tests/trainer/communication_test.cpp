@@ -1,5 +1,5 @@
-// What a step communicates is what its program says: counters of all ranks against their lists and tables, group by
-// group, where routing decides how much moves too.
+// The communication of a step is that of its program: counters of all ranks against their lists and tables, group by
+// group. Where routing decides how much moves it holds, too.
 #include <gtest/gtest.h>
 
 #include <mutex>

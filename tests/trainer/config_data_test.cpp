@@ -1,4 +1,4 @@
-// What may be said about data, and what is refused.
+// Settings of data that may be said, and those that are refused.
 #include <gtest/gtest.h>
 
 #include "tests/trainer/config_sample.h"

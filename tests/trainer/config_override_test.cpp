@@ -1,4 +1,4 @@
-// What was said and what only follows from it: a configuration that was resolved and written is overridden as the one
+// Settings that were said and those that only follow. A resolved and written configuration is overridden as the one
 // that it was read from, and an override that nothing reads is found.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What must hold between keys. Messages show the arithmetic.
+// The rules between keys. Messages show the arithmetic.
 #include "trainer/resolve/config_rules.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// What may be said about sharding and precision, and what is refused: each refusal names the settings that clash.
+// Settings of sharding and precision that may be said, and those that are refused. Each refusal names the settings that
+// clash.
 #include <gtest/gtest.h>
 
 #include "parallel/runtime/error.h"

@@ -1,5 +1,5 @@
-// What nobody has to write: the root stays after a forward, a GPU computes in bfloat16, and buckets have
-// the size of DDP's.
+// Settings that a user need not write: the root stays after a forward, a GPU computes in bfloat16, and buckets have the
+// size of DDP's.
 #include <gtest/gtest.h>
 
 #include <algorithm>

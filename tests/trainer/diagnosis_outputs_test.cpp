@@ -1,5 +1,5 @@
-// What a diagnosis is made from: files that are missing, cut off or of another run are refused by name, and what a run
-// did not write is said to be unchecked.
+// The files behind a diagnosis. Missing, cut off files or those of another run are refused by name. Figures that a run
+// did not write are said to be unchecked.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,5 @@
-// What each rule of a diagnosis measures, and what it leaves unsaid. Runs without a fault are said to have none.
+// The measures of each rule of a diagnosis, and the things that it leaves unsaid. Runs without a fault are said to have
+// none.
 #include "trainer/diagnosis/diagnose.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What routing reports: the auxiliary loss and the load of experts are those of the model and its text, not of the
+// The reports of routing: the auxiliary loss and the load of experts are those of the model and its text, not of the
 // layout.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Which architectures can express which models, why others cannot, and who loads them.
+// The architectures that can express a model, the reasons of others that cannot, and their loaders.
 #include <algorithm>
 
 #include "tests/trainer/huggingface_fixture.h"

@@ -1,5 +1,5 @@
-// What an exported folder computes by the conventions of transformers is what Weft's model computes with the weights of
-// the checkpoint: the whole model in double precision on both sides, by code that shares nothing.
+// The logits of an exported folder by the conventions of transformers are those of Weft's model with the weights of the
+// checkpoint. Both sides are the whole model in double precision, by code that shares nothing.
 #include <algorithm>
 #include <cmath>
 

@@ -1,5 +1,5 @@
-// How many microbatches a rank holds, seen from the bytes of its ledger alone: a 1F1B that is GPipe in fact keeps all
-// of them, and no loss or weight would show it.
+// The number of microbatches that a rank holds, seen from the bytes of its ledger alone. A 1F1B that is GPipe in fact
+// keeps all of them, and no loss or weight would show it.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Who may run: one run in a directory, and all processes of a run or none.
+// The runs that may start: one run in a directory, and all processes of a run or none.
 #include "trainer/rank/launch.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Where blocks stand changes nothing of what is learned: the same operations in the same order on other ranks.
+// The place of blocks changes nothing that is learned: the same operations in the same order on other ranks.
 #include <gtest/gtest.h>
 
 #include "tests/trainer/tiny_run.h"

@@ -1,4 +1,4 @@
-// What a run holds is what its program said it would: measured with the ledger of every rank, compared to the byte.
+// The memory of a run is that of its program: measured with the ledger of every rank, compared to the byte.
 #include <gtest/gtest.h>
 
 #include <iterator>

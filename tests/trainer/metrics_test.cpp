@@ -1,4 +1,4 @@
-// What a step tells, on the console and in metrics.jsonl, where something is computed in float16.
+// The reports of a step, on the console and in metrics.jsonl, where something is computed in float16.
 #include "trainer/rank/metrics.h"
 
 #include <gtest/gtest.h>

@@ -1,12 +1,12 @@
-// What the simulator says of a step, held against runs in which computation lasts known times: step, bubble and starts
-// within 3 % on every kind of schedule; and costs measured from such a run are the padding again.
+// The simulator's claims of a step, held against runs in which computation lasts known times. Step, bubble and starts
+// agree within 3 % on every kind of schedule. Costs measured from such a run are the padding again.
 //
-// What disturbs a run only adds to it: no action takes less than its padding, and the simulated start of an action is
-// the least that its list and the padding allow, so that no action may ever begin before its simulated start. That is
-// asked of every step without allowance. What is added (waking up, the model's own work, other programs on the machine)
-// takes some time an action whatever the padding is, so its part of the step goes down as the padding goes up, while a
-// simulator that is wrong stays wrong by the same part. So the undisturbed step is looked for: the least of several,
-// and if that is too far off, that of another run with twice the padding. Faults are asked of a step that was found so.
+// Disturbances of a run only add to it, so no action takes less than its padding. The simulated start of an action is
+// the least that its list and the padding allow. So no action may ever begin before its simulated start. That is asked
+// of every step without allowance. Added time (waking up, the model's own work, other programs on the machine) is some
+// time an action whatever the padding is. So its part of the step goes down as the padding goes up, while a simulator
+// that is wrong stays wrong by the same part. So the undisturbed step is looked for, the least of several. If that is
+// too far off, it is that of another run with twice the padding. Faults are asked of a step that was found so.
 #include <gtest/gtest.h>
 
 #include <array>

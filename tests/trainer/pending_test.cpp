@@ -1,5 +1,6 @@
-// What waits for its weight gradient is in the program: with a split backward the ledger of every rank has at its peak
-// what the list says, and on top of it no more than flows between segments and what one segment makes for itself.
+// Activations that wait for a weight gradient are in the program. With a split backward the ledger of every rank has at
+// its peak the bytes of the list. On top of it are no more than flows between segments and the own bytes of one
+// segment.
 #include <gtest/gtest.h>
 
 #include "tests/trainer/kept_activations.h"

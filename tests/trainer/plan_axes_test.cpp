@@ -1,5 +1,5 @@
-// Which axis moves which bucket of a rank's memory, and by how much: one degree or size of a small plan doubled at a
-// time. The shapes are such that every split is even but for the rows that shards are padded to.
+// The axis that moves each bucket of a rank's memory, and by how much: one degree or size of a plan doubled at a time.
+// The shapes are such that every split is even but for the rows that shards are padded to.
 #include <gtest/gtest.h>
 
 #include "tests/trainer/tiny_layout.h"

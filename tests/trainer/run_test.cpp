@@ -1,4 +1,4 @@
-// What a run leaves behind and says while it goes.
+// The files and messages of a run.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

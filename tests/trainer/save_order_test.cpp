@@ -1,5 +1,5 @@
-// What a save copies is not changed before it has been copied: the lane that updates parameters waits for the lane that
-// copies them, on a device that may run either late.
+// The rows of a save are not changed before they have been copied. The lane that updates parameters waits for the lane
+// that copies them, on a device that may run either late.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -1,4 +1,4 @@
-// What is configured becomes stages, or is refused with the arithmetic and the place in the text.
+// A configured layout becomes stages, or is refused with the arithmetic and the place in the text.
 #include "trainer/layout/stage_layout.h"
 
 #include <gtest/gtest.h>

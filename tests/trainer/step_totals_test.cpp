@@ -1,4 +1,4 @@
-// What ranks measured comes back summed, each number in its own place.
+// Measurements of ranks come back summed, each number in its own place.
 #include "trainer/rank/step_totals.h"
 
 #include <gtest/gtest.h>

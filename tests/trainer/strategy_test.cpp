@@ -1,5 +1,5 @@
-// How a family is sharded decides memory and traffic, and nothing else: every strategy, residency, lookahead, wrap and
-// limit of reductions in flight learns, to the bit, what no_shard learns with the same precision and reduction.
+// The sharding of a family decides memory and traffic, and nothing else. Every strategy, residency, lookahead, wrap and
+// limit of reductions in flight learns, to the bit, as no_shard with the same precision and reduction.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// What is read as text and what is not, and which models text is for.
+// The files that are read as text and those that are not, and the models that text is for.
 #include "trainer/data/text_file.h"
 #include "tests/trainer/byte_vocabulary.h"
 

@@ -1,4 +1,4 @@
-// Who owns what over whole layouts, counted element by element, and what a run refuses to begin with.
+// The owners over whole layouts, counted element by element, and the faults that a run refuses to begin with.
 #include "trainer/rank/verify_step.h"
 
 #include <gtest/gtest.h>

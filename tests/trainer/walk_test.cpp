@@ -1,5 +1,5 @@
-// What a walk says against what runs count and measure, against sizes worked out by hand, and against a plain reading
-// of the list.
+// The figures of a walk, held against runs that count and measure, sizes worked out by hand, and a plain reading of the
+// list.
 #include "trainer/planning/walk.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What nvcc knows and g++ does not, so that a CUDA source compiles as C++ and its kernels run on the host. Compiled
-// into every source of weft_emulated_library with -include; product code never names it.
+// The names that nvcc knows and g++ does not, so that a CUDA source compiles as C++ and its kernels run on the host.
+// Compiled into every source of weft_emulated_library with -include; product code never names it.
 #pragma once
 
 #include <cuda_runtime.h>

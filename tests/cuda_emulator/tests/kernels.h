@@ -1,4 +1,4 @@
-// What the tests start; each queues one kernel on `stream`.
+// The kernels that the tests start; each queues one on `stream`.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,9 +1,9 @@
-// What a test can do to the NCCL of the emulator (fake_nccl.cpp): ranks are threads of one process, their calls are
-// operations on emulated streams that end when all peers have come to theirs, and communicators must not block.
+// The means of a test to disturb the NCCL of the emulator (fake_nccl.cpp). Ranks are threads of one process, and
+// communicators must not block. Their calls are operations on emulated streams that end when all peers have come to
+// theirs.
 //
-// It is stricter than NCCL: calls that do not fit together, buffers outside device memory, wrong aliases, and calls
-// during another one that is still in progress are errors, and a call does nothing until its communicator is asked how
-// far it is.
+// It is stricter than NCCL. Errors are calls that do not fit together, buffers outside device memory, wrong aliases,
+// and calls during another one that is in progress. A call does nothing until its communicator is asked how far it is.
 #pragma once
 
 #include <nccl.h>
