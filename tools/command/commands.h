@@ -58,6 +58,7 @@ void add_bench_simulated_command(CLI::App& bench);
 void add_bench_checkpoint_command(CLI::App& bench);
 void add_bench_data_command(CLI::App& bench);
 void add_bench_published_command(CLI::App& bench);
+void add_bench_defaults_command(CLI::App& bench);
 void add_mesh_command(CLI::App& program);
 void add_keys_command(CLI::App& program);
 // Hardware to plan for.
