@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/plan/stage_plan.h"
@@ -118,6 +119,40 @@ TEST(DefaultPolicy, BucketsHaveFortyMillionParametersOrAMillionARank) {
   EXPECT_EQ(dense_units({}), std::vector<std::int64_t>(32, block));
   // 13 blocks are 41.1 million; the 6 that are left join the second bucket.
   EXPECT_EQ(dense_units({"--shard.wrap=buckets"}), (std::vector<std::int64_t>{13 * block, 19 * block}));
+}
+
+// Dense blocks and experts on two stages of four ranks.
+LearnedRun learned(ShardStrategy strategy, const std::function<void(Family, ShardPolicy&)>& change) {
+  Config config =
+      config_of({.layers = "d e d e", .degrees = {.pipeline = 2, .data_shard = 4, .expert = 2}, .strategy = strategy});
+  for (auto& [family, policy] : config.shard_by_family) change(family, policy);
+  config.run.steps = 3;
+  return learn(config);
+}
+// Equal bits, by other calls: the two are not the same program.
+void expect_same_by_other_calls(const LearnedRun& one, const LearnedRun& other) {
+  const RunDifference apart = difference(one, other);
+  EXPECT_TRUE(apart.bitwise_equal) << apart.weights << " in " << apart.worst_parameter;
+  EXPECT_NE(one.result.steps.back().communication, other.result.steps.back().communication);
+  EXPECT_NE(one.losses.front(), one.losses.back());
+}
+
+TEST(DefaultPolicy, AKeptRootLearnsToTheBitWhatADroppedOneLearns) {
+  const auto run = [](const std::string& residency) {
+    return learned(ShardStrategy::full_shard, [&](Family family, ShardPolicy& policy) {
+      if (family == Family::dense || family == Family::experts) return;
+      policy.wrap = "root";
+      policy.residency = residency;
+    });
+  };
+  expect_same_by_other_calls(run("stage"), run("reshard_after_use"));
+}
+
+TEST(DefaultPolicy, BucketsLearnToTheBitWhatUnitsLearn) {
+  const auto run = [](const std::string& wrap) {
+    return learned(ShardStrategy::no_shard, [&](Family, ShardPolicy& policy) { policy.wrap = wrap; });
+  };
+  expect_same_by_other_calls(run("block"), run("buckets"));
 }
 
 }  // namespace

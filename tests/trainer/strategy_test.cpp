@@ -227,20 +227,23 @@ TEST(Reductions, DifferOnlyInTheOrderOfAdditions) {
 }
 
 TEST(Reductions, AddingUpInShardsIsFullShardInAnotherOrder) {
-  const auto run = [](bool accumulate_sharded, std::int64_t steps) {
-    Config config = configured(2, 0, Variant());
-    for (auto& [family, policy] : config.shard_by_family) {
-      policy.accumulation = accumulate_sharded ? Accumulation::sharded : Accumulation::by_strategy;
-    }
+  const auto run = [](const char* reduction, Accumulation accumulation, std::int64_t steps) {
+    Config config = configured(2, 0, reduced(reduction));
+    for (auto& [family, policy] : config.shard_by_family) policy.accumulation = accumulation;
     config.run.steps = steps;
     return learn(config);
   };
-  const LearnedRun sharded = run(true, 3);
-  const RunDifference apart = difference(sharded, run(false, 3));
+  const LearnedRun sharded = run("last_microbatch", Accumulation::sharded, 3);
+  const LearnedRun whole = run("last_microbatch", Accumulation::unsharded, 3);
+  const RunDifference apart = difference(sharded, whole);
   EXPECT_LT(apart.loss, reordered);
   EXPECT_LT(apart.weights, reordered) << apart.worst_parameter;
   EXPECT_FALSE(apart.bitwise_equal);
-  const LearnedRun longer = run(true, 10);
+  // By default each is the one or the other, to the bit.
+  EXPECT_TRUE(difference(run("auto", Accumulation::by_strategy, 3), sharded).bitwise_equal);
+  EXPECT_TRUE(difference(run("auto", Accumulation::unsharded, 3), whole).bitwise_equal);
+  EXPECT_TRUE(difference(run("last_microbatch", Accumulation::by_strategy, 3), whole).bitwise_equal);
+  const LearnedRun longer = run("last_microbatch", Accumulation::sharded, 10);
   EXPECT_TRUE(longer.faults.empty());
   EXPECT_LT(longer.losses.back(), longer.losses.front() - 0.05);
 }
