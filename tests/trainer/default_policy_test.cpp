@@ -1,5 +1,5 @@
-// Settings that a user need not write: the root stays after a forward, a GPU computes in bfloat16, and buckets have the
-// size of DDP's.
+// What nobody has to write: the root stays after a forward, a GPU computes in bfloat16, and buckets have the size of
+// DDP's. Root and buckets change no bit of what a run learns.
 #include <gtest/gtest.h>
 
 #include <algorithm>
