@@ -122,7 +122,7 @@ TEST(DefaultPolicy, BucketsHaveFortyMillionParametersOrAMillionARank) {
 }
 
 // Dense blocks and experts on two stages of four ranks.
-LearnedRun learned(ShardStrategy strategy, const std::function<void(Family, ShardPolicy&)>& change) {
+LearnedRun learned_by_policies(ShardStrategy strategy, const std::function<void(Family, ShardPolicy&)>& change) {
   Config config =
       config_of({.layers = "d e d e", .degrees = {.pipeline = 2, .data_shard = 4, .expert = 2}, .strategy = strategy});
   for (auto& [family, policy] : config.shard_by_family) change(family, policy);
@@ -139,7 +139,7 @@ void expect_same_by_other_calls(const LearnedRun& one, const LearnedRun& other) 
 
 TEST(DefaultPolicy, AKeptRootLearnsToTheBitWhatADroppedOneLearns) {
   const auto run = [](const std::string& residency) {
-    return learned(ShardStrategy::full_shard, [&](Family family, ShardPolicy& policy) {
+    return learned_by_policies(ShardStrategy::full_shard, [&](Family family, ShardPolicy& policy) {
       if (family == Family::dense || family == Family::experts) return;
       policy.wrap = "root";
       policy.residency = residency;
@@ -150,7 +150,7 @@ TEST(DefaultPolicy, AKeptRootLearnsToTheBitWhatADroppedOneLearns) {
 
 TEST(DefaultPolicy, BucketsLearnToTheBitWhatUnitsLearn) {
   const auto run = [](const std::string& wrap) {
-    return learned(ShardStrategy::no_shard, [&](Family, ShardPolicy& policy) { policy.wrap = wrap; });
+    return learned_by_policies(ShardStrategy::no_shard, [&](Family, ShardPolicy& policy) { policy.wrap = wrap; });
   };
   expect_same_by_other_calls(run("block"), run("buckets"));
 }

@@ -86,7 +86,7 @@ struct ComparedFile {
   std::map<std::string, std::string> refused;
 };
 
-ComparedFile compared(const Default& each, const std::string& file) {
+ComparedFile compared_file(const Default& each, const std::string& file) {
   ComparedFile result;
   if (each.of_gpus && read_config(file, {}).config.run.device != DeviceKind::cuda) return result;
   const std::string name = std::filesystem::path(file).stem();
@@ -129,7 +129,7 @@ void bench_defaults(std::vector<std::string> files) {
   const std::vector<Default> defaults = compared_defaults();
   std::vector<ComparedFile> results(defaults.size() * files.size());
   spread_work(results.size(), dry_threads(),
-              [&](std::size_t i) { results[i] = compared(defaults[i / files.size()], files[i % files.size()]); });
+              [&](std::size_t i) { results[i] = compared_file(defaults[i / files.size()], files[i % files.size()]); });
   auto result = results.begin();
   for (const Default& each : defaults) {
     BenchTable table{
