@@ -147,6 +147,26 @@ TEST(CudaTrainingFloat8, IsThatOfTheCpu) {
   }
 }
 
+// Neither do states and activations that wait in host memory, however late the copies run.
+TEST(CudaTrainingBits, HostMemoryDoesNotChangeABit) {
+  if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
+  const TinyLayout deep{.layers = "d d e d d e d d", .degrees = {2, 1, 2, 1, 1, 2, 1}};
+  TinyLayout recomputed = deep, parted = deep;
+  recomputed.recompute = Recompute::full;
+  parted.schedule = "zbv";
+  parted.chunks = 2;
+  for (const TinyLayout& layout : {TinyLayout{.layers = "d e d"}, deep, recomputed, parted}) {
+    Config config = config_of(layout);
+    const LearnedRun base = on_gpu(config);
+    config.training.offload = 1.0;
+    config.state_offload = 0.6;
+    const LearnedRun moved = on_gpu(config);
+    ASSERT_TRUE(moved.faults.empty()) << moved.faults.front();
+    const RunDifference apart = difference(moved, base);
+    EXPECT_TRUE(apart.bitwise_equal) << layout.schedule << ": " << apart.weights << " in " << apart.worst_parameter;
+  }
+}
+
 // When parameters are gathered and how many lanes run ahead of each other changes no bit.
 TEST(CudaTrainingBits, ResidencyAndLookaheadDoNotChangeABit) {
   if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
