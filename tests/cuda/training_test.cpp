@@ -147,7 +147,7 @@ TEST(CudaTrainingFloat8, IsThatOfTheCpu) {
   }
 }
 
-// Neither do states and activations that wait in host memory, however late the copies run.
+// States and activations that wait in host memory change no bit, however late the copies run.
 TEST(CudaTrainingBits, HostMemoryDoesNotChangeABit) {
   if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
   const TinyLayout deep{.layers = "d d e d d e d d", .degrees = {2, 1, 2, 1, 1, 2, 1}};
