@@ -86,11 +86,82 @@ TEST(CostModel, AddsWhatAnActionDoes) {
 // Of the costs above, the part without operations; a group of one rank is left out.
 TEST(CostModel, TellsCollectivesOfComputationApart) {
   const Case c;
-  const auto collectives = compute_collectives(c.tables, c.hardware.links, c.sizes);
+  const auto collectives = compute_collectives(c.tables, {}, c.hardware, c.sizes);
   ASSERT_EQ(collectives.size(), 1u);
   const std::vector<ComputeCost>& segments = collectives.at(Group::tp).segments;
   EXPECT_EQ(segments[0], (ComputeCost{4.0, 4.0, 0.0}));
   EXPECT_EQ(segments[1], ComputeCost{});
+}
+
+// Over 4 ranks an exchange of n bytes takes 3 x 1 + 3/4 n / 8 seconds: 15 for the 128 bytes out, forward and backward,
+// 9 for the 64 bytes back. R exchanges out alone, and the operations that it is spared are 8 of 32. A count of 3
+// seconds comes in front of the exchange. Each case is forward, input gradient, R, and what is covered of the way out.
+TEST(CostModel, ComputationWithoutRowsCoversTheWayOut) {
+  Case c;
+  ProgramSegment& segment = c.tables.segments[0];
+  segment.region = 0;
+  segment.collectives = {
+      {.during = Op::forward, .op = CollectiveOp::all_to_all, .group = Group::ep, .count = 1, .bytes = 0},
+      {.during = Op::forward,
+       .op = CollectiveOp::all_to_all,
+       .group = Group::ep,
+       .count = 1,
+       .bytes = 128,
+       .beside = 1},
+      {.during = Op::forward, .op = CollectiveOp::all_to_all, .group = Group::ep, .count = 1, .bytes = 64, .beside = 2},
+      {.during = Op::recompute,
+       .op = CollectiveOp::all_to_all,
+       .group = Group::ep,
+       .count = 1,
+       .bytes = 128,
+       .beside = 1},
+      {.during = Op::backward_input,
+       .op = CollectiveOp::all_to_all,
+       .group = Group::ep,
+       .count = 1,
+       .bytes = 128,
+       .beside = 1},
+      {.during = Op::backward_input,
+       .op = CollectiveOp::all_to_all,
+       .group = Group::ep,
+       .count = 1,
+       .bytes = 64,
+       .beside = 2}};
+  c.hardware.links[Group::ep] = {1.0, 8.0};
+  c.sizes[Group::ep] = 4;
+  struct Expected {
+    double beside, forward, backward_input, recompute, forward_covered, backward_covered;
+  };
+  // Products take 8 forward, 16 in the input gradient and 6 in R. The same operations take twice as long backward.
+  for (const Expected& one : {Expected{0.0, 8.0 + 3 + 15 + 9, 16.0 + 15 + 9, 6.0 + 15, 0.0, 0.0},
+                              Expected{16.0, 8.0 + 3 + 11 + 9, 16.0 + 7 + 9, 6.0 + 11, 4.0, 8.0},
+                              Expected{80.0, 8.0 + 3 + 9, 16.0 + 9, 6.0, 15.0, 15.0}}) {
+    SCOPED_TRACE(one.beside);
+    const std::vector<SegmentFlops> flops = {
+        {.forward = 32.0, .backward_input = 32.0, .backward_weight = 32.0, .spared = 8.0, .beside = one.beside}, {}};
+    const ComputeCost cost = modelled_costs(c.tables, flops, c.hardware, c.sizes).segments[0];
+    EXPECT_EQ(cost.forward, one.forward);
+    EXPECT_EQ(cost.backward_input, one.backward_input);
+    EXPECT_EQ(cost.recompute(), one.recompute);
+    EXPECT_EQ(cost.forward_covered, one.forward_covered);
+    EXPECT_EQ(cost.backward_covered, one.backward_covered);
+    EXPECT_EQ(cost.forward_out, 15.0);  // however much of it is covered
+    EXPECT_EQ(cost.backward_out, 15.0);
+    // Cut, a part has all products, and the exchanges are actions.
+    const auto part = [&](Op op) {
+      const Action action{.op = op, .part = {1, 3}, .stage = 0, .microbatch = 0, .segment = 0};
+      return cost_of(c.tables, modelled_costs(c.tables, flops, c.hardware, c.sizes), action);
+    };
+    EXPECT_EQ(part(Op::forward), 8.0 + 3);
+    EXPECT_EQ(part(Op::backward_input), 16.0);
+    const ComputeCost exposed = compute_collectives(c.tables, flops, c.hardware, c.sizes).at(Group::ep).segments[0];
+    EXPECT_EQ(exposed.forward, one.forward - 8.0);
+    EXPECT_EQ(exposed.backward_input, one.backward_input - 16.0);
+    EXPECT_EQ(exposed.recompute(), one.recompute - 6.0);
+    const ComputeCost whole = compute_collectives(c.tables, {}, c.hardware, c.sizes).at(Group::ep).segments[0];
+    EXPECT_EQ(whole.forward, 3.0 + 15 + 9);
+    EXPECT_EQ(whole.backward_input, 15.0 + 9);
+  }
 }
 
 TEST(CostModel, AGroupWithoutALinkIsNamed) {

@@ -169,6 +169,27 @@ TEST(RunPlan, SaysTheTimeOfExchanges) {
   EXPECT_TRUE(one.exposed.empty());
 }
 
+// On a GPU with slow links every second of a shared expert covers one of the exchange, in the forward and in the input
+// gradient of each block and microbatch, and again where a block is recomputed. The rest is exposed.
+TEST(RunPlan, TellsExposedExchangesFromAll) {
+  Hardware card = find_hardware("h100");
+  card.link_bytes_per_second = Figure{1e6, "of this test"};
+  for (const Recompute recompute : {Recompute::none, Recompute::full, Recompute::keep_dispatch}) {
+    Config config = config_of({.layers = "d e d e", .degrees = {.data_shard = 2, .expert = 2}});
+    config.training.recompute = recompute;
+    const RunPlan bare = plan_run(config, card);
+    EXPECT_EQ(seconds_of(bare.exposed, "expert exchanges"), seconds_of(bare.inside, "expert exchanges"));
+    config.model.moe.shared_expert_intermediate_size = 32;
+    const RunPlan plan = plan_run(config, card);
+    const double shared = static_cast<double>(config.microbatch_tokens() * 6 * config.model.hidden_size * 32) /
+                          (card.reached.value * card.flops_per_second_float32.value);
+    const double times = (recompute == Recompute::full ? 3.0 : 2.0) * 2.0 * static_cast<double>(config.microbatches());
+    const double all = seconds_of(plan.inside, "expert exchanges");
+    EXPECT_EQ(all, seconds_of(bare.inside, "expert exchanges"));
+    EXPECT_NEAR(seconds_of(plan.exposed, "expert exchanges"), all - times * shared, 1e-9 * all);
+  }
+}
+
 // Traffic at the same time shares the adapters of a node: the wait counts as part of the exchanges.
 TEST(RunPlan, ExchangesOnThePathIncludeTheWaitForAdapters) {
   const Config config = read_config(WEFT_SOURCE_DIR "/configs/plan_1t_moe.toml").config;

@@ -1,5 +1,6 @@
 #include "trainer/resolve/step_costs.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -91,6 +92,49 @@ TEST(StepCosts, GrowWithTheLoadOfTheBusiestRank) {
     }
   }
   EXPECT_EQ(grown, 2);  // rows sent back, forward and backward
+}
+
+// A shared expert of width w costs 6 H w operations a token in a forward, and as many in an input gradient. They run
+// beside the rows on their way out: K rows of a token, of H float32 each, one half of them to the other rank. Rows on
+// their way back find nothing beside them. Lanes of the CPU take turns.
+TEST(StepCosts, ASharedExpertCoversTheWayOut) {
+  Config config = config_of({.layers = "d e", .degrees = {.data_shard = 2, .expert = 2}});
+  const Mesh mesh(config.parallelism);
+  const auto experts_of = [&](double bytes_per_second, std::string_view name) {
+    const Hardware hardware{.name = name,
+                            .flops_per_second_float32 = {2e9},
+                            .reached = {0.5},
+                            .ranks_per_node = {8},
+                            .link_bytes_per_second = {bytes_per_second}};
+    const ProgramTables tables = program_tables(config, mesh, {});
+    const auto is_it = [](const ProgramSegment& segment) { return segment.part.kind == PartKind::experts; };
+    const auto at = std::ranges::find_if(tables.segments, is_it) - tables.segments.begin();
+    return modelled_costs(config, mesh, tables, hardware).segments.at(static_cast<std::size_t>(at));
+  };
+  const auto tokens = static_cast<double>(config.microbatch_tokens());
+  const auto hidden = static_cast<double>(config.model.hidden_size);
+  const double row_bytes = tokens * static_cast<double>(config.model.moe.num_experts_per_tok) * hidden * 4.0;
+  // The way out takes a quarter of the wider shared expert, or four times as long.
+  for (const std::int64_t width : {0, 32}) {
+    config.model.moe.shared_expert_intermediate_size = width;
+    const double shared = 1e-9 * tokens * 6.0 * hidden * static_cast<double>(width);
+    for (const double out : {0.25 * 1e-9 * tokens * 6.0 * hidden * 32.0, 4e-9 * tokens * 6.0 * hidden * 32.0}) {
+      SCOPED_TRACE(fmt::format("width {}, {} s", width, out));
+      const double rate = 0.5 * row_bytes / out;
+      const ComputeCost gpu = experts_of(rate, "of this test"), cpu = experts_of(rate, "cpu");
+      const double covered = std::min(out, shared);
+      EXPECT_NEAR(gpu.forward_out, out, 1e-12);
+      EXPECT_NEAR(gpu.forward_covered, covered, 1e-12);
+      EXPECT_NEAR(gpu.backward_covered, covered, 1e-12);
+      EXPECT_NEAR(cpu.forward - gpu.forward, covered, 1e-12);
+      EXPECT_NEAR(cpu.backward_input - gpu.backward_input, covered, 1e-12);
+      EXPECT_EQ(cpu.backward_weight, gpu.backward_weight);
+      EXPECT_EQ(cpu.forward_covered, 0.0);
+      if (width == 0) {
+        EXPECT_EQ(cpu, gpu);
+      }
+    }
+  }
 }
 
 // A stage that only hands on, whatever its number is, among more blocks than stages and among fewer.

@@ -49,6 +49,18 @@ std::string parts_text(const std::vector<StepPart>& parts) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
+// The seconds for which computation waits, of those of the collectives inside it.
+std::string exposed_text(const RunPlan& plan) {
+  std::vector<std::string> texts;
+  for (const StepPart& part : plan.inside) {
+    const auto found = std::ranges::find(plan.exposed, part.what, &StepPart::what);
+    const double exposed = found == plan.exposed.end() ? 0.0 : found->seconds;
+    texts.push_back(fmt::format("{} {}", part.what, format_time(exposed, false)));
+    if (exposed < part.seconds) texts.back() += fmt::format(" of {}", format_time(part.seconds, false));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
 Json parts_json(const std::vector<StepPart>& parts) {
   Json json = Json::object();
   for (const StepPart& part : parts) json[part.what] = part.seconds;
@@ -174,8 +186,8 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
       plan.time.exposed_rows > 0.0 ? ", waits for rows " + format_time(plan.time.exposed_rows, false) : "",
       plan.time.exposed_host > 0.0 ? ", waits for host memory " + format_time(plan.time.exposed_host, false) : "",
       100.0 * plan.time.mfu);
-  if (!plan.exposed.empty()) {
-    text += fmt::format("           exposed inside computation: {}\n", parts_text(plan.exposed));
+  if (!plan.inside.empty()) {
+    text += fmt::format("           exposed inside computation: {}\n", exposed_text(plan));
   }
   text += fmt::format("           critical path: {}\n", parts_text(plan.path));
   text += fmt::format(
@@ -248,6 +260,7 @@ std::string plan_json(const Config& config, const Hardware& hardware, const RunP
                {"exposed_rows_seconds", plan.time.exposed_rows},
                {"exposed_host_seconds", plan.time.exposed_host},
                {"exposed_collectives_seconds", parts_json(plan.exposed)},
+               {"collectives_seconds", parts_json(plan.inside)},
                {"critical_path_seconds", parts_json(plan.path)},
                {"mean_rank_seconds", parts_json(plan.mean)},
                {"mfu", plan.time.mfu},

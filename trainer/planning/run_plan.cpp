@@ -193,7 +193,10 @@ void set_time(RunPlan& plan, const Config& config, const Mesh& mesh, const Progr
   const TimedStep step = timed_step(config, mesh, program, hardware);
   ComputeCollectives collectives;  // a table of costs does not tell them from computation
   if (!config.pipeline.has_cost_table()) {
-    collectives = compute_collectives(program, hardware_costs(hardware, config, mesh).links, group_sizes(mesh));
+    const HardwareCosts costs = hardware_costs(hardware, config, mesh);
+    const GroupSizes sizes = group_sizes(mesh);
+    collectives = compute_collectives(program, timed_flops(config, program, hardware), costs, sizes);
+    plan.inside = inside_computation(program, compute_collectives(program, {}, costs, sizes));
   }
   plan.time = step.time;
   for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
@@ -201,7 +204,7 @@ void set_time(RunPlan& plan, const Config& config, const Mesh& mesh, const Progr
   }
   plan.path = path_parts(program, step.costs, step.simulation, collectives);
   plan.mean = mean_parts(program, step.costs, step.simulation, collectives, lane_channels(config));
-  plan.exposed = exposed_collectives(program, collectives);
+  plan.exposed = inside_computation(program, collectives);
 }
 
 }  // namespace

@@ -82,7 +82,8 @@ struct RunPlan {
   std::vector<ByteSeconds> byte_seconds = {};  // by pipeline rank, in the simulated step
   std::vector<StepPart> path = {};             // of the critical path
   std::vector<StepPart> mean = {};             // of the mean rank
-  std::vector<StepPart> exposed = {};          // collectives inside computation; empty with given costs
+  // Collectives inside computation, and the seconds of them for which it waits. Both are empty with given costs.
+  std::vector<StepPart> inside = {}, exposed = {};
   Verdict verdict = {};
   // Bytes of a checkpoint on the rank that saves most, and the host memory that its copies occupy for the whole run.
   std::int64_t saved_bytes = 0, host_bytes = 0;

@@ -231,8 +231,9 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
     const bool again = segment.region && !config.training.spares_blocks();
     if (again) piece.again += costs.segments[i].recompute();
     const ComputeCost& cost = costs.segments[i];
-    piece.forward_rows += cost.forward_out + cost.forward_back;
-    piece.rows += (again ? 2.0 : 1.0) * (cost.forward_out + cost.forward_back) + cost.backward_out + cost.backward_back;
+    const double forward_rows = cost.forward_out - cost.forward_covered + cost.forward_back;
+    piece.forward_rows += forward_rows;
+    piece.rows += (again ? 2.0 : 1.0) * forward_rows + cost.backward_out - cost.backward_covered + cost.backward_back;
   }
   for (std::size_t u = 0; u < tables.units.size(); ++u) {
     add_unit(tables.units[u], costs.units[u], pieces[static_cast<std::size_t>(tables.units[u].stage)]);

@@ -34,14 +34,24 @@ std::vector<StepPart> longest_first(const std::map<std::string, double>& seconds
   return parts;
 }
 
+// Seconds of collectives beside computation of the same action.
+double covered_in(const ActionCosts& costs, const Action& action) {
+  if (!action.segment || action.part.count > 1 || action.op == Op::backward_weight) return 0.0;
+  return costs.segments[static_cast<std::size_t>(*action.segment)].covered(makes_input_gradient(action.op));
+}
+
 // Adds the seconds of a compute action.
 void add_compute_parts(const Program& program, const ActionCosts& costs, const Action& action, double seconds,
                        const ComputeCollectives& collectives, std::map<std::string, double>& parts) {
-  double inside = 0.0;
-  for (const auto& [group, cost] : collectives) inside += cost_of(program, cost, action);
-  const double waited = inside > 0.0 ? std::max(seconds - cost_of(program, costs, action), 0.0) : 0.0;
+  double inside = 0.0, under_way = 0.0;
   for (const auto& [group, cost] : collectives) {
-    if (inside > 0.0) parts[words_of(group)] += cost_of(program, cost, action) * (1.0 + waited / inside);
+    inside += cost_of(program, cost, action);
+    under_way += cost_of(program, cost, action) + covered_in(cost, action);
+  }
+  const double waited = under_way > 0.0 ? std::max(seconds - cost_of(program, costs, action), 0.0) : 0.0;
+  for (const auto& [group, cost] : collectives) {
+    const double exposed = cost_of(program, cost, action);
+    if (under_way > 0.0) parts[words_of(group)] += exposed + waited * (exposed + covered_in(cost, action)) / under_way;
   }
   parts["computation"] += seconds - inside - waited;
 }
@@ -97,7 +107,7 @@ std::vector<StepPart> mean_parts(const Program& program, const ActionCosts& cost
   return longest_first(parts);
 }
 
-std::vector<StepPart> exposed_collectives(const Program& program, const ComputeCollectives& collectives) {
+std::vector<StepPart> inside_computation(const Program& program, const ComputeCollectives& collectives) {
   std::map<std::string, double> most;
   for (const auto& [group, cost] : collectives) {
     double& largest = most[words_of(group)];

@@ -41,8 +41,7 @@ std::vector<StepPart> path_parts(const Program& program, const ActionCosts& cost
 std::vector<StepPart> mean_parts(const Program& program, const ActionCosts& costs, const Simulation& simulation,
                                  const ComputeCollectives& collectives, const LaneChannels& channels);
 
-// Collectives inside the compute actions of the step, by group; each of the rank with most. Computation of their rank
-// waits for all of it. Longest first.
-std::vector<StepPart> exposed_collectives(const Program& program, const ComputeCollectives& collectives);
+// Collectives inside the compute actions of the step, by group; each of the rank with most. Longest first.
+std::vector<StepPart> inside_computation(const Program& program, const ComputeCollectives& collectives);
 
 }  // namespace weft

@@ -35,7 +35,8 @@ TokenFlops shortened(TokenFlops flops, const Shares& shares) {
   return flops;
 }
 
-std::vector<SegmentFlops> flops_of_segments(const Config& config, const ProgramTables& tables, const Shares& shares) {
+std::vector<SegmentFlops> flops_of_segments(const Config& config, const ProgramTables& tables, const Shares& shares,
+                                            bool lanes_overlap) {
   const double tokens =
       static_cast<double>(config.microbatch_tokens()) / (config.parallelism.context * config.parallelism.tensor);
   std::vector<SegmentFlops> flops;
@@ -52,7 +53,8 @@ std::vector<SegmentFlops> flops_of_segments(const Config& config, const ProgramT
     const double inside = segment.region ? 0.0 : repeated;
     const double spared = segment.region ? forward - repeated : 0.0;
     flops.push_back({tokens * forward, tokens * (products + 2.0 * token.scores + inside),
-                     trains ? tokens * products : 0.0, tokens * spared});
+                     trains ? tokens * products : 0.0, tokens * spared,
+                     lanes_overlap ? tokens * token.shared_experts : 0.0});
   }
   return flops;
 }
@@ -80,7 +82,8 @@ std::vector<SegmentFlops> timed_flops(const Config& config, const ProgramTables&
     if (format == ProductFormat::as_stored) return 1.0;
     return peak / hardware.flops_per_second(format).value;
   };
-  std::vector<SegmentFlops> flops = flops_of_segments(config, tables, {share(Family::dense), share(Family::experts)});
+  std::vector<SegmentFlops> flops = flops_of_segments(config, tables, {share(Family::dense), share(Family::experts)},
+                                                      /*lanes_overlap=*/hardware.name != "cpu");
   const std::optional<double> bytes_per_second = hardware.moved_bytes_per_second();
   if (!bytes_per_second) return flops;
   // Operations that the cost model takes for as long as rounding takes for a byte.

@@ -24,7 +24,10 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
 //
 // Operations count at the peak rate of the compute dtype. Products in float8 and the rounding of their factors count as
 // many operations as take their time. Such products run at the peak rate in 8 bits and rounding at the rate of the
-// memory. Hardware without a figure for its memory has no time for rounding. Throws Error (request) if the hardware has
+// memory. Hardware without a figure for its memory has no time for rounding.
+//
+// A block computes its shared expert while rows travel to the experts, without the rounding of its factors. Lanes of
+// the hardware "cpu" take turns, so nothing runs beside an exchange there. Throws Error (request) if the hardware has
 // no products in 8 bits.
 std::vector<SegmentFlops> timed_flops(const Config& config, const ProgramTables& tables, const Hardware& hardware);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "parallel/runtime/error.h"
 
@@ -64,6 +65,18 @@ double host_seconds(const HardwareCosts& hardware, std::int64_t bytes) {
   return static_cast<double>(bytes) / hardware.host_bytes_per_second;
 }
 
+// Of the exchange of rows out during an action, the seconds beside products that need no rows.
+double covered_seconds(const ProgramSegment& segment, Op during, const SegmentFlops& work,
+                       const HardwareCosts& hardware, const GroupSizes& sizes) {
+  double out = 0.0;
+  for (const ProgramCollective& part : segment.collectives) {
+    if (part.during == during && part.beside == 1) out += seconds_of(part, hardware.links, sizes);
+  }
+  const bool backward = during == Op::backward_input;
+  return std::min(out,
+                  work.beside * (backward ? hardware.seconds_per_flop_backward : hardware.seconds_per_flop_forward));
+}
+
 ActionCosts action_costs(const ProgramTables& tables, std::span<const SegmentFlops> flops,
                          const HardwareCosts& hardware, const GroupSizes& sizes) {
   const auto& links = hardware.links;
@@ -71,10 +84,16 @@ ActionCosts action_costs(const ProgramTables& tables, std::span<const SegmentFlo
   for (std::size_t i = 0; i < tables.segments.size(); ++i) {
     const ProgramSegment& segment = tables.segments[i];
     const SegmentFlops work = flops.empty() ? SegmentFlops{} : flops[i];
-    const auto exchange = [&](Op during) { return seconds_of(segment.collectives, during, links, sizes); };
-    costs.segments[i] = {work.forward * hardware.seconds_per_flop_forward + exchange(Op::forward),
-                         work.backward_input * hardware.seconds_per_flop_backward + exchange(Op::backward_input),
-                         work.backward_weight * hardware.seconds_per_flop_backward + exchange(Op::backward_weight)};
+    const auto covered = [&](Op during) { return covered_seconds(segment, during, work, hardware, sizes); };
+    const auto exposed = [&](Op during) {
+      return seconds_of(segment.collectives, during, links, sizes) - covered(during);
+    };
+    costs.segments[i] = {
+        .forward = work.forward * hardware.seconds_per_flop_forward + exposed(Op::forward),
+        .backward_input = work.backward_input * hardware.seconds_per_flop_backward + exposed(Op::backward_input),
+        .backward_weight = work.backward_weight * hardware.seconds_per_flop_backward + exposed(Op::backward_weight),
+        .forward_covered = covered(Op::forward),
+        .backward_covered = covered(Op::backward_input)};
     for (const ProgramCollective& part : segment.collectives) {
       if (part.beside == 0 || (part.during != Op::forward && part.during != Op::backward_input)) continue;
       rows_of(costs.segments[i], part) += seconds_of(part, links, sizes);
@@ -84,7 +103,7 @@ ActionCosts action_costs(const ProgramTables& tables, std::span<const SegmentFlo
     }
     if (!segment.region) continue;
     costs.segments[i].spared =
-        work.spared * hardware.seconds_per_flop_forward + exchange(Op::forward) - exchange(Op::recompute);
+        work.spared * hardware.seconds_per_flop_forward + exposed(Op::forward) - exposed(Op::recompute);
   }
   for (std::size_t i = 0; i < tables.units.size(); ++i)
     costs.units[i] = unit_cost(tables, tables.units[i], links, sizes);
@@ -147,19 +166,28 @@ UnitCost unit_cost(const ProgramTables& tables, const ProgramUnit& unit, const s
   return cost;
 }
 
-std::map<Group, ActionCosts> compute_collectives(const ProgramTables& tables, const std::map<Group, LinkCost>& links,
-                                                 const GroupSizes& sizes) {
+std::map<Group, ActionCosts> compute_collectives(const ProgramTables& tables, std::span<const SegmentFlops> flops,
+                                                 const HardwareCosts& hardware, const GroupSizes& sizes) {
   std::map<Group, ActionCosts> costs;
   for (std::size_t i = 0; i < tables.segments.size(); ++i) {
-    for (const ProgramCollective& part : tables.segments[i].collectives) {
-      const double seconds = seconds_of(part, links, sizes);
-      if (seconds == 0.0) continue;
+    const ProgramSegment& segment = tables.segments[i];
+    std::map<Op, double> covered;  // belongs to the first collective of the exchange
+    for (const Op op : {Op::forward, Op::recompute, Op::backward_input}) {
+      covered[op] = covered_seconds(segment, op, flops.empty() ? SegmentFlops{} : flops[i], hardware, sizes);
+    }
+    for (const ProgramCollective& part : segment.collectives) {
+      const double whole = seconds_of(part, hardware.links, sizes);
+      if (whole == 0.0) continue;
       ComputeCost& cost = costs.try_emplace(part.group, even_costs(tables, {})).first->second.segments[i];
+      const double hidden = part.beside == 1 ? std::exchange(covered[part.during], 0.0) : 0.0;
+      const double seconds = whole - hidden;
       if (part.during == Op::forward) cost.forward += seconds;
-      if (part.during == Op::forward && tables.segments[i].region) cost.spared += seconds;
+      if (part.during == Op::forward) cost.forward_covered += hidden;
+      if (part.during == Op::forward && segment.region) cost.spared += seconds;
       if (part.during == Op::recompute) cost.spared -= seconds;
       if (part.during == Op::backward_input) cost.backward_input += seconds;
-      if (part.beside > 0 && part.during != Op::recompute) rows_of(cost, part) += seconds;
+      if (part.during == Op::backward_input) cost.backward_covered += hidden;
+      if (part.beside > 0 && part.during != Op::recompute) rows_of(cost, part) += whole;
       if (part.during == Op::backward_weight) cost.backward_weight += seconds;
     }
   }

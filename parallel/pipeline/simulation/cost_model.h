@@ -9,11 +9,11 @@
 //   all_to_all                   (n - 1) latency + (n - 1) / n payload / exchange rate: a rank's own part is free
 //   broadcast, a message         latency + payload / bytes_per_second
 //
-// Nothing overlaps inside an action, except that an action in parts exchanges rows beside others. Routed tokens are
-// dealt evenly. Work that is neither a product nor communication (norms, optimizer) takes no time. Only the optimizer
-// waits for states that come from host memory and go back, both ways at once. A collective that leaves its node shares
-// the node's adapters with other transfers at the same time. Its bytes over all adapters of the node are the shared
-// seconds (simulate.h).
+// Inside an action the exchange of rows to the experts overlaps with products that need no rows, and nothing else does.
+// An action in parts exchanges rows beside others. Routed tokens are dealt evenly. Work that is neither a product nor
+// communication (norms, optimizer) takes no time. Only the optimizer waits for states that come from host memory and go
+// back, both ways at once. A collective that leaves its node shares the node's adapters with other transfers at the
+// same time. Its bytes over all adapters of the node are the shared seconds (simulate.h).
 #pragma once
 
 #include <map>
@@ -60,6 +60,8 @@ GroupSizes group_sizes(const Mesh& mesh);
 struct SegmentFlops {
   double forward = 0.0, backward_input = 0.0, backward_weight = 0.0;
   double spared = 0.0;
+  // Of forward, of R and of backward_input each: those that run while rows travel to the experts.
+  double beside = 0.0;
 };
 
 // Seconds of a collective over `ranks` ranks; 0 for a single rank.
@@ -70,10 +72,11 @@ double link_seconds(const LinkCost& link, CollectiveOp op, double payload, int r
 UnitCost unit_cost(const ProgramTables& tables, const ProgramUnit& unit, const std::map<Group, LinkCost>& links,
                    const GroupSizes& sizes);
 
-// The part of modelled_costs that compute actions spend in collectives, by the group of these. Throws Error (request)
-// for a group of several ranks without a link.
-std::map<Group, ActionCosts> compute_collectives(const ProgramTables& tables, const std::map<Group, LinkCost>& links,
-                                                 const GroupSizes& sizes);
+// The part of modelled_costs that compute actions spend in collectives and in nothing else, by the group of these.
+// Without `flops` nothing runs beside collectives: all of their seconds. Throws Error (request) for a group of several
+// ranks without a link.
+std::map<Group, ActionCosts> compute_collectives(const ProgramTables& tables, std::span<const SegmentFlops> flops,
+                                                 const HardwareCosts& hardware, const GroupSizes& sizes);
 
 // `flops` by segment; empty if unknown (a bare schedule). Throws Error (request) like unit_cost.
 ProgramCosts modelled_costs(const ProgramTables& tables, std::span<const SegmentFlops> flops,

@@ -34,7 +34,7 @@ double cost_of(const ComputeCost& cost, const Action& action) {
   if (part.count == 1) return cost_of(cost, action.op);
   double seconds = 0.0;
   if (part.index == 1) {
-    seconds = backward ? cost.backward_input : cost_of(cost, action.op);
+    seconds = (backward ? cost.backward_input : cost_of(cost, action.op)) + cost.covered(backward);
     for (int exchange = 0; exchange + 1 < part.count; ++exchange) seconds -= cost.rows(backward, exchange);
   }
   if (part.last() && action.op == Op::backward) seconds += cost.backward_weight;
@@ -84,7 +84,8 @@ void require_action_costs(const ProgramTables& tables, const ActionCosts& costs)
       require_times(what, i,
                     {entries[i].forward, entries[i].backward_input, entries[i].backward_weight, entries[i].spared,
                      entries[i].recompute(), entries[i].host_copy, entries[i].forward_out, entries[i].forward_back,
-                     entries[i].backward_out, entries[i].backward_back});
+                     entries[i].backward_out, entries[i].backward_back, entries[i].forward_covered,
+                     entries[i].backward_covered});
     }
   };
   require_compute("segment", costs.segments);

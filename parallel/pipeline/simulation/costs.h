@@ -8,20 +8,24 @@
 
 namespace weft {
 
-// Seconds for one microbatch, collectives inside included. R takes as long as its forward, less what it is spared.
-// Of a computation in parts, the second part takes what its exchanges of rows leave, and the last part of a B the
-// weight gradient.
+// Seconds for one microbatch, including the wait for collectives inside. R takes as long as its forward, less what it
+// is spared. Of a computation in parts, the second part takes all computation except the weight gradient of a B, which
+// the last part takes.
 struct ComputeCost {
   double forward = 0.0, backward_input = 0.0, backward_weight = 0.0;
   double spared = 0.0;
   double host_copy = 0.0;  // OFFLOAD, or RELOAD
-  // Of forward and of backward_input, the seconds of the exchanges of rows at which they can be cut: out to the
-  // experts, and back.
+  // Seconds of the exchanges of rows at which a forward and an input gradient can be cut: out to the experts, and back.
   double forward_out = 0.0, forward_back = 0.0, backward_out = 0.0, backward_back = 0.0;
+  // Of forward_out and backward_out, the seconds beside computation of the segment that needs no rows, such as a shared
+  // expert. forward and backward_input have only the rest of the exchange.
+  double forward_covered = 0.0, backward_covered = 0.0;
 
   double rows(bool of_backward, int exchange) const {
     return of_backward ? (exchange == 0 ? backward_out : backward_back) : exchange == 0 ? forward_out : forward_back;
   }
+
+  double covered(bool of_backward) const { return of_backward ? backward_covered : forward_covered; }
 
   double recompute() const { return forward - spared; }
   bool operator==(const ComputeCost&) const = default;
