@@ -169,6 +169,8 @@ inline ProgramCosts random_costs(Dice& dice, const ProgramTables& tables, int co
     cost.forward_back = part(cost.forward);
     cost.backward_out = part(cost.backward_input);
     cost.backward_back = part(cost.backward_input);
+    cost.forward_covered = dice.below(static_cast<int>(cost.forward_out) + 1);
+    cost.backward_covered = dice.below(static_cast<int>(cost.backward_out) + 1);
     return cost;
   };
   for (ComputeCost& cost : costs.segments) cost = compute();

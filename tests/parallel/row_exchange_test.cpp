@@ -107,6 +107,25 @@ TEST(RowExchange, HidesBehindTheOtherHalf) {
   EXPECT_EQ(rank_times(pair, simulated_pair(pair, slow, serial), 0, serial).rows, 12.0);
 }
 
+// A second of each second part needs no rows: of the three seconds above, the backward's second part begins at 2 and
+// runs to 6, its rows come back from 6 to 9, and it ends at 14. The forward's second part begins at 6, though its rows
+// arrive at 6, because the backward's runs until then. On one channel for all nothing is covered.
+TEST(RowExchange, HidesBehindItsOwnPartToo) {
+  const Program pair = one_pair();
+  ProgramCosts costs = costs_of_pair(pair, 3.0, 3.0);
+  const double in_line = simulated_pair(pair, costs, LaneChannels::serial()).seconds;
+  for (ComputeCost& cost : costs.segments) {
+    if (cost.forward_out == 0.0) continue;
+    cost.forward -= cost.forward_covered = 1.0;
+    cost.backward_input -= cost.backward_covered = 1.0;
+  }
+  const Simulation covered = simulated_pair(pair, costs, LaneChannels::own());
+  EXPECT_EQ(covered.seconds, 14.0);
+  EXPECT_EQ(rank_times(pair, covered, 0).compute, 12.0);
+  EXPECT_EQ(rank_times(pair, covered, 0).rows, 2.0);
+  EXPECT_EQ(simulated_pair(pair, costs, LaneChannels::serial()).seconds, in_line);
+}
+
 int row_exchanges_in(const Program& program) {
   int count = 0;
   for (const auto& actions : program.ranks) {

@@ -87,6 +87,7 @@ ProgramCosts shared_costs(Dice& dice, const Program& program) {
   const auto part = [&](double& seconds) { seconds *= dice.below(5) / 4.0; };
   for (ComputeCost& cost : costs.on_adapters.segments) {
     for (double* seconds : {&cost.forward, &cost.backward_input, &cost.backward_weight}) part(*seconds);
+    cost.forward_covered = cost.backward_covered = 0.0;  // by products, which use no adapters
   }
   for (ComputeCost& cost : costs.on_adapters.stages) cost = {};
   for (UnitCost& cost : costs.on_adapters.units) {

@@ -33,8 +33,8 @@ class SimulationOracle {
     if (!exchanged_) add_data();
     for (bool moved = true; moved;) {
       moved = false;
-      for (const auto& [later, earlier, from_end] : rules_) {
-        const double least = start_[earlier] + (from_end ? seconds_[earlier] : 0.0);
+      for (const auto& [later, earlier, from_end, ahead] : rules_) {
+        const double least = start_[earlier] + (from_end ? seconds_[earlier] : 0.0) - ahead;
         if (start_[later] >= least) continue;
         start_[later] = least;
         moved = true;
@@ -47,10 +47,11 @@ class SimulationOracle {
   std::size_t rules() const { return rules_.size(); }
 
  private:
-  // start_[later] is at least the start or the end of the earlier one.
+  // start_[later] is at least the start or the end of the earlier one, less the seconds that it may begin ahead.
   struct Rule {
     std::size_t later, earlier;
     bool from_end;
+    double ahead;
   };
 
   std::size_t channel(const Action& a) const {
@@ -86,6 +87,11 @@ class SimulationOracle {
            program_.segments[static_cast<std::size_t>(*a.segment)].reads_weights_backward;
   }
 
+  double covered(const Action& a) const {
+    const ComputeCost& cost = costs_.segments[static_cast<std::size_t>(*a.segment)];
+    return a.op == Op::forward || a.op == Op::recompute ? cost.forward_covered : cost.backward_covered;
+  }
+
   double seconds_of(const Action& a) const {
     const auto stage = static_cast<std::size_t>(a.stage.value_or(0));
     if (is_compute(a.op)) {
@@ -97,6 +103,7 @@ class SimulationOracle {
       // Cut, the second part has all but its exchanges and the last one the weight gradient.
       if (a.part.count > 1 && a.part.index != 1) sum = 0.0;
       if (a.part.count > 1 && a.part.index == 1) sum -= ascends ? cost.forward_out : cost.backward_out;
+      if (a.part.count > 1 && a.part.index == 1) sum += covered(a);
       if (a.part.count > 2 && a.part.index == 1) sum -= ascends ? cost.forward_back : cost.backward_back;
       const bool weighs = a.op == Op::backward || a.op == Op::backward_weight;
       if (weighs && a.part.index + 1 == a.part.count) sum += cost.backward_weight;
@@ -124,8 +131,8 @@ class SimulationOracle {
     return a.op == Op::reduce_gradient ? cost.reduce : 0.0;
   }
 
-  void add(std::size_t later, std::size_t earlier, bool from_end = true) {
-    rules_.push_back({later, earlier, from_end});
+  void add(std::size_t later, std::size_t earlier, bool from_end = true, double ahead = 0.0) {
+    rules_.push_back({later, earlier, from_end, ahead});
   }
 
   // Whether reduction `at` takes an accumulator or a copy of one from the pool.
@@ -172,8 +179,9 @@ class SimulationOracle {
         if (a.op == Op::wait_offload && b.op == Op::offload && same_bytes(a, b)) add(here, there);
         if (is_compute(a.op) && b.op == Op::reload && same_bytes(a, b)) add(here, there);
         if (is_compute(a.op) && a.part.index > 0 && is_rows(b) && a.segment == b.segment &&
-            a.microbatch == b.microbatch) {
-          add(here, there);
+            a.microbatch == b.microbatch && b.part.index + 1 == a.part.index) {
+          // The computation that needs no rows is at the begin of the second part.
+          add(here, there, true, a.part.index == 1 ? covered(a) : 0.0);
         }
         if (is_gather(a.op) && is_reshard(b.op) && moves_parameters(b)) add(here, there);
         if (is_gather(a.op) && on_compute(b) && unit(a).policy.residency == Residency::solved) add(here, there);

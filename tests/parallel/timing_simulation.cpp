@@ -76,7 +76,8 @@ struct RunningRank {
         const auto& produced = ranks[op.producer_rank].result.ops;
         if (op.producer_op >= static_cast<int>(produced.size())) break;
         const bool here = &ranks[op.producer_rank] == this;
-        begin = std::max(begin, here ? lane_end_behind(op) : produced[op.producer_op].end + op.transfer_seconds);
+        const double there = here ? lane_end_behind(op) : produced[op.producer_op].end + op.transfer_seconds;
+        begin = std::max(begin, there - op.seconds_before);
       }
       bool there = true;
       for (const int place : needed_by[q]) {

@@ -66,6 +66,8 @@ constexpr CostField<ComputeCost> segment_fields[] = {{"forward", &ComputeCost::f
                                                      {"forward_back", &ComputeCost::forward_back, true},
                                                      {"backward_out", &ComputeCost::backward_out, true},
                                                      {"backward_back", &ComputeCost::backward_back, true},
+                                                     {"forward_covered", &ComputeCost::forward_covered, true},
+                                                     {"backward_covered", &ComputeCost::backward_covered, true},
                                                      {"host_copy", &ComputeCost::host_copy, true}};
 constexpr CostField<UnitCost> unit_fields[] = {{"gather", &UnitCost::gather},
                                                {"island_gather", &UnitCost::island_gather},

@@ -71,15 +71,15 @@ class PaddedActions final : public ActionObserver {
     for (const Action& action : actions_) {
       const bool lasts =
           is_compute(action.op) || is_send(action.op) || is_row_exchange(action.op) || is_host_copy(action.op);
-      padding_.push_back(std::chrono::duration_cast<Clock::duration>(
-          std::chrono::duration<double>(lasts ? cost_of(program, costs, action) : 0.0)));
+      padding_.push_back(duration_of(lasts ? cost_of(program, costs, action) : 0.0));
+      before_rows_.push_back(duration_of(is_compute(action.op) ? seconds_before_rows(costs, action) : 0.0));
     }
   }
 
   void begin(std::size_t index) override {
     const Action& action = actions_[index];
     if (is_compute(action.op) && !action.part.first()) {
-      std::this_thread::sleep_until(rows_there_.at({*action.segment, *action.microbatch}));
+      std::this_thread::sleep_until(rows_there_.at({*action.segment, *action.microbatch}) - before_rows_[index]);
     }
     times_[index].begin = Clock::now();
   }
@@ -104,11 +104,15 @@ class PaddedActions final : public ActionObserver {
   const std::vector<Times>& times() const { return times_; }  // of the last step
 
  private:
+  static Clock::duration duration_of(double seconds) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+
   const Program& program_;
   const int pipeline_, rank_;
   DelayingLinks& links_;
   std::span<const Action> actions_;
-  std::vector<Clock::duration> padding_;
+  std::vector<Clock::duration> padding_, before_rows_;
   std::vector<Times> times_;
   Clock::time_point exchange_free_ = {};                              // the link between experts
   std::map<std::pair<int, int>, Clock::time_point> rows_there_ = {};  // by segment and microbatch

@@ -146,4 +146,8 @@ double cost_of(const ProgramTables& tables, const ActionCosts& costs, const Acti
   return sum;
 }
 
+double seconds_before_rows(const ActionCosts& costs, const Action& part) {
+  return part.part.index == 1 ? costs.segments[*part.segment].covered(makes_input_gradient(part.op)) : 0.0;
+}
+
 }  // namespace weft

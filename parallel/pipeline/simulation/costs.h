@@ -67,5 +67,7 @@ void require_costs(const ProgramTables& tables, const ProgramCosts& costs);
 // Seconds of a well-formed action, without waiting. A receive takes as long as its send. RESHARD takes 0, and so does a
 // gather of a unit without unsharded bytes: the rank computes on its own shard.
 double cost_of(const ProgramTables& tables, const ActionCosts& costs, const Action& action);
+// Seconds that a part of a computation takes before it needs the rows of the exchange in front of it.
+double seconds_before_rows(const ActionCosts& costs, const Action& part);
 
 }  // namespace weft

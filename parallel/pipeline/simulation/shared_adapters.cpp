@@ -3,7 +3,8 @@
 //
 // An action first does its work without adapters, then its work with them. Concurrent transfers of one node have equal
 // shares of its adapters: each of n proceeds at one n-th of the rate. A node's adapters are thus never used beyond
-// their full rate. No step is shorter than the time of all transfers that leave one of its nodes, at full rate.
+// their full rate. No step is shorter than the time of all transfers that leave one of its nodes, at full rate. A part of
+// a computation that needs rows begins as much ahead of their arrival as it computes without them.
 #include <algorithm>
 #include <functional>
 #include <queue>
@@ -72,6 +73,7 @@ class Clock {
         ++state.to_end;
         states_[*actions[i].send].receive = i;
       }
+      if (actions[i].rows) states_[*actions[i].rows].part = i;
       if (actions[i].meeting) {
         ++state.to_start;
         state.meets = true;
@@ -110,6 +112,8 @@ class Clock {
     std::optional<std::size_t> receive = {};
     std::size_t followers = 0;  // end of its actions in `followers_`, which begin at that of the action before
     bool meets = false;
+    std::optional<std::size_t> part = {};  // that needs its rows
+    bool held = false;                     // started, and its rows have not arrived
   };
   // The end of an action's own part, or of a transfer on adapters: time, action or adapters, whether adapters, change.
   using Event = std::tuple<double, std::size_t, bool, unsigned>;
@@ -144,6 +148,9 @@ class Clock {
 
   void start(std::size_t action, double time) {
     states_[action].start = time;
+    const auto rows = actions_[action].rows;
+    states_[action].held = rows && states_[*rows].to_end > 0;
+    if (states_[action].held) return;
     const double own = std::max(actions_[action].seconds - actions_[action].adapter_seconds, 0.0);
     events_.emplace(time + own, action, false, 0);
     if (const auto receive = states_[action].receive) come(*receive, 1, time);
@@ -161,6 +168,9 @@ class Clock {
     if (--state.to_end > 0) return;
     state.end = time;
     if (state.receive) part_ended(*state.receive, time);
+    if (state.part && states_[*state.part].held) {
+      start(*state.part, std::max(states_[*state.part].start, time - actions_[*state.part].before_rows));
+    }
     for (std::size_t i = action == 0 ? 0 : states_[action - 1].followers; i < state.followers; ++i) {
       come(followers_[i], 1, time);
     }

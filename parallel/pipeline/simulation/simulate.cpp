@@ -181,7 +181,7 @@ class Walk {
     const double with_data = start.at.time;
     if (!action.part.first()) {
       const auto rows = state.rows.extract({*action.segment, *action.microbatch});
-      if (!rows.empty()) start.after(rows.mapped(), Wait::rows);
+      if (!rows.empty()) wait_for_rows(rank, action, rows.mapped(), start);
     }
     if (action.segment && !state.back.empty()) {
       const auto back = state.back.extract({*action.segment, *action.microbatch});
@@ -201,6 +201,19 @@ class Walk {
     for (const Action& made : state.made) hand_on(rank, made);
     state.made.clear();
     return true;
+  }
+
+  void wait_for_rows(std::size_t rank, const Action& part, Instant arrived, Start& start) {
+    const double before = seconds_before_rows(costs_, part);
+    if (told_ != nullptr) {
+      ToldAction& told = (*told_)[number(next_of(rank))];
+      told.rows = number(*arrived.end_of);
+      told.before_rows = before;
+    }
+    arrived.time -= before;
+    std::vector<ActionAt>* const all = std::exchange(start.all, nullptr);  // it need not have ended
+    start.after(arrived, Wait::rows);
+    start.all = all;
   }
 
   // The overlapped pair of the next action. Both halves begin together and pass their results on together.

@@ -13,7 +13,8 @@
 //                shares, a send only posts, and the receiver alone takes the time, or the link does (LaneChannels)
 //   TIE_GRAD     the TIE_GRAD of the rank with the other copy, which runs at the same time, unless this rank holds
 //                both; for gradients that are not reduced yet, the compute before it in the list
-//   ROWS_*       the compute before it in the list; the next part of its computation waits for it
+//   ROWS_*       the compute before it in the list. The next part of its computation waits for it, except that what
+//                needs no rows (seconds_before_rows, costs.h) may run until then
 //   OFFLOAD      the compute before it in the list, and so does RELOAD
 //   WAIT_OFFLOAD its OFFLOAD; takes a turn on the compute lane, but no time. A backward or R waits for the RELOAD
 //   GRAD_NORM    the reductions and ties before it in the list, and all ranks that come to one
@@ -95,7 +96,8 @@ struct SimulatedAction {
   double start = 0.0, end = 0.0;  // seconds since the step began
   double waited = 0.0;            // seconds from the time its channel was free to `start`
   Wait wait = Wait::nothing;
-  // The action that ends at this action's start: the one it waited for, or the previous one on its channel. A receive
+  // The action that ends at this action's start: the one it waited for, or the previous one on its channel. An exchange
+  // of rows may end up to seconds_before_rows later. A receive
   // that waited for its send starts with the send, so this is what the send waited for. For a norm or a tie that waited
   // for peers, it is what the last peer waited for.
   std::optional<ActionAt> after = {};

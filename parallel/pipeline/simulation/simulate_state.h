@@ -235,11 +235,13 @@ class DataInstants {
 
 // An action as shared_seconds sees it (shared_adapters.cpp).
 struct ToldAction {
-  double seconds = 0.0;                     // duration if nothing else uses the adapters
-  double adapter_seconds = 0.0;             // the part of `seconds` with the adapters
-  int adapters = 0;                         // the adapters used, if adapter_seconds > 0
-  std::vector<std::size_t> after = {};      // actions that end before it starts
-  std::optional<std::size_t> send = {};     // of a receive: it starts and ends no earlier than this
+  double seconds = 0.0;                  // duration if nothing else uses the adapters
+  double adapter_seconds = 0.0;          // the part of `seconds` with the adapters
+  int adapters = 0;                      // the adapters used, if adapter_seconds > 0
+  std::vector<std::size_t> after = {};   // actions that end before it starts
+  std::optional<std::size_t> send = {};  // of a receive: it starts and ends no earlier than this
+  std::optional<std::size_t> rows = {};  // the exchange that ends no later than `before_rows` after its start
+  double before_rows = 0.0;
   std::optional<std::size_t> meeting = {};  // number shared by actions that wait for each other
 };
 

@@ -44,6 +44,7 @@ TimingClock::TimingClock(const TimingProblem& problem) {
     for (const TimingOp& op : rank.ops) {
       producer_.push_back(op.producer_rank < 0 ? -1 : first_op_[op.producer_rank] + op.producer_op);
       transfer_.push_back(op.transfer_seconds);
+      before_.push_back(op.seconds_before);
       seconds_.push_back(op.seconds);
     }
   }

@@ -32,12 +32,9 @@ class TimingClock {
   int first_op(int rank) const { return first_op_[rank]; }
   int ops() const { return static_cast<int>(producer_.size()); }
   std::span<const double> seconds() const { return seconds_; }
-  // When the data of the op's producer is there, in seconds; 0 without a producer. `ends` is by op over all ranks.
+  // When the op may begin for its producer, in seconds; 0 without one. `ends` is by op over all ranks.
   double ready(int op, std::span<const double> ends) const {
-    const int producer = producer_[op];
-    if (producer < 0) return 0;
-    const double before = lane_before_[op] < 0 ? 0 : ready(lane_before_[op], ends);
-    return std::max(ends[producer], before) + transfer_[op];
+    return producer_[op] < 0 ? 0 : arrival(op, ends) - before_[op];
   }
 
   // Fills `ends` (of all ops) and `rank_ends` (later of compute and channel) and returns the makespan, all in seconds.
@@ -45,13 +42,19 @@ class TimingClock {
   double run(std::span<const TimingChannel> channels, std::span<double> ends, std::span<double> rank_ends) const;
 
  private:
+  // When the data of the op's producer is there.
+  double arrival(int op, std::span<const double> ends) const {
+    const double lane_free = lane_before_[op] < 0 ? 0 : arrival(lane_before_[op], ends);
+    return std::max(ends[producer_[op]], lane_free) + transfer_[op];
+  }
+
   std::vector<Stretch> stretches_;
   std::vector<int> first_op_;  // by rank
   std::vector<int> producer_;  // by op over all ranks; -1: none
   // By op with a producer on its own rank: the op that gets the transfer before on the exchange lane. -1: none, or it
   // cannot be under way when the producer ends.
   std::vector<int> lane_before_;
-  std::vector<double> transfer_, seconds_;
+  std::vector<double> transfer_, before_, seconds_;
 };
 
 }  // namespace weft

@@ -64,7 +64,7 @@ class TimingDecoder {
 
   // `ends`: the expected end of each op of the rank, in seconds; urgency is derived from it.
   void begin(const TimingChoice& choice, std::span<const double> ends, const DecodeOptions& options);
-  // Ops must run in order. `ready`: when the producer's data is there. Returns the end of the op. All in seconds.
+  // Ops must run in order. `ready`: when the op may begin for its producer. Returns the end of the op. All in seconds.
   double run_op(int op, double ready);
   TimingRankPlan finish();
 

@@ -72,7 +72,8 @@ void check_timing_problem(const TimingProblem& problem) {
     for (const TimingOp& op : rank.ops) {
       check(inside(op.first_read, op.reads, rank.read_units), "an op reads units outside its rank's list");
       check(inside(op.first_add, op.adds, rank.added_units), "an op adds to units outside its rank's list");
-      check(op.seconds >= 0 && op.transfer_seconds >= 0 && op.activation_bytes >= 0, "an op has a negative size");
+      check(op.seconds >= 0 && op.transfer_seconds >= 0 && op.seconds_before >= 0 && op.activation_bytes >= 0,
+            "an op has a negative size");
       if (op.producer_rank < 0) continue;
       check(op.producer_rank < ranks && op.producer_op >= 0 &&
                 op.producer_op < static_cast<int>(problem.ranks[op.producer_rank].ops.size()),

@@ -33,6 +33,7 @@ struct TimingOp {
   // the exchange lane of the rank. The lane takes one transfer after another, in the order of the producers.
   int producer_rank = -1, producer_op = 0;
   double transfer_seconds = 0;  // from the producer's end, or the end of the transfer before
+  double seconds_before = 0;    // of the op, before it needs what is transferred
   int stage = 0, microbatch = 0;
   bool forward = false;
 };

@@ -138,6 +138,7 @@ class ProblemRank {
       op.producer_rank = rank_;
       op.producer_op = parts_.at({*action.segment, *action.microbatch});
       op.transfer_seconds = cost_of(program_, costs_, rows);
+      op.seconds_before = seconds_before_rows(costs_, action);
       return;
     }
     const ProgramStage& stage = program_.stages[*action.stage];
