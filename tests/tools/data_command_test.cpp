@@ -11,6 +11,8 @@
 namespace weft {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 class DataCommand : public ProgramTest {
  protected:
   void SetUp() override {

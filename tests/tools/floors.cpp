@@ -215,7 +215,7 @@ std::vector<std::string> defined_types(std::string_view text) {
 }
 
 std::vector<std::string> long_functions(std::string_view path, std::string_view text) {
-  static const std::regex names(R"(^(template\s*<.*>\s*)?(struct|class|union|enum|namespace|extern)\b)");
+  static const std::regex scopes_of_names(R"(^(template\s*<.*>\s*)?(struct|class|union|enum|namespace|extern)\b)");
   static const std::regex label(R"(^(public|private|protected)$)");
   enum class Scope : std::uint8_t { names, function, other };  // where functions are defined; one; inside of one
   std::vector<Scope> scopes;
@@ -238,7 +238,7 @@ std::vector<std::string> long_functions(std::string_view path, std::string_view 
       scopes.pop_back();
       if (ends) statement.clear();
     } else if (c == '{') {
-      const bool type = outside && std::regex_search(statement, names);
+      const bool type = outside && std::regex_search(statement, scopes_of_names);
       const bool function = outside && !type && parentheses == 0 && statement.find('(') != std::string::npos;
       scopes.push_back(type ? Scope::names : function ? Scope::function : Scope::other);
       if (type) statement.clear();

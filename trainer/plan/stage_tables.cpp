@@ -116,8 +116,8 @@ void add_regions(const std::vector<KeptBySegment>& kept, int first_segment, std:
   }
 }
 
-// Chooses the segments with kept bytes that wait in host memory: the foremost, since theirs wait longest, until they
-// have `fraction` of the stage's bytes that may. In a region that is the input, which the first segment keeps.
+// Chooses the segments with kept bytes that wait in host memory. The foremost come first, since their bytes wait
+// longest, until they have `fraction` of the stage's bytes that may. A region has its input, kept by the first segment.
 void choose_offloaded(double fraction, const PlannedBoundary& boundary, const PlannedStage& stage,
                       std::span<ProgramSegment> entries) {
   std::vector<std::int64_t> bytes;

@@ -60,9 +60,9 @@ Program add_ties(Program program);
 // Adds GRAD_NORM and STEP at the end of every rank.
 Program add_update(Program program);
 
-// Adds OFFLOAD behind a forward that keeps bytes for host memory (ProgramSegment::offload_bytes), WAIT_OFFLOAD behind
-// the next computation of the rank, and RELOAD in front of the last one before the bytes are read. So one computation
-// runs beside each copy. Bytes that would be away for no computation stay.
+// Adds the copies of bytes that a forward keeps in host memory (ProgramSegment::offload_bytes). OFFLOAD stands behind
+// the forward, WAIT_OFFLOAD behind the next computation of the rank, and RELOAD in front of the last computation before
+// the bytes are read. So one computation runs beside each copy. Bytes that would be away for no computation stay.
 Program add_offload(Program program);
 
 // add_exchange, lower_to_segments, add_recompute and alternate_pairs on a schedule's order: computations and messages,
