@@ -14,11 +14,14 @@
 namespace weft {
 
 enum class BlockKind : std::uint8_t { dense, moe };
-// Tokens of the load-balancing loss's statistics. sequence: each sequence by itself. batch: the whole microbatch.
-// global: choices are counted over all data ranks and all microbatches of the step so far.
-enum class AuxiliaryLoss : std::uint8_t { sequence, batch, global };
+// Tokens of the load-balancing loss's statistics. sequence: each sequence by itself. microbatch: the whole microbatch.
+// rank_batch: choices are counted over a data rank's microbatches of the step so far. global: over all data ranks too.
+enum class AuxiliaryLoss : std::uint8_t { sequence, microbatch, rank_batch, global };
 constexpr auto enum_names(AuxiliaryLoss) {
-  return name_list("sequence", "batch", "global");
+  return name_list("sequence", "microbatch", "rank_batch", "global");
+}
+constexpr bool counts_step(AuxiliaryLoss loss) {
+  return loss >= AuxiliaryLoss::rank_batch;
 }
 // The step of an expert's selection bias: `rate` up or down, or `rate` times its part of the mean load that it lacks.
 enum class BiasUpdate : std::uint8_t { sign, proportional };

@@ -110,24 +110,19 @@ std::vector<SegmentTraffic> Router::traffic() const {
     gather(Group::cp, setup_.context, setup_.context * bytes);
   }
   if (!balances()) return traffic;
-  if (balances_step()) {
-    traffic.push_back({.when = When::forward,
-                       .op = CollectiveOp::all_reduce,
-                       .group = Group::tokens,
-                       .count = 1,
-                       .bytes = setup_.model.moe.router_rows() * size_of(DType::float64),
-                       .once = true});
-    return traffic;
-  }
-  for (const auto& [group, ranks] : {std::pair(Group::tp, setup_.tensor), std::pair(Group::cp, setup_.context)}) {
-    if (ranks == 1) continue;
+  const auto reduce = [&](Group group) {
+    const std::int64_t choices = setup_.model.moe.router_rows() * size_of(DType::float64);
     traffic.push_back({.when = When::forward,
                        .op = CollectiveOp::all_reduce,
                        .group = group,
                        .count = 1,
-                       .bytes = balance_bytes(),
+                       .bytes = balances_step() ? choices : balance_bytes(),
                        .once = true});
-  }
+  };
+  const bool global = setup_.model.moe.aux_loss == AuxiliaryLoss::global;
+  if (global) reduce(Group::tokens);
+  if (!global && setup_.tensor > 1) reduce(Group::tp);
+  if (!global && setup_.context > 1) reduce(Group::cp);
   return traffic;
 }
 
@@ -206,13 +201,18 @@ Tensor Router::within_capacity(LayerContext& context, const Kept& kept, const Te
   return part;
 }
 
-// The step's choices so far, per token: this rank's from the report, summed over all ranks with other tokens. Those of
-// null slots count as choices of the first of them: all have the same scores.
+// The step's choices so far, per token: this rank's from the report, summed over all ranks with other tokens, or over
+// those of its batch. Those of null slots count as choices of the first of them: all have the same scores.
 void Router::average_choices(LayerContext& context, TensorView counts) const {
   KernelContext& kernels = context.kernels;
   Tensor choices = kernels.ledger.allocate(Bucket::moe_routing, DType::float64, setup_.model.moe.router_rows(), 1);
   cast(kernels.stream, context.report.choices(block_).rows_from(0, choices.rows()), choices);
-  context.tokens.all_reduce(choices);
+  if (setup_.model.moe.aux_loss == AuxiliaryLoss::global) {
+    context.tokens.all_reduce(choices);
+  } else {
+    context.tensor.all_reduce(choices);
+    context.sequence.all_reduce(choices);
+  }
   fill(kernels.stream, counts, 0.0f);
   scale_counts(kernels, choices, static_cast<double>(setup_.model.moe.choices()),
                counts.reshaped(counts.size(), 1).rows_from(0, choices.rows()));

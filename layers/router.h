@@ -20,7 +20,7 @@ class Router {
     Tensor indices, weights;  // [tokens, choices]
     // [2 * sequences, pool] float32, summed over tensor and context groups: counts, then sums of scores; only with
     // an auxiliary loss. `sequences` is 1 for statistics of the microbatch. For statistics of the step so far: counts
-    // of all ranks, averaged to one token, and this rank's sums of scores.
+    // of all ranks, or of those that share a batch, averaged to one token, and this rank's sums of scores.
     Tensor expert_counts;
     Tensor dlogits;  // from input gradient to weight gradient
     // Of this rank's slice, where some tokens may be padding (padding_target); otherwise empty.
@@ -69,7 +69,7 @@ class Router {
                                Tensor& storage) const;
   void add_noise(KernelContext& kernels, ConstTensorView x, ConstTensorView noise_keys, TensorView y) const;
   bool balances() const { return setup_.model.moe.router_aux_loss_coef != 0.0; }
-  bool balances_step() const { return setup_.model.moe.aux_loss == AuxiliaryLoss::global; }
+  bool balances_step() const { return counts_step(setup_.model.moe.aux_loss); }
   // Of the loss of one of balanced_sequences() in the mean over the step. Over the step so far: of a token's loss.
   double balance_factor(const LayerContext& context) const;
   // Sequences per microbatch as the auxiliary loss counts them, and this rank's tokens of them.

@@ -98,7 +98,7 @@ TEST_F(MoeSegment, BalancesTheMicrobatch) {
   for (const Scoring scoring : {Scoring::softmax, Scoring::sigmoid}) {
     const auto batch_case = [&](Layout layout) {
       SegmentCase the_case = moe_case(scoring, true, 0, layout);
-      the_case.model.moe.aux_loss = AuxiliaryLoss::batch;
+      the_case.model.moe.aux_loss = AuxiliaryLoss::microbatch;
       return the_case;
     };
     const SegmentInputs inputs = draw_inputs(batch_case({2, 1, 1}));
@@ -111,26 +111,32 @@ TEST_F(MoeSegment, BalancesTheMicrobatch) {
     EXPECT_GT(largest_relative_error(by_sequence, expected), 100 * tolerance(batch_case({2, 1, 1})));
   }
 }
-// Choices of all ranks in the step so far: of the third microbatch on two ranks, of six.
+// Choices in the step so far: of the third microbatch on two data ranks, of six, or of the rank's own three.
 TEST_F(MoeSegment, BalancesTheStepSoFar) {
   for (const Scoring scoring : {Scoring::softmax, Scoring::sigmoid}) {
-    const auto global_case = [&](Layout layout) {
-      SegmentCase the_case = moe_case(scoring, true, 0, layout);
-      the_case.model.moe.aux_loss = AuxiliaryLoss::global;
-      the_case.microbatches = 3;
-      return the_case;
-    };
-    const SegmentInputs inputs = draw_inputs(global_case({2, 1, 1}));
-    const Outcome expected = expected_outcome(global_case({2, 1, 1}), inputs);
-    for (const Layout& layout : layouts) {
-      if (layout.data == 2) expect_reference(global_case(layout), inputs, expected);
+    for (const AuxiliaryLoss loss : {AuxiliaryLoss::rank_batch, AuxiliaryLoss::global}) {
+      const auto step_case = [&](Layout layout) {
+        SegmentCase the_case = moe_case(scoring, true, 0, layout);
+        the_case.model.moe.aux_loss = loss;
+        the_case.microbatches = 3;
+        return the_case;
+      };
+      const SegmentInputs inputs = draw_inputs(step_case({2, 1, 1}));
+      const Outcome expected = expected_outcome(step_case({2, 1, 1}), inputs);
+      for (const Layout& layout : layouts) {
+        if (layout.data == 2) expect_reference(step_case(layout), inputs, expected);
+      }
+      // What is recomputed takes the choices of the first time, whatever came in between.
+      SegmentCase again = step_case({2, 2, 2});
+      expect_outcome(again, run_segment(again, inputs, {.forward_again = true}), expected);
+      // By microbatch, or counted over other ranks, it is another loss.
+      for (const AuxiliaryLoss other : all_values<AuxiliaryLoss>) {
+        if (other == loss) continue;
+        again.model.moe.aux_loss = other;
+        EXPECT_GT(largest_relative_error(expected_outcome(again, inputs), expected), 100 * tolerance(again))
+            << name_of(other);
+      }
     }
-    // What is recomputed takes the choices of the first time, whatever came in between.
-    SegmentCase again = global_case({2, 2, 2});
-    expect_outcome(again, run_segment(again, inputs, {.forward_again = true}), expected);
-    // By microbatch it is another loss.
-    again.model.moe.aux_loss = AuxiliaryLoss::batch;
-    EXPECT_GT(largest_relative_error(expected_outcome(again, inputs), expected), 100 * tolerance(again));
   }
 }
 TEST_F(MoeSegment, SoftmaxNormalisedWithSharedExpert) {

@@ -14,17 +14,19 @@ double dot(const Values& a, const Values& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-// What the load-balancing loss over a step so far takes for choices in a rank's m-th microbatch: those of all ranks in
-// microbatches up to it, as many as one has on average. They are constants to every derivative.
+// What the load-balancing loss over a step so far takes for choices in a rank's m-th microbatch: those of all ranks, or
+// of its data rank, in microbatches up to it, as many as one has on average. They are constants to every derivative.
 Values balanced_choices(const SegmentCase& the_case, const ModelReference& reference, const SegmentInputs& inputs,
                         std::size_t g) {
-  if (the_case.model.moe.aux_loss != AuxiliaryLoss::global) return {};
+  const AuxiliaryLoss loss = the_case.model.moe.aux_loss;
+  if (loss != AuxiliaryLoss::rank_batch && loss != AuxiliaryLoss::global) return {};
+  const bool own = loss == AuxiliaryLoss::rank_batch;
   const auto microbatches = static_cast<std::size_t>(the_case.microbatches), last = g % microbatches;
-  const double seen = static_cast<double>(the_case.data) * static_cast<double>(last + 1);
+  const double seen = (own ? 1.0 : static_cast<double>(the_case.data)) * static_cast<double>(last + 1);
   const MoeConfig& config = the_case.model.moe;
   Values choices(static_cast<std::size_t>(config.pool()), 0.0);
   for (std::size_t other = 0; other < inputs.x.size(); ++other) {
-    if (other % microbatches > last) continue;
+    if (other % microbatches > last || (own && other / microbatches != g / microbatches)) continue;
     const MoeReference moe = reference.moe(0, inputs.x[other]);
     const double null = static_cast<double>(moe.null_choices) / static_cast<double>(config.null_copies());
     for (std::size_t e = 0; e < choices.size(); ++e) {

@@ -59,9 +59,11 @@ TEST(ConfigReader, CommunicationTimesOutAfterFiveMinutesOrAsWritten) {
 }
 
 TEST(ConfigReader, TheLoadBalancingLossHasThreeConventions) {
-  EXPECT_EQ(read(complete(), {"--model.moe.aux_loss=batch"}).config.model.moe.aux_loss, AuxiliaryLoss::batch);
-  EXPECT_EQ(read(complete(), {"--model.moe.aux_loss=global"}).config.model.moe.aux_loss, AuxiliaryLoss::global);
-  EXPECT_THROW(read(complete(), {"--model.moe.aux_loss=world"}), Error);
+  for (const AuxiliaryLoss loss : all_values<AuxiliaryLoss>) {
+    EXPECT_EQ(read(complete(), {fmt::format("--model.moe.aux_loss={}", name_of(loss))}).config.model.moe.aux_loss,
+              loss);
+  }
+  EXPECT_THROW(read(complete(), {"--model.moe.aux_loss=batch"}), Error);
 }
 
 TEST(ConfigReader, ResolvesAPolicyForEachFamily) {

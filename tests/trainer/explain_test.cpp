@@ -99,7 +99,7 @@ TEST(Explain, RemediesAgainstActivationsStandInOrder) {
   EXPECT_GE(explanation.state_bytes, state_of_7b);
   EXPECT_LT(explanation.state_bytes, state_of_7b + 34 * 4096 * 16);
   const std::vector<std::string_view> expected = {"recompute selective", "recompute full", "tensor up", "context up",
-                                                  "pipeline up"};
+                                                  "pipeline up", "activations in host memory"};
   EXPECT_EQ(names_of(explanation.remedies), expected);  // one sequence at a time is the least there is
   const std::int64_t needed = explanation.plan.verdict.needed;
   const Trial& selective = explanation.remedies[0].trial;

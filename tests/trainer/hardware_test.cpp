@@ -123,17 +123,18 @@ TEST(Hardware, SectionIsRead) {
   EXPECT_EQ(read_section("").hardware, HardwareConfig{});
   const std::string section =
       "[hardware]\nname = \"a100\"\nranks_per_node = 4\nmemory = \"40GiB\"\nnode_bytes_per_second = 25e9\n"
-      "link_bytes_per_second = 300_000_000_000\nhost_bytes_per_second = 20e9\nflops_per_second = 312e12\nreached = 1\n";
-  const HardwareConfig expected{"a100", 4, 42'949'672'960, 25e9, 300e9, 20e9, 312e12, 1.0};
+      "link_bytes_per_second = 300_000_000_000\nhost_bytes_per_second = 20e9\nhost_memory = "
+      "\"64GiB\"\nflops_per_second = 312e12\nreached = 1\n";
+  const HardwareConfig expected{"a100", 4, 42'949'672'960, 25e9, 300e9, 20e9, 68'719'476'736, 312e12, 1.0};
   EXPECT_EQ(read_section(section).hardware, expected);
   const ResolvedConfig resolved = read_config_text(config_sample::complete() + section, "run.toml");
   EXPECT_EQ(read_config_text(resolved.toml, "again.toml").config.hardware, expected);
   const HardwareConfig automatic =
-      read_config_text(
-          resolved.toml, "again.toml",
-          {"--hardware.name=", "--hardware.ranks_per_node=auto", "--hardware.memory=auto",
-           "--hardware.node_bytes_per_second=auto", "--hardware.link_bytes_per_second=auto",
-           "--hardware.host_bytes_per_second=auto", "--hardware.flops_per_second=auto", "--hardware.reached=auto"})
+      read_config_text(resolved.toml, "again.toml",
+                       {"--hardware.name=", "--hardware.ranks_per_node=auto", "--hardware.memory=auto",
+                        "--hardware.node_bytes_per_second=auto", "--hardware.link_bytes_per_second=auto",
+                        "--hardware.host_bytes_per_second=auto", "--hardware.host_memory=auto",
+                        "--hardware.flops_per_second=auto", "--hardware.reached=auto"})
           .config.hardware;
   EXPECT_EQ(automatic, HardwareConfig{});
 }

@@ -40,8 +40,11 @@ std::string growth_text(const Explanation& explanation, const Trial& trial) {
 std::string needs_text(const Explanation& explanation, const Trial& trial) {
   if (!trial.refused.empty()) return fmt::format("refused: {}", trial.refused);
   const double change = 100.0 * (trial.time.seconds / explanation.plan.time.seconds - 1.0);
-  std::string text =
-      fmt::format("needs {}, {}; ", bytes_text(explanation, trial.verdict.needed), words_of(trial.verdict.fit));
+  std::string text = fmt::format("needs {}", bytes_text(explanation, trial.verdict.needed));
+  if (trial.verdict.host_needed > 0) {
+    text += fmt::format(" and {} of the host", bytes_text(explanation, trial.verdict.host_needed));
+  }
+  text += fmt::format(", {}; ", words_of(trial.verdict.fit));
   // Steps of different batches cannot be compared.
   if (trial.world != explanation.plan.world) {
     text += fmt::format("on {} ranks in place of {}", trial.world, explanation.plan.world);

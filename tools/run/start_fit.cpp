@@ -17,7 +17,8 @@ Hardware said_hardware(const Config& config) {
 
 void require_room(const CLI::App& command, const std::string& file, const Config& config, const Hardware& card) {
   if (config.run.ignore_plan || !card.memory) return;
-  const Verdict verdict = judge(card, fullest_peak(ResolvedRun(config)));
+  const ResolvedRun run(config);
+  const Verdict verdict = judge(card, fullest_peak(run), host_need(run));
   if (verdict.leaves_little_room()) print_warnings(config, {"the plan says that this run " + verdict.text()});
   if (verdict.fits()) return;
   const ReadWith read = [&](const Overrides& words) {

@@ -329,6 +329,7 @@ struct HardwareConfig {
   std::optional<double> node_bytes_per_second = {};  // out of a node, all its adapters together
   std::optional<double> link_bytes_per_second = {};  // of one rank inside a node
   std::optional<double> host_bytes_per_second = {};  // between a card and its host's memory, in each direction
+  std::optional<std::int64_t> host_memory = {};      // bytes of a host for each of its cards
   std::optional<double> flops_per_second = {};       // peak of a card, in the dtype of dense parts
   std::optional<double> reached = {};                // fraction of the peak that the products of a step reach
   // Load of the busiest rank's experts over the mean, for modelled times: their products and the rows that they get.

@@ -38,6 +38,8 @@ std::vector<ConfigKey> hardware_keys() {
       number_key("hardware.host_bytes_per_second",
                  "between a card and its host's memory, in each direction; auto: the card's", rate_range,
                  field(&H::host_bytes_per_second)),
+      bytes_key("hardware.host_memory", "memory of a host for each of its cards, such as \"200 GiB\"; auto: the card's",
+                automatic, field(&H::host_memory)),
       number_key("hardware.flops_per_second",
                  "peak of a card, in the dtype that dense parts compute in; auto: the card's", peak_range,
                  field(&H::flops_per_second)),

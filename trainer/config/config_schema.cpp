@@ -168,8 +168,8 @@ Keys balance_keys() {
           "load-balancing loss: num_experts x sum over experts of its part of the choices x its mean score, summed "
           "over MoE blocks; of each sequence, and the mean over the sequences of a step: every layout and microbatch "
           "size has the same losses; or of all tokens of a rank's microbatch, and the mean over microbatches: depends "
-          "on microbatch_size and data ranks; or of the choices of all data ranks in all microbatches of the step so "
-          "far and the scores of a microbatch, and the mean over microbatches",
+          "on microbatch_size and data ranks; or of the choices of a data rank, or of all, in all microbatches of the "
+          "step so far and the scores of a microbatch, and the mean over microbatches",
           named<AuxiliaryLoss>(all_values<AuxiliaryLoss>), moe_field(&MoeConfig::aux_loss)),
       number_key("model.moe.router_z_loss_coef", "weight of the squared log-sum of router logits", non_negative,
                  moe_field(&MoeConfig::router_z_loss_coef)),

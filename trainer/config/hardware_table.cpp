@@ -28,6 +28,8 @@ constexpr Figure pcie_latency{1e-5, "estimate: a hop of a small message over PCI
 constexpr Figure network_latency{1e-5, "estimate: a hop of a small message over InfiniBand"};
 constexpr Figure pcie5_to_host{55e9, "estimate: PCIe 5.0 x16 has 63 GB/s in one direction; copies reach about 55"};
 constexpr Figure pcie4_to_host{25e9, "estimate: PCIe 4.0 x16 has 32 GB/s in one direction; copies reach about 25"};
+constexpr Figure eighth_of_2_tb{
+    256e9, "DGX H100, H200, B200 and A100 640 GB data sheets: 2 TB of system memory for eight cards"};
 constexpr Figure nvlink4{450e9, "NVIDIA's data sheet: NVLink 900 GB/s, both directions together"};
 constexpr Figure nvlink3{300e9, "NVIDIA's data sheet: NVLink 600 GB/s, both directions together"};
 constexpr Figure eight_of_400{400e9, "DGX H100, H200 and B200 user guides: eight ConnectX-7 of 400 Gbit/s, one a card"};
@@ -52,6 +54,7 @@ constexpr Hardware on_board(Hardware card) {
   card.link_latency = nvlink_latency;
   card.node_latency = network_latency;
   if (card.host_bytes_per_second.value == 0.0) card.host_bytes_per_second = pcie5_to_host;
+  if (!card.host_memory) card.host_memory = eighth_of_2_tb;
   return card;
 }
 constexpr Hardware hopper(Hardware card) {
@@ -117,6 +120,7 @@ constexpr std::array<Hardware, 8> rows = {
                             "estimate: 0.5 GiB that CUDA does not offer (39.5 of 40), about 0.5 for its context, "
                             "0.75 for NCCL and libraries"},
         .memory_bytes_per_second = Figure{1.555e12, "NVIDIA's data sheet: HBM2"},
+        .host_memory = Figure{128e9, "DGX A100 320 GB data sheet: 1 TB of system memory for eight cards"},
     }),
     on_board({
         .name = "b200",

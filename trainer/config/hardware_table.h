@@ -34,6 +34,7 @@ struct Hardware {
   Figure link_bytes_per_second = {}, link_latency = {};  // to another rank of the node, one direction; seconds
   Figure node_bytes_per_second = {}, node_latency = {};  // out of a node through all its adapters; seconds
   Figure host_bytes_per_second = {};                     // between a card and its host's memory, in each direction
+  std::optional<Figure> host_memory = {};                // bytes of the host for each of its cards; none if unknown
 
   // The peak of products whose factors have this dtype. Throws Error (request) if the card has no such products.
   const Figure& flops_per_second(DType factors) const;

@@ -22,6 +22,9 @@ Hardware hardware_of(const Config& config) {
     if (value) figure = {static_cast<double>(*value), source};
   };
   if (set.memory) hardware.memory = Figure{static_cast<double>(*set.memory), "set by hardware.memory"};
+  if (set.host_memory) {
+    hardware.host_memory = Figure{static_cast<double>(*set.host_memory), "set by hardware.host_memory"};
+  }
   replace(hardware.ranks_per_node, set.ranks_per_node, "set by hardware.ranks_per_node");
   replace(hardware.link_bytes_per_second, set.link_bytes_per_second, "set by hardware.link_bytes_per_second");
   replace(hardware.host_bytes_per_second, set.host_bytes_per_second, "set by hardware.host_bytes_per_second");
@@ -55,7 +58,8 @@ std::vector<NamedFigure> figures_of(const Hardware& hardware) {
           {"link_latency", "seconds", hardware.link_latency},
           {"node_bytes_per_second", "bytes/s", hardware.node_bytes_per_second},
           {"node_latency", "seconds", hardware.node_latency},
-          {"host_bytes_per_second", "bytes/s", hardware.host_bytes_per_second}};
+          {"host_bytes_per_second", "bytes/s", hardware.host_bytes_per_second},
+          {"host_memory", "bytes", hardware.host_memory}};
 }
 
 HardwareCosts hardware_costs(const Hardware& hardware, const Config& config, const Mesh& mesh) {
@@ -94,6 +98,7 @@ std::string_view words_of(Fit fit) {
 }
 
 Fit Verdict::fit_of(std::int64_t needed_bytes) const {
+  if (exceeds_host()) return Fit::exceeds;
   if (memory == 0) return Fit::unknown;
   if (needed_bytes > memory) return Fit::exceeds;
   return static_cast<double>(needed_bytes) > limit * static_cast<double>(memory) ? Fit::tight : Fit::fits;
@@ -103,7 +108,7 @@ bool Verdict::leaves_little_room() const {
   return fit == Fit::fits && static_cast<double>(headroom()) < little_room * static_cast<double>(memory);
 }
 
-Verdict judge(const Hardware& hardware, const BucketBytes& peak) {
+Verdict judge(const Hardware& hardware, const BucketBytes& peak, std::int64_t host_needed) {
   Verdict verdict;
   verdict.reserved = static_cast<std::int64_t>(hardware.reserved_memory.value);
   verdict.needed = peak.total() + verdict.reserved;
@@ -114,6 +119,8 @@ Verdict judge(const Hardware& hardware, const BucketBytes& peak) {
     verdict.deciding_bytes = peak[bucket];
   }
   if (hardware.memory) verdict.memory = static_cast<std::int64_t>(hardware.memory->value);
+  verdict.host_needed = host_needed;
+  if (hardware.host_memory) verdict.host_memory = static_cast<std::int64_t>(hardware.host_memory->value);
   verdict.fit = verdict.fit_of(verdict.needed);
   return verdict;
 }
@@ -132,7 +139,10 @@ std::string Verdict::text() const {
       reason = fmt::format("{} is more than {:.0f} % of {}", need, 100.0 * limit, text_of(memory));
       break;
     case Fit::exceeds:
-      reason = fmt::format("{} exceeds {} by {}", need, text_of(memory), text_of(-headroom()));
+      reason = exceeds_host()
+                   ? fmt::format("{} of host memory are more than {:.0f} % of a card's {} (hardware.host_memory)",
+                                 text_of(host_needed), 100.0 * limit, text_of(host_memory))
+                   : fmt::format("{} exceeds {} by {}", need, text_of(memory), text_of(-headroom()));
       break;
     case Fit::unknown:
       break;

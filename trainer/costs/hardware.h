@@ -38,7 +38,7 @@ HardwareCosts hardware_costs(const Hardware& hardware, const Config& config, con
 enum class Fit : std::uint8_t {
   fits,
   tight,    // above 95 % of the card: refused, because allocators and libraries need the rest
-  exceeds,  // above the card
+  exceeds,  // above the card, or above 95 % of the host's part for it
   unknown,  // hardware without a memory of its own
 };
 std::string_view name_of(Fit fit);
@@ -51,6 +51,8 @@ struct Verdict {
   std::int64_t needed = 0;    // peak plus `reserved`
   std::int64_t reserved = 0;  // by the hardware, beside the planned bytes
   std::int64_t memory = 0;    // of the card
+  // In host memory, of the rank with most, and the host's part for a card; 0 if unknown.
+  std::int64_t host_needed = 0, host_memory = 0;
   // The largest bucket of the fullest rank.
   Bucket deciding = Bucket::workspace;
   std::int64_t deciding_bytes = 0;
@@ -58,6 +60,9 @@ struct Verdict {
   static constexpr double limit = 0.95;       // fraction of the card's memory
   static constexpr double little_room = 0.1;  // likewise
   std::int64_t headroom() const { return memory - needed; }
+  bool exceeds_host() const {
+    return host_memory > 0 && static_cast<double>(host_needed) > limit * static_cast<double>(host_memory);
+  }
   // Whether it fits, but allocators or a longer text may soon exceed the card.
   bool leaves_little_room() const;
   bool fits() const { return fit == Fit::fits || fit == Fit::unknown; }
@@ -68,6 +73,6 @@ struct Verdict {
   std::string text() const;  // one sentence
   bool operator==(const Verdict&) const = default;
 };
-Verdict judge(const Hardware& hardware, const BucketBytes& peak);
+Verdict judge(const Hardware& hardware, const BucketBytes& peak, std::int64_t host_needed = 0);
 
 }  // namespace weft

@@ -211,11 +211,12 @@ CandidateEvaluation CandidateEvaluator::walk(SearchNode node, bool stop) const {
   // With `stop`, only until the memory is shown to be too small.
   bool complete = true;
   SearchedPlan plan = *node.plan;
-  plan.peak = fullest_peak_until(ResolvedRun(config_of(space_, node.choice)), [&](const BucketBytes& peak) {
+  const ResolvedRun run(config_of(space_, node.choice));
+  plan.peak = fullest_peak_until(run, [&](const BucketBytes& peak) {
     complete = !stop || judge(space_.hardware, peak).fits();
     return !complete;
   });
-  plan.verdict = judge(space_.hardware, plan.peak);
+  plan.verdict = judge(space_.hardware, plan.peak, host_need(run));
   node.bytes = std::max(node.bytes, plan.peak.total());
   if (complete) node.known = Known::all;
   node.plan = std::make_shared<const SearchedPlan>(std::move(plan));

@@ -221,17 +221,20 @@ RunOutline outline_run(const Config& config, const Hardware& hardware) {
   const Program& program = programs.of_first_rank();
   both([&] { outline.peak = fullest_peak(programs); },
        [&] { outline.time = step_time(run.config(), run.mesh(), program, hardware); });
-  outline.verdict = judge(hardware, outline.peak);
+  outline.verdict = judge(hardware, outline.peak, host_need(run, program));
   return outline;
 }
 
 Verdict least_need(const Config& config, const Hardware& hardware) {
-  return judge(hardware, fullest_peak(resolved_for(with_least_kept(config), hardware)));
+  const ResolvedRun run = resolved_for(with_least_kept(config), hardware);
+  return judge(hardware, fullest_peak(run), host_need(run));
 }
 
 bool fits_on(const Config& config, const Hardware& hardware) {
-  const auto fits = [&](const BucketBytes& peak) { return judge(hardware, peak).fits(); };
-  return fits(fullest_peak_until(resolved_for(with_least_kept(config), hardware), std::not_fn(fits)));
+  const ResolvedRun run = resolved_for(with_least_kept(config), hardware);
+  const std::int64_t host = host_need(run);
+  const auto fits = [&](const BucketBytes& peak) { return judge(hardware, peak, host).fits(); };
+  return fits(fullest_peak_until(run, std::not_fn(fits)));
 }
 
 RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings routings) {
@@ -259,11 +262,11 @@ RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings rou
           ? busiest_adapters(program, modelled_costs(config, mesh, program, hardware), lane_channels(config))
           : plan.time.adapters;
   plan.node_egress_bytes = adapters * hardware.node_bytes_per_second.value;
-  plan.verdict = judge(hardware, plan.peak());
   for (const RankPlan& rank : plan.ranks) {
     plan.saved_bytes = std::max(plan.saved_bytes, rank.saved_bytes);
     if (rank.host.total() > plan.host.total()) plan.host = rank.host;
   }
+  plan.verdict = judge(hardware, plan.peak(), plan.host.total());
   plan.host_bytes = staging_bytes(plan.saved_bytes, config.checkpoint.host_memory);
   return plan;
 }

@@ -140,10 +140,10 @@ Rules block_rules() {
       {{"model.moe.capacity_factor", "model.moe.aux_loss"},
        [](const Config& c) {
          const MoeConfig& moe = c.model.moe;
-         return none_or(!moe.drops() || moe.aux_loss != AuxiliaryLoss::global || moe.router_aux_loss_coef == 0.0,
-                        "aux_loss \"global\" balances the choices that experts take, and with capacity_factor {} they "
-                        "drop the others: write \"sequence\" or \"batch\"",
-                        moe.capacity_factor);
+         return none_or(!moe.drops() || !counts_step(moe.aux_loss) || moe.router_aux_loss_coef == 0.0,
+                        "aux_loss \"{}\" balances the choices that experts take, and with capacity_factor {} they "
+                        "drop the others: write \"sequence\" or \"microbatch\"",
+                        name_of(moe.aux_loss), moe.capacity_factor);
        }},
       splits_over("parallelism.expert", &Degrees::expert, "model.moe.num_experts", "num_experts",
                   model_size(&MoeConfig::num_experts)),

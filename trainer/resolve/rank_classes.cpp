@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <tuple>
 
+#include "parallel/pipeline/accounts/accounts.h"
 #include "parallel/runtime/spread_work.h"
 #include "trainer/optimizer/muon_rows.h"
+#include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
 
 namespace weft {
@@ -58,6 +60,22 @@ BucketBytes fullest_peak(StepPrograms& programs) {
 BucketBytes fullest_peak(const ResolvedRun& run) {
   StepPrograms programs(run);
   return fullest_peak(programs);
+}
+
+std::int64_t host_need(const ResolvedRun& run, const Program& program) {
+  const Config& config = run.config();
+  if (config.state_offload == 0.0 && config.training.offload == 0.0) return 0;
+  std::int64_t most = 0;
+  for (int pp = 0; pp < config.parallelism.pipeline; ++pp) {
+    const std::int64_t states = host_state_bytes(plan_stages(config, run.mesh(), {.pp = pp}, run.layout()));
+    most = std::max(most, states + host_activation_bytes(program, pp));
+  }
+  return most;
+}
+
+std::int64_t host_need(const ResolvedRun& run) {
+  StepPrograms programs(run);
+  return host_need(run, programs.of_first_rank());
 }
 
 BucketBytes fullest_peak_until(const ResolvedRun& run, const std::function<bool(const BucketBytes& peak)>& enough) {

@@ -44,6 +44,9 @@ void for_each_class(StepPrograms& programs, std::span<const RankClass> classes, 
 // The peak of the fullest rank, by dry runs (dry_run.h).
 BucketBytes fullest_peak(StepPrograms& programs);
 BucketBytes fullest_peak(const ResolvedRun& run);
+// Bytes that the rank with most keeps in host memory: optimizer states and activations.
+std::int64_t host_need(const ResolvedRun& run, const Program& program);
+std::int64_t host_need(const ResolvedRun& run);
 // Visits one class after the other until `enough` holds for the fullest peak so far.
 BucketBytes fullest_peak_until(const ResolvedRun& run, const std::function<bool(const BucketBytes& peak)>& enough);
 
