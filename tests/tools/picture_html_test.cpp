@@ -4,9 +4,16 @@
 
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 #include "tests/tools/picture_fixture.h"
 #include "tools/picture/picture_style.h"
 
@@ -31,9 +38,6 @@ TEST(PictureHtml, HoldsEveryBoxAndSampleOfEveryVariant) {
   const std::string page = to_html(pictures, "two");
   const SortedJson data = SortedJson::parse(between(page, "id=\"data\">", "</script>"));
   EXPECT_EQ(data["title"], "two");
-  const auto text = [&](const SortedJson& index) {
-    return index.is_null() ? std::string() : data["strings"].at(index.get<std::size_t>()).get<std::string>();
-  };
   ASSERT_EQ(data["variants"].size(), 2u);
   for (std::size_t v = 0; v < pictures.size(); ++v) {
     const Picture& picture = pictures[v];
@@ -41,63 +45,87 @@ TEST(PictureHtml, HoldsEveryBoxAndSampleOfEveryVariant) {
     EXPECT_EQ(variant["title"], picture.title);
     EXPECT_EQ(variant["seconds"], picture.seconds);
     EXPECT_EQ(variant["unit_time"], false);
-    EXPECT_EQ(variant["bubble"], picture.bubble());
-    EXPECT_EQ(variant["exposed_gathers"], picture.exposed_gathers());
-    EXPECT_EQ(variant["exposed_reductions"], picture.exposed_reductions());
-    EXPECT_EQ(variant["peak_bytes"], picture.peak_bytes());
     EXPECT_EQ(variant["highest_bytes"], picture.highest_bytes());
-    ASSERT_EQ(variant["lanes"].size(), picture.lanes.size());
-    for (std::size_t i = 0; i < picture.lanes.size(); ++i) {
-      EXPECT_EQ(variant["lanes"][i], static_cast<int>(picture.lanes[i]));
+    std::map<std::string, double> figures;
+    for (const SortedJson& figure : variant["figures"]) figures[figure["name"]] = figure["value"];
+    EXPECT_EQ(figures["step"], picture.seconds);
+    EXPECT_EQ(figures["bubble"], picture.bubble());
+    EXPECT_EQ(figures["waits for gathers"], picture.exposed_gathers());
+    EXPECT_EQ(figures["waits for reductions"], picture.exposed_reductions());
+    EXPECT_EQ(figures["peak of the fullest rank"], static_cast<double>(picture.peak_bytes()));
+    ASSERT_EQ(variant["links"].size(), picture.hops.size());
+    for (std::size_t i = 0; i < picture.hops.size(); ++i) {
+      const PictureHop& hop = picture.hops[i];
+      EXPECT_EQ(variant["links"][i][1].get<double>(), picture.ranks[hop.from_rank].boxes[hop.from_box].end);
+      EXPECT_EQ(variant["links"][i][3].get<double>(), picture.ranks[hop.to_rank].boxes[hop.to_box].start);
+      EXPECT_EQ(variant["lanes"][variant["links"][i][0].get<std::size_t>()]["row"], hop.from_rank);
+      EXPECT_EQ(variant["lanes"][variant["links"][i][2].get<std::size_t>()]["row"], hop.to_rank);
     }
-    ASSERT_EQ(variant["hops"].size(), picture.hops.size());
+    ASSERT_EQ(variant["rows"].size(), picture.ranks.size());
+    ASSERT_EQ(variant["lanes"].size(), picture.ranks.size() * (picture.lanes.size() + 1));  // and memory
+    std::size_t lane = 0;
     for (std::size_t r = 0; r < picture.ranks.size(); ++r) {
       const PictureRank& rank = picture.ranks[r];
-      const SortedJson& row = variant["ranks"][r];
-      EXPECT_EQ(row["rank"], rank.rank);
-      EXPECT_EQ(row["peak_bytes"], rank.peak_bytes);
-      ASSERT_EQ(row["boxes"].size(), rank.boxes.size());
-      for (std::size_t i = 0; i < rank.boxes.size(); ++i) {
-        const PictureBox& box = rank.boxes[i];
-        const SortedJson& entry = row["boxes"][i];
-        ASSERT_EQ(entry.size(), 14u);
-        EXPECT_EQ(entry[0], static_cast<int>(box.lane));
-        EXPECT_EQ(entry[1], static_cast<int>(box.kind));
-        EXPECT_EQ(entry[2].get<double>(), box.start);
-        EXPECT_EQ(entry[3].get<double>(), box.end);
-        EXPECT_EQ(entry[4], box.chunk);
-        EXPECT_EQ(entry[5], box.stage ? SortedJson(*box.stage) : SortedJson());
-        EXPECT_EQ(entry[6], box.microbatch ? SortedJson(*box.microbatch) : SortedJson());
-        EXPECT_EQ(text(entry[7]), box.action);
-        EXPECT_EQ(text(entry[8]), box.subject);
-        EXPECT_EQ(entry[9], box.bytes);
-        EXPECT_EQ(entry[10], box.actions);
-        EXPECT_EQ(entry[11].get<double>(), box.waited);
-        EXPECT_EQ(text(entry[12]), box.waited_for);
-        EXPECT_EQ(entry[13], box.critical ? 1 : 0);
-        // The page looks its style up without asking whether there is one.
-        EXPECT_LT(box.chunk, static_cast<int>(variant["shades"][static_cast<std::size_t>(box.kind)].size()));
+      EXPECT_EQ(variant["rows"][r]["rank"], rank.rank);
+      EXPECT_EQ(variant["rows"][r]["peak"], format_bytes(rank.peak_bytes));
+      std::size_t next = 0, idle = 0;
+      for (std::size_t l = 0; l < picture.lanes.size(); ++l, ++lane) {
+        EXPECT_EQ(variant["lanes"][lane]["row"], r);
+        for (const SortedJson& entry : variant["lanes"][lane]["boxes"]) {
+          ASSERT_EQ(entry.size(), 6u);
+          EXPECT_LT(entry[2], variant["paints"].size());
+          const int flags = entry[3];
+          if ((flags & 2) != 0) {
+            ASSERT_LT(idle, rank.idle.size());
+            EXPECT_EQ(picture.lanes[l], Lane::compute);
+            EXPECT_EQ(entry[0].get<double>(), rank.idle[idle].start);
+            EXPECT_EQ(entry[1].get<double>(), rank.idle[idle].end);
+            EXPECT_EQ(entry[4], std::string(name_of(rank.idle[idle].reason)));
+            EXPECT_EQ(entry[5], rank.idle[idle++].waited_for);
+            continue;
+          }
+          ASSERT_LT(next, rank.boxes.size());
+          const PictureBox& box = rank.boxes[next++];
+          EXPECT_EQ(box.lane, picture.lanes[l]);
+          EXPECT_EQ(entry[0].get<double>(), box.start);
+          EXPECT_EQ(entry[1].get<double>(), box.end);
+          EXPECT_EQ(flags, (box.kind == BoxKind::reshard ? 1 : 0) + (box.critical ? 4 : 0));
+          EXPECT_TRUE(entry[4].get<std::string>().starts_with(box.action));
+          for (const std::string& part : {box.subject, box.bytes > 0 ? fmt::format("({} bytes)", box.bytes) : ""}) {
+            EXPECT_NE(entry[4].get<std::string>().find(part), std::string::npos) << entry[4];
+          }
+          EXPECT_NE(entry[5].get<std::string>().find(box.waited_for), std::string::npos) << entry[5];
+        }
       }
-      ASSERT_EQ(row["idle"].size(), rank.idle.size());
-      for (std::size_t i = 0; i < rank.idle.size(); ++i) {
-        EXPECT_EQ(row["idle"][i][0].get<double>(), rank.idle[i].start);
-        EXPECT_EQ(row["idle"][i][1].get<double>(), rank.idle[i].end);
-        EXPECT_EQ(row["idle"][i][2], static_cast<int>(rank.idle[i].reason));
-        EXPECT_EQ(text(row["idle"][i][3]), rank.idle[i].waited_for);
-      }
-      ASSERT_EQ(row["memory"].size(), rank.memory.size());
+      EXPECT_EQ(next, rank.boxes.size());
+      EXPECT_EQ(idle, rank.idle.size());
+      EXPECT_EQ(variant["lanes"][lane++]["group"], "memory");
+      const SortedJson& memory = variant["rows"][r]["memory"];
+      ASSERT_EQ(memory.size(), rank.memory.size());
       for (std::size_t i = 0; i < rank.memory.size(); ++i) {
         const MemorySample& sample = rank.memory[i];
-        EXPECT_EQ(row["memory"][i],
+        EXPECT_EQ(memory[i],
                   SortedJson::array({sample.time, sample.kept, sample.unsharded_parameters, sample.unsharded_gradients,
                                      sample.communication, sample.activations, sample.workspace}));
       }
     }
   }
-  EXPECT_EQ(data["kinds"].size(), all_values<BoxKind>.size());
-  EXPECT_EQ(data["idle"].size(), all_values<IdleReason>.size());
-  EXPECT_EQ(data["lanes"].size(), all_lanes.size());
-  for (const SortedJson& kind : data["kinds"]) EXPECT_TRUE(data["textures"].contains(kind["texture"]));
+}
+
+// Every lane can be switched off, those of messages and of host memory together.
+TEST(PictureHtml, EveryLaneHasASwitch) {
+  Picture picture = hostile_picture();
+  picture.lanes.assign(all_lanes.begin(), all_lanes.end());
+  std::set<std::string> groups;
+  const SortedJson data = SortedJson::parse(picture_data(std::vector{picture}, ""));
+  for (const SortedJson& lane : data["variants"][0]["lanes"]) groups.insert(lane["group"]);
+  EXPECT_EQ(groups, (std::set<std::string>{"compute", "gathers", "reductions", "transfers", "memory"}));
+}
+
+// A title that is a mark of the page is text.
+TEST(PictureHtml, FillsNoPlaceInsideATitle) {
+  const std::string page = to_html(std::vector{hostile_picture()}, "WEFT_DATA");
+  EXPECT_EQ(between(page, "<title>", "</title>"), "WEFT_DATA");
 }
 
 TEST(PictureHtml, NeedsNothingFromElsewhere) {

@@ -30,10 +30,10 @@ plots[0].element.setPointerCapture = () => {};  // there is no pointer to captur
 seen.first = tip();
 press("Escape");
 seen.closed = tip();
-const box = plots[0].boxes[0][0][1];
-point("pointermove", plots[0].x((box[2] + box[3]) / 2), plots[0].rows[0].lanes.get(0) + 5);
+const lane = plots[0].lanes[0], box = lane.boxes.filter(box => !(box[FLAGS] & IDLE))[1];
+point("pointermove", plots[0].x((box[START] + box[END]) / 2), lane.y + 5);
 seen.hover = tip();
-point("pointermove", plots[0].x((box[2] + box[3]) / 2), plots[0].rows[0].memory + 5);
+point("pointermove", plots[0].x((box[START] + box[END]) / 2), plots[0].lanes.find(lane => lane.group === "memory").y + 5);
 seen.memory = tip();
 point("pointerleave", 0, 0);
 press("ArrowRight");

@@ -92,11 +92,12 @@ for (const canvas of curves[0].element.querySelectorAll("canvas")) point(canvas,
 seen.readout = curves[0].readout.textContent;
 point(heats[0].canvas, "pointermove", heatLeft + 3, 5);
 seen.heat = heats[0].readout.textContent;
-const plot = plots[0], box = plot.boxes[1][0].find(box => box[KIND] !== RESHARD);
-point(plot.element, "pointermove", plot.x((box[START] + box[END]) / 2), plot.rows[1].lanes.get(0) + 5);
+const plot = plots[0], of = row => plot.lanes.filter(lane => lane.row === row);
+const box = of(1)[0].boxes.find(box => !(box[FLAGS] & (MARK | IDLE)));
+point(plot.element, "pointermove", plot.x((box[START] + box[END]) / 2), of(1)[0].y + 5);
 seen.tip = document.getElementById("tip").textContent;
-seen.together = [0, 1].map(row => plot.rows[row].lanes.get(1));
-seen.lane = plot.rows[1].lanes.get(0) - plot.rows[0].lanes.get(0);
+seen.together = [0, 1].map(row => of(row)[1].y);
+seen.lane = of(1)[0].y - of(0)[0].y;
 document.documentElement.dataset.seen = JSON.stringify(seen);
 )js";
 

@@ -94,7 +94,7 @@ struct Picture {
   double seconds = 0.0;     // of the step
   std::vector<Lane> lanes;  // lanes in use, in the order of drawing
   std::vector<PictureRank> ranks;
-  bool paired = false;  // two rows follow each other for each rank, and share its lanes; only a page draws this
+  bool paired = false;           // two rows follow each other for each rank, and share its lanes
   std::vector<PictureHop> hops;  // of the critical path, at each change of rank or lane
 
   std::int64_t peak_bytes() const;          // of the fullest rank

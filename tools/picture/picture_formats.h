@@ -7,6 +7,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "parallel/runtime/chrome_trace.h"
 #include "tools/picture/picture.h"
@@ -33,28 +35,24 @@ std::string render_pictures(const std::string& command, std::span<const Picture>
 std::string to_svg(const Picture& picture);
 
 // One HTML page: variants one above the other or side by side, with a table of their figures. It has zoom, pan, lanes
-// that can be switched off, and details under the pointer. The page (page/) reads its pictures and all styles from
-// picture_data. Throws Error (request) like require_drawable.
+// that can be switched off, and details under the pointer. The page (page/) draws what picture_data tells. Throws Error
+// (request) like require_drawable.
 std::string to_html(std::span<const Picture> variants, std::string_view title);
 
-// The JSON in the page, in which no character can end a script:
-//   {"title", "strength", "strings": [text], "lanes": [label], "textures": {name: path},
-//    "kinds": [{name, letter, texture}], "buckets": [{name, colour, texture}],
-//    "idle": [{name, colour, texture, strength}],
-//    "variants": [{title, unit_time, paired, seconds, bubble, exposed_gathers, exposed_reductions, peak_bytes, lanes,
-//                  shades: by kind [{fill, text}], hops: [[from row, box, to row, box]],
-//                  ranks: [{rank, name, peak_bytes, boxes, idle, memory}]}]}
-//   box     [lane, kind, start, end, chunk, stage, microbatch, action, subject, bytes, actions, waited, waited_for,
-//            critical]
-//   idle    [start, end, reason, waited_for]
+// The JSON in the page, in which no character can end a script: {"title", "buckets": [name], "variants": [drawing]}.
+// A drawing has the names of picture_drawing.h, but for arrays:
+//   boxes   [start, end, paint, flags: 1 mark + 2 idle + 4 critical, what, why]
+//   labels  [start, end, paint, text]
+//   links   [from lane, seconds, to lane, seconds]
 //   memory  [time, bytes of each bucket]
-// Texts are indices of "strings". Absent values are null. Lanes, kinds and reasons are numbers in the order of their
-// enums.
 std::string picture_data(std::span<const Picture> variants, std::string_view title);
 
 // JSON as the text of a script of a page. No character ends the script, and bytes that are not UTF-8 are shown as the
 // replacement character instead of an error.
 std::string text_in_script(const nlohmann::ordered_json& json);
+
+// A page with contents in the places of marks; the marks from the last to the first.
+std::string filled_page(std::string page, const std::vector<std::pair<std::string_view, std::string>>& parts);
 
 // The page, with the marks WEFT_TITLE and WEFT_DATA for title and data.
 std::string_view picture_page();

@@ -24,20 +24,9 @@ std::string run_page(std::span<const ReportedRun> runs, std::string_view version
   }
   const nlohmann::ordered_json data = report_data(runs, version, prompt);
   const std::string title = data["title"].get<std::string>();
-  // From the back to the front: a mark inside a name is then text, not a place to fill.
-  const std::pair<std::string_view, std::string> parts[] = {
-      {"WEFT_REPORT", text_in_script(data)},
-      {"WEFT_DATA", picture_data(steps, title)},
-      {"WEFT_TITLE", escaped_markup(title)},
-  };
-  std::size_t end = page.size();
-  for (const auto& [mark, content] : parts) {
-    const std::size_t place = page.rfind(mark, end);
-    require(place != std::string::npos && place < end, "the page names every place that is filled, in this order");
-    page.replace(place, mark.size(), content);
-    end = place;
-  }
-  return page;
+  return filled_page(std::move(page), {{"WEFT_REPORT", text_in_script(data)},
+                                       {"WEFT_DATA", picture_data(steps, title)},
+                                       {"WEFT_TITLE", escaped_markup(title)}});
 }
 
 }  // namespace weft

@@ -45,13 +45,9 @@ function fillControls() {
     element.addEventListener("change", () => { change(element.checked); drawAll(); });
     label.append(" " + text);
   };
-  const hide = (lanes, on) => lanes.forEach(lane => on ? view.hidden.delete(lane) : view.hidden.add(lane));
-  const used = new Set(data.variants.flatMap(variant => variant.lanes));
-  const groups = [["compute", [0]], ["gathers", [1]], ["reductions", [2]], ["transfers", [3, 4, 5, 6, 7]]];
-  for (const [name, lanes] of groups) {
-    if (lanes.some(lane => used.has(lane))) box(name, true, on => hide(lanes, on));
+  for (const group of new Set(data.variants.flatMap(variant => variant.lanes.map(lane => lane.group)))) {
+    box(group, true, on => on ? view.hidden.delete(group) : view.hidden.add(group));
   }
-  if (data.variants.some(variant => variant.highest_bytes > 0)) box("memory", true, on => { view.memory = on; });
   box("critical path", true, on => { view.critical = on; });
   if (data.variants.length < 2) return;
   const variants = document.getElementById("variants");
@@ -61,37 +57,20 @@ function fillControls() {
 }
 
 function legendOf(variant, section) {
-  const legend = section.appendChild(document.createElement("div"));
+  const legend = section.appendChild(document.createElement("div")), ratio = devicePixelRatio || 1;
   legend.className = "legend";
-  const entry = (text, paints) => {
+  for (const {paints, text, width, height} of variant.legend) {
     const span = legend.appendChild(document.createElement("span"));
     for (const paint of paints) {
-      const canvas = span.appendChild(document.createElement("canvas")), ratio = devicePixelRatio || 1;
+      const canvas = span.appendChild(document.createElement("canvas"));
       canvas.width = 18 * ratio;
       canvas.height = 12 * ratio;
       canvas.style.width = "18px";
       const pen = canvas.getContext("2d");
       pen.scale(ratio, ratio);
-      paint(pen);
+      pen.fillStyle = fill(pen, variant.paints[paint]);
+      pen.fillRect(9 - width / 2, 6 - height / 2, width, height);
     }
     span.append(" " + text);
-  };
-  const whole = style => pen => { pen.fillStyle = style(pen); pen.fillRect(0, 0, 18, 12); };
-  data.kinds.forEach((kind, k) => {
-    const shades = variant.shades[k];
-    if (shades.length === 0) return;
-    if (k === RESHARD) return entry(kind.name, [pen => { pen.fillStyle = theme.ink; pen.fillRect(8, 0, 1.2, 12); }]);
-    entry(`${kind.letter} ${kind.name}` + (shades.length > 1 ? ` (chunks 0 to ${shades.length - 1})` : ""),
-      shades.map(shade => whole(pen => fill(pen, shade.fill, kind.texture, data.strength))));
-  });
-  data.idle.forEach((style, reason) => {
-    if (!variant.ranks.some(row => row.idle.some(idle => idle[2] === reason))) return;
-    entry(style.name, [whole(pen => idleFill(pen, reason))]);
-  });
-  entry("critical path", [pen => { pen.fillStyle = theme.ink; pen.fillRect(0, 5, 18, 3); }]);
-  if (variant.highest_bytes === 0) return;
-  for (const [b, bucket] of data.buckets.entries()) {
-    if (!variant.ranks.some(row => row.memory.some(sample => sample[b + 1] > 0))) continue;
-    entry(bucket.name, [whole(pen => fill(pen, bucket.colour, bucket.texture, data.strength))]);
   }
 }

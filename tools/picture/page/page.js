@@ -1,11 +1,7 @@
 // The page around its pictures: figures, the address.
 function fillTable() {
-  const times = key => variant => timeText(variant[key], variant.unit_time) + (variant.unit_time ? " units" : "");
-  const columns = [["step", "seconds", times("seconds")], ["bubble", "bubble", v => (100 * v.bubble).toFixed(1) + " %"],
-    ["waits for gathers", "exposed_gathers", times("exposed_gathers")],
-    ["waits for reductions", "exposed_reductions", times("exposed_reductions")],
-    ["peak of the fullest rank", "peak_bytes", v => bytesText(v.peak_bytes)]]
-    .filter(([, key]) => data.variants.some(variant => variant[key] > 0));
+  const columns = data.variants[0].figures.map((_, f) => data.variants.map(variant => variant.figures[f]))
+    .filter(column => column.some(figure => figure.value > 0));
   const table = document.getElementById("figures"), head = table.createTHead().insertRow(), body = table.createTBody();
   const cell = (row, text, name) => {
     const element = row.appendChild(document.createElement(name));
@@ -13,27 +9,27 @@ function fillTable() {
     return element;
   };
   cell(head, "variant", "th");
-  for (const [name] of columns) cell(head, name, "th");
-  for (const variant of data.variants) {
+  for (const [{name}] of columns) cell(head, name, "th");
+  data.variants.forEach((variant, v) => {
     const row = body.insertRow();
     cell(row, variant.title, "td");
-    for (const [, key, text] of columns) {
-      const all = data.variants.map(other => other[key]), best = Math.min(...all);
-      cell(row, text(variant), "td").className = variant[key] === best && best < Math.max(...all) ? "best" : "";
+    for (const column of columns) {
+      const values = column.map(figure => figure.value), best = Math.min(...values);
+      cell(row, column[v].text, "td").className = values[v] === best && best < Math.max(...values) ? "best" : "";
     }
-  }
+  });
 }
 
-// #from=0.2&to=0.4 shows that part of the axis; #variant=0&rank=1&lane=0&time=3.5 points at what stands there.
+// #from=0.2&to=0.4 shows that part of the axis; #variant=0&rank=1&lane=0&time=3.5 points into a lane of a row.
 function followHash() {
   const words = new URLSearchParams(location.hash.slice(1)), number = name => Number(words.get(name) || 0);
   if (words.has("from") || words.has("to")) show(number("from"), words.has("to") ? number("to") : 1);
   const plot = plots[number("variant")];
-  if (!words.has("time") || !plot || !plot.rows[number("rank")]) return;
-  const row = number("rank"), lane = number("lane"), seconds = number("time"), frame = plot.element.getBoundingClientRect();
-  const top = plot.rows[row].lanes.get(lane);
-  if (top === undefined) return;
-  plot.say({plot, row, lane, seconds, box: plot.boxAt(row, lane, seconds)}, frame.left + plot.x(seconds), frame.top + top + 20);
+  if (!words.has("time") || !plot) return;
+  const lane = plot.lanes.filter(lane => lane.row === number("rank"))[number("lane")], seconds = number("time");
+  if (!lane) return;
+  const frame = plot.element.getBoundingClientRect();
+  plot.say({plot, lane, seconds, box: plot.boxAt(lane, seconds)}, frame.left + plot.x(seconds), frame.top + lane.y + 20);
 }
 
 readTheme();

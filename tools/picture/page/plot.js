@@ -1,10 +1,11 @@
 // One picture on a page: drawing, pointing and keys.
 
 const patterns = new Map();
-function fill(context, colour, texture, strength, ink = "#000") {
-  const strokes = data.textures[texture];
-  if (!strokes) return colour;
-  const name = colour + texture + strength + ink, ratio = devicePixelRatio || 1;
+// White and black of a picture are the page's own.
+function fill(context, paint) {
+  const own = {"#ffffff": theme.page, "#000000": theme.ink}[paint.colour], colour = own || paint.colour;
+  if (!paint.strokes) return colour;
+  const name = colour + paint.strokes + paint.strength, ratio = devicePixelRatio || 1;
   if (!patterns.has(name)) {
     const tile = document.createElement("canvas");
     tile.width = tile.height = Math.round(6 * ratio);
@@ -12,10 +13,10 @@ function fill(context, colour, texture, strength, ink = "#000") {
     pen.scale(tile.width / 6, tile.height / 6);
     pen.fillStyle = colour;
     pen.fillRect(0, 0, 6, 6);
-    pen.globalAlpha = strength;
-    pen.strokeStyle = ink;
+    pen.globalAlpha = paint.strength;
+    pen.strokeStyle = own ? theme.ink : "#000";
     pen.lineWidth = 1.3;
-    pen.stroke(new Path2D(strokes));
+    pen.stroke(new Path2D(paint.strokes));
     const pattern = context.createPattern(tile, "repeat");
     pattern.setTransform(new DOMMatrix().scale(6 / tile.width));
     patterns.set(name, pattern);
@@ -23,18 +24,6 @@ function fill(context, colour, texture, strength, ink = "#000") {
   return patterns.get(name);
 }
 
-// A bubble is a stretch of nothing, so it has the colour of the page.
-function idleFill(context, reason) {
-  const style = data.idle[reason];
-  return reason === BUBBLE ? fill(context, theme.page, style.texture, style.strength, theme.ink) :
-    fill(context, style.colour, style.texture, style.strength);
-}
-
-function boxFill(context, variant, box) {
-  return fill(context, variant.shades[box[KIND]][box[CHUNK]].fill, data.kinds[box[KIND]].texture, data.strength);
-}
-
-const laneHeight = lane => lane === 0 ? 24 : lane <= 2 ? 13 : 8;
 // The colours of the page, which follow the system's scheme; asking for one is too slow to do it for each box.
 const theme = {};
 function readTheme() {
@@ -52,12 +41,6 @@ class Plot {
     this.element.setAttribute("aria-label", `timeline of ${variant.title}; arrow keys choose a box`);
     this.base = this.element.appendChild(document.createElement("canvas"));
     this.over = this.element.appendChild(document.createElement("canvas"));
-    // By row and lane, in time order; boxes of a lane do not overlap, but a mark may stand in one.
-    this.boxes = variant.ranks.map(row => {
-      const lanes = data.lanes.map(() => []);
-      for (const box of row.boxes) lanes[box[LANE]].push(box);
-      return lanes;
-    });
     this.peak = Math.max(1, ...data.variants.map(other => other.highest_bytes));
     this.listen();
   }
@@ -72,27 +55,19 @@ class Plot {
   layout() {
     this.width = Math.max(60, this.element.clientWidth - left - right);
     let y = axisHeight;
-    this.lanes = this.variant.lanes.filter(lane => !view.hidden.has(lane));
-    this.rows = [];
-    // Rows that share their lanes stand together: of a pair, each lane of the second row below that of the first.
-    const together = this.variant.paired ? 2 : 1;
-    for (let r = 0; r < this.variant.ranks.length; r += together) {
-      const ranks = this.variant.ranks.slice(r, r + together), places = ranks.map(() => ({lanes: new Map(), memory: null}));
-      for (const lane of this.lanes) {
-        for (const place of places) {
-          place.lanes.set(lane, y);
-          y += laneHeight(lane) + 1;
-        }
-        y += laneGap - 1;
-      }
-      ranks.forEach((row, i) => {
-        if (!view.memory || row.memory.length === 0) return;
-        places[i].memory = y;
-        y += memoryHeight + laneGap;
-      });
-      y += this.lanes.length < 2 && places[0].memory === null ? 0 : rankGap;
-      this.rows.push(...places);
+    this.lanes = this.variant.lanes.filter(lane => !view.hidden.has(lane.group));
+    const apart = new Set(this.lanes.map(lane => lane.group)).size > 1 ? rankGap : 0;
+    let rank = null;
+    for (const lane of this.variant.lanes) {
+      lane.y = null;
+      if (view.hidden.has(lane.group)) continue;
+      const above = rank;
+      rank = this.variant.rows[lane.row].rank;
+      if (above !== null && rank !== above) y += apart;
+      lane.y = y;
+      y += lane.height + lane.gap;
     }
+    y += apart;
     this.height = y;
     const ratio = devicePixelRatio || 1;
     this.element.style.height = y + "px";
@@ -110,13 +85,13 @@ class Plot {
     const pen = this.pen = this.base.getContext("2d");
     pen.textBaseline = "middle";
     this.drawAxis();
-    this.variant.ranks.forEach((row, r) => this.drawNames(row, r));
+    for (const lane of this.lanes) this.drawName(lane);
     pen.save();
     pen.beginPath();
     pen.rect(left, 0, this.width, this.height);
     pen.clip();
-    this.variant.ranks.forEach((row, r) => this.drawRow(row, r));
-    if (view.critical) this.drawHops();
+    for (const lane of this.lanes) lane.group === "memory" ? this.drawMemory(lane) : this.drawLane(lane);
+    if (view.critical) this.drawLinks();
     pen.restore();
     this.drawOver();
   }
@@ -138,94 +113,70 @@ class Plot {
     pen.fillText(this.variant.unit_time ? "time, units" : "time", left - 24, 8);
   }
 
-  drawNames(row, r) {
-    const pen = this.pen, place = this.rows[r];
+  drawName(lane) {
+    const pen = this.pen, memory = lane.group === "memory";
     pen.textAlign = "right";
-    for (const [lane, y] of place.lanes) {
-      pen.fillStyle = theme.lane;
-      const end = Math.min(left + this.width, this.x(this.variant.seconds));
-      pen.fillRect(left, y, Math.max(0, end - left), laneHeight(lane));
-      pen.fillStyle = theme.ink;
-      pen.font = (lane === 0 ? "bold 11px" : "9px") + " DejaVu Sans, Verdana, sans-serif";
-      // The second row of a pair does not repeat the name of its lane.
-      const label = this.variant.paired && r % 2 === 1 ? row.name : data.lanes[lane];
-      pen.fillText(lane === 0 ? "rank " + row.rank + (row.name ? " " + row.name : "") : label, left - 6, y + laneHeight(lane) / 2);
-    }
-    if (place.memory === null) return;
-    pen.font = "9px DejaVu Sans, Verdana, sans-serif";
-    pen.fillText(bytesText(row.peak_bytes), left - 6, place.memory + 8);
-    pen.fillText("memory", left - 6, place.memory + memoryHeight - 6);
+    pen.fillStyle = theme.lane;
+    if (!memory) pen.fillRect(left, lane.y, Math.max(0, Math.min(this.width, this.x(this.variant.seconds) - left)), lane.height);
+    pen.fillStyle = theme.ink;
+    pen.font = (lane.group === "compute" ? "bold 11px" : "9px") + " DejaVu Sans, Verdana, sans-serif";
+    pen.fillText(lane.name, left - 6, lane.y + (memory ? lane.height - 6 : lane.height / 2));
+    if (memory) pen.fillText(this.variant.rows[lane.row].peak, left - 6, lane.y + 8);
   }
 
-  drawRow(row, r) {
-    const place = this.rows[r], pen = this.pen;
-    if (place.lanes.has(0)) {
-      for (const [start, end, reason] of row.idle) {
-        pen.fillStyle = idleFill(pen, reason);
-        pen.fillRect(this.x(start), place.lanes.get(0), (end - start) * this.scale, laneHeight(0));
-      }
-    }
-    for (const [lane, y] of place.lanes) this.drawLane(this.boxes[r][lane], lane, y);
-    if (place.memory !== null) this.drawMemory(row.memory, place.memory);
+  // Index of the first entry that can be seen.
+  first(entries) {
+    return Math.max(0, lastBefore(entries, this.from));
   }
 
-  drawLane(boxes, lane, y) {
-    const pen = this.pen, height = laneHeight(lane), end = this.seconds(left + this.width);
-    let drawnTo = -Infinity, first = Math.max(0, lastBefore(boxes, START, this.from));
-    while (first > 0 && boxes[first][KIND] === RESHARD) --first;  // a mark may stand in a box that began before it
+  drawLane({boxes, labels, group, y, height}) {
+    const pen = this.pen, end = this.seconds(left + this.width);
+    let drawnTo = -Infinity, first = this.first(boxes);
+    while (first > 0 && boxes[first][FLAGS] & MARK) --first;  // a mark may stand in a box that began before it
     for (let i = first; i < boxes.length && boxes[i][START] <= end; ++i) {
       const box = boxes[i], x = this.x(box[START]), width = (box[END] - box[START]) * this.scale;
-      if (box[KIND] === RESHARD) {
-        pen.fillStyle = theme.ink;
-        pen.fillRect(x - 0.6, y - 1, 1.2, height + 2);
-        continue;
-      }
-      if (x + width < drawnTo + 0.3) continue;  // nothing of it would be seen
+      pen.fillStyle = theme.ink;
+      if (box[FLAGS] & MARK) pen.fillRect(x - 0.6, y - 1, 1.2, height + 2);
+      if (box[FLAGS] & MARK || x + width < drawnTo + 0.3) continue;  // nothing of it would be seen
       drawnTo = x + width;
-      pen.fillStyle = boxFill(pen, this.variant, box);
+      pen.fillStyle = fill(pen, this.variant.paints[box[PAINT]]);
       pen.fillRect(x, y, Math.max(width - (width > 3 ? 0.8 : 0), 0.5), height);
-      if (view.critical && box[CRITICAL]) {
-        pen.fillStyle = theme.ink;
-        pen.fillRect(x, y + height - 3, width, 3);
-      }
-      if (height >= 12 && width > 8) this.drawLabel(box, x, y, width, height);
+      pen.fillStyle = theme.ink;
+      if (view.critical && box[FLAGS] & CRITICAL) pen.fillRect(x, y + height - 3, width, 3);
     }
+    pen.font = (group === "compute" ? 11 : 8) + "px DejaVu Sans, Verdana, sans-serif";
+    for (let i = this.first(labels); i < labels.length && labels[i][START] <= end; ++i) this.drawLabel(labels[i], y + height / 2);
   }
 
-  drawLabel(box, x, y, width, height) {
-    const pen = this.pen, computes = box[LANE] === 0;
-    const label = !computes && box[SUBJECT] !== null ? strings[box[SUBJECT]] :
-      box[MICROBATCH] === null ? "" : String(box[MICROBATCH]);
-    pen.font = (computes ? 11 : 8) + "px DejaVu Sans, Verdana, sans-serif";
-    if (!label || pen.measureText(label).width + 2 > width) return;
-    const shade = this.variant.shades[box[KIND]][box[CHUNK]];
+  // In the middle of the visible part, where there is room.
+  drawLabel(label, y) {
+    const pen = this.pen, from = Math.max(left, this.x(label[START])), to = Math.min(left + this.width, this.x(label[END]));
+    if (to - from <= 8 || pen.measureText(label[TEXT]).width + 2 > to - from) return;
+    const paint = this.variant.paints[label[PAINT]];
     pen.textAlign = "center";
     pen.lineJoin = "round";
     pen.lineWidth = 2.4;
-    pen.strokeStyle = shade.fill;
-    pen.fillStyle = shade.text;
-    pen.strokeText(label, x + width / 2, y + height / 2);
-    pen.fillText(label, x + width / 2, y + height / 2);
+    pen.strokeStyle = paint.colour;
+    pen.fillStyle = paint.text;
+    pen.strokeText(label[TEXT], (from + to) / 2, y);
+    pen.fillText(label[TEXT], (from + to) / 2, y);
   }
 
-  drawMemory(memory, y) {
-    const pen = this.pen, ground = y + memoryHeight, perByte = (memoryHeight - 4) / this.peak;
-    const first = Math.max(0, lastBefore(memory, 0, this.from)), end = this.seconds(left + this.width);
+  drawMemory({row, y, height}) {
+    const pen = this.pen, memory = this.variant.rows[row].memory, ground = y + height, perByte = (height - 4) / this.peak;
+    const first = this.first(memory), end = this.seconds(left + this.width);
     for (let bucket = data.buckets.length; bucket >= 1; --bucket) {
-      const style = data.buckets[bucket - 1];
-      pen.fillStyle = fill(pen, style.colour, style.texture, data.strength);
+      pen.fillStyle = fill(pen, this.variant.paints[this.variant.first_bucket + bucket - 1]);
       pen.beginPath();
       pen.moveTo(this.x(memory[first][0]), ground);
-      let i = first, height = ground;
+      let i = first, at = ground;
       for (; i < memory.length && memory[i][0] <= end; ++i) {
-        let bytes = 0;
-        for (let below = 1; below <= bucket; ++below) bytes += memory[i][below];
-        pen.lineTo(this.x(memory[i][0]), height);
-        height = ground - perByte * bytes;
-        pen.lineTo(this.x(memory[i][0]), height);
+        pen.lineTo(this.x(memory[i][0]), at);
+        at = ground - perByte * total(memory[i], bucket);
+        pen.lineTo(this.x(memory[i][0]), at);
       }
       const last = this.x(i < memory.length ? memory[i][0] : this.variant.seconds);
-      pen.lineTo(last, height);
+      pen.lineTo(last, at);
       pen.lineTo(last, ground);
       pen.fill();
       pen.lineWidth = 0.7;
@@ -236,18 +187,17 @@ class Plot {
     pen.fillRect(left, ground, this.width, 0.8);
   }
 
-  drawHops() {
+  drawLinks() {
     const pen = this.pen;
     pen.strokeStyle = theme.ink;
     pen.globalAlpha = 0.6;
     pen.lineWidth = 1.1;
     pen.beginPath();
-    for (const [fromRow, fromBox, toRow, toBox] of this.variant.hops) {
-      const from = this.variant.ranks[fromRow].boxes[fromBox], to = this.variant.ranks[toRow].boxes[toBox];
-      const y0 = this.rows[fromRow].lanes.get(from[LANE]), y1 = this.rows[toRow].lanes.get(to[LANE]);
-      if (y0 === undefined || y1 === undefined) continue;
-      pen.moveTo(this.x(from[END]), y0 + laneHeight(from[LANE]) - 1.5);
-      pen.lineTo(this.x(to[START]), y1 + laneHeight(to[LANE]) - 1.5);
+    for (const [fromLane, from, toLane, to] of this.variant.links) {
+      const lanes = [this.variant.lanes[fromLane], this.variant.lanes[toLane]];
+      if (lanes.some(lane => lane.y === null)) continue;
+      pen.moveTo(this.x(from), lanes[0].y + lanes[0].height - 1.5);
+      pen.lineTo(this.x(to), lanes[1].y + lanes[1].height - 1.5);
     }
     pen.stroke();
     pen.globalAlpha = 1;
@@ -266,80 +216,51 @@ class Plot {
     pen.textBaseline = "middle";
     const atRight = x < left + this.width - 80;
     pen.textAlign = atRight ? "left" : "right";
-    this.rows.forEach((place, r) => {
-      const sample = place.memory === null ? null : sampleAt(this.variant.ranks[r].memory, this.cursor);
-      if (!sample) return;
-      const text = bytesText(sample.slice(1).reduce((sum, bytes) => sum + bytes, 0));
+    for (const lane of this.lanes) {
+      const sample = lane.group === "memory" && sampleAt(this.variant.rows[lane.row].memory, this.cursor);
+      if (!sample) continue;
       pen.lineWidth = 3;
       pen.strokeStyle = theme.page;
-      pen.strokeText(text, x + (atRight ? 4 : -4), place.memory + 8);
-      pen.fillText(text, x + (atRight ? 4 : -4), place.memory + 8);
-    });
-    if (!chosen || chosen.plot !== this || !chosen.box) return;
-    const y = this.rows[chosen.row].lanes.get(chosen.box[LANE]);
-    if (y === undefined) return;
+      pen.strokeText(bytesText(total(sample)), x + (atRight ? 4 : -4), lane.y + 8);
+      pen.fillText(bytesText(total(sample)), x + (atRight ? 4 : -4), lane.y + 8);
+    }
+    if (!chosen || chosen.plot !== this || !chosen.box || chosen.lane.y === null) return;
     pen.lineWidth = 2;
     pen.strokeStyle = theme.ink;
-    pen.strokeRect(this.x(chosen.box[START]), y, Math.max(2, (chosen.box[END] - chosen.box[START]) * this.scale),
-      laneHeight(chosen.box[LANE]));
+    pen.strokeRect(this.x(chosen.box[START]), chosen.lane.y, Math.max(2, (chosen.box[END] - chosen.box[START]) * this.scale),
+      chosen.lane.height);
   }
 
-  // What stands at a point of the picture: its row, lane and box, or its memory.
+  // What stands at a point of the picture, or null.
   at(x, y) {
-    if (x < left || x > left + this.width) return null;
-    const seconds = this.seconds(x);
-    for (let row = 0; row < this.rows.length; ++row) {
-      const place = this.rows[row];
-      for (const [lane, top] of place.lanes) {
-        if (y < top - 1 || y > top + laneHeight(lane) + 1) continue;
-        return {plot: this, row, lane, seconds, box: this.boxAt(row, lane, seconds)};
-      }
-      if (place.memory !== null && y >= place.memory && y <= place.memory + memoryHeight) {
-        return {plot: this, row, lane: null, seconds, box: null};
-      }
+    const lane = this.lanes.find(lane => y >= lane.y - 1 && y <= lane.y + lane.height + 1), seconds = this.seconds(x);
+    return lane && x >= left && x <= left + this.width ? {plot: this, lane, seconds, box: this.boxAt(lane, seconds)} : null;
+  }
+
+  boxAt({boxes}, seconds) {
+    const near = 3 / this.scale;
+    for (let i = lastBefore(boxes, seconds + near); i >= 0; --i) {
+      const box = boxes[i], mark = box[FLAGS] & MARK;
+      if (mark ? Math.abs(box[START] - seconds) <= near : box[START] <= seconds && seconds <= box[END]) return box;
+      if (!mark && box[END] < seconds) break;
     }
     return null;
   }
 
-  boxAt(row, lane, seconds) {
-    const boxes = this.boxes[row][lane], near = 3 / this.scale;
-    for (let i = lastBefore(boxes, START, seconds + near); i >= 0; --i) {
-      const box = boxes[i];
-      if (box[KIND] === RESHARD ? Math.abs(box[START] - seconds) <= near : box[START] <= seconds && seconds <= box[END]) {
-        return box;
-      }
-      if (box[KIND] !== RESHARD && box[END] < seconds) break;
-    }
-    return null;
-  }
-
+  // Of a point, or of none.
   say(found, x, y) {
     const tip = document.getElementById("tip");
-    for (const plot of plots) plot.cursor = undefined;
     chosen = found;
+    tip.hidden = !found;
     if (found) {
-      const row = this.variant.ranks[found.row], unit = this.variant.unit_time;
-      let lines = [];
-      if (found.box) {
-        lines = boxText(this.variant, found.box);
-      } else if (found.lane === 0) {
-        const idle = row.idle.find(([start, end]) => start <= found.seconds && found.seconds <= end);
-        if (idle) {
-          lines = [data.idle[idle[2]].name, `${timeText(idle[0], unit)} to ${timeText(idle[1], unit)}: ` +
-            timeText(idle[1] - idle[0], unit)];
-          if (idle[3] !== null) lines.push(strings[idle[3]]);
-        }
-      }
-      tip.textContent = [`rank ${row.rank}${row.name ? ", " + row.name + "," : ""} at ${timeText(found.seconds, unit)}`].concat(
-        lines, memoryText(row, found.seconds)).join("\n");
-      tip.hidden = false;
+      tip.textContent = pointText(found);
       tip.style.left = Math.max(0, Math.min(x + 14, innerWidth - tip.offsetWidth - 8)) + "px";
       tip.style.top = Math.max(0, Math.min(y + 14, innerHeight - tip.offsetHeight - 8)) + "px";
-      for (const plot of plots) plot.cursor = found.seconds;
-    } else {
-      tip.hidden = true;
     }
-    for (const plot of plots) plot.drawOver();
+    for (const plot of plots) {
+      plot.cursor = found ? found.seconds : undefined;
+      plot.drawOver();
+    }
   }
 
   listen() {
@@ -384,34 +305,17 @@ class Plot {
     event.preventDefault();
   }
 
-  // To the next box of the lane, or to the nearest one of the next lane that has any.
+  // To the next action of the lane, or to the nearest one of the next lane that has any.
   step(along, across) {
-    const lanes = [];
-    this.rows.forEach((place, row) => place.lanes.forEach((_, lane) => {
-      if (this.boxes[row][lane].length > 0) lanes.push({row, lane});
-    }));
+    const actions = lane => lane.boxes.filter(box => !(box[FLAGS] & IDLE)), lanes = this.lanes.filter(lane => actions(lane).length > 0);
     if (lanes.length === 0) return;
     const now = chosen && chosen.plot === this && chosen.box ? chosen : null;
-    let target = lanes[0], place = 0;
-    if (now) {
-      const from = lanes.findIndex(({row, lane}) => row === now.row && lane === now.box[LANE]);
-      target = lanes[Math.max(0, Math.min(lanes.length - 1, from + across))];
-      const boxes = this.boxes[target.row][target.lane];
-      place = across === 0 ? boxes.indexOf(now.box) + along : lastBefore(boxes, START, now.box[START]);
-    }
-    const boxes = this.boxes[target.row][target.lane];
-    const box = boxes[Math.max(0, Math.min(boxes.length - 1, place))];
-    const middle = (box[START] + box[END]) / 2 / this.length;
-    if (middle < view.from || middle > view.to) {
-      const half = (view.to - view.from) / 2;
-      show(middle - half, middle + half);
-    }
-    this.choose(target.row, box);
-  }
-
-  choose(row, box, seconds = (box[START] + box[END]) / 2) {
+    const from = now ? lanes.indexOf(now.lane) : 0, lane = lanes[Math.max(0, Math.min(lanes.length - 1, from + (now ? across : 0)))];
+    const boxes = actions(lane), near = now ? lastBefore(boxes, now.box[START]) + (across === 0 ? along : 0) : 0;
+    const box = boxes[Math.max(0, Math.min(boxes.length - 1, near))], seconds = (box[START] + box[END]) / 2;
+    const middle = seconds / this.length, half = (view.to - view.from) / 2;
+    if (middle < view.from || middle > view.to) show(middle - half, middle + half);
     const frame = this.element.getBoundingClientRect();
-    this.say({plot: this, row, lane: box[LANE], seconds, box}, frame.left + this.x(box[END]),
-      frame.top + this.rows[row].lanes.get(box[LANE]) + laneHeight(box[LANE]));
+    this.say({plot: this, lane, seconds, box}, frame.left + this.x(box[END]), frame.top + lane.y + lane.height);
   }
 }
