@@ -6,16 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <map>
-#include <random>
 #include <set>
 
+#include "tests/trainer/layout_draw.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/layout/stage_layout.h"
 #include "trainer/rank/dry_run.h"
-#include "trainer/resolve/config_rules.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/train.h"
 
@@ -27,47 +24,6 @@ constexpr int most_ranks = 8, steps = 3;
 int trials() {
   const char* text = std::getenv("WEFT_TRIALS");
   return text ? std::atoi(text) : 60;
-}
-
-// Draws of one seed are the same on every machine and with every standard library.
-class LayoutDraw {
- public:
-  explicit LayoutDraw(std::uint64_t seed) : engine_(seed) {}
-  template <typename T, typename... More>
-  T from(T first, More... more) {
-    const std::array<T, 1 + sizeof...(More)> all = {first, static_cast<T>(more)...};
-    return all[engine_() % all.size()];
-  }
-  bool once_in(std::uint64_t many) { return engine_() % many == 0; }
-  std::int64_t below(std::int64_t bound) {
-    return static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(bound));
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
-
-// Blocks of each stage, some without any.
-std::vector<std::int64_t> any_stages(LayoutDraw& draw, std::int64_t blocks, int stages) {
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(stages));
-  for (std::int64_t b = 0; b < blocks; ++b) ++counts[static_cast<std::size_t>(draw.below(stages))];
-  return counts;
-}
-
-// Those blocks in text, with the predictors on any stage behind the last block.
-std::string with_predictors(const ModelConfig& model, const std::vector<std::int64_t>& counts, std::uint64_t turn) {
-  std::vector<StageBlocks> stages;
-  int first = 0;
-  for (const std::int64_t count : counts) {
-    stages.push_back({first, static_cast<int>(count), stages.empty(), stages.size() + 1 == counts.size()});
-    first += static_cast<int>(count);
-  }
-  std::size_t last = stages.size() - 1;
-  while (stages[last].count == 0) --last;
-  StageBlocks& predicts = stages[last + turn % (stages.size() - last)];
-  if (predicts.count == 0) predicts.first = model.layers();
-  predicts.count += model.mtp_depth;
-  return to_string(stages, model);
 }
 
 // A router with all that a published one has, in turns.
@@ -170,16 +126,6 @@ Drawn draw_config(std::uint64_t seed) {
   return drawn;
 }
 
-bool accepted(const Config& config) {
-  if (config.parallelism.world() > most_ranks || !degree_errors(config.parallelism).empty()) return false;
-  const std::int64_t share = config.training.microbatch_size * config.parallelism.data();
-  if (config.training.global_batch_size % share != 0) return false;
-  for (const ConfigRule& rule : config_rules()) {
-    if (!rule.check(config).empty()) return false;
-  }
-  return true;
-}
-
 // One rank, everything kept, one microbatch after the other: what any layout must learn.
 const LearnedRun& one_rank(const Config& config, std::map<std::string, LearnedRun>& runs) {
   const MoeConfig& moe = config.model.moe;
@@ -231,7 +177,7 @@ TEST(RandomLayouts, LearnTheSameAndTakeWhatTheirDryRunsSay) {
   for (std::uint64_t seed = 1; taken < trials(); ++seed) {
     const Drawn drawn = draw_config(seed);
     const Config& config = drawn.config;
-    if (!accepted(config)) continue;
+    if (!accepted(config, most_ranks)) continue;
     ++taken;
     SCOPED_TRACE(drawn.text);
     ++schedules[config.pipeline.schedule];
@@ -287,7 +233,7 @@ TEST(RandomLayouts, HoldTheSameCopiesAfterManySteps) {
     Config config = draw_config(seed).config;
     MoeConfig& moe = config.model.moe;
     const bool several = config.parallelism.world() / config.parallelism.pipeline > 1;
-    if (!several || !config.model.has(BlockKind::moe) || !moe.selection_bias || !accepted(config)) continue;
+    if (!several || !config.model.has(BlockKind::moe) || !moe.selection_bias || !accepted(config, most_ranks)) continue;
     ++taken;
     SCOPED_TRACE(draw_config(seed).text);
     moe.bias_update_rate = 0.01;
