@@ -158,15 +158,21 @@ TEST(DryRun, DealsRowsEvenlyWhereRoutersDoNot) {
 TEST(DryRun, KnowsTheMostThatAnyRoutingTakes) {
   const TemporaryFolder folder;
   std::ofstream(folder / "same.txt") << std::string(4096, 'a');
-  for (const Degrees& degrees :
-       {Degrees{.data_shard = 2, .expert = 2}, Degrees{.pipeline = 2, .data_shard = 4, .expert = 4},
-        Degrees{.data_shard = 2, .tensor = 2, .expert = 2, .expert_tensor = 2}}) {
+  for (const auto& [degrees, real_fraction] :
+       {std::pair(Degrees{.data_shard = 2, .expert = 2}, 1.0),
+        std::pair(Degrees{.pipeline = 2, .data_shard = 4, .expert = 4}, 1.0),
+        std::pair(Degrees{.data_shard = 2, .tensor = 2, .expert = 2, .expert_tensor = 2}, 1.0),
+        // Of two choices one is a null slot if they are even.
+        std::pair(Degrees{.data_shard = 2}, 0.5)}) {
     Config config = config_of({.layers = "d e", .degrees = degrees});
     config.data.train = {(folder / "same.txt").string()};
     config.model.moe.num_experts_per_tok = 1;
+    config.model.moe.real_fraction = real_fraction;
     config.model.moe.moe_intermediate_size = 64;
     config.training.sequence_length = 64;
     config.run.steps = 2;
+    config.run.seed = 2;
+    EXPECT_TRUE(routing_decides(config));
     const Mesh mesh(config.parallelism);
     const ResolvedRun resolved(config);
     const KeptRun run = run_kept(config);
@@ -180,7 +186,12 @@ TEST(DryRun, KnowsTheMostThatAnyRoutingTakes) {
     }
     EXPECT_TRUE(exceeds_even) << "the routing was even: it shows nothing";
   }
-  EXPECT_FALSE(routing_decides(config_of({.layers = "d e", .degrees = {.data_shard = 2}})));
+  Config alone = config_of({.layers = "d e", .degrees = {.data_shard = 2}});
+  EXPECT_FALSE(routing_decides(alone));
+  alone.model.moe.capacity_factor = 1.0;
+  EXPECT_TRUE(routing_decides(alone));
+  alone.model.moe.pad_to_capacity = true;
+  EXPECT_FALSE(routing_decides(alone));
 }
 
 // The list of what is live names the action that brought it; a gather that is left out of a list is missed.

@@ -287,7 +287,9 @@ std::vector<Made> by_pipeline_rank(const Mesh& mesh, const Coordinates& at, Make
 }  // namespace
 
 bool routing_decides(const Config& config) {
-  return config.model.has(BlockKind::moe) && config.parallelism.expert > 1;
+  const MoeConfig& moe = config.model.moe;
+  const bool some_unrouted = moe.drops() || moe.null_copies() > 0 || config.data.documents == Documents::pack;
+  return config.model.has(BlockKind::moe) && (config.parallelism.expert > 1 || (some_unrouted && !moe.pads()));
 }
 
 DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, int rank, Routing routing) {

@@ -27,7 +27,8 @@ enum class Routing : std::uint8_t {
 };
 
 // Whether memory depends on the routing: it does if experts are spread over several ranks. A rank that holds all
-// experts has the same number of rows under any routing.
+// experts has the same number of rows under any routing, unless choices may go to no expert: null slots, those beyond a
+// capacity without padding to it, and those of packed documents' padding.
 bool routing_decides(const Config& config);
 
 struct RoutedBytes {
