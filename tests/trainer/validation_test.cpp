@@ -23,6 +23,13 @@ std::vector<TinyLayout> validated_layouts() {
   const std::string mixed = "d e d e";
   std::vector<TinyLayout> all = used_layouts();
   all.push_back({.name = "cp2", .layers = mixed, .degrees = {.context = 2}});
+  // The second stage of a rank has other segment numbers without the predictors of a stage between.
+  all.push_back({.name = "predictor_apart_v",
+                 .layers = "d e m*2",
+                 .degrees = {.pipeline = 2},
+                 .schedule = "zbv",
+                 .chunks = 2,
+                 .stages = "Ed|e|mm|L"});
   all.push_back(
       {.name = "dualpipev", .layers = mixed, .degrees = {.pipeline = 2}, .schedule = "dualpipev", .chunks = 2});
   all.push_back({.name = "zb_h1", .layers = mixed, .degrees = {.pipeline = 2, .data_shard = 2}, .schedule = "zb_h1"});

@@ -81,6 +81,7 @@ void RankStages::exchange_segments(PlannedInputs& inputs, std::vector<PlannedSta
   std::swap(inputs_, inputs);
   if (!same_angles) make_rotary_table();
   forward_only_ = tables.forward_only;
+  local_segment_ = places_on_rank(tables.segments, planned_);
   pieces_.clear();
   std::size_t first_unit = 0;
   for (std::size_t s = 0; s < planned.size(); ++s) {
