@@ -19,7 +19,7 @@ set(exhaustive_suites
     trainer.All/BudgetOfSchedules trainer.BudgetOfATrillionParameters trainer.Orders/SolvedTiming
     trainer.Pairs/CheckpointGrid trainer.Others/Strategies trainer.All/Float8Layouts trainer.Layouts/CollectiveCounts
     trainer.Layouts/ProgramMemory trainer.Layouts/Communication trainer.Calls/SaveRefused trainer.Layouts/Failure
-    trainer.RandomRemedies trainer.SolvedTimingLayout
+    trainer.RandomRemedies trainer.SolvedTimingLayout trainer.All/RandomRouting
     parallel.CheckLanes parallel.RendezvousCrowd parallel.RendezvousStrangers parallel.ScheduleFuzz parallel.TimingOptimum
     # Kills, hostile texts and benches, by the program. Others: every command once.
     tools.BenchTiming tools.BenchMemory tools.KilledRun tools.HostileConfigs tools.GpuScript tools.Profile
