@@ -1,24 +1,28 @@
 #include "layers/kernels/gpu_kernel_options.h"
 
-#include <charconv>
+#include <optional>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 
 namespace weft {
 
-std::optional<AttentionChoice> parse_attention_choice(std::string_view text) {
-  AttentionChoice choice;
+AttentionChoice parse_attention_choice(std::string_view text) {
+  using enum AttentionChoice::Kernel;
   constexpr std::string_view with_engine = "cudnn:";
-  if (text == "auto") return choice;
-  choice.kernel = AttentionChoice::Kernel::own;
-  if (text == "own") return choice;
-  choice.kernel = AttentionChoice::Kernel::cudnn;
-  if (text == "cudnn") return choice;
-  if (!text.starts_with(with_engine)) return std::nullopt;
-  const char* const end = text.data() + text.size();
-  const auto [behind, error] = std::from_chars(text.data() + with_engine.size(), end, choice.engine);
-  if (error != std::errc() || behind != end || choice.engine < 0) return std::nullopt;
-  return choice;
+  if (text == "auto") return {automatic};
+  if (text == "own") return {own};
+  if (text == "cudnn") return {cudnn};
+  const auto engine =
+      text.starts_with(with_engine) ? parsed_number<int>(text.substr(with_engine.size())) : std::nullopt;
+  if (engine.value_or(-1) >= 0) return {cudnn, *engine};
+  fail_request("\"{}\" is none of \"auto\", \"own\", \"cudnn\" and \"cudnn:<engine>\"", text);
+}
+
+std::string to_string(const AttentionChoice& choice) {
+  if (choice.kernel == AttentionChoice::Kernel::automatic) return "auto";
+  if (choice.kernel == AttentionChoice::Kernel::own) return "own";
+  return choice.engine < 0 ? "cudnn" : fmt::format("cudnn:{}", choice.engine);
 }
 
 void require_kernels(const GpuKernelOptions& options, int compute_capability) {

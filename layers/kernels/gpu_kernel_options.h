@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <string>
 #include <string_view>
 
 namespace weft {
@@ -14,8 +14,9 @@ struct AttentionChoice {
 
   bool operator==(const AttentionChoice&) const = default;
 };
-// Reads "auto", "own", "cudnn" or "cudnn:<engine>"; nullopt for any other text.
-std::optional<AttentionChoice> parse_attention_choice(std::string_view text);
+// Reads "auto", "own", "cudnn" or "cudnn:<engine>". Throws Error (request) for any other text.
+AttentionChoice parse_attention_choice(std::string_view text);
+std::string to_string(const AttentionChoice& choice);
 
 struct GpuKernelOptions {
   AttentionChoice attention = {};

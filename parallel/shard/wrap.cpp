@@ -37,6 +37,11 @@ WrapPolicy parse_wrap(std::string_view text) {
   return policy;
 }
 
+std::string to_string(const WrapPolicy& policy) {
+  const std::string_view name = name_of(policy.kind);
+  return takes_amount(policy.kind) ? fmt::format("{} {}", name, policy.amount) : std::string(name);
+}
+
 std::vector<std::string> wrap_warnings(const WrapPolicies& policies) {
   std::vector<std::string> warnings;
   if (is_root(policies, Family::dense)) {

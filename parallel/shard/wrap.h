@@ -39,6 +39,7 @@ struct WrapPolicy {
 };
 // Throws Error (request) that lists the valid forms.
 WrapPolicy parse_wrap(std::string_view text);
+std::string to_string(const WrapPolicy& policy);
 
 // By family; families without an entry are wrapped by block.
 using WrapPolicies = std::map<Family, WrapPolicy>;

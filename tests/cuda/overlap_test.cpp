@@ -37,7 +37,9 @@ Config large_config(int lookahead) {
   config.training.global_batch_size = 4 * ranks;
   config.precision.compute = DType::bfloat16;
   config.parallelism = {.data_shard = ranks};
-  config.shard = {.residency = "reshard_after_use", .lookahead = lookahead, .reduction = "last_microbatch"};
+  config.shard = {.residency = {Residency::reshard_after_use},
+                  .lookahead = lookahead,
+                  .reduction = {ReductionKind::last_microbatch}};
   for (auto& [family, policy] : config.shard_by_family) policy = config.shard;
   config.run.steps = overlap_steps;
   config.run.device = DeviceKind::cuda;

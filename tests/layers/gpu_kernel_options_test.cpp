@@ -16,9 +16,12 @@ TEST(AttentionChoice, IsReadWholeOrNotAtAll) {
   EXPECT_EQ(parse_attention_choice("own"), AttentionChoice{Kernel::own});
   EXPECT_EQ(parse_attention_choice("cudnn"), AttentionChoice{Kernel::cudnn});
   EXPECT_EQ(parse_attention_choice("cudnn:12"), (AttentionChoice{Kernel::cudnn, 12}));
+  for (const char* text : {"auto", "own", "cudnn", "cudnn:0", "cudnn:12"}) {
+    EXPECT_EQ(to_string(parse_attention_choice(text)), text);
+  }
   for (const char* text : {"", "Auto", "own ", "cudnn:", "cudnn:-1", "cudnn:+1", "cudnn:1x", "cudnn: 1",
                            "cudnn:99999999999", "cudnn1", "flash"}) {
-    EXPECT_EQ(parse_attention_choice(text), std::nullopt) << text;
+    EXPECT_THROW(parse_attention_choice(text), Error) << text;
   }
 }
 

@@ -318,9 +318,7 @@ TEST(Wrap, ParametersOfOneProductAreCutAsOneMatrix) {
 TEST(Wrap, PoliciesReadAsTheyAreWritten) {
   for (const char* text :
        {"parameter", "block", "half_block", "blocks 2", "minimum_bytes 4000000", "buckets", "root"}) {
-    const WrapPolicy policy = parse_wrap(text);
-    EXPECT_EQ(policy.amount > 0 ? fmt::format("{} {}", name_of(policy.kind), policy.amount) : name_of(policy.kind),
-              text);
+    EXPECT_EQ(to_string(parse_wrap(text)), text);
   }
   EXPECT_EQ(parse_wrap("blocks 12"), (WrapPolicy{WrapKind::blocks, 12}));
   for (const char* text : {"", "blok", "block 2", "blocks", "blocks ", "blocks 0", "blocks -1", "blocks 2 ",

@@ -132,8 +132,8 @@ TEST(ActivationOffload, MakesRoomForASolvedStep) {
   TinyLayout layout{.layers = "d*8", .degrees = {.pipeline = 2, .data_shard = 2}};
   Config config = offloading(layout, 1.0);
   config.training.global_batch_size = 16 * config.training.microbatch_size;
-  config.shard.residency = "auto";
-  for (auto& [family, policy] : config.shard_by_family) policy.residency = "auto";
+  config.shard.residency = {Residency::solved};
+  for (auto& [family, policy] : config.shard_by_family) policy.residency = {Residency::solved};
   const auto smallest = [&](double part) {
     config.training.offload = part;
     config.memory_budget = 1;

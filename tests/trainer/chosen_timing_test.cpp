@@ -109,8 +109,8 @@ struct Written {
 Config written_out(Config config, const Written& written) {
   for (auto& [family, policy] : config.shard_by_family) {
     const bool experts = family == Family::experts;
-    policy.residency = experts ? written.expert_residency : written.residency;
-    policy.reduction = "last_microbatch";
+    policy.residency = parse_residency(experts ? written.expert_residency : written.residency);
+    policy.reduction = {ReductionKind::last_microbatch};
     policy.accumulation =
         (experts ? written.experts_sharded : written.sharded) ? Accumulation::sharded : Accumulation::unsharded;
   }
@@ -203,12 +203,12 @@ TEST(ChosenTiming, SaysWhy) {
 // What is chosen is written out, so that nothing is chosen again, and what was written stays.
 TEST(ChosenTiming, LeavesNothingOpenAndNothingWrittenChanged) {
   Config config = config_of({.layers = "d e", .degrees = {.data_shard = 2}, .reduction = "auto"});
-  config.shard_by_family.at(Family::experts).residency = "keep_after_forward";
+  config.shard_by_family.at(Family::experts).residency = {Residency::keep_after_forward};
   const Mesh mesh(config.parallelism);
   const Config chosen = with_chosen_timing(config, mesh);
   EXPECT_EQ(with_chosen_timing(chosen, mesh), chosen);
-  EXPECT_EQ(chosen.shard_by_family.at(Family::experts).residency, "keep_after_forward");
-  EXPECT_EQ(chosen.shard_by_family.at(Family::dense).residency, "reshard_after_use");
+  EXPECT_EQ(to_string(chosen.shard_by_family.at(Family::experts).residency), "keep_after_forward");
+  EXPECT_EQ(to_string(chosen.shard_by_family.at(Family::dense).residency), "reshard_after_use");
   EXPECT_EQ(chosen.shard_by_family.at(Family::dense).accumulation, Accumulation::sharded);
   // Nor does a card choose what was written for another family.
   config.shard_by_family.at(Family::dense).accumulation = Accumulation::unsharded;

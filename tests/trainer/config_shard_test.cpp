@@ -109,6 +109,16 @@ TEST(ShardFaults, AnIslandIsAProperDivisorOfItsGroup) {
   expect_all_said({"shard.experts.residency=8", "parallelism.expert=2"}, {"experts: residency 8", "of the 4 ranks"});
 }
 
+TEST(ShardTexts, AreWrittenAsTheyWereRead) {
+  for (const char* text : {"stage", "reshard_after_use", "keep_after_forward", "keep_after_backward", "while_on_stage",
+                           "step", "auto", "window 3", "8"}) {
+    EXPECT_EQ(to_string(parse_residency(text)), text);
+  }
+  for (const char* text : {"auto", "each_microbatch", "last_microbatch", "every 1", "every 3"}) {
+    EXPECT_EQ(to_string(parse_reduction(text)), text);
+  }
+}
+
 TEST(ShardFaults, ACountIsNoFlag) {
   expect_all_said({"shard.lookahead=true"}, {"shard.lookahead: expected an integer"});
   expect_all_said({"shard.residency=false"}, {"reshard_after_forward false is called \"keep_after_forward\" here"});

@@ -68,9 +68,10 @@ TEST(ConfigReader, TheLoadBalancingLossHasThreeConventions) {
 
 TEST(ConfigReader, ResolvesAPolicyForEachFamily) {
   const Config c = read(complete()).config;
-  const ShardPolicy standard{.residency = "while_on_stage", .lookahead = 2, .reduction = "every 3"};
+  const ShardPolicy standard{
+      .residency = {Residency::while_on_stage}, .lookahead = 2, .reduction = {ReductionKind::every, 3}};
   ShardPolicy experts = standard, root = standard;
-  experts.residency = "reshard_after_use";
+  experts.residency = {Residency::reshard_after_use};
   root.strategy = ShardStrategy::no_shard;
   EXPECT_EQ(c.shard, standard);
   const std::map<Family, ShardPolicy> expected = {{Family::dense, standard},
@@ -86,9 +87,9 @@ TEST(ConfigReader, PoliciesDoNotDependOnTheOrderOfSections) {
   const std::string text = with("[run]\n", "[shard.dense]\nlookahead = 5\n[run]\n");
   const Config c = read(text, {"--shard.residency=step"}).config;
   EXPECT_EQ(c.shard_by_family.at(Family::dense),
-            (ShardPolicy{.residency = "step", .lookahead = 5, .reduction = "every 3"}));
-  EXPECT_EQ(c.shard_by_family.at(Family::head).residency, "step");
-  EXPECT_EQ(c.shard_by_family.at(Family::experts).residency, "reshard_after_use");
+            (ShardPolicy{.residency = {Residency::step}, .lookahead = 5, .reduction = {ReductionKind::every, 3}}));
+  EXPECT_EQ(to_string(c.shard_by_family.at(Family::head).residency), "step");
+  EXPECT_EQ(to_string(c.shard_by_family.at(Family::experts).residency), "reshard_after_use");
 }
 
 TEST(ConfigReader, WhatIsNotWrittenHasTheDefaultOfTheStruct) {

@@ -138,21 +138,21 @@ void expect_same_by_other_calls(const LearnedRun& one, const LearnedRun& other) 
 }
 
 TEST(DefaultPolicy, AKeptRootLearnsToTheBitWhatADroppedOneLearns) {
-  const auto run = [](const std::string& residency) {
+  const auto run = [](ResidencyChoice residency) {
     return learned_by_policies(ShardStrategy::full_shard, [&](Family family, ShardPolicy& policy) {
       if (family == Family::dense || family == Family::experts) return;
-      policy.wrap = "root";
+      policy.wrap = {WrapKind::root};
       policy.residency = residency;
     });
   };
-  expect_same_by_other_calls(run("stage"), run("reshard_after_use"));
+  expect_same_by_other_calls(run({}), run({Residency::reshard_after_use}));
 }
 
 TEST(DefaultPolicy, BucketsLearnToTheBitWhatUnitsLearn) {
-  const auto run = [](const std::string& wrap) {
-    return learned_by_policies(ShardStrategy::no_shard, [&](Family, ShardPolicy& policy) { policy.wrap = wrap; });
+  const auto run = [](WrapKind wrap) {
+    return learned_by_policies(ShardStrategy::no_shard, [&](Family, ShardPolicy& policy) { policy.wrap = {wrap}; });
   };
-  expect_same_by_other_calls(run("block"), run("buckets"));
+  expect_same_by_other_calls(run(WrapKind::block), run(WrapKind::buckets));
 }
 
 }  // namespace

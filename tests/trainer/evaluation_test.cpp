@@ -247,8 +247,8 @@ TEST(Evaluation, RefusesTextThatHasNothingToPredictAndPlansOfASteps) {
   EXPECT_NE(outside.find("the byte 255 at offset 2 is outside the vocabulary of 128 tokens"), std::string::npos)
       << outside;
   config.model.vocab_size = 259;
-  for (auto& [family, policy] : config.shard_by_family) policy.residency = "auto";
-  config.shard.residency = "auto";
+  for (auto& [family, policy] : config.shard_by_family) policy.residency = {Residency::solved};
+  config.shard.residency = {Residency::solved};
   const std::string solved = evaluation_refusal(config, {text.files()[1]});
   EXPECT_NE(solved.find("--shard.residency=stage"), std::string::npos) << solved;
 }

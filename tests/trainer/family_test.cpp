@@ -80,25 +80,25 @@ TEST(FamiliesShardedByThemselves, LearnToTheBitWhatNoShardLearns) {
       config.precision = precision;
       auto& policies = config.shard_by_family;
       policies[Family::embedding] = {.strategy = ShardStrategy::optimizer,
-                                     .residency = "stage",
+                                     .residency = {},
                                      .lookahead = 3,
-                                     .reduction = "last_microbatch",
-                                     .wrap = "block"};
+                                     .reduction = {ReductionKind::last_microbatch},
+                                     .wrap = {WrapKind::block}};
       policies[Family::dense] = {.strategy = ShardStrategy::full_shard,
-                                 .residency = "reshard_after_use",
+                                 .residency = {Residency::reshard_after_use},
                                  .lookahead = 2,
-                                 .reduction = "every 3",
-                                 .wrap = "half_block"};
+                                 .reduction = {ReductionKind::every, 3},
+                                 .wrap = {WrapKind::half_block}};
       policies[Family::experts] = {.strategy = ShardStrategy::shard_grad_op,
-                                   .residency = "step",
+                                   .residency = {Residency::step},
                                    .lookahead = 0,
-                                   .reduction = "each_microbatch",
-                                   .wrap = "blocks 2"};
+                                   .reduction = {ReductionKind::each_microbatch},
+                                   .wrap = {WrapKind::blocks, 2}};
       policies[Family::head] = {.strategy = ShardStrategy::full_shard,
-                                .residency = "keep_after_forward",
+                                .residency = {Residency::keep_after_forward},
                                 .lookahead = 1,
-                                .reduction = "each_microbatch",
-                                .wrap = "block"};
+                                .reduction = {ReductionKind::each_microbatch},
+                                .wrap = {WrapKind::block}};
       for (const ConfigRule& rule : config_rules()) EXPECT_TRUE(rule.check(config).empty());
       const LearnedRun run = learn(config);
       EXPECT_TRUE(run.faults.empty()) << run.faults.front();

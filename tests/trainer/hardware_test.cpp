@@ -104,15 +104,15 @@ TEST(Hardware, IslandsHaveTheLinkThatTheyCross) {
   Config config = config_of({.layers = "d", .degrees = {.data_shard = 8}});
   config.run.device = DeviceKind::cuda;
   config.hardware.ranks_per_node = 2;
-  const auto island_link = [&](const char* ranks) {
-    for (auto& [family, policy] : config.shard_by_family) policy.residency = ranks;
+  const auto island_link = [&](int ranks) {
+    for (auto& [family, policy] : config.shard_by_family) policy.residency = {Residency::island, ranks};
     return hardware_costs(hardware_of(config), config, Mesh(config.parallelism)).links.at(Group::dp_island);
   };
   const Hardware hardware = hardware_of(config);
-  EXPECT_EQ(island_link("2"), hardware.inside());
+  EXPECT_EQ(island_link(2), hardware.inside());
   // A ring of four over two nodes leaves each once: all of the adapters.
-  EXPECT_EQ(island_link("4").bytes_per_second, hardware.node_bytes_per_second.value);
-  EXPECT_EQ(island_link("4").latency, hardware.node_latency.value);
+  EXPECT_EQ(island_link(4).bytes_per_second, hardware.node_bytes_per_second.value);
+  EXPECT_EQ(island_link(4).latency, hardware.node_latency.value);
 }
 
 Config read_section(const std::string& section) {

@@ -36,11 +36,11 @@ Config configured(const Layout& layout) {
   config.parallelism = {layout.pp, layout.replicate, layout.shard, layout.cp, layout.tp, layout.ep, layout.etp};
   config.pipeline.schedule = layout.schedule;
   config.training.microbatch_size = layout.microbatch_size;
-  config.shard.residency = layout.residency;
-  config.shard.reduction = layout.reduction;
+  config.shard.residency = parse_residency(layout.residency);
+  config.shard.reduction = parse_reduction(layout.reduction);
   config.shard.strategy = layout.strategy;
   config.shard.lookahead = layout.lookahead;
-  config.shard.wrap = layout.wrap;
+  config.shard.wrap = parse_wrap(layout.wrap);
   config.shard.backward_prefetch = layout.backward_prefetch;
   config.shard.prefetch_within_stage = layout.within_stage;
   for (auto& [family, policy] : config.shard_by_family) policy = config.shard;

@@ -61,7 +61,7 @@ TEST(SameProgram, AnyOtherListOnOneRankEndsTheRun) {
   for (auto& [family, policy] : Config(config).shard_by_family) {
     if (family != Family::head && family != Family::dense) continue;
     Config altered = config;
-    altered.shard_by_family.at(family).residency = "step";
+    altered.shard_by_family.at(family).residency = {Residency::step};
     const std::string message = failure_with(config, altered, 5);
     const std::string named = "rank 5, unlike ranks 0, 1, 2, 3, 4, 6, 7";
     EXPECT_NE(message.find("\n  for pipeline rank 1: " + named), std::string::npos) << message;

@@ -81,14 +81,14 @@ class SolvedTiming : public ::testing::TestWithParam<Order> {};
 TEST_P(SolvedTiming, LearnsWhatOthersLearnAndKeepsItsBudget) {
   for (const std::string layers : {"d*8", "d d e d e e d e"}) {
     Config reduced_once = configured(GetParam(), layers, "stage");
-    for (auto& [family, policy] : reduced_once.shard_by_family) policy.reduction = "last_microbatch";
+    for (auto& [family, policy] : reduced_once.shard_by_family) policy.reduction = {ReductionKind::last_microbatch};
     const LearnedRun plain = learn(reduced_once);
     const std::int64_t smallest = smallest_budget(configured(GetParam(), layers, "auto"));
     for (const bool once : {true, false}) {
       for (const double share : {0.0, 0.2, 1.0}) {
         Config config = configured(GetParam(), layers, "auto");
         if (once) {
-          for (auto& [family, policy] : config.shard_by_family) policy.reduction = "last_microbatch";
+          for (auto& [family, policy] : config.shard_by_family) policy.reduction = {ReductionKind::last_microbatch};
         }
         SCOPED_TRACE(fmt::format("{}, {}, share {}", layers, once ? "once" : "auto", share));
         set_budget(config, once ? smallest_budget(config) : smallest, share);

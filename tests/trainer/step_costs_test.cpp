@@ -159,7 +159,7 @@ TEST(StepCosts, AStageWithoutBlocksCostsNothing) {
     EXPECT_GT(passages, 0) << layout;
     EXPECT_NEAR(sum * static_cast<double>(config.microbatches()), step_flops(config), 1e-9 * step_flops(config));
     EXPECT_GT(plan_run(config, find_hardware("h100")).time.seconds, 0.0);
-    for (auto& [family, policy] : config.shard_by_family) policy.residency = "auto";
+    for (auto& [family, policy] : config.shard_by_family) policy.residency = {Residency::solved};
     config.memory_budget = std::int64_t{1} << 30;
     EXPECT_NO_THROW(ResolvedRun{config}) << layout;
   }

@@ -119,10 +119,10 @@ Config configured(std::size_t mesh, std::size_t precision, const Variant& varian
   for (auto& [family, policy] : config.shard_by_family) {
     if (variant.stay.by_stage) {
       policy.residency_by_stage.assign(static_cast<std::size_t>(config.parallelism.pipeline), policy.residency);
-      policy.residency_by_stage.back() = "step";
+      policy.residency_by_stage.back() = {Residency::step};
     }
-    if (policy.residency == "2" && !has_island_of_two(config.parallelism, family))
-      policy.residency = "reshard_after_use";
+    if (policy.residency.kind == Residency::island && !has_island_of_two(config.parallelism, family))
+      policy.residency = {Residency::reshard_after_use};
   }
   config.run.steps = 3;
   config.training.initial_loss_scale = 1024.0;

@@ -206,9 +206,9 @@ TEST(TiedRules, RefuseToRoundTwice) {
     return all;
   };
   ShardPolicy each, sharded, automatic;
-  each.reduction = "each_microbatch";
+  each.reduction = {ReductionKind::each_microbatch};
   sharded.accumulation = Accumulation::sharded;
-  automatic.residency = "auto";
+  automatic.residency = {Residency::solved};
   for (const auto& [policy, part] : {std::pair(each, "reduction \"last_microbatch\""),
                                      {sharded, "accumulation \"sharded\""},
                                      {automatic, "residency \"auto\""}}) {

@@ -40,11 +40,11 @@ inline Config config_of(const TinyLayout& layout) {
   config.pipeline.microbatch_group = layout.microbatch_group;
   config.precision = layout.precision;
   config.shard = {.strategy = layout.strategy,
-                  .residency = layout.residency,
+                  .residency = parse_residency(layout.residency),
                   .lookahead = layout.lookahead,
-                  .reduction = layout.reduction,
+                  .reduction = parse_reduction(layout.reduction),
                   .accumulation = layout.accumulate_sharded ? Accumulation::sharded : Accumulation::by_strategy,
-                  .wrap = layout.wrap};
+                  .wrap = parse_wrap(layout.wrap)};
   config.reduce_inputs = layout.reduce_inputs;
   config.model.tie_word_embeddings = layout.tied;
   config.training.frozen = layout.frozen;

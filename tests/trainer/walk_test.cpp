@@ -179,8 +179,8 @@ TEST(Walk, SendsWhatTheShapesSay) {
     Config config = tiny_config("d*4");
     config.parallelism.data_shard = ranks;
     for (auto& [family, policy] : config.shard_by_family) {
-      policy.residency = "reshard_after_use";
-      policy.reduction = "last_microbatch";
+      policy.residency = {Residency::reshard_after_use};
+      policy.reduction = {ReductionKind::last_microbatch};
     }
     const std::int64_t microbatches = config.microbatches();
     const Mesh mesh(config.parallelism);

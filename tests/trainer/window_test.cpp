@@ -42,8 +42,8 @@ Config window_7b() {
   }
   // PyTorch's root: what no block holds, in one unit that stays from the forward to the backward.
   for (const Family family : {Family::embedding, Family::head, Family::root}) {
-    config.shard_by_family[family].wrap = "root";
-    config.shard_by_family[family].residency = "step";
+    config.shard_by_family[family].wrap = {WrapKind::root};
+    config.shard_by_family[family].residency = {Residency::step};
   }
   return config;
 }
@@ -81,8 +81,8 @@ Config configured(const Row& row) {
     blocks = config.shard_by_family[Family::root];
     return config;
   }
-  blocks.wrap = row.wrap;
-  blocks.residency = row.residency;
+  blocks.wrap = parse_wrap(row.wrap);
+  blocks.residency = parse_residency(row.residency);
   blocks.lookahead = row.lookahead;
   return config;
 }
@@ -136,7 +136,7 @@ TEST_P(LiveWindow, IsWhatTheLedgerMeasuresOnASmallModel) {
   config.training.global_batch_size = 4;
   config.run.steps = 1;
   config.shard_by_family = configured(row).shard_by_family;
-  if (row.residency == "8") config.shard_by_family[Family::dense].residency = "2";
+  if (row.residency == "8") config.shard_by_family[Family::dense].residency = {Residency::island, 2};
   std::mutex mutex;
   ParameterWindow window;
   RunObserver observer;

@@ -202,7 +202,7 @@ Sweep run_sweep(const std::string& file, const Overrides& common, const std::vec
       config.pipeline.first_stage_blocks = config.pipeline.last_stage_blocks = std::nullopt;
       point.schedule = config.pipeline.schedule;
       point.chunks = config.pipeline.chunks;
-      point.residency = choices[i][SweepAxis::residency].value_or(config.shard.residency);
+      point.residency = choices[i][SweepAxis::residency].value_or(to_string(config.shard.residency));
       point.budget = choices[i][SweepAxis::budget].value_or("");
       point.microbatches = config.microbatches();
       const std::vector<std::string> key = {point.schedule,

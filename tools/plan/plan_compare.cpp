@@ -34,7 +34,7 @@ std::string name_text(const StrategyPlan& each) {
     name += fmt::format(" {}x{}", degrees.data_shard, degrees.data_replicate);
   }
   if (each.refused.empty() && each.sharding == Sharding::island) {
-    name += fmt::format(" {}", each.config.shard.residency);
+    name += fmt::format(" {}", to_string(each.config.shard.residency));
   }
   return name;
 }

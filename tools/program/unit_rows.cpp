@@ -13,7 +13,7 @@ namespace {
 std::string wrap_of(const Config& config, const UnitPlan& plan) {
   if (plan.replicated()) return {};
   // Other families are wrapped into the stage's root unit.
-  return plan.family == Family::root ? "root" : config.shard_by_family.at(plan.family).wrap;
+  return plan.family == Family::root ? "root" : to_string(config.shard_by_family.at(plan.family).wrap);
 }
 
 // Whether a group has one rank, so that nothing is communicated. Rules ensure that an island has several ranks.

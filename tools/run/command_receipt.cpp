@@ -85,11 +85,13 @@ Json sharding_json(const Config& config) {
   for (const Family family : shard_families) {
     if (!has_family(config, family)) continue;
     const ShardPolicy& policy = config.shard_by_family.at(family);
+    std::vector<std::string> by_stage;
+    for (const ResidencyChoice& residency : policy.residency_by_stage) by_stage.push_back(to_string(residency));
     families[std::string(name_of(family))] = {
         {"strategy", name_of(policy.strategy)},
-        {"residency", policy.residency_by_stage.empty() ? Json(policy.residency) : Json(policy.residency_by_stage)},
+        {"residency", policy.residency_by_stage.empty() ? Json(to_string(policy.residency)) : Json(by_stage)},
         {"lookahead", policy.lookahead},
-        {"reduction", policy.reduction}};
+        {"reduction", to_string(policy.reduction)}};
   }
   return families;
 }

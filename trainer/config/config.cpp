@@ -48,15 +48,38 @@ ResidencyChoice parse_residency(const std::string& text) {
       text);
 }
 
+std::string to_string(const ResidencyChoice& choice) {
+  if (!choice.kind) return "stage";
+  if (*choice.kind == Residency::island) return fmt::format("{}", choice.amount);
+  if (*choice.kind == Residency::window) return fmt::format("window {}", choice.amount);
+  return std::string(name_of(*choice.kind));
+}
+
+ReductionChoice parse_reduction(const std::string& text) {
+  if (const auto period = count_behind("every ", text)) return {ReductionKind::every, *period};
+  const auto kind = value_named<ReductionKind>(text);
+  if (kind && *kind != ReductionKind::every) return {*kind};
+  fail_request("reduction \"{}\" is not auto, each_microbatch, last_microbatch or \"every N\"", text);
+}
+
+std::string to_string(const ReductionChoice& choice) {
+  const std::string_view name = name_of(choice.kind);
+  return choice.kind == ReductionKind::every ? fmt::format("{} {}", name, choice.period) : std::string(name);
+}
+
 int ShardPolicy::reduce_every() const {
-  // Under shard_grad_op, gradients are not kept whole from one microbatch to the next.
-  if (reduction == "auto") {
-    return strategy == ShardStrategy::shard_grad_op && accumulation != Accumulation::sharded ? 1 : 0;
+  switch (reduction.kind) {
+    case ReductionKind::by_strategy:
+      // Under shard_grad_op, gradients are not kept whole from one microbatch to the next.
+      return strategy == ShardStrategy::shard_grad_op && accumulation != Accumulation::sharded ? 1 : 0;
+    case ReductionKind::each_microbatch:
+      return 1;
+    case ReductionKind::last_microbatch:
+      return 0;
+    case ReductionKind::every:
+      return reduction.period;
   }
-  if (reduction == "last_microbatch") return 0;
-  if (reduction == "each_microbatch") return 1;
-  if (const auto period = count_behind("every ", reduction)) return *period;
-  fail_request("reduction \"{}\" is not auto, each_microbatch, last_microbatch or \"every N\"", reduction);
+  return 0;
 }
 
 std::string_view name_of(const ComputeType& type) {

@@ -11,12 +11,14 @@
 #include <variant>
 #include <vector>
 
+#include "layers/kernels/gpu_kernel_options.h"
 #include "layers/model_config.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/passes/order_csv.h"
 #include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/dtype.h"
 #include "parallel/runtime/enum_names.h"
+#include "parallel/shard/wrap.h"
 #include "trainer/config/update_rules.h"
 
 namespace weft {
@@ -34,7 +36,7 @@ struct RunConfig {
   LaunchKind launch = LaunchKind::threads;
   int ranks_per_device = 1;         // on one GPU, for trials
   bool registered_buffers = false;  // gather parameters into memory registered with NCCL
-  std::string attention = "auto";   // kernels of attention on a GPU (gpu_kernel_options.h)
+  AttentionChoice attention = {};   // kernels of attention on a GPU
   bool deterministic = false;       // a GPU repeats a run bit for bit, even if that is slower
   bool measured_products = true;    // a GPU times algorithms of matrix products at the start (gpu_kernel_options.h)
   int communication_timeout_seconds = 300;
@@ -65,15 +67,30 @@ struct PipelineConfig {
 enum class ShardStrategy : std::uint8_t { full_shard, shard_grad_op, optimizer, no_shard };
 std::string_view name_of(ShardStrategy strategy);
 
-// A residency as written. Without a value (text "stage") the strategy decides; for full_shard, chosen_timing.h may.
+// A residency as written. Without a kind (text "stage") the strategy decides; for full_shard, chosen_timing.h may.
 // `amount`: ranks of an island, or stages of a window.
 struct ResidencyChoice {
-  std::optional<Residency> residency;
+  std::optional<Residency> kind = {};
   int amount = 0;
   bool operator==(const ResidencyChoice&) const = default;
 };
 // "stage", the name of a Residency, "window K", or the ranks of an island. Throws Error (request) listing the choices.
 ResidencyChoice parse_residency(const std::string& text);
+std::string to_string(const ResidencyChoice& choice);
+
+// When gradients are reduced, as written; ShardPolicy::reduce_every() has the number.
+enum class ReductionKind : std::uint8_t { by_strategy, each_microbatch, last_microbatch, every };
+constexpr auto enum_names(ReductionKind) {
+  return name_list("auto", "each_microbatch", "last_microbatch", "every");
+}
+struct ReductionChoice {
+  ReductionKind kind = ReductionKind::by_strategy;
+  int period = 0;  // of `every`, in microbatches
+  bool operator==(const ReductionChoice&) const = default;
+};
+// The name of a kind, or "every N". Throws Error (request) listing the choices.
+ReductionChoice parse_reduction(const std::string& text);
+std::string to_string(const ReductionChoice& choice);
 
 // How gradients are kept between reductions, as written. by_strategy: in shards where full_shard promises it
 // (unit_policy.h), otherwise whole.
@@ -82,20 +99,20 @@ constexpr auto enum_names(Accumulation) {
   return name_list("auto", "unsharded", "sharded");
 }
 
-// Values as written.
+// Values as written, each parsed where its key is read.
 struct ShardPolicy {
   ShardStrategy strategy = ShardStrategy::full_shard;
-  std::string residency = "stage";
+  ResidencyChoice residency = {};
   int lookahead = 1;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
   bool prefetch_within_stage = false;
-  std::string reduction = "auto";
+  ReductionChoice reduction = {};
   Accumulation accumulation = Accumulation::by_strategy;
-  std::string wrap = "block";
-  std::vector<std::string> residency_by_stage = {};  // one for each stage, instead of `residency`; may be empty
+  WrapPolicy wrap = {};
+  std::vector<ResidencyChoice> residency_by_stage = {};  // one for each stage, instead of `residency`; may be empty
   std::string why = {};  // reason of a residency that Weft chose (chosen_timing.h), not the file
 
-  const std::string& residency_of(int stage) const {
+  const ResidencyChoice& residency_of(int stage) const {
     return residency_by_stage.empty() ? residency : residency_by_stage.at(static_cast<std::size_t>(stage));
   }
   // The period of `reduction` in microbatches; 0: after the last microbatch only.

@@ -21,7 +21,7 @@ KeyCondition trains(Family family) {
 KeyCondition uses_root_units() {
   return {"a family has wrap \"root\"", [](const Config& c) {
             return std::ranges::any_of(c.shard_by_family, [](const auto& entry) {
-              return entry.first != Family::experts && entry.second.wrap == "root";
+              return entry.first != Family::experts && entry.second.wrap.kind == WrapKind::root;
             });
           }};
 }

@@ -207,6 +207,20 @@ ConfigKey string_key(const std::string& path, std::string help, Access access, C
   return key;
 }
 
+// A text that `parse` makes a value of, or throws Error; to_string() makes the text again.
+template <typename Access, typename Parse>
+ConfigKey parsed_key(const std::string& path, std::string help, Access access, Parse parse) {
+  ConfigKey key = make_key(path, "a string", std::move(help));
+  key.read = [=](Config& config, const ConfigValue& value) -> Faults {
+    const auto* text = std::get_if<std::string>(&value.data);
+    if (!text) return {wrong_type("a string", value)};
+    const std::string complaint = complaint_of([&] { std::invoke(access, config) = parse(*text); });
+    return complaint.empty() ? Faults{} : Faults{{value.place, complaint}};
+  };
+  key.write = [=](const Config& config) { return toml_text(to_string(std::invoke(access, config))); };
+  return key;
+}
+
 // A list of texts; `check` looks at each of them, as that of string_key() does.
 template <typename Access, typename Check>
 ConfigKey texts_key(const std::string& path, std::string help, Access access, Check check) {

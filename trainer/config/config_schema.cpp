@@ -35,10 +35,6 @@ std::string names_costs(const std::string& text) {
 std::string names_tokenizer(const std::string& text) {
   return text.empty() ? "write byte, none, or the name of a tokenizer's file" : "";
 }
-std::string names_attention(const std::string& text) {
-  if (parse_attention_choice(text)) return {};
-  return fmt::format("\"{}\" is none of \"auto\", \"own\", \"cudnn\" and \"cudnn:<engine>\"", text);
-}
 
 // The float32 bias stays finite: 2^31 steps of 65,536 such rates (the most that a step can be) sum to 1.4e20.
 constexpr NumberRange bias_rate_range{0, 1e6, false, false, "in [0, 1e6]"};
@@ -64,8 +60,8 @@ Keys run_keys() {
       boolean_key("run.registered_buffers",
                   "gather parameters into memory that NCCL reaches in place; takes some more of it",
                   field(&RunConfig::registered_buffers)),
-      string_key("run.attention", "kernels of a GPU: \"auto\", \"own\", \"cudnn\" or \"cudnn:<engine>\"",
-                 field(&RunConfig::attention), names_attention),
+      parsed_key("run.attention", "kernels of a GPU: \"auto\", \"own\", \"cudnn\" or \"cudnn:<engine>\"",
+                 field(&RunConfig::attention), parse_attention_choice),
       boolean_key("run.deterministic", "a GPU repeats a run bit for bit; attention then takes more memory and time",
                   field(&RunConfig::deterministic)),
       boolean_key(

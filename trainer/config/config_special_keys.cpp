@@ -33,7 +33,7 @@ ConfigKey residency_key(const std::string& path, std::optional<Family> family) {
     const std::vector<ConfigValue> written = elements_of(value);
     if (written.empty()) return {{value.place, "the list is empty; write one entry a stage"}};
     Faults faults;
-    std::vector<std::string> texts;
+    std::vector<ResidencyChoice> choices;
     for (const ConfigValue& element : written) {
       if (const bool* flag = std::get_if<bool>(&element.data)) {
         faults.push_back(
@@ -48,25 +48,24 @@ ConfigKey residency_key(const std::string& path, std::optional<Family> family) {
         faults.push_back(wrong_type("a string or an integer", element));
         continue;
       }
-      texts.push_back(word ? *word : fmt::format("{}", *ranks));
-      const std::string complaint = complaint_of([&] { parse_residency(texts.back()); });
+      const std::string text = word ? *word : fmt::format("{}", *ranks);
+      const std::string complaint = complaint_of([&] { choices.push_back(parse_residency(text)); });
       if (!complaint.empty()) faults.push_back({element.place, complaint});
     }
     if (!faults.empty()) return faults;
     ShardPolicy& policy = policy_of(config, family);
-    policy.residency = texts.front();
-    policy.residency_by_stage = list ? texts : std::vector<std::string>{};
+    policy.residency = choices.front();
+    policy.residency_by_stage = list ? choices : std::vector<ResidencyChoice>{};
     return {};
   };
   key.write = [family](const Config& config) {
-    const auto text = [](const std::string& residency) {
-      const bool number = residency.find_first_not_of("0123456789") == std::string::npos;
-      return number ? residency : toml_text(residency);
+    const auto text = [](const ResidencyChoice& choice) {
+      return choice.kind == Residency::island ? to_string(choice) : toml_text(to_string(choice));
     };
     const ShardPolicy& policy = policy_of(config, family);
     if (policy.residency_by_stage.empty()) return text(policy.residency);
     std::vector<std::string> texts;
-    for (const std::string& residency : policy.residency_by_stage) texts.push_back(text(residency));
+    for (const ResidencyChoice& residency : policy.residency_by_stage) texts.push_back(text(residency));
     return fmt::format("[{}]", fmt::join(texts, ", "));
   };
   return key;
@@ -156,20 +155,16 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
       return policy_of(config, family).*member;
     };
   };
-  const auto is_wrap = [](const std::string& text) { return complaint_of([&] { parse_wrap(text); }); };
-  const auto is_reduction = [](const std::string& text) {
-    return complaint_of([&] { ShardPolicy{.reduction = text}.reduce_every(); });
-  };
   std::vector<ConfigKey> keys = {
       choice_key(section + ".strategy",
                  "sharded state, as a choice of residency and reduction (ZeRO-3, ZeRO-2, ZeRO-1, none)",
                  named({full_shard, shard_grad_op, optimizer, no_shard}), field(&ShardPolicy::strategy)),
       residency_key(section + ".residency", family),
-      string_key(section + ".wrap",
+      parsed_key(section + ".wrap",
                  "size of a unit: parameter, block, half_block, \"blocks K\", \"minimum_bytes N\", buckets (as DDP's) "
                  "or root (the "
                  "whole stage, to diagnose)",
-                 field(&ShardPolicy::wrap), is_wrap),
+                 field(&ShardPolicy::wrap), parse_wrap),
       integer_key(section + ".lookahead", "how many segments ahead a gather starts, of those that need one", {0, 1024},
                   field(&ShardPolicy::lookahead)),
       choice_key(section + ".backward_prefetch",
@@ -182,10 +177,10 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
       choice_key(section + ".accumulation",
                  "how gradients are kept between reductions: unsharded, sharded, or auto: as the strategy says",
                  named<Accumulation>(all_values<Accumulation>), field(&ShardPolicy::accumulation)),
-      string_key(
+      parsed_key(
           section + ".reduction",
           "when gradients are reduced: each_microbatch, last_microbatch, \"every N\", or auto: as the strategy says",
-          field(&ShardPolicy::reduction), is_reduction),
+          field(&ShardPolicy::reduction), parse_reduction),
   };
   if (family) {
     for (ConfigKey& key : keys) {

@@ -9,12 +9,12 @@ namespace weft {
 
 void defer_reductions(ShardPolicy& policy) {
   if (policy.strategy == ShardStrategy::shard_grad_op) policy.strategy = ShardStrategy::optimizer;
-  policy.reduction = "last_microbatch";
+  policy.reduction = {ReductionKind::last_microbatch};
   policy.accumulation = Accumulation::unsharded;
 }
 
 void keep_parameters(ShardPolicy& policy) {
-  policy.residency = "step";
+  policy.residency = {Residency::step};
   policy.residency_by_stage.clear();
 }
 

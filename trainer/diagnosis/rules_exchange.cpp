@@ -95,7 +95,8 @@ RuleVerdict check_reductions(const RunEvidence& evidence) {
   finding.evidence = {{"reducing calls of a step, all ranks", fmt::format("{}", calls),
                        fmt::format("{} when they wait", least), metrics_file},
                       memory_line(evidence, "waiting", more)};
-  const bool by_strategy = config.shard.strategy == ShardStrategy::shard_grad_op && config.shard.reduction == "auto";
+  const bool by_strategy = config.shard.strategy == ShardStrategy::shard_grad_op &&
+                           config.shard.reduction.kind == ReductionKind::by_strategy;
   if (by_strategy) {
     finding.changes = {{"shard.strategy", "\"optimizer\""}};
   } else {

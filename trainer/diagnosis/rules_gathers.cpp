@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "parallel/runtime/medians.h"
 #include "parallel/shard/wrap.h"
@@ -45,7 +46,7 @@ std::optional<RuleVerdict> nothing_gathered(const RunEvidence& evidence) {
 bool merges_by_size(const Config& config, Family family) {
   const auto own = config.shard_by_family.find(family);
   const ShardPolicy& policy = own == config.shard_by_family.end() ? config.shard : own->second;
-  return parse_wrap(policy.wrap).kind == WrapKind::minimum_bytes;
+  return policy.wrap.kind == WrapKind::minimum_bytes;
 }
 
 std::string names_of(const std::vector<WholeStageUnit>& units) {
@@ -93,7 +94,7 @@ RuleVerdict check_root_only_units(const RunEvidence& evidence) {
                                                  names_of(whole))};
   finding.evidence = {{fmt::format("bytes of a gather of {}", largest.name), fmt::format("{}", largest.bytes),
                        fmt::format("a unit for each of {} blocks", largest.blocks), "config.toml", Basis::predicted}};
-  const auto by_block = figures_with(config, [](ShardPolicy& policy) { policy.wrap = "block"; });
+  const auto by_block = figures_with(config, [](ShardPolicy& policy) { policy.wrap = {}; });
   if (by_block) add_smaller_units(evidence, *by_block, finding);
   // If lanes take turns, no gather runs beside computation, for any units.
   const auto of_whole = [&](const TracedExchange& exchange) {
@@ -101,8 +102,7 @@ RuleVerdict check_root_only_units(const RunEvidence& evidence) {
   };
   if (!lanes_take_turns(config)) finding.step = waiting_cost(evidence, of_whole, "gathers of these units");
   finding.changes = {
-      {policy_setting(config, "wrap",
-                      [](const ShardPolicy& policy) { return parse_wrap(policy.wrap).kind != WrapKind::block; }),
+      {policy_setting(config, "wrap", [](const ShardPolicy& policy) { return policy.wrap.kind != WrapKind::block; }),
        "\"block\""}};
   return RuleVerdict::found(std::move(finding));
 }
@@ -144,7 +144,8 @@ RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
       memory_line(evidence, "keeping", more)};
   finding.changes = {{policy_setting(config, "residency",
                                      [](const ShardPolicy& policy) {
-                                       return policy.residency != "step" || !policy.residency_by_stage.empty();
+                                       return policy.residency.kind != Residency::step ||
+                                              !policy.residency_by_stage.empty();
                                      }),
                       "\"step\""}};
   return RuleVerdict::found(std::move(finding));
@@ -164,7 +165,7 @@ RuleVerdict check_small_units(const RunEvidence& evidence) {
   const bool has_trace = !traced.empty();
   const double payload = has_trace ? upper_median(traced) : mean_payload(evidence);
   if (payload >= needed) return RuleVerdict::silent();
-  const std::string wrap = fmt::format("minimum_bytes {:.0f}", needed);
+  const WrapPolicy wrap{WrapKind::minimum_bytes, static_cast<std::int64_t>(std::nearbyint(needed))};
   const auto merged = figures_with(evidence.config(), [&](ShardPolicy& policy) { policy.wrap = wrap; });
   const auto gathers = evidence.measured.gathers;
   if (!merged || 3 * merged->gathers > 2 * gathers) {
@@ -183,8 +184,8 @@ RuleVerdict check_small_units(const RunEvidence& evidence) {
        has_trace ? "trace_rank*.json" : metrics_file},
       {"gathers of a step, all ranks", fmt::format("{}", gathers), fmt::format("{} when merged", merged->gathers),
        metrics_file}};
-  finding.changes = {
-      {policy_setting(evidence.config(), "wrap", [](const ShardPolicy&) { return true; }), "\"" + wrap + "\""}};
+  finding.changes = {{policy_setting(evidence.config(), "wrap", [](const ShardPolicy&) { return true; }),
+                      "\"" + to_string(wrap) + "\""}};
   return RuleVerdict::found(std::move(finding));
 }
 

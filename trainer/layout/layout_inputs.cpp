@@ -149,7 +149,7 @@ Config one_of_each(const Config& config) {
 LayoutItems modelled_items(const Config& config) {
   const ModelConfig& model = config.model;
   Config sample = one_of_each(config);
-  for (auto& [family, policy] : sample.shard_by_family) policy.wrap = "block";  // each block in units of its own
+  for (auto& [family, policy] : sample.shard_by_family) policy.wrap = {};  // each block in units of its own
   const std::vector<LayoutItem> pieces = sampled_pieces(config, sample);
   // Of blocks that are not recomputed where others are.
   const bool spares = recomputes_blocks(config.training.recompute) && config.training.spares_blocks();

@@ -7,7 +7,7 @@ namespace weft {
 namespace {
 
 void apply_residency(const ResidencyChoice& choice, const ShardPolicy& shard, UnitPolicy& policy) {
-  policy.residency = *choice.residency;
+  policy.residency = *choice.kind;
   if (!shard.why.empty()) {
     policy.reason = shard.why;
     return;
@@ -31,8 +31,7 @@ void apply_residency(const ResidencyChoice& choice, const ShardPolicy& shard, Un
 
 // The wrap of a family, a bucket in bytes.
 WrapPolicy wrap_of(const Config& config, Family family, const ShardPolicy& policy, std::int64_t element_bytes) {
-  const WrapPolicy wrap = parse_wrap(policy.wrap);
-  if (wrap.kind != WrapKind::buckets) return wrap;
+  if (policy.wrap.kind != WrapKind::buckets) return policy.wrap;
   const std::int64_t replicas = family == Family::experts ? Mesh(config.parallelism).expert_replicas()
                                                           : std::int64_t{config.parallelism.data_replicate};
   return {WrapKind::minimum_bytes,
@@ -43,8 +42,7 @@ WrapPolicy wrap_of(const Config& config, Family family, const ShardPolicy& polic
 
 bool is_solved(const Config& config) {
   const auto dense = config.shard_by_family.find(Family::dense);
-  return dense != config.shard_by_family.end() &&
-         parse_residency(dense->second.residency_of(0)).residency == Residency::solved;
+  return dense != config.shard_by_family.end() && dense->second.residency_of(0).kind == Residency::solved;
 }
 
 bool has_family(const Config& config, Family family) {
@@ -57,14 +55,12 @@ std::int64_t shard_ranks(const Degrees& degrees, Family family) {
 }
 
 bool leaves_residency_open(const ShardPolicy& policy) {
-  return policy.strategy == ShardStrategy::full_shard && policy.residency == "stage" &&
-         policy.residency_by_stage.empty();
+  return policy.strategy == ShardStrategy::full_shard && !policy.residency.kind && policy.residency_by_stage.empty();
 }
 
 bool leaves_reduction_open(const ShardPolicy& policy) {
-  return policy.strategy == ShardStrategy::full_shard && policy.reduction == "auto" &&
-         policy.accumulation == Accumulation::by_strategy &&
-         parse_residency(policy.residency_of(0)).residency != Residency::solved;
+  return policy.strategy == ShardStrategy::full_shard && policy.reduction.kind == ReductionKind::by_strategy &&
+         policy.accumulation == Accumulation::by_strategy && policy.residency_of(0).kind != Residency::solved;
 }
 
 bool has_copies(const Config& config, Family family) {
@@ -78,7 +74,7 @@ bool may_add_up_in_shards(const Config& config, Family family) {
 }
 
 PromisedResidency promised_residency(const ShardPolicy& policy, Family family) {
-  const bool in_root = family != Family::experts && parse_wrap(policy.wrap).kind == WrapKind::root;
+  const bool in_root = family != Family::experts && policy.wrap.kind == WrapKind::root;
   if (family == Family::root || in_root) {
     return {Residency::keep_after_forward, "kept from forward to backward, as the root unit of a stage is"};
   }
@@ -117,10 +113,10 @@ UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
   const bool promised =
       leaves_reduction_open(shard) && config.microbatches() > 1 && may_add_up_in_shards(config, family);
   policy.accumulate_sharded = (shard.accumulation == Accumulation::sharded || promised) && !whole;
-  const ResidencyChoice choice = parse_residency(shard.residency_of(stage));
+  const ResidencyChoice& choice = shard.residency_of(stage);
   // The timing plan chooses how often to reduce, unless the configuration asks for one reduction.
-  if (choice.residency == Residency::solved && shard.reduction == "auto") policy.reduce_every = 1;
-  if (choice.residency) {
+  if (choice.kind == Residency::solved && shard.reduction.kind == ReductionKind::by_strategy) policy.reduce_every = 1;
+  if (choice.kind) {
     apply_residency(choice, shard, policy);
   } else if (shard.strategy == ShardStrategy::shard_grad_op || shard.strategy == ShardStrategy::optimizer) {
     policy.residency = Residency::step;
@@ -146,13 +142,13 @@ WrapRules wrap_rules(const Config& config, int stage) {
     rules.by_family[family] = wrap_of(config, family, policy, rules.element_bytes);
     rules.merge_key[family] = fmt::format(
         "strategy {}, residency {}, lookahead {}{}{}, reduction {}, accumulation {}, {} / {} / {}, {} by {}",
-        name_of(policy.strategy), policy.residency_of(stage), policy.lookahead,
+        name_of(policy.strategy), to_string(policy.residency_of(stage)), policy.lookahead,
         policy.backward_prefetch == BackwardPrefetch::pre
             ? ""
             : fmt::format(", backward_prefetch {}", name_of(policy.backward_prefetch)),
-        policy.prefetch_within_stage ? ", within its stage" : "", policy.reduction, name_of(policy.accumulation),
-        name_of(precision.stored), name_of(precision.compute), name_of(precision.reduction),
-        config.training.frozen.contains(family) ? "frozen, not stepped" : "stepped",
+        policy.prefetch_within_stage ? ", within its stage" : "", to_string(policy.reduction),
+        name_of(policy.accumulation), name_of(precision.stored), name_of(precision.compute),
+        name_of(precision.reduction), config.training.frozen.contains(family) ? "frozen, not stepped" : "stepped",
         name_of(groups[static_cast<std::size_t>(group)].rule));
   }
   return rules;
@@ -161,7 +157,7 @@ WrapRules wrap_rules(const Config& config, int stage) {
 std::vector<std::string> shard_warnings(const Config& config) {
   WrapPolicies policies;
   for (const auto& [family, policy] : config.shard_by_family) {
-    if (has_family(config, family)) policies[family] = parse_wrap(policy.wrap);
+    if (has_family(config, family)) policies[family] = policy.wrap;
   }
   return wrap_warnings(policies);
 }
@@ -176,8 +172,8 @@ std::set<Island> islands_of(const Config& config) {
   for (const auto& [family, policy] : config.shard_by_family) {
     if (!has_family(config, family)) continue;
     for (int stage = 0; stage < config.stages(); ++stage) {
-      const ResidencyChoice choice = parse_residency(policy.residency_of(stage));
-      if (choice.residency != Residency::island) continue;
+      const ResidencyChoice& choice = policy.residency_of(stage);
+      if (choice.kind != Residency::island) continue;
       islands.insert({shard_group(config.parallelism, family), choice.amount});
     }
   }

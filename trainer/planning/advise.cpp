@@ -83,7 +83,7 @@ std::vector<std::string> wraps_to_try(const Config& config) {
   for (int blocks = 2; blocks * config.stages() < config.model.layers(); blocks *= 2) {
     wraps.push_back(fmt::format("blocks {}", blocks));
   }
-  std::erase(wraps, config.shard.wrap);
+  std::erase(wraps, to_string(config.shard.wrap));
   return wraps;
 }
 

@@ -45,7 +45,8 @@ std::string policy_text(const Config& config) {
       text += fmt::format("{} {} {} {} {} {} {} {} {} {} {};", name_of(policy.residency), policy.window_stages,
                           policy.island_ranks, policy.lookahead, name_of(policy.backward_prefetch), policy.within_stage,
                           policy.reduce_every, policy.accumulate_sharded, shard.strategy == ShardStrategy::no_shard,
-                          shard.wrap, merged.try_emplace(wrap.merge_key.at(family), merged.size()).first->second);
+                          to_string(shard.wrap),
+                          merged.try_emplace(wrap.merge_key.at(family), merged.size()).first->second);
     }
   }
   return text;

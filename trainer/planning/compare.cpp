@@ -86,10 +86,13 @@ void preset(Config& config, const ShardingChoice& choice, int island_ranks, int 
     // Sets every key for full_shard, because open keys would be chosen by available memory (chosen_timing.h).
     const bool full = choice.strategy == ShardStrategy::full_shard;
     if (policy.residency == given.residency && policy.residency_by_stage == given.residency_by_stage) {
-      policy.residency = island > 1 ? fmt::format("{}", island) : full ? "reshard_after_use" : "stage";
+      policy.residency = island > 1 ? ResidencyChoice{Residency::island, island}
+                         : full     ? ResidencyChoice{Residency::reshard_after_use}
+                                    : ResidencyChoice{};
       policy.residency_by_stage.clear();
     }
-    if (policy.reduction == given.reduction) policy.reduction = full ? "last_microbatch" : "auto";
+    if (policy.reduction == given.reduction)
+      policy.reduction = {full ? ReductionKind::last_microbatch : ReductionKind::by_strategy};
     if (policy.accumulation == given.accumulation) {
       policy.accumulation = full && config.microbatches() > 1 ? Accumulation::sharded : Accumulation::by_strategy;
     }
@@ -135,12 +138,14 @@ StrategyPlan derive(const Config& given, const Hardware& hardware, const Shardin
   add("parallelism.data_replicate", given.parallelism.data_replicate, degrees.data_replicate);
   add("parallelism.data_shard", given.parallelism.data_shard, degrees.data_shard);
   add("shard.strategy", name_of(old.strategy), name_of(shard.strategy));
-  add("shard.residency", old.residency_by_stage.empty() ? old.residency : "", shard.residency);
-  add("shard.reduction", old.reduction, shard.reduction);
+  add("shard.residency", old.residency_by_stage.empty() ? to_string(old.residency) : "", to_string(shard.residency));
+  add("shard.reduction", to_string(old.reduction), to_string(shard.reduction));
   add("shard.accumulation", name_of(old.accumulation), name_of(shard.accumulation));
   if (given.memory_budget) result.words.push_back(word("shard.memory_budget", "none"));
-  const std::string& experts = result.config.shard_by_family.at(Family::experts).residency;
-  if (choice.island && given.model.has(BlockKind::moe)) add("shard.experts.residency", shard.residency, experts);
+  const ResidencyChoice& experts = result.config.shard_by_family.at(Family::experts).residency;
+  if (choice.island && given.model.has(BlockKind::moe)) {
+    add("shard.experts.residency", to_string(shard.residency), to_string(experts));
+  }
   return result;
 }
 

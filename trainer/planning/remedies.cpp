@@ -134,7 +134,9 @@ constexpr Remedy pipeline{"pipeline up", "a rank holds fewer blocks", "a bubble,
                           [](const Config& config) -> Strengths {
                             // A weight that two stages have copies of may not share a unit with a whole stage.
                             const auto& policies = config.shard_by_family;
-                            const auto whole_stage = [&](Family family) { return policies.at(family).wrap == "root"; };
+                            const auto whole_stage = [&](Family family) {
+                              return policies.at(family).wrap.kind == WrapKind::root;
+                            };
                             const bool tied = config.model.tie_word_embeddings;
                             if (tied && (whole_stage(Family::embedding) || whole_stage(Family::head))) return {};
                             const std::int64_t most = config.model.layers() / config.pipeline.chunks;
@@ -240,9 +242,9 @@ constexpr Remedy strategy{"strategy up", "more of parameters, gradients and opti
 constexpr Remedy residency{"residency shorter", "full parameters are dropped sooner",
                            "they are gathered again for the next use", [](const Config& config) -> Strengths {
                              const ShardPolicy& policy = main_policy(config);
-                             const std::string& now = policy.residency_of(0);
+                             const ResidencyChoice& now = policy.residency_of(0);
                              if (policy.strategy != ShardStrategy::full_shard) return {};
-                             if (now == "reshard_after_use" || now == "stage") return {};
+                             if (!now.kind || *now.kind == Residency::reshard_after_use) return {};
                              return {for_all_families(config, "shard", "residency", "reshard_after_use")};
                            }};
 
@@ -259,10 +261,10 @@ constexpr Remedy lookahead{
 constexpr Remedy wrap{"smaller units", "less is whole at a time", "more and smaller collectives",
                       [](const Config& config) {
                         Strengths strengths;
-                        const std::string& now = main_policy(config).wrap;
-                        for (const char* smaller : {"block", "half_block"}) {
-                          if (now == "half_block" || now == smaller) continue;
-                          strengths.push_back(for_all_families(config, "shard", "wrap", smaller));
+                        const WrapKind now = main_policy(config).wrap.kind;
+                        for (const WrapKind smaller : {WrapKind::block, WrapKind::half_block}) {
+                          if (now == WrapKind::half_block || now == smaller) continue;
+                          strengths.push_back(for_all_families(config, "shard", "wrap", name_of(smaller)));
                         }
                         return strengths;
                       }};
@@ -271,7 +273,9 @@ constexpr Remedy wrap{"smaller units", "less is whole at a time", "more and smal
 Strengths without_whole_gradients(const Config& config, std::string_view key, std::string_view value) {
   const ShardPolicy& policy = main_policy(config);
   const bool sharded = policy.strategy == ShardStrategy::full_shard || policy.strategy == ShardStrategy::shard_grad_op;
-  if (!sharded || policy.reduction == "each_microbatch" || policy.accumulation == Accumulation::sharded) return {};
+  if (!sharded || policy.reduction.kind == ReductionKind::each_microbatch ||
+      policy.accumulation == Accumulation::sharded)
+    return {};
   if (key == "accumulation" && policy.reduce_every() != 0) return {};  // shards add up until the last microbatch
   return {for_all_families(config, "shard", key, value)};
 }

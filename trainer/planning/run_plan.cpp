@@ -244,7 +244,7 @@ RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings rou
   const int ranks_per_node = hardware.node_ranks();
   RunPlan plan{.layout = to_string(run.layout(), config.model),
                .schedule = config.pipeline.schedule,
-               .residency = config.shard.residency,
+               .residency = to_string(config.shard.residency),
                .world = mesh.world(),
                .nodes = (mesh.world() + ranks_per_node - 1) / ranks_per_node,
                .microbatches = config.microbatches(),

@@ -44,7 +44,8 @@ Sample sample_of(const Config& config) {
 bool is_separable(const Config& config) {
   return config.model.mtp_depth == 0 && !config.training.spares_blocks() &&
          std::ranges::all_of(config.shard_by_family, [](const auto& entry) {
-           return entry.second.wrap == "block" || entry.second.wrap == "half_block";
+           const WrapKind kind = entry.second.wrap.kind;
+           return kind == WrapKind::block || kind == WrapKind::half_block;
          });
 }
 

@@ -43,7 +43,7 @@ Config for_inference(Config config) {
 Config between_steps(Config config) {
   if (is_solved(config)) {
     for (auto& [family, policy] : config.shard_by_family) {
-      policy.residency = name_of(Residency::reshard_after_use);
+      policy.residency = {Residency::reshard_after_use};
       policy.residency_by_stage.clear();
     }
     config.memory_budget.reset();

@@ -11,9 +11,7 @@
 namespace weft {
 
 GpuKernelOptions gpu_kernel_options(const Config& config) {
-  const auto attention = parse_attention_choice(config.run.attention);
-  if (!attention) fail_request("run.attention does not name a kernel: {}", config.run.attention);
-  return {*attention, config.run.deterministic, config.run.measured_products,
+  return {config.run.attention, config.run.deterministic, config.run.measured_products,
           uses_format(config, ProductFormat::float8), uses_format(config, ProductFormat::float8_blocks)};
 }
 

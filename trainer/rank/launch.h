@@ -29,7 +29,7 @@ int host_threads_of(int local_ranks);
 // Makes the backend of a rank. Called on the rank's own thread, by several ranks at once.
 using BackendFactory = std::function<std::unique_ptr<Backend>(int rank)>;
 
-// The options in [run]. Throws Error (request) if run.attention does not name a kernel.
+// The options in [run].
 GpuKernelOptions gpu_kernel_options(const Config& config);
 // The backend for run.device. All ranks that are threads compute on GPU 0.
 BackendFactory backend_of(const Config& config);

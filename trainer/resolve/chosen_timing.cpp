@@ -54,13 +54,13 @@ Config with_choice(Config config, const Choice& choice, const std::string& why) 
   for (auto& [family, policy] : config.shard_by_family) {
     const Kept& kept = choice.of(family);
     if (leaves_reduction_open(policy)) {
-      policy.reduction = "last_microbatch";
+      policy.reduction = {ReductionKind::last_microbatch};
       const bool in_shards = !kept.gradients && config.microbatches() > 1 && may_add_up_in_shards(config, family);
       policy.accumulation = in_shards ? Accumulation::sharded : Accumulation::unsharded;
     }
     if (!leaves_residency_open(policy)) continue;
     const PromisedResidency promised = promised_residency(policy, family);
-    policy.residency = kept.parameters ? "step" : name_of(promised.residency);
+    policy.residency = {kept.parameters ? Residency::step : promised.residency};
     policy.why = why.empty() ? promised.why : why;
   }
   return config;

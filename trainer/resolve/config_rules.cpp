@@ -267,7 +267,7 @@ Rules device_rules() {
        }},
       {{"run.attention", "run.device"},
        [](const Config& c) {
-         return none_or(c.run.attention == "auto" || c.run.device == DeviceKind::cuda,
+         return none_or(c.run.attention == AttentionChoice{} || c.run.device == DeviceKind::cuda,
                         "attention chooses between kernels of a GPU, and ranks compute on \"cpu\"");
        }},
       {{"run.registered_buffers", "run.device", "run.launch"},

@@ -32,8 +32,7 @@ Messages for_each_residency(const ShardPolicy& policy, Check check) {
   const bool by_stage = !policy.residency_by_stage.empty();
   const std::size_t stages = by_stage ? policy.residency_by_stage.size() : 1;
   for (std::size_t stage = 0; stage < stages; ++stage) {
-    const std::string& text = policy.residency_of(static_cast<int>(stage));
-    const std::string message = check(parse_residency(text), text);
+    const std::string message = check(policy.residency_of(static_cast<int>(stage)));
     if (!message.empty()) messages.push_back(by_stage ? fmt::format("stage {}: {}", stage, message) : message);
   }
   return messages;
@@ -42,17 +41,17 @@ Messages for_each_residency(const ShardPolicy& policy, Check check) {
 Messages residency_faults(const Config&, Family family, const ShardPolicy& policy) {
   const ShardStrategy strategy = policy.strategy;
   const bool once = strategy == ShardStrategy::shard_grad_op || strategy == ShardStrategy::optimizer;
-  return for_each_residency(policy, [&](const ResidencyChoice& choice, const std::string& text) -> std::string {
-    if (once && choice.residency && *choice.residency != Residency::step) {
+  return for_each_residency(policy, [&](const ResidencyChoice& choice) -> std::string {
+    if (once && choice.kind && *choice.kind != Residency::step) {
       return fmt::format(
           "{}: strategy \"{}\" gathers parameters once a step, but residency \"{}\" may drop them before its end: "
           "write "
           "residency \"step\" or \"stage\", or strategy \"full_shard\"",
-          name_of(family), name_of(strategy), text);
+          name_of(family), name_of(strategy), to_string(choice));
     }
-    if (strategy != ShardStrategy::no_shard || choice.residency != Residency::island) return {};
+    if (strategy != ShardStrategy::no_shard || choice.kind != Residency::island) return {};
     return fmt::format("{}: strategy \"no_shard\" keeps parameters whole, and residency {} would keep a part of them",
-                       name_of(family), text);
+                       name_of(family), to_string(choice));
   });
 }
 
@@ -65,7 +64,7 @@ Messages reduction_faults(const Config&, Family family, const ShardPolicy& polic
     messages.push_back(fmt::format(
         "{}: strategy \"optimizer\" keeps gradients whole until the last microbatch, but reduction is \"{}\": write "
         "reduction \"last_microbatch\", or strategy \"shard_grad_op\"",
-        name, policy.reduction));
+        name, to_string(policy.reduction)));
   }
   if (whole_state && in_shards) {
     messages.push_back(fmt::format("{}: strategy \"{}\" keeps gradients whole, but accumulation is \"sharded\"", name,
@@ -75,7 +74,7 @@ Messages reduction_faults(const Config&, Family family, const ShardPolicy& polic
     messages.push_back(fmt::format(
         "{}: accumulation \"sharded\" adds up shards until the last microbatch, but reduction is \"{}\": write "
         "reduction \"last_microbatch\"",
-        name, policy.reduction));
+        name, to_string(policy.reduction)));
   }
   return messages;
 }
@@ -83,9 +82,9 @@ Messages reduction_faults(const Config&, Family family, const ShardPolicy& polic
 Messages island_faults(const Config& config, Family family, const ShardPolicy& policy) {
   if (!degree_errors(config.parallelism).empty()) return {};
   const std::int64_t ranks = shard_ranks(config.parallelism, family);
-  return for_each_residency(policy, [&](const ResidencyChoice& choice, const std::string&) -> std::string {
+  return for_each_residency(policy, [&](const ResidencyChoice& choice) -> std::string {
     const std::int64_t island = choice.amount;
-    if (choice.residency != Residency::island || policy.strategy == ShardStrategy::no_shard) return {};
+    if (choice.kind != Residency::island || policy.strategy == ShardStrategy::no_shard) return {};
     if (island > 1 && island < ranks && ranks % island == 0) return {};
     const char* why = island == 1       ? "one rank alone would keep everything"
                       : island == ranks ? "that is the whole group"
@@ -114,7 +113,7 @@ ConfigRule root_rule(Family family) {
   const std::string section = fmt::format("shard.{}", name_of(family));
   return {{section + ".wrap", section + ".strategy", section + ".residency", "training.frozen"},
           [=](const Config& config) -> Messages {
-            if (config.shard_by_family.at(family).wrap != "root") return {};
+            if (config.shard_by_family.at(family).wrap.kind != WrapKind::root) return {};
             for (int stage = 0; stage < config.stages(); ++stage) {
               const WrapRules rules = wrap_rules(config, stage);
               const std::string &own = rules.merge_key.at(family), &root = rules.merge_key.at(Family::root);
@@ -145,9 +144,9 @@ Messages solved_faults(Family family, const ShardPolicy& policy) {
   if (policy.accumulation == Accumulation::sharded) {
     refuse("gives accumulators back when it pays: write accumulation \"unsharded\"");
   }
-  if (policy.reduction != "auto" && policy.reduction != "last_microbatch") {
+  if (policy.reduction.kind != ReductionKind::by_strategy && policy.reduction.kind != ReductionKind::last_microbatch) {
     refuse(fmt::format("reduces as often as it pays (reduction \"auto\") or once (\"last_microbatch\"), not \"{}\"",
-                       policy.reduction));
+                       to_string(policy.reduction)));
   }
   return messages;
 }
@@ -161,12 +160,12 @@ Messages solved_step_faults(const Config& config) {
     if (!has_family(config, family)) continue;
     const std::size_t stages = std::max<std::size_t>(policy.residency_by_stage.size(), 1);
     for (std::size_t stage = 0; stage < stages; ++stage) {
-      const bool is = parse_residency(policy.residency_of(static_cast<int>(stage))).residency == Residency::solved;
+      const bool is = policy.residency_of(static_cast<int>(stage)).kind == Residency::solved;
       auto& list = is ? solved : others;
       if (list.empty() || list.back() != name_of(family)) list.push_back(name_of(family));
     }
     if (solved.empty() || solved.back() != name_of(family)) continue;
-    reductions.insert(policy.reduction);
+    reductions.insert(to_string(policy.reduction));
     for (std::string& message : solved_faults(family, policy)) messages.push_back(std::move(message));
   }
   if (solved.empty()) {

@@ -87,7 +87,7 @@ std::vector<ConfigRule> tied_rules() {
       tied_rule({"shard.embedding.wrap", "parallelism.pipeline", "pipeline.chunks"},
                 [](const Config& c) {
                   return none_or(
-                      c.shard_by_family.at(Family::embedding).wrap != "root" || c.stages() == 1,
+                      c.shard_by_family.at(Family::embedding).wrap.kind != WrapKind::root || c.stages() == 1,
                       "of which two stages have a copy, but shard.embedding.wrap \"root\" puts each into a unit of its "
                       "stage with other parameters: write wrap \"block\"");
                 }),

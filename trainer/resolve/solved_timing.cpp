@@ -18,7 +18,7 @@ namespace weft {
 namespace {
 
 bool reduces_once(const Config& config) {
-  return config.shard_by_family.at(Family::dense).reduction != "auto";
+  return config.shard_by_family.at(Family::dense).reduction.kind != ReductionKind::by_strategy;
 }
 
 // Bytes that a rank holds all the time, and the most in its update, where no unit is gathered or accumulates.
