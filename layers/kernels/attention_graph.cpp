@@ -1,5 +1,7 @@
 #include "layers/kernels/attention_graph.h"
 
+#include <fmt/ranges.h>
+
 #include <limits>
 
 #include "parallel/runtime/error.h"
@@ -214,6 +216,21 @@ AttentionGraph attention_backward_graph(const AttentionShape& shape, bool determ
     g.store(identity, {accumulator}, dq);
   }
   return g.take();
+}
+
+std::string format(const AttentionGraph& graph) {
+  std::string text;
+  for (const GraphOperation& operation : graph.operations) {
+    std::vector<std::string> inputs;
+    for (std::int64_t id : operation.inputs) {
+      const GraphTensor& input = graph.tensor(id);
+      inputs.push_back(input.scalar ? fmt::format("{}={:g}", input.name, *input.scalar) : input.name);
+    }
+    const GraphTensor& output = graph.tensor(operation.output);
+    text += fmt::format("{} = {}({}) {} {} by {}{}\n", output.name, name_of(operation.op), fmt::join(inputs, ", "),
+                        name_of(output.type), output.dims, output.strides, output.is_virtual ? "" : " stored");
+  }
+  return text;
 }
 
 }  // namespace weft

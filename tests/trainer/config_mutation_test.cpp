@@ -5,7 +5,7 @@
 #include <random>
 
 #include "tests/trainer/config_sample.h"
-#include "trainer/config/config_suggestions.h"
+#include "trainer/config/config_messages.h"
 
 namespace weft {
 namespace {

@@ -13,7 +13,7 @@
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/saved_run.h"
 #include "tests/trainer/temporary_folder.h"
-#include "trainer/config/config_suggestions.h"
+#include "trainer/config/config_messages.h"
 
 namespace weft {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "tests/trainer/tokenizer_sample.h"
 #include "trainer/tokenizer/bpe_training.h"
-#include "trainer/tokenizer/word_patterns.h"
+#include "trainer/tokenizer/pattern.h"
 
 namespace weft::tokenizer_test {
 namespace {

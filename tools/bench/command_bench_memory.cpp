@@ -11,7 +11,7 @@
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
-#include "trainer/config/forced_balance.h"
+#include "trainer/config/config.h"
 #include "trainer/run/train.h"
 
 namespace weft {

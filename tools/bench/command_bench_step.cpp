@@ -15,7 +15,7 @@
 #include "parallel/runtime/spread_work.h"
 #include "tools/bench/timed_products.h"
 #include "tools/command/commands.h"
-#include "trainer/config/forced_balance.h"
+#include "trainer/config/config.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/run/train.h"
 

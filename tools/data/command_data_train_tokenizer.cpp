@@ -9,8 +9,8 @@
 #include "trainer/checkpoint/output_file.h"
 #include "trainer/data/documents.h"
 #include "trainer/tokenizer/bpe_training.h"
+#include "trainer/tokenizer/pattern.h"
 #include "trainer/tokenizer/tokenizer.h"
-#include "trainer/tokenizer/word_patterns.h"
 
 namespace weft {
 namespace {

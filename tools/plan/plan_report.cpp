@@ -9,7 +9,7 @@
 #include "parallel/runtime/quantities.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
-#include "trainer/config/forced_balance.h"
+#include "trainer/config/config.h"
 #include "trainer/planning/published.h"
 
 namespace weft {

@@ -6,7 +6,7 @@
 #include "tools/report/progress_line.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/reader.h"
-#include "trainer/config/forced_balance.h"
+#include "trainer/config/config.h"
 #include "trainer/inference/evaluation.h"
 #include "trainer/inference/forward_run.h"
 #include "trainer/rank/forward_plan.h"

@@ -8,7 +8,7 @@
 #include "tools/command/commands.h"
 #include "tools/report/report_parts.h"
 #include "trainer/checkpoint/folder.h"
-#include "trainer/config/forced_balance.h"
+#include "trainer/config/config.h"
 #include "trainer/inference/forward_run.h"
 #include "trainer/inference/generation.h"
 

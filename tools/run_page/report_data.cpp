@@ -12,8 +12,8 @@
 #include "tools/run_page/kept_points.h"
 #include "tools/run_page/report_columns.h"
 #include "tools/run_page/run_page.h"
+#include "trainer/config/config.h"
 #include "trainer/config/config_schema.h"
-#include "trainer/config/forced_balance.h"
 
 namespace weft {
 namespace {

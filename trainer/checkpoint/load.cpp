@@ -6,7 +6,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/staging.h"
-#include "trainer/config/config_suggestions.h"
+#include "trainer/config/config_messages.h"
 
 namespace weft {
 namespace {

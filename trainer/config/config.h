@@ -424,6 +424,16 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
+// Whether experts are dealt in turn, whatever their scores (model.moe.force_balance): times of such a step tell
+// something, weights and losses nothing. Everything that a run leaves or prints says so.
+inline bool forces_balance(const ModelConfig& model) {
+  return model.has(BlockKind::moe) && model.moe.force_balance;
+}
+
+inline constexpr std::string_view forced_balance_text =
+    "model.moe.force_balance is true: experts are dealt in turn. Speed can be measured so; what is learned is of no "
+    "use";
+
 // Whether a family that is in use is computed or reduced in float16.
 bool uses_float16(const Config& config);
 // How the products of a family read their factors; as_stored if the family is not in use.

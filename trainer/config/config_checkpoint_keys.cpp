@@ -1,6 +1,5 @@
 #include "trainer/config/config_conditions.h"
 #include "trainer/config/config_fields.h"
-#include "trainer/config/config_special_keys.h"
 
 namespace weft::config_fields {
 namespace {

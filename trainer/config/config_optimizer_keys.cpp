@@ -6,7 +6,6 @@
 
 #include "trainer/config/config_conditions.h"
 #include "trainer/config/config_fields.h"
-#include "trainer/config/config_special_keys.h"
 #include "trainer/config/update_groups.h"
 
 namespace weft::config_fields {

@@ -5,7 +5,6 @@
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/input_file.h"
 #include "trainer/config/config_fields.h"
-#include "trainer/config/config_special_keys.h"
 #include "trainer/config/layout_text.h"
 
 namespace weft::config_fields {

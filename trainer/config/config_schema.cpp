@@ -9,7 +9,6 @@
 #include "layers/kernels/routing.h"
 #include "trainer/config/config_conditions.h"
 #include "trainer/config/config_fields.h"
-#include "trainer/config/config_special_keys.h"
 
 namespace weft {
 namespace {

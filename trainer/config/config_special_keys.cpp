@@ -1,4 +1,3 @@
-#include "trainer/config/config_special_keys.h"
 
 #include <fmt/ranges.h>
 

@@ -1,4 +1,4 @@
-#include "trainer/config/config_suggestions.h"
+#include "trainer/config/config_messages.h"
 
 #include <algorithm>
 #include <numeric>

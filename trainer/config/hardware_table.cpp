@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "parallel/runtime/error.h"
-#include "trainer/config/config_suggestions.h"
+#include "trainer/config/config_messages.h"
 
 namespace weft {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "parallel/runtime/error.h"
-#include "trainer/config/config_suggestions.h"
+#include "trainer/config/config_messages.h"
 
 namespace weft {
 namespace {

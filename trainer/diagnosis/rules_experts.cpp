@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "parallel/runtime/medians.h"
-#include "trainer/config/forced_balance.h"
+#include "trainer/config/config.h"
 #include "trainer/diagnosis/diagnose.h"
 
 namespace weft {

@@ -2,8 +2,8 @@
 #include <bit>
 #include <cmath>
 
+#include "parallel/runtime/dtype.h"
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/multiversion.h"
 #include "trainer/optimizer/element_update.h"
 #include "trainer/optimizer/optimizer_kernels.h"
 #include "trainer/plan/gradient_norm.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "parallel/runtime/dtype.h"
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/multiversion.h"
 
 namespace weft {
 

@@ -10,7 +10,6 @@
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
-#include "trainer/config/config_suggestions.h"
 #include "trainer/config/update_groups.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"

@@ -9,7 +9,7 @@
 #include "layers/kernels/routing.h"
 #include "layers/segments.h"
 #include "parallel/pipeline/accounts/accounts.h"
-#include "trainer/config/forced_balance.h"
+#include "trainer/config/config.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/rank/dry_run.h"

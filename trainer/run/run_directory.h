@@ -29,7 +29,7 @@ struct RunRecord {
   std::string versions;
   std::string card = {};        // the GPU of rank 0; empty on a CPU
   std::string attention = {};   // its kernel (RankRun::attention)
-  bool forced_balance = false;  // experts were dealt in turn (forced_balance.h)
+  bool forced_balance = false;  // experts were dealt in turn (forces_balance)
   std::optional<RunHashes> hashes = {};
   std::optional<RunTimer> time = {};
   std::vector<RankCompute> compute = {};     // by rank (compare_ranks)

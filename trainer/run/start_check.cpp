@@ -6,8 +6,8 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/checkpoint/start.h"
+#include "trainer/config/config.h"
 #include "trainer/config/config_messages.h"
-#include "trainer/config/forced_balance.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/data/text_windows.h"
 #include "trainer/resolve/resolved_run.h"

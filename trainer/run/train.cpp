@@ -16,7 +16,7 @@
 #include "parallel/runtime/input_file.h"
 #include "parallel/runtime/quantities.h"
 #include "trainer/checkpoint/folder.h"
-#include "trainer/config/forced_balance.h"
+#include "trainer/config/config.h"
 #include "trainer/rank/backend.h"
 #include "trainer/resolve/hashed_run.h"
 #include "trainer/resolve/resolved_run.h"

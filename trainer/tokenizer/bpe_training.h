@@ -14,7 +14,7 @@ namespace weft {
 // Counts the words of texts. One thread at a time. Takes memory for each distinct word, not for the texts.
 class BpeTraining {
  public:
-  // `pattern`: a regular expression in the syntax of tokenizer.json (word_patterns.h). Throws Error (request) for one
+  // `pattern`: a regular expression in the syntax of tokenizer.json (pattern.h). Throws Error (request) for one
   // that is not supported.
   explicit BpeTraining(std::string pattern);
   ~BpeTraining();

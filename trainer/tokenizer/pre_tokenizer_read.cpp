@@ -5,9 +5,9 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/tokenizer/normalizer.h"
+#include "trainer/tokenizer/pattern.h"
 #include "trainer/tokenizer/pre_tokenizer.h"
 #include "trainer/tokenizer/unicode_text.h"
-#include "trainer/tokenizer/word_patterns.h"
 
 namespace weft {
 namespace {

@@ -7,9 +7,9 @@
 #include "parallel/runtime/error.h"
 #include "trainer/tokenizer/bpe_tokenizer.h"
 #include "trainer/tokenizer/byte_alphabet.h"
+#include "trainer/tokenizer/pattern.h"
 #include "trainer/tokenizer/tiktoken.h"
 #include "trainer/tokenizer/tokenizer_file.h"
-#include "trainer/tokenizer/word_patterns.h"
 
 namespace weft {
 namespace {

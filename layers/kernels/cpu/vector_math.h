@@ -9,7 +9,6 @@
 #include <limits>
 
 #include "parallel/runtime/dtype.h"
-#include "parallel/runtime/multiversion.h"
 
 namespace weft {
 
@@ -72,7 +71,7 @@ WEFT_INLINE float sqrt_softplus_slope(float s) {
 // is the same for every vector width and alignment. So a sum depends on its terms alone; the cost is the same.
 //
 // The sum of term(i) for i in [0, count). `term` must be an always-inlined lambda; otherwise it is compiled for the
-// x86-64-v3 floor (parallel/runtime/multiversion.h).
+// x86-64-v3 floor (parallel/runtime/dtype.h).
 template <typename Term>
 WEFT_INLINE float lane_sum(std::int64_t count, Term term) {
   constexpr int lane_count = 16;

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <type_traits>
 
+#include "parallel/runtime/dtype.h"
 #include "parallel/runtime/element_type.h"
 #include "parallel/runtime/elementwise.h"
-#include "parallel/runtime/multiversion.h"
 
 namespace weft::cpu {
 namespace {
