@@ -58,11 +58,10 @@ IndexedWriter::IndexedWriter(std::string prefix, std::int64_t vocab_size, const 
 }
 
 void IndexedWriter::add_tokens(std::span<const std::int32_t> ids) {
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] < 0 || ids[i] >= vocab_size_) {
-      fail_request("\"{}.bin\": token {} of document {} has the id {}, which is outside the vocabulary of {} tokens",
-                   prefix_, open_tokens_ + static_cast<std::int64_t>(i), counts_.documents, ids[i], vocab_size_);
-    }
+  const auto outside = std::ranges::find_if(ids, [end = vocab_size_](std::int64_t id) { return id < 0 || id >= end; });
+  if (outside != ids.end()) {
+    fail_request("\"{}.bin\": token {} of document {} has the id {}, which is outside the vocabulary of {} tokens",
+                 prefix_, open_tokens_ + (outside - ids.begin()), counts_.documents, *outside, vocab_size_);
   }
   if (std::ssize(ids) > std::numeric_limits<std::int32_t>::max() - open_tokens_) {
     fail_request("\"{}.bin\": sequence {} has more than 2^31 - 1 tokens, the most that an index can say; split it",

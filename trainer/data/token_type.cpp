@@ -38,14 +38,17 @@ auto with_stored_type(TokenType type, Use&& use) {
 template <typename Number>
 void encode_numbers(TokenType type, std::span<const Number> numbers, std::vector<std::uint8_t>& to) {
   with_stored_type(type, [&]<typename Stored>(Stored stored) {
-    std::size_t at = to.size();
+    const std::size_t at = to.size();
     to.resize(at + numbers.size() * sizeof(Stored));
+    std::uint8_t* next = to.data() + at;
+    bool fit = true;
     for (const Number number : numbers) {
       stored = static_cast<Stored>(number);
-      require(static_cast<std::int64_t>(stored) == number, "a number fits the type that it is stored in");
-      std::memcpy(to.data() + at, &stored, sizeof(Stored));
-      at += sizeof(Stored);
+      fit &= static_cast<std::int64_t>(stored) == number;
+      std::memcpy(next, &stored, sizeof(Stored));
+      next += sizeof(Stored);
     }
+    require(fit, "numbers fit the type that they are stored in");
   });
 }
 
