@@ -6,7 +6,7 @@ set -euo pipefail
 
 build=(g++ cmake ninja-build git libdnnl-dev libtomlplusplus-dev libcli11-dev libfmt-dev nlohmann-json3-dev
        librandom123-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev
-       libsentencepiece-dev libjs-dygraphs)
+       libsentencepiece-dev libsimdjson-dev libjs-dygraphs)
 optional=(ccache)  # makes a second build quicker; nothing needs it
 # Boost.Context runs CUDA kernels on the CPU; over MPI ranks can meet; SQLite reads exports of Nsight Systems.
 tests=(libgtest-dev libboost-context-dev libopenmpi-dev openmpi-bin libsqlite3-dev)

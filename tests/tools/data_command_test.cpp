@@ -207,7 +207,7 @@ TEST_F(DataCommand, ConversationsAreWrittenByTemplates) {
   EXPECT_EQ(Json::parse(ok("data inspect own.bin --json --sample 7"))["sample"]["text"], facts["sample"]["text"]);
   put("chat_template.jinja", "\n{{ messages | nosuch }}");
   EXPECT_NE(refused("data tokenize chat.jsonl --chat tokenizer --tokenizer tok.json --output bad")
-                .find("\"chat.jsonl\":1:1: chat_template.jinja:2: Weft knows no filter 'nosuch' of a list"),
+                .find("\"chat.jsonl\":1:14: chat_template.jinja:2: Weft knows no filter 'nosuch' of a list"),
             std::string::npos);
 }
 
@@ -278,11 +278,11 @@ TEST_F(DataCommand, ATokenizerThatCannotBeMadeIsRefusedFirst) {
 TEST_F(DataCommand, ABadLineIsNamedOrCounted) {
   put("bad.jsonl", "{\"text\": \"one\"}\n{\"text\": 2}\n{\"txt\": \"three\"}\n{\"text\": \n\n{\"text\": \"five\"}\n");
   EXPECT_NE(
-      refused("data tokenize bad.jsonl --tokenizer byte --output x").find("\"bad.jsonl\":2:1: \"text\" is a number"),
+      refused("data tokenize bad.jsonl --tokenizer byte --output x").find("\"bad.jsonl\":2:10: \"text\" is a number"),
       std::string::npos);
   const std::string said = ok("data tokenize bad.jsonl --bad-lines skip --tokenizer byte --output x");
-  for (const char* part :
-       {":2:1: \"text\" is a number", ":3:1: the object has no key \"text\"", ":4:", "3 lines were left out"}) {
+  for (const char* part : {":2:10: \"text\" is a number", ":3:1: the object has no key \"text\"", ":4:10: no JSON",
+                           "3 lines were left out"}) {
     EXPECT_NE(said.find(part), std::string::npos) << part << "\n" << said;
   }
   EXPECT_EQ(Json::parse(ok("data inspect x.bin --json"))["documents"], 2);

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <stdexcept>
 
 #include "tests/trainer/temporary_folder.h"
@@ -140,6 +141,50 @@ TEST_F(Tokenizing, RefusesLossesThatCountNowhere) {
       refusal_of([&] { tokenize(documents, {.tokenizer = "byte", .prefix = path("none"), .losses = true}); });
   EXPECT_NE(why.value_or("").find("losses count for none of the 9 tokens"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(path("none.json")));
+}
+
+// Lines of all sizes, bad ones among them, plain and packed, in several batches.
+TEST_F(Tokenizing, ThreadsChangeNothing) {
+  std::string lines, text;
+  std::mt19937 random(5);
+  int bad = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const std::string document = fmt::format("{} {}\n", i, std::string(random() % (i % 50 == 0 ? 40000 : 400), 'x'));
+    lines += nlohmann::json{{"text", document}}.dump() + (i % 3 == 0 ? "\r\n" : "\n");
+    text += document;
+    if (i % 7 == 3) lines += "\n";
+    if (i % 100 != 99) continue;
+    lines += "{\"text\": ]}\n";
+    ++bad;
+  }
+  write_file(folder_ / "all.jsonl", lines);
+  std::vector<std::string> told;
+  for (const std::size_t threads : {1, 2, 7}) {
+    std::vector<std::string> faults;
+    DocumentReader documents({path("all.jsonl"), path("all.jsonl")}, {.bad_lines = BadLines::skip},
+                             [&](const std::string& why) { faults.push_back(why); });
+    const std::string prefix = path(fmt::format("t{}", threads));
+    const TokenFacts facts =
+        tokenize(documents, {.tokenizer = "byte", .prefix = prefix, .threads = threads, .kept_bytes = 700'000});
+    EXPECT_EQ(facts.documents, 6000);
+    EXPECT_EQ(documents.skipped(), 2 * bad);
+    const TokenFile file(prefix);
+    ASSERT_EQ(file.tokens(), 2 * std::ssize(text));
+    std::vector<std::int32_t> ids(2 * text.size());
+    file.read(0, ids);
+    EXPECT_TRUE(std::ranges::equal(ids, text + text));
+    if (threads == 1) told = faults;
+    EXPECT_EQ(faults, told);
+    // The first bad line is the one told, whatever thread finds one first.
+    DocumentReader strict({path("all.jsonl")}, {});
+    const auto why = refusal_of([&] {
+      tokenize(strict, {.tokenizer = "byte", .prefix = path("strict"), .threads = threads, .kept_bytes = 700'000});
+    });
+    EXPECT_EQ(why.value_or("").find(told.front()), 0u) << why.value_or("");
+  }
+  const auto first_bad = std::count(lines.begin(), lines.begin() + std::ptrdiff_t(lines.find("]}")), '\n') + 1;
+  ASSERT_EQ(std::ssize(told), 2 * bad);
+  EXPECT_EQ(told.front(), fmt::format("\"{}\":{}:10: no JSON", path("all.jsonl"), first_bad));
 }
 
 // `tokenizers` encodes "ab" as its begin token, a and b by this post-processor. A document without a text has no begin.
@@ -368,21 +413,25 @@ TEST(Conversations, CountTheTokensThatLearnedPartsTouch) {
 TEST(Conversations, BadOnesAreNamed) {
   const TemporaryFolder folder;
   const ChatTemplate gemma = open_chat_template("gemma", "byte", 0);
-  for (const auto& [line, why] : std::map<std::string, std::string>{
-           {R"({"text": 1})", "no key \"messages\""},
-           {R"({"messages": []})", "is no list of messages"},
-           {R"({"messages": {"role": "user"}})", "is no list of messages"},
-           {R"({"messages": [{"role": "user", "content": "a"}, {"role": "user"}]})",
+  // The fault is behind the mark.
+  for (const auto& [marked, why] : std::map<std::string, std::string>{
+           {R"(|{"text": 1})", "no key \"messages\""},
+           {R"({"messages": |[]})", "is no list of messages"},
+           {R"({"messages": |{"role": "user"}})", "is no list of messages"},
+           {R"({"messages": [{"role": "user", "content": "a"}, |{"role": "user"}]})",
             "message 2: the object has no key"},
-           {R"({"messages": [3]})", "message 1: the object has no key \"role\""},
-           {R"({"messages": [{"role": "user", "content": 3}]})", "message 1: \"content\" is a number"},
-           {R"({"messages": [{"role": "system", "content": "a"}]})", "gemma:1: gemma knows no role \"system\""}}) {
+           {R"({"messages": [|3]})", "message 1: the object has no key \"role\""},
+           {R"({"messages": [{"role": "user", "content": |3}]})", "message 1: \"content\" is a number"},
+           {R"({"messages": |[{"role": "system", "content": "a"}]})", "gemma:1: gemma knows no role \"system\""}}) {
+    std::string line = marked;
+    line.erase(line.find('|'), 1);
     write_file(folder / "chat.jsonl", line + "\n");
     try {
       DocumentReader({(folder / "chat.jsonl").string()}, {.key = "messages", .chat = &gemma}).next();
       ADD_FAILURE() << line;
     } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("chat.jsonl\":1:1: "), std::string::npos) << error.what();
+      const std::string place = fmt::format("chat.jsonl\":1:{}: ", marked.find('|') + 1);
+      EXPECT_NE(std::string(error.what()).find(place), std::string::npos) << error.what();
       EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
     }
   }

@@ -3,7 +3,9 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <iterator>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "parallel/runtime/error.h"
@@ -38,12 +40,22 @@ class UnpackedFileTest : public testing::Test {
  protected:
   std::vector<std::string> lines_of(const std::string& bytes) {
     write_file(folder_ / "file", bytes);
+    const std::vector<std::string> lines = lines_of(bytes, std::size_t{1} << 20);
+    for (const std::size_t most : {1, 3, 6}) EXPECT_EQ(lines_of(bytes, most), lines) << most;
+    rest_ = UnpackedFile((folder_ / "file").string()).rest();
+    return lines;
+  }
+  std::vector<std::string> lines_of(const std::string& bytes, std::size_t most) {
     UnpackedFile file((folder_ / "file").string());
     std::vector<std::string> lines;
-    for (std::string line; file.next_line(line);) lines.push_back(line);
-    EXPECT_EQ(file.position(), static_cast<std::int64_t>(bytes.size()));
-    write_file(folder_ / "file", bytes);
-    rest_ = UnpackedFile((folder_ / "file").string()).rest();
+    std::string read;
+    for (std::vector<std::string_view> next; file.next_lines(most, read, next);) {
+      EXPECT_TRUE(read.ends_with(std::string(UnpackedFile::padding, '\0')));
+      EXPECT_TRUE(next.size() == 1 || read.size() <= most + UnpackedFile::padding) << next.size();
+      lines.insert(lines.end(), next.begin(), next.end());
+      EXPECT_EQ(file.lines(), std::ssize(lines));
+    }
+    EXPECT_EQ(file.position(), std::ssize(bytes));
     return lines;
   }
   std::string refusal(const std::string& bytes) {

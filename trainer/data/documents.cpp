@@ -5,13 +5,11 @@
 #include <cctype>
 #include <filesystem>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
-#include "parallel/runtime/outside_text.h"
 #include "trainer/data/text_file.h"
 
 namespace weft {
@@ -47,40 +45,13 @@ bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos;
 }
 
-// The value at a path of keys joined by dots; null if there is none.
-const nlohmann::ordered_json* value_at(const nlohmann::ordered_json& object, std::string_view path) {
-  const nlohmann::ordered_json* value = &object;
-  while (true) {
-    const std::size_t dot = path.find('.');
-    if (!value->is_object()) return nullptr;
-    const auto found = value->find(std::string(path.substr(0, dot)));
-    if (found == value->end()) return nullptr;
-    value = &*found;
-    if (dot == std::string_view::npos) return value;
-    path.remove_prefix(dot + 1);
-  }
-}
-
-// The text at a path of keys; otherwise `fault` says why there is none, unless it says something already.
-std::string text_at(const nlohmann::ordered_json& object, const std::string& key, std::string& fault) {
-  const nlohmann::ordered_json* text = value_at(object, key);
-  if (text != nullptr && text->is_string()) return text->get<std::string>();
-  if (fault.empty()) {
-    fault = text == nullptr ? fmt::format("the object has no key \"{}\"", key)
-                            : fmt::format("\"{}\" is a {}, not a text", key, text->type_name());
-  }
-  return {};
-}
-
-// A line of hostile depth would end the parser's stack.
-constexpr int deepest_line = 256;
-
 }  // namespace
 
 DocumentReader::DocumentReader(std::vector<std::string> files, DocumentRules rules, OnBadLine on_bad_line)
-    : files_(std::move(files)), rules_(std::move(rules)), on_bad_line_(std::move(on_bad_line)) {
+    : files_(std::move(files)), rules_(std::move(rules)), on_bad_line_(std::move(on_bad_line)), parser_(rules_) {
   std::string faults;
   for (const std::string& name : files_) {
+    json_.push_back(has_json_lines(name));
     try {
       bytes_ += InputFile(name).size();
       require_text(name);
@@ -89,12 +60,6 @@ DocumentReader::DocumentReader(std::vector<std::string> files, DocumentRules rul
     }
   }
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
-}
-
-std::int64_t Document::bytes() const {
-  std::int64_t bytes = 0;
-  for (const TextPart& part : parts) bytes += std::ssize(part.text);
-  return bytes;
 }
 
 std::string DocumentReader::identity() const {
@@ -113,78 +78,92 @@ std::int64_t DocumentReader::position() const {
   return before_ + (file_ == nullptr ? 0 : file_->position());
 }
 
-std::optional<Document> DocumentReader::next() {
-  while (true) {
-    if (file_ == nullptr) {
-      if (next_file_ == files_.size()) return std::nullopt;
-      file_ = std::make_unique<UnpackedFile>(files_[next_file_]);
-      json_ = has_json_lines(files_[next_file_++]);
-      if (!json_ && rules_.has_losses()) {
-        fail_request("\"{}\": plain text has no \"{}\"; prompts, answers and messages come in JSON lines",
-                     file_->name(), rules_.chat != nullptr ? rules_.key : rules_.prompt);
-      }
+bool DocumentReader::open_next() {
+  if (file_ != nullptr) return true;
+  if (next_file_ == files_.size()) return false;
+  file_ = std::make_unique<UnpackedFile>(files_[next_file_]);
+  if (!json_[next_file_++] && rules_.has_losses()) {
+    fail_request("\"{}\": plain text has no \"{}\"; prompts, answers and messages come in JSON lines", file_->name(),
+                 rules_.chat != nullptr ? rules_.key : rules_.prompt);
+  }
+  return true;
+}
+
+// Its bytes; 0 at the end of the file.
+std::int64_t DocumentReader::read_piece(std::int64_t most, RawBatch& batch) {
+  const std::size_t file = next_file_ - 1;
+  if (!json_[file] && rules_.text == TextDocuments::file) {
+    std::string whole = file_->rest();
+    const std::int64_t bytes = std::ssize(whole);
+    if (bytes > 0) batch.texts.push_back({.file = file, .text = {}, .whole = std::move(whole)});
+    return bytes;
+  }
+  std::int64_t line = file_->lines();
+  std::vector<std::string_view> lines;
+  std::string& piece = batch.pieces.emplace_back();
+  if (!file_->next_lines(static_cast<std::size_t>(most), piece, lines)) return 0;
+  for (const std::string_view text : lines) {
+    ++line;
+    if (!is_blank(text)) batch.texts.push_back({.file = file, .line = line, .text = text});
+  }
+  return std::ssize(piece);
+}
+
+RawBatch DocumentReader::read(std::int64_t most) {
+  RawBatch batch;
+  // Half, since a piece ends with a line, and the rest has room for a part of the next alone.
+  for (std::int64_t bytes = 0; 2 * bytes < most && open_next();) {
+    const std::int64_t piece = read_piece(most - bytes, batch);
+    bytes += piece;
+    // What has no line with a text is forgotten: a batch without one is the end.
+    if (batch.texts.empty()) {
+      batch.pieces.clear();
+      bytes = 0;
     }
-    if (auto document = next_of_file()) return document;
+    if (piece > 0) continue;
     before_ += file_->position();
     file_.reset();
   }
+  batch.position = position();
+  return batch;
 }
 
-std::optional<Document> DocumentReader::next_of_file() {
-  if (!json_ && rules_.text == TextDocuments::file) {
-    std::string text = file_->rest();
-    return text.empty() ? std::nullopt : std::optional(Document{{{std::move(text)}}});
-  }
-  for (std::string line; file_->next_line(line);) {
-    if (is_blank(line)) continue;
-    if (!json_) return Document{{{std::move(line)}}};
-    if (auto document = document_of(line)) return document;
-  }
-  return std::nullopt;
+RawBatch DocumentReader::pass_over(std::int64_t texts, std::int64_t skipped, std::int64_t most) {
+  RawBatch batch = read(most);
+  for (; texts >= std::ssize(batch.texts) && !batch.texts.empty(); batch = read(most)) texts -= std::ssize(batch.texts);
+  if (texts > std::ssize(batch.texts)) fail_request("the files have {} texts less than they had", texts);
+  batch.texts.erase(batch.texts.begin(), batch.texts.begin() + texts);
+  skipped_ += skipped;
+  return batch;
 }
 
-std::string DocumentReader::take(const nlohmann::ordered_json& object, Document& document) const {
-  std::string fault;
-  if (rules_.chat == nullptr) {
-    if (!rules_.prompt.empty()) document.parts.push_back({text_at(object, rules_.prompt, fault), false});
-    document.parts.push_back({text_at(object, rules_.key, fault)});
-    return fault;
-  }
-  const nlohmann::ordered_json* list = value_at(object, rules_.key);
-  if (list == nullptr) return fmt::format("the object has no key \"{}\"", rules_.key);
-  if (!list->is_array() || list->empty()) return fmt::format("\"{}\" is no list of messages", rules_.key);
-  for (std::size_t m = 0; m < list->size(); ++m) {
-    for (const char* key : {"role", "content"}) text_at((*list)[m], key, fault);
-    if (!fault.empty()) return fmt::format("message {}: {}", m + 1, fault);
-  }
-  document.joined = true;
-  return refusal_of([&] { document.parts = rules_.chat->conversation(*list); }).value_or("");
+std::optional<Document> DocumentReader::parse(RawText& raw, DocumentParser& parser, std::string& fault) const {
+  if (!raw.whole.empty()) return Document{{{std::move(raw.whole)}}};
+  if (!json_[raw.file]) return Document{{{std::string(raw.text)}}};
+  LineFault of_line;
+  if (auto document = parser.parse(raw.text, of_line)) return document;
+  fault = fmt::format("\"{}\":{}:{}: {}", files_[raw.file], raw.line, of_line.column, of_line.why);
+  if (rules_.bad_lines == BadLines::skip) return std::nullopt;
+  fail_request("{}; --bad-lines skip leaves such lines out and counts them", fault);
 }
 
-std::optional<Document> DocumentReader::document_of(const std::string& line) {
-  std::string fault;
-  std::size_t column = 1;
-  if (nested_deeper_than(line, deepest_line)) {
-    fault = fmt::format("lists and objects are nested deeper than {} levels", deepest_line);
-  } else {
-    try {
-      Document document;
-      fault = take(nlohmann::ordered_json::parse(line), document);
-      if (fault.empty()) return document;
-    } catch (const nlohmann::ordered_json::parse_error& error) {
-      column = error.byte;
-      fault = "no JSON";
-    } catch (const nlohmann::ordered_json::out_of_range&) {
-      fault = "a number is too large";
-    }
-  }
-  fault = fmt::format("\"{}\":{}:{}: {}", file_->name(), file_->lines(), column, fault);
-  if (rules_.bad_lines == BadLines::refuse) {
-    fail_request("{}; --bad-lines skip leaves such lines out and counts them", fault);
-  }
+void DocumentReader::skip(const std::string& fault) {
   ++skipped_;
   if (on_bad_line_) on_bad_line_(fault);
-  return std::nullopt;
+}
+
+std::optional<Document> DocumentReader::next() {
+  constexpr std::int64_t most = std::int64_t{1} << 20;
+  while (true) {
+    if (taken_ == batch_.texts.size()) {
+      batch_ = read(most);
+      taken_ = 0;
+      if (batch_.texts.empty()) return std::nullopt;
+    }
+    std::string fault;
+    if (auto document = parse(batch_.texts[taken_++], parser_, fault)) return document;
+    skip(fault);
+  }
 }
 
 }  // namespace weft

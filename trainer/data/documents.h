@@ -3,39 +3,39 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "trainer/data/chat_template.h"
+#include "trainer/data/document_parser.h"
 #include "trainer/data/unpacked_file.h"
 
 namespace weft {
 
-enum class BadLines { refuse, skip };
-enum class TextDocuments { file, line };  // in plain text a document is the whole file, or a line that is not blank
-
-struct DocumentRules {
-  std::string key = "text";  // of the text in an object; "a.b" is key b of the object in a
-  BadLines bad_lines = BadLines::refuse;
-  TextDocuments text = TextDocuments::file;
-  std::string prompt = {};             // key of a text in front of it that nothing learns to write; empty: none
-  const ChatTemplate* chat = nullptr;  // the key holds a conversation: a list of objects with role and content
-
-  // Whether some tokens of documents are not learned.
-  bool has_losses() const { return !prompt.empty() || chat != nullptr; }
+// What may become a document: a line that is not blank, or a plain text as a whole.
+struct RawText {
+  std::size_t file = 0;    // of DocumentReader::files()
+  std::int64_t line = 1;   // from 1
+  std::string_view text;   // a line, in RawBatch::pieces
+  std::string whole = {};  // a plain text, in place of a line
 };
 
-struct Document {
-  std::vector<TextPart> parts;
-  bool joined = false;  // the parts are encoded as one text, otherwise each by itself
-  std::int64_t bytes() const;
+// Movable, and only so: lines lie in the pieces.
+struct RawBatch {
+  RawBatch() = default;
+  RawBatch(RawBatch&&) = default;
+  RawBatch& operator=(RawBatch&&) = default;
+
+  std::vector<RawText> texts = {};
+  std::deque<std::string> pieces = {};
+  std::int64_t position = 0;  // bytes of the files, packed, up to its end
 };
 
-// The documents of all files in their order. Used by one thread.
+// The documents of all files in their order. One thread reads; others may parse meanwhile.
 class DocumentReader {
  public:
   // Called with a line that is skipped, as file, line and reason.
@@ -51,6 +51,19 @@ class DocumentReader {
   // why`.
   std::optional<Document> next();
 
+  // In place of next(), to parse on several threads: lines of `most` bytes or a little more, in their order; a longer
+  // line or a plain text alone. Empty at the end. Depends on no clock and no thread. Throws as next() for files.
+  RawBatch read(std::int64_t most);
+  // Passes over the first `texts` texts, of which `skipped` were skipped, without parsing them. Returns the batch
+  // behind them. Throws Error (request) if there are fewer.
+  RawBatch pass_over(std::int64_t texts, std::int64_t skipped, std::int64_t most);
+  // Parsers of the threads that parse.
+  DocumentParser parser() const { return DocumentParser(rules_); }
+  // The document of a text, out of which it moves. None for a line to skip, with the reason in `fault`; skip() takes
+  // note of it. Safe on several threads, each with its parser. Throws as next() for lines.
+  std::optional<Document> parse(RawText& raw, DocumentParser& parser, std::string& fault) const;
+  void skip(const std::string& fault);
+
   const std::vector<std::string>& files() const { return files_; }
   std::int64_t skipped() const { return skipped_; }
   std::int64_t bytes() const { return bytes_; }  // of all files, packed
@@ -59,18 +72,20 @@ class DocumentReader {
   std::string identity() const;
 
  private:
-  std::optional<Document> next_of_file();
-  std::optional<Document> document_of(const std::string& line);
-  // Puts the texts of an object into `document`, or returns the reason for which it has none.
-  std::string take(const nlohmann::ordered_json& object, Document& document) const;
+  bool open_next();
+  std::int64_t read_piece(std::int64_t most, RawBatch& batch);
 
   std::vector<std::string> files_;
   DocumentRules rules_;
   OnBadLine on_bad_line_;
+  std::vector<bool> json_;  // by file
   std::size_t next_file_ = 0;
-  std::unique_ptr<UnpackedFile> file_;
-  bool json_ = false;
+  std::unique_ptr<UnpackedFile> file_;                 // number next_file_ - 1
   std::int64_t skipped_ = 0, bytes_ = 0, before_ = 0;  // before_: bytes of the files that have been read
+  // Of next().
+  RawBatch batch_;
+  std::size_t taken_ = 0;
+  DocumentParser parser_;
 };
 
 }  // namespace weft

@@ -112,4 +112,11 @@ void PartialFile::put_in_place() {
   flush_folder_of(name_);
 }
 
+void write_small_file(const std::string& name, const std::string& text) {
+  PartialFile file(name);
+  file.write({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+  file.sync();
+  file.put_in_place();
+}
+
 }  // namespace weft

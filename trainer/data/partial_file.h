@@ -50,4 +50,7 @@ class PartialFile {
   bool synced_ = false, in_place_ = false, stays_ = false;
 };
 
+// A whole file at once, on disk and in place when this returns.
+void write_small_file(const std::string& name, const std::string& text);
+
 }  // namespace weft

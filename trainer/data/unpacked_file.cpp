@@ -160,48 +160,60 @@ std::int64_t UnpackedFile::position() const {
   return stream_->position();
 }
 
-bool UnpackedFile::fill() {
-  buffer_.erase(0, begin_);
-  begin_ = 0;
+// Bytes that were read; fewer than asked for only at the end of the file.
+std::size_t UnpackedFile::fill(std::size_t bytes) {
   const std::size_t had = buffer_.size();
   // At this size the buffer would grow to twice as much, and be there twice meanwhile.
   if (had >= longest_line) fail_request("\"{}\": line {} has 1 GiB or more", name_, lines_ + 1);
-  buffer_.resize(had + unpacked_piece);
-  buffer_.resize(had + stream_->read(buffer_.data() + had, unpacked_piece));
-  return buffer_.size() > had;
+  buffer_.resize(had + bytes + padding);  // room for what next_lines() appends
+  std::size_t done = 0;
+  for (std::size_t count = 1; count > 0 && done < bytes; done += count) {
+    count = stream_->read(buffer_.data() + had + done, bytes - done);
+  }
+  buffer_.resize(had + done);
+  return done;
 }
 
 std::string_view UnpackedFile::beginning(std::size_t most) {
-  require(begin_ == 0 && lines_ == 0, "the beginning of a file is read first");
-  while (buffer_.size() < most && fill()) {
-  }
+  require(lines_ == 0, "the beginning of a file is read first");
+  if (buffer_.size() < most) fill(most - buffer_.size());
   return std::string_view(buffer_).substr(0, most);
 }
 
-bool UnpackedFile::next_line(std::string& line) {
-  std::size_t looked = begin_, end = 0;
-  while ((end = buffer_.find('\n', looked)) == std::string::npos) {
-    looked = buffer_.size() - begin_;  // fill() moves the rest to the front
-    if (fill()) continue;
-    if (begin_ == buffer_.size()) return false;
-    end = buffer_.size();
-    break;
+// Where the next lines end in the buffer, into which they are read.
+std::size_t UnpackedFile::end_of_lines(std::size_t most) {
+  if (buffer_.size() < most) fill(most - buffer_.size());
+  if (buffer_.size() < most) return buffer_.size();
+  const std::size_t last = std::string_view(buffer_).substr(0, most).rfind('\n');
+  if (last != std::string::npos) return last + 1;
+  for (std::size_t looked = most;;) {
+    const std::size_t end = buffer_.find('\n', looked);
+    if (end != std::string::npos) return end + 1;
+    looked = buffer_.size();
+    if (fill(unpacked_piece) == 0) return buffer_.size();
   }
-  if (begin_ == 0 && end == buffer_.size()) {
-    line = std::exchange(buffer_, {});  // a file without an end of line is there once
-  } else {
-    line.assign(buffer_, begin_, end - begin_);
-    begin_ = std::min(end + 1, buffer_.size());
+}
+
+bool UnpackedFile::next_lines(std::size_t most, std::string& bytes, std::vector<std::string_view>& lines) {
+  const std::size_t end = end_of_lines(most);
+  lines.clear();
+  bytes = std::exchange(buffer_, {});
+  buffer_.assign(bytes, end, std::string::npos);
+  bytes.resize(end);
+  bytes.append(padding, '\0');
+  for (std::string_view left = std::string_view(bytes).substr(0, end); !left.empty();) {
+    const std::size_t size = std::min(left.find('\n'), left.size());
+    lines.push_back(left.substr(0, size));
+    if (lines.back().ends_with('\r')) lines.back().remove_suffix(1);
+    left.remove_prefix(std::min(size + 1, left.size()));
   }
-  if (line.ends_with('\r')) line.pop_back();
-  ++lines_;
-  return true;
+  lines_ += std::ssize(lines);
+  return end > 0;
 }
 
 std::string UnpackedFile::rest() {
-  while (fill()) {
+  while (fill(unpacked_piece) > 0) {
   }
-  begin_ = 0;
   return std::move(buffer_);
 }
 

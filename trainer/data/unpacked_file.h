@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace weft {
 
@@ -17,9 +18,12 @@ class UnpackedFile {
 
   // The first bytes, `most` or all there are, before anything else is read. Valid until the next call.
   std::string_view beginning(std::size_t most);
-  // Reads the next line without its end ("\n" or "\r\n"); the last line need not have one. False at the end of the
-  // file. Throws Error (request), `"name": why`, for damage and for a line of 1 GiB or more.
-  bool next_line(std::string& line);
+  // Reads the next lines: those that end within `most` bytes, otherwise one. `lines` has them without their ends ("\n"
+  // or "\r\n"); the last line of a file need not have one. They lie in `bytes`, with `padding` zeros behind the last.
+  // False at the end of the file. Throws Error (request), `"name": why`, for damage and for a line of 1 GiB or more.
+  bool next_lines(std::size_t most, std::string& bytes, std::vector<std::string_view>& lines);
+  // For parsers that read a little ahead.
+  static constexpr std::size_t padding = 64;
   // The rest of the file.
   std::string rest();
 
@@ -33,12 +37,12 @@ class UnpackedFile {
   struct Plain;
   struct Gzip;
   struct Zstd;
-  bool fill();
+  std::size_t fill(std::size_t bytes);
+  std::size_t end_of_lines(std::size_t most);
 
   std::string name_;
   std::unique_ptr<Stream> stream_;
-  std::string buffer_;  // unpacked bytes that have not been returned, from begin_ on
-  std::size_t begin_ = 0;
+  std::string buffer_;  // unpacked bytes that have not been returned
   std::int64_t lines_ = 0;
 };
 

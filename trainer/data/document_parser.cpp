@@ -1,0 +1,123 @@
+#include "trainer/data/document_parser.h"
+
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
+#include "trainer/data/json_places.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<std::string> path_of(std::string_view key) {
+  std::vector<std::string> path;
+  while (true) {
+    const std::size_t dot = key.find('.');
+    path.emplace_back(key.substr(0, dot));
+    if (dot == std::string_view::npos) return path;
+    key.remove_prefix(dot + 1);
+  }
+}
+
+// The value at a path of keys; null if there is none.
+const Json* value_at(const Json& object, const std::vector<std::string>& path) {
+  const Json* value = &object;
+  for (const std::string& key : path) {
+    if (!value->is_object()) return nullptr;
+    const auto found = value->find(key);
+    if (found == value->end()) return nullptr;
+    value = &*found;
+  }
+  return value;
+}
+
+// Why the value that a key leads to is no text; empty if it is one.
+std::string text_fault(const Json* value, std::string_view key) {
+  if (value == nullptr) return fmt::format("the object has no key \"{}\"", key);
+  return value->is_string() ? "" : fmt::format("\"{}\" is a {}, not a text", key, value->type_name());
+}
+
+}  // namespace
+
+std::int64_t Document::bytes() const {
+  std::int64_t bytes = 0;
+  for (const TextPart& part : parts) bytes += std::ssize(part.text);
+  return bytes;
+}
+
+DocumentParser::DocumentParser(const DocumentRules& rules) : chat_(rules.chat) {
+  if (chat_ == nullptr && !rules.prompt.empty()) keys_.push_back(rules.prompt);
+  keys_.push_back(rules.key);
+  for (const std::string& key : keys_) paths_.push_back(path_of(key));
+}
+
+Document DocumentParser::plain_document(std::vector<std::string> texts) const {
+  Document document;
+  for (std::string& text : texts) document.parts.push_back({std::move(text)});
+  if (texts.size() > 1) document.parts.front().learned = false;
+  return document;
+}
+
+std::optional<DocumentParser::ValueFault> DocumentParser::take(const Json& object, Document& document) const {
+  if (chat_ != nullptr) return take_conversation(object, document);
+  std::vector<std::string> texts;
+  for (std::size_t k = 0; k < keys_.size(); ++k) {
+    const Json* value = value_at(object, paths_[k]);
+    if (std::string why = text_fault(value, keys_[k]); !why.empty()) return ValueFault{paths_[k], std::move(why)};
+    texts.push_back(value->get<std::string>());
+  }
+  document = plain_document(std::move(texts));
+  return std::nullopt;
+}
+
+std::optional<DocumentParser::ValueFault> DocumentParser::take_conversation(const Json& object,
+                                                                            Document& document) const {
+  const std::string& key = keys_.front();
+  std::vector<std::string> path = paths_.front();
+  const Json* list = value_at(object, path);
+  if (list == nullptr) return ValueFault{path, fmt::format("the object has no key \"{}\"", key)};
+  if (!list->is_array() || list->empty()) return ValueFault{path, fmt::format("\"{}\" is no list of messages", key)};
+  for (std::size_t m = 0; m < list->size(); ++m) {
+    for (const char* part : {"role", "content"}) {
+      const std::string why = text_fault(value_at((*list)[m], {part}), part);
+      if (why.empty()) continue;
+      path.insert(path.end(), {std::to_string(m), part});
+      return ValueFault{path, fmt::format("message {}: {}", m + 1, why)};
+    }
+  }
+  document.joined = true;
+  auto why = refusal_of([&] { document.parts = chat_->conversation(*list); });
+  return why ? std::optional(ValueFault{path, std::move(*why)}) : std::nullopt;
+}
+
+std::optional<Document> DocumentParser::parse(std::string_view line, LineFault& fault) {
+  if (std::vector<std::string> texts; chat_ == nullptr && quick_.find(line, paths_, texts)) {
+    return plain_document(std::move(texts));
+  }
+  const auto refuse = [&](std::size_t place, std::string why) {
+    fault = {column_of(line, place), std::move(why)};
+    return std::nullopt;
+  };
+  if (nested_deeper_than(line, deepest_line)) {
+    return refuse(place_of_depth(line, deepest_line),
+                  fmt::format("lists and objects are nested deeper than {} levels", deepest_line));
+  }
+  try {
+    Document document;
+    const auto value = take(Json::parse(line), document);
+    // The library takes a zero byte for the end of the text.
+    if (const std::size_t zero = line.find('\0'); zero != std::string_view::npos) return refuse(zero, "no JSON");
+    if (!value) return document;
+    return refuse(place_of_value(line, value->path), value->why);
+  } catch (const Json::parse_error& error) {
+    return refuse(place_of_fault(line, error.byte), "no JSON");
+  } catch (const Json::out_of_range&) {
+    return refuse(place_of_large_number(line), "a number is too large");
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,67 @@
+// A line of JSON as a document: one or two texts, or a conversation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trainer/data/chat_template.h"
+#include "trainer/data/json_texts.h"
+
+namespace weft {
+
+enum class BadLines { refuse, skip };
+enum class TextDocuments { file, line };  // in plain text a document is the whole file, or a line that is not blank
+
+struct DocumentRules {
+  std::string key = "text";  // of the text in an object; "a.b" is key b of the object in a
+  BadLines bad_lines = BadLines::refuse;
+  TextDocuments text = TextDocuments::file;
+  std::string prompt = {};             // key of a text in front of it that nothing learns to write; empty: none
+  const ChatTemplate* chat = nullptr;  // the key holds a conversation: a list of objects with role and content
+
+  // Whether some tokens of documents are not learned.
+  bool has_losses() const { return !prompt.empty() || chat != nullptr; }
+};
+
+struct Document {
+  std::vector<TextPart> parts;
+  bool joined = false;  // the parts are encoded as one text, otherwise each by itself
+  std::int64_t bytes() const;
+};
+
+// Why a line has no document.
+struct LineFault {
+  std::size_t column = 1;  // characters, from 1
+  std::string why = {};
+};
+
+// Used by one thread.
+class DocumentParser {
+ public:
+  explicit DocumentParser(const DocumentRules& rules);
+
+  // The document of a line; none if `fault` says why. UnpackedFile::padding bytes behind the line may be read.
+  std::optional<Document> parse(std::string_view line, LineFault& fault);
+
+ private:
+  Document plain_document(std::vector<std::string> texts) const;
+  // Fills `document`, or tells why that cannot be, with the path of the value at fault.
+  struct ValueFault {
+    std::vector<std::string> path;
+    std::string why;
+  };
+  std::optional<ValueFault> take(const nlohmann::ordered_json& object, Document& document) const;
+  std::optional<ValueFault> take_conversation(const nlohmann::ordered_json& object, Document& document) const;
+
+  const ChatTemplate* chat_;
+  std::vector<std::string> keys_;                // of the prompt, if there is one, and of the text
+  std::vector<std::vector<std::string>> paths_;  // the same, by object
+  JsonTexts quick_;
+};
+
+}  // namespace weft
