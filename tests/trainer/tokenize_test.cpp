@@ -66,9 +66,10 @@ class Tokenizing : public testing::Test {
 TEST_F(Tokenizing, GoesOnWhereItWasStopped) {
   EXPECT_EQ(call("whole", 0), 0);
   const int all = calls;
-  ASSERT_GT(all, 12);
+  ASSERT_GT(all, 20);
   int resumed = 0, stops = 0;
-  for (int stop = 1; stop < all - 3; stop += 3, ++stops) {
+  // Batches hold about half of what is kept at once, so that the second call often ends before it keeps a place.
+  for (int stop = 5; stop < all - 3; stop += 3, ++stops) {
     const std::string name = fmt::format("x{}", stop);
     EXPECT_THROW(call(name, stop), Stopped);
     EXPECT_FALSE(std::filesystem::exists(path(name + ".bin")));

@@ -36,7 +36,7 @@ void flush_folder_of(const std::string& name) {
 }  // namespace
 
 PartialFile::PartialFile(std::string name, std::int64_t kept)
-    : name_(std::move(name)), partial_(name_ + ".partial"), written_(kept) {
+    : name_(std::move(name)), partial_(name_ + ".partial"), written_(kept), stays_(kept > 0) {
   open_alone(kept == 0);
   buffer_.reserve(partial_buffer_bytes);
   std::error_code error;

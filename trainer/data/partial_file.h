@@ -16,8 +16,8 @@ namespace weft {
 class PartialFile {
  public:
   // Creates "name.partial" in place of one that a killed process left. With `kept` bytes it goes on behind so many of
-  // that one; throws if it has fewer. Throws Error (request) while another object has it, of any process (flock, where
-  // the file system has it).
+  // that one, and stays (stay()); throws if it has fewer. Throws Error (request) while another object has it, of any
+  // process (flock, where the file system has it).
   explicit PartialFile(std::string name, std::int64_t kept = 0);
   // Removes "name.partial" unless it was put in place or is to stay.
   ~PartialFile();
@@ -47,7 +47,7 @@ class PartialFile {
   int descriptor_ = -1;
   std::int64_t written_ = 0;
   std::vector<std::uint8_t> buffer_;
-  bool synced_ = false, in_place_ = false, stays_ = false;
+  bool synced_ = false, in_place_ = false, stays_;
 };
 
 // A whole file at once, on disk and in place when this returns.
