@@ -1,4 +1,5 @@
-// `weft bench data`: rates of encoding text and of reading samples, and the time to open a large index.
+// `weft bench data`: rates of encoding text, of reading JSON lines and of reading samples, and the time to open a large
+// index.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -11,11 +12,13 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
 #include "parallel/runtime/medians.h"
+#include "parallel/runtime/spread_work.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
 #include "trainer/data/data.h"
 #include "trainer/data/indexed_writer.h"
 #include "trainer/data/megatron_index.h"
+#include "trainer/data/tokenize.h"
 
 namespace weft {
 namespace {
@@ -77,6 +80,43 @@ std::string write_large_index(const fs::path& prefix, std::int64_t bytes) {
   return prefix.string();
 }
 
+// The text as JSON lines, 4 KiB of it in each: cut into lines, made documents, and written as tokens of bytes.
+void measure_json_lines(std::string_view text, int rounds, const fs::path& directory, std::vector<DataRate>& rows) {
+  const std::string name = (directory / "lines.jsonl").string();
+  std::ofstream file(name, std::ios::binary);
+  std::int64_t bytes = 0;
+  for (std::size_t begin = 0, size = 4096; begin < text.size(); begin += size) {
+    const nlohmann::ordered_json object = {{"id", begin}, {"text", text.substr(begin, size)}, {"score", 0.5}};
+    const std::string line = object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    bytes += std::ssize(line);
+    file << line;
+  }
+  if (!file.flush()) fail("\"{}\" cannot be written", name);
+  const auto add = [&](const std::string& what, const std::function<void()>& action) {
+    rows.push_back({what, "MB/s", static_cast<double>(bytes) / 1e6 / median_of_rounds(rounds, action)});
+  };
+  add("cut JSON lines", [&] {
+    DocumentReader documents({name}, {});
+    while (!documents.read(std::int64_t{8} << 20).texts.empty()) {
+    }
+  });
+  add("cut and parse JSON lines", [&] {
+    DocumentReader documents({name}, {});
+    while (documents.next()) {
+    }
+  });
+  for (const std::size_t threads : {std::size_t{1}, host_cores()}) {
+    int round = 0;
+    add(fmt::format("tokenize JSON lines, byte, {} {}", threads, threads == 1 ? "thread" : "threads"), [&] {
+      DocumentReader documents({name}, {});
+      tokenize(documents, {.tokenizer = "byte",
+                           .prefix = (directory / fmt::format("tokens-{}-{}", threads, round++)).string(),
+                           .threads = threads});
+    });
+    if (host_cores() == 1) break;
+  }
+}
+
 std::vector<DataRate> measure_data(const DataBench& request, const fs::path& directory) {
   std::vector<DataRate> rows;
   const std::string text = read_whole_file(request.text);
@@ -91,6 +131,7 @@ std::vector<DataRate> measure_data(const DataBench& request, const fs::path& dir
     require(tokens > 0, "a text has tokens");
     rows.push_back({fmt::format("encode, {}", name), "MB/s", megabytes / seconds});
   }
+  measure_json_lines(text, request.rounds, directory, rows);
   const std::int64_t vocabulary = tokenizer->vocab_size();
   const std::string prefix = (directory / "samples").string();
   IndexedWriter writer(prefix, vocabulary);
@@ -145,7 +186,8 @@ void print_rates(const std::vector<DataRate>& rows, bool json) {
 }  // namespace
 
 void add_bench_data_command(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand("data", "rates of encoding TEXT and of reading its tokens, by one thread");
+  CLI::App* command = bench.add_subcommand(
+      "data", "rates of encoding TEXT, of reading it as JSON lines and of reading its tokens, by one thread");
   const auto request = std::make_shared<DataBench>();
   command->add_option("TEXT", request->text, "text to encode, a document a line")->required();
   command->add_option("--tokenizer", request->tokenizers, "encodings to time; samples are read of the last")
