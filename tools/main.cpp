@@ -61,7 +61,8 @@ int run(int count, char** arguments) {
   weft::add_report_command(program);
   add_group(program, "trace", "time of recorded steps", {weft::add_trace_sum_command});
   add_group(program, "data", "texts as tokens",
-            {weft::add_data_tokenize_command, weft::add_data_train_tokenizer_command, weft::add_data_inspect_command});
+            {weft::add_data_tokenize_command, weft::add_data_train_tokenizer_command, weft::add_data_inspect_command,
+             weft::add_data_samples_command});
   weft::add_eval_command(program);
   weft::add_generate_command(program);
   add_group(program, "checkpoint", "contents, integrity and differences of checkpoints",

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "tests/tools/program.h"
@@ -295,6 +296,28 @@ TEST_F(DataCommand, ABadLineIsNamedOrCounted) {
   EXPECT_EQ(bytes_of("mine.json"), "[1, 2]");
   put("deep.jsonl", std::string(100'000, '[') + "\n");
   EXPECT_NE(refused("data tokenize deep.jsonl --tokenizer byte --output y").find("nested deeper"), std::string::npos);
+}
+
+// The pieces of all samples of an epoch are the windows of the file, each once.
+TEST_F(DataCommand, SamplesNameTheTokensThatTheyRead) {
+  put("bytes.txt", std::string(8 * 8 + 1, 'x'));
+  put_run("bytes.txt", "byte", 256);
+  std::set<int> begins;
+  for (const auto& sample : Json::parse(ok("data samples run.toml --json"))) {
+    EXPECT_EQ(sample["sample"], static_cast<int>(begins.size()));
+    ASSERT_EQ(sample["pieces"].size(), 1u);
+    const auto& piece = sample["pieces"][0];
+    EXPECT_EQ(piece["file"], "bytes.txt");
+    EXPECT_EQ(piece["count"], 9);
+    begins.insert(piece["first"].get<int>());
+  }
+  EXPECT_EQ(begins, (std::set<int>{0, 8, 16, 24, 32, 40, 48, 56}));
+  const std::string last = ok("data samples run.toml --first 31");
+  EXPECT_EQ(last.find("sample 31: tokens "), 0u) << last;
+  EXPECT_NE(refused("data samples run.toml --first 30 --count 3").find("0 to 31"), std::string::npos);
+  EXPECT_NE(refused("data samples run.toml --data.order=megatron --data.train='[\"bytes.txt\",\"bytes.txt\"]'")
+                .find("weight"),
+            std::string::npos);
 }
 
 }  // namespace

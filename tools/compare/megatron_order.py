@@ -2,25 +2,24 @@
 """Megatron's order of samples against Weft's, on random datasets.
 
 Follows what megatron/core/datasets documents (gpt_dataset.py, helpers.cpp, blended_megatron_dataset_builder.py) in Python
-and NumPy, whose generator and rounding are the ones that matter, and compares every table with those of DRIVER: a program
-that reads one case a line and prints its tables.
+and NumPy, whose generator and rounding are the ones that matter. Each case is written as datasets of one or several
+files and a configuration with data.order = "megatron", of which `weft data samples` prints the tokens that every sample
+reads.
 
-  tools/compare/megatron_order.py DRIVER [--cases 1000] [--seed 1]
+  tools/compare/megatron_order.py [--program build/weft] [--cases 300] [--seed 1]
 
-  order SPLIT PART SEQUENCE_LENGTH SAMPLES SEED DROP_LAST COUNT LENGTH...   SAMPLES is -1 for one epoch
-      -> range, epochs, documents, starts, shuffle, pieces (sequence offset count ... -1 for each sample)
-  blend SAMPLES COUNT WEIGHT...                                            -> weights, requests, dataset, sample
-  interval SEED MOST COUNT                                                 -> interval
-A request that is refused is answered by "refused WHY"; each answer ends with "end".
-
-Exit code 1: a table differs; the case is printed.
+Exit code 1: a sample differs, or one of both refuses; the case is printed.
 """
 import argparse
+import json
 import math
+import pathlib
 import random
 import re
+import struct
 import subprocess
 import sys
+import tempfile
 
 import numpy
 
@@ -76,31 +75,26 @@ def shuffle_of(first, total, state):
     return numpy.concatenate((head, tail))
 
 
-def pieces_of(lengths, documents, rows, shuffle):
-    flat = []
-    for row in shuffle:
-        (begin, begin_offset), (end, end_offset) = rows[row], rows[row + 1]
-        for i in range(begin, end + 1):
-            offset = begin_offset if i == begin else 0
-            stop = end_offset + 1 if i == end else lengths[documents[i]]
-            flat += [documents[i], offset, stop - offset]
-        flat.append(-1)
-    return flat
+def pieces_of(lengths, documents, rows, row):
+    (begin, begin_offset), (end, end_offset) = rows[row], rows[row + 1]
+    for i in range(begin, end + 1):
+        offset = begin_offset if i == begin else 0
+        stop = end_offset + 1 if i == end else lengths[documents[i]]
+        if stop > offset:  # Weft shows no empty piece
+            yield int(sum(lengths[:documents[i]])) + offset, stop - offset
 
 
-def order(case):
-    split, part, length, samples, seed, drop_last, lengths = case
-    begin, end = split_bounds(split, len(lengths))[part]
-    tables = {"range": [begin, end]}
+def order(lengths, split, length, samples, seed):
+    """A function from a sample to its pieces, and whether the last epoch is shuffled apart. None: no sample."""
+    begin, end = split_bounds(split, len(lengths))[0]
     ids = numpy.arange(begin, end, dtype=numpy.int32)
     tokens = int(sum(lengths[begin:end]))
     if tokens < 2:
         return None
     epochs = 1
-    if samples >= 0:
-        while epochs * tokens < samples * length + 1:
-            epochs += 1
-    total = (epochs * tokens - 1) // length if drop_last else -(-(epochs * tokens - 1) // length)
+    while epochs * tokens < samples * length + 1:
+        epochs += 1
+    total = (epochs * tokens - 1) // length
     if total == 0:
         return None
     separate, first = False, total
@@ -110,116 +104,135 @@ def order(case):
         assert 0 <= from_last <= of_an_epoch + 1
         separate = from_last < int(0.80 * of_an_epoch)
         first = without_last if separate else total
-    tables["epochs"] = [epochs, total, first, int(separate)]
     state = numpy.random.RandomState(seed)
     documents = documents_of(ids, epochs, state, separate)
     rows = starts_of(lengths, documents, length, total)
     shuffle = shuffle_of(first, total, state)
-    tables["documents"] = documents
-    tables["starts"] = [number for row in rows for number in row]
-    tables["shuffle"] = shuffle
-    tables["pieces"] = pieces_of(lengths, documents, rows, shuffle)
-    return {name: [int(number) for number in numbers] for name, numbers in tables.items()}
+    return lambda sample: list(pieces_of(lengths, documents, rows, shuffle[sample])), separate
 
 
 def blend(samples, weights):
+    """What is asked of each dataset, and the dataset and its sample for each sample."""
     parts = normalize(weights)
     shares = [math.ceil(samples * part) for part in parts]
     requests = [int(math.ceil(share * (1 + 0.005))) for share in shares]
     weights = normalize(parts)
-    drawn, dataset, sample = [0] * len(weights), [], []
-    for k in range(sum(shares)):
+    drawn, places = [0] * len(weights), []
+    for k in range(samples):
         step = max(float(k), 1.0)
         errors = [weight * step - float(count) for weight, count in zip(weights, drawn)]
         furthest = max(range(len(errors)), key=errors.__getitem__)
-        dataset.append(furthest)
-        sample.append(drawn[furthest])
+        places.append((furthest, drawn[furthest]))
         drawn[furthest] += 1
-    return {"weights": weights, "requests": requests, "dataset": dataset, "sample": sample}
+    return requests, places
 
 
-class Driver:
-    def __init__(self, program):
-        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(self, *words):
-        line = " ".join(str(word) for word in words)
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        tables = {}
-        while (answer := self.process.stdout.readline().rstrip("\n")) != "end":
-            if not answer:
-                sys.exit(f"megatron_order.py: the driver ended at: {line}")
-            name, _, text = answer.partition(" ")
-            tables[name] = text if name == "refused" else [to_number(word) for word in text.split()]
-        return line, tables
+def expected_of(case):
+    """The pieces (file, first, count) of each sample, and whether a last epoch is apart; None: refused."""
+    datasets, weights, split, length, samples, seed = case
+    requests, places = ([samples], [(0, k) for k in range(samples)]) if len(datasets) == 1 else blend(samples, weights)
+    orders = [order(lengths, split, length, request, seed) for lengths, request in zip(datasets, requests)]
+    if None in orders:
+        return None
+    pieces = [[(f"{file}.bin", *piece) for piece in orders[file][0](sample)] for file, sample in places]
+    return pieces, any(separate for _, separate in orders)
 
 
-def to_number(word):
-    return float.fromhex(word) if "0x" in word else int(word)
+def write_case(folder, case):
+    datasets, weights, split, length, samples, seed = case
+    for file, lengths in enumerate(datasets):
+        offsets = numpy.concatenate(([0], numpy.cumsum(lengths)[:-1])) * 2
+        index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(lengths), len(lengths) + 1)
+        index += numpy.array(lengths, "<i4").tobytes() + offsets.astype("<i8").tobytes()
+        index += numpy.arange(len(lengths) + 1, dtype="<i8").tobytes()
+        (folder / f"{file}.idx").write_bytes(index)
+        (folder / f"{file}.bin").write_bytes(bytes(2 * int(sum(lengths))))
+    files = ", ".join(f'{{path = "{file}.bin", weight = {weight!r}}}' for file, weight in enumerate(weights))
+    (folder / "run.toml").write_text(f"""
+[run]
+name = "order"
+directory = "out"
+steps = {samples}
+seed = {seed}
+[model]
+layers = "d"
+vocab_size = 256
+hidden_size = 16
+intermediate_size = 24
+num_attention_heads = 4
+num_key_value_heads = 2
+head_dim = 4
+[training]
+sequence_length = {length}
+global_batch_size = 1
+[data]
+train = [{files}]
+tokenizer = "none"
+order = "megatron"
+split = "{split}"
+""")
 
 
-def compare(line, expected, found):
-    if expected is None and "refused" in found:
-        return
-    if expected == found:
-        return
-    for name in {**(expected or {}), **found}:
-        ours, theirs = found.get(name), (expected or {}).get(name)
-        if ours == theirs:
-            continue
-        at = next((i for i, (a, b) in enumerate(zip(ours or [], theirs or [])) if a != b), 0)
-        sys.exit(f"megatron_order.py: {name} differs for: {line}\n"
-                 f"from element {at} on: Megatron {(theirs or [])[at:at + 8]}, Weft {(ours or [])[at:at + 8]}")
+def found_of(program, folder, samples):
+    command = [program, "data", "samples", "run.toml", "--count", str(samples), "--json"]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if result.returncode == 2:
+        return None
+    if result.returncode != 0:
+        sys.exit(f"megatron_order.py: weft ended with {result.returncode}: {result.stderr}")
+    return [[(piece["file"], piece["first"], piece["count"]) for piece in sample["pieces"]]
+            for sample in json.loads(result.stdout)]
 
 
-def random_order(chance):
-    lengths = [chance.choice((0, 1, 2, chance.randint(1, 40), chance.randint(1, 400))) for _ in range(chance.randint(1, 60))]
-    split = chance.choice(("969,30,1", "1", "100", "1,1", "0.5,.25,0.25", "99,1,0", "949,50,1", "1,0,1", "0,1,0"))
+def random_lengths(chance, least):
+    lengths = []
+    while sum(lengths) < least or len(lengths) < 3:
+        lengths.append(chance.choice((0, 1, 2, chance.randint(1, 40), chance.randint(1, 400))))
+    return lengths
+
+
+def random_case(chance):
+    count = chance.choice((1, 1, 2, 3, 9))
     length = chance.choice((2, 3, 4, 8, 16, 64, chance.randint(1, 200)))
-    samples = chance.choice((-1, 0, chance.randint(1, 40), chance.randint(1, 400)))
+    datasets = [random_lengths(chance, length + 1) for _ in range(count)]
+    split = chance.choice(("969,30,1", "1", "100", "1,1", "0.5,.25,0.25", "99,1,0", "949,50,1", "1,0,1"))
+    samples = chance.choice((1, chance.randint(1, 40), chance.randint(1, 400)))
+    kind = chance.choice((lambda: float(chance.randint(1, 9)), chance.random, lambda: round(chance.random(), 2) + 0.01))
     if chance.randint(0, 3) == 0:  # just above or below 80 % of the last epoch
-        split, length, tokens = "1", chance.choice((2, 3, 4, 8)), sum(lengths)
+        datasets, split, length = datasets[:1], "1", chance.choice((2, 3, 4, 8))
+        tokens = sum(datasets[0])
         before = (chance.randint(1, 3) * tokens - 1) // length
-        samples = max(0, before + int(0.80 * ((tokens - 1) // length)) + chance.randint(-2, 2))
-    return split, chance.choice((0, 0, 0, 1, 2)), length, samples, chance.randint(0, 2**32 - 1), chance.randint(0, 1), lengths
-
-
-def random_blend(chance):
-    count = chance.choice((1, 2, 3, 7, 8, 9, 17, chance.randint(1, 140), chance.randint(129, 400)))
-    kinds = (lambda: float(chance.randint(1, 9)), lambda: chance.random(), lambda: float(f"{chance.random():.2f}") + 0.01)
-    kind = chance.choice(kinds)
-    return chance.choice((1, 10, chance.randint(1, 500))), [kind() for _ in range(count)]
+        samples = max(1, before + int(0.80 * ((tokens - 1) // length)) + chance.randint(-2, 2))
+    return datasets, [kind() for _ in datasets], split, length, samples, chance.randint(0, 2**32 - 1)
 
 
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument("driver")
-    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--program", default="build/weft")
+    parser.add_argument("--cases", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    chance, driver = random.Random(arguments.seed), Driver(arguments.driver)
-    accepted = refused = separate = 0
-    while accepted < arguments.cases:
-        case = random_order(chance)
-        *head, lengths = case
-        expected = order(case)
-        line, found = driver.ask("order", *head, len(lengths), *lengths)
-        compare(line, expected, found)
-        accepted += expected is not None
-        refused += expected is None
-        separate += expected is not None and expected["epochs"][3]
+    chance, program = random.Random(arguments.seed), pathlib.Path(arguments.program).resolve()
+    samples = separate = refused = blended = 0
     for _ in range(arguments.cases):
-        samples, weights = random_blend(chance)
-        line, found = driver.ask("blend", samples, len(weights), *(repr(weight) for weight in weights))
-        compare(line, blend(samples, weights), found)
-    for most in (0, 1, 9, 2**20, 2**32 - 1, 2**32, 2**40 + 12345, 2**62):
-        line, found = driver.ask("interval", 77, most, 50)
-        # RandomState.randint rejects masked bits too. It draws none for an interval of one number, and 32 bits below 2^32.
-        state, kind = numpy.random.RandomState(77), numpy.uint32 if most < 2**32 else numpy.uint64
-        compare(line, {"interval": [int(state.randint(0, most + 1, dtype=kind)) for _ in range(50)]}, found)
-    print(f"{accepted} orders, {separate} of them with a separate last epoch, and {arguments.cases} blends agree with NumPy "
-          f"{numpy.__version__}; {refused} requests without a sample are refused")
+        case = random_case(chance)
+        expected = expected_of(case)
+        with tempfile.TemporaryDirectory() as folder:
+            write_case(pathlib.Path(folder), case)
+            found = found_of(program, folder, case[4])
+        if expected is None or found is None:
+            if (expected is None) != (found is None):
+                sys.exit(f"megatron_order.py: {'Weft' if found is None else 'Megatron'} alone refuses {case}")
+            refused += 1
+            continue
+        for sample, (theirs, ours) in enumerate(zip(expected[0], found, strict=True)):
+            if theirs != ours:
+                sys.exit(f"megatron_order.py: sample {sample} differs for {case}\nMegatron {theirs}\nWeft {ours}")
+        samples += len(found)
+        separate += expected[1]
+        blended += len(case[0]) > 1
+    print(f"{samples} samples of {arguments.cases - refused} orders agree with NumPy {numpy.__version__}, {blended} of them "
+          f"blends, {separate} with a separate last epoch; {refused} requests without a sample are refused")
 
 
 main()
