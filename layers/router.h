@@ -19,8 +19,8 @@ class Router {
     Tensor logits, scores;    // [tokens, router_rows] and [tokens, pool] float32
     Tensor indices, weights;  // [tokens, choices]
     // [2 * sequences, pool] float32, summed over tensor and context groups: counts, then sums of scores; only with
-    // an auxiliary loss. `sequences` is 1 for statistics of the microbatch. For statistics of the step so far: counts
-    // of all ranks, or of those that share a batch, averaged to one token, and this rank's sums of scores.
+    // an auxiliary loss. `sequences` is 1 for statistics of the microbatch. For the step so far: counts of all ranks,
+    // or of those that share a batch, averaged to one token. Sums of scores are then this rank's.
     Tensor expert_counts;
     Tensor dlogits;  // from input gradient to weight gradient
     // Of this rank's slice, where some tokens may be padding (padding_target); otherwise empty.

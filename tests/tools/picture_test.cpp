@@ -281,7 +281,12 @@ TEST(Picture, MarksTheCriticalPath) {
         const PictureBox& to = shown.ranks[hop.to_rank].boxes[hop.to_box];
         EXPECT_TRUE(from.critical && to.critical);
         EXPECT_TRUE(hop.from_rank != hop.to_rank || from.lane != to.lane);
-        EXPECT_EQ(from.end, to.start) << from.action << ", " << to.action << ", " << seed;
+        // A part may begin while its rows are on their way (seconds_before_rows).
+        if (from.kind == BoxKind::rows && to.lane == Lane::compute) {
+          EXPECT_GE(from.end, to.start) << from.action << ", " << to.action << ", " << seed;
+        } else {
+          EXPECT_EQ(from.end, to.start) << from.action << ", " << to.action << ", " << seed;
+        }
       }
     }
   }

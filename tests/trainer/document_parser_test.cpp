@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // The fault of a line, as "column: why"; its texts, with bars between, if there is none.
-std::string read(std::string line, const DocumentRules& rules = {}) {
+std::string parsed_line(std::string line, const DocumentRules& rules = {}) {
   DocumentParser parser(rules);
   const std::size_t size = line.size();
   line.append(UnpackedFile::padding, '\0');
@@ -33,11 +33,11 @@ std::string read(std::string line, const DocumentRules& rules = {}) {
 
 TEST(DocumentParser, ReadsTheTextsAtTheirKeys) {
   const DocumentRules inner{.key = "a.b", .prompt = "q"};
-  EXPECT_EQ(read(R"({"text": "one\n\u00e9\ud83d\ude00"})"), "one\n\u00e9\U0001f600");
-  EXPECT_EQ(read(R"({"q": "why", "a": {"c": [{}], "b": "so"}, "z": null})", inner), "why|so");
-  EXPECT_EQ(read(R"({"text": "one", "text": "two"})"), "two");
-  EXPECT_EQ(read(R"({"a": {"b": "x"}, "q": "why", "a": {"b": "so"}})", inner), "why|so");
-  EXPECT_EQ(read(R"({"te\u0078t": "one", "n": 1234567890123456789012345678901234567890})"), "one");
+  EXPECT_EQ(parsed_line(R"({"text": "one\n\u00e9\ud83d\ude00"})"), "one\n\u00e9\U0001f600");
+  EXPECT_EQ(parsed_line(R"({"q": "why", "a": {"c": [{}], "b": "so"}, "z": null})", inner), "why|so");
+  EXPECT_EQ(parsed_line(R"({"text": "one", "text": "two"})"), "two");
+  EXPECT_EQ(parsed_line(R"({"a": {"b": "x"}, "q": "why", "a": {"b": "so"}})", inner), "why|so");
+  EXPECT_EQ(parsed_line(R"({"te\u0078t": "one", "n": 1234567890123456789012345678901234567890})"), "one");
   DocumentParser parser(inner);
   LineFault fault;
   const std::string line = R"({"q": "why", "a": {"b": "so"}})" + std::string(UnpackedFile::padding, '\0');
@@ -80,11 +80,11 @@ TEST(DocumentParser, NamesTheColumnOfAFault) {
           return (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
         }));
     line.erase(mark, 1);
-    EXPECT_EQ(read(line), fmt::format("{}: {}", column, why)) << line;
+    EXPECT_EQ(parsed_line(line), fmt::format("{}: {}", column, why)) << line;
   }
-  EXPECT_EQ(read(R"({"a": {"c": 1}})", {.key = "a.b"}), "7: the object has no key \"a.b\"");
-  EXPECT_EQ(read(R"({"a": [1, 2]})", {.key = "a.b"}), "7: the object has no key \"a.b\"");
-  EXPECT_EQ(read(R"({"q": 1, "a": "x"})", {.key = "a", .prompt = "q"}), "7: \"q\" is a number, not a text");
+  EXPECT_EQ(parsed_line(R"({"a": {"c": 1}})", {.key = "a.b"}), "7: the object has no key \"a.b\"");
+  EXPECT_EQ(parsed_line(R"({"a": [1, 2]})", {.key = "a.b"}), "7: the object has no key \"a.b\"");
+  EXPECT_EQ(parsed_line(R"({"q": 1, "a": "x"})", {.key = "a", .prompt = "q"}), "7: \"q\" is a number, not a text");
 }
 
 // Lines a few bytes away from good ones. nlohmann's reader is the judge of all: of the text, of the lines that are
@@ -116,7 +116,7 @@ TEST(DocumentParser, AgreesWithAnotherReaderOnDamagedLines) {
           line.resize(at);
       }
     }
-    const std::string found = read(line);
+    const std::string found = parsed_line(line);
     try {
       const Json json = Json::parse(line);
       if (json.is_object() && json.contains("text") && json["text"].is_string()) {

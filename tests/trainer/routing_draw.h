@@ -89,7 +89,7 @@ inline void draw_router(LayoutDraw& draw, MoeConfig& moe) {
   moe.drop_policy = draw.from(DropPolicy::probability, DropPolicy::position);
   moe.pad_to_capacity = draw.once_in(2);
   moe.router_aux_loss_coef = draw.from(0.0, 0.02, 0.02, 0.02);
-  moe.aux_loss = draw.from(AuxiliaryLoss::sequence, AuxiliaryLoss::batch, AuxiliaryLoss::global);
+  moe.aux_loss = draw.from(AuxiliaryLoss::sequence, AuxiliaryLoss::microbatch, AuxiliaryLoss::global);
   moe.router_z_loss_coef = draw.from(0.0, 0.001);
   moe.selection_bias = !draw.once_in(3);
   moe.bias_update = draw.from(BiasUpdate::sign, BiasUpdate::proportional);
@@ -122,12 +122,12 @@ inline Config draw_routed_model(LayoutDraw& draw, const std::filesystem::path& f
 inline ShardPolicy draw_policy(LayoutDraw& draw) {
   return {.strategy = draw.from(ShardStrategy::full_shard, ShardStrategy::full_shard, ShardStrategy::shard_grad_op,
                                 ShardStrategy::optimizer, ShardStrategy::no_shard),
-          .residency = draw.from("stage", "stage", "reshard_after_use", "keep_after_forward", "keep_after_backward",
-                                 "while_on_stage", "step", "2"),
+          .residency = parse_residency(draw.from("stage", "stage", "reshard_after_use", "keep_after_forward",
+                                                 "keep_after_backward", "while_on_stage", "step", "2")),
           .lookahead = draw.from(0, 1, 1, 2),
-          .reduction = draw.from("auto", "last_microbatch", "each_microbatch", "every 3"),
+          .reduction = parse_reduction(draw.from("auto", "last_microbatch", "each_microbatch", "every 3")),
           .accumulation = draw.from(Accumulation::by_strategy, Accumulation::by_strategy, Accumulation::sharded),
-          .wrap = draw.from("block", "block", "half_block", "blocks 2", "parameter")};
+          .wrap = parse_wrap(draw.from("block", "block", "half_block", "blocks 2", "parameter"))};
 }
 
 inline void draw_order(LayoutDraw& draw, Config& config) {

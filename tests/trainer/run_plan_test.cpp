@@ -227,6 +227,37 @@ TEST(Verdict, RefusesAbove95PercentAndNamesWhatDecides) {
   EXPECT_EQ(judge(card, peak).fit, Fit::unknown);
 }
 
+TEST(Verdict, RefusesAHostThatIsTooSmall) {
+  const BucketBytes peak;
+  Hardware card = card_of(1000);
+  EXPECT_TRUE(judge(card, peak, 1'000'000).fits()) << "nothing is known of the host";
+  card.host_memory = Figure{1000};
+  EXPECT_TRUE(judge(card, peak, 950).fits());
+  const Verdict verdict = judge(card, peak, 951);
+  EXPECT_EQ(verdict.fit, Fit::exceeds);
+  EXPECT_NE(verdict.text().find("951 bytes of host memory are more than 95 % of a card's 1000 bytes"),
+            std::string::npos)
+      << verdict.text();
+  card.memory.reset();
+  EXPECT_FALSE(judge(card, peak, 951).fits());
+}
+
+// Twice the bytes that a rank keeps there are enough, and the bytes themselves leave no room.
+TEST(Verdict, CountsWhatPlansKeepInHostMemory) {
+  Config config = config_of({.layers = "d*8", .degrees = {.data_shard = 2}});
+  config.hardware.name = "h100";
+  config.training.offload = config.state_offload = 1.0;
+  const RunPlan plan = plan_run(config, hardware_of(config));
+  EXPECT_EQ(plan.verdict.host_needed, plan.host.total());
+  EXPECT_EQ(outline_run(config, hardware_of(config)).verdict, plan.verdict);
+  for (const auto& [room, fits] : {std::pair(2 * plan.host.total(), true), {plan.host.total(), false}}) {
+    config.hardware.host_memory = room;
+    EXPECT_EQ(plan_run(config, hardware_of(config)).verdict.fits(), fits);
+    EXPECT_EQ(fits_on(config, hardware_of(config)), fits);
+    EXPECT_EQ(least_need(config, hardware_of(config)).fits(), fits);
+  }
+}
+
 TEST(RunPlan, RefusesAWorldThatDoesNotFillNodes) {
   try {
     plan_run(config_of({.degrees = {.data_shard = 8}}), card_of(1e12, 3));

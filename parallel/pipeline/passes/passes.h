@@ -61,8 +61,9 @@ Program add_ties(Program program);
 Program add_update(Program program);
 
 // Adds the copies of bytes that a forward keeps in host memory (ProgramSegment::offload_bytes). OFFLOAD stands behind
-// the forward, WAIT_OFFLOAD behind the next computation of the rank, and RELOAD in front of the last computation before
-// the bytes are read. So one computation runs beside each copy. Bytes that would be away for no computation stay.
+// the forward, and WAIT_OFFLOAD behind the next computation of the rank. RELOAD stands in front of the last computation
+// before the bytes are read. So one computation runs beside each copy. Bytes that would be away for no computation
+// stay.
 Program add_offload(Program program);
 
 // add_exchange, lower_to_segments, add_recompute and alternate_pairs on a schedule's order: computations and messages,
