@@ -21,7 +21,7 @@ namespace weft {
 namespace {
 
 constexpr int most_routing_ranks = 16;
-constexpr int parts = 8, combinations = 15;  // of a part
+constexpr int routing_parts = 8, combinations = 15;  // of a part
 
 // What no layout changes, not in a bit.
 std::string counted_text(const StepMetrics& step) {
@@ -60,31 +60,31 @@ LearnedRun learn_agreed(const Config& config, RunObserver observer = {}) {
 }
 
 // Losses of a step without a target are not a number.
-void expect_near(double found, double expected, const std::string& what) {
+void expect_near_figure(double found, double expected, const std::string& what) {
   if (std::isnan(found) && std::isnan(expected)) return;
   EXPECT_NEAR(found, expected, 1e-5 * std::abs(expected)) << what;
 }
 
 void expect_same_step(const StepMetrics& found, const StepMetrics& expected) {
   EXPECT_EQ(counted_text(found), counted_text(expected));
-  expect_near(found.loss, expected.loss, "loss");
+  expect_near_figure(found.loss, expected.loss, "loss");
   ASSERT_EQ(found.moe.size(), expected.moe.size());
   for (std::size_t b = 0; b < expected.moe.size(); ++b) {
-    expect_near(found.moe[b].auxiliary_loss, expected.moe[b].auxiliary_loss, "balance loss");
-    expect_near(found.moe[b].z_loss, expected.moe[b].z_loss, "z loss");
+    expect_near_figure(found.moe[b].auxiliary_loss, expected.moe[b].auxiliary_loss, "balance loss");
+    expect_near_figure(found.moe[b].z_loss, expected.moe[b].z_loss, "z loss");
   }
   ASSERT_EQ(found.prediction_losses.size(), expected.prediction_losses.size());
   for (std::size_t p = 0; p < expected.prediction_losses.size(); ++p) {
-    expect_near(found.prediction_losses[p], expected.prediction_losses[p], "loss of a predictor");
+    expect_near_figure(found.prediction_losses[p], expected.prediction_losses[p], "loss of a predictor");
   }
   ASSERT_EQ(found.validation.has_value(), expected.validation.has_value());
   if (!expected.validation) return;
   EXPECT_EQ(found.validation->tokens, expected.validation->tokens);
-  expect_near(found.validation->loss, expected.validation->loss, "validation");
+  expect_near_figure(found.validation->loss, expected.validation->loss, "validation");
 }
 
 // Terms are added in other orders (parity_test.cpp).
-void expect_same(const LearnedRun& many, const LearnedRun& one) {
+void expect_same_run(const LearnedRun& many, const LearnedRun& one) {
   const RunDifference apart = difference(many, one);
   EXPECT_LT(apart.gradient_norm, 1e-5);
   EXPECT_LT(apart.weights, 1e-5) << apart.worst_parameter;
@@ -143,7 +143,7 @@ TEST_P(RandomRouting, LearnsAndCountsTheSame) {
     SCOPED_TRACE(fmt::format("seed {}\n{}", seed - 1, drawn_text(config)));
     try {
       const LearnedRun many = learn_agreed(config);
-      expect_same(many, learn(on_one_rank(config)));
+      expect_same_run(many, learn(on_one_rank(config)));
       expect_planned(config, many);
     } catch (const Error& error) {
       ADD_FAILURE() << error.what();
@@ -200,13 +200,13 @@ TEST_P(RandomRouting, GoesOnInAnotherLayoutWithTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Few, RandomRouting, ::testing::Values(0));
-INSTANTIATE_TEST_SUITE_P(All, RandomRouting, ::testing::Range(1, parts));
+INSTANTIATE_TEST_SUITE_P(All, RandomRouting, ::testing::Range(1, routing_parts));
 
 // Of 120 combinations, as many as of all parts.
 TEST(RandomRoutingDraws, HaveAllKinds) {
   const TemporaryFolder folder;
   std::set<std::string> kinds;
-  for (int part = 0; part < parts; ++part) {
+  for (int part = 0; part < routing_parts; ++part) {
     std::uint64_t seed = 1000 * static_cast<std::uint64_t>(part);
     for (int taken = 0; taken < combinations; ++taken) {
       const Config config = next_accepted(seed, folder.path());
