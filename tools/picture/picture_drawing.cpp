@@ -21,14 +21,14 @@ std::string_view group_of(Lane lane) {
   return lane <= Lane::reduce ? lane_label(lane) : "transfers";
 }
 
-std::vector<Figure> figures_of(const Picture& picture) {
+std::vector<PictureFigure> figures_of(const Picture& picture) {
   const auto time = [&](std::string name, double seconds) {
-    return Figure{std::move(name), seconds,
-                  format_time(seconds, picture.unit_time) + (picture.unit_time ? " units" : "")};
+    return PictureFigure{std::move(name), seconds,
+                         format_time(seconds, picture.unit_time) + (picture.unit_time ? " units" : "")};
   };
   const std::int64_t peak = picture.peak_bytes(), highest = picture.highest_bytes();
   const auto bytes = [](std::string name, std::int64_t count) {
-    return Figure{std::move(name), static_cast<double>(count), format_bytes(count)};
+    return PictureFigure{std::move(name), static_cast<double>(count), format_bytes(count)};
   };
   return {time("step", picture.seconds),
           {"bubble", picture.bubble(), fmt::format("{:.1f} %", 100.0 * picture.bubble())},

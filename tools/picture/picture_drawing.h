@@ -27,7 +27,7 @@ struct LegendEntry {
   double width = 18, height = 12;  // pixels of a swatch
 };
 
-struct Figure {
+struct PictureFigure {
   std::string name;
   double value = 0.0;  // the lowest of several drawings is the best; 0 is not worth a word
   std::string text;
@@ -75,8 +75,8 @@ struct Drawing {
   std::string title;
   bool unit_time = false;
   double seconds = 0.0;
-  std::int64_t highest_bytes = 0;  // 0 without memory
-  std::vector<Figure> figures;     // step and bubble first
+  std::int64_t highest_bytes = 0;      // 0 without memory
+  std::vector<PictureFigure> figures;  // step and bubble first
   std::vector<Paint> paints;
   int first_bucket = 0;  // paint of the lowest bucket of memory, which the others follow
   std::vector<LegendEntry> legend;

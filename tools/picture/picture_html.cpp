@@ -10,7 +10,7 @@ namespace weft {
 using Json = nlohmann::ordered_json;
 
 // Found by the library, which lists vectors by them.
-static void to_json(Json& json, const Figure& figure) {
+static void to_json(Json& json, const PictureFigure& figure) {
   json = {{"name", figure.name}, {"value", figure.value}, {"text", figure.text}};
 }
 static void to_json(Json& json, const Paint& paint) {

@@ -100,7 +100,7 @@ class SvgPainter {
   void heading() {
     std::string figures;
     for (std::size_t i = 0; i < drawing_.figures.size(); ++i) {
-      const Figure& figure = drawing_.figures[i];
+      const PictureFigure& figure = drawing_.figures[i];
       if (i < 2 || figure.value > 0.0) figures += fmt::format("{}{} {}", i > 0 ? ", " : "", figure.name, figure.text);
     }
     put("<text x=\"{0}\" y=\"20\" font-size=\"15\" font-weight=\"bold\">{1}</text>\n<text x=\"{0}\" "
