@@ -235,8 +235,7 @@ TEST(Verdict, RefusesAHostThatIsTooSmall) {
   EXPECT_TRUE(judge(card, peak, 950).fits());
   const Verdict verdict = judge(card, peak, 951);
   EXPECT_EQ(verdict.fit, Fit::exceeds);
-  EXPECT_NE(verdict.text().find("951 bytes of host memory are more than 95 % of a card's 1000 bytes"),
-            std::string::npos)
+  EXPECT_NE(verdict.text().find("951 B of host memory are more than 95 % of a card's 1000 B"), std::string::npos)
       << verdict.text();
   card.memory.reset();
   EXPECT_FALSE(judge(card, peak, 951).fits());
