@@ -14,6 +14,7 @@
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/resolve/solved_timing.h"
+#include "trainer/resolve/step_costs.h"
 
 namespace weft {
 namespace {
@@ -150,6 +151,36 @@ TEST(ActivationOffload, MakesRoomForASolvedStep) {
   Config plain = offloading(layout, 0.0);
   plain.training.global_batch_size = config.training.global_batch_size;
   EXPECT_LT(difference(solved, learn(plain)).weights, 1e-5);
+}
+
+// An automatic layout knows which bytes leave: it takes a budget that the rest keeps.
+TEST(ActivationOffload, MakesRoomForAnAutomaticLayout) {
+  Config config = offloading({.layers = "d*8", .degrees = {.pipeline = 4}, .residency = "reshard_after_use"}, 1.0);
+  config.training.global_batch_size = 16 * config.training.microbatch_size;
+  const auto peak = [&] {
+    const ResolvedRun run(config);
+    return largest_dry_peak(config, run.mesh(), step_program(run, {}));
+  };
+  config.memory_budget = peak();
+  EXPECT_LE(peak(), *config.memory_budget);
+  config.training.offload = 0.0;
+  EXPECT_THROW(peak(), Error);
+}
+
+// A table of costs without copies does not make them free.
+TEST(ActivationOffload, TakesTheTimeOfTheBusWhereATableHasNone) {
+  Config config = offloading(hybrid, 1.0);
+  config.hardware.name = "h100";
+  const Hardware hardware = hardware_of(config);
+  const Program program = step_program(ResolvedRun(config), {});
+  ProgramCosts costs = even_costs(program);
+  costs.segments.front().host_copy = 7.0;
+  time_host_copies(program, hardware, costs);
+  EXPECT_EQ(costs.segments.front().host_copy, 7.0);
+  for (std::size_t i = 1; i < program.segments.size(); ++i) {
+    EXPECT_EQ(costs.segments[i].host_copy,
+              static_cast<double>(program.segments[i].offload_bytes) / hardware.host_bytes_per_second.value);
+  }
 }
 
 // The rate of the bus decides the wait of compute; the bytes are in the plan.

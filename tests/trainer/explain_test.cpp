@@ -98,8 +98,8 @@ TEST(Explain, RemediesAgainstActivationsStandInOrder) {
   // Padding is less than a row a unit and shard: 34 units of rows of 4,096, 16 bytes each.
   EXPECT_GE(explanation.state_bytes, state_of_7b);
   EXPECT_LT(explanation.state_bytes, state_of_7b + 34 * 4096 * 16);
-  const std::vector<std::string_view> expected = {"recompute selective", "recompute full", "tensor up", "context up",
-                                                  "pipeline up", "activations in host memory"};
+  const std::vector<std::string_view> expected = {
+      "recompute selective", "recompute full", "tensor up", "context up", "pipeline up", "activations in host memory"};
   EXPECT_EQ(names_of(explanation.remedies), expected);  // one sequence at a time is the least there is
   const std::int64_t needed = explanation.plan.verdict.needed;
   const Trial& selective = explanation.remedies[0].trial;
@@ -188,6 +188,23 @@ TEST(Explain, StateThatExceedsTheCardIsSaidSoAndNoBatchHelps) {
   EXPECT_TRUE(fits(read, card, more.words));
   const Config with = read(explanation.minimum_world->words);
   EXPECT_FALSE(fits(read, card, merged_words(explanation.minimum_world->words, scaled_words(with, more.world - 8))));
+}
+
+// What is too much for the host comes back; nothing that takes more of it is proposed.
+TEST(Explain, AHostThatIsTooSmallIsRelieved) {
+  const ReadWith read = reader_of("quickstart.toml");
+  Hardware card = find_hardware("h100");
+  card.host_memory = Figure{1000};
+  const ReadWith moved = [&](const Overrides& words) {
+    return read(merged_words({"--training.offload=1", "--optimizer.offload=1"}, words));
+  };
+  const Explanation explanation = explain_run(moved, card);
+  ASSERT_FALSE(explanation.plan.verdict.fits());
+  EXPECT_EQ(explanation.remedies.front().remedy.name, "activations on the device");
+  const Explanation alone =
+      explain_run([&](const Overrides& words) { return read(merged_words({"--training.offload=1"}, words)); }, card);
+  ASSERT_TRUE(alone.first_that_fits());
+  EXPECT_EQ(alone.first_that_fits()->trial.words, Overrides{"--training.offload=0"});
 }
 
 TEST(Explain, WhatOneMoveCannotDoSeveralDo) {

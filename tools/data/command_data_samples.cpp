@@ -26,8 +26,11 @@ struct SamplesArguments {
 void print_samples(const Config& config, const SamplesArguments& arguments) {
   if (config.data.train.empty()) fail_request("data.train names no file; give at least one");
   const std::int64_t batch = config.training.global_batch_size, all = config.run.steps * batch;
+  if (arguments.first >= all) {
+    fail_request("the run has the samples 0 to {}; --first {} is none of them", all - 1, arguments.first);
+  }
   const std::int64_t count = arguments.count.value_or(std::min(batch, all - arguments.first));
-  if (arguments.first >= all || count > all - arguments.first) {
+  if (count > all - arguments.first) {
     fail_request("the run has the samples 0 to {}; --first {} --count {} asks for others", all - 1, arguments.first,
                  count);
   }

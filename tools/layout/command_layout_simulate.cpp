@@ -76,8 +76,13 @@ std::string report(const SimulatedVariant& variant) {
   text += fmt::format("  certainty   {}\n", variant.certainty.text);
   text += fmt::format("  step        {}{}, bubble {}\n", time(forecast.seconds), variant.unit_time ? " units" : "",
                       percent(forecast.bubble, 1.0));
-  text += fmt::format("  exposed     gathers {}, reductions {}, on the rank with most\n",
-                      time(forecast.exposed_gathers), time(forecast.exposed_reductions));
+  const auto where_any = [&](std::string_view what, double seconds) {
+    return seconds > 0.0 ? fmt::format(", {} {}", what, time(seconds)) : std::string();
+  };
+  text +=
+      fmt::format("  exposed     gathers {}, reductions {}{}{}, on the rank with most\n",
+                  time(forecast.exposed_gathers), time(forecast.exposed_reductions),
+                  where_any("rows of experts", forecast.exposed_rows), where_any("host copies", forecast.exposed_host));
   text += fmt::format("  memory      {} on rank {}, the fullest: {}\n", format_bytes(forecast.peak.total()),
                       forecast.fullest_rank, buckets(forecast.peak));
   if (forecast.worst_peak_bytes) {
@@ -134,6 +139,8 @@ Json variant_json(const SimulatedVariant& variant) {
                      {"bubble", times.bubble},
                      {"gathers", times.gathers},
                      {"reductions", times.reductions},
+                     {"rows", times.rows},
+                     {"host", times.host},
                      {"update", times.update}});
   }
   return {{"title", variant.title},
@@ -149,6 +156,8 @@ Json variant_json(const SimulatedVariant& variant) {
           {"bubble", forecast.bubble},
           {"exposed_gathers", forecast.exposed_gathers},
           {"exposed_reductions", forecast.exposed_reductions},
+          {"exposed_rows", forecast.exposed_rows},
+          {"exposed_host", forecast.exposed_host},
           {"peak_bytes", forecast.peak.total()},
           {"worst_peak_bytes", or_null(forecast.worst_peak_bytes)},
           {"fullest_rank", forecast.fullest_rank},

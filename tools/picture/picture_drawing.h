@@ -1,6 +1,5 @@
-// What is drawn of a picture, for every drawing of it: lanes below each other with boxes, labels and texts, and the
-// paints and the legend of all that. An SVG and a page differ in pixels a second and in what can be moved. Plain
-// values.
+// The parts of a picture that every drawing of it shows: lanes below each other with boxes, labels and texts, their
+// paints and the legend. An SVG and a page differ in pixels a second and in the parts that move. Plain values.
 #pragma once
 
 #include <cstddef>

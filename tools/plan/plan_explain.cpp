@@ -81,6 +81,11 @@ std::string limits_text(const Explanation& explanation) {
 }
 
 std::string cause_text(const Explanation& explanation) {
+  const Verdict& verdict = explanation.plan.verdict;
+  if (verdict.exceeds_host()) {
+    return fmt::format("cause     host memory: a rank keeps {} of a card's {}\n",
+                       bytes_text(explanation, verdict.host_needed), bytes_text(explanation, verdict.host_memory));
+  }
   const RankPlan& rank = explanation.plan.ranks[explanation.plan.fullest];
   std::string text = fmt::format("cause     {}: {} of {} at {} on rank {}\n", name_of(explanation.cause),
                                  both(explanation, explanation.cause_bytes), bytes_text(explanation, rank.peak.total()),

@@ -79,10 +79,11 @@ void require_same_work(const std::string& command, const std::string& run, const
 void require_measured(const Program& program, const ProgramCosts& costs) {
   for (const auto& actions : program.ranks) {
     for (const Action& action : actions) {
-      if (!action.unit || action.bytes == 0 || is_reshard(action.op)) continue;
+      if (!(action.unit || is_host_copy(action.op)) || action.bytes == 0 || is_reshard(action.op)) continue;
       if (cost_of(program, costs, action) > 0.0) continue;
       fail_request("no {} of {} was measured; trace a run that does it", name_of(action.op),
-                   program.units[static_cast<std::size_t>(*action.unit)].name);
+                   action.unit ? program.units[static_cast<std::size_t>(*action.unit)].name
+                               : program.segments[static_cast<std::size_t>(*action.segment)].name);
     }
   }
 }
@@ -192,7 +193,11 @@ StepCosts CostSource::costs_of(const Config& config, const Mesh& mesh, const Pro
       fail_request("{}: error: {} was traced with other pieces than this needs: {}", command_, file_, error.what());
     }
   }
-  if (table_) return {table_costs(*table_, program, group_sizes(mesh)), channels};
+  if (table_) {
+    ProgramCosts costs = table_costs(*table_, program, group_sizes(mesh));
+    time_host_copies(program, hardware_for(config), costs);
+    return {std::move(costs), channels};
+  }
   if (hardware_.empty() && config.pipeline.has_cost_table()) {
     return {step_costs(config, mesh, program, hardware_of(config)), channels};
   }

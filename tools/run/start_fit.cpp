@@ -16,7 +16,7 @@ Hardware said_hardware(const Config& config) {
 }
 
 void require_room(const CLI::App& command, const std::string& file, const Config& config, const Hardware& card) {
-  if (config.run.ignore_plan || !card.memory) return;
+  if (config.run.ignore_plan || (!card.memory && !card.host_memory)) return;
   const ResolvedRun run(config);
   const Verdict verdict = judge(card, fullest_peak(run), host_need(run));
   if (verdict.leaves_little_room()) print_warnings(config, {"the plan says that this run " + verdict.text()});

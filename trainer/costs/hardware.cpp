@@ -147,6 +147,7 @@ std::string Verdict::text() const {
     case Fit::unknown:
       break;
   }
+  if (exceeds_host()) return fmt::format("{}: {}", words_of(fit), reason);
   return fmt::format("{}: {}; {}", words_of(fit), reason, term);
 }
 

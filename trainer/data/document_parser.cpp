@@ -38,7 +38,8 @@ const Json* value_at(const Json& object, const std::vector<std::string>& path) {
 // Why the value that a key leads to is no text; empty if it is one.
 std::string text_fault(const Json* value, std::string_view key) {
   if (value == nullptr) return fmt::format("the object has no key \"{}\"", key);
-  return value->is_string() ? "" : fmt::format("\"{}\" is a {}, not a text", key, value->type_name());
+  const char* const article = value->is_array() || value->is_object() ? "an" : "a";
+  return value->is_string() ? "" : fmt::format("\"{}\" is {} {}, not a text", key, article, value->type_name());
 }
 
 }  // namespace
@@ -63,6 +64,7 @@ Document DocumentParser::plain_document(std::vector<std::string> texts) const {
 }
 
 std::optional<DocumentParser::ValueFault> DocumentParser::take(const Json& object, Document& document) const {
+  if (!object.is_object()) return ValueFault{{}, "the line is no object"};
   if (chat_ != nullptr) return take_conversation(object, document);
   std::vector<std::string> texts;
   for (std::size_t k = 0; k < keys_.size(); ++k) {

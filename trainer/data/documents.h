@@ -51,8 +51,9 @@ class DocumentReader {
   // why`.
   std::optional<Document> next();
 
-  // In place of next(), to parse on several threads: lines of `most` bytes or a little more, in their order; a longer
-  // line or a plain text alone. Empty at the end. Depends on no clock and no thread. Throws as next() for files.
+  // In place of next(), to parse on several threads: lines of `most` bytes or a little more, in their order. A longer
+  // line stands alone, and so does a plain text. Empty at the end. Depends on no clock and no thread. Throws as next()
+  // for files.
   RawBatch read(std::int64_t most);
   // Passes over the first `texts` texts, of which `skipped` were skipped, without parsing them. Returns the batch
   // behind them. Throws Error (request) if there are fewer.

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/outside_text.h"
@@ -10,7 +13,7 @@
 namespace weft {
 namespace {
 
-constexpr std::string_view json_blanks = " \t\r\n", json_marks = "{}[],:";
+constexpr std::string_view json_blanks = " \t\r\n", json_marks = "{}[],:", byte_order_mark = "\xef\xbb\xbf";
 
 struct JsonToken {
   std::size_t begin = 0, end = 0;  // equal behind the last
@@ -18,7 +21,7 @@ struct JsonToken {
 
 // The token from byte `from` on: a mark, a text with its quotes, or a run of other bytes.
 JsonToken token_at(std::string_view json, std::size_t from) {
-  if (from == 0 && json.starts_with("\xef\xbb\xbf")) from = 3;
+  if (from == 0 && json.starts_with(byte_order_mark)) from = byte_order_mark.size();
   const std::size_t begin = std::min(json.find_first_not_of(json_blanks, from), json.size());
   if (begin == json.size()) return {begin, begin};
   if (json_marks.find(json[begin]) != std::string_view::npos) return {begin, begin + 1};
@@ -64,21 +67,56 @@ bool is_token(std::string_view run) {
   return nlohmann::json::accept(run) || is_too_large(run);
 }
 
+// Whether a token of this kind may stand there, whatever is wrong within it.
+bool may_stand(std::string_view json, JsonToken token) {
+  std::string text(json.substr(0, token.begin));
+  const char first = json[token.begin];
+  const bool number = first == '-' || (first >= '0' && first <= '9');
+  text += first == '"'   ? "\"\""
+          : number       ? "0"
+          : first == 't' ? "true"
+          : first == 'f' ? "false"
+          : first == 'n' ? "null"
+                         : std::string(1, first);
+  try {
+    const nlohmann::json value = nlohmann::json::parse(text);
+  } catch (const nlohmann::json::parse_error& error) {
+    return error.byte > text.size();  // it ends too early
+  } catch (const nlohmann::json::exception&) {
+    return true;  // of a value, not of its place
+  }
+  return true;
+}
+
+// The first byte at fault because a token may not stand there; none if its own bytes are at fault, or nothing is.
+std::optional<std::size_t> misplaced(std::string_view json, JsonToken token) {
+  if (token.begin >= token.end) return std::nullopt;
+  if (!may_stand(json, token)) return token.begin;
+  const std::string_view run = text_of(json, token);
+  if (run.front() == '"' || deeper(json, token) != 0 || is_token(run)) return std::nullopt;
+  // A run of bytes may be two tokens, as in 01 and truefalse.
+  std::size_t first = run.size() - 1;
+  while (first > 0 && !is_token(run.substr(0, first))) --first;
+  const bool goes_on = std::string_view(".eE").find(run[first]) != std::string_view::npos;  // the number
+  return first > 0 && !goes_on ? std::optional(token.begin + first) : std::nullopt;
+}
+
 }  // namespace
 
 std::size_t place_of_fault(std::string_view json, std::size_t parse_error_byte) {
   // The library tells the last byte that it read: of a token that may not stand there, the end.
   const std::size_t last = parse_error_byte - std::min<std::size_t>(1, parse_error_byte);
-  JsonToken token = token_at(json, 0);
-  while (token.end <= last && token.begin < token.end) token = token_at(json, token.end);
-  if (token.end <= last || token.begin > last) return std::min(last, json.size());
-  if (deeper(json, token) != 0 || json_marks.find(json[token.begin]) != std::string_view::npos) return token.begin;
-  const std::string_view run = json.substr(token.begin, last + 1 - token.begin);
-  if (is_token(run)) return token.begin;
-  // A run of bytes may be two tokens, as in 01 and truefalse.
-  std::size_t first = run.front() == '"' ? 0 : run.size() - 1;
-  while (first > 0 && !is_token(run.substr(0, first))) --first;
-  return first > 0 && is_token(run.substr(first)) ? token.begin + first : last;
+  JsonToken before, token = token_at(json, 0);
+  for (JsonToken next = token; next.begin < next.end && next.begin <= last; next = token_at(json, next.end)) {
+    before = std::exchange(token, next);
+  }
+  if (token.begin == token.end || token.begin > last) return std::min(last, json.size());
+  token.end = std::min(token.end, last + 1);
+  // A broken token may be noticed with the one behind it.
+  for (const JsonToken each : {before, token}) {
+    if (const auto place = misplaced(json, each)) return *place;
+  }
+  return std::min(last, json.size());
 }
 
 std::size_t place_of_depth(std::string_view json, int most) {
@@ -123,7 +161,9 @@ std::size_t place_of_value(std::string_view json, const std::vector<std::string>
 
 std::size_t column_of(std::string_view line, std::size_t place) {
   const std::string_view before = line.substr(0, place);
-  return 1 + before.size() - static_cast<std::size_t>(std::ranges::count_if(before, continues_character));
+  const bool marked = before.starts_with(byte_order_mark);  // editors do not show it
+  return 1 + before.size() - static_cast<std::size_t>(std::ranges::count_if(before, continues_character)) -
+         (marked ? 1 : 0);
 }
 
 }  // namespace weft

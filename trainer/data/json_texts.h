@@ -18,8 +18,8 @@ class JsonTexts {
   JsonTexts(JsonTexts&&) noexcept;
 
   // The texts at `paths`, each the keys from the object of `line` inwards. The last of equal keys counts. False where
-  // the line is no JSON (RFC 8259, in UTF-8, nested at most 256 deep), a path leads to no text, or this reader cannot
-  // tell; then the other reader decides. UnpackedFile::padding bytes behind the line may be read.
+  // the line is no JSON (RFC 8259, in UTF-8, nested at most 256 deep) or a path leads to no text. False also where this
+  // reader cannot tell. The other reader then decides. UnpackedFile::padding bytes behind the line may be read.
   bool find(std::string_view line, std::span<const std::vector<std::string>> paths, std::vector<std::string>& texts);
 
  private:

@@ -89,8 +89,8 @@ void require_room(const TokenizeRequest& request, const DocumentReader& document
   }
 }
 
-// All texts behind the place of `files`. Batches go through three stages, of which the threads work on each at the same
-// time: one is read, one is encoded, and one is written. A fault of an earlier batch comes before those of later ones.
+// All texts behind the place of `files`. Batches go through three stages at the same time: one is read, one is encoded,
+// and one is written. A fault of an earlier batch comes before those of later ones.
 void write_texts(DocumentReader& documents, const TextEncoder& encoder, const TokenizeRequest& request,
                  DatasetFiles& files) {
   constexpr std::size_t part_bytes = std::size_t{1} << 17;

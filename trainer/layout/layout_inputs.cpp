@@ -114,8 +114,10 @@ std::vector<LayoutItem> sampled_pieces(const Config& config, const Config& sampl
     const std::int64_t again = segment.activation_bytes() - kept;
     const std::int64_t more = std::max(std::int64_t{0}, segment.pending_bytes() - segment.activation_bytes());
     const std::int64_t pending = std::max(std::int64_t{0}, segment.pending_bytes() - kept);
-    piece.kept_bytes += static_cast<double>(kept + (waits ? pending : 0));
-    piece.passing_bytes += static_cast<double>(waits ? again : again + more);
+    // Bytes that wait in host memory are on the device for one microbatch at a time.
+    const double away = config.training.offload * static_cast<double>(kept_bytes[s].may_leave);
+    piece.kept_bytes += static_cast<double>(kept + (waits ? pending : 0)) - away;
+    piece.passing_bytes += static_cast<double>(waits ? again : again + more) + away;
     for (const ParameterSpec& parameter : segment.parameters()) pieces_of[parameter.name].insert(place);
   }
   for (const PlannedUnit& unit : planned.units) {

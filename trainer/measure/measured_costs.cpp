@@ -62,8 +62,14 @@ class Measurement {
 
   void read(const Program& program, const RankTrace& trace) {
     const auto& actions = program.ranks[static_cast<std::size_t>(mesh_.coordinates(trace.rank).pp)];
+    double computed = 0.0;  // end of the compute lane's work so far: a copy waits for it on its own lane
     for (const TracedAction& traced : traced_actions(program, mesh_, trace)) {
-      add(actions[traced.index], traced.index, *traced.span, trace.rank);
+      const Action& action = actions[traced.index];
+      const TraceSpan& span = *traced.span;
+      add(action, traced.index, span, trace.rank);
+      if (span.lane == Lane::compute) computed = std::max(computed, span.end);
+      if (!is_host_copy(action.op)) continue;
+      host_copies_[*action.segment].push_back(std::max(span.end - std::max(span.begin, computed), 0.0));
     }
   }
 
@@ -84,7 +90,6 @@ class Measurement {
           computed.try_emplace({together ? 0 : rank, stage_rank, span.step, static_cast<int>(index)}, whole);
       if (!fresh) place->second = std::min(place->second, whole);
     }
-    if (is_host_copy(action.op)) host_copies_[*action.segment].push_back(seconds);
     const bool collective = is_gather(action.op) || is_reduction(action.op) || action.op == Op::tie_gradient;
     if (collective) collectives_[{*action.unit, action.op}].push_back(seconds);
     if (action.op == Op::gradient_norm) norms_.push_back(seconds);

@@ -112,7 +112,8 @@ PlannedInputs plan_inputs(const Config& config, const Coordinates& at);
 struct KeptBySegment {
   // Index in the stage of the first segment of the segment's region; absent if the forward keeps all activations.
   std::optional<int> region = {};
-  std::int64_t bytes = 0;  // per microbatch, from the segment's forward on
+  std::int64_t bytes = 0;      // per microbatch, from the segment's forward on
+  std::int64_t may_leave = 0;  // of them, those that may wait in host memory (training.offload)
 };
 // By segment of the stage. With training.recompute = "full" or "keep_dispatch", a region is a block: segments of one
 // scope whose forward can be recomputed. Embedding and head keep their activations: the embedding has almost none, and

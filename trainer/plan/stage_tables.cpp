@@ -1,7 +1,6 @@
 // The tables of a program, from the planned stages.
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <string_view>
 
@@ -118,18 +117,12 @@ void add_regions(const std::vector<KeptBySegment>& kept, int first_segment, std:
 
 // Chooses the segments with kept bytes that wait in host memory. The foremost come first, since their bytes wait
 // longest, until they have `fraction` of the stage's bytes that may. A region has its input, kept by the first segment.
-void choose_offloaded(double fraction, const PlannedBoundary& boundary, const PlannedStage& stage,
-                      std::span<ProgramSegment> entries) {
-  std::vector<std::int64_t> bytes;
-  for (std::size_t s = 0; s < entries.size(); ++s) {
-    const auto region = entries[s].region;
-    const bool begins = region && (s == 0 || entries[s - 1].region != region);
-    bytes.push_back(begins ? boundary.bytes() : region ? 0 : stage.segments[s]->offload_bytes());
-  }
-  const auto all = static_cast<double>(std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}));
+void choose_offloaded(double fraction, const std::vector<KeptBySegment>& kept, std::span<ProgramSegment> entries) {
+  double all = 0.0;
+  for (const KeptBySegment& each : kept) all += static_cast<double>(each.may_leave);
   std::int64_t chosen = 0;
   for (std::size_t s = 0; s < entries.size() && static_cast<double>(chosen) < fraction * all; ++s) {
-    chosen += entries[s].offload_bytes = bytes[s];
+    chosen += entries[s].offload_bytes = kept[s].may_leave;
   }
 }
 
@@ -142,12 +135,12 @@ std::vector<KeptBySegment> kept_by_segments(const Config& config, const PlannedB
     const Segment& segment = *stage.segments[s];
     const std::optional<int> block = segment.part().block;
     if (!block || !config.recomputes(*block) || !segment.recomputes_forward()) {
-      kept.push_back({{}, segment.activation_bytes()});
+      kept.push_back({{}, segment.activation_bytes(), segment.offload_bytes()});
       continue;
     }
     const bool begins = s == 0 || !kept.back().region || stage.segments[s - 1]->scope() != segment.scope();
-    kept.push_back({begins ? static_cast<int>(s) : *kept.back().region,
-                    (begins ? boundary.bytes() : 0) + segment.remembered_bytes()});
+    const std::int64_t input = begins ? boundary.bytes() : 0;
+    kept.push_back({begins ? static_cast<int>(s) : *kept.back().region, input + segment.remembered_bytes(), input});
   }
   return kept;
 }
@@ -192,8 +185,9 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
     }
     const std::size_t first_segment = tables.segments.size() - planned.segments.size();
     const auto entries = std::span(tables.segments).subspan(first_segment);
-    add_regions(kept_by_segments(config, boundary, planned), static_cast<int>(first_segment), entries);
-    choose_offloaded(config.training.offload, boundary, planned, entries);
+    const std::vector<KeptBySegment> kept = kept_by_segments(config, boundary, planned);
+    add_regions(kept, static_cast<int>(first_segment), entries);
+    choose_offloaded(config.training.offload, kept, entries);
     tables.stages.push_back(std::move(stage));
   }
   for (const auto& [parameter, units] : ties) tie_units(tables, units);

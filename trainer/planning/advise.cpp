@@ -66,13 +66,14 @@ std::size_t value_to_keep(std::span<const TriedValue> tried) {
     if (trial.fits()) slowest = std::min(slowest, timing_tie * trial.time.seconds);
   }
   const Trial& before = tried.front().trial;
+  if (before.verdict.exceeds_host()) return 0;  // no value changes what is kept there
   if (before.fits()) slowest = std::min(slowest, before.time.seconds);
   const bool any_fits = slowest < std::numeric_limits<double>::infinity();
   std::optional<std::size_t> kept;
   for (std::size_t i = 0; i < tried.size(); ++i) {
     const Trial& trial = tried[i].trial;
     if (!trial.refused.empty() || (any_fits && (!trial.fits() || trial.time.seconds > slowest))) continue;
-    if (!kept || trial.verdict.needed < tried[*kept].trial.verdict.needed) kept = i;
+    if (!kept || needs_less(trial.verdict, tried[*kept].trial.verdict)) kept = i;
   }
   return kept.value_or(0);
 }

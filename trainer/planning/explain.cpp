@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <set>
 
 #include "layers/segments.h"
@@ -20,8 +21,10 @@ constexpr int many_times = 64;
 // Tries the remedies against the cause and the remedies that cannot help. A remedy of the second kind that fits
 // nevertheless is listed last among the remedies.
 void try_remedies(const Trials& trials, Explanation& explanation) {
-  const std::span<const Remedy> against = remedies_for(explanation.cause);
-  std::vector<Remedy> remedies(against.begin(), against.end());
+  std::vector<Remedy> against;
+  if (explanation.plan.verdict.exceeds_host()) std::ranges::copy(remedies_against_host(), std::back_inserter(against));
+  std::ranges::copy(remedies_for(explanation.cause), std::back_inserter(against));
+  std::vector<Remedy> remedies = against;
   for (const Remedy& remedy : remedies_that_cannot_help(explanation.cause)) remedies.push_back(remedy);
   std::vector<std::optional<Trial>> best(remedies.size());
   spread_work(remedies.size(), dry_threads(), [&](std::size_t i) { best[i] = trials.best(remedies[i], {}); });
@@ -37,7 +40,8 @@ void try_remedies(const Trials& trials, Explanation& explanation) {
 Overrides words_of(const Trials& trials, const std::vector<Remedy>& remedies, std::optional<int> world) {
   Overrides words;
   for (const Remedy& remedy : remedies) {
-    if (const auto trial = trials.best(remedy, words, world); trial && trial->refused.empty()) words = trial->words;
+    const auto trial = trials.best(remedy, words, world);
+    if (trial && trial->refused.empty() && !trial->verdict.exceeds_host()) words = trial->words;
   }
   return words;
 }
@@ -59,7 +63,7 @@ Greedy combine(const Trials& trials, Cause cause, const Trial& base) {
       for (const Remedy& remedy : remedies_for(now)) {
         if (remedy.kind != kind || !tried_names.insert(remedy.name).second) continue;
         auto trial = trials.best(remedy, greedy.trial.words, base.world);
-        if (!trial || !trial->refused.empty() || trial->verdict.needed >= greedy.trial.verdict.needed) continue;
+        if (!trial || !trial->refused.empty() || !needs_less(trial->verdict, greedy.trial.verdict)) continue;
         greedy.remedies.push_back(remedy);
         greedy.trial = *std::move(trial);
         if (greedy.trial.fits()) return greedy;
@@ -195,7 +199,7 @@ Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
   }
   const BucketBytes& peak = result.plan.peak();
   result.state_bytes = bytes_of(Cause::state, peak);
-  result.state_exceeds = result.state_bytes + verdict.reserved > verdict.memory;
+  result.state_exceeds = verdict.memory > 0 && result.state_bytes + verdict.reserved > verdict.memory;
   result.cause = result.state_exceeds ? Cause::state : largest_cause(peak);
   result.cause_bytes = bytes_of(result.cause, peak);
   result.activations = activation_facts(config, result.plan.ranks[result.plan.fullest]);

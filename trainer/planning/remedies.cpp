@@ -362,6 +362,26 @@ constexpr Remedy state_offload{"optimizer state in host memory", "moments of ada
                                  return strengths;
                                }};
 
+constexpr Remedy activation_return{"activations on the device", "less of the host's memory is taken",
+                                   "device memory, less of which copies then free", [](const Config& config) {
+                                     Strengths strengths;
+                                     for (const double part : {0.5, 0.0}) {
+                                       if (config.training.offload <= part) continue;
+                                       strengths.push_back({{word("training.offload", part)}});
+                                     }
+                                     return strengths;
+                                   }};
+
+constexpr Remedy state_return{"optimizer state on the device", "less of the host's memory is taken",
+                              "device memory for the moments of adamw", [](const Config& config) {
+                                Strengths strengths;
+                                for (const double part : {0.5, 0.0}) {
+                                  if (config.state_offload <= part) continue;
+                                  strengths.push_back({{word("optimizer.offload", part)}});
+                                }
+                                return strengths;
+                              }};
+
 constexpr Remedy rule{"a rule with fewer states", "lion keeps one state for each parameter, sgd without momentum none",
                       "another optimizer: its learning rate has to be found anew",
                       [](const Config& config) {
@@ -385,6 +405,7 @@ constexpr Remedy element_rule{"adamw in place of muon", "no whole matrices are g
                               },
                               RemedyKind::arithmetic};
 
+constexpr std::array for_host = {activation_return, state_return};
 constexpr std::array for_activations = {selective, full_recompute, microbatch, by_memory,          tensor,
                                         context,   pipeline,       schedule,   activation_offload, bf16_compute};
 constexpr std::array for_state = {strategy, replicas,      by_memory,  expert,          tensor,
@@ -461,6 +482,10 @@ std::int64_t bytes_of(Cause cause, const BucketBytes& bytes) {
   std::int64_t sum = 0;
   for (const Bucket bucket : all_values<Bucket>) sum += cause_of(bucket) == cause ? bytes[bucket] : 0;
   return sum;
+}
+
+std::span<const Remedy> remedies_against_host() {
+  return for_host;
 }
 
 Cause largest_cause(const BucketBytes& bytes) {

@@ -58,6 +58,8 @@ struct Remedy {
 
 // Remedies in the order to try them. More GPUs are not among them (explain.h looks for their number).
 std::span<const Remedy> remedies_for(Cause cause);
+// Where the host's memory is too small, whatever the cause on the device.
+std::span<const Remedy> remedies_against_host();
 // Remedies that people try and that do not touch this cause.
 std::span<const Remedy> remedies_that_cannot_help(Cause cause);
 // Remedies to combine with more ranks, in the order to add them, if more than state is too large.

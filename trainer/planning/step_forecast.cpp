@@ -85,7 +85,8 @@ std::vector<std::int64_t> left_by_forwards(const Program& program, int rank, con
     const std::int64_t after = saved(walk.actions[i].after);
     // Received tensors are kept too; a sent tensor replaces the one of the message before it.
     const Op op = actions[i].op;
-    const bool goes_forward = op == Op::forward || op == Op::send_forward || op == Op::receive_forward;
+    const bool goes_forward =
+        op == Op::forward || op == Op::send_forward || op == Op::receive_forward || op == Op::wait_offload;
     if (goes_forward && actions[i].microbatch == microbatch) {
       left[static_cast<std::size_t>(*actions[i].stage)] += after - before;
     }
@@ -146,6 +147,8 @@ StepForecast forecast_of(const ResolvedRun& run, const ForecastStep& simulated) 
     forecast.bubble += times.bubble;
     forecast.exposed_gathers = std::max(forecast.exposed_gathers, times.gathers);
     forecast.exposed_reductions = std::max(forecast.exposed_reductions, times.reductions);
+    forecast.exposed_rows = std::max(forecast.exposed_rows, times.rows);
+    forecast.exposed_host = std::max(forecast.exposed_host, times.host);
   }
   const double all = forecast.seconds * static_cast<double>(step.times.size());
   forecast.bubble = all > 0.0 ? forecast.bubble / all : 0.0;

@@ -37,6 +37,7 @@ struct StepForecast {
   double seconds = 0.0;
   double bubble = 0.0;                                     // share of the step, mean over ranks
   double exposed_gathers = 0.0, exposed_reductions = 0.0;  // compute waits, of the rank with most
+  double exposed_rows = 0.0, exposed_host = 0.0;           // likewise, for rows of experts and for host copies
   // Peak bytes as the ledger counts them along the rank's list, with tokens routed evenly (dry_run.h); of the rank with
   // most.
   int fullest_rank = 0;

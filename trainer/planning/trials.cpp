@@ -28,6 +28,10 @@ std::optional<int> smallest(const std::function<bool(int)>& fits, int below, int
 
 }  // namespace
 
+bool needs_less(const Verdict& one, const Verdict& other) {
+  return std::pair(one.exceeds_host(), one.needed) < std::pair(other.exceeds_host(), other.needed);
+}
+
 std::string reason_of(std::string_view refusal) {
   std::string_view line = refusal.substr(0, refusal.find('\n'));
   constexpr std::string_view mark = ": error: ";
@@ -86,7 +90,7 @@ std::optional<Trial> Trials::best(const Remedy& remedy, const Overrides& words, 
     Trial trial = with(words, strength);
     if (world && trial.world != *world) continue;
     const bool better =
-        !best || !best->refused.empty() || (trial.refused.empty() && trial.verdict.needed < best->verdict.needed);
+        !best || !best->refused.empty() || (trial.refused.empty() && needs_less(trial.verdict, best->verdict));
     if (better) best = std::move(trial);
     if (best->fits()) break;
   }

@@ -22,6 +22,9 @@ struct Trial : RunOutline {
   std::int64_t batch = 0;    // sequences of a step
   bool fits() const { return refused.empty() && verdict.fits(); }
 };
+// Whether a run with verdict `one` is nearer to fitting than `other`: within the host's memory first, then by bytes on
+// the device.
+bool needs_less(const Verdict& one, const Verdict& other);
 // The first line of a refusal, without its place.
 std::string reason_of(std::string_view refusal);
 

@@ -27,8 +27,8 @@ enum class Routing : std::uint8_t {
 };
 
 // Whether memory depends on the routing: it does if experts are spread over several ranks. A rank that holds all
-// experts has the same number of rows under any routing, unless choices may go to no expert: null slots, those beyond a
-// capacity without padding to it, and those of packed documents' padding.
+// experts has the same number of rows under any routing, unless choices may go to no expert. Those are the choices of
+// null slots, of tokens beyond a capacity without padding to it, and of the padding of packed documents.
 bool routing_decides(const Config& config);
 
 struct RoutedBytes {

@@ -106,7 +106,17 @@ ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Progra
 ProgramCosts step_costs(const Config& config, const Mesh& mesh, const ProgramTables& tables, const Hardware& hardware) {
   if (!config.pipeline.has_cost_table()) return modelled_costs(config, mesh, tables, hardware);
   const std::string text = InputFile(config.pipeline.costs).text();
-  return table_costs(parse_cost_table(text, config.pipeline.costs), tables, group_sizes(mesh));
+  ProgramCosts costs = table_costs(parse_cost_table(text, config.pipeline.costs), tables, group_sizes(mesh));
+  time_host_copies(tables, hardware, costs);
+  return costs;
+}
+
+void time_host_copies(const ProgramTables& tables, const Hardware& hardware, ProgramCosts& costs) {
+  for (std::size_t i = 0; i < tables.segments.size(); ++i) {
+    double& seconds = costs.segments[i].host_copy;
+    const auto bytes = static_cast<double>(tables.segments[i].offload_bytes);
+    if (seconds == 0.0) seconds = bytes / hardware.host_bytes_per_second.value;
+  }
 }
 
 LaneChannels lane_channels(const Config& config) {

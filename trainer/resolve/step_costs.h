@@ -38,6 +38,9 @@ ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Progra
 // file.
 ProgramCosts step_costs(const Config& config, const Mesh& mesh, const ProgramTables& tables, const Hardware& hardware);
 
+// Gives copies to host memory that a table has no time for the time of the bus.
+void time_host_copies(const ProgramTables& tables, const Hardware& hardware, ProgramCosts& costs);
+
 // The channels of the lanes on the run's device.
 LaneChannels lane_channels(const Config& config);
 
