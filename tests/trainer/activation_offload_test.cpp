@@ -118,7 +118,7 @@ TEST(ActivationOffload, FreesWhatTheFirstStagesKeep) {
   const auto peak = [&](double part) {
     config.training.offload = part;
     const ResolvedRun run(config);
-    return dry_run(config, run.mesh(), step_program(run, {}), 0);
+    return dry_run(run.config(), run.mesh(), step_program(run, {}), 0);
   };
   const DryRun kept = peak(0.0), half = peak(0.5), moved = peak(1.0);
   EXPECT_LT(2 * moved.peak[Bucket::activations], kept.peak[Bucket::activations]);
@@ -145,7 +145,7 @@ TEST(ActivationOffload, MakesRoomForASolvedStep) {
   config.memory_budget = (kept + moved) / 2;
   const ResolvedRun run(config);
   EXPECT_TRUE(run.timing());
-  EXPECT_LE(largest_dry_peak(config, run.mesh(), step_program(run, {})), *config.memory_budget);
+  EXPECT_LE(largest_dry_peak(run.config(), run.mesh(), step_program(run, {})), *config.memory_budget);
   const LearnedRun solved = learn(config);
   EXPECT_TRUE(solved.faults.empty());
   Config plain = offloading(layout, 0.0);
@@ -159,12 +159,14 @@ TEST(ActivationOffload, MakesRoomForAnAutomaticLayout) {
   config.training.global_batch_size = 16 * config.training.microbatch_size;
   const auto peak = [&] {
     const ResolvedRun run(config);
-    return largest_dry_peak(config, run.mesh(), step_program(run, {}));
+    return largest_dry_peak(run.config(), run.mesh(), step_program(run, {}));
   };
   config.memory_budget = peak();
   EXPECT_LE(peak(), *config.memory_budget);
+  const std::int64_t budget = *config.memory_budget;
+  config.memory_budget.reset();
   config.training.offload = 0.0;
-  EXPECT_THROW(peak(), Error);
+  EXPECT_GT(peak(), budget);
 }
 
 // A table of costs without copies does not make them free.

@@ -127,7 +127,9 @@ TEST(DocumentParser, AgreesWithAnotherReaderOnDamagedLines) {
         EXPECT_EQ(found, json["text"].get<std::string>()) << line;
         ++good;
       } else {
-        EXPECT_TRUE(found.ends_with("a text") || found.ends_with("key \"text\"")) << line << "\n" << found;
+        EXPECT_TRUE(found.ends_with("a text") || found.ends_with("key \"text\"") || found.ends_with("no object"))
+            << line << "\n"
+            << found;
       }
     } catch (const Json::parse_error& error) {
       ++bad;
