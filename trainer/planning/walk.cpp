@@ -10,7 +10,7 @@
 #include "parallel/runtime/error.h"
 #include "trainer/costs/topology.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/optimizer/optimizer.h"
+#include "trainer/optimizer/update_plan.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/resolved_run.h"
 

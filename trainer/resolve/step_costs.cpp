@@ -6,7 +6,7 @@
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/optimizer/optimizer.h"
+#include "trainer/optimizer/update_plan.h"
 
 namespace weft {
 namespace {
