@@ -44,22 +44,20 @@ else()
   endforeach()
 endif()
 
-# Optional: models of SentencePiece. A build without it refuses them by name.
-find_path(WEFT_SENTENCEPIECE_INCLUDE sentencepiece_processor.h)
-find_library(WEFT_SENTENCEPIECE_LIBRARY sentencepiece)
-if(NOT weft_deps AND WEFT_SENTENCEPIECE_INCLUDE AND WEFT_SENTENCEPIECE_LIBRARY)
-  target_include_directories(weft_text SYSTEM INTERFACE ${WEFT_SENTENCEPIECE_INCLUDE})
-  target_link_libraries(weft_text INTERFACE ${WEFT_SENTENCEPIECE_LIBRARY})
-  target_compile_definitions(weft_text INTERFACE WEFT_HAVE_SENTENCEPIECE)
-endif()
-# Optional: JSON lines at some GB/s a core. A build without it reads them by nlohmann's library, several times slower.
-find_path(WEFT_SIMDJSON_INCLUDE simdjson.h)
-find_library(WEFT_SIMDJSON_LIBRARY simdjson)
-if(NOT weft_deps AND WEFT_SIMDJSON_INCLUDE AND WEFT_SIMDJSON_LIBRARY)
-  target_include_directories(weft_text SYSTEM INTERFACE ${WEFT_SIMDJSON_INCLUDE})
-  target_link_libraries(weft_text INTERFACE ${WEFT_SIMDJSON_LIBRARY})
-  target_compile_definitions(weft_text INTERFACE WEFT_HAVE_SIMDJSON)
-endif()
+# Optional libraries of texts. A vendored build has none.
+function(weft_optional_text name header library)
+  find_path(WEFT_${name}_INCLUDE ${header})
+  find_library(WEFT_${name}_LIBRARY ${library})
+  if(NOT weft_deps AND WEFT_${name}_INCLUDE AND WEFT_${name}_LIBRARY)
+    target_include_directories(weft_text SYSTEM INTERFACE ${WEFT_${name}_INCLUDE})
+    target_link_libraries(weft_text INTERFACE ${WEFT_${name}_LIBRARY})
+    target_compile_definitions(weft_text INTERFACE WEFT_HAVE_${name})
+  endif()
+endfunction()
+# Models of SentencePiece. A build without it refuses them by name.
+weft_optional_text(SENTENCEPIECE sentencepiece_processor.h sentencepiece)
+# JSON lines at some GB/s a core. A build without it reads them by nlohmann's library, several times slower.
+weft_optional_text(SIMDJSON simdjson.h simdjson)
 # Dygraphs draws the curves of weft report, and is in the page: libjs-dygraphs. Optional: without it that command is refused.
 find_file(WEFT_DYGRAPHS_SCRIPT dygraph.min.js HINTS ${weft_deps}/share/dygraphs PATHS /usr/share/javascript/dygraphs NO_DEFAULT_PATH)
 find_file(WEFT_DYGRAPHS_STYLE dygraph.min.css HINTS ${weft_deps}/share/dygraphs PATHS /usr/share/javascript/dygraphs NO_DEFAULT_PATH)

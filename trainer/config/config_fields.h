@@ -282,5 +282,8 @@ ConfigKey sources_key();  // files with weights
 std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group);
 std::vector<ConfigKey> checkpoint_keys();
 std::vector<ConfigKey> hardware_keys();
+// Of a model with experts (config_moe_keys.cpp); the second are of the load of experts.
+std::vector<ConfigKey> moe_keys();
+std::vector<ConfigKey> balance_keys();
 
 }  // namespace weft::config_fields

@@ -340,47 +340,30 @@ constexpr Remedy bf16_state{"optimizer state in bfloat16", "moments are half as 
                             },
                             RemedyKind::arithmetic};
 
-constexpr Remedy activation_offload{"activations in host memory",
-                                    "those of fixed sizes wait on the host for their backward, the longest kept first",
-                                    "compute waits where the bus is slower than it", [](const Config& config) {
-                                      Strengths strengths;
-                                      for (const double part : {0.5, 1.0}) {
-                                        if (config.training.offload >= part) continue;
-                                        strengths.push_back({{word("training.offload", part)}});
-                                      }
-                                      return strengths;
-                                    }};
+// Half of the way to `most`, which is 1 or 0, and all of it, as far as `now` is not there.
+Strengths parts_towards(double most, double now, std::string_view key) {
+  Strengths strengths;
+  for (const double part : {0.5, most}) {
+    if (most > 0.5 ? part > now : part < now) strengths.push_back({{word(key, part)}});
+  }
+  return strengths;
+}
 
+constexpr Remedy activation_offload{
+    "activations in host memory", "those of fixed sizes wait on the host for their backward, the longest kept first",
+    "compute waits where the bus is slower than it",
+    [](const Config& config) { return parts_towards(1.0, config.training.offload, "training.offload"); }};
 constexpr Remedy state_offload{"optimizer state in host memory", "moments of adamw wait on the host, the largest first",
                                "a step waits for their way over the bus", [](const Config& config) {
-                                 Strengths strengths;
-                                 if (!config_fields::steps_some_by_adamw().holds(config)) return strengths;
-                                 for (const double part : {0.5, 1.0}) {
-                                   if (config.state_offload >= part) continue;
-                                   strengths.push_back({{word("optimizer.offload", part)}});
-                                 }
-                                 return strengths;
+                                 if (!config_fields::steps_some_by_adamw().holds(config)) return Strengths();
+                                 return parts_towards(1.0, config.state_offload, "optimizer.offload");
                                }};
-
-constexpr Remedy activation_return{"activations on the device", "less of the host's memory is taken",
-                                   "device memory, less of which copies then free", [](const Config& config) {
-                                     Strengths strengths;
-                                     for (const double part : {0.5, 0.0}) {
-                                       if (config.training.offload <= part) continue;
-                                       strengths.push_back({{word("training.offload", part)}});
-                                     }
-                                     return strengths;
-                                   }};
-
-constexpr Remedy state_return{"optimizer state on the device", "less of the host's memory is taken",
-                              "device memory for the moments of adamw", [](const Config& config) {
-                                Strengths strengths;
-                                for (const double part : {0.5, 0.0}) {
-                                  if (config.state_offload <= part) continue;
-                                  strengths.push_back({{word("optimizer.offload", part)}});
-                                }
-                                return strengths;
-                              }};
+constexpr Remedy activation_return{
+    "activations on the device", "less of the host's memory is taken", "device memory, less of which copies then free",
+    [](const Config& config) { return parts_towards(0.0, config.training.offload, "training.offload"); }};
+constexpr Remedy state_return{
+    "optimizer state on the device", "less of the host's memory is taken", "device memory for the moments of adamw",
+    [](const Config& config) { return parts_towards(0.0, config.state_offload, "optimizer.offload"); }};
 
 constexpr Remedy rule{"a rule with fewer states", "lion keeps one state for each parameter, sgd without momentum none",
                       "another optimizer: its learning rate has to be found anew",
