@@ -2,7 +2,7 @@
 # Configures and builds the release tree in build/.
 #   tools/build.sh [TARGET...]      without arguments: everything, tests included
 # The CUDA backend is part of it where a toolkit, cuDNN and NCCL are found. Two environment variables say otherwise:
-#   WEFT_CUDA=AUTO|ON|OFF
+#   WEFT_CUDA=AUTO|ON|OFF|EMULATED
 #   WEFT_CUDA_ARCHITECTURES         GPUs to compile for, "90-real" unless given; CMakeLists.txt alone takes more
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

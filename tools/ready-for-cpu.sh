@@ -5,8 +5,11 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tools/install-packages.sh build data
-# Without a GPU to try, the CUDA backend would only make the first build take twice as long.
-if ! command -v nvidia-smi >/dev/null; then export WEFT_CUDA="${WEFT_CUDA:-OFF}"; fi
+# Without a GPU to try, the CUDA backend would only make the first build take longer. A tree that has it keeps it.
+if ! command -v nvidia-smi >/dev/null; then
+  cuda=$(sed -n 's/^WEFT_CUDA:[A-Z]*=//p' build/CMakeCache.txt 2>/dev/null || true)
+  export WEFT_CUDA="${WEFT_CUDA:-${cuda:-OFF}}"
+fi
 tools/build.sh weft
 
 dictionary=/usr/share/dictd/gcide.dict.dz

@@ -21,6 +21,13 @@ esac
 # threads, so two at a time keep a small machine busy. One more fills the time that some of them only wait.
 if ! $all; then
   tools/install-packages.sh build test
+  # Without a GPU, kernels are tested on the CPU, and nvcc has nothing to compile that could run. A tree that has the
+  # CUDA backend keeps it.
+  if ! command -v nvidia-smi >/dev/null; then
+    cuda=$(sed -n 's/^WEFT_CUDA:[A-Z]*=//p' build/CMakeCache.txt 2>/dev/null || true)
+    export WEFT_CUDA="${WEFT_CUDA:-${cuda/#OFF/EMULATED}}"
+    export WEFT_CUDA="${WEFT_CUDA:-EMULATED}"
+  fi
   tools/build.sh
   exec ctest --preset release -j$(($(nproc) + 1)) -LE exhaustive
 fi

@@ -25,7 +25,7 @@ LearnedRun on_cpu(const TinyLayout& layout) {
   return learn(config);
 }
 
-Config on_gpu(const TinyLayout& layout) {
+Config config_on_gpu(const TinyLayout& layout) {
   Config config = config_of(layout);
   config.run.steps = cuda_schedule_training_steps;
   config.run.device = DeviceKind::cuda;
@@ -76,12 +76,12 @@ class CudaSchedules : public ::testing::TestWithParam<TinyLayout> {
 };
 
 TEST_P(CudaSchedules, LearnWhatOneRankLearns) {
-  const LearnedRun gpu = learn(on_gpu(GetParam()), {}, [](int) { return make_cuda_backend(0); });
+  const LearnedRun gpu = learn(config_on_gpu(GetParam()), {}, [](int) { return make_cuda_backend(0); });
   expect_close(gpu, on_cpu(GetParam()));
 }
 
 TEST_P(CudaSchedules, LearnTheSameOverNccl) {
-  const Config config = on_gpu(GetParam());
+  const Config config = config_on_gpu(GetParam());
   if (const auto reason = why_no_ranks(config.parallelism.world()); !reason.empty()) GTEST_SKIP() << reason;
   connect_at_first_message(true);
   const LearnedRun gpu = over_nccl(config);

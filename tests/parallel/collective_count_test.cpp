@@ -41,14 +41,14 @@ std::vector<int> gradient_visits(std::string_view schedule, int chunks) {
   return counts;
 }
 
-struct Row {
+struct CountRow {
   const char* schedule;
   int chunks;
   std::vector<int> per_microbatch, per_visit, gradient_visits;
 };
 
 TEST(CollectiveCounts, AreThoseOfThePublishedTable) {
-  const std::vector<Row> rows = {
+  const std::vector<CountRow> rows = {
       {"1f1b", 1, {231, 229, 227, 225}, {8, 8, 8, 8}, {8, 8, 8, 8}},
       {"interleaved", 2, {231, 251, 235, 207}, {92, 188, 132, 36}, {56, 104, 80, 32}},
       {"interleaved", 4, {231, 251, 235, 207}, {150, 198, 170, 122}, {80, 104, 92, 68}},
@@ -57,7 +57,7 @@ TEST(CollectiveCounts, AreThoseOfThePublishedTable) {
       // parameters; that happens P - r - 1 times on the way in (Zbv.GathersFollowTheClosedFormulas).
       {"zbv", 2, {228, 229, 230, 231}, {108, 124, 140, 156}, {104, 112, 112, 112}},
   };
-  for (const Row& row : rows) {
+  for (const CountRow& row : rows) {
     EXPECT_EQ(gathers(row.schedule, row.chunks, Residency::reshard_after_use), row.per_microbatch) << row.schedule;
     EXPECT_EQ(gathers(row.schedule, row.chunks, Residency::while_on_stage), row.per_visit) << row.schedule;
     EXPECT_EQ(gathers(row.schedule, row.chunks, Residency::step), std::vector(4, units_of_rank)) << row.schedule;

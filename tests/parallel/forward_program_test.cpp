@@ -14,7 +14,7 @@
 namespace weft {
 namespace {
 
-int rank_count(const ProgramTables& tables) {
+int ranks_of_tables(const ProgramTables& tables) {
   int ranks = 0;
   for (const ProgramStage& stage : tables.stages) ranks = std::max(ranks, stage.rank + 1);
   return ranks;
@@ -41,7 +41,7 @@ TEST(ForwardProgram, RunsEverySegmentOnceForAnyPlacementAndPolicy) {
   for (int round = 0; round < 400; ++round) {
     const ProgramTables tables = scattered_tables(dice);
     const int microbatches = dice.between(1, 7);
-    const Program program = compile_forward(tables, rank_count(tables), microbatches);
+    const Program program = compile_forward(tables, ranks_of_tables(tables), microbatches);
     const auto findings = find_violations(program);
     ASSERT_TRUE(findings.empty()) << round << ": " << findings.front().message << "\n"
                                   << to_csv(program, Detail::everything);

@@ -31,7 +31,7 @@ TEST(LocalBarrier, WhoWithdrawsTooLateGoesOnWithTheOthers) {
 }
 
 // Lets `turns` go by; the long ones give the processor away, so that the other side runs on one core, too.
-void linger(int turns) {
+void take_turns(int turns) {
   for (int turn = 0; turn < turns; ++turn) {
     if (turns >= 4096) std::this_thread::yield();
     std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -52,12 +52,12 @@ TEST(LocalBarrier, BothSidesOfARaceAgreeWhetherTheMeetingTookPlace) {
     std::thread other([&] {
       ready = true;
       while (!start.load()) std::this_thread::yield();
-      if (late) linger(turns);
+      if (late) take_turns(turns);
       withdrew = barrier.withdraw(*meeting);
     });
     while (!ready.load()) std::this_thread::yield();
     start = true;
-    if (!late) linger(turns);
+    if (!late) take_turns(turns);
     const bool came = barrier.arrive().has_value();
     other.join();
     ASSERT_NE(came, withdrew);

@@ -31,7 +31,7 @@ struct TokensRank : CpuRank {
 
 // Runs on ranks that are each other's tokens group.
 template <typename Body>
-void on_every_group(const Body& body) {
+void on_every_routing_group(const Body& body) {
   for (const int size : replicated_group_sizes) {
     SCOPED_TRACE(fmt::format("{} ranks", size));
     run_local_ranks(size, [&](Communicator& world) {
@@ -50,7 +50,7 @@ void on_every_group(const Body& body) {
 }
 
 TEST(ReplicatedParameters, EveryRankOwnsAndReadsAllRows) {
-  on_every_group([](TokensRank&, ReplicatedParameters& routing) {
+  on_every_routing_group([](TokensRank&, ReplicatedParameters& routing) {
     store_values(routing);
     const std::vector<OwnedRows> owned = routing.owned_rows();
     ASSERT_EQ(owned.size(), routing.parameters().size());
@@ -74,7 +74,7 @@ TEST(ReplicatedParameters, EveryRankOwnsAndReadsAllRows) {
 
 // Five microbatches in intervals of two, two and one, in two steps; float32_bound counts every number added.
 TEST(ReplicatedParameters, ReducesTheSumOverAllRanksAndAddsIntervalsUp) {
-  on_every_group([](TokensRank& rank, ReplicatedParameters& routing) {
+  on_every_routing_group([](TokensRank& rank, ReplicatedParameters& routing) {
     const Communicator& world = *rank.tokens;
     constexpr int microbatches = 5;
     std::vector<int> ranks;
@@ -125,7 +125,7 @@ TEST(ReplicatedParameters, GradientsAreTheSameBitsOnEveryRank) {
 }
 
 TEST(ReplicatedParameters, TakesAndMovesTheBytesItSays) {
-  on_every_group([](TokensRank& rank, ReplicatedParameters& routing) {
+  on_every_routing_group([](TokensRank& rank, ReplicatedParameters& routing) {
     const MemoryLedger& ledger = rank.ledger;
     Communicator& tokens = *rank.tokens;
     const std::int64_t bytes = ReplicatedParameters::bytes(router_parameters());
@@ -202,7 +202,7 @@ TEST(ReplicatedParameters, ComputationsReadACopyInTheirDtype) {
 }
 
 TEST(ReplicatedParameters, RefusesToReduceWithoutAGradient) {
-  on_every_group([](TokensRank&, ReplicatedParameters& routing) {
+  on_every_routing_group([](TokensRank&, ReplicatedParameters& routing) {
     EXPECT_THROW(routing.reduce_gradient(), Error);
     routing.gradient(0);
     routing.reduce_gradient();

@@ -59,7 +59,7 @@ Figures figures_of(const Schedule& schedule, const OrderInput& input, const Shar
 using BubbleFormula = double (*)(const OrderInput& input, const Shares& shares);
 using PeakFormula = int (*)(const OrderInput& input, int rank);
 
-struct Row {
+struct FormulaRow {
   const char* schedule;
   BubbleFormula bubble;
   PeakFormula peak;  // of each rank, or of the fullest where the literature says no more
@@ -78,7 +78,7 @@ int group_of(const OrderInput& input) {
   return input.microbatches / (input.microbatches / input.ranks);
 }
 
-std::vector<Row> rows() {
+std::vector<FormulaRow> formula_rows() {
   return {
       {"gpipe",
        [](const OrderInput& i, const Shares& s) { return (i.ranks - 1) * whole(s); },
@@ -171,7 +171,7 @@ std::vector<Row> rows() {
 
 TEST(SimulateFormulas, BubblesAndActivationsAreThoseOfTheLiterature) {
   int configurations = 0;
-  for (const Row& row : rows()) {
+  for (const FormulaRow& row : formula_rows()) {
     const Schedule& schedule = find_schedule(row.schedule);
     for (const OrderInput& input : inputs_of(schedule, 6, 4, 18)) {
       if (input.microbatches < row.least_rounds * input.ranks) continue;

@@ -15,7 +15,7 @@ namespace {
 using Kept = FixedPolicy::Residency;
 using Reduction = FixedPolicy::Reduction;
 
-struct Row {
+struct KnownRow {
   std::string_view schedule;
   int chunks = 1, microbatches = 8;
   double compute = 0;        // the step without collectives
@@ -24,7 +24,7 @@ struct Row {
   double each_use = 0;       // time beyond
 };
 
-constexpr Row rows[] = {
+constexpr KnownRow known_rows[] = {
     {"1f1b", 1, 8, 264, {127, 72, 11, 11, 11}, 7.1, 218},
     {"1f1b", 1, 16, 456, {263, 154, 11, 11, 11}, 7.1, 386},
     {"1f1b", 1, 32, 840, {535, 314, 11, 11, 11}, 7.1, 722},
@@ -38,7 +38,7 @@ constexpr Row rows[] = {
 };
 
 // Units of parameters and gradients are 10 bytes, activations of a unit and microbatch 1.
-TimingProblem problem_of(const Row& row, std::int64_t budget) {
+TimingProblem problem_of(const KnownRow& row, std::int64_t budget) {
   return timing_problem({.schedule = row.schedule, .input = {4, row.chunks, row.microbatches}, .budget = budget});
 }
 
@@ -49,7 +49,7 @@ double peak_units(const SimulatedTiming& timing) {
 }
 
 TEST(TimingKnown, FixedPoliciesTakeAsLongAsTheyDidElsewhere) {
-  for (const Row& row : rows) {
+  for (const KnownRow& row : known_rows) {
     const TimingProblem problem = problem_of(row, 10'000);
     TimingProblem compute = problem;
     for (TimingRank& rank : compute.ranks) {
@@ -80,7 +80,7 @@ TEST(TimingKnown, KeepingEverythingTakesTheBound) {
 TEST(TimingKnown, WaitsNoLongerThanTheEarlierSolver) {
   constexpr std::int64_t budgets[] = {80, 100, 120, 140, 170};
   double before = 0, now = 0;
-  for (const Row& row : rows) {
+  for (const KnownRow& row : known_rows) {
     for (std::size_t i = 0; i < std::size(budgets); ++i) {
       const TimingProblem problem = problem_of(row, budgets[i]);
       const TimingSolution solution = solve_timing(problem, {.work = 3'000'000, .fixed_policies = false});
@@ -95,7 +95,7 @@ TEST(TimingKnown, WaitsNoLongerThanTheEarlierSolver) {
   }
   EXPECT_LE(now, 0.85 * before);
   // What no plan can be better than takes 19.2 units if all is kept, and 12 if it is chosen.
-  EXPECT_EQ(solve_timing(problem_of(rows[1], 120)).makespan - rows[1].compute, 11);
+  EXPECT_EQ(solve_timing(problem_of(known_rows[1], 120)).makespan - known_rows[1].compute, 11);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 namespace weft {
 namespace {
 
-using Row = std::map<std::string, std::string>;
+using SweepRow = std::map<std::string, std::string>;
 
 // RFC 4180: fields between quotes hold commas, and quotes twice.
 std::vector<std::string> fields_of(const std::string& line) {
@@ -44,17 +44,17 @@ class LayoutSweep : public ProgramTest {
 
   std::string content(const std::string& name) const { return run("cat '" + name + "'").output; }
 
-  std::vector<Row> rows(const std::string& name) const {
+  std::vector<SweepRow> rows(const std::string& name) const {
     std::istringstream text(content(name));
     std::string line;
     std::getline(text, line);
     const std::vector<std::string> header = fields_of(line);
-    std::vector<Row> rows;
+    std::vector<SweepRow> rows;
     while (std::getline(text, line)) {
       const std::vector<std::string> fields = fields_of(line);
       EXPECT_EQ(fields.size(), header.size()) << line;
       if (fields.size() != header.size()) return {};
-      Row& row = rows.emplace_back();
+      SweepRow& row = rows.emplace_back();
       for (std::size_t i = 0; i < header.size(); ++i) row[header[i]] = fields[i];
     }
     return rows;
@@ -69,11 +69,11 @@ constexpr const char* lists =
 TEST_F(LayoutSweep, OneRowForEachValidCombination) {
   const auto result = weft(std::string("layout sweep run.toml --csv all.csv ") + lists);
   ASSERT_EQ(result.exit_code, 0) << result.messages;
-  const std::vector<Row> all = rows("all.csv");
+  const std::vector<SweepRow> all = rows("all.csv");
   // Neither schedule runs two chunks, and four sequences do not make three microbatches.
   ASSERT_EQ(all.size(), 2u * 1 * 3 * 4 * 3);
   std::set<std::string> words;
-  for (const Row& row : all) words.insert(row.at("words"));
+  for (const SweepRow& row : all) words.insert(row.at("words"));
   EXPECT_EQ(words.size(), all.size());
   EXPECT_NE(result.output.find("\n192 combinations, 72 can be run, "), std::string::npos) << result.output;
   EXPECT_NE(result.output.find("\n120 of 192 combinations cannot be run:\n"), std::string::npos) << result.output;
@@ -95,9 +95,9 @@ TEST_F(LayoutSweep, OneRowForEachValidCombination) {
 
 TEST_F(LayoutSweep, WordsReproduceTheFigures) {
   ASSERT_EQ(weft(std::string("layout sweep run.toml --csv all.csv ") + lists).exit_code, 0);
-  const std::vector<Row> all = rows("all.csv");
+  const std::vector<SweepRow> all = rows("all.csv");
   for (std::size_t i = 0; i < all.size(); i += 7) {
-    const Row& row = all[i];
+    const SweepRow& row = all[i];
     const auto result = weft("layout simulate run.toml --json " + row.at("words"));
     ASSERT_EQ(result.exit_code, 0) << result.messages;
     const auto found = nlohmann::json::parse(result.output)["variants"][0];
@@ -131,7 +131,7 @@ TEST_F(LayoutSweep, TakesEverySchedule) {
                            " --training.global_batch_size=16");
   ASSERT_EQ(result.exit_code, 0) << result.messages;
   std::set<std::pair<std::string, std::string>> found;
-  for (const Row& row : rows("all.csv")) found.emplace(row.at("schedule"), row.at("chunks"));
+  for (const SweepRow& row : rows("all.csv")) found.emplace(row.at("schedule"), row.at("chunks"));
   EXPECT_EQ(found, expected);
 }
 
@@ -140,7 +140,7 @@ TEST_F(LayoutSweep, SolvesUnderEachBudget) {
       "layout sweep run.toml --csv all.csv --residencies while_on_stage,auto --budgets '1 kB,790 KiB,2 MiB' "
       "--training.global_batch_size=16");
   ASSERT_EQ(result.exit_code, 0) << result.messages;
-  const std::vector<Row> all = rows("all.csv");
+  const std::vector<SweepRow> all = rows("all.csv");
   ASSERT_EQ(all.size(), 3u) << result.output;
   EXPECT_EQ(all[0].at("residency"), "while_on_stage");
   EXPECT_EQ(all[0].at("memory_budget"), "");
@@ -158,18 +158,18 @@ TEST_F(LayoutSweep, SolvesUnderEachBudget) {
 TEST_F(LayoutSweep, RanksByTimeAndFindsTheFront) {
   const auto result = weft(std::string("layout sweep run.toml --top 5 --csv all.csv --svg all.svg ") + lists);
   ASSERT_EQ(result.exit_code, 0) << result.messages;
-  const std::vector<Row> all = rows("all.csv");
-  const auto figures = [](const Row& row) {
+  const std::vector<SweepRow> all = rows("all.csv");
+  const auto figures = [](const SweepRow& row) {
     return std::pair(std::stod(row.at("seconds")), std::stoll(row.at("peak_bytes")));
   };
   std::set<int> ranks;
   std::size_t front = 0;
   std::set<std::pair<double, long long>> front_figures;
-  for (const Row& row : all) {
+  for (const SweepRow& row : all) {
     const int rank = std::stoi(row.at("rank"));
     ranks.insert(rank);
     bool beaten = false;
-    for (const Row& other : all) {
+    for (const SweepRow& other : all) {
       const auto [seconds, bytes] = figures(row);
       const auto [other_seconds, other_bytes] = figures(other);
       beaten = beaten || (other_seconds <= seconds && other_bytes <= bytes && figures(other) != figures(row));
@@ -182,9 +182,9 @@ TEST_F(LayoutSweep, RanksByTimeAndFindsTheFront) {
     front += !beaten;
   }
   // Modelled times that are no surer than a factor of each other share a rank.
-  for (const Row& row : all) {
+  for (const SweepRow& row : all) {
     const auto surely_faster = std::ranges::count_if(
-        all, [&](const Row& other) { return figures(other).first * model_error.apart <= figures(row).first; });
+        all, [&](const SweepRow& other) { return figures(other).first * model_error.apart <= figures(row).first; });
     EXPECT_EQ(std::stoi(row.at("tied_rank")), 1 + surely_faster) << row.at("words");
   }
   EXPECT_NE(result.output.find("\nmodelled: a run takes "), std::string::npos) << result.output;
@@ -258,7 +258,7 @@ TEST_F(LayoutSweep, LabelsHoldWhatDiffers) {
 TEST_F(LayoutSweep, WithoutListsThereIsOneCombination) {
   const auto result = weft("layout sweep run.toml --csv one.csv --svg one.svg --costs forward=1");
   ASSERT_EQ(result.exit_code, 0) << result.messages;
-  const std::vector<Row> all = rows("one.csv");
+  const std::vector<SweepRow> all = rows("one.csv");
   ASSERT_EQ(all.size(), 1u);
   // Two ranks and four microbatches.
   EXPECT_NEAR(std::stod(all[0].at("seconds")), 15.0, 1e-12);

@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-constexpr const char* one_rank =
+constexpr const char* on_one_rank =
     " --parallelism.pipeline=1 --parallelism.tensor=1 --parallelism.data_shard=1 --parallelism.expert=1";
 
 class TrainedModelCommand : public TinyTraining {
@@ -52,7 +52,7 @@ TEST_F(TrainedModelCommand, EvalHasTheLossWithWhichTrainingGoesOn) {
   EXPECT_NE(text.find(fmt::format("loss {:.6f} nats a token", loss)), std::string::npos) << text;
   EXPECT_NE(text.find("64 tokens in 8 windows of 8"), std::string::npos) << text;
   // Sums in another order (evaluation_test.cpp).
-  const double alone = json(std::string("eval out/tiny --data text.txt") + one_rank).at("loss");
+  const double alone = json(std::string("eval out/tiny --data text.txt") + on_one_rank).at("loss");
   EXPECT_NEAR(alone, loss, 2e-6 * loss);
 }
 
@@ -87,7 +87,7 @@ TEST_F(TrainedModelCommand, GenerateWritesTheBytesOfEachSample) {
   }
   EXPECT_NE(texts[0], texts[1]);
   EXPECT_EQ(weft(command).output, texts[0]);  // nothing but the bytes: standard output is no terminal
-  EXPECT_EQ(weft(command + one_rank).output, texts[0]);
+  EXPECT_EQ(weft(command + on_one_rank).output, texts[0]);
   EXPECT_EQ(weft(command + " --samples 2").output,
             fmt::format("--- sample 1 of 2 ---\n{}\n--- sample 2 of 2 ---\n{}\n", texts[0], texts[1]));
 }

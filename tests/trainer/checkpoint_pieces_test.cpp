@@ -17,7 +17,7 @@
 namespace weft {
 namespace {
 
-const TinyLayout hybrid{.layers = "d e", .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2}};
+const TinyLayout two_stages{.layers = "d e", .degrees = {.pipeline = 2, .data_shard = 2, .expert = 2}};
 
 // A stream of the CPU that says whose it is.
 class OwnStream final : public Stream {
@@ -59,7 +59,7 @@ class WatchedStaging final : public ForwardingDevice {
 
 TEST(CheckpointPieces, HaveTheBytesOfAWholeSave) {
   const TemporaryFolder folder;
-  Config config = saving_config(hybrid, folder / "whole", 3, 1);
+  Config config = saving_config(two_stages, folder / "whole", 3, 1);
   const LearnedRun whole = learn(config);
   const CheckpointReader expected(folder / "whole" / "step-00000003");
   std::mt19937 random(1);
@@ -92,7 +92,7 @@ TEST(CheckpointPieces, HaveTheBytesOfAWholeSave) {
 TEST(CheckpointPieces, TakeWhatThePlanSays) {
   const TemporaryFolder folder;
   constexpr std::int64_t small = 4096;  // a step's text, totals, and pieces that are read
-  Config config = saving_config(hybrid, folder / "a", 2, 1);
+  Config config = saving_config(two_stages, folder / "a", 2, 1);
   for (const std::int64_t most : {std::int64_t{1} << 30, std::int64_t{20'000}}) {
     config.checkpoint.host_memory = most;
     config.checkpoint.directory = (folder / std::to_string(most)).string();
@@ -127,7 +127,7 @@ TEST(CheckpointPieces, AreNoneOfARankThatSavesNothing) {
 // A disk that fails in the midst of a save that waits for room: the run goes on, and the next save is whole.
 TEST(CheckpointPieces, OfAFailedSaveHoldNothingUp) {
   const TemporaryFolder folder;
-  Config config = saving_config(hybrid, folder / "a", 3, 1);
+  Config config = saving_config(two_stages, folder / "a", 3, 1);
   config.checkpoint.host_memory = 2000;
   SaidLines said;
   CheckpointSetup setup = said.setup();

@@ -16,7 +16,7 @@
 namespace weft {
 namespace {
 
-constexpr int vocabulary = 259;
+constexpr int byte_vocabulary = 259;
 
 // Documents of these lengths, of tokens that follow no rule.
 std::vector<std::vector<std::int32_t>> documents_of(const std::vector<int>& lengths) {
@@ -26,7 +26,7 @@ std::vector<std::vector<std::int32_t>> documents_of(const std::vector<int>& leng
     documents.emplace_back();
     for (int i = 0; i < length; ++i) {
       state = state * 1664525u + 1013904223u;
-      documents.back().push_back(static_cast<std::int32_t>((state >> 16) % vocabulary));
+      documents.back().push_back(static_cast<std::int32_t>((state >> 16) % byte_vocabulary));
     }
   }
   return documents;
@@ -34,7 +34,7 @@ std::vector<std::vector<std::int32_t>> documents_of(const std::vector<int>& leng
 
 std::string write_dataset(const std::filesystem::path& prefix,
                           const std::vector<std::vector<std::int32_t>>& documents) {
-  IndexedWriter writer(prefix.string(), vocabulary);
+  IndexedWriter writer(prefix.string(), byte_vocabulary);
   for (const auto& document : documents) writer.add_document(document);
   writer.finish();
   return prefix.string();

@@ -15,14 +15,14 @@
 namespace weft {
 namespace {
 
-std::vector<std::int32_t> narrow(const std::vector<std::int64_t>& ids) {
+std::vector<std::int32_t> narrowed(const std::vector<std::int64_t>& ids) {
   return {ids.begin(), ids.end()};
 }
 
 void add(IndexedWriter& writer, const PlainDocument& document) {
   for (const auto& sequence : document) {
     // In two pieces, as they come from a tokenizer.
-    const std::vector<std::int32_t> ids = narrow(sequence);
+    const std::vector<std::int32_t> ids = narrowed(sequence);
     const std::span<const std::int32_t> all = ids;
     writer.add_tokens(all.first(all.size() / 2));
     writer.add_tokens(all.subspan(all.size() / 2));
@@ -54,7 +54,7 @@ class IndexedWriting : public testing::Test {
 
 TEST_F(IndexedWriting, WritesWhatMegatronsBuilderWrites) {
   IndexedWriter writer(path("x"), 11);
-  for (const PlainDocument& document : golden_documents()) writer.add_document(narrow(document[0]));
+  for (const PlainDocument& document : golden_documents()) writer.add_document(narrowed(document[0]));
   EXPECT_EQ(names_in(folder_), (std::vector<std::string>{"x.bin.partial", "x.documents.partial", "x.lengths.partial"}));
   writer.finish();
   expect_files("x", golden_megatron());

@@ -64,13 +64,14 @@ Config with(Config config, const OptimizerCase& optimizer) {
 }
 
 const TinyLayout shard4{.degrees = {.data_shard = 4}};
-const TinyLayout mesh8{.layers = "d e d e", .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2}};
+const TinyLayout hybrid_mesh{.layers = "d e d e",
+                             .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2}};
 const TinyLayout replicas{.layers = "d e d e", .degrees = {.data_replicate = 2, .data_shard = 2, .tensor = 2}};
 
 class OptimizerRuns : public ::testing::TestWithParam<OptimizerCase> {};
 
 TEST_P(OptimizerRuns, AnyLayoutLearnsWhatOneRankLearns) {
-  for (const TinyLayout& layout : {shard4, mesh8}) {
+  for (const TinyLayout& layout : {shard4, hybrid_mesh}) {
     const LearnedRun one = learn(with(tiny_config(layout.layers), GetParam()));
     const LearnedRun many = learn(with(config_of(layout), GetParam()));
     EXPECT_TRUE(many.faults.empty()) << many.faults.front();
@@ -157,7 +158,7 @@ void expect_predicted_state(const Config& config) {
 
 TEST(OptimizerState, IsWhatWasPredicted) {
   for (const OptimizerCase& optimizer : optimizer_cases()) {
-    for (const TinyLayout& layout : {shard4, mesh8}) expect_predicted_state(with(config_of(layout), optimizer));
+    for (const TinyLayout& layout : {shard4, hybrid_mesh}) expect_predicted_state(with(config_of(layout), optimizer));
   }
   for (const Config& config : uneven_groups()) expect_predicted_state(config);
 }
@@ -254,7 +255,7 @@ TEST(OptimizerGroups, TheScheduleMultipliesTheRateOfEach) {
 // Lion without decay moves an element by the rate, or not at all where its gradient is 0: what parameters have moved by
 // is what the metrics say. Elements are at most near 1, where float32 rounds to 2^-24.
 TEST(OptimizerGroups, MetricsHaveTheRatesThatAreApplied) {
-  Config config = config_of(mesh8);
+  Config config = config_of(hybrid_mesh);
   config.run.steps = 1;
   config.lr_scheduler.warmup_steps = 4;
   config.optimizer = {.rule = UpdateRule::lion, .learning_rate = 4e-3, .weight_decay = 0.0};

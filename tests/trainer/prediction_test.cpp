@@ -17,7 +17,7 @@ namespace weft {
 namespace {
 
 // That of parity_test.cpp, for its reason.
-constexpr double reordered = 1e-5;
+constexpr double reordered_prediction = 1e-5;
 
 std::vector<TinyLayout> prediction_layouts() {
   const std::string one = "d e d m", two = "d e m*2";
@@ -76,7 +76,7 @@ std::vector<TinyLayout> prediction_layouts() {
   };
 }
 
-LearnedRun expect_learned(const Config& config, const LearnedRun& one, double tolerance = reordered) {
+LearnedRun expect_learned(const Config& config, const LearnedRun& one, double tolerance = reordered_prediction) {
   LearnedRun many = learn(config);
   EXPECT_TRUE(many.faults.empty()) << many.faults.front() << " and " << many.faults.size() - 1 << " more";
   const RunDifference apart = difference(many, one);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr Recompute recomputed[] = {Recompute::selective, Recompute::experts, Recompute::keep_dispatch,
                                     Recompute::full};
-const PrecisionConfig bfloat16_compute{DType::float32, DType::bfloat16, DType::float32};
+const PrecisionConfig computes_in_bfloat16{DType::float32, DType::bfloat16, DType::float32};
 
 // The number that a refusal ends with: "... the smallest budget that does is 123 bytes".
 std::int64_t smallest_budget(Config config) {
@@ -79,11 +79,11 @@ std::vector<TinyLayout> recompute_layouts() {
   const Degrees mesh8{.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2};
   return {
       {.name = "one_rank", .layers = mixed},
-      {.name = "one_rank_bfloat16", .layers = mixed, .precision = bfloat16_compute},
+      {.name = "one_rank_bfloat16", .layers = mixed, .precision = computes_in_bfloat16},
       {.name = "pp4", .layers = dense, .degrees = {.pipeline = 4}},
       {.name = "pp2_gpipe", .layers = mixed, .degrees = {.pipeline = 2}, .schedule = "gpipe"},
       {.name = "tp2", .layers = mixed, .degrees = {.tensor = 2}},
-      {.name = "tp4_bfloat16", .layers = dense, .degrees = {.tensor = 4}, .precision = bfloat16_compute},
+      {.name = "tp4_bfloat16", .layers = dense, .degrees = {.tensor = 4}, .precision = computes_in_bfloat16},
       {.name = "cp2", .layers = mixed, .degrees = {.context = 2}},
       {.name = "cp2_ep2", .layers = moe, .degrees = {.context = 2, .expert = 2}},
       {.name = "ep2_reshard_after_use",
@@ -132,7 +132,7 @@ std::vector<TinyLayout> recompute_layouts() {
       {.name = "frozen_experts",
        .layers = mixed,
        .degrees = {.data_shard = 2},
-       .precision = bfloat16_compute,
+       .precision = computes_in_bfloat16,
        .frozen = {Family::experts}},
       {.name = "tied", .layers = mixed, .degrees = {.pipeline = 2, .tensor = 2}, .tied = true},
       {.name = "predictors", .layers = "d e m*2", .degrees = {.pipeline = 2, .tensor = 2}},
@@ -150,7 +150,7 @@ std::vector<TinyLayout> recompute_layouts() {
        .layers = mixed,
        .degrees = {.pipeline = 2, .data_shard = 2, .context = 2, .tensor = 2, .expert = 2},
        .schedule = "interleaved",
-       .precision = bfloat16_compute,
+       .precision = computes_in_bfloat16,
        .chunks = 2},
   };
 }

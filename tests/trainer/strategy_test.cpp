@@ -38,7 +38,7 @@ const std::vector<MeshCase> strategy_meshes = {
 };
 
 // Over 4 microbatches of a rank: "every 3" reduces after the third and the fourth.
-const std::vector<std::string> reductions = {"last_microbatch", "each_microbatch", "every 3"};
+const std::vector<std::string> strategy_reductions = {"last_microbatch", "each_microbatch", "every 3"};
 const std::vector<std::string> wraps = {"block", "half_block", "blocks 2", "minimum_bytes 6000", "root"};
 constexpr int few[] = {0, 1, 3};  // gathers ahead, and inputs of reductions in flight
 
@@ -93,11 +93,11 @@ bool has_island_of_two(const Degrees& degrees, Family family) {
 std::vector<Variant> variants(std::size_t mesh, std::size_t precision) {
   std::vector<Variant> result;
   for (std::size_t s = 0; s < stays.size(); ++s) {
-    for (std::size_t r = 0; r < reductions.size(); ++r) {
+    for (std::size_t r = 0; r < strategy_reductions.size(); ++r) {
       // Gradients of ZeRO-1 stay whole until the last microbatch.
-      if (stays[s].strategy == ShardStrategy::optimizer && reductions[r] != "last_microbatch") continue;
+      if (stays[s].strategy == ShardStrategy::optimizer && strategy_reductions[r] != "last_microbatch") continue;
       if (stays[s].residency == "2" && !has_island_of_two(strategy_meshes[mesh].degrees, Family::dense)) continue;
-      result.push_back({stays[s], reductions[r], wraps[(s + 2 * r + precision) % wraps.size()],
+      result.push_back({stays[s], strategy_reductions[r], wraps[(s + 2 * r + precision) % wraps.size()],
                         few[(s + r + 2 * precision + mesh) % 3], few[(s / 3 + s + 2 * r + precision + mesh) % 3]});
     }
   }
@@ -197,7 +197,7 @@ TEST(StrategyGrid, MeetsEveryValueUnderEachMesh) {
         }
       }
     }
-    EXPECT_EQ(met.size(), stays.size() + reductions.size() + wraps.size() + 2 * std::size(few));
+    EXPECT_EQ(met.size(), stays.size() + strategy_reductions.size() + wraps.size() + 2 * std::size(few));
     for (const auto& [value, under] : met)
       EXPECT_GE(under.size(), 2u) << value << " under " << strategy_meshes[mesh].name;
   }
@@ -208,17 +208,17 @@ TEST(StrategyGrid, MeetsEveryValueUnderEachMesh) {
 // roundings go either way. Adam makes of it that part of a step, 1e-3 a step and element, against weights of 0.1: three
 // steps move a weight by 3 x 1e-2 x 2e-6 = 6e-8 of its size, to which come three roundings of u = 6e-8 themselves.
 // Losses are sums over tokens in float64, and move with the weights. In all less than 1e-6.
-constexpr double reordered = 1e-6;
+constexpr double reordered_strategy = 1e-6;
 
 TEST(Reductions, DifferOnlyInTheOrderOfAdditions) {
   for (std::size_t mesh = 0; mesh < strategy_meshes.size(); ++mesh) {
     const LearnedRun last = learn(configured(mesh, 0, Variant()));
     std::set<std::vector<float>> embeddings = {last.weights.at("embedding.weight")};
-    for (const std::string& reduction : reductions) {
+    for (const std::string& reduction : strategy_reductions) {
       const LearnedRun other = learn(configured(mesh, 0, reduced(reduction)));
       const RunDifference apart = difference(other, last);
-      EXPECT_LT(apart.loss, reordered) << reduction;
-      EXPECT_LT(apart.weights, reordered) << reduction << ": " << apart.worst_parameter;
+      EXPECT_LT(apart.loss, reordered_strategy) << reduction;
+      EXPECT_LT(apart.weights, reordered_strategy) << reduction << ": " << apart.worst_parameter;
       embeddings.insert(other.weights.at("embedding.weight"));
     }
     // The orders are three indeed.
@@ -236,8 +236,8 @@ TEST(Reductions, AddingUpInShardsIsFullShardInAnotherOrder) {
   const LearnedRun sharded = run("last_microbatch", Accumulation::sharded, 3);
   const LearnedRun whole = run("last_microbatch", Accumulation::unsharded, 3);
   const RunDifference apart = difference(sharded, whole);
-  EXPECT_LT(apart.loss, reordered);
-  EXPECT_LT(apart.weights, reordered) << apart.worst_parameter;
+  EXPECT_LT(apart.loss, reordered_strategy);
+  EXPECT_LT(apart.weights, reordered_strategy) << apart.worst_parameter;
   EXPECT_FALSE(apart.bitwise_equal);
   // By default each is the one or the other, to the bit.
   EXPECT_TRUE(difference(run("auto", Accumulation::by_strategy, 3), sharded).bitwise_equal);

@@ -16,7 +16,7 @@
 namespace weft {
 namespace {
 
-constexpr std::size_t unpacked_piece = std::size_t{1} << 16, longest_line = std::size_t{1} << 30;
+constexpr std::size_t unpacked_piece = std::size_t{1} << 16, longest_unpacked_line = std::size_t{1} << 30;
 
 }  // namespace
 
@@ -164,7 +164,7 @@ std::int64_t UnpackedFile::position() const {
 std::size_t UnpackedFile::fill(std::size_t bytes) {
   const std::size_t had = buffer_.size();
   // At this size the buffer would grow to twice as much, and be there twice meanwhile.
-  if (had >= longest_line) fail_request("\"{}\": line {} has 1 GiB or more", name_, lines_ + 1);
+  if (had >= longest_unpacked_line) fail_request("\"{}\": line {} has 1 GiB or more", name_, lines_ + 1);
   buffer_.resize(had + bytes + padding);  // room for what next_lines() appends
   std::size_t done = 0;
   for (std::size_t count = 1; count > 0 && done < bytes; done += count) {
