@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 namespace weft {
@@ -178,10 +179,10 @@ std::vector<std::size_t> largest(const Values& values, std::int64_t count) {
 
 }  // namespace
 
-std::vector<std::size_t> ModelReference::choose(const Values& scores, const std::string& router) const {
+std::vector<std::size_t> ModelReference::choose(const Values& scores, const Values& bias) const {
   const MoeConfig& moe = model_.moe;
   Values values = scores;
-  if (moe.selection_bias) add_to(values, of_pool(parameter(router + ".selection_bias")));
+  if (!bias.empty()) add_to(values, bias);
   const std::size_t size = values.size() / to_size(moe.n_group);
   Values groups;
   for (std::size_t first = 0; first < values.size(); first += size) {
@@ -208,25 +209,20 @@ Values ModelReference::of_pool(const Values& rows) const {
 }
 
 // The rule in its plainest form: of each sequence and expert all choices in the order in which they are kept.
-std::vector<std::vector<std::size_t>> ModelReference::taken_choices(const Values& logits,
-                                                                    const std::string& router) const {
+std::vector<std::vector<std::size_t>> ModelReference::taken_choices(const std::vector<RoutedToken>& routed) const {
   const MoeConfig& moe = model_.moe;
-  const std::size_t experts = to_size(moe.num_experts), pool = to_size(moe.pool());
-  const std::size_t length = to_size(sequence_length_);
+  const std::size_t experts = to_size(moe.num_experts), length = to_size(sequence_length_);
   struct Choice {
     double weight;
     std::size_t token, expert;
   };
   std::vector<Choice> choices;
-  for (std::size_t token = 0; token < logits.size() / pool; ++token) {
-    const Values score = scores({logits.data() + token * pool, pool});
-    std::vector<std::size_t> chosen = choose(score, router);
-    std::erase_if(chosen, [=](std::size_t e) { return e >= experts; });
-    double sum = 0.0;
-    for (std::size_t e : chosen) sum += score[e];
-    for (std::size_t e : chosen) choices.push_back({score[e] / (moe.norm_topk_prob ? sum : 1.0), token, e});
+  for (std::size_t token = 0; token < routed.size(); ++token) {
+    for (std::size_t e : routed[token].chosen) {
+      if (e < experts) choices.push_back({routed[token].weight(e, moe.norm_topk_prob), token, e});
+    }
   }
-  std::vector<std::vector<std::size_t>> taken(logits.size() / pool);
+  std::vector<std::vector<std::size_t>> taken(experts);
   if (moe.drops() && moe.drop_policy == DropPolicy::probability) {
     std::stable_sort(choices.begin(), choices.end(),
                      [](const Choice& a, const Choice& b) { return a.weight > b.weight; });
@@ -234,7 +230,7 @@ std::vector<std::vector<std::size_t>> ModelReference::taken_choices(const Values
   std::map<std::pair<std::size_t, std::size_t>, std::int64_t> full;  // by sequence and expert
   for (const Choice& choice : choices) {
     std::int64_t& count = full[{choice.token / length, choice.expert}];
-    if (!moe.drops() || count++ < moe.capacity(sequence_length_)) taken[choice.token].push_back(choice.expert);
+    if (!moe.drops() || count++ < moe.capacity(sequence_length_)) taken[choice.expert].push_back(choice.token);
   }
   return taken;
 }
@@ -264,31 +260,42 @@ MoeReference ModelReference::moe(int block, const Values& x, const Values& balan
   // own, and the mean over all tokens is taken.
   const double balance_factor = moe.router_aux_loss_coef * loss_factor_ * static_cast<double>(pool) /
                                 static_cast<double>(to_size(moe.choices()) * length);
-  const std::vector<std::vector<std::size_t>> taken = taken_choices(logits, scope + ".router");
+  const Values bias = moe.selection_bias ? of_pool(parameter(scope + ".router.selection_bias")) : Values{};
+  std::vector<RoutedToken> routed(tokens);
   for (std::size_t sequence = 0; sequence < tokens; sequence += length) {
     Values score_sums(pool, 0.0), counts(pool, 0.0);
     for (std::size_t token = sequence; token < sequence + length; ++token) {
       const std::span<const double> token_logits(logits.data() + token * pool, pool);
-      const Values score = scores(token_logits);
-      const double all = std::accumulate(score.begin(), score.end(), 0.0);
-      for (std::size_t e = 0; e < pool; ++e) score_sums[e] += score[e] / all;
+      RoutedToken& route = routed[token];
+      route.scores = scores(token_logits);
+      const double all = std::accumulate(route.scores.begin(), route.scores.end(), 0.0);
+      for (std::size_t e = 0; e < pool; ++e) score_sums[e] += route.scores[e] / all;
       result.z_loss += moe.router_z_loss_coef * loss_factor_ * std::pow(log_sum_exp(token_logits), 2);
-
-      const std::vector<std::size_t> chosen = choose(score, scope + ".router");
-      double chosen_sum = 0.0;
-      for (std::size_t e : chosen) chosen_sum += e < experts ? score[e] : 0.0;
-      const Values row(normed.begin() + static_cast<std::ptrdiff_t>(token * hidden),
-                       normed.begin() + static_cast<std::ptrdiff_t>((token + 1) * hidden));
-      for (std::size_t e : chosen) counts[e] += 1.0, result.null_choices += e < experts ? 0 : 1;
-      for (std::size_t e : taken[token]) {
-        const Values out = swiglu(row, fmt::format("{}.experts.{}", scope, e));
-        const double weight = moe.routed_scaling_factor * (moe.norm_topk_prob ? score[e] / chosen_sum : score[e]);
-        for (std::size_t i = 0; i < hidden; ++i) result.y[token * hidden + i] += weight * out[i];
-        ++result.expert_tokens[e];
+      route.chosen = choose(route.scores, bias);
+      for (std::size_t e : route.chosen) {
+        route.chosen_sum += e < experts ? route.scores[e] : 0.0;
+        counts[e] += 1.0;
+        result.null_choices += e < experts ? 0 : 1;
       }
     }
     if (!balanced.empty()) counts = balanced;
     for (std::size_t e = 0; e < pool; ++e) result.auxiliary_loss += balance_factor * score_sums[e] * counts[e];
+  }
+  const std::vector<std::vector<std::size_t>> taken = taken_choices(routed);
+  for (std::size_t e = 0; e < experts; ++e) {
+    result.expert_tokens[e] = std::ssize(taken[e]);
+    if (taken[e].empty()) continue;
+    Values rows;
+    for (std::size_t token : taken[e]) {
+      rows.insert(rows.end(), normed.begin() + static_cast<std::ptrdiff_t>(token * hidden),
+                  normed.begin() + static_cast<std::ptrdiff_t>((token + 1) * hidden));
+    }
+    const Values out = swiglu(rows, fmt::format("{}.experts.{}", scope, e));
+    for (std::size_t row = 0; row < taken[e].size(); ++row) {
+      const std::size_t token = taken[e][row];
+      const double weight = moe.routed_scaling_factor * routed[token].weight(e, moe.norm_topk_prob);
+      for (std::size_t i = 0; i < hidden; ++i) result.y[token * hidden + i] += weight * out[row * hidden + i];
+    }
   }
   return result;
 }

@@ -49,6 +49,17 @@ class ModelReference {
   double objective(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) const;
 
  private:
+  // What a router says of a token.
+  struct RoutedToken {
+    Values scores;                    // of each expert of the pool
+    std::vector<std::size_t> chosen;  // the K largest, ties to the lower expert
+    double chosen_sum = 0.0;          // of scores, without null slots
+
+    double weight(std::size_t expert, bool normalised) const {
+      return normalised ? scores[expert] / chosen_sum : scores[expert];
+    }
+  };
+
   const Values& parameter(const std::string& name) const { return parameters_.at(name); }
   Values norm(const Values& x, const std::string& weight) const;
   Values swiglu(const Values& x, const std::string& name) const;
@@ -58,12 +69,12 @@ class ModelReference {
   double cross_entropy(const Values& normed, std::span<const std::int32_t> targets) const;
   // Of a block; adds the auxiliary losses to `auxiliary`.
   Values block(int block, const Values& x, double& auxiliary) const;
-  // The K largest scores, ties to the lower expert.
   // Rows of a router's elements, the last of each once for every null slot.
   Values of_pool(const Values& rows) const;
-  // Experts that take each token.
-  std::vector<std::vector<std::size_t>> taken_choices(const Values& logits, const std::string& router) const;
-  std::vector<std::size_t> choose(const Values& scores, const std::string& router) const;
+  // Tokens that each expert takes.
+  std::vector<std::vector<std::size_t>> taken_choices(const std::vector<RoutedToken>& routed) const;
+  // `bias` is the selection bias; empty: none.
+  std::vector<std::size_t> choose(const Values& scores, const Values& bias) const;
 
   const ModelConfig& model_;
   const NamedValues& parameters_;

@@ -13,8 +13,14 @@ using SortedJson = nlohmann::json;
 using BenchMoe = TinyTraining;
 
 constexpr const char* bench =
-    "bench moe run.toml --warmup 0 --steps 1 --parallelism.pipeline=1 --parallelism.tensor=1 "
+    "bench moe run.toml --warmup 0 --steps 1 --seconds 0.005 --parallelism.pipeline=1 --parallelism.tensor=1 "
     "--parallelism.data_shard=1 --parallelism.expert=1 ";
+
+// The word behind a text.
+std::string said(const std::string& output, const std::string& before) {
+  const std::size_t begin = output.find(before) + before.size();
+  return output.substr(begin, output.find(' ', begin) - begin);
+}
 
 // A shared expert has 4096 / (2 * 8) times the operations of a token's routed ones.
 TEST_F(BenchMoe, CountsTheProductsOfTheSharedExpert) {
@@ -36,8 +42,10 @@ TEST_F(BenchMoe, SaysTheRatioBesideItsBound) {
   const auto result = weft(std::string(bench) + "--model.moe.force_balance=true");
   ASSERT_EQ(result.exit_code, 0) << result.messages;
   EXPECT_TRUE(result.output.starts_with("model.moe.force_balance is true: ")) << result.output;
-  // A step of so few tokens is mostly something else than products.
-  EXPECT_TRUE(result.output.ends_with("times as long, above 1.35\n")) << result.output;
+  const std::string ratio = said(result.output, "all takes "), bound = said(result.output, "times as long, ");
+  // Of a ratio that is rounded to the bound, either word is right.
+  if (ratio == "1.35") return;
+  EXPECT_EQ(bound, std::stod(ratio) < 1.35 ? "within" : "above") << result.output;
 }
 
 }  // namespace

@@ -42,11 +42,11 @@ TEST_F(ForcedBalance, IsToldWhereverARunIsShown) {
       EXPECT_EQ(tells_json(command), forced) << command;
     }
     for (const std::string& command :
-         {"receipt " + run, "diagnose " + run, "bench step run.toml --warmup 0 --steps 1" + keys}) {
+         {"receipt " + run, "diagnose " + run, "bench step run.toml --warmup 0 --steps 1 --seconds 0.01" + keys}) {
       EXPECT_EQ(tells(command), forced) << command;
     }
     EXPECT_EQ(SortedJson::parse(weft("receipt " + run + " --json").output).at("model").at("forced_balance"), forced);
-    EXPECT_EQ(tells_json("bench step run.toml --warmup 0 --steps 1" + keys), forced);
+    EXPECT_EQ(tells_json("bench step run.toml --warmup 0 --steps 1 --seconds 0.01" + keys), forced);
     // A build without dygraphs has no pages.
     const auto page = weft("report " + run);
     const bool told = page.output.find("experts are dealt in turn") != std::string::npos;

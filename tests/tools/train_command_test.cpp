@@ -294,7 +294,7 @@ TEST_F(TrainCommand, AFailureWhileRunningEndsWithThree) {
 
 TEST_F(TrainCommand, BenchStepReportsRatesAndShares) {
   const auto before = files();
-  const auto result = weft("bench step run.toml --warmup 1 --steps 2 --json");
+  const auto result = weft("bench step run.toml --warmup 1 --steps 2 --seconds 0.01 --json");
   ASSERT_EQ(result.exit_code, 0) << result.messages;
   const SortedJson report = SortedJson::parse(result.output);
   for (const char* key : {"tokens_per_second", "tokens_per_second_best", "step_milliseconds", "gflops_per_step",
@@ -308,16 +308,17 @@ TEST_F(TrainCommand, BenchStepReportsRatesAndShares) {
   for (const auto& [phase, share] : report["share_of_rank_time"].items()) sum += share.get<double>();
   EXPECT_NEAR(sum, 1.0, 8 * 0x1p-52);
   EXPECT_EQ(files(), before);
-  EXPECT_NE(weft("bench step --config run.toml --warmup 0 --steps 1").output.find("8 ranks on "), std::string::npos);
+  EXPECT_NE(weft("bench step --config run.toml --warmup 0 --steps 1 --seconds 0.01").output.find("8 ranks on "),
+            std::string::npos);
   // The checkpoints of the configuration's run are its own: a bench saves none, and begins anew.
   for (int times = 0; times < 2; ++times) {
-    EXPECT_EQ(weft("bench step run.toml --warmup 0 --steps 2 --checkpoint.interval=1").exit_code, 0);
+    EXPECT_EQ(weft("bench step run.toml --warmup 0 --steps 2 --seconds 0.01 --checkpoint.interval=1").exit_code, 0);
   }
   EXPECT_EQ(files(), before);
   // Nor do checkpoints that the run has left stand in the way.
   ASSERT_EQ(weft("train run.toml").exit_code, 0);
   const auto trained = files();
-  EXPECT_EQ(weft("bench step run.toml --warmup 0 --steps 2").exit_code, 0);
+  EXPECT_EQ(weft("bench step run.toml --warmup 0 --steps 2 --seconds 0.01").exit_code, 0);
   EXPECT_EQ(files(), trained);
   for (const char* arguments : {"bench step gone.toml", "bench step run.toml --steps 0", "bench", "bench step"}) {
     EXPECT_EQ(weft(arguments).exit_code, 2) << arguments;

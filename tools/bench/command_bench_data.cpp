@@ -186,8 +186,8 @@ void print_rates(const std::vector<DataRate>& rows, bool json) {
 }  // namespace
 
 void add_bench_data_command(CLI::App& bench) {
-  CLI::App* command = bench.add_subcommand(
-      "data", "rates of encoding TEXT, of reading it as JSON lines and of reading its tokens, by one thread");
+  CLI::App* command =
+      bench.add_subcommand("data", "rates of encoding TEXT on a core, and of reading it as JSON lines and its tokens");
   const auto request = std::make_shared<DataBench>();
   command->add_option("TEXT", request->text, "text to encode, a document a line")->required();
   command->add_option("--tokenizer", request->tokenizers, "encodings to time; samples are read of the last")

@@ -161,9 +161,7 @@ void add_bench_memory_command(CLI::App& bench) {
   const auto request = std::make_shared<MemoryRequest>();
   command->allow_extras();
   command->add_option("--config,CONFIG", request->file, "TOML file that describes the run")->capture_default_str();
-  command->add_option("--steps", request->steps, "steps of each run")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  command->add_option("--steps", request->steps, "steps of each run")->check(positive())->capture_default_str();
   CLI::Option* json = command->add_flag("--json", request->json, "print one JSON document");
   command->add_flag("--markdown", request->markdown, "print the table as the documents have it")->excludes(json);
   command->callback([command, request] { bench_memory(*command, *request); });

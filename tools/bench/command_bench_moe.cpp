@@ -13,8 +13,8 @@
 
 #include "parallel/comm/local.h"
 #include "parallel/runtime/spread_work.h"
+#include "tools/bench/bench_length.h"
 #include "tools/bench/timed_products.h"
-#include "tools/command/commands.h"
 #include "trainer/config/config.h"
 #include "trainer/run/train.h"
 
@@ -79,7 +79,7 @@ struct ExpertShape {
 
 // Seconds of its products: gate and up together, and down. Each of the two counts the product itself, the gradient of
 // its input and that of its weight.
-double product_seconds(TimedProducts& products, const ExpertShape& expert, std::int64_t hidden,
+double product_seconds(TimedProducts& products, const ExpertShape& expert, std::int64_t hidden, double least_seconds,
                        const std::function<void()>& ready) {
   const auto& [rows, width, dtype] = expert;
   const auto call = [&](std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_a, bool transpose_b,
@@ -91,14 +91,14 @@ double product_seconds(TimedProducts& products, const ExpertShape& expert, std::
        {call(rows, 2 * width, hidden, false, true, false), call(rows, hidden, width, false, false, false),
         call(rows, hidden, 2 * width, false, false, false), call(rows, width, hidden, false, true, false),
         call(2 * width, hidden, rows, true, false, true), call(width, hidden, rows, true, false, true)}) {
-    seconds += products.seconds(each, 0.2, ready);
+    seconds += products.seconds(each, least_seconds, ready);
   }
   return seconds;
 }
 
 // Seconds of a rank for the products of its experts in a step, if tokens are routed evenly. The shared expert is split
 // as a dense block is: all tokens of a microbatch, and a part of its width.
-double products_alone(const Config& config) {
+double products_alone(const Config& config, double least_seconds) {
   const Degrees& d = config.parallelism;
   const MoeConfig& moe = config.model.moe;
   const std::int64_t tokens = config.microbatch_tokens() / (d.context * d.tensor) * d.expert * d.expert_tensor;
@@ -111,7 +111,8 @@ double products_alone(const Config& config) {
   run_local_ranks(ranks, [&](Communicator& world) {
     TimedProducts products(config, world.rank());
     const auto add = [&](double& sum, const ExpertShape& expert) {
-      const double seconds = product_seconds(products, expert, config.model.hidden_size, [&] { world.barrier(); });
+      const double seconds =
+          product_seconds(products, expert, config.model.hidden_size, least_seconds, [&] { world.barrier(); });
       const std::lock_guard lock(mutex);
       sum += seconds / ranks;
     };
@@ -132,13 +133,13 @@ double products_alone(const Config& config) {
   return of_blocks / d.pipeline * static_cast<double>(config.microbatches()) * taking_turns;
 }
 
-void bench_moe(const Config& config, std::int64_t warmup, std::int64_t steps, bool json) {
+void bench_moe(const Config& config, const BenchLength& length, bool json) {
   if (!config.model.has(BlockKind::moe)) fail_request("no block of the model has experts");
   if (config.run.launch == LaunchKind::processes) fail_request("weft bench moe times ranks that are threads");
-  const double before = products_alone(config);
-  const ExpertTimes times = time_experts(config, warmup, steps);
-  const double alone = 0.5 * (before + products_alone(config));
-  const double rank_steps = static_cast<double>(config.parallelism.world()) * static_cast<double>(steps);
+  const double before = products_alone(config, length.product_seconds);
+  const ExpertTimes times = time_experts(config, length.warmup, length.steps);
+  const double alone = 0.5 * (before + products_alone(config, length.product_seconds));
+  const double rank_steps = static_cast<double>(config.parallelism.world()) * static_cast<double>(length.steps);
   const bool forced = forces_balance(config.model);
   nlohmann::ordered_json report = {{"forced_balance", forced}};
   double named = 0.0;
@@ -157,7 +158,7 @@ void bench_moe(const Config& config, std::int64_t warmup, std::int64_t steps, bo
     return;
   }
   if (forced) fmt::print("{}\n", forced_balance_text);
-  fmt::print("blocks with experts, a rank's mean of {} steps:\n", steps);
+  fmt::print("blocks with experts, a rank's mean of {} steps:\n", length.steps);
   for (const auto& [part, milliseconds] : report["milliseconds"].items()) {
     const double value = milliseconds.get<double>();
     fmt::print("  {:<18} {:9.3f} ms  {:5.1f} %\n", part, value, 1e-1 * value / all);
@@ -172,16 +173,13 @@ void bench_moe(const Config& config, std::int64_t warmup, std::int64_t steps, bo
 void add_bench_moe_command(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand("moe", "time of blocks with experts, by part, beside their products alone");
   const auto file = std::make_shared<std::string>();
-  const auto warmup = std::make_shared<std::int64_t>(3), steps = std::make_shared<std::int64_t>(20);
   const auto json = std::make_shared<bool>(false);
   command->allow_extras();
   command->add_option("--config,CONFIG", *file, "TOML file that describes the run")->required();
-  command->add_option("--warmup", *warmup, "steps not counted")->check(CLI::NonNegativeNumber)->capture_default_str();
-  command->add_option("--steps", *steps, "steps counted")->check(CLI::PositiveNumber)->capture_default_str();
+  const auto length = add_length_options(*command, 0.2);
   command->add_flag("--json", *json, "print one JSON document");
-  command->callback([command, file, warmup, steps, json] {
-    bench_moe(read_config_given_to(*command, *file).config, *warmup, *steps, *json);
-  });
+  command->callback(
+      [command, file, length, json] { bench_moe(read_config_given_to(*command, *file).config, *length, *json); });
 }
 
 }  // namespace weft

@@ -109,7 +109,7 @@ void add_bench_products_command(CLI::App& bench) {
   command->allow_extras();
   command->add_option("--config,CONFIG", *file, "TOML file that describes the run")->required();
   command->add_option("--seconds", *seconds, "time for each product at least")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   command->add_flag("--json", *json, "print one JSON document");
   command->callback([command, file, seconds, json] {

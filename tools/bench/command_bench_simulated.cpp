@@ -176,14 +176,12 @@ void add_bench_simulated_command(CLI::App& bench) {
   const auto request = std::make_shared<SimulatedRequest>();
   command->allow_extras();
   command->add_option("--scale", request->scale, "how many milliseconds the unit of the padding has")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   command->add_option("--transfer", request->transfer, "how long a message is under way, in units of the padding")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->capture_default_str();
-  command->add_option("--steps", request->steps, "steps of each run")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  command->add_option("--steps", request->steps, "steps of each run")->check(positive())->capture_default_str();
   CLI::Option* json = command->add_flag("--json", request->json, "print one JSON document");
   command->add_flag("--markdown", request->markdown, "print the table as the documents have it")->excludes(json);
   command->callback([command, request] { bench_simulated(*command, *request); });

@@ -13,8 +13,8 @@
 #include "parallel/comm/local.h"
 #include "parallel/runtime/medians.h"
 #include "parallel/runtime/spread_work.h"
+#include "tools/bench/bench_length.h"
 #include "tools/bench/timed_products.h"
-#include "tools/command/commands.h"
 #include "trainer/config/config.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/run/train.h"
@@ -27,8 +27,8 @@ namespace {
 constexpr double stated_peak = 989e12;
 
 // Rate of square products on `threads` threads at once, in operations a second. The products are large enough for the
-// device.
-double product_rate(const Config& config, int threads) {
+// device, and measured for `least_seconds`.
+double product_rate(const Config& config, int threads, double least_seconds) {
   const std::int64_t n = config.run.device == DeviceKind::cuda ? 8192 : 1024;
   const DType dtype = config.precision_of(Family::dense).compute;
   const ProductCall square{n, n, n, false, true, dtype, dtype, dtype, false};
@@ -36,7 +36,7 @@ double product_rate(const Config& config, int threads) {
   double rate = 0.0;
   run_local_ranks(threads, [&](Communicator& world) {
     TimedProducts products(config, world.rank());
-    const double seconds = products.seconds(square, 0.5, [&] { world.barrier(); });
+    const double seconds = products.seconds(square, least_seconds, [&] { world.barrier(); });
     const std::lock_guard lock(mutex);
     rate += 2.0 * static_cast<double>(n * n * n) / seconds;
   });
@@ -93,20 +93,20 @@ std::vector<StepTimes> time_steps(Config config, std::int64_t warmup, std::int64
   return times_of;
 }
 
-void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, PhaseClock::Mode clock, bool json) {
+void bench_step(const Config& config, const BenchLength& length, PhaseClock::Mode clock, bool json) {
   if (config.run.launch == LaunchKind::processes) fail_request("weft bench step times ranks that are threads");
   const bool gpu = config.run.device == DeviceKind::cuda;
   const int ranks = config.parallelism.world();
   const auto cores = static_cast<int>(host_cores());
   const int threads = gpu ? 1 : std::min(ranks, cores);
-  const double rate_before = product_rate(config, threads);
+  const double rate_before = product_rate(config, threads, length.product_seconds);
   // Reading times from streams slows steps down, so it is done in later steps of the same run.
   const bool streams = clock == PhaseClock::Mode::stream;
   std::vector<PhaseClock::Mode> modes = {clock};
   if (streams) modes.insert(modes.begin(), PhaseClock::Mode::off);
-  const std::vector<StepTimes> passes = time_steps(config, warmup, steps, modes);
+  const std::vector<StepTimes> passes = time_steps(config, length.warmup, length.steps, modes);
   const StepTimes &times = passes.front(), &shares = passes.back();
-  const double rate = 0.5 * (rate_before + product_rate(config, threads));
+  const double rate = 0.5 * (rate_before + product_rate(config, threads, length.product_seconds));
 
   const double seconds = upper_median(times.seconds);
   const double best = *std::min_element(times.seconds.begin(), times.seconds.end());
@@ -158,23 +158,21 @@ void bench_step(const Config& config, std::int64_t warmup, std::int64_t steps, P
 void add_bench_step_command(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand("step", "tokens a second of a configuration and where the time goes");
   const auto file = std::make_shared<std::string>();
-  const auto warmup = std::make_shared<std::int64_t>(3), steps = std::make_shared<std::int64_t>(20);
   const auto json = std::make_shared<bool>(false);
   const auto clock = std::make_shared<std::string>();
   command->allow_extras();
   command->add_option("--config,CONFIG", *file, "TOML file that describes the run")->required();
-  command->add_option("--warmup", *warmup, "steps not counted")->check(CLI::NonNegativeNumber)->capture_default_str();
-  command->add_option("--steps", *steps, "steps counted")->check(CLI::PositiveNumber)->capture_default_str();
+  const auto length = add_length_options(*command, 0.5);
   command
       ->add_option("--clock", *clock,
                    "clock of the shares: the host's, or that of the streams of a device that runs behind it, behind "
                    "the others; default: host on the CPU, stream on a GPU")
       ->check(CLI::IsMember({"host", "stream"}));
   command->add_flag("--json", *json, "print one JSON document");
-  command->callback([command, file, warmup, steps, clock, json] {
+  command->callback([command, file, length, clock, json] {
     const Config config = read_config_given_to(*command, *file).config;
     const bool streams = clock->empty() ? config.run.device != DeviceKind::cpu : *clock == "stream";
-    bench_step(config, *warmup, *steps, streams ? PhaseClock::Mode::stream : PhaseClock::Mode::host, *json);
+    bench_step(config, *length, streams ? PhaseClock::Mode::stream : PhaseClock::Mode::host, *json);
   });
 }
 
