@@ -50,8 +50,8 @@ TEST(PictureHtml, HoldsEveryBoxAndSampleOfEveryVariant) {
     for (const SortedJson& figure : variant["figures"]) figures[figure["name"]] = figure["value"];
     EXPECT_EQ(figures["step"], picture.seconds);
     EXPECT_EQ(figures["bubble"], picture.bubble());
-    EXPECT_EQ(figures["waits for gathers"], picture.exposed_gathers());
-    EXPECT_EQ(figures["waits for reductions"], picture.exposed_reductions());
+    EXPECT_EQ(figures["waits for gathers"], picture.waits().gathers);
+    EXPECT_EQ(figures["waits for reductions"], picture.waits().reductions);
     EXPECT_EQ(figures["peak of the fullest rank"], static_cast<double>(picture.peak_bytes()));
     ASSERT_EQ(variant["links"].size(), picture.hops.size());
     for (std::size_t i = 0; i < picture.hops.size(); ++i) {

@@ -8,10 +8,10 @@
 #include <map>
 #include <sstream>
 
-#include "tools/picture/picture_style.h"
 #include "parallel/runtime/error.h"
 #include "tests/parallel/markup.h"
 #include "tests/tools/picture_fixture.h"
+#include "tools/picture/picture_style.h"
 
 namespace weft {
 namespace {

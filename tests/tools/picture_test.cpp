@@ -322,8 +322,8 @@ TEST(Picture, FiguresAreThoseOfTheRanks) {
   const SimulatedStep step = hostile_step(program);
   const Picture picture = picture_of(program, step);
   EXPECT_DOUBLE_EQ(picture.bubble(), (step.times[0].bubble + step.times[1].bubble) / (2 * step.simulation.seconds));
-  EXPECT_EQ(picture.exposed_gathers(), std::max(step.times[0].gathers, step.times[1].gathers));
-  EXPECT_EQ(picture.exposed_reductions(), std::max(step.times[0].reductions, step.times[1].reductions));
+  EXPECT_EQ(picture.waits().gathers, std::max(step.times[0].gathers, step.times[1].gathers));
+  EXPECT_EQ(picture.waits().reductions, std::max(step.times[0].reductions, step.times[1].reductions));
   std::int64_t peak = 0;
   for (const auto& curve : step.memory) {
     for (const MemorySample& sample : curve) peak = std::max(peak, sample.bytes());

@@ -13,6 +13,7 @@
 #include "tools/report/bench_table.h"
 #include "tools/report/given_costs.h"
 #include "tools/report/report_parts.h"
+#include "tools/report/wait_columns.h"
 #include "trainer/config/config.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/planning/published.h"
@@ -79,10 +80,9 @@ std::string report(const SimulatedVariant& variant) {
   const auto where_any = [&](std::string_view what, double seconds) {
     return seconds > 0.0 ? fmt::format(", {} {}", what, time(seconds)) : std::string();
   };
-  text +=
-      fmt::format("  exposed     gathers {}, reductions {}{}{}, on the rank with most\n",
-                  time(forecast.exposed_gathers), time(forecast.exposed_reductions),
-                  where_any("rows of experts", forecast.exposed_rows), where_any("host copies", forecast.exposed_host));
+  text += fmt::format("  exposed     gathers {}, reductions {}{}{}, on the rank with most\n",
+                      time(forecast.waits.gathers), time(forecast.waits.reductions),
+                      where_any("rows of experts", forecast.waits.rows), where_any("host copies", forecast.waits.host));
   text += fmt::format("  memory      {} on rank {}, the fullest: {}\n", format_bytes(forecast.peak.total()),
                       forecast.fullest_rank, buckets(forecast.peak));
   if (forecast.worst_peak_bytes) {
@@ -107,18 +107,19 @@ std::vector<int> ranks_of(std::span<const SimulatedVariant> variants) {
 
 BenchTable comparison(std::span<const SimulatedVariant> variants) {
   const std::vector<int> ranks = ranks_of(variants);
-  BenchTable table{{"variant", "schedule", "layout", "step", "rank", "of the first", "bubble", "gathers wait",
-                    "reductions wait", "fullest rank", "gathers", "reductions"}};
+  BenchTable table{{"variant", "schedule", "layout", "step", "rank", "of the first", "bubble", "fullest rank",
+                    "gathers", "reductions"}};
+  std::vector<StepWaits> waits;
   for (const SimulatedVariant& variant : variants) {
     const StepForecast& forecast = variant.forecast;
     const bool alike = variant.unit_time == variants.front().unit_time;
     table.add(table.rows.size() + 1, schedule_text(variant.config), forecast.layout,
               format_time(forecast.seconds, variant.unit_time), rank_text(ranks, table.rows.size()),
               alike ? percent(forecast.seconds, variants.front().forecast.seconds) : "-", percent(forecast.bubble, 1.0),
-              format_time(forecast.exposed_gathers, variant.unit_time),
-              format_time(forecast.exposed_reductions, variant.unit_time), format_bytes(forecast.peak.total()),
-              forecast.gathers, forecast.reductions);
+              format_bytes(forecast.peak.total()), forecast.gathers, forecast.reductions);
+    waits.push_back(forecast.waits);
   }
+  insert_wait_columns(table, 7, waits, variants.front().unit_time);
   return table;
 }
 
@@ -143,31 +144,29 @@ Json variant_json(const SimulatedVariant& variant) {
                      {"host", times.host},
                      {"update", times.update}});
   }
-  return {{"title", variant.title},
-          {"costs", variant.costs},
-          {"certainty", variant.certainty.text},
-          {"tie_factor", variant.certainty.apart},
-          {"unit_time", variant.unit_time},
-          {"schedule", variant.config.pipeline.schedule},
-          {"chunks", variant.config.pipeline.chunks},
-          {"microbatches", variant.config.microbatches()},
-          {"layout", forecast.layout},
-          {"seconds", forecast.seconds},
-          {"bubble", forecast.bubble},
-          {"exposed_gathers", forecast.exposed_gathers},
-          {"exposed_reductions", forecast.exposed_reductions},
-          {"exposed_rows", forecast.exposed_rows},
-          {"exposed_host", forecast.exposed_host},
-          {"peak_bytes", forecast.peak.total()},
-          {"worst_peak_bytes", or_null(forecast.worst_peak_bytes)},
-          {"fullest_rank", forecast.fullest_rank},
-          {"peak", buckets_json(forecast.peak)},
-          {"gathers", forecast.gathers},
-          {"gathered_bytes", forecast.gathered_bytes},
-          {"reductions", forecast.reductions},
-          {"critical_path", shares_json(forecast.path)},
-          {"waits", shares_json(forecast.longest_waits)},
-          {"ranks", std::move(ranks)}};
+  Json json = {{"title", variant.title},
+               {"costs", variant.costs},
+               {"certainty", variant.certainty.text},
+               {"tie_factor", variant.certainty.apart},
+               {"unit_time", variant.unit_time},
+               {"schedule", variant.config.pipeline.schedule},
+               {"chunks", variant.config.pipeline.chunks},
+               {"microbatches", variant.config.microbatches()},
+               {"layout", forecast.layout},
+               {"seconds", forecast.seconds},
+               {"bubble", forecast.bubble}};
+  add_waits(json, forecast.waits);
+  json.update({{"peak_bytes", forecast.peak.total()},
+               {"worst_peak_bytes", or_null(forecast.worst_peak_bytes)},
+               {"fullest_rank", forecast.fullest_rank},
+               {"peak", buckets_json(forecast.peak)},
+               {"gathers", forecast.gathers},
+               {"gathered_bytes", forecast.gathered_bytes},
+               {"reductions", forecast.reductions},
+               {"critical_path", shares_json(forecast.path)},
+               {"waits", shares_json(forecast.longest_waits)},
+               {"ranks", std::move(ranks)}});
+  return json;
 }
 
 // Each variant, then a comparison if there are several.

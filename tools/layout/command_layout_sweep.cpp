@@ -14,6 +14,7 @@
 #include "tools/picture/pareto_svg.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/progress_line.h"
+#include "tools/report/wait_columns.h"
 #include "trainer/planning/remedies.h"
 
 namespace weft {
@@ -93,7 +94,7 @@ std::vector<std::string> labels_of(const std::vector<Same>& results) {
 std::string sweep_csv(const Sweep& sweep, const Overrides& common, const Certainty& certainty) {
   std::string text =
       "rank,tied_rank,front,schedule,chunks,layout,residency,memory_budget,microbatches,seconds,bubble,exposed_gathers,"
-      "exposed_reductions,fullest_rank,peak_bytes";
+      "exposed_reductions,exposed_rows,exposed_host,fullest_rank,peak_bytes";
   for (const Bucket bucket : all_values<Bucket>) text += fmt::format(",{}", name_of(bucket));
   text += ",gathers,gathered_bytes,reductions,words\n";
   const std::vector<int> ranks =
@@ -102,11 +103,11 @@ std::string sweep_csv(const Sweep& sweep, const Overrides& common, const Certain
     const StepForecast& forecast = point.forecast;
     const int tied_rank = ranks[static_cast<std::size_t>(&point - sweep.points.data())];
     const Overrides words = merged_words(common, point.words);
-    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}", point.rank, tied_rank, point.front ? 1 : 0,
-                        field(point.schedule), point.chunks, field(forecast.layout), field(point.residency),
-                        field(point.budget), point.microbatches, forecast.seconds, forecast.bubble,
-                        forecast.exposed_gathers, forecast.exposed_reductions, forecast.fullest_rank,
-                        forecast.peak.total());
+    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}", point.rank, tied_rank,
+                        point.front ? 1 : 0, field(point.schedule), point.chunks, field(forecast.layout),
+                        field(point.residency), field(point.budget), point.microbatches, forecast.seconds,
+                        forecast.bubble, forecast.waits.gathers, forecast.waits.reductions, forecast.waits.rows,
+                        forecast.waits.host, forecast.fullest_rank, forecast.peak.total());
     for (const std::int64_t bytes : forecast.peak.bytes) text += fmt::format(",{}", bytes);
     text += fmt::format(",{},{},{},{}\n", forecast.gathers, forecast.gathered_bytes, forecast.reductions,
                         field(shell_text(words)));
@@ -116,8 +117,9 @@ std::string sweep_csv(const Sweep& sweep, const Overrides& common, const Certain
 
 // The `top` fastest with ranks_with_ties, their certainty, and why other combinations were refused.
 std::string sweep_table(const Sweep& sweep, std::size_t top, bool unit_time, const Certainty& certainty) {
-  BenchTable table{{"rank", "schedule", "layout", "residency", "microbatches", "step", "bubble %", "gathers wait",
-                    "fullest rank", "gathers", "front"}};
+  BenchTable table{{"rank", "schedule", "layout", "residency", "microbatches", "step", "bubble %", "fullest rank",
+                    "gathers", "front"}};
+  std::vector<StepWaits> waits;
   const std::vector<Same> results = ranked(sweep);
   const std::vector<int> ranks =
       ranks_with_ties(results, certainty, [](const Same& same) { return same.point->forecast.seconds; });
@@ -127,9 +129,10 @@ std::string sweep_table(const Sweep& sweep, std::size_t top, bool unit_time, con
     const StepForecast& forecast = point->forecast;
     table.add(rank_text(ranks, table.rows.size()), chunks_text(*point), forecast.layout, same.residency(),
               point->microbatches, format_time(forecast.seconds, unit_time), decimals(100.0 * forecast.bubble, 1),
-              format_time(forecast.exposed_gathers, unit_time), format_bytes(forecast.peak.total()), forecast.gathers,
-              point->front ? "*" : "");
+              format_bytes(forecast.peak.total()), forecast.gathers, point->front ? "*" : "");
+    waits.push_back(forecast.waits);
   }
+  insert_wait_columns(table, 7, waits, unit_time);
   std::string text = sweep.points.empty() ? "" : aligned_text(table);
   const std::size_t left = results.size() - table.rows.size();
   if (left > 0) text += fmt::format("and {} more that are slower\n", left);

@@ -227,12 +227,10 @@ double Picture::bubble() const {
   return bubble / (seconds * static_cast<double>(ranks.size()));
 }
 
-double Picture::exposed_gathers() const {
-  return most(ranks, [](const PictureRank& rank) { return rank.times.gathers; });
-}
-
-double Picture::exposed_reductions() const {
-  return most(ranks, [](const PictureRank& rank) { return rank.times.reductions; });
+StepWaits Picture::waits() const {
+  StepWaits waits;
+  for (const PictureRank& rank : ranks) waits.raise_to(rank.times);
+  return waits;
 }
 
 std::vector<int> Picture::chunks_of_kind() const {

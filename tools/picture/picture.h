@@ -97,11 +97,10 @@ struct Picture {
   bool paired = false;           // two rows follow each other for each rank, and share its lanes
   std::vector<PictureHop> hops;  // of the critical path, at each change of rank or lane
 
-  std::int64_t peak_bytes() const;          // of the fullest rank
-  std::int64_t highest_bytes() const;       // of the fullest rank
-  double bubble() const;                    // share of the step, mean over ranks
-  double exposed_gathers() const;           // seconds, of the rank with the most
-  double exposed_reductions() const;        // seconds, of the rank with the most
+  std::int64_t peak_bytes() const;     // of the fullest rank
+  std::int64_t highest_bytes() const;  // of the fullest rank
+  double bubble() const;               // share of the step, mean over ranks
+  StepWaits waits() const;
   std::vector<int> chunks_of_kind() const;  // by BoxKind: most chunks of a rank; 0 without such boxes
   std::size_t box_count() const;
 };

@@ -30,12 +30,16 @@ std::vector<PictureFigure> figures_of(const Picture& picture) {
   const auto bytes = [](std::string name, std::int64_t count) {
     return PictureFigure{std::move(name), static_cast<double>(count), format_bytes(count)};
   };
-  return {time("step", picture.seconds),
-          {"bubble", picture.bubble(), fmt::format("{:.1f} %", 100.0 * picture.bubble())},
-          time("waits for gathers", picture.exposed_gathers()),
-          time("waits for reductions", picture.exposed_reductions()),
-          bytes("peak of the fullest rank", highest > 0 ? peak : 0),
-          bytes("where lanes run ahead", highest > peak ? highest : 0)};
+  const StepWaits waits = picture.waits();
+  std::vector<PictureFigure> figures = {time("step", picture.seconds),
+                                        {"bubble", picture.bubble(), fmt::format("{:.1f} %", 100.0 * picture.bubble())},
+                                        time("waits for gathers", waits.gathers),
+                                        time("waits for reductions", waits.reductions)};
+  if (waits.rows > 0.0) figures.push_back(time("waits for rows of experts", waits.rows));
+  if (waits.host > 0.0) figures.push_back(time("waits for host copies", waits.host));
+  figures.push_back(bytes("peak of the fullest rank", highest > 0 ? peak : 0));
+  figures.push_back(bytes("where lanes run ahead", highest > peak ? highest : 0));
+  return figures;
 }
 
 // Lines in front of the times of a box, and behind them.

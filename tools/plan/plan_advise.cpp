@@ -37,7 +37,7 @@ BenchTable tried_table(const Config& config, const std::vector<AdvisedStep>& ste
       const auto& [value, trial] = step.tried[i];
       const std::string kept = i == step.kept ? "*" : "";
       if (trial.refused.empty()) {
-        table.add(step.what, value, unit.number(trial.peak.total(), 3), format_time(trial.time.exposed(), false),
+        table.add(step.what, value, unit.number(trial.peak.total(), 3), format_time(trial.time.waits.total(), false),
                   format_time(trial.time.seconds, false), decimals(trial_tokens(config, trial), 0), kept,
                   words_of(trial.verdict.fit));
       } else {
@@ -52,7 +52,7 @@ BenchTable tried_table(const Config& config, const std::vector<AdvisedStep>& ste
 std::string gain_text(const AdvisedStep& step, ByteUnit unit) {
   const Trial &before = step.before(), &after = step.after();
   if (step.kept == 0) return fmt::format("{}: as before, no other value is better\n", step.what);
-  const double exposed = after.time.exposed() - before.time.exposed();
+  const double exposed = after.time.waits.total() - before.time.waits.total();
   const std::int64_t peak = after.peak.total() - before.peak.total();
   return fmt::format("{}: {}, peak {}{} {}, exposed {}{}, tokens/s {:+.1f} %\n", step.what, step.tried[step.kept].value,
                      peak < 0 ? "-" : "+", unit.number(std::abs(peak), 3), unit.name(), exposed < 0.0 ? "-" : "+",
@@ -80,7 +80,7 @@ Json tried_json(const Config& config, const TriedValue& tried) {
   json.update({{"peak_bytes", trial.peak.total()},
                {"needed_bytes", trial.verdict.needed},
                {"fit", name_of(trial.verdict.fit)},
-               {"exposed_seconds", trial.time.exposed()},
+               {"exposed_seconds", trial.time.waits.total()},
                {"step_seconds", trial.time.seconds},
                {"tokens_per_second", trial_tokens(config, trial)}});
   return json;

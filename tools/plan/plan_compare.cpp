@@ -9,6 +9,7 @@
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
+#include "tools/report/wait_columns.h"
 #include "trainer/planning/compare.h"
 #include "trainer/planning/published.h"
 #include "trainer/resolve/chosen_timing.h"
@@ -82,17 +83,17 @@ BenchTable time_table(const std::vector<StrategyPlan>& plans, const Certainty& c
   const ByteUnit unit = largest_unit(plans, [](const RunPlan& plan) { return plan.sent_bytes(); });
   BenchTable table{{"a step", fmt::format("{} sent by a rank", unit.decimal_name()),
                     fmt::format("{} out of a node", unit.decimal_name()), "out of a node", "collectives", "time",
-                    "rank", "waits for gathers", "for reductions", "break-even tokens a rank"}};
+                    "rank", "break-even tokens a rank"}};
+  std::vector<StepWaits> waits;
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const StrategyPlan& each = plans[i];
     if (!each.plan) continue;
-    const StepTime& time = each.plan->time;
     table.add(name_text(each), unit.decimal_number(each.plan->sent_bytes(), 2),
               unit.decimal_number(each.plan->node_egress_bytes, 2), format_time(each.egress_seconds, false),
-              each.collectives, format_time(each.seconds, false), rank_text(ranks, i),
-              format_time(time.exposed_gathers, false), format_time(time.exposed_reductions, false),
-              decimals(each.break_even, 0));
+              each.collectives, format_time(each.seconds, false), rank_text(ranks, i), decimals(each.break_even, 0));
+    waits.push_back(each.plan->time.waits);
   }
+  insert_wait_columns(table, 7, waits, false);
   return table;
 }
 
@@ -117,9 +118,8 @@ Json strategy_json(const StrategyPlan& each) {
                {"node_egress_seconds", each.egress_seconds},
                {"collectives", each.collectives},
                {"step_seconds", each.seconds},
-               {"exposed_gather_seconds", plan.time.exposed_gathers},
-               {"exposed_reduction_seconds", plan.time.exposed_reductions},
                {"break_even_tokens", each.break_even}});
+  add_waits(json, plan.time.waits, "_seconds");
   return json;
 }
 

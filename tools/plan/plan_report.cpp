@@ -9,6 +9,7 @@
 #include "parallel/runtime/quantities.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
+#include "tools/report/wait_columns.h"
 #include "trainer/config/config.h"
 #include "trainer/planning/published.h"
 
@@ -181,10 +182,10 @@ std::string plan_text(const Config& config, const Hardware& hardware, const RunP
                       plan.microbatches, plan.layout, plan.residency, name_of(config.training.recompute));
   text += fmt::format(
       "time       {} simulated, bubble {:.1f} %, exposed gathers {}, exposed reductions {}{}{}, MFU {:.1f} %\n",
-      format_time(plan.time.seconds, false), 100.0 * plan.time.bubble, format_time(plan.time.exposed_gathers, false),
-      format_time(plan.time.exposed_reductions, false),
-      plan.time.exposed_rows > 0.0 ? ", waits for rows " + format_time(plan.time.exposed_rows, false) : "",
-      plan.time.exposed_host > 0.0 ? ", waits for host memory " + format_time(plan.time.exposed_host, false) : "",
+      format_time(plan.time.seconds, false), 100.0 * plan.time.bubble, format_time(plan.time.waits.gathers, false),
+      format_time(plan.time.waits.reductions, false),
+      plan.time.waits.rows > 0.0 ? ", waits for rows " + format_time(plan.time.waits.rows, false) : "",
+      plan.time.waits.host > 0.0 ? ", waits for host memory " + format_time(plan.time.waits.host, false) : "",
       100.0 * plan.time.mfu);
   if (!plan.inside.empty()) {
     text += fmt::format("           exposed inside computation: {}\n", exposed_text(plan));
@@ -255,10 +256,6 @@ std::string plan_json(const Config& config, const Hardware& hardware, const RunP
                {"communication", std::move(communication)},
                {"step_seconds", plan.time.seconds},
                {"bubble", plan.time.bubble},
-               {"exposed_gathers_seconds", plan.time.exposed_gathers},
-               {"exposed_reductions_seconds", plan.time.exposed_reductions},
-               {"exposed_rows_seconds", plan.time.exposed_rows},
-               {"exposed_host_seconds", plan.time.exposed_host},
                {"exposed_collectives_seconds", parts_json(plan.exposed)},
                {"collectives_seconds", parts_json(plan.inside)},
                {"critical_path_seconds", parts_json(plan.path)},
@@ -278,6 +275,7 @@ std::string plan_json(const Config& config, const Hardware& hardware, const RunP
                {"host_bytes", plan.host_bytes},
                {"host_state_bytes", plan.host[Bucket::optimizer_state]},
                {"host_activation_bytes", plan.host[Bucket::activations]}};
+  add_waits(json, plan.time.waits, "_seconds");
   if (const auto worst = plan.worst_bytes()) {
     json["worst_needed_bytes"] = *worst + verdict.reserved;
     json["worst_verdict"] = name_of(plan.worst_fit());

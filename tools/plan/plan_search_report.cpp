@@ -12,6 +12,7 @@
 #include "tools/picture/pareto_svg.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
+#include "tools/report/wait_columns.h"
 #include "trainer/planning/remedies.h"
 
 namespace weft {
@@ -43,20 +44,20 @@ double tokens_per_second(const SearchSpace& space, const SearchedPlan& plan) {
 }
 
 Json plan_json(const SearchSpace& space, const SearchedPlan& plan) {
-  return {{"words", words_of(space, plan.choice)},
-          {"layout", plan.layout},
-          {"step_seconds", plan.time.seconds},
-          {"tokens_per_second", tokens_per_second(space, plan)},
-          {"mfu", plan.time.mfu},
-          {"bubble", plan.time.bubble},
-          {"exposed_gathers_seconds", plan.time.exposed_gathers},
-          {"exposed_reductions_seconds", plan.time.exposed_reductions},
-          {"peak_bytes", plan.peak.total()},
-          {"buckets", buckets_json(plan.peak)},
-          {"needed_bytes", plan.verdict.needed},
-          {"memory_bytes", plan.verdict.memory},
-          {"verdict", name_of(plan.verdict.fit)},
-          {"front", plan.front}};
+  Json json = {{"words", words_of(space, plan.choice)},
+               {"layout", plan.layout},
+               {"step_seconds", plan.time.seconds},
+               {"tokens_per_second", tokens_per_second(space, plan)},
+               {"mfu", plan.time.mfu},
+               {"bubble", plan.time.bubble},
+               {"peak_bytes", plan.peak.total()},
+               {"buckets", buckets_json(plan.peak)},
+               {"needed_bytes", plan.verdict.needed},
+               {"memory_bytes", plan.verdict.memory},
+               {"verdict", name_of(plan.verdict.fit)},
+               {"front", plan.front}};
+  add_waits(json, plan.time.waits, "_seconds");
+  return json;
 }
 
 // Null without a plan.
@@ -130,7 +131,7 @@ std::string search_table(const SearchSpace& space, const std::vector<SearchedPla
               policy_text(space, plan.choice), name_of(space.recomputes[plan.choice.recompute]),
               format_time(plan.time.seconds, false), decimals(tokens_per_second(space, plan), 0),
               decimals(100.0 * plan.time.mfu, 1), decimals(100.0 * plan.time.bubble, 1),
-              format_time(plan.time.exposed(), false), format_bytes(plan.verdict.needed),
+              format_time(plan.time.waits.total(), false), format_bytes(plan.verdict.needed),
               judged ? format_bytes(plan.verdict.headroom()) : "", plan.front ? "*" : "");
   }
   return aligned_text(table);

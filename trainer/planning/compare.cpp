@@ -198,7 +198,7 @@ void fill(StrategyPlan& result, const Hardware& hardware) {
   const double node_rate = hardware.node_bytes_per_second.value;
   result.egress_seconds = plan.node_egress_bytes / node_rate;
   result.seconds = plan.time.seconds;
-  result.exposed_seconds = plan.time.exposed();
+  result.exposed_seconds = plan.time.waits.total();
   result.break_even = break_even_tokens(unit_egress, node_rate, static_cast<double>(plan.parameters.active),
                                         reached_flops_per_second(result.config, hardware));
 }

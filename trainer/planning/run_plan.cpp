@@ -178,10 +178,7 @@ TimedStep timed_step(const Config& config, const Mesh& mesh, const Program& prog
   for (int rank = 0; rank < ranks; ++rank) {
     const RankTimes times = rank_times(program, simulation, rank, channels);
     time.bubble += times.bubble / (ranks * simulation.seconds);
-    time.exposed_gathers = std::max(time.exposed_gathers, times.gathers);
-    time.exposed_reductions = std::max(time.exposed_reductions, times.reductions);
-    time.exposed_rows = std::max(time.exposed_rows, times.rows);
-    time.exposed_host = std::max(time.exposed_host, times.host);
+    time.waits.raise_to(times);
   }
   const double peak = hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
   time.mfu = published_step_flops(config) / (time.seconds * mesh.world() * peak);

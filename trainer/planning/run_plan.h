@@ -52,17 +52,13 @@ struct GroupTraffic {
 
 struct StepTime {
   double seconds = 0.0;
-  double bubble = 0.0;                                     // share of the step, mean over ranks
-  double exposed_gathers = 0.0, exposed_reductions = 0.0;  // seconds that compute waits, of the rank with most
-  double exposed_rows = 0.0;                               // the same, for rows of experts that travel beside it
-  double exposed_host = 0.0;                               // the same, for activations on their way to or from the host
-  double mfu = 0.0;                                        // relative to the peak rate of all cards
+  double bubble = 0.0;  // share of the step, mean over ranks
+  StepWaits waits = {};
+  double mfu = 0.0;  // relative to the peak rate of all cards
   // Seconds that the adapters of the node that sends most are busy, at their full rate: a lower bound of the step. 0
   // with given costs, because those do not say how many bytes leave a node.
   double adapters = 0.0;
 
-  // Waits of computation for collectives and copies beside it.
-  double exposed() const { return exposed_gathers + exposed_reductions + exposed_rows + exposed_host; }
   bool operator==(const StepTime&) const = default;
 };
 

@@ -145,10 +145,7 @@ StepForecast forecast_of(const ResolvedRun& run, const ForecastStep& simulated) 
   forecast.times = step.times;
   for (const RankTimes& times : step.times) {
     forecast.bubble += times.bubble;
-    forecast.exposed_gathers = std::max(forecast.exposed_gathers, times.gathers);
-    forecast.exposed_reductions = std::max(forecast.exposed_reductions, times.reductions);
-    forecast.exposed_rows = std::max(forecast.exposed_rows, times.rows);
-    forecast.exposed_host = std::max(forecast.exposed_host, times.host);
+    forecast.waits.raise_to(times);
   }
   const double all = forecast.seconds * static_cast<double>(step.times.size());
   forecast.bubble = all > 0.0 ? forecast.bubble / all : 0.0;

@@ -35,9 +35,8 @@ struct StandStill {
 struct StepForecast {
   std::string layout;  // as text, also if it was dealt
   double seconds = 0.0;
-  double bubble = 0.0;                                     // share of the step, mean over ranks
-  double exposed_gathers = 0.0, exposed_reductions = 0.0;  // compute waits, of the rank with most
-  double exposed_rows = 0.0, exposed_host = 0.0;           // likewise, for rows of experts and for host copies
+  double bubble = 0.0;  // share of the step, mean over ranks
+  StepWaits waits;
   // Peak bytes as the ledger counts them along the rank's list, with tokens routed evenly (dry_run.h); of the rank with
   // most.
   int fullest_rank = 0;

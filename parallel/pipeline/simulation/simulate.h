@@ -138,6 +138,14 @@ struct RankTimes {
   double host = 0.0;        // compute waits for kept bytes on their way to or from host memory, or copies them
   double update = 0.0;      // GRAD_NORM and STEP
 };
+// What computation waits for beside it: seconds of the rank with most, for each cause apart.
+struct StepWaits {
+  double gathers = 0.0, reductions = 0.0, rows = 0.0, host = 0.0;
+
+  void raise_to(const RankTimes& times);
+  double total() const { return gathers + reductions + rows + host; }
+  bool operator==(const StepWaits&) const = default;
+};
 // `channels` are those of the simulation.
 RankTimes rank_times(const Program& program, const Simulation& simulation, int rank,
                      const LaneChannels& channels = LaneChannels::own());

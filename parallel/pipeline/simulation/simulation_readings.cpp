@@ -26,6 +26,13 @@ double busiest_adapters(const Program& program, const ProgramCosts& costs, const
   return most;
 }
 
+void StepWaits::raise_to(const RankTimes& times) {
+  gathers = std::max(gathers, times.gathers);
+  reductions = std::max(reductions, times.reductions);
+  rows = std::max(rows, times.rows);
+  host = std::max(host, times.host);
+}
+
 RankTimes rank_times(const Program& program, const Simulation& simulation, int rank, const LaneChannels& channels) {
   const auto& actions = program.ranks.at(rank);
   const auto& simulated = simulation.ranks.at(rank);

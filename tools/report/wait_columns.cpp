@@ -1,0 +1,40 @@
+#include "tools/report/wait_columns.h"
+
+#include <algorithm>
+
+#include "parallel/runtime/quantities.h"
+
+namespace weft {
+namespace {
+
+// A cause of waits, and the head of its column.
+struct WaitCause {
+  double StepWaits::*seconds;
+  const char* name;
+  const char* head;
+  bool always;  // has a column also if no step waits for it
+};
+constexpr WaitCause wait_causes[] = {{&StepWaits::gathers, "exposed_gathers", "waits for gathers", true},
+                                     {&StepWaits::reductions, "exposed_reductions", "for reductions", true},
+                                     {&StepWaits::rows, "exposed_rows", "for rows", false},
+                                     {&StepWaits::host, "exposed_host", "for host copies", false}};
+
+}  // namespace
+
+void add_waits(Json& json, const StepWaits& waits, const std::string& suffix) {
+  for (const WaitCause& cause : wait_causes) json[cause.name + suffix] = waits.*cause.seconds;
+}
+
+void insert_wait_columns(BenchTable& table, std::size_t at, const std::vector<StepWaits>& steps, bool unit_time) {
+  for (const WaitCause& cause : wait_causes) {
+    const auto waits = [&](const StepWaits& step) { return step.*cause.seconds > 0.0; };
+    if (!cause.always && std::ranges::none_of(steps, waits)) continue;
+    const auto place = static_cast<std::ptrdiff_t>(at++);
+    table.header.insert(table.header.begin() + place, cause.head);
+    for (std::size_t row = 0; row < table.rows.size(); ++row) {
+      table.rows[row].insert(table.rows[row].begin() + place, format_time(steps.at(row).*cause.seconds, unit_time));
+    }
+  }
+}
+
+}  // namespace weft
