@@ -1,6 +1,7 @@
 // `weft program` against goldens derived by hand from configs/quickstart.toml: 2 stages x 2 data ranks
 // x 2 tensor ranks, blocks "d e" and "e e", 8 microbatches of 128 tokens, 128 wide.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -258,6 +259,12 @@ TEST_F(ProgramCommand, PicturesOfARunHaveTheCostsThatAreGiven) {
   EXPECT_NEAR(given.at("activations"), 0.8, 1e-9);
   EXPECT_NEAR(given.at("gradients"), 0.8, 1e-9);
   EXPECT_NEAR(given.at("update"), 0.75, 1e-9);
+  // What a microbatch leaves moves to host memory and back, and each exchange of rows takes as long as is given.
+  EXPECT_NEAR(seconds_of("--training.offload=1.0 --costs host_copy=0.5").at("host copy"), 2 * 8 * 0.5, 1e-9);
+  const double rows =
+      seconds_of("--pipeline.schedule=combined_1f1b --pipeline.chunks=2 --costs rows=0.25").at("rows of experts");
+  EXPECT_NEAR(std::remainder(rows, 0.25), 0.0, 1e-9);
+  EXPECT_GT(rows, 8 * 0.25);
   const auto even = seconds_of("");
   EXPECT_NEAR(even.at("forward"), 8.0, 1e-9);
   EXPECT_FALSE(even.contains("gather"));
