@@ -278,20 +278,53 @@ TEST(Diagnosis, ProposesOnlyWhatFits) {
 
 // Without a pipeline parameters are dropped to save memory; that is a fault only where memory is known to be idle.
 // Nothing of the run is left to be chosen by the memory that it is later judged with.
-const Overrides written_out = {"shard.residency=\"reshard_after_use\"", "shard.reduction=\"last_microbatch\""};
+const Overrides timing_written_out = {"shard.residency=\"reshard_after_use\"", "shard.reduction=\"last_microbatch\""};
 
 TEST(Diagnosis, KeepsParametersOnlyWhereMemoryIsKnown) {
   const TemporaryFolder folder;
-  leave_run(folder, written_out);
+  leave_run(folder, timing_written_out);
   const RunOutputs run = read_run(folder.path());
   EXPECT_EQ(diagnosed(run).names, std::vector<std::string>{});
   EXPECT_EQ(diagnosed(run, {.memory = std::int64_t{1} << 30}).names, std::vector<std::string>{"gathers_repeated"});
 }
 
+// What waits in host memory comes back where there is room for it: activations first, as they travel more often.
+TEST(Diagnosis, TakesBackFromHostMemoryWhatFits) {
+  const TemporaryFolder folder;
+  leave_run(folder, timing_written_out + Overrides{"training.offload=1.0", "optimizer.offload=1.0"});
+  const RunOutputs run = read_run(folder.path());
+  std::int64_t peak = 0;
+  for (const StepMetrics& step : run.steps) peak = std::max(peak, step.peak_bytes);
+  const auto changes_in = [&](std::int64_t room) {
+    const Diagnosed found = diagnosed(run, {.memory = peak + room});
+    for (const DiagnosedFault& finding : found.diagnosis.findings) {
+      if (finding.rule == "host_memory_unneeded") return changes_of(finding);
+    }
+    return Overrides{};
+  };
+  const auto peak_with = [&](const Overrides& overrides) {
+    const TemporaryFolder other;
+    leave_run(other, timing_written_out + overrides);
+    std::int64_t bytes = 0;
+    for (const StepMetrics& step : read_run(other.path()).steps) bytes = std::max(bytes, step.peak_bytes);
+    return bytes;
+  };
+  const std::int64_t activations = peak_with({"optimizer.offload=1.0"}) - peak, all = peak_with({}) - peak;
+  ASSERT_LT(0, activations);
+  ASSERT_LT(activations, all);
+  const Overrides first = {"training.offload=0.0"}, both = {"training.offload=0.0", "optimizer.offload=0.0"};
+  EXPECT_EQ(changes_in(all), both);
+  EXPECT_EQ(changes_in(all - 1), first);
+  EXPECT_EQ(changes_in(activations), first);
+  EXPECT_NE(changes_in(activations - 1), first);
+  EXPECT_EQ(changes_in(0), Overrides{});
+  EXPECT_EQ(verdict_of(diagnosed(run).diagnosis, "host_memory_unneeded").outcome, RuleVerdict::Outcome::silent);
+}
+
 // Both sides of the break-even, by the same run on faster and slower networks. One rank a node: no hybrid helps.
 TEST(Diagnosis, BreakEvenIsWhereTheExchangeTakesAsLongAsComputation) {
   const TemporaryFolder folder;
-  leave_run(folder, written_out);
+  leave_run(folder, timing_written_out);
   const RunOutputs run = read_run(folder.path());
   const HardwareConfig fast{.ranks_per_node = 1, .node_bytes_per_second = 1e12};
   const RunEvidence evidence = gather_evidence(run);
@@ -317,7 +350,7 @@ TEST(Diagnosis, BreakEvenIsWhereTheExchangeTakesAsLongAsComputation) {
 // traces say so the model is not believed.
 TEST(Diagnosis, BelievesTracesBeforeAModel) {
   const TemporaryFolder folder;
-  leave_run(folder, written_out);
+  leave_run(folder, timing_written_out);
   RunOutputs run = read_run(folder.path());
   retimed_on_own_lanes(run, {.name = "cpu", .flops_per_second = 1e8});
   const HardwareConfig slow_network{.name = "cpu", .ranks_per_node = 1, .node_bytes_per_second = 1e9};
@@ -333,7 +366,7 @@ TEST(Diagnosis, BelievesTracesBeforeAModel) {
 // What costs most comes first: the same two faults on links with little and with much latency.
 TEST(Diagnosis, TellsTheMostExpensiveFirst) {
   const TemporaryFolder folder;
-  leave_run(folder, pipelined_dense + written_out + Overrides{"precision.compute=\"float32\""});
+  leave_run(folder, pipelined_dense + timing_written_out + Overrides{"precision.compute=\"float32\""});
   const Diagnosed found = diagnosed(read_run(folder.path()), {.memory = std::int64_t{1} << 30});
   ASSERT_EQ(found.names.size(), 2u) << found.text;
   const auto& findings = found.diagnosis.findings;

@@ -26,6 +26,7 @@ constexpr Rule diagnosis_rules[] = {
     {"expert_imbalance", "tokens of experts and of their ranks against the mean", check_experts},
     {"bias_runs_away", "selection biases against the scores", check_biases},
     {"slow_rank", "computation of ranks with the same work", check_slow_ranks},
+    {"host_memory_unneeded", "what waits in host memory against the room of the device", check_host_memory},
     {"memory", "measured memory against the predicted, by bucket and rank", check_memory},
 };
 

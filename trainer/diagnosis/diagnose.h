@@ -61,6 +61,7 @@ RuleVerdict check_stages(const RunEvidence& evidence);
 RuleVerdict check_experts(const RunEvidence& evidence);
 RuleVerdict check_biases(const RunEvidence& evidence);
 RuleVerdict check_slow_ranks(const RunEvidence& evidence);
+RuleVerdict check_host_memory(const RunEvidence& evidence);
 RuleVerdict check_memory(const RunEvidence& evidence);
 
 struct RuleResult {
