@@ -1,6 +1,9 @@
 // Settings of sharding and precision that may be said, and those that are refused. Each refusal names the settings that
 // clash.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include "parallel/runtime/error.h"
 #include "tests/trainer/config_sample.h"
@@ -190,6 +193,16 @@ TEST(ShardFaults, StrategyAndReductionContradictEachOther) {
                   {"strategy \"no_shard\" keeps gradients whole", "accumulation is \"sharded\""});
   expect_all_said({"shard.accumulation=sharded", "shard.reduction=each_microbatch"},
                   {"accumulation \"sharded\" adds up shards", "reduction is \"each_microbatch\""});
+}
+
+// A family inherits what [shard] says: the line of that is shown, not of a key that only happens to be written.
+TEST(ShardFaults, ARuleShowsTheLineThatTheFamilyInherits) {
+  const std::string text = config_sample::with("strategy = \"full_shard\"\n",
+                                               "strategy = \"no_shard\"\naccumulation = \"sharded\"\n", plain_text());
+  const std::string written = text.substr(0, text.find("strategy = \"no_shard\""));
+  const std::string place = fmt::format("run.toml:{}:", 1 + std::ranges::count(written, '\n'));
+  const std::string said = message(text, {});
+  EXPECT_TRUE(said.starts_with(place)) << said << "\nnot at " << place;
 }
 
 TEST(ShardFaults, StrategyAndResidencyContradictEachOther) {

@@ -27,6 +27,7 @@ class Reader {
     for (const ConfigKey& key : schema_) {
       sections_.insert(key.section);
       paths_.push_back(key.path());
+      if (!key.inherits.empty()) inherited_.emplace(key.path(), key.inherits);
     }
   }
 
@@ -144,9 +145,16 @@ class Reader {
   }
 
   void apply(const ConfigRule& rule) {
-    if (std::ranges::any_of(rule.keys, [&](const std::string& path) { return faulty_.contains(path); })) return;
-    const auto written = std::ranges::find_if(rule.keys, [&](const std::string& path) { return find(path); });
-    const Place place = written == rule.keys.end() ? whole_file() : find(*written)->value.place;
+    // Each key of the rule, and behind it the key that gives its value where it is not written.
+    std::vector<std::string> paths;
+    for (const std::string& path : rule.keys) {
+      paths.push_back(path);
+      const auto general = inherited_.find(path);
+      if (general != inherited_.end()) paths.push_back(general->second);
+    }
+    if (std::ranges::any_of(paths, [&](const std::string& path) { return faulty_.contains(path); })) return;
+    const auto written = std::ranges::find_if(paths, [&](const std::string& path) { return find(path); });
+    const Place place = written == paths.end() ? whole_file() : find(*written)->value.place;
     for (std::string& text : rule.check(config_)) faults_.push_back({place, std::move(text)});
   }
 
@@ -158,6 +166,7 @@ class Reader {
   ConfigSources sources_;
   std::vector<ConfigKey> schema_;
   std::vector<std::string> paths_;
+  std::map<std::string, std::string> inherited_;  // the key that gives the value of a key that is not written
   std::set<std::string> sections_;
   std::set<std::string> faulty_;  // paths of keys whose value in config_ means nothing
   Faults faults_;
