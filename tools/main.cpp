@@ -31,6 +31,18 @@ void load_kernels_at_once() {
   if (weft::find_siblings()) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 
+// The help of every command, which CLI11 gives of the first level alone.
+class WholeHelp final : public CLI::Formatter {
+ public:
+  std::string make_expanded(const CLI::App* command) const override {
+    const CLI::App* above = command->get_parent();
+    std::string text = above->get_parent() ? above->get_name() + " " : "";
+    text += CLI::Formatter::make_expanded(command);
+    for (const CLI::App* nested : command->get_subcommands({})) text += "\n" + make_expanded(nested);
+    return text;
+  }
+};
+
 // A command of which only its subcommands do something.
 void add_group(CLI::App& program, const char* name, const char* help,
                std::initializer_list<void (*)(CLI::App&)> subcommands) {
@@ -44,6 +56,7 @@ int run(int count, char** arguments) {
   CLI::App program{"Weft trains hybrid dense/MoE language models."};
   program.name("weft");
   program.set_version_flag("--version", weft::version_text, "print versions and exit");
+  program.formatter(std::make_shared<WholeHelp>());
   program.set_help_all_flag("--help-all", "print the help of every command");
   program.require_subcommand(1);
   weft::add_init_command(program);

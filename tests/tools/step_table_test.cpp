@@ -37,14 +37,14 @@ class StepTableTest : public testing::Test {
 };
 
 TEST_F(StepTableTest, SumsAndColumns) {
-  const StepTable table =
-      read(R"({"step":1,"loss":5.5,"tokens":64,"seconds":0.5,"lr":0.1,"memory":{"activations":10}})"
-           "\n"
-           R"({"step":2,"loss":null,"tokens":64,"seconds":0.25,"lr":{"dense":0.1,"router":0.3},"spike":{"what":"loss"},"mfu":0.4})"
-           "\n"
-           R"({"step":3,"loss":4.5,"tokens":32,"seconds":1,"lr":null,"spike":false,"validation":{"loss":4.75},)"
-           R"("moe":[{"block":2,"max_over_mean":1.5},{"block":11,"max_over_mean":3,"entropy":1.25}]})"
-           "\n");
+  const StepTable table = read(
+      R"({"step":1,"loss":5.5,"tokens":64,"seconds":0.5,"lr":0.1,"memory":{"activations":10}})"
+      "\n"
+      R"({"step":2,"loss":null,"tokens":64,"seconds":0.25,"lr":{"dense":0.1,"router":0.3},"spike":{"what":"loss"},"mfu":0.4})"
+      "\n"
+      R"({"step":3,"loss":4.5,"tokens":32,"seconds":1,"lr":null,"spike":false,"validation":{"loss":4.75},)"
+      R"("moe":[{"block":2,"max_over_mean":1.5},{"block":11,"max_over_mean":3,"entropy":1.25}]})"
+      "\n");
   EXPECT_EQ(table.steps, (std::vector<std::int64_t>{1, 2, 3}));
   EXPECT_EQ(table.tokens, (std::vector<double>{64, 128, 160}));
   EXPECT_EQ(table.seconds, (std::vector<double>{0.5, 0.75, 1.75}));

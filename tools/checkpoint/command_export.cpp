@@ -116,7 +116,7 @@ void add_export_command(CLI::App& program) {
   command
       ->add_option("--max-position-embeddings", request->max_position_embeddings,
                    "of config.json; otherwise the sequence length that the checkpoint was trained with")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   command->add_flag("--without-predictors", request->without_predictors,
                     "leave the predictors (m) behind, which no architecture has");
   command->add_flag(

@@ -43,7 +43,24 @@ std::string key_suggestion(const std::string& argument) {
   return fmt::format(": did you mean --{}{}? Keys need their section; weft keys lists them", *near, value);
 }
 
+// `wanted` is a number with that property, in words.
+CLI::Validator number_check(const char* wanted, bool (*holds)(double)) {
+  return {[=](const std::string& text) {
+            double value = 0;
+            const bool good = CLI::detail::lexical_cast(text, value) && holds(value);
+            return good ? std::string{} : fmt::format("\"{}\" is not {}", text, wanted);
+          },
+          ""};
+}
+
 }  // namespace
+
+CLI::Validator positive() {
+  return number_check("a number above 0", [](double value) { return value > 0; });
+}
+CLI::Validator not_negative() {
+  return number_check("a number of 0 or more", [](double value) { return value >= 0; });
+}
 
 std::vector<std::string> words_of(const std::string& text) {
   std::vector<std::string> words;

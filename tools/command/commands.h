@@ -68,6 +68,9 @@ void add_hardware_command(CLI::App& program);
 void add_export_command(CLI::App& program);
 void add_import_command(CLI::App& program);
 
+// What a number given to an option must be: above 0, or 0 or more. CLI11's own checks name a bound of 309 digits.
+CLI::Validator positive();
+CLI::Validator not_negative();
 // Adds an argument to `command`: the path of a checkpoint (resolve_checkpoint).
 CLI::Option* add_checkpoint_argument(CLI::App& command, const std::string& name, std::string& path);
 // Throws Error (request) if `path` is no checkpoint, and Error (failure) if the checkpoint is damaged.

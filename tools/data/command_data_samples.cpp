@@ -57,8 +57,8 @@ void add_data_samples_command(CLI::App& data) {
   add_config_arguments(*command, arguments->config)->required();
   command->add_option("--first", arguments->first, "the first sample; a step reads training.global_batch_size of them")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--count", arguments->count, "samples to show; a batch unless given")->check(CLI::PositiveNumber);
+      ->check(not_negative());
+  command->add_option("--count", arguments->count, "samples to show; a batch unless given")->check(positive());
   command->add_flag("--json", arguments->json, "print one JSON document");
   command->callback(
       [command, arguments] { print_samples(read_config_given_to(*command, arguments->config).config, *arguments); });

@@ -131,12 +131,12 @@ void add_coarse_options(CLI::App& command, PlanRequest& request) {
   const auto add = [&](const char* name, auto& value, const CLI::Validator& valid, const std::string& help) {
     command.add_option(name, value, "of --coarse: " + help)->check(valid)->needs(flag);
   };
-  add("--parameters", request.parameters, CLI::PositiveNumber, "of the model, such as 70e9");
-  add("--ranks", request.ranks, CLI::PositiveNumber, "GPUs that share state");
-  add("--bytes-per-parameter", request.bytes_per_parameter, CLI::PositiveNumber, "bytes of state");
-  add("--activations", request.activations, CLI::NonNegativeNumber, "bytes of a GPU, such as 20e9");
-  add("--buffers", request.buffers, CLI::NonNegativeNumber, "bytes of a GPU, such as 5e9");
-  add("--layer-parameters", request.layer_parameters, CLI::PositiveNumber, "of the largest layer, such as 3e9");
+  add("--parameters", request.parameters, positive(), "of the model, such as 70e9");
+  add("--ranks", request.ranks, positive(), "GPUs that share state");
+  add("--bytes-per-parameter", request.bytes_per_parameter, positive(), "bytes of state");
+  add("--activations", request.activations, not_negative(), "bytes of a GPU, such as 20e9");
+  add("--buffers", request.buffers, not_negative(), "bytes of a GPU, such as 5e9");
+  add("--layer-parameters", request.layer_parameters, positive(), "of the largest layer, such as 3e9");
 }
 
 }  // namespace
@@ -166,7 +166,7 @@ void add_plan_command(CLI::App& program) {
       ->needs(kernels)
       ->excludes(command->get_option("--json"));
   command->add_option("--measured-steps", request->measured_steps, "steps that the table counted")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str();
   add_coarse_options(*command, *request);
   command->get_option("--coarse")->excludes(why)->excludes(which)->excludes(kernels)->excludes(advise);

@@ -122,8 +122,7 @@ void add_mesh_command(CLI::App& program) {
   add_config_arguments(*command, request->file);
   command->add_flag("--json", request->json, "print one JSON document");
   const std::vector<CLI::Option*> options = {
-      command->add_option("--world", request->world, "ranks in all, where no CONFIG is given")
-          ->check(CLI::PositiveNumber),
+      command->add_option("--world", request->world, "ranks in all, where no CONFIG is given")->check(positive()),
       command->add_option("--pipeline", degrees.pipeline, "pipeline stages"),
       command->add_option("--tensor", degrees.tensor, "tensor-parallel ranks"),
       command->add_option("--context", degrees.context, "context-parallel ranks"),

@@ -71,7 +71,7 @@ void add_eval_command(CLI::App& program) {
   command
       ->add_option("--batches", arguments->batches,
                    "global batches of training to read, of each file its part, as validation.batches; otherwise all")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   command->add_option("--window", arguments->window, "tokens of a window, where they are not those of training")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
   command->add_flag("--json", arguments->json, "print one JSON document");

@@ -281,7 +281,7 @@ void add_launch_command(CLI::App& program) {
   command
       ->add_option("--ranks-per-device", request->ranks_per_device,
                    "passed on as --run.ranks_per_device: ranks that share a GPU")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   command->add_option("ARGUMENTS", request->arguments, "after --: what each rank runs, such as train CONFIG")
       ->required();
   command->footer(

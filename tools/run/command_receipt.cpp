@@ -148,6 +148,7 @@ Json ranks_json(const RunOutputs& run, const Json& summary) {
     ranks.push_back({{"rank", memory.rank},
                      {"planned_bytes", memory.predicted.total()},
                      {"peak_bytes", memory.measured.total()},
+                     {"host_memory_bytes", rank.value("host_memory_bytes", Json())},
                      {"compute_seconds", rank.value("compute_seconds", Json())},
                      {"over_peers", rank.value("over_peers", Json())},
                      {"slow", rank.value("slow", Json())}});
@@ -256,8 +257,16 @@ std::string receipt_text(const Json& receipt) {
   line("goodput", fmt::format("{:.1f} %", 100.0 * receipt.at("goodput").get<double>()));
   line("spread", spread_text(receipt.at("ranks")));
   BenchTable table{{"  rank", "planned bytes", "peak bytes"}};
+  const bool host = std::ranges::any_of(receipt.at("ranks"), [](const Json& rank) {
+    const Json& bytes = rank.at("host_memory_bytes");
+    return !bytes.is_null() && bytes.at("predicted") > 0;
+  });
+  if (host) table.header.insert(table.header.end(), {"planned host bytes", "peak host bytes"});
   for (const Json& rank : receipt.at("ranks")) {
     table.add("  " + rank.at("rank").dump(), rank.at("planned_bytes").dump(), rank.at("peak_bytes").dump());
+    if (!host) continue;
+    const Json& bytes = rank.at("host_memory_bytes");
+    table.rows.back().insert(table.rows.back().end(), {bytes.at("predicted").dump(), bytes.at("measured").dump()});
   }
   return text + aligned_text(table);
 }

@@ -119,7 +119,7 @@ void add_report_command(CLI::App& program) {
       ->add_option("--samples", generation.samples,
                    "texts to make from each checkpoint of the runs, which takes a start of the model each; needs "
                    "--prompt")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->capture_default_str();
   command->add_option("--prompt", generation.prompt, "beginning of the texts");
   command->add_option("--max-tokens", generation.max_tokens, "new tokens of a text, at most")->capture_default_str();
