@@ -68,7 +68,7 @@ LocalGroup::LocalGroup(LocalRun& run, std::string name, std::vector<int> world_r
     : run_(run),
       name_(std::move(name)),
       world_ranks_(std::move(world_ranks)),
-      seats_(world_ranks_.size()),
+      slots_(world_ranks_.size()),
       channels_(world_ranks_.size() * world_ranks_.size()),
       barrier_(size(), run.wait_style()) {}
 
@@ -78,17 +78,17 @@ std::string LocalGroup::name_of_rank(int rank) const {
 }
 
 std::optional<std::uint32_t> LocalGroup::arrive(int rank, const Arrival& arrival) {
-  Seat& seat = seats_[rank];
-  const std::uint32_t meeting = seat.meetings.load(std::memory_order_relaxed);
-  seat.arrivals[meeting % 2] = arrival;
-  seat.meetings.store(meeting + 1, std::memory_order_release);
+  MemberSlot& slot = slots_[rank];
+  const std::uint32_t meeting = slot.meetings.load(std::memory_order_relaxed);
+  slot.arrivals[meeting % 2] = arrival;
+  slot.meetings.store(meeting + 1, std::memory_order_release);
   return barrier_.arrive();
 }
 
 std::vector<int> LocalGroup::missing(std::uint32_t meeting) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < size(); ++rank) {
-    if (seats_[rank].meetings.load(std::memory_order_acquire) == meeting) ranks.push_back(rank);
+    if (slots_[rank].meetings.load(std::memory_order_acquire) == meeting) ranks.push_back(rank);
   }
   return ranks;
 }

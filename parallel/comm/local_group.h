@@ -1,5 +1,5 @@
-// State shared by the ranks of one group: a seat for each rank, the barrier, and a channel for each ordered pair of
-// ranks. A rank publishes its next call at its seat. Ranks are numbered within the group.
+// State shared by the ranks of one group: a slot for each rank, the barrier, and a channel for each ordered pair of
+// ranks. A rank publishes its next call at its slot. Ranks are numbered within the group.
 #pragma once
 
 #include <array>
@@ -66,7 +66,7 @@ class LocalGroup {
   std::optional<std::uint32_t> arrive(int rank, const Arrival& arrival);
   LocalBarrier& barrier() { return barrier_; }
   // The arguments that a rank brought to the meeting; valid between this meeting and the next one.
-  const Arrival& arrival(int rank, std::uint32_t meeting) const { return seats_[rank].arrivals[meeting % 2]; }
+  const Arrival& arrival(int rank, std::uint32_t meeting) const { return slots_[rank].arrivals[meeting % 2]; }
   std::vector<int> missing(std::uint32_t meeting) const;
 
   // The error message of ranks that come after a withdrawal.
@@ -75,10 +75,10 @@ class LocalGroup {
 
   LocalChannel& channel(int source, int destination) { return channels_[source * size() + destination]; }
   // The first rank of a color stores the group made by a split here.
-  std::shared_ptr<LocalGroup>& created(int rank) { return seats_[rank].created; }
+  std::shared_ptr<LocalGroup>& created(int rank) { return slots_[rank].created; }
 
  private:
-  struct alignas(64) Seat {
+  struct alignas(64) MemberSlot {
     // Two, because a rank may come to the next meeting while peers still read its arguments of this one.
     std::array<Arrival, 2> arrivals;
     std::atomic<std::uint32_t> meetings{0};
@@ -88,7 +88,7 @@ class LocalGroup {
   LocalRun& run_;
   const std::string name_;
   const std::vector<int> world_ranks_;
-  std::vector<Seat> seats_;
+  std::vector<MemberSlot> slots_;
   std::vector<LocalChannel> channels_;
   LocalBarrier barrier_;
   std::mutex failure_mutex_;

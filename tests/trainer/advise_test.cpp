@@ -162,9 +162,9 @@ TEST_F(Advise, TurnsTheLeadOfABackwardsGathers) {
 TEST(ValueToKeep, IsNeverSlowerAndSmallestAmongTies) {
   const auto tried = [](double seconds, std::int64_t bytes, Fit fit, std::string refused = {}) {
     TriedValue value;
-    value.trial.time.seconds = seconds;
-    value.trial.verdict = {.fit = fit, .needed = bytes};
-    value.trial.refused = std::move(refused);
+    value.variant.time.seconds = seconds;
+    value.variant.verdict = {.fit = fit, .needed = bytes};
+    value.variant.refused = std::move(refused);
     return value;
   };
   using Tried = std::vector<TriedValue>;

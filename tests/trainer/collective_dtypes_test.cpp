@@ -79,10 +79,10 @@ TEST(CollectiveDtypes, AreThoseOfTheKeysOfEachFamily) {
     const ResolvedRun resolved(config);
     const TokenDataset data = training_data(config);
     NvtxDomain domain;
-    run_ranks(config, backend_of(config), [&](const RankSeat& seat) {
+    run_ranks(config, backend_of(config), [&](const RankContext& context) {
       SeenDtypes seen;
-      NotingCommunicator world(seat.world, seen);
-      RankRun run(resolved, data, domain, {seat.backend, world, seat.begins, seat.host_threads});
+      NotingCommunicator world(context.world, seen);
+      RankRun run(resolved, data, domain, {context.backend, world, context.begins, context.host_threads});
       seen = {};
       run.step(1);
       const SeenDtypes asked = asked_of(config, run.program(), resolved.mesh().coordinates(world.rank()).pp);

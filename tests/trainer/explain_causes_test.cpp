@@ -159,9 +159,9 @@ TEST_P(ExplainCauses, AreNamedAndTheirRemediesHold) {
   const TriedRemedy* first = explanation.first_that_fits();
   EXPECT_EQ(first ? first->remedy.name : std::string_view(), run.first);
   if (first) {
-    const RunPlan planned = plan_run(read(first->trial.words), card);
+    const RunPlan planned = plan_run(read(first->variant.words), card);
     EXPECT_TRUE(planned.verdict.fits());
-    EXPECT_EQ(planned.peak(), first->trial.peak);
+    EXPECT_EQ(planned.peak(), first->variant.peak);
     EXPECT_FALSE(explanation.combination);
   } else {
     ASSERT_TRUE(explanation.combination || explanation.minimum_world || explanation.asked_for_ranks);
@@ -172,7 +172,7 @@ TEST_P(ExplainCauses, AreNamedAndTheirRemediesHold) {
   for (const TriedRemedy& cannot : explanation.cannot) {
     for (const RemedyOverrides& strength : cannot.remedy.strengths(read({}))) {
       for (const Overrides& words : {strength.words, merged_words(strength.words, strength.by_family)}) {
-        EXPECT_FALSE(try_words(read, card, words).fits()) << cannot.remedy.name;
+        EXPECT_FALSE(plan_variant(read, card, words).fits()) << cannot.remedy.name;
       }
     }
   }

@@ -102,16 +102,16 @@ TEST(Explain, RemediesAgainstActivationsStandInOrder) {
       "recompute selective", "recompute full", "tensor up", "context up", "pipeline up", "activations in host memory"};
   EXPECT_EQ(names_of(explanation.remedies), expected);  // one sequence at a time is the least there is
   const std::int64_t needed = explanation.plan.verdict.needed;
-  const Trial& selective = explanation.remedies[0].trial;
-  const Trial& full = explanation.remedies[1].trial;
+  const PlannedVariant& selective = explanation.remedies[0].variant;
+  const PlannedVariant& full = explanation.remedies[1].variant;
   EXPECT_LT(selective.verdict.needed, needed);
   EXPECT_LT(full.verdict.needed, selective.verdict.needed);
   ASSERT_TRUE(explanation.first_that_fits());
   EXPECT_EQ(explanation.first_that_fits()->remedy.name, "recompute full");
   ASSERT_TRUE(explanation.fastest_that_fits());
   for (const TriedRemedy& tried : explanation.remedies) {
-    if (!tried.trial.fits()) continue;
-    EXPECT_GE(tried.trial.time.seconds, explanation.fastest_that_fits()->trial.time.seconds);
+    if (!tried.variant.fits()) continue;
+    EXPECT_GE(tried.variant.time.seconds, explanation.fastest_that_fits()->variant.time.seconds);
   }
   EXPECT_EQ(explanation.fastest_that_fits()->remedy.name, "tensor up");
   EXPECT_TRUE(fits(reader_of("plan_7b_long.toml"), find_hardware("a100-80gb"), full.words));
@@ -184,7 +184,7 @@ TEST(Explain, StateThatExceedsTheCardIsSaidSoAndNoBatchHelps) {
   }
   // So many ranks fit and a node less does not.
   ASSERT_TRUE(explanation.minimum_world);
-  const Trial& more = explanation.minimum_world->trial;
+  const PlannedVariant& more = explanation.minimum_world->variant;
   EXPECT_TRUE(fits(read, card, more.words));
   const Config with = read(explanation.minimum_world->words);
   EXPECT_FALSE(fits(read, card, merged_words(explanation.minimum_world->words, scaled_words(with, more.world - 8))));
@@ -204,7 +204,7 @@ TEST(Explain, AHostThatIsTooSmallIsRelieved) {
   const Explanation alone =
       explain_run([&](const Overrides& words) { return read(merged_words({"--training.offload=1"}, words)); }, card);
   ASSERT_TRUE(alone.first_that_fits());
-  EXPECT_EQ(alone.first_that_fits()->trial.words, Overrides{"--training.offload=0"});
+  EXPECT_EQ(alone.first_that_fits()->variant.words, Overrides{"--training.offload=0"});
 }
 
 TEST(Explain, WhatOneMoveCannotDoSeveralDo) {
@@ -224,8 +224,8 @@ TEST(Explain, WhatOneMoveCannotDoSeveralDo) {
     for (const std::string& other : explanation.combination->words) {
       if (other != word) fewer.push_back(other);
     }
-    const Trial trial = try_words(read, card, fewer);
-    EXPECT_TRUE(!trial.fits() || trial.world != 16) << word;
+    const PlannedVariant variant = plan_variant(read, card, fewer);
+    EXPECT_TRUE(!variant.fits() || variant.world != 16) << word;
   }
 }
 
@@ -236,10 +236,10 @@ TEST(Explain, AMoveThatTheConfigurationCannotTakeIsRefusedWithTheReason) {
   EXPECT_FALSE(find_remedy(explanation.remedies, "tensor up"));
   const TriedRemedy* tensor = find_remedy(explanation.refused, "tensor up");
   ASSERT_TRUE(tensor);
-  EXPECT_NE(tensor->trial.refused.find("num_attention_heads 31 does not split over parallelism.tensor"),
+  EXPECT_NE(tensor->variant.refused.find("num_attention_heads 31 does not split over parallelism.tensor"),
             std::string::npos)
-      << tensor->trial.refused;
-  EXPECT_FALSE(tensor->trial.fits());
+      << tensor->variant.refused;
+  EXPECT_FALSE(tensor->variant.fits());
 }
 
 // The first of four ranks keeps four microbatches of its blocks and the last keeps one. Stages are dealt by an estimate

@@ -41,9 +41,9 @@ Logits fed(const Config& tiny, const std::vector<std::int64_t>& lengths, const F
   const Mesh mesh(config.parallelism);
   const auto texts = random_texts(config);
   Logits logits(sequences);
-  run_ranks(config, make_backend ? make_backend : backend_of(config), [&](const RankSeat& seat) {
+  run_ranks(config, make_backend ? make_backend : backend_of(config), [&](const RankContext& context) {
     // One position more than is needed, for faults that reach for it.
-    GenerationRun run(config, mesh, sequences, length + 1, fill_weights, seat);
+    GenerationRun run(config, mesh, sequences, length + 1, fill_weights, context);
     for (const std::int64_t count : lengths) {
       std::vector<std::int32_t> tokens;
       for (const auto& text : texts) {
@@ -51,7 +51,7 @@ Logits fed(const Config& tiny, const std::vector<std::int64_t>& lengths, const F
         tokens.insert(tokens.end(), first, first + count);
       }
       const std::vector<float> made = run.feed(tokens, sequences, count);
-      if (seat.world.rank() != run.sampler()) continue;
+      if (context.world.rank() != run.sampler()) continue;
       auto next = made.begin();
       for (auto& of_sequence : logits) {
         for (std::int64_t i = 0; i < count; ++i, next += config.model.vocab_size) {
@@ -284,8 +284,8 @@ TEST_P(GreedyText, IsThatOfTheModelWithoutACacheAndOfBytesAlone) {
   const Mesh mesh(config.parallelism);
   std::string expected = request.prompt;
   for (int i = 0; i < 12; ++i) {
-    run_ranks(config, backend_of(config), [&](const RankSeat& seat) {
-      GenerationRun run(config, mesh, 1, static_cast<std::int64_t>(expected.size()), {}, seat);
+    run_ranks(config, backend_of(config), [&](const RankContext& context) {
+      GenerationRun run(config, mesh, 1, static_cast<std::int64_t>(expected.size()), {}, context);
       std::vector<std::int32_t> tokens;
       for (const char byte : expected) tokens.push_back(static_cast<std::uint8_t>(byte));
       const std::vector<float> logits = run.feed(tokens, 1);

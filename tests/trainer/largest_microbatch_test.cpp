@@ -14,7 +14,7 @@
 #include "parallel/runtime/error.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/planning/compare.h"
-#include "trainer/planning/trials.h"
+#include "trainer/planning/planned_variants.h"
 #include "trainer/resolve/config_rules.h"
 
 namespace weft {

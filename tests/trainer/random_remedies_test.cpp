@@ -117,23 +117,24 @@ TEST_F(RandomRemedies, AreReadBackWithoutFault) {
   for_each_run(
       [&](const ReadWith& read, const Config& config) {
         const Explanation explanation = explain_run(read, small_card(config));
-        const auto expect_read = [&](const Trial& trial, std::string_view name) {
-          EXPECT_EQ(trial.refused, "") << name;
-          EXPECT_EQ(fault_of(read, trial.words), "") << name << ": " << fmt::format("{}", fmt::join(trial.words, " "));
+        const auto expect_read = [&](const PlannedVariant& variant, std::string_view name) {
+          EXPECT_EQ(variant.refused, "") << name;
+          EXPECT_EQ(fault_of(read, variant.words), "")
+              << name << ": " << fmt::format("{}", fmt::join(variant.words, " "));
         };
         for (const auto& list : {explanation.remedies, explanation.cannot}) {
           for (const TriedRemedy& tried : list) {
             proposed.insert(tried.remedy.name);
-            expect_read(tried.trial, tried.remedy.name);
+            expect_read(tried.variant, tried.remedy.name);
           }
         }
         if (const TriedRemedy* fastest = explanation.fastest_that_fits()) {
           ++fits;
-          expect_read(fastest->trial, "fastest");
+          expect_read(fastest->variant, "fastest");
         }
         if (explanation.combination) expect_read(*explanation.combination, "combination");
         if (explanation.more_sharding) expect_read(*explanation.more_sharding, "more sharding");
-        if (explanation.minimum_world) expect_read(explanation.minimum_world->trial, "fewest ranks");
+        if (explanation.minimum_world) expect_read(explanation.minimum_world->variant, "fewest ranks");
       },
       planned_runs);
   EXPECT_GE(proposed.size(), 10u);

@@ -28,9 +28,9 @@ std::string failure_with(const Config& config, const Config& altered, int odd) {
   const TokenDataset data = training_data(config);
   NvtxDomain domain;
   try {
-    run_ranks(config, backend_of(config), [&](const RankSeat& seat) {
-      RankRun run(seat.world.rank() == odd ? other : usual, data, domain, seat);
-      ADD_FAILURE() << "rank " << seat.world.rank() << " is ready to train";
+    run_ranks(config, backend_of(config), [&](const RankContext& context) {
+      RankRun run(context.world.rank() == odd ? other : usual, data, domain, context);
+      ADD_FAILURE() << "rank " << context.world.rank() << " is ready to train";
     });
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::failure);

@@ -24,8 +24,8 @@ TEST_P(SaveTraffic, IsNone) {
   NvtxDomain domain;
   const CheckpointSetup setup;
   std::barrier all_have_written(resolved.mesh().world());
-  run_ranks(config, backend_of(config), [&](const RankSeat& seat) {
-    RankRun run(resolved, data, domain, seat);
+  run_ranks(config, backend_of(config), [&](const RankContext& context) {
+    RankRun run(resolved, data, domain, context);
     RankCheckpoints checkpoints(config, identity, run.checkpoint_rows(), run.world(), run.stream(), setup);
     run.resume(checkpoints.load());
     run.step(1);

@@ -35,8 +35,8 @@ void resave(Config config, const std::filesystem::path& from, const std::filesys
   const KeyValues identity = data_keys(config, data);
   NvtxDomain domain;
   const CheckpointSetup setup;
-  run_ranks(config, backend_of(config), [&](const RankSeat& seat) {
-    RankRun run(resolved, data, domain, seat);
+  run_ranks(config, backend_of(config), [&](const RankContext& context) {
+    RankRun run(resolved, data, domain, context);
     RankCheckpoints checkpoints(config, identity, run.checkpoint_rows(), run.world(), run.stream(), setup);
     run.resume(checkpoints.load());
     RunVotes asked;

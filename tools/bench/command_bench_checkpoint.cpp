@@ -93,8 +93,8 @@ Measured measure(Config config, const fs::path& directory, int rounds) {
     const std::scoped_lock lock(mutex);
     round = std::max(round, seconds);
   };
-  run_ranks(config, backend_of(config), [&](const RankSeat& seat) {
-    RankRun run(resolved, data, domain, seat);
+  run_ranks(config, backend_of(config), [&](const RankContext& context) {
+    RankRun run(resolved, data, domain, context);
     Communicator& world = run.world();
     std::vector<CheckpointRows> saved = run.checkpoint_rows();
     std::erase_if(saved, [](const CheckpointRows& held) { return !held.saved; });

@@ -19,7 +19,7 @@
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
 #include "trainer/costs/hardware.h"
-#include "trainer/planning/trials.h"
+#include "trainer/planning/planned_variants.h"
 #include "trainer/rank/dry_run.h"
 
 namespace weft {

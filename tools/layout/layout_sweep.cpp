@@ -12,8 +12,8 @@
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/planning/planned_variants.h"
 #include "trainer/planning/search_space.h"
-#include "trainer/planning/trials.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {

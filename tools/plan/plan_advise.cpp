@@ -15,15 +15,15 @@
 namespace weft {
 namespace {
 
-double trial_tokens(const Config& config, const Trial& trial) {
-  return static_cast<double>(trial.batch * config.training.sequence_length) / trial.time.seconds;
+double variant_tokens(const Config& config, const PlannedVariant& variant) {
+  return static_cast<double>(variant.batch * config.training.sequence_length) / variant.time.seconds;
 }
 
 // Of the largest peak.
 ByteUnit peak_unit(const std::vector<AdvisedStep>& steps) {
   std::int64_t most = 0;
   for (const AdvisedStep& step : steps) {
-    for (const TriedValue& tried : step.tried) most = std::max(most, tried.trial.peak.total());
+    for (const TriedValue& tried : step.tried) most = std::max(most, tried.variant.peak.total());
   }
   return byte_unit(most);
 }
@@ -34,14 +34,14 @@ BenchTable tried_table(const Config& config, const std::vector<AdvisedStep>& ste
       {"tried", "value", fmt::format("peak {}", unit.name()), "exposed", "step", "tokens/s", "kept", "verdict"}};
   for (const AdvisedStep& step : steps) {
     for (std::size_t i = 0; i < step.tried.size(); ++i) {
-      const auto& [value, trial] = step.tried[i];
+      const auto& [value, variant] = step.tried[i];
       const std::string kept = i == step.kept ? "*" : "";
-      if (trial.refused.empty()) {
-        table.add(step.what, value, unit.number(trial.peak.total(), 3), format_time(trial.time.waits.total(), false),
-                  format_time(trial.time.seconds, false), decimals(trial_tokens(config, trial), 0), kept,
-                  words_of(trial.verdict.fit));
+      if (variant.refused.empty()) {
+        table.add(step.what, value, unit.number(variant.peak.total(), 3),
+                  format_time(variant.time.waits.total(), false), format_time(variant.time.seconds, false),
+                  decimals(variant_tokens(config, variant), 0), kept, words_of(variant.verdict.fit));
       } else {
-        table.add(step.what, value, "-", "-", "-", "-", kept, trial.refused);
+        table.add(step.what, value, "-", "-", "-", "-", kept, variant.refused);
       }
     }
   }
@@ -50,7 +50,7 @@ BenchTable tried_table(const Config& config, const std::vector<AdvisedStep>& ste
 
 // "wrap: blocks 2, peak +0.120 GiB, exposed -3.1 ms, tokens/s +0.4 %".
 std::string gain_text(const AdvisedStep& step, ByteUnit unit) {
-  const Trial &before = step.before(), &after = step.after();
+  const PlannedVariant &before = step.before(), &after = step.after();
   if (step.kept == 0) return fmt::format("{}: as before, no other value is better\n", step.what);
   const double exposed = after.time.waits.total() - before.time.waits.total();
   const std::int64_t peak = after.peak.total() - before.peak.total();
@@ -71,25 +71,25 @@ std::string keys_toml(const std::string& file, const Config& config, const Overr
 }
 
 Json tried_json(const Config& config, const TriedValue& tried) {
-  const Trial& trial = tried.trial;
-  Json json = {{"value", tried.value}, {"words", trial.words}};
-  if (!trial.refused.empty()) {
-    json["refused"] = trial.refused;
+  const PlannedVariant& variant = tried.variant;
+  Json json = {{"value", tried.value}, {"words", variant.words}};
+  if (!variant.refused.empty()) {
+    json["refused"] = variant.refused;
     return json;
   }
-  json.update({{"peak_bytes", trial.peak.total()},
-               {"needed_bytes", trial.verdict.needed},
-               {"fit", name_of(trial.verdict.fit)},
-               {"exposed_seconds", trial.time.waits.total()},
-               {"step_seconds", trial.time.seconds},
-               {"tokens_per_second", trial_tokens(config, trial)}});
+  json.update({{"peak_bytes", variant.peak.total()},
+               {"needed_bytes", variant.verdict.needed},
+               {"fit", name_of(variant.verdict.fit)},
+               {"exposed_seconds", variant.time.waits.total()},
+               {"step_seconds", variant.time.seconds},
+               {"tokens_per_second", variant_tokens(config, variant)}});
   return json;
 }
 
 }  // namespace
 
 std::string plan_advise_text(const std::vector<AdvisedStep>& steps, const std::string& file, const Overrides& given) {
-  const Trial& result = steps.back().after();
+  const PlannedVariant& result = steps.back().after();
   const Overrides words = merged_words(given, result.words);
   const Config config = read_config(file, words).config;
   const Hardware hardware = hardware_of(config);

@@ -24,34 +24,34 @@ std::string both(const Explanation& explanation, std::int64_t bytes) {
 }
 
 // The bucket that grew most, if the total need grew.
-std::string growth_text(const Explanation& explanation, const Trial& trial) {
-  if (trial.verdict.needed <= explanation.plan.verdict.needed) return {};
+std::string growth_text(const Explanation& explanation, const PlannedVariant& variant) {
+  if (variant.verdict.needed <= explanation.plan.verdict.needed) return {};
   const BucketBytes& before = explanation.plan.peak();
   Bucket most = Bucket::workspace;
   std::int64_t growth = 0;
   for (const Bucket bucket : all_values<Bucket>) {
-    if (trial.peak[bucket] - before[bucket] <= growth) continue;
-    growth = trial.peak[bucket] - before[bucket];
+    if (variant.peak[bucket] - before[bucket] <= growth) continue;
+    growth = variant.peak[bucket] - before[bucket];
     most = bucket;
   }
   return fmt::format("; more than before: {} take {} more", name_of(most), bytes_text(explanation, growth));
 }
 
-std::string needs_text(const Explanation& explanation, const Trial& trial) {
-  if (!trial.refused.empty()) return fmt::format("refused: {}", trial.refused);
-  const double change = 100.0 * (trial.time.seconds / explanation.plan.time.seconds - 1.0);
-  std::string text = fmt::format("needs {}", bytes_text(explanation, trial.verdict.needed));
-  if (trial.verdict.host_needed > 0) {
-    text += fmt::format(" and {} of the host", bytes_text(explanation, trial.verdict.host_needed));
+std::string needs_text(const Explanation& explanation, const PlannedVariant& variant) {
+  if (!variant.refused.empty()) return fmt::format("refused: {}", variant.refused);
+  const double change = 100.0 * (variant.time.seconds / explanation.plan.time.seconds - 1.0);
+  std::string text = fmt::format("needs {}", bytes_text(explanation, variant.verdict.needed));
+  if (variant.verdict.host_needed > 0) {
+    text += fmt::format(" and {} of the host", bytes_text(explanation, variant.verdict.host_needed));
   }
-  text += fmt::format(", {}; ", words_of(trial.verdict.fit));
+  text += fmt::format(", {}; ", words_of(variant.verdict.fit));
   // Steps of different batches cannot be compared.
-  if (trial.world != explanation.plan.world) {
-    text += fmt::format("on {} ranks in place of {}", trial.world, explanation.plan.world);
+  if (variant.world != explanation.plan.world) {
+    text += fmt::format("on {} ranks in place of {}", variant.world, explanation.plan.world);
   } else {
     text += std::abs(change) < 0.05 ? "step as long as before" : fmt::format("step {:+.1f} %", change);
   }
-  return text + growth_text(explanation, trial);
+  return text + growth_text(explanation, variant);
 }
 
 std::string arithmetic_text(const Remedy& remedy) {
@@ -60,9 +60,9 @@ std::string arithmetic_text(const Remedy& remedy) {
 
 std::string remedy_text(const Explanation& explanation, std::size_t number, const TriedRemedy& tried) {
   std::string text = fmt::format("  {}. {}{}: {}\n", number, tried.remedy.name, arithmetic_text(tried.remedy),
-                                 needs_text(explanation, tried.trial));
-  text +=
-      fmt::format("     {}; costs: {}\n     {}\n", tried.remedy.why, tried.remedy.cost, shell_text(tried.trial.words));
+                                 needs_text(explanation, tried.variant));
+  text += fmt::format("     {}; costs: {}\n     {}\n", tried.remedy.why, tried.remedy.cost,
+                      shell_text(tried.variant.words));
   return text;
 }
 
@@ -174,11 +174,11 @@ std::string remedies_text(const Explanation& explanation) {
     text += fmt::format("\nwhat does not help against {}, at its best\n", name_of(explanation.cause));
   }
   for (const TriedRemedy& tried : explanation.cannot) {
-    text += fmt::format("  {}: {}\n", tried.remedy.name, needs_text(explanation, tried.trial));
+    text += fmt::format("  {}: {}\n", tried.remedy.name, needs_text(explanation, tried.variant));
   }
   if (!explanation.refused.empty()) text += "\nwhat the configuration does not allow\n";
   for (const TriedRemedy& tried : explanation.refused) {
-    text += fmt::format("  {}: {}\n", tried.remedy.name, tried.trial.refused);
+    text += fmt::format("  {}: {}\n", tried.remedy.name, tried.variant.refused);
   }
   return text;
 }
@@ -187,7 +187,7 @@ std::string result_text(const Explanation& explanation) {
   std::string text;
   const auto line = [&](std::string_view heading, const TriedRemedy& tried) {
     return fmt::format("{}: {}{}: {}\n  {}\n", heading, tried.remedy.name, arithmetic_text(tried.remedy),
-                       needs_text(explanation, tried.trial), shell_text(tried.trial.words));
+                       needs_text(explanation, tried.variant), shell_text(tried.variant.words));
   };
   if (const TriedRemedy* first = explanation.first_that_fits()) {
     const TriedRemedy* fastest = explanation.fastest_that_fits();
@@ -206,10 +206,10 @@ std::string result_text(const Explanation& explanation) {
   if (!explanation.asked_for_ranks) return text;
   if (!explanation.minimum_world) return text + "no number of ranks fits with the same other degrees\n";
   const MinimumWorld& more = *explanation.minimum_world;
-  text +=
-      fmt::format("fewest ranks with the same other degrees{}: {}, {} sequences a step; needs {}\n  {}\n",
-                  more.words.empty() ? std::string() : " and " + shell_text(more.words), more.trial.world,
-                  more.trial.batch, bytes_text(explanation, more.trial.verdict.needed), shell_text(more.trial.words));
+  text += fmt::format("fewest ranks with the same other degrees{}: {}, {} sequences a step; needs {}\n  {}\n",
+                      more.words.empty() ? std::string() : " and " + shell_text(more.words), more.variant.world,
+                      more.variant.batch, bytes_text(explanation, more.variant.verdict.needed),
+                      shell_text(more.variant.words));
   return text;
 }
 
@@ -219,7 +219,7 @@ std::string plan_remedies_text(const Explanation& explanation) {
   constexpr std::size_t shown = 3;
   std::vector<const TriedRemedy*> remedies;
   for (const TriedRemedy& tried : explanation.remedies) remedies.push_back(&tried);
-  std::ranges::stable_partition(remedies, [](const TriedRemedy* tried) { return tried->trial.fits(); });
+  std::ranges::stable_partition(remedies, [](const TriedRemedy* tried) { return tried->variant.fits(); });
   remedies.resize(std::min(remedies.size(), shown));
   std::string text;
   for (std::size_t m = 0; m < remedies.size(); ++m) text += remedy_text(explanation, m + 1, *remedies[m]);

@@ -5,18 +5,18 @@
 namespace weft {
 namespace {
 
-Json trial_json(const Trial& trial) {
-  Json json = {{"words", trial.words}};
-  if (!trial.refused.empty()) {
-    json["refused"] = trial.refused;
+Json variant_json(const PlannedVariant& variant) {
+  Json json = {{"words", variant.words}};
+  if (!variant.refused.empty()) {
+    json["refused"] = variant.refused;
     return json;
   }
-  json["ranks"] = trial.world;
-  json["global_batch_size"] = trial.batch;
-  json["peak_bytes"] = trial.peak.total();
-  json["needed_bytes"] = trial.verdict.needed;
-  json["verdict"] = name_of(trial.verdict.fit);
-  json["step_seconds"] = trial.time.seconds;
+  json["ranks"] = variant.world;
+  json["global_batch_size"] = variant.batch;
+  json["peak_bytes"] = variant.peak.total();
+  json["needed_bytes"] = variant.verdict.needed;
+  json["verdict"] = name_of(variant.verdict.fit);
+  json["step_seconds"] = variant.time.seconds;
   return json;
 }
 
@@ -25,7 +25,7 @@ Json remedies_json(const std::vector<TriedRemedy>& remedies) {
   for (const TriedRemedy& tried : remedies) {
     Json json = {{"remedy", tried.remedy.name}, {"why", tried.remedy.why}, {"cost", tried.remedy.cost}};
     json["changes_arithmetic"] = tried.remedy.kind == RemedyKind::arithmetic;
-    json.update(trial_json(tried.trial));
+    json.update(variant_json(tried.variant));
     list.push_back(std::move(json));
   }
   return list;
@@ -74,11 +74,11 @@ std::string plan_explain_json(const Explanation& explanation, const Hardware& ha
   json["first_that_fits"] = name(explanation.first_that_fits());
   json["fastest_that_fits"] = name(explanation.fastest_that_fits());
   if (explanation.combination) {
-    json["combination"] = trial_json(*explanation.combination);
+    json["combination"] = variant_json(*explanation.combination);
     for (const Remedy& remedy : explanation.combined) json["combination"]["remedies"].push_back(remedy.name);
   }
-  if (explanation.more_sharding) json["more_sharding"] = trial_json(*explanation.more_sharding);
-  if (explanation.minimum_world) json["fewest_ranks"] = trial_json(explanation.minimum_world->trial);
+  if (explanation.more_sharding) json["more_sharding"] = variant_json(*explanation.more_sharding);
+  if (explanation.minimum_world) json["fewest_ranks"] = variant_json(explanation.minimum_world->variant);
   return json.dump() + "\n";
 }
 

@@ -123,7 +123,7 @@ bool RankWriter::copy_some() {
   return true;
 }
 
-void RankWriter::copy(const Piece& piece) {
+void RankWriter::copy(const FileChunk& piece) {
   const File& file = files_[piece.file];
   const std::vector<SafetensorsTensor>& tensors = file.header.tensors;
   const auto ends_behind = [](std::int64_t at, const SafetensorsTensor& tensor) { return at < tensor.end; };

@@ -62,7 +62,7 @@ class RankWriter {
     SafetensorsHeader header;
     std::vector<std::size_t> rows;  // index in rows_, by tensor of the header
   };
-  struct Piece {
+  struct FileChunk {
     std::size_t file = 0;
     std::int64_t begin = 0, size = 0;  // bytes in the file's tensor data
     std::int64_t offset = 0;           // in the staging memory
@@ -71,7 +71,7 @@ class RankWriter {
   void divide();
   // Queues copies for as many pieces as there is room for. Returns false if the files cannot be written.
   bool copy_some();
-  void copy(const Piece& piece);
+  void copy(const FileChunk& piece);
   void write(const std::filesystem::path& folder, Manifest part);
   // Blocks until the piece is in host memory.
   std::span<const std::uint8_t> await(std::size_t piece);
@@ -83,7 +83,7 @@ class RankWriter {
   const FileCalls& calls_;
   std::vector<File> files_;
   std::int64_t bytes_ = 0, staging_bytes_ = 0, host_memory_;
-  std::vector<Piece> pieces_;
+  std::vector<FileChunk> pieces_;
   std::size_t room_ = 0;  // number of pieces that the staging memory holds
   std::uint8_t* staging_ = nullptr;
   std::unique_ptr<Stream> lane_;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t most_open = 256;
 
-struct Piece {
+struct PackedPart {
   std::int64_t first = 0;
   std::int32_t count = 0;
 };
@@ -22,9 +22,9 @@ class Packer {
  public:
   Packer(std::int64_t room, Take take) : room_(room), take_(std::move(take)) {}
 
-  void add(const Piece& piece) {
+  void add(const PackedPart& piece) {
     auto place = open_.lower_bound(piece.count);  // the least room in which it fits
-    std::vector<Piece> sequence;
+    std::vector<PackedPart> sequence;
     std::int64_t room = room_;
     if (place != open_.end()) {
       room = place->first;
@@ -51,7 +51,7 @@ class Packer {
 
   std::int64_t room_;
   Take take_;
-  std::multimap<std::int64_t, std::vector<Piece>> open_;  // by the tokens that they have room for
+  std::multimap<std::int64_t, std::vector<PackedPart>> open_;  // by the tokens that they have room for
 };
 
 }  // namespace
@@ -59,8 +59,8 @@ class Packer {
 PackedDocuments::PackedDocuments(std::span<const TokenFile> all, std::span<const TokenRange> ranges,
                                  std::int64_t first_file, std::int64_t sequence_length)
     : first_file_(first_file), sequence_length_(sequence_length), file_begins_{0} {
-  Packer packer(sequence_length + 1, [&](const std::vector<Piece>& sequence) {
-    for (const Piece& piece : sequence) {
+  Packer packer(sequence_length + 1, [&](const std::vector<PackedPart>& sequence) {
+    for (const PackedPart& piece : sequence) {
       firsts_.push_back(piece.first);
       counts_.push_back(piece.count);
       tokens_ += piece.count;

@@ -21,9 +21,9 @@ EvaluationResult evaluate(const HeldOutWindows& text, const FillWeights& fill_we
   const std::int64_t windows = text.windows().count(), batch = config.training.global_batch_size;
   const int first_rank = first_rank_of_process(config);
   EvaluationResult result;
-  run_ranks(config, make_backend ? make_backend : backend_of(config), [&](const RankSeat& seat) {
-    const int rank = seat.world.rank();
-    ForwardRun run(config, mesh, plan_forward(config, mesh, mesh.coordinates(rank)), fill_weights, seat);
+  run_ranks(config, make_backend ? make_backend : backend_of(config), [&](const RankContext& context) {
+    const int rank = context.world.rank();
+    ForwardRun run(config, mesh, plan_forward(config, mesh, mesh.coordinates(rank)), fill_weights, context);
     Tensor on_device = run.ledger().allocate(Bucket::workspace, DType::int32, HeldOutReader::numbers(config), 1);
     HeldOutReader reader(text, mesh, rank, on_device.view(), run.kernels().stream);
     StepSums sums(run.kernels().stream, run.ledger(), config.model.blocks.size(),

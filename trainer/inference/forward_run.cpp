@@ -13,22 +13,22 @@
 namespace weft {
 
 ForwardRun::ForwardRun(const Config& config, const Mesh& mesh, ForwardPlan plan, const FillWeights& fill_weights,
-                       const RankSeat& seat)
+                       const RankContext& context)
     : plan_(std::move(plan)),
-      pipeline_rank_(mesh.coordinates(seat.world.rank()).pp),
-      begins_(seat.begins),
-      clock_(seat.world.clock()),
-      lanes_(seat.backend.device()),
-      ledger_(seat.backend.device(), lanes_[Lane::compute]),
-      host_ledger_(seat.backend.device(), lanes_[Lane::compute], MemoryPlace::host),
-      products_(seat.backend.make_products(lanes_[Lane::compute], ledger_)),
-      kernels_{ledger_, clock_, lanes_[Lane::compute], *products_, seat.backend.layer_kernels()},
-      groups_(seat.world, mesh, islands_of(config), transfers_of(plan_.program), lanes_) {
+      pipeline_rank_(mesh.coordinates(context.world.rank()).pp),
+      begins_(context.begins),
+      clock_(context.world.clock()),
+      lanes_(context.backend.device()),
+      ledger_(context.backend.device(), lanes_[Lane::compute]),
+      host_ledger_(context.backend.device(), lanes_[Lane::compute], MemoryPlace::host),
+      products_(context.backend.make_products(lanes_[Lane::compute], ledger_)),
+      kernels_{ledger_, clock_, lanes_[Lane::compute], *products_, context.backend.layer_kernels()},
+      groups_(context.world, mesh, islands_of(config), transfers_of(plan_.program), lanes_) {
   if (config.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
   stages_ = std::make_unique<RankStages>(plan_.inputs, std::move(plan_.stages), plan_.program,
-                                         Initialization{config.run.seed, seat.host_threads}, lanes_, groups_, kernels_,
-                                         host_ledger_);
-  verify_step(config, mesh, seat.world.rank(), *stages_);
+                                         Initialization{config.run.seed, context.host_threads}, lanes_, groups_,
+                                         kernels_, host_ledger_);
+  verify_step(config, mesh, context.world.rank(), *stages_);
   if (fill_weights) fill_weights(*stages_, kernels_.stream);
 }
 

@@ -20,9 +20,9 @@ using FillWeights = std::function<void(RankStages&, Stream&)>;
 
 class ForwardRun {
  public:
-  // Collective over the seat's world. `config` is from for_inference(). The arguments outlive the run.
+  // Collective over the context's world. `config` is from for_inference(). The arguments outlive the run.
   ForwardRun(const Config& config, const Mesh& mesh, ForwardPlan plan, const FillWeights& fill_weights,
-             const RankSeat& seat);
+             const RankContext& context);
 
   // Replaces the plan by another plan of the same configuration, with microbatches of another shape and the same units.
   void replace(ForwardPlan plan);

@@ -166,11 +166,11 @@ GenerationResult generate(const Config& trained, const GenerationRequest& reques
   const auto ranks = static_cast<std::size_t>(mesh.world());
   GenerationResult result;
   std::vector<BucketBytes> predicted(ranks), measured(ranks);
-  run_ranks(config, make_backend ? make_backend : backend_of(config), [&](const RankSeat& seat) {
-    const auto rank = static_cast<std::size_t>(seat.world.rank());
-    GenerationRun run(config, mesh, request.samples, capacity, fill_weights, seat);
+  run_ranks(config, make_backend ? make_backend : backend_of(config), [&](const RankContext& context) {
+    const auto rank = static_cast<std::size_t>(context.world.rank());
+    GenerationRun run(config, mesh, request.samples, capacity, fill_weights, context);
     run.run().ledger().reset_peak();
-    const bool tells = seat.world.rank() == first_rank;
+    const bool tells = context.world.rank() == first_rank;
     GenerationResult own = generate_on_rank(run, config, request, text, prompt, tells ? on_text : OnText());
     predicted[rank] = run.predicted();
     measured[rank] = run.run().ledger().at_peak();

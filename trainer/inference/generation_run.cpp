@@ -73,16 +73,16 @@ Config for_generation(Config config) {
 }
 
 GenerationRun::GenerationRun(const Config& config, const Mesh& mesh, std::int64_t sequences, std::int64_t capacity,
-                             const FillWeights& fill_weights, const RankSeat& seat)
+                             const FillWeights& fill_weights, const RankContext& context)
     : config_(config),
       mesh_(mesh),
-      at_(mesh.coordinates(seat.world.rank())),
+      at_(mesh.coordinates(context.world.rank())),
       sequences_(sequences),
       capacity_(capacity),
       sampler_(mesh.rank_at(stage_ranks(config).back(), 0, 0, 0, 0)) {
   require(sequences >= 1 && capacity >= 1, "there is something to generate");
   shape_ = {.capacity = capacity};
-  run_ = std::make_unique<ForwardRun>(config, mesh, plan_generation(config, mesh, at_, shape_), fill_weights, seat);
+  run_ = std::make_unique<ForwardRun>(config, mesh, plan_generation(config, mesh, at_, shape_), fill_weights, context);
   const std::int64_t experts = config.model.moe.num_experts;
   report_ =
       run_->ledger().allocate(Bucket::workspace, DType::float64,

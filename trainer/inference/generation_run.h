@@ -19,10 +19,10 @@ Config for_generation(Config config);
 
 class GenerationRun {
  public:
-  // Collective over the seat's world. `config` is from for_generation(). Caches are allocated for `sequences` sequences
-  // of `capacity` positions. Config, mesh and seat outlive the run.
+  // Collective over the context's world. `config` is from for_generation(). Caches are allocated for `sequences`
+  // sequences of `capacity` positions. Config, mesh and context outlive the run.
   GenerationRun(const Config& config, const Mesh& mesh, std::int64_t sequences, std::int64_t capacity,
-                const FillWeights& fill_weights, const RankSeat& seat);
+                const FillWeights& fill_weights, const RankContext& context);
 
   // Feeds the next tokens [sequences * n], sequence after sequence, the same on all ranks. Collective over the world.
   // Before share_first_sequence(), `sequences` may be 1: the tokens of the first sequence alone. Returns the logits of

@@ -178,13 +178,13 @@ void Muon::orthogonalise(ConstTensorView updates, TensorView directions) {
   const PhaseClock::Scope scope(stage_.clock(), Phase::optimizer, stream);
   for (const OwnMatrix& own : matrices_) {
     Tensor matrix = ledger_.allocate_on(stream, Bucket::workspace, DType::float32, own.rows, own.columns);
-    for (const Piece& piece : own.received) {
+    for (const RowBlock& piece : own.received) {
       cast(stream, updates.rows_from(piece.offset, piece.rows * own.columns),
            matrix.view().rows_from(piece.row_begin, piece.rows));
     }
     NewtonSchulzSpace space(ledger_, own.rows, own.columns, options_.dtype);
     const ConstTensorView direction = newton_schulz(stream, products_, matrix, space);
-    for (const Piece& piece : own.sent) {
+    for (const RowBlock& piece : own.sent) {
       cast(stream, direction.rows_from(piece.row_begin, piece.rows),
            directions.rows_from(piece.offset, piece.rows * own.columns));
     }

@@ -73,7 +73,7 @@ class Muon {
 
  private:
   // `rows` rows of a matrix, from row `row_begin` on, at element `offset` of a message.
-  struct Piece {
+  struct RowBlock {
     std::int64_t offset = 0, row_begin = 0, rows = 0;
   };
   // Elements sent to, and received from, each rank in one of the two exchanges.
@@ -82,7 +82,7 @@ class Muon {
   };
   struct OwnMatrix {
     std::int64_t rows = 0, columns = 0;
-    std::vector<Piece> received, sent;
+    std::vector<RowBlock> received, sent;
   };
   struct OwnRows {
     MuonRows rows;

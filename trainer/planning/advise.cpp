@@ -47,12 +47,13 @@ ValueWords lookahead_words(const Config& config) {
   return values;
 }
 
-AdvisedStep tried_step(const Trials& trials, std::string_view what, const Trial& before, const ValueWords& values) {
+AdvisedStep tried_step(const PlannedVariants& variants, std::string_view what, const PlannedVariant& before,
+                       const ValueWords& values) {
   AdvisedStep step{.what = what, .tried = {{"as before", before}}};
   step.tried.resize(1 + values.size());
   spread_work(values.size(), dry_threads(), [&](std::size_t i) {
     const auto& [value, words] = values[i];
-    step.tried[1 + i] = {value, trials.with(merged_words(before.words, words))};
+    step.tried[1 + i] = {value, variants.with(merged_words(before.words, words))};
   });
   step.kept = value_to_keep(step.tried);
   return step;
@@ -62,18 +63,18 @@ AdvisedStep tried_step(const Trials& trials, std::string_view what, const Trial&
 
 std::size_t value_to_keep(std::span<const TriedValue> tried) {
   double slowest = std::numeric_limits<double>::infinity();
-  for (const auto& [value, trial] : tried) {
-    if (trial.fits()) slowest = std::min(slowest, timing_tie * trial.time.seconds);
+  for (const auto& [value, variant] : tried) {
+    if (variant.fits()) slowest = std::min(slowest, timing_tie * variant.time.seconds);
   }
-  const Trial& before = tried.front().trial;
+  const PlannedVariant& before = tried.front().variant;
   if (before.verdict.exceeds_host()) return 0;  // no value changes what is kept there
   if (before.fits()) slowest = std::min(slowest, before.time.seconds);
   const bool any_fits = slowest < std::numeric_limits<double>::infinity();
   std::optional<std::size_t> kept;
   for (std::size_t i = 0; i < tried.size(); ++i) {
-    const Trial& trial = tried[i].trial;
-    if (!trial.refused.empty() || (any_fits && (!trial.fits() || trial.time.seconds > slowest))) continue;
-    if (!kept || needs_less(trial.verdict, tried[*kept].trial.verdict)) kept = i;
+    const PlannedVariant& variant = tried[i].variant;
+    if (!variant.refused.empty() || (any_fits && (!variant.fits() || variant.time.seconds > slowest))) continue;
+    if (!kept || needs_less(variant.verdict, tried[*kept].variant.verdict)) kept = i;
   }
   return kept.value_or(0);
 }
@@ -89,16 +90,16 @@ std::vector<std::string> wraps_to_try(const Config& config) {
 }
 
 std::vector<AdvisedStep> advise(const ReadWith& read, const Hardware& hardware) {
-  const Trials trials(read, hardware);
-  const Trial start = trials.with({});
+  const PlannedVariants variants(read, hardware);
+  const PlannedVariant start = variants.with({});
   if (!start.refused.empty()) fail_request("{}", start.refused);
   std::vector<AdvisedStep> steps;
-  steps.push_back(tried_step(trials, "wrap", start, wrap_words(trials.config({}))));
+  steps.push_back(tried_step(variants, "wrap", start, wrap_words(variants.config({}))));
   const Overrides wrapped = steps.back().after().words;
   steps.push_back(
-      tried_step(trials, "strategy", steps.back().after(), strategy_words(trials.config(wrapped), hardware)));
+      tried_step(variants, "strategy", steps.back().after(), strategy_words(variants.config(wrapped), hardware)));
   const Overrides sharded = steps.back().after().words;
-  steps.push_back(tried_step(trials, "lookahead", steps.back().after(), lookahead_words(trials.config(sharded))));
+  steps.push_back(tried_step(variants, "lookahead", steps.back().after(), lookahead_words(variants.config(sharded))));
   return steps;
 }
 

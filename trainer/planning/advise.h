@@ -1,7 +1,7 @@
 // Advice on the sharding of one configuration, key after key. First comes the wrap of segments into units, then the
 // strategy with its times to gather and drop. The last is the lead of gathers, or that of a backward's alone. Each
-// value is a run of its own, planned as Trials plan one, with the other keys as kept so far. Settings of a family stay
-// as written, as in a comparison (compare.h).
+// value is a run of its own, planned as PlannedVariants plan one, with the other keys as kept so far. Settings of a
+// family stay as written, as in a comparison (compare.h).
 #pragma once
 
 #include <span>
@@ -9,13 +9,13 @@
 #include <string_view>
 #include <vector>
 
-#include "trainer/planning/trials.h"
+#include "trainer/planning/planned_variants.h"
 
 namespace weft {
 
 struct TriedValue {
-  std::string value;  // "blocks 2", "hybrid"; of the first value of a step "as before"
-  Trial trial;        // with the words of this value and of all steps before
+  std::string value;       // "blocks 2", "hybrid"; of the first value of a step "as before"
+  PlannedVariant variant;  // with the words of this value and of all steps before
 };
 
 struct AdvisedStep {
@@ -23,8 +23,8 @@ struct AdvisedStep {
   std::vector<TriedValue> tried;  // the first is the run before the step
   std::size_t kept = 0;           // index into `tried`
 
-  const Trial& before() const { return tried.front().trial; }
-  const Trial& after() const { return tried[kept].trial; }
+  const PlannedVariant& before() const { return tried.front().variant; }
+  const PlannedVariant& after() const { return tried[kept].variant; }
 };
 
 // The value to keep: never slower than the first, if that fits. Of those that fit, the one of least memory within 1 %

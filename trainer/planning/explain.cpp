@@ -20,14 +20,14 @@ constexpr int many_times = 64;
 
 // Tries the remedies against the cause and the remedies that cannot help. A remedy of the second kind that fits
 // nevertheless is listed last among the remedies.
-void try_remedies(const Trials& trials, Explanation& explanation) {
+void try_remedies(const PlannedVariants& variants, Explanation& explanation) {
   std::vector<Remedy> against;
   if (explanation.plan.verdict.exceeds_host()) std::ranges::copy(remedies_against_host(), std::back_inserter(against));
   std::ranges::copy(remedies_for(explanation.cause), std::back_inserter(against));
   std::vector<Remedy> remedies = against;
   for (const Remedy& remedy : remedies_that_cannot_help(explanation.cause)) remedies.push_back(remedy);
-  std::vector<std::optional<Trial>> best(remedies.size());
-  spread_work(remedies.size(), dry_threads(), [&](std::size_t i) { best[i] = trials.best(remedies[i], {}); });
+  std::vector<std::optional<PlannedVariant>> best(remedies.size());
+  spread_work(remedies.size(), dry_threads(), [&](std::size_t i) { best[i] = variants.best(remedies[i], {}); });
   for (std::size_t i = 0; i < remedies.size(); ++i) {
     if (!best[i]) continue;
     const bool helps = i < against.size() || best[i]->fits();
@@ -37,36 +37,36 @@ void try_remedies(const Trials& trials, Explanation& explanation) {
 }
 
 // The words of all remedies together, chosen anew, so that removed remedies leave nothing behind.
-Overrides words_of(const Trials& trials, const std::vector<Remedy>& remedies, std::optional<int> world) {
+Overrides words_of(const PlannedVariants& variants, const std::vector<Remedy>& remedies, std::optional<int> world) {
   Overrides words;
   for (const Remedy& remedy : remedies) {
-    const auto trial = trials.best(remedy, words, world);
-    if (trial && trial->refused.empty() && !trial->verdict.exceeds_host()) words = trial->words;
+    const auto variant = variants.best(remedy, words, world);
+    if (variant && variant->refused.empty() && !variant->verdict.exceeds_host()) words = variant->words;
   }
   return words;
 }
 
 struct Greedy {
   std::vector<Remedy> remedies;
-  Trial trial;
+  PlannedVariant variant;
 };
 
 // Adds remedies in order, on the same ranks, if they lower the need, until the run fits. Remedies against the cause
 // come first, then remedies against the cause that is largest by then. Remedies that keep the arithmetic come before
 // those that change it.
-Greedy combine(const Trials& trials, Cause cause, const Trial& base) {
+Greedy combine(const PlannedVariants& variants, Cause cause, const PlannedVariant& base) {
   Greedy greedy{{}, base};
   std::set<std::string_view> tried_names;
   for (const RemedyKind kind : {RemedyKind::layout, RemedyKind::arithmetic}) {
     Cause now = cause;
-    for (std::set<Cause> seen; seen.insert(now).second; now = largest_cause(greedy.trial.peak)) {
+    for (std::set<Cause> seen; seen.insert(now).second; now = largest_cause(greedy.variant.peak)) {
       for (const Remedy& remedy : remedies_for(now)) {
         if (remedy.kind != kind || !tried_names.insert(remedy.name).second) continue;
-        auto trial = trials.best(remedy, greedy.trial.words, base.world);
-        if (!trial || !trial->refused.empty() || !needs_less(trial->verdict, greedy.trial.verdict)) continue;
+        auto variant = variants.best(remedy, greedy.variant.words, base.world);
+        if (!variant || !variant->refused.empty() || !needs_less(variant->verdict, greedy.variant.verdict)) continue;
         greedy.remedies.push_back(remedy);
-        greedy.trial = *std::move(trial);
-        if (greedy.trial.fits()) return greedy;
+        greedy.variant = *std::move(variant);
+        if (greedy.variant.fits()) return greedy;
       }
     }
   }
@@ -74,13 +74,13 @@ Greedy combine(const Trials& trials, Cause cause, const Trial& base) {
 }
 
 // Removes remedies without which the run still fits.
-void prune(const Trials& trials, Greedy& greedy, int world) {
+void prune(const PlannedVariants& variants, Greedy& greedy, int world) {
   for (std::size_t m = 0; m < greedy.remedies.size();) {
     std::vector<Remedy> fewer = greedy.remedies;
     fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(m));
-    Trial trial = trials.with(words_of(trials, fewer, world));
-    if (trial.fits() && trial.world == world) {
-      greedy = {std::move(fewer), std::move(trial)};
+    PlannedVariant variant = variants.with(words_of(variants, fewer, world));
+    if (variant.fits() && variant.world == world) {
+      greedy = {std::move(fewer), std::move(variant)};
     } else {
       ++m;
     }
@@ -88,17 +88,17 @@ void prune(const Trials& trials, Greedy& greedy, int world) {
 }
 
 // If no single remedy fits: finds the first combination that fits. Returns its words, or those of the nearest one.
-Overrides combine_remedies(const Trials& trials, const Config& config, Explanation& explanation) {
+Overrides combine_remedies(const PlannedVariants& variants, const Config& config, Explanation& explanation) {
   if (explanation.first_that_fits()) return {};
   const RunPlan& plan = explanation.plan;
-  Trial base{RunOutline{plan.world, plan.peak(), plan.verdict, plan.time}};
+  PlannedVariant base{RunOutline{plan.world, plan.peak(), plan.verdict, plan.time}};
   base.batch = config.training.global_batch_size;
-  Greedy greedy = combine(trials, explanation.cause, base);
-  Overrides words = greedy.trial.words;
-  if (greedy.trial.fits()) {
-    prune(trials, greedy, base.world);
+  Greedy greedy = combine(variants, explanation.cause, base);
+  Overrides words = greedy.variant.words;
+  if (greedy.variant.fits()) {
+    prune(variants, greedy, base.world);
     explanation.combined = std::move(greedy.remedies);
-    explanation.combination = std::move(greedy.trial);
+    explanation.combination = std::move(greedy.variant);
   }
   return words;
 }
@@ -131,26 +131,26 @@ ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
 }
 
 // By doubling. Absent if not even twice the size can be asked for.
-std::optional<Limit> limit_of(const Trials& trials, std::string_view what, std::int64_t now,
+std::optional<Limit> limit_of(const PlannedVariants& variants, std::string_view what, std::int64_t now,
                               const std::function<Overrides(std::int64_t)>& words) {
   const SizeScale doublings{
       .most = 12,
       .size = [&](int number) { return now << number; },
       .number = [&](double size) { return std::log2(std::max(1.0, size / static_cast<double>(now))); }};
-  const std::int64_t needed = trials.least({}).value_or(Verdict{}).needed;
-  const SizeLimit found =
-      find_size_limit(doublings, {.fits_bytes = needed}, [&](std::int64_t size) { return trials.least(words(size)); });
+  const std::int64_t needed = variants.least({}).value_or(Verdict{}).needed;
+  const SizeLimit found = find_size_limit(doublings, {.fits_bytes = needed},
+                                          [&](std::int64_t size) { return variants.least(words(size)); });
   if (found.fits == 0 && !found.exceeds) return std::nullopt;
   Limit limit{.what = what, .fits = doublings.size(found.fits)};
   limit.exceeds = found.exceeds;
   limit.exceeds_bytes = found.exceeds_bytes;
-  const Trial most = trials.with(found.fits == 0 ? Overrides{} : words(limit.fits));
+  const PlannedVariant most = variants.with(found.fits == 0 ? Overrides{} : words(limit.fits));
   limit.fits_bytes = most.verdict.needed;
-  if (most.batch != trials.config({}).training.global_batch_size) limit.batch = most.batch;
+  if (most.batch != variants.config({}).training.global_batch_size) limit.batch = most.batch;
   return limit;
 }
 
-std::vector<Limit> limits_of(const Trials& trials, const Config& config) {
+std::vector<Limit> limits_of(const PlannedVariants& variants, const Config& config) {
   std::vector<Limit> limits;
   const TrainingConfig& training = config.training;
   const auto microbatch = [&](std::int64_t size) {
@@ -160,8 +160,8 @@ std::vector<Limit> limits_of(const Trials& trials, const Config& config) {
   const auto sequence = [&](std::int64_t length) { return Overrides{word("training.sequence_length", length)}; };
   std::array<std::optional<Limit>, 2> found;
   spread_work(found.size(), host_cores(), [&](std::size_t i) {
-    found[i] = i == 0 ? limit_of(trials, "training.microbatch_size", training.microbatch_size, microbatch)
-                      : limit_of(trials, "training.sequence_length", training.sequence_length, sequence);
+    found[i] = i == 0 ? limit_of(variants, "training.microbatch_size", training.microbatch_size, microbatch)
+                      : limit_of(variants, "training.sequence_length", training.sequence_length, sequence);
   });
   for (auto& limit : found) {
     if (limit) limits.push_back(*std::move(limit));
@@ -173,28 +173,28 @@ std::vector<Limit> limits_of(const Trials& trials, const Config& config) {
 
 const TriedRemedy* Explanation::first_that_fits() const {
   const auto found = std::ranges::find_if(
-      remedies, [&](const TriedRemedy& one) { return one.trial.fits() && one.trial.world == plan.world; });
+      remedies, [&](const TriedRemedy& one) { return one.variant.fits() && one.variant.world == plan.world; });
   return found == remedies.end() ? nullptr : &*found;
 }
 
 const TriedRemedy* Explanation::fastest_that_fits() const {
   const TriedRemedy* fastest = first_that_fits();
   for (const TriedRemedy& one : remedies) {
-    if (!one.trial.fits() || one.trial.world != plan.world) continue;
-    if (one.trial.time.seconds < fastest->trial.time.seconds) fastest = &one;
+    if (!one.variant.fits() || one.variant.world != plan.world) continue;
+    if (one.variant.time.seconds < fastest->variant.time.seconds) fastest = &one;
   }
   return fastest;
 }
 
 Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
-  const Trials trials(read, hardware);
-  const Config config = trials.config({});
+  const PlannedVariants variants(read, hardware);
+  const Config config = variants.config({});
   Explanation result;
   result.plan = plan_run(config, hardware);
   const Verdict& verdict = result.plan.verdict;
   if (verdict.fit == Fit::unknown) return result;
   if (verdict.fits()) {
-    result.limits = limits_of(trials, config);
+    result.limits = limits_of(variants, config);
     return result;
   }
   const BucketBytes& peak = result.plan.peak();
@@ -203,24 +203,24 @@ Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
   result.cause = result.state_exceeds ? Cause::state : largest_cause(peak);
   result.cause_bytes = bytes_of(result.cause, peak);
   result.activations = activation_facts(config, result.plan.ranks[result.plan.fullest]);
-  try_remedies(trials, result);
+  try_remedies(variants, result);
   const int shards = config.parallelism.data_shard;
   if (result.cause != Cause::state && std::int64_t{many_times} * config.parallelism.world() <= most_ranks) {
-    result.more_sharding = trials.with(scaled_words(config, many_times * shards));
+    result.more_sharding = variants.with(scaled_words(config, many_times * shards));
   }
   // More ranks always help against state, so combinations and ranks are searched at once for that cause. For other
   // causes, ranks are searched only if nothing else helps.
   Overrides all;
   result.asked_for_ranks = result.cause == Cause::state;
   spread_work(result.asked_for_ranks ? 2 : 1, dry_threads(), [&](std::size_t i) {
-    if (i == 0) all = combine_remedies(trials, config, result);
-    if (i == 1) result.minimum_world = ranks_that_fit(trials);
+    if (i == 0) all = combine_remedies(variants, config, result);
+    if (i == 1) result.minimum_world = ranks_that_fit(variants);
   });
   if (!result.asked_for_ranks && !result.first_that_fits() && !result.combination) {
     result.asked_for_ranks = true;
-    result.minimum_world = ranks_that_fit(trials);
+    result.minimum_world = ranks_that_fit(variants);
   }
-  if (result.asked_for_ranks && !result.minimum_world && !all.empty()) result.minimum_world = find_ranks(trials, all);
+  if (result.asked_for_ranks && !result.minimum_world && !all.empty()) result.minimum_world = find_ranks(variants, all);
   return result;
 }
 

@@ -7,15 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "trainer/planning/planned_variants.h"
 #include "trainer/planning/remedies.h"
-#include "trainer/planning/trials.h"
 
 namespace weft {
 
 // A remedy with its mildest strength that fits; if none fits, with the strength that needs least memory.
 struct TriedRemedy {
   Remedy remedy;
-  Trial trial;
+  PlannedVariant variant;
 };
 
 // The largest power of two times the configured value that still fits, and the next power of two.
@@ -39,7 +39,7 @@ struct ActivationFacts {
 };
 
 struct Explanation {
-  RunPlan plan;               // trials are judged under even routing
+  RunPlan plan;               // variants are judged under even routing
   std::vector<Limit> limits;  // for a run that fits; the other fields are then empty
   // For a run that does not fit:
   Cause cause = Cause::activations;
@@ -49,12 +49,12 @@ struct Explanation {
   ActivationFacts activations;
   std::vector<TriedRemedy> remedies;  // in the order to try
   std::vector<TriedRemedy> cannot;    // remedies that do not touch the cause and do not fit, each at its best
-  std::vector<TriedRemedy> refused;   // remedies that the configuration cannot take; the trial has the reason
+  std::vector<TriedRemedy> refused;   // remedies that the configuration cannot take; the variant has the reason
   // If the cause is not state: the run with 64 times the ranks to shard over, about the most that sharding can recover.
-  std::optional<Trial> more_sharding;
+  std::optional<PlannedVariant> more_sharding;
   // If no single remedy suffices: the first remedies in order that together fit, on the same ranks.
   std::vector<Remedy> combined;
-  std::optional<Trial> combination;
+  std::optional<PlannedVariant> combination;
   // If the cause is state, or no combination fits, the least number of ranks. It is for the configuration as it is or
   // with every remedy that can be combined.
   bool asked_for_ranks = false;

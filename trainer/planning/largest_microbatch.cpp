@@ -7,7 +7,7 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/spread_work.h"
 #include "trainer/planning/compare.h"
-#include "trainer/planning/trials.h"
+#include "trainer/planning/planned_variants.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/config_rules.h"
 

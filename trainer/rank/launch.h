@@ -13,7 +13,7 @@
 
 namespace weft {
 
-struct RankSeat {
+struct RankContext {
   Backend& backend;
   Communicator& world;
   // Called with the name of each action that the rank begins, for messages about failed communication; may be empty.
@@ -21,7 +21,7 @@ struct RankSeat {
   std::function<void(std::string_view action)> begins = {};
   int host_threads = 1;  // that the rank may keep busy, its own thread included
 };
-using RankMain = std::function<void(const RankSeat& seat)>;
+using RankMain = std::function<void(const RankContext& context)>;
 
 // Host threads of each rank if `local_ranks` ranks share this machine's cores equally; at least 1.
 int host_threads_of(int local_ranks);

@@ -129,7 +129,7 @@ void RankStages::add_pieces(const PlannedStage& stage, const ProgramTables& tabl
   };
   const std::size_t first = pieces_.size();
   for (const auto& segment : stage.segments) {
-    Piece& piece = pieces_.emplace_back(Piece{
+    StageSegment& piece = pieces_.emplace_back(StageSegment{
         .segment = segment.get(), .stage = stage.stage, .next_stage = stage.stage, .previous_stage = stage.stage});
     for (const ParameterSpec& parameter : segment->parameters()) piece.places.push_back(place_of.at(parameter.name));
   }
@@ -145,7 +145,7 @@ void RankStages::mark_regions(const PlannedStage& stage, const ProgramTables& ta
     return i < segments.size() ? tables.segments[static_cast<std::size_t>(segments[i])].region : std::nullopt;
   };
   for (std::size_t i = 0; i < segments.size(); ++i) {
-    Piece& piece = pieces_[first_piece + i];
+    StageSegment& piece = pieces_[first_piece + i];
     piece.recomputed = region(i).has_value();
     piece.begins_region = piece.recomputed && (i == 0 || region(i - 1) != region(i));
     piece.ends_region = piece.recomputed && region(i + 1) != region(i);
@@ -158,7 +158,7 @@ std::vector<OwnedRows> RankStages::owned_rows(std::size_t unit) {
 
 std::vector<std::pair<int, TensorView>> RankStages::selection_biases() {
   std::vector<std::pair<int, TensorView>> biases;
-  for (const Piece& piece : pieces_) {
+  for (const StageSegment& piece : pieces_) {
     const std::vector<ParameterSpec>& parameters = piece.segment->parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (parameters[i].family != Family::helpers) continue;
@@ -187,7 +187,7 @@ void RankStages::end_step() {
           "every microbatch of the step has come back");
 }
 
-std::vector<ConstTensorView> RankStages::weights_of(const Piece& piece) {
+std::vector<ConstTensorView> RankStages::weights_of(const StageSegment& piece) {
   std::vector<ConstTensorView> weights;
   weights.reserve(piece.places.size());
   for (const ParameterPlace& place : piece.places) {
@@ -197,7 +197,7 @@ std::vector<ConstTensorView> RankStages::weights_of(const Piece& piece) {
   return weights;
 }
 
-std::vector<TensorView> RankStages::gradients_of(const Piece& piece) {
+std::vector<TensorView> RankStages::gradients_of(const StageSegment& piece) {
   std::vector<TensorView> gradients;
   gradients.reserve(piece.places.size());
   for (const ParameterPlace& place : piece.places) {
@@ -222,7 +222,7 @@ MicrobatchInput RankStages::text_of(int microbatch) const {
 }
 
 void RankStages::forward(int segment, int microbatch, ComputePart part) {
-  Piece& here = piece(segment);
+  StageSegment& here = piece(segment);
   LayerContext layer = context(part);
   Tensor x = part.first() ? take_boundary(here.stage, microbatch) : Tensor();
   std::unique_ptr<Saved> kept = part.first() ? nullptr : std::move(saved_.at({here.segment, microbatch}));
@@ -237,20 +237,20 @@ void RankStages::forward(int segment, int microbatch, ComputePart part) {
 }
 
 void RankStages::exchange_rows(int segment, int microbatch) {
-  Piece& here = piece(segment);
+  StageSegment& here = piece(segment);
   LayerContext layer = context();
   here.segment->exchange_rows(layer, *saved_.at({here.segment, microbatch}));
 }
 
 void RankStages::offload(int segment, int microbatch) {
-  const Piece& here = piece(segment);
+  const StageSegment& here = piece(segment);
   const std::pair<const Segment*, int> key(here.segment, microbatch);
   host_activations_.offload({segment, microbatch}, here.recomputed ? std::vector<Tensor*>{&checkpoints_.at(key)}
                                                                    : saved_.at(key)->offloadable());
 }
 
 void RankStages::backward_input(int segment, int microbatch, ComputePart part) {
-  Piece& here = piece(segment);
+  StageSegment& here = piece(segment);
   LayerContext layer = context(part);
   host_activations_.wait_reload({segment, microbatch});
   Tensor dy = part.first() ? take_boundary(here.stage, microbatch) : Tensor();
@@ -260,7 +260,7 @@ void RankStages::backward_input(int segment, int microbatch, ComputePart part) {
 }
 
 void RankStages::backward_weight(int segment, int microbatch) {
-  Piece& here = piece(segment);
+  StageSegment& here = piece(segment);
   LayerContext layer = context();
   const auto saved = saved_.find({here.segment, microbatch});
   require(saved != saved_.end(), "a weight gradient follows the forward of its microbatch, once");
@@ -269,7 +269,7 @@ void RankStages::backward_weight(int segment, int microbatch) {
 }
 
 void RankStages::recompute(int segment, int microbatch, ComputePart part) {
-  Piece& here = piece(segment);
+  StageSegment& here = piece(segment);
   LayerContext layer = context(part);
   layer.recomputing = true;
   host_activations_.wait_reload({segment, microbatch});

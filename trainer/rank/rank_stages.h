@@ -104,7 +104,7 @@ class RankStages final : public ActionHandler {
     std::size_t unit = 0, index = 0;
   };
   // A segment of one of the stages.
-  struct Piece {
+  struct StageSegment {
     Segment* segment = nullptr;
     std::vector<ParameterPlace> places = {};  // by parameter
     int stage = 0;
@@ -123,7 +123,7 @@ class RankStages final : public ActionHandler {
 
   void mark_regions(const PlannedStage& stage, const ProgramTables& tables, std::size_t first_piece);
 
-  Piece& piece(int segment) { return pieces_[local_segment_[static_cast<std::size_t>(segment)]]; }
+  StageSegment& piece(int segment) { return pieces_[local_segment_[static_cast<std::size_t>(segment)]]; }
   std::size_t local_unit(int unit) const { return local_unit_[static_cast<std::size_t>(unit)]; }
   // The result of `use` for the unit, which is sharded or replicated.
   template <typename Use>
@@ -132,8 +132,8 @@ class RankStages final : public ActionHandler {
   }
   MicrobatchInput text_of(int microbatch) const;
   // Weights of a segment that is computed next; the compute lane waits for their gathers in flight.
-  std::vector<ConstTensorView> weights_of(const Piece& piece);
-  std::vector<TensorView> gradients_of(const Piece& piece);
+  std::vector<ConstTensorView> weights_of(const StageSegment& piece);
+  std::vector<TensorView> gradients_of(const StageSegment& piece);
   LayerContext context(ComputePart part = {}) {
     return {kernels_,
             groups_.on(Lane::compute, Group::tp),
@@ -183,7 +183,7 @@ class RankStages final : public ActionHandler {
   // By planned unit; exactly one of the two is set.
   std::vector<std::unique_ptr<ShardUnit>> units_;
   std::vector<std::unique_ptr<ReplicatedParameters>> replicated_;
-  std::vector<Piece> pieces_;
+  std::vector<StageSegment> pieces_;
 
   // The step in progress.
   StepBatch batch_;

@@ -78,23 +78,24 @@ void add_measurements(const Config& config, const StepTotals& totals, StepMetric
 
 }  // namespace
 
-RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& domain, const RankSeat& seat)
+RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& domain, const RankContext& context)
     : config_(run.config()),
       mesh_(run.mesh()),
       data_(data),
-      world_(seat.world),
-      clock_(seat.world.clock()),
-      rank_step_(config_, mesh_, shared_program(run, seat.world), seat.world.rank(), seat.backend, seat.world.clock(),
-                 groups_split_from(seat.world), Initialization{config_.run.seed, seat.host_threads}),
+      world_(context.world),
+      clock_(context.world.clock()),
+      rank_step_(config_, mesh_, shared_program(run, context.world), context.world.rank(), context.backend,
+                 context.world.clock(), groups_split_from(context.world),
+                 Initialization{config_.run.seed, context.host_threads}),
       compute_times_(rank_step_.program(), rank_step_.actions(), rank_step_.stream()),
-      begins_(seat.begins),
+      begins_(context.begins),
       scaler_(config_),
       spikes_(config_.spikes),
       helpers_(config_, rank_step_.stages(), rank_step_.stream()),
       model_flops_(published_step_flops(config_) / devices_of(config_)),
       peak_flops_per_second_(known_peak(config_, config_.run.device == DeviceKind::cuda ? cuda_card() : std::nullopt)),
       ahead_(static_cast<std::size_t>(rank_step_.text().rows())),
-      text_(seat.backend.device(), DType::int32, rank_step_.text().rows()) {
+      text_(context.backend.device(), DType::int32, rank_step_.text().rows()) {
   const Program& program = rank_step_.program();
   profiler_ = std::make_unique<StepProfiler>(config_.profiling, domain, program, rank_step_.actions(),
                                              rank_step_.lanes(), world_);

@@ -24,7 +24,7 @@
 
 namespace weft {
 
-// Reports the name of each action that begins to RankSeat::begins.
+// Reports the name of each action that begins to RankContext::begins.
 class AnnouncedActions final : public ActionObserver {
  public:
   using Begins = std::function<void(std::string_view action)>;
@@ -41,7 +41,7 @@ class AnnouncedActions final : public ActionObserver {
 class RankRun {
  public:
   // Collective over `world`. The arguments outlive the run.
-  RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& domain, const RankSeat& seat);
+  RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& domain, const RankContext& context);
 
   // The observer is told of every action of later steps, and outlives them.
   void observe(ActionObserver& observer) { watching_.push_back(&observer); }

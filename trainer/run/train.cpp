@@ -305,8 +305,8 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
   result.timer = timer;
   const RunOrders orders{config, observer, requests, held_out};
   std::once_flag hashed;
-  const RankMain rank_main = [&](const RankSeat& seat) {
-    RankRun run(resolved, data, domain, seat);
+  const RankMain rank_main = [&](const RankContext& context) {
+    RankRun run(resolved, data, domain, context);
     std::call_once(hashed, [&] {
       setup.hashes = hashes_of(config, resolved, run.program());
       if (observer.identified) observer.identified(*setup.hashes);

@@ -61,7 +61,7 @@ class ComputeWalk : RowWalk {
   DoneActions& done(std::size_t piece, int microbatch) { return done_[piece * microbatches() + microbatch]; }
   Received& received(int stage, int microbatch) { return received_[stage * microbatches() + microbatch]; }
   std::string name(std::size_t piece) const {
-    const Piece& p = pieces_[piece];
+    const ScheduledPiece& p = pieces_[piece];
     return p.segment ? program_.segments[*p.segment].name : fmt::format("stage {}", p.stage);
   }
 

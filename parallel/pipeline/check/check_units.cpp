@@ -94,7 +94,7 @@ class UnitWalk : RowWalk {
                         .copies = copies_on_row(unit)});
     }
     for (std::size_t piece = 0; piece < context_.pieces.size(); ++piece) {
-      const Piece& p = context_.pieces[piece];
+      const ScheduledPiece& p = context_.pieces[piece];
       if (!p.segment || !context_.runs(row_, p.stage)) continue;
       for (int unit : segment_units(*p.segment)) ++units_[unit].pieces;
     }
@@ -166,7 +166,7 @@ class UnitWalk : RowWalk {
   void compute(const Action& action) {
     const auto [begin, end] = context_.pieces.of(action);
     for (std::size_t piece = begin; piece < end; ++piece) {
-      const Piece& p = context_.pieces[piece];
+      const ScheduledPiece& p = context_.pieces[piece];
       if (!p.segment) {
         use(units_[*nameless_[p.stage]], action, reads_parameters(action.op));
         continue;

@@ -11,7 +11,7 @@
 
 namespace weft {
 
-struct Piece {
+struct ScheduledPiece {
   int stage = 0;
   std::optional<int> segment = {};
 };
@@ -21,7 +21,7 @@ class PieceTable {
   explicit PieceTable(const ProgramTables& tables);
 
   std::size_t size() const { return pieces_.size(); }
-  const Piece& operator[](std::size_t piece) const { return pieces_[piece]; }
+  const ScheduledPiece& operator[](std::size_t piece) const { return pieces_[piece]; }
   // The pieces of a stage in forward order: begin .. end - 1.
   std::size_t begin(int stage) const { return begins_[stage]; }
   std::size_t end(int stage) const { return begins_[stage + 1]; }
@@ -35,7 +35,7 @@ class PieceTable {
   Span of(const Action& action) const;
 
  private:
-  std::vector<Piece> pieces_;                          // by stage, then in forward order
+  std::vector<ScheduledPiece> pieces_;                 // by stage, then in forward order
   std::vector<std::size_t> begins_;                    // by stage, and the end
   std::vector<std::optional<std::size_t>> positions_;  // by segment
 };

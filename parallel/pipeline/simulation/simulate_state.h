@@ -98,7 +98,7 @@ class UnitInstants {
 
   // A computation waits for the gathers that it reads, and for `given_up`, the reduction whose memory its first
   // gradient of a unit takes.
-  void wait_for(const Action& action, const Piece& piece, const Instant& given_up, Start& start) {
+  void wait_for(const Action& action, const ScheduledPiece& piece, const Instant& given_up, Start& start) {
     if (!piece.segment) {
       if (reads_parameters(action.op)) start.after(gathered_[slot_of_stage(piece.stage)], Wait::gather);
       return;

@@ -1,4 +1,4 @@
-#include "trainer/planning/trials.h"
+#include "trainer/planning/planned_variants.h"
 
 #include <algorithm>
 #include <numeric>
@@ -39,65 +39,66 @@ std::string reason_of(std::string_view refusal) {
   return std::string(line);
 }
 
-Trial try_words(const ReadWith& read, const Hardware& hardware, const Overrides& words) {
-  Trial trial;
+PlannedVariant plan_variant(const ReadWith& read, const Hardware& hardware, const Overrides& words) {
+  PlannedVariant variant;
   const auto refused = refusal_of([&] {
     const Config config = read(words);
-    trial = {outline_run(config, hardware)};
-    trial.batch = config.training.global_batch_size;
+    variant = {outline_run(config, hardware)};
+    variant.batch = config.training.global_batch_size;
   });
-  trial.words = words;
-  if (refused) trial.refused = reason_of(*refused);
-  return trial;
+  variant.words = words;
+  if (refused) variant.refused = reason_of(*refused);
+  return variant;
 }
 
-const Trial* Trials::known(const Overrides& words) const {
+const PlannedVariant* PlannedVariants::known(const Overrides& words) const {
   const std::lock_guard lock(mutex_);
   const auto found = known_.find(words);
   return found == known_.end() ? nullptr : &found->second;
 }
 
-Trial Trials::with(const Overrides& words) const {
-  if (const Trial* trial = known(words)) return *trial;
-  Trial trial = try_words(read_, hardware_, words);
+PlannedVariant PlannedVariants::with(const Overrides& words) const {
+  if (const PlannedVariant* variant = known(words)) return *variant;
+  PlannedVariant variant = plan_variant(read_, hardware_, words);
   const std::lock_guard lock(mutex_);
-  return known_.try_emplace(words, std::move(trial)).first->second;
+  return known_.try_emplace(words, std::move(variant)).first->second;
 }
 
-std::optional<Verdict> Trials::least(const Overrides& words) const {
+std::optional<Verdict> PlannedVariants::least(const Overrides& words) const {
   std::optional<Verdict> verdict;
   refusal_of([&] { verdict = least_need(read_(words), hardware_); });
   return verdict;
 }
 
-bool Trials::fits(const Overrides& words) const {
-  if (const Trial* trial = known(words)) return trial->fits();
+bool PlannedVariants::fits(const Overrides& words) const {
+  if (const PlannedVariant* variant = known(words)) return variant->fits();
   bool fits = false;
   refusal_of([&] { fits = fits_on(read_(words), hardware_); });
   return fits;
 }
 
-Trial Trials::with(const Overrides& words, const RemedyOverrides& strength) const {
+PlannedVariant PlannedVariants::with(const Overrides& words, const RemedyOverrides& strength) const {
   const Overrides plain = merged_words(words, strength.words);
   if (strength.by_family.empty()) return with(plain);
   const Overrides whole = merged_words(plain, strength.by_family);
   return with(same(plain, whole) ? plain : whole);
 }
 
-std::optional<Trial> Trials::best(const Remedy& remedy, const Overrides& words, std::optional<int> world) const {
-  std::optional<Trial> best;
+std::optional<PlannedVariant> PlannedVariants::best(const Remedy& remedy, const Overrides& words,
+                                                    std::optional<int> world) const {
+  std::optional<PlannedVariant> best;
   for (const RemedyOverrides& strength : remedy.strengths(config(words))) {
-    Trial trial = with(words, strength);
-    if (world && trial.world != *world) continue;
+    PlannedVariant variant = with(words, strength);
+    if (world && variant.world != *world) continue;
     const bool better =
-        !best || !best->refused.empty() || (trial.refused.empty() && needs_less(trial.verdict, best->verdict));
-    if (better) best = std::move(trial);
+        !best || !best->refused.empty() || (variant.refused.empty() && needs_less(variant.verdict, best->verdict));
+    if (better) best = std::move(variant);
     if (best->fits()) break;
   }
   return best;
 }
 
-bool Trials::same(const Overrides& plain, const Overrides& whole) const {
+bool PlannedVariants::same(const Overrides& plain, const Overrides& whole) const {
   bool same = false;
   refusal_of([&] { same = read_(plain) == read_(whole); });
   return same;
@@ -134,33 +135,33 @@ SizeLimit find_size_limit(const SizeScale& scale, SizeLimit known,
   return limit;
 }
 
-std::optional<MinimumWorld> find_ranks(const Trials& trials, const Overrides& words) {
-  const Config config = trials.config(words);
+std::optional<MinimumWorld> find_ranks(const PlannedVariants& variants, const Overrides& words) {
+  const Config config = variants.config(words);
   const Degrees& d = config.parallelism;
   const int rest = d.world() / d.data_shard, stage_rest = d.stage_ranks() / d.data_shard;
   const auto scaled = [&](int shards) { return merged_words(words, scaled_words(config, shards)); };
-  const auto fits = [&](int shards) { return trials.fits(scaled(shards)); };
+  const auto fits = [&](int shards) { return variants.fits(scaled(shards)); };
   // Units of the search: numbers of shards that experts can be spread over, then numbers that also fill nodes.
   const int experts = d.expert * d.expert_tensor, spread = experts / std::gcd(experts, stage_rest);
-  const int node = trials.node_ranks(), whole = std::lcm(spread, node / std::gcd(rest, node));
+  const int node = variants.node_ranks(), whole = std::lcm(spread, node / std::gcd(rest, node));
   auto found = smallest(fits, d.data_shard, spread, std::min(node, most_ranks) / rest);
   if (!found) found = smallest(fits, d.data_shard, whole, most_ranks / rest);
   if (!found) return std::nullopt;
-  return MinimumWorld{words, trials.with(scaled(*found))};
+  return MinimumWorld{words, variants.with(scaled(*found))};
 }
 
-std::optional<MinimumWorld> ranks_that_fit(const Trials& trials) {
-  if (auto found = find_ranks(trials, {})) return found;
+std::optional<MinimumWorld> ranks_that_fit(const PlannedVariants& variants) {
+  if (auto found = find_ranks(variants, {})) return found;
   std::optional<MinimumWorld> fewest;
   const auto consider = [&](const Overrides& words) {
-    auto found = find_ranks(trials, words);
-    if (found && (!fewest || found->trial.world < fewest->trial.world)) fewest = std::move(found);
+    auto found = find_ranks(variants, words);
+    if (found && (!fewest || found->variant.world < fewest->variant.world)) fewest = std::move(found);
   };
   Overrides words;
   for (const Remedy& remedy : remedies_beside_more_ranks()) {
-    const auto trial = trials.best(remedy, words);
-    if (!trial || !trial->refused.empty()) continue;
-    words = trial->words;
+    const auto variant = variants.best(remedy, words);
+    if (!variant || !variant->refused.empty()) continue;
+    words = variant->words;
     consider(words);
   }
   return fewest;

@@ -16,7 +16,7 @@ namespace weft {
 using ReadWith = std::function<Config(const Overrides& words)>;
 
 // The plan of a run with words added.
-struct Trial : RunOutline {
+struct PlannedVariant : RunOutline {
   Overrides words = {};
   std::string refused = {};  // why the configuration cannot take the words; the other fields are then empty
   std::int64_t batch = 0;    // sequences of a step
@@ -28,36 +28,36 @@ bool needs_less(const Verdict& one, const Verdict& other);
 // The first line of a refusal, without its place.
 std::string reason_of(std::string_view refusal);
 
-Trial try_words(const ReadWith& read, const Hardware& hardware, const Overrides& words);
+PlannedVariant plan_variant(const ReadWith& read, const Hardware& hardware, const Overrides& words);
 
-// Trials of one configuration on one card. Configuration and card must outlive the Trials.
-class Trials {
+// Variants of one configuration, planned on one card. Configuration and card must outlive this object.
+class PlannedVariants {
  public:
-  Trials(const ReadWith& read, const Hardware& hardware) : read_(read), hardware_(hardware) {}
+  PlannedVariants(const ReadWith& read, const Hardware& hardware) : read_(read), hardware_(hardware) {}
 
   Config config(const Overrides& words) const { return read_(words); }
   int node_ranks() const { return hardware_.node_ranks(); }
   // Plans each set of words once. Thread-safe.
-  Trial with(const Overrides& words) const;
-  // The least memory that a trial needs, in a fraction of its time. Absent if the words are refused.
+  PlannedVariant with(const Overrides& words) const;
+  // The least memory that a variant needs, in a fraction of its time. Absent if the words are refused.
   std::optional<Verdict> least(const Overrides& words) const;
-  // Whether a trial fits, in a fraction of its time.
+  // Whether a variant fits, in a fraction of its time.
   bool fits(const Overrides& words) const;
   // With a strength of a remedy added. The words by_family are added only if they change something.
-  Trial with(const Overrides& words, const RemedyOverrides& strength) const;
+  PlannedVariant with(const Overrides& words, const RemedyOverrides& strength) const;
   // The mildest strength that fits, or else the strength that needs least memory. Absent if the remedy has no
-  // strengths. With `world`, only trials on that many ranks count.
-  std::optional<Trial> best(const Remedy& remedy, const Overrides& words,
-                            std::optional<int> world = std::nullopt) const;
+  // strengths. With `world`, only variants on that many ranks count.
+  std::optional<PlannedVariant> best(const Remedy& remedy, const Overrides& words,
+                                     std::optional<int> world = std::nullopt) const;
 
  private:
-  const Trial* known(const Overrides& words) const;  // null if the words were not planned yet
+  const PlannedVariant* known(const Overrides& words) const;  // null if the words were not planned yet
   bool same(const Overrides& plain, const Overrides& whole) const;
 
   const ReadWith& read_;
   const Hardware& hardware_;
   mutable std::mutex mutex_;
-  mutable std::map<Overrides, Trial> known_;
+  mutable std::map<Overrides, PlannedVariant> known_;
 };
 
 // Sizes of a run in growing order, by their numbers from 1 to `most`.
@@ -82,15 +82,15 @@ SizeLimit find_size_limit(const SizeScale& scale, SizeLimit known,
 inline constexpr int most_ranks = 1 << 16;  // largest world that is tried
 
 struct MinimumWorld {
-  Overrides words;  // what was changed besides the number of ranks
-  Trial trial;      // with the smallest number that fits
+  Overrides words;         // what was changed besides the number of ranks
+  PlannedVariant variant;  // with the smallest number that fits
 };
 
 // With `words`: the smallest data_shard above the configured one that fits; the batch grows with it. Beyond one node,
 // only whole nodes are tried. Absent if no number up to 65,536 ranks fits.
-std::optional<MinimumWorld> find_ranks(const Trials& trials, const Overrides& words);
+std::optional<MinimumWorld> find_ranks(const PlannedVariants& variants, const Overrides& words);
 // The same for the configuration as it is. If no number of ranks fits, the fewest with remedies that lower other bytes
 // than state.
-std::optional<MinimumWorld> ranks_that_fit(const Trials& trials);
+std::optional<MinimumWorld> ranks_that_fit(const PlannedVariants& variants);
 
 }  // namespace weft
