@@ -178,6 +178,57 @@ TEST_F(DataCommand, PromptsAreReadAndNotLearned) {
   EXPECT_NE(refused("data tokenize text.txt --tokenizer byte --output late").find("late.loss"), std::string::npos);
 }
 
+// What counts may lie in the part that a split holds back, or in a file without weight.
+TEST_F(DataCommand, APartWithoutATargetIsRefusedBeforeTheFirstStep) {
+  std::string lines;
+  for (int i = 0; i < 400; ++i) {
+    lines += fmt::format("{{\"q\": \"what follows {}? \", \"a\": \"{}\"}}\n", i, i < 360 ? "" : "the next");
+  }
+  put("late.jsonl", lines);
+  ok("data tokenize late.jsonl --prompt q --key a --tokenizer byte --no-end --output late");
+  put_run("late.bin", "byte", 256);
+  const std::string train = "train run.toml --run.steps=1 --data.documents=mask --training.sequence_length=16 ";
+  for (const char* order : {"weft", "megatron"}) {
+    const std::string said = refused(train + "'--data.split=90,10,0' --data.order=" + order);
+    EXPECT_NE(said.find("that data.split \"90,10,0\" leaves for training counts"), std::string::npos) << said;
+  }
+  put("whole.jsonl", lines.substr(lines.find("{\"q\": \"what follows 360")));
+  ok("data tokenize whole.jsonl --prompt q --key a --tokenizer byte --no-end --output whole");
+  const std::string unweighted = "'--data.train=[{path=\"late.bin\",weight=1},{path=\"whole.bin\",weight=0}]'";
+  EXPECT_NE(refused(train + unweighted + " '--data.split=90,10,0'").find("counts"), std::string::npos);
+  ok(train + "'--data.split=95,5,0'");
+}
+
+TEST_F(DataCommand, AMarkOfByteOrderIsNoText) {
+  for (const char* documents : {"line", "file"}) {
+    put("plain.txt", "one\ntwo\n");
+    put("marked.txt", "\xef\xbb\xbfone\ntwo\n");
+    for (const char* name : {"plain", "marked"}) {
+      ok(fmt::format("data tokenize {0}.txt --tokenizer byte --documents {1} --output {0}_{1}", name, documents));
+    }
+    EXPECT_EQ(bytes_of(fmt::format("plain_{}.bin", documents)), bytes_of(fmt::format("marked_{}.bin", documents)));
+  }
+}
+
+// A tokenizer without a token for what it does not know.
+TEST_F(DataCommand, ATextThatCannotBeEncodedIsNamedOrCounted) {
+  put("small.json", R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}})");
+  put("some.jsonl", "{\"text\": \"abba\"}\n{\"text\": \"abc\"}\n{\"text\": \"ab\"}\n");
+  const std::string tokenize = "data tokenize some.jsonl --tokenizer small.json --no-end --output some";
+  EXPECT_NE(refused(tokenize).find("\"some.jsonl\":2: the text has the character c"), std::string::npos);
+  const std::string said = ok(tokenize + " --bad-lines skip");
+  EXPECT_NE(said.find("1 lines were left out"), std::string::npos) << said;
+  EXPECT_EQ(Json::parse(ok("data inspect some.bin --json"))["documents"], 2);
+}
+
+TEST_F(DataCommand, NamesThatAreEmptyAreRefused) {
+  for (const char* options : {"--output x --prompt ''", "--output x --chat ''", "--output x --key ''", "--output ''",
+                              "--output sub/", "--output x --documents lines"}) {
+    refused(fmt::format("data tokenize text.txt --tokenizer byte {}", options));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / ".bin"));
+}
+
 // A template from a file, whose bytes are the tokens, and the template beside the tokenizer.
 TEST_F(DataCommand, ConversationsAreWrittenByTemplates) {
   std::string lines;
@@ -271,6 +322,9 @@ TEST_F(DataCommand, ATokenizerThatCannotBeMadeIsRefusedFirst) {
   const std::string learn = "data train-tokenizer bad.jsonl --output ";
   EXPECT_NE(refused(learn + "tok.json --vocab-size 10").find("give at least 258"), std::string::npos);
   EXPECT_NE(refused(learn + "tok.json --vocab-size 260 --special x").find("is one character"), std::string::npos);
+  EXPECT_NE(refused(learn + "tok.json --vocab-size 99999999999").find("more than 2147483647"), std::string::npos);
+  EXPECT_NE(refused(learn + "tok.json --vocab-size 260 --pattern gpt3").find("none of gpt2"), std::string::npos);
+  EXPECT_NE(refused(learn + "/proc/tok.json --vocab-size 260").find("cannot be written"), std::string::npos);
   EXPECT_NE(refused(learn + "absent/tok.json --vocab-size 260").find("absent\" is no folder"), std::string::npos);
   EXPECT_NE(refused(learn + "tok.json --vocab-size 260").find("--bad-lines skip"), std::string::npos);
   EXPECT_NE(ok(learn + "tok.json --vocab-size 260 --bad-lines skip").find("1 lines were left out"), std::string::npos);

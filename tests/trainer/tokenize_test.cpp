@@ -88,6 +88,15 @@ TEST_F(Tokenizing, GoesOnWhereItWasStopped) {
   }
 }
 
+// The index is written last, and may be the first that the disk has no room for.
+TEST_F(Tokenizing, NoFileHasItsNameBeforeAllAreWritten) {
+  std::filesystem::create_directory(path("pairs.idx.partial"));
+  EXPECT_THROW(call("pairs", 0), Error);
+  for (const char* ending : {".bin", ".idx", ".json", ".loss"}) {
+    EXPECT_FALSE(std::filesystem::exists(path(std::string("pairs") + ending))) << ending;
+  }
+}
+
 TEST_F(Tokenizing, BeginsAnewForOtherWork) {
   call("whole", 0);
   EXPECT_THROW(call("x", 9), Stopped);

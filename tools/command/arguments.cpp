@@ -62,6 +62,10 @@ CLI::Validator not_negative() {
   return number_check("a number of 0 or more", [](double value) { return value >= 0; });
 }
 
+CLI::Validator not_empty() {
+  return {[](const std::string& text) { return text.empty() ? std::string("is empty") : std::string(); }, ""};
+}
+
 std::vector<std::string> words_of(const std::string& text) {
   std::vector<std::string> words;
   bool open = false;  // a word has begun

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -71,6 +72,23 @@ void add_import_command(CLI::App& program);
 // What a number given to an option must be: above 0, or 0 or more. CLI11's own checks name a bound of 309 digits.
 CLI::Validator positive();
 CLI::Validator not_negative();
+// The value of one of these words.
+template <typename Value>
+CLI::Validator one_of(const std::map<std::string, Value>& words) {
+  return {[words](std::string& text) {
+            const auto found = words.find(text);
+            if (found != words.end()) {
+              text = std::to_string(static_cast<int>(found->second));
+              return std::string();
+            }
+            std::string known;
+            for (const auto& [word, value] : words) known += (known.empty() ? "" : ", ") + word;
+            return "\"" + text + "\" is none of " + known;
+          },
+          ""};
+}
+// Refuses an empty text, such as that of a variable of the shell that is not set.
+CLI::Validator not_empty();
 // Adds an argument to `command`: the path of a checkpoint (resolve_checkpoint).
 CLI::Option* add_checkpoint_argument(CLI::App& command, const std::string& name, std::string& path);
 // Throws Error (request) if `path` is no checkpoint, and Error (failure) if the checkpoint is damaged.

@@ -100,22 +100,24 @@ void add_data_tokenize_command(CLI::App& data) {
   command->add_option("--output", arguments->request.prefix, "prefix of the dataset: PREFIX.bin, .idx and .json")
       ->required();
   command->add_option("--key", arguments->rules.key, "of the text in an object of JSON lines; a.b for b in a")
+      ->check(not_empty())
       ->capture_default_str();
   CLI::Option* chat = command->add_option(
       "--chat", arguments->chat,
       "chat template, of which --key names the list of messages: tokenizer, for that of --tokenizer; chatml, llama3 or "
       "gemma; or a file in Jinja. What the assistant says is learned");
+  chat->check(not_empty());
   command
       ->add_option("--prompt", arguments->rules.prompt,
                    "key of a text in front of it that is read and not learned: PREFIX.loss says which tokens count")
+      ->check(not_empty())
       ->excludes(chat);
   command->add_option("--documents", arguments->rules.text, "what a document is in a plain text: file, or line")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, TextDocuments>{{"file", TextDocuments::file}, {"line", TextDocuments::line}}))
+      ->transform(
+          one_of(std::map<std::string, TextDocuments>{{"file", TextDocuments::file}, {"line", TextDocuments::line}}))
       ->option_text("file|line");
   command->add_option("--bad-lines", arguments->rules.bad_lines, "JSON lines without the text: refuse, or skip")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, BadLines>{{"refuse", BadLines::refuse}, {"skip", BadLines::skip}}))
+      ->transform(one_of(std::map<std::string, BadLines>{{"refuse", BadLines::refuse}, {"skip", BadLines::skip}}))
       ->option_text("refuse|skip");
   command
       ->add_flag("--plain", arguments->plain,

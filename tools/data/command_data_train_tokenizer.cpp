@@ -1,6 +1,9 @@
 // `weft data train-tokenizer`: a byte-level BPE of one's own texts.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
+#include <fstream>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
@@ -31,6 +34,14 @@ void learn_tokenizer(const LearnArguments& arguments) {
   const std::filesystem::path folder = std::filesystem::absolute(arguments.output).parent_path();
   if (!std::filesystem::is_directory(folder)) {
     fail_request("--output: \"{}\" is no folder; make it first", folder.string());
+  }
+  const std::filesystem::path partial = arguments.output + ".partial";
+  if (!std::ofstream(partial)) fail_request("--output: \"{}\" cannot be written", arguments.output);
+  std::filesystem::remove(partial);
+  const auto in_name = [](unsigned char c) { return std::isalnum(c) || c == '_'; };
+  if (std::ranges::all_of(arguments.pattern, in_name)) {
+    fail_request("--pattern: \"{}\" is none of gpt2, llama3, o200k, and as a regular expression only that word",
+                 arguments.pattern);
   }
   BpeTraining::check(arguments.vocab_size, arguments.special);
   DocumentReader documents(arguments.files, arguments.rules);
@@ -78,8 +89,7 @@ void add_data_train_tokenizer_command(CLI::App& data) {
   command->add_option("--key", arguments->rules.key, "of the text in an object of JSON lines; a.b for b in a")
       ->capture_default_str();
   command->add_option("--bad-lines", arguments->rules.bad_lines, "JSON lines without the text: refuse, or skip")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, BadLines>{{"refuse", BadLines::refuse}, {"skip", BadLines::skip}}))
+      ->transform(one_of(std::map<std::string, BadLines>{{"refuse", BadLines::refuse}, {"skip", BadLines::skip}}))
       ->option_text("refuse|skip");
   command->callback([arguments] { learn_tokenizer(*arguments); });
 }

@@ -34,24 +34,28 @@ std::string tokenizer_fault(const TokenFile& file, const TextVocabulary& vocabul
   return {};
 }
 
-// Whether any target of a file counts. Most files show one in the first piece.
-bool has_target(const TokenFile& file, Documents documents) {
+// Whether any target of a part of a file counts. Most files show one in the first piece.
+bool has_target(const TokenFile& file, const TokenRange& range, Documents documents) {
   const bool masked = documents != Documents::join;
   if (!file.has_losses() && !masked) return true;
   constexpr std::int64_t piece = std::int64_t{1} << 16;
-  for (std::int64_t first = 0; first + 1 < file.tokens(); first += piece) {
+  for (std::int64_t first = 0; first + 1 < range.tokens; first += piece) {
     // Pieces share a token, which is no target as the first.
-    if (counted_targets(file, first, std::min(piece + 1, file.tokens() - first), masked) > 0) return true;
+    const std::int64_t count = std::min(piece + 1, range.tokens - first);
+    if (counted_targets(file, range.first + first, count, masked) > 0) return true;
   }
   return false;
 }
 
-// Throws if a run has nothing to learn from.
-void require_target(const std::vector<TokenFile>& files, Documents documents) {
-  const auto has = [&](const TokenFile& file) { return has_target(file, documents); };
-  if (std::ranges::any_of(files, has)) return;
-  fail_request("data.train: no token of \"{}\"{} counts: {}", files.front().name(),
+// Throws if a run has nothing to learn from: no target in the parts for training of the files that have a weight.
+void require_target(const DataRequest& request, const std::vector<TokenFile>& files) {
+  const std::vector<TokenRange> ranges = split_files(files, request.split, 0, /*sequence_length=*/0);
+  for (std::size_t f = 0; f < files.size(); ++f) {
+    if (request.sources[f].weight != 0.0 && has_target(files[f], ranges[f], request.documents)) return;
+  }
+  fail_request("data.train: no token of \"{}\"{}{} counts: {}", files.front().name(),
                files.size() == 1 ? "" : fmt::format(" and {} other files", files.size() - 1),
+               request.split.empty() ? "" : fmt::format(" that data.split \"{}\" leaves for training", request.split),
                files.front().has_losses() ? "their losses count for nothing that follows another token of its document"
                                           : "no document has two tokens");
 }
@@ -126,7 +130,7 @@ TokenDataset::TokenDataset(const DataRequest& request, const TextVocabulary& voc
       sources_(request.sources),
       order_(make_order(request, files_)),
       sequence_length_(request.sequence_length) {
-  require_target(files_, request.documents);
+  require_target(request, files_);
 }
 
 std::int64_t TokenDataset::tokens() const {

@@ -87,13 +87,13 @@ void DatasetFiles::put_in_place(const TokenFacts& facts) {
   if (losses_ && !has_counted(losses_->written())) {
     fail_request("nothing to learn: losses count for none of the {} tokens", facts.tokens);
   }
+  // All bytes are on the disk before the first file gets its name.
+  writer_->complete();
+  if (losses_) losses_->sync();
   // The facts come first: where the index is, they are there too.
   write_small_file(request_.prefix + ".json", format_token_facts(facts));
-  if (losses_) {
-    losses_->sync();
-    losses_->put_in_place();
-  }
-  writer_->finish();
+  if (losses_) losses_->put_in_place();
+  writer_->put_in_place();
   std::error_code ignored;
   std::filesystem::remove(resumption_name(request_.prefix), ignored);
 }

@@ -95,6 +95,7 @@ std::int64_t DocumentReader::read_piece(std::int64_t most, RawBatch& batch) {
   if (!json_[file] && rules_.text == TextDocuments::file) {
     std::string whole = file_->rest();
     const std::int64_t bytes = std::ssize(whole);
+    if (whole.starts_with(byte_order_mark)) whole.erase(0, byte_order_mark.size());
     if (bytes > 0) batch.texts.push_back({.file = file, .text = {}, .whole = std::move(whole)});
     return bytes;
   }
@@ -102,8 +103,8 @@ std::int64_t DocumentReader::read_piece(std::int64_t most, RawBatch& batch) {
   std::vector<std::string_view> lines;
   std::string& piece = batch.pieces.emplace_back();
   if (!file_->next_lines(static_cast<std::size_t>(most), piece, lines)) return 0;
-  for (const std::string_view text : lines) {
-    ++line;
+  for (std::string_view text : lines) {
+    if (++line == 1 && !json_[file] && text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
     if (!is_blank(text)) batch.texts.push_back({.file = file, .line = line, .text = text});
   }
   return std::ssize(piece);
@@ -142,9 +143,15 @@ std::optional<Document> DocumentReader::parse(RawText& raw, DocumentParser& pars
   if (!json_[raw.file]) return Document{{{std::string(raw.text)}}};
   LineFault of_line;
   if (auto document = parser.parse(raw.text, of_line)) return document;
-  fault = fmt::format("\"{}\":{}:{}: {}", files_[raw.file], raw.line, of_line.column, of_line.why);
-  if (rules_.bad_lines == BadLines::skip) return std::nullopt;
-  fail_request("{}; --bad-lines skip leaves such lines out and counts them", fault);
+  fault = refused(raw, fmt::format("{}: {}", of_line.column, of_line.why));
+  return std::nullopt;
+}
+
+std::string DocumentReader::refused(const RawText& raw, std::string_view why) const {
+  const std::string line = raw.line == 0 ? "" : fmt::format("{}:", raw.line);
+  std::string fault = fmt::format("\"{}\":{}{}", files_[raw.file], line, why);
+  if (rules_.bad_lines == BadLines::skip) return fault;
+  fail_request("{}; --bad-lines skip leaves such {} out and counts them", fault, line.empty() ? "texts" : "lines");
 }
 
 void DocumentReader::skip(const std::string& fault) {

@@ -64,6 +64,9 @@ class DocumentReader {
   // note of it. Safe on several threads, each with its parser. Throws as next() for lines.
   std::optional<Document> parse(RawText& raw, DocumentParser& parser, std::string& fault) const;
   void skip(const std::string& fault);
+  // The fault of a text that cannot be taken, with its place; `why` begins with a column or a blank. Throws it unless
+  // such texts are skipped.
+  std::string refused(const RawText& raw, std::string_view why) const;
 
   const std::vector<std::string>& files() const { return files_; }
   std::int64_t skipped() const { return skipped_; }

@@ -126,15 +126,17 @@ void IndexedWriter::write_index(PartialFile& index) {
   copy_bytes(boundaries_.written(), index);
 }
 
-void IndexedWriter::finish() {
+void IndexedWriter::complete() {
   require(open_tokens_ == 0 && ended_sequences_ == counts_.sequences, "a dataset ends behind a document");
-  PartialFile index(prefix_ + ".idx");
-  write_index(index);
+  write_index(index_.emplace(prefix_ + ".idx"));
   data_.sync();
-  index.sync();
+  index_->sync();
+}
+
+void IndexedWriter::put_in_place() {
   refuse_finished(prefix_);
   data_.put_in_place();
-  index.put_in_place();
+  index_->put_in_place();
   lengths_.stay(false);
   boundaries_.stay(false);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,9 +53,15 @@ class IndexedWriter {
   // Requires that the last document is ended.
   IndexedCounts flush();
 
-  // Writes the index, flushes both files and puts them in place, "prefix.idx" last: if "prefix.idx" exists, the dataset
-  // is whole. Requires that the last document is ended. Nothing may follow.
-  void finish();
+  // Writes the index and flushes both files to the disk. Requires that the last document is ended. Only
+  // put_in_place() may follow.
+  void complete();
+  // Puts both files in place, "prefix.idx" last: if "prefix.idx" exists, the dataset is whole.
+  void put_in_place();
+  void finish() {
+    complete();
+    put_in_place();
+  }
 
  private:
   void add_length(std::int64_t tokens);
@@ -64,6 +71,7 @@ class IndexedWriter {
   std::int64_t vocab_size_;
   TokenType type_;
   PartialFile data_, lengths_, boundaries_;
+  std::optional<PartialFile> index_ = {};  // once complete
   std::vector<std::uint8_t> encoded_;
   IndexedCounts counts_;
   std::int64_t open_tokens_ = 0;      // of the sequence that is being written

@@ -9,11 +9,12 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/outside_text.h"
+#include "trainer/data/text_file.h"
 
 namespace weft {
 namespace {
 
-constexpr std::string_view json_blanks = " \t\r\n", json_marks = "{}[],:", byte_order_mark = "\xef\xbb\xbf";
+constexpr std::string_view json_blanks = " \t\r\n", json_marks = "{}[],:";
 
 struct JsonToken {
   std::size_t begin = 0, end = 0;  // equal behind the last

@@ -9,6 +9,9 @@
 
 namespace weft {
 
+// Stands before the first character of some texts in UTF-8, and is no part of them.
+inline constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+
 // How many bytes find_format() asks for: more where a first line of JSON has not ended.
 std::size_t bytes_to_know_format(std::string_view beginning);
 enum class JsonLines { refused, expected };

@@ -32,8 +32,12 @@ struct TextEncoder {
     TokenizedText text;
     const auto document = reader.parse(raw, parser, text.fault);
     if (!document) return text;
+    const auto refusal = refusal_of([&] { text.document = encoded(*tokenizer, *document, special); });
+    if (refusal) {
+      text.fault = reader.refused(raw, " " + *refusal);
+      return text;
+    }
     text.bytes = document->bytes();
-    text.document = encoded(*tokenizer, *document, special);
     auto& [ids, counts] = text.document;
     if (ids.empty()) return text;
     ids.insert(ids.begin(), begin.begin(), begin.end());
@@ -75,6 +79,9 @@ void require_other_names(const std::vector<std::string>& files, const std::strin
 
 // Throws unless the tokenizer has the marks, and no file stands where those of the dataset go.
 void require_room(const TokenizeRequest& request, const DocumentReader& documents, const Tokenizer& tokenizer) {
+  if (std::filesystem::path(request.prefix).filename().empty()) {
+    fail_request("--output \"{}\" names a folder; add the beginning of the files' names", request.prefix);
+  }
   require_other_names(documents.files(), request.prefix);
   for (const std::string& mark : request.marks) {
     if (tokenizer.token_id(mark)) continue;

@@ -108,7 +108,9 @@ void BpeTraining::add(std::string_view text) {
 void BpeTraining::check(std::int64_t vocab_size, std::span<const std::string> special_tokens) {
   check_special_tokens(special_tokens);
   const auto first_byte = static_cast<std::int64_t>(special_tokens.size());
-  if (vocab_size <= first_byte + byte_count || vocab_size > std::numeric_limits<std::int32_t>::max()) {
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  if (vocab_size > most) fail_request("a vocabulary of {} tokens has more than {}", vocab_size, most);
+  if (vocab_size <= first_byte + byte_count) {
     fail_request("a vocabulary of {} tokens has no room for {} special tokens, {} bytes and a merge; give at least {}",
                  vocab_size, first_byte, byte_count, first_byte + byte_count + 1);
   }
