@@ -50,7 +50,7 @@ class Advise : public testing::Test {
       const bool slower = tried.front().fits && one.seconds > tried.front().seconds;
       return some && (one.seconds > 1.01 * fastest || slower);
     });
-    return *std::ranges::min_element(left, {}, &HandTrial::bytes);
+    return *std::ranges::min_element(left, {}, [](const HandTrial& one) { return std::pair(one.bytes, one.seconds); });
   }
 
   // Every list of words in turn, with those kept so far.
@@ -175,6 +175,7 @@ TEST(ValueToKeep, IsNeverSlowerAndSmallestAmongTies) {
             2u);
   EXPECT_EQ(value_to_keep(Tried{tried(1.0, 10, Fit::exceeds), tried(2.0, 8, Fit::tight), tried(3.0, 9, Fit::exceeds)}),
             1u);
+  EXPECT_EQ(value_to_keep(Tried{tried(1.0, 10, Fit::exceeds), tried(0.9, 10, Fit::exceeds)}), 1u);
   EXPECT_EQ(value_to_keep(Tried{tried(1.0, 10, Fit::exceeds), tried(9.0, 5, Fit::fits)}), 1u);
   EXPECT_EQ(value_to_keep(Tried{tried(1.0, 10, Fit::exceeds), tried(0.0, 0, Fit::unknown, "no")}), 0u);
 }

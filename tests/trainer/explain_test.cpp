@@ -207,6 +207,16 @@ TEST(Explain, AHostThatIsTooSmallIsRelieved) {
   EXPECT_EQ(alone.first_that_fits()->variant.words, Overrides{"--training.offload=0"});
 }
 
+// A configuration for one GPU has ranks that are threads; on several GPUs they are processes.
+TEST(Explain, MoreRanksThanAGpuAreProcesses) {
+  const ReadWith read = reader_of("h200_moe_8x1b.toml");
+  const Hardware& card = find_hardware("h100");
+  const Explanation explanation = explain_run(read, card);
+  ASSERT_TRUE(explanation.minimum_world);
+  EXPECT_EQ(explanation.minimum_world->variant.world, 2);
+  EXPECT_TRUE(fits(read, card, explanation.minimum_world->variant.words));
+}
+
 TEST(Explain, WhatOneMoveCannotDoSeveralDo) {
   // 131,072 tokens on a card of 40 GB: no single remedy is enough.
   const ReadWith read = reader_of("plan_7b_long.toml");

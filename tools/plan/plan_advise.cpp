@@ -52,7 +52,8 @@ BenchTable tried_table(const Config& config, const std::vector<AdvisedStep>& ste
 std::string gain_text(const AdvisedStep& step, ByteUnit unit) {
   const PlannedVariant &before = step.before(), &after = step.after();
   if (step.kept == 0) return fmt::format("{}: as before, no other value is better\n", step.what);
-  const double exposed = after.time.waits.total() - before.time.waits.total();
+  double exposed = after.time.waits.total() - before.time.waits.total();
+  if (std::abs(exposed) < 1e-12) exposed = 0.0;  // rounding of the two sums
   const std::int64_t peak = after.peak.total() - before.peak.total();
   return fmt::format("{}: {}, peak {}{} {}, exposed {}{}, tokens/s {:+.1f} %\n", step.what, step.tried[step.kept].value,
                      peak < 0 ? "-" : "+", unit.number(std::abs(peak), 3), unit.name(), exposed < 0.0 ? "-" : "+",

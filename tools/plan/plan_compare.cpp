@@ -132,8 +132,7 @@ std::string plan_compare_text(const Config& config, const Hardware& hardware) {
   std::string text = fmt::format(
       "{} ranks on {} node{} of {}, {:.1f} GB/s out of a node; {:.0f} tokens a rank and step, computed in {}\n\n",
       config.parallelism.world(), nodes, nodes == 1 ? "" : "s", hardware.name,
-      hardware.node_bytes_per_second.value / giga, tokens_per_rank(config),
-      format_time(compute_seconds(config, hardware), false));
+      hardware.node_bytes_per_second.value / giga, tokens_per_rank(config), format_time(compute_seconds(plans), false));
   const Certainty certainty = certainty_of(config, hardware);
   text += aligned_text(memory_table(plans, largest_microbatches(plans, hardware))) + "\n" +
           aligned_text(time_table(plans, certainty)) + certainty.text + "\n";
@@ -177,7 +176,7 @@ std::string plan_compare_json(const Config& config, const Hardware& hardware) {
   }
   return Json{{"hardware", hardware.name},
               {"node_bytes_per_second", hardware.node_bytes_per_second.value},
-              {"compute_seconds", compute_seconds(config, hardware)},
+              {"compute_seconds", compute_seconds(plans)},
               {"tokens_per_rank", tokens_per_rank(config)},
               {"certainty", certainty.text},
               {"tie_factor", certainty.apart},

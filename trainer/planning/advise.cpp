@@ -59,6 +59,12 @@ AdvisedStep tried_step(const PlannedVariants& variants, std::string_view what, c
   return step;
 }
 
+// Less memory, and of equally much less time.
+bool is_better(const PlannedVariant& one, const PlannedVariant& other) {
+  if (needs_less(one.verdict, other.verdict)) return true;
+  return !needs_less(other.verdict, one.verdict) && one.time.seconds < other.time.seconds;
+}
+
 }  // namespace
 
 std::size_t value_to_keep(std::span<const TriedValue> tried) {
@@ -74,7 +80,7 @@ std::size_t value_to_keep(std::span<const TriedValue> tried) {
   for (std::size_t i = 0; i < tried.size(); ++i) {
     const PlannedVariant& variant = tried[i].variant;
     if (!variant.refused.empty() || (any_fits && (!variant.fits() || variant.time.seconds > slowest))) continue;
-    if (!kept || needs_less(variant.verdict, tried[*kept].variant.verdict)) kept = i;
+    if (!kept || is_better(variant, tried[*kept].variant)) kept = i;
   }
   return kept.value_or(0);
 }

@@ -224,11 +224,13 @@ std::vector<StrategyPlan> compare_strategies(const Config& config, const Hardwar
   return plans;
 }
 
-double compute_seconds(const Config& config, const Hardware& hardware) {
-  const double tokens =
-      static_cast<double>(config.training.global_batch_size) * static_cast<double>(config.training.sequence_length);
-  return 6.0 * static_cast<double>(count_parameters(config.model).active) * tokens / config.parallelism.world() /
-         reached_flops_per_second(config, hardware);
+double compute_seconds(std::span<const StrategyPlan> plans) {
+  for (const StrategyPlan& each : plans) {
+    if (!each.plan) continue;
+    const auto part = std::ranges::find(each.plan->mean, "computation", &StepPart::what);
+    if (part != each.plan->mean.end()) return part->seconds;
+  }
+  return 0.0;
 }
 
 double break_even_tokens(double egress_bytes, double node_bytes_per_second, double parameters,

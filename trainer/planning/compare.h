@@ -74,9 +74,9 @@ inline constexpr std::int64_t most_sequences = 1 << 12;
 std::vector<std::optional<LargestMicrobatch>> largest_microbatches(std::span<const StrategyPlan> plans,
                                                                    const Hardware& hardware);
 
-// Seconds of the products of a step on one rank: 6 x active parameters x tokens of the rank, over the `reached` share
-// of the peak. Attention scores, recomputation and bubbles are left out.
-double compute_seconds(const Config& config, const Hardware& hardware);
+// Seconds of computation of the mean rank in the simulated step of the first plan, attention and recomputation
+// included; 0 if all plans are refused.
+double compute_seconds(std::span<const StrategyPlan> plans);
 
 // Tokens per rank and step at which 6 `parameters` tokens / `flops_per_second` equals `egress_bytes` /
 // `node_bytes_per_second`. `flops_per_second` is the rate that one card reaches.

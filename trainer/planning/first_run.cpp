@@ -99,9 +99,12 @@ ModelConfig sized_model(const FirstRunRequest& request) {
   const double most_off = std::log(1.25), most_unusual = std::log(8.0);
   if (best.off > most_off || unusual(best.width, best.blocks) > most_unusual) {
     fail_request(
-        "no model of usual proportions has about {:.3g} parameters with {} tokens in the vocabulary; the "
-        "nearest has {} blocks of width {}",
-        request.parameters, request.vocab_size, best.blocks, best.width);
+        "no model of usual proportions has about {:.3g} parameters with {} tokens in the vocabulary{}; the nearest has "
+        "{} "
+        "blocks of width {}, and {:.3g} parameters",
+        request.parameters, request.vocab_size,
+        request.experts > 0 ? fmt::format(" and {} experts a block", request.experts) : "", best.blocks, best.width,
+        static_cast<double>(count_parameters(shaped(request, best.width, best.blocks)).total));
   }
   return shaped(request, best.width, best.blocks);
 }

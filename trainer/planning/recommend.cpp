@@ -170,7 +170,7 @@ std::vector<std::string> flips_of(std::span<const StrategyPlan> plans, const Str
 Recommendation recommend(std::span<const StrategyPlan> plans, const Hardware& hardware) {
   Recommendation result;
   const auto selection = select(plans);
-  const double compute = compute_seconds(plans.front().config, hardware);
+  const double compute = compute_seconds(plans);
   if (!selection) {
     const StrategyPlan& least = *std::ranges::min_element(plans, {}, [](const StrategyPlan& each) {
       return each.plan ? needed(each) : std::numeric_limits<std::int64_t>::max();

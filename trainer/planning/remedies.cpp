@@ -47,6 +47,12 @@ const ShardPolicy& main_policy(const Config& config) {
   return config.shard_by_family.at(family);
 }
 
+// Several ranks with a GPU each are processes.
+void add_launch(const Config& config, const Degrees& degrees, Overrides& words) {
+  const bool threads = config.run.device == DeviceKind::cuda && config.run.launch == LaunchKind::threads;
+  if (threads && degrees.world() > config.run.ranks_per_device) words.push_back(word("run.launch", "\"processes\""));
+}
+
 // Words for the degrees that differ from the configuration's.
 Overrides degree_words(const Config& config, const Degrees& degrees) {
   Overrides words;
@@ -58,6 +64,7 @@ Overrides degree_words(const Config& config, const Degrees& degrees) {
   add("parallelism.context", &Degrees::context);
   add("parallelism.data_shard", &Degrees::data_shard);
   add("parallelism.data_replicate", &Degrees::data_replicate);
+  add_launch(config, degrees, words);
   return words;
 }
 
@@ -492,7 +499,12 @@ Overrides merged_words(const Overrides& words, const Overrides& more) {
 
 Overrides scaled_words(const Config& config, int data_shard) {
   const std::int64_t of_one = config.training.global_batch_size / config.parallelism.data_shard;
-  return {word("parallelism.data_shard", data_shard), word("training.global_batch_size", of_one * data_shard)};
+  Overrides words = {word("parallelism.data_shard", data_shard),
+                     word("training.global_batch_size", of_one * data_shard)};
+  Degrees degrees = config.parallelism;
+  degrees.data_shard = data_shard;
+  add_launch(config, degrees, words);
+  return words;
 }
 
 }  // namespace weft
