@@ -20,6 +20,7 @@
 #include "trainer/planning/first_run.h"
 #include "trainer/planning/search.h"
 #include "trainer/rank/backend.h"
+#include "trainer/run/start_check.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 namespace weft {
@@ -148,6 +149,10 @@ std::string head_of(const std::string& output, const Config& config, const Searc
 
 void write_first_run(InitArguments arguments) {
   FirstRunRequest& request = arguments.request;
+  if (request.experts > 0 && request.experts_per_token > request.experts) {
+    fail_request("{}: error: --experts-per-token {} of --experts {}", init_command, request.experts_per_token,
+                 request.experts);
+  }
   const std::string output = arguments.output.empty() ? request.name + ".toml" : arguments.output;
   if (std::filesystem::exists(output)) {
     fail_request("{}: error: \"{}\" exists; remove it, or name another with --output", init_command, output);
@@ -171,6 +176,9 @@ void write_first_run(InitArguments arguments) {
   config = config_of(space, result.plans.front().choice);
   const std::string text =
       first_run_toml(config, head_of(output, config, space, result), reasons_of(config, request, space, result));
+  write_result(init_command, text, draft);
+  const auto refused = refusal_of([&] { check_start(read_config(draft)); });
+  if (refused) fail_request("{}: error: weft check would refuse the configuration:\n{}", init_command, *refused);
   write_result(init_command, text, output);
   fmt::print("{}", text.substr(0, text.find("\n\n") + 1));
 }
@@ -186,7 +194,8 @@ void add_init_command(CLI::App& program) {
   command->add_option("FILE", arguments->files, "texts, or tokens of weft data tokenize (PREFIX.bin)")->required();
   command->add_option("--parameters", request.parameters, "about how many the model has: 15M, 1.5B")
       ->required()
-      ->transform(CLI::AsNumberWithUnit(suffixes));
+      ->transform(CLI::AsNumberWithUnit(suffixes))
+      ->check(positive());
   command->add_option("--output", arguments->output, "the configuration; NAME.toml without it");
   command->add_option("--name", request.name, "of the run")->capture_default_str();
   command->add_option("--experts", request.experts, "of each block but the first; 0: a dense model")
@@ -200,7 +209,8 @@ void add_init_command(CLI::App& program) {
   command
       ->add_option("--tokens", request.tokens,
                    "to train on: 300M; without it 20 for each active parameter, at most 4 passes over the data")
-      ->transform(CLI::AsNumberWithUnit(suffixes));
+      ->transform(CLI::AsNumberWithUnit(suffixes))
+      ->check(positive());
   command->add_option("--sequence-length", request.sequence_length, "tokens; without it by the size of the model")
       ->check(CLI::Range(1, 1 << 24));
   command->add_option("--device", arguments->device, "cpu, cuda, or auto: a GPU where there is one")
