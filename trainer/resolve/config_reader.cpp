@@ -144,17 +144,31 @@ class Reader {
     }
   }
 
-  void apply(const ConfigRule& rule) {
-    // Each key of the rule, and behind it the key that gives its value where it is not written.
-    std::vector<std::string> paths;
+  // The key that gives the value of this one if it is not written; empty: none.
+  std::string general_of(const std::string& path) const {
+    const auto found = inherited_.find(path);
+    return found == inherited_.end() ? std::string() : found->second;
+  }
+
+  // The first key of a rule that is written. A key that gives the value of others comes after those, and before keys
+  // of other kinds.
+  Place place_of(const ConfigRule& rule) const {
+    const ConfigEntry* general = nullptr;
     for (const std::string& path : rule.keys) {
-      paths.push_back(path);
-      const auto general = inherited_.find(path);
-      if (general != inherited_.end()) paths.push_back(general->second);
+      const bool inherits = inherited_.contains(path);
+      if (!inherits && general) break;
+      if (const ConfigEntry* entry = find(path)) return entry->value.place;
+      if (inherits && !general) general = find(general_of(path));
     }
-    if (std::ranges::any_of(paths, [&](const std::string& path) { return faulty_.contains(path); })) return;
-    const auto written = std::ranges::find_if(paths, [&](const std::string& path) { return find(path); });
-    const Place place = written == paths.end() ? whole_file() : find(*written)->value.place;
+    return general ? general->value.place : whole_file();
+  }
+
+  void apply(const ConfigRule& rule) {
+    const auto is_faulty = [&](const std::string& path) {
+      return faulty_.contains(path) || faulty_.contains(general_of(path));
+    };
+    if (std::ranges::any_of(rule.keys, is_faulty)) return;
+    const Place place = place_of(rule);
     for (std::string& text : rule.check(config_)) faults_.push_back({place, std::move(text)});
   }
 

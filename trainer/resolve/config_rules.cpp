@@ -270,6 +270,20 @@ Rules device_rules() {
          return none_or(c.run.attention == AttentionChoice{} || c.run.device == DeviceKind::cuda,
                         "attention chooses between kernels of a GPU, and ranks compute on \"cpu\"");
        }},
+      {{"hardware.expert_load", "parallelism.expert"},
+       [](const Config& c) {
+         const double load = c.hardware.expert_load;
+         return none_or(load <= c.parallelism.expert,
+                        "expert_load {} is more than the parallelism.expert {} ranks can "
+                        "differ by: one of them gets all tokens at most",
+                        load, c.parallelism.expert);
+       }},
+      {{"hardware.expert_load", "model.moe.force_balance"},
+       [](const Config& c) {
+         return none_or(c.hardware.expert_load == 1.0 || !forces_balance(c.model),
+                        "expert_load {} contradicts force_balance, which deals experts in turn",
+                        c.hardware.expert_load);
+       }},
       {{"run.registered_buffers", "run.device", "run.launch"},
        [](const Config& c) {
          const bool nccl = c.run.device == DeviceKind::cuda && c.run.launch == LaunchKind::processes;
