@@ -145,6 +145,20 @@ TEST_F(TrainCommand, WarnsOfAPlanThatLeavesLittleRoom) {
   EXPECT_EQ(messages_with(1.2).find("the plan says"), std::string::npos);
 }
 
+// Memory that suffices while tokens are routed evenly: the run starts, and says what routing may need.
+TEST_F(TrainCommand, WarnsOfMemoryThatWorstRoutingExceeds) {
+  const auto plan = SortedJson::parse(weft("plan run.toml --json '--hardware.memory=\"1 GiB\"'").output);
+  const std::int64_t even = plan["needed_bytes"], worst = plan["worst_needed_bytes"];
+  ASSERT_LT(even, worst);
+  const auto warned = [&](std::int64_t memory) {
+    const auto result = weft(fmt::format("check run.toml --hardware.memory={}", memory));
+    EXPECT_EQ(result.exit_code, 0) << result.messages;
+    return result.messages.find("with worst routing: at most") != std::string::npos;
+  };
+  EXPECT_TRUE(warned(even + (worst - even) / 2));
+  EXPECT_FALSE(warned(2 * worst));
+}
+
 TEST_F(TrainCommand, WarnsOfARunThatLeavesNoWeightsAndSaysWhereTheyAreSought) {
   const auto result = weft("train run.toml --checkpoint.at_end=false");
   ASSERT_EQ(result.exit_code, 0) << result.messages;

@@ -52,7 +52,11 @@ std::string_view shape_path(std::size_t style) {
                                                                 "M-5 -5.5H5L-5 5.5H5Z",
                                                                 "M-5.5 -5V5L5.5 -5V5Z",
                                                                 "M0 -6L6 -1.5L3.5 5.5H-3.5L-6 -1.5Z",
-                                                                "M-5.5 -5.5h11v3.5h-3.5v7.5h-4v-7.5h-3.5Z"};
+                                                                "M-5.5 -5.5h11v3.5h-3.5v7.5h-4v-7.5h-3.5Z",
+                                                                "M-5.5 5.5h11v-3.5h-3.5v-7.5h-4v7.5h-3.5Z",
+                                                                "M-5.5 -5.5v11h3.5v-3.5h7.5v-4h-7.5v-3.5Z",
+                                                                "M0 6L6 1.5L3.5 -5.5H-3.5L-6 1.5Z",
+                                                                "M-6 -5L0 -1L6 -5V5L0 1L-6 5Z"};
   return shapes[style % shapes.size()];
 }
 

@@ -11,7 +11,7 @@ namespace weft {
 
 // Shapes of marks; styles repeat from there on. Every schedule and one from a file look different while there are more
 // shapes than schedules (tests/tools/pareto_svg_test.cpp).
-inline constexpr std::size_t mark_shapes = 12;
+inline constexpr std::size_t mark_shapes = 16;
 
 struct ParetoMark {
   std::string series;

@@ -1,10 +1,14 @@
 #include "tools/run/start_fit.h"
 
+#include <fmt/format.h>
+
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
 #include "tools/plan/plan_reports.h"
 #include "trainer/planning/explain.h"
 #include "trainer/resolve/rank_classes.h"
+#include "trainer/run/start_check.h"
 
 namespace weft {
 
@@ -20,7 +24,13 @@ void require_room(const CLI::App& command, const std::string& file, const Config
   const ResolvedRun run(config);
   const Verdict verdict = judge(card, fullest_peak(run), host_need(run));
   if (verdict.leaves_little_room()) print_warnings(config, {"the plan says that this run " + verdict.text()});
-  if (verdict.fits()) return;
+  if (verdict.fits()) {
+    const std::int64_t worst = routing_decides(config) ? check_step(config).predicted.worst.value_or(0) : 0;
+    if (verdict.fit_of(worst + verdict.reserved) == verdict.fit) return;
+    return print_warnings(config, {fmt::format("the plan says that this run {} with worst routing: at most {} of {}",
+                                               words_of(verdict.fit_of(worst + verdict.reserved)),
+                                               format_bytes(worst + verdict.reserved), format_bytes(verdict.memory))});
+  }
   const ReadWith read = [&](const Overrides& words) {
     return read_config(file, merged_words(overrides_given_to(command), words)).config;
   };

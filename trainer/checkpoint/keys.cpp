@@ -65,7 +65,9 @@ std::string differing_keys(const KeyValues& saved, const KeyValues& own) {
   for (const std::string& key : keys) {
     const auto there = saved.find(key), here = own.find(key);
     if (there != saved.end() && here != own.end() && there->second == here->second) continue;
-    text += fmt::format("{}{} is {} in the checkpoint and {} here", text.empty() ? "" : "\n", key,
+    // No key of a configuration: what follows from several.
+    const std::string name = key == samples_key ? "the order of samples (data.order, data.documents, run.steps)" : key;
+    text += fmt::format("{}{} is {} in the checkpoint and {} here", text.empty() ? "" : "\n", name,
                         there == saved.end() ? "absent" : there->second, here == own.end() ? "absent" : here->second);
   }
   return text;

@@ -95,8 +95,9 @@ void Console::step(const StepMetrics& reported, std::int64_t steps) {
   constexpr double noticeable = 0.01;  // share of the time that was spent reading data
   const int width = static_cast<int>(std::to_string(steps).size());
   if (terminal_) out_ << erase_line;
-  fmt::print(out_, "step {:{}}/{}  loss {:.4f}  grad_norm {:.4f}  lr {}  {:.0f} tok/s  {} ms  {} TFLOP/s",
-             reported.step, width, steps, reported.loss, reported.gradient_norm, rates_text(reported.learning_rates),
+  const std::string loss = reported.has_no_target() ? "none" : fmt::format("{:.4f}", reported.loss);
+  fmt::print(out_, "step {:{}}/{}  loss {}  grad_norm {:.4f}  lr {}  {:.0f} tok/s  {} ms  {} TFLOP/s", reported.step,
+             width, steps, loss, reported.gradient_norm, rates_text(reported.learning_rates),
              reported.tokens_per_second(), short_number(1e3 * reported.seconds / static_cast<double>(reported.steps)),
              short_number(reported.tflops()));
   if (const auto mfu = reported.mfu()) fmt::print(out_, "  {:.1f} % MFU", 100.0 * *mfu);
@@ -160,9 +161,12 @@ void Console::memory_table(std::span<const BucketBytes> predicted, std::span<con
 void Console::finished(const RunTotals& totals, const std::filesystem::path& directory) {
   const std::string without =
       totals.without_target == 0 ? "" : fmt::format(" ({} without a target)", totals.without_target);
-  fmt::print(out_, "{} steps{}, loss {:.4f} -> {:.4f}, {} tokens in {} ({:.0f} tok/s); see {}\n", totals.steps, without,
-             totals.first_loss, totals.last_loss, totals.tokens, clock_time(totals.seconds),
-             static_cast<double>(totals.tokens) / totals.seconds, directory.string());
+  const std::string losses = totals.without_target == totals.steps
+                                 ? std::string("no loss")
+                                 : fmt::format("loss {:.4f} -> {:.4f}", totals.first_loss, totals.last_loss);
+  fmt::print(out_, "{} steps{}, {}, {} tokens in {} ({:.0f} tok/s); see {}\n", totals.steps, without, losses,
+             totals.tokens, clock_time(totals.seconds), static_cast<double>(totals.tokens) / totals.seconds,
+             directory.string());
   flush();
 }
 

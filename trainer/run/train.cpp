@@ -211,9 +211,13 @@ class TrainOutput {
   // The last lines, and the summary, of a run that has ended.
   void end(const TrainResult& result, const RunRequests& requests) {
     if (result.totals.steps == 0) {
-      console_.note("checkpoint", fmt::format("all {} steps of the run had been taken. To train further give more, as "
-                                              "--run.steps={}; to begin anew name another run.directory",
-                                              config_.run.steps, 2 * result.steps_taken));
+      const std::string taken =
+          result.steps_taken == config_.run.steps
+              ? fmt::format("all {} steps of the run had been taken", config_.run.steps)
+              : fmt::format("{} steps had been taken, and run.steps is {}", result.steps_taken, config_.run.steps);
+      console_.note("checkpoint", fmt::format("{}. To train further give more, as --run.steps={}; to begin anew name "
+                                              "another run.directory",
+                                              taken, 2 * result.steps_taken));
       return;
     }
     record_.time = result.timer;
