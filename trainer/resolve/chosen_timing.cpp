@@ -120,7 +120,7 @@ double simulated_seconds(const ResolvedRun& run) {
   return simulate(program, step_costs(config, run.mesh(), program, hardware_of(config)), lane_channels(config)).seconds;
 }
 
-// A choice as a run, simulated at once. Its memory is determined on demand.
+// A choice as a run, simulated at once. Its memory is determined on demand, under the routing that it is judged by.
 class Candidate {
  public:
   Candidate(const Config& config, const Choice& choice)
@@ -129,14 +129,20 @@ class Candidate {
   const Choice& choice() const { return choice_; }
   double seconds() const { return seconds_; }
   const Verdict& verdict(const Hardware& hardware) const {
-    if (!verdict_) verdict_ = judge(hardware, fullest_peak(run_));
+    if (!verdict_) verdict_ = judge(hardware, fullest_peak(run_, routing_));
     return *verdict_;
+  }
+  Routing routing() const { return routing_; }
+  void judge_by(Routing routing) {
+    if (routing != routing_) verdict_.reset();
+    routing_ = routing;
   }
 
  private:
   Choice choice_;
   ResolvedRun run_;
   double seconds_;
+  Routing routing_ = Routing::even;
   mutable std::optional<Verdict> verdict_;
 };
 
@@ -149,7 +155,8 @@ std::string kept_text(const Kept& kept) {
 
 std::string figures_text(const Candidate& candidate, const Hardware& hardware) {
   const Verdict& verdict = candidate.verdict(hardware);
-  return fmt::format("{} and {:.3g} s a step", verdict.unit().text(verdict.needed), candidate.seconds());
+  return fmt::format("{}{} and {:.3g} s a step", candidate.routing() == Routing::worst ? "at most " : "",
+                     verdict.unit().text(verdict.needed), candidate.seconds());
 }
 
 std::string why_text(const Candidate& best, const Candidate* next, const Hardware& hardware, bool has_experts) {
@@ -181,6 +188,16 @@ const Candidate* fastest_that_fits(const std::vector<Candidate>& by_time, const 
   const auto found = std::ranges::find_if(
       by_time, [&](const Candidate& each) { return &each != but && each.verdict(hardware).fits(); });
   return found == by_time.end() ? nullptr : &*found;
+}
+
+// Memory is known to be free only if it is under every routing. If not even the candidate that keeps nothing fits then,
+// even routing decides.
+void choose_routing(const Config& config, std::vector<Candidate>& candidates, const Hardware& hardware) {
+  if (!routing_decides(config)) return;
+  const auto least = std::ranges::find(candidates, Choice{}, &Candidate::choice);
+  least->judge_by(Routing::worst);
+  const Routing routing = least->verdict(hardware).fits() ? Routing::worst : Routing::even;
+  for (Candidate& each : candidates) each.judge_by(routing);
 }
 
 // The candidate with least memory among those within timing_tie of the fastest that fits, or among all if none fits. A
@@ -262,7 +279,8 @@ Config with_chosen_timing(const Config& config, const Mesh& mesh) {
   std::erase_if(choices, [&](const Choice& choice) {
     return choice != Choice{} && static_cast<double>(least_bytes(dealt, mesh, choice)) > room;
   });
-  const std::vector<Candidate> by_time = candidates_of(dealt, choices);
+  std::vector<Candidate> by_time = candidates_of(dealt, choices);
+  choose_routing(dealt, by_time, hardware);
   const Candidate& best = best_of(by_time, hardware);
   const Candidate* next = fastest_that_fits(by_time, hardware, &best);
   if (!next && by_time.size() > 1) next = &by_time[&best == &by_time[0] ? 1 : 0];

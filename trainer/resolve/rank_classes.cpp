@@ -47,19 +47,19 @@ void for_each_class(StepPrograms& programs, std::span<const RankClass> classes, 
   spread_work(classes.size(), threads, [&](std::size_t i) { visit(i, *program_of[i]); });
 }
 
-BucketBytes fullest_peak(StepPrograms& programs) {
+BucketBytes fullest_peak(StepPrograms& programs, Routing routing) {
   const ResolvedRun& run = programs.run();
   const std::vector<RankClass> classes = rank_classes(run.config(), run.mesh());
   std::vector<BucketBytes> peaks(classes.size());
   for_each_class(programs, classes, dry_threads(), [&](std::size_t number, const Program& program) {
-    peaks[number] = dry_peak(run.config(), run.mesh(), program, classes[number].first);
+    peaks[number] = dry_peak(run.config(), run.mesh(), program, classes[number].first, routing);
   });
   return *std::ranges::max_element(peaks, {}, &BucketBytes::total);
 }
 
-BucketBytes fullest_peak(const ResolvedRun& run) {
+BucketBytes fullest_peak(const ResolvedRun& run, Routing routing) {
   StepPrograms programs(run);
-  return fullest_peak(programs);
+  return fullest_peak(programs, routing);
 }
 
 std::int64_t host_need(const ResolvedRun& run, const Program& program) {

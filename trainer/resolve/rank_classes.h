@@ -42,8 +42,8 @@ void for_each_class(StepPrograms& programs, std::span<const RankClass> classes, 
                     const std::function<void(std::size_t number, const Program& program)>& visit);
 
 // The peak of the fullest rank, by dry runs (dry_run.h).
-BucketBytes fullest_peak(StepPrograms& programs);
-BucketBytes fullest_peak(const ResolvedRun& run);
+BucketBytes fullest_peak(StepPrograms& programs, Routing routing = Routing::even);
+BucketBytes fullest_peak(const ResolvedRun& run, Routing routing = Routing::even);
 // Bytes that the rank with most keeps in host memory: optimizer states and activations.
 std::int64_t host_need(const ResolvedRun& run, const Program& program);
 std::int64_t host_need(const ResolvedRun& run);
