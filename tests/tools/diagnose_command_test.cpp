@@ -37,7 +37,7 @@ TEST_F(DiagnoseCommand, NamesAFaultWithEvidenceAndChange) {
   const SortedJson diagnosis = SortedJson::parse(json.output);
   EXPECT_FALSE(diagnosis.at("healthy"));
   EXPECT_TRUE(has_finding(diagnosis, "gathers_in_fp32"));
-  EXPECT_EQ(diagnosis.at("rules").size(), 13u);
+  EXPECT_EQ(diagnosis.at("rules").size(), 14u);
   EXPECT_EQ(diagnosis.at("memory").size(), 8u);
   EXPECT_EQ(diagnosis.at("memory")[7].at("buckets").size(), 10u);
 }

@@ -81,7 +81,9 @@ PlannedStart plan_start(const Config& config, const KeyValues& data, const Check
       own.erase(key);
     }
     if (const std::string differing = differing_model(std::move(saved), own); !differing.empty()) {
-      fail_request("it is of another model:\n{}", differing);
+      const bool goes_on = config.checkpoint.start_from.empty();
+      fail_request("it is of another model:\n{}{}", differing,
+                   goes_on ? "\nTo begin anew name another run.directory or checkpoint.directory" : "");
     }
     PlannedStart start;
     if (!weights_only) {

@@ -83,6 +83,7 @@ ModelConfig sized_model(const FirstRunRequest& request) {
   struct Shape {
     std::int64_t width = 0, blocks = 0;
     double off = std::numeric_limits<double>::infinity(), score = off;
+    double parameters = 0.0;
   } best;
   for (std::int64_t width = 64; width <= 16384; width = next_width(width)) {
     // Every block has as many parameters, so two stacks give the number of any.
@@ -92,9 +93,10 @@ ModelConfig sized_model(const FirstRunRequest& request) {
     const double two = total(2), block = total(3) - two;
     const std::int64_t least = request.experts > 0 ? 2 : 1;
     const std::int64_t blocks = std::max<std::int64_t>(least, 2 + std::llround((request.parameters - two) / block));
-    const double off = std::abs(std::log((two + static_cast<double>(blocks - 2) * block) / request.parameters));
+    const double parameters = two + static_cast<double>(blocks - 2) * block;
+    const double off = std::abs(std::log(parameters / request.parameters));
     const double score = 8.0 * off + unusual(width, blocks);
-    if (score < best.score) best = {width, blocks, off, score};
+    if (score < best.score) best = {width, blocks, off, score, parameters};
   }
   const double most_off = std::log(1.25), most_unusual = std::log(8.0);
   if (best.off > most_off || unusual(best.width, best.blocks) > most_unusual) {
@@ -104,7 +106,7 @@ ModelConfig sized_model(const FirstRunRequest& request) {
         "blocks of width {}, and {:.3g} parameters",
         request.parameters, request.vocab_size,
         request.experts > 0 ? fmt::format(" and {} experts a block", request.experts) : "", best.blocks, best.width,
-        static_cast<double>(count_parameters(shaped(request, best.width, best.blocks)).total));
+        best.parameters);
   }
   return shaped(request, best.width, best.blocks);
 }

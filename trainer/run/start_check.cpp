@@ -2,7 +2,9 @@
 
 #include <fmt/ranges.h>
 
-#include <initializer_list>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "parallel/runtime/error.h"
 #include "trainer/checkpoint/start.h"
@@ -17,8 +19,8 @@ namespace weft {
 namespace {
 
 // The text with the place of the first of `keys` that the configuration sets.
-std::string placed(const ResolvedConfig& resolved, std::initializer_list<const char*> keys, const std::string& text) {
-  for (const char* key : keys) {
+std::string placed(const ResolvedConfig& resolved, const std::vector<std::string>& keys, const std::string& text) {
+  for (const std::string& key : keys) {
     if (const auto found = resolved.said.find(key); found != resolved.said.end()) {
       return format_fault({found->second.place, text});
     }
@@ -26,13 +28,29 @@ std::string placed(const ResolvedConfig& resolved, std::initializer_list<const c
   return text;
 }
 
+// The keys that begin lines of a refusal, as those do that differ from a checkpoint's; then those of checkpoints.
+std::vector<std::string> keys_of_start(const std::string& refusal) {
+  std::vector<std::string> keys;
+  std::istringstream lines(refusal);
+  for (std::string line; std::getline(lines, line);) keys.push_back(line.substr(0, line.find(' ')));
+  for (const char* key : {"checkpoint.start_from", "checkpoint.resume", "checkpoint.directory", "run.directory"}) {
+    keys.emplace_back(key);
+  }
+  return keys;
+}
+
 // The faults of the files of a run. `data` is the training data if nothing is wrong with them.
 std::vector<std::string> data_faults(const ResolvedConfig& resolved, std::optional<TokenDataset>& data) {
   std::vector<std::string> faults;
   const Config& config = resolved.config;
   const std::int64_t length = config.training.sequence_length;
-  const TextVocabulary vocabulary = open_vocabulary(config);
-  require_fit(config, vocabulary);
+  TextVocabulary vocabulary;
+  if (const auto refused = refusal_of([&] { vocabulary = open_vocabulary(config); })) {
+    return {placed(resolved, {"data.tokenizer"}, "data.tokenizer: " + *refused)};
+  }
+  if (const auto refused = refusal_of([&] { require_fit(config, vocabulary); })) {
+    return {placed(resolved, {"model.vocab_size", "data.tokenizer"}, *refused)};
+  }
   std::size_t file = 0;
   for (const ConfigValue& name : elements_of(resolved.said.at("data.train"))) {
     const std::string& path = config.data.train[file++].path;
@@ -80,8 +98,7 @@ CheckedStart check_start(const ResolvedConfig& resolved) {
     faults.push_back(placed(resolved, {"run.directory"}, fault));
   }
   if (const auto refused = data ? refusal_of([&] { require_usable_start(config, *data); }) : std::nullopt) {
-    faults.push_back(placed(
-        resolved, {"checkpoint.start_from", "checkpoint.resume", "checkpoint.directory", "run.directory"}, *refused));
+    faults.push_back(placed(resolved, keys_of_start(*refused), *refused));
   }
   if (!faults.empty()) throw Error(ErrorKind::request, fmt::format("{}", fmt::join(faults, "\n")));
 
