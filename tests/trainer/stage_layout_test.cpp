@@ -31,7 +31,7 @@ Overrides over(const std::vector<std::string>& more) {
   return overrides;
 }
 
-ResolvedConfig read(const std::vector<std::string>& more) {
+ResolvedConfig read_staged(const std::vector<std::string>& more) {
   return read_config_text(complete(), "run.toml", over(more));
 }
 
@@ -50,15 +50,16 @@ TEST(StageLayout, IsReadFromATextAListOfTextsOrCounts) {
   const Layout expected = {{0, 2, true, false}, {2, 0, false, false}, {2, 1, false, false}, {3, 1, false, true}};
   for (const char* layout : {"pipeline.layout=Ede||e|eL", "pipeline.layout=Et*2||(t|)*1tL",
                              "pipeline.layout=[\"E d e\", \"\", \"e\", \"eL\"]", "pipeline.layout=[2, 0, 1, 1]"}) {
-    EXPECT_EQ(stage_layout(read({"parallelism.pipeline=4", layout}).config), expected) << layout;
+    EXPECT_EQ(stage_layout(read_staged({"parallelism.pipeline=4", layout}).config), expected) << layout;
   }
   const Layout ends_alone = {{0, 0, true, false}, {0, 4, false, false}, {4, 0, false, true}};
-  EXPECT_EQ(stage_layout(read({"parallelism.pipeline=3", "pipeline.layout=E|de*3|L"}).config), ends_alone);
-  EXPECT_EQ(
-      stage_layout(
-          read({"parallelism.pipeline=3", "pipeline.first_stage_blocks=0", "pipeline.last_stage_blocks=0"}).config),
-      ends_alone);
-  EXPECT_EQ(stage_layout(read({"parallelism.pipeline=1", "pipeline.layout=[4]"}).config), (Layout{{0, 4, true, true}}));
+  EXPECT_EQ(stage_layout(read_staged({"parallelism.pipeline=3", "pipeline.layout=E|de*3|L"}).config), ends_alone);
+  EXPECT_EQ(stage_layout(
+                read_staged({"parallelism.pipeline=3", "pipeline.first_stage_blocks=0", "pipeline.last_stage_blocks=0"})
+                    .config),
+            ends_alone);
+  EXPECT_EQ(stage_layout(read_staged({"parallelism.pipeline=1", "pipeline.layout=[4]"}).config),
+            (Layout{{0, 4, true, true}}));
 }
 
 TEST(StageLayout, DealsTheRestEvenlyBetweenTheEnds) {
@@ -77,7 +78,7 @@ TEST(StageLayout, DealsTheRestEvenlyBetweenTheEnds) {
       {{thirteen, "parallelism.pipeline=1", "pipeline.last_stage_blocks=13"}, "Ed*13L"},
   };
   for (const Case& test : cases) {
-    const Config config = read(test.overrides).config;
+    const Config config = read_staged(test.overrides).config;
     EXPECT_EQ(to_string(stage_layout(config), config.model), test.layout);
   }
 }
@@ -163,7 +164,7 @@ TEST(StageLayout, SchedulesSayHowManyChunksARankRuns) {
             "schedule \"gpipe\" runs 1 chunk a rank, not 2; schedules that run 2 are \"interleaved\", \"looped_bfs\", "
             "\"zb1p\", \"zbv\", \"v_half\", \"v_min\", \"dualpipev\", \"combined_1f1b\"");
   EXPECT_EQ(fault({"pipeline.chunks=0"}), "pipeline.chunks: 0 is out of range: at least 1");
-  Config config = read({}).config;
+  Config config = read_staged({}).config;
   config.parallelism.pipeline = 2;
   config.pipeline.chunks = 2;
   EXPECT_THROW(stage_layout(config), Error);  // gpipe has no order to deal by
@@ -190,7 +191,7 @@ TEST(StageLayout, IsWrittenSoThatItReadsBack) {
       {"pipeline.first_stage_blocks=0", "pipeline.last_stage_blocks=4"},
   };
   for (const auto& overrides : cases) {
-    const ResolvedConfig first = read(overrides);
+    const ResolvedConfig first = read_staged(overrides);
     EXPECT_EQ(read_config_text(first.toml, "again.toml").config, first.config) << first.toml;
     EXPECT_NE(first.config.pipeline, PipelineConfig{"gpipe"}) << overrides[0];
   }
@@ -199,21 +200,21 @@ TEST(StageLayout, IsWrittenSoThatItReadsBack) {
     for (int pipeline = 1; pipeline <= 6; ++pipeline) {
       const std::string model = fmt::format("model.layers={}", layers),
                         ranks = fmt::format("parallelism.pipeline={}", pipeline);
-      const Config config = read({model, ranks}).config;
+      const Config config = read_staged({model, ranks}).config;
       const Layout layout = stage_layout(config);
       const std::string text = to_string(layout, config.model);
-      EXPECT_EQ(stage_layout(read({model, ranks, "pipeline.layout=" + text}).config), layout) << text;
+      EXPECT_EQ(stage_layout(read_staged({model, ranks, "pipeline.layout=" + text}).config), layout) << text;
     }
   }
 }
 
 TEST(StageLayout, MoreStagesThanPiecesAreWarnedOf) {
   const std::string batch = "training.global_batch_size=16";  // as many microbatches as ranks
-  EXPECT_EQ(read({"parallelism.pipeline=6", batch}).warnings, std::vector<std::string>{});
-  EXPECT_EQ(read({"parallelism.pipeline=8", batch}).warnings,
+  EXPECT_EQ(read_staged({"parallelism.pipeline=6", batch}).warnings, std::vector<std::string>{});
+  EXPECT_EQ(read_staged({"parallelism.pipeline=8", batch}).warnings,
             std::vector<std::string>{"of 8 stages (pipeline 8 x chunks 1 = 8) 2 hold nothing and only pass activations "
                                      "on: 1, 2"});
-  EXPECT_EQ(read({"parallelism.pipeline=3", "pipeline.layout=Ede||e*2L", batch}).warnings,
+  EXPECT_EQ(read_staged({"parallelism.pipeline=3", "pipeline.layout=Ede||e*2L", batch}).warnings,
             std::vector<std::string>{"of 3 stages (pipeline 3 x chunks 1 = 3) 1 hold nothing and only pass activations "
                                      "on: 1"});
 }
@@ -222,7 +223,7 @@ TEST(StageLayout, MoreStagesThanPiecesAreWarnedOf) {
 TEST(StageLayout, FewerMicrobatchesThanRanksAreWarnedOf) {
   const std::vector<std::string> pipeline = {"parallelism.pipeline=4", "training.microbatch_size=1"};
   const auto warned = [&](const std::string& batch) {
-    return read({pipeline[0], pipeline[1], "training.global_batch_size=" + batch}).warnings;
+    return read_staged({pipeline[0], pipeline[1], "training.global_batch_size=" + batch}).warnings;
   };
   EXPECT_EQ(warned("4"), std::vector<std::string>{});
   EXPECT_EQ(warned("2"), std::vector<std::string>{
@@ -236,9 +237,9 @@ TEST(StageLayout, FewMicrobatchesAreWarnedOfWithVirtualStages) {
   for (const std::string schedule : {"interleaved", "looped_bfs"}) {
     for (const int chunks : {2, 3}) {
       for (const int microbatches : {1, 2, 3}) {
-        const auto warnings = read({"parallelism.pipeline=4", "model.layers=d*12", "training.microbatch_size=1",
-                                    "pipeline.schedule=" + schedule, fmt::format("pipeline.chunks={}", chunks),
-                                    fmt::format("training.global_batch_size={}", microbatches)})
+        const auto warnings = read_staged({"parallelism.pipeline=4", "model.layers=d*12", "training.microbatch_size=1",
+                                           "pipeline.schedule=" + schedule, fmt::format("pipeline.chunks={}", chunks),
+                                           fmt::format("training.global_batch_size={}", microbatches)})
                                   .warnings;
         const double bubble = 1.0 - static_cast<double>(microbatches * chunks) / (4 * chunks + microbatches - 1);
         ASSERT_EQ(warnings.size(), 1u) << schedule << " x" << chunks;
@@ -280,7 +281,7 @@ TEST(StageLayout, VirtualStagesMakeNoLargerBubble) {
 // The head alone is worth a stage where it is dearer than a block; with few blocks the ends are left alone.
 TEST(StageLayout, AutomaticLayoutsByCost) {
   const auto layout = [](const std::vector<std::string>& overrides) {
-    const Config config = read(overrides).config;
+    const Config config = read_staged(overrides).config;
     return to_string(stage_layout(config), config.model);
   };
   EXPECT_EQ(layout({"model.layers=d*8", "parallelism.pipeline=4"}), "Edd|dd|dd|ddL");
@@ -311,17 +312,17 @@ head = { forward = 0.0 }
   };
   std::vector<std::string> by_table = blocks;
   by_table.push_back(fmt::format("pipeline.costs={}", file.string()));
-  EXPECT_EQ(counts(read(by_table).config), (std::vector{1, 7}));
-  EXPECT_EQ(counts(read(blocks).config), (std::vector{4, 4}));
+  EXPECT_EQ(counts(read_staged(by_table).config), (std::vector{1, 7}));
+  EXPECT_EQ(counts(read_staged(blocks).config), (std::vector{4, 4}));
   std::filesystem::remove(file);
-  EXPECT_THROW(stage_layout(read(by_table).config), Error);
+  EXPECT_THROW(stage_layout(read_staged(by_table).config), Error);
 }
 
 // Every block, the embedding and the head stand on exactly one stage, whatever was read.
 TEST(StageLayout, SegmentsOfAllStagesAreThoseOfTheModel) {
   for (const char* layout : {"auto", "E|de|e*2|L", "Ed||ee|eL", "E|||deeeL"}) {
     const std::vector<std::string> overrides = {"parallelism.pipeline=4", fmt::format("pipeline.layout={}", layout)};
-    const Config config = read(overrides).config;
+    const Config config = read_staged(overrides).config;
     const Mesh mesh(config.parallelism);
     std::vector<std::string> names, expected;
     for (int stage = 0; stage < 4; ++stage) {
