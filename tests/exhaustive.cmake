@@ -9,7 +9,8 @@ set(exhaustive_suites
     cuda_emulated.SegmentMemory cuda_emulated.SegmentTrafficTest cuda_emulated.SegmentFault cuda_emulated.FrozenSegments
     cuda_emulated.MoeSegment cuda_emulated.AttentionSegment cuda_emulated.FullModel cuda_emulated.NcclBuffersTest
     cuda_emulated.NcclFailureTest cuda_emulated.CudaTrainingRules cuda_emulated.AttentionRuns
-    cuda_emulated.EmbeddingSegment cuda_emulated.ExpertDispatchTest
+    cuda_emulated.EmbeddingSegment cuda_emulated.ExpertDispatchTest cuda_emulated.HeadSegment cuda_emulated.MlpSegment
+    cuda_emulated.DenseSegments cuda_emulated.SegmentCalls
     # The answers of cuDNN for every device and shape. Others: the graphs, interpreted in double.
     cuda.Devices/CudnnAcceptance
     # Runs held against the clock, with nothing else on the machine. Others: the simulation against its oracle.
@@ -30,21 +31,34 @@ set(exhaustive_tests
     "cuda_emulated.CachedAttentionTest.ReadsCachesOfAnyLength"
     "cuda_emulated.(RotaryTest|RmsNorm).(GradientIsTheDerivative|BackwardSumsTheWeights)"
     "cuda_emulated.AttentionTest.SeesTheKeysOfItsWindowOnly"
+    "cuda_emulated.ProductTables.ThatAreDamagedAreNone"
+    "mpi.MpiRendezvousTest.(WithoutRankZero|WhoHasNotCome)"
+    "layers.ExpertDispatchTest.(WeighsInsideExperts|SendsNothingForNullSlots|DropsTheSameTokens)"
+    "tools.InitCommand.AClustersFileFits" "tools.RequirementScript.NamesTheProgramOfEveryTest"
     "tools.CertaintyCommand.TheCommandMeasures" "tools.CheckCommand.HostileTexts"
     "trainer.Float8Training.LearnsWhatBfloat16Learns" "trainer.Published.TheErrorThatIsToldIsTheTables"
     "trainer.ChosenTiming.KeepsWhatFullShardPromises" "trainer.RandomLayouts.HoldTheSameCopiesAfterManySteps"
+    "trainer.ComputeTimes.FlagASlowRankInTheSummary" "trainer.RouterHelpers.AreTheSameBitsInEveryLayout"
+    "trainer.SpikeRun.(ANormFarAboveItsMean|GoesOnWithTheSameMeanOfNorms)"
     "tools.BenchDefaults.TheDocumentShows"
     "trainer.OneMemory/ShippedConfig.*/(moe_1024|plan_1t_moe)"
     "trainer.Schedules/ScheduleParity.*/.*(_pp4_|_v3|_v4|_g4|zb1p_pp2_v1)"
     "trainer.Grid/Strategies.*/(pp1_|.*_reduction|.*_stored)"
-    "trainer.Layouts/MaskedDocuments.*/(pp2|pp4|interleaved|v|tp4|shard2_|replicate2|no_shard|ep2$|tied$|cp2$|zbv_|zb_h1|selective)"
-    "trainer.Layouts/LayoutParity.*/(.*_gpipe|dense_pp[23]$|dense_tp4|dense_shard2|dense_replicate2|dense_pp2_(tp|shard)[24]$|dense_pp4_tp2|dense_tp2_|dense_cp[24]$|dense_cp2_[ts]|dense_microbatch4|moe_ep[24]$|moe_ep[124]_tp|moe_pp[24]_ep2|moe_cp2$|moe_etp2|mixed_pp[24]$|mixed_shard4)"
+    "trainer.Layouts/MaskedDocuments.*/(pp2|pp4|interleaved|v|tp4|shard2_|replicate2|no_shard|ep2$|tied$|cp2$|zbv_|zb_h1|selective|tied_v|predictor_apart|two_nodes|cp4|dualpipev)"
+    "trainer.Layouts/LayoutParity.*/(.*_gpipe|dense_pp[23]$|dense_tp4|dense_shard2|dense_replicate2|dense_pp2_(tp|shard)[24]$|dense_pp4_tp2|dense_tp2_|dense_cp[24]$|dense_cp2_[ts]|dense_microbatch4|moe_ep[24]$|moe_ep[124]_tp|moe_pp[24]_ep2|moe_cp2$|moe_etp2|moe_tp4_ep2|moe_cp4|mixed_pp[24]$|mixed_shard4|mixed_pp2_tp4|mixed_pp[34]_tp2)"
+    "trainer.Layouts/BitParity.*/dense_"
     "trainer.Layouts/Validation.*/(pp[24]|v|tp4|shard2_|replicate2|ep2$|tied$|zb_h1)"
-    "trainer.Layouts/RecomputeParity.*/(one_rank_bf|pp4|tp2|cp2$|ep2_r|half_block|no_shard|zb_h1|auto_zbv|frozen_dense|one_rank_global|dualpipev_global)"
+    "trainer.Layouts/Validation.LeavesTrainingAsItIs/(tp2|cp2|tied_v|predictor)"
+    "trainer.Layouts/PredictionParity.*/(tp4|pp4_tied|pp2_tied|pp2_by|zb_h1)"
+    "trainer.Layouts/RecomputeParity.*/(one_rank_bf|pp4|tp2|cp2$|ep2_r|half_block|no_shard|zb_h1|auto_zbv|frozen_dense|one_rank_global|dualpipev_global|mesh8_global|mesh16)"
+    "trainer.Layouts/ReplicatedVectors.TakeTheBytesOfTheDryRun/(tp2|mesh8|half_blocks|each_)"
+    "trainer.Layouts/(NullSlots|DroppedTokens).*/(full|two_nodes|shard4_ep4|ep2_etp2|all_tokens|cp2$|experts)"
+    "trainer.Layouts/Resume.*/(pp4|etp2|root_wrap|one|grad_op|mesh16)" "trainer.Layouts/TiedParity.*/pp2_mesh16"
+    "trainer.Layouts/MuonTraining.*/pp2_replicate2_shard2_tensor2"
     "trainer.Layouts/SteadyState.*/(one_rank_|shard2_bf|mesh8_(full|visit|reshard|every3|bfloat16)|pp4_tp2|pp3|etp2|tied_shard2)"
     "trainer.Layouts/ExpertLoad.*/(pp[24]_gpipe|pp2|tp2|shard4$)"
     "trainer.All/OptimizerRuns.*/(adamw|momentum|lion|lamb)_bfloat16"
-    "trainer.Exchange.KeepsTheRules.*_tied")
+    "trainer.Exchange.*_tied")
 foreach(list IN ITEMS test_parallel test_trainer test_trainer_padded test_tools test_cuda_emulated test_cudnn_acceptance)
   foreach(test IN LISTS ${list}_TESTS)
     string(REGEX MATCH "^([a-z_]+)\\.[^.]+" suite "${test}")

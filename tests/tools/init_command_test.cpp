@@ -65,6 +65,9 @@ TEST_F(InitCommand, ItKeepsFilesAndAsksForWhatItCannotKnow) {
   EXPECT_NE(refused("init text.txt --parameters -5").find("above 0"), std::string::npos);
   EXPECT_NE(refused("init text.txt --parameters 1M --tokens -3").find("above 0"), std::string::npos);
   EXPECT_NE(refused("init text.txt --parameters 1M --experts 1").find("--experts-per-token 2"), std::string::npos);
+  EXPECT_NE(refused("init text.txt --parameters 1M --experts-per-token 4").find("--experts"), std::string::npos);
+  EXPECT_NE(refused("init text.txt --parameters 1M --tokens 10").find("10 tokens to train on are fewer than"),
+            std::string::npos);
   EXPECT_NE(refused("init text.txt --parameters 200K --sequence-length 10000000").find("weft check would refuse"),
             std::string::npos);
   EXPECT_NE(refused("init text.txt --parameters 70B --hardware rtx4090 --ranks 1").find("nothing fits"),

@@ -200,6 +200,10 @@ TEST_F(LayoutSimulateRun, TakesWhatARunMeasured) {
                                 "training.microbatch_size"),
             std::string::npos)
       << other.messages;
+  const auto selective = weft("layout simulate run.toml --costs out/tiny --training.recompute=selective");
+  EXPECT_EQ(selective.exit_code, 2);
+  EXPECT_NE(selective.messages.find("training.recompute"), std::string::npos) << selective.messages;
+  EXPECT_EQ(weft("layout simulate run.toml --costs out/tiny --training.recompute=full").exit_code, 0);
 }
 
 // With even costs 1F1B leaves (p - 1) / (m + p - 1) of a step empty and takes (m + p - 1)(F + B).

@@ -150,7 +150,7 @@ TEST_F(LayoutSweep, SolvesUnderEachBudget) {
   // With room for all of it nothing is gathered twice.
   EXPECT_LE(std::stoi(all[2].at("gathers")), std::stoi(all[1].at("gathers")));
   EXPECT_LE(std::stod(all[2].at("seconds")), std::stod(all[0].at("seconds")));
-  EXPECT_NE(result.output.find("\n     1  memory_budget 1000 bytes is too small for any timing of this step"),
+  EXPECT_NE(result.output.find("\n     1  shard.memory_budget 1000 B is too small for any timing of this step"),
             std::string::npos)
       << result.output;
 }

@@ -88,6 +88,11 @@ TEST_F(PlanSearchCommand, RefusesWhatItCannotSearch) {
   const auto none = weft("plan run.toml --hardware h100 --hardware.memory=2GiB --search schedule=1f1b pipeline=1");
   EXPECT_EQ(none.exit_code, 2);
   EXPECT_NE(none.messages.find("nothing fits on 8 ranks"), std::string::npos) << none.messages;
+  const auto mesh = weft("plan run.toml --hardware h100 --search pipeline=3 --world 8");
+  EXPECT_EQ(mesh.exit_code, 2);
+  EXPECT_NE(mesh.messages.find("no mesh of 8 ranks has the degrees"), std::string::npos) << mesh.messages;
+  EXPECT_EQ(weft("plan run.toml --hardware h100 --search --world 0").exit_code, 2);
+  EXPECT_EQ(weft("plan run.toml --hardware h100 --search --top 0").exit_code, 2);
   EXPECT_EQ(weft("plan --search").exit_code, 2);
   EXPECT_EQ(weft("plan run.toml --search --compare").exit_code, 2);
 }

@@ -101,6 +101,25 @@ TEST(KernelPlan, CountsBytesOfOperands) {
   EXPECT_TRUE(found);
 }
 
+// Every kernel of this model lasts less than a launch. A row's own time is at least its bytes over the memory's rate.
+TEST(KernelPlan, CapturedRegionsSaveTheLaunchesOfShortKernelsOutsideExperts) {
+  const KernelPlan plan = planned(config_of_gpu({.layers = "d e"}));
+  const double memory = *find_hardware("h100").moved_bytes_per_second();
+  double most = 0.0, least = 0.0, of_experts = 0.0;
+  for (const KernelRow& row : plan.rows) {
+    const double launches = static_cast<double>(row.calls) * least_kernel_seconds;
+    EXPECT_NEAR(row.seconds.at[0] / launches, 1.0, 1e-12) << row.kernel;
+    EXPECT_LE(row.launch.at[0], launches - row.bytes / memory + 1e-15) << row.kernel;
+    if (row.part == "experts") of_experts += row.launch.at[0];
+    if (row.part == "experts" || row.part == "units" || row.part == "step") continue;
+    most += launches;
+    least += row.launch.at[0];
+  }
+  EXPECT_GT(of_experts, 0.0);
+  EXPECT_NEAR(plan.capture_saves().at[0] / least, 1.0, 1e-12);
+  EXPECT_GT(plan.capture_saves().at[0], 0.9 * most);
+}
+
 TEST(KernelSeconds, AreOfOperationsOrOfBytesOrOfACall) {
   const Hardware& card = find_hardware("h200");
   const double peak = card.flops_per_second_16bit.value, memory = card.memory_bytes_per_second->value;

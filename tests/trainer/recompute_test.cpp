@@ -20,7 +20,7 @@ constexpr Recompute recomputed[] = {Recompute::selective, Recompute::experts, Re
                                     Recompute::full};
 const PrecisionConfig computes_in_bfloat16{DType::float32, DType::bfloat16, DType::float32};
 
-// The number that a refusal ends with: "... the smallest budget that does is 123 bytes".
+// The number that a refusal ends with: "... the smallest budget that does is 123 B (...)".
 std::int64_t smallest_budget(Config config) {
   config.memory_budget = 1;
   try {

@@ -51,7 +51,7 @@ Config configured(const Order& order, const std::string& layers, const std::stri
   return config;
 }
 
-// The number that a refusal ends with: "... the smallest budget that does is 123 bytes".
+// The number that a refusal ends with: "... the smallest budget that does is 123 B (...)".
 std::int64_t smallest_budget(Config config) {
   config.memory_budget = 1;
   try {

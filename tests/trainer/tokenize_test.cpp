@@ -88,6 +88,31 @@ TEST_F(Tokenizing, GoesOnWhereItWasStopped) {
   }
 }
 
+// A call that refuses a line has written the documents before it; one that skips such lines goes on behind them. The
+// other way round begins anew, or what was skipped would not be refused.
+TEST_F(Tokenizing, GoesOnBehindARefusedLineAndNotBehindSkippedOnes) {
+  std::string lines;
+  for (int i = 0; i < 200; ++i) lines += fmt::format("{{\"q\": \"how many? \", \"a\": \"{} of them\"}}\n", i);
+  write_file(folder_ / "pairs.jsonl", lines + "no object\n" + lines);
+  const DocumentRules skip{.key = "a", .bad_lines = BadLines::skip, .prompt = "q"}, refuse{.key = "a", .prompt = "q"};
+  const auto tokens = [&](const std::string& prefix, const DocumentRules& rules) {
+    DocumentReader documents({path("pairs.jsonl")}, rules);
+    TokenizeRequest request{.tokenizer = "byte", .prefix = path(prefix), .losses = true, .kept_bytes = 300};
+    std::int64_t resumed = 0;
+    tokenize(documents, request, [&](const TokenizeProgress& progress) {
+      resumed = progress.resumed;
+      if (prefix == "y" && rules.bad_lines == BadLines::skip && progress.documents > 300) throw Stopped("stopped");
+    });
+    return resumed;
+  };
+  EXPECT_EQ(tokens("whole", skip), 0);
+  EXPECT_THROW(tokens("x", refuse), Error);
+  EXPECT_GT(tokens("x", skip), 100);
+  EXPECT_EQ(read_file(path("x.bin")), read_file(path("whole.bin")));
+  EXPECT_THROW(tokens("y", skip), Stopped);
+  EXPECT_THROW(tokens("y", refuse), Error);
+}
+
 // The index is written last, and may be the first that the disk has no room for.
 TEST_F(Tokenizing, NoFileHasItsNameBeforeAllAreWritten) {
   std::filesystem::create_directory(path("pairs.idx.partial"));

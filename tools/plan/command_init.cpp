@@ -198,10 +198,12 @@ void add_init_command(CLI::App& program) {
       ->check(positive());
   command->add_option("--output", arguments->output, "the configuration; NAME.toml without it");
   command->add_option("--name", request.name, "of the run")->capture_default_str();
-  command->add_option("--experts", request.experts, "of each block but the first; 0: a dense model")
-      ->check(CLI::Range(0, 4096));
+  CLI::Option* experts =
+      command->add_option("--experts", request.experts, "of each block but the first; 0: a dense model")
+          ->check(CLI::Range(0, 4096));
   command->add_option("--experts-per-token", request.experts_per_token, "of them")
       ->check(CLI::Range(1, 4096))
+      ->needs(experts)
       ->capture_default_str();
   command->add_option("--tokenizer", arguments->tokenizer, "of the data, where it does not say so itself");
   command->add_option("--validation", arguments->held_out,

@@ -67,8 +67,12 @@ std::string remedy_text(const Explanation& explanation, std::size_t number, cons
 }
 
 std::string limits_text(const Explanation& explanation) {
-  std::string text = fmt::format("nothing has to be changed{}; the sizes that reach the limit, by doubling:\n",
-                                 explanation.plan.worst_fit() == Fit::fits ? "" : " while tokens are routed evenly");
+  const bool reached = std::ranges::any_of(explanation.limits, [](const Limit& limit) { return bool(limit.exceeds); });
+  std::string text = fmt::format("nothing has to be changed{}{}\n",
+                                 explanation.plan.worst_fit() == Fit::fits ? "" : " while tokens are routed evenly",
+                                 explanation.limits.empty() ? ""
+                                 : reached                  ? "; the sizes that reach the limit, by doubling:"
+                                                            : "; no size reaches the limit, by doubling:");
   for (const Limit& limit : explanation.limits) {
     const std::string batch = limit.batch ? fmt::format(" (training.global_batch_size {})", *limit.batch) : "";
     text +=

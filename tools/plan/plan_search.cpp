@@ -31,6 +31,9 @@ SearchResult shown_search(const SearchSpace& space, const SearchOptions& options
 }
 
 void refuse_empty(const std::string& command, const SearchSpace& space, const SearchResult& result) {
+  if (result.counts.choices == 0) {
+    fail_request("{}: error: no mesh of {} ranks has the degrees that the search is given", command, space.world);
+  }
   if (!result.least) fail_request("{}: error: no choice can be run; each is refused by a rule", command);
   const Verdict& verdict = result.least->verdict;
   fail_request(
@@ -50,8 +53,9 @@ CLI::Option* add_plan_search_options(CLI::App& command, PlanSearchRequest& reque
               "residency, reduction, recompute")
           ->expected(0, -1);
   const auto needs = [&](CLI::Option* option) { return option->needs(search); };
-  needs(command.add_option("--world", request.world, "ranks to search for, in place of the configuration's"));
-  needs(command.add_option("--top", request.top, "how many plans to find")->capture_default_str());
+  needs(command.add_option("--world", request.world, "ranks to search for, in place of the configuration's")
+            ->check(positive()));
+  needs(command.add_option("--top", request.top, "how many plans to find")->check(positive())->capture_default_str());
   needs(command.add_option("--output", request.output, "write the best as a run file"));
   needs(command.add_option("--pareto", request.pareto,
                            "draw time against memory to this SVG file, with the whole front of unbeaten plans"));
@@ -67,7 +71,6 @@ void plan_search(const CLI::App& command, const std::string& file, const PlanSea
   // CLI11 gives an option without values one empty value.
   std::vector<std::string> axes = request.axes;
   std::erase(axes, "");
-  if (request.top == 0) fail_request("{}: error: --top 0 asks for no plan", plan_command);
   const SearchSpace space = search_space(
       file, given, {.world = request.world, .axes = parse_search_axes(axes), .across_nodes = request.across_nodes});
   // A file that only the choices of the search complete is not judged.

@@ -66,6 +66,11 @@ void require_same_work(const std::string& command, const std::string& run, const
   compare("[parallelism] besides pipeline", degrees, config.parallelism);
   compare("training.microbatch_size", was.training.microbatch_size, config.training.microbatch_size);
   compare("training.sequence_length", was.training.sequence_length, config.training.sequence_length);
+  // A block's forward that runs again takes what the first took; the others change the times of backward calls.
+  const auto in_segments = [](const Config& one) {
+    return recomputes_blocks(one.training.recompute) ? Recompute::none : one.training.recompute;
+  };
+  compare("training.recompute", in_segments(was), in_segments(config));
   compare("training.frozen", was.training.frozen, config.training.frozen);
   compare("[precision]", was.precision, config.precision);
   compare("[precision] of a family", was.precision_by_family, config.precision_by_family);

@@ -32,6 +32,7 @@ DatasetFiles::DatasetFiles(const TokenizeRequest& request, std::int64_t vocab_si
       documents_(documents),
       on_progress_(on_progress),
       place_(find_resumption(request.prefix, work_)) {
+  if (place_.skipped > 0 && !documents.skips()) place_ = {};  // the first of those lines is refused
   try {
     open(vocab_size);
   } catch (const Error& error) {

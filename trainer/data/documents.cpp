@@ -63,9 +63,8 @@ DocumentReader::DocumentReader(std::vector<std::string> files, DocumentRules rul
 }
 
 std::string DocumentReader::identity() const {
-  std::string text = fmt::format("key {}, prompt {}, chat {}, bad lines {}, text {}", rules_.key, rules_.prompt,
-                                 rules_.chat == nullptr ? "" : rules_.chat->identity(),
-                                 static_cast<int>(rules_.bad_lines), static_cast<int>(rules_.text));
+  std::string text = fmt::format("key {}, prompt {}, chat {}, text {}", rules_.key, rules_.prompt,
+                                 rules_.chat == nullptr ? "" : rules_.chat->identity(), static_cast<int>(rules_.text));
   for (const std::string& name : files_) {
     std::error_code ignored;
     const auto time = std::filesystem::last_write_time(name, ignored).time_since_epoch().count();

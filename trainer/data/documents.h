@@ -70,9 +70,11 @@ class DocumentReader {
 
   const std::vector<std::string>& files() const { return files_; }
   std::int64_t skipped() const { return skipped_; }
+  bool skips() const { return rules_.bad_lines == BadLines::skip; }
   std::int64_t bytes() const { return bytes_; }  // of all files, packed
   std::int64_t position() const;                 // bytes read so far
-  // Equal for equal documents: the rules, and the names, sizes and times of change of the files.
+  // Equal for equal documents: the rules (apart from that of bad lines), and the names, sizes and times of change of
+  // the files.
   std::string identity() const;
 
  private:

@@ -139,6 +139,10 @@ Config first_run(const FirstRunRequest& request) {
   training.global_batch_size =
       std::max(rounded_to(std::min(sequences, tokens / length / 100.0), request.ranks), std::int64_t{request.ranks});
   const double step = length * static_cast<double>(training.global_batch_size);
+  if (request.tokens > 0.0 && request.tokens < step) {
+    fail_request("{:.15g} tokens to train on are fewer than those of a step: {} sequences of {} tokens", request.tokens,
+                 training.global_batch_size, training.sequence_length);
+  }
   config.run.steps = std::max<std::int64_t>(1, std::llround(tokens / step));
 
   config.optimizer.learning_rate = std::stod(fmt::format("{:.1e}", 0.3118 * std::pow(compute, -0.1250)));

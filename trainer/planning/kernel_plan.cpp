@@ -8,6 +8,7 @@
 
 #include "parallel/pipeline/execute/execute.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/parameter.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/rank/dry_run.h"
 
@@ -18,8 +19,6 @@ namespace {
 // 128, sequences of 4,096. They reach 495 TFLOP/s forward and 387 backward, of 989. Alone on a cool card they reach 600
 // and 479, as NVIDIA says; shorter sequences reach less, longer ones more.
 constexpr double attention_forward_share = 0.50, attention_backward_share = 0.39;
-// Least time from one kernel to the next on a stream, in seconds.
-constexpr double least_seconds = 2.5e-6;
 
 std::string_view phase_of(Op op) {
   if (is_compute(op)) return computation_name(op);
@@ -45,6 +44,25 @@ const Figure& peak_of(const KernelCall& call, const Hardware& hardware) {
   return hardware.flops_per_second(call.dtype);
 }
 
+// Seconds of a call without its launch.
+KernelSeconds busy_seconds(const KernelCall& call, const Hardware& hardware) {
+  const std::optional<double> bytes_per_second = hardware.moved_bytes_per_second();
+  if (!bytes_per_second) {
+    fail_request("nobody has measured how fast the memory of \"{}\" is: its kernels have no time", hardware.name);
+  }
+  const double moved = static_cast<double>(call.read + call.written) / *bytes_per_second;
+  KernelSeconds seconds;
+  for (std::size_t i = 0; i < product_shares.size(); ++i) {
+    double share = product_shares[i];
+    if (call.kind == KernelKind::attention) {
+      share = call.name == "attention_backward" ? attention_backward_share : attention_forward_share;
+    }
+    const double computed = call.flops / (share * peak_of(call, hardware).value);
+    seconds.at[i] = std::max(moved, computed);
+  }
+  return seconds;
+}
+
 class KernelSum final : public KernelObserver, public ActionObserver {
  public:
   KernelSum(const Program& program, std::span<const Action> actions, const Hardware& hardware)
@@ -65,7 +83,9 @@ class KernelSum final : public KernelObserver, public ActionObserver {
     ++row.calls;
     row.bytes += static_cast<double>(call.read + call.written);
     row.flops += call.flops;
-    row.seconds += kernel_seconds(call, hardware_);
+    const KernelSeconds seconds = kernel_seconds(call, hardware_), busy = busy_seconds(call, hardware_);
+    row.seconds += seconds;
+    for (std::size_t i = 0; i < product_shares.size(); ++i) row.launch.at[i] += seconds.at[i] - busy.at[i];
   }
 
   std::vector<KernelRow> rows() && { return std::move(rows_); }
@@ -89,20 +109,8 @@ KernelSeconds& KernelSeconds::operator+=(const KernelSeconds& other) {
 }
 
 KernelSeconds kernel_seconds(const KernelCall& call, const Hardware& hardware) {
-  const std::optional<double> bytes_per_second = hardware.moved_bytes_per_second();
-  if (!bytes_per_second) {
-    fail_request("nobody has measured how fast the memory of \"{}\" is: its kernels have no time", hardware.name);
-  }
-  const double moved = static_cast<double>(call.read + call.written) / *bytes_per_second;
-  KernelSeconds seconds;
-  for (std::size_t i = 0; i < product_shares.size(); ++i) {
-    double share = product_shares[i];
-    if (call.kind == KernelKind::attention) {
-      share = call.name == "attention_backward" ? attention_backward_share : attention_forward_share;
-    }
-    const double computed = call.flops / (share * peak_of(call, hardware).value);
-    seconds.at[i] = std::max({least_seconds, moved, computed});
-  }
+  KernelSeconds seconds = busy_seconds(call, hardware);
+  for (double& each : seconds.at) each = std::max(each, least_kernel_seconds);
   return seconds;
 }
 
@@ -126,6 +134,15 @@ KernelSeconds KernelPlan::seconds() const {
 
 double KernelPlan::utilisation(std::size_t share) const {
   return step_flops / (seconds().at[share] * world * peak);
+}
+
+KernelSeconds KernelPlan::capture_saves() const {
+  KernelSeconds saved;
+  for (const KernelRow& row : rows) {
+    const bool in_segment = row.part != "units" && row.part != "step";
+    if (in_segment && row.part != name_of(PartKind::experts)) saved += row.launch;
+  }
+  return saved;
 }
 
 KernelPlan plan_kernels(const ResolvedRun& run, const Hardware& hardware) {

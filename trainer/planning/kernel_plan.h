@@ -23,6 +23,9 @@ namespace weft {
 inline constexpr std::array product_shares = {0.65, 0.70, 0.75, 0.80};
 inline constexpr std::size_t shown_share = 1;  // index of the share in tables that show one
 
+// Least time from one kernel to the next on a stream, in seconds.
+inline constexpr double least_kernel_seconds = 2.5e-6;
+
 struct KernelSeconds {
   std::array<double, product_shares.size()> at{};  // by share
   KernelSeconds& operator+=(const KernelSeconds& other);
@@ -41,6 +44,7 @@ struct KernelRow {
   double bytes = 0.0;  // read and written
   double flops = 0.0;
   KernelSeconds seconds = {};
+  KernelSeconds launch = {};  // the part of `seconds` in which only the launch of the next kernel passes
 };
 
 struct KernelPlan {
@@ -55,6 +59,9 @@ struct KernelPlan {
   // Utilisation of all ranks if each were as busy as this rank and never waited: an upper bound for runs with these
   // kernels.
   double utilisation(std::size_t share) const;
+  // Seconds that captured regions (a CUDA graph for each segment) save at most: the launches of all kernels in segments
+  // other than experts, whose shapes vary.
+  KernelSeconds capture_saves() const;
 };
 
 // Throws Error (request) as kernel_seconds() does.

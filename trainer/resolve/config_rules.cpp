@@ -284,6 +284,12 @@ Rules device_rules() {
                         "expert_load {} contradicts force_balance, which deals experts in turn",
                         c.hardware.expert_load);
        }},
+      {{"hardware.expert_load", "model.moe.pad_to_capacity"},
+       [](const Config& c) {
+         return none_or(c.hardware.expert_load == 1.0 || !c.model.moe.pads(),
+                        "expert_load {} contradicts pad_to_capacity, which gives every expert equally many rows",
+                        c.hardware.expert_load);
+       }},
       {{"run.registered_buffers", "run.device", "run.launch"},
        [](const Config& c) {
          const bool nccl = c.run.device == DeviceKind::cuda && c.run.launch == LaunchKind::processes;

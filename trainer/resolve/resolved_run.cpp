@@ -6,6 +6,7 @@
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/passes/passes.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/plan/unit_policy.h"
@@ -43,9 +44,9 @@ void ResolvedRun::solve() {
     }
     if (!dealt || deal == most_deals || config_.stages() == 1) {
       fail_request(
-          "memory_budget {} bytes is too small for any timing of this step: {}; the smallest budget that does is "
-          "{} bytes{}",
-          budget, solved.text, solved.smallest_budget,
+          "shard.memory_budget {} is too small for any timing of this step: {}; the smallest budget that does is "
+          "{} B ({}){}",
+          format_bytes(budget), solved.text, solved.smallest_budget, format_bytes(solved.smallest_budget),
           dealt && config_.stages() > 1
               ? fmt::format(", with the layout that takes least, {}", to_string(layout_, config_.model))
               : "");

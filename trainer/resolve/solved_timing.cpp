@@ -8,6 +8,7 @@
 #include "parallel/pipeline/timing/plan.h"
 #include "parallel/pipeline/timing/solve.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
@@ -113,7 +114,7 @@ Least least_budget(std::int64_t budget, const std::vector<Held>& held, const Tim
     least = {bytes,
              fmt::format("pipeline rank {} holds {} all the time, and its largest action, or its update, takes {} "
                          "more",
-                         rank, held[rank].always, above + step)};
+                         rank, format_bytes(held[rank].always), format_bytes(above + step))};
   }
   return least;
 }
