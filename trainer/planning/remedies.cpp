@@ -416,27 +416,18 @@ constexpr std::array of_state = {strategy, bf16_state};
 constexpr std::array of_parameters = {microbatch, residency, lookahead};
 
 struct CauseRow {
-  std::string_view name;
   std::span<const Remedy> remedies, cannot_help;
 };
 constexpr CauseRow causes[cause_count] = {  // by Cause
-    {"activations", for_activations, of_state},
-    {"state", for_state, of_activations},
-    {"unsharded parameters", for_parameters, of_activations},
-    {"unsharded gradients", for_gradients, of_parameters},
-    {"routing of experts", for_routing, of_state},
-    {"communication", for_communication, of_state},
-    {"workspace", for_workspace, of_state}};
+    {for_activations, of_state},    {for_state, of_activations}, {for_parameters, of_activations},
+    {for_gradients, of_parameters}, {for_routing, of_state},     {for_communication, of_state},
+    {for_workspace, of_state}};
 
 std::string_view key_of(std::string_view word) {
   return word.substr(0, word.find('='));
 }
 
 }  // namespace
-
-std::string_view name_of(Cause cause) {
-  return causes[static_cast<std::size_t>(cause)].name;
-}
 
 std::span<const Remedy> remedies_for(Cause cause) {
   return causes[static_cast<std::size_t>(cause)].remedies;
@@ -450,41 +441,8 @@ std::span<const Remedy> remedies_beside_more_ranks() {
   return beside_more_ranks;
 }
 
-Cause cause_of(Bucket bucket) {
-  if (PredictedMemory::is_static(bucket)) return Cause::state;
-  switch (bucket) {
-    case Bucket::unsharded_parameters:
-      return Cause::unsharded_parameters;
-    case Bucket::unsharded_gradients:
-      return Cause::unsharded_gradients;
-    case Bucket::activations:
-      return Cause::activations;
-    case Bucket::moe_routing:
-      return Cause::routing;
-    case Bucket::communication:
-      return Cause::communication;
-    default:
-      return Cause::workspace;
-  }
-}
-
-std::int64_t bytes_of(Cause cause, const BucketBytes& bytes) {
-  std::int64_t sum = 0;
-  for (const Bucket bucket : all_values<Bucket>) sum += cause_of(bucket) == cause ? bytes[bucket] : 0;
-  return sum;
-}
-
 std::span<const Remedy> remedies_against_host() {
   return for_host;
-}
-
-Cause largest_cause(const BucketBytes& bytes) {
-  Cause largest = Cause::activations;
-  for (std::size_t c = 0; c < cause_count; ++c) {
-    const auto cause = static_cast<Cause>(c);
-    if (bytes_of(cause, bytes) > bytes_of(largest, bytes)) largest = cause;
-  }
-  return largest;
 }
 
 Overrides merged_words(const Overrides& words, const Overrides& more) {

@@ -12,28 +12,11 @@
 #include <string_view>
 #include <vector>
 
-#include "parallel/runtime/ledger.h"
 #include "trainer/config/config.h"
+#include "trainer/planning/memory_cause.h"
 #include "trainer/resolve/config_reader.h"
 
 namespace weft {
-
-// Causes of a full rank: groups of buckets that the same remedies lower.
-enum class Cause : std::uint8_t {
-  activations,
-  state,  // parameters at rest, gradients at rest, optimizer state
-  unsharded_parameters,
-  unsharded_gradients,
-  routing,
-  communication,
-  workspace,
-};
-inline constexpr std::size_t cause_count = 7;
-std::string_view name_of(Cause cause);
-Cause cause_of(Bucket bucket);
-std::int64_t bytes_of(Cause cause, const BucketBytes& bytes);
-// The cause with most bytes.
-Cause largest_cause(const BucketBytes& bytes);
 
 // One strength of a remedy. `by_family`: further words, needed only if the file sets a family differently from the
 // default.

@@ -1,0 +1,28 @@
+// The causes of a full rank: groups of the ledger's buckets that the same remedies lower (remedies.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "parallel/runtime/ledger.h"
+
+namespace weft {
+
+enum class Cause : std::uint8_t {
+  activations,
+  state,  // parameters at rest, gradients at rest, optimizer state
+  unsharded_parameters,
+  unsharded_gradients,
+  routing,
+  communication,
+  workspace,
+};
+inline constexpr std::size_t cause_count = 7;
+std::string_view name_of(Cause cause);
+Cause cause_of(Bucket bucket);
+std::int64_t bytes_of(Cause cause, const BucketBytes& bytes);
+// The cause with most bytes.
+Cause largest_cause(const BucketBytes& bytes);
+
+}  // namespace weft
