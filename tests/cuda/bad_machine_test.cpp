@@ -1,4 +1,4 @@
-// Machines on which a run on GPUs cannot go well, and runs that go wrong there: all ranks end, and the error says what
+// Machines on which a run on GPUs cannot go well, and runs that go wrong there. All ranks end, and the error says what
 // was asked for, what was found and what to do. Needs the emulator, which can be any machine.
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -119,7 +119,7 @@ class PoisonOnGpu : public ::testing::TestWithParam<TinyLayout> {
   void TearDown() override { Machine::instance().configure({}); }
 };
 
-// One weight of the last rank becomes a NaN after the first step; every weight of the model in turn would take minutes
+// One weight of the last rank becomes a NaN after the first step. Every weight of the model in turn would take minutes
 // here, and failure_test.cpp does it on the CPU.
 TEST_P(PoisonOnGpu, ANanInOneWeightEndsAllRanksNamingAParameter) {
   const Config config = on_gpu(GetParam());

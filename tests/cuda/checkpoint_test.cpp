@@ -1,5 +1,5 @@
-// Checkpoints of a GPU: what is saved behind a step are the weights of that step, although streams run on while it is
-// copied; and a CPU goes on from them.
+// Checkpoints of a GPU. The weights saved behind a step are those of that step, although streams run on while they are
+// copied. A CPU goes on from them.
 #include <gtest/gtest.h>
 
 #include <map>

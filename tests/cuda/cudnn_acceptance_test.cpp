@@ -1,5 +1,5 @@
 // cuDNN takes our attention graphs. Its heuristics name engines for a device described by properties, so this needs no
-// GPU; they only want libcuda.so.1 to be loaded, for which the toolkit's stub will do. That a graph is attention is
+// GPU. They only want libcuda.so.1 to be loaded, for which the toolkit's stub will do. That a graph is attention is
 // proved by tests/layers/attention_graph_test.cpp; that the kernels compute it, by cudnn_attention_test.cpp on a GPU.
 #include <dlfcn.h>
 #include <gtest/gtest.h>

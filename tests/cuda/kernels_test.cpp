@@ -1,6 +1,6 @@
-// The kernels of layers on a GPU against the CPU's, at the places where the GPU's take another path: rows that are no
-// whole vectors, wider than what a thread keeps, more rows than one block adds up. What the numbers should be is argued
-// in tests/layers.
+// The kernels of layers on a GPU against the CPU's, at the places where the GPU's take another path. Those are rows
+// that are no whole vectors, rows wider than a thread keeps, and more rows than one block adds up. What the numbers
+// should be is argued in tests/layers.
 #include <limits>
 
 #include "layers/kernels/cpu/kernels.h"

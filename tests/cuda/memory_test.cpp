@@ -70,8 +70,8 @@ TEST_P(CudaMemory, ThePoolHoldsWhatTheLedgerCounts) {
     EXPECT_GT(peak, 20 << 20) << "too small a model to compare";
     // Whatever a tensor holds comes from the pool.
     EXPECT_GE(use.used_high, peak);
-    // On top come 64 bytes for a smaller tensor, rows reserved for routing, and on a GPU rounding of each block to 512
-    // bytes and blocks whose release is queued but not reached; a rank has a few hundred tensors at a time.
+    // On top come 64 bytes for a smaller tensor and rows reserved for routing. A GPU adds rounding of each block to
+    // 512 bytes, and blocks with a release that is queued but not reached. A rank has a few hundred tensors at a time.
     constexpr std::int64_t rounding = 1 << 20;
     EXPECT_LE(static_cast<double>(use.used_high), 1.02 * static_cast<double>(peak) + static_cast<double>(rounding));
     EXPECT_GE(use.reserved_high, use.used_high);

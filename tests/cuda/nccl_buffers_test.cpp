@@ -1,5 +1,5 @@
-// Training with gathers into memory that NCCL knows (run.registered_buffers): where it lies, how often it is
-// registered, that nothing of it is left, and that it changes no bit. Needs the NCCL of the emulator, which counts.
+// Training with gathers into memory that NCCL knows (run.registered_buffers). The tests say where it lies, how often
+// it is registered, that nothing of it stays, and that no bit changes. Needs the NCCL of the emulator, which counts.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -127,8 +127,8 @@ TEST_F(NcclBuffersTest, EveryGatherGoesToMemoryRegisteredOnceAndTakenBackAtTheEn
     EXPECT_GT(calls.at(function), 0) << function;
     EXPECT_EQ(calls.at(function), registered.calls_of_first_step.at(function)) << function;
   }
-  // The emulator refuses to finalise a communicator with which memory is registered, which would then be aborted, and
-  // to take memory back that a call still uses.
+  // The emulator refuses to finalise a communicator with which memory is registered, which would then be aborted. It
+  // also refuses to take memory back that a call still uses.
   EXPECT_EQ(calls.at("ncclCommDeregister"), calls.at("ncclCommRegister"));
   EXPECT_EQ(calls.at("ncclMemFree"), calls.at("ncclMemAlloc"));
   EXPECT_FALSE(calls.contains("ncclCommAbort"));

@@ -170,8 +170,8 @@ TEST_P(NcclCommunicatorTest, BroadcastAndBarrier) {
   });
 }
 
-// Around the ring and back, everybody sending before receiving, which only sends on a stream of their own allow; and
-// the buffer of a message may be overwritten after the flush.
+// Messages go around the ring and back. Every rank sends before it receives, which only sends on a stream of their own
+// allow. The buffer of a message may be overwritten after the flush.
 TEST_P(NcclCommunicatorTest, MessagesAroundARing) {
   if (world == 1) GTEST_SKIP() << "a rank alone sends nothing";
   run([&](NcclRank& self) {

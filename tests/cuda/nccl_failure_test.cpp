@@ -92,9 +92,9 @@ TEST_F(NcclFailureTest, AMessageThatNobodyReceivesIsNamed) {
   expect_says(1, {"in PP:0SEND_F", "group pp", "receive of 16 bytes bfloat16 with rank 0"});
 }
 
-// A message ends when both ends have come to it, and one communicator makes its calls one after another: two ranks that
-// each begin with a send stand still on one, and on two, one a direction, they do not. In the other order on one rank
-// the one is enough.
+// A message ends when both ends have come to it, and one communicator makes its calls one after another. Two ranks
+// that each begin with a send stand still on one, and on two, one a direction, they do not. In the other order on one
+// rank the one is enough.
 TEST_F(NcclFailureTest, SendsThatFaceEachOtherOnOneCommunicatorStandStill) {
   const auto exchange = [&](const std::string& group_name, bool both_send_first) {
     run(2, milliseconds(500), [&](NcclRank& self) {
@@ -146,8 +146,8 @@ TEST_F(NcclFailureTest, AnAsynchronousErrorEndsTheWait) {
   EXPECT_LT(seconds_, 10.0);
 }
 
-// An error that a communicator reports while no call of its own is under way: with nothing queued at all, and behind a
-// call of another group.
+// An error that a communicator reports while no call of its own is under way. In one case nothing is queued at all, in
+// the other it comes behind a call of another group.
 TEST_F(NcclFailureTest, AnAsynchronousErrorBetweenCallsNamesGroupAndAction) {
   for (const bool busy_elsewhere : {false, true}) {
     FakeNccl::reset();

@@ -1,6 +1,6 @@
-// Gathers and reductions behind computation, measured on a GPU over a link that is slow on purpose: behind each gather
-// its lane does nothing for a while. lane_overlap_test.cpp (tests/trainer) proves from the order of the queues what may
-// run side by side; here the GPU does it. Two ranks share the GPU as threads.
+// Gathers and reductions behind computation, measured on a GPU over a link that is slow on purpose. Behind each gather
+// its lane does nothing for a while. lane_overlap_test.cpp (tests/trainer) proves from the order of the queues what
+// may run side by side; here the GPU does it. Two ranks share the GPU as threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -133,7 +133,7 @@ TEST_F(CudaOverlap, GathersHideBehindTheSegmentBefore) {
   // the noise of a difference, and to the gathers' own work, which the ranks' delays may let run alone.
   EXPECT_GT(exposed, 0.8);
   EXPECT_LT(exposed, 1.5);
-  // Embedding and head compute next to nothing: the embedding's gather, the first block's behind it and, on the way
+  // Embedding and head compute next to nothing. The embedding's gather, the first block's behind it and, on the way
   // back, the last block's behind the head cannot hide. That is 3 of 19 gathers.
   EXPECT_GT(hidden, 0.7);
 }
@@ -143,7 +143,7 @@ TEST_F(CudaOverlap, ReductionsDelayOnlyTheEnd) {
   const double added = plain_.reductions * delay_;
   fmt::print("{:.0f} reductions x {:.0f} us = {:.0f} us: compute lane +{:.0f} us, to the optimizer's end +{:.0f} us\n",
              plain_.reductions, delay_, added, slow.compute_lane - plain_.compute_lane, slow.whole - plain_.whole);
-  // Of the computation nothing waits for a reduction; the norm waits for the last ones (those of the first block and
+  // Of the computation nothing waits for a reduction. The norm waits for the last ones (those of the first block and
   // the embedding, which follow one another closely).
   EXPECT_LT(slow.compute_lane - plain_.compute_lane, 0.2 * added);
   EXPECT_LT(slow.whole - plain_.whole, 2 * delay_ + 0.2 * added);

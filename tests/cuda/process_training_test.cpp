@@ -1,6 +1,6 @@
 // The program as it is used: ranks that are processes and exchange over NCCL, here all on one GPU. They learn what
-// ranks that are threads learn, and what one rank on the CPU learns; and when one of them dies the others do not wait
-// for ever.
+// ranks that are threads learn, and what one rank on the CPU learns. When one of them dies the others do not wait for
+// ever.
 #include <gtest/gtest.h>
 #include <signal.h>
 

@@ -1,7 +1,7 @@
-// Several stages a rank on streams that run behind the host: whatever the schedule and however long parameters stay, a
-// run learns what one rank on the CPU learns. Once with ranks that are threads and hand messages over, and once over
-// NCCL, where a message holds the lanes of both its ends, hosts wait for counts of tokens, and the first message
-// between two ranks for both hosts: there an order that stands still ends in a timeout.
+// Several stages a rank on streams that run behind the host. Whatever the schedule and however long parameters stay, a
+// run learns what one rank on the CPU learns. Once ranks are threads and hand messages over, and once they exchange
+// over NCCL. There a message holds the lanes of both its ends, and hosts wait for counts of tokens. The first message
+// between two ranks waits for both hosts, and an order that stands still ends in a timeout.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -89,7 +89,7 @@ TEST_P(CudaSchedules, LearnTheSameOverNccl) {
   expect_close(gpu, on_cpu(GetParam()));
 }
 
-// Every schedule of several stages a rank or of parted backwards, on 2 ranks with each residency, and on 4: from 3
+// Every schedule of several stages a rank or of parted backwards, on 2 ranks with each residency, and on 4. From 3
 // ranks on a rank receives and sends on one lane.
 std::vector<TinyLayout> cuda_schedule_training_layouts() {
   const std::vector<std::tuple<std::string, std::string, std::string>> variants = {

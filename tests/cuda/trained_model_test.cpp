@@ -1,5 +1,5 @@
-// A model that is used and not trained, on a GPU: the loss of held-out text and the text it makes are those of one rank
-// on the CPU.
+// A model that is used and not trained, on a GPU. The loss of held-out text and the text it makes are those of one
+// rank on the CPU.
 #include <gtest/gtest.h>
 
 #include "tests/trainer/held_out_text.h"

@@ -12,9 +12,9 @@
 namespace weft {
 namespace {
 
-// The CPU adds the same float32 terms in other orders than a GPU: as between layouts on the CPU (parity_test.cpp), a
-// sum of n <= 259 terms differs by about sqrt(n) * 6e-8 = 1e-6 of their magnitudes, and a step changes a weight by at
-// most 1e-3 of itself.
+// The CPU adds the same float32 terms in other orders than a GPU. As between layouts on the CPU (parity_test.cpp), a
+// sum of n <= 259 terms differs by about sqrt(n) * 6e-8 = 1e-6 of their magnitudes. A step changes a weight by at most
+// 1e-3 of itself.
 constexpr double cuda_training_tolerance = 1e-5;
 constexpr std::int64_t cuda_training_steps = 3;
 
@@ -105,9 +105,9 @@ std::vector<TinyLayout> cuda_training_layouts() {
 INSTANTIATE_TEST_SUITE_P(Layouts, CudaTraining, ::testing::ValuesIn(cuda_training_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
-// Rules whose step is more than one launch or a product of matrices, or whose states are narrow: rounded by the same
-// bits on both devices, except where a moment that differs by 1e-6 is on the edge (optimizer_run_test.cpp derives 1e-4
-// for 10 steps).
+// Rules with a step of more than one launch or a product of matrices, or with narrow states. They are rounded by the
+// same bits on both devices, except where a moment that differs by 1e-6 is on the edge. For these
+// optimizer_run_test.cpp derives 1e-4 for 10 steps.
 TEST(CudaTrainingRules, StepAsOnTheCpu) {
   if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
   for (const auto& [rule, state, bound] :
@@ -122,9 +122,9 @@ TEST(CudaTrainingRules, StepAsOnTheCpu) {
   }
 }
 
-// Products in 8 bits. Both devices round tensors in bfloat16, whose sums come in other orders, so they are apart as two
-// layouts on the CPU are after some steps (float8_test.cpp). The emulator's kernels are apart by up to 0.8 % of the
-// gradient norm, an H200's by up to 1.3 %.
+// Products in 8 bits. Both devices round tensors in bfloat16, and their sums come in other orders. So they are apart
+// as two layouts on the CPU are after some steps (float8_test.cpp). The emulator's kernels are apart by up to 0.8 % of
+// the gradient norm, an H200's by up to 1.3 %.
 TEST(CudaTrainingFloat8, IsThatOfTheCpu) {
   if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
   for (const ProductFormat format : {ProductFormat::float8, ProductFormat::float8_blocks}) {
@@ -217,7 +217,7 @@ TEST(CudaTrainingBits, Bfloat16StaysNearTheCpu) {
 }
 
 // float16 has three bits more, but a choice of experts that is on the edge falls otherwise on the two devices all the
-// same, and moves an expert's weights by a step (1e-3 each). Gradients of the scaled loss overflow on both or on
+// same. It moves an expert's weights by a step (1e-3 each). Gradients of the scaled loss overflow on both or on
 // neither.
 TEST(CudaTrainingBits, Float16StaysNearTheCpu) {
   if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;

@@ -1,4 +1,4 @@
-// All rows of a rank in one launch a rule must come out as on the CPU, bit for bit: the formulas have no sums, their
+// All rows of a rank in one launch a rule must come out as on the CPU, bit for bit. The formulas have no sums, their
 // roundings are written out, and random bits are functions of places. Lamb's sums add in another order, so its second
 // phase is given those of the CPU.
 #include <gtest/gtest.h>

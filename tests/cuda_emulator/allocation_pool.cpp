@@ -1,4 +1,4 @@
-// Stream-ordered memory. An address is known when the host asks; the block begins to exist (filled with NaN) and ends
+// Stream-ordered memory. An address is known when the host asks. The block begins to exist (filled with NaN) and ends
 // (filled with NaN again) when its stream gets there. Addresses are used again only after that, whatever the stream.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -67,8 +67,8 @@ extern "C" cudaError_t cudaFreeAsync(void* address, cudaStream_t handle) {
     if (found == state.blocks.end()) return cudaErrorInvalidValue;
     const Block freed = found->second;
     state.blocks.erase(found);
-    // The books follow the host's calls: an allocation may count on memory whose free is still on its way, for which
-    // the real allocator lets it wait.
+    // The books follow the host's calls. An allocation may count on memory with a free still on its way, for which the
+    // real allocator lets it wait.
     if (freed.pool != nullptr) {
       freed.pool->used -= freed.bytes;
     } else {

@@ -1,5 +1,5 @@
-// The frame around every runtime function: takes the machine's lock, lets a test's injected failure and an earlier
-// fault of device work come first, and remembers the error for cudaGetLastError.
+// The frame around every runtime function takes the machine's lock and remembers the error for cudaGetLastError. A
+// test's injected failure and an earlier fault of device work come first.
 #pragma once
 
 #include <string>

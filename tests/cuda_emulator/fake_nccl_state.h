@@ -1,5 +1,5 @@
-// The state of the emulator's NCCL (fake_nccl.h), and how the calls of ranks meet: matched by the order in which each
-// rank makes them, carried out once all have come, errors when they do not fit together.
+// The state of the emulator's NCCL (fake_nccl.h), and how the calls of ranks meet. They are matched by the order in
+// which each rank makes them, and carried out once all have come. Calls that do not fit together are errors.
 //
 // Locks: operations run under the machine's lock and take the fake's; so nothing here calls the machine while it holds
 // the fake's.

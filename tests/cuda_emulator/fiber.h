@@ -10,7 +10,7 @@ namespace weft::cuda_emulator {
 
 class Fiber {
  public:
-  // `body` runs on the fiber at the first resume() and never returns; it lets exceptions that are no std::exception
+  // `body` runs on the fiber at the first resume() and never returns. It lets exceptions that are no std::exception
   // pass, by which a fiber is unwound. `number` counts the fibers of a pool.
   Fiber(std::size_t number, std::function<void(Fiber&)> body);
   // Unwinds what the fiber was in the middle of.

@@ -1,7 +1,7 @@
 // The emulated machine: devices, streams, events and memory behind the CUDA runtime functions that this library
-// defines. Work is put off: nothing runs until a host thread waits for something, and then operations of all streams
-// run in an order that is random but for stream order and events. Host threads may call at once; operations run one at
-// a time, in the thread that waits.
+// defines. Work is put off: nothing runs until a host thread waits for something. Then operations of all streams run
+// in an order that is random but for stream order and events. Host threads may call at once; operations run one at a
+// time, in the thread that waits.
 //
 // The CUDA runtime is a process-wide interface without a handle, so there is one machine per process. A test that
 // depends on its state starts with configure().
@@ -18,8 +18,8 @@
 
 namespace weft::cuda_emulator {
 
-// Which of the operations that could run goes next. `latest_first` prefers what was queued last, against the hope
-// that other streams have got far enough; `earliest_first` hides missing events and is there to compare with.
+// Which of the operations that could run goes next. `latest_first` prefers what was queued last, against the hope that
+// other streams have got far enough. `earliest_first` hides missing events and is there to compare with.
 enum class Order { random, latest_first, earliest_first };
 
 // The defaults can be changed by WEFT_EMULATOR_DEVICES, WEFT_EMULATOR_MEMORY (bytes), WEFT_EMULATOR_SEED and
@@ -46,7 +46,7 @@ struct MachineCounters {
 struct Operation {
   const char* name = "";
   // Whether it may run now; empty means always. Asked only while the operation is at the head of its stream, as often
-  // as the scheduler likes, so it may also note that the stream has come this far. Must not call the CUDA runtime.
+  // as the scheduler likes. So it may also note that the stream has come this far. Must not call the CUDA runtime.
   std::function<bool()> ready;
   // Runs with device memory accessible. Must not call the CUDA runtime; what it throws ends the machine like a fault
   // of a kernel.
@@ -80,9 +80,9 @@ class Machine {
   // For emulated libraries that queue work of their own (cuBLASLt, NCCL). The stream is as in the runtime: null is the
   // legacy stream of the calling thread's device. Fails only for an unknown stream or after a fault.
   cudaError_t enqueue(cudaStream_t stream, Operation operation);
-  // An operation that `participants` members must all have at the head of their streams before it runs, once for all
-  // of them: `run` of the member that queued last is called. The k-th call of a member with a key meets the k-th
-  // calls of the others with that key. Members must use different streams for one meeting.
+  // An operation that `participants` members must all have at the head of their streams before it runs. It runs once
+  // for all of them: `run` of the member that queued last is called. The k-th call of a member with a key meets the
+  // k-th calls of the others with that key. Members must use different streams for one meeting.
   cudaError_t enqueue_rendezvous(const std::string& key, int participants, int member, cudaStream_t stream,
                                  std::function<void()> run);
   // Wakes waiting threads so that they ask `ready` again, after its answer changed for a reason outside the machine.

@@ -1,4 +1,4 @@
-// Copies and fills. Both sides are checked when the host asks, as the real runtime does: a range that leaves its block
+// Copies and fills. Both sides are checked when the host asks, as the real runtime does. A range that leaves its block
 // or a direction that does not fit the pointers is an invalid argument.
 #include <cuda_runtime_api.h>
 

@@ -18,7 +18,7 @@ std::function<bool()> happened(const Event& event) {
   return [recording = event.last] { return recording == nullptr || recording->happened; };
 }
 
-// Something runs at each question, so that asking in a loop comes to an end, but no more than one thing: a caller that
+// Something runs at each question, so that asking in a loop comes to an end, but no more than one thing. A caller that
 // takes "not ready" for "ready" is found out.
 cudaError_t query(State& state, const std::function<bool()>& done) {
   if (done()) return cudaSuccess;

@@ -49,16 +49,16 @@ class AttentionTest : public ProductKernelTest {
   }
 
   // Let e be the rounding of the factors: float32, or 16 bits for probabilities and dscores between products.
-  // Scores q.k / sqrt(d) of normal inputs stay below 6, up to e_32 d sqrt(d) off, and so do the exponents; a
-  // probability errs by that times itself and out, a mean of values below 5, by 5 (e_32 (d sqrt(d) + keys) + 2 e): sums
-  // over keys weighted by probabilities that add up to one. The stored result is rounded once more, which the 2 e
-  // holds.
+  // Scores q.k / sqrt(d) of normal inputs stay below 6 and are up to e_32 d sqrt(d) off, and so are the exponents. A
+  // probability errs by that times itself. `out`, a mean of values below 5, errs by 5 (e_32 (d sqrt(d) + keys) + 2 e).
+  // Its sums over keys are weighted by probabilities that add up to one. The stored result is rounded once more, which
+  // the 2 e holds.
   double out_tolerance(DType dtype, const HeadShape& heads) {
     const double d = widest(heads), keys = static_cast<double>(heads.sequence_length);
     return 5 * (roundoff(DType::float32) * (d * std::sqrt(d) + keys) + 2 * roundoff(dtype));
   }
-  // A gradient sums dscore * q or p * dout over rows: `mass`, the reference's largest element, bounds what well-mixed
-  // signs leave, and group * sqrt(keys) how many roundings of size e add up at random. dscore holds p (dp - product), a
+  // A gradient sums dscore * q or p * dout over rows. `mass`, the reference's largest element, bounds what well-mixed
+  // signs leave. group * sqrt(keys) is how many roundings of size e add up at random. dscore holds p (dp - product), a
   // difference of terms near 5 sqrt(d) with the error of `out` in the product.
   double gradient_tolerance(DType dtype, const HeadShape& heads, double mass) {
     const double d = widest(heads), keys = static_cast<double>(heads.sequence_length);

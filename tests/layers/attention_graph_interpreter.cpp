@@ -25,7 +25,7 @@ void for_each_index(const GraphDims& dims, const std::function<void(const Index&
   }
 }
 
-// The element of a tensor of size `small` that stands for `at` in one of size `large`: dimensions of equal size
+// The element of a tensor of size `small` that stands for `at` in one of size `large`. Dimensions of equal size
 // correspond, one of size 1 is broadcast (or reduced), and heads are shared by consecutive groups.
 Index shared_index(const Index& at, const GraphDims& large, const GraphDims& small) {
   Index result{};

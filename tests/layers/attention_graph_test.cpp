@@ -1,4 +1,4 @@
-// The graphs handed to cuDNN compute attention and its gradient: interpreted in double they agree with plain loops on
+// The graphs handed to cuDNN compute attention and its gradient. Interpreted in double they agree with plain loops on
 // every element of every matrix, also on those they must leave alone.
 #include "layers/kernels/attention_graph.h"
 

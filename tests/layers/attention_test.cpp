@@ -99,8 +99,8 @@ TEST(FirstKey, CountsTheKeysThatItShows) {
   }
 }
 
-// Ranks that share a sequence: each computes some queries against all keys. Rows of a query do not depend on who
-// computes it, up to the rounding of blocks cut elsewhere, and the gradients of keys and values add up.
+// Ranks that share a sequence: each computes some queries against all keys. Rows of a query do not depend on the rank
+// that computes it, up to the rounding of blocks cut elsewhere. The gradients of keys and values add up.
 class AttentionRuns : public AttentionTest {
  protected:
   void check(DType dtype, std::int64_t length, const std::vector<Range>& one, const std::vector<Range>& other) {

@@ -93,8 +93,8 @@ TEST_F(CrossEntropyTest, AnyShardsAgreeWithTheWholeInDouble) {
     for (DType dtype : float_types) {
       for (bool in_place : {false, true}) {
         const Sharded found = run(logits, targets, columns, dtype, factor, in_place);
-        // A float32 sum of up to 1024 terms (the rest is double) errs by 1024 epsilon of itself, the exponent of a
-        // difference near 8 by 8 epsilon; a gradient is at most `factor` and is rounded once to its dtype.
+        // A float32 sum of up to 1024 terms (the rest is double) errs by 1024 epsilon of itself. The exponent of a
+        // difference near 8 errs by 8 epsilon. A gradient is at most `factor` and is rounded once to its dtype.
         const double relative = (1024 + 16) * roundoff(DType::float32);
         for (double loss : found.losses) {
           EXPECT_NEAR(loss, expected.loss, tokens * (relative + 8 * roundoff(DType::float32)));
@@ -109,7 +109,7 @@ TEST_F(CrossEntropyTest, AnyShardsAgreeWithTheWholeInDouble) {
   }
 }
 
-// A padded text: the other tokens have the losses and gradients that they have without the padding, and a row that does
+// In a padded text the other tokens have the losses and gradients that they have without the padding. A row that does
 // not count is written all the same.
 TEST_F(CrossEntropyTest, TokensWithoutATargetDoNotCount) {
   const Tensor logits = random("logits", DType::float32, tokens, vocabulary);

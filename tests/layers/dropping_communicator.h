@@ -6,7 +6,7 @@
 
 namespace weft {
 
-// Passes every call on, but clears the first `row_elements` of what the second all_to_all brings: in a segment's
+// Passes every call on, but clears the first `row_elements` of what the second all_to_all brings. In a segment's
 // forward the first one dispatches rows to experts and the second one returns them.
 class DroppingCommunicator final : public Communicator {
  public:

@@ -1,5 +1,5 @@
-// Ways of tokens to their experts. Whatever is passed on, to whom and in how many hops: outputs, gradients and losses
-// are those of the double reference, and memory and collectives those that are declared.
+// Ways of tokens to their experts. Whatever is passed on, to whom and in how many hops, outputs, gradients and losses
+// are those of the double reference. Memory and collectives are those that are declared.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -144,7 +144,7 @@ void expect_reference(const SegmentCase& the_case) {
 
 using FullModel = DeviceTest;
 
-// A power of two moves the exponent of every number that depends on a gradient, and no rounding: nothing here is small
+// A power of two moves the exponent of every number that depends on a gradient, and no rounding. Nothing here is small
 // enough to vanish or large enough to overflow.
 TEST_F(FullModel, LossScaleMultipliesEveryGradientExactlyAndNothingReported) {
   for (const std::array<int, 3>& layout : {std::array{1, 1, 1}, std::array{2, 2, 4}}) {

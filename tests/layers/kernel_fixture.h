@@ -193,8 +193,8 @@ class ProductKernelTest : public KernelTest {
   ProductKernelTest() : KernelTest(Products::library) {}
 };
 
-// df/dx[i] by the five-point stencil. Step 1e-3: the formula is off by step^4 / 30 of the fifth derivative, 3e-14 where
-// that is about 1, and the rounding of f by 1e-13 |f|; both far below float32.
+// df/dx[i] by the five-point stencil. With a step of 1e-3 the formula is off by step^4 / 30 of the fifth derivative,
+// 3e-14 where that is about 1. The rounding of f adds 1e-13 |f|. Both are far below float32.
 inline double derivative(const std::function<double(const std::vector<double>&)>& f, std::vector<double> x,
                          std::size_t i) {
   constexpr double step = 1e-3;

@@ -239,8 +239,8 @@ TEST_F(LoadBalance, ZLossMatchesReferenceAndFiniteDifference) {
       for (std::int64_t row = 0; row < rows; ++row) {
         const std::vector<double> x(logit.begin() + row * experts, logit.begin() + (row + 1) * experts);
         const auto [smallest, largest] = std::minmax_element(x.begin(), x.end());
-        // e^x within 4 u of an argument that carries a rounding of logit - maximum, and a positive sum: a relative
-        // error of the sum, an absolute one of its logarithm.
+        // e^x is within 4 u of an argument that carries a rounding of logit - maximum, and the sum is positive. So the
+        // error of the sum is relative, that of its logarithm absolute.
         const double relative = (sum_additions(experts) + 8.0 + (*largest - *smallest)) * float_roundoff;
         const double log_sum_exp = std::sqrt(square(x));
         expected_loss += square(x);

@@ -19,10 +19,10 @@ inline constexpr Dtypes all_dtypes[] = {{DType::float32, DType::float32},
 
 class MatrixProductsTest : public ProductKernelTest {
  protected:
-  // Compares one product with the sum in double. Products of k normal numbers sum to about sqrt(k); the float32 sum of
-  // k terms errs by at most k epsilon times the sum of magnitudes, which is under k for normal factors (mean |xy| is 2
-  // / pi; the margin covers short sums). The result, at most 5 sqrt(k) + 5 large, is then rounded to its dtype. What is
-  // added to c may be rounded before, because cuBLASLt's algorithms for Hopper leave the addition to the memory.
+  // Compares one product with the sum in double. Products of k normal numbers sum to about sqrt(k). A float32 sum of k
+  // terms errs by at most k epsilon times the sum of magnitudes. That is under k for normal factors (mean |xy| is
+  // 2 / pi; the margin covers short sums). The result, at most 5 sqrt(k) + 5 large, is then rounded to its dtype. What
+  // is added to c may be rounded before, because cuBLASLt's algorithms for Hopper leave the addition to the memory.
   void check(MatrixProducts& under_test, Dtypes dtypes, std::int64_t m, std::int64_t n, std::int64_t k, bool turned_a,
              bool turned_b, bool accumulate) {
     const auto named = [&](std::string_view factor) { return fmt::format("{} {} {} {}", factor, m, n, k); };

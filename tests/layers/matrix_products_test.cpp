@@ -40,8 +40,8 @@ TEST_F(MatrixProductsTest, TreatsEmptySumsAsZero) {
   }
 }
 
-// Against the product alone and the addition in double: the product and the sum may each be rounded to the result's
-// dtype, and the float32 sum of 48 terms may begin with the addend.
+// The reference is the product alone and the addition in double. The product and the sum may each be rounded to the
+// result's dtype, and the float32 sum of 48 terms may begin with the addend.
 TEST_F(MatrixProductsTest, AddsOntoAnotherMatrix) {
   for (const Dtypes& dtypes : all_dtypes) {
     const Tensor a = random("a", dtypes.factors, 100, 48), b = random("b", dtypes.factors, 48, 80);

@@ -256,8 +256,8 @@ MoeReference ModelReference::moe(int block, const Values& x, const Values& balan
     }
     add_to(result.y, shared);
   }
-  // P / (K S^2), times S and the loss factor: each sequence, or the microbatch that x is, is a batch of its
-  // own, and the mean over all tokens is taken.
+  // P / (K S^2), times S and the loss factor. Each sequence, or the microbatch that x is, is a batch of its own, and
+  // the mean over all tokens is taken.
   const double balance_factor = moe.router_aux_loss_coef * loss_factor_ * static_cast<double>(pool) /
                                 static_cast<double>(to_size(moe.choices()) * length);
   const Values bias = moe.selection_bias ? of_pool(parameter(scope + ".router.selection_bias")) : Values{};

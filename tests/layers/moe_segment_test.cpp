@@ -1,5 +1,5 @@
 // The MoE segment against the double reference, over tensor and expert parallelism together. Expert groups are cut out
-// of the data- and tensor-parallel ranks: without tensor parallelism each of their ranks has a microbatch of its own,
+// of the data- and tensor-parallel ranks. Without tensor parallelism each of their ranks has a microbatch of its own,
 // with it each has a slice of one.
 #include <gtest/gtest.h>
 
@@ -287,8 +287,8 @@ TEST_F(MoeSegment, WithoutAuxiliaryLosses) {
   expect_reference(the_case, inputs, expected_outcome(the_case, inputs));
 }
 
-// Makes the first hidden value of a data rank's tokens decide their experts: +3 those of `upper` (experts 2 and 3), -3
-// the lower ones, by a margin that the other values do not reach.
+// Makes the first hidden value of a data rank's tokens decide their experts. +3 chooses those of `upper` (experts 2
+// and 3), -3 the lower ones, by a margin that the other values do not reach.
 void force_routing(const SegmentCase& the_case, SegmentInputs& inputs, const std::vector<bool>& upper) {
   const std::int64_t hidden = the_case.model.hidden_size;
   for (std::size_t g = 0; g < inputs.x.size(); ++g) {

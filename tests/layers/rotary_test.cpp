@@ -39,8 +39,8 @@ class RotaryTest : public KernelTest {
     }
     return gradient;
   }
-  // An element is two terms of at most 5 times a norm weight and sqrt(d), the largest inverse RMS share; statistics sum
-  // d squares in float32, the cosines carry one rounding and the result one in its dtype.
+  // An element is two terms of at most 5 times a norm weight and sqrt(d), the largest inverse RMS share. Statistics
+  // sum d squares in float32, the cosines carry one rounding and the result one in its dtype.
   static double tolerance(DType dtype, const HeadShape& heads) {
     const double d = static_cast<double>(heads.head_dim);
     return 10 * std::min(5.0, std::sqrt(d)) * ((d + 6) * roundoff(DType::float32) + roundoff(dtype));

@@ -264,11 +264,11 @@ TEST_F(Routing, DealtInTurn) {
   }
 }
 
-// By the places of tokens in the text: a context rank has positions from both ends of each sequence, and a tensor rank
-// a slice of them, from the middle of a run on.
+// Tokens are dealt by their places in the text. A context rank has positions from both ends of each sequence, a tensor
+// rank a slice of them, from the middle of a run on.
 TEST_F(Routing, DealtInTurnByPlace) {
   constexpr std::int64_t experts = 7, choices = 3, first_place = 40, run = 3, first_row = 4, tokens = 11;
-  // The second of two context ranks of sequences of 12: positions 3 to 5 and 6 to 8; and of the first: 0 to 2, 9 to 11.
+  // Two context ranks, sequences of 12. The second has positions 3 to 5 and 6 to 8, the first 0 to 2 and 9 to 11.
   for (const auto& [first, second] : {std::pair(3, 6), std::pair(0, 9)}) {
     std::vector<std::int64_t> places;
     for (std::int64_t sequence = 0; sequence < 3; ++sequence) {

@@ -113,8 +113,8 @@ TEST_F(SegmentMemory, MoeKeepsAtMostWhatItDeclaresAndReachesItWhenAllTokensArriv
   const std::vector<RankOutcome> ranks = run_segment(the_case, inputs);
   EXPECT_EQ(ranks[0].kept_bytes[0], ranks[0].declared_bytes);
   EXPECT_EQ(ranks[0].pending_bytes[0], ranks[0].declared_pending_bytes);
-  // Rank 1 keeps no row of 12 hidden values and three times 5 inner ones, and later none of their gradients, of which
-  // those of the gate and of the product of both take the place of inner values.
+  // Rank 1 keeps no row of 12 hidden values and three times 5 inner ones, and later none of their gradients. The
+  // gradients of the gate and of the product of both take the place of inner values.
   const std::int64_t row_bytes = (12 + 3 * 5) * 4, pending_row_bytes = (2 * 12 + 3 * 5) * 4;
   EXPECT_EQ(ranks[1].kept_bytes[0], ranks[1].declared_bytes - 2 * the_case.tokens() * 2 * row_bytes);
   EXPECT_EQ(ranks[1].pending_bytes[0], ranks[1].declared_pending_bytes - 2 * the_case.tokens() * 2 * pending_row_bytes);

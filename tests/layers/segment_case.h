@@ -60,8 +60,8 @@ inline constexpr MixedDtypes mixed_dtypes[] = {{DType::float32, DType::bfloat16}
                                                {DType::bfloat16, DType::float16}, {DType::float16, DType::bfloat16}};
 SegmentCase with_dtypes(SegmentCase the_case, MixedDtypes dtypes);
 
-// Hidden 12, 4 query and 2 key heads of 6, intermediate 8, vocabulary 13, experts 4, top 2: sums short enough for tight
-// tolerances, sizes that differ so that no two can be mistaken for each other. Two predictors behind two blocks.
+// Hidden 12, 4 query and 2 key heads of 6, intermediate 8, vocabulary 13, experts 4, top 2. Sums are short enough for
+// tight tolerances, and sizes differ so that no two can be mistaken for each other. Two predictors behind two blocks.
 ModelConfig small_model();
 // All that a model may have: QK-norm, a shared expert, both auxiliary losses; heads for four ranks.
 SegmentCase full_case(SegmentKind kind, int data = 1, int tensor = 1, int expert = 1);
@@ -78,7 +78,7 @@ struct SegmentInputs {
 std::vector<std::int32_t> shifted(std::span<const std::int32_t> ids, std::int64_t sequence_length,
                                   std::int64_t distance, std::int32_t none);
 SegmentInputs draw_inputs(const SegmentCase& the_case);
-// The key of a token's noise, by its row of the microbatch, and the noise of an element of block 0 by the formula of
+// The key of a token's noise, by its row of the microbatch. The noise of an element of block 0 follows the formula of
 // layers/kernels/router_arithmetic.h in wider integers.
 std::uint32_t noise_key(std::int64_t row);
 long double noise_factor(std::uint64_t key, std::uint64_t column, float noise);

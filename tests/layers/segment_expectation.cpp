@@ -14,8 +14,8 @@ double dot(const Values& a, const Values& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-// What the load-balancing loss over a step so far takes for choices in a rank's m-th microbatch: those of all ranks, or
-// of its data rank, in microbatches up to it, as many as one has on average. They are constants to every derivative.
+// Choices that the load-balancing loss over a step so far takes for a rank's m-th microbatch. All ranks, or its data
+// rank, made them in microbatches up to it, as many as one has on average. They are constants to every derivative.
 Values balanced_choices(const SegmentCase& the_case, const ModelReference& reference, const SegmentInputs& inputs,
                         std::size_t g) {
   const AuxiliaryLoss loss = the_case.model.moe.aux_loss;
@@ -186,16 +186,16 @@ double largest_relative_error(const Outcome& actual, const Outcome& expected) {
   return error;
 }
 
-// float32: one element of a weight gradient has behind it every sum of the segment, forward and backward: over the
-// hidden width (norm, projection, and both again), over the widest inner dimension twice, over the keys of a sequence
-// (scores, softmax, values, and again), over all tokens of the world, and some 64 roundings of single elements. A sum
-// of n terms loses at most n u of their magnitudes. That roundings do not all point one way leaves room for sums that
-// cancel to less than their terms.
+// float32: one element of a weight gradient has behind it every sum of the segment, forward and backward. The sums go
+// over the hidden width (norm, projection, and both again), and over the widest inner dimension twice. They go over
+// the keys of a sequence (scores, softmax, values, and again), and over all tokens of the world. Some 64 roundings of
+// single elements are added. A sum of n terms loses at most n u of their magnitudes. That roundings do not all point
+// one way leaves room for sums that cancel to less than their terms.
 //
-// 16 bits: what is stored between kernels is rounded once; eight such tensors lie on the longest path of a forward
-// (input norm, projection, rotary or SwiGLU, branch, partial sum, their sum over ranks, residual, and the routed sum),
-// and two more where values pass into another dtype and back. Each is at most as large as the output's largest element
-// and, as a bound, is rounded like the coarsest dtype on the way.
+// 16 bits: what is stored between kernels is rounded once. Eight such tensors lie on the longest path of a forward.
+// They are input norm, projection, rotary or SwiGLU, branch, partial sum, their sum over ranks, residual, and the
+// routed sum. Two more lie where values pass into another dtype and back. Each is at most as large as the output's
+// largest element and, as a bound, is rounded like the coarsest dtype on the way.
 double tolerance(const SegmentCase& the_case) {
   const DType coarsest = the_case.coarsest();
   if (coarsest != DType::float32) {

@@ -11,15 +11,15 @@ namespace weft {
 // loss_factor * cross-entropy. Gradients are its central differences.
 Outcome expected_outcome(const SegmentCase& the_case, const SegmentInputs& inputs);
 
-// df/dx by central differences, x being changed in place and restored. Step 1e-5: the formula is off by step^2 / 6 =
-// 2e-11 of the third derivative, the rounding of f costs 1e-16 |f| / step = 1e-9 at |f| = 100; both are far below
-// float32.
+// df/dx by central differences, x being changed in place and restored. Step 1e-5: the formula is off by
+// step^2 / 6 = 2e-11 of the third derivative. The rounding of f costs 1e-16 |f| / step = 1e-9 at |f| = 100. Both are
+// far below float32.
 double central_difference(const std::function<double()>& f, double& x);
 
 // The largest |actual - expected| over outputs, gradients and losses, each measured by the largest expected element of
-// its tensor: what a sum in float32 loses is relative to its terms, not to a result that happens to cancel. Where all
-// of a tensor is near zero (an expert without tokens) it is measured by 1/16, the size of the terms it is made of.
-// Infinite when something is missing or not a number.
+// its tensor. A sum in float32 loses relative to its terms, not to a result that happens to cancel. Where all of a
+// tensor is near zero (an expert without tokens) it is measured by 1/16, the size of its terms. Infinite when
+// something is missing or not a number.
 double largest_relative_error(const Outcome& actual, const Outcome& expected);
 double relative_error(const Values& actual, const Values& expected);
 

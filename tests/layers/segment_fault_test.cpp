@@ -1,5 +1,5 @@
-// Seeded faults: mistakes that a trainer of this kind is prone to, each of which the comparison with the reference must
-// tell from rounding: each is at least a hundred times what is tolerated.
+// Seeded faults: mistakes that a trainer of this kind is prone to. The comparison with the reference must tell each
+// from rounding: each is at least a hundred times what is tolerated.
 #include <gtest/gtest.h>
 
 #include "tests/layers/segment_expectation.h"

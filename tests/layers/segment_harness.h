@@ -1,5 +1,5 @@
-// Runs one segment on every rank of a small world, as a stage of the trainer would: weights cut from global values,
-// microbatches by data-parallel rank, gradients summed over the ranks that share a parameter.
+// Runs one segment on every rank of a small world, as a stage of the trainer would. Weights are cut from global
+// values, microbatches are by data-parallel rank, and gradients are summed over the ranks that share a parameter.
 #pragma once
 
 #include <cstdint>
@@ -58,9 +58,9 @@ struct Outcome {
   std::vector<std::int64_t> expert_tokens;
   std::int64_t null_choices = 0;
 };
-// Sums each gradient over the ranks that the trainer sums over: data-parallel ranks always, the tensor group where
-// boxes differ, where the parameter says `tensor_replicated`, and for routing helpers and experts (expert-parallel
-// ranks are tensor ranks too).
+// Sums each gradient over the ranks that the trainer sums over. Those are data-parallel ranks always, and the tensor
+// group where boxes differ or the parameter says `tensor_replicated`. Routing helpers and experts have the tensor
+// group too (expert-parallel ranks are tensor ranks).
 Outcome assemble(const SegmentCase& the_case, const std::vector<RankOutcome>& ranks);
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// Activations that are recomputed in backward, cheap ones inside a segment or all of them by a forward again: not a bit
-// of what is computed changes, and what is kept is less by what is not kept.
+// Activations that are recomputed in backward, cheap ones inside a segment or all of them by a forward again. No
+// computed bit changes, and what is kept is less by what is not kept.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -195,8 +195,8 @@ std::int64_t balance_bytes(const SegmentCase& the_case) {
   return 2 * the_case.sequences * the_case.model.moe.num_experts * size_of(DType::float32);
 }
 
-// What a forward does not ask again, by hand, of one microbatch: how many rows each expert has on each rank, and what
-// the load-balancing loss reads of other ranks.
+// Traffic of one microbatch, by hand, that a forward again does not repeat. It brings the number of rows of each
+// expert on each rank, and the choices and scores that the load-balancing loss reads of other ranks.
 PhaseTraffic asked_once(const SegmentCase& the_case) {
   if (the_case.kind != SegmentKind::moe) return {};
   PhaseTraffic once;
@@ -274,8 +274,8 @@ TEST_F(SegmentRecompute, ExpertsAlone) {
   }
 }
 
-// A forward again that has the rows which its experts got and gave: nothing is sent between experts a second time, and
-// what the tensor group gathers for the shared expert is.
+// A forward again that has the rows which its experts got and gave. Nothing is sent between experts a second time, but
+// the tensor group gathers again for the shared expert.
 TEST_F(SegmentRecompute, AForwardAgainWithItsRowsExchangesNothing) {
   for (const RemakeLayout& layout : recompute_layouts) {
     for (DType dtype : {DType::float32, DType::bfloat16}) {

@@ -13,8 +13,8 @@
 
 namespace weft {
 
-// The weights of one segment on one rank, those of a family one after another in one buffer as shard units lay them
-// out, in its dtype, and as many float32 gradients. The place of a frozen gradient is poisoned and handed to nobody.
+// The weights of one segment on one rank, and as many float32 gradients. Weights of a family lie in one buffer as
+// shard units lay them out, in its dtype. The place of a frozen gradient is poisoned and not handed out.
 class ParameterMemory {
  public:
   ParameterMemory(KernelContext& kernels, const SegmentSetup& setup, const std::vector<ParameterSpec>& specs,

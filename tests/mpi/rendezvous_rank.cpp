@@ -1,5 +1,5 @@
-// One rank of a meeting over MPI, started by mpirun: rendezvous_rank SCENARIO FOLDER. Leaves what it got, or why it did
-// not, in FOLDER/outcome.RANK, and stays until all have done so, since mpirun ends all once one has ended badly.
+// One rank of a meeting over MPI, started by mpirun: rendezvous_rank SCENARIO FOLDER. Leaves what it got, or why it
+// did not, in FOLDER/outcome.RANK. It stays until all have done so, since mpirun ends all once one has ended badly.
 #include <fmt/format.h>
 #include <unistd.h>
 

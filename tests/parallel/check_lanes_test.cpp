@@ -46,7 +46,7 @@ std::string standstill(const Program& program, std::uint32_t seed) {
   return ahead.empty() ? standstill_on_streams(program, seed, {.hosts_wait = true}) : ahead;
 }
 
-// Stages on any ranks, the first ones on a rank each, and any order in which every action finds its data; every stage
+// Stages on any ranks, the first ones on a rank each, and any order in which every action finds its data. Every stage
 // takes microbatches in ascending order.
 Program random_order(Dice& dice) {
   const int ranks = dice.between(2, 6), stages = ranks + dice.below(6), microbatches = dice.between(1, 5);
@@ -150,8 +150,8 @@ TEST(CheckLanes, OneQueueForBothWaysWouldStandStill) {
   EXPECT_FALSE(lane_deadlock(bare("1f1b", 4, 8), merged_queues()));
 }
 
-// One lane for all that a rank sends of a kind, and one for all that it takes: where stages turn round at the last rank
-// a send up stands in front of the send down that the receiver of the first has to wait for.
+// A rank has one lane for all that it sends of a kind, and one for all that it takes. Where stages turn round at the
+// last rank a send up stands in front of a send down. The receiver of the send up has to wait for that send down.
 TEST(CheckLanes, OneQueueForMessagesUpAndDownWouldStandStill) {
   LaneNumbers queues = own_numbers;
   for (std::size_t i = 0; i < message_lanes.size(); i += 2) {

@@ -269,9 +269,9 @@ TEST(Check, Deadlock) {
             "rank 0 at 0RECV_B0 waits for rank 1, rank 1 at 1RECV_F0 waits for rank 0");
 }
 
-// Each rank alone is a good order and all messages match, but with one message under way per direction the all-forward
-// rank cannot hand over microbatch 3 before the alternating one has had an answer. The exchange
-// of the two together would let rank 0 take an answer earlier.
+// Each rank alone is a good order and all messages match. With one message under way per direction the all-forward
+// rank cannot hand over microbatch 3 before the alternating one has had an answer. The exchange of the two together
+// would let rank 0 take an answer earlier.
 TEST(Check, DeadlockBetweenTwoSoundOrders) {
   Program program = bare("gpipe", 2, 4);
   program.ranks[1] = bare("1f1b", 2, 4).ranks[1];
@@ -406,8 +406,7 @@ TEST(Check, OverBudget) {
 
 // --- stage-level lists ----------------------------------------------------------------------------------------------
 
-// A list that speaks of stages only is held to what it speaks of: here to its gathers and reductions, though no unit
-// has a name.
+// A list that speaks of stages only is held to that: here to its gathers and reductions, though no unit has a name.
 TEST(Check, StageLevelGathersAreFollowed) {
   const ProgramTables tables = schedule_only_tables(1, 1);
   EXPECT_TRUE(find_violations(from_csv(tables, "0F0,0B0\n")).empty());

@@ -1,5 +1,5 @@
-// Gathers and reductions of a step in every order, 4 ranks, 16 microbatches and 8 units a rank: the published table
-// (counted by construction) beside what the passes make.
+// Gathers and reductions of a step in every order, with 4 ranks, 16 microbatches and 8 units a rank. The published
+// table (counted by construction) stands beside the counts of the passes.
 #include "tests/parallel/order_figures.h"
 
 namespace weft {
@@ -53,8 +53,8 @@ TEST(CollectiveCounts, AreThoseOfThePublishedTable) {
       {"interleaved", 2, {231, 251, 235, 207}, {92, 188, 132, 36}, {56, 104, 80, 32}},
       {"interleaved", 4, {231, 251, 235, 207}, {150, 198, 170, 122}, {80, 104, 92, 68}},
       {"looped_bfs", 2, {255, 255, 255, 255}, {12, 12, 12, 12}, {8, 8, 8, 8}},
-      // Published as 231 on every rank. Ours keeps a unit over the W between its I and its next F, which reads no
-      // parameters; that happens P - r - 1 times on the way in (Zbv.GathersFollowTheClosedFormulas).
+      // Published as 231 on every rank. Ours keeps a unit over the W between its I and its next F, since W reads no
+      // parameters. That happens P - r - 1 times on the way in (Zbv.GathersFollowTheClosedFormulas).
       {"zbv", 2, {228, 229, 230, 231}, {108, 124, 140, 156}, {104, 112, 112, 112}},
   };
   for (const CountRow& row : rows) {

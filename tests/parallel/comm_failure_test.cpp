@@ -110,7 +110,7 @@ TEST(Failure, AtAnyMomentEndsAllRanksThatAreBusyWithEachOther) {
   }
 }
 
-// Rank 2 fails while rank 1 copies a large message (fresh pages make that slow), and rank 0, woken from its barrier,
+// Rank 2 fails while rank 1 copies a large message (fresh pages make that slow). Rank 0, woken from its barrier,
 // spoils the storage as it leaves.
 TEST(Failure, LetsAReceiveThatHasBegunReadTheWholeMessage) {
   constexpr std::int64_t n = 40'000'000;
@@ -342,7 +342,7 @@ TEST(FinishedRank, TakesItsUnreadMessageBack) {
   expect_says(report.message, {"rank 1: ", "rank 0 has ended and taken its message back"});
 }
 
-// A failing rank takes its messages back while it unwinds, before its error is known: the peer that misses the message
+// A failing rank takes its messages back while it unwinds, before its error is known. The peer that misses the message
 // must not be taken for the one that failed first.
 TEST(FailingRank, IsReportedBeforeThePeerThatMissesItsMessage) {
   struct SlowToUnwind {

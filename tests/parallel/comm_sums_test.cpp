@@ -57,9 +57,9 @@ TEST(ReduceScatter, AddsTheSameBitsAsAllReduce) {
 }
 
 // Unit roundoffs: u32 = 2^-24 for float32, u16 = 2^-8 for bfloat16 and 2^-11 for float16 (8 and 11 significant bits, to
-// nearest). Adding p numbers in float32 errs by at most (p - 1) u32 sum|x|, and one rounding to 16 bits by u16 |sum|,
-// or 2^-25 where the sum is subnormal in float16; the 1 + u16 on the first term and all higher orders are covered by
-// the factor 1.01. Rounding after every addition would err by up to (p - 1) u16 sum|x|, and on 5,000 elements of eight
+// nearest). Adding p numbers in float32 errs by at most (p - 1) u32 sum|x|. One rounding to 16 bits errs by u16 |sum|,
+// or by 2^-25 where the sum is subnormal in float16. The factor 1.01 covers the 1 + u16 on the first term and all
+// higher orders. Rounding after every addition would err by up to (p - 1) u16 sum|x|, and on 5,000 elements of eight
 // ranks is sure to leave this bound.
 template <typename T>
 void expect_rounded_once(double u16) {

@@ -93,9 +93,9 @@ TEST(CostModel, TellsCollectivesOfComputationApart) {
   EXPECT_EQ(segments[1], ComputeCost{});
 }
 
-// Over 4 ranks an exchange of n bytes takes 3 x 1 + 3/4 n / 8 seconds: 15 for the 128 bytes out, forward and backward,
-// 9 for the 64 bytes back. R exchanges out alone, and the operations that it is spared are 8 of 32. A count of 3
-// seconds comes in front of the exchange. Each case is forward, input gradient, R, and what is covered of the way out.
+// Over 4 ranks n bytes take 3 x 1 + 3/4 n / 8 seconds. That is 15 for the 128 bytes out, forward and backward, and 9
+// for the 64 back. R exchanges out alone, and the operations that it is spared are 8 of 32. A count of 3 seconds comes
+// in front of the exchange. Each case is forward, input gradient, R, and what is covered of the way out.
 TEST(CostModel, ComputationWithoutRowsCoversTheWayOut) {
   Case c;
   ProgramSegment& segment = c.tables.segments[0];

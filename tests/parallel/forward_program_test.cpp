@@ -75,9 +75,9 @@ int most_under_way(const Program& program, const Simulation& simulation) {
   return most;
 }
 
-// Without backwards a pipeline of p stages is full after p - 1 forwards and never empty in between: with forwards of
-// one second, m + p - 1 seconds, and with c chunks a rank c m + p - 1 where m is a multiple of p. A microbatch takes c
-// p seconds and one ends every c, so that p of them are under way, however many there are.
+// Without backwards a pipeline of p stages is full after p - 1 forwards and never empty in between. Forwards of one
+// second make m + p - 1 seconds. With c chunks a rank they make c m + p - 1 where m is a multiple of p. A microbatch
+// takes c p seconds and one ends every c, so that p of them are under way, however many there are.
 TEST(ForwardProgram, LeavesNoMoreBubbleThanFillingThePipeline) {
   for (Placement placement : {Placement::looped, Placement::v}) {
     for (int ranks : {1, 2, 3, 4}) {

@@ -1,5 +1,5 @@
-// A model of one's own under shard units, without a configuration file: y = w2 tanh(w1 x) on four ranks, each with its
-// own sample, beside the same model whole on one rank.
+// A model of one's own under shard units, without a configuration file: y = w2 tanh(w1 x) on four ranks. Each rank has
+// its own sample, and the same model runs beside it whole on one rank.
 #include "parallel/shard/fully_shard.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Byte-steps of units: by hand for each residency, against a plain reading of the list, against its curve by position,
-// and against its curve by time.
+// Byte-steps of units: by hand for each residency, against a plain reading of the list, and against its curves by
+// position and by time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -75,8 +75,8 @@ TEST(LiveIntegral, OfDenseBlocksByHand) {
   }
 }
 
-// Two blocks with experts, one microbatch: the attention parts A and a and the expert parts E and e as A E a e e a E A.
-// An expert part reads the dense unit of its block, too.
+// Two blocks with experts, one microbatch. The attention parts A and a and the expert parts E and e run as A E a e e a
+// E A. An expert part reads the dense unit of its block, too.
 TEST(LiveIntegral, OfBlocksWithExpertsByHand) {
   const std::vector<Ticks> dropped = {{4}, {2}, {4}, {2}};  // 1-2, 7-8; 2, 7; 3-6; 4-5
   const std::vector<Ticks> kept = {{8}, {6}, {4}, {2}};     // 1-8; 2-7; 3-6; 4-5

@@ -1,5 +1,5 @@
-// Kept bytes that wait in host memory: where the copies stand in a list, what they free, when compute waits for them,
-// and what the checker says of lists that get it wrong.
+// Kept bytes that wait in host memory: the place of the copies in a list, the bytes they free, and compute's waits for
+// them. The checker finds lists that get it wrong.
 #include <gtest/gtest.h>
 
 #include "parallel/pipeline/accounts/accounts.h"

@@ -48,7 +48,7 @@ inline std::vector<OrderInput> rounds_of(std::string_view schedule, int ranks, i
   return inputs;
 }
 
-// UNSHARDs of every rank, `units` units a chunk, without lookahead: tables and formulas know of none, and a unit that
+// UNSHARDs of every rank, `units` units a chunk, without lookahead: tables and formulas know of none. A unit that
 // would be gathered again where it is dropped stays.
 inline std::vector<int> gathers_of(std::string_view schedule, const OrderInput& input, int units, Residency residency) {
   const Program program = compiled(find_schedule(schedule), input, units, {.residency = residency, .lookahead = 0});

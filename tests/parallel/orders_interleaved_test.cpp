@@ -12,8 +12,8 @@ TEST(Interleaved, ByHand) {
             "1F0,1F1,3F0,3B0,3F1,3B1,1F2,1B0,1F3,1B1,3F2,3B2,3F3,3B3,1B2,1B3\n");
 }
 
-// Megatron's own table for 5 microbatches in groups of 3 and 2, as rank 0 of 2 ranks runs it: chunks counted from one,
-// backwards negative.
+// Megatron's own table for 5 microbatches in groups of 3 and 2, as rank 0 of 2 ranks runs it. Chunks count from one,
+// and backwards are negative.
 TEST(Interleaved, AnUnevenLastGroupIsThatOfMegatron) {
   const OrderInput input{.ranks = 2, .chunks = 2, .microbatches = 5, .microbatch_group = 3};
   const int expected[] = {1, 1, 1, 2, 2, 2, -2, 1, -2, 1, -2, 2, -1, 2, -1, -1, -2, -2, -1, -1};
@@ -63,8 +63,8 @@ TEST(Interleaved, GroupsAreThoseOfPyTorch) {
   }
 }
 
-// Groups longer than the ranks and a shorter last one, as long as no group is shorter than the ranks: the same bubble,
-// and (V - 1) times the longer group in flight.
+// Groups may be longer than the ranks, and the last one shorter, as long as no group is shorter than the ranks. The
+// bubble stays the same, and (V - 1) times the longer group is in flight.
 TEST(Interleaved, GroupsOfAnyLegalLengthKeepTheBubble) {
   int legal = 0;
   for (OrderInput input{.ranks = 2}; input.ranks <= 5; ++input.ranks) {

@@ -10,10 +10,9 @@ TEST(LoopedBfs, ByHand) {
             "1F0,1F1,1F2,3F0,3F1,3F2,3B2,3B1,3B0,1B2,1B1,1B0\n");
 }
 
-// From as many microbatches as ranks on, a chunk lasts long enough for its first microbatch to come round, and the
-// bubble is that of 1F1B divided by the chunks. With fewer, each of the V - 1 turns of a forward and of a backward to
-// the next chunk waits for the P - M microbatches that are missing. All chunks of all microbatches are alive at the
-// turn.
+// From as many microbatches as ranks on, a chunk lasts long enough for its first microbatch to come round. The bubble
+// is then that of 1F1B divided by the chunks. With fewer, each of the V - 1 turns to the next chunk, of a forward and
+// of a backward, waits for the P - M missing microbatches. All chunks of all microbatches are alive at the turn.
 TEST(LoopedBfs, BubbleAndActivationsAreThoseOfTheFormulas) {
   const auto inputs = inputs_of(find_schedule("looped_bfs"), 8, 4, 16);
   ASSERT_EQ(inputs.size(), 8u * 4 * 16);
@@ -45,8 +44,8 @@ TEST(LoopedBfs, GathersFollowTheClosedFormulas) {
 }
 
 // Rank 0 takes the first microbatch back from the last rank only after all forwards of its first chunk. With one
-// message on the way between two ranks at most, 2 ranks hold 4 microbatches on the way there; the others can only go
-// out if rank 0 takes what came back before it has a use for it.
+// message on the way between two ranks at most, 2 ranks hold 4 microbatches on the way there. The others can only go
+// out if rank 0 takes one that came back before it has a use for it.
 TEST(LoopedBfs, ReceivesStandEarlierWhereSendsWouldStandStill) {
   const auto with_exchange = [](int microbatches) {
     return add_exchange(ordered(find_schedule("looped_bfs"), {.ranks = 2, .chunks = 2, .microbatches = microbatches}));

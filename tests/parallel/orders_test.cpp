@@ -60,7 +60,7 @@ TEST(Orders, FewerMicrobatchesThanRanks) {
 }
 
 // An activation lives from its forward to its backward. 1F1B has run one forward more than the warm-up when its first
-// backward comes and never more: min(P - 1 - r, m) + 1 where a forward is left for it, which is min(P - r, m).
+// backward comes, and never more. That is min(P - 1 - r, m) + 1 where a forward is left for it, hence min(P - r, m).
 TEST(Orders, MicrobatchesInFlight) {
   for (int ranks = 1; ranks <= 8; ++ranks) {
     for (int microbatches = 1; microbatches <= 16; ++microbatches) {
@@ -113,8 +113,8 @@ TEST(Orders, TooManyActionsAreRefused) {
   }
 }
 
-// Where only the number of microbatches is wrong, the refusal ends with the nearest that are right: one below, where
-// there is one, and one above, and nothing else in between.
+// Where only the number of microbatches is wrong, the refusal ends with the nearest right numbers. They are one below,
+// where there is one, and one above, with no right number in between.
 TEST(Orders, AWrongNumberOfMicrobatchesIsAnsweredWithTheNearestRightOnes) {
   std::map<std::string_view, int> refused;
   for (const Schedule& schedule : schedules()) {
@@ -167,7 +167,7 @@ TEST(Orders, GroupsOfMicrobatchesAreRefusedWhereThereAreNone) {
 }
 
 // Each stage runs every microbatch forward once, and backward once: whole, or as I and then W. A stage adds up its
-// weight gradients in one order on whatever rank it stands, microbatches ascending; only looped_bfs, which comes back
+// weight gradients in one order on whatever rank it stands: microbatches ascending. Only looped_bfs, which comes back
 // the way it went, descends.
 TEST(Orders, EveryMicrobatchRunsOnceAndAddsUpInOneOrder) {
   for (const Schedule& schedule : schedules()) {

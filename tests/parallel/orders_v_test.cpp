@@ -11,8 +11,8 @@ std::vector<OrderInput> v_inputs(std::string_view schedule, int ranks, int micro
 
 // --- zbv ------------------------------------------------------------------------------------------------------------
 
-// By hand from the figure of Qi et al. 2024: rank 0 runs 2 P - 1 = 3 forwards ahead, then one F of chunk 1 with its
-// whole backward for each rank; rank 1 runs one ahead, then the microbatch that turned at once.
+// By hand from the figure of Qi et al. 2024. Rank 0 runs 2 P - 1 = 3 forwards ahead, then one F of chunk 1 with its
+// whole backward for each rank. Rank 1 runs one ahead, then the microbatch that turned at once.
 TEST(Zbv, ByHand) {
   EXPECT_EQ(order_of("zbv", {.ranks = 2, .chunks = 2, .microbatches = 4}),
             "0F0,0F1,0F2,3F0,3I0,3W0,3F1,3I1,3W1,0F3,0I0,0W0,3F2,3I2,3W2,0I1,0W1,3F3,3I3,3W3,0I2,0W2,0I3,0W3\n"
@@ -29,7 +29,7 @@ TEST(Zbv, BubbleAndActivationsAreThoseOfTheFormulas) {
   }
 }
 
-// One microbatch has nobody to overlap with: it passes 2 P chunks forward and 2 P back, and only the last weight
+// One microbatch has no other to overlap with. It passes 2 P chunks forward and 2 P back, and only the last weight
 // gradient of rank 0 is still to come. 3 chunks x 2 of that are work of a rank.
 TEST(Zbv, OneMicrobatchGoesThereAndBack) {
   for (int ranks = 1; ranks <= 8; ++ranks) {
@@ -37,11 +37,11 @@ TEST(Zbv, OneMicrobatchGoesThereAndBack) {
   }
 }
 
-// From 2 P microbatches on, of 4 M U uses reshard_after_use saves one wherever two uses of a unit meet: at M - P turns
-// of the steady state from F to I in chunk 1, at M - 2 P + r + 1 in chunk 0, and at P - r in chunk 1 before them, 2 (M
-// - P) + 1 in all. The unit with which an I ends and the F after it begins stays over the W between them as well, which
-// reads no parameters; that happens P - r - 1 times on the way in. By visit U gathers each for 2 (M - P) + 3 + 4 r
-// visits.
+// From 2 P microbatches on, of 4 M U uses reshard_after_use saves one wherever two uses of a unit meet. In the steady
+// state they meet at M - P turns from F to I in chunk 1 and at M - 2 P + r + 1 in chunk 0. Before them they meet at
+// P - r in chunk 1, which makes 2 (M - P) + 1 in all. The unit with which an I ends and the F after it begins stays
+// over the W between them too, since W reads no parameters. That happens P - r - 1 times on the way in. By visit U
+// gathers each for 2 (M - P) + 3 + 4 r visits.
 TEST(Zbv, GathersFollowTheClosedFormulas) {
   for (int ranks : {2, 3, 4, 6}) {
     for (int microbatches : {2 * ranks, 2 * ranks + 1, 3 * ranks, 4 * ranks}) {
@@ -67,10 +67,10 @@ TEST(Zbv, GathersFollowTheClosedFormulas) {
 
 // --- v_half, v_min --------------------------------------------------------------------------------------------------
 
-// The published figures, with f = b = w = 1 of a whole rank: 2.5 and 8.5 for 4 and 8 ranks (V-Half), 5.5 and 13.5
-// (V-Min); here in units of a chunk, so doubled. Between and beyond them the bubbles grow evenly with the ranks of one
-// remainder, because the block does: by 3 units a rank (V-Half climbs in steps of 2 and comes down in steps of 1), by 4
-// (V-Min). The smallest pipelines close their gaps further, down to one unit, and a single rank has none.
+// The published figures, with f = b = w = 1 of a whole rank, are 2.5 and 8.5 for 4 and 8 ranks (V-Half), 5.5 and 13.5
+// (V-Min). Here they are of a chunk, so doubled. Between and beyond them the bubbles grow evenly with the ranks of one
+// remainder, because the block does. A rank adds 3 units (V-Half climbs in steps of 2 and comes down in steps of 1) or
+// 4 (V-Min). The smallest pipelines close their gaps further, down to one unit, and a single rank has none.
 int v_half_bubble(int ranks) {
   if (ranks <= 2) return ranks - 1;
   return ranks % 2 == 0 ? 3 * ranks - 7 : 3 * ranks - 4;
@@ -140,8 +140,8 @@ TEST(DualPipeV, IsThatOfPyTorch) {
 }
 
 // The published (P - 1)(F&B + B - 3 W) times of a chunk: without gain from the overlap F&B is f + b + w = 3, and B is a
-// whole backward, 2. The pairs pay for their common end: one after the other, each handing on what it made at once, the
-// same actions would stand still for (P - 1) only. Every rank keeps 2 P + 1 chunks.
+// whole backward, 2. The pairs pay for their common end. One after the other, each handing on what it made at once,
+// the same actions would stand still for (P - 1) only. Every rank keeps 2 P + 1 chunks.
 TEST(DualPipeV, BubbleAndActivationsAreThoseOfTheFormulas) {
   for (const OrderInput& input : v_inputs("dualpipev", 8, 32)) {
     EXPECT_EQ(bubble_of("dualpipev", input), (input.ranks - 1) * (3 + 2 - 3 * 1))

@@ -21,7 +21,7 @@ TEST(ZbH1, BubbleAndActivationsAreThoseOfTheFormulas) {
   }
 }
 
-// Weight gradients read no parameters. W stands between I and the next F, not in their way: as in 1F1B a unit stays
+// Weight gradients read no parameters. W stands between I and the next F, not in their way. As in 1F1B a unit stays
 // where two reads of it follow each other, and by visit it is gathered once.
 TEST(ZbH1, GathersAreThoseOfOneForwardOneBackward) {
   for (const OrderInput& input : inputs_of(find_schedule("zb_h1"), 5, 1, 12)) {
@@ -47,10 +47,10 @@ TEST(Zb1p, WithOneChunkIsZbH1) {
   }
 }
 
-// A rank waits for P - 1 forwards of a chunk on the way in, and for as many input gradients on the way out, where the
-// last rank has as many weight gradients left: (P - 1)(f + b - w) of a chunk, the bubble of ZB-H1 divided by the
-// chunks. Rank r keeps P - 1 - r + (V - 1) P turns that it is ahead, r whose weight gradient waits, and the one it
-// runs: V P.
+// A rank waits for P - 1 forwards of a chunk on the way in, and for as many input gradients on the way out. There the
+// last rank has as many weight gradients left. That makes (P - 1)(f + b - w) of a chunk, the bubble of ZB-H1 divided
+// by the chunks. Rank r keeps P - 1 - r + (V - 1) P turns that it is ahead, r whose weight gradient waits, and the one
+// it runs: V P.
 TEST(Zb1p, BubbleAndActivationsAreThoseOfTheFormulas) {
   int interleaved = 0;
   for (const OrderInput& input : rounds_of("zb1p", 8, 4, 4)) {

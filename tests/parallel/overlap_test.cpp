@@ -164,7 +164,7 @@ TEST(OverlapSegments, TakeTurns) {
   EXPECT_EQ(lowered_pair(0, 2), "FB1B0");
 }
 
-// Stages of one to five segments in blocks of one to three that share a unit; now and then a segment that reads none or
+// Stages of one to five segments in blocks of one to three that share a unit. Now and then a segment reads none or
 // reads nothing backward.
 ProgramTables random_tables(const std::vector<int>& stage_ranks, const UnitPolicy& policy, std::mt19937& engine) {
   ProgramTables tables;
@@ -223,8 +223,8 @@ TEST(OverlapResidency, GathersNoMoreThanTheSameOrderWithoutPairs) {
   EXPECT_GT(equal, 100);
 }
 
-// 1F1B with every forward and backward that stand side by side overlapped: of one stage, so that the segments meet in
-// the middle and the unit there is gathered once for both, as the one at the turn is without overlap.
+// 1F1B with every forward and backward that stand side by side overlapped. They are of one stage, so that the segments
+// meet in the middle. The unit there is gathered once for both, as the one at the turn is without overlap.
 TEST(OverlapResidency, APairOfOneStageMeetsInTheMiddle) {
   const UserOrder order = order_from_csv("0F0,(0F1;0B0)OVERLAP_F_B,(0F2;0B1)OVERLAP_F_B,0B2\n");
   for (int units : {2, 3, 4, 5}) {

@@ -64,7 +64,7 @@ TEST(Exchange, AWeightGradientExchangesNothing) {
 }
 
 // Rank 0 runs all forwards first, rank 1 alternates. With one message on the way in each direction, microbatch 3 can
-// leave rank 0 only when rank 1 has taken microbatch 2, but rank 1 stands in front of that with its second gradient,
+// leave rank 0 only when rank 1 has taken microbatch 2. But rank 1 stands in front of that with its second gradient,
 // which can leave only when rank 0 has taken the first. So rank 1 takes microbatch 2 where it stands.
 TEST(Exchange, AReceiveStandsEarlierWhereASendWouldStandStill) {
   const OrderInput input{.ranks = 2, .microbatches = 4};
@@ -130,8 +130,8 @@ TEST(Residency, StepKeepsFromFirstUseToLast) {
             "0B0(blocks.0) 0RESHARD(blocks.0)");
 }
 
-// The backward of a block with experts reads both its units at once, and both are gathered one segment ahead: while the
-// expert part of the block behind it is at its own.
+// The backward of a block with experts reads both its units at once. Both are gathered one segment ahead: while the
+// expert part of the block behind it is at its own backward.
 TEST(Residency, ASegmentsUnitsAreGatheredTogether) {
   Program program{expert_tables(1, 2, {.residency = Residency::reshard_after_use, .lookahead = 1}), 1, {}};
   program.ranks = find_schedule("gpipe").order({.ranks = 1, .microbatches = 1});
@@ -171,11 +171,11 @@ TEST(Residency, StandsOutsideTheExchange) {
             "1RESHARD(blocks.1) GRAD_NORM STEP");
 }
 
-// Each unit is used 2M times per step. `reshard_after_use` saves a gather wherever two uses meet: GPipe turns once;
+// Each unit is used 2M times per step. `reshard_after_use` saves a gather wherever two uses meet. GPipe turns once.
 // 1F1B turns at every forward-backward pair behind the warm-up (M - w) and at the way back between them (M - w - 1).
-// With a warm-up of all microbatches 1F1B is GPipe. A second one is saved at a turn of U units with lookahead 2: when
-// unit U - 2 is dropped, the next units not there are itself and the one before, so it would be gathered at once. There
-// must be a unit between those of two turns for that, and more units than are looked ahead to.
+// With a warm-up of all microbatches 1F1B is GPipe. A second one is saved at a turn of U units with lookahead 2. When
+// unit U - 2 is dropped, the next units not there are itself and the one before, so it would be gathered at once.
+// There must be a unit between those of two turns for that, and more units than are looked ahead to.
 int reshard_after_use_gathers(std::string_view schedule, int units, int ranks, int rank, int microbatches,
                               int lookahead) {
   const int steady = microbatches - std::min(ranks - 1 - rank, microbatches);
@@ -218,8 +218,8 @@ TEST(Residency, PublishedExample) {
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(count_of(program, rank, Op::unshard), expected[rank]);
 }
 
-// Parameters dropped after every forward and backward are gathered 2m times per step on every rank of 1F1B; that is
-// what happens to the units that do not lie at a turn. Parameters never dropped are gathered once.
+// Parameters dropped after every forward and backward are gathered 2m times per step on every rank of 1F1B. That holds
+// for the units that do not lie at a turn. Parameters never dropped are gathered once.
 TEST(Residency, GathersOfAUnitPerStep) {
   for (int microbatches : {8, 16}) {
     const Program dropped = compiled(stage_tables(4, 8), "1f1b", microbatches);

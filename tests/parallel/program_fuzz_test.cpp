@@ -1,6 +1,6 @@
-// Programs and schedule files broken at random, from fixed seeds. Whatever the checker or the reader accepts has to run
-// to its end with the right numbers (program_interpreter.h, which knows nothing of either); whatever they reject, they
-// say why.
+// Programs and schedule files broken at random, from fixed seeds. Whatever the checker or the reader accepts has to
+// run to its end with the right numbers (program_interpreter.h, which knows nothing of either). Whatever they reject,
+// they say why.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -36,8 +36,8 @@ inline ProgramTables stage_tables(int ranks, int units, const UnitPolicy& policy
   return tables;
 }
 
-// The same of blocks with experts: an attention part that reads the block's dense unit, and an expert part that reads
-// that and the unit of the experts.
+// The same of blocks with experts. An attention part reads the block's dense unit, and an expert part reads that and
+// the unit of the experts.
 inline ProgramTables expert_tables(int ranks, int blocks, const UnitPolicy& policy = {}, int chunks = 1,
                                    Placement placement = Placement::looped) {
   ProgramTables tables = stage_tables(ranks, 2 * blocks, policy, chunks, placement);

@@ -1,7 +1,7 @@
-// Runs programs on numbers, by its own rules and with nothing of the checker: every rank walks its list in turn as far
-// as it gets, messages carry values without labels, at most one is under way in a direction between two ranks. What a
-// segment computes is a hash of what went in, so that a program which reads the wrong thing, in the wrong order or at
-// the wrong time ends with other numbers than the model says, and one that cannot go on is seen to stand still.
+// Runs programs on numbers, by its own rules and with nothing of the checker. Every rank walks its list in turn as far
+// as it gets. Messages carry values without labels, and at most one is under way in a direction between two ranks.
+// A segment computes a hash of what went in. So a program that reads the wrong thing, in the wrong order or at the
+// wrong time, ends with other numbers than the model says. One that cannot go on is seen to stand still.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Segments that are recomputed in backward: where R stands in a list, what it costs in gathers (nothing), memory and
-// traffic, and what the checker says of lists that get it wrong.
+// Segments that are recomputed in backward: the place of R in a list, and its cost in gathers (nothing), memory and
+// traffic. The checker finds lists that get it wrong.
 #include <gtest/gtest.h>
 
 #include "parallel/pipeline/accounts/live_bytes.h"
@@ -17,8 +17,8 @@
 namespace weft {
 namespace {
 
-// How the parameters of a block are wrapped: one unit, one a segment, or one for attention and norms beside one for the
-// experts, where the second segment reads both.
+// How the parameters of a block are wrapped: one unit, one a segment, or one for attention and norms beside one for
+// the experts. In the last case the second segment reads both.
 enum class Wrap : std::uint8_t { block, half_block, experts_apart };
 constexpr Wrap all_wraps[] = {Wrap::block, Wrap::half_block, Wrap::experts_apart};
 
@@ -187,11 +187,11 @@ UnitPolicy policy_of(Residency residency, int lookahead) {
   return {.residency = residency, .window_stages = 1, .island_ranks = 2, .lookahead = lookahead};
 }
 
-// Whatever the schedule, wrapping, residency and lookahead: sound, run to its end with the right numbers by an
-// interpreter that keeps of a region's forward its input alone, R once for each segment and microbatch, and no more
-// gathers of a unit, wide or over islands, than without it and without lookahead, which keeps what would be gathered
-// where it is dropped: another unit is next where R reads first. Fewer there are where R is the next to read what a
-// backward of the same block has just read.
+// Whatever the schedule, wrapping, residency and lookahead, a program is sound and has R once for each segment and
+// microbatch. An interpreter that keeps of a region's forward its input alone runs it to its end with the right
+// numbers. A unit has no more gathers, wide or over islands, than without R and without lookahead. Lookahead keeps
+// what would be gathered where it is dropped, but another unit is next where R reads first. Fewer there are where R is
+// the next to read what a backward of the same block has just read.
 TEST(Recompute, TakesNoGatherMore) {
   int programs = 0, sound_of_stages = 0;
   for (const Schedule& schedule : schedules()) {
@@ -369,8 +369,8 @@ ProgramTables sized_tables(bool recomputes, int blocks) {
   return tables;
 }
 
-// By hand. A forward has what the segment that runs makes, on top of the inputs of blocks before; a backward one whole
-// block, on top of the inputs before it.
+// By hand. A forward has what the segment that runs makes, on top of the inputs of blocks before. A backward has one
+// whole block, on top of the inputs before it.
 TEST(RecomputeMemory, KeepsInputsAndMakesOneBlockAtATime) {
   const auto peak = [](std::string_view schedule, bool recomputes, int blocks, int microbatches) {
     return transient_peak(compiled(sized_tables(recomputes, blocks), schedule, microbatches), 0);
@@ -381,16 +381,16 @@ TEST(RecomputeMemory, KeepsInputsAndMakesOneBlockAtATime) {
   EXPECT_EQ(peak("gpipe", false, 4, 3).activations, 3 * (1 + 4 * 1100 + 20));
   EXPECT_EQ(peak("gpipe", true, 4, 3).activations, 2 * (1 + 4 * 7 + 20) + 1 + 3 * 7 + 1100);
   EXPECT_EQ(peak("gpipe", true, 4, 3).microbatches_in_flight, 3);
-  // What waits for weight gradients of the second block is there while the first is recomputed: 230, or five times as
-  // much, and then that of both.
+  // What waits for weight gradients of the second block is there while the first is recomputed: 230. At five times as
+  // much the peak is that of both blocks.
   Program split = compiled(sized_tables(true, 2), "zb_h1", 1);
   EXPECT_EQ(transient_peak(split, 0).activations, 1 + 230 + 1100);
   for (ProgramSegment& segment : split.segments) segment.pending_bytes *= 5;
   EXPECT_EQ(transient_peak(split, 0).activations, 1 + 2 * 5 * 230);
 }
 
-// The two other walks: no less at any times than in the order of the list, and what a simulated lane has is the same
-// where it is alone.
+// The two other walks: at any times the peak is no less than in the order of the list. A simulated lane has the same
+// peak where it is alone.
 TEST(RecomputeMemory, IsTheSameInEveryWalk) {
   for (const char* schedule : {"1f1b", "gpipe", "zb_h1"}) {
     const Program program = compiled(sized_tables(true, 3), schedule, 4);

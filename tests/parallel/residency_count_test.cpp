@@ -13,10 +13,10 @@
 namespace weft {
 namespace {
 
-// Gathers a step of a unit in the middle of a 1F1B stage, the same for every rank (W7): with full parameters dropped
-// after the forward and after the backward 2m, kept after the backward m + 1, kept after the forward m, kept after both
-// once. The first and the last unit of a stage are next to themselves where a backward turns into a forward, and with
-// lookahead so are those beside them; four units away nothing is.
+// A unit in the middle of a 1F1B stage has the same gathers a step on every rank (W7). Full parameters dropped after
+// the forward and after the backward make 2m, kept after the backward m + 1, kept after the forward m. Kept after both
+// they are gathered once. The first and the last unit of a stage are next to themselves where a backward turns into a
+// forward. With lookahead so are those beside them; four units away nothing is.
 TEST(ResidencyCounts, OfOneForwardOneBackwardAreThoseOfTheTable) {
   for (int microbatches : {8, 16}) {
     const std::vector<std::pair<Residency, int>> expected = {{Residency::reshard_after_use, 2 * microbatches},
@@ -38,8 +38,8 @@ TEST(ResidencyCounts, OfOneForwardOneBackwardAreThoseOfTheTable) {
   }
 }
 
-// The same of an island: every second gather, those of the backward, stays inside it where forward and backward
-// alternate; where several forwards follow each other, the later ones do too.
+// The same of an island. Every second gather, those of the backward, stays inside it where forward and backward
+// alternate. Where several forwards follow each other, the later ones do too.
 TEST(ResidencyCounts, OfAnIslandMoveGathersInside) {
   const Program program =
       compiled(stage_tables(4, 5, {.residency = Residency::island, .island_ranks = 2, .lookahead = 1}), "1f1b", 8);
@@ -90,8 +90,8 @@ TEST(ResidencyOrder, FreesAUnitBeforeTheOneAfterTheNextIsGathered) {
   }
 }
 
-// What a rank has gathered when each of its computations begins, and which of these find something gathered for them
-// alone when nothing is gathered ahead.
+// The units that a rank has gathered when each of its computations begins. When nothing is gathered ahead, `gathered`
+// says which of these find something gathered for them alone.
 struct Held {
   std::vector<std::set<int>> units;     // by computation
   std::vector<std::set<int>> gathered;  // since the computation before
@@ -149,8 +149,8 @@ void for_gathering_programs(Visit visit) {
   }
 }
 
-// A lookahead of k: what is gathered at a computation is what would be without it, and what the next k computations
-// that would find something sharded then are given, all of it. So the window is bounded by what those read.
+// With a lookahead of k a computation has gathered what it would have without. It also has all that is given to the
+// next k computations that would find something sharded then. So the window is bounded by what those read.
 TEST(ResidencyLookahead, HoldsNoMoreThanTheNextSegmentsNeed) {
   for_gathering_programs([](const Program& program, const auto& with_lookahead, int lookahead) {
     const Program plain = with_lookahead(0);
@@ -170,8 +170,8 @@ TEST(ResidencyLookahead, HoldsNoMoreThanTheNextSegmentsNeed) {
   });
 }
 
-// And with any lookahead there is a computation between a gather and the first to read what it brings, behind which it
-// hides: of a segment that reads two units as of one that reads one.
+// And with any lookahead a gather hides behind a computation between it and the first to read what it brings. That
+// holds for a segment that reads two units as for one that reads one.
 TEST(ResidencyLookahead, HasEveryGatherBehindAComputation) {
   for_gathering_programs([](const Program& program, const auto&, int lookahead) {
     if (lookahead == 0) return;
@@ -212,7 +212,8 @@ TEST(ResidencyLookahead, GathersNothingWhereItWasDropped) {
 }
 
 // PyTorch keeps the next K stages of a rank gathered. With 4 ranks, 16 microbatches and 4 chunks its rule gathers a
-// rank's stages 61 to 99 times for a window of 1, 20 times for 2, 13 to 15 times for 3 and once each for 4.
+// rank's stages 61 to 99 times for a window of 1. Longer ones gather less: 20 times for 2, 13 to 15 for 3 and once
+// each for 4.
 TEST(ResidencyWindow, GathersAsOftenAsTheRuleItComesFrom) {
   const std::vector<std::pair<int, std::pair<int, int>>> expected = {
       {1, {61, 99}}, {2, {20, 20}}, {3, {13, 15}}, {4, {4, 4}}};

@@ -98,8 +98,8 @@ TEST(RowExchange, HidesBehindTheOtherHalf) {
   EXPECT_EQ(rank_times(pair, hidden, 0).compute, 12.0);
   EXPECT_EQ(rank_times(pair, hidden, 0).rows, 0.0);
   EXPECT_EQ(simulated_pair(pair, costs, serial).seconds, 14.0);
-  // Three seconds each: rows go out from 0 to 3 and 3 to 6, the backward's second part waits until 3 and runs to 7, the
-  // forward's to 9; rows come back from 7 to 10 and 10 to 13; the backward's last part runs from 10 to 15.
+  // Three seconds each: rows go out from 0 to 3 and 3 to 6. The backward's second part waits until 3 and runs to 7,
+  // the forward's to 9. Rows come back from 7 to 10 and 10 to 13, and the backward's last part runs from 10 to 15.
   const Simulation exposed = simulated_pair(pair, slow, own);
   EXPECT_EQ(exposed.seconds, 15.0);
   EXPECT_EQ(rank_times(pair, exposed, 0).compute, 12.0);
@@ -107,8 +107,8 @@ TEST(RowExchange, HidesBehindTheOtherHalf) {
   EXPECT_EQ(rank_times(pair, simulated_pair(pair, slow, serial), 0, serial).rows, 12.0);
 }
 
-// A second of each second part needs no rows: of the three seconds above, the backward's second part begins at 2 and
-// runs to 6, its rows come back from 6 to 9, and it ends at 14. The forward's second part begins at 6, though its rows
+// A second of each second part needs no rows. Of the three seconds above, the backward's second part begins at 2 and
+// runs to 6. Its rows come back from 6 to 9, and it ends at 14. The forward's second part begins at 6, though its rows
 // arrive at 6, because the backward's runs until then. On one channel for all nothing is covered.
 TEST(RowExchange, HidesBehindItsOwnPartToo) {
   const Program pair = one_pair();
@@ -139,8 +139,8 @@ int pairs_in(const RankLists& lists) {
   return count;
 }
 
-// Every schedule, with and without R: sound to the checker, right to the interpreter, the same after its text is read
-// again, and as many exchanges as its pairs have. Bytes live are those of the whole computations.
+// Every schedule, with and without R, is sound to the checker and right to the interpreter. It is the same after its
+// text is read again, and has as many exchanges as its pairs have. Bytes live are those of the whole computations.
 TEST(RowExchange, EveryProgramIsSound) {
   int cut = 0;
   for (const Schedule& schedule : schedules()) {

@@ -1,5 +1,5 @@
-// Transfers that leave a node at the same time: seconds worked out by hand, and on programs drawn at random the law
-// that they follow, read off the finished schedule alone.
+// Transfers that leave a node at the same time. Their seconds are worked out by hand, and on programs drawn at random
+// their law is read off the finished schedule alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ Action weight_gradient(int stage, int segment) {
   return {.op = Op::backward_weight, .stage = stage, .microbatch = 0, .segment = segment};
 }
 
-// Both begin at 8. Until the gather has its 10 seconds each goes at half the rate, so it ends at 8 + 20; the reduction
+// Both begin at 8. Until the gather has its 10 seconds each goes at half the rate, so it ends at 8 + 20. The reduction
 // has half of its 20 seconds by then, and the other half alone.
 TEST(SharedAdapters, AGatherAndAReductionHaveHalfEach) {
   Small small(1);
@@ -51,7 +51,7 @@ TEST(SharedAdapters, AGatherAndAReductionHaveHalfEach) {
   small.program.units[1].policy.residency = Residency::solved;  // gathers behind the compute before it
   EXPECT_EQ(small.ends(0), (std::vector{8.0, 28.0, 38.0}));
   EXPECT_EQ(busiest_adapters(small.program, small.costs), 30.0);
-  // Of a gather of 10 seconds, 6 need no adapters: it joins at 14, when the reduction has had 6, and takes 8 for its 4.
+  // Of a gather of 10 seconds, 6 need no adapters. It joins at 14, after 6 of the reduction, and takes 8 for its 4.
   small.costs.on_adapters.units[1].gather = 4.0;
   EXPECT_EQ(small.ends(0), (std::vector{8.0, 22.0, 32.0}));
 }
@@ -70,8 +70,8 @@ TEST(SharedAdapters, AreThoseOfOneNode) {
   EXPECT_EQ(small.ends(1).front(), 20.0);
 }
 
-// An exchange inside a segment of 8 seconds, of which 3 leave the node, against a gather: products until 5, then the
-// exchange at half the rate until the gather, which had 5 of 10 seconds, has let it have its 3 by 11.
+// An exchange inside a segment of 8 seconds, of which 3 leave the node, against a gather. Products run until 5, when
+// the gather has had 5 of its 10 seconds. Then the exchange goes at half the rate and has its 3 by 11.
 TEST(SharedAdapters, AnExchangeInsideComputeSharesToo) {
   Small small(1);
   small.costs.on_adapters.segments[1].backward_weight = 3.0;

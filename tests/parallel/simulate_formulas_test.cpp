@@ -1,5 +1,5 @@
-// Bubbles and activations of all orders against the formulas of the literature, by simulation: at even costs, and with
-// forward, input gradient and weight gradient of different length wherever the formula speaks of them.
+// Bubbles and activations of all orders against the formulas of the literature, by simulation at even costs. Forward,
+// input gradient and weight gradient also differ in length wherever the formula speaks of them.
 #include <gtest/gtest.h>
 
 #include "parallel/pipeline/simulation/memory_curve.h"

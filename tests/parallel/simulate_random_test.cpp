@@ -11,8 +11,8 @@ namespace {
 const std::pair<const char*, LaneChannels> all_channels[] = {
     {"own", LaneChannels::own()}, {"shared", LaneChannels::shared_collectives()}, {"serial", LaneChannels::serial()}};
 
-// The end of what an action names as its cause is its start, to the bit, and a chain of them leads to the begin of the
-// step. Rows may arrive after the start, by as much as the action computes without them.
+// An action starts, to the bit, at the end of the action that it names as its cause. A chain of causes leads to the
+// begin of the step. Rows may arrive after the start, by as much as the action computes without them.
 void expect_causes(const Program& program, const ProgramCosts& costs, const Simulation& simulation) {
   for (std::size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
     for (std::size_t i = 0; i < simulation.ranks[rank].size(); ++i) {

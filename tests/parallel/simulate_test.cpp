@@ -106,7 +106,7 @@ TEST(Simulate, AUnitThatIsNotShardedIsNotWaitedFor) {
           {10, 10, 0, Wait::nothing, own(1)}});
 }
 
-// The second gather takes the room of the first unit, which a RESHARD gives back once compute has read it; the third
+// The second gather takes the room of the first unit, which a RESHARD gives back once compute has read it. The third
 // stands behind the same RESHARD and waits for its turn only.
 TEST(Simulate, AGatherWaitsForTheRoomOfAReshardBeforeIt) {
   OneRank rank(3);
@@ -123,8 +123,8 @@ TEST(Simulate, AGatherWaitsForTheRoomOfAReshardBeforeIt) {
   EXPECT_EQ(critical_path(rank.simulated()), (std::vector<ActionAt>{{0, 0}, {0, 1}, {0, 2}, {0, 3}, {0, 4}}));
 }
 
-// Three units, each reduced as soon as its gradient is there. One input may be in flight beside the accumulator that is
-// filled, so the third accumulator waits for the first reduction, while the second had room.
+// Three units, each reduced as soon as its gradient is there. One input may be in flight beside the accumulator that
+// is filled. So the third accumulator waits for the first reduction, while the second had room.
 TEST(Simulate, AnAccumulatorWaitsForTheReductionThatThePoolHasGivenUp) {
   OneRank rank(3);
   for (int unit : {2, 1, 0}) rank.compute(Op::backward_weight, unit).unit(Op::reduce_gradient, unit);
@@ -147,7 +147,7 @@ TEST(Simulate, AnAccumulatorWaitsForTheReductionThatThePoolHasGivenUp) {
   EXPECT_EQ(times.update, 6.0);
   EXPECT_EQ(times.bubble, 0.0);
 
-  // With room for two it does not wait, and neither do gradients that add up in the shard or in an accumulator that is
+  // With room for two it does not wait. Neither do gradients that add up in the shard or in an accumulator that is
   // there already.
   rank.program.reduce_inputs = 2;
   EXPECT_EQ(rank.simulated().ranks[0][4].start, 8.0);
@@ -229,7 +229,7 @@ TEST(Simulate, GathersAndReductionsTakeTurnsWhereTheyShareAChannel) {
   EXPECT_EQ(times.reductions, 20.0);
 }
 
-// 2 ranks, 2 microbatches, forwards of 2 and 3 seconds and messages of 10: the second send waits until the first
+// 2 ranks, 2 microbatches, forwards of 2 and 3 seconds and messages of 10. The second send waits until the first
 // message has been received, and the receiver's lane takes them in turn.
 Program two_ranks() {
   Program program{stage_tables(2, 1), 2, {}};
@@ -283,8 +283,8 @@ TEST(Simulate, AThreadWaitsInItsReceiveAndItsSendOnlyPosts) {
           {25, 28, 0, Wait::nothing, ActionAt{1, 2}}});
 }
 
-// As threads whose link delays: messages pass it one after another while both ranks compute, and the receiver stands
-// still for what is left of that.
+// The ranks are threads with a link that delays. Messages pass it one after another while both ranks compute, and the
+// receiver stands still for what is left of that.
 TEST(Simulate, ALinkBetweenThreadsDelaysBesideComputation) {
   const Program program = two_ranks();
   const Simulation simulation = simulate(program, costs_of_two_ranks(program), LaneChannels::delayed());
@@ -348,7 +348,7 @@ TEST(Simulate, ActionsOfWholeStagesStandForTheirParts) {
 }
 
 // In an order alone the two of a pair begin when both have their data and hand on when both are over. The backward of
-// rank 0 has its data at 6, so its forward begins then; rank 1 has that forward's output at 9, when the pair is over.
+// rank 0 has its data at 6, so its forward begins then. Rank 1 has that forward's output at 9, when the pair is over.
 TEST(Simulate, PairsOfAnOrderBeginAndEndTogether) {
   Program program{schedule_only_tables(2, 2), 2, {}};
   program.ranks = {{{.op = Op::forward, .stage = 0, .microbatch = 0},

@@ -1,5 +1,5 @@
-// Messages that take time, against the least that an order allows: every computation begins when the one before it on
-// its rank has ended and its data has come, and nothing else holds it up. No lanes and no lists of messages in there.
+// Messages that take time, against the least that an order allows. Every computation begins when the one before it on
+// its rank has ended and its data has come. Nothing else holds it up. No lanes and no lists of messages in there.
 #include <gtest/gtest.h>
 
 #include <map>

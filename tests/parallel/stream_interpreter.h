@@ -1,5 +1,5 @@
-// Runs the waiting of a program the way devices with streams do, by its own rules and with nothing of the checker:
-// hosts queue what their lists say, streams work it off, and who goes next is drawn at random. Messages, gathers,
+// Runs the waiting of a program the way devices with streams do, by its own rules and with nothing of the checker.
+// Hosts queue what their lists say, streams work it off, and the next to go is drawn at random. Messages, gathers,
 // reductions and the norm are meetings: they end when all that take part have come to them at the heads of their
 // streams. Nothing is computed; what matters is whether all come to their end.
 #pragma once

@@ -1,5 +1,5 @@
-// A unit with a copy on another stage: where TIE_GRAD stands, what the checker says where it does not, how it reads and
-// prints, and when it runs.
+// A unit with a copy on another stage: where TIE_GRAD stands, how it reads and prints, and when it runs. The checker
+// says where it is missing or stands wrong.
 #include <gtest/gtest.h>
 
 #include <array>

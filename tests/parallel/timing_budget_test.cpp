@@ -88,7 +88,7 @@ TEST(TimingBudget, SolvesAtTheSmallestAndRefusesLess) {
   }
 }
 
-// By hand: an op of 5 bytes that reads 10 and adds to 20 beside one that reads another 30; while gradients are pinned
+// By hand: an op of 5 bytes that reads 10 and adds to 20 beside one that reads another 30. While gradients are pinned
 // the 20 stay between their two adds.
 TEST(TimingBudget, SmallestIsWhatTheWorstOpNeeds) {
   TimingRank rank;

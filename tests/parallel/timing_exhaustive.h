@@ -1,7 +1,7 @@
-// The shortest step of one rank, by trying everything: what is dropped after each use, when each gather and reduction
-// is issued, in which order, and what compute waits for. Shares no code with the solver and thinks in slots: what is
-// issued between two ops. That triggers never fall along the channel loses nothing: a collective behind another cannot
-// start before it anyway.
+// The shortest step of one rank, by trying everything: the units dropped after each use, issue and order of gathers
+// and reductions, and compute's waits. Shares no code with the solver and thinks in slots: what is issued between two
+// ops. That triggers never fall along the channel loses nothing: a collective behind another cannot start before it
+// anyway.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A pipeline whose gathers and reductions take twice as long as a forward: the times of fixed policies by an earlier
-// simulator of the same model, in Python, and what its solver reached, are to be met and reached.
+// A pipeline whose gathers and reductions take twice as long as a forward. An earlier simulator of the same model, in
+// Python, gave the times of fixed policies, which are to be met. The result of its solver is to be reached.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -71,8 +71,8 @@ TEST(TimingOptimum, ReachesItWithGradients) {
   EXPECT_LE(result.fixed_equal, 150);
 }
 
-// With a reduction at the end alone, gaps between adds are no choice: as few gradients as units, and a result that no
-// plan with more reductions need be better than, but the optimum of the free problem bounds it.
+// With a reduction at the end alone, gaps between adds are no choice: there are as few gradients as units. No plan
+// with more reductions need be better than the result, but the optimum of the free problem bounds it.
 TEST(TimingOptimum, ReducesOnceWherePinned) {
   std::mt19937 random(22);
   for (int i = 0; i < 100; ++i) {
@@ -114,7 +114,7 @@ TEST(TimingOptimum, NeverWorseThanAFixedPolicyThatFits) {
 }
 
 // Three ops of a second; the first two add to a gradient each, of 10 and of 100 bytes, and read nothing. Reductions
-// take no time: to wait for none before the end of the step, and to wait for the first before the second gradient
+// take no time. To wait for none before the end of the step, and to wait for the first before the second gradient
 // begins, are equally long. One holds the first gradient for three ops, the other for one.
 TEST(TimingTies, OfFixedPoliciesGoToFewerByteSteps) {
   TimingRank rank;

@@ -15,7 +15,7 @@
 namespace weft {
 namespace {
 
-// Two units: F0 F1 B1 B0, unit 0 kept by an island in between, unit 1 all the while; the budget has no byte to spare.
+// Two units: F0 F1 B1 B0, unit 0 kept by an island in between, unit 1 all the while. The budget has no byte to spare.
 struct Example {
   TimingProblem problem;
   TimingPlan plan;

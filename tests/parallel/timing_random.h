@@ -1,5 +1,5 @@
-// Small random problems of reshard timing, of one rank: unequal units, ops that read two of them or none, weight
-// gradients of their own, an activation curve without any pattern.
+// Small random problems of reshard timing, of one rank. Units are unequal, ops read two of them or none, weight
+// gradients are ops of their own, and the activation curve has no pattern.
 #pragma once
 
 #include <random>

@@ -9,8 +9,8 @@
 namespace weft {
 namespace {
 
-// Reduced after every microbatch, a gradient is filled while those of as many units as the pool holds are on their way;
-// otherwise all of them live to the end. A copy in another dtype takes the gradient's place on the way.
+// Reduced after every microbatch, a gradient is filled while those of as many units as the pool holds are on their
+// way. Otherwise all of them live to the end. A copy in another dtype takes the gradient's place on the way.
 TEST(TransientPeak, GradientsLiveUntilTheirReduction) {
   const auto gradients = [](const UnitPolicy& policy, int reduce_inputs) {
     ProgramTables tables = stage_tables(1, 4, policy);
@@ -24,8 +24,8 @@ TEST(TransientPeak, GradientsLiveUntilTheirReduction) {
   }
 }
 
-// One unit filled (100) and its copy (50), with the copies of the units before it; the oldest goes before a new one is
-// made, because the lane that makes it has done with it. What comes first in an action is there while the rest is.
+// One unit is filled (100) and has its copy (50), beside those of the units before it. The oldest goes before a new
+// one is made, as the lane that makes it has done with it. What comes first in an action is there while the rest is.
 TEST(TransientPeak, AReductionInAnotherDtypeTakesACopyAndAPart) {
   ProgramTables tables = stage_tables(1, 4, {.lookahead = 0, .reduce_every = 1});
   for (ProgramUnit& unit : tables.units) {
@@ -86,7 +86,7 @@ TransientPeak peak_of_order(const std::vector<std::pair<std::int64_t, std::int64
   return transient_peak(lowered ? lower_to_segments(program) : program, 0);
 }
 
-// An input gradient puts what waits for the weight gradient in the place of activations; a B does so and is done with
+// An input gradient puts what waits for the weight gradient in the place of activations. A B does so and is done with
 // it, so that the larger counts. Sums by hand, after every action.
 TEST(TransientPeak, AnInputGradientLeavesWhatTheWeightGradientReads) {
   constexpr Op f = Op::forward, i = Op::backward_input, w = Op::backward_weight, b = Op::backward;

@@ -54,7 +54,7 @@ TEST(ShardUnit, TakesExactlyTheBytesThatAreKnownFromTheLayout) {
     unit.reduce_gradient();
     EXPECT_EQ(live(), at_rest);
     // A reduction takes the narrowed gradient, and this rank's part of the result where it cannot go straight into the
-    // shard's gradient: because it is narrower, or because earlier intervals are there already.
+    // shard's gradient. The part is then narrower, or earlier intervals are there already.
     const std::int64_t width = size_of(variant.precision.reduction);
     const std::int64_t narrowed = width == 4 ? 0 : unit.layout().unsharded_size() * width;
     const bool straight = variant.whole || (variant.reduced_once && width == 4);

@@ -39,8 +39,8 @@ void run_microbatches(ShardUnit& unit, Deferral deferral, float gradient) {
   }
 }
 
-// 64 times 1 + 2^-9 on each of 4 ranks. Every partial sum is a multiple of 2^-9 below 2^9 and has at most 18 bits, of
-// which float32 keeps 24: no order of additions rounds. bfloat16 keeps 8: already 1 + 2^-9 becomes 1.
+// 64 times 1 + 2^-9 on each of 4 ranks. Every partial sum is a multiple of 2^-9 below 2^9 and has at most 18 bits.
+// float32 keeps 24: no order of additions rounds. bfloat16 keeps 8: already 1 + 2^-9 becomes 1.
 TEST(UnitAccumulation, SixtyFourMicrobatchesAreExactInFloat32AndLostInBfloat16) {
   constexpr float gradient = 1.0f + 0x1p-9f;
   bfloat16 narrow(0.0f);
@@ -84,7 +84,7 @@ TEST(UnitAccumulation, SixtyFourMicrobatchesAreExactInFloat32AndLostInBfloat16) 
 }
 
 // Scattering each microbatch's gradient and summing the replicas at the end adds the terms of one reduction in another
-// order: both are within n roundings of the sum (float32_bound), hence within twice that of each other.
+// order. Both are within n roundings of the sum (float32_bound), hence within twice that of each other.
 TEST(UnitAccumulation, ScattersAndThenReducesWhatOneReductionDoes) {
   constexpr int microbatches = 5;
   for (const RankGrid& grid : {RankGrid{4, 1}, RankGrid{4, 2}, RankGrid{2, 3}}) {
@@ -166,8 +166,8 @@ TEST(UnitAccumulation, AFrozenUnitHasNoGradient) {
   }
 }
 
-// What is read after a reduction stays until the pool has given it up: with a limit of k the inputs of the last k
-// reductions. In another dtype the input is the narrow copy, and the accumulator goes at once.
+// What is read after a reduction stays until the pool has given it up. With a limit of k those are the inputs of the
+// last k reductions. In another dtype the input is the narrow copy, and the accumulator goes at once.
 TEST(UnitAccumulation, AsManyInputsOfReductionsAreInFlightAsThePoolAllows) {
   for (const UnitPrecision& precision : {float32_precision, bfloat16_reduction}) {
     for (const int limit : {0, 1, 2}) {

@@ -27,8 +27,8 @@ inline ParameterSpec box(const std::string& name, std::int64_t row_begin, std::i
   return spec;
 }
 
-// Rows that no group divides, boxes that begin below the first global row, columns that need gaps between parameters:
-// 78 elements up to the last, cut at multiples of 12. Of eight shards the last holds padding only.
+// Rows that no group divides, boxes that begin below the first global row, columns that need gaps between parameters.
+// They have 78 elements up to the last, cut at multiples of 12. Of eight shards the last holds padding only.
 inline std::vector<ParameterSpec> awkward_parameters() {
   return {box("up", 3, 7, 4), box("bias", 0, 3, 1), box("down", 5, 5, 4), box("norm", 0, 5, 1, true),
           box("mixer", 10, 3, 6)};

@@ -151,10 +151,10 @@ TEST(UnitLayout, KeepsTheDeclaredOrderWithinVectorsAndMatrices) {
 }
 
 // Let P be the elements of all parameters, s the shards and L the least common multiple of all columns.
-// A matrix of c columns begins at the next multiple of c: a gap of at most c - 1, and of none where the parameter
-// before has c columns too. With G the sum of these gaps the last parameter ends at E <= P + G. A shard is ceil(E / s)
-// <= (E + s - 1) / s elements, rounded up to a multiple of L by at most L - 1 more. So all shards have at most E + s -
-// 1 + s (L - 1) = E + s L - 1 elements, and padding is at most G + s L - 1.
+// A matrix of c columns begins at the next multiple of c. The gap is at most c - 1, and none where the parameter
+// before has c columns too. With G the sum of these gaps the last parameter ends at E <= P + G. A shard is
+// ceil(E / s) <= (E + s - 1) / s elements, rounded up to a multiple of L by at most L - 1 more. So all shards have at
+// most E + s - 1 + s (L - 1) = E + s L - 1 elements, and padding is at most G + s L - 1.
 std::int64_t padding_bound(const UnitLayout& layout) {
   std::int64_t gaps = 0, multiple = 1, columns_before = 1;
   for (const ParameterSpec& spec : layout.parameters) {
@@ -177,9 +177,9 @@ TEST(UnitLayout, PaddingStaysWithinItsBound) {
 }
 
 // Where all matrices have c columns the bound is closer. Vectors end at V and are rounded up to a multiple of c, by at
-// most c - 1; with the rows behind them the last parameter ends at E = k c, so the parameters are at least k c - (c -
-// 1) elements. A shard is ceil(k / s) c elements, all of them at most (k + s - 1) c. Padding is thus at most (s - 1) c
-// + c - 1 = s c - 1: less than a row a shard. One element before k - 1 rows with k = 1 modulo s has just that much.
+// most c - 1. With the rows behind them the end is E = k c. So the parameters have at least k c - (c - 1) elements. A
+// shard is ceil(k / s) c elements, all of them at most (k + s - 1) c. Padding is thus at most (s - 1) c + c - 1 = s
+// c - 1: less than a row a shard. One element before k - 1 rows with k = 1 modulo s has just that much.
 TEST(UnitLayout, PadsMatricesOfEqualColumnsByLessThanARowAShard) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     const RandomStream random(seed, "equal columns");
@@ -199,8 +199,8 @@ TEST(UnitLayout, PadsMatricesOfEqualColumnsByLessThanARowAShard) {
   }
 }
 
-// Where all columns divide the largest, that is their least common multiple and no gap is as long: the bound above is
-// below (shards + places where columns change) x largest.
+// Where all columns divide the largest, that is their least common multiple and no gap is as long. So the bound above
+// is below (shards + places where columns change) x largest.
 TEST(UnitLayout, PadsMatricesOfOtherWidthsByARowEach) {
   constexpr std::int64_t widths[] = {2, 3, 4, 6, 8, 12, 24}, widest = 24;
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
@@ -234,7 +234,7 @@ std::vector<std::vector<std::int64_t>> rows_by_shard(const std::vector<Parameter
   return rows;
 }
 
-// A cut of q, k and v into equal runs of rows: which rows a shard has of each is a matter of where it lies, not of
+// A cut of q, k and v into equal runs of rows. The rows that a shard has of each are a matter of where it lies, not of
 // proportion. 4096 + 1024 + 1024 rows on eight ranks are 768 a rank.
 TEST(UnitLayout, SplitsQueriesKeysAndValuesWhereTheyLie) {
   const std::vector<std::vector<std::int64_t>> expected = {{768, 0, 0}, {768, 0, 0},   {768, 0, 0},   {768, 0, 0},
@@ -292,8 +292,8 @@ TEST(UnitLayout, PadsABlockOf7BBelowOneOrTwoPercent) {
 }
 
 TEST(UnitLayout, LaysOutASmallUnitAsDrawn) {
-  //  0..4 norm (tensor-replicated)  4..7 bias  7..9 gap, so that up begins at a multiple of 3  9..24 up, 5 rows of 3
-  //  Three shards hold ceil(24 / 3) = 8 elements, rounded up to 9 so that cuts fall between rows of 3.
+  //   0..4 norm (tensor-replicated)  4..7 bias  7..9 gap, so that up begins at a multiple of 3  9..24 up, 5 rows of 3
+  // Three shards hold ceil(24 / 3) = 8 elements, rounded up to 9 so that cuts fall between rows of 3.
   const UnitLayout layout =
       lay_out_unit(std::vector{parameter("up", 5, 3), parameter("bias", 3, 1), parameter("norm", 4, 1, true)}, 3);
   EXPECT_EQ(layout.shard_size, 9);

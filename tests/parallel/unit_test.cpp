@@ -89,9 +89,9 @@ std::vector<int> all_ranks(const RankGrid& grid) {
 }
 
 // bfloat16 keeps 8 significant bits: a rounding is off by at most u = 2^-8 of the value. A gradient is rounded when it
-// is narrowed, when the shard group has summed and when the replicas have summed, each time relative to at most the sum
-// of magnitudes: (1 + u)^3 - 1 < 3.02 u. Magnitudes of intervals add up to those of the step, so that several
-// reductions share the bound. What float32 adds (float32_bound) is far below the remaining 0.08 u.
+// is narrowed, when the shard group has summed and when the replicas have summed. Each time the error is relative to
+// at most the sum of magnitudes: (1 + u)^3 - 1 < 3.02 u. Magnitudes of intervals add up to those of the step, so that
+// several reductions share the bound. What float32 adds (float32_bound) is far below the remaining 0.08 u.
 double bfloat16_bound(const GradientSum& expected) {
   return 3.1 * 0x1p-8 * expected.magnitude;
 }
@@ -288,7 +288,7 @@ TEST(ShardUnit, RefusesALayoutOfAnotherGroup) {
   });
 }
 
-// An optimizer sees the owned rows only. Everything else in the shard is made NaN: a step that reached it would read
+// An optimizer sees the owned rows only. Everything else in the shard is made NaN. A step that reached it would read
 // one, and a row that lay outside of owned_rows would be gathered as one.
 TEST(ShardUnit, AStepThroughOwnedRowsReachesAllParametersAndNoPadding) {
   for_every_variant({{1, 1}, {3, 1}, {8, 1}, {2, 2}}, [](const Variant& variant, UnitRank& rank, ShardUnit& unit) {

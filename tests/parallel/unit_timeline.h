@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// When each stage-level compute action starts and ends, by rank and position, if a forward takes one unit of time and a
+// The start and end of each stage-level compute action, by rank and position. A forward takes one unit of time and a
 // backward two (one for each half). Exchange costs nothing. An overlapped pair begins when both have their data and
 // passes its results on when both are over.
 struct TimedAction {

@@ -329,8 +329,8 @@ std::vector<ScopedParameters> random_pieces(const RandomStream& random) {
   return pieces;
 }
 
-// On any stage: sound as it is formed; and whichever parameter is taken out of its unit, or is put into another one
-// besides, is found and named, and it alone.
+// A description is sound as it is formed on any stage. Any parameter that is taken out of its unit, or is put into
+// another one besides, is found and named, and it alone.
 TEST(VerifySharding, FindsAnyParameterThatIsDroppedOrDoubledOnAnyStage) {
   for (std::uint64_t seed = 0; seed < 30; ++seed) {
     SCOPED_TRACE(seed);

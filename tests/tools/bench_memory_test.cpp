@@ -1,5 +1,5 @@
-// `weft bench memory` on a model of a few thousand parameters: every strategy runs, its static memory is what was
-// predicted, and the strategies differ from each other as they should.
+// `weft bench memory` on a model of a few thousand parameters. Every strategy runs, its static memory is as predicted,
+// and the strategies differ from each other as they should.
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -12,8 +12,8 @@ namespace {
 using SortedJson = nlohmann::json;
 using BenchMemory = ProgramTest;
 
-// All sizes are powers of two and a unit has 4 times as many rows as ranks, so that shards have no padding but what a
-// norm needs. Dense blocks: what is sharded is everything.
+// All sizes are powers of two and a unit has 4 times as many rows as ranks. So shards have no padding but what a norm
+// needs. Dense blocks: what is sharded is everything.
 constexpr const char* dense_run = R"([model]
 layers = "d*2"
 vocab_size = 256
@@ -80,8 +80,8 @@ TEST_F(BenchMemory, StrategiesHoldWhatTheyShould) {
     EXPECT_EQ(bytes(strategy, "sharded_parameters"), 4 * whole) << strategy;
     EXPECT_EQ(bytes(strategy, "optimizer_state"), 8 * whole) << strategy;
   }
-  // bfloat16 copies. Gathered once a step all of them are there (but the embedding, which backward does not read);
-  // dropped after each use the two largest neighbours are.
+  // bfloat16 copies. Gathered once a step all of them are there (but the embedding, which backward does not read).
+  // Dropped after each use the two largest neighbours are.
   EXPECT_EQ(bytes("full_shard, reshard_after_use", "unsharded_parameters"), 2 * 2 * 516 * 32);
   EXPECT_EQ(bytes("full_shard, step", "unsharded_parameters"), bytes("optimizer", "unsharded_parameters"));
   EXPECT_GE(bytes("full_shard, step", "unsharded_parameters"), 2 * (2 * 516 + 260) * 32);

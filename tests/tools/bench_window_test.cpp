@@ -1,8 +1,8 @@
 // `weft bench window` against sizes and counts derived from the shape of the model, and the document that shows it.
 //
-// 16 ranks shard whole rows of 4096 elements of two bytes. A block has 4 x 4096 rows of attention, 3 x 11008 of the MLP
-// and two norms of one row each; embedding and head have 32000 each and there is a final norm. Every unit is padded to
-// a multiple of 16 rows.
+// 16 ranks shard whole rows of 4096 elements of two bytes. A block has 4 x 4096 rows of attention, 3 x 11008 of the
+// MLP and two norms of one row each. Embedding and head have 32000 each, and there is a final norm. Every unit is
+// padded to a multiple of 16 rows.
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -29,8 +29,8 @@ struct Row {
   int gathers = 0, island_gathers = 0, reductions = 0;
 };
 
-// With parameters dropped after each use every unit is gathered for forward and for backward, and a lookahead of n has
-// n units there beside the one in use; the root stays. Where forward turns into backward the last n units would be
+// With parameters dropped after each use every unit is gathered for forward and for backward. A lookahead of n has n
+// units there beside the one in use, and the root stays. Where forward turns into backward the last n units would be
 // gathered again as soon as they are dropped, and so stay. An island of 8 keeps an eighth of every other block.
 std::vector<Row> expected_rows() {
   const std::int64_t all = root + 32 * block;
@@ -43,7 +43,7 @@ std::vector<Row> expected_rows() {
       {"block", "reshard_after_use", 1, root + 2 * block, root + block, root + 63 * block, 64, 0, 33},
       {"block", "reshard_after_use", 2, root + 3 * block, root + 2 * block, root + 62 * block, 63, 0, 33},
       {"block", "keep_after_forward", 1, all, all, all, 33, 0, 33},
-      // The part of the block in use exists while it is gathered, not while it is used; at the peak the first two
+      // The part of the block in use exists while it is gathered, not while it is used. At the peak the first two
       // blocks of the backward are there.
       {"block", "island 8", 1, root + 2 * block + 31 * block / 8, root + block + 31 * block / 8, root + 63 * block, 64,
        31, 33},
@@ -76,12 +76,12 @@ TEST_F(BenchWindow, FollowsFromTheShape) {
   }
 }
 
-// m microbatches: a block is gathered 2 m times a step when it is dropped after each use, m + 1 times when a backward
-// keeps it, m times when a forward does, and once when it stays. Two uses in a row need one gather: the second of four
-// stages runs F F (F B)^(m-2) B B, so that m - 2 times the last of its 8 blocks goes from a forward into a backward,
-// and m - 3 times the first from a backward into a forward. Where all others stay meanwhile, the second of a turn is
-// the next that would be gathered when it is dropped, and so stays too: behind a backward that keeps its parameters m -
-// 3 times, behind a forward that does m - 2 times.
+// With m microbatches a block is gathered 2 m times a step when it is dropped after each use. It is gathered m + 1
+// times when a backward keeps it, m times when a forward does, and once when it stays. Two uses in a row need one
+// gather. The second of four stages runs F F (F B)^(m-2) B B. So the last of its 8 blocks goes from a forward into a
+// backward m - 2 times. The first goes from a backward into a forward m - 3 times. Where all others stay meanwhile,
+// the second of a turn is the next that would be gathered when it is dropped, and so stays too. That happens m - 3
+// times behind a backward that keeps its parameters, and m - 2 times behind a forward that does.
 TEST_F(BenchWindow, APipelinedBlockIsGatheredAsOftenAsItsResidencySays) {
   const SortedJson rows = SortedJson::parse(weft("bench window --json").output)["pipeline"];
   ASSERT_EQ(rows.size(), 8u);

@@ -24,9 +24,9 @@ class BrowserTest : public ProgramTest {
     return "";
   }
 
-  // Shows `page` at `hash` of its address in a frame of `width` and `height` pixels, with `reader`, a script at its
-  // end, which leaves JSON in the document's dataset.seen. Returns that JSON; null, after a failure, if there is none.
-  // The browser's messages are in `console`.
+  // Shows `page` at `hash` of its address in a frame of `width` and `height` pixels. `reader`, a script at its end,
+  // leaves JSON in the document's dataset.seen. Returns that JSON; null, after a failure, if there is none. The
+  // browser's messages are in `console`.
   nlohmann::json visit(std::string page, const std::string& reader, const std::string& hash, int width, int height,
                        bool dark = false) {
     const std::size_t end = page.rfind("</body>");

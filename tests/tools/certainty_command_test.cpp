@@ -1,5 +1,5 @@
 // Every command that gives advice by modelled times says in one line how sure they are, as `weft bench published`
-// measures it, and gives steps that are closer than that one rank; in text and in JSON.
+// measures it. Steps that are closer than that have one rank. Both hold in text and in JSON.
 #include <fmt/format.h>
 
 #include <cmath>

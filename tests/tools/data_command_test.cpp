@@ -1,5 +1,5 @@
-// From a text to words that a model makes: a tokenizer is learned, texts are tokenized, a model trains on the ids, is
-// evaluated, generates and is exported, each by the program alone.
+// From a text to words that a model makes, each step by the program alone. A tokenizer is learned, texts are
+// tokenized, and a model trains on the ids, is evaluated, generates and is exported.
 #include <fmt/format.h>
 
 #include <cmath>

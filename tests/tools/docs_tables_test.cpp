@@ -1,4 +1,4 @@
-// tools/docs-tables.sh on a document of its own: what is computed is written anew each time, what is measured only when
+// tools/docs-tables.sh on a document of its own. Computed figures are written anew each time, measured ones only when
 // asked, and the rest of the document never.
 #include "tests/tools/program.h"
 

@@ -158,7 +158,7 @@ TEST_F(DocumentedCommands, TheReadmesConfigurationTrains) {
   EXPECT_TRUE(std::filesystem::exists(folder_ / "runs/traced/trace_rank1.json"));
 }
 
-// The words in the first column of the page's table, and those beside it, are all keys of the mesh: sequence
+// The words in the first column of the page's table, and those beside it, are all keys of the mesh. Sequence
 // parallelism, sharding and recompute are none.
 TEST_F(DocumentedCommands, AxesAreTheKeysOfTheMesh) {
   std::istringstream keys(weft("keys").output);

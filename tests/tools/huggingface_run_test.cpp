@@ -1,5 +1,5 @@
-// A run, its checkpoint as a folder of Hugging Face, that folder as a checkpoint again, and a run that begins with it:
-// the same as one that begins with the first checkpoint, bit for bit.
+// A run, its checkpoint as a folder of Hugging Face, that folder as a checkpoint again, and a run that begins with it.
+// The last is the same as a run that begins with the first checkpoint, bit for bit.
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/tiny_training.h"

@@ -1,5 +1,5 @@
-// Runs that are killed, again and again: whatever the moment, the next start goes on from a complete checkpoint, and
-// the weights at the end are those of a run that nobody touched; under other layouts, nearly. WEFT_KILLS says how often
+// Runs that are killed, again and again. Whatever the moment, the next start goes on from a complete checkpoint. The
+// weights at the end are those of a run without kills; under other layouts, nearly. WEFT_KILLS says how often
 // (tools/kill-trial.sh).
 #include <fmt/format.h>
 

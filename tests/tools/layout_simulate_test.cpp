@@ -119,7 +119,7 @@ TEST_F(LayoutSimulate, TakesATableOfCosts) {
 }
 
 // Nodes of eight: the eight data ranks of a stage are in one, the stages are not. The eight ranks of a node each send
-// to the next stage, over the adapters of all; the ring of the whole world leaves a node once and has them to itself.
+// to the next stage, over the adapters of all. The ring of the whole world leaves a node once and has them to itself.
 TEST_F(LayoutSimulate, GroupsHaveTheLinkThatTheyCross) {
   const Config large = config({"--parallelism.pipeline=4", "--parallelism.tensor=1", "--parallelism.data_shard=8",
                                "--parallelism.expert=8", "--precision.compute=bfloat16", "--model.moe.num_experts=8",
@@ -220,8 +220,8 @@ TEST_F(LayoutSimulate, EvenCostsGiveTheBubbleOf1f1b) {
   }
 }
 
-// By hand: the second stage takes three times what the first does, so that it is what the step goes through, and the
-// first waits for it.
+// By hand: the second stage takes three times what the first does. So the step goes through it, and the first waits
+// for it.
 TEST_F(LayoutSimulate, NamesWhatTheStepGoesThrough) {
   put("costs.toml",
       "[segments]\n\"*\" = { forward = 0.0 }\n\"blocks.0.*\" = { forward = 1.0, backward_input = 1.0, backward_weight "

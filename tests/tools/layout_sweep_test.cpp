@@ -1,5 +1,5 @@
-// `weft layout sweep`: a line of CSV for each combination that can be run, with the figures of `layout simulate`; ranks
-// and front by brute force over those lines; the picture and wrong lists.
+// `weft layout sweep`: a line of CSV for each combination that can be run, with the figures of `layout simulate`.
+// Ranks and front are computed by brute force over those lines. The picture and wrong lists follow.
 #include <algorithm>
 #include <cstdint>
 #include <map>

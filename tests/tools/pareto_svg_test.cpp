@@ -1,5 +1,5 @@
-// Time against memory as a picture: labels of random points lie beside their marks, inside the axes and clear of each
-// other, of the front's line and of its marks, by the geometry that the document has.
+// Time against memory as a picture, by the geometry that the document has. Labels of random points lie beside their
+// marks, inside the axes and clear of each other, of the front's line and of its marks.
 #include "tools/picture/pareto_svg.h"
 
 #include <fmt/format.h>

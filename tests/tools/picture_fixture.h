@@ -1,5 +1,5 @@
-// A step with everything that a picture can show: lanes of all kinds, waits of each reason, memory in every bucket, and
-// names that no markup may take for its own.
+// A step with everything that a picture can show: lanes of all kinds, waits of each reason, memory in every bucket. It
+// has names that no markup may take for its own.
 #pragma once
 
 #include "tools/picture/picture.h"

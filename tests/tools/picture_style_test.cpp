@@ -65,8 +65,8 @@ double difference(Colour one, Colour other, const Sight& sight) {
 
 // The smallest difference that is seen at all between patches side by side is 2.3 (Mahy, van Eycken and Oosterlinck
 // 1994). Boxes are small and apart from each other and their legend, so kinds that share a lane are held to eight times
-// that. Pale chunks come closer: five times where a rank has two chunks, three times where it has more, up to eight;
-// there texture and number do the rest.
+// that. Pale chunks come closer: five times where a rank has two chunks, three times where it has more, up to eight.
+// There texture and number do the rest.
 constexpr double just_noticeable = 2.3;
 
 constexpr std::array computing = {BoxKind::forward, BoxKind::backward, BoxKind::backward_input,
@@ -153,8 +153,8 @@ TEST(PictureStyle, NumbersStandOutFromTheirBoxes) {
 TEST(PictureStyle, EscapesMarkup) {
   EXPECT_EQ(escaped_markup("a<b> & \"c\" 'd'\n"), "a&lt;b&gt; &amp; &quot;c&quot; &#39;d&#39;\n");
   EXPECT_EQ(escaped_markup(std::string_view("\x01\x00x", 3)), "??x");
-  // Of two, three and four bytes; cut off, a byte that only follows, the long form of a slash, half of a surrogate
-  // pair, a character that is none, one behind the last.
+  // Characters of two, three and four bytes stay. A cut-off one, a byte that only follows and the long form of a slash
+  // do not. Nor do half of a surrogate pair, a character that is none and one behind the last.
   EXPECT_EQ(escaped_markup("\xc3\xa9 \xe2\x86\x92 \xf0\x9f\x98\x80"), "\xc3\xa9 \xe2\x86\x92 \xf0\x9f\x98\x80");
   for (const char* broken : {"\xc3", "\x80", "\xff"}) EXPECT_EQ(escaped_markup(broken), "?");
   EXPECT_EQ(escaped_markup("\xc0\xaf"), "??");

@@ -145,7 +145,7 @@ TEST(PictureSvg, TooltipsTellActionUnitBytesTimesAndWait) {
   EXPECT_EQ(all[1].text, fmt::format("zbv {}", hostile));
 }
 
-// The path of a bucket is the sum of the buckets up to it: at the time of each sample it steps to that many bytes.
+// The path of a bucket is the sum of the buckets up to it. At the time of each sample it steps to that many bytes.
 TEST(PictureSvg, MemoryIsAsHighAsItsBytes) {
   const Picture picture = hostile_picture();
   const auto all = MarkupReader(to_svg(picture)).read();

@@ -1,5 +1,5 @@
-// A picture says what the simulation says: the same actions at the same times, and stretches of waiting that add up to
-// the simulator's own sums.
+// A picture says what the simulation says: the same actions at the same times. Its stretches of waiting add up to the
+// simulator's own sums.
 #include "tools/picture/picture.h"
 
 #include <gtest/gtest.h>
@@ -125,8 +125,8 @@ TEST(Picture, IdleStretchesAddUpToTheTimesOfTheRank) {
   for (int count : seen) EXPECT_GT(count, 100);
 }
 
-// Counted before anything is simulated: all but sends, which on a channel with computation take no time, and where
-// boxes are merged those of the computations.
+// Boxes are counted before anything is simulated: all but sends, which on a channel with computation take no time.
+// Where boxes are merged, only those of the computations are counted.
 TEST(Picture, HasAtLeastTheBoxesThatAreCountedBefore) {
   for (const char* schedule : {"zbv", "dualpipev"}) {
     const Program program = hostile_program(schedule);
@@ -205,7 +205,7 @@ TEST(Picture, MergedBoxesCoverTheSameTime) {
   EXPECT_LT(after, before);
 }
 
-// Two ranks, one microbatch, everything known by hand: the forward of rank 1 waits for rank 0, the backward of rank 0
+// Two ranks, one microbatch, everything known by hand. The forward of rank 1 waits for rank 0, the backward of rank 0
 // for rank 1, and the update is free.
 TEST(Picture, SaysWhatABoxWaitedFor) {
   const Program program = compiled(stage_tables(2, 2), "1f1b", 1);

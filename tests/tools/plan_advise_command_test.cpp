@@ -1,5 +1,5 @@
-// `weft plan --advise` and the limits of `weft plan --compare` as a user runs them: what is printed is a run file with
-// the figures that were told, and the sizes that are said to fit do, the next ones do not.
+// `weft plan --advise` and the limits of `weft plan --compare` as a user runs them. The output is a run file with the
+// figures that were told. Sizes that are said to fit do, the next ones do not.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// `weft plan`: the document that scripts rely on says what the library says, presets have the published numbers, and
-// what cannot be planned is refused with what would do.
+// `weft plan`: the document that scripts rely on says what the library says, and presets have the published numbers. A
+// run that cannot be planned is refused with what would do.
 #include <fmt/format.h>
 
 #include <iterator>

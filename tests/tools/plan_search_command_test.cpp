@@ -1,5 +1,5 @@
-// `weft plan --search` as a user runs it: the best is a run file that plans to what the table says, the picture and the
-// document are there, and wrong words are refused.
+// `weft plan --search` as a user runs it. The best is a run file that plans to what the table says, the picture and
+// the document are there, and wrong words are refused.
 #include <nlohmann/json.hpp>
 
 #include <algorithm>

@@ -165,7 +165,7 @@ TEST_F(ProgramCommand, AScheduleOfOnesOwn) {
   }
 }
 
-// The order of a run as CSV has a line for each rank of one pipeline, and is a schedule's file: read back it gives the
+// The order of a run as CSV has a line for each rank of one pipeline, and is a schedule's file. Read back it gives the
 // same step, and edited it trains.
 TEST_F(ProgramCommand, AnExportedOrderIsASchedule) {
   put("text.txt", std::string(20'000, 'w') + "eft");
@@ -205,7 +205,7 @@ TEST_F(ProgramCommand, AnExportedOrderIsASchedule) {
   EXPECT_EQ(own, losses(""));
 }
 
-// With both halves of a backward as long as a forward, 1F1B takes (m + p - 1) * 3; with a stage's time shared by two
+// With both halves of a backward as long as a forward, 1F1B takes (m + p - 1) * 3. With a stage's time shared by two
 // chunks, ZB-V has no bubble but the first and last forwards of half a unit.
 TEST_F(ProgramCommand, PicturesOfABareSchedule) {
   const std::string bare = "program --world-only pipeline=4 microbatches=8";
@@ -238,8 +238,8 @@ TEST_F(ProgramCommand, PicturesOfABareSchedule) {
   EXPECT_EQ(events, 16u);
 }
 
-// A rank gathers and reduces all its units once in the time that is given for that, each by its bytes; what takes no
-// time has no box.
+// A rank gathers and reduces all its units once in the time that is given for that, each by its bytes. An action that
+// takes no time has no box.
 TEST_F(ProgramCommand, PicturesOfARunHaveTheCostsThatAreGiven) {
   const auto seconds_of = [&](const std::string& costs) {
     std::map<std::string, double> seconds;  // by category, of rank 0

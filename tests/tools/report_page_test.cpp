@@ -1,4 +1,4 @@
-// The page of weft report in a browser, at three widths in both schemes: it runs without a fault or a request, fits,
+// The page of weft report in a browser, at three widths in both schemes. It runs without a fault or a request, fits,
 // has drawn every plot, and says the key figures.
 #ifdef WEFT_HAVE_DYGRAPHS
 #include <fmt/format.h>

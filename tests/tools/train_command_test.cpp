@@ -81,8 +81,8 @@ TEST_F(TrainCommand, TrainsAndLeavesItsFiles) {
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(again[i]["loss"], steps[i]["loss"]);
 }
 
-// A plan that exceeds the card stops a run before anything is written or a rank started, and says what decides and what
-// would help; the run is told to start all the same by a key.
+// A plan that exceeds the card stops a run before anything is written or a rank started, and says what decides and
+// what would help. A key starts the run all the same.
 TEST_F(TrainCommand, DoesNotStartWhatItsPlanSaysWillNotFit) {
   const auto refused = weft("train run.toml '--hardware.memory=\"24 KiB\"'");
   EXPECT_EQ(refused.exit_code, 2);
@@ -347,8 +347,8 @@ TEST_F(TrainCommand, BenchStepReportsRatesAndShares) {
   }
 }
 
-// Every product of the rank's step, as many times as the step has it: together the model's operations, of which rank 0
-// of 2 x 2 x 2 has its share.
+// Every product of the rank's step, as many times as the step has it. Together they are the model's operations, of
+// which rank 0 of 2 x 2 x 2 has its share.
 TEST_F(TrainCommand, BenchProductsReportsEveryShape) {
   const auto before = files();
   const std::string alone =

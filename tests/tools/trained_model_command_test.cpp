@@ -37,8 +37,8 @@ class TrainedModelCommand : public TinyTraining {
   }
 };
 
-// The fourth step begins with the weights that were saved after the third, and reads all windows in another order: the
-// same 64 float32 losses, added in double.
+// The fourth step begins with the weights that were saved after the third, and reads all windows in another order. It
+// has the same 64 float32 losses, added in double.
 TEST_F(TrainedModelCommand, EvalHasTheLossWithWhichTrainingGoesOn) {
   const nlohmann::json document = json("eval out/tiny --data text.txt");
   const double loss = document.at("loss");

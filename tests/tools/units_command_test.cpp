@@ -1,5 +1,5 @@
-// `weft units` against sizes derived by hand, mostly from configs/quickstart.toml: 2 stages x 2 data ranks x 2 tensor
-// ranks, blocks "d e" and "e e", 8 microbatches of 128 tokens, 128 wide.
+// `weft units` against sizes derived by hand, mostly from configs/quickstart.toml. That has 2 stages x 2 data ranks x
+// 2 tensor ranks, blocks "d e" and "e e", 8 microbatches of 128 tokens, 128 wide.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -33,11 +33,11 @@ struct Unit {
   const char* placement;
 };
 
-// Per tensor rank, attention has 64 x 128 for queries, twice 32 x 128 for keys and values, 128 x 64 for the output, and
-// whole norms: 128 for the block, twice 16 for heads, 128 before the MLP or the experts: 24,576 + 288. The dense MLP
-// adds 3 x 192 x 128. An expert rank has 4 experts of 3 x 128 x 128. Norms come first in the buffer and are padded up
-// to the next row of 128: 288 to 384; then the buffer to two shards of whole rows: 24,960 = 195 rows to 196, 98,688 =
-// 771 rows to 772, the head's 129 rows to 130.
+// Per tensor rank, attention has 64 x 128 for queries, twice 32 x 128 for keys and values, and 128 x 64 for the
+// output. Its norms are whole: 128 for the block, twice 16 for heads, 128 before the MLP or the experts. That makes
+// 24,576 + 288. The dense MLP adds 3 x 192 x 128. An expert rank has 4 experts of 3 x 128 x 128. Norms come first in
+// the buffer and are padded up to the next row of 128: 288 to 384. Then the buffer is padded to two shards of whole
+// rows. 24,960 = 195 rows become 196, 98,688 = 771 rows become 772, and the head's 129 rows become 130.
 const std::vector<Unit> quickstart_units = {
     {"embedding", "embedding", 0, 128 * 128, 0, "dp_shard", "sharded"},
     {"blocks.0.dense", "dense", 0, 24576 + 288 + 3 * 192 * 128, 224, "dp_shard", "sharded"},
@@ -163,8 +163,8 @@ TEST_F(UnitsCommand, JsonTellsTheWholePolicy) {
             Json::parse(R"({"parameters": "float32", "compute": "bfloat16", "reduction": "bfloat16"})"));
   // Matrices by muon; vectors, which are none, by adamw.
   EXPECT_EQ(field(dense, "optimizer"), Json::parse(R"({"dense": "muon", "vectors": "adamw"})"));
-  // Four matrices of 16 x 16 and a norm of 16, and norms of 8 for query and key heads: 32 numbers in front, 66 rows of
-  // 16 up to 68 for four shards: 1,088 elements of 2 bytes; a replica holds a quarter.
+  // Four matrices of 16 x 16 and a norm of 16, and norms of 8 for query and key heads: 32 numbers in front. The 66
+  // rows of 16 become 68 for four shards: 1,088 elements of 2 bytes. A replica holds a quarter.
   EXPECT_EQ(field(dense, "parameters"), 4 * 256 + 32);
   EXPECT_EQ(field(dense, "moves"), Json::parse(R"([
       {"during": "UNSHARD", "operation": "all_gather", "group": "dp_shard", "bytes": 2176},
@@ -258,7 +258,7 @@ TEST_F(UnitsCommand, WhatIsOnlyForDiagnosisIsSaidOnStandardError) {
             std::string::npos);
 }
 
-// Of the embedding each of two tensor ranks has 128 rows, cut in two shards: rank 0 and, next in dp_shard, rank 2; the
+// Of the embedding each of two tensor ranks has 128 rows, cut in two shards: rank 0 and, next in dp_shard, rank 2. The
 // others hold the same rows of the second half. Norms are whole on both tensor ranks.
 TEST_F(UnitsCommand, OwnersOfQuickstart) {
   const Json document = Json::parse(quickstart("units --owners --json").output);

@@ -27,8 +27,8 @@ class WalkCommand : public ProgramTest {
   }
 };
 
-// Rows of 16 float32 numbers, padded so that all shards have equally many: the embedding has one for each of 256
-// tokens; a block 4 x 16 of attention, 3 x 48 of the MLP and its two norms; the head 256 and the last norm.
+// Rows of 16 float32 numbers, padded so that all shards have equally many. The embedding has one for each of 256
+// tokens. A block has 4 x 16 of attention, 3 x 48 of the MLP and its two norms, and the head 256 and the last norm.
 constexpr std::int64_t row_bytes = 16 * 4, embedding_rows = 256, block_rows = 4 * 16 + 3 * 48 + 2, head_rows = 257;
 constexpr std::int64_t bytes(std::int64_t rows, std::int64_t shards) {
   return (rows + shards - 1) / shards * shards * row_bytes;
@@ -94,14 +94,14 @@ TEST_F(WalkCommand, TheToyUnderEveryStrategy) {
   EXPECT_EQ(strategies[0]["summary"]["parameters_peak_bytes"], B + H);
   EXPECT_EQ(strategies[1]["summary"]["parameters_peak_bytes"], E + 4 * B + H);
   EXPECT_EQ(strategies[3]["summary"]["parameters_peak_bytes"], 0);
-  // Whole until the last microbatch; or one that fills while the one before is reduced, of which the embedding's of one
-  // microbatch and the head's of the next are the largest.
+  // Gradients are whole until the last microbatch, or one fills while the one before is reduced. The largest such pair
+  // is the embedding's of one microbatch and the head's of the next.
   EXPECT_EQ(strategies[2]["summary"]["gradients_peak_bytes"], E + 4 * B + H);
   EXPECT_EQ(strategies[1]["summary"]["gradients_peak_bytes"], E + H);
   // A microbatch computes 20 times: the embedding, four blocks of two parts, the head, and back. Parameters that stay
-  // live from the first of the unit before (lookahead 1) to the last that reads them: E 1-21, blocks 1-39, 2-37, 4-35
-  // and 6-33, H 8-31. Gradients live from the first microbatch's backward until the next unit's reduction behind the
-  // second: H 11-33, blocks 12-35, 14-37, 16-39 and 18-40, E 20-40.
+  // live from the first of the unit before (lookahead 1) to the last that reads them. That is E 1-21, blocks 1-39,
+  // 2-37, 4-35 and 6-33, H 8-31. Gradients live from the first microbatch's backward until the next unit's reduction
+  // behind the second: H 11-33, blocks 12-35, 14-37, 16-39 and 18-40, E 20-40.
   const SortedJson& kept = strategies[2]["summary"]["byte_steps"];
   EXPECT_EQ(kept["unsharded_parameters"], 21 * E + (39 + 36 + 32 + 28) * B + 24 * H);
   EXPECT_EQ(kept["unsharded_gradients"], 23 * H + (24 + 24 + 24 + 23) * B + 21 * E);

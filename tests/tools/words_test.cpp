@@ -61,8 +61,8 @@ bool ends_sentence(const std::string& word) {
   return !word.ends_with("...") && std::regex_match(word, end) && !std::regex_match(word, abbreviation);
 }
 
-// A sentence ends with its mark, with the comment, and in front of an empty or indented line (formulas, tables,
-// drawings) or an item of a list.
+// A sentence ends with its mark, with the comment, and in front of an item of a list. It also ends in front of an
+// empty or indented line (formulas, tables, drawings).
 std::vector<Sentence> sentences_of(const std::string& path, const std::string& text) {
   static const std::regex set_apart(R"(\s{3,}.*|\s*)"), item(R"(\s*([-*] |\d+\. |\|).*)");
   std::vector<Sentence> sentences;
@@ -102,7 +102,7 @@ std::ptrdiff_t count_words(std::string sentence) {
 
 TEST(Words, SentencesOfCommentsAreShort) {
   std::size_t sentences = 0;
-  for (const char* floor : {"layers", "parallel", "tools", "trainer"}) {
+  for (const char* floor : {"layers", "parallel", "tests", "tools", "trainer"}) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(documents_root / floor)) {
       const std::string path = std::filesystem::relative(entry.path(), documents_root).string();
       const bool source = std::regex_match(path, std::regex(R"(.*\.(h|cpp|cuh?|sh|py))"));
@@ -114,7 +114,7 @@ TEST(Words, SentencesOfCommentsAreShort) {
       }
     }
   }
-  EXPECT_GT(sentences, 8000u);
+  EXPECT_GT(sentences, 14000u);
 }
 
 TEST(WordsCheck, FindsSentencesWithTheirLines) {

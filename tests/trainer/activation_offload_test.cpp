@@ -57,8 +57,8 @@ TEST(ActivationOffload, ChangesNoBit) {
   }
 }
 
-// What a segment declares is what its tensors hold: the host's blocks are those of the list's bytes, the peak that of
-// the dry run, on every rank.
+// The tensors of a segment hold the bytes that it declares. On every rank the host's blocks are those of the list's
+// bytes, and the peak is that of the dry run.
 TEST(ActivationOffload, HoldsThePlannedBytesInBothMemories) {
   for (TinyLayout layout : {alone, shards, hybrid, looped, parted, paired}) {
     for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {

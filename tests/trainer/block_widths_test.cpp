@@ -1,5 +1,5 @@
-// Blocks with widths of their own (model.layers "d:24 e:8"): the same model on every layout, counted and dealt as what
-// they are, and refused by name where all blocks have one width.
+// Blocks with widths of their own (model.layers "d:24 e:8"). They are the same model on every layout, and are counted
+// and dealt by their widths. Where all blocks have one width, they are refused by name.
 #include <gtest/gtest.h>
 
 #include "tests/trainer/kept_run.h"

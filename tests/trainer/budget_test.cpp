@@ -1,5 +1,5 @@
-// shard.memory_budget over every shipped configuration: what the fullest rank takes by a dry run, which equals the
-// ledger of a run to the byte (dry_run_test.cpp), stays within the budget from the smallest that is accepted up.
+// shard.memory_budget over every shipped configuration, from the smallest budget that is accepted up. The fullest rank
+// stays within it by a dry run, which equals the ledger of a run to the byte (dry_run_test.cpp).
 #include <gtest/gtest.h>
 
 #include <filesystem>

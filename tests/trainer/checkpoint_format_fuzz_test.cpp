@@ -1,5 +1,5 @@
-// Checkpoints broken at random, from fixed seeds. Single bits anywhere are found; what a reader takes of mutated texts
-// is sound by a judgement that shares nothing with it, and what it refuses, it says why.
+// Checkpoints broken at random, from fixed seeds. Single bits anywhere are found. A mutated text that a reader takes is
+// sound by a judgement that shares nothing with it. A refusal says why.
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <chrono>

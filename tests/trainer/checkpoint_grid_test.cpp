@@ -1,4 +1,4 @@
-// A checkpoint belongs to the model: whatever layout has it in its hands, the same tensors come out, to the bit, and
+// A checkpoint belongs to the model, whatever layout has it in its hands. The same tensors come out, to the bit, and
 // training goes on as if nothing had happened.
 #include <gtest/gtest.h>
 

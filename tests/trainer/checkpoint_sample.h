@@ -1,5 +1,6 @@
-// A small checkpoint with everything that a manifest can say: tensors of every dtype, cut into boxes of uneven sizes
-// that are spread over files, states of an optimizer, a file without tensors. Bytes are random, from a seed.
+// A small checkpoint with everything that a manifest can say. It has states of an optimizer, a file without tensors,
+// and tensors of every dtype. These are cut into boxes of uneven sizes, spread over files. Bytes are random, from a
+// seed.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The formulas of coarse.h against sums done by hand, for a model of 70e9 parameters on 8 GPUs of 80 GB and for one of
-// 32 layers of 4,096. Each expected value is what the formula in words gives on paper, to the digits that are written.
+// The formulas of coarse.h against sums done by hand. One model has 70e9 parameters on 8 GPUs of 80 GB, one 32 layers
+// of 4,096. Each expected value is what the formula in words gives on paper, to the digits that are written.
 #include "trainer/planning/coarse.h"
 
 #include <gtest/gtest.h>
@@ -142,7 +142,7 @@ TEST(Coarse, Activations) {
   EXPECT_NEAR((one.all + one.logits) / (one.inputs_and_live + one.logits), 7.8, 0.05);
 }
 
-// Parameters 14 GB, optimizer 56 GB, 2 GB a sequence of 4,096 tokens; a microbatch of 4 sequences of 8,192, dp 8, tp 2:
+// Parameters 14 GB, optimizer 56 GB, 2 GB a sequence of 4,096 tokens. A microbatch of 4 sequences of 8,192, dp 8, tp 2:
 // (14 + 56) / 8 + 4 x 2 x 2 / 2 + 1.5, and without the division. Gradients of 7e9 parameters are 14 GB, or an eighth.
 TEST(Coarse, SumsOfSamples) {
   const CoarseBudget budget{.parameters = 14e9, .optimizer = 56e9, .unit = 2e9, .batch = 4, .sequence = 8192};

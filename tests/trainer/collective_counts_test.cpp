@@ -64,8 +64,8 @@ std::int64_t microbatches(const TinyLayout& layout) {
   return 16 / (layout.degrees.data_shard * layout.degrees.data_replicate);
 }
 
-// Without a pipeline: a microbatch reads the embedding once, a block twice and the head twice in a row; in gpipe's
-// order only the last microbatch's.
+// Without a pipeline a microbatch reads the embedding once, a block twice and the head twice in a row. In gpipe's order
+// only the last microbatch reads the head twice in a row.
 std::optional<std::int64_t> gathers_by_formula(const TinyLayout& layout) {
   const std::int64_t m = microbatches(layout);
   if (layout.degrees.pipeline > 1 || layout.lookahead > 1) return std::nullopt;
@@ -105,8 +105,8 @@ std::vector<Computed> computed_by(const TinyLayout& layout, const std::vector<St
   return all;
 }
 
-// Successive reads of a unit, in numbers of what the rank computes: the first, where the last forward or backward of
-// them begins, and the last.
+// Successive reads of a unit, in numbers of the rank's computations. The three are the first read, the begin of the
+// last forward or backward of them, and the last read.
 struct Turn {
   int unit = 0;
   std::size_t first = 0, begin = 0, end = 0;

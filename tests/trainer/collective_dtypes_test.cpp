@@ -1,5 +1,5 @@
-// The dtype of every gather and reduction of a step is the one that the policy of its unit names, and messages between
-// stages have the one that dense parts compute in.
+// Every gather and reduction of a step has the dtype that the policy of its unit names. Messages between stages have
+// the one that dense parts compute in.
 #include <gtest/gtest.h>
 
 #include <map>

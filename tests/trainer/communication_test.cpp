@@ -12,9 +12,9 @@ namespace weft {
 namespace {
 
 // all_to_all sends rows wherever routing says. Each exchange moves every choice's row once out to its expert and once
-// back, so that over a whole group both ways move the rows of the way out, which are known. Each rank of an
-// expert-tensor group then gathers the rows of all of them, and reduces as many. What is declared as a bound takes its
-// known share of these sums here; `choices` are the bytes of the rows of a rank's own choices.
+// back. Over a whole group both ways therefore move the rows of the way out, which are known. Each rank of an
+// expert-tensor group then gathers the rows of all of them, and reduces as many. Traffic that is declared as a bound
+// has its known share in these sums. `choices` are the bytes of the rows of a rank's own choices.
 void add_routed(const Traffic& traffic, std::int64_t choices, int expert_tensor, CommunicationCounters& sum) {
   for (const auto& [key, bound] : traffic.bounds) {
     const std::int64_t share = key.group == name_of(Group::etp) ? choices * expert_tensor : choices;

@@ -1,10 +1,11 @@
 // Ways to share the state of LLaMA-2 7B on two nodes of eight, against figures worked out by hand from the shapes
-// alone: 32 blocks of 202,383,360 parameters, an embedding and a head of 131,072,000 each, a final norm of 4,096;
-// float32 stored, with gradient and two moments 16 bytes a parameter; bfloat16 gathered. Nothing is allocated.
+// alone. There are 32 blocks of 202,383,360 parameters, an embedding and a head of 131,072,000 each, a final norm of
+// 4,096. In float32, with gradient and two moments, a parameter takes 16 bytes. Gathers are in bfloat16. Nothing is
+// allocated.
 //
-// Where the known table of these figures has others, the difference is derived: it gathers every parameter twice under
-// full_shard, but here the backward of the embedding reads no parameters and that of the head follows its forward at
-// once, so both are gathered once (524 MB less); and the embedding is dropped after its last use, the forward.
+// Where the known table of these figures has others, the difference is derived. It gathers every parameter twice under
+// full_shard. Here the backward of the embedding reads no parameters, and that of the head follows its forward at once.
+// Both are therefore gathered once (524 MB less). The embedding is dropped after its last use, the forward.
 #include "trainer/planning/compare.h"
 
 #include <gtest/gtest.h>
@@ -152,8 +153,8 @@ TEST(Recommendation, IsTheKnownDecisionOnTwoNodes) {
   EXPECT_EQ(chosen("bfloat16", "50e9"), Sharding::hybrid);
   EXPECT_EQ(chosen("bfloat16", "400e9"), Sharding::full_shard);
   EXPECT_EQ(chosen("float32", "25e9"), Sharding::hybrid);
-  // Here an island hides too, and takes 5 GB less: 12.6 GB of gathers in 0.25 s, of 0.28 s forward, and 25.3 GB of
-  // reductions in 0.51 s, of 0.55 s backward. The hybrid is the fastest, by less than 1 %.
+  // Here an island hides too, and takes 5 GB less. 12.6 GB of gathers take 0.25 s of 0.28 s forward, 25.3 GB of
+  // reductions 0.51 s of 0.55 s backward. The hybrid is the fastest, by less than 1 %.
   EXPECT_EQ(chosen("float32", "50e9"), Sharding::island);
   EXPECT_EQ(chosen("float32", "400e9"), Sharding::full_shard);
   // Long context: activations take what the hybrid needs for its state.

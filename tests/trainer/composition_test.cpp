@@ -1,6 +1,6 @@
-// The order in which parallelisms are composed, seen from who owns what: tensor ranks split parameters, stages take
-// blocks, shard units cut the rows of a tensor rank's part; experts are dealt whole, and their group shards what each
-// rank was dealt.
+// The order in which parallelisms are composed, seen from the owners. Tensor ranks split parameters, stages take
+// blocks, and shard units cut the rows of a tensor rank's part. Experts are dealt whole, and their group shards each
+// rank's share.
 #include <gtest/gtest.h>
 
 #include <cstdio>

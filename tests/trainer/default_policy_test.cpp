@@ -37,8 +37,9 @@ std::int64_t count(const Program& program, Op op) {
   return std::ranges::count(program.ranks.front(), op, &Action::op);
 }
 
-// FSDP's count of 32 blocks in a root that has the embedding, the last norm and the head: each block twice and the root
-// once, and 33 reductions. With a lookahead the last block, whose backward follows the head's, is not dropped.
+// FSDP's count of 32 blocks in a root that has the embedding, the last norm and the head. Each block is gathered twice
+// and the root once, with 33 reductions. With a lookahead the last block, whose backward follows the head's, is not
+// dropped.
 TEST(DefaultPolicy, GathersTheRootOfTheShapeOf7BOnce) {
   const auto program_with = [](const Overrides& overrides) {
     const Config config = read_config_text(shape_of_7b(), "shape.toml", overrides).config;

@@ -1,5 +1,5 @@
-// Tiny runs that leave their directory behind, as `weft train` does, for a diagnosis; faults are put in by overriding
-// keys, or by what a rank is made to do.
+// Tiny runs that leave their directory behind for a diagnosis, as `weft train` does. Faults come from overridden keys
+// or from the acts of a rank.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// Faults put into runs that really ran, one setting at a time: each is named and nothing else is, and the change that
-// is proposed, made, leaves nothing to find.
+// Faults put into runs that really ran, one setting at a time. Each is named and nothing else is. The change that is
+// proposed, made, leaves nothing to find.
 #include <gtest/gtest.h>
 
 #include "tests/trainer/diagnosed_run.h"
@@ -30,9 +30,9 @@ Diagnosed diagnosed_with(const SettingFault& fault, const Overrides& changes) {
   return diagnosed(run, fault.hardware);
 }
 
-// Two nodes of two ranks. Full sharding sends 2 x 2 bytes for each of 4 microbatches and 4 bytes of gradient, 3/4 of
-// 20 bytes a parameter; 3.9 MB leave a node in 2 ms at this rate, and there are 0.8 ms of computation. Hybrid sharding
-// sends 4 bytes of gradient alone.
+// Two nodes of two ranks. Full sharding sends 2 x 2 bytes for each of 4 microbatches and 4 bytes of gradient. Of these
+// 20 bytes a parameter, 3.9 MB in all, 3/4 leave a node, in 2 ms at this rate. There are 0.8 ms of computation. Hybrid
+// sharding sends 4 bytes of gradient alone.
 const HardwareConfig two_nodes{.ranks_per_node = 2, .node_bytes_per_second = 1.5e9};
 const HardwareConfig roomy{.memory = std::int64_t{1} << 30};
 

@@ -101,8 +101,8 @@ std::vector<std::array<double, 4>> gather_spans(const RunOutputs& run) {
   return calls;
 }
 
-// Summed by hand from the spans: on the CPU computation stands still for the whole of a gather, of which the last rank
-// to come waits for no other. One rank computes twice as long; the others wait for it, and that is no gather's cost.
+// Summed by hand from the spans. On the CPU computation stands still for the whole of a gather, and the last rank to
+// come waits for no other. One rank computes twice as long; the others wait for it, and that is no gather's cost.
 TEST(Diagnosis, ClaimsTheTimeThatTheTracesShow) {
   RunFaults faults;
   faults.slowness = [](int rank) { return rank == 2 ? 2.0 : 1.0; };
@@ -346,8 +346,8 @@ TEST(Diagnosis, BreakEvenIsWhereTheExchangeTakesAsLongAsComputation) {
             std::vector<std::string>{"batch_below_break_even"});
 }
 
-// By its rates the network is too slow for this batch; but computation waited for nothing to speak of, and where the
-// traces say so the model is not believed.
+// By its rates the network is too slow for this batch, but computation waited for nothing to speak of. Where the traces
+// say so, the model is not believed.
 TEST(Diagnosis, BelievesTracesBeforeAModel) {
   const TemporaryFolder folder;
   leave_run(folder, timing_written_out);

@@ -91,8 +91,8 @@ TEST(DocumentParser, NamesTheColumnOfAFault) {
   EXPECT_EQ(parsed_line(R"({"q": 1, "a": "x"})", {.key = "a", .prompt = "q"}), "7: \"q\" is a number, not a text");
 }
 
-// Lines a few bytes away from good ones. nlohmann's reader is the judge of all: of the text, of the lines that are
-// faulty, and of the place: what stands before it can still become JSON, so that its only fault is its end.
+// Lines a few bytes away from good ones. nlohmann's reader is the judge of the text, of the faulty lines and of the
+// place. The text before the place can still become JSON, so that its only fault is its end.
 TEST(DocumentParser, AgreesWithAnotherReaderOnDamagedLines) {
   const std::string seeds[] = {
       R"({"id": 7, "text": "the \"weft\"\n\u00e9", "meta": {"score": -0.5e3, "ok": [true, null]}})",

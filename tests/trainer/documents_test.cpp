@@ -124,8 +124,8 @@ TEST_P(MaskedDocuments, HaveTheLossesThatTheyHaveAlone) {
   EXPECT_GT(std::abs(loss_of(config, file).loss - found.loss), 1e-4) << "joined documents see each other";
 }
 
-// Documents that fill sequences to the last token, on one rank, and in longer sequences with padding, laid out over
-// ranks: the losses of targets and of routers and all gradients are the same.
+// Documents that fill sequences to the last token, on one rank, against longer sequences with padding, laid out over
+// ranks. The losses of targets and of routers and all gradients are the same.
 TEST_P(MaskedDocuments, TrainAsWithoutPadding) {
   constexpr std::int64_t in_a_sequence = 3, tokens = 10, batch = 8;
   const std::string file =
@@ -190,8 +190,8 @@ TEST_P(MaskedDocuments, CostAUniformRouterItsCoefficients) {
   }
 }
 
-// Every batch is the whole epoch, so its order does not matter: the same documents in sequences of two, laid out over
-// ranks, and in sequences of one on one rank, where no query could see another document.
+// Every batch is the whole epoch, so its order does not matter. The same documents are in sequences of two, laid out
+// over ranks, and in sequences of one on one rank. There no query could see another document.
 TEST_P(MaskedDocuments, TrainAsTheyDoAlone) {
   constexpr std::int64_t count = 32, tokens = 8;
   std::vector<int> lengths(count, tokens);
@@ -256,9 +256,8 @@ TEST_P(MaskedDocuments, WeighNothingWhereNothingCounts) {
 INSTANTIATE_TEST_SUITE_P(Layouts, MaskedDocuments, testing::ValuesIn(masked_layouts()),
                          [](const auto& layout) { return layout.param.name; });
 
-// Losses that are told token by token, as those of prompts and answers. The oracle knows none: what a token adds is the
-// loss of the text that ends with it less that of the text that ends before, each evaluated by one rank as a file of
-// its own.
+// Losses that are told token by token, as those of prompts and answers. The oracle knows none. A token adds the loss of
+// the text that ends with it less that of the text that ends before. One rank evaluates each text as a file of its own.
 TEST_P(MaskedDocuments, CountTheLossesThatTheDataSay) {
   const auto documents = documents_of({6, 3, 8, 1, 5});
   const std::string file = write_dataset(folder_ / "all", documents);

@@ -1,5 +1,5 @@
-// Experts with a capacity, in whole runs: what is dropped is a matter of the model and its text, not of the layout, and
-// the plan's bound of memory holds.
+// Experts with a capacity, in whole runs. The drops are a matter of the model and its text, not of the layout, and the
+// plan's bound of memory holds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -79,9 +79,9 @@ TEST(DroppedTokensMemory, IsBoundedByTheCapacity) {
   EXPECT_LT(worst(2.0), worst(0.0));
 }
 
-// What a rank keeps of routed experts that take C = ceil(f B T K / N) rows each: rows in and rows out of the hidden
-// width, and between them gate, up and their product; beside it at least the scores of the router. Of 4096 tokens that
-// choose 6 of 64 experts, C is 480 with f = 1.25. Four ranks send to the 16 experts of each.
+// A rank's memory of routed experts that take C = ceil(f B T K / N) rows each. It keeps rows in and rows out of the
+// hidden width, and between them gate, up and their product. Beside them are at least the scores of the router. Of 4096
+// tokens that choose 6 of 64 experts, C is 480 with f = 1.25. Four ranks send to the 16 experts of each.
 TEST(ExpertScratch, IsThatOfFullExperts) {
   const auto kept = [](double factor, std::int64_t capacity) {
     Config config = config_of({.layers = "d e", .degrees = {.data_shard = 4, .expert = 4}});

@@ -1,6 +1,6 @@
-// A dry run against the ledgers and counters of real ones: every bucket of every rank at its peak to the byte, and
-// every call of a communicator. Where experts are dealt over ranks, the rows that a rank receives are the router's
-// affair: the dry run deals them evenly, or as the worst routing does, which no run exceeds.
+// A dry run against the ledgers and counters of real ones. They agree on every bucket of every rank at its peak to the
+// byte, and on every call of a communicator. Where experts are dealt over ranks, the rows that a rank receives are the
+// router's affair. The dry run deals them evenly, or as the worst routing does, which no run exceeds.
 #include "trainer/rank/dry_run.h"
 
 #include <gtest/gtest.h>
@@ -125,10 +125,10 @@ TEST(DryRun, HasTheBytesOfEveryUpdateRule) {
   }
 }
 
-// How many rows of a microbatch a rank receives is the router's affair, and what it keeps of them is what may differ
-// from a dry run: of these peaks routed rows are less than a tenth, and a rank's part of a microbatch of 12 to 24
-// tokens is within a tenth or so of even. The sum over ranks of what is communicated cannot differ at all: every row
-// that one rank sends another receives.
+// How many rows of a microbatch a rank receives is the router's affair. Only the memory kept of them may differ from a
+// dry run. Of these peaks routed rows are less than a tenth. A rank's part of a microbatch of 12 to 24 tokens is within
+// a tenth or so of even. The sum over ranks of what is communicated cannot differ at all: every row that one rank sends
+// another receives.
 TEST(DryRun, DealsRowsEvenlyWhereRoutersDoNot) {
   for (const Degrees& degrees :
        {Degrees{.data_shard = 2, .expert = 2}, Degrees{.pipeline = 2, .data_shard = 2, .expert = 2},

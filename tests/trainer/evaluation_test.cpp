@@ -39,9 +39,9 @@ void add_uneven(HeldOutText& text) {
   for (std::size_t length : {37, 2, 9, 121}) text.add_random(length);
 }
 
-// Roundings of float32 (2^-24) lie behind one another through 4 blocks; a logit near 1 is a sum of 20 products and errs
-// by about 20 x 2^-24 for each of some 20 operations in a row, 2e-5, at random signs over 165 tokens far less; losses
-// are near log 259 = 5.6.
+// Roundings of float32 (2^-24) lie behind one another through 4 blocks. A logit near 1 is a sum of 20 products and errs
+// by about 20 x 2^-24 for each of some 20 operations in a row. That is 2e-5, and at random signs over 165 tokens far
+// less. Losses are near log 259 = 5.6.
 constexpr double evaluation_tolerance = 5e-6;
 
 TEST(Evaluation, AgreesWithTheModelInDouble) {
@@ -64,8 +64,8 @@ TEST(Evaluation, AgreesWithTheModelInDouble) {
   }
 }
 
-// By a decoder that leaves out the first space of a text, as Llama's does, over documents with ends: the bytes are
-// those of the texts, less those of the first token.
+// A decoder leaves out the first space of a text, as Llama's does, over documents with ends. The bytes are those of the
+// texts, less those of the first token.
 TEST(Evaluation, CountsTheBytesOfTheTextAlone) {
   const TemporaryFolder folder;
   const std::string space = "\u2581";
@@ -127,7 +127,7 @@ TEST(Evaluation, TellsItsProgressAfterEachPass) {
   EXPECT_EQ(told, (std::vector<std::int64_t>{4, 8, 12, 16, 20, 22}));
 }
 
-// The same windows, in the order in which training's first step reads them, one a file: the same kernels add the same
+// The same windows, one a file, in the order in which training's first step reads them. The same kernels add the same
 // terms in the same order.
 TEST(Evaluation, IsTheLossOfTheFirstTrainingStepBitForBit) {
   for (const TinyLayout& layout : {TinyLayout{.layers = "d e"}, TinyLayout{.layers = "d*4", .degrees = {.pipeline = 2}},
@@ -191,8 +191,8 @@ TEST_P(EvaluationLayout, HasTheLossOfOneRank) {
 INSTANTIATE_TEST_SUITE_P(Layouts, EvaluationLayout, testing::ValuesIn(evaluation_layouts()),
                          [](const auto& layout) { return layout.param.name; });
 
-// However many microbatches, one segment's activations are there, and the tensors that it takes, makes and gathers:
-// each at most the microbatch's tokens wide as its widest row, which is a fused qkv, two MLP widths, or logits.
+// However many microbatches, one segment's activations are there, and the tensors that it takes, makes and gathers.
+// Each has at most a row a token of the microbatch, as wide as the widest: a fused qkv, two MLP widths, or logits.
 TEST(Evaluation, HoldsOneSegmentsActivations) {
   HeldOutText text("weft-evaluation");
   text.add_random(8 * 16 + 1);

@@ -1,5 +1,5 @@
-// Runs that are full of one thing each: it is named, the first remedy that is said to be enough is, when it is planned
-// anew, and what is said not to help does not at any strength.
+// Runs that are full of one thing each, with that thing named. The first remedy that is said to be enough is so when it
+// is planned anew. A remedy that is said not to help does not at any strength.
 #include <gtest/gtest.h>
 
 #include <ostream>

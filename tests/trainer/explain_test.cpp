@@ -1,5 +1,5 @@
-// Explanations of runs that do not fit, against what is known by other means: bytes by closed formulas, verdicts of
-// plans that are made anew, and the state of models that is sixteen bytes for each parameter.
+// Explanations of runs that do not fit, against figures known by other means. Closed formulas give the bytes, and plans
+// that are made anew the verdicts. The state of models is sixteen bytes for each parameter.
 #include "trainer/planning/explain.h"
 
 #include <gtest/gtest.h>
@@ -293,8 +293,8 @@ double microbatches_in_flight(const Schedule& schedule, int chunks) {
   return static_cast<double>(most) / chunks;
 }
 
-// Every row of the table is considered: from any schedule, ever fewer microbatches are offered, and none of the rows
-// that keep fewer keeps a number that no offer has.
+// Every row of the table is considered. From any schedule, ever fewer microbatches are offered. Each smaller number
+// that a row keeps has an offer.
 TEST(LeanerSchedules, AreFoundAmongAllOfTheTable) {
   const auto remedies = remedies_for(Cause::activations);
   const auto remedy = std::ranges::find(remedies, "a schedule with fewer microbatches in flight",

@@ -19,8 +19,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Runs until it fails, within 5 seconds: a tiny step takes milliseconds and a rank that is woken ends at once, so that
-// the rest is room for a busy machine; a rank left waiting would stay for the 300 seconds of the watchdog.
+// Runs until it fails, within 5 seconds. A tiny step takes milliseconds and a rank that is woken ends at once, so that
+// the rest is room for a busy machine. A rank left waiting would stay for the 300 seconds of the watchdog.
 std::string failure_of(const Config& config, const RunObserver& observer = {}) {
   const auto begin = Clock::now();
   std::string message;

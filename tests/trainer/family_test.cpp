@@ -1,5 +1,5 @@
-// Families that compute in dtypes of their own, and families that are not trained: what is said of one family reaches
-// its parameters, and sharding them changes no bit.
+// Families that compute in dtypes of their own, and families that are not trained. A setting of one family reaches its
+// parameters, and sharding them changes no bit.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -24,7 +24,7 @@ Config config_in(const PrecisionConfig& precision, TinyLayout layout = {.layers 
 }
 
 // From step 60 on the mean loss is within 0.5 % of bfloat16's. That of every 20 steps is within 3 % while it falls
-// fast, and within 1.5 % then: over five seeds the farthest was 1.1 %, in both formats, and float32's 0.5 %.
+// fast, and within 1.5 % then. Over five seeds the farthest was 1.1 %, in both formats, and float32's 0.5 %.
 TEST(Float8Training, LearnsWhatBfloat16Learns) {
   Config config = config_in(in_bfloat16);
   config.run.steps = 200;
@@ -74,9 +74,9 @@ TEST(Float8Training, ConcernsTheFamiliesThatSayIt) {
 
 class Float8Layouts : public ::testing::TestWithParam<TinyLayout> {};
 
-// Numbers round alike in every layout, but sums of bfloat16 come in other orders, and a difference in the last bit now
-// and then rounds to another number of 8 bits, whose distance is 16 times that of bfloat16. After ten steps bfloat16 is
-// apart from one rank by up to 5e-4 in the loss and 3e-3 in a weight.
+// Numbers round alike in every layout, but sums of bfloat16 come in other orders. A difference in the last bit now and
+// then rounds to another number of 8 bits, at 16 times the distance of bfloat16. After ten steps bfloat16 is apart from
+// one rank by up to 5e-4 in the loss and 3e-3 in a weight.
 TEST_P(Float8Layouts, LearnAlike) {
   const auto apart = [&](int steps) {
     Config alone = config_in(GetParam().precision), shared = config_in(GetParam().precision, GetParam());

@@ -71,8 +71,8 @@ double surprise(const std::vector<double>& logits, std::size_t token) {
   return largest + std::log(sum) - logits[token];
 }
 
-// Largest difference of the surprises of a few tokens at every position from those of the model in double, which sees
-// whole sequences and has no cache.
+// Largest difference of the surprises of a few tokens at every position from those of the model in double. That model
+// sees whole sequences and has no cache.
 double distance_from_reference(const Config& config, const NamedValues& weights, const Logits& logits) {
   const auto texts = random_texts(config);
   const auto hidden = static_cast<std::ptrdiff_t>(config.model.hidden_size);
@@ -98,7 +98,7 @@ double distance_from_reference(const Config& config, const NamedValues& weights,
   return distance;
 }
 
-// A logit is a sum of 20 products near 1, behind 4 blocks of some 6 products of 20 to 28 terms each, whose float32
+// A logit is a sum of 20 products near 1, behind 4 blocks of some 6 products of 20 to 28 terms each. Their float32
 // roundings (6e-8 relative a term) lie behind one another: 25 x 28 x 6e-8 = 4e-5 if all had one sign.
 constexpr double generation_tolerance = 4e-5;
 
@@ -295,7 +295,7 @@ TEST_P(GreedyText, IsThatOfTheModelWithoutACacheAndOfBytesAlone) {
   EXPECT_EQ(request.prompt + text, expected);
 }
 
-// Experts that drop half of all choices in training take every one, and those that are dealt in turn are chosen: a
+// Experts that drop half of all choices in training take every one, and those that are dealt in turn are chosen. A
 // sample's text is that without either, whatever samples are beside it, and however a pass is padded.
 TEST(Generation, TakesEveryChoiceOfTheRouter) {
   GenerationRequest request{.prompt = "warp and", .max_tokens = 24};
@@ -369,8 +369,8 @@ TEST(Generation, KeepsTheSpaceBehindThePrompt) {
   EXPECT_EQ(texts, (std::set<std::string>{" ", "x", " x"}));
 }
 
-// The caches are planned to the byte, and are there; beside them one segment of one pass, and at its borders what it
-// takes and gives: at most three tensors of the prompt's 6 tokens, 20 columns wide.
+// The caches are planned to the byte, and are there. Beside them are one segment of one pass and the tensors that it
+// takes and gives at its borders. These are at most three of the prompt's 6 tokens, 20 columns wide.
 TEST(Generation, HoldsACacheOfTheLengthThatIsAsked) {
   const Config config = byte_config({.layers = "d*3"});
   std::int64_t of_segments = -1;

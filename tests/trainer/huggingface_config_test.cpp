@@ -92,9 +92,9 @@ struct FieldChange {
   std::function<void(ModelConfig&)> change;
   bool of_dense_blocks = false, of_moe_blocks = false;  // without them the field means nothing
 };
-// Every field of a model, except those that change training alone and no folder has: two of the auxiliary losses, the
-// predictors' loss, the noise of a router, how a selection bias moves, what a full expert drops, and whether others are
-// padded.
+// Every field of a model, except those that change training alone and no folder has. These are two of the auxiliary
+// losses, the predictors' loss, the noise of a router, and how a selection bias moves. The last two are the choices
+// that a full expert drops and the padding of others.
 std::vector<FieldChange> changes_of_all_fields() {
   // A field more does not compile here: it is to be added below.
   [[maybe_unused]] const auto& [blocks, mtp_depth, mtp_loss_coef, vocab_size, hidden_size, intermediate_size,

@@ -209,7 +209,7 @@ TEST_P(Exchange, ReadsFusedExperts) {
   EXPECT_EQ(read_checkpoint(folder_ / "b"), weights_);
 }
 
-// Rounding to bfloat16 keeps these weights; float16 keeps those above its smallest normal number, and rounds the rest
+// Rounding to bfloat16 keeps these weights. float16 keeps those above its smallest normal number, and rounds the rest
 // by at most half of its smallest step, 2^-25.
 TEST_P(Exchange, RoundsToTheDtypeThatIsAskedFor) {
   write_checkpoint(folder_ / "a", model_, weights_);

@@ -1,5 +1,5 @@
-// Folders and checkpoints that are not what they should be: refused with everything that is wrong, and nothing is left
-// where the new folder would have been.
+// Folders and checkpoints that are not as they should be. They are refused with everything that is wrong, and nothing
+// is left where the new folder would have been.
 #include <fstream>
 
 #include "tests/trainer/huggingface_fixture.h"

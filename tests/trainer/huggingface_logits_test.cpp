@@ -72,8 +72,8 @@ class Logits : public HuggingFace {
   std::vector<double> expected_, expected_of_predictor_;
 };
 
-// Weights are the same numbers on both sides and sums are in double: a few hundred additions a value through three
-// blocks, each with an error of 1e-16 of values around 10 and grown by less than 100 a block, leave 1e-9 far away.
+// Weights are the same numbers on both sides and sums are in double. A value takes a few hundred additions through
+// three blocks. Errors of 1e-16 of values around 10, grown by less than 100 a block, leave 1e-9 far away.
 constexpr double logits_tolerance = 1e-9;
 // What a wrong matrix changes at least; what is measured is above 0.1.
 constexpr double noticed = 1e-2;

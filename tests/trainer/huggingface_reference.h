@@ -1,6 +1,6 @@
-// A folder of Hugging Face read and run in plain double loops, by the conventions of transformers: matrices [out, in],
-// half-rotate rotary embedding, softmax over all experts before the choice. Shares nothing with Weft but the folder, so
-// that a matrix turned or swapped on the way out shows here.
+// A folder of Hugging Face read and run in plain double loops, by the conventions of transformers. Matrices are
+// [out, in], the rotary embedding is half-rotate, and the softmax over all experts comes before the choice. It shares
+// nothing with Weft but the folder, so that a matrix turned or swapped on the way out shows here.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Experts that get no token in a whole run: their ranks gather, reduce and step as the others do, and decay is all that
-// happens to their weights.
+// Experts that get no token in a whole run. Their ranks gather, reduce and step as the others do, and decay is all that
+// happens to the experts' weights.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -34,8 +34,8 @@ std::int64_t boundary_bytes() {
 
 class InFlight : public ::testing::TestWithParam<int> {};
 
-// Peaks of GPipe grow by what one kept microbatch adds. They do so evenly from two microbatches on; with a single one
-// the tensor sent last is not yet held while the next forward runs, so that the first difference may be a boundary
+// Peaks of GPipe grow by what one kept microbatch adds. They do so evenly from two microbatches on. With a single one
+// the tensor sent last is not yet held while the next forward runs. The first difference may therefore be a boundary
 // more.
 TEST_P(InFlight, GpipeHoldsEveryMicrobatch) {
   const int pipeline = GetParam();

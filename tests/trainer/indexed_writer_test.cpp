@@ -185,7 +185,7 @@ TEST_F(IndexedWriting, EndsWhereMegatronsReaderWouldStop) {
   writer.finish();
 }
 
-// A limit on the size of files stands for a full disk: at every size that stops some write, a failure with a name and
+// A limit on the size of files stands for a full disk. Every size that stops some write gives a failure with a name and
 // nothing under the final names.
 TEST_F(IndexedWriting, AFullDiskLeavesNoDataset) {
   struct Limit {

@@ -129,9 +129,10 @@ TEST(Initialize, DependsOnNameAndSeed) {
   }
 }
 
-// Of n independent draws from a normal distribution of deviation s, the mean deviates by s / sqrt(n) and the mean
-// square by s^2 sqrt(2 / n); the mean product of draws at fixed distance by s^2 / sqrt(n). Five deviations are allowed:
-// one wrong alarm in a million draws of a seed, and the seed is fixed. Rounding to float32 is 10^4 times smaller.
+// Of n independent draws from a normal distribution of deviation s, the mean deviates by s / sqrt(n). The mean square
+// deviates by s^2 sqrt(2 / n), the mean product of draws at fixed distance by s^2 / sqrt(n). Five deviations are
+// allowed: one wrong alarm in a million draws of a seed, and the seed is fixed. Rounding to float32 is 10^4 times
+// smaller.
 TEST(Initialize, HasTheMeanVarianceAndIndependenceAskedFor) {
   constexpr std::int64_t rows = 512, columns = 512;
   constexpr double deviation = 0.02, n = rows * columns;

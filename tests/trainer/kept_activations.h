@@ -21,9 +21,8 @@ inline std::int64_t largest_kept(Program program, int pipeline_rank) {
   return transient_peak(program, pipeline_rank).activations;
 }
 
-// Tensors between stages that a rank may hold at once: messages it has received and not yet read, what one of its
-// stages left for the next one on the same rank, and on each lane to each peer the last message it sent, which stays
-// until the next.
+// Tensors between stages that a rank may hold at once. They are messages not yet read, the output of a stage for the
+// next one on the same rank, and messages sent. The last one on each lane to each peer stays until the next.
 inline std::int64_t most_between_stages(const Program& program, int pipeline_rank) {
   std::set<std::pair<int, int>> waiting;  // (stage that reads it, microbatch)
   std::set<std::pair<Lane, int>> sent;
@@ -49,10 +48,10 @@ inline std::int64_t most_between_stages(const Program& program, int pipeline_ran
   return static_cast<std::int64_t>(most);
 }
 
-// What one running segment holds besides, in float32 on one tensor rank: the tensor it is handed or hands on, and
-// inside an input gradient, on top of the larger of what is kept before it and after it: attention has all it kept when
-// it makes dqkv, beside its copy of dy, dout and dqkv itself; an MLP has what it kept, beside its copy of dy,
-// dactivated and dx; the head has dnormed. A forward makes nothing but what it keeps and hands on, a weight gradient
+// The memory of one running segment besides, in float32 on one tensor rank. It has the tensor it is handed or hands on.
+// An input gradient has more, on top of the larger of what is kept before it and after it. Attention has all it kept
+// when it makes dqkv, beside its copy of dy, dout and dqkv itself. An MLP has what it kept, beside its copy of dy,
+// dactivated and dx. The head has dnormed. A forward makes nothing but what it keeps and hands on, a weight gradient
 // nothing.
 inline std::int64_t most_of_a_segment(const Config& config) {
   const ModelConfig& model = config.model;

@@ -37,8 +37,8 @@ double tokens_of(const Config& config) {
   return static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
 }
 
-// Products are the model's, forward and twice backward; a query meets its own key, which half a sequence leaves out;
-// attention's backward makes its scores once more.
+// Products are the model's, forward and twice backward. A query meets its own key, which half a sequence leaves out.
+// Attention's backward makes its scores once more.
 TEST(KernelPlan, ComputesWhatTheModelDemands) {
   const Config config = config_of_gpu({.layers = "d e e d"});
   const KernelPlan plan = planned(config);

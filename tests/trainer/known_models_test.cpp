@@ -1,5 +1,5 @@
-// The presets of configs/models: their sizes against published totals and a closed formula of its own, and their FLOPs
-// against the field's formula and published throughputs.
+// The presets of configs/models. Their sizes meet published totals and a closed formula of this test, and their FLOPs
+// the field's formula and published throughputs.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -81,8 +81,8 @@ TEST(KnownModels, HaveTheirPublishedSizes) {
   }
 }
 
-// The preset that is like DeepSeek-V3, with that model's attention back in the place of ours: 671,026,419,200, of which
-// 256 x 58 are the biases of its routing.
+// The preset that is like DeepSeek-V3, with that model's attention back in the place of ours. It has 671,026,419,200
+// parameters, of which 256 x 58 are the biases of its routing.
 TEST(KnownModels, DeepSeekDiffersInItsAttentionAlone) {
   const std::int64_t h = 7168, heads = 128, rope = 64, nope = 128, value = 128, q_rank = 1536, kv_rank = 512;
   const std::int64_t latent = h * q_rank + q_rank + q_rank * heads * (nope + rope) + h * (kv_rank + rope) + kv_rank +
@@ -154,7 +154,7 @@ TEST(ModelFlops, AreTheFormulaOfTheFieldAndTheRouter) {
   }
 }
 
-// Published TFLOP/s over tokens/s, in GFLOP a token, of runs with sequences of 8192 (Llama 3) and 4096 (Qwen3): the
+// Published TFLOP/s over tokens/s, in GFLOP a token, of runs with sequences of 8192 (Llama 3) and 4096 (Qwen3). The
 // length follows from the figure, since half and twice as many are more than 1 % away. The last digit may be one off:
 // 148.0348 stands as 148.04.
 TEST(ModelFlops, ArePublishedFigures) {

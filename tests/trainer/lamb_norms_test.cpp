@@ -46,8 +46,8 @@ std::vector<double> summed_norms(CpuStepper& stepper, const std::vector<std::vec
   return sums;
 }
 
-// A rate in float32 may round otherwise when a sum in double differs in its last bits: elements agree within a few
-// units of float32, which 1e-6 of their size is, and a step moves 1e-2 of it.
+// A rate in float32 may round otherwise when a sum in double differs in its last bits. Elements then agree within a few
+// units of float32, which 1e-6 of their size is. A step moves 1e-2 of it.
 TEST(LambNorms, OfSplitRowsAddUpToThoseOfTheWhole) {
   auto whole = uneven(), parts = uneven(), naive = uneven();
   UpdateRows all = whole.whole();

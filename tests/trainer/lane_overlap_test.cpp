@@ -1,6 +1,6 @@
 // Gathers and reductions behind computation, proved from the order in which a step queues its work: which lane records
-// fences where and waits for which. A device that only takes notes makes a graph of it, on any machine; the graph tells
-// what each piece of work has to wait for, and, given how long pieces take, when the step ends.
+// fences where and waits for which. A device that only takes notes makes a graph of it, on any machine. The graph tells
+// what each piece of work has to wait for. Given how long pieces take, it tells when the step ends.
 // tests/cuda/overlap_test.cpp measures the same on a GPU.
 #include <gtest/gtest.h>
 
@@ -212,8 +212,8 @@ bool reads_gathered(const NotedStep& step, const Action& action) {
   return action.op == Op::forward || segment.reads_weights_backward;
 }
 
-// Between the last reshard of a microbatch and the first gather of the next one stands the embedding's backward, which
-// reads no weights: that one gather is hidden even without lookahead.
+// Between the last reshard of a microbatch and the first gather of the next one stands the embedding's backward. It
+// reads no weights, so that this one gather is hidden even without lookahead.
 double computations_without_reads(const NotedStep& step) {
   return count(step, [&](const Action& action) { return is_compute(action.op) && !reads_gathered(step, action); });
 }
@@ -259,8 +259,8 @@ double computed_at(const NotedStep& step, const Durations& durations) {
   return time;
 }
 
-// Reductions that take ten times as long as a computation: with room for all their inputs nothing is computed later for
-// them; with less room an accumulator waits for the reduction whose place it takes, the sooner the less room there is.
+// Reductions that take ten times as long as a computation. With room for all their inputs they delay no computation.
+// With less room an accumulator waits for the reduction that had its place, the sooner the less room there is.
 TEST_P(LaneOverlap, AnAccumulatorWaitsForAReductionOnlyWhenThePoolIsFull) {
   TinyLayout layout = layout_with(GetParam(), 1);
   layout.reduction = "each_microbatch";
@@ -310,8 +310,8 @@ const Action& last_computation(const NotedStep& step, std::size_t action) {
   return step.actions()[action];
 }
 
-// Whatever pieces take: a gather needs the computations whose end freed room for it, on any rank, and nothing of the
-// one before the one that reads it. That one needs no gather but those of the ones before, as it is queued before the
+// Whatever pieces take, a gather needs the computations whose end freed room for it, on any rank. It needs nothing of
+// the computation before its reader. That one needs no gather but those of the ones before, as it is queued before the
 // wait for this one.
 TEST_P(LaneOverlap, AGatherWaitsForNoComputationThatItCouldHideBehind) {
   for (int lookahead : {0, 1}) {
@@ -371,7 +371,7 @@ TEST_P(LaneOverlap, ComputeWaitsForAGatherOnlyWhereItReads) {
   }
 }
 
-// The waits of the hosts of all ranks between the actions of a step: a host that waits for the device cannot queue
+// The waits of the hosts of all ranks between the actions of a step. A host that waits for the device cannot queue
 // ahead of it.
 std::int64_t host_waits(const NotedStep& step) {
   std::int64_t waits = 0;

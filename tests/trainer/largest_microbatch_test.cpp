@@ -1,5 +1,5 @@
-// The largest microbatch of every strategy against trying every size in turn, each planned as a run of its own; and the
-// search for a limit against trying every size of needs that are drawn at random.
+// The largest microbatch of every strategy against trying every size in turn, each planned as a run of its own. The
+// search for a limit against trying every size, of needs that are drawn at random.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

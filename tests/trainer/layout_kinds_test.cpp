@@ -22,8 +22,8 @@ KindsOfLayout kinds_on(const std::string& memory, const std::string& tensor) {
   return compare_kinds(space, search_plans(space, {.top = 1}), 1);
 }
 
-// 16 bytes a parameter over 64 ranks: 17.6 GB of 70.55e9 parameters, with less than a row of 8,192 of padding for each
-// of 82 units and their rows' tensors. On cards of 24 GB the memory decides, and the bucket is named.
+// 16 bytes a parameter over 64 ranks make 17.6 GB of 70.55e9 parameters. Each of 82 units and their rows' tensors has
+// less than a row of 8,192 of padding. On cards of 24 GB the memory decides, and the bucket is named.
 TEST(LayoutKinds, SeventyBillionWithDataShardingAlone) {
   const KindsOfLayout large = kinds_on("80GiB", "tensor=1,8");
   ASSERT_TRUE(large.data_sharding.fits());

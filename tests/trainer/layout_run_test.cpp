@@ -11,7 +11,7 @@ Config run_config(int pipeline) {
   Config config = tiny_config("d e*2 d");
   config.run.steps = 3;
   config.parallelism = {.pipeline = pipeline, .data_shard = 2, .expert = 2};
-  // A norm adds the squares of each rank and then those of the ranks: the order, and so a clipped gradient's last bit,
+  // A norm adds the squares of each rank and then those of the ranks. The order, and so a clipped gradient's last bit,
   // would follow the layout.
   config.training.max_grad_norm = 0;
   return config;

@@ -1,4 +1,4 @@
-// The scale of the loss in float16: when it moves, and that a step whose gradients overflow on one rank never was, for
+// The scale of the loss in float16, and when it moves. A step with gradients that overflow on one rank never was, for
 // all of them.
 #include "trainer/rank/loss_scaler.h"
 
@@ -132,8 +132,8 @@ class OverflowingBackend final : public Backend {
   std::atomic<bool>& armed_;
 };
 
-// Learns with an overflow in one gradient of one rank in `step`, before its reduction; `weights` are those of all ranks
-// before and after that step.
+// Learns with an overflow in one gradient of one rank in `step`, before its reduction. `weights` before and after that
+// step are those of all ranks.
 struct OverflowRun {
   LearnedRun learned, before, after;
 };
@@ -201,9 +201,9 @@ class SameBatchEveryStep : public ::testing::Test {
 };
 using LossScale = SameBatchEveryStep;
 
-// Two good steps double the scale and the overflow of the third halves it, so that all five have the same scale as the
-// four of a run without overflow and growth. Equal losses and weights after that say that neither weights, moments, the
-// count of the steps nor the schedule heard of the third.
+// Two good steps double the scale and the overflow of the third halves it. The other four therefore have the scale of
+// the four of a run without overflow and growth. Equal losses and weights after that say that neither weights, moments,
+// the count of the steps nor the schedule heard of the third.
 TEST_F(LossScale, AnOverflowOnOneRankLeavesTheStepOutOnAll) {
   for (const OverflowCase& the_case : overflow_cases()) {
     SCOPED_TRACE(the_case.layout.name);
@@ -252,15 +252,15 @@ TEST_F(LossScale, WithoutFloat16TheSameOverflowEndsTheRunAndNamesTheParameter) {
   }
 }
 
-// A power of two scales every gradient without rounding, but for those that float16 has no more bits for: below 2^-14
-// its numbers are 2^-24 apart. Some are that small at any scale: where a softmax has a single key its gradient is zero,
-// and what is computed is the rounding noise of a difference. So bits do differ. With a scale s an element of the
-// gradients between segments is rounded by up to 2^-25 / s otherwise, about 44 times on its way back (strategy_test.cpp
-// counts them), and a weight's gradient sums 128 of them against activations of size 1. Were all these errors of one
-// sign it would be 44 x 128 x 2^-25 / s off, and the norm of N of them sqrt(N) times that. Adam divides by 1e-4 at
-// least, so that with 2^12 a weight of 0.1 is off by at most 3 x 1e-3 x 4.1e-8 / 1e-4 = 1.2e-6 after three
-// steps, 1.2e-5 of it. (Below 2^12 another choice of an expert may follow.) Losses are computed before anything is
-// scaled.
+// A power of two scales every gradient without rounding, but for those that float16 has no more bits for. Below 2^-14
+// its numbers are 2^-24 apart. Some gradients are that small at any scale. Where a softmax has a single key its
+// gradient is zero, and the computed one is the rounding noise of a difference. So bits do differ. With a scale s an
+// element of the gradients between segments is rounded by up to 2^-25 / s otherwise. That happens about 44 times on its
+// way back (strategy_test.cpp counts them). A weight's gradient sums 128 of them against activations of size 1. Were
+// all these errors of one sign it would be 44 x 128 x 2^-25 / s off. The norm of N of them would be sqrt(N) times that
+// off. Adam divides by 1e-4 at least. With 2^12 a weight of 0.1 is therefore off by at most 3 x 1e-3 x 4.1e-8 / 1e-4 =
+// 1.2e-6 after three steps, 1.2e-5 of it. (Below 2^12 another choice of an expert may follow.) Losses are computed
+// before anything is scaled.
 TEST(LossScaleOfPowersOfTwo, MovesOnlyWhatFloat16CannotHold) {
   for (const TinyLayout& layout :
        {TinyLayout{.degrees = {.data_shard = 4}},

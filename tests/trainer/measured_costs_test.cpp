@@ -116,7 +116,7 @@ TEST(MeasuredCosts, AreMediansOfComputation) {
   expect_near(measured_costs(known.config, known.mesh, traces), known.table);
 }
 
-// The file of a trace tells times in microseconds, as decimal numbers that read back as they were; the sum of a begin
+// The file of a trace tells times in microseconds, as decimal numbers that read back as they were. The sum of a begin
 // and a duration rounds once more.
 TEST(MeasuredCosts, CanBeTakenFromTheFilesOfATrace) {
   const KnownCosts known(config_of({.layers = "d*2", .degrees = {.pipeline = 2}}));

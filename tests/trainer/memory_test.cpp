@@ -85,10 +85,10 @@ std::vector<TinyLayout> memory_layouts() {
   };
 }
 
-// The largest that full parameters and full gradients become along one rank's list, each at its own instant: a unit's
-// parameters live from its UNSHARD to its RESHARD (their parts from RESHARD_SECONDARY to UNSHARD_SECONDARY), its
-// gradients from the first weight gradient to the next reduction, and then until the pool of inputs is full or the norm
-// is taken. Reductions in another dtype read a copy, and those of routing helpers are over at once.
+// The largest that full parameters and full gradients become along one rank's list, each at its own instant. A unit's
+// parameters live from its UNSHARD to its RESHARD (their parts from RESHARD_SECONDARY to UNSHARD_SECONDARY). Its
+// gradients live from the first weight gradient to the next reduction, then until the pool of inputs is full or the
+// norm is taken. Reductions in another dtype read a copy, and those of routing helpers are over at once.
 struct ProgramPeaks {
   std::int64_t parameters = 0, gradients = 0;
 };
@@ -160,8 +160,8 @@ TEST_P(ProgramMemory, IsWhatTheLedgerMeasures) {
     EXPECT_EQ(run.ledger().live()[Bucket::unsharded_gradients], 0);
     EXPECT_EQ(run.ledger().live()[Bucket::activations], 0);
     EXPECT_EQ(run.ledger().live()[Bucket::moe_routing], 0);
-    // The prediction takes its transient buckets at one instant, that of their largest sum, so that each is at most
-    // what the bucket reaches at its own; together they are at least any single one.
+    // The prediction takes its transient buckets at one instant, that of their largest sum. Each is therefore at most
+    // what the bucket reaches at its own. Together they are at least any single one.
     EXPECT_LE(predicted[Bucket::unsharded_parameters], peaks.parameters);
     EXPECT_LE(predicted[Bucket::unsharded_gradients], peaks.gradients);
     EXPECT_GE(transient_peak(run.program(), pipeline_rank).bytes, std::max(peaks.parameters, peaks.gradients));

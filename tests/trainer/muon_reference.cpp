@@ -18,9 +18,9 @@ double slope(double x) {
 }
 
 // The factor by which one step stretches a small error of a rows x columns matrix with these singular values, root mean
-// square over its directions. The step is the polynomial of the symmetric matrix [0 X; X^T 0], whose eigenvalues are
-// +-x and, of a matrix that is not square, 0; its derivative multiplies the error, in the eigenvectors' basis, by the
-// divided differences of the polynomial. Between 0 and 0 there is no error, which lies off the diagonal blocks.
+// square over its directions. The step is the polynomial of the symmetric matrix [0 X; X^T 0] with the eigenvalues +-x
+// and, where X is not square, 0. The step's derivative multiplies the error, in the eigenvectors' basis, by the divided
+// differences of the polynomial. Between 0 and 0 there is no error, which lies off the diagonal blocks.
 double stretch(const std::vector<double>& singular, std::int64_t small, std::int64_t large) {
   const auto difference = [](double x, double y) {
     return std::abs(x - y) < 1e-6 ? slope(x) : (polynomial(x) - polynomial(y)) / (x - y);
@@ -118,9 +118,9 @@ std::vector<double> singular_values(const Matrix& matrix) {
   return values;
 }
 
-// |.| is the Frobenius norm. A rounding that is off by up to u of a number is off by u / sqrt(3) in the mean, and a sum
-// of n terms in float32 by sqrt(n / 3) 2^-24 of its partial sums, which in a product P Q have a norm of at most |P|
-// |Q|. A matrix that multiplies an error scales it by its mean singular value.
+// |.| is the Frobenius norm. A rounding that is off by up to u of a number is off by u / sqrt(3) in the mean. A sum of
+// n terms in float32 is off by sqrt(n / 3) 2^-24 of its partial sums. In a product P Q these have the norm |P| |Q| at
+// most. A matrix that multiplies an error scales it by its mean singular value.
 double newton_schulz_error(const Matrix& matrix, double roundoff) {
   const auto small = std::min(matrix.rows, matrix.columns), large = std::max(matrix.rows, matrix.columns);
   const double rounding = roundoff / std::sqrt(3.0), float_rounding = 0x1.0p-24 / std::sqrt(3.0);

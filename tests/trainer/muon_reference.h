@@ -27,9 +27,9 @@ Matrix newton_schulz(const Matrix& matrix);
 // Descending; as many as the smaller side.
 std::vector<double> singular_values(const Matrix& matrix);
 
-// How far off the result is to be expected, in the Frobenius norm and to first order, when every stored number is
-// rounded to one side or the other by up to `roundoff` of itself and sums are kept in float32. The root of a sum of
-// many independent squares, so what is found is never a few times as large.
+// The expected error of the result, in the Frobenius norm and to first order. Every stored number is rounded to one
+// side or the other by up to `roundoff` of itself, and sums are kept in float32. The error is the root of a sum of many
+// independent squares, so what is found is never a few times as large.
 double newton_schulz_error(const Matrix& matrix, double roundoff);
 
 }  // namespace weft::muon_reference

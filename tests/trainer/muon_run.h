@@ -1,5 +1,5 @@
-// Muon alone, without a model: every rank of a stage has its shards, gradients are functions of global names and
-// places, and what the ranks made of the weights is put together under global names. For any layout and any device.
+// Muon alone, without a model, for any layout and any device. Every rank of a stage has its shards, and gradients are
+// functions of global names and places. The weights that the ranks made are put together under global names.
 #pragma once
 
 #include <functional>

@@ -54,8 +54,8 @@ std::vector<TinyLayout> muon_layouts() {
 
 class MuonLayouts : public ::testing::TestWithParam<TinyLayout> {};
 
-// An element of the update is a function of its own gradients; the owner puts the same matrix together whoever sent its
-// rows, so products and norm add the same numbers in the same order; and a weight is a function of its own direction.
+// An element of the update is a function of its own gradients. The owner puts the same matrix together whoever sent its
+// rows, so products and norm add the same numbers in the same order. A weight is a function of its own direction.
 TEST_P(MuonLayouts, EqualOneRankToTheBit) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
     for (DType kept : {DType::float32, DType::bfloat16}) {
@@ -90,8 +90,8 @@ TEST(Muon, TakesRanksWithoutRows) {
   EXPECT_TRUE(same_bits(found.weights, run_muon(one).weights));
 }
 
-// The formula in double. In float32 momentum and update are off by 3 roundings of their terms a step at most; the
-// direction by what newton_schulz_error expects, twice; and the weights by one rounding each of three terms.
+// The formula in double. In float32 momentum and update are off by 3 roundings of their terms a step at most. The
+// direction is off by what newton_schulz_error expects, twice, and the weights by one rounding each of three terms.
 TEST(Muon, IsItsFormula) {
   for (MuonScale scale : {MuonScale::match_adamw, MuonScale::aspect}) {
     MuonCase the_case{tiny_config("d e"), {.scale = scale}};
@@ -133,9 +133,9 @@ TEST(Muon, IsItsFormula) {
   }
 }
 
-// The momentum of 30 steps in double. bfloat16 has 8 significant bits: rounded to the nearest, a number is off by 2^-8
-// of itself at most, and what a step before was off by goes on times the rate. Float32 adds 3 roundings of 2^-24. The
-// update is made of the momentum before it is rounded, so it lacks the last step's 2^-8.
+// The momentum of 30 steps in double. bfloat16 has 8 significant bits. Rounded to the nearest, a number is off by 2^-8
+// of itself at most. The error of a step before goes on times the rate. Float32 adds 3 roundings of 2^-24. The update
+// is made of the momentum before it is rounded, so it lacks the last step's 2^-8.
 TEST(Muon, RoundsMomentumInBfloat16ToTheNearest) {
   constexpr std::int64_t size = 501;
   constexpr double rate = 0.95, scale = 0.5, narrow = 0x1p-8, wide = 3 * 0x1p-24;

@@ -1,5 +1,5 @@
-// Training with Muon: whole matrices are put together from whatever rows the ranks own, so that any layout learns what
-// one rank learns; and state, memory and traffic are those of the plan.
+// Training with Muon. Whole matrices are put together from whatever rows the ranks own, so that any layout learns what
+// one rank learns. State, memory and traffic are those of the plan.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -12,11 +12,11 @@
 namespace weft {
 namespace {
 
-// Layouts move a gradient by about 1e-6 of its norm (parity_test.cpp). Muon sends small singular values towards 1: five
-// iterations multiply one by at most 3.4445^5 = 485, and with it the noise in its direction, so that in the worst case
-// the direction is off by 5e-4 of its size; spread over 20 singular values of which a few are that small, by 1e-4. A
-// step moves an element by 0.2 of the rate (match_adamw), 2e-4 against weights of 0.1: 2e-3 of it. 10 steps: 10 x 2e-3
-// x 1e-4 = 2e-6, and what is left to adamw stays within what it has elsewhere.
+// Layouts move a gradient by about 1e-6 of its norm (parity_test.cpp). Muon sends small singular values towards 1. Five
+// iterations multiply one by at most 3.4445^5 = 485, and with it the noise in its direction. In the worst case the
+// direction is then off by 5e-4 of its size. Spread over 20 singular values of which a few are that small, it is off by
+// 1e-4. A step moves an element by 0.2 of the rate (match_adamw), 2e-4 against weights of 0.1: 2e-3 of it. 10 steps:
+// 10 x 2e-3 x 1e-4 = 2e-6, and what is left to adamw stays within what it has elsewhere.
 constexpr double muon_training_tolerance = 1e-5;
 
 Config with_muon(Config config, DType state = DType::float32) {
@@ -137,7 +137,7 @@ TEST(MuonTrainingInBfloat16, LearnsTheSameInEveryLayout) {
   EXPECT_FALSE(difference(learn(with_muon(tiny_config("d e d e"))), one).bitwise_equal);
 }
 
-// Of matrices Muon keeps one state where adamw keeps two, and of what is sharded a rank keeps its share: these are at
+// Of matrices Muon keeps one state where adamw keeps two, and of sharded ones a rank keeps its share. These are at
 // least half of the states of an adamw run, and less than all.
 TEST(MuonTrainingState, IsBetweenHalfAndAllOfAdamw) {
   for (const TinyLayout& layout : muon_training_layouts()) {

@@ -1,5 +1,5 @@
-// Null slots in whole runs: a choice of one is a matter of the model and its text, not of the layout, and plans count
-// the rows of experts alone.
+// Null slots in whole runs. A choice of one is a matter of the model and its text, not of the layout. Plans count the
+// rows of experts alone.
 #include <gtest/gtest.h>
 
 #include <functional>

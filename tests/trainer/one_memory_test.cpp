@@ -101,8 +101,8 @@ TEST(OneMemory, HoldsWithSpreadExpertsAndEverySchedule) {
   }
 }
 
-// What lives all step is the sum of the stages' units; and one microbatch more in flight takes what a stage's forwards
-// leave of one, whatever is routed where.
+// The memory that lives all step is the sum of the stages' units. One microbatch more in flight takes what a stage's
+// forwards leave of one, whatever is routed where.
 TEST(OneMemory, OfStagesAddsUp) {
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
     Config config = routed_config("gpipe");

@@ -29,16 +29,16 @@ void PrintTo(const OptimizerCase& optimizer, std::ostream* out) {
   *out << optimizer.name;
 }
 
-// Layouts add gradients in other orders, which moves them by about 1e-6 of their size, and weights, in the 10 steps of
-// a run, by less than 1e-5 (parity_test.cpp derives it for steps of at most 1e-3 of a weight; the learning rates below
-// keep to that: gradients are clipped to a norm of 1, and lamb moves a weight by its rate). Two rules are not smooth:
-// - lion takes a sign, and an element whose mean gradient is within that noise of zero may step the other way. With
-//   learning rate r and weights of 0.1, one element in a hundred that does so in each of 10 steps puts a parameter
+// Layouts add gradients in other orders, which moves them by about 1e-6 of their size. Weights move, in the 10 steps of
+// a run, by less than 1e-5 (parity_test.cpp derives it for steps of at most 1e-3 of a weight). The learning rates below
+// keep to that: gradients are clipped to a norm of 1, and lamb moves a weight by its rate. Two rules are not smooth:
+// - lion takes a sign, and an element whose mean gradient is within that noise of zero may step the other way. Take
+//   learning rate r and weights of 0.1. One element in a hundred that does so in each of 10 steps puts a parameter
 //   2 r 10 sqrt(0.01) / 0.1 apart.
-// - a bfloat16 moment is rounded up or down by 2^-8 of itself; a difference of 1e-6 decides otherwise for one element
-//   in 1e-6 2^8 = 1/4000, in 10 steps of two moments for one in 200. A moment off by 2^-8 moves an element by 2^-8 r
-//   otherwise, in each of 10 steps: 10 2^-8 r sqrt(1 / 200) / 0.1 apart; for r = 1e-3 that is 3e-5, with room for
-//   chance 1e-4. Lamb moves an element by r of itself: 10 2^-8 r sqrt(1 / 200) = 8e-6. Sgd's moment sums at most 10
+// - a bfloat16 moment is rounded up or down by 2^-8 of itself. A difference of 1e-6 decides otherwise for
+//   1e-6 2^8 = 1/4000 of all elements, in 10 steps of two moments for one in 200. A moment off by 2^-8 moves an element
+//   by 2^-8 r otherwise, in each of 10 steps: 10 2^-8 r sqrt(1 / 200) / 0.1 apart. For r = 1e-3 that is 3e-5, with room
+//   for chance 1e-4. Lamb moves an element by r of itself: 10 2^-8 r sqrt(1 / 200) = 8e-6. Sgd's moment sums at most 10
 //   gradients of norm 1, and parameters have a norm above 1: 10 2^-8 10 r sqrt(1 / 200) = 8e-4.
 std::vector<OptimizerCase> optimizer_cases() {
   const DType narrow = DType::bfloat16;
@@ -84,8 +84,8 @@ TEST_P(OptimizerRuns, AnyLayoutLearnsWhatOneRankLearns) {
   }
 }
 
-// Random bits included: they are functions of names and places, so only sums of another order can move a bit, and
-// these have the same order. Lamb's norms do not, and its runs are only near.
+// Random bits are included, as functions of names and places. Only sums of another order can move a bit, and these have
+// the same order. Lamb's norms do not, and its runs are only near.
 TEST_P(OptimizerRuns, ShardingDoesNotChangeABit) {
   const bool exact = needs_of(GetParam().rule) == Needs::elements;
   for (TinyLayout layout : {shard4, replicas}) {
@@ -126,8 +126,8 @@ std::vector<Config> uneven_groups() {
   return configs;
 }
 
-// Counted from the rows themselves: what a rank keeps is at least its own rows' states, in their dtype, and the ledger
-// holds what was predicted to the byte.
+// Counted from the rows themselves. A rank keeps at least its own rows' states, in their dtype, and the ledger holds
+// what was predicted to the byte.
 void expect_predicted_state(const Config& config) {
   Config short_run = config;
   short_run.run.steps = 1;
@@ -252,8 +252,8 @@ TEST(OptimizerGroups, TheScheduleMultipliesTheRateOfEach) {
   EXPECT_EQ(difference(learn(warm), learn(plain)).worst_parameter, "embedding.weight");
 }
 
-// Lion without decay moves an element by the rate, or not at all where its gradient is 0: what parameters have moved by
-// is what the metrics say. Elements are at most near 1, where float32 rounds to 2^-24.
+// Lion without decay moves an element by the rate, or not at all where its gradient is 0. The parameters' movement is
+// what the metrics say. Elements are at most near 1, where float32 rounds to 2^-24.
 TEST(OptimizerGroups, MetricsHaveTheRatesThatAreApplied) {
   Config config = config_of(hybrid_mesh);
   config.run.steps = 1;

@@ -179,8 +179,9 @@ TEST(PaddedRun, FaultsOfASimulationAreSeen) {
   EXPECT_GT(error_with(messages), allowed_deviation);
 }
 
-// Messages that are as long under way as an attention part computes, beside what both ranks do meanwhile: as simulated,
-// never before the simulated time, and not what they would take if nothing were under way, or the receiver copied.
+// Messages that are as long under way as an attention part computes, beside the work of both ranks. They arrive as
+// simulated, never before the simulated time. It is not the step with nothing under way, nor the one in which the
+// receiver copies.
 TEST(PaddedRun, MessagesTakeTheirTimeBesideComputation) {
   for (const PaddedCase& one : {PaddedCase{"gpipe", 4}, PaddedCase{"1f1b", 4}, PaddedCase{"interleaved", 2, 2}}) {
     SCOPED_TRACE(one.name());
@@ -194,7 +195,7 @@ TEST(PaddedRun, MessagesTakeTheirTimeBesideComputation) {
   }
 }
 
-// A first stage of one block before one of four: threads block in a send until the message before it is taken, so the
+// A first stage of one block before one of four. Threads block in a send until the message before it is taken, so the
 // fast stage is held back. On lanes of its own it would run ahead.
 TEST(PaddedRun, LanesOfTheirOwnAreAnotherStep) {
   Config config = padded_config(PaddedCase{"gpipe", 2});
@@ -206,10 +207,10 @@ TEST(PaddedRun, LanesOfTheirOwnAreAnotherStep) {
   EXPECT_GT(simulation_error(run.program, own, least_disturbed(run)).start, allowed_deviation);
 }
 
-// Experts over two ranks of each stage, whose exchanges take as long as an attention part computes: beside the other
-// half of an overlapped pair, and for a while beside their own segment, as simulated, never before the simulated time.
-// It is not the step in which computation waits for them, nor the one in which they take no time, nor the one in which
-// their own segment waits from its begin.
+// Experts over two ranks of each stage, with exchanges that take as long as an attention part computes. They run beside
+// the other half of an overlapped pair, and for a while beside their own segment. They do so as simulated, never before
+// the simulated time. It is not the step in which computation waits for them, nor the one in which they take no time.
+// Nor is it the one in which their own segment waits from its begin.
 TEST(PaddedRun, RowsOfExpertsTravelBesideTheOtherHalf) {
   for (const char* schedule : {"dualpipev", "combined_1f1b"}) {
     SCOPED_TRACE(schedule);

@@ -9,10 +9,10 @@
 namespace weft {
 namespace {
 
-// Layouts add the same float32 terms in other orders: over tensor ranks (sums of 20 to 28 products cut in parts), data
-// ranks and microbatches (16 sequences). One reordered sum of n <= 259 terms differs by at most about n * 6e-8 = 1.5e-5
-// of its terms' magnitudes, and by about sqrt(n) * 6e-8 = 1e-6 typically; a step adds at most learning_rate = 1e-3 of
-// relative change to a weight, so after 10 steps losses and weights agree well within 1e-5.
+// Layouts add the same float32 terms in other orders, over tensor ranks, data ranks and microbatches (16 sequences).
+// Tensor ranks cut sums of 20 to 28 products in parts. One reordered sum of n <= 259 terms differs by at most about
+// n * 6e-8 = 1.5e-5 of its terms' magnitudes. Typically it is about sqrt(n) * 6e-8 = 1e-6. A step adds at most
+// learning_rate = 1e-3 of relative change to a weight. So after 10 steps losses and weights agree well within 1e-5.
 constexpr double parity_tolerance = 1e-5;
 
 struct Layout {

@@ -9,8 +9,8 @@
 namespace weft {
 namespace {
 
-// Beside what one segment makes, the activations and the gradient sent last, which stay until the next send; a message
-// is received right before the action that takes it.
+// The tensors beside what one segment makes: the activations and the gradient sent last, which stay until the next
+// send. A message is received right before the action that takes it.
 std::int64_t most_besides(const Config& config) {
   return most_of_a_segment(config) + 2 * config.microbatch_tokens() * config.model.hidden_size * 4;
 }

@@ -100,8 +100,9 @@ TEST(PlanAxes, PipelineRanksShareBlocksAndKeepMoreMicrobatches) {
     EXPECT_NEAR(static_cast<double>(first.peak[bucket] + last.peak[bucket]), static_cast<double>(whole.peak[bucket]),
                 static_cast<double>(padding));
   }
-  // 1F1B: two microbatches in flight on the first of two stages, so that half the blocks keep as much as all did; one
-  // on the last, half as much. Beside them stand what passes between segments and, on the last, what the head keeps.
+  // 1F1B has two microbatches in flight on the first of two stages, so half the blocks keep as much as all did. It has
+  // one on the last, half as much. Beside them stand what passes between segments and, on the last, what the head
+  // keeps.
   const double kept = static_cast<double>(whole.peak[Bucket::activations]);
   EXPECT_GT(static_cast<double>(first.peak[Bucket::activations]), 0.75 * kept);
   EXPECT_LT(static_cast<double>(last.peak[Bucket::activations]), 0.75 * kept);

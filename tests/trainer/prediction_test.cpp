@@ -1,6 +1,6 @@
-// Multi-token prediction in a run: wherever the predictors stand, a run learns what one rank learns; weights that they
-// share with other stages stay alike to the bit (`faults` of a run, tiny_run.h); and the model itself is the one that a
-// run without them has.
+// Multi-token prediction in a run. Wherever the predictors stand, a run learns what one rank learns. Weights that they
+// share with other stages stay alike to the bit (`faults` of a run, tiny_run.h). The model itself is the one that a run
+// without them has.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -237,8 +237,8 @@ TEST(PredictionPlan, ALayoutHasThePredictorsOfTheModel) {
 
 // --- text -----------------------------------------------------------------------------------------------------------
 
-// Written down from the definition: predictor k of position i reads the k-th id behind i and predicts the next, if the
-// sequence has both, the loss counts, and they are of the document of i.
+// Written down from the definition. Predictor k of position i reads the k-th id behind i and predicts the next. Its
+// conditions are that the sequence has both, the loss counts, and they are of the document of i.
 TEST(PredictionText, FollowsWithinSequencesAndDocuments) {
   constexpr std::int32_t none = -1;
   const std::vector<std::int32_t> window = {10, 11, 12, 13, 14, 15, 16};

@@ -1,7 +1,7 @@
-// Layouts drawn at random over every axis at once: mesh, schedule, stage layout with empty stages, strategy, residency,
-// lookahead, reduction, accumulation, wrap, recompute, tied weights, dtypes. Each that the rules accept trains, and
-// must learn what one rank learns, hold what its dry run says to the byte, and communicate as often as its dry run
-// does. WEFT_TRIALS=N draws more.
+// Layouts drawn at random over every axis at once. The axes are mesh, schedule, stage layout with empty stages,
+// strategy, residency, lookahead, reduction, accumulation, wrap, recompute, tied weights and dtypes. Each that the
+// rules accept trains, and must learn what one rank learns. It must hold what its dry run says to the byte, and
+// communicate as often as its dry run does. WEFT_TRIALS=N draws more.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
@@ -152,8 +152,8 @@ const LearnedRun& one_rank(const Config& config, std::map<std::string, LearnedRu
   return found->second;
 }
 
-// Float32 terms are added in other orders (parity_test.cpp). What is computed in bfloat16 is rounded to 8 bits at other
-// places of a sum; three steps of a tiny model stay within some of these roundings.
+// Float32 terms are added in other orders (parity_test.cpp). Numbers computed in bfloat16 are rounded to 8 bits at
+// other places of a sum. Three steps of a tiny model stay within some of these roundings.
 double tolerance(const Config& config) {
   return config.precision.compute == DType::float32 ? 1e-5 : 2e-2;
 }
@@ -226,7 +226,7 @@ TEST(RandomLayouts, LearnTheSameAndTakeWhatTheirDryRunsSay) {
 }
 
 // A router's weights and biases are the same bits on every rank that has them after two hundred steps, whatever the
-// layout: `faults` has every element of which holders differ (tiny_run.h).
+// layout. `faults` has every element of which holders differ (tiny_run.h).
 TEST(RandomLayouts, HoldTheSameCopiesAfterManySteps) {
   int taken = 0;
   for (std::uint64_t seed = 1; taken < std::max(1, trials() / 10); ++seed) {

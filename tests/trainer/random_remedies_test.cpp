@@ -1,5 +1,5 @@
-// Every remedy against every cause, and every strategy that a comparison names, proposed for configurations that are
-// drawn at random: the configuration's reader accepts each proposal.
+// Every remedy against every cause, and every strategy that a comparison names, for configurations that are drawn at
+// random. The configuration's reader accepts each proposal.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 

@@ -1,7 +1,8 @@
-// Models with experts, their data and their layouts, drawn at random: routers of every kind, null slots, capacities,
-// balance losses and biases, padded and masked tokens, ranks without a target or without a token, every axis, dispatch,
-// schedule and recompute. Each that the rules accept learns what one rank learns, counts the same choices, stays within
-// its plan, and goes on in another layout with the same bits. WEFT_TRIALS=N draws N in each part.
+// Models with experts, their data and their layouts, drawn at random. They have routers of every kind, null slots,
+// capacities, balance losses and biases, padded and masked tokens. They have ranks without a target or without a token,
+// and every axis, dispatch, schedule and recompute. Each that the rules accept learns what one rank learns, counts the
+// same choices and stays within its plan. It goes on in another layout with the same bits. WEFT_TRIALS=N draws N in
+// each part.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// One communicator for each pair of a lane and a group that works on it; of messages one for those that no rank both
+// One communicator for each pair of a lane and a group that works on it. Messages have one for those that no rank both
 // sends and receives.
 #include "trainer/rank/rank_groups.h"
 
@@ -101,7 +101,7 @@ TEST(RankGroups, KeepTheLanesOfAGroupApart) {
   });
 }
 
-// Whatever the schedule, no rank of a transfer sends and receives, so that neither stands in front of the other; every
+// Whatever the schedule, no rank of a transfer sends and receives, so that neither stands in front of the other. Every
 // pair that exchanges has its lanes' communicator, and there are few.
 TEST(RankGroups, NoRankSendsAndReceivesInOneTransfer) {
   for (const Schedule& schedule : schedules()) {

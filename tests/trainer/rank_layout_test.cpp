@@ -210,9 +210,9 @@ TEST(RankLayout, KeepsToALimitOfMemoryWhereItCan) {
   EXPECT_GT(changed, 50);
 }
 
-// 256 blocks on 64 stages. With equal blocks no rank can have less than its share rounded up, and it has no more; with
-// costs that have every bit of a double the most loaded rank is found within half a block of the mean, which no split
-// can be below.
+// 256 blocks on 64 stages. With equal blocks no rank can have less than its share rounded up, and it has no more. Other
+// costs have every bit of a double. With them the most loaded rank is found within half a block of the mean, which no
+// split can be below.
 TEST(RankLayout, DealsWhatPeopleTrain) {
   for (const Placement placement : {Placement::looped, Placement::v}) {
     for (const int chunks : {2, 4}) {

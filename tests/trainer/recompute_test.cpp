@@ -1,5 +1,5 @@
-// Activations recomputed in backward, as they are run: whatever the layout, a run learns to the bit what it learns when
-// they are kept, and holds less by what they take.
+// Activations recomputed in backward, as they are run. Whatever the layout, a run learns to the bit what it learns when
+// they are kept. It holds less by what they take.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -160,9 +160,9 @@ INSTANTIATE_TEST_SUITE_P(Layouts, RecomputeParity, ::testing::ValuesIn(recompute
 
 // --- memory ---------------------------------------------------------------------------------------------------------
 
-// Of one dense block, float32 and one tensor rank: per token, in floats. What a block keeps when all of it is kept is
-// x and the norm's output twice (hidden each) with two inverse roots, q, k and v, q and k after the rotary embedding,
-// the attention's output with a number a head, and gate, up and their product.
+// Of one dense block, float32 and one tensor rank: per token, in floats. A block of which all is kept has x and the
+// norm's output twice (hidden each) with two inverse roots. It has q, k and v, q and k after the rotary embedding, and
+// the attention's output with a number a head. It has gate, up and their product.
 struct BlockFloats {
   explicit BlockFloats(const ModelConfig& model)
       : hidden(model.hidden_size),
@@ -202,8 +202,8 @@ std::vector<std::int64_t> gpipe_peaks(Recompute recompute, int microbatches) {
   return peaks;
 }
 
-// What one more microbatch adds to the ledger's peak is what its blocks keep, to the byte, and on the last stage the
-// head with x, its root, the norm's output unless it is recomputed, and the gradient of its logits.
+// One more microbatch adds to the ledger's peak what its blocks keep, to the byte. On the last stage it adds the head
+// with x, its root, the norm's output unless it is recomputed, and the gradient of its logits.
 TEST(RecomputeMemory, AMicrobatchTakesWhatItsBlocksKeep) {
   const Config config = config_of({.layers = "d*4", .degrees = {.pipeline = 2}});
   const BlockFloats block(config.model);
@@ -223,9 +223,9 @@ TEST(RecomputeMemory, AMicrobatchTakesWhatItsBlocksKeep) {
   }
 }
 
-// The ledger's peak is the program's, and above it no more than flows and what one segment makes for itself: of
-// activations recomputed, the gradient that waits for them and what R hands on and drops; of cheap ones, those of one
-// segment.
+// The ledger's peak is the program's, and above it no more than flows and the tensors that one segment makes for
+// itself. Of activations recomputed, these are the gradient that waits for them and what R hands on and drops. Of cheap
+// ones they are those of one segment.
 TEST(RecomputeMemory, IsInThePeakOfTheProgram) {
   for (const char* schedule : {"1f1b", "gpipe", "zb_h1"}) {
     std::map<Recompute, std::int64_t> peaks;

@@ -1,5 +1,5 @@
-// Layouts over which the choices of routers must not depend: every axis that splits tokens or experts, every dispatch,
-// and what recomputes a block with experts.
+// Layouts over which the choices of routers must not depend. They have every axis that splits tokens or experts, every
+// dispatch, and the settings that recompute a block with experts.
 #pragma once
 
 #include <string>

@@ -142,8 +142,8 @@ TEST(RouterHelpers, StayWhereNothingMovesThem) {
   }
 }
 
-// The rate falls as the learning rate does: a linear decay of ten steps of 0.01 adds up to 0.055 at most, and what is
-// reported is the norm before the step.
+// The rate falls as the learning rate does. A linear decay of ten steps of 0.01 adds up to 0.055 at most. The reported
+// norm is the one before the step.
 TEST(RouterHelpers, FollowTheScheduleOfTheLearningRate) {
   Config config = biased(hybrid());
   config.model.moe.bias_schedule = BiasSchedule::learning_rate;

@@ -1,5 +1,5 @@
-// The noise of a router's input belongs to a token of the run's text: every layout and microbatch size draws the same,
-// and what is not training draws none.
+// The noise of a router's input belongs to a token of the run's text. Every layout and microbatch size draws the same,
+// and only training draws any.
 #include <gtest/gtest.h>
 
 #include "tests/trainer/tiny_layout.h"

@@ -1,5 +1,5 @@
-// Configurations with experts drawn at random: a model with its data, a layout of it, and the run of one rank that any
-// layout must repeat.
+// Configurations with experts drawn at random. Each is a model with its data, a layout of it, and the run of one rank
+// that any layout must repeat.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 
 namespace weft {
 
-// A dataset of 259 tokens. No two tokens of a sequence that see themselves alone are equal, whatever is masked: of
+// A dataset of 259 tokens. No two tokens of a sequence that see themselves alone are equal, whatever is masked. Of
 // equal weights a rounding would decide which a capacity drops. Of documents that are `counted` the losses count from
 // the third token on, as those of answers; without `counted` all losses count.
 inline void write_documents(const std::string& prefix, const std::vector<std::int64_t>& lengths,

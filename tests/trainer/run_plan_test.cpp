@@ -63,8 +63,8 @@ TEST(RunPlan, CountsWhatRanksCount) {
   }
 }
 
-// The node whose traffic is told against a count by hand: 8 ranks in nodes of 4, one group of 8 around which every
-// gather goes (one edge leaves a node), or two groups of 4 inside nodes and 4 pairs between them.
+// The node whose traffic is told against a count by hand, of 8 ranks in nodes of 4. Every gather goes around one group
+// of 8, where one edge leaves a node. Otherwise there are two groups of 4 inside nodes and 4 pairs between them.
 TEST(RunPlan, CountsWhatLeavesANode) {
   const auto egress = [](const Degrees& degrees) {
     const RunPlan plan = plan_run(config_of({.degrees = degrees}), card_of(1e12, 4));
@@ -110,8 +110,8 @@ TEST(RunPlan, HasByteStepsAndByteSeconds) {
   }
 }
 
-// By the costs of a table a plan has the times of the simulator, which runs with padded computation are within 3 % of
-// (padded_run_test.cpp): step and bubble.
+// By the costs of a table a plan has the step and the bubble of the simulator. Runs with padded computation are within
+// 3 % of its times (padded_run_test.cpp).
 TEST(RunPlan, TakesTheTimesOfACostTable) {
   const TemporaryFolder folder;
   Config config = config_of({.degrees = {.pipeline = 2}});
@@ -140,7 +140,7 @@ double seconds_of(const std::vector<StepPart>& parts, std::string_view what) {
   return found == parts.end() ? 0.0 : found->seconds;
 }
 
-// The time of expert exchanges against the traffic that the dry run counts: each call over n ranks takes n - 1
+// The time of expert exchanges against the traffic that the dry run counts. Each call over n ranks takes n - 1
 // latencies, and (n - 1) / n of its bytes at the rate of the link. Ranks of the CPU do one thing at a time, so without
 // a pipeline all exchanges of a rank are on the critical path.
 TEST(RunPlan, SaysTheTimeOfExchanges) {
@@ -169,8 +169,8 @@ TEST(RunPlan, SaysTheTimeOfExchanges) {
   EXPECT_TRUE(one.exposed.empty());
 }
 
-// On a GPU with slow links every second of a shared expert covers one of the exchange, in the forward and in the input
-// gradient of each block and microbatch, and again where a block is recomputed. The rest is exposed.
+// On a GPU with slow links every second of a shared expert covers one of the exchange. It does so in the forward and in
+// the input gradient of each block and microbatch, and again where a whole block is recomputed. The rest is exposed.
 TEST(RunPlan, TellsExposedExchangesFromAll) {
   Hardware card = find_hardware("h100");
   card.link_bytes_per_second = Figure{1e6, "of this test"};
@@ -277,9 +277,9 @@ TEST(RunPlan, PlansATrillionParameters) {
   EXPECT_GT(plan.parameters.total, 1'000'000'000'000);
   ASSERT_EQ(plan.ranks.size(), 16u);
   for (const RankPlan& rank : plan.ranks) EXPECT_EQ(rank.ranks.ranks, 256);
-  // Weights, gradients and two moments in float32: what all ranks hold of them together is 16 bytes a parameter, but
-  // for padding (less than a row a shard), norms, which tensor ranks have copies of, and routers, which all ranks of a
-  // stage have: of these, weights are in a bucket of their own, and what is three times as much goes off the sum.
+  // Weights, gradients and two moments in float32. All ranks together hold 16 bytes of them a parameter, but for
+  // padding (less than a row a shard), norms and routers. Tensor ranks have copies of norms, all ranks of a stage of
+  // routers. The routers' weights are in a bucket of their own, and three times as much goes off the sum.
   double state = 0.0;
   for (const RankPlan& rank : plan.ranks) {
     for (const Bucket bucket : {Bucket::sharded_parameters, Bucket::sharded_gradients, Bucket::optimizer_state}) {

@@ -255,9 +255,9 @@ TEST_P(ConsoleOfLayout, LossIsVisibleWhateverStageComputesIt) {
   EXPECT_NE(console().find("static buckets that differ from their prediction: 0\n"), std::string::npos) << console();
 }
 
-// With weights near zero the logits vanish and every token has probability 1 / vocab. What is left: 20 normed
-// activations (of size 1) times weights of standard deviation 1e-3 give logits of deviation s = sqrt(20) 1e-3, which
-// move the loss of one token by a few s and the mean over 128 tokens by less than one s.
+// With weights near zero the logits vanish and every token has probability 1 / vocab. The rest is 20 normed activations
+// (of size 1) times weights of standard deviation 1e-3. They give logits of deviation s = sqrt(20) 1e-3. These move the
+// loss of one token by a few s and the mean over 128 tokens by less than one s.
 TEST_P(ConsoleOfLayout, TheFirstLossIsThatOfGuessing) {
   Config config = three_steps(GetParam());
   config.model.initializer_range = 1e-3;
@@ -265,8 +265,8 @@ TEST_P(ConsoleOfLayout, TheFirstLossIsThatOfGuessing) {
   EXPECT_NEAR(run_kept(config).steps.front().loss, std::log(259.0), std::sqrt(20.0) * 1e-3);
 }
 
-// P ranks and m microbatches: (P - 1) / (m + P - 1) of the step under 1F1B and GPipe, (P - 1) / (m V + P - 1) with V
-// chunks a rank; where weight gradients fill the bubble of ZB-H1, (P - 1) of 3 m + P - 1.
+// P ranks and m microbatches leave (P - 1) / (m + P - 1) of the step under 1F1B and GPipe. With V chunks a rank it is
+// (P - 1) / (m V + P - 1). Where weight gradients fill the bubble of ZB-H1, it is (P - 1) of 3 m + P - 1.
 TEST_F(Run, TheBannerHasTheBubbleOfTheSchedule) {
   const std::vector<std::pair<TinyLayout, double>> cases = {
       {{}, 0.0},

@@ -271,8 +271,8 @@ TEST_F(SampleOrders, PackPartsOfFilesByWeight) {
   EXPECT_EQ(of_second, 30);
 }
 
-// Of documents 1 2 3 0, 4 5 0 and 6 7 8 9 10 0: the tables are those of Megatron's own builder (seed 1234, 5 samples of
-// 4 tokens; document_index 2 1 2 0 1 0, shuffle_index 0 4 3 2 5 1), written out by hand.
+// The documents are 1 2 3 0, 4 5 0 and 6 7 8 9 10 0. The tables are those of Megatron's own builder (seed 1234, 5
+// samples of 4 tokens), written out by hand. They are document_index 2 1 2 0 1 0 and shuffle_index 0 4 3 2 5 1.
 TEST_F(SampleOrders, AreMegatronsForItsSeed) {
   IndexedWriter writer((folder_ / "megatron").string(), 11);
   const std::vector<Ids> documents = {{1, 2, 3, 0}, {4, 5, 0}, {6, 7, 8, 9, 10, 0}};

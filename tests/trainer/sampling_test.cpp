@@ -23,8 +23,8 @@ std::vector<float> random_logits(std::string_view name, std::size_t count, bool 
   return logits;
 }
 
-// Written anew from the definition: probabilities of the whole softmax; rank every token by counting those before it;
-// keep it when fewer than k stand before it and, of those kept so far, less than p of their sum does.
+// Written anew from the definition, with probabilities of the whole softmax. Every token is ranked by counting those
+// before it. It is kept when fewer than k stand before it and, of those kept so far, less than p of their sum does.
 std::vector<double> reference(const std::vector<float>& logits, const SamplingOptions& options) {
   std::vector<double> p;
   const double largest = *std::max_element(logits.begin(), logits.end());
@@ -77,8 +77,8 @@ TEST(Sampling, TemperatureZeroIsTheLowestOfTheMostProbable) {
   for (std::int64_t position = 0; position < 20; ++position) EXPECT_EQ(sample_token(logits, greedy, 3, position), 1);
 }
 
-// Frequencies of n draws: each is a mean of n Bernoulli numbers, further than 5 standard deviations sqrt(p (1 - p) / n)
-// off once in 1.7 million; 40 tokens are looked at.
+// Frequencies of n draws. Each is a mean of n Bernoulli numbers, further than 5 standard deviations sqrt(p (1 - p) / n)
+// off once in 1.7 million. The test looks at 40 tokens.
 TEST(Sampling, DrawsTokensAsOftenAsTheyAreProbable) {
   const std::vector<float> logits = random_logits("frequencies", 20);
   for (const SamplingOptions& options :

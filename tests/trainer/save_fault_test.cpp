@@ -83,8 +83,8 @@ std::vector<Refusal> refusals() {
 
 class SaveRefused : public ::testing::TestWithParam<Refusal> {};
 
-// Four ranks with two files and a part each make 12 calls to flush in a save, and rank 0's manifest and pointers
-// follow; calls to write are more. Wherever the refusal comes, a checkpoint is complete or is none.
+// Four ranks with two files and a part each make 12 calls to flush in a save. Rank 0's manifest and pointers follow,
+// and calls to write are more. Wherever the refusal comes, a checkpoint is complete or is none.
 TEST_P(SaveRefused, LeavesTheOneBefore) {
   int refused_saves = 0;
   for (int at = 1; at <= 60; at += 3) {

@@ -1,10 +1,10 @@
-// The spine, for schedules: whatever the order of a step, however many stages a rank runs and wherever they stand, a
-// run learns what plain 1F1B learns at the same data parallelism, and holds what its program says.
+// The spine, for schedules. Whatever the order of a step, a run learns what plain 1F1B learns at the same data
+// parallelism, and holds what its program says. That holds however many stages a rank runs and wherever they stand.
 //
-// All orders but one take the backwards of a stage's microbatches in ascending order, whole or split, so a weight's
-// gradient is the same sum in the same order: the bits agree. The norm adds otherwise, in float64 over ranks that hold
-// other parameters, but the float32 factor that comes of it is the same. looped_bfs goes back the way it came, the last
-// microbatch first.
+// All orders but one take the backwards of a stage's microbatches in ascending order, whole or split. A weight's
+// gradient is then the same sum in the same order, and the bits agree. The norm adds otherwise, in float64 over ranks
+// that hold other parameters, but the float32 factor that comes of it is the same. looped_bfs goes back the way it
+// came, the last microbatch first.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -76,8 +76,8 @@ TransientPeak peak_of(const Program& program, int rank, Kind kind) {
 
 // Eight microbatches added in another order: 7 additions, each rounding relative to at most the sum of magnitudes,
 // twice: 14 u = 8e-7 of a gradient. Adam makes of it that part of a step, 1e-3 a step and element, against weights of
-// 0.1: three steps move a weight by 3 x 1e-2 x 8e-7 = 2.5e-8 of its size, to which come three roundings of u = 6e-8
-// themselves. Losses move with the weights.
+// 0.1. Three steps move a weight by 3 x 1e-2 x 8e-7 = 2.5e-8 of its size. Three roundings of u = 6e-8 themselves come
+// on top. Losses move with the weights.
 constexpr double reordered = 1e-6;
 
 class ScheduleParity : public ::testing::TestWithParam<ScheduleCase> {};

@@ -1,5 +1,5 @@
-// A search against planning every choice of its space (judge_choice: plan_run alone, no bound, no order): what it
-// finds, what it passes over, and the bounds by which it does.
+// A search against planning every choice of its space (judge_choice: plan_run alone, no bound, no order). The tests
+// hold its findings, the choices that it passes over, and its bounds to that.
 #include "trainer/planning/search.h"
 
 #include <fmt/ranges.h>
@@ -288,7 +288,7 @@ INSTANTIATE_TEST_SUITE_P(
                     SearchCase{"two_nodes", "d*4", "h100", 16, {"schedule=1f1b", "microbatch_size=1", "context=1,2"}}),
     [](const auto& search) { return search.param.name; });
 
-// Expert groups of 16 ranks fill two nodes of eight, those of 8 ranks one; what is said of a dispatch is read as it was
+// Expert groups of 16 ranks fill two nodes of eight, those of 8 ranks one. The words for a dispatch are read as it was
 // searched.
 TEST(Search, OffersADispatchBetweenNodesToExpertsThatFillSeveral) {
   const TemporaryFolder folder;

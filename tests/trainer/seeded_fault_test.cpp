@@ -165,8 +165,8 @@ TEST(SeededFault, RoutingGradientsNotSummed) {
   EXPECT_NE(faulty.faults.front().find("router.weight["), std::string::npos) << faulty.faults.front();
 }
 
-// What has been reduced is reduced once more: over the replicas, which doubles every gradient and which clipping and
-// Adam hide from the weights; or over the shard group, which adds rows of other parameters.
+// Reduced gradients are reduced once more. Over the replicas that doubles every gradient, and clipping and Adam hide it
+// from the weights. Over the shard group it adds rows of other parameters.
 TEST(SeededFault, GradientsReducedTwice) {
   const TinyLayout layout{.degrees = {.data_replicate = 2, .data_shard = 2}};
   LinkFaults over_replicas, over_shards;

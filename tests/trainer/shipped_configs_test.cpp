@@ -31,8 +31,9 @@ TEST(ShippedConfigs, AreReadAndCompileForEveryStage) {
   EXPECT_GE(found, 3u);
 }
 
-// What leaves a node, counted by communicators and not by the tables that are simulated: the ranks of one stage, where
-// a node has no others. Islands and ties, whose groups are not those of the mesh alone, are left out.
+// The traffic that leaves a node, counted by communicators and not by the tables that are simulated. It is that of the
+// ranks of one stage, where a node has no others. Islands and ties, whose groups are not those of the mesh alone, are
+// left out.
 double least_seconds(const Mesh& mesh, const RankPlan& rank, const Hardware& hardware) {
   double bytes = 0.0;
   for (const auto& [key, count] : rank.communication) {

@@ -1,4 +1,4 @@
-// A link that takes its time: a communicator that passes every call on, and queues something on its stream behind each
+// A link that takes its time. Its communicator passes every call on, and queues something on its stream behind each
 // gather and each reduction of shards.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Residency "auto" as it is run: under every order and budget a run learns what any other residency learns, and holds
+// Residency "auto" as it is run. Under every order and budget a run learns what any other residency learns, and holds
 // no more than its budget.
 #include "trainer/resolve/solved_timing.h"
 #include "tests/parallel/peak_at_any_times.h"
@@ -124,7 +124,7 @@ TEST_P(SolvedTiming, LearnsWhatOthersLearnAndKeepsItsBudget) {
   }
 }
 
-// What the automatic layout takes a rank to need at least is never less than what the solver says of the layout: the
+// The least that the automatic layout takes a rank to need is never less than the solver says of the layout. The
 // smallest budget that a refusal names is enough under the layout that is dealt for it, and so is any larger one. Heavy
 // experts, and blocks that are not: a layout by cost alone gives one rank most of the bytes.
 TEST(SolvedTimingLayout, IsDealtToFitTheBudget) {

@@ -1,4 +1,4 @@
-// Spikes of a run: when a loss or a norm is one, and that a step left out because of one never was, on all ranks.
+// Spikes of a run: when a loss or a norm is one. A step left out because of one never was, on all ranks.
 #include "trainer/rank/spikes.h"
 
 #include <gtest/gtest.h>

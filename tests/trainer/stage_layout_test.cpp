@@ -231,8 +231,8 @@ TEST(StageLayout, FewerMicrobatchesThanRanksAreWarnedOf) {
                              "as long; training.global_batch_size = 4 would make 4 microbatches"});
 }
 
-// With chunks a step of fewer microbatches than ranks lasts as long as one takes through all P v stages and back, and
-// m - 1 turns more; a rank computes m v of these turns. Gaps are smaller than under 1F1B, and warned of all the same.
+// With chunks a step of fewer microbatches than ranks takes one through all P v stages and back, and m - 1 turns more.
+// A rank computes m v of these turns. Gaps are smaller than under 1F1B, and warned of all the same.
 TEST(StageLayout, FewMicrobatchesAreWarnedOfWithVirtualStages) {
   for (const std::string schedule : {"interleaved", "looped_bfs"}) {
     for (const int chunks : {2, 3}) {
@@ -252,8 +252,8 @@ TEST(StageLayout, FewMicrobatchesAreWarnedOfWithVirtualStages) {
   }
 }
 
-// Where microbatches are as many as ranks, virtual stages make no bubble larger than 1F1B has, so that there is no
-// more to warn of: (p - 1) of m + p - 1 turns.
+// Where microbatches are as many as ranks, virtual stages make no bubble larger than 1F1B has: (p - 1) of m + p - 1
+// turns. There is no more to warn of.
 TEST(StageLayout, VirtualStagesMakeNoLargerBubble) {
   int compared = 0;
   for (const Schedule& schedule : schedules()) {

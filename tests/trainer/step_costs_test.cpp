@@ -16,8 +16,8 @@
 namespace weft {
 namespace {
 
-// What the segments of all stages do for all microbatches on all ranks is what the whole step does, of dense and of
-// mixed models, however the work is split.
+// The segments of all stages do for all microbatches on all ranks what the whole step does, however the work is split.
+// That is so for dense and for mixed models.
 TEST(StepCosts, SegmentsAddUpToTheStep) {
   for (const TinyLayout& layout :
        {TinyLayout{.name = "one rank", .layers = "de*2"},
@@ -39,8 +39,8 @@ TEST(StepCosts, SegmentsAddUpToTheStep) {
   }
 }
 
-// What a backward repeats: of a MoE block's forward F with routed experts R, two thirds of R inside experts, F less a
-// third of R where the rows are kept, all of F, or nothing.
+// A backward repeats parts of a MoE block's forward F with routed experts R. These are two thirds of R inside experts,
+// F less a third of R where the rows are kept, all of F, or nothing.
 TEST(StepCosts, CountWhatABackwardRepeats) {
   for (const Recompute recompute : all_values<Recompute>) {
     Config config = config_of({.layers = "e*2", .degrees = {.data_shard = 2, .expert = 2}});
@@ -95,8 +95,8 @@ TEST(StepCosts, GrowWithTheLoadOfTheBusiestRank) {
 }
 
 // A shared expert of width w costs 6 H w operations a token in a forward, and as many in an input gradient. They run
-// beside the rows on their way out: K rows of a token, of H float32 each, one half of them to the other rank. Rows on
-// their way back find nothing beside them. Lanes of the CPU take turns.
+// beside the rows on their way out. These are K rows of a token, of H float32 each, one half of them to the other rank.
+// Rows on their way back find nothing beside them. Lanes of the CPU take turns.
 TEST(StepCosts, ASharedExpertCoversTheWayOut) {
   Config config = config_of({.layers = "d e", .degrees = {.data_shard = 2, .expert = 2}});
   const Mesh mesh(config.parallelism);

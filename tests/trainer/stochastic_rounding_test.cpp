@@ -49,7 +49,8 @@ TEST(StochasticRounding, LeavesWhatBfloat16HasAndWhatIsNoNumber) {
 }
 
 // The same with the bits that the update draws. A rounding is off by at most one step of bfloat16 with a variance of at
-// most a quarter of its square, so the mean of n by no more than 5 steps / (2 sqrt(n)), but for one case in a million.
+// most a quarter of its square. The mean of n is off by no more than 5 steps / (2 sqrt(n)), but for one case in a
+// million.
 TEST(StochasticRounding, IsUnbiasedWithTheBitsOfTheUpdate) {
   constexpr std::int64_t draws = 1 << 16;
   const RandomStream random(3, "values");
@@ -72,7 +73,7 @@ TEST(StochasticRounding, IsUnbiasedWithTheBitsOfTheUpdate) {
   }
 }
 
-// Neighbours of any kind share nothing: of 4 x 1000 numbers of 64 bits none comes twice, and each bit is one in half of
+// Neighbours of any kind share nothing. Of 4 x 1000 numbers of 64 bits none comes twice. Each bit is one in half of
 // them (5 standard deviations of a binomial count).
 TEST(StochasticRounding, DrawsOtherBitsForAnotherNameStepOrElement) {
   std::set<std::uint64_t> seen;
@@ -93,7 +94,7 @@ TEST(StochasticRounding, DrawsOtherBitsForAnotherNameStepOrElement) {
   for (const int of_bit : ones) EXPECT_NEAR(of_bit, count / 2.0, 5 * std::sqrt(count / 4.0));
 }
 
-// The arrays of one element round as if they knew nothing of each other: in 2^14 draws the bits of two of them agree in
+// The arrays of one element round as if they knew nothing of each other. In 2^14 draws the bits of two of them agree in
 // half of the cases (5 standard deviations).
 TEST(StochasticRounding, GivesEachArrayBitsOfItsOwn) {
   constexpr int draws = 1 << 14;
@@ -114,8 +115,8 @@ TEST(StochasticRounding, GivesEachArrayBitsOfItsOwn) {
 }
 
 // An update of 1e-4 of the parameter is an eightieth of a step of bfloat16 at 1 (2^-7). Rounded to nearest it is lost,
-// every time; rounded stochastically it adds up. A step's rounding has a variance of at most 2^-14 / 4, so the mean of
-// n elements after s steps is within 5 sqrt(s / n) 2^-8 of the exact sum.
+// every time; rounded stochastically it adds up. A step's rounding has a variance of at most 2^-14 / 4. The mean of n
+// elements after s steps is therefore within 5 sqrt(s / n) 2^-8 of the exact sum.
 TEST(StochasticRounding, KeepsUpdatesTooSmallForAParameter) {
   constexpr std::size_t size = 4096;
   constexpr std::int64_t steps = 1000;
@@ -137,7 +138,7 @@ TEST(StochasticRounding, KeepsUpdatesTooSmallForAParameter) {
   EXPECT_EQ(static_cast<float>(nearest), 1.0f);
 }
 
-// The same for moments: in float32 the second moment of a constant gradient comes to its square; in bfloat16 rounded to
+// The same for moments. In float32 the second moment of a constant gradient comes to its square. In bfloat16 rounded to
 // nearest it would stay where beta2 moves it by less than half a step.
 TEST(StochasticRounding, LetsMomentsReachTheirTarget) {
   constexpr std::size_t size = 4096;

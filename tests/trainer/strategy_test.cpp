@@ -87,8 +87,8 @@ bool has_island_of_two(const Degrees& degrees, Family family) {
   return shard_ranks(degrees, family) > 2;
 }
 
-// All stays and reductions with each mesh and precision; the other inputs turn with them at different paces, so that a
-// part of their product meets every value of every input under each mesh and several precisions
+// All stays and reductions with each mesh and precision. The other inputs turn with them at different paces. A part of
+// their product therefore meets every value of every input under each mesh and several precisions
 // (StrategyGrid.MeetsEveryValueUnderEachMesh).
 std::vector<Variant> variants(std::size_t mesh, std::size_t precision) {
   std::vector<Variant> result;
@@ -104,8 +104,8 @@ std::vector<Variant> variants(std::size_t mesh, std::size_t precision) {
   return result;
 }
 
-// Three steps: the gradients of the first step, and what they did to weights and moments, are in the losses of the
-// second, and those of the second in the third, which alone has moments from before. Later steps repeat that.
+// Three steps: the gradients of the first, and their effect on weights and moments, are in the losses of the second.
+// Those of the second are in the third, which alone has moments from before. Later steps repeat that.
 Config configured(std::size_t mesh, std::size_t precision, const Variant& variant) {
   Config config = config_of({.layers = "d e d e",
                              .degrees = strategy_meshes[mesh].degrees,
@@ -203,10 +203,10 @@ TEST(StrategyGrid, MeetsEveryValueUnderEachMesh) {
   }
 }
 
-// Reductions at other times add the same 4 microbatches of 4 ranks in another order: 15 additions, each rounding
-// relative to at most the sum of magnitudes, twice: 30 u = 2e-6 of a gradient at most, 4 u = 2.4e-7 typically, for
-// roundings go either way. Adam makes of it that part of a step, 1e-3 a step and element, against weights of 0.1: three
-// steps move a weight by 3 x 1e-2 x 2e-6 = 6e-8 of its size, to which come three roundings of u = 6e-8 themselves.
+// Reductions at other times add the same 4 microbatches of 4 ranks in another order. Each of 15 additions rounds
+// relative to at most the sum of magnitudes, twice. That is 30 u = 2e-6 of a gradient at most, 4 u = 2.4e-7 typically,
+// for roundings go either way. Adam makes of it that part of a step, 1e-3 a step and element, against weights of 0.1.
+// Three steps move a weight by 3 x 1e-2 x 2e-6 = 6e-8 of its size. Three roundings of u = 6e-8 themselves come on top.
 // Losses are sums over tokens in float64, and move with the weights. In all less than 1e-6.
 constexpr double reordered_strategy = 1e-6;
 
@@ -249,10 +249,10 @@ TEST(Reductions, AddingUpInShardsIsFullShardInAnotherOrder) {
 }
 
 // How far a narrow dtype may lead. A number is rounded about 10 times on its way through a block (norm, projections,
-// attention, activation, sums), 4 blocks and the ends make 44, which add up as sqrt(44) u in the logits. These deviate
-// by sqrt(20) x 0.1 = 0.45, and a loss moves by at most twice the error of a logit: 2 x 0.45 sqrt(44) u = 6 u, of
-// losses of 5.5; 4 u leaves room for tokens that are routed elsewhere.
-//   Of gradients e = sqrt(44) u is noise, and so is that part of a step; elements smaller than the noise, a part e of
+// attention, activation, sums). 4 blocks and the ends make 44, which add up as sqrt(44) u in the logits. These deviate
+// by sqrt(20) x 0.1 = 0.45, and a loss moves by at most twice the error of a logit. That is 2 x 0.45 sqrt(44) u = 6 u,
+// of losses of 5.5. 4 u leaves room for tokens that are routed elsewhere.
+//   Of gradients e = sqrt(44) u is noise, and so is that part of a step. Elements smaller than the noise, a part e of
 // all, may step the other way: 2 rate sqrt(e) each step. What is stored in bfloat16 is rounded once at first and by up
 // to 2 u of itself in each of three steps: 7 u.
 TEST(Precisions, StayAsNearFloat32AsTheirUnitRoundoffSays) {

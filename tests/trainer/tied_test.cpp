@@ -1,6 +1,6 @@
 // One weight for embedding and head: wherever the two stand, a run learns what one rank learns, on which both add to
-// one gradient. Where they stand on different stages each has a copy, and after every step the copies are equal to the
-// bit: `faults` of a run has every element of which holders differ (tiny_run.h).
+// one gradient. Where they stand on different stages each has a copy. After every step the copies are equal to the bit:
+// `faults` of a run has every element of which holders differ (tiny_run.h).
 #include <gtest/gtest.h>
 
 #include <map>
@@ -105,8 +105,8 @@ TEST_P(TiedParity, IsOwnedOnceInEachCopy) {
 INSTANTIATE_TEST_SUITE_P(Layouts, TiedParity, ::testing::ValuesIn(tied_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
-// Rules that need more of a parameter than its elements: LAMB takes norms of the weight, of which the head's copy must
-// not be counted; Muon takes the matrices between, and its plan those of a stage.
+// Rules that need more of a parameter than its elements. LAMB takes norms of the weight, and must not count the head's
+// copy. Muon takes the matrices between, and its plan those of a stage.
 TEST(TiedRules, StepBothCopiesAlike) {
   for (const UpdateRule rule : {UpdateRule::lamb, UpdateRule::muon, UpdateRule::lion}) {
     SCOPED_TRACE(name_of(rule));
@@ -141,9 +141,9 @@ TEST(TiedRules, RoundBothCopiesAlike) {
   EXPECT_LT(run.losses.back(), run.losses.front());
 }
 
-// The text has no byte twice in a window, so that a row of the embedding has one addition a microbatch, and the sum of
-// both ends is the same in either order. Then a pipeline over the same data ranks rounds what they round without one,
-// and learns the same to the bit.
+// The text has no byte twice in a window, so that a row of the embedding has one addition a microbatch. The sum of both
+// ends is the same in either order. Then a pipeline over the same data ranks rounds what they round without one, and
+// learns the same to the bit.
 TEST(TiedRules, RoundTheSumOfBothCopiesOnce) {
   const TemporaryFolder folder;
   std::string text;

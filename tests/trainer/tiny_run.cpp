@@ -14,8 +14,8 @@
 namespace weft {
 namespace {
 
-// Text of few words, so that there is something to learn; one file per process, so that parallel tests do not meet,
-// gone when the process ends.
+// Text of few words, so that there is something to learn. Each process has one file, gone when it ends, so that
+// parallel tests do not meet.
 class TextFile {
  public:
   TextFile() : path_(std::filesystem::temp_directory_path() / fmt::format("weft-tiny-{}.txt", getpid())) {
@@ -77,8 +77,8 @@ Config tiny_config(const std::string& layers) {
   config.run.measured_products = false;  // of an emulated GPU there is nothing to learn
   config.optimizer.learning_rate = 1e-3;
   config.optimizer.weight_decay = 0.1;
-  // Adam divides a gradient by its own size. With eps above the rounding noise of a gradient (about 1e-7 of its largest
-  // elements, which are near 1e-1) noise is not blown up to whole steps, and runs can be compared element by element.
+  // Adam divides a gradient by its own size. The rounding noise of a gradient is about 1e-7 of its largest elements,
+  // which are near 1e-1. With eps above it, no noise is blown up to whole steps, and runs compare element by element.
   config.optimizer.eps = 1e-4;
   config.training.max_grad_norm = 1.0;
   for (Family family : {Family::dense, Family::experts, Family::embedding, Family::head, Family::root}) {

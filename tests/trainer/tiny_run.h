@@ -16,7 +16,7 @@ struct LearnedRun {
   KeptRun result;
 };
 
-// A model of `layers` small enough for hundreds of runs a minute, on a text of its own; every size that tensor
+// A model of `layers` small enough for hundreds of runs a minute, on a text of its own. Every size that tensor
 // parallelism need not divide does not divide.
 Config tiny_config(const std::string& layers);
 

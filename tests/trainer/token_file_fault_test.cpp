@@ -1,6 +1,6 @@
 // Damaged token files: by hand, field by field, cut at every byte, changed while they are read, and 20,000 times at
-// random for each format. A plain judge (token_file_sample.h) knows which bytes are sound; the full check must agree
-// with it, and what is opened although it is damaged must answer inside its range or refuse.
+// random for each format. A plain judge (token_file_sample.h) knows which bytes are sound. The full check must agree
+// with it. A file opened although it is damaged must answer inside its range or refuse.
 #include <gtest/gtest.h>
 
 #include <atomic>

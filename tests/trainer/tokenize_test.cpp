@@ -333,7 +333,7 @@ TEST(Conversations, AreTheTextsOfTheirTemplates) {
   EXPECT_EQ(found["gemma"].second, "Weft.<end_of_turn>");
 }
 
-// The ids are those of the whole text, as `tokenizers` encodes it, although marks and contents are parts: here line
+// The ids are those of the whole text, as `tokenizers` encodes it, although marks and contents are parts. Here line
 // ends of two parts are one token. The loss counts what the assistant says, and a token that is half its.
 TEST(Conversations, HaveTheIdsOfTheWholeText) {
   const TemporaryFolder folder;

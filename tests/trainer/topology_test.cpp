@@ -93,12 +93,12 @@ TEST(Topology, SixteenRanksOnTwoNodes) {
   EXPECT_EQ(group_links(Mesh({.pipeline = 4, .data_shard = 4}), Group::pp, 8).ring_edges, 4);
 }
 
-// W = 16 ranks, M = 2 bytes a parameter of 6,738,415,616: what leaves a node in a step is, with r the bytes of a
-// reduced element over 2,
+// W = 16 ranks, M = 2 bytes a parameter of 6,738,415,616, and r the bytes of a reduced element over 2. These bytes
+// leave a node in a step:
 //   FULL_SHARD     two gathers and a reduce-scatter around one ring of 16    (2 + r) 15/16 M
 //   HYBRID 8 x 2   eight all-reduces over two ranks, each of M/8             8 x 2 x 1/2 r M/8 = r M
 //   NO_SHARD       one all-reduce around the ring of 16                      2 x 15/16 r M
-// which a table of worked sizes has as 37.9 and 50.5, 13.5 and 27.0, 25.3 and 50.5 GB.
+// A table of worked sizes has them as 37.9 and 50.5, 13.5 and 27.0, 25.3 and 50.5 GB.
 TEST(Topology, EgressOfSevenBillionParametersOnTwoNodes) {
   const double parameters = 6'738'415'616;
   const GroupLinks whole = group_links(Mesh({.data_shard = 16}), Group::dp_shard, 8);

@@ -1,5 +1,5 @@
-// Every update rule against its formula in double, and what must hold for all of them: how a parameter is cut into runs
-// changes no bit, what a run does not cover is not touched, and a step that is skipped changes nothing.
+// Every update rule against its formula in double, and what must hold for all of them. The cut of a parameter into runs
+// changes no bit, and elements outside a run are not touched. A step that is skipped changes nothing.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ GroupStep example(UpdateRule rule, std::int64_t step, double momentum = 0.9) {
 }
 
 // A number in double beside a bound on how far float32 may be from it. The bounds are first-order running error
-// analysis: each rounded operation of the kernel adds unit x |result|, each rounded constant unit x |term|, and earlier
+// analysis. Each rounded operation of the kernel adds unit x |result|, each rounded constant unit x |term|. Earlier
 // errors are carried on through the derivative. The terms of second order that this leaves out are smaller by a factor
 // of about steps x 2^-24, which `slack` covers.
 constexpr double unit = 0x1p-24, slack = 1.001;
@@ -61,8 +61,8 @@ struct Reference {
     const double corrected_first = first.value / (1 - std::pow(step.beta1, static_cast<double>(step.step)));
     const double corrected_second = second.value / (1 - std::pow(step.beta2, static_cast<double>(step.step)));
     const double ratio = corrected_first / (std::sqrt(corrected_second) + step.eps);
-    // Constant, root and sum of the denominator, the division, the step size and its product: 6 roundings of the ratio,
-    // and half the relative error of the second moment through the root.
+    // Constant, root and sum of the denominator, the division, the step size and its product are 6 roundings of the
+    // ratio. Half the relative error of the second moment comes through the root.
     const double relative = first.error / std::abs(first.value) + second.error / (2 * second.value) + 6 * unit;
     const double decayed = step.weight_decay * parameter.value, value = decayed + ratio;
     return {value, step.weight_decay * parameter.error + std::abs(ratio) * relative +
@@ -337,8 +337,8 @@ class UpdateByHand : public ::testing::Test {
 };
 
 TEST_F(UpdateByHand, AdamwTakesItsFirstStepByTheSignOfTheGradient) {
-  // In the first step the corrected moments are g and g^2, so the element moves by the learning rate against the sign
-  // of its gradient, whatever its size: 2 - 0.5 and -1 + 0.5.
+  // In the first step the corrected moments are g and g^2. The element moves by the learning rate against the sign of
+  // its gradient, whatever its size: 2 - 0.5 and -1 + 0.5.
   auto of = arrays(UpdateRule::adamw, 0, {2, -1}, {8, -0.25f});
   stepper.step({of.whole()}, {.learning_rate = 0.5, .beta1 = 0.5, .beta2 = 0.75, .eps = 0}, 1.0f);
   EXPECT_EQ(of.parameters, (std::vector<float>{1.5f, -0.5f}));
@@ -375,7 +375,7 @@ TEST_F(UpdateByHand, LionStepsByTheSignAndNotWithoutAGradient) {
 }
 
 TEST_F(UpdateByHand, LambMovesByTheNormOfTheParameter) {
-  // In the first step the direction is the sign, of norm 2 over 4 elements; the parameter has norm 10, so each element
+  // In the first step the direction is the sign, of norm 2 over 4 elements. The parameter has norm 10, so each element
   // moves by 0.25 x 10 / 2.
   const GroupStep step{.rule = UpdateRule::lamb, .learning_rate = 0.25, .beta1 = 0.5, .beta2 = 0.75, .eps = 0};
   auto of = arrays(UpdateRule::lamb, 0, {5, 5, -5, 5}, {3, -1, 2, 0.5f});

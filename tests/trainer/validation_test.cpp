@@ -1,4 +1,4 @@
-// Validation between steps: its loss is that of an evaluation of the checkpoint, training does not notice it, its
+// Validation between steps. Its loss is that of an evaluation of the checkpoint, and training does not notice it. Its
 // memory is foreseen, and the best checkpoint stays.
 #include <gtest/gtest.h>
 
@@ -155,8 +155,8 @@ TEST(Validation, GoesWithSolvedTiming) {
   EXPECT_NEAR(found.at(2).loss, validations_of(validating(simple, text, 2)).at(2).loss, 1e-5);
 }
 
-// Of a learning rate that spoils the model after some steps, the best checkpoint stays though it is an old one, and a
-// run that goes on knows it.
+// A learning rate spoils the model after some steps. The best checkpoint stays though it is an old one, and a run that
+// goes on knows it.
 TEST(Validation, KeepsTheBestCheckpoint) {
   HeldOutText text("weft-validation");
   text.add_random(200);

@@ -62,8 +62,8 @@ std::string messages(const StageDescription& description) {
 
 class OwnersOfLayout : public ::testing::TestWithParam<TinyLayout> {};
 
-// Ranks whose boxes of a parameter are equal, by the meaning of the axes: tensor parallelism splits dense parameters
-// unless each tensor rank holds them all, expert parallelism splits experts.
+// Ranks with equal boxes of a parameter, by the meaning of the axes. Tensor parallelism splits dense parameters unless
+// each tensor rank holds them all. Expert parallelism splits experts.
 int copies_of(const Config& config, const ParameterSpec& parameter) {
   const Degrees& d = config.parallelism;
   if (parameter.family == Family::routing) return d.stage_ranks();

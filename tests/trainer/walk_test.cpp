@@ -171,8 +171,8 @@ TEST_P(WalkOf, AListHasEveryActionOnceAndTheParametersThatTheListLeaves) {
 INSTANTIATE_TEST_SUITE_P(Layouts, WalkOf, ::testing::ValuesIn(walk_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
-// (W - 1) / W of every gather and reduction. Dropped after each use, a microbatch gathers the embedding once, a block
-// twice and the head once, whose forward and backward follow each other; every unit is reduced once, and norm and loss
+// (W - 1) / W of every gather and reduction. Units are dropped after each use. A microbatch gathers the embedding once,
+// a block twice and the head, whose backward follows its forward, once. Every unit is reduced once, and norm and loss
 // are two numbers of 8 bytes, all-reduced.
 TEST(Walk, SendsWhatTheShapesSay) {
   for (const int ranks : {2, 4}) {
@@ -212,8 +212,8 @@ TEST(Walk, SendsPartsOfPayloadsRoundedUp) {
   EXPECT_EQ(sent_bytes(CollectiveOp::all_gather, large, 1024), large / 1024 * 1023);
 }
 
-// The live window of Llama 2 7B in bfloat16 on 16 ranks: 32 blocks, with embedding, final norm and head in a root unit
-// that stays. 16 shards of whole rows of 4096 elements.
+// The live window of Llama 2 7B in bfloat16 on 16 ranks. Its 32 blocks stand beside embedding, final norm and head in a
+// root unit that stays. 16 shards of whole rows of 4096 elements.
 constexpr const char* seven_billion = R"([model]
 layers = "d*32"
 vocab_size = 32000

@@ -1,6 +1,6 @@
-// The live window of a 7B model by dry run: what units, residency and lookahead decide, against figures worked out by
-// hand (LLaMA-2 7B: 32 blocks of 202,383,360 parameters; embedding, head and final norm 262,148,096; bfloat16). Nothing
-// is allocated.
+// The live window of a 7B model by dry run, as units, residency and lookahead decide it, against figures worked out by
+// hand. LLaMA-2 7B has 32 blocks of 202,383,360 parameters, and 262,148,096 in embedding, head and final norm, in
+// bfloat16. Nothing is allocated.
 #include "parallel/pipeline/accounts/accounts.h"
 
 #include <gtest/gtest.h>
@@ -108,8 +108,8 @@ TEST_P(LiveWindow, IsThatOfTheTable) {
   EXPECT_EQ(window.gathers, row.gathers);
   EXPECT_EQ(window.island_gathers, row.island_gathers);
   EXPECT_EQ(window.reductions, row.reductions);
-  // Less than a row (4096 parameters) a shard and unit: at most 3e-4 of a block and of the root, and of half a block,
-  // whose smaller part has 16384 rows, 1e-3.
+  // Padding is less than a row (4096 parameters) a shard and unit, at most 4e-4 of a block and of the root. Of half a
+  // block, with 16384 rows in its smaller part, it is at most 1e-3.
   const double most_padding = row.wrap == "half_block" ? 1e-3 : 4e-4;
   EXPECT_LT(padding_share(config, mesh), most_padding);
   // The table is rounded to a tenth of a megabyte and a hundredth of a gigabyte.
@@ -127,8 +127,8 @@ TEST_P(LiveWindow, IsThatOfTheTable) {
   }
 }
 
-// The same table of a model that can be run, of 8 blocks on 4 ranks: the ledger's peak of full parameters and the
-// counted gathers and reductions are those of the list, and the counts those that the table has for 8 blocks.
+// The same table of a model that can be run, of 8 blocks on 4 ranks. The ledger's peak of full parameters and the
+// counted gathers and reductions are those of the list. The counts are those that the table has for 8 blocks.
 TEST_P(LiveWindow, IsWhatTheLedgerMeasuresOnASmallModel) {
   const Row& row = GetParam();
   Config config = tiny_config("d*8");
@@ -178,7 +178,7 @@ TEST(LiveWindow, IsExactToTheByteWithoutPadding) {
 
 // In the backward two blocks' parameters are there, a block's gradient is filled in float32 and that of the block
 // behind it is being reduced. The literature's window of PyTorch, 3,358 MB, has more: a bfloat16 copy of the gradient,
-// which is not made here, and the root's parameters, which here go after the head's backward, because that of the
+// which is not made here, and the root's parameters. Here these go after the head's backward, because that of the
 // embedding reads none. The root's own gradient lives from the one to the other, and is told apart.
 TEST(LiveWindow, OfTheBackwardCountsGradientsAndReductionsInFlight) {
   Config config = configured(rows()[2]);

@@ -1,5 +1,5 @@
 // Atomics. Threads of a block take turns and change only while one waits, so plain arithmetic is atomic. Blocks and
-// warps run in a seeded order: a sum of floats differs from seed to seed, as it does from run to run on the device.
+// warps run in a seeded order. A sum of floats differs from seed to seed, as it does from run to run on the device.
 #pragma once
 
 namespace weft::cuda_emulator::device {

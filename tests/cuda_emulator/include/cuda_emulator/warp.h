@@ -1,5 +1,5 @@
 // Warp collectives. A lane waits until all lanes that its mask names have come to a collective of the same kind with
-// the same mask; when that can no longer happen the kernel ends with an error.
+// the same mask. When that can no longer happen the kernel ends with an error.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Stands before the product's header of the same name when a source is compiled for the emulator: same interface, but
-// the kernel becomes a closure on the emulated stream.
+// Stands before the product's header of the same name when a source is compiled for the emulator. The interface is the
+// same, but the kernel becomes a closure on the emulated stream.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,5 +1,5 @@
-// Stands before the product's header of the same name when a source is compiled for the emulator: the same algorithms,
-// one after the other by the one thread of a kernel.
+// Stands before the product's header of the same name when a source is compiled for the emulator. The same algorithms
+// run one after the other by the one thread of a kernel.
 #pragma once
 
 #include <thrust/execution_policy.h>
