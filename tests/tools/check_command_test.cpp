@@ -71,7 +71,7 @@ TEST_F(CheckCommand, FindsWhatTrainRefuses) {
        "those of dense have a single row where model.moe.shared_expert_intermediate_size is 1"},
       {"run.toml --model.layers=dd --parallelism.expert=1 --parallelism.expert_tensor=2",
        "expert_tensor 2 has no experts to split: model.layers \"dd\" has no MoE blocks (e)"},
-      {"run.toml --shard.residency=auto --shard.memory_budget=1kB", "memory_budget 1000 bytes is too small"},
+      {"run.toml --shard.residency=auto --shard.memory_budget=1kB", "memory_budget 1000 B is too small"},
       {"run.toml --pipeline.costs=gone.costs", "gone.costs"},
       {"run.toml --pipeline.schedule=gone.csv", "\"gone.csv\": No such file"},
       {"run.toml --run.launch=processes", "ranks that are processes exchange tensors of GPUs"},
