@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that Weft needs and that are not there yet.
-#   tools/install-packages.sh [build] [test] [fuzz] [data]      without arguments: all groups
+#   tools/install-packages.sh [build] [test] [fuzz] [data] [browser]      without arguments: all but browser
 # When nothing is missing apt is not touched, so this needs neither root nor a network then.
 set -euo pipefail
 
@@ -13,6 +13,7 @@ tests=(libgtest-dev libboost-context-dev libopenmpi-dev openmpi-bin libsqlite3-d
 # libFuzzer (tools/fuzz.sh). The clang of Debian 12's package clang is too old: its std::source_location is empty.
 fuzz=(clang-19 libclang-rt-19-dev)
 data=(dict-gcide)  # the text that configs/quickstart.toml trains on
+browser=(chromium)  # looks at the pages of weft report in tests, which are left out without it
 
 needed=()
 wished=()  # asked for only when apt has to run anyway
@@ -23,7 +24,8 @@ for group in "$@"; do
     test) needed+=("${tests[@]}") ;;
     fuzz) needed+=("${fuzz[@]}") ;;
     data) needed+=("${data[@]}") ;;
-    *) echo "install-packages.sh: there is no group '$group'; the groups are build, test, fuzz and data" >&2; exit 2 ;;
+    browser) needed+=("${browser[@]}") ;;
+    *) echo "install-packages.sh: there is no group '$group'; the groups are build, test, fuzz, data and browser" >&2; exit 2 ;;
   esac
 done
 

@@ -230,6 +230,17 @@ TEST_F(DataCommand, NamesThatAreEmptyAreRefused) {
 }
 
 // A template from a file, whose bytes are the tokens, and the template beside the tokenizer.
+TEST_F(DataCommand, OptionsThatNoFileReadsAreRefused) {
+  put("lines.jsonl", "{\"text\": \"a\"}\n");
+  EXPECT_NE(refused("data tokenize text.txt --key a --tokenizer byte --output x").find("tokenize: error: --key is of"),
+            std::string::npos);
+  EXPECT_NE(refused("data tokenize lines.jsonl --documents file --tokenizer byte --output x").find("--documents is of"),
+            std::string::npos);
+  EXPECT_NE(refused("data train-tokenizer text.txt --key a --vocab-size 300 --output t.json").find("--key is of"),
+            std::string::npos);
+  ok("data tokenize text.txt lines.jsonl --key text --documents file --tokenizer byte --output x");
+}
+
 TEST_F(DataCommand, ConversationsAreWrittenByTemplates) {
   std::string lines;
   for (int i = 0; i < 60; ++i) {

@@ -35,6 +35,7 @@ TEST_F(InitCommand, WhatItWritesTrains) {
                    *experts == '\0' ? "200K" : "500K", name, experts));
     const std::string text = text_of(name + ".toml");
     EXPECT_NE(text.find("weft train " + name + ".toml"), std::string::npos) << text;
+    EXPECT_NE(text.find("# Memory of the fullest rank: fits: "), std::string::npos) << text;
     EXPECT_FALSE(std::filesystem::exists(folder_ / (name + ".toml.draft")));
     ok("check " + name + ".toml");
     const std::string lines = ok("train " + name + ".toml");
@@ -68,9 +69,11 @@ TEST_F(InitCommand, ItKeepsFilesAndAsksForWhatItCannotKnow) {
   EXPECT_NE(refused("init text.txt --parameters 1M --experts-per-token 4").find("--experts"), std::string::npos);
   EXPECT_NE(refused("init text.txt --parameters 1M --tokens 10").find("10 tokens to train on are fewer than"),
             std::string::npos);
-  EXPECT_NE(refused("init text.txt --parameters 200K --sequence-length 10000000").find("weft check would refuse"),
+  EXPECT_NE(refused("init text.txt --parameters 200K --sequence-length 100000").find("weft check would refuse"),
             std::string::npos);
   EXPECT_NE(refused("init text.txt --parameters 70B --hardware rtx4090 --ranks 1").find("nothing fits"),
+            std::string::npos);
+  EXPECT_NE(refused("init text.txt --parameters 300B --device cpu --ranks 2").find("nothing fits on 2 ranks of cpu"),
             std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "first.toml"));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "first.toml.draft"));

@@ -126,6 +126,19 @@ TEST_F(TextFile, MaskedDocumentsOfFilesWithoutThemAreTold) {
   EXPECT_NE(told.find("#uint16\" (raw) have no ends of documents"), std::string::npos) << told;
 }
 
+TEST_F(TextFile, TokensOfAnUnknownTokenizerAreTold) {
+  DataConfig data;
+  data.train.emplace_back(file("a", "some text"));
+  EXPECT_EQ(untold_tokenizer(data), "");
+  const std::string ids = file("ids", "abcd") + "#uint16";
+  data.train.emplace_back(ids);
+  EXPECT_EQ(untold_tokenizer(data), "\"" + ids +
+                                        "\" does not say which tokenizer made its tokens; data.tokenizer is "
+                                        "taken to be the one");
+  data.tokenizer = "none";
+  EXPECT_EQ(untold_tokenizer(data), "");
+}
+
 // One sentence, whoever is asked: a model of 1,000 tokens of another tokenizer, and one of bytes with padding.
 TEST_F(TextFile, AModelWhoseTokensAreNotBytesIsRefusedByAllThatReadText) {
   Config config = tiny_config("d e");

@@ -120,6 +120,12 @@ void add_repeated_option(CLI::App& command, const std::string& name, std::vector
   command.add_option(name, values, help)->expected(1)->take_all()->allow_extra_args(false);
 }
 
+void refuse_given(const CLI::App& command, std::initializer_list<const char*> names, const char* why) {
+  for (const char* name : names) {
+    if (command.count(name) > 0) fail_request("weft {}: error: {} {}", full_name(command), name, why);
+  }
+}
+
 void add_cost_options(CLI::App& command, std::string& costs, std::string& hardware) {
   command.add_option("--costs", costs,
                      "a table FILE.toml, the directory of a run with traces, or words: \"forward=1 gather=0.5\"");

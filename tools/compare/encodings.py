@@ -78,7 +78,7 @@ def random_document(rng, texts, words):
                 sentence += rng.choice(SPACES) + (rng.choice(words) if rng.random() < 0.8 else rng.choice(PIECES))
             parts.append(sentence.encode())
         else:
-            parts.append(bytes(rng.randrange(256) for _ in range(rng.randint(1, 40))))
+            parts.append(bytes(rng.randrange(1, 256) for _ in range(rng.randint(1, 40))))
     return b"".join(parts)
 
 

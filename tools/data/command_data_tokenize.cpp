@@ -34,7 +34,7 @@ nlohmann::ordered_json facts_json(const TokenFacts& facts, std::int64_t text_byt
           {"vocab_size", facts.vocab_size}};
 }
 
-void tokenize_files(const TokenizeArguments& arguments) {
+void tokenize_files(const CLI::App& command, const TokenizeArguments& arguments) {
   std::int64_t told = 0;
   TokenizeRequest request = arguments.request;
   DocumentRules rules = arguments.rules;
@@ -48,6 +48,8 @@ void tokenize_files(const TokenizeArguments& arguments) {
     constexpr std::int64_t most_told = 10;
     if (++told <= most_told) fmt::print(stderr, "weft: warning: left out: {}\n", why);
   });
+  if (!documents.has_json()) refuse_given(command, {"--key"}, "is of JSON lines, and no FILE is named so");
+  if (!documents.has_text()) refuse_given(command, {"--documents"}, "is of plain text, and every FILE is JSON lines");
   // A conversation has the begin of its template.
   request.begin_documents = !arguments.no_begin && rules.chat == nullptr;
   request.end_documents = !arguments.no_end;
@@ -95,7 +97,8 @@ void add_data_tokenize_command(CLI::App& data) {
   command->add_option("FILE", arguments->files, "texts, or .jsonl; both may be packed as .gz or .zst")->required();
   command
       ->add_option("--tokenizer", arguments->request.tokenizer,
-                   "byte, a tokenizer.json or its folder, or a rank file of tiktoken as FILE#cl100k_base")
+                   "byte, a tokenizer.json or its folder, a SentencePiece FILE.model, or a rank file of tiktoken as "
+                   "FILE#cl100k_base")
       ->required();
   command->add_option("--output", arguments->request.prefix, "prefix of the dataset: PREFIX.bin, .idx and .json")
       ->required();
@@ -136,7 +139,7 @@ void add_data_tokenize_command(CLI::App& data) {
       "another tokenizer.");
   command->callback([command, arguments] {
     if (!arguments->chat.empty() && command->count("--key") == 0) arguments->rules.key = "messages";
-    tokenize_files(*arguments);
+    tokenize_files(*command, *arguments);
   });
 }
 

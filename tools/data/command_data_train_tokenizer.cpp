@@ -27,7 +27,7 @@ struct LearnArguments {
   DocumentRules rules;
 };
 
-void learn_tokenizer(const LearnArguments& arguments) {
+void learn_tokenizer(const CLI::App& command, const LearnArguments& arguments) {
   if (std::filesystem::exists(arguments.output))
     fail_request("\"{}\" exists; choose another --output", arguments.output);
   // All that can be told before the texts are read, which may take an hour.
@@ -45,6 +45,7 @@ void learn_tokenizer(const LearnArguments& arguments) {
   }
   BpeTraining::check(arguments.vocab_size, arguments.special);
   DocumentReader documents(arguments.files, arguments.rules);
+  if (!documents.has_json()) refuse_given(command, {"--key"}, "is of JSON lines, and no FILE is named so");
   BpeTraining training(arguments.pattern);
   std::int64_t count = 0, bytes = 0;
   {
@@ -91,7 +92,7 @@ void add_data_train_tokenizer_command(CLI::App& data) {
   command->add_option("--bad-lines", arguments->rules.bad_lines, "JSON lines without the text: refuse, or skip")
       ->transform(one_of(std::map<std::string, BadLines>{{"refuse", BadLines::refuse}, {"skip", BadLines::skip}}))
       ->option_text("refuse|skip");
-  command->callback([arguments] { learn_tokenizer(*arguments); });
+  command->callback([command, arguments] { learn_tokenizer(*command, *arguments); });
 }
 
 }  // namespace weft

@@ -1,4 +1,6 @@
 // `weft init`: a commented configuration for data, a model size and a device at hand, in a layout that fits.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -101,6 +103,7 @@ void take_device(const InitArguments& arguments, FirstRunRequest& request) {
   constexpr int most_threads = 8;
   const int here = gpu ? std::max(gpus, 1) : std::min(static_cast<int>(host_cores()), most_threads);
   request.ranks = arguments.ranks.value_or(here);
+  if (!gpu) request.memory = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE) / request.ranks;
 }
 
 std::map<std::string, std::string> reasons_of(const Config& config, const FirstRunRequest& request,

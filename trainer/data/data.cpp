@@ -124,6 +124,20 @@ std::string unmarked_documents(const DataConfig& data) {
                      names.size() == 1 ? "s" : "");
 }
 
+std::string untold_tokenizer(const DataConfig& data) {
+  if (data.tokenizer == "none") return {};
+  std::vector<std::string> names;
+  for (const DataSource& source : data.train) {
+    refusal_of([&] {
+      const bool told = TokenFile(source.path).format() == TokenFormat::text || find_token_facts(source.path);
+      if (!told) names.push_back(fmt::format("\"{}\"", source.path));
+    });
+  }
+  if (names.empty()) return {};
+  return fmt::format("{} {} not say which tokenizer made {} tokens; data.tokenizer is taken to be the one",
+                     fmt::join(names, ", "), names.size() == 1 ? "does" : "do", names.size() == 1 ? "its" : "their");
+}
+
 TokenDataset::TokenDataset(const DataRequest& request, const TextVocabulary& vocabulary)
     : vocabulary_(vocabulary),
       files_(opened(request, vocabulary)),

@@ -30,6 +30,10 @@ std::string token_file_fault(const std::string& name, const TextVocabulary& voca
 // empty if there are none. Files that cannot be read are passed over.
 std::string unmarked_documents(const DataConfig& data);
 
+// A sentence on files of tokens in data.train without facts beside them (token_facts.h), which are therefore not held
+// against data.tokenizer; empty if there are none. Files that cannot be read are passed over.
+std::string untold_tokenizer(const DataConfig& data);
+
 // The training data of a run.
 struct DataRequest {
   std::vector<DataSource> sources;

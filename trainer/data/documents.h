@@ -2,6 +2,7 @@
 // (unpacked_file.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -71,8 +72,10 @@ class DocumentReader {
   const std::vector<std::string>& files() const { return files_; }
   std::int64_t skipped() const { return skipped_; }
   bool skips() const { return rules_.bad_lines == BadLines::skip; }
-  std::int64_t bytes() const { return bytes_; }  // of all files, packed
-  std::int64_t position() const;                 // bytes read so far
+  bool has_json() const { return std::ranges::find(json_, true) != json_.end(); }   // JSON lines, by a file's name
+  bool has_text() const { return std::ranges::find(json_, false) != json_.end(); }  // plain text
+  std::int64_t bytes() const { return bytes_; }                                     // of all files, packed
+  std::int64_t position() const;                                                    // bytes read so far
   // Equal for equal documents: the rules (apart from that of bad lines), and the names, sizes and times of change of
   // the files.
   std::string identity() const;

@@ -124,6 +124,7 @@ Config first_run(const FirstRunRequest& request) {
     config.precision.compute = DType::bfloat16;
   }
   config.hardware.name = request.hardware;
+  config.hardware.memory = request.memory;
   config.parallelism.data_shard = request.ranks;
 
   TrainingConfig& training = config.training;
@@ -182,7 +183,8 @@ std::string first_run_toml(const Config& config, std::string_view head,
       {"data.padded_vocab", "the model has more tokens than the tokenizer, which ranks share evenly"},
       {"validation.batches", "global batches of a validation"},
       {"checkpoint.interval", "steps between checkpoints"},
-      {"hardware.name", "card that steps are planned for"}};
+      {"hardware.name", "card that steps are planned for"},
+      {"hardware.memory", "of this machine, for each rank"}};
   const Config defaults;
   std::string text(head), section;
   for (const ConfigKey& key : config_schema()) {

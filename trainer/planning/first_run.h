@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,7 @@ struct FirstRunRequest {
   DeviceKind device = DeviceKind::cpu;
   std::string hardware = {};  // a name of the hardware table, or empty: the device's own
   int ranks = 1;
+  std::optional<std::int64_t> memory = {};  // bytes for each rank, where the hardware has none of its own
 };
 
 // The widths and the number of blocks with parameters nearest to the wanted number, among those with usual proportions.

@@ -134,6 +134,7 @@ std::vector<std::string> start_warnings(const Config& config, std::size_t cores)
   if (std::string unmarked = unmarked_documents(config.data); !unmarked.empty()) {
     warnings.push_back(unmarked + "; weft data tokenize writes them");
   }
+  if (std::string untold = untold_tokenizer(config.data); !untold.empty()) warnings.push_back(std::move(untold));
   const MoeConfig& moe = config.model.moe;
   const bool routes = config.model.has(BlockKind::moe) && moe.num_experts > moe.num_experts_per_tok;
   if (forces_balance(config.model)) warnings.emplace_back(forced_balance_text);
