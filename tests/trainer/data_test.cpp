@@ -13,6 +13,8 @@
 
 #include "parallel/runtime/error.h"
 #include "tests/trainer/byte_vocabulary.h"
+#include "trainer/data/indexed_writer.h"
+#include "trainer/data/token_facts.h"
 
 namespace weft {
 namespace {
@@ -198,24 +200,71 @@ TEST_F(Data, NamesEveryFileThatCannotBeUsed) {
 
 TEST_F(Data, NamesTheOffsetOfATokenOutsideTheVocabulary) {
   constexpr std::int64_t length = 4;
+  const std::string name = file("text", std::string(13, 'a'));
+  const TokenDataset dataset(files_of({name}, length, seed), byte_vocabulary(128));
   std::string text(13, 'a');
   text[12] = static_cast<char>(200);  // the last target of the last window
-  const std::string name = file("text", text);
-  const TokenDataset dataset(files_of({name}, length, seed), byte_vocabulary(128));
+  file("text", text);
   std::string faults;
   for (std::int64_t i = 0; i < windows_of(dataset); ++i) {
     const std::string fault = message(ErrorKind::request, [&] { read(dataset, i, length); });
     if (fault != "accepted") faults += fault;
   }
   EXPECT_EQ(faults, "\"" + name + "\": the byte 200 at offset 12 is outside the vocabulary of 128 tokens");
-  // A vocabulary of 201 holds token 200, one of 200 does not.
-  EXPECT_NO_THROW(
-      read(TokenDataset(files_of({file("one", std::string(5, static_cast<char>(200)))}, 4, seed), byte_vocabulary(201)),
-           0, 4));
-  EXPECT_THROW(
-      read(TokenDataset(files_of({file("one", std::string(5, static_cast<char>(200)))}, 4, seed), byte_vocabulary(200)),
-           0, 4),
-      Error);
+  // Known before a step where the file has it from the beginning. A vocabulary of 201 holds token 200.
+  const std::string one = file("one", std::string(5, static_cast<char>(200)));
+  EXPECT_NO_THROW(read(TokenDataset(files_of({one}, 4, seed), byte_vocabulary(201)), 0, 4));
+  EXPECT_EQ(message(ErrorKind::request, [&] { TokenDataset(files_of({one}, 4, seed), byte_vocabulary(200)); }),
+            "data.train: \"" + one + "\": the byte 200 at offset 0 is outside the vocabulary of 200 tokens");
+}
+
+// Of a file of 64 MiB every token is looked at, of a larger one the ends and pieces between. Facts beside the tokens
+// stand for the look.
+TEST_F(Data, LooksForTokensOutsideTheVocabularyBeforeTheRun) {
+  const std::int64_t pieces = 64, ids_of_piece = (std::int64_t{1} << 20) / 2;
+  const TextVocabulary ids{nullptr, "none", 1000};
+  const std::string name = file("ids.bin", std::string(2 * pieces * ids_of_piece, '\0'));
+  const auto fault_with = [&](std::int64_t at, std::int64_t size) {
+    std::filesystem::resize_file(name, static_cast<std::uintmax_t>(2 * size));
+    std::fstream bytes(name, std::ios::binary | std::ios::in | std::ios::out);
+    const auto put = [&](const char* id) {
+      bytes.seekp(2 * at);
+      bytes.write(id, 2);
+      bytes.flush();
+    };
+    put("\xe8\x03");  // 1000
+    const std::string fault = token_file_fault(name + "#uint16", ids, 8);
+    put("\0\0");
+    return fault;
+  };
+  const std::int64_t whole = pieces * ids_of_piece, larger = whole + 5 * ids_of_piece + 3;
+  const auto message_at = [](std::int64_t at) { return fmt::format("token {} has the id 1000, which is outside", at); };
+  for (const std::int64_t at : {std::int64_t{0}, whole / 3, whole / 2 + 1, whole - 1}) {
+    EXPECT_NE(fault_with(at, whole).find(message_at(at)), std::string::npos) << at;
+  }
+  for (const std::int64_t at : {std::int64_t{0}, ids_of_piece - 1, larger - ids_of_piece, larger - 1}) {
+    EXPECT_NE(fault_with(at, larger).find(message_at(at)), std::string::npos) << at;
+  }
+  int found = 0;
+  for (int i = 0; i < 10; ++i) found += fault_with(larger / 10 * i + 17, larger).empty() ? 0 : 1;
+  EXPECT_GE(found, 8) << "64 of 69 parts";
+
+  IndexedWriter writer(folder() / "told", 2000);
+  writer.add_document(std::vector<std::int32_t>{1, 2, 3, 4, 5, 1500, 7, 8, 9, 10});
+  writer.finish();
+  const std::string told = folder() / "told";
+  EXPECT_NE(token_file_fault(told, ids, 8).find("token 5 has the id 1500"), std::string::npos);
+  TokenFacts facts;
+  facts.tokenizer = "x";
+  facts.tokenizer_hash = "0";
+  facts.vocab_size = 2000;
+  facts.documents = 1;
+  facts.tokens = 10;
+  std::ofstream(told + ".json") << format_token_facts(facts);
+  EXPECT_NE(token_file_fault(told, ids, 8).find("token 5 has the id 1500"), std::string::npos);
+  facts.vocab_size = 1000;
+  std::ofstream(told + ".json") << format_token_facts(facts);
+  EXPECT_EQ(token_file_fault(told, ids, 8), "");
 }
 
 TEST(BatchPlan, RanksTogetherReadTheGlobalBatch) {

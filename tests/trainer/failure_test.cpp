@@ -120,21 +120,25 @@ INSTANTIATE_TEST_SUITE_P(
                                  .degrees = {.pipeline = 2, .data_shard = 2, .tensor = 2, .expert = 2}}),
     [](const auto& instance) { return instance.param.name; });
 
-// A byte that only data rank 2 reads, and only in its second microbatch of the second step.
 // Seen between two steps, by the ranks that read it: a failure of the run too.
 TEST(FailureOfData, AHeldOutTokenOutsideTheVocabularyIsNamed) {
   HeldOutText text("weft-failure");
-  text.add("abc" + std::string(1, static_cast<char>(200)) + "de");
+  text.add("abcdef");
   Config config = config_of({.layers = "d e", .degrees = {.pipeline = 2}});
   config.model.vocab_size = 128;
   config.data.train = {text.files().front() + ".train"};
   std::ofstream(config.data.train.front().path, std::ios::binary) << std::string(400, 'a');
   config.validation.data = text.files();
   config.validation.interval = 1;
-  EXPECT_NE(failure_of(config).find("the byte 200 at offset 3 is outside the vocabulary of 128 tokens"),
+  RunObserver observer;
+  observer.identified = [&](const RunHashes&) {
+    std::ofstream(text.files().front(), std::ios::binary) << "abc" << static_cast<char>(200) << "de";
+  };
+  EXPECT_NE(failure_of(config, observer).find("the byte 200 at offset 3 is outside the vocabulary of 128 tokens"),
             std::string::npos);
 }
 
+// A byte that only data rank 2 reads, and only in its second microbatch of the second step.
 TEST(FailureOfData, ATokenOutsideTheVocabularyIsNamedByFileAndOffset) {
   const auto path = std::filesystem::temp_directory_path() / fmt::format("weft-outside-{}.txt", getpid());
   Config config = config_of({.degrees = {.data_shard = 4}});
@@ -147,10 +151,14 @@ TEST(FailureOfData, ATokenOutsideTheVocabularyIsNamedByFileAndOffset) {
       shuffled_position(config.run.seed, "data.order.0", plan.sample(plan.sequences(), 1, 2, 0), windows);
   const std::int64_t offset = window * length + 3;  // inside the window: at its ends two windows share a token
   std::string text(static_cast<std::size_t>(windows * length + 1), 'a');
-  text[static_cast<std::size_t>(offset)] = static_cast<char>(200);
   std::ofstream(path, std::ios::binary) << text;
   std::int64_t steps = 0;
   RunObserver observer;
+  // A file that is damaged after the start.
+  observer.identified = [&](const RunHashes&) {
+    text[static_cast<std::size_t>(offset)] = static_cast<char>(200);
+    std::ofstream(path, std::ios::binary) << text;
+  };
   observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
     if (run.rank() == 0) steps = metrics.step;
   };

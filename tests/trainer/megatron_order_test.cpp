@@ -8,6 +8,7 @@
 #include <iterator>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "tests/trainer/token_file_sample.h"
 #include "trainer/data/megatron_blend.h"
@@ -35,8 +36,26 @@ Tables tables_of(const Lengths& lengths, const MegatronRequest& request) {
   return tables;
 }
 
-std::shared_ptr<const Lengths> shared(const Lengths& lengths) {
-  return std::make_shared<const Lengths>(lengths);
+// A dataset of sequences of these lengths, each a document.
+class ListedSequences final : public TokenIndex {
+ public:
+  explicit ListedSequences(Lengths lengths) : TokenIndex("listed"), lengths_(std::move(lengths)), begins_{0} {
+    for (const std::int32_t length : lengths_) begins_.push_back(begins_.back() + length);
+  }
+  std::int64_t tokens() const override { return begins_.back(); }
+  std::int64_t documents() const override { return std::ssize(lengths_); }
+  std::int64_t document_begin(std::int64_t document) const override {
+    return begins_.at(static_cast<std::size_t>(document));
+  }
+  std::vector<std::int32_t> sequence_lengths() const override { return lengths_; }
+
+ private:
+  Lengths lengths_;
+  std::vector<std::int64_t> begins_;
+};
+
+std::shared_ptr<const TokenIndex> listed(Lengths lengths) {
+  return std::make_shared<const ListedSequences>(std::move(lengths));
 }
 
 // numpy.random.RandomState(42).shuffle(numpy.arange(10))
@@ -98,21 +117,24 @@ TEST(MegatronOrder, PiecesAreWindowsOfTheEpochsWrittenOut) {
     if (chance() % 4 != 0) request.samples = static_cast<std::int64_t>(chance() % 100);
     request.drop_last_partial = chance() % 2 == 0;
     const std::string why = token_refusal([&] {
-      const MegatronOrder order(shared(lengths), split, request);
+      const MegatronOrder order(listed(lengths), split, request);
       EXPECT_GE(order.samples(), request.samples.value_or(1));
       std::mt19937 generator(request.seed);
       const std::vector<std::int32_t> documents = megatron_documents(split, order.epochs(), generator);
-      std::vector<std::pair<std::int32_t, std::int32_t>> stream;  // sequence and offset of each token
+      std::vector<std::pair<std::int64_t, std::int64_t>> stream;  // sequence and number of each token
       for (const std::int32_t document : documents) {
-        for (std::int32_t t = 0; t < lengths[static_cast<std::size_t>(document)]; ++t) stream.emplace_back(document, t);
+        const std::int64_t first = std::accumulate(lengths.begin(), lengths.begin() + document, std::int64_t{0});
+        for (std::int32_t t = 0; t < lengths[static_cast<std::size_t>(document)]; ++t) {
+          stream.emplace_back(document, first + t);
+        }
       }
       // The shuffle is checked against NumPy; here only that it is one.
       const std::vector<std::uint32_t> shuffle = megatron_shuffle(order.epochs(), generator);
       std::set<std::size_t> seen;
       for (std::int64_t k = 0; k < order.samples(); ++k) {
-        std::vector<std::pair<std::int32_t, std::int32_t>> tokens;
+        std::vector<std::pair<std::int64_t, std::int64_t>> tokens;
         for (const SequencePiece& piece : order.pieces(k)) {
-          for (std::int32_t t = 0; t < piece.count; ++t) tokens.emplace_back(piece.sequence, piece.offset + t);
+          for (std::int64_t t = 0; t < piece.count; ++t) tokens.emplace_back(piece.sequence, piece.first + t);
         }
         const std::size_t row = shuffle[static_cast<std::size_t>(k)];
         EXPECT_TRUE(seen.insert(row).second);
@@ -160,9 +182,9 @@ TEST(MegatronOrder, RefusesWhatHasNoOrder) {
   EXPECT_NE(refusal(4, {4, std::nullopt, 1}).find("has no sample of 4 + 1"), std::string::npos);
   EXPECT_EQ(refusal(5, {4, std::nullopt, 1}), "accepted");
   EXPECT_NE(refusal(5, {4, std::int64_t{1} << 61, 1}).find("more than 2^62 tokens"), std::string::npos);
-  const std::string large = token_refusal([] { MegatronOrder(shared({2}), {0, 1}, {1, std::int64_t{1} << 31, 1}); });
+  const std::string large = token_refusal([] { MegatronOrder(listed({2}), {0, 1}, {1, std::int64_t{1} << 31, 1}); });
   EXPECT_NE(large.find("more than 2^31 - 1"), std::string::npos) << large;
-  EXPECT_THROW(MegatronOrder(shared({2}), {0, 2}, {1, 1, 1}), Error);
+  EXPECT_THROW(MegatronOrder(listed({2}), {0, 2}, {1, 1, 1}), Error);
 }
 
 TEST(MegatronSplit, RoundsBoundsAsPythonDoes) {

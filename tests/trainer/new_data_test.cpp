@@ -143,5 +143,17 @@ TEST(DataContents, OfCheckpointsThatDoNotSayAreNames) {
   EXPECT_EQ(differing_data(saved, own), "data.train is [\"a\"] in the checkpoint and [\"b\"] here");
 }
 
+// Two texts of the same split.
+TEST(DataContents, OfASplitAreItsParts) {
+  const auto difference = [](const std::string& saved, const std::string& own) {
+    return differing_data({{"data.split", saved}}, {{"data.split", own}});
+  };
+  EXPECT_EQ(difference("\"98,2\"", "\"98, 2.0,0\""), "");
+  EXPECT_EQ(difference("\"98,2,0\"", "\"98,2\""), "");
+  EXPECT_EQ(difference("\"98,2\"", "\"97,3,0\""), "data.split is \"98,2\" in the checkpoint and \"97,3\" here");
+  EXPECT_NE(difference("\"\"", "\"98,2\""), "");
+  EXPECT_NE(difference("\"not,a,split\"", "\"98,2\""), "");
+}
+
 }  // namespace
 }  // namespace weft

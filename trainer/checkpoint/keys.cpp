@@ -7,7 +7,9 @@
 #include <set>
 #include <string_view>
 
+#include "parallel/runtime/error.h"
 #include "trainer/config/config_schema.h"
+#include "trainer/data/megatron_order.h"
 
 namespace weft {
 namespace {
@@ -34,6 +36,7 @@ constexpr std::array later_keys = {"data.order"sv,
                                    "model.moe.selection_bias"sv,
                                    "model.moe.force_balance"sv};
 constexpr const char* samples_key = "data.samples";
+constexpr const char* split_key = "data.split";
 
 // The kinds of all blocks, one letter a block, with the widths that they have of their own. The same layers can be
 // written as different patterns.
@@ -110,6 +113,13 @@ std::string differing_model(KeyValues saved, const KeyValues& own) {
 
 std::string differing_data(KeyValues saved, KeyValues own) {
   add_later_keys(own, saved);
+  // "98,2" and "98,2,0" read the same.
+  for (KeyValues* values : {&saved, &own}) {
+    const auto split = values->find(split_key);
+    if (split == values->end() || split->second.size() <= 2) continue;
+    const std::string text = split->second.substr(1, split->second.size() - 2);  // without quotes
+    refusal_of([&] { split->second = fmt::format("\"{}\"", canonical_split(text)); });
+  }
   const auto is_content = [](const auto& entry) { return entry.first.starts_with(content_key); };
   if (std::ranges::any_of(saved, is_content)) {
     saved.erase(names_key);

@@ -264,6 +264,7 @@ struct DataConfig {
   Documents documents = Documents::join;
   // Parts for training, validation and test, as "969,30,1" (split_sequences); empty: all trains.
   std::string split = {};
+  std::string index_cache = {};  // folder of the tables of orders (order_cache.h); empty: in memory
 
   bool operator==(const DataConfig&) const = default;
 };

@@ -219,6 +219,9 @@ Keys scheduler_keys() {
 
 Keys data_keys() {
   const auto field = fields_of(&Config::data);
+  const KeyCondition has_tables{"order is \"megatron\" or documents is \"pack\"", [](const Config& c) {
+                                  return c.data.order == DataOrder::megatron || c.data.documents == Documents::pack;
+                                }};
   return {
       sources_key(),
       string_key("data.tokenizer",
@@ -237,6 +240,11 @@ Keys data_keys() {
       string_key("data.split",
                  "parts of each file's documents for training, validation and test, as 969,30,1; empty: all train",
                  field(&DataConfig::split), any_text),
+      only_where({has_tables},
+                 string_key("data.index_cache",
+                            "folder for the tables of the order, made once for all processes and runs; empty: each "
+                            "process makes its own in memory",
+                            field(&DataConfig::index_cache), any_text)),
   };
 }
 

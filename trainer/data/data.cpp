@@ -78,7 +78,7 @@ std::vector<TokenFile> opened(const DataRequest& request, const TextVocabulary& 
 }
 
 std::unique_ptr<const SampleOrder> make_order(const DataRequest& request, const std::vector<TokenFile>& files) {
-  const OrderRequest order{request.sequence_length, request.samples, request.seed};
+  const OrderRequest order{request.sequence_length, request.samples, request.seed, OrderCache(request.index_cache)};
   std::vector<double> weights;
   const auto has_weight = [](const DataSource& source) { return source.weight.has_value(); };
   if (std::ranges::any_of(request.sources, has_weight)) {
@@ -100,6 +100,9 @@ std::string token_file_fault(const std::string& name, const TextVocabulary& voca
       return fmt::format("\"{}\": {}", name, fault);
     }
     if (documents != Documents::join) file.check_index();
+    // Facts say that all ids lie below the size of their tokenizer.
+    const auto facts = file.format() == TokenFormat::text ? std::nullopt : find_token_facts(name);
+    if (!facts || facts->vocab_size > vocabulary.size) file.check_sample();
     if (file.tokens() > sequence_length) return {};
     return fmt::format("\"{}\": {} {} are fewer than one window of sequence_length + 1 = {}", name, file.tokens(),
                        file.format() == TokenFormat::text ? "bytes" : "tokens", sequence_length + 1);
@@ -170,7 +173,8 @@ TokenDataset training_data(const Config& config) {
                        .split = data.split,
                        .sequence_length = config.training.sequence_length,
                        .seed = config.run.seed,
-                       .samples = config.run.steps * config.training.global_batch_size},
+                       .samples = config.run.steps * config.training.global_batch_size,
+                       .index_cache = data.index_cache},
                       open_vocabulary(config));
 }
 

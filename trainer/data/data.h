@@ -22,7 +22,8 @@ namespace weft {
 
 // Why a file cannot be trained on: missing, unreadable, of no known format (token_source.h), damaged, of another
 // tokenizer (token_facts.h), or shorter than one window. Empty if it can. If documents are masked the whole index is
-// checked, in one pass: a wrong boundary would be a wrong mask.
+// checked, in one pass: a wrong boundary would be a wrong mask. Ids of a file without facts are checked in 64 MiB of it
+// (TokenFile::check_sample).
 std::string token_file_fault(const std::string& name, const TextVocabulary& vocabulary, std::int64_t sequence_length,
                              Documents documents = Documents::join);
 
@@ -42,7 +43,8 @@ struct DataRequest {
   std::string split = {};  // part for training (split_sequences); empty: all
   std::int64_t sequence_length = 0;
   std::uint64_t seed = 0;
-  std::int64_t samples = 0;  // of the whole run, which only Megatron's order asks for
+  std::int64_t samples = 0;      // of the whole run, which only Megatron's order asks for
+  std::string index_cache = {};  // folder of the tables of orders (order_cache.h); empty: in memory
 };
 
 // Samples of files of tokens in the order of a run (sample_order.h). Safe to read from several threads at once.

@@ -1,10 +1,12 @@
 #include "trainer/data/megatron_order.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <limits>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "parallel/runtime/error.h"
@@ -15,12 +17,10 @@ namespace {
 
 constexpr std::int64_t most_order_entries = std::numeric_limits<std::int32_t>::max();
 
-std::int64_t tokens_of_split(std::span<const std::int32_t> lengths, SequenceRange split) {
-  require(0 <= split.begin && split.begin <= split.end && split.end <= std::ssize(lengths),
+std::int64_t tokens_of_split(const TokenIndex& dataset, SequenceRange split) {
+  require(0 <= split.begin && split.begin <= split.end && split.end <= dataset.sequences(),
           "a split lies inside its dataset");
-  const auto part =
-      lengths.subspan(static_cast<std::size_t>(split.begin), static_cast<std::size_t>(split.end - split.begin));
-  return std::reduce(part.begin(), part.end(), std::int64_t{0});
+  return dataset.sequence_begin(split.end) - dataset.sequence_begin(split.begin);
 }
 
 void refuse_large_table(const char* what, std::int64_t entries) {
@@ -133,29 +133,64 @@ std::vector<std::uint32_t> megatron_shuffle(const MegatronEpochs& epochs, std::m
   return shuffle;
 }
 
-MegatronOrder::MegatronOrder(std::shared_ptr<const std::vector<std::int32_t>> lengths, SequenceRange split,
-                             const MegatronRequest& request)
-    : lengths_(std::move(lengths)), epochs_(megatron_epochs(tokens_of_split(*lengths_, split), request)) {
+MegatronOrder::MegatronOrder(std::shared_ptr<const TokenIndex> dataset, SequenceRange split,
+                             const MegatronRequest& request, const OrderCache& cache)
+    : dataset_(std::move(dataset)),
+      sequence_length_(request.sequence_length),
+      epochs_(megatron_epochs(tokens_of_split(*dataset_, split), request)) {
   refuse_large_table("samples", epochs_.samples);
-  // One generator for both: the shuffle of samples continues where that of documents ended.
-  std::mt19937 generator(request.seed);
-  documents_ = megatron_documents(split, epochs_, generator);
-  starts_ = megatron_starts(*lengths_, documents_, request.sequence_length, epochs_.samples);
-  shuffle_ = megatron_shuffle(epochs_, generator);
+  const std::string key = fmt::format(
+      "Megatron's order of {}: sequences {} to {}, {} epochs, {} samples of {} tokens, {} of them first, "
+      "seed {}",
+      dataset_->identity(), split.begin, split.end, epochs_.epochs, epochs_.samples, sequence_length_,
+      epochs_.first_samples, request.seed);
+  tables_ = cache.tables(key, [&]() -> std::vector<NumberColumn> {
+    dataset_->check();
+    // One generator for both: the shuffle of samples continues where that of documents ended.
+    std::mt19937 generator(request.seed);
+    std::vector<std::int32_t> documents = megatron_documents(split, epochs_, generator);
+    std::vector<SampleStart> starts =
+        megatron_starts(dataset_->sequence_lengths(), documents, sequence_length_, epochs_.samples);
+    return {number_column(TokenType::int32, std::move(documents)), number_column(TokenType::int32, std::move(starts)),
+            number_column(TokenType::uint32, megatron_shuffle(epochs_, generator))};
+  });
 }
 
 std::vector<SequencePiece> MegatronOrder::pieces(std::int64_t sample) const {
   require(sample >= 0 && sample < samples(), "a sample lies inside its order");
-  const std::size_t row = shuffle_[static_cast<std::size_t>(sample)];
-  const SampleStart begin = starts_[row], last = starts_[row + 1];  // `last` is the last token
+  const auto damaged = [&] {
+    fail_request(
+        "\"{}\": sample {} of Megatron's order is none of this index; it has changed since the run began, or "
+        "the tables in data.index_cache are damaged: delete them",
+        dataset_->name(), sample);
+  };
+  const auto read = [&](std::size_t table, std::int64_t first, std::span<std::int64_t> to) {
+    if (table >= tables_.size() || first < 0 || first > tables_[table].count() - std::ssize(to)) damaged();
+    tables_[table].read(first, to);
+  };
+  std::int64_t row = 0;
+  read(2, sample, {&row, 1});
+  std::array<std::int64_t, 4> starts{};  // position and offset of the first token, and of the last
+  if (row >= samples()) damaged();
+  read(1, 2 * row, starts);
+  const auto [begin, begin_offset, last, last_offset] = starts;
+  if (begin < 0 || last < begin || last >= tables_[0].count()) damaged();
+  std::vector<std::int64_t> sequences(static_cast<std::size_t>(last - begin + 1));
+  read(0, begin, sequences);
   std::vector<SequencePiece> pieces;
-  for (std::int32_t position = begin.position; position <= last.position; ++position) {
-    const std::int32_t sequence = documents_[static_cast<std::size_t>(position)];
-    const std::int32_t offset = position == begin.position ? begin.offset : 0;
-    const std::int32_t end =
-        position == last.position ? last.offset + 1 : (*lengths_)[static_cast<std::size_t>(sequence)];
-    pieces.push_back({sequence, offset, end - offset});
+  std::int64_t tokens = 0;
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const std::int64_t sequence = sequences[i];
+    if (sequence < 0 || sequence >= dataset_->sequences()) damaged();
+    const std::int64_t first = dataset_->sequence_begin(sequence), end = dataset_->sequence_begin(sequence + 1);
+    const std::int64_t from = i == 0 ? first + begin_offset : first;
+    const std::int64_t to = i + 1 == sequences.size() ? first + last_offset + 1 : end;
+    if (from < first || from > to || to > end) damaged();
+    pieces.push_back({sequence, from, to - from});
+    tokens += to - from;
   }
+  // A last partial sample has fewer.
+  if (tokens > sequence_length_ + 1 || (tokens <= sequence_length_ && row + 1 < samples())) damaged();
   return pieces;
 }
 

@@ -5,8 +5,8 @@
 //   starts      where each sample of sequence_length + 1 tokens begins in that stream; neighbours share one token
 //   shuffle     the order in which samples are read
 //
-// Pure functions of lengths and numbers; a sequence is what TokenFile::sequences() counts ("document" in Megatron's
-// code).
+// The tables are pure functions of lengths and numbers; a sequence is what TokenFile::sequences() counts ("document" in
+// Megatron's code).
 #pragma once
 
 #include <array>
@@ -15,8 +15,12 @@
 #include <optional>
 #include <random>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
+
+#include "trainer/data/order_cache.h"
+#include "trainer/data/token_index.h"
 
 namespace weft {
 
@@ -32,6 +36,9 @@ struct SequenceRange {
 // Throws Error (request) unless the text has one to three numbers like 99.5 between commas, at least one above 0. It
 // does so for 2^31 sequences or more, too.
 std::array<SequenceRange, 3> split_sequences(std::string_view split, std::int64_t sequences);
+
+// The same for splits of the same parts: "98,2" for "98, 2.0,0". Throws as split_sequences for a wrong number.
+std::string canonical_split(std::string_view split);
 
 struct MegatronRequest {
   std::int64_t sequence_length = 0;     // tokens; a sample has one more
@@ -74,37 +81,36 @@ std::vector<SampleStart> megatron_starts(std::span<const std::int32_t> lengths, 
 // The table "shuffle": shuffle_index of GPTDataset.
 std::vector<std::uint32_t> megatron_shuffle(const MegatronEpochs& epochs, std::mt19937& generator);
 
-// Tokens `offset` .. `offset` + `count` - 1 of a sequence of the dataset.
+// Tokens first .. first + count - 1 of the dataset, of one sequence.
 struct SequencePiece {
-  std::int32_t sequence = 0;
-  std::int32_t offset = 0;
-  std::int32_t count = 0;
+  std::int64_t sequence = 0, first = 0, count = 0;
   bool operator==(const SequencePiece&) const = default;
 };
 
-// The order of one split of one dataset. Immutable; safe to use from several threads. Memory: 4 bytes for each sequence
-// and epoch, 12 for each sample.
+// The order of one split of one dataset. Immutable; safe to use from several threads. 4 bytes for each sequence and
+// epoch and 12 for each sample, in memory or in the file of a cache.
 class MegatronOrder {
  public:
-  // `lengths` has the tokens of every sequence of the dataset (TokenFile::sequence_lengths) and is shared by its
-  // splits. Throws Error (request) as megatron_epochs, and for orders that need more than 2^31 - 1 entries of a table,
-  // for which Megatron changes to int64.
-  MegatronOrder(std::shared_ptr<const std::vector<std::int32_t>> lengths, SequenceRange split,
-                const MegatronRequest& request);
+  // Tables that the cache lacks are made in one pass over the index, which is checked by it. Throws Error (request) as
+  // megatron_epochs, TokenIndex::check and OrderCache::tables. It does so for orders that need more than 2^31 - 1
+  // entries of a table, too, for which Megatron changes to int64.
+  MegatronOrder(std::shared_ptr<const TokenIndex> dataset, SequenceRange split, const MegatronRequest& request,
+                const OrderCache& cache = OrderCache());
+  MegatronOrder(MegatronOrder&&) = default;
 
   // At least as many as requested.
-  std::int64_t samples() const { return static_cast<std::int64_t>(shuffle_.size()); }
+  std::int64_t samples() const { return epochs_.samples; }
   const MegatronEpochs& epochs() const { return epochs_; }
   // The tokens of sample 0 .. samples() - 1, in order: sequence_length + 1, fewer only in a last partial sample, which
-  // Megatron fills with the padding token. Where a piece begins at offset 0, so does a sequence. Pieces may be empty.
+  // Megatron fills with the padding token. Pieces may be empty. Throws Error (request) if the index has changed or a
+  // table is damaged.
   std::vector<SequencePiece> pieces(std::int64_t sample) const;
 
  private:
-  std::shared_ptr<const std::vector<std::int32_t>> lengths_;
+  std::shared_ptr<const TokenIndex> dataset_;
+  std::int64_t sequence_length_;
   MegatronEpochs epochs_;
-  std::vector<std::int32_t> documents_;
-  std::vector<SampleStart> starts_;
-  std::vector<std::uint32_t> shuffle_;
+  NumberTables tables_;  // documents; positions and offsets of starts in turn; shuffle
 };
 
 }  // namespace weft

@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -29,14 +31,7 @@ double split_part(std::string_view split, std::string_view part) {
   return value;
 }
 
-}  // namespace
-
-std::array<SequenceRange, 3> split_sequences(std::string_view split, std::int64_t sequences) {
-  require(sequences >= 0, "a dataset has sequences");
-  if (sequences >= std::int64_t{1} << 31) {
-    fail_request("{} sequences; Megatron's order counts at most 2^31 - 1. Split the dataset or use Weft's own order",
-                 sequences);
-  }
+std::vector<double> split_parts(std::string_view split) {
   std::vector<double> parts;
   for (std::size_t begin = 0; begin <= split.size();) {
     const std::size_t end = std::min(split.find(',', begin), split.size());
@@ -44,6 +39,24 @@ std::array<SequenceRange, 3> split_sequences(std::string_view split, std::int64_
     begin = end + 1;
   }
   if (parts.size() > 3) refuse_split(split, fmt::format("{} parts", parts.size()));
+  return parts;
+}
+
+}  // namespace
+
+std::string canonical_split(std::string_view split) {
+  std::vector<double> parts = split_parts(split);
+  while (parts.size() > 1 && parts.back() == 0.0) parts.pop_back();
+  return fmt::format("{}", fmt::join(parts, ","));
+}
+
+std::array<SequenceRange, 3> split_sequences(std::string_view split, std::int64_t sequences) {
+  require(sequences >= 0, "a dataset has sequences");
+  if (sequences >= std::int64_t{1} << 31) {
+    fail_request("{} sequences; Megatron's order counts at most 2^31 - 1. Split the dataset or use Weft's own order",
+                 sequences);
+  }
+  std::vector<double> parts = split_parts(split);
   parts.resize(3);
   const double sum = numpy_sum(parts);
   if (!std::isfinite(sum) || sum <= 0) refuse_split(split, fmt::format("its sum is {}", sum));

@@ -1,7 +1,10 @@
 #include "trainer/data/packed_documents.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "parallel/runtime/error.h"
@@ -56,41 +59,76 @@ class Packer {
 
 }  // namespace
 
-PackedDocuments::PackedDocuments(std::span<const TokenFile> all, std::span<const TokenRange> ranges,
-                                 std::int64_t first_file, std::int64_t sequence_length)
+PackedDocuments::PackedDocuments(std::span<const TokenFile> files, std::span<const TokenRange> ranges,
+                                 std::int64_t first_file, std::int64_t sequence_length, const OrderCache& cache)
     : first_file_(first_file), sequence_length_(sequence_length), file_begins_{0} {
-  Packer packer(sequence_length + 1, [&](const std::vector<PackedPart>& sequence) {
+  std::string key = fmt::format("packed documents in sequences of {} tokens", sequence_length);
+  for (std::size_t f = 0; f < files.size(); ++f) {
+    key += fmt::format("; {} from token {} of {}", ranges[f].tokens, ranges[f].first, files[f].index()->identity());
+    file_begins_.push_back(file_begins_.back() + files[f].tokens());
+  }
+  tables_ = cache.tables(key, [&] { return deal(files, ranges); });
+  if (tables_.size() != 4 || tables_[0].count() != tables_[1].count() || tables_[3].count() != 1) refuse_damage();
+  tokens_ = tables_[3].at(0);
+}
+
+std::vector<NumberColumn> PackedDocuments::deal(std::span<const TokenFile> files,
+                                                std::span<const TokenRange> ranges) const {
+  std::vector<std::int64_t> firsts, ends;
+  std::vector<std::int32_t> counts;
+  std::int64_t tokens_dealt = 0;
+  Packer packer(sequence_length_ + 1, [&](const std::vector<PackedPart>& sequence) {
     for (const PackedPart& piece : sequence) {
-      firsts_.push_back(piece.first);
-      counts_.push_back(piece.count);
-      tokens_ += piece.count;
+      firsts.push_back(piece.first);
+      counts.push_back(piece.count);
+      tokens_dealt += piece.count;
     }
-    ends_.push_back(static_cast<std::int64_t>(firsts_.size()));
+    ends.push_back(std::ssize(firsts));
   });
-  for (std::size_t f = 0; f < all.size(); ++f) {
-    const std::int64_t before = file_begins_.back();
+  for (std::size_t f = 0; f < files.size(); ++f) {
     std::int64_t first = 0;
-    for (const std::int64_t tokens : all[f].document_lengths()) {
+    for (const std::int64_t tokens : files[f].document_lengths()) {
       const std::int64_t begin = first, end = first += tokens;
       if (begin < ranges[f].first || end > ranges[f].first + ranges[f].tokens) continue;
-      for (std::int64_t at = begin; end - at > 1; at += sequence_length) {
-        packer.add({before + at, static_cast<std::int32_t>(std::min(end - at, sequence_length + 1))});
+      for (std::int64_t at = begin; end - at > 1; at += sequence_length_) {
+        packer.add({file_begins_[f] + at, static_cast<std::int32_t>(std::min(end - at, sequence_length_ + 1))});
       }
     }
-    file_begins_.push_back(before + all[f].tokens());
   }
   packer.finish();
-  if (ends_.empty()) fail_request("\"{}\": no document has two tokens, and none can be packed", all.front().name());
+  if (ends.empty()) fail_request("\"{}\": no document has two tokens, and none can be packed", files.front().name());
+  return {number_column(TokenType::int64, std::move(firsts)), number_column(TokenType::int32, std::move(counts)),
+          number_column(TokenType::int64, std::move(ends)),
+          number_column(TokenType::int64, std::vector<std::int64_t>{tokens_dealt})};
+}
+
+void PackedDocuments::refuse_damage() {
+  fail_request("the tables of packed documents in data.index_cache are damaged; delete them");
 }
 
 std::vector<TokenPiece> PackedDocuments::pieces(std::int64_t sequence) const {
   require(sequence >= 0 && sequence < sequences(), "a packed sequence is one of them");
-  const auto s = static_cast<std::size_t>(sequence);
+  std::array<std::int64_t, 2> bounds{};  // its first piece, and the one behind its last
+  if (sequence == 0) {
+    tables_[2].read(0, std::span(bounds).last(1));
+  } else {
+    tables_[2].read(sequence - 1, bounds);
+  }
+  const auto [begin, end] = bounds;
+  // Each piece has two tokens or more.
+  if (begin < 0 || end <= begin || end > tables_[0].count() || end - begin > sequence_length_) refuse_damage();
+  std::vector<std::int64_t> firsts(static_cast<std::size_t>(end - begin)), counts(firsts.size());
+  tables_[0].read(begin, firsts);
+  tables_[1].read(begin, counts);
   std::vector<TokenPiece> pieces;
-  for (auto p = static_cast<std::size_t>(s == 0 ? 0 : ends_[s - 1]); p < static_cast<std::size_t>(ends_[s]); ++p) {
-    const auto file = std::ranges::upper_bound(file_begins_, firsts_[p]) - file_begins_.begin() - 1;
-    pieces.push_back({first_file_ + file, firsts_[p] - file_begins_[static_cast<std::size_t>(file)], counts_[p],
+  std::int64_t room = sequence_length_ + 1;
+  for (std::size_t p = 0; p < firsts.size(); ++p) {
+    if (firsts[p] < 0 || firsts[p] >= file_begins_.back()) refuse_damage();
+    const auto next = std::ranges::upper_bound(file_begins_, firsts[p]);
+    if (counts[p] < 2 || counts[p] > room || counts[p] > *next - firsts[p]) refuse_damage();
+    pieces.push_back({first_file_ + (next - file_begins_.begin() - 1), firsts[p] - *std::prev(next), counts[p],
                       /*one_document=*/true});
+    room -= counts[p];
   }
   return pieces;
 }

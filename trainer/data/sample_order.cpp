@@ -1,5 +1,7 @@
 #include "trainer/data/sample_order.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 #include <bit>
 #include <functional>
@@ -79,7 +81,9 @@ class WindowPool final : public SamplePool {
 
 class PackedPool final : public SamplePool {
  public:
-  explicit PackedPool(PackedDocuments documents) : documents_(std::move(documents)) {}
+  PackedPool(std::span<const TokenFile> files, std::span<const TokenRange> ranges, std::int64_t first_file,
+             std::int64_t sequence_length, const OrderCache& cache)
+      : documents_(files, ranges, first_file, sequence_length, cache) {}
   std::int64_t samples() const override { return documents_.sequences(); }
   std::vector<TokenPiece> pieces(std::int64_t place) const override { return documents_.pieces(place); }
   std::optional<double> filled() const override { return documents_.filled(); }
@@ -150,19 +154,16 @@ class BlendedOrder final : public SampleOrder {
     if (files.size() > 1) {
       const BlendPlan plan = plan_blend(weights, samples_);
       requests = plan.requests;
-      blend_ = blend_samples(plan.weights, plan.samples);
+      blend_ = blend_tables(plan, request.cache);
     }
     for (std::size_t f = 0; f < files.size(); ++f) {
       try {
-        auto lengths = std::make_shared<const std::vector<std::int32_t>>(files[f].sequence_lengths());
-        std::vector<std::int64_t>& begins = begins_.emplace_back(lengths->size());
-        std::exclusive_scan(lengths->begin(), lengths->end(), begins.begin(), std::int64_t{0});
-        const SequenceRange part = split.empty() ? SequenceRange{0, std::ssize(*lengths)}
-                                                 : split_sequences(split, std::ssize(*lengths)).front();
-        orders_.emplace_back(std::move(lengths), part,
+        const SequenceRange part = split_sequences(split.empty() ? "1" : split, files[f].sequences()).front();
+        orders_.emplace_back(files[f].index(), part,
                              MegatronRequest{.sequence_length = request.sequence_length,
                                              .samples = requests[f],
-                                             .seed = static_cast<std::uint32_t>(request.seed)});
+                                             .seed = static_cast<std::uint32_t>(request.seed)},
+                             request.cache);
       } catch (const Error& error) {
         fail_request("\"{}\": {}", files[f].name(), error.what());
       }
@@ -171,22 +172,31 @@ class BlendedOrder final : public SampleOrder {
 
   std::vector<TokenPiece> pieces(std::int64_t sample) const override {
     require(sample >= 0 && sample < samples_, "a sample is one of the run");
-    const std::size_t file = source_of(sample);
-    if (!blend_.sample.empty()) sample = blend_.sample[static_cast<std::size_t>(sample)];
+    std::int64_t file = 0;
+    if (!blend_.empty()) {
+      blend_[0].read(sample, {&file, 1});
+      blend_[1].read(sample, {&sample, 1});
+      if (file < 0 || file >= std::ssize(orders_)) refuse_blend();
+    }
+    const MegatronOrder& order = orders_[static_cast<std::size_t>(file)];
+    if (sample < 0 || sample >= order.samples()) refuse_blend();
     std::vector<TokenPiece> pieces;
-    for (const SequencePiece& piece : orders_[file].pieces(sample)) {
-      if (piece.count == 0) continue;
-      const std::int64_t begin = begins_[file][static_cast<std::size_t>(piece.sequence)];
-      pieces.push_back({static_cast<std::int64_t>(file), begin + piece.offset, piece.count, /*one_document=*/true});
+    for (const SequencePiece& piece : order.pieces(sample)) {
+      if (piece.count > 0) pieces.push_back({file, piece.first, piece.count, /*one_document=*/true});
     }
     return pieces;
   }
   std::vector<double> passes(std::int64_t samples) const override {
     std::vector<double> read(orders_.size());
-    if (blend_.dataset.empty()) {
+    if (blend_.empty()) {
       read[0] = static_cast<double>(samples);
     } else {
-      for (std::int64_t k = 0; k < samples; ++k) read[source_of(k)] += 1.0;
+      blend_[0].visit([&](std::int64_t first, std::span<const std::int64_t> numbers) {
+        for (const std::int64_t file : numbers) {
+          if (file < 0 || file >= std::ssize(orders_)) refuse_blend();
+          if (first++ < samples) read[static_cast<std::size_t>(file)] += 1.0;
+        }
+      });
     }
     for (std::size_t f = 0; f < orders_.size(); ++f) {
       read[f] *= static_cast<double>(orders_[f].epochs().epochs) / static_cast<double>(orders_[f].samples());
@@ -204,13 +214,24 @@ class BlendedOrder final : public SampleOrder {
   }
 
  private:
-  std::size_t source_of(std::int64_t sample) const {
-    return blend_.dataset.empty() ? 0 : static_cast<std::size_t>(blend_.dataset[static_cast<std::size_t>(sample)]);
+  // By sample of the blend: its dataset, and its sample of that.
+  static NumberTables blend_tables(const BlendPlan& plan, const OrderCache& cache) {
+    const std::string key =
+        fmt::format("Megatron's blend of {} samples by weights {:a}", plan.samples, fmt::join(plan.weights, " "));
+    NumberTables tables = cache.tables(key, [&]() -> std::vector<NumberColumn> {
+      MegatronBlend blend = blend_samples(plan.weights, plan.samples);
+      return {number_column(TokenType::int16, std::move(blend.dataset)),
+              number_column(TokenType::int64, std::move(blend.sample))};
+    });
+    if (tables.size() != 2 || tables[0].count() != plan.samples || tables[1].count() != plan.samples) refuse_blend();
+    return tables;
+  }
+  [[noreturn]] static void refuse_blend() {
+    fail_request("the tables of Megatron's blend in data.index_cache are damaged; delete them");
   }
 
   std::int64_t samples_;
-  MegatronBlend blend_;                            // empty for one file
-  std::vector<std::vector<std::int64_t>> begins_;  // of the sequences of each file
+  NumberTables blend_;  // empty for one file
   std::vector<MegatronOrder> orders_;
 };
 
@@ -284,9 +305,8 @@ std::unique_ptr<SampleOrder> make_packed_order(const std::vector<TokenFile>& fil
                                                const std::vector<TokenRange>& ranges,
                                                const std::vector<double>& weights, const OrderRequest& request) {
   return std::make_unique<ShuffledOrder>(ranges.size(), weights, request.seed, [&](std::size_t f, std::size_t count) {
-    return std::make_unique<PackedPool>(PackedDocuments(std::span(files).subspan(f, count),
-                                                        std::span(ranges).subspan(f, count),
-                                                        static_cast<std::int64_t>(f), request.sequence_length));
+    return std::make_unique<PackedPool>(std::span(files).subspan(f, count), std::span(ranges).subspan(f, count),
+                                        static_cast<std::int64_t>(f), request.sequence_length, request.cache);
   });
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trainer/config/config.h"
+#include "trainer/data/order_cache.h"
 #include "trainer/data/token_file.h"
 
 namespace weft {
@@ -74,6 +75,7 @@ std::vector<TokenRange> split_files(const std::vector<TokenFile>& files, const s
 struct OrderRequest {
   std::int64_t sequence_length = 0, samples = 0;  // `samples` of the whole run
   std::uint64_t seed = 0;
+  OrderCache cache = OrderCache();  // of the tables of packed documents and of Megatron's order
 };
 
 // Weft's own order. Samples are windows of the parts `ranges` (token_windows.h). Without weights the windows of all

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -60,8 +61,13 @@ class TokenFile {
   // (sampled_content).
   std::string content() const;
 
+  // Outlives the file.
+  std::shared_ptr<const TokenIndex> index() const { return source_.index; }
   // Reads the whole index, and throws for the first fault.
   void check_index() const { source_.index->check(); }
+  // Reads the tokens of 64 MiB of the file, all of a smaller one, and throws for the first id outside the vocabulary. A
+  // larger file is read in 64 pieces that lie evenly from its first token to its last.
+  void check_sample() const;
   // Reads the whole index and all tokens, and throws for the first fault. Returns the largest id.
   std::int32_t check() const;
 

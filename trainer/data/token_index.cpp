@@ -24,6 +24,10 @@ std::vector<std::int64_t> TokenIndex::document_lengths() const {
   return {lengths.begin(), lengths.end()};
 }
 
+std::string TokenIndex::identity() const {
+  return fmt::format("{} tokens in {} sequences of {} documents{}", tokens(), sequences(), documents(), content());
+}
+
 OneDocument::OneDocument(std::string name, std::int64_t tokens) : TokenIndex(std::move(name)), tokens_(tokens) {
   require(tokens >= 1, "a file has tokens");
 }

@@ -52,7 +52,7 @@ TokenSource megatron_tokens(const std::string& prefix) {
                  prefix);
   }
   ByteSource bytes = open_source(prefix + ".bin");
-  auto index = std::make_unique<const MegatronIndex>(open_source(prefix + ".idx"), bytes.name, bytes.size);
+  auto index = std::make_shared<const MegatronIndex>(open_source(prefix + ".idx"), bytes.name, bytes.size);
   const TokenType type = index->type();
   const std::int64_t tokens = index->tokens();
   auto losses = losses_in(prefix + ".loss", tokens);
@@ -69,7 +69,7 @@ TokenSource datatrove_tokens(const std::string& path) {
         "tokens as one document, give the file a name that does not end in .ds and add \"#uint16\" or \"#uint32\"",
         path, path);
   }
-  auto index = std::make_unique<const DatatroveIndex>(open_source(path + ".index"), path, bytes.size);
+  auto index = std::make_shared<const DatatroveIndex>(open_source(path + ".index"), path, bytes.size);
   const TokenType type = index->type();
   const std::int64_t tokens = index->tokens();
   return {TokenFormat::datatrove,           std::move(bytes), 0, type, tokens, std::move(index),
@@ -78,7 +78,7 @@ TokenSource datatrove_tokens(const std::string& path) {
 
 TokenSource one_document(TokenFormat format, ByteSource bytes, std::int64_t begin, TokenType type) {
   const std::int64_t tokens = (bytes.size - begin) / bytes_of(type);
-  auto index = std::make_unique<const OneDocument>(bytes.name, tokens);
+  auto index = std::make_shared<const OneDocument>(bytes.name, tokens);
   return {format, std::move(bytes), begin, type, tokens, std::move(index)};
 }
 

@@ -25,7 +25,7 @@ struct TokenSource {
   std::int64_t begin = 0;
   TokenType type = TokenType::uint8;
   std::int64_t tokens = 0;
-  std::unique_ptr<const TokenIndex> index;
+  std::shared_ptr<const TokenIndex> index;
   std::optional<ByteSource> losses = {};  // a byte a token; 0: nothing learns to predict it
 };
 

@@ -29,7 +29,8 @@ std::string unit_line(const PlannedUnit& unit) {
 }  // namespace
 
 std::string hashed_configuration(const Config& config) {
-  constexpr std::array<std::string_view, 3> places = {"run.name", "run.directory", "checkpoint.directory"};
+  constexpr std::array<std::string_view, 4> places = {"run.name", "run.directory", "checkpoint.directory",
+                                                      "data.index_cache"};
   std::vector<ConfigKey> schema = config_schema();
   std::erase_if(schema, [&](const ConfigKey& key) { return std::ranges::find(places, key.path()) != places.end(); });
   Config whole = config;

@@ -8,8 +8,8 @@
 
 namespace weft {
 
-// The configuration as config.toml has it, with inherited values written out. It is without run.name, run.directory and
-// checkpoint.directory: two runs that differ in these alone do the same.
+// The configuration as config.toml has it, with inherited values written out. It is without run.name, and without
+// the places run.directory, checkpoint.directory and data.index_cache: runs that differ in these alone do the same.
 std::string hashed_configuration(const Config& config);
 // A line for each pipeline rank, as `weft program --format csv` writes it.
 std::string hashed_program(const Program& program);
