@@ -29,6 +29,7 @@
 #include "trainer/data/datatrove_index.h"
 #include "trainer/data/documents.h"
 #include "trainer/data/megatron_index.h"
+#include "trainer/data/number_tables.h"
 #include "trainer/data/token_facts.h"
 #include "trainer/data/token_file.h"
 #include "trainer/data/unpacked_file.h"
@@ -296,6 +297,16 @@ void megatron_index(std::string_view text) {
   }
 }
 
+// The tables of a file lie inside it.
+void number_tables(std::string_view text) {
+  const auto tables = read_tables(source_of(text, "t.tables"), "key");
+  if (!tables) return;
+  for (const StoredNumbers& table : *tables) {
+    std::vector<std::int64_t> numbers(static_cast<std::size_t>(table.count()));
+    table.read(0, numbers);
+  }
+}
+
 void datatrove_index(std::string_view text) {
   const std::size_t last = text.size() < 8 ? 0 : text.size() - 8;
   for (const std::uint64_t size : {text.size(), data_bytes_of(text, last, 2, 0), data_bytes_of(text, last, 4, 0)}) {
@@ -447,6 +458,7 @@ constexpr Parser parsers[] = {{"config", config},
                               {"tiktoken_sidecar", tiktoken_sidecar, true},
                               {"megatron_index", megatron_index},
                               {"datatrove_index", datatrove_index},
+                              {"number_tables", number_tables},
                               {"token_shard", token_shard},
                               {"token_losses", token_losses},
 #ifdef WEFT_HAVE_SENTENCEPIECE

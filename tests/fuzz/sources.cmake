@@ -25,7 +25,7 @@ add_fuzz_sources(parallel comm/communicator comm/rendezvous_channel comm/run_tok
                  runtime/input_file runtime/ledger runtime/quantities runtime/staging shard/fully_shard shard/replicated shard/unit
                  shard/unit_layout shard/unit_plan shard/wrap)
 add_fuzz_sources(trainer/checkpoint manifest manifest_json safetensors safetensors_parse)
-add_fuzz_sources(trainer/data byte_source chat_template datatrove_index document_parser documents json_places json_texts megatron_index
+add_fuzz_sources(trainer/data byte_source chat_template datatrove_index document_parser documents json_places json_texts megatron_index number_tables partial_file
                  stored_numbers text_file token_facts token_file token_index token_source token_type unpacked_file)
 add_fuzz_sources(trainer/resolve config_float8_rules config_pipeline_rules config_reader config_rules config_shard_rules
                  config_size_rules config_tied_rules step_costs)

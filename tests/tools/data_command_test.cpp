@@ -119,6 +119,25 @@ TEST_F(DataCommand, InspectTellsDamage) {
   EXPECT_NE(refused("data inspect bytes --sample 2").find("document 2 begins at token"), std::string::npos);
 }
 
+// A signal stops it behind what it has written, and the same command goes on there.
+TEST_F(DataCommand, TokenizeGoesOnAfterASignal) {
+  run("{ yes 'the loom, the warp and the weft' | head -c 40000000 | gzip -1 > large.txt.gz; }");
+  const std::string command =
+      "'" + weft_program() + "' data tokenize large.txt.gz --documents line --tokenizer byte --threads 1 --output ";
+  const ProgramResult whole = run(command + "whole");
+  ASSERT_EQ(whole.exit_code, 0) << whole.messages;
+  const ProgramResult stopped =
+      run("{ " + command + "part & until [ -s part.bin.partial ]; do sleep 0.01; done; kill -TERM $!; wait $!; }");
+  EXPECT_EQ(stopped.exit_code, 75);
+  EXPECT_NE(stopped.messages.find("stopped by SIGTERM; the same command goes on from here"), std::string::npos)
+      << stopped.messages;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "part.bin"));
+  const ProgramResult rest = run(command + "part");
+  EXPECT_NE(rest.messages.find("documents that an earlier call wrote"), std::string::npos) << rest.messages;
+  EXPECT_EQ(run("cmp whole.bin part.bin && cmp whole.idx part.idx").exit_code, 0);
+  EXPECT_EQ(run("ls part.*").output, "part.bin\npart.idx\npart.json\n");
+}
+
 // Nothing to predict is refused before a step.
 TEST_F(DataCommand, HeldOutTextHasSomethingToPredict) {
   ok("data tokenize text.txt --documents line --tokenizer byte --output train");

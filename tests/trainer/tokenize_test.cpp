@@ -14,6 +14,7 @@
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tokenizer_sample.h"
 #include "trainer/data/chat_template.h"
+#include "trainer/data/partial_file.h"
 #include "trainer/data/token_file.h"
 
 namespace weft {
@@ -86,6 +87,73 @@ TEST_F(Tokenizing, GoesOnWhereItWasStopped) {
     EXPECT_EQ(name.find("partial"), std::string::npos) << name;
     EXPECT_EQ(name.find("resume"), std::string::npos) << name;
   }
+}
+
+// A call that is asked to stop keeps its place, however little it has written.
+TEST_F(Tokenizing, KeepsItsPlaceWhereItIsAskedToStop) {
+  call("whole", 0);
+  const DocumentRules rules{.key = "a", .bad_lines = BadLines::skip, .prompt = "q"};
+  std::string lines;
+  for (int i = 0; i < 100'000; ++i)
+    lines += fmt::format("{{\"q\": \"?\", \"a\": \"{}{}\"}}\n", i, std::string(60, 'y'));
+  write_file(folder_ / "many.jsonl", lines);
+  for (const int batches : {1, 2, 7}) {
+    const std::string name = fmt::format("x{}", batches);
+    TokenizeRequest request{.tokenizer = "byte", .prefix = path(name), .losses = true, .kept_bytes = 1 << 20};
+    int asked = 0;
+    request.stop = [&] { return ++asked == batches; };
+    std::int64_t written = 0;
+    {
+      DocumentReader documents({path("many.jsonl")}, rules);
+      EXPECT_FALSE(
+          tokenize(documents, request, [&](const TokenizeProgress& progress) { written = progress.documents; }));
+    }
+    EXPECT_GT(written, 0);
+    EXPECT_FALSE(std::filesystem::exists(path(name + ".bin")));
+    request.stop = {};
+    std::int64_t resumed = 0;
+    DocumentReader documents({path("many.jsonl")}, rules);
+    const auto facts =
+        tokenize(documents, request, [&](const TokenizeProgress& progress) { resumed = progress.resumed; });
+    EXPECT_EQ(resumed, written);
+    ASSERT_TRUE(facts);
+    EXPECT_EQ(facts->documents, 100'000);
+    TokenizeRequest at_once{.tokenizer = "byte", .prefix = path(name + "once"), .losses = true};
+    DocumentReader again({path("many.jsonl")}, rules);
+    tokenize(again, at_once);
+    for (const char* ending : {".bin", ".idx", ".loss"}) {
+      EXPECT_EQ(read_file(path(name + ending)), read_file(path(name + "once" + ending))) << ending;
+    }
+  }
+  for (const std::string& name : names()) {
+    EXPECT_EQ(name.find("partial"), std::string::npos) << name;
+    EXPECT_EQ(name.find("resume"), std::string::npos) << name;
+  }
+}
+
+// Killed between the two files that make a dataset: the same call ends it, and so does one for other work.
+TEST_F(Tokenizing, GoesOnAfterADeathBetweenTokensAndIndex) {
+  call("whole", 0);
+  for (const char* name : {"x", "y"}) {
+    call(name, 0);
+    std::filesystem::rename(path(name + std::string(".idx")), path(name + std::string(".idx.partial")));
+    if (*name == 'y') {
+      // While another process ends it, nobody else does.
+      PartialFile other(path("y.idx"));
+      const auto refusal = refusal_of([&] { call("y", 0); });
+      EXPECT_NE(refusal.value_or("").find("is being written by another process"), std::string::npos);
+      EXPECT_TRUE(std::filesystem::exists(path("y.bin")));
+      other.stay(true);
+    }
+    call(name, 0);
+    for (const char* ending : {".bin", ".idx", ".loss", ".json"}) {
+      EXPECT_EQ(read_file(path(name + std::string(ending))), read_file(path(std::string("whole") + ending))) << ending;
+    }
+  }
+  // Without its partial index the tokens are a file of the user.
+  std::filesystem::rename(path("x.idx"), path("moved.idx"));
+  EXPECT_NE(refusal_of([&] { call("x", 0); }).value_or("").find("a dataset is not overwritten"), std::string::npos);
+  for (const std::string& name : names()) EXPECT_EQ(name.find("partial"), std::string::npos) << name;
 }
 
 // A call that refuses a line has written the documents before it; one that skips such lines goes on behind them. The
@@ -199,9 +267,10 @@ TEST_F(Tokenizing, ThreadsChangeNothing) {
     DocumentReader documents({path("all.jsonl"), path("all.jsonl")}, {.bad_lines = BadLines::skip},
                              [&](const std::string& why) { faults.push_back(why); });
     const std::string prefix = path(fmt::format("t{}", threads));
-    const TokenFacts facts =
+    const auto facts =
         tokenize(documents, {.tokenizer = "byte", .prefix = prefix, .threads = threads, .kept_bytes = 700'000});
-    EXPECT_EQ(facts.documents, 6000);
+    ASSERT_TRUE(facts);
+    EXPECT_EQ(facts->documents, 6000);
     EXPECT_EQ(documents.skipped(), 2 * bad);
     const TokenFile file(prefix);
     ASSERT_EQ(file.tokens(), 2 * std::ssize(text));
@@ -451,7 +520,7 @@ TEST(Conversations, BadOnesAreNamed) {
   // The fault is behind the mark.
   for (const auto& [marked, why] : std::map<std::string, std::string>{
            {R"(|{"text": 1})", "no key \"messages\""},
-           {R"({"messages": |[]})", "is no list of messages"},
+           {R"({"messages": |[]})", "has no message"},
            {R"({"messages": |{"role": "user"}})", "is no list of messages"},
            {R"({"messages": [{"role": "user", "content": "a"}, |{"role": "user"}]})",
             "message 2: the object has no key"},

@@ -10,6 +10,7 @@
 #include "tools/command/commands.h"
 #include "tools/report/progress_line.h"
 #include "trainer/data/tokenize.h"
+#include "trainer/run/run_signals.h"
 
 namespace weft {
 namespace {
@@ -58,7 +59,10 @@ void tokenize_files(const CLI::App& command, const TokenizeArguments& arguments)
   const auto begin = std::chrono::steady_clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   std::int64_t empty = 0, text_bytes = 0, resumed_bytes = 0;  // text of this call, and before it
-  const TokenFacts facts = [&] {
+  RunSignals signals;
+  request.stop = [&] { return signals.asked_to_stop(); };
+  signals.begin();
+  const std::optional<TokenFacts> whole = [&] {
     ProgressLine line;
     return tokenize(documents, request, [&](const TokenizeProgress& progress) {
       if (progress.resumed > 0 && resumed_bytes == 0) {
@@ -75,6 +79,11 @@ void tokenize_files(const CLI::App& command, const TokenizeArguments& arguments)
       });
     });
   }();
+  if (!whole) {
+    fmt::print(stderr, "weft: stopped by {}; the same command goes on from here\n", signals.stopped_by());
+    throw CLI::RuntimeError(stopped_by_signal);
+  }
+  const TokenFacts& facts = *whole;
   if (arguments.json) {
     fmt::print("{}\n", facts_json(facts, text_bytes + resumed_bytes, documents.skipped(), empty, seconds()).dump(2));
     return;
@@ -136,7 +145,7 @@ void add_data_tokenize_command(CLI::App& data) {
   command->footer(
       "Writes the format of Megatron-LM, and PREFIX.json with the tokenizer's hash, by which training refuses tokens "
       "of\n"
-      "another tokenizer.");
+      "another tokenizer. SIGTERM, SIGINT, SIGHUP and SIGUSR1 stop it; the same command goes on from there.");
   command->callback([command, arguments] {
     if (!arguments->chat.empty() && command->count("--key") == 0) arguments->rules.key = "messages";
     tokenize_files(*command, *arguments);

@@ -42,12 +42,13 @@ class DatasetFiles {
   // Writes the documents in their order, lets the reader take note of skipped lines, and tells the progress.
   void write(const TokenizedBatch& batch);
   void tell(std::int64_t position);
+  // Returns when all that was written is on disk, and the same work can go on behind it.
+  void keep_place();
   // Ends the dataset. Throws Error (request) for losses that count nowhere.
   void put_in_place(const TokenFacts& facts);
 
  private:
   void open(std::int64_t vocab_size);
-  void keep_place();
 
   const TokenizeRequest& request_;
   std::string work_;

@@ -82,7 +82,8 @@ std::optional<DocumentParser::ValueFault> DocumentParser::take_conversation(cons
   std::vector<std::string> path = paths_.front();
   const Json* list = value_at(object, path);
   if (list == nullptr) return ValueFault{path, fmt::format("the object has no key \"{}\"", key)};
-  if (!list->is_array() || list->empty()) return ValueFault{path, fmt::format("\"{}\" is no list of messages", key)};
+  if (!list->is_array()) return ValueFault{path, fmt::format("\"{}\" is no list of messages", key)};
+  if (list->empty()) return ValueFault{path, fmt::format("\"{}\" has no message", key)};
   for (std::size_t m = 0; m < list->size(); ++m) {
     for (const char* part : {"role", "content"}) {
       const std::string why = text_fault(value_at((*list)[m], {part}), part);

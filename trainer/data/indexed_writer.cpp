@@ -23,6 +23,20 @@ void refuse_finished(const std::string& prefix) {
   }
 }
 
+// A process that was killed while it put a dataset in place may leave "prefix.bin" beside "prefix.idx.partial". Gives
+// the tokens their name of before, so that they are gone on with or replaced.
+void take_back_half(const std::string& prefix) {
+  namespace fs = std::filesystem;
+  const auto is_half = [&] {
+    std::error_code ignored;
+    return fs::exists(prefix + ".bin", ignored) && !fs::exists(prefix + ".idx", ignored);
+  };
+  std::error_code ignored;
+  if (!is_half() || !fs::exists(prefix + ".idx.partial", ignored)) return;
+  const PartialFile index(prefix + ".idx");  // throws while the process that has it is alive
+  if (is_half()) fs::rename(prefix + ".bin", prefix + ".bin.partial");
+}
+
 void write_numbers(PartialFile& file, TokenType type, std::span<const std::int64_t> numbers) {
   std::vector<std::uint8_t> bytes;
   encode(type, numbers, bytes);
@@ -45,7 +59,7 @@ TokenType indexed_type(std::int64_t vocab_size) {
 }
 
 IndexedWriter::IndexedWriter(std::string prefix, std::int64_t vocab_size, const IndexedCounts& flushed)
-    : prefix_((refuse_finished(prefix), std::move(prefix))),
+    : prefix_((take_back_half(prefix), refuse_finished(prefix), std::move(prefix))),
       vocab_size_(vocab_size),
       type_(indexed_type(vocab_size)),
       data_(prefix_ + ".bin", flushed.tokens * bytes_of(type_)),

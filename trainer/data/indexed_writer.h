@@ -30,7 +30,8 @@ struct IndexedCounts {
 // A disk that fails or is full throws Error (failure); all else that is refused throws Error (request).
 class IndexedWriter {
  public:
-  // Throws if "prefix.bin" or "prefix.idx" exists: a finished dataset is not overwritten. Requires 1 <= vocab_size <=
+  // Throws if "prefix.bin" or "prefix.idx" exists: a finished dataset is not overwritten. One whose writer was killed
+  // between the two, with "prefix.idx.partial" in place of its index, is not finished. Requires 1 <= vocab_size <=
   // 2^31. Goes on behind `flushed`, what flush() returned to an earlier writer of the same prefix and vocabulary;
   // throws Error (failure) if its files have less.
   IndexedWriter(std::string prefix, std::int64_t vocab_size, const IndexedCounts& flushed = {});

@@ -96,9 +96,10 @@ void require_room(const TokenizeRequest& request, const DocumentReader& document
   }
 }
 
-// All texts behind the place of `files`. Batches go through three stages at the same time: one is read, one is encoded,
-// and one is written. A fault of an earlier batch comes before those of later ones.
-void write_texts(DocumentReader& documents, const TextEncoder& encoder, const TokenizeRequest& request,
+// All texts behind the place of `files`; false if the request stopped it before their end. Batches go through three
+// stages at the same time: one is read, one is encoded, and one is written. A fault of an earlier batch comes before
+// those of later ones.
+bool write_texts(DocumentReader& documents, const TextEncoder& encoder, const TokenizeRequest& request,
                  DatasetFiles& files) {
   constexpr std::size_t part_bytes = std::size_t{1} << 17;
   const std::int64_t most = std::min(std::int64_t{8} << 20, request.kept_bytes);
@@ -128,13 +129,18 @@ void write_texts(DocumentReader& documents, const TextEncoder& encoder, const To
     });
     if (fault) std::rethrow_exception(fault);
     last = std::move(tokenized);
+    if (!request.stop || !request.stop() || (next.texts.empty() && last.texts.empty())) continue;
+    files.write(last);
+    files.keep_place();
+    return false;
   }
+  return true;
 }
 
 }  // namespace
 
-TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
-                    const std::function<void(const TokenizeProgress&)>& on_progress) {
+std::optional<TokenFacts> tokenize(DocumentReader& documents, const TokenizeRequest& request,
+                                   const std::function<void(const TokenizeProgress&)>& on_progress) {
   const auto tokenizer = open_text_tokenizer(request.tokenizer);
   require_room(request, documents, *tokenizer);
   TokenFacts facts{request.tokenizer, tokenizer->content_hash(), tokenizer->vocab_size(), 0, 0, std::nullopt,
@@ -147,7 +153,7 @@ TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
                                       facts.document_end.value_or(-1), request.losses,
                                       static_cast<int>(request.special), documents.identity())));
   DatasetFiles files(request, facts.vocab_size, work, documents, on_progress);
-  write_texts(documents, encoder, request, files);
+  if (!write_texts(documents, encoder, request, files)) return std::nullopt;
   facts.documents = files.counts().documents;
   facts.tokens = files.counts().tokens;
   if (facts.tokens == 0) fail_request("the files have no document with a token in it");

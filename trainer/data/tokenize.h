@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct TokenizeRequest {
   bool end_documents = true;                          // append the token that ends a text, if the tokenizer has one
   std::size_t threads = 1;
   std::int64_t kept_bytes = std::int64_t{512} << 20;  // text between two places to go on from
+  std::function<bool()> stop = {};                    // asked after each batch: whether to stop there
 };
 
 struct TokenizeProgress {
@@ -38,11 +40,11 @@ struct TokenizeProgress {
 //
 // A call that ends before leaves "prefix.*.partial", with "prefix.resume.json" for the last place to go on from. The
 // same call goes on there; it reads the documents before once more, and encodes none. With other files, rules or
-// tokenizer it begins anew.
+// tokenizer it begins anew. A call that was asked to stop keeps the place behind its last batch and returns nothing.
 //
 // Throws Error (request) for a dataset that exists or that another process writes, and for files without a document. So
 // it does for losses that count nowhere, and as the reader and the tokenizer.
-TokenFacts tokenize(DocumentReader& documents, const TokenizeRequest& request,
-                    const std::function<void(const TokenizeProgress&)>& on_progress = {});
+std::optional<TokenFacts> tokenize(DocumentReader& documents, const TokenizeRequest& request,
+                                   const std::function<void(const TokenizeProgress&)>& on_progress = {});
 
 }  // namespace weft
