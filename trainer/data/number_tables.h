@@ -1,7 +1,8 @@
 // Tables of whole numbers that an order of samples is made of, in memory or in a file that is read on demand.
 //
-// The file, all numbers little-endian: the bytes of a header as u64; the header, {"weft_tables": 1, "key": "...",
-// "tables": [["int32", 600], ...]}; then the numbers of each table.
+// The file: the bytes of a header as u64, the header, and the numbers of each table, all little-endian. A header:
+//
+//   {"weft_tables": 1, "key": "...", "tables": [["int32", 600], ["uint32", 300]]}
 #pragma once
 
 #include <bit>
