@@ -43,7 +43,7 @@ set(exhaustive_tests
     "trainer.SpikeRun.(ANormFarAboveItsMean|GoesOnWithTheSameMeanOfNorms|StopsWithTheStateBefore)"
     "trainer.Few/RandomRouting.GoesOn" "trainer.All/ExplainCauses.*/replicated_parameters"
     "trainer.DocumentParser.AgreesWithAnotherReaderOnDamagedLines" "tools.SignalledRun.AlwaysEndsAStart"
-    "tools.BenchDefaults.TheDocumentShows"
+    "tools.BenchDefaults.TheDocumentShows" "tools.ReportPage.ShowsTwoRunsAtEachWidthInBothSchemes"
     "trainer.OneMemory/ShippedConfig.*/(moe_1024|plan_1t_moe)"
     "trainer.Schedules/ScheduleParity.*/.*(_pp4_|_v3|_v4|_g4|zb1p_pp2_v1)"
     "trainer.Grid/Strategies.*/(pp1_|.*_reduction|.*_stored)"
