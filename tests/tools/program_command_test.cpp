@@ -165,6 +165,20 @@ TEST_F(ProgramCommand, AScheduleOfOnesOwn) {
   }
 }
 
+// The keys that fit a schedule's file are named, and with them it is taken.
+TEST_F(ProgramCommand, AScheduleOfOtherCountsNamesTheKeysThatFit) {
+  put("text.txt", std::string(20'000, 'w'));
+  put("run.toml",
+      std::string(small_run) + "[training]\nsequence_length = 16\nglobal_batch_size = 8\n[run]\nsteps = 2\n");
+  ASSERT_EQ(weft("program run.toml --format csv --compute-only --output two.csv").exit_code, 0);
+  const auto refused = weft("check run.toml --pipeline.schedule=two.csv --training.global_batch_size=16");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.messages.find("It runs with parallelism.pipeline = 2 and training.global_batch_size = 8"),
+            std::string::npos)
+      << refused.messages;
+  EXPECT_EQ(weft("check run.toml --pipeline.schedule=two.csv").exit_code, 0);
+}
+
 // The order of a run as CSV has a line for each rank of one pipeline, and is a schedule's file. Read back it gives the
 // same step, and edited it trains.
 TEST_F(ProgramCommand, AnExportedOrderIsASchedule) {

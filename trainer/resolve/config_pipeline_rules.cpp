@@ -76,7 +76,11 @@ Messages order_faults(const Config& config) {
     }
     AskedCounts asked{.ranks = input.ranks, .microbatches = input.microbatches};
     if (input.chunks > 1) asked.chunks = input.chunks;
-    require_same_counts(*config.pipeline.own_order, asked);
+    const UserOrder& order = *config.pipeline.own_order;
+    if (const auto other = refusal_of([&] { require_same_counts(order, asked); })) {
+      fail_request("{}. It runs with parallelism.pipeline = {} and training.global_batch_size = {}", *other,
+                   order.ranks.size(), order.microbatches * unit);
+    }
     if (input.microbatch_group > 0) fail_request("a schedule of its own takes no groups: leave microbatch_group out");
   });
   return complaint.empty() ? Messages{} : Messages{in_batches(complaint, unit)};
