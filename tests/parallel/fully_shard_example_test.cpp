@@ -95,7 +95,8 @@ void train(Communicator& world, int steps, std::vector<float>& last) {
     unit->unshard();
     unit->wait_until_unsharded();
     if (world.rank() == 0) {
-      for (const float value : unit->parameter(0).as<float>()) last.push_back(value);
+      const auto values = unit->parameter(0).as<float>();
+      last.insert(last.end(), values.begin(), values.end());
     }
   }
 }

@@ -55,7 +55,7 @@ TEST(ChatTemplates, RenderAsInTransformers) {
     ++texts;
     const auto why = refusal_of([&] {
       const Rendering rendering = Template(source, "t").render(variables_of(variables), golden_day);
-      EXPECT_EQ(rendering.text, golden["text"]);
+      EXPECT_EQ(rendering.text, golden["text"].get<std::string>());
       if (!golden.contains("spans")) return;
       ++marked;
       Json spans = Json::array();

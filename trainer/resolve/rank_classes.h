@@ -10,6 +10,7 @@
 
 #include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/ledger.h"
+#include "trainer/rank/dry_run.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
