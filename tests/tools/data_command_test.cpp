@@ -103,6 +103,14 @@ TEST_F(DataCommand, AValidationOfASplitIsRepeatedByEval) {
   EXPECT_NEAR(alone["loss"].get<double>(), found["loss"].get<double>(), 1e-5);
   EXPECT_GT(Json::parse(weft("eval out --split --json").output)["tokens"].get<int>(), 128);
   EXPECT_NE(refused("eval out").find("give --data and files, or --split"), std::string::npos);
+  // Other parts may have been trained on, and of other data none was held out.
+  EXPECT_NE(refused("eval out --split --data.split=20,80").find("data.split is \"80,20\" in the checkpoint"),
+            std::string::npos);
+  ok("eval out --split --data.split=80,20,0");
+  for (const char* ending : {".bin", ".idx", ".json"})
+    std::filesystem::remove(folder_ / (std::string("train") + ending));
+  ok("data tokenize held.txt --documents line --tokenizer byte --output train");
+  EXPECT_NE(refused("eval out --split").find("data.train[0] is "), std::string::npos);
 }
 
 // Of a dataset of another tokenizer under these facts, and of an index with a damaged length.
@@ -136,6 +144,17 @@ TEST_F(DataCommand, TokenizeGoesOnAfterASignal) {
   EXPECT_NE(rest.messages.find("documents that an earlier call wrote"), std::string::npos) << rest.messages;
   EXPECT_EQ(run("cmp whole.bin part.bin && cmp whole.idx part.idx").exit_code, 0);
   EXPECT_EQ(run("ls part.*").output, "part.bin\npart.idx\npart.json\n");
+}
+
+// What is no line of JSON by its beginning is refused as a whole: skipping its lines would leave its end alone.
+TEST_F(DataCommand, AListIsNoFileOfLines) {
+  put("list.json", "[\n {\"text\": \"a\"},\n {\"text\": \"b\"}\n]\n");
+  put("object.json", "{\n \"text\": \"a\"\n}\n");
+  put("lines.json", "{\"text\": \"a\"}\n");
+  const std::string rest = " --tokenizer byte --bad-lines skip --output x";
+  EXPECT_NE(refused("data tokenize list.json" + rest).find("a list in JSON, not JSON lines"), std::string::npos);
+  EXPECT_NE(refused("data tokenize object.json" + rest).find("an object over several lines"), std::string::npos);
+  ok("data tokenize lines.json" + rest);
 }
 
 // Nothing to predict is refused before a step.
@@ -357,7 +376,11 @@ TEST_F(DataCommand, ATokenizerThatCannotBeMadeIsRefusedFirst) {
   EXPECT_NE(refused(learn + "/proc/tok.json --vocab-size 260").find("cannot be written"), std::string::npos);
   EXPECT_NE(refused(learn + "absent/tok.json --vocab-size 260").find("absent\" is no folder"), std::string::npos);
   EXPECT_NE(refused(learn + "tok.json --vocab-size 260").find("--bad-lines skip"), std::string::npos);
+  EXPECT_NE(refused(learn + "tok.json --vocab-size 260 --bad-lines skip --key none").find("all 2 lines were left out"),
+            std::string::npos);
+  put("tok.json.probe", "mine");
   EXPECT_NE(ok(learn + "tok.json --vocab-size 260 --bad-lines skip").find("1 lines were left out"), std::string::npos);
+  EXPECT_EQ(bytes_of("tok.json.probe"), "mine");
 }
 
 TEST_F(DataCommand, ABadLineIsNamedOrCounted) {

@@ -80,6 +80,15 @@ TEST_F(InitCommand, ItKeepsFilesAndAsksForWhatItCannotKnow) {
 }
 
 // Many short pairs would share sequences, and see each other.
+TEST_F(InitCommand, ADraftOfTheUserStays) {
+  put("text.txt", std::string(20'000, 'w'));
+  put("first.toml.draft", "mine");
+  const ProgramResult refused = weft("init text.txt --parameters 70k --output first.toml");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.messages.find("\"first.toml.draft\" exists"), std::string::npos) << refused.messages;
+  EXPECT_EQ(run("cat first.toml.draft").output, "mine");
+}
+
 TEST_F(InitCommand, PromptsWithAnswersArePacked) {
   std::string lines;
   for (int i = 0; i < 400; ++i) lines += fmt::format("{{\"q\": \"the loom of {}? \", \"a\": \"the weft.\"}}\n", i);

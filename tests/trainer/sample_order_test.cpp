@@ -179,12 +179,12 @@ TEST_F(SampleOrders, PackDocumentsOfSeveralSequences) {
   EXPECT_EQ(begins.size(), 40u);
 }
 
-// A boundary that was moved in the middle would be a wrong mask.
+// A boundary that was moved in the middle would be a wrong mask, or a wrong part.
 TEST_F(SampleOrders, MaskDocumentsOfASoundIndexAlone) {
   const DataSource file = dataset("sound", {10, 20, 5, 25, 10}, 0);
-  const auto refusal = [&](Documents documents) {
+  const auto refusal = [&](Documents documents, const std::string& split = {}) {
     return refusal_of([&] {
-             TokenDataset({.sources = {file}, .documents = documents, .sequence_length = 4, .seed = 1},
+             TokenDataset({.sources = {file}, .documents = documents, .split = split, .sequence_length = 4, .seed = 1},
                           ids_below(10000));
            })
         .value_or("accepted");
@@ -195,6 +195,7 @@ TEST_F(SampleOrders, MaskDocumentsOfASoundIndexAlone) {
   index.put('\4');  // document 2 begins at sequence 4, document 3 at 3
   index.close();
   EXPECT_EQ(refusal(Documents::join), "accepted");
+  EXPECT_NE(refusal(Documents::join, "80,20").find("document 3 begins at sequence 3"), std::string::npos);
   EXPECT_NE(refusal(Documents::mask).find("document 3 begins at sequence 3"), std::string::npos);
   EXPECT_NE(refusal(Documents::pack).find("document 3 begins at sequence 3"), std::string::npos);
 }

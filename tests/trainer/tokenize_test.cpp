@@ -2,6 +2,8 @@
 #include "trainer/data/tokenize.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -178,7 +180,36 @@ TEST_F(Tokenizing, GoesOnBehindARefusedLineAndNotBehindSkippedOnes) {
   EXPECT_GT(tokens("x", skip), 100);
   EXPECT_EQ(read_file(path("x.bin")), read_file(path("whole.bin")));
   EXPECT_THROW(tokens("y", skip), Stopped);
-  EXPECT_THROW(tokens("y", refuse), Error);
+  // Nothing is lost by a call that forgets to skip.
+  const auto refusal = refusal_of([&] { tokens("y", refuse); });
+  EXPECT_NE(refusal.value_or("").find("left out 1 lines of these files: give --bad-lines skip again"),
+            std::string::npos)
+      << refusal.value_or("accepted");
+  DocumentReader documents({path("pairs.jsonl")}, skip);
+  std::int64_t resumed = 0;
+  tokenize(documents, {.tokenizer = "byte", .prefix = path("y"), .losses = true, .kept_bytes = 300},
+           [&](const TokenizeProgress& progress) { resumed = progress.resumed; });
+  EXPECT_GT(resumed, 250);
+  EXPECT_EQ(read_file(path("y.bin")), read_file(path("whole.bin")));
+}
+
+// A call for other work that dies early leaves its bytes, which are no beginning of what an earlier call wrote.
+TEST_F(Tokenizing, APlaceOfOtherWorkIsForgotten) {
+  EXPECT_THROW(call("x", 9), Stopped);
+  EXPECT_TRUE(std::filesystem::exists(path("x.resume.json")));
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    DocumentReader documents({path("pairs.jsonl")}, {.key = "q", .bad_lines = BadLines::skip, .prompt = "a"});
+    tokenize(documents, {.tokenizer = "byte", .prefix = path("x"), .losses = true, .kept_bytes = 300},
+             [](const TokenizeProgress&) { _exit(7); });
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+  EXPECT_TRUE(std::filesystem::exists(path("x.bin.partial")));
+  EXPECT_FALSE(std::filesystem::exists(path("x.resume.json")));
 }
 
 // The index is written last, and may be the first that the disk has no room for.

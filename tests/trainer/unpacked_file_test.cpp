@@ -36,6 +36,20 @@ std::string zstd(std::string_view text) {
   return packed;
 }
 
+// As `zstd --long=28` does of a text whose size it does not know.
+std::string zstd_of_long_window(std::string_view text) {
+  ZSTD_CCtx* context = ZSTD_createCCtx();
+  ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, 28);
+  std::string packed(ZSTD_compressBound(text.size()), '\0');
+  ZSTD_outBuffer out{packed.data(), packed.size(), 0};
+  ZSTD_inBuffer in{text.data(), text.size(), 0};
+  ZSTD_compressStream2(context, &out, &in, ZSTD_e_flush);
+  EXPECT_EQ(ZSTD_compressStream2(context, &out, &in, ZSTD_e_end), 0u);
+  ZSTD_freeCCtx(context);
+  packed.resize(out.pos);
+  return packed;
+}
+
 class UnpackedFileTest : public testing::Test {
  protected:
   std::vector<std::string> lines_of(const std::string& bytes) {
@@ -65,6 +79,10 @@ class UnpackedFileTest : public testing::Test {
   TemporaryFolder folder_;
   std::string rest_;
 };
+
+TEST_F(UnpackedFileTest, ALongWindowIsNoDamage) {
+  EXPECT_EQ(lines_of(zstd_of_long_window("one\ntwo\n")), (std::vector<std::string>{"one", "two"}));
+}
 
 TEST_F(UnpackedFileTest, HasTheLinesOfAllMembersAndFrames) {
   const std::vector<std::string> lines = {"One", "", "Two", "Three"};

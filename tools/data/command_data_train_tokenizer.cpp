@@ -1,7 +1,12 @@
 // `weft data train-tokenizer`: a byte-level BPE of one's own texts.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -35,9 +40,15 @@ void learn_tokenizer(const CLI::App& command, const LearnArguments& arguments) {
   if (!std::filesystem::is_directory(folder)) {
     fail_request("--output: \"{}\" is no folder; make it first", folder.string());
   }
-  const std::filesystem::path partial = arguments.output + ".partial";
-  if (!std::ofstream(partial)) fail_request("--output: \"{}\" cannot be written", arguments.output);
-  std::filesystem::remove(partial);
+  const std::string probe = arguments.output + ".probe";
+  const int descriptor = open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor < 0 && errno != EEXIST) {
+    fail_request("--output: \"{}\" cannot be written: {}", arguments.output, std::strerror(errno));
+  }
+  if (descriptor >= 0) {
+    close(descriptor);
+    unlink(probe.c_str());
+  }
   const auto in_name = [](unsigned char c) { return std::isalnum(c) || c == '_'; };
   if (std::ranges::all_of(arguments.pattern, in_name)) {
     fail_request("--pattern: \"{}\" is none of gpt2, llama3, o200k, and as a regular expression only that word",
@@ -56,6 +67,10 @@ void learn_tokenizer(const CLI::App& command, const LearnArguments& arguments) {
       bytes += document->bytes();
       line.bytes(documents.position(), documents.bytes(), "read");
     }
+  }
+  if (count == 0) {
+    fail_request("the files have no document{}",
+                 documents.skipped() == 0 ? "" : fmt::format(": all {} lines were left out", documents.skipped()));
   }
   const std::string text = training.train(arguments.vocab_size, arguments.special);
   replace_file(arguments.output, text);

@@ -165,6 +165,10 @@ void write_first_run(InitArguments arguments) {
   Config config = first_run(request);
   // The search reads a file, as a user's.
   const std::string draft = output + ".draft";
+  if (std::filesystem::exists(draft)) {
+    fail_request("{}: error: \"{}\" exists, the name of a draft; remove it, or name another with --output",
+                 init_command, draft);
+  }
   write_result(init_command, first_run_toml(config, "", {}), draft);
   struct Removed {
     const std::string& name;

@@ -5,6 +5,7 @@
 #include "tools/command/commands.h"
 #include "tools/report/progress_line.h"
 #include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/keys.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/config/config.h"
 #include "trainer/inference/evaluation.h"
@@ -34,6 +35,16 @@ nlohmann::ordered_json as_json(const EvaluationResult& result) {
   json["seconds"] = result.seconds;
   json["tokens_per_second"] = static_cast<double>(result.tokens) / result.seconds;
   return json;
+}
+
+// Throws Error (request) unless data.split holds out of these files what it held out of the training.
+void require_same_parts(const CheckpointReader& reader, const Config& config) {
+  const std::string differing = differing_parts(reader.manifest().data, config);
+  if (differing.empty()) return;
+  fail_request(
+      "--split: these are other parts than those of the training, which may have read them:\n{}\nFor the loss on other "
+      "data, name files with --data",
+      differing);
 }
 
 HeldOutWindows held_out_text(const EvalArguments& arguments, const std::filesystem::path& checkpoint,
@@ -91,6 +102,7 @@ void add_eval_command(CLI::App& program) {
     if (arguments->window > 0) more.push_back(fmt::format("--{}={}", window_key, arguments->window));
     const Config config = read_config_of_checkpoint(*command, checkpoint, more);
     if (more.empty()) require_trained_window(CheckpointReader(checkpoint), config);
+    if (arguments->split) require_same_parts(CheckpointReader(checkpoint), config);
     const bool speaks = first_rank_of_process(config) == 0;
     std::optional<ProgressLine> progress;
     if (speaks) progress.emplace();

@@ -6,6 +6,7 @@
 #include <array>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "parallel/runtime/error.h"
 #include "trainer/config/config_schema.h"
@@ -109,6 +110,18 @@ std::string differing_model(KeyValues saved, const KeyValues& own) {
   add_later_keys(own, saved);
   for (const std::string_view key : free_keys) saved.erase(std::string(key));  // older checkpoints have some
   return differing_keys(saved, own);
+}
+
+std::string differing_parts(KeyValues saved, const Config& config) {
+  const auto decides = [](std::string_view key) {
+    return key == names_key || key == split_key || key.starts_with(content_key);
+  };
+  std::erase_if(saved, [&](const auto& entry) { return !decides(entry.first); });
+  KeyValues own = chosen_keys(config, [&](const ConfigKey& key) { return decides(key.path()); });
+  for (std::size_t f = 0; f < config.data.train.size(); ++f) {
+    own[fmt::format("{}{}]", content_key, f)] = content_of(config.data.train[f], TokenFile(config.data.train[f].path));
+  }
+  return differing_data(std::move(saved), std::move(own));
 }
 
 std::string differing_data(KeyValues saved, KeyValues own) {

@@ -26,4 +26,7 @@ std::string differing_model(KeyValues saved, const KeyValues& own);
 // checkpoint has no contents.
 std::string differing_data(KeyValues saved, KeyValues own);
 
+// The same for the parts that data.split makes of the files alone: data.split and the contents. Reads the files.
+std::string differing_parts(KeyValues saved, const Config& config);
+
 }  // namespace weft

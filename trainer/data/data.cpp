@@ -14,6 +14,11 @@ namespace {
 // Why the ids of a file are not those of the run's tokenizer; empty if they may be.
 std::string tokenizer_fault(const TokenFile& file, const TextVocabulary& vocabulary) {
   const bool bytes = vocabulary.name == "byte";
+  if (file.format() == TokenFormat::text && vocabulary.name == "none") {
+    return "text, and data.tokenizer \"none\" trains on ids alone; name a tokenizer, and write its tokens to a file "
+           "with "
+           "weft data tokenize";
+  }
   if (file.format() == TokenFormat::text && !bytes) {
     return fmt::format(
         "text, but the tokens of this run are those of data.tokenizer \"{}\"; write them to a file first: weft data "
@@ -68,7 +73,8 @@ std::vector<TokenFile> opened(const DataRequest& request, const TextVocabulary& 
   if (sources.empty()) fail_request("data.train names no file; give at least one");
   std::string faults;
   for (const DataSource& source : sources) {
-    const std::string fault = token_file_fault(source.path, vocabulary, sequence_length, request.documents);
+    const std::string fault = token_file_fault(source.path, vocabulary, sequence_length,
+                                               request.documents != Documents::join || !request.split.empty());
     if (!fault.empty()) faults += fmt::format("{}data.train: {}", faults.empty() ? "" : "\n", fault);
   }
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
@@ -93,13 +99,13 @@ std::unique_ptr<const SampleOrder> make_order(const DataRequest& request, const 
 }  // namespace
 
 std::string token_file_fault(const std::string& name, const TextVocabulary& vocabulary, std::int64_t sequence_length,
-                             Documents documents) {
+                             bool boundaries_count) {
   try {
     const TokenFile file(name, vocabulary.size);
     if (const std::string fault = tokenizer_fault(file, vocabulary); !fault.empty()) {
       return fmt::format("\"{}\": {}", name, fault);
     }
-    if (documents != Documents::join) file.check_index();
+    if (boundaries_count) file.check_index();
     // Facts say that all ids lie below the size of their tokenizer.
     const auto facts = file.format() == TokenFormat::text ? std::nullopt : find_token_facts(name);
     if (!facts || facts->vocab_size > vocabulary.size) file.check_sample();
@@ -141,6 +147,10 @@ std::string untold_tokenizer(const DataConfig& data) {
                      fmt::join(names, ", "), names.size() == 1 ? "does" : "do", names.size() == 1 ? "its" : "their");
 }
 
+std::string content_of(const DataSource& source, const TokenFile& file) {
+  return file.content() + (source.weight ? fmt::format(", weight {}", *source.weight) : "");
+}
+
 TokenDataset::TokenDataset(const DataRequest& request, const TextVocabulary& vocabulary)
     : vocabulary_(vocabulary),
       files_(opened(request, vocabulary)),
@@ -158,10 +168,7 @@ std::int64_t TokenDataset::tokens() const {
 
 std::vector<std::string> TokenDataset::contents() const {
   std::vector<std::string> all;
-  for (std::size_t f = 0; f < files_.size(); ++f) {
-    all.push_back(files_[f].content());
-    if (const auto weight = sources_[f].weight) all.back() += fmt::format(", weight {}", *weight);
-  }
+  for (std::size_t f = 0; f < files_.size(); ++f) all.push_back(content_of(sources_[f], files_[f]));
   return all;
 }
 

@@ -21,11 +21,11 @@
 namespace weft {
 
 // Why a file cannot be trained on: missing, unreadable, of no known format (token_source.h), damaged, of another
-// tokenizer (token_facts.h), or shorter than one window. Empty if it can. If documents are masked the whole index is
-// checked, in one pass: a wrong boundary would be a wrong mask. Ids of a file without facts are checked in 64 MiB of it
-// (TokenFile::check_sample).
+// tokenizer (token_facts.h), or shorter than one window. Empty if it can. If boundaries count the whole index is
+// checked, in one pass: a wrong one would be a wrong mask, or a wrong part of a split. Ids of a file without facts are
+// checked in 64 MiB of it (TokenFile::check_sample).
 std::string token_file_fault(const std::string& name, const TextVocabulary& vocabulary, std::int64_t sequence_length,
-                             Documents documents = Documents::join);
+                             bool boundaries_count = false);
 
 // A sentence on files of data.train that are one document each by their format, where documents are masked or packed;
 // empty if there are none. Files that cannot be read are passed over.
@@ -34,6 +34,9 @@ std::string unmarked_documents(const DataConfig& data);
 // A sentence on files of tokens in data.train without facts beside them (token_facts.h), which are therefore not held
 // against data.tokenizer; empty if there are none. Files that cannot be read are passed over.
 std::string untold_tokenizer(const DataConfig& data);
+
+// The contents of a file, independent of its name (TokenFile::content), and its weight. Throws as InputFile::read.
+std::string content_of(const DataSource& source, const TokenFile& file);
 
 // The training data of a run.
 struct DataRequest {
@@ -59,7 +62,7 @@ class TokenDataset {
   const TextVocabulary& vocabulary() const { return vocabulary_; }
   const SampleOrder& order() const { return *order_; }
 
-  // The contents of each file, independent of its name (TokenFile::content), and its weight. Throws as InputFile::read.
+  // Of each file.
   std::vector<std::string> contents() const;
 
   // Reads sample 0, 1, 2, ... of the whole run. If `to` masks documents, a target that belongs to another document than

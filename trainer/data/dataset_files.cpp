@@ -1,9 +1,7 @@
 #include "trainer/data/dataset_files.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <iterator>
-#include <system_error>
 #include <utility>
 
 #include "parallel/runtime/error.h"
@@ -32,7 +30,12 @@ DatasetFiles::DatasetFiles(const TokenizeRequest& request, std::int64_t vocab_si
       documents_(documents),
       on_progress_(on_progress),
       place_(find_resumption(request.prefix, work_)) {
-  if (place_.skipped > 0 && !documents.skips()) place_ = {};  // the first of those lines is refused
+  if (place_.skipped > 0 && !documents.skips()) {
+    fail_request(
+        "an earlier call wrote {} documents and left out {} lines of these files: give --bad-lines skip again to go on "
+        "behind them, or remove \"{}\" to begin anew",
+        place_.written.documents, place_.skipped, resumption_name(request.prefix));
+  }
   try {
     open(vocab_size);
   } catch (const Error& error) {
@@ -40,6 +43,7 @@ DatasetFiles::DatasetFiles(const TokenizeRequest& request, std::int64_t vocab_si
     place_ = {};  // what an earlier call wrote is no longer there
     open(vocab_size);
   }
+  if (place_.texts == 0) forget_resumption(request.prefix, work_);
   progress_ = {.bytes = documents.bytes(), .resumed = place_.written.documents};
   kept_ = place_.text_bytes;
 }
@@ -95,8 +99,7 @@ void DatasetFiles::put_in_place(const TokenFacts& facts) {
   write_small_file(request_.prefix + ".json", format_token_facts(facts));
   if (losses_) losses_->put_in_place();
   writer_->put_in_place();
-  std::error_code ignored;
-  std::filesystem::remove(resumption_name(request_.prefix), ignored);
+  forget_resumption(request_.prefix, work_);
 }
 
 }  // namespace weft

@@ -15,15 +15,37 @@
 namespace weft {
 namespace {
 
-bool has_json_lines(const std::string& file) {
-  std::string lower = file;
-  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  std::string_view name = lower;
+// In lower case, without the ending of a packing.
+std::string name_unpacked(const std::string& file) {
+  std::string name = file;
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   for (const std::string_view packed : {".gz", ".zst"}) {
-    if (name.ends_with(packed)) name.remove_suffix(packed.size());
+    if (name.ends_with(packed)) name.resize(name.size() - packed.size());
   }
+  return name;
+}
+
+bool has_json_lines(const std::string& file) {
   constexpr std::array<std::string_view, 3> endings = {".jsonl", ".ndjson", ".json"};
+  const std::string name = name_unpacked(file);
   return std::ranges::any_of(endings, [&](std::string_view ending) { return name.ends_with(ending); });
+}
+
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos;
+}
+
+// Throws if a file with JSON is one value over several lines, or a list of objects, by its beginning.
+void require_lines(const std::string& name, std::string_view text) {
+  if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos) return;
+  text.remove_prefix(first);
+  const std::size_t end = text.find('\n');
+  const bool list = text.front() == '[';
+  if (!list && (text.front() != '{' || end == std::string_view::npos || !is_blank(text.substr(1, end - 1)))) return;
+  fail_request("\"{}\": the file is {}, not JSON lines; write an object a line, as jq -c {} does", name,
+               list ? "a list in JSON" : "an object over several lines", list ? "'.[]'" : "'.'");
 }
 
 // Throws for what is neither text nor JSON lines, as its name says, plain or packed.
@@ -39,10 +61,7 @@ void require_text(const std::string& name) {
         "plain or packed as .gz or .zst",
         name, *format, format == "JSON lines" ? ", by its name a text" : "");
   }
-}
-
-bool is_blank(std::string_view line) {
-  return line.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos;
+  if (name_unpacked(name).ends_with(".json")) require_lines(name, text);
 }
 
 }  // namespace

@@ -16,6 +16,27 @@ constexpr std::int64_t most_header_bytes = std::int64_t{1} << 20;
 
 using HeaderBytes = std::array<std::uint8_t, sizeof(std::uint64_t)>;
 
+// The bytes of all columns, one behind the other. They outlive the source.
+ByteSource joined(const std::vector<NumberColumn>& columns) {
+  ByteSource source{"tables in memory", 0, [&columns](std::int64_t offset, std::span<std::uint8_t> to) {
+                      for (const NumberColumn& column : columns) {
+                        const std::int64_t size = std::ssize(column.bytes);
+                        const auto count = std::min(std::ssize(to), std::max<std::int64_t>(0, size - offset));
+                        std::copy_n(column.bytes.begin() + std::min(offset, size), count, to.begin());
+                        to = to.subspan(static_cast<std::size_t>(count));
+                        offset = std::max<std::int64_t>(0, offset - size);
+                      }
+                    }};
+  for (const NumberColumn& column : columns) source.size += std::ssize(column.bytes);
+  return source;
+}
+
+// The bytes of a file from `begin` on.
+ByteSource behind(const ByteSource& file, std::int64_t begin) {
+  return {file.name, file.size - begin,
+          [read = file.read, begin](std::int64_t offset, std::span<std::uint8_t> to) { read(begin + offset, to); }};
+}
+
 }  // namespace
 
 NumberTables tables_in_memory(const std::vector<NumberColumn>& columns) {
@@ -31,7 +52,10 @@ NumberTables tables_in_memory(const std::vector<NumberColumn>& columns) {
 }
 
 void write_tables(PartialFile& file, const std::string& key, const std::vector<NumberColumn>& columns) {
-  nlohmann::ordered_json header = {{"weft_tables", tables_version}, {"key", key}, {"tables", nlohmann::json::array()}};
+  nlohmann::ordered_json header = {{"weft_tables", tables_version},
+                                   {"key", key},
+                                   {"content", sampled_content(joined(columns))},
+                                   {"tables", nlohmann::json::array()}};
   for (const NumberColumn& column : columns) {
     header["tables"].push_back({name_of(column.type), std::ssize(column.bytes) / bytes_of(column.type)});
   }
@@ -66,7 +90,8 @@ std::optional<NumberTables> read_tables(const ByteSource& file, const std::strin
     return std::nullopt;
   }
   NumberTables tables;
-  std::int64_t offset = std::ssize(size_bytes) + std::ssize(text);
+  const std::int64_t begin = std::ssize(size_bytes) + std::ssize(text);
+  std::int64_t offset = begin;
   for (const nlohmann::json& table : header["tables"]) {
     if (!table.is_array() || table.size() != 2 || !table[0].is_string() || !table[1].is_number_unsigned()) {
       return std::nullopt;
@@ -78,7 +103,9 @@ std::optional<NumberTables> read_tables(const ByteSource& file, const std::strin
     tables.emplace_back(file, offset, static_cast<std::int64_t>(count), *type);
     offset += static_cast<std::int64_t>(count) * bytes_of(*type);
   }
-  if (offset != file.size) return std::nullopt;
+  if (offset != file.size || header.value("content", nlohmann::json()) != sampled_content(behind(file, begin))) {
+    return std::nullopt;
+  }
   return tables;
 }
 

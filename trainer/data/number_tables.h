@@ -2,7 +2,9 @@
 //
 // The file: the bytes of a header as u64, the header, and the numbers of each table, all little-endian. A header:
 //
-//   {"weft_tables": 1, "key": "...", "tables": [["int32", 600], ["uint32", 300]]}
+//   {"weft_tables": 1, "key": "...", "content": "3600 bytes, xxh64 ...", "tables": [["int32", 600], ["uint32", 300]]}
+//
+// "content" is that of the numbers (sampled_content).
 #pragma once
 
 #include <bit>
@@ -44,8 +46,8 @@ using NumberTables = std::deque<StoredNumbers>;
 NumberTables tables_in_memory(const std::vector<NumberColumn>& columns);
 // Writes a file of tables to the end.
 void write_tables(PartialFile& file, const std::string& key, const std::vector<NumberColumn>& columns);
-// The tables of a file. Nothing if it has another key or another size than its header says, or is no such file. The
-// numbers are as they are: who reads them checks them.
+// The tables of a file. Nothing if it is no such file, or has another key, size or content than its header says. Of
+// more than 64 MiB the content is a sample, so who reads numbers checks them.
 std::optional<NumberTables> read_tables(const ByteSource& file, const std::string& key);
 
 }  // namespace weft

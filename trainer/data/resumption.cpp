@@ -43,4 +43,13 @@ void keep_resumption(const std::string& prefix, const std::string& work, const R
   write_small_file(resumption_name(prefix), json.dump(2) + "\n");
 }
 
+void forget_resumption(const std::string& prefix, const std::string& work) {
+  std::error_code ignored;
+  const std::string name = resumption_name(prefix);
+  if (!std::filesystem::exists(name, ignored)) return;
+  // On disk before the removal may be: where the power fails, a place of other work must not come back.
+  keep_resumption(prefix, work, {});
+  std::filesystem::remove(name, ignored);
+}
+
 }  // namespace weft

@@ -18,5 +18,7 @@ std::string resumption_name(const std::string& prefix);
 // The place that an earlier call left for the same work; the beginning if there is none.
 Resumption find_resumption(const std::string& prefix, const std::string& work);
 void keep_resumption(const std::string& prefix, const std::string& work, const Resumption& place);
+// Removes the place that any call left. What this call writes in its files is no beginning of that one's.
+void forget_resumption(const std::string& prefix, const std::string& work);
 
 }  // namespace weft

@@ -41,7 +41,10 @@ TokenFacts parse_token_facts(const std::string& text, const std::string& file) {
     }
     return facts;
   } catch (const nlohmann::json::exception& error) {
-    fail_request("\"{}\": not the facts of a dataset that \"weft data tokenize\" writes: {}", file, error.what());
+    fail_request(
+        "\"{}\": not the facts of a dataset that \"weft data tokenize\" writes: {}. If it is another file, "
+        "give it another name",
+        file, error.what());
   }
 }
 

@@ -111,7 +111,10 @@ struct UnpackedFile::Gzip final : Stream {
 };
 
 struct UnpackedFile::Zstd final : Stream {
-  explicit Zstd(InputFile file) : source(std::move(file)), context(ZSTD_createDStream()) {}
+  explicit Zstd(InputFile file) : source(std::move(file)), context(ZSTD_createDStream()) {
+    // Windows of `zstd --long`, up to 2 GiB.
+    ZSTD_DCtx_setParameter(context, ZSTD_d_windowLogMax, 31);
+  }
   ~Zstd() override { ZSTD_freeDStream(context); }
   std::size_t read(char* to, std::size_t bytes) override {
     ZSTD_outBuffer out{to, bytes, 0};
