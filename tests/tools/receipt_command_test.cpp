@@ -76,6 +76,7 @@ TEST_F(ReceiptCommand, HasEveryFieldOfARun) {
   for (const char* family : {"dense", "experts", "embedding", "head"}) {
     EXPECT_EQ(receipt.at("sharding").at(family).at("strategy"), "full_shard") << family;
     EXPECT_EQ(receipt.at("sharding").at(family).at("reduction"), "last_microbatch") << family;
+    EXPECT_EQ(receipt.at("sharding").at(family).at("gradients"), "reduced after the last microbatch") << family;
     EXPECT_FALSE(receipt.at("sharding").at(family).at("residency").empty()) << family;
   }
   EXPECT_EQ(receipt.at("device").at("device"), "cpu");

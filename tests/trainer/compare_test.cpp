@@ -191,6 +191,13 @@ TEST(Recommendation, SaysWhichTermDecides) {
         "no_shard does not fit", "its state alone takes 107.8 GB", "at 42.6 GB/s"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\nin\n" << text;
   }
+  // A card of the size that is told holds the strategy with the timing that it has.
+  const std::string told = text.substr(text.find("on cards of ") + 12);
+  Config hybrid = at(plans, Sharding::hybrid).config;
+  hybrid.hardware.memory = static_cast<std::int64_t>(std::stod(told) * 0x1p30);
+  EXPECT_TRUE(plan_run(hybrid, hardware_of(hybrid)).verdict.fits()) << told;
+  hybrid.hardware.memory = static_cast<std::int64_t>((std::stod(told) - 0.1) * 0x1p30);
+  EXPECT_FALSE(plan_run(hybrid, hardware_of(hybrid)).verdict.fits()) << told;
   // No step is shorter than what leaves a node takes.
   for (const StrategyPlan& each : plans) EXPECT_GE(each.seconds, each.egress_seconds);
 }

@@ -194,6 +194,7 @@ TEST(Explain, StateThatExceedsTheCardIsSaidSoAndNoBatchHelps) {
 TEST(Explain, AHostThatIsTooSmallIsRelieved) {
   const ReadWith read = reader_of("quickstart.toml");
   Hardware card = find_hardware("h100");
+  card.reserved_memory.value = 0.0;
   card.host_memory = Figure{1000};
   const ReadWith moved = [&](const Overrides& words) {
     return read(merged_words({"--training.offload=1", "--optimizer.offload=1"}, words));
@@ -205,6 +206,34 @@ TEST(Explain, AHostThatIsTooSmallIsRelieved) {
       explain_run([&](const Overrides& words) { return read(merged_words({"--training.offload=1"}, words)); }, card);
   ASSERT_TRUE(alone.first_that_fits());
   EXPECT_EQ(alone.first_that_fits()->variant.words, Overrides{"--training.offload=0"});
+}
+
+// A remedy that fits while tokens are routed evenly says what the worst routing brings.
+TEST(Explain, RemediesTellTheWorstRouting) {
+  const ReadWith read = reader_of("quickstart.toml");
+  Hardware card = find_hardware("h100");
+  const RunPlan plan = plan_run(read({}), card);
+  ASSERT_GT(plan.worst_bytes().value_or(0), plan.peak().total());
+  int always = 0, evenly = 0;
+  for (const double part : {0.95, 0.85, 0.75}) {
+    card.memory = Figure{part * static_cast<double>(plan.verdict.needed)};
+    const Explanation explanation = explain_run(read, card);
+    ASSERT_FALSE(explanation.plan.verdict.fits());
+    const TriedRemedy* first = nullptr;
+    for (const TriedRemedy& tried : explanation.remedies) {
+      EXPECT_EQ(tried.variant.worst_needed.has_value(), tried.variant.fits());
+      if (!tried.variant.fits()) continue;
+      const RunPlan followed = plan_run(read(tried.variant.words), card);
+      EXPECT_EQ(*tried.variant.worst_needed, *followed.worst_bytes() + followed.verdict.reserved);
+      const bool fits = followed.worst_fit() == Fit::fits;
+      EXPECT_EQ(tried.variant.fits_in_worst_case(), fits);
+      ++(fits ? always : evenly);
+      if (fits && first == nullptr && tried.variant.world == plan.world) first = &tried;
+    }
+    EXPECT_EQ(explanation.first_that_always_fits(), first);
+  }
+  EXPECT_GT(always, 0);
+  EXPECT_GT(evenly, 0);
 }
 
 // A configuration for one GPU has ranks that are threads; on several GPUs they are processes.

@@ -91,6 +91,9 @@ TEST(Hardware, TheConfigurationReplacesFigures) {
   const Hardware& h100 = find_hardware("h100");
   EXPECT_EQ(set.name, "h100");
   EXPECT_EQ(set.memory, (Figure{123, "set by hardware.memory"}));
+  Config shared = config;
+  shared.run.ranks_per_device = 3;
+  EXPECT_EQ(hardware_of(shared).memory->value, 41) << "a rank's part of the card";
   EXPECT_EQ(set.node_ranks(), 4);
   EXPECT_EQ(set.node_bytes_per_second, (Figure{25e9, "set by hardware.node_bytes_per_second"}));
   EXPECT_EQ(set.link_bytes_per_second, (Figure{100e9, "set by hardware.link_bytes_per_second"}));

@@ -151,7 +151,7 @@ std::string layout_report(const ShownLayout& layout) {
   const auto& [summary, memory] = layout;
   std::string text = fmt::format(
       "layout \"{}\": {} stages on {} ranks, {} placement (schedule {})\n"
-      "largest over mean: {:.3f} of stages, {:.3f} of ranks\n\n{}\n",
+      "largest over mean of forward FLOPs: {:.3f} of stages, {:.3f} of ranks\n\n{}\n",
       summary.layout, summary.stages.size(), summary.ranks.size(), summary.placement, summary.schedule,
       summary.stage_imbalance(), summary.rank_imbalance(), grid(summary));
   BenchTable stages{header({"stage", "rank", "chunk", "layers"})};

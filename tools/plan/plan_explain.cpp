@@ -51,6 +51,10 @@ std::string needs_text(const Explanation& explanation, const PlannedVariant& var
   } else {
     text += std::abs(change) < 0.05 ? "step as long as before" : fmt::format("step {:+.1f} %", change);
   }
+  if (variant.worst_needed) {
+    text += fmt::format("; with worst routing up to {}, {}", bytes_text(explanation, *variant.worst_needed),
+                        words_of(variant.verdict.fit_of(*variant.worst_needed)));
+  }
   return text + growth_text(explanation, variant);
 }
 
@@ -197,6 +201,12 @@ std::string result_text(const Explanation& explanation) {
     const TriedRemedy* fastest = explanation.fastest_that_fits();
     text += line(fastest == first ? "first that fits, and least slowdown" : "first that fits", *first);
     if (fastest != first) text += line("least slowdown that fits", *fastest);
+    const TriedRemedy* always = explanation.first_that_always_fits();
+    if (always == nullptr) {
+      text += "no single remedy fits with worst routing\n";
+    } else if (always != first && always != fastest) {
+      text += line("first that fits with worst routing too", *always);
+    }
   } else if (explanation.combination) {
     std::vector<std::string> names;
     for (const Remedy& remedy : explanation.combined)

@@ -16,6 +16,10 @@ Json variant_json(const PlannedVariant& variant) {
   json["peak_bytes"] = variant.peak.total();
   json["needed_bytes"] = variant.verdict.needed;
   json["verdict"] = name_of(variant.verdict.fit);
+  if (variant.worst_needed) {
+    json["worst_needed_bytes"] = *variant.worst_needed;
+    json["worst_verdict"] = name_of(variant.verdict.fit_of(*variant.worst_needed));
+  }
   json["step_seconds"] = variant.time.seconds;
   return json;
 }

@@ -85,13 +85,21 @@ Json sharding_json(const Config& config) {
   for (const Family family : shard_families) {
     if (!has_family(config, family)) continue;
     const ShardPolicy& policy = config.shard_by_family.at(family);
+    const UnitPolicy units = resolve_policy(config, family, /*stage=*/0);
+    const bool each = units.accumulate_sharded || units.reduce_every == 1;
     std::vector<std::string> by_stage;
     for (const ResidencyChoice& residency : policy.residency_by_stage) by_stage.push_back(to_string(residency));
     families[std::string(name_of(family))] = {
         {"strategy", name_of(policy.strategy)},
         {"residency", policy.residency_by_stage.empty() ? Json(to_string(policy.residency)) : Json(by_stage)},
         {"lookahead", policy.lookahead},
-        {"reduction", to_string(policy.reduction)}};
+        {"reduction", to_string(policy.reduction)},
+        {"accumulation", units.accumulate_sharded ? "sharded" : "unsharded"},
+        {"gradients", each                      ? "reduced after each microbatch"
+                      : units.reduce_every == 0 ? "reduced after the last microbatch"
+                                                : fmt::format("reduced every {} microbatches", units.reduce_every)},
+        {"wrap", to_string(policy.wrap)},
+        {"backward_prefetch", name_of(policy.backward_prefetch)}};
   }
   return families;
 }

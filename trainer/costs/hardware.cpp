@@ -32,6 +32,8 @@ Hardware hardware_of(const Config& config) {
   replace(computes_in_float32(config) ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit,
           set.flops_per_second, "set by hardware.flops_per_second");
   replace(hardware.reached, set.reached, "set by hardware.reached");
+  // Ranks of a trial that share a card have equal parts of it.
+  if (hardware.memory) hardware.memory->value /= config.run.ranks_per_device;
   return hardware;
 }
 

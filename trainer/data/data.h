@@ -22,7 +22,7 @@ namespace weft {
 
 // Why a file cannot be trained on: missing, unreadable, of no known format (token_source.h), damaged, of another
 // tokenizer (token_facts.h), or shorter than one window. Empty if it can. If boundaries count the whole index is
-// checked, in one pass: a wrong one would be a wrong mask, or a wrong part of a split. Ids of a file without facts are
+// checked, in one pass: a wrong one would be a wrong mask or part. Ids of a file without facts are
 // checked in 64 MiB of it (TokenFile::check_sample).
 std::string token_file_fault(const std::string& name, const TextVocabulary& vocabulary, std::int64_t sequence_length,
                              bool boundaries_count = false);

@@ -103,6 +103,20 @@ Overrides combine_remedies(const PlannedVariants& variants, const Config& config
   return words;
 }
 
+// Of the variants that fit under even routing.
+void add_worst_needs(const PlannedVariants& variants, const Hardware& hardware, Explanation& explanation) {
+  std::vector<PlannedVariant*> fitting;
+  for (TriedRemedy& tried : explanation.remedies) {
+    if (tried.variant.fits()) fitting.push_back(&tried.variant);
+  }
+  if (explanation.combination) fitting.push_back(&*explanation.combination);
+  spread_work(fitting.size(), dry_threads(), [&](std::size_t v) {
+    PlannedVariant& variant = *fitting[v];
+    const auto worst = plan_run(variants.config(variant.words), hardware).worst_bytes();
+    if (worst) variant.worst_needed = *worst + variant.verdict.reserved;
+  });
+}
+
 ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
   const Mesh mesh(config.parallelism);
   const Degrees& d = config.parallelism;
@@ -186,6 +200,13 @@ const TriedRemedy* Explanation::fastest_that_fits() const {
   return fastest;
 }
 
+const TriedRemedy* Explanation::first_that_always_fits() const {
+  const auto found = std::ranges::find_if(remedies, [&](const TriedRemedy& one) {
+    return one.variant.fits_in_worst_case() && one.variant.world == plan.world;
+  });
+  return found == remedies.end() ? nullptr : &*found;
+}
+
 Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
   const PlannedVariants variants(read, hardware);
   const Config config = variants.config({});
@@ -221,6 +242,7 @@ Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
     result.minimum_world = ranks_that_fit(variants);
   }
   if (result.asked_for_ranks && !result.minimum_world && !all.empty()) result.minimum_world = find_ranks(variants, all);
+  if (routing_decides(config)) add_worst_needs(variants, hardware, result);
   return result;
 }
 

@@ -39,7 +39,7 @@ struct ActivationFacts {
 };
 
 struct Explanation {
-  RunPlan plan;               // variants are judged under even routing
+  RunPlan plan;  // variants are judged under even routing; those that fit know their needs under the worst, too
   std::vector<Limit> limits;  // for a run that fits; the other fields are then empty
   // For a run that does not fit:
   Cause cause = Cause::activations;
@@ -64,6 +64,8 @@ struct Explanation {
   const TriedRemedy* first_that_fits() const;
   // The remedy that fits with the shortest step; of equally long steps, the first.
   const TriedRemedy* fastest_that_fits() const;
+  // The first that fits under the worst routing too.
+  const TriedRemedy* first_that_always_fits() const;
 };
 
 Explanation explain_run(const ReadWith& read, const Hardware& hardware);

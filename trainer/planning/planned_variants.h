@@ -20,7 +20,10 @@ struct PlannedVariant : RunOutline {
   Overrides words = {};
   std::string refused = {};  // why the configuration cannot take the words; the other fields are then empty
   std::int64_t batch = 0;    // sequences of a step
+  // Peak and reserved bytes under the worst routing, where they were asked for and routing changes any.
+  std::optional<std::int64_t> worst_needed = {};
   bool fits() const { return refused.empty() && verdict.fits(); }
+  bool fits_in_worst_case() const { return fits() && (!worst_needed || verdict.fit_of(*worst_needed) == Fit::fits); }
 };
 // Whether a run with verdict `one` is nearer to fitting than `other`: within the host's memory first, then by bytes on
 // the device.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "parallel/runtime/error.h"
@@ -158,9 +159,14 @@ std::vector<std::string> flips_of(std::span<const StrategyPlan> plans, const Str
     if (!each || !each->fits() || each->plan->verdict.memory == 0) continue;
     const auto longest = longest_sequence(each->config, hardware);
     const ByteUnit unit = each->plan->verdict.unit();
-    flips.push_back(fmt::format("{} fits up to sequences of {} tokens (now {}), and on cards of {} {} and more",
-                                name_of(each->sharding), *longest, each->config.training.sequence_length,
-                                unit.number(static_cast<double>(needed(*each)) / Verdict::limit, 1), unit.name()));
+    // Up, to the tenth: a card of the size that is told holds it.
+    const double card =
+        std::ceil(10.0 * static_cast<double>(needed(*each)) / Verdict::limit / std::pow(1024.0, unit.power)) / 10.0;
+    flips.push_back(
+        fmt::format("{} fits up to sequences of {} tokens (now {}; tried are doublings and eighths of them), and with "
+                    "this timing of "
+                    "its units on cards of {:.1f} {} and more",
+                    name_of(each->sharding), *longest, each->config.training.sequence_length, card, unit.name()));
   }
   return flips;
 }
