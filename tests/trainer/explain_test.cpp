@@ -210,7 +210,12 @@ TEST(Explain, AHostThatIsTooSmallIsRelieved) {
 
 // A remedy that fits while tokens are routed evenly says what the worst routing brings.
 TEST(Explain, RemediesTellTheWorstRouting) {
-  const ReadWith read = reader_of("quickstart.toml");
+  const ReadWith read =
+      reader_of("quickstart.toml",
+                {"--model.hidden_size=1024", "--model.intermediate_size=4096", "--model.num_attention_heads=8",
+                 "--model.head_dim=128", "--model.moe.num_experts_per_tok=4", "--model.moe.moe_intermediate_size=704",
+                 "--training.sequence_length=4096", "--training.global_batch_size=64", "--training.microbatch_size=2",
+                 "--precision.compute=bfloat16"});
   Hardware card = find_hardware("h100");
   const RunPlan plan = plan_run(read({}), card);
   ASSERT_GT(plan.worst_bytes().value_or(0), plan.peak().total());
