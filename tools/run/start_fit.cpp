@@ -39,7 +39,8 @@ void require_room(const CLI::App& command, const std::string& file, const Config
   Overrides words = {file};
   for (const std::string& given : overrides_given_to(command)) words.push_back(given);
   // weft plan does not ask a GPU for its memory.
-  if (!said_hardware(config).memory) words.push_back(word("hardware.memory", verdict.memory));
+  if (!said_hardware(config).memory)
+    words.push_back(word("hardware.memory", verdict.memory * config.run.ranks_per_device));
   fail_request(
       "{}: the plan says that this run {}\n{}weft plan {} --explain says more.\nNo rank was started; run.ignore_plan = "
       "true starts them all the same.",

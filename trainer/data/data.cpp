@@ -15,9 +15,8 @@ namespace {
 std::string tokenizer_fault(const TokenFile& file, const TextVocabulary& vocabulary) {
   const bool bytes = vocabulary.name == "byte";
   if (file.format() == TokenFormat::text && vocabulary.name == "none") {
-    return "text, and data.tokenizer \"none\" trains on ids alone; name a tokenizer, and write its tokens to a file "
-           "with "
-           "weft data tokenize";
+    return "text, and data.tokenizer \"none\" trains on ids alone; name a tokenizer, and write tokens with weft data "
+           "tokenize";
   }
   if (file.format() == TokenFormat::text && !bytes) {
     return fmt::format(
