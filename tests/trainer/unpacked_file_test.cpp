@@ -36,10 +36,10 @@ std::string zstd(std::string_view text) {
   return packed;
 }
 
-// As `zstd --long=28` does of a text whose size it does not know.
-std::string zstd_of_long_window(std::string_view text) {
+// As `zstd --long=LOG` does of a text whose size it does not know.
+std::string zstd_of_long_window(std::string_view text, int log) {
   ZSTD_CCtx* context = ZSTD_createCCtx();
-  ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, 28);
+  ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, log);
   std::string packed(ZSTD_compressBound(text.size()), '\0');
   ZSTD_outBuffer out{packed.data(), packed.size(), 0};
   ZSTD_inBuffer in{text.data(), text.size(), 0};
@@ -81,7 +81,12 @@ class UnpackedFileTest : public testing::Test {
 };
 
 TEST_F(UnpackedFileTest, ALongWindowIsNoDamage) {
-  EXPECT_EQ(lines_of(zstd_of_long_window("one\ntwo\n")), (std::vector<std::string>{"one", "two"}));
+  EXPECT_EQ(lines_of(zstd_of_long_window("one\ntwo\n", 28)), (std::vector<std::string>{"one", "two"}));
+  std::string larger = zstd_of_long_window("one\ntwo\n", 28);
+  larger[5] = static_cast<char>((31 - 10) << 3);  // the byte of the window: 2^(10 + exponent)
+  const auto refusal = refusal_of([&] { lines_of(larger); });
+  EXPECT_NE(refusal.value_or("").find("a window of more than 1 GiB"), std::string::npos)
+      << refusal.value_or("accepted");
 }
 
 TEST_F(UnpackedFileTest, HasTheLinesOfAllMembersAndFrames) {

@@ -2,6 +2,7 @@
 
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <array>
@@ -112,8 +113,8 @@ struct UnpackedFile::Gzip final : Stream {
 
 struct UnpackedFile::Zstd final : Stream {
   explicit Zstd(InputFile file) : source(std::move(file)), context(ZSTD_createDStream()) {
-    // Windows of `zstd --long`, up to 2 GiB.
-    ZSTD_DCtx_setParameter(context, ZSTD_d_windowLogMax, 31);
+    // The windows of `zstd --long=30`, 1 GiB of memory.
+    ZSTD_DCtx_setParameter(context, ZSTD_d_windowLogMax, 30);
   }
   ~Zstd() override { ZSTD_freeDStream(context); }
   std::size_t read(char* to, std::size_t bytes) override {
@@ -126,6 +127,10 @@ struct UnpackedFile::Zstd final : Stream {
       const bool at_end = in.pos == in.size;
       if (at_end && wanted == 0) return 0;
       wanted = ZSTD_decompressStream(context, &out, &in);
+      if (ZSTD_getErrorCode(wanted) == ZSTD_error_frameParameter_windowTooLarge) {
+        fail_request("\"{}\": packed by zstd with a window of more than 1 GiB; pack it again with --long=30 or less",
+                     source.name());
+      }
       if (ZSTD_isError(wanted)) {
         fail_request("\"{}\": packed by zstd, and damaged: {}", source.name(), ZSTD_getErrorName(wanted));
       }
