@@ -378,9 +378,12 @@ TEST_F(DataCommand, ATokenizerThatCannotBeMadeIsRefusedFirst) {
   EXPECT_NE(refused(learn + "tok.json --vocab-size 260").find("--bad-lines skip"), std::string::npos);
   EXPECT_NE(refused(learn + "tok.json --vocab-size 260 --bad-lines skip --key none").find("all 2 lines were left out"),
             std::string::npos);
-  put("tok.json.probe", "mine");
+  put("tok.json.partial", "mine");
+  EXPECT_NE(refused(learn + "tok.json --vocab-size 260").find("tok.json.partial\" cannot be written: File exists"),
+            std::string::npos);
+  EXPECT_EQ(bytes_of("tok.json.partial"), "mine");
+  std::filesystem::remove(folder_ / "tok.json.partial");
   EXPECT_NE(ok(learn + "tok.json --vocab-size 260 --bad-lines skip").find("1 lines were left out"), std::string::npos);
-  EXPECT_EQ(bytes_of("tok.json.probe"), "mine");
 }
 
 TEST_F(DataCommand, ABadLineIsNamedOrCounted) {

@@ -40,15 +40,12 @@ void learn_tokenizer(const CLI::App& command, const LearnArguments& arguments) {
   if (!std::filesystem::is_directory(folder)) {
     fail_request("--output: \"{}\" is no folder; make it first", folder.string());
   }
-  const std::string probe = arguments.output + ".probe";
-  const int descriptor = open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor < 0 && errno != EEXIST) {
-    fail_request("--output: \"{}\" cannot be written: {}", arguments.output, std::strerror(errno));
-  }
-  if (descriptor >= 0) {
-    close(descriptor);
-    unlink(probe.c_str());
-  }
+  // The name of the file while it is written, which may be another file of the user.
+  const std::string partial = partial_path(arguments.output);
+  const int descriptor = open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor < 0) fail_request("--output: \"{}\" cannot be written: {}", partial, std::strerror(errno));
+  close(descriptor);
+  unlink(partial.c_str());
   const auto in_name = [](unsigned char c) { return std::isalnum(c) || c == '_'; };
   if (std::ranges::all_of(arguments.pattern, in_name)) {
     fail_request("--pattern: \"{}\" is none of gpt2, llama3, o200k, and as a regular expression only that word",

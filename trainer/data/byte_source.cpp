@@ -28,15 +28,23 @@ ByteSource memory_source(std::string name, std::span<const std::uint8_t> bytes) 
           }};
 }
 
+std::vector<std::int64_t> sampled_begins(std::int64_t size, std::int64_t piece) {
+  constexpr std::int64_t most_pieces = 64;
+  const std::int64_t last = std::max<std::int64_t>(0, size - piece);
+  const std::int64_t pieces = std::min(most_pieces, (size + piece - 1) / piece);
+  std::vector<std::int64_t> begins;
+  for (std::int64_t p = 0; p < pieces; ++p) {
+    begins.push_back(pieces < most_pieces ? p * piece
+                                          : last / (pieces - 1) * p + last % (pieces - 1) * p / (pieces - 1));
+  }
+  return begins;
+}
+
 std::string sampled_content(const ByteSource& source) {
-  constexpr std::int64_t piece = std::int64_t{1} << 20, most_pieces = 64;
-  const std::int64_t last = std::max<std::int64_t>(0, source.size - piece);
-  const std::int64_t pieces = std::min(most_pieces, (source.size + piece - 1) / piece);
+  constexpr std::int64_t piece = std::int64_t{1} << 20;
   RunningChecksum sum;
   std::vector<std::uint8_t> bytes;
-  for (std::int64_t p = 0; p < pieces; ++p) {
-    const std::int64_t begin =
-        pieces < most_pieces ? p * piece : last / (pieces - 1) * p + last % (pieces - 1) * p / (pieces - 1);
+  for (const std::int64_t begin : sampled_begins(source.size, piece)) {
     bytes.resize(static_cast<std::size_t>(std::min(piece, source.size - begin)));
     source.read(begin, bytes);
     sum.add(bytes);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "parallel/runtime/input_file.h"
 
@@ -24,6 +25,10 @@ ByteSource file_source(InputFile file);
 ByteSource open_source(const std::string& name);
 // `bytes` outlive the source.
 ByteSource memory_source(std::string name, std::span<const std::uint8_t> bytes);
+
+// Where the pieces of a sample of `size` things begin. Up to 64 pieces are all of them, and the last may be shorter.
+// More give 64 pieces at equal distances, from the first thing to the last.
+std::vector<std::int64_t> sampled_begins(std::int64_t size, std::int64_t piece);
 
 // A description of the contents, independent of the name: "1115394 bytes, xxh64 41a2...". For more than 64 MiB the
 // checksum covers 64 pieces of 1 MiB each, including the first and the last bytes. A change between the pieces that

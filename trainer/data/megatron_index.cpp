@@ -141,7 +141,18 @@ std::int64_t MegatronIndex::document_sequence(std::int64_t document) const {
 std::int64_t MegatronIndex::sequence_begin(std::int64_t sequence) const {
   require(sequence >= 0 && sequence <= header_.sequences, "a sequence lies inside its dataset");
   if (sequence == header_.sequences) return tokens();
-  const std::int64_t offset = offsets_.at(sequence);
+  return position_of(sequence, offsets_.at(sequence));
+}
+
+std::array<std::int64_t, 2> MegatronIndex::sequence_ends(std::int64_t sequence) const {
+  require(sequence >= 0 && sequence < header_.sequences, "a sequence lies inside its dataset");
+  if (sequence + 1 == header_.sequences) return {sequence_begin(sequence), tokens()};
+  std::array<std::int64_t, 2> offsets{};
+  offsets_.read(sequence, offsets);
+  return {position_of(sequence, offsets[0]), position_of(sequence + 1, offsets[1])};
+}
+
+std::int64_t MegatronIndex::position_of(std::int64_t sequence, std::int64_t offset) const {
   if (offset < 0 || offset > data_bytes_ || offset % bytes_of(header_.type) != 0) {
     fail_request("\"{}\": sequence {} begins at byte {} of {}, where no {} begins; the index is damaged", name(),
                  sequence, offset, data_bytes_, name_of(header_.type));

@@ -59,6 +59,8 @@ class MegatronIndex final : public TokenIndex {
   std::int64_t sequences() const override { return header_.sequences; }
   std::int64_t document_begin(std::int64_t document) const override;
   std::int64_t sequence_begin(std::int64_t sequence) const override;
+  // Past the pages of single numbers: orders ask for sequences all over the file.
+  std::array<std::int64_t, 2> sequence_ends(std::int64_t sequence) const override;
   // The sequence with which a document begins; one more than the last has sequences().
   std::int64_t document_sequence(std::int64_t document) const;
   std::vector<std::int32_t> sequence_lengths() const override;
@@ -67,6 +69,7 @@ class MegatronIndex final : public TokenIndex {
   std::string content() const override;
 
  private:
+  std::int64_t position_of(std::int64_t sequence, std::int64_t offset) const;
   void check_ends(const std::string& data_name) const;
   [[noreturn]] void fail_document(std::int64_t document, std::int64_t begin, std::int64_t before) const;
 

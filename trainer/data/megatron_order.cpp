@@ -182,7 +182,7 @@ std::vector<SequencePiece> MegatronOrder::pieces(std::int64_t sample) const {
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     const std::int64_t sequence = sequences[i];
     if (sequence < 0 || sequence >= dataset_->sequences()) damaged();
-    const std::int64_t first = dataset_->sequence_begin(sequence), end = dataset_->sequence_begin(sequence + 1);
+    const auto [first, end] = dataset_->sequence_ends(sequence);
     const std::int64_t from = i == 0 ? first + begin_offset : first;
     const std::int64_t to = i + 1 == sequences.size() ? first + last_offset + 1 : end;
     if (from < first || from > to || to > end) damaged();

@@ -58,16 +58,11 @@ std::string TokenFile::content() const {
 
 void TokenFile::check_sample() const {
   if (largest_of(source_.type) < id_end_) return;
-  constexpr std::int64_t most_pieces = 64;
   const std::int64_t piece = (std::int64_t{1} << 20) / bytes_of(source_.type);
-  const std::int64_t pieces = std::min(most_pieces, (tokens() + piece - 1) / piece);
   std::vector<std::int32_t> ids;
-  for (std::int64_t p = 0; p < pieces; ++p) {
-    // The last piece ends with the last token, and in a larger file the others begin at equal distances before it.
-    const std::int64_t last = std::max<std::int64_t>(0, tokens() - piece);
-    const std::int64_t begin = pieces < most_pieces ? p * piece : last / (pieces - 1) * p;
+  for (const std::int64_t begin : sampled_begins(tokens(), piece)) {
     ids.resize(static_cast<std::size_t>(std::min(piece, tokens() - begin)));
-    read(p + 1 == most_pieces ? last : begin, ids);
+    read(begin, ids);
   }
 }
 

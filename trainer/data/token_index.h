@@ -2,6 +2,7 @@
 // document is one or more sequences. Formats without sequences have one for each document.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -27,6 +28,10 @@ class TokenIndex {
   // The position of the first token, 0 .. tokens(). One more than the last document or sequence has tokens().
   virtual std::int64_t document_begin(std::int64_t document) const = 0;
   virtual std::int64_t sequence_begin(std::int64_t sequence) const { return document_begin(sequence); }
+  // The position of the first token of a sequence, and of the one behind its last.
+  virtual std::array<std::int64_t, 2> sequence_ends(std::int64_t sequence) const {
+    return {sequence_begin(sequence), sequence_begin(sequence + 1)};
+  }
   // The document that holds token `token`, 0 .. tokens() - 1: a binary search.
   std::int64_t document_of(std::int64_t token) const;
   // The number of tokens of every sequence: one pass over the file, which also checks that they add up to tokens().

@@ -164,8 +164,7 @@ std::vector<std::string> flips_of(std::span<const StrategyPlan> plans, const Str
         std::ceil(10.0 * static_cast<double>(needed(*each)) / Verdict::limit / std::pow(1024.0, unit.power)) / 10.0;
     flips.push_back(
         fmt::format("{} fits up to sequences of {} tokens (now {}; tried are doublings and eighths of them), and with "
-                    "this timing of "
-                    "its units on cards of {:.1f} {} and more",
+                    "this timing of its units on cards of {:.1f} {} and more",
                     name_of(each->sharding), *longest, each->config.training.sequence_length, card, unit.name()));
   }
   return flips;
