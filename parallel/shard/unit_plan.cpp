@@ -98,13 +98,19 @@ class UnitFormer {
     }
   }
 
+  bool is_asked_whole(const ParameterSpec& parameter) const {
+    const auto named = [&](const std::string& pattern) { return names_parameter(pattern, parameter); };
+    const bool may_be_small = parameter.global_columns == 1 && parameter.family != Family::experts;
+    return std::ranges::any_of(rules_.replicate, named) ||
+           (may_be_small && parameter.global_size() < rules_.replicate_below && !rules_.alone.contains(parameter.name));
+  }
+
   FormingUnit& unit_of(const ScopedParameters& piece, const ParameterSpec& parameter) {
     const Family family = parameter.family;
     FormingUnit fresh{.key = {}, .wrap = wrap_of(family)};
     fresh.plan.family = family;
     const bool root = fresh.wrap.kind == WrapKind::root && family != Family::experts && !is_replicated(family);
-    const auto named = [&](const std::string& pattern) { return names_parameter(pattern, parameter); };
-    if (!is_replicated(family) && std::ranges::any_of(rules_.replicate, named)) {
+    if (!is_replicated(family) && is_asked_whole(parameter)) {
       fresh.key = fresh.plan.name = fmt::format("stage.{}.{}.replicated", stage_, name_of(family));
       fresh.plan.as_asked = true;
     } else if (rules_.alone.contains(parameter.name)) {

@@ -30,7 +30,7 @@ struct UnitPlan {
   Family family = Family::root;  // of all parameters; `root` for a root unit, which may hold several families
   std::vector<ParameterSpec> parameters;
   std::string why = {};   // why these parameters form a unit, in words
-  bool as_asked = false;  // replicated by WrapRules::replicate
+  bool as_asked = false;  // replicated by WrapRules::replicate or replicate_below
   bool replicated() const { return as_asked || is_replicated(family); }
 };
 
@@ -45,6 +45,8 @@ struct WrapRules {
   std::set<std::string> alone = {};
   // Patterns, with * and ?, of parameters that every rank of a stage has whole, outside shard units.
   std::vector<std::string> replicate = {};
+  // Vectors of fewer elements likewise, except those of experts and those of `alone`.
+  std::int64_t replicate_below = 0;
 };
 // Whether a pattern of WrapRules::replicate is that of the parameter's name.
 bool names_parameter(const std::string& pattern, const ParameterSpec& parameter);

@@ -19,7 +19,7 @@ TEST_F(LayoutCommand, DrawsWhichRankHoldsWhat) {
   EXPECT_EQ(result.messages, "");
   EXPECT_TRUE(
       result.output.starts_with("layout \"Ede|eeL\": 2 stages on 2 ranks, looped placement (schedule 1f1b)\n"
-                                "largest over mean of forward FLOPs: "))
+                                "largest over mean of operations, repeated ones too: "))
       << result.output;
   EXPECT_NE(result.output.find("\n\n"
                                "       | chunk 0  |\n"

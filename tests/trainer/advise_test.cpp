@@ -29,6 +29,7 @@ struct HandTrial {
 class Advise : public testing::Test {
  protected:
   void write(const std::string& layers, const std::string& residency = "step") {
+    has_experts_ = layers.find('e') != std::string::npos;
     const std::string more = fmt::format("[parallelism]\ndata_shard = 8\n[shard]\nresidency = \"{}\"\n", residency);
     write_file(file_, planned_run(layers, "h100", /*tied=*/false, more + "reduction = \"each_microbatch\"\n"));
     hardware_ = hardware_of(read_({}));
@@ -71,7 +72,7 @@ class Advise : public testing::Test {
 
   void expect_as_by_hand() {
     const std::vector<AdvisedStep> steps = advise(read_, hardware_);
-    ASSERT_EQ(steps.size(), 3u);
+    ASSERT_EQ(steps.size(), 4u);
     HandTrial now = plan({});
     const bool started = now.fits;
     const double start = now.seconds;
@@ -79,7 +80,7 @@ class Advise : public testing::Test {
       SCOPED_TRACE(steps[s].what);
       EXPECT_EQ(steps[s].before().time.seconds, now.seconds);
       EXPECT_EQ(steps[s].before().peak.total(), now.bytes);
-      now = best_by_hand(now, values_[s]);
+      now = best_by_hand(now, s < values_.size() ? values_[s] : now.fits ? std::vector<Overrides>() : recomputes());
       EXPECT_EQ(steps[s].after().time.seconds, now.seconds);
       EXPECT_EQ(steps[s].after().peak.total(), now.bytes);
       EXPECT_EQ(steps[s].after().fits(), now.fits);
@@ -98,6 +99,18 @@ class Advise : public testing::Test {
     return {fmt::format("--shard.strategy={}", name), fmt::format("--shard.residency={}", residency),
             fmt::format("--shard.reduction={}", reduction), fmt::format("--shard.accumulation={}", accumulation)};
   }
+  // Of runs that do not fit and recompute nothing.
+  std::vector<Overrides> recomputes() const {
+    std::vector<Overrides> values = {{"--training.recompute=selective"}};
+    if (has_experts_) values.push_back({"--training.recompute=experts"});
+    for (const char* blocks : {"keep_dispatch", "full"}) {
+      if (!has_experts_ && blocks != std::string("full")) continue;
+      values.push_back({fmt::format("--training.recompute={}", blocks)});
+      values.push_back({values.back().front(), "--training.recompute_last_block=false"});
+    }
+    return values;
+  }
+  bool has_experts_ = false;
   const std::vector<std::vector<Overrides>> values_ = {
       {{"--shard.wrap=half_block"}, {"--shard.wrap=block"}, {"--shard.wrap=blocks 2"}, {"--shard.wrap=blocks 4"}},
       {strategy("full_shard", "reshard_after_use", "last_microbatch", "sharded"),
@@ -154,9 +167,31 @@ TEST_F(Advise, TurnsTheLeadOfABackwardsGathers) {
   ASSERT_GT(ahead.needed, plan_run(read_({}), hardware_).verdict.needed);
   hardware_.memory = Figure{static_cast<double>(ahead.needed + 64) / Verdict::limit, "of this test"};
   expect_as_by_hand();
-  const AdvisedStep last = advise(read_, hardware_).back();
+  const AdvisedStep last = advise(read_, hardware_).at(2);
   EXPECT_EQ(last.tried[last.kept].value, "backward_prefetch pre");
   EXPECT_LT(last.after().time.seconds, last.before().time.seconds);
+}
+
+// Where a card has room, a run recomputes less than it was told to. Where it has no more than that takes, the
+// model's last block is spared.
+TEST_F(Advise, RecomputesNoMoreThanTheCardAsksFor) {
+  write("d e d e d e");
+  const ReadWith read = [&](const Overrides& words) {
+    const Overrides computing = {"--training.recompute=full", "--training.sequence_length=4096",
+                                 "--model.hidden_size=2048", "--model.intermediate_size=8192"};
+    return read_(merged_words(computing, words));
+  };
+  const AdvisedStep roomy = advise(read, hardware_).back();
+  EXPECT_EQ(roomy.tried[roomy.kept].value, "selective");
+  EXPECT_LT(roomy.after().time.seconds, roomy.before().time.seconds);
+
+  const auto need = [&](const std::string& word) { return plan_run(read({word}), hardware_).verdict.needed; };
+  const std::int64_t spared = need("--training.recompute_last_block=false");
+  ASSERT_GT(need("--training.recompute=keep_dispatch"), spared);
+  hardware_.memory = Figure{static_cast<double>(spared + 64) / Verdict::limit, "of this test"};
+  const AdvisedStep filled = advise(read, hardware_).back();
+  EXPECT_EQ(filled.tried[filled.kept].value, "full, not of the last block");
+  EXPECT_LT(filled.after().time.seconds, filled.before().time.seconds);
 }
 
 TEST(ValueToKeep, IsNeverSlowerAndSmallestAmongTies) {

@@ -208,14 +208,18 @@ TEST(Explain, AHostThatIsTooSmallIsRelieved) {
   EXPECT_EQ(alone.first_that_fits()->variant.words, Overrides{"--training.offload=0"});
 }
 
+// A run whose memory depends much on the routing.
+ReadWith reader_of_many_rows() {
+  return reader_of("quickstart.toml",
+                   {"--model.hidden_size=1024", "--model.intermediate_size=4096", "--model.num_attention_heads=8",
+                    "--model.head_dim=128", "--model.moe.num_experts_per_tok=4",
+                    "--model.moe.moe_intermediate_size=704", "--training.sequence_length=4096",
+                    "--training.global_batch_size=64", "--training.microbatch_size=2", "--precision.compute=bfloat16"});
+}
+
 // A remedy that fits while tokens are routed evenly says what the worst routing brings.
 TEST(Explain, RemediesTellTheWorstRouting) {
-  const ReadWith read =
-      reader_of("quickstart.toml",
-                {"--model.hidden_size=1024", "--model.intermediate_size=4096", "--model.num_attention_heads=8",
-                 "--model.head_dim=128", "--model.moe.num_experts_per_tok=4", "--model.moe.moe_intermediate_size=704",
-                 "--training.sequence_length=4096", "--training.global_batch_size=64", "--training.microbatch_size=2",
-                 "--precision.compute=bfloat16"});
+  const ReadWith read = reader_of_many_rows();
   Hardware card = find_hardware("h100");
   const RunPlan plan = plan_run(read({}), card);
   ASSERT_GT(plan.worst_bytes().value_or(0), plan.peak().total());
@@ -239,6 +243,31 @@ TEST(Explain, RemediesTellTheWorstRouting) {
   }
   EXPECT_GT(always, 0);
   EXPECT_GT(evenly, 0);
+}
+
+// A run that fits while tokens are routed evenly, and only then, is explained under the worst routing.
+TEST(Explain, WhatFitsEvenlyAloneIsJudgedUnderTheWorstRouting) {
+  const ReadWith read = reader_of_many_rows();
+  Hardware card = find_hardware("h100");
+  const RunPlan plan = plan_run(read({}), card);
+  const std::int64_t worst = plan.worst_bytes().value() + plan.verdict.reserved;
+  card.memory = Figure{0.5 * static_cast<double>(plan.verdict.needed + worst) / Verdict::limit};
+  ASSERT_TRUE(plan_run(read({}), card).verdict.fits());
+  const Explanation explanation = explain_run(read, card);
+  EXPECT_EQ(explanation.routing, Routing::worst);
+  EXPECT_FALSE(explanation.limits.empty());
+  EXPECT_EQ(explanation.cause, Cause::routing);
+  EXPECT_EQ(explanation.judged.verdict.needed, worst);
+  ASSERT_TRUE(explanation.first_that_fits());
+  for (const TriedRemedy& tried : explanation.remedies) {
+    const RunPlan followed = plan_run(read(tried.variant.words), card);
+    EXPECT_EQ(tried.variant.verdict.needed, followed.worst_bytes().value() + followed.verdict.reserved)
+        << tried.remedy.name;
+    EXPECT_EQ(tried.variant.fits(), followed.worst_fit() == Fit::fits) << tried.remedy.name;
+  }
+  // With room for the worst routing, nothing is to be tried.
+  card.memory = Figure{static_cast<double>(worst + 64) / Verdict::limit};
+  EXPECT_TRUE(explain_run(read, card).remedies.empty());
 }
 
 // A configuration for one GPU has ranks that are threads; on several GPUs they are processes.

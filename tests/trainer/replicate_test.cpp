@@ -95,6 +95,40 @@ TEST_P(ReplicatedVectors, AreInNoShardUnit) {
 INSTANTIATE_TEST_SUITE_P(Layouts, ReplicatedVectors, ::testing::ValuesIn(replicate_layouts()),
                          [](const auto& instance) { return instance.param.name; });
 
+// By size: norms of heads, which have fewer elements than those of the hidden state, and neither matrices nor experts.
+TEST(ReplicatedBySize, LearnWhatShardedOnesLearn) {
+  const auto config_for = [](const TinyLayout& layout, std::int64_t below) {
+    Config config = config_of(layout);
+    config.replicate_below = below;
+    return config;
+  };
+  const std::string mixed = "d e d e";
+  const LearnedRun one = learn(config_for({.layers = mixed}, 0));
+  for (const TinyLayout& layout :
+       {TinyLayout{.layers = mixed, .degrees = {.data_shard = 2, .tensor = 2, .expert = 2}},
+        TinyLayout{.layers = mixed, .degrees = {.pipeline = 2, .data_shard = 2}, .tied = false}}) {
+    const Config config = config_for(layout, 20);
+    const LearnedRun many = learn(config);
+    EXPECT_TRUE(many.faults.empty()) << many.faults.front();
+    const RunDifference apart = difference(many, one);
+    EXPECT_LT(apart.loss, 1e-5);
+    EXPECT_LT(apart.weights, 1e-5) << apart.worst_parameter;
+    std::set<bool> seen;
+    const Mesh mesh(config.parallelism);
+    for (const PlannedStage& stage : plan_stages(config, mesh, mesh.coordinates(0))) {
+      for (const PlannedUnit& unit : stage.units) {
+        for (const ParameterSpec& parameter : unit.plan.parameters) {
+          if (is_replicated(parameter.family)) continue;
+          const bool small = parameter.global_columns == 1 && parameter.global_size() < 20;
+          EXPECT_EQ(unit.plan.replicated(), small && parameter.family != Family::experts) << parameter.name;
+          seen.insert(unit.plan.replicated());
+        }
+      }
+    }
+    EXPECT_EQ(seen.size(), 2u);
+  }
+}
+
 // What is computed in 16 bits reads a copy, and the values are stepped in float32.
 TEST(ReplicatedVectorsPrecision, ComputeInSixteenBits) {
   const TinyLayout one{.layers = "d e", .precision = in_bfloat16()};

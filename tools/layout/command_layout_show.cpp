@@ -16,6 +16,7 @@ namespace weft {
 namespace {
 
 struct ShownLayout {
+  std::string costs;  // the source of loads
   LayoutSummary summary;
   LayoutMemory memory;
 };
@@ -121,7 +122,7 @@ RoutedBytes largest(const std::vector<RoutedBytes>& all) {
 }
 
 Json layout_as_json(const ShownLayout& layout) {
-  const auto& [summary, memory] = layout;
+  const auto& [costs, summary, memory] = layout;
   Json stages = Json::array(), ranks = Json::array();
   for (const StageSummary& stage : summary.stages) {
     Json entry = {{"stage", stage.stage}, {"rank", stage.rank}, {"chunk", stage.chunk}, {"layers", stage.layers}};
@@ -140,6 +141,7 @@ Json layout_as_json(const ShownLayout& layout) {
           {"schedule", summary.schedule},
           {"placement", summary.placement},
           {"chunks", summary.chunks},
+          {"costs", costs},
           {"stage_imbalance", summary.stage_imbalance()},
           {"rank_imbalance", summary.rank_imbalance()},
           {"stages", std::move(stages)},
@@ -148,11 +150,11 @@ Json layout_as_json(const ShownLayout& layout) {
 
 // The grid of ranks and chunks, and a table of stages and one of ranks.
 std::string layout_report(const ShownLayout& layout) {
-  const auto& [summary, memory] = layout;
+  const auto& [costs, summary, memory] = layout;
   std::string text = fmt::format(
       "layout \"{}\": {} stages on {} ranks, {} placement (schedule {})\n"
-      "largest over mean of forward FLOPs: {:.3f} of stages, {:.3f} of ranks\n\n{}\n",
-      summary.layout, summary.stages.size(), summary.ranks.size(), summary.placement, summary.schedule,
+      "largest over mean of {}: {:.3f} of stages, {:.3f} of ranks\n\n{}\n",
+      summary.layout, summary.stages.size(), summary.ranks.size(), summary.placement, summary.schedule, costs,
       summary.stage_imbalance(), summary.rank_imbalance(), grid(summary));
   BenchTable stages{header({"stage", "rank", "chunk", "layers"})};
   for (const StageSummary& stage : summary.stages) {
@@ -205,7 +207,10 @@ struct ShowRequest {
 
 ShownLayout shown(Config config) {
   const ResolvedRun run(std::move(config));
-  return {summarize_layout(run.config(), run.layout()), layout_memory(run)};
+  const PipelineConfig& pipeline = run.config().pipeline;
+  const std::string costs =
+      pipeline.has_cost_table() ? fmt::format("seconds in {}", pipeline.costs) : "operations, repeated ones too";
+  return {costs, summarize_layout(run.config(), run.layout()), layout_memory(run)};
 }
 
 void show(const CLI::App& command, const ShowRequest& request) {

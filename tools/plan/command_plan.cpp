@@ -153,10 +153,10 @@ void add_plan_command(CLI::App& program) {
                                        "the reason why it does not fit, and changes that make it fit, each planned");
   CLI::Option* which = command->add_flag("--compare", request->compare,
                                          "every way to share the model's state beside the others, and the best");
-  CLI::Option* advise =
-      command->add_flag("--advise", request->advise,
-                        "wrap, then strategy, then lookahead or backward_prefetch, each with what it gains; prints a "
-                        "TOML file that includes CONFIG");
+  CLI::Option* advise = command->add_flag(
+      "--advise", request->advise,
+      "wrap, strategy, lookahead or backward_prefetch, then recompute, each with what it gains; prints a "
+      "TOML file that includes CONFIG");
   CLI::Option* kernels = command->add_flag("--kernels", request->kernels,
                                            "every kernel that a step calls, its bytes and operations, and the time and "
                                            "utilisation that come of them on paper");

@@ -15,18 +15,23 @@ constexpr std::size_t shown_of_cause = 5;
 
 // In the unit of the verdict.
 std::string bytes_text(const Explanation& explanation, std::int64_t bytes) {
-  return explanation.plan.verdict.unit().text(bytes);
+  return explanation.judged.verdict.unit().text(bytes);
 }
 // Decimal too, because cards are sold in GB and counted in GiB.
 std::string both(const Explanation& explanation, std::int64_t bytes) {
-  const ByteUnit unit = explanation.plan.verdict.unit();
+  const ByteUnit unit = explanation.judged.verdict.unit();
   return fmt::format("{} {} = {}", unit.decimal_number(bytes, 2), unit.decimal_name(), bytes_text(explanation, bytes));
+}
+
+// Behind figures and results that are those of the worst routing.
+std::string_view routing_words(const Explanation& explanation) {
+  return explanation.routing == Routing::worst ? " with worst routing" : "";
 }
 
 // The bucket that grew most, if the total need grew.
 std::string growth_text(const Explanation& explanation, const PlannedVariant& variant) {
-  if (variant.verdict.needed <= explanation.plan.verdict.needed) return {};
-  const BucketBytes& before = explanation.plan.peak();
+  if (variant.verdict.needed <= explanation.judged.verdict.needed) return {};
+  const BucketBytes& before = explanation.judged.peak;
   Bucket most = Bucket::workspace;
   std::int64_t growth = 0;
   for (const Bucket bucket : all_values<Bucket>) {
@@ -40,7 +45,8 @@ std::string growth_text(const Explanation& explanation, const PlannedVariant& va
 std::string needs_text(const Explanation& explanation, const PlannedVariant& variant) {
   if (!variant.refused.empty()) return fmt::format("refused: {}", variant.refused);
   const double change = 100.0 * (variant.time.seconds / explanation.plan.time.seconds - 1.0);
-  std::string text = fmt::format("needs {}", bytes_text(explanation, variant.verdict.needed));
+  std::string text =
+      fmt::format("needs {}{}", bytes_text(explanation, variant.verdict.needed), routing_words(explanation));
   if (variant.verdict.host_needed > 0) {
     text += fmt::format(" and {} of the host", bytes_text(explanation, variant.verdict.host_needed));
   }
@@ -89,7 +95,12 @@ std::string limits_text(const Explanation& explanation) {
 }
 
 std::string cause_text(const Explanation& explanation) {
-  const Verdict& verdict = explanation.plan.verdict;
+  const Verdict& verdict = explanation.judged.verdict;
+  if (explanation.routing == Routing::worst) {
+    return fmt::format("cause     {}: {} of {} on the fullest rank with worst routing\n", name_of(explanation.cause),
+                       both(explanation, explanation.cause_bytes),
+                       bytes_text(explanation, explanation.judged.peak.total()));
+  }
   if (verdict.exceeds_host()) {
     return fmt::format("cause     host memory: a rank keeps {} of a card's {}\n",
                        bytes_text(explanation, verdict.host_needed), bytes_text(explanation, verdict.host_memory));
@@ -109,8 +120,8 @@ std::string cause_text(const Explanation& explanation) {
   if (explanation.state_exceeds) {
     text += fmt::format(
         "state     state alone ({}) with {} reserved exceeds the card's {}; batch size and accumulation cannot help\n",
-        both(explanation, explanation.state_bytes), bytes_text(explanation, explanation.plan.verdict.reserved),
-        both(explanation, explanation.plan.verdict.memory));
+        both(explanation, explanation.state_bytes), bytes_text(explanation, verdict.reserved),
+        both(explanation, verdict.memory));
   } else {
     text += fmt::format("state     {} of parameters, gradients and optimizer state at rest\n",
                         both(explanation, explanation.state_bytes));
@@ -166,7 +177,7 @@ bool is_recompute(const TriedRemedy& tried) {
 std::string remedies_text(const Explanation& explanation) {
   std::string text =
       fmt::format("\nremedies, in the order to try, each planned by itself (needs: peak and {} reserved)\n",
-                  bytes_text(explanation, explanation.plan.verdict.reserved));
+                  bytes_text(explanation, explanation.judged.verdict.reserved));
   text += before_remedies(explanation);
   bool between = false;
   for (std::size_t m = 0; m < explanation.remedies.size(); ++m) {
@@ -241,12 +252,13 @@ std::string plan_remedies_text(const Explanation& explanation) {
 }
 
 std::string plan_explain_text(const Explanation& explanation, const Hardware& hardware) {
-  const Verdict& verdict = explanation.plan.verdict;
-  std::string text = fmt::format("verdict   {}\n{}hardware  {}, {} rank{}\n", verdict.text(),
-                                 plan_routing_text("routing   ", explanation.plan), hardware.name,
-                                 explanation.plan.world, explanation.plan.world == 1 ? "" : "s");
-  if (verdict.fit == Fit::unknown) return text + "nothing to explain: set hardware.memory, or name a card\n";
-  if (verdict.fits()) return text + limits_text(explanation);
+  const RunPlan& plan = explanation.plan;
+  std::string text =
+      fmt::format("verdict   {}\n{}hardware  {}, {} rank{}\n", plan.verdict.text(),
+                  plan_routing_text("routing   ", plan), hardware.name, plan.world, plan.world == 1 ? "" : "s");
+  if (plan.verdict.fit == Fit::unknown) return text + "nothing to explain: set hardware.memory, or name a card\n";
+  if (plan.verdict.fits()) text += limits_text(explanation);
+  if (plan.worst_fit() == Fit::fits) return text;
   text += cause_text(explanation);
   if (explanation.cause == Cause::activations) {
     const ActivationFacts& facts = explanation.activations;

@@ -60,7 +60,8 @@ std::string plan_explain_json(const Explanation& explanation, const Hardware& ha
   json["remedies"] = remedies_json(explanation.remedies);
   json["cannot_help"] = remedies_json(explanation.cannot);
   json["refused"] = remedies_json(explanation.refused);
-  if (plan.verdict.fits()) return json.dump() + "\n";
+  if (plan.worst_fit() == Fit::fits || plan.verdict.fit == Fit::unknown) return json.dump() + "\n";
+  json["remedies_routing"] = explanation.routing == Routing::worst ? "worst" : "even";
 
   const ActivationFacts& facts = explanation.activations;
   json["cause"] = name_of(explanation.cause);

@@ -27,7 +27,8 @@ void require_room(const CLI::App& command, const std::string& file, const Config
   if (verdict.fits()) {
     const std::int64_t worst = routing_decides(config) ? check_step(config).predicted.worst.value_or(0) : 0;
     if (verdict.fit_of(worst + verdict.reserved) == verdict.fit) return;
-    return print_warnings(config, {fmt::format("the plan says that this run {} with worst routing: at most {} of {}",
+    return print_warnings(config, {fmt::format("the plan says that this run {} with worst routing: at most {} of {}; "
+                                               "weft plan --explain tells what changes that",
                                                words_of(verdict.fit_of(worst + verdict.reserved)),
                                                format_bytes(worst + verdict.reserved), format_bytes(verdict.memory))});
   }

@@ -368,6 +368,7 @@ struct Config {
   std::map<Family, ShardPolicy> shard_by_family;          // every family of units, resolved
   std::optional<std::int64_t> memory_budget = {};         // for residency "auto": bytes of a rank in total
   std::vector<std::string> replicate = {};                // globs of parameters that every rank of a stage has whole
+  std::int64_t replicate_below = 0;                       // vectors of fewer elements likewise
   int reduce_inputs = 1;                                  // reductions in flight beside the accumulator being filled
   PrecisionConfig precision;                              // the default
   std::map<Family, PrecisionConfig> precision_by_family;  // families with one of their own

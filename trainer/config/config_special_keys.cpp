@@ -195,6 +195,10 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
                   "parameters that every rank of a stage has whole, in float32: patterns of names with * and "
                   "?, of vectors alone; weights of routers always are",
                   &Config::replicate, [](const std::string&) { return std::string(); }));
+    keys.push_back(
+        integer_key("shard.replicate_below",
+                    "vectors of fewer elements that every rank of a stage has whole, in float32, experts' aside",
+                    count_range, &Config::replicate_below));
     keys.push_back(bytes_key("shard.memory_budget",
                              "of residency auto: memory of a rank that the step may take, such as \"12 GiB\", or none",
                              "none", &Config::memory_budget));

@@ -40,11 +40,18 @@ double stage_flops(const Config& config, const StageBlocks& blocks) {
   return flops;
 }
 
+double stage_cost(const LayoutItems& items, const StageBlocks& blocks) {
+  double cost = (blocks.embedding ? items.embedding.cost : 0.0) + (blocks.head ? items.head.cost : 0.0);
+  const int end = std::min(blocks.first + blocks.count, static_cast<int>(items.blocks.size()));
+  for (int block = blocks.first; block < end; ++block) cost += items.blocks[static_cast<std::size_t>(block)].cost;
+  return cost;
+}
+
 template <typename Summary>
 void compare_loads(std::vector<Summary>& all) {
   double sum = 0;
-  for (const Summary& one : all) sum += one.forward_flops;
-  for (Summary& one : all) one.load = one.forward_flops * static_cast<double>(all.size()) / sum;
+  for (const Summary& one : all) sum += one.cost;
+  for (Summary& one : all) one.load = one.cost * static_cast<double>(all.size()) / sum;
 }
 
 std::string placement_of(const Config& config) {
@@ -74,13 +81,15 @@ LayoutSummary summarize_layout(const Config& config, const std::vector<StageBloc
                         .stages = {},
                         .ranks = {}};
   const std::vector<int> rank_of_stage = stage_ranks(config);
+  const LayoutItems items = layout_items(config);
   summary.ranks.resize(static_cast<std::size_t>(config.parallelism.pipeline));
   for (int s = 0; s < config.stages(); ++s) {
     const StageBlocks& blocks = layout[static_cast<std::size_t>(s)];
     StageSummary stage{.stage = s,
                        .rank = rank_of_stage[static_cast<std::size_t>(s)],
                        .layers = spaced_symbols(stage_symbols(blocks, config.model)),
-                       .forward_flops = stage_flops(config, blocks)};
+                       .forward_flops = stage_flops(config, blocks),
+                       .cost = stage_cost(items, blocks)};
     const PlannedStage planned =
         plan_stage(config, mesh, mesh.coordinates(mesh.rank_at(stage.rank, 0, 0, 0, 0)), s, layout);
     count_parameters(config, planned, stage);
@@ -96,6 +105,7 @@ LayoutSummary summarize_layout(const Config& config, const std::vector<StageBloc
     rank.parameters += stage.parameters;
     rank.active_parameters += stage.active_parameters;
     rank.forward_flops += stage.forward_flops;
+    rank.cost += stage.cost;
     rank.parameter_bytes += stage.parameter_bytes;
     rank.gradient_bytes += stage.gradient_bytes;
     rank.optimizer_bytes += stage.optimizer_bytes;

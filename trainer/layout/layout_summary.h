@@ -21,7 +21,8 @@ struct StageSummary {
   std::int64_t parameter_bytes = 0;    // stored, sharded and replicated
   std::int64_t gradient_bytes = 0;     // of shards and of replicated parameters
   std::int64_t optimizer_bytes = 0;
-  double load = 0;  // forward_flops relative to the mean of the stages
+  double cost = 0;  // of a microbatch, as pipeline.layout = "auto" weighs it (layout_items)
+  double load = 0;  // cost relative to the mean of the stages
 };
 
 // Sums over the stages of a pipeline rank.
@@ -31,6 +32,7 @@ struct RankSummary {
   std::int64_t parameters = 0, active_parameters = 0;
   double forward_flops = 0;
   std::int64_t parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0;
+  double cost = 0;
   double load = 0;  // relative to the mean of the ranks
 };
 
@@ -47,6 +49,7 @@ struct LayoutSummary {
   double rank_imbalance() const;
 };
 
+// Throws Error (request) with the faults of a table of costs.
 LayoutSummary summarize_layout(const Config& config, const std::vector<StageBlocks>& layout);
 // For the layout of the configuration, written or automatic. Throws Error (request) if it has none.
 LayoutSummary summarize_layout(const Config& config);

@@ -93,7 +93,7 @@ UnitPolicy replicated_policy(const Config& config, Family family) {
           ? "replicated in float32: moved alike on every rank by the counts of a step, compared bit for bit"
       : family == Family::routing
           ? "replicated in float32: tiny, on the routing path; all-reduced over every rank that saw other tokens"
-          : "replicated in float32, as shard.replicate asks; all-reduced over every rank that saw other tokens";
+          : "replicated in float32, as [shard] asks; all-reduced over every rank that saw other tokens";
   return policy;
 }
 
@@ -133,6 +133,7 @@ UnitPolicy resolve_policy(const Config& config, Family family, int stage) {
 WrapRules wrap_rules(const Config& config, int stage) {
   WrapRules rules;
   rules.replicate = config.replicate;
+  rules.replicate_below = config.replicate_below;
   rules.element_bytes = size_of(config.precision_of(Family::dense).compute);
   const ResolvedGroups groups = resolved_groups(config);
   for (const auto& [family, policy] : config.shard_by_family) {

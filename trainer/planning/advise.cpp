@@ -47,6 +47,24 @@ ValueWords lookahead_words(const Config& config) {
   return values;
 }
 
+// A run that fits may recompute less, one that does not more. The simulation has no time for norms and their like, so
+// to recompute them in a run with room would only seem to be free.
+ValueWords recompute_words(const Config& config, bool fits) {
+  const Recompute now = config.training.recompute;
+  ValueWords values;
+  for (const Recompute mode : all_values<Recompute>) {
+    const bool of_experts = mode == Recompute::experts || mode == Recompute::keep_dispatch;
+    if (of_experts && !config.model.has(BlockKind::moe)) continue;
+    if (fits ? mode > now : mode < now) continue;
+    const Overrides words = {word("training.recompute", name_of(mode))};
+    if (mode != now) values.push_back({std::string(name_of(mode)), words});
+    if (!recomputes_blocks(mode) || !config.training.recompute_last_block) continue;
+    values.push_back({fmt::format("{}, not of the last block", name_of(mode)),
+                      merged_words(words, {word("training.recompute_last_block", "false")})});
+  }
+  return values;
+}
+
 AdvisedStep tried_step(const PlannedVariants& variants, std::string_view what, const PlannedVariant& before,
                        const ValueWords& values) {
   AdvisedStep step{.what = what, .tried = {{"as before", before}}};
@@ -106,6 +124,9 @@ std::vector<AdvisedStep> advise(const ReadWith& read, const Hardware& hardware) 
       tried_step(variants, "strategy", steps.back().after(), strategy_words(variants.config(wrapped), hardware)));
   const Overrides sharded = steps.back().after().words;
   steps.push_back(tried_step(variants, "lookahead", steps.back().after(), lookahead_words(variants.config(sharded))));
+  const PlannedVariant gathered = steps.back().after();
+  const ValueWords recomputes = recompute_words(variants.config(gathered.words), gathered.fits());
+  steps.push_back(tried_step(variants, "recompute", gathered, recomputes));
   return steps;
 }
 

@@ -1,7 +1,7 @@
 // Advice on the sharding of one configuration, key after key. First comes the wrap of segments into units, then the
-// strategy with its times to gather and drop. The last is the lead of gathers, or that of a backward's alone. Each
-// value is a run of its own, planned as PlannedVariants plan one, with the other keys as kept so far. Settings of a
-// family stay as written, as in a comparison (compare.h).
+// strategy with its times to gather and drop. Then comes the lead of gathers, or that of a backward's alone, and last
+// what backwards recompute. Each value is a run of its own, planned as PlannedVariants plan one, with the other keys as
+// kept so far. Settings of a family stay as written, as in a comparison (compare.h).
 #pragma once
 
 #include <span>
@@ -19,7 +19,7 @@ struct TriedValue {
 };
 
 struct AdvisedStep {
-  std::string_view what;          // "wrap", "strategy", "lookahead"
+  std::string_view what;          // "wrap", "strategy", "lookahead", "recompute"
   std::vector<TriedValue> tried;  // the first is the run before the step
   std::size_t kept = 0;           // index into `tried`
 

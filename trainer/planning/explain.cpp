@@ -22,7 +22,8 @@ constexpr int many_times = 64;
 // nevertheless is listed last among the remedies.
 void try_remedies(const PlannedVariants& variants, Explanation& explanation) {
   std::vector<Remedy> against;
-  if (explanation.plan.verdict.exceeds_host()) std::ranges::copy(remedies_against_host(), std::back_inserter(against));
+  if (explanation.judged.verdict.exceeds_host())
+    std::ranges::copy(remedies_against_host(), std::back_inserter(against));
   std::ranges::copy(remedies_for(explanation.cause), std::back_inserter(against));
   std::vector<Remedy> remedies = against;
   for (const Remedy& remedy : remedies_that_cannot_help(explanation.cause)) remedies.push_back(remedy);
@@ -90,8 +91,7 @@ void prune(const PlannedVariants& variants, Greedy& greedy, int world) {
 // If no single remedy fits: finds the first combination that fits. Returns its words, or those of the nearest one.
 Overrides combine_remedies(const PlannedVariants& variants, const Config& config, Explanation& explanation) {
   if (explanation.first_that_fits()) return {};
-  const RunPlan& plan = explanation.plan;
-  PlannedVariant base{RunOutline{plan.world, plan.peak(), plan.verdict, plan.time}};
+  PlannedVariant base{explanation.judged};
   base.batch = config.training.global_batch_size;
   Greedy greedy = combine(variants, explanation.cause, base);
   Overrides words = greedy.variant.words;
@@ -207,21 +207,17 @@ const TriedRemedy* Explanation::first_that_always_fits() const {
   return found == remedies.end() ? nullptr : &*found;
 }
 
-Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
-  const PlannedVariants variants(read, hardware);
-  const Config config = variants.config({});
-  Explanation result;
-  result.plan = plan_run(config, hardware);
-  const Verdict& verdict = result.plan.verdict;
-  if (verdict.fit == Fit::unknown) return result;
-  if (verdict.fits()) {
-    result.limits = limits_of(variants, config);
-    return result;
-  }
-  const BucketBytes& peak = result.plan.peak();
+namespace {
+
+void explain_need(const PlannedVariants& variants, const Config& config, Explanation& result) {
+  const BucketBytes& peak = result.judged.peak;
+  const Verdict& verdict = result.judged.verdict;
   result.state_bytes = bytes_of(Cause::state, peak);
   result.state_exceeds = verdict.memory > 0 && result.state_bytes + verdict.reserved > verdict.memory;
-  result.cause = result.state_exceeds ? Cause::state : largest_cause(peak);
+  // What routing adds is too much for a run that fits with even routing.
+  result.cause = result.routing == Routing::worst ? Cause::routing
+                 : result.state_exceeds           ? Cause::state
+                                                  : largest_cause(peak);
   result.cause_bytes = bytes_of(result.cause, peak);
   result.activations = activation_facts(config, result.plan.ranks[result.plan.fullest]);
   try_remedies(variants, result);
@@ -242,6 +238,26 @@ Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
     result.minimum_world = ranks_that_fit(variants);
   }
   if (result.asked_for_ranks && !result.minimum_world && !all.empty()) result.minimum_world = find_ranks(variants, all);
+}
+
+}  // namespace
+
+Explanation explain_run(const ReadWith& read, const Hardware& hardware) {
+  const PlannedVariants variants(read, hardware);
+  const Config config = variants.config({});
+  Explanation result;
+  const RunPlan& plan = result.plan = plan_run(config, hardware);
+  result.judged = {plan.world, plan.peak(), plan.verdict, plan.time};
+  if (plan.verdict.fit == Fit::unknown) return result;
+  if (plan.verdict.fits()) result.limits = limits_of(variants, config);
+  if (plan.worst_fit() == Fit::fits) return result;
+  if (plan.verdict.fits()) {
+    const PlannedVariants worst(read, hardware, result.routing = Routing::worst);
+    result.judged = worst.with({});
+    explain_need(worst, config, result);
+    return result;
+  }
+  explain_need(variants, config, result);
   if (routing_decides(config)) add_worst_needs(variants, hardware, result);
   return result;
 }

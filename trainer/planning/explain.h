@@ -1,6 +1,7 @@
 // Why a run does not fit, and which changes make it fit. Each remedy of remedies.h is planned as a run of its own, with
 // its memory and simulated time. There are no rules of thumb. A remedy that is said to work was planned, and a remedy
-// that is said not to work was planned at its best.
+// that is said not to work was planned at its best. A run that fits under even routing alone is explained under the
+// worst.
 #pragma once
 
 #include <optional>
@@ -39,9 +40,13 @@ struct ActivationFacts {
 };
 
 struct Explanation {
-  RunPlan plan;  // variants are judged under even routing; those that fit know their needs under the worst, too
-  std::vector<Limit> limits;  // for a run that fits; the other fields are then empty
-  // For a run that does not fit:
+  RunPlan plan;
+  std::vector<Limit> limits;  // for a run that fits under even routing
+  // Memory of the run itself and of its variants is judged under `routing`. Under even routing, the variants that fit
+  // know their needs under the worst too.
+  Routing routing = Routing::even;
+  RunOutline judged;  // the run itself
+  // For a run that does not fit, or not under the worst routing:
   Cause cause = Cause::activations;
   std::int64_t cause_bytes = 0;
   std::int64_t state_bytes = 0;

@@ -39,11 +39,11 @@ std::string reason_of(std::string_view refusal) {
   return std::string(line);
 }
 
-PlannedVariant plan_variant(const ReadWith& read, const Hardware& hardware, const Overrides& words) {
+PlannedVariant plan_variant(const ReadWith& read, const Hardware& hardware, const Overrides& words, Routing routing) {
   PlannedVariant variant;
   const auto refused = refusal_of([&] {
     const Config config = read(words);
-    variant = {outline_run(config, hardware)};
+    variant = {outline_run(config, hardware, routing)};
     variant.batch = config.training.global_batch_size;
   });
   variant.words = words;
@@ -59,21 +59,21 @@ const PlannedVariant* PlannedVariants::known(const Overrides& words) const {
 
 PlannedVariant PlannedVariants::with(const Overrides& words) const {
   if (const PlannedVariant* variant = known(words)) return *variant;
-  PlannedVariant variant = plan_variant(read_, hardware_, words);
+  PlannedVariant variant = plan_variant(read_, hardware_, words, routing_);
   const std::lock_guard lock(mutex_);
   return known_.try_emplace(words, std::move(variant)).first->second;
 }
 
 std::optional<Verdict> PlannedVariants::least(const Overrides& words) const {
   std::optional<Verdict> verdict;
-  refusal_of([&] { verdict = least_need(read_(words), hardware_); });
+  refusal_of([&] { verdict = least_need(read_(words), hardware_, routing_); });
   return verdict;
 }
 
 bool PlannedVariants::fits(const Overrides& words) const {
   if (const PlannedVariant* variant = known(words)) return variant->fits();
   bool fits = false;
-  refusal_of([&] { fits = fits_on(read_(words), hardware_); });
+  refusal_of([&] { fits = fits_on(read_(words), hardware_, routing_); });
   return fits;
 }
 

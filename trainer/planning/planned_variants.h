@@ -31,12 +31,15 @@ bool needs_less(const Verdict& one, const Verdict& other);
 // The first line of a refusal, without its place.
 std::string reason_of(std::string_view refusal);
 
-PlannedVariant plan_variant(const ReadWith& read, const Hardware& hardware, const Overrides& words);
+PlannedVariant plan_variant(const ReadWith& read, const Hardware& hardware, const Overrides& words,
+                            Routing routing = Routing::even);
 
-// Variants of one configuration, planned on one card. Configuration and card must outlive this object.
+// Variants of one configuration, planned on one card and judged under one routing. Configuration and card must outlive
+// this object.
 class PlannedVariants {
  public:
-  PlannedVariants(const ReadWith& read, const Hardware& hardware) : read_(read), hardware_(hardware) {}
+  PlannedVariants(const ReadWith& read, const Hardware& hardware, Routing routing = Routing::even)
+      : read_(read), hardware_(hardware), routing_(routing) {}
 
   Config config(const Overrides& words) const { return read_(words); }
   int node_ranks() const { return hardware_.node_ranks(); }
@@ -59,6 +62,7 @@ class PlannedVariants {
 
   const ReadWith& read_;
   const Hardware& hardware_;
+  Routing routing_;
   mutable std::mutex mutex_;
   mutable std::map<Overrides, PlannedVariant> known_;
 };

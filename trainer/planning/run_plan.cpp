@@ -210,28 +210,28 @@ StepTime step_time(const Config& config, const Mesh& mesh, const Program& progra
   return timed_step(config, mesh, program, hardware).time;
 }
 
-RunOutline outline_run(const Config& config, const Hardware& hardware) {
+RunOutline outline_run(const Config& config, const Hardware& hardware, Routing routing) {
   const ResolvedRun run = resolved_for(config, hardware);
   RunOutline outline;
   outline.world = run.mesh().world();
   StepPrograms programs(run);
   const Program& program = programs.of_first_rank();
-  both([&] { outline.peak = fullest_peak(programs); },
+  both([&] { outline.peak = fullest_peak(programs, routing); },
        [&] { outline.time = step_time(run.config(), run.mesh(), program, hardware); });
   outline.verdict = judge(hardware, outline.peak, host_need(run, program));
   return outline;
 }
 
-Verdict least_need(const Config& config, const Hardware& hardware) {
+Verdict least_need(const Config& config, const Hardware& hardware, Routing routing) {
   const ResolvedRun run = resolved_for(with_least_kept(config), hardware);
-  return judge(hardware, fullest_peak(run), host_need(run));
+  return judge(hardware, fullest_peak(run, routing), host_need(run));
 }
 
-bool fits_on(const Config& config, const Hardware& hardware) {
+bool fits_on(const Config& config, const Hardware& hardware, Routing routing) {
   const ResolvedRun run = resolved_for(with_least_kept(config), hardware);
   const std::int64_t host = host_need(run);
   const auto fits = [&](const BucketBytes& peak) { return judge(hardware, peak, host).fits(); };
-  return fits(fullest_peak_until(run, std::not_fn(fits)));
+  return fits(fullest_peak_until(run, std::not_fn(fits), routing));
 }
 
 RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings routings) {

@@ -105,20 +105,20 @@ enum class PlanRoutings { even, even_and_worst };
 // pipeline.costs names.
 RunPlan plan_run(const Config& config, const Hardware& hardware, PlanRoutings routings = PlanRoutings::even_and_worst);
 
-// The figures that decide between runs, at less work: equal to those of plan_run() with even routing. Throws as
-// plan_run().
+// The figures that decide between runs, at less work: equal to those of plan_run() with the same routing. Peak and
+// verdict are those of `routing`, the time always that of even routing. Throws as plan_run().
 struct RunOutline {
   int world = 0;
   BucketBytes peak;  // of the fullest rank
   Verdict verdict;
   StepTime time;
 };
-RunOutline outline_run(const Config& config, const Hardware& hardware);
-// Bytes of the fullest rank with even routing, with the smallest memory that the configuration's free choices allow
+RunOutline outline_run(const Config& config, const Hardware& hardware, Routing routing = Routing::even);
+// Bytes of the fullest rank, with the smallest memory that the configuration's free choices allow
 // (chosen_timing.h). The verdict fits if outline_run's fits. Throws as outline_run does.
-Verdict least_need(const Config& config, const Hardware& hardware);
+Verdict least_need(const Config& config, const Hardware& hardware, Routing routing = Routing::even);
 // Whether least_need fits. Stops at the first rank that does not fit.
-bool fits_on(const Config& config, const Hardware& hardware);
+bool fits_on(const Config& config, const Hardware& hardware, Routing routing = Routing::even);
 
 // The time alone. `program` is that of the first rank; run.device is the device planned for.
 StepTime step_time(const Config& config, const Mesh& mesh, const Program& program, const Hardware& hardware);

@@ -78,11 +78,12 @@ std::int64_t host_need(const ResolvedRun& run) {
   return host_need(run, programs.of_first_rank());
 }
 
-BucketBytes fullest_peak_until(const ResolvedRun& run, const std::function<bool(const BucketBytes& peak)>& enough) {
+BucketBytes fullest_peak_until(const ResolvedRun& run, const std::function<bool(const BucketBytes& peak)>& enough,
+                               Routing routing) {
   BucketBytes fullest;
   StepPrograms programs(run);
   for (const RankClass& ranks : rank_classes(run.config(), run.mesh())) {
-    const BucketBytes peak = dry_peak(run.config(), run.mesh(), programs.of(ranks.at), ranks.first);
+    const BucketBytes peak = dry_peak(run.config(), run.mesh(), programs.of(ranks.at), ranks.first, routing);
     if (peak.total() > fullest.total()) fullest = peak;
     if (enough(fullest)) break;
   }

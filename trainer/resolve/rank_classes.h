@@ -49,6 +49,7 @@ BucketBytes fullest_peak(const ResolvedRun& run, Routing routing = Routing::even
 std::int64_t host_need(const ResolvedRun& run, const Program& program);
 std::int64_t host_need(const ResolvedRun& run);
 // Visits one class after the other until `enough` holds for the fullest peak so far.
-BucketBytes fullest_peak_until(const ResolvedRun& run, const std::function<bool(const BucketBytes& peak)>& enough);
+BucketBytes fullest_peak_until(const ResolvedRun& run, const std::function<bool(const BucketBytes& peak)>& enough,
+                               Routing routing = Routing::even);
 
 }  // namespace weft
