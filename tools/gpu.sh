@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Builds, tests, checks of memory and races, and measurements that need a GPU. Parts take at most ten minutes on a
 # machine that has one.
-#   tools/gpu.sh OUT PART...      parts: build unpack attention kernels training processes overlap memcheck racecheck
-#                                        bench float8 products listed compare table counters
-#   tools/gpu.sh OUT 1|2|3|4|5    calls of several parts, for machines that are lent by the call; see CALLS below
+#   tools/gpu.sh OUT PART...      parts: build unpack attention kernels rest training processes overlap memcheck
+#                                        racecheck bench float8 products listed compare table counters
+#   tools/gpu.sh OUT 1|2|3|4|5|6  calls of several parts, for machines that are lent by the call; see CALLS below
 # Writes into the folder OUT at most eight files in a call: environment.txt, a text for each part, and summary.txt. The
 # last has a line "name seconds exit-code" for each thing run (124: it outlasted its limit). A part that fails does not
 # keep the next from running; the exit code is 1 if anything failed. The tree is build-gpu/. `unpack` fills it from
-# .gpu/gpu-programs.tar.xz (tools/gpu-pack.sh); `build` builds there, and wants a compiler, CMake, ninja and Weft's
-# dependencies, installed or in .gpu (tools/vendor-deps.sh). Either wants CUDA: a toolkit, and what the toolkit lacks
-# from the wheels of the python3 at hand. `compare` wants a python3 with torch.
+# .gpu/gpu-programs.tar.xz (tools/gpu-pack.sh); on a machine without the tree it goes before any other part. `build`
+# builds there, and wants a compiler, CMake, ninja and Weft's dependencies, installed or in .gpu (tools/vendor-deps.sh).
+# Either wants CUDA: a toolkit, and what the toolkit lacks from the wheels of the python3 at hand. `compare` wants a
+# python3 with torch.
 #   WEFT_CONFIGS          what bench, compare and table run; otherwise configs/h200_*.toml, or where the GPU has less than
 #                         120 GB configs/h100_*.toml. Those that the plan says do not fit are left out, and named. Where the
 #                         text they name is missing, noise is read
@@ -18,7 +19,7 @@
 # shellcheck disable=SC2317  # functions run under a limit, in a shell of their own, by name
 set -uo pipefail
 if [[ $# -lt 2 || $1 == -* ]]; then
-  sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+  sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
 out=$(realpath -m "$1")
@@ -29,23 +30,31 @@ mkdir -p "$out"
 tree=build-gpu
 failed=0 only_first=0 but_first=0
 
-# CALLS. One configuration is enough to see whether it runs and where its time goes. The limits of a call's things add up
-# to less than ten minutes.
+# CALLS. One configuration is enough to see whether it runs and where its time goes. The limits of a call's things, with
+# unpack, add up to 580 seconds at most.
 call=$1
 case "$call" in
   1) set -- "$([[ -e .gpu/gpu-programs.tar.xz ]] && echo unpack || echo build)" kernels bench; only_first=1 ;;
   2) set -- table counters compare listed; only_first=1 ;;
   3) set -- compare; but_first=1 ;;
-  4) set -- attention memcheck racecheck training ;;
-  5) set -- processes overlap float8 products; only_first=1 ;;
+  4) set -- attention memcheck racecheck ;;
+  5) set -- processes overlap training; only_first=1 ;;
+  6) set -- rest float8 products; only_first=1 ;;
 esac
+# Each call may meet another machine.
+if [[ $1 != build && $1 != unpack && ! -x $tree/weft && -e .gpu/gpu-programs.tar.xz ]]; then set -- unpack "$@"; fi
 
 # Kernels in one process: no timing, no memory that runs out, no second process.
 kernel_tests='*Elementwise*:*Reduction*:*Sort*:*RmsNorm*:*Swiglu*:*Rotary*:*Embedding*:*CrossEntropy*:*Permutation*:*Routing*'
-kernel_tests+=':*LoadBalance*:*Attention*:*Float8*:*MatrixProducts*:*MeasuredProducts*:*Update*:*MuonKernels*:*Versions*'
+kernel_tests+=':*LoadBalance*:*Attention*:*ExpertCapacity*:*Float8*:*MatrixProducts*:*MeasuredProducts*:*Update*:*MuonKernels*:*Versions*'
 # racecheck finds nothing of use in the libraries' kernels.
 own_kernel_tests="$kernel_tests-*Products*:*Sort*:*Attention*"
+# Tests that start further processes, and those of time, each a part of its own.
+process_tests='*Process*'
+overlap_tests='*Overlap*'
 training_tests='*CudaTraining*:*CudaMemory*:*CudaTrainedModel*:*CudaCheckpoint*:*CudaSchedules*:*CudaMuon.*:*CudaEvaluation*'
+# Segments, memory, faults: all that no other part runs, so that no suite is left out.
+rest_tests="-$kernel_tests:$training_tests:$process_tests:$overlap_tests"
 
 # Speed does not depend on the contents of the text, since routers are balanced by their loss. A machine without the
 # dictionary trains on base64. Fills `text` with the argument that says so, or with none.
@@ -223,12 +232,13 @@ kernel_table() {
   "$tree/weft" plan "$1" --kernels --measured "$out/kernels_$name.tsv" --measured-steps 2 "${@:2}"
 }
 
-# Counters of a hundred kernels of a model of two blocks.
+# Counters of a hundred kernels of a model of two blocks. Timed products would be counted in their place.
 kernel_counters() {
   local metrics=gpu__time_duration.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed
   metrics+=,sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active,launch__registers_per_thread
   "$(cuda_tool ncu)" --clock-control none --csv --page raw --launch-skip 120 --launch-count 100 --metrics "$metrics" \
-    "$tree/weft" bench step "$1" --model.layers='d*2' --clock host --warmup 1 --steps 1 "${@:2}"
+    "$tree/weft" bench step "$1" --model.layers='d*2' --run.measured_products=false --clock host --warmup 1 --steps 1 \
+    "${@:2}"
 }
 
 export -f configure_and_build cuda_root find_nvcc wheels_folder cuda_tool unpack training kernel_table kernel_counters
@@ -247,18 +257,21 @@ for part in "$@"; do
         "$tree/weft" --version >>"$out/environment.txt" 2>&1
       fi
       ;;
-    unpack) measured unpack "${!limit:-60}" "$file" bash -c unpack ;;
+    unpack) measured unpack "${!limit:-30}" "$file" bash -c unpack ;;
     attention) measured attention "${!limit:-200}" "$file" "$tree/test_cudnn_attention" ;;
     kernels)
       measured kernels "${!limit:-100}" "$file" "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$kernel_tests"
+      ;;
+    rest)
+      measured rest "${!limit:-180}" "$file" "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$rest_tests"
       ;;
     training)
       measured training "${!limit:-60}" "$file" bash -c training
       ;;
     processes)
-      measured processes "${!limit:-270}" "$file" "$tree/test_cuda" --gtest_brief=1 '--gtest_filter=*Process*'
+      measured processes "${!limit:-270}" "$file" "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$process_tests"
       ;;
-    overlap) measured overlap "${!limit:-120}" "$file" "$tree/test_cuda" '--gtest_filter=*Overlap*' ;;
+    overlap) measured overlap "${!limit:-120}" "$file" "$tree/test_cuda" "--gtest_filter=$overlap_tests" ;;
     memcheck)
       # Errors of the API are told by the tests themselves.
       measured memcheck "${!limit:-150}" "$file" "$(cuda_tool compute-sanitizer)" --tool memcheck --report-api-errors no \
@@ -297,7 +310,7 @@ for part in "$@"; do
               --run.measured_products=false "${text[@]}"
             ;;
           compare)
-            measured "compare_$name" "${!limit:-290}" "$file" env "WEFT=$tree/weft" tools/compare/step.sh "$config" \
+            measured "compare_$name" "${!limit:-270}" "$file" env "WEFT=$tree/weft" tools/compare/step.sh "$config" \
               "${WEFT_COMPARE_ROUNDS:-2}" --warmup 2 --steps 5 "${text[@]}"
             ;;
           table) measured "table_$name" "${!limit:-110}" "$file" bash -c 'kernel_table "$@"' - "$config" "${text[@]}" ;;

@@ -25,11 +25,14 @@ class GpuScript : public ProgramTest {
     for (const char* name : {"tools", "configs"}) {
       fs::create_directory_symlink(fs::path(WEFT_SOURCE_DIR) / name, folder_ / "tree" / name);
     }
-    fs::create_symlink(WEFT_PROGRAM, folder_ / "tree/build-gpu/weft");
+    fs::create_directories(folder_ / "tree/.gpu");
+    std::ofstream(folder_ / "tree/.gpu/gpu-programs.tar.xz") << "programs";
+    fs::create_symlink(WEFT_PROGRAM, folder_ / "tree/weft");
     command("nvidia-smi", "case \"$*\" in *memory.total*) echo \"$MEBIBYTES\";; *compute_cap*) echo 9.0;; esac");
     // What runs under a limit leaves its files.
     command("timeout", R"(echo "$2" >>"$LIMITS"
 case "$*" in
+  *unpack*) ln -s ../weft build-gpu/weft ;;
   *kernel_table*) for word; do case "$word" in *.toml) n=$(basename "$word" .toml); touch "$out/kernels_$n.tsv" "$out/trace_$n.json.gz";; esac; done ;;
 esac)");
   }
@@ -43,6 +46,7 @@ esac)");
     const fs::path file = folder_ / "limits";
     fs::remove(file);
     fs::remove_all(folder_ / "out");
+    fs::remove(folder_ / "tree/build-gpu/weft");  // each call may meet another machine
     const auto called =
         run(fmt::format("env PATH=\"$PWD/bin:$PATH\" LIMITS='{}' MEBIBYTES={} tree/tools/gpu.sh '{}' {}", file.string(),
                         mebibytes, (folder_ / "out").string(), call));
@@ -56,11 +60,11 @@ esac)");
 
 TEST_F(GpuScript, CallsTakeTenMinutesAndLeaveEightFiles) {
   for (const int mebibytes : {81559, 143771}) {
-    for (int call = 1; call <= 5; ++call) {
+    for (int call = 1; call <= 6; ++call) {
       SCOPED_TRACE(fmt::format("call {} on a card of {} MiB", call, mebibytes));
       const std::vector<int> found = limits(call, mebibytes);
       EXPECT_GE(found.size(), 2u);
-      EXPECT_LT(std::reduce(found.begin(), found.end()), 600) << fmt::format("{}", fmt::join(found, " "));
+      EXPECT_LE(std::reduce(found.begin(), found.end()), 580) << fmt::format("{}", fmt::join(found, " "));
       const auto files = std::distance(fs::directory_iterator(folder_ / "out"), {});
       EXPECT_LE(files, 8);
       EXPECT_GE(files, 3) << "environment, summary and a text";
