@@ -33,7 +33,7 @@ std::string open_fault(const std::string& name, int reason) {
 
 struct Opened {
   int descriptor = -1;
-  std::int64_t size = 0;
+  std::int64_t size = 0, modified = 0;
 };
 
 // Does not wait for the writer of a pipe.
@@ -42,7 +42,9 @@ Opened open_regular(const std::string& name) {
   if (descriptor < 0) refuse(name, open_fault(name, errno));
   struct stat status {};
   const int failed = fstat(descriptor, &status) == 0 ? 0 : errno;
-  if (failed == 0 && S_ISREG(status.st_mode)) return {descriptor, status.st_size};
+  if (failed == 0 && S_ISREG(status.st_mode)) {
+    return {descriptor, status.st_size, status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec};
+  }
   close(descriptor);
   refuse(name, failed != 0 ? std::strerror(failed) : "it is not a regular file");
 }
@@ -74,10 +76,14 @@ InputFile::InputFile(std::string name) : name_(std::move(name)) {
   }
   descriptor_ = opened.descriptor;
   size_ = opened.size;
+  modified_ = opened.modified;
 }
 
 InputFile::InputFile(InputFile&& other) noexcept
-    : name_(std::move(other.name_)), descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
+    : name_(std::move(other.name_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      size_(other.size_),
+      modified_(other.modified_) {}
 
 InputFile::~InputFile() {
   if (descriptor_ >= 0) close(descriptor_);

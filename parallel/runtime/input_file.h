@@ -21,6 +21,8 @@ class InputFile {
   const std::string& name() const { return name_; }
   // Bytes at the time of opening.
   std::int64_t size() const { return size_; }
+  // Nanoseconds from 1970 to the last change before opening, as the file system tells them.
+  std::int64_t modified() const { return modified_; }
   // Reads bytes from `offset` on, inside `size`. Throws Error (request), `"name": why`, if the file has become shorter.
   void read(std::int64_t offset, std::span<std::uint8_t> to) const;
   // The whole file.
@@ -29,7 +31,7 @@ class InputFile {
  private:
   std::string name_;
   int descriptor_ = -1;
-  std::int64_t size_ = 0;
+  std::int64_t size_ = 0, modified_ = 0;
 };
 
 // The whole file, which may be empty. Throws Error (request), `"name": why`.

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -119,6 +120,43 @@ class OrderCaches : public testing::Test {
 
   TemporaryFolder folder_;
 };
+
+// One document, whose boundaries are in a file of any bytes.
+class LargeIndex final : public TokenIndex {
+ public:
+  explicit LargeIndex(const std::string& name) : TokenIndex(name), file_(open_source(name)) {}
+  std::int64_t tokens() const override { return 7; }
+  std::int64_t documents() const override { return 1; }
+  std::int64_t document_begin(std::int64_t document) const override { return 7 * document; }
+  std::vector<std::int32_t> sequence_lengths() const override { return {7}; }
+
+ private:
+  const ByteSource* source() const override { return &file_; }
+
+  ByteSource file_;
+};
+
+// Of more than 64 MiB a checksum covers a part. A change elsewhere still gives other tables.
+TEST_F(OrderCaches, AChangeAnywhereInALargeIndexIsAnotherIndex) {
+  constexpr std::int64_t mib = std::int64_t{1} << 20;
+  const std::string name = (folder_ / "a.idx").string();
+  for (const std::int64_t size : {64 * mib, 128 * mib}) {
+    std::ofstream(name) << "index";
+    fs::resize_file(name, static_cast<std::uintmax_t>(size));
+    const std::string before = LargeIndex(name).identity();
+    EXPECT_EQ(LargeIndex(name).identity(), before);
+    std::fstream file(name, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(3 * mib / 2);  // of 128 MiB between the first piece and the second
+    file << "other";
+    file.close();
+    const LargeIndex after(name);
+    const std::string changed = after.identity();
+    EXPECT_NE(changed, before) << size;
+    fs::last_write_time(name, fs::file_time_type::clock::now() + std::chrono::hours(1));
+    EXPECT_EQ(LargeIndex(name).identity() == changed, size == 64 * mib);
+    EXPECT_EQ(LargeIndex(name).content(), after.content());
+  }
+}
 
 TEST_F(OrderCaches, TablesOfAFileAreThoseInMemory) {
   int made = 0;

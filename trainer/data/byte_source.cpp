@@ -10,11 +10,16 @@
 #include "parallel/runtime/error.h"
 
 namespace weft {
+namespace {
+
+constexpr std::int64_t most_pieces = 64, piece_bytes = std::int64_t{1} << 20;
+
+}  // namespace
 
 ByteSource file_source(InputFile file) {
   const auto shared = std::make_shared<const InputFile>(std::move(file));
   return {shared->name(), shared->size(),
-          [shared](std::int64_t offset, std::span<std::uint8_t> to) { shared->read(offset, to); }};
+          [shared](std::int64_t offset, std::span<std::uint8_t> to) { shared->read(offset, to); }, shared->modified()};
 }
 
 ByteSource open_source(const std::string& name) {
@@ -29,7 +34,6 @@ ByteSource memory_source(std::string name, std::span<const std::uint8_t> bytes) 
 }
 
 std::vector<std::int64_t> sampled_begins(std::int64_t size, std::int64_t piece) {
-  constexpr std::int64_t most_pieces = 64;
   const std::int64_t last = std::max<std::int64_t>(0, size - piece);
   const std::int64_t pieces = std::min(most_pieces, (size + piece - 1) / piece);
   std::vector<std::int64_t> begins;
@@ -41,15 +45,19 @@ std::vector<std::int64_t> sampled_begins(std::int64_t size, std::int64_t piece) 
 }
 
 std::string sampled_content(const ByteSource& source) {
-  constexpr std::int64_t piece = std::int64_t{1} << 20;
   RunningChecksum sum;
   std::vector<std::uint8_t> bytes;
-  for (const std::int64_t begin : sampled_begins(source.size, piece)) {
-    bytes.resize(static_cast<std::size_t>(std::min(piece, source.size - begin)));
+  for (const std::int64_t begin : sampled_begins(source.size, piece_bytes)) {
+    bytes.resize(static_cast<std::size_t>(std::min(piece_bytes, source.size - begin)));
     source.read(begin, bytes);
     sum.add(bytes);
   }
   return fmt::format("{} bytes, xxh64 {:016x}", source.size, sum.value());
+}
+
+std::string dated_content(const ByteSource& source) {
+  const bool whole = source.size <= most_pieces * piece_bytes;
+  return sampled_content(source) + (whole ? "" : fmt::format(", modified {}", source.modified));
 }
 
 }  // namespace weft

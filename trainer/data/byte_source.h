@@ -18,6 +18,7 @@ struct ByteSource {
   std::int64_t size = 0;  // bytes
   // Reads `to` from byte `offset` on; both lie inside `size`. Throws as InputFile::read for a file.
   std::function<void(std::int64_t offset, std::span<std::uint8_t> to)> read;
+  std::int64_t modified = 0;  // InputFile::modified() of a file
 };
 
 ByteSource file_source(InputFile file);
@@ -34,5 +35,8 @@ std::vector<std::int64_t> sampled_begins(std::int64_t size, std::int64_t piece);
 // checksum covers 64 pieces of 1 MiB each, including the first and the last bytes. A change between the pieces that
 // keeps the size goes unnoticed.
 std::string sampled_content(const ByteSource& source);
+// The same and, for more than 64 MiB, the time of the last change, which tells a change between the pieces too. A copy
+// of a large file counts as another.
+std::string dated_content(const ByteSource& source);
 
 }  // namespace weft

@@ -77,8 +77,4 @@ void DatatroveIndex::check() const {
   });
 }
 
-std::string DatatroveIndex::content() const {
-  return fmt::format(", index {}", sampled_content(source_));
-}
-
 }  // namespace weft

@@ -27,9 +27,10 @@ class DatatroveIndex final : public TokenIndex {
   std::int64_t document_begin(std::int64_t document) const override;
   std::vector<std::int32_t> sequence_lengths() const override;
   void check() const override;
-  std::string content() const override;
 
  private:
+  const ByteSource* source() const override { return &source_; }
+
   ByteSource source_;
   StoredNumbers ends_;
   std::int64_t tokens_;

@@ -240,8 +240,4 @@ void MegatronIndex::check() const {
   });
 }
 
-std::string MegatronIndex::content() const {
-  return fmt::format(", index {}", sampled_content(source_));
-}
-
 }  // namespace weft

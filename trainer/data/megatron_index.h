@@ -66,9 +66,10 @@ class MegatronIndex final : public TokenIndex {
   std::vector<std::int32_t> sequence_lengths() const override;
   std::vector<std::int64_t> document_lengths() const override;
   void check() const override;
-  std::string content() const override;
 
  private:
+  const ByteSource* source() const override { return &source_; }
+
   std::int64_t position_of(std::int64_t sequence, std::int64_t offset) const;
   void check_ends(const std::string& data_name) const;
   [[noreturn]] void fail_document(std::int64_t document, std::int64_t begin, std::int64_t before) const;

@@ -24,8 +24,13 @@ std::vector<std::int64_t> TokenIndex::document_lengths() const {
   return {lengths.begin(), lengths.end()};
 }
 
+std::string TokenIndex::content() const {
+  return source() == nullptr ? "" : ", index " + sampled_content(*source());
+}
+
 std::string TokenIndex::identity() const {
-  return fmt::format("{} tokens in {} sequences of {} documents{}", tokens(), sequences(), documents(), content());
+  return fmt::format("{} tokens in {} sequences of {} documents{}", tokens(), sequences(), documents(),
+                     source() == nullptr ? "" : ", index " + dated_content(*source()));
 }
 
 OneDocument::OneDocument(std::string name, std::int64_t tokens) : TokenIndex(std::move(name)), tokens_(tokens) {

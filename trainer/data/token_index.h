@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/data/byte_source.h"
+
 namespace weft {
 
 // Positions count tokens of the file from 0. Safe to use from several threads at once. An index may be damaged or
@@ -42,9 +44,13 @@ class TokenIndex {
   // Checks all that the format promises: a pass over the whole index.
   virtual void check() const {}
   // The index in a description of the contents: ", index 34 bytes, xxh64 ...", or nothing where no file has it.
-  virtual std::string content() const { return {}; }
-  // Equal for indices of equal boundaries, as far as content() tells them apart.
+  std::string content() const;
+  // Equal for indices of equal boundaries alone. That of a large file changes with any change of it (dated_content).
   std::string identity() const;
+
+ protected:
+  // The file of the index; null if there is none.
+  virtual const ByteSource* source() const { return nullptr; }
 
  private:
   std::string name_;
