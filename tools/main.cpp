@@ -72,7 +72,7 @@ int run(int count, char** arguments) {
   weft::add_diagnose_command(program);
   weft::add_receipt_command(program);
   weft::add_report_command(program);
-  add_group(program, "trace", "time of recorded steps", {weft::add_trace_sum_command});
+  add_group(program, "trace", "time of recorded steps", {weft::add_trace_sum_command, weft::add_trace_costs_command});
   add_group(program, "data", "texts as tokens",
             {weft::add_data_tokenize_command, weft::add_data_train_tokenizer_command, weft::add_data_inspect_command,
              weft::add_data_samples_command});

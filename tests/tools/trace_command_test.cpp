@@ -1,4 +1,5 @@
-// `weft trace sum` on the traces of a run of the program, and on an export as Nsight Systems writes it.
+// `weft trace sum` on the traces of a run of the program, and on an export as Nsight Systems writes it; `weft trace
+// costs` on the traces of a run.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -87,6 +88,48 @@ TEST_F(TraceCommand, AddsUpTheStepsOfARun) {
   EXPECT_TRUE(sums("'" + directory + "/trace_rank0.json' --by step").contains("2"));
   const std::string text = weft("trace sum '" + directory + "' --by phase").output;
   EXPECT_TRUE(text.starts_with("phase")) << text;
+}
+
+// The table says what the traces say, and a later run reads it.
+TEST_F(TraceCommand, WritesTheCostsOfARun) {
+  put("run.toml", small_run);
+  put("text.txt", std::string(20'000, 'w'));
+  const std::string traced =
+      "--run.directory=traced --checkpoint.at_end=false --profiling.first_step=2 --profiling.last_step=3";
+  const auto trained = weft("train run.toml " + traced + " --run.steps=3");
+  ASSERT_EQ(trained.exit_code, 0) << trained.messages;
+  const auto written = weft("trace costs traced --output costs.toml");
+  ASSERT_EQ(written.exit_code, 0) << written.messages;
+  EXPECT_EQ(weft("trace costs traced").output, run("cat costs.toml").output);
+  const auto simulated = [&](const std::string& arguments) {
+    const auto result = weft("layout simulate run.toml --json " + arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.messages;
+    Json json = Json::parse(result.output)["variants"][0];
+    for (const char* source : {"title", "costs", "certainty"}) json.erase(source);
+    return json;
+  };
+  const Json measured = simulated("--costs traced");
+  EXPECT_EQ(simulated("--costs costs.toml"), measured);
+  EXPECT_EQ(simulated("--pipeline.costs=costs.toml"), measured);
+  EXPECT_NE(simulated(""), measured);
+  const auto again = weft(
+      "train run.toml --run.directory=again --run.steps=2 --pipeline.costs=costs.toml --shard.residency=auto "
+      "--shard.memory_budget='4 MiB' --pipeline.layout=auto");
+  EXPECT_EQ(again.exit_code, 0) << again.messages;
+  EXPECT_EQ(weft("trace costs again").exit_code, 2);
+  // A run that gathers nothing does not say that gathers are free.
+  const auto whole = weft(
+      "train run.toml --run.directory=whole --shard.strategy=no_shard --run.steps=2 "
+      "--profiling.first_step=2 --profiling.last_step=2");
+  ASSERT_EQ(whole.exit_code, 0) << whole.messages;
+  const std::string warned = weft("trace costs whole").messages;
+  EXPECT_NE(warned.find("the run never gathered embedding, blocks.0.dense,"), std::string::npos) << warned;
+  EXPECT_EQ(warned.find("experts"), std::string::npos) << "each rank has its own: " << warned;
+  const auto refused = weft("layout simulate run.toml --costs whole");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.messages.find("no UNSHARD of"), std::string::npos) << refused.messages;
+  EXPECT_EQ(weft("layout simulate run.toml --costs whole --shard.strategy=no_shard").exit_code, 0);
+  EXPECT_EQ(weft("trace costs nothing").exit_code, 2);
 }
 
 TEST_F(TraceCommand, RefusesWhatIsNoTrace) {

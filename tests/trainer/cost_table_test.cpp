@@ -4,6 +4,7 @@
 
 #include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/input_file.h"
 #include "parallel/runtime/random.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/plan/stage_plan.h"
@@ -22,7 +23,18 @@ std::string refusal(const std::string& text) {
   return "accepted";
 }
 
-TEST(CostTable, ReadsWhatItsPageShows) {
+TEST(CostTable, ReadsTheTableOfItsPage) {
+  const std::string page = read_whole_file(WEFT_SOURCE_DIR "/docs/profiling.md"), fence = "```toml\n";
+  const std::size_t begin = page.find(fence) + fence.size();
+  ASSERT_GE(begin, fence.size());
+  const CostTable table = parse_cost_table(page.substr(begin, page.find("```", begin) - begin), "docs/profiling.md");
+  EXPECT_EQ(table.segments.size(), 2u);
+  EXPECT_EQ(table.units.at("*embedding"), (UnitCost{1e-3, 0.0, 0.0, 2e-3, 1e-3}));
+  EXPECT_EQ(table.messages.at("*"), 1e-4);
+  EXPECT_EQ(table.optimizer_step, 1e-3);
+}
+
+TEST(CostTable, ReadsEveryWayToWriteATable) {
   const CostTable table = parse_cost_table(R"(
 [segments]
 attention = { forward = 1e-3, backward_input = 2e-3, backward_weight = 1e-3 }

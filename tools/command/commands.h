@@ -40,6 +40,8 @@ void add_receipt_command(CLI::App& program);
 // Runs as one HTML page.
 void add_report_command(CLI::App& program);
 void add_trace_sum_command(CLI::App& trace);
+// The measured costs of a run as a table for pipeline.costs.
+void add_trace_costs_command(CLI::App& trace);
 // Texts as tokens, tokenizers of one's own, what a file of tokens holds, and what samples read of it.
 void add_data_tokenize_command(CLI::App& data);
 void add_data_train_tokenizer_command(CLI::App& data);

@@ -33,27 +33,6 @@ void add_median(std::map<std::string, Cost>& costs, const std::string& pattern, 
   costs[pattern] = *middle;
 }
 
-// Costs by name, so that other layouts of the same model find their pieces. Messages, routing helpers and root units
-// are named by stage. Stages that were not measured take the median of the measured ones.
-CostTable table_of_run(const std::filesystem::path& directory, const Config& config) {
-  const Mesh mesh(config.parallelism);
-  CostTable table = measured_costs(config, mesh, read_traces(directory, mesh.world()));
-  std::vector<double> messages;
-  for (const auto& [stage, seconds] : table.messages) messages.push_back(seconds);
-  add_median(table.messages, "*", std::move(messages), [](double seconds) { return seconds; });
-  const ProgramTables tables = program_tables(config, mesh, mesh.coordinates(0));
-  for (const std::string_view kind : {"root", "routing"}) {
-    std::vector<UnitCost> costs;
-    for (const ProgramUnit& unit : tables.units) {
-      const auto found = table.units.find(fmt::format("stage.{}.{}", unit.stage, kind));
-      if (found != table.units.end() && found->first == unit.name) costs.push_back(found->second);
-    }
-    add_median(table.units, fmt::format("stage.*.{}", kind), std::move(costs),
-               [](const UnitCost& cost) { return cost.reduce; });
-  }
-  return table;
-}
-
 // Throws Error (request) unless both configurations have the same work, so that measured times hold.
 void require_same_work(const std::string& command, const std::string& run, const Config& was, const Config& config) {
   std::vector<std::string> differing;
@@ -118,6 +97,31 @@ std::map<std::string, double> numbers_of(const std::string& command, const std::
 }
 
 }  // namespace
+
+CostTable table_of_run(const std::filesystem::path& directory, const Config& config) {
+  const Mesh mesh(config.parallelism);
+  CostTable table = measured_costs(config, mesh, read_traces(directory, mesh.world()));
+  std::vector<double> messages;
+  for (const auto& [stage, seconds] : table.messages) messages.push_back(seconds);
+  add_median(table.messages, "*", std::move(messages), [](double seconds) { return seconds; });
+  const ProgramTables tables = program_tables(config, mesh, mesh.coordinates(0));
+  // A gather of a whole unit moves nothing. What it takes is no measure of the gather of a part.
+  for (const ProgramUnit& unit : tables.units) {
+    if (const auto found = table.units.find(unit.name); unit.gather_bytes == 0 && found != table.units.end()) {
+      found->second.gather = 0.0;
+    }
+  }
+  for (const std::string_view kind : {"root", "routing"}) {
+    std::vector<UnitCost> costs;
+    for (const ProgramUnit& unit : tables.units) {
+      const auto found = table.units.find(fmt::format("stage.{}.{}", unit.stage, kind));
+      if (found != table.units.end() && found->first == unit.name) costs.push_back(found->second);
+    }
+    add_median(table.units, fmt::format("stage.*.{}", kind), std::move(costs),
+               [](const UnitCost& cost) { return cost.reduce; });
+  }
+  return table;
+}
 
 ProgramCosts costs_from_words(const std::string& command, const Program& program, const std::string& words) {
   const auto numbers = numbers_of(command, words);

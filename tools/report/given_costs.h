@@ -11,6 +11,7 @@
 // A source is read once and may be asked for any number of variants.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -35,6 +36,10 @@ struct StepCosts {
 // host_copy= is that of what a rank moves to host memory for a microbatch. transfer= is that of a message, rows= that
 // of an exchange of rows between experts. These, norm= and step= are 0 by default. Throws Error (request).
 ProgramCosts costs_from_words(const std::string& command, const Program& program, const std::string& words);
+
+// The costs of a run's actions by its traces (measured_costs.h), by name, so that other layouts of its model find their
+// pieces. Stages that were not traced take the median of the others. Throws Error (request) if there are no traces.
+CostTable table_of_run(const std::filesystem::path& directory, const Config& config);
 
 class CostSource {
  public:

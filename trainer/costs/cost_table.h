@@ -1,4 +1,5 @@
-// Costs as a file: measured or assumed figures by name, so that one table serves many layouts. In TOML:
+// Costs as a file: measured or assumed figures by name, so that one table serves many layouts. In TOML, as
+// docs/profiling.md tells users:
 //
 //   [segments]                                # seconds for one microbatch, collectives inside included
 //   attention = { forward = 1e-3, backward_input = 2e-3, backward_weight = 1e-3 }
