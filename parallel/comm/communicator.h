@@ -62,8 +62,9 @@ class Communicator {
   void barrier();
 
   // Sends `data` to rank `peer`. Returns without waiting for this message, but only after the peer has received the
-  // previous message on this communicator. `data` must stay unchanged until the next send to the peer or flush(). It
-  // must then stay until the work queued on the stream up to that point is done.
+  // previous message on this communicator. Over NCCL a rank sends or receives on one communicator, not both. `data`
+  // must stay unchanged until the next send to the peer or flush(). It must then stay until the work queued on the
+  // stream up to that point is done.
   void send(ConstTensorView data, int peer);
   // Waits for the peer's send. Messages between two ranks arrive in order. Sizes and dtypes must agree.
   void receive(TensorView data, int peer);

@@ -73,6 +73,9 @@ class Device {
 
   virtual const ElementwiseKernels& elementwise() const = 0;
 
+  // Before it waits for events of this device, a thread that did not make the device calls this.
+  virtual void make_current() {}
+
   // Start and stop the recording of this process by a profiler that waits for these calls.
   virtual void start_profiler() {}
   virtual void stop_profiler() {}

@@ -114,6 +114,30 @@ TEST_F(BadMachine, MoreProcessesThanGpusAreRefusedWithAWayOut) {
   for (const auto& [name, value] : place) unsetenv(name);
 }
 
+// Slurm's --gpus-per-task=1 shows each process its own GPU alone: the other process is waited for.
+TEST_F(BadMachine, AProcessThatSeesOneGpuTakesIt) {
+  Machine::instance().configure({.devices = 1});
+  const auto meeting = std::filesystem::temp_directory_path() / fmt::format("weft-one-gpu-{}", getpid());
+  std::filesystem::create_directories(meeting);
+  const std::string address = "file://" + (meeting / "run").string();
+  const std::pair<const char*, const char*> place[] = {{"SLURM_PROCID", "1"},
+                                                       {"SLURM_NTASKS", "2"},
+                                                       {"SLURM_LOCALID", "1"},
+                                                       {"SLURM_STEP_TASKS_PER_NODE", "2"},
+                                                       {"SLURM_STEP_ID", "0"},
+                                                       {"SLURM_JOB_ID", "1"},
+                                                       {"WEFT_RENDEZVOUS", address.c_str()}};
+  for (const auto& [name, value] : place) setenv(name, value, 1);
+  Config config = on_gpu({.degrees = {.data_shard = 2}});
+  config.run.launch = LaunchKind::processes;
+  config.run.ranks_per_device = 1;
+  config.run.communication_timeout_seconds = 1;
+  const std::string message = failure_of(ErrorKind::failure, [&] { run_steps(config); });
+  EXPECT_NE(message.find("rank 0"), std::string::npos) << message;
+  for (const auto& [name, value] : place) unsetenv(name);
+  std::filesystem::remove_all(meeting);
+}
+
 class PoisonOnGpu : public ::testing::TestWithParam<TinyLayout> {
  protected:
   void TearDown() override { Machine::instance().configure({}); }

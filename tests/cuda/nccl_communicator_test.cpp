@@ -171,24 +171,33 @@ TEST_P(NcclCommunicatorTest, BroadcastAndBarrier) {
 }
 
 // Messages go around the ring and back. Every rank sends before it receives, which only sends on a stream of their own
-// allow. The buffer of a message may be overwritten after the flush.
+// allow, and on different communicators, as RankGroups makes them. The buffer of a message may be overwritten after the
+// flush.
 TEST_P(NcclCommunicatorTest, MessagesAroundARing) {
   if (world == 1) GTEST_SKIP() << "a rank alone sends nothing";
   run([&](NcclRank& self) {
-    const auto group = self.world.split(0, self.world.rank(), "pp");
-    const int rank = group->rank();
+    const int rank = self.world.rank();
+    std::vector<std::unique_ptr<Communicator>> groups;
+    for (int g = 0; g < 6; ++g) groups.push_back(self.world.split(0, rank, "pp"));
+    // Even ranks send to odd ones on one, odd to even on another. A ring of odd length closes on a third.
+    const auto group_of = [&](int sender, int receiver, bool back) -> Communicator& {
+      const bool closes = world % 2 == 1 && std::abs(sender - receiver) != 1;
+      return *groups[static_cast<std::size_t>((back ? 3 : 0) + (closes ? 2 : sender % 2))];
+    };
     const DeviceElements garbage(self.stream, dtype, 20);
     for (int round = 0; round < 6; ++round) {
-      const int step = round % 2 == 0 ? 1 : world - 1;
+      const bool back = round % 2 == 1;
+      const int step = back ? world - 1 : 1;
       const int next = (rank + step) % world, previous = (rank + world - step) % world;
       const DeviceElements sent(self.stream, dtype, values_of(rank + round, 0, 20)), received(self.stream, dtype, 20);
-      group->send(sent.view(), next);
-      group->receive(received.view(), previous);
-      if (round % 3 == 2) group->flush();
+      Communicator& sending = group_of(rank, next, back);
+      sending.send(sent.view(), next);
+      group_of(previous, rank, back).receive(received.view(), previous);
+      if (round % 3 == 2) sending.flush();
       if (round % 3 == 2) self.device.copy(self.stream, garbage.view().data(), sent.view().data(), sent.view().bytes());
       EXPECT_EQ(received.values(), values_of(previous + round, 0, 20));
       // The message lives until the peer has it.
-      group->flush();
+      sending.flush();
     }
   });
 }
@@ -274,7 +283,7 @@ TEST(NcclSettings, SharingAGpuMakesEachRankAMachine) {
   const auto alone = nccl_settings({3, 8, 1, 2}, {});
   ASSERT_EQ(alone.size(), 1u);
   EXPECT_EQ(alone[0].first, "NCCL_LAUNCH_ORDER_IMPLICIT");
-  const auto shared = nccl_settings({3, 8, 3, 8}, {.ranks_per_device = 8, .message_groups = {}});
+  const auto shared = nccl_settings({3, 8, 3, 8}, {.ranks_per_device = 8});
   const auto has = [&](const std::string& name, const std::string& text) {
     return std::find(shared.begin(), shared.end(), std::pair(name, text)) != shared.end();
   };

@@ -62,6 +62,42 @@ TEST_F(NcclFailureTest, APeerThatNeverComesEndsAllWithinTheTimeout) {
   EXPECT_LT(seconds_, 5.0);
 }
 
+// The rank's own refusal, not the peers that it keeps waiting.
+TEST_F(NcclFailureTest, MemoryThatRunsOutBehindACallWithoutPeerIsNamed) {
+  cuda_emulator::Machine::instance().configure({.total_memory = std::size_t{16} << 20});
+  run(2, milliseconds(1000), [&](NcclRank& self) {
+    if (self.world.rank() == 1) {
+      FakeNccl::kill(1);
+      return;
+    }
+    const DeviceElements data(self.stream, DType::float32, std::vector<double>(16, 1.0));
+    self.world.all_reduce(data.view());
+    static_cast<void>(self.device.allocate(std::int64_t{64} << 20, self.stream));
+    ADD_FAILURE() << "there is no room";
+  });
+  expect_says(0, {"the GPU refused 67108864 bytes"});
+  EXPECT_LT(seconds_, 5.0);
+}
+
+// Room that work under way gives back is waited for.
+TEST_F(NcclFailureTest, MemoryBehindACallThatEndsIsWaitedFor) {
+  cuda_emulator::Machine::instance().configure({.total_memory = std::size_t{16} << 20});
+  run(2, milliseconds(10'000), [&](NcclRank& self) {
+    if (self.world.rank() == 1) std::this_thread::sleep_for(milliseconds(200));
+    const DeviceElements data(self.stream, DType::float32, std::vector<double>(16, 1.0));
+    constexpr std::int64_t bytes = std::int64_t{6} << 20;
+    const auto lane = self.device.create_stream("gather");
+    void* before = self.device.allocate(bytes, *lane);
+    self.world.all_reduce(data.view());
+    lane->wait_for(self.stream);
+    self.device.release(before, bytes, *lane);
+    void* behind = self.device.allocate(bytes, self.stream);
+    self.device.release(behind, bytes, self.stream);
+    self.stream.synchronize();
+  });
+  for (const int rank : {0, 1}) EXPECT_EQ(errors_[static_cast<std::size_t>(rank)], "");
+}
+
 TEST_F(NcclFailureTest, ARankThatThrowsDoesNotHoldTheOthersForever) {
   run(2, milliseconds(500), [&](NcclRank& self) {
     if (self.world.rank() == 1) fail("out of luck");
@@ -92,32 +128,23 @@ TEST_F(NcclFailureTest, AMessageThatNobodyReceivesIsNamed) {
   expect_says(1, {"in PP:0SEND_F", "group pp", "receive of 16 bytes bfloat16 with rank 0"});
 }
 
-// A message ends when both ends have come to it, and one communicator makes its calls one after another. Two ranks
-// that each begin with a send stand still on one, and on two, one a direction, they do not. In the other order on one
-// rank the one is enough.
-TEST_F(NcclFailureTest, SendsThatFaceEachOtherOnOneCommunicatorStandStill) {
-  const auto exchange = [&](const std::string& group_name, bool both_send_first) {
+// One communicator makes its calls one after another. Two ranks that each begin with a send to the other would wait for
+// ever.
+TEST_F(NcclFailureTest, ARankThatSendsAndReceivesOnOneCommunicatorIsRefused) {
+  for (const bool sends_first : {true, false}) {
     run(2, milliseconds(500), [&](NcclRank& self) {
       const int me = self.world.rank(), peer = 1 - me;
-      const auto group = self.world.split(0, me, group_name);
-      self.watch.set_action("PP:0SEND_F");
+      const auto group = self.world.split(0, me, "pp");
       const DeviceElements sent(self.stream, DType::float32, std::vector<double>(4, 1.0 + me));
       const DeviceElements received(self.stream, DType::float32, std::int64_t{4});
-      const auto send = [&] { group->send(sent.view(), peer); };
-      if (me == 0 || both_send_first) send();
+      if (sends_first) group->send(sent.view(), peer);
       group->receive(received.view(), peer);
-      if (me == 1 && !both_send_first) send();
-      group->flush();
-      self.stream.synchronize();
-      EXPECT_EQ(received.values(), std::vector<double>(4, 1.0 + peer));
+      group->send(sent.view(), peer);
     });
-  };
-  exchange("one communicator", true);
-  for (const int rank : {0, 1}) expect_says(rank, {"in PP:0SEND_F", "group one communicator", "send of 16 bytes"});
-  exchange("one communicator", false);
-  for (const int rank : {0, 1}) EXPECT_EQ(errors_[static_cast<std::size_t>(rank)], "");
-  exchange("pp", true);
-  for (const int rank : {0, 1}) EXPECT_EQ(errors_[static_cast<std::size_t>(rank)], "");
+    for (const int rank : {0, 1}) {
+      expect_says(rank, {sends_first ? "receives on another" : "a rank that receives on a communicator of NCCL"});
+    }
+  }
 }
 
 TEST_F(NcclFailureTest, CallsThatDoNotFitTogetherEndAll) {

@@ -106,6 +106,16 @@ INSTANTIATE_TEST_SUITE_P(
                           .name = "mixed_shard4_ep2", .layers = "d e d e", .degrees = {.data_shard = 4, .expert = 2}}),
     [](const auto& instance) { return instance.param.name; });
 
+// A process that sees one GPU may have it to itself. If it has not, NCCL says so, and the message tells the way out.
+TEST_F(ProcessTraining, TwoOnOneGpuAreRefusedUnlessTheyMayShare) {
+  if (cuda_devices() > 1) GTEST_SKIP() << "needs a machine with one GPU";
+  put_processes(config_of({.degrees = {.data_shard = 2}}));
+  const auto result = weft("launch --ranks 2 -- train run.toml --run.ranks_per_device=1");
+  EXPECT_EQ(result.exit_code, 2) << result.output << result.messages;
+  const std::string all = result.output + result.messages;
+  EXPECT_NE(all.find("need 2 GPUs, but it shows 1; for a trial set ranks_per_device 2"), std::string::npos) << all;
+}
+
 // Where gathered parameters lie decides nothing but how they travel: a gather adds nothing.
 TEST_F(ProcessTraining, RegisteredBuffersChangeNoBit) {
   Config config =

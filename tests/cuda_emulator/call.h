@@ -2,12 +2,23 @@
 // test's injected failure and an earlier fault of device work come first.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <string>
+#include <string_view>
 
 #include "machine.h"
 #include "state.h"
 
 namespace weft::cuda_emulator {
+
+// Other calls than these make a context on the thread's device, if it has none.
+inline bool makes_context(std::string_view function) {
+  constexpr std::string_view others[] = {"cudaGetDeviceCount",      "cudaGetDevice",          "cudaSetDevice",
+                                         "cudaGetDeviceProperties", "cudaDeviceGetAttribute", "cudaDeviceGetPCIBusId",
+                                         "cudaDeviceCanAccessPeer"};
+  return std::ranges::find(others, function) == std::end(others);
+}
 
 inline cudaError_t remember(cudaError_t error) {
   if (error != cudaSuccess) last_error() = error;
@@ -31,6 +42,7 @@ cudaError_t call(const char* function, Body body) {
   if (state.config.driver < CUDART_VERSION) return remember(cudaErrorInsufficientDriver);
   if (state.config.devices == 0) return remember(cudaErrorNoDevice);
   if (state.failure != cudaSuccess) return remember(state.failure);
+  if (makes_context(function)) state.contexts.insert(current_device());
   const cudaError_t error = body(state, lock);
   if (error != cudaSuccess) return remember(error);
   // Work that ran inside the call may have failed.

@@ -87,6 +87,11 @@ MachineCounters Machine::counters() const {
   return state_->counters;
 }
 
+std::vector<int> Machine::contexts() const {
+  const State::Lock lock(state_->mutex);
+  return {state_->contexts.begin(), state_->contexts.end()};
+}
+
 void Machine::count_product_search() {
   const State::Lock lock(state_->mutex);
   ++state_->counters.product_searches;

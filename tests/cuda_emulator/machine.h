@@ -64,6 +64,8 @@ class Machine {
   const MachineConfig& config() const;
   void set_order(Order order, std::uint64_t seed);
   MachineCounters counters() const;
+  // Devices that calls have made a context on, which takes memory of a real one.
+  std::vector<int> contexts() const;
   void count_product_search();
 
   // After `passing` more calls of the named function (cudaMallocAsync; cudaLaunchKernel for any launch) the next one

@@ -32,6 +32,7 @@ extern "C" cudaError_t cudaSetDevice(int device) {
   return call("cudaSetDevice", [&](State& state, State::Lock&) {
     if (!exists(state, device)) return cudaErrorInvalidDevice;
     current_device() = device;
+    state.contexts.insert(device);
     return cudaSuccess;
   });
 }

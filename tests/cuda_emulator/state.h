@@ -127,6 +127,7 @@ class State {
   std::map<cudaMemPool_t, std::unique_ptr<Pool>> pools;
   std::vector<cudaMemPool_t> default_pools;  // by device
   std::vector<std::size_t> allocated;        // by device, by cudaMalloc
+  std::set<int> contexts;                    // devices
 
   cudaError_t failure = cudaSuccess;  // set by the first report, returned by every call from then on
   std::deque<std::string> reports;

@@ -28,6 +28,14 @@ std::string launch_refusal(const std::function<void()>& act) {
   return "accepted";
 }
 
+// Ranks that share a GPU would time each other, and the choice is remembered for runs that have it to themselves.
+TEST(Launch, RanksThatShareAGpuTimeNoProducts) {
+  Config config;
+  EXPECT_TRUE(gpu_kernel_options(config).measured_products);
+  config.run.ranks_per_device = 2;
+  EXPECT_FALSE(gpu_kernel_options(config).measured_products);
+}
+
 TEST(RunLock, ASecondHolderIsToldOfTheFirst) {
   const TemporaryFolder folder;
   const std::filesystem::path directory = folder.path() / "run";

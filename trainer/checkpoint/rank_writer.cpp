@@ -199,6 +199,7 @@ void RankWriter::write(const std::filesystem::path& folder, Manifest part) {
 }
 
 void RankWriter::work() {
+  device_.make_current();
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return ending_ || !jobs_.empty(); });

@@ -63,7 +63,7 @@ Keys run_keys() {
       boolean_key(
           "run.measured_products",
           "a GPU times algorithms of the step's matrix products at the start, keeps the fastest and remembers them; "
-          "not where run.deterministic is asked for",
+          "not where run.deterministic is asked for or ranks share a GPU",
           field(&RunConfig::measured_products)),
       integer_key("run.communication_timeout_seconds", "a rank that waits longer than this for others ends the run",
                   timeout_range, field(&RunConfig::communication_timeout_seconds)),

@@ -11,7 +11,9 @@
 namespace weft {
 
 GpuKernelOptions gpu_kernel_options(const Config& config) {
-  return {config.run.attention, config.run.deterministic, config.run.measured_products,
+  // Ranks that share a GPU would time each other's products, and the choice is kept for later runs.
+  const bool alone = config.run.ranks_per_device == 1;
+  return {config.run.attention, config.run.deterministic, config.run.measured_products && alone,
           uses_format(config, ProductFormat::float8), uses_format(config, ProductFormat::float8_blocks)};
 }
 

@@ -131,19 +131,18 @@ ncclConfig_t NcclSettings::config(const std::string& name) const {
   return config;
 }
 
-NcclCommunicator::NcclCommunicator(std::unique_ptr<NcclMembers> members, std::unique_ptr<NcclHandle> to_higher,
-                                   std::unique_ptr<NcclHandle> to_lower, const NcclSettings& settings, Stream& stream,
-                                   NcclWatch& watch, CommunicationCounters& counters, PhaseClock& clock)
+NcclCommunicator::NcclCommunicator(std::unique_ptr<NcclMembers> members, std::unique_ptr<NcclHandle> handle,
+                                   const NcclSettings& settings, Stream& stream, NcclWatch& watch,
+                                   CommunicationCounters& counters, PhaseClock& clock)
     : Communicator(members->group, members->rank, static_cast<int>(members->world_ranks.size()), stream, counters,
                    clock),
       members_(std::move(members)),
-      to_higher_(std::move(to_higher)),
-      to_lower_(std::move(to_lower)),
+      handle_(std::move(handle)),
       settings_(settings),
       watch_(watch) {}
 
 NcclCommunicator::~NcclCommunicator() {
-  if (to_higher_->has_registrations() && std::uncaught_exceptions() == 0) {
+  if (handle_->has_registrations() && std::uncaught_exceptions() == 0) {
     // Memory is deregistered after the last call that uses it.
     try {
       stream().synchronize();
@@ -151,35 +150,33 @@ NcclCommunicator::~NcclCommunicator() {
       // The watch has given up and aborted the communicators.
     }
   }
-  to_lower_.reset();
-  to_higher_.reset();
+  handle_.reset();
   watch_.forget(*members_);
 }
 
 template <typename Issue>
-Fence NcclCommunicator::queue(NcclHandle& handle, Stream& on, CollectiveOp op, ConstTensorView data, int peer,
-                              Issue issue) {
+Fence NcclCommunicator::queue(Stream& on, CollectiveOp op, ConstTensorView data, int peer, Issue issue) {
   const NcclWatch::Call call{members_.get(), name_of(op), data.bytes(), data.dtype(), peer};
   {
     auto entered = watch_.enter();
     const cudaStream_t stream = cuda::native(on);
     ncclResult_t issued = ncclSuccess;
     if (const NcclBuffers* buffers = settings_.options.buffers; buffers != nullptr && op == CollectiveOp::all_gather) {
-      if (const auto block = buffers->block_of(data.data())) issued = handle.register_buffer(*block);
+      if (const auto block = buffers->block_of(data.data())) issued = handle_->register_buffer(*block);
     }
     if (accepted(issued)) {
       ncclGroupStart();
-      issued = issue(handle.get(), stream);
+      issued = issue(handle_->get(), stream);
       const ncclResult_t ended = ncclGroupEnd();
       if (accepted(issued)) issued = ended;
     }
     if (!accepted(issued)) {
       watch_.give_up(entered,
                      fmt::format("group {}, rank {}: {} of {} bytes {} failed: {}", group(), rank(), name_of(op),
-                                 data.bytes(), name_of(data.dtype()), describe_nccl(issued, handle.get())));
+                                 data.bytes(), name_of(data.dtype()), describe_nccl(issued, handle_->get())));
     }
     // Before this, the call may not be queued on the stream yet.
-    watch_.finish(handle.get(), call);
+    watch_.finish(handle_->get(), call);
   }
   Fence end = on.record();
   watch_.queued(call, end);
@@ -188,7 +185,7 @@ Fence NcclCommunicator::queue(NcclHandle& handle, Stream& on, CollectiveOp op, C
 
 template <typename Issue>
 void NcclCommunicator::queue(CollectiveOp op, ConstTensorView data, Issue issue) {
-  if (!data.empty()) queue(*to_higher_, stream(), op, data, -1, issue);
+  if (!data.empty()) queue(stream(), op, data, -1, issue);
 }
 
 // Uneven parts are broadcast, each by its owner, all in one launch. NCCL passes a part along a ring. With send and
@@ -250,7 +247,7 @@ void NcclCommunicator::do_all_to_all(ConstTensorView input, std::span<const std:
     any |= peer != rank() && (!from(peer).empty() || !to(peer).empty());
   }
   if (!any) return;
-  queue(*to_higher_, stream(), CollectiveOp::all_to_all, input, -1, [&](ncclComm_t communicator, cudaStream_t on) {
+  queue(stream(), CollectiveOp::all_to_all, input, -1, [&](ncclComm_t communicator, cudaStream_t on) {
     ncclResult_t result = ncclSuccess;
     for (int step = 1; step < size() && accepted(result); ++step) {
       // In each step every rank sends to one rank and receives from one rank.
@@ -276,32 +273,32 @@ void NcclCommunicator::do_broadcast(TensorView data, int root) {
 void NcclCommunicator::do_barrier() {
   const Scratch scratch(size_of(DType::int32), stream());
   const TensorView one(scratch.data(), DType::int32, 1, 1);
-  watch_.wait(
-      queue(*to_higher_, stream(), CollectiveOp::barrier, one, -1, [&](ncclComm_t communicator, cudaStream_t on) {
-        // The contents of the memory do not matter.
-        return ncclAllReduce(one.data(), one.data(), 1, ncclInt32, ncclMax, communicator, on);
-      }));
+  watch_.wait(queue(stream(), CollectiveOp::barrier, one, -1, [&](ncclComm_t communicator, cudaStream_t on) {
+    // The contents of the memory do not matter.
+    return ncclAllReduce(one.data(), one.data(), 1, ncclInt32, ncclMax, communicator, on);
+  }));
 }
 
 void NcclCommunicator::do_send(ConstTensorView data, int peer) {
+  sends_ = true;
+  require(!receives_, "a rank that receives on a communicator of NCCL sends on another");
   if (send_stream_ == nullptr) send_stream_ = stream().device().create_stream("send");
   // Work queued on the lane from here on may overwrite the previous message.
   stream().wait(sent_[peer]);
   if (data.empty()) return;
   send_stream_->wait_for(stream());
-  sent_[peer] =
-      queue(carrier(rank(), peer), *send_stream_, CollectiveOp::send, data, peer,
-            [&](ncclComm_t communicator, cudaStream_t on) {
-              return ncclSend(data.data(), number(data.size()), nccl_type(data.dtype()), peer, communicator, on);
-            });
+  sent_[peer] = queue(*send_stream_, CollectiveOp::send, data, peer, [&](ncclComm_t communicator, cudaStream_t on) {
+    return ncclSend(data.data(), number(data.size()), nccl_type(data.dtype()), peer, communicator, on);
+  });
 }
 
 void NcclCommunicator::do_receive(TensorView data, int peer) {
+  receives_ = true;
+  require(!sends_, "a rank that sends on a communicator of NCCL receives on another");
   if (data.empty()) return;
-  queue(carrier(peer, rank()), stream(), CollectiveOp::receive, data, peer,
-        [&](ncclComm_t communicator, cudaStream_t on) {
-          return ncclRecv(data.data(), number(data.size()), nccl_type(data.dtype()), peer, communicator, on);
-        });
+  queue(stream(), CollectiveOp::receive, data, peer, [&](ncclComm_t communicator, cudaStream_t on) {
+    return ncclRecv(data.data(), number(data.size()), nccl_type(data.dtype()), peer, communicator, on);
+  });
 }
 
 void NcclCommunicator::do_flush() {
@@ -314,13 +311,12 @@ void NcclCommunicator::do_connect(std::span<const std::pair<int, int>> pairs) {
   const TensorView one(scratch.data(), DType::int32, 1, 1);
   for (const auto& [source, destination] : pairs) {
     // All ranks process the pairs in this order, so both ranks of the first unfinished pair are always ready.
-    NcclHandle& handle = carrier(source, destination);
     if (source == rank()) {
-      queue(handle, stream(), CollectiveOp::send, one, destination, [&](ncclComm_t communicator, cudaStream_t on) {
+      queue(stream(), CollectiveOp::send, one, destination, [&](ncclComm_t communicator, cudaStream_t on) {
         return ncclSend(one.data(), 1, ncclInt32, destination, communicator, on);
       });
     } else if (destination == rank()) {
-      queue(handle, stream(), CollectiveOp::receive, one, source, [&](ncclComm_t communicator, cudaStream_t on) {
+      queue(stream(), CollectiveOp::receive, one, source, [&](ncclComm_t communicator, cudaStream_t on) {
         return ncclRecv(one.data(), 1, ncclInt32, source, communicator, on);
       });
     }
@@ -350,13 +346,13 @@ std::unique_ptr<NcclHandle> NcclCommunicator::split_handle(int color, const Nccl
   ncclConfig_t config = settings_.config(name);
   const NcclWatch::Call call{members_.get(), "split"};
   auto entered = watch_.enter();
-  const ncclResult_t result = ncclCommSplit(to_higher_->get(), color, members.rank, handle->address(), &config);
+  const ncclResult_t result = ncclCommSplit(handle_->get(), color, members.rank, handle->address(), &config);
   if (!accepted(result)) {
     watch_.give_up(entered, fmt::format("group {}, rank {}: the split of {} failed: {}", group(), rank(), name,
-                                        describe_nccl(result, to_higher_->get())));
+                                        describe_nccl(result, handle_->get())));
   }
   // The parent first: the new communicator may have no address before the parent has finished.
-  watch_.finish(to_higher_->get(), call);
+  watch_.finish(handle_->get(), call);
   if (color == NCCL_SPLIT_NOCOLOR) return nullptr;
   handle->watched(members);
   watch_.finish(handle->get(), call);
@@ -389,19 +385,12 @@ std::unique_ptr<Communicator> NcclCommunicator::do_split(int color, int key, con
   for (int member : members) next->world_ranks.push_back(members_->world_ranks[member]);
 
   // All ranks of this group take part, including ranks that end up alone. Colors of NCCL must not be negative.
-  std::unique_ptr<NcclHandle> to_higher, to_lower;
+  std::unique_ptr<NcclHandle> handle;
   const bool alone = members.size() == 1;
-  if (any_group) {
-    const int nccl_color = alone ? NCCL_SPLIT_NOCOLOR : *std::ranges::min_element(members);
-    const auto& both_ways = settings_.options.message_groups;
-    to_higher = split_handle(nccl_color, *next, name);
-    if (std::ranges::find(both_ways, name) != both_ways.end()) {
-      to_lower = split_handle(nccl_color, *next, name + " to lower");
-    }
-  }
+  if (any_group) handle = split_handle(alone ? NCCL_SPLIT_NOCOLOR : *std::ranges::min_element(members), *next, name);
   if (alone) return std::make_unique<LoneCommunicator>(name, on, counters(), clock());
-  return std::make_unique<NcclCommunicator>(std::move(next), std::move(to_higher), std::move(to_lower), settings_, on,
-                                            watch_, counters(), clock());
+  return std::make_unique<NcclCommunicator>(std::move(next), std::move(handle), settings_, on, watch_, counters(),
+                                            clock());
 }
 
 }  // namespace weft

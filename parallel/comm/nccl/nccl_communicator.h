@@ -3,12 +3,11 @@
 // Note on messages. A send is a kernel that runs until the peer receives. Two ranks with streams that each begin with a
 // send to the other would therefore wait for ever, where the local backend continues. Sends therefore have their own
 // stream: as in the local backend, only the next send to the same peer (and flush) waits for a send. NCCL runs the
-// calls of one communicator one after another, even on different streams. Groups that send both ways therefore have two
-// NCCL communicators, one for messages to higher ranks and one for messages to lower ranks. Pipelines send between
-// neighbours on a line or ring, where neither communicator alone can form a circle of waiting.
-// The first message between two ranks makes both hosts wait for each other, because NCCL then connects the ranks.
-// connect() sends first messages in an order without a circle of waiting, so that messages of a step find their ranks
-// connected.
+// calls of one communicator one after another, even on different streams, so a receive behind a send would wait for it.
+// A rank therefore either sends or receives on one communicator (Transfers, rank_groups.h); a call of the other kind
+// throws. The first message between two ranks makes both hosts wait for each other, because NCCL then connects the
+// ranks. connect() sends first messages in an order without a circle of waiting, so that messages of a step find their
+// ranks connected.
 #pragma once
 
 #include <nccl.h>
@@ -68,10 +67,9 @@ struct NcclSettings {
 
 class NcclCommunicator final : public Communicator {
  public:
-  // `to_lower` may be null; `to_higher` then carries all messages.
-  NcclCommunicator(std::unique_ptr<NcclMembers> members, std::unique_ptr<NcclHandle> to_higher,
-                   std::unique_ptr<NcclHandle> to_lower, const NcclSettings& settings, Stream& stream, NcclWatch& watch,
-                   CommunicationCounters& counters, PhaseClock& clock);
+  NcclCommunicator(std::unique_ptr<NcclMembers> members, std::unique_ptr<NcclHandle> handle,
+                   const NcclSettings& settings, Stream& stream, NcclWatch& watch, CommunicationCounters& counters,
+                   PhaseClock& clock);
   ~NcclCommunicator() override;
 
  protected:
@@ -91,22 +89,20 @@ class NcclCommunicator final : public Communicator {
  private:
   // Makes the calls of `issue(communicator, CUDA stream)` as one NCCL group on `on`, and reports them to the watch.
   template <typename Issue>
-  Fence queue(NcclHandle& handle, Stream& on, CollectiveOp op, ConstTensorView data, int peer, Issue issue);
+  Fence queue(Stream& on, CollectiveOp op, ConstTensorView data, int peer, Issue issue);
   template <typename Issue>
   void queue(CollectiveOp op, ConstTensorView data, Issue issue);
-  NcclHandle& carrier(int source, int destination) {
-    return to_lower_ != nullptr && destination < source ? *to_lower_ : *to_higher_;
-  }
   std::vector<std::int32_t> gather_from_all(const std::vector<std::int32_t>& own);
   // The handle of `members`, the ranks that pass the same color.
   std::unique_ptr<NcclHandle> split_handle(int color, const NcclMembers& members, const std::string& name);
 
   std::unique_ptr<NcclMembers> members_;
-  std::unique_ptr<NcclHandle> to_higher_, to_lower_;
+  std::unique_ptr<NcclHandle> handle_;
   const NcclSettings settings_;
   NcclWatch& watch_;
   std::unique_ptr<Stream> send_stream_;  // created by the first send
-  std::map<int, Fence> sent_;            // by peer: reached when the last message has been received
+  bool sends_ = false, receives_ = false;
+  std::map<int, Fence> sent_;  // by peer: reached when the last message has been received
 };
 
 }  // namespace weft

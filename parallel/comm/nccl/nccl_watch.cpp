@@ -1,12 +1,9 @@
 #include "parallel/comm/nccl/nccl_watch.h"
 
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 
 #include "parallel/comm/nccl/nccl_communicator.h"
 #include "parallel/runtime/cuda/device.h"
-#include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
 
@@ -21,17 +18,12 @@ constexpr milliseconds abort_grace{1000};
 // A step queues thousands of calls. Completed calls are dropped when there are this many.
 constexpr std::size_t many_calls = 64;
 
-int current_cuda_device() {
-  int device = 0;
-  WEFT_CUDA_CHECK(cudaGetDevice(&device));
-  return device;
-}
-
 }  // namespace
 
-NcclWatch::NcclWatch(Device& device, milliseconds timeout)
-    : device_(device), timeout_(timeout), cuda_device_(current_cuda_device()) {
-  cuda::check_after_waits(device_, [this] { check(); });
+NcclWatch::NcclWatch(Device& device, milliseconds timeout) : device_(device), timeout_(timeout) {
+  // A refused allocation says so before the timeout blames the peers that wait for this rank.
+  cuda::check_after_waits(
+      device_, [this] { check(); }, timeout / 2);
   thread_ = std::thread([this] { poll_until_closed(); });
 }
 
@@ -80,15 +72,16 @@ void NcclWatch::remove(ncclComm** handle) {
 
 void NcclWatch::finish(ncclComm* handle, const Call& call) {
   const auto begin = Clock::now();
-  for (int polls = 0;; ++polls) {
+  while (true) {
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = ncclCommGetAsyncError(handle, &state);
     if (asked == ncclSuccess && state == ncclSuccess) return;
+    const auto waited = Clock::now() - begin;
     std::string reason;
     if (asked != ncclSuccess || state != ncclInProgress) {
       reason = fmt::format("{} failed: {}", describe(call, action_),
                            describe_nccl(asked != ncclSuccess ? asked : state, handle));
-    } else if (Clock::now() - begin > timeout_) {
+    } else if (waited > timeout_) {
       reason = fmt::format("{} could not be begun within {} ms: its peers did not come", describe(call, action_),
                            timeout_.count());
     }
@@ -96,8 +89,8 @@ void NcclWatch::finish(ncclComm* handle, const Call& call) {
       abort_all(reason);
       check();
     }
-    // Connecting takes milliseconds; queueing takes almost no time.
-    if (polls > 100) {
+    // Queueing takes microseconds, and a sleep would be longer. Connecting takes milliseconds.
+    if (waited > milliseconds(2)) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     } else {
       std::this_thread::yield();
@@ -148,7 +141,14 @@ std::optional<std::string> NcclWatch::timeout_reason() {
   const std::lock_guard lock(mutex_);
   const auto now = Clock::now();
   const std::size_t before = calls_.size();
-  std::erase_if(calls_, [](const Queued& queued) { return queued.end->reached(); });
+  // Calls of one communicator complete in order. Each question costs the rank's thread a microsecond of the driver.
+  std::vector<const NcclMembers*> under_way;
+  std::erase_if(calls_, [&](const Queued& queued) {
+    if (std::ranges::find(under_way, queued.call.members) != under_way.end()) return false;
+    if (queued.end->reached()) return true;
+    under_way.push_back(queued.call.members);
+    return false;
+  });
   if (calls_.size() != before) progress_ = now;
   if (calls_.empty()) return std::nullopt;
   // Other calls may wait behind the oldest call. While any call completes, the rank makes progress.
@@ -177,7 +177,7 @@ std::optional<std::string> NcclWatch::asynchronous_error() {
 }
 
 void NcclWatch::poll_until_closed() {
-  cudaSetDevice(cuda_device_);
+  device_.make_current();
   std::unique_lock stop_lock(mutex_);
   while (!stop_.wait_for(stop_lock, std::min(look_interval, timeout_ / 4), [this] { return stopping_; })) {
     if (failure_) continue;

@@ -32,7 +32,7 @@ struct NcclMembers {
 
 class NcclWatch {
  public:
-  // One per rank, created on the rank's thread while `device` is current; outlives the rank's communicators. From then
+  // One per rank, created on the rank's thread; outlives the rank's communicators. From then
   // on every wait of the host for the device checks this watch.
   explicit NcclWatch(Device& device, std::chrono::milliseconds timeout = std::chrono::milliseconds(300'000));
   ~NcclWatch();
@@ -99,7 +99,6 @@ class NcclWatch {
 
   Device& device_;
   const std::chrono::milliseconds timeout_;
-  const int cuda_device_;
 
   std::timed_mutex nccl_;         // taken before mutex_
   std::vector<Watched> watched_;  // guarded by nccl_; unguarded if a call hangs while holding nccl_

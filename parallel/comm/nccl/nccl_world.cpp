@@ -74,8 +74,8 @@ std::unique_ptr<Communicator> make_nccl_world(const ProcessPlace& place, Rendezv
     }
     watch.finish(handle->get(), {members.get(), "the setup of NCCL"});
   }
-  return std::make_unique<NcclCommunicator>(std::move(members), std::move(handle), nullptr, settings, stream, watch,
-                                            counters, clock);
+  return std::make_unique<NcclCommunicator>(std::move(members), std::move(handle), settings, stream, watch, counters,
+                                            clock);
 }
 
 }  // namespace weft

@@ -24,9 +24,6 @@ struct NcclOptions {
   // Ranks that share one GPU. More than one is for trials: it works only with one process for each rank, through
   // sockets, and slowly.
   int ranks_per_device = 1;
-  // Groups with messages between their ranks. They get a second NCCL communicator, so that messages to lower ranks and
-  // messages to higher ranks need not wait for each other (nccl_communicator.h).
-  std::vector<std::string> message_groups = {"pp"};
   // Blocks that are registered with communicators that write to them; may be null. Outlives the world.
   const NcclBuffers* buffers = nullptr;
 };

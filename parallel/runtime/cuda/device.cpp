@@ -5,8 +5,10 @@
 #include <nvtx3/nvToolsExtCudaRt.h>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <map>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -27,14 +29,17 @@ class CudaStream final : public Stream {
     nvtxNameCudaStreamA(stream_, lane.c_str());
   }
   // Queued work still reads tensors of this rank.
-  ~CudaStream() override {
-    cudaStreamSynchronize(stream_);
-    cudaStreamDestroy(stream_);
-  }
+  ~CudaStream() override;
 
   cudaStream_t native() const { return stream_; }
   BlockSource* source() const { return source_; }
   Device& device() override { return device_; }
+  bool idle() const {
+    const cudaError_t status = cudaStreamQuery(stream_);
+    if (status == cudaErrorNotReady) return false;
+    WEFT_CUDA_CHECK(status);
+    return true;
+  }
   Fence record() override { return std::make_shared<CudaEvent>(events_, stream_, false); }
   Fence record_time() override { return std::make_shared<CudaEvent>(events_, stream_, true); }
   void wait(const Fence& fence) override {
@@ -55,7 +60,7 @@ class CudaStream final : public Stream {
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int index) {
+  explicit CudaDevice(int index) : index_(index) {
     WEFT_CUDA_CHECK(cudaSetDevice(index));
     WEFT_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least_priority_, &greatest_priority_));
     cudaMemPoolProps properties{};
@@ -86,17 +91,24 @@ class CudaDevice final : public Device {
   std::unique_ptr<Stream> create_stream(std::string_view lane) override {
     const int priority = lane == "compute" || lane == "products" ? least_priority_ : greatest_priority_;
     const auto source = sources_.find(lane);
-    return std::make_unique<CudaStream>(*this, events_, std::string(lane), priority,
-                                        source == sources_.end() ? nullptr : source->second);
+    auto stream = std::make_unique<CudaStream>(*this, events_, std::string(lane), priority,
+                                               source == sources_.end() ? nullptr : source->second);
+    streams_.push_back(stream.get());
+    return stream;
   }
+  void forget(const CudaStream& stream) { std::erase(streams_, &stream); }
+  // The next call tells of a failed device.
+  void make_current() override { cudaSetDevice(index_); }
 
   void* allocate(std::int64_t bytes, Stream& stream) override {
     if (void* data = take(bytes, stream)) return data;
-    // Work in flight may hold blocks, or the free pieces may be too small. Wait for all work, trim the pool and try
-    // again.
-    WEFT_CUDA_CHECK(cudaDeviceSynchronize());
-    WEFT_CUDA_CHECK(cudaMemPoolTrimTo(pool_, 0));
-    if (void* data = take(bytes, stream)) return data;
+    // Work in flight may hold blocks, or the free pieces may be too small.
+    const auto begin = Clock::now();
+    for (bool idle = false; !idle && Clock::now() - begin < patience_;) {
+      idle = idle_after(std::chrono::milliseconds(1));
+      WEFT_CUDA_CHECK(cudaMemPoolTrimTo(pool_, 0));
+      if (void* data = take(bytes, stream)) return data;
+    }
     std::size_t free_bytes = 0, total_bytes = 0;
     WEFT_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
     fail("{}",
@@ -145,11 +157,25 @@ class CudaDevice final : public Device {
       sources_[std::string(lane)] = source;
     }
   }
-  void check_after_waits(std::function<void()> check) { events_->after_wait = std::move(check); }
+  void check_after_waits(std::function<void()> check, std::chrono::duration<double> patience) {
+    events_->after_wait = std::move(check);
+    patience_ = patience;
+  }
   void start_profiler() override { WEFT_CUDA_CHECK(cudaProfilerStart()); }
   void stop_profiler() override { WEFT_CUDA_CHECK(cudaProfilerStop()); }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  // Whether all queued work was done before, or `pause` after, the call.
+  bool idle_after(std::chrono::milliseconds pause) const {
+    const auto idle = [this] {
+      return std::ranges::all_of(streams_, [](const CudaStream* stream) { return stream->idle(); });
+    };
+    if (idle()) return true;
+    std::this_thread::sleep_for(pause);
+    return false;
+  }
   // Null if there is no room now.
   void* take(std::int64_t bytes, Stream& stream) {
     if (BlockSource* source = static_cast<CudaStream&>(stream).source()) return source->allocate(bytes);
@@ -166,13 +192,22 @@ class CudaDevice final : public Device {
     return static_cast<std::int64_t>(value);
   }
 
+  const int index_;
   int least_priority_ = 0, greatest_priority_ = 0;
+  std::chrono::duration<double> patience_ = no_limit;
+  std::vector<const CudaStream*> streams_;
   cudaMemPool_t pool_ = nullptr;
   std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>();
   std::map<std::string, BlockSource*, std::less<>> sources_;      // by lane
   std::unordered_map<std::int64_t, std::vector<void*>> staging_;  // free blocks, by bytes
   mutable std::int64_t largest_reserved_ = 0, growths_ = 0;
 };
+
+CudaStream::~CudaStream() {
+  static_cast<CudaDevice&>(device_).forget(*this);
+  cudaStreamSynchronize(stream_);
+  cudaStreamDestroy(stream_);
+}
 
 }  // namespace
 
@@ -216,8 +251,8 @@ void serve_lane(Device& device, std::string_view lane, BlockSource* source) {
   static_cast<CudaDevice&>(device).serve_lane(lane, source);
 }
 
-void check_after_waits(Device& device, std::function<void()> check) {
-  static_cast<CudaDevice&>(device).check_after_waits(std::move(check));
+void check_after_waits(Device& device, std::function<void()> check, std::chrono::duration<double> patience) {
+  static_cast<CudaDevice&>(device).check_after_waits(std::move(check), patience);
 }
 
 }  // namespace weft::cuda

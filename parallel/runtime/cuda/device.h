@@ -1,7 +1,9 @@
 // A GPU for one rank. Several ranks of one process may share a GPU; each rank has its own object.
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,8 +45,10 @@ void serve_lane(Device& device, std::string_view lane, BlockSource* source);
 
 // `check` is called after each wait of the host for a stream or event of `device`. It throws if the awaited work was
 // abandoned instead of completed (communication with peers that are gone). The rank's thread sets it while no other
-// thread waits. Empty: no check.
-void check_after_waits(Device& device, std::function<void()> check);
+// thread waits. Empty: no check. Work that waits for peers may never end while the host waits for it. An allocation
+// without room therefore waits `patience` at most for work under way.
+inline constexpr std::chrono::duration<double> no_limit(std::numeric_limits<double>::infinity());
+void check_after_waits(Device& device, std::function<void()> check, std::chrono::duration<double> patience = no_limit);
 
 extern const ElementwiseKernels elementwise_kernels;  // elementwise.cu
 

@@ -16,6 +16,13 @@ int compute_capability(int device) {
   return 10 * major + minor;
 }
 
+// Without a context on the GPU, which would take some of its memory in every process.
+cudaDeviceProp first_gpu() {
+  cudaDeviceProp properties{};
+  WEFT_CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
+  return properties;
+}
+
 class CudaBackend final : public Backend {
  public:
   CudaBackend(int device, const GpuKernelOptions& options)
@@ -61,9 +68,7 @@ std::optional<std::string> why_no_cuda() {
 
 std::optional<std::int64_t> cuda_memory() {
   if (why_no_cuda()) return std::nullopt;
-  std::size_t free_bytes = 0, total_bytes = 0;
-  WEFT_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-  return static_cast<std::int64_t>(total_bytes);
+  return static_cast<std::int64_t>(first_gpu().totalGlobalMem);
 }
 
 int cuda_devices() {
@@ -72,9 +77,7 @@ int cuda_devices() {
 
 std::optional<std::string> cuda_card() {
   if (why_no_cuda()) return std::nullopt;
-  cudaDeviceProp properties{};
-  WEFT_CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
-  return properties.name;
+  return first_gpu().name;
 }
 
 }  // namespace weft

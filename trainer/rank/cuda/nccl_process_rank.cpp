@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <optional>
+#include <string>
 
 #include "parallel/comm/nccl/nccl_buffers.h"
 #include "parallel/comm/nccl/nccl_world.h"
@@ -12,17 +13,14 @@
 namespace weft {
 namespace {
 
-// GPU of a rank: run.ranks_per_device consecutive ranks of a machine share a GPU.
-int device_of(const ProcessPlace& place, int ranks_per_device) {
+// Says what is missing if run.ranks_per_device consecutive ranks of this machine share each of `devices` GPUs.
+std::optional<std::string> too_few_gpus(const ProcessPlace& place, int ranks_per_device, int devices) {
   const int needed = (place.local_world + ranks_per_device - 1) / ranks_per_device;
-  const int devices = cuda::device_count();
-  if (needed > devices && devices > 0) {
-    fail_request(
-        "{} ranks on this machine at ranks_per_device {} need {} GPUs, but it shows {}; for a trial set "
-        "ranks_per_device {}",
-        place.local_world, ranks_per_device, needed, devices, (place.local_world + devices - 1) / devices);
-  }
-  return place.local_rank / ranks_per_device;
+  if (needed <= devices || devices == 0) return std::nullopt;
+  return fmt::format(
+      "{} ranks on this machine at ranks_per_device {} need {} GPUs, but it shows {}; for a trial set "
+      "ranks_per_device {}",
+      place.local_world, ranks_per_device, needed, devices, (place.local_world + devices - 1) / devices);
 }
 
 std::string meeting_place() {
@@ -38,10 +36,14 @@ std::string meeting_place() {
 void run_process_rank(const Config& config, const RankMain& rank_main, const Admission& admit) {
   first_rank_of_process(config);  // throws if the processes do not match the configuration
   const ProcessPlace place = *find_process_place();
+  const int sharing = config.run.ranks_per_device, devices = cuda::device_count();
+  const auto missing = too_few_gpus(place, sharing, devices);
+  // A launcher may show each process a GPU of its own alone (srun --gpus-per-task=1).
+  if (missing && devices > 1) fail_request("{}", *missing);
   const std::unique_ptr<Backend> backend =
-      make_cuda_backend(device_of(place, config.run.ranks_per_device), gpu_kernel_options(config));
+      make_cuda_backend(missing ? 0 : place.local_rank / sharing, gpu_kernel_options(config));
   const auto stream = backend->device().create_stream("world");
-  NcclOptions options{.ranks_per_device = config.run.ranks_per_device};
+  NcclOptions options{.ranks_per_device = sharing};
   for (const auto& [name, value] : nccl_settings(place, options)) setenv(name.c_str(), value.c_str(), 0);
   CommunicationCounters counters;
   PhaseClock clock;
@@ -55,12 +57,17 @@ void run_process_rank(const Config& config, const RankMain& rank_main, const Adm
                                                             .run = run_identity(),
                                                             .token = run_token(),
                                                             .timeout = watch.timeout()});
+  bool connecting = false;
   try {
     admit_everywhere(*rendezvous, place.rank, admit);
+    connecting = true;
     const auto world = make_nccl_world(place, *rendezvous, *stream, options, watch, counters, clock);
+    connecting = false;
     rank_main({*backend, *world, [&](std::string_view action) { watch.set_action(action); },
                host_threads_of(place.local_world)});
   } catch (const Error& error) {
+    // NCCL refuses ranks that see the same GPU.
+    if (missing && connecting) fail_request("rank {}: {} ({})", place.rank, *missing, error.what());
     throw Error(error.kind(), fmt::format("rank {}: {}", place.rank, error.what()));
   }
 }
