@@ -257,7 +257,7 @@ for part in "$@"; do
         "$tree/weft" --version >>"$out/environment.txt" 2>&1
       fi
       ;;
-    unpack) measured unpack "${!limit:-30}" "$file" bash -c unpack ;;
+    unpack) measured unpack "${!limit:-30}" environment.txt bash -c unpack ;;
     attention) measured attention "${!limit:-200}" "$file" "$tree/test_cudnn_attention" ;;
     kernels)
       measured kernels "${!limit:-100}" "$file" "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$kernel_tests"
