@@ -26,8 +26,8 @@ Config dropping(const TinyLayout& layout, DropPolicy policy, bool pads, std::uin
 class DroppedTokens : public ::testing::TestWithParam<TinyLayout> {};
 
 // As in layout parity: terms in another order. The last token that an expert takes and the first that it drops may have
-// weights that only roundings tell apart, and those are the processor's and the layout's. Then one token of thousands
-// changes places, and another text shows the parity.
+// nearly equal weights. Only roundings tell them apart, those of the processor and of the layout. Then one token of
+// thousands changes places, and another text shows the parity.
 TEST_P(DroppedTokens, AreTheSameInEveryLayout) {
   for (const auto& [policy, pads] : {std::pair(DropPolicy::probability, false), std::pair(DropPolicy::position, false),
                                      std::pair(DropPolicy::probability, true)}) {
