@@ -111,9 +111,12 @@ TEST_F(ProcessTraining, TwoOnOneGpuAreRefusedUnlessTheyMayShare) {
   if (cuda_devices() > 1) GTEST_SKIP() << "needs a machine with one GPU";
   put_processes(config_of({.degrees = {.data_shard = 2}}));
   const auto result = weft("launch --ranks 2 -- train run.toml --run.ranks_per_device=1");
-  EXPECT_EQ(result.exit_code, 2) << result.output << result.messages;
+  EXPECT_EQ(result.exit_code, 3) << result.output << result.messages;
   const std::string all = result.output + result.messages;
-  EXPECT_NE(all.find("need 2 GPUs, but it shows 1; for a trial set ranks_per_device 2"), std::string::npos) << all;
+  EXPECT_NE(all.find("if these ranks see the same GPU: 2 ranks on this machine at ranks_per_device 1 need 2 GPUs, but "
+                     "it shows 1; for a trial set ranks_per_device 2"),
+            std::string::npos)
+      << all;
 }
 
 // Where gathered parameters lie decides nothing but how they travel: a gather adds nothing.

@@ -66,9 +66,10 @@ void run_process_rank(const Config& config, const RankMain& rank_main, const Adm
     rank_main({*backend, *world, [&](std::string_view action) { watch.set_action(action); },
                host_threads_of(place.local_world)});
   } catch (const Error& error) {
-    // NCCL refuses ranks that see the same GPU.
-    if (missing && connecting) fail_request("rank {}: {} ({})", place.rank, *missing, error.what());
-    throw Error(error.kind(), fmt::format("rank {}: {}", place.rank, error.what()));
+    // NCCL refuses ranks that see the same GPU. Other reasons stand for themselves.
+    const std::string hint =
+        missing && connecting ? fmt::format("; if these ranks see the same GPU: {}", *missing) : "";
+    throw Error(error.kind(), fmt::format("rank {}: {}{}", place.rank, error.what(), hint));
   }
 }
 
