@@ -1,4 +1,5 @@
 // The kernels of a CUDA device for the tests of layers.
+#include "layers/kernels/cuda/kernels.h"
 #include "parallel/runtime/cuda/device.h"
 #include "tests/layers/test_backend.h"
 #include "trainer/rank/backend.h"
@@ -17,8 +18,10 @@ class CudaTestBackend final : public TestBackend {
   }
   Device& device() override { return backend_->device(); }
   const LayerKernels& kernels() const override { return backend_->layer_kernels(); }
-  std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) override {
-    return backend_->make_products(stream, ledger);
+  std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger,
+                                                std::int64_t workspace_bytes) override {
+    if (missing_) return backend_->make_products(stream, ledger);
+    return cuda::make_matrix_products(stream, ledger, false, workspace_bytes);
   }
   // Hopper's tensor cores align 32 products and the sum so far to the largest and keep 13 bits behind its first. An
   // H200 was off by 1.05 * 2^-13 of the magnitudes in the worst of 40,000 sums.

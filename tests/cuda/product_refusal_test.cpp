@@ -12,7 +12,7 @@ class RefusedAlgorithms : public MatrixProductsTest {
  protected:
   static std::int64_t searches() { return cuda_emulator::Machine::instance().counters().product_searches; }
 
-  cuda::ProductPlans plans;
+  cuda::ProductPlans plans{product_workspace_bytes};
 };
 
 TEST_F(RefusedAlgorithms, AreReplacedOnceForEachSize) {

@@ -8,7 +8,9 @@ class CpuTestBackend final : public TestBackend {
   CpuTestBackend() { use_one_library_thread(); }
   Device& device() override { return *device_; }
   const LayerKernels& kernels() const override { return kernels_; }
-  std::unique_ptr<MatrixProducts> make_products(Stream&, MemoryLedger&) override { return make_cpu_matrix_products(); }
+  std::unique_ptr<MatrixProducts> make_products(Stream&, MemoryLedger&, std::int64_t) override {
+    return make_cpu_matrix_products();
+  }
 
  private:
   std::unique_ptr<Device> device_ = make_cpu_device();

@@ -26,8 +26,9 @@ class TestBackend {
   virtual std::optional<std::string> unavailable() const { return std::nullopt; }
   virtual Device& device() = 0;
   virtual const LayerKernels& kernels() const = 0;
-  // Products queued on `stream`, with workspace from `ledger`; both outlive them.
-  virtual std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) = 0;
+  // Products queued on `stream`; a GPU's take `workspace_bytes` a stream from `ledger`. Both outlive them.
+  virtual std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger,
+                                                        std::int64_t workspace_bytes = product_workspace_bytes) = 0;
   // Sums of products of 8 bits are within this share of the sum of the magnitudes, beside the roundings of float32.
   virtual double float8_sum_error() const { return 0.0; }
 };

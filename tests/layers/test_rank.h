@@ -74,7 +74,7 @@ class TestRank {
   PoisoningDevice device{backend->device()};
   MemoryLedger ledger{device, *stream};
   PhaseClock clock;
-  std::unique_ptr<MatrixProducts> products = backend->make_products(*stream, ledger);
+  std::unique_ptr<MatrixProducts> products = backend->make_products(*stream, ledger, 1 << 20);  // poisoned per rank
   KernelContext kernels{ledger, clock, *stream, *products, backend->kernels()};
   std::unique_ptr<Communicator> tensor, sequence, expert, expert_relay, expert_tensor, all_tokens;
   Tensor rotary, report;

@@ -36,11 +36,12 @@ extern const SwigluKernels swiglu_kernels;
 // (request) if the options ask for cuDNN and cuDNN does not take the attention.
 AttentionKernels make_attention_kernels(int compute_capability, const GpuKernelOptions& options = {});
 
-// Matrix products by cuBLASLt. Products are queued on `stream`; workspace is allocated once from `ledger`. Both outlive
-// the products. Independent products (multiply_all) run side by side on streams of their own, after all work queued on
-// `stream` before and before all work queued after. Without `measured`, and for shapes that are not measured, the
-// library's first choice is taken.
-std::unique_ptr<MatrixProducts> make_matrix_products(Stream& stream, MemoryLedger& ledger, bool measured);
+// Matrix products by cuBLASLt. Products are queued on `stream`; `workspace_bytes` for each of their streams are
+// allocated once from `ledger`. Both outlive the products. Independent products (multiply_all) run side by side on
+// streams of their own, after all work queued on `stream` before and before all work queued after. Without `measured`,
+// and for shapes that are not measured, the library's first choice is taken.
+std::unique_ptr<MatrixProducts> make_matrix_products(Stream& stream, MemoryLedger& ledger, bool measured,
+                                                     std::int64_t workspace_bytes = product_workspace_bytes);
 
 // Second half of deterministic sums over many rows: blocks leave partial sums, and these are added in a fixed order.
 // sums[column] = the sum of partials[0 .. parts)[column], for every column; zero of no parts. partials [parts, columns]

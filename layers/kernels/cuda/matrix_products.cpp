@@ -13,12 +13,13 @@ namespace {
 
 class CublasProducts final : public MatrixProducts {
  public:
-  CublasProducts(Stream& stream, MemoryLedger& ledger, bool measured)
+  CublasProducts(Stream& stream, MemoryLedger& ledger, bool measured, std::int64_t workspace_bytes)
       : stream_(stream),
         ledger_(ledger),
         measured_(measured),
-        workspace_(
-            ledger.allocate(Bucket::workspace, DType::int32, product_workspace_bytes / 4, 1 + product_side_streams)) {
+        workspace_bytes_(workspace_bytes),
+        workspace_(ledger.allocate(Bucket::workspace, DType::int32, workspace_bytes / 4, 1 + product_side_streams)),
+        plans_(workspace_bytes) {
     for (auto& side : side_streams_) side = stream.device().create_stream("products");
     // The workspace is first used on the main stream; side streams wait for its allocation.
     for (auto& side : side_streams_) side->wait_for(stream);
@@ -52,7 +53,7 @@ class CublasProducts final : public MatrixProducts {
       if (!shape.accumulate) fill(stream, product.c, 0.0f);
       return;
     }
-    std::byte* bytes = workspace_.view().data() + static_cast<std::int64_t>(workspace) * product_workspace_bytes;
+    std::byte* bytes = workspace_.view().data() + static_cast<std::int64_t>(workspace) * workspace_bytes_;
     plans_.run(native(stream), shape, product, bytes);
   }
 
@@ -60,14 +61,16 @@ class CublasProducts final : public MatrixProducts {
   MemoryLedger& ledger_;
   bool measured_;
   std::array<std::unique_ptr<Stream>, product_side_streams> side_streams_;
+  std::int64_t workspace_bytes_;
   Tensor workspace_;  // one part per stream
   ProductPlans plans_;
 };
 
 }  // namespace
 
-std::unique_ptr<MatrixProducts> make_matrix_products(Stream& stream, MemoryLedger& ledger, bool measured) {
-  return std::make_unique<CublasProducts>(stream, ledger, measured);
+std::unique_ptr<MatrixProducts> make_matrix_products(Stream& stream, MemoryLedger& ledger, bool measured,
+                                                     std::int64_t workspace_bytes) {
+  return std::make_unique<CublasProducts>(stream, ledger, measured, workspace_bytes);
 }
 
 }  // namespace weft::cuda

@@ -118,7 +118,7 @@ ProductShape shape_of(const Product& product) {
   return shape;
 }
 
-ProductPlans::ProductPlans() {
+ProductPlans::ProductPlans(std::int64_t workspace_bytes) : workspace_bytes_(static_cast<std::size_t>(workspace_bytes)) {
   WEFT_CUBLAS_CHECK(cublasLtCreate(&handle_));
 }
 
@@ -163,9 +163,8 @@ std::vector<cublasLtMatmulAlgo_t> ProductPlans::listed(const ProductShape& shape
   Layouts layouts(shape);
   cublasLtMatmulPreference_t preference = nullptr;
   WEFT_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
-  const auto workspace = static_cast<std::size_t>(product_workspace_bytes);
   WEFT_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                         &workspace, sizeof(workspace)));
+                                                         &workspace_bytes_, sizeof(workspace_bytes_)));
   for (const auto which : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     WEFT_CUBLAS_CHECK(
@@ -233,7 +232,7 @@ cublasStatus_t ProductPlans::multiply(cudaStream_t stream, const ProductShape& s
   if (in_float8(shape)) set_scales(how, product.scales_b.values.data(), product.scales_a.values.data());
   return cublasLtMatmul(handle_, how, &one, product.b.data(), &layouts.b.value, product.a.data(), &layouts.a.value,
                         &beta, onto, &layouts.c.value, product.c.data(), &layouts.c.value, &algorithm, workspace,
-                        static_cast<std::size_t>(product_workspace_bytes), stream);
+                        workspace_bytes_, stream);
 }
 
 void ProductPlans::run(cudaStream_t stream, const ProductShape& shape, const Product& product, void* workspace) {

@@ -42,13 +42,13 @@ ProductShape rounded_tokens(ProductShape shape);
 // every call, and the best algorithm changes slowly with it.
 class ProductPlans {
  public:
-  ProductPlans();
+  // Each product is given `workspace_bytes`, 256-byte aligned, which serve one stream at a time.
+  explicit ProductPlans(std::int64_t workspace_bytes);
   ~ProductPlans();
   ProductPlans(const ProductPlans&) = delete;
   ProductPlans& operator=(const ProductPlans&) = delete;
 
-  // Queues the product, which has shape `shape`, on `stream`. `workspace` (product_workspace_bytes, 256-byte aligned)
-  // serves one stream at a time.
+  // Queues the product, which has shape `shape`, on `stream`. `workspace` is on the device.
   void run(cudaStream_t stream, const ProductShape& shape, const Product& product, void* workspace);
 
   // The algorithms of the heuristics, best first: at least one, at most `most`.
@@ -71,6 +71,7 @@ class ProductPlans {
   const cublasLtMatmulAlgo_t& algorithm(const ProductShape& shape);
   cublasLtMatmulDesc_t description(const ProductShape& shape);
 
+  std::size_t workspace_bytes_;
   cublasLtHandle_t handle_ = nullptr;
   std::map<ProductShape, cublasLtMatmulAlgo_t> kept_;        // by the rounded shape
   std::map<ProductShape, cublasLtMatmulAlgo_t> algorithms_;  // by the rounded shape, all in use
