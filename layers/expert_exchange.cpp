@@ -6,32 +6,30 @@
 #include "parallel/runtime/elementwise.h"
 
 namespace weft {
-namespace {
 
-using Counts = std::vector<std::int64_t>;
-
-std::int64_t sum(const Counts& values) {
+std::int64_t sum(const RowCounts& values) {
   return std::accumulate(values.begin(), values.end(), std::int64_t{0});
 }
 
-Counts elements(const Counts& rows, std::int64_t columns) {
-  Counts counts = rows;
-  for (std::int64_t& count : counts) count *= columns;
-  return counts;
+RowCounts elements(RowCounts rows, std::int64_t columns) {
+  for (std::int64_t& count : rows) count *= columns;
+  return rows;
 }
 
+namespace {
+
 // `rows` is indexed by source, then expert.
-Counts rows_by_expert(const Counts& rows, std::size_t experts) {
-  Counts totals(experts, 0);
+RowCounts rows_by_expert(const RowCounts& rows, std::size_t experts) {
+  RowCounts totals(experts, 0);
   for (std::size_t source = 0; source < rows.size(); source += experts) {
     for (std::size_t e = 0; e < experts; ++e) totals[e] += rows[source + e];
   }
   return totals;
 }
 
-RowRuns row_runs(Counts rows, std::size_t experts) {
-  RowRuns runs{Counts(rows.size()), Counts(rows.size()), {}};
-  Counts next = rows_by_expert(rows, experts);
+RowRuns row_runs(RowCounts rows, std::size_t experts) {
+  RowRuns runs{RowCounts(rows.size()), RowCounts(rows.size()), {}};
+  RowCounts next = rows_by_expert(rows, experts);
   std::exclusive_scan(next.begin(), next.end(), next.begin(), std::int64_t{0});
   std::int64_t arrived = 0;
   for (std::size_t source = 0; source < rows.size(); source += experts) {
@@ -54,8 +52,8 @@ std::int64_t ranks_of(std::initializer_list<Communicator*> groups) {
 }
 
 // All-to-all between tensors of the compute lane, queued on the expert lane. The fence marks its end.
-Fence exchange(LayerContext& context, ConstTensorView input, const Counts& send, TensorView output,
-               const Counts& receive) {
+Fence exchange(LayerContext& context, ConstTensorView input, const RowCounts& send, TensorView output,
+               const RowCounts& receive) {
   Stream& lane = context.expert.stream();
   lane.wait_for(context.kernels.stream);
   context.expert.all_to_all(input, send, output, receive);
@@ -121,7 +119,7 @@ ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int
 
   ExchangePlan plan;
   const auto part = static_cast<std::size_t>(expert_tensor.rank());
-  Counts received;  // by source, then expert of this rank
+  RowCounts received;  // by source, then expert of this rank
   received.reserve(ranks * local);
   for (std::size_t peer = 0; peer < ranks; ++peer) {
     plan.send_rows.push_back(total(rows(part, self, peer)));
@@ -131,7 +129,7 @@ ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int
   }
   plan.received_runs = row_runs(std::move(received), local);
 
-  Counts gathered(parts * local, 0);  // by rank of the expert-tensor group, then expert of this rank
+  RowCounts gathered(parts * local, 0);  // by rank of the expert-tensor group, then expert of this rank
   for (std::size_t p = 0; p < parts; ++p) {
     for (std::size_t peer = 0; peer < ranks; ++peer) {
       const auto from_peer = rows(p, peer, self);

@@ -4,6 +4,7 @@
 // rows of all of them. On the way back their partial results are summed.
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 #include <vector>
 
@@ -11,6 +12,11 @@
 #include "parallel/runtime/staging.h"
 
 namespace weft {
+
+using RowCounts = std::vector<std::int64_t>;  // of rows, each zero or more
+std::int64_t sum(const RowCounts& values);
+// Of rows with so many columns.
+RowCounts elements(RowCounts rows, std::int64_t columns);
 
 // Runs of rows indexed by (source, expert): the row count of each, and its first row in two orders. `by_source` is the
 // order of sources, `by_expert` that of experts.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <numeric>
 #include <set>
 #include <tuple>
 
@@ -12,15 +11,6 @@
 
 namespace weft {
 namespace {
-
-std::int64_t sum(const std::vector<std::int64_t>& values) {
-  return std::reduce(values.begin(), values.end());
-}
-
-std::vector<std::int64_t> times(std::vector<std::int64_t> rows, std::int64_t columns) {
-  for (std::int64_t& count : rows) count *= columns;
-  return rows;
-}
 
 // Probability that none of `drawn` different items of `all` is among the `here` first.
 double probability_of_none(std::int64_t all, std::int64_t here, std::int64_t drawn) {
@@ -192,7 +182,7 @@ void TokenRelay::start(LayerContext& context, const Kept& kept, RowsUnderWay& ro
   } else if (all) {
     group.all_gather(sent, rows.arriving);
   } else {
-    group.all_to_all(sent, times(there, columns), rows.arriving, times(here, columns));
+    group.all_to_all(sent, elements(there, columns), rows.arriving, elements(here, columns));
   }
   rows.arrived = group.stream().record();
 }

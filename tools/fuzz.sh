@@ -30,21 +30,22 @@ built=$((SECONDS - begin))
 
 parsers=("$@")
 if [[ $# -eq 0 ]]; then read -r -a parsers < <("$tree/fuzz" 2>&1 || true); fi
+at_once=$(nproc)  # parsers
+((at_once <= ${#parsers[@]})) || at_once=${#parsers[@]}
 begun=$tree/corpus
 if [[ $amount == *x ]]; then
   begun=$tree/corpus-of-this-call
   rm -rf "$begun"
   limit=(-runs="${amount%x}" -seed=1)
 else
-  each=$((amount / ${#parsers[@]}))
+  each=$((amount * at_once / ${#parsers[@]}))
   limit=(-max_total_time=$((each > 0 ? each : 1)))
 fi
 mkdir -p "$tree/findings"
 export ASAN_OPTIONS=allow_addr2line=1:malloc_context_size=4  # places in reports without LLVM; speed
 [[ ! -w /dev/shm ]] || export TMPDIR=/dev/shm  # parsers of files write each text; on a disk that takes most of the time
-total=0
-for parser in "${parsers[@]}"; do
-  scratch=$begun/$parser log=$tree/$parser.log
+feed() {
+  local parser=$1 scratch=$begun/$1 log=$tree/$1.log
   mkdir -p "$scratch"
   if ! WEFT_FUZZ=$parser "$tree/fuzz" "${limit[@]}" -timeout=20 -rss_limit_mb=2048 -max_len=16384 -len_control=100 \
     -print_final_stats=1 -artifact_prefix="$tree/findings/$parser-" "$scratch" "tests/fuzz/corpus/$parser" \
@@ -52,11 +53,27 @@ for parser in "${parsers[@]}"; do
     tail -n 60 "$log"
     echo "fuzz: FAILED: $parser; again with" \
       "WEFT_FUZZ=$parser $tree/fuzz $(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)" >&2
-    exit 1
+    return 1
   fi
-  texts=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
-  echo "fuzz: $parser $texts texts"
-  total=$((total + texts))
+  echo "fuzz: $parser $(texts_of "$parser") texts"
+}
+texts_of() { sed -n 's/^stat::number_of_executed_units: *//p' "$tree/$1.log"; }
+
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+running=0
+for parser in "${parsers[@]}"; do
+  if ((running == at_once)); then
+    wait -n
+    running=$((running - 1))
+  fi
+  feed "$parser" &
+  running=$((running + 1))
 done
+while ((running > 0)); do
+  wait -n
+  running=$((running - 1))
+done
+total=0
+for parser in "${parsers[@]}"; do total=$((total + $(texts_of "$parser"))); done
 echo "fuzz: ${#parsers[@]} parsers took $total texts and nothing was found;" \
   "$built s to build, $((SECONDS - begin - built)) s to run"
