@@ -42,7 +42,8 @@ else
   limit=(-max_total_time=$((each > 0 ? each : 1)))
 fi
 mkdir -p "$tree/findings"
-export ASAN_OPTIONS=allow_addr2line=1:malloc_context_size=4  # places in reports without LLVM; speed
+ASAN_OPTIONS=external_symbolizer_path=$(command -v addr2line):malloc_context_size=4  # places in reports; speed
+export ASAN_OPTIONS
 [[ ! -w /dev/shm ]] || export TMPDIR=/dev/shm  # parsers of files write each text; on a disk that takes most of the time
 feed() {
   local parser=$1 scratch=$begun/$1 log=$tree/$1.log

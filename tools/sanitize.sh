@@ -42,7 +42,8 @@ for part in "$@"; do
   reports=$PWD/$tree/reports
   rm -rf "$reports"
   mkdir -p "$reports"
-  common=halt_on_error=1:exitcode=99:log_path=$reports/report
+  # addr2line comes with every compiler; clang's own tool need not be there, or be of another version.
+  common=halt_on_error=1:exitcode=99:log_path=$reports/report:external_symbolizer_path=$(command -v addr2line)
   failed=0
   ASAN_OPTIONS=$common:detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=$common:print_stacktrace=1 \
     TSAN_OPTIONS=$common:suppressions=$PWD/tests/thread_sanitizer.suppressions WEFT_TRIALS=$trials \
