@@ -10,7 +10,8 @@ build=(g++ cmake ninja-build git libdnnl-dev libtomlplusplus-dev libcli11-dev li
 optional=(ccache)  # makes a second build quicker; nothing needs it
 # Boost.Context runs CUDA kernels on the CPU; over MPI ranks can meet; SQLite reads exports of Nsight Systems.
 tests=(libgtest-dev libboost-context-dev libopenmpi-dev openmpi-bin libsqlite3-dev)
-# libFuzzer (tools/fuzz.sh) and the sanitizers (tools/sanitize.sh). The clang of Debian 12's package clang is too old: its std::source_location is empty.
+# libFuzzer (tools/fuzz.sh) and the sanitizers (tools/sanitize.sh). The clang of Debian 12's package clang is too old:
+# its std::source_location is empty.
 fuzz=(clang-19 libclang-rt-19-dev libomp-19-dev)
 data=(dict-gcide)  # the text that configs/quickstart.toml trains on
 browser=(chromium)  # looks at the pages of weft report in tests, which are left out without it
