@@ -84,8 +84,8 @@ int run(int count, char** arguments) {
   add_group(program, "bench", "the numbers in the documentation",
             {weft::add_bench_step_command, weft::add_bench_moe_command, weft::add_bench_products_command,
              weft::add_bench_memory_command, weft::add_bench_window_command, weft::add_bench_timing_command,
-             weft::add_bench_simulated_command, weft::add_bench_checkpoint_command, weft::add_bench_data_command,
-             weft::add_bench_published_command, weft::add_bench_defaults_command});
+             weft::add_bench_checkpoint_command, weft::add_bench_data_command, weft::add_bench_published_command,
+             weft::add_bench_defaults_command});
   weft::add_mesh_command(program);
   weft::add_keys_command(program);
   weft::add_hardware_command(program);

@@ -22,7 +22,6 @@ class DryEvent final : public Event {
 constexpr ElementwiseKernels dry_elementwise = {
     .cast = DryKernel<"cast">(),
     .add = DryKernel<"add", Writes::onto>(),
-    .scale = DryKernel<"scale", Writes::onto>(),
     .combine = DryKernel<"combine", Writes::onto>(),
     .divide_by_root = DryKernel<"divide_by_root", Writes::onto>(),
     .fill = DryKernel<"fill">(),

@@ -35,11 +35,6 @@ void add(Stream& stream, ConstTensorView source, TensorView destination) {
   if (!source.empty()) kernels(stream).add(stream, source, destination);
 }
 
-void scale(Stream& stream, TensorView destination, float factor) {
-  require(destination.dtype() == DType::float32, "float32 is scaled");
-  if (!destination.empty()) kernels(stream).scale(stream, destination, factor);
-}
-
 void combine(Stream& stream, float factor, ConstTensorView source, float destination_factor, TensorView destination) {
   require(source.size() == destination.size(), "a combination keeps the number of elements");
   const bool known = source.dtype() == DType::float32 || source.dtype() == DType::bfloat16;

@@ -16,8 +16,6 @@ class Stream;
 void cast(Stream& stream, ConstTensorView source, TensorView destination);
 // destination += source, computed in float32. The dtypes are equal, or the destination is float32.
 void add(Stream& stream, ConstTensorView source, TensorView destination);
-// destination *= factor. float32 only.
-void scale(Stream& stream, TensorView destination, float factor);
 // destination = factor source + destination_factor destination, in float32 and rounded once; equal dtypes.
 void combine(Stream& stream, float factor, ConstTensorView source, float destination_factor, TensorView destination);
 // destination /= sqrt(square_sum), or zero if square_sum is zero. Each element is multiplied by the root's reciprocal
@@ -45,7 +43,6 @@ void reduce_elements(Stream& stream, DType dtype, Reduce reduce, std::span<const
 struct ElementwiseKernels {
   decltype(&weft::cast) cast;
   decltype(&weft::add) add;
-  decltype(&weft::scale) scale;
   decltype(&weft::combine) combine;
   decltype(&weft::divide_by_root) divide_by_root;
   decltype(&weft::fill) fill;

@@ -80,15 +80,6 @@ TEST_F(CudaElementwise, AddsAsTheCpu) {
   }
 }
 
-TEST_F(CudaElementwise, ScalesAsTheCpu) {
-  for_each_place([&](std::int64_t size, std::int64_t, std::int64_t offset) {
-    const Both data = random(DType::float32, 1, size, offset);
-    scale(*cpu_stream, data.cpu, 0.37f);
-    scale(*gpu_stream, data.gpu, 0.37f);
-    expect_equal(data);
-  });
-}
-
 TEST_F(CudaElementwise, CombinesAsTheCpu) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
     for_each_place([&](std::int64_t size, std::int64_t from, std::int64_t to) {

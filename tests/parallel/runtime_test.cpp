@@ -361,11 +361,9 @@ TEST_F(Elementwise, SquareSumIsAccurateToDoubleAndAddsUp) {
   }
 }
 
-TEST_F(Elementwise, ScalesFillsAndCountsNonfiniteValues) {
-  auto values = normals(100, "values"), start = values;
+TEST_F(Elementwise, FillsAndCountsNonfiniteValues) {
+  auto values = normals(100, "values");
   const TensorView view = view_of(std::span(values), 100, 1);
-  scale(rank_.stream, view, 0.3F);
-  for (std::size_t i = 0; i < 100; ++i) ASSERT_EQ(values[i], start[i] * 0.3F);
   std::int32_t count = 0, expected = 0;
   const TensorView counted(&count, DType::int32, 1, 1);
   count_nonfinite(rank_.stream, view, counted);

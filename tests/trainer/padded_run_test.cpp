@@ -14,8 +14,8 @@
 #include <set>
 #include <utility>
 
+#include "tests/trainer/padded_run.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/measure/padded_run.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/resolved_run.h"
 

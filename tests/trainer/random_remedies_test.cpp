@@ -146,8 +146,8 @@ TEST_F(RandomRemedies, AreReadBackWithoutFault) {
 TEST_F(RandomRemedies, ContradictNoOtherSetting) {
   int all = 0, by_size = 0;
   for_each_run([&](const ReadWith& read, const Config& config) {
-    for (std::size_t c = 0; c < cause_count; ++c) {
-      for (const Remedy& remedy : remedies_for(static_cast<Cause>(c))) {
+    for (const Cause cause : all_values<Cause>) {
+      for (const Remedy& remedy : remedies_for(cause)) {
         for (const RemedyOverrides& strength : remedy.strengths(config)) {
           ++all;
           const std::string fault = fault_of(read, strength.words);

@@ -59,7 +59,6 @@ void add_bench_products_command(CLI::App& bench);
 void add_bench_memory_command(CLI::App& bench);
 void add_bench_window_command(CLI::App& bench);
 void add_bench_timing_command(CLI::App& bench);
-void add_bench_simulated_command(CLI::App& bench);
 void add_bench_checkpoint_command(CLI::App& bench);
 void add_bench_data_command(CLI::App& bench);
 void add_bench_published_command(CLI::App& bench);

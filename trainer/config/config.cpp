@@ -23,11 +23,6 @@ double Config::expert_rows_per_choice() const {
   return static_cast<double>(moe.num_experts * rows) / static_cast<double>(tokens * moe.num_experts_per_tok);
 }
 
-std::string_view name_of(ShardStrategy strategy) {
-  constexpr std::string_view names[] = {"full_shard", "shard_grad_op", "optimizer", "no_shard"};
-  return names[static_cast<std::size_t>(strategy)];
-}
-
 ResidencyChoice parse_residency(const std::string& text) {
   if (text == "stage") return {};
   for (Residency residency :

@@ -65,7 +65,9 @@ struct PipelineConfig {
 // optimizer state. With shard_grad_op (ZeRO-2) parameters are gathered once a step. With `optimizer` (ZeRO-1) gradients
 // also stay whole until the last microbatch. With no_shard nothing is sharded.
 enum class ShardStrategy : std::uint8_t { full_shard, shard_grad_op, optimizer, no_shard };
-std::string_view name_of(ShardStrategy strategy);
+constexpr auto enum_names(ShardStrategy) {
+  return name_list("full_shard", "shard_grad_op", "optimizer", "no_shard");
+}
 
 // A residency as written. Without a kind (text "stage") the strategy decides; for full_shard, chosen_timing.h may.
 // `amount`: ranks of an island, or stages of a window.

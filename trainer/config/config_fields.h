@@ -183,12 +183,7 @@ inline std::string any_text(const std::string&) {
 // The message of the Error that `parse` throws, or nothing.
 template <typename Parse>
 std::string complaint_of(Parse parse) {
-  try {
-    parse();
-    return {};
-  } catch (const Error& error) {
-    return error.what();
-  }
+  return refusal_of(parse).value_or("");
 }
 
 // `check` returns what is wrong with the text, or nothing.

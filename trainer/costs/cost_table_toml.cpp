@@ -42,16 +42,6 @@ std::vector<std::string> parts_of(const std::string& path) {
   return parts;
 }
 
-std::optional<Group> group_named(std::string_view name) {
-  for (Group group : all_groups) {
-    if (name_of(group) == name) return group;
-  }
-  for (Group group : {Group::dp_island, Group::edp_island}) {
-    if (name_of(group) == name) return group;
-  }
-  return std::nullopt;
-}
-
 // A field of a cost by its key.
 template <typename Cost>
 struct CostField {
@@ -154,8 +144,8 @@ class TableReader {
   }
 
   void read_link(const ConfigEntry& entry, const std::vector<std::string>& parts) {
-    const auto group = group_named(parts[1]);
-    if (!group) {
+    const auto group = value_named<Group>(parts[1]);
+    if (!group || *group == Group::tied) {
       if (parts.size() == 2) fault(entry.key, "{} is no group of ranks", parts[1]);
       return;
     }

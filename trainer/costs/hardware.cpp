@@ -89,11 +89,6 @@ HardwareCosts hardware_costs(const Hardware& hardware, const Config& config, con
   return costs;
 }
 
-std::string_view name_of(Fit fit) {
-  constexpr std::string_view names[] = {"fits", "tight", "exceeds", "unknown"};
-  return names[static_cast<std::size_t>(fit)];
-}
-
 std::string_view words_of(Fit fit) {
   constexpr std::string_view words[] = {"fits", "does not fit safely", "does not fit", "not judged"};
   return words[static_cast<std::size_t>(fit)];
@@ -114,8 +109,7 @@ Verdict judge(const Hardware& hardware, const BucketBytes& peak, std::int64_t ho
   Verdict verdict;
   verdict.reserved = static_cast<std::int64_t>(hardware.reserved_memory.value);
   verdict.needed = peak.total() + verdict.reserved;
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    const auto bucket = static_cast<Bucket>(b);
+  for (const Bucket bucket : all_values<Bucket>) {
     if (peak[bucket] <= verdict.deciding_bytes) continue;
     verdict.deciding = bucket;
     verdict.deciding_bytes = peak[bucket];

@@ -41,7 +41,9 @@ enum class Fit : std::uint8_t {
   exceeds,  // above the card, or above 95 % of the host's part for it
   unknown,  // hardware without a memory of its own
 };
-std::string_view name_of(Fit fit);
+constexpr auto enum_names(Fit) {
+  return name_list("fits", "tight", "exceeds", "unknown");
+}
 // The same for readers, after "this run": "does not fit".
 std::string_view words_of(Fit fit);
 

@@ -75,23 +75,8 @@ double ring_bytes(CollectiveOp op, double payload, int ranks) {
 }
 
 double node_egress_bytes(const GroupLinks& links, CollectiveOp op, double payload) {
-  const double edges = links.ring_edges, around = edges * (links.ranks - 1) / links.ranks * payload;
-  switch (op) {
-    case CollectiveOp::all_gather:
-    case CollectiveOp::reduce_scatter:
-      return around;
-    case CollectiveOp::all_reduce:
-      return 2.0 * around;
-    case CollectiveOp::all_to_all:
-      return links.exchanged_payloads * payload;
-    case CollectiveOp::broadcast:
-    case CollectiveOp::send:
-      return edges * payload;
-    case CollectiveOp::receive:
-    case CollectiveOp::barrier:
-      return 0.0;
-  }
-  return 0.0;
+  if (op == CollectiveOp::all_to_all) return links.exchanged_payloads * payload;
+  return links.ring_edges * ring_bytes(op, payload, links.ranks);
 }
 
 LinkCost shared_link(const GroupLinks& links, const LinkCost& inside, const LinkCost& between_nodes) {

@@ -21,10 +21,9 @@ double number_of(const SortedJson& value) {
 }
 
 CollectiveOp operation_of(const std::string& name, const std::string& place) {
-  for (int op = 0; op <= static_cast<int>(CollectiveOp::barrier); ++op) {
-    if (name_of(static_cast<CollectiveOp>(op)) == name) return static_cast<CollectiveOp>(op);
-  }
-  fail_request("{}: \"{}\" is no operation that a run counts", place, name);
+  const auto op = value_named<CollectiveOp>(name);
+  if (!op) fail_request("{}: \"{}\" is no operation that a run counts", place, name);
+  return *op;
 }
 
 // A run of an older version lacks the buckets that came later: zero bytes.

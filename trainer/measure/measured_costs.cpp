@@ -170,10 +170,7 @@ RankTrace parse_chrome_trace(const std::string& text, const std::string& name) {
       if (event.at("ph") != "X") continue;
       TraceSpan span;
       span.name = event.at("name");
-      const std::string track = event.at("cat");
-      for (Lane lane : all_lanes) {
-        if (name_of(lane) == track) span.lane = lane;
-      }
+      if (const auto lane = value_named<Lane>(event.at("cat").get<std::string>())) span.lane = *lane;
       const auto& arguments = event.at("args");
       span.step = arguments.at("step");
       if (arguments.contains("microbatch")) span.microbatch = arguments.at("microbatch").get<int>();

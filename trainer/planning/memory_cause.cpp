@@ -1,16 +1,10 @@
 #include "trainer/planning/memory_cause.h"
 
-#include "parallel/runtime/enum_names.h"
+#include <algorithm>
+
 #include "trainer/plan/stage_plan.h"
 
 namespace weft {
-
-std::string_view name_of(Cause cause) {
-  constexpr std::string_view names[cause_count] = {
-      "activations",   "state",    "unsharded parameters", "unsharded gradients", "routing of experts",
-      "communication", "workspace"};
-  return names[static_cast<std::size_t>(cause)];
-}
 
 Cause cause_of(Bucket bucket) {
   if (PredictedMemory::is_static(bucket)) return Cause::state;
@@ -37,12 +31,7 @@ std::int64_t bytes_of(Cause cause, const BucketBytes& bytes) {
 }
 
 Cause largest_cause(const BucketBytes& bytes) {
-  Cause largest = Cause::activations;
-  for (std::size_t c = 0; c < cause_count; ++c) {
-    const auto cause = static_cast<Cause>(c);
-    if (bytes_of(cause, bytes) > bytes_of(largest, bytes)) largest = cause;
-  }
-  return largest;
+  return std::ranges::max(all_values<Cause>, {}, [&](Cause cause) { return bytes_of(cause, bytes); });
 }
 
 }  // namespace weft

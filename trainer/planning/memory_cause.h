@@ -1,10 +1,9 @@
 // The causes of a full rank: groups of the ledger's buckets that the same remedies lower (remedies.h).
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <string_view>
 
+#include "parallel/runtime/enum_names.h"
 #include "parallel/runtime/ledger.h"
 
 namespace weft {
@@ -18,8 +17,10 @@ enum class Cause : std::uint8_t {
   communication,
   workspace,
 };
-inline constexpr std::size_t cause_count = 7;
-std::string_view name_of(Cause cause);
+constexpr auto enum_names(Cause) {
+  return name_list("activations", "state", "unsharded parameters", "unsharded gradients", "routing of experts",
+                   "communication", "workspace");
+}
 Cause cause_of(Bucket bucket);
 std::int64_t bytes_of(Cause cause, const BucketBytes& bytes);
 // The cause with most bytes.

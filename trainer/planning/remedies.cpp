@@ -418,7 +418,7 @@ constexpr std::array of_parameters = {microbatch, residency, lookahead};
 struct CauseRow {
   std::span<const Remedy> remedies, cannot_help;
 };
-constexpr CauseRow causes[cause_count] = {  // by Cause
+constexpr CauseRow causes[names_of_all<Cause>.size()] = {  // by Cause
     {for_activations, of_state},    {for_state, of_activations}, {for_parameters, of_activations},
     {for_gradients, of_parameters}, {for_routing, of_state},     {for_communication, of_state},
     {for_workspace, of_state}};

@@ -10,17 +10,8 @@
 namespace weft {
 namespace {
 
-constexpr std::size_t operations = static_cast<std::size_t>(CollectiveOp::barrier) + 1;
-// All groups in a fixed order, so that a key of the counters has the same place on every rank.
-constexpr auto groups = [] {
-  std::array<Group, all_groups.size() + 3> all{};
-  std::copy(all_groups.begin(), all_groups.end(), all.begin());
-  all[all_groups.size()] = Group::dp_island;
-  all[all_groups.size() + 1] = Group::edp_island;
-  all[all_groups.size() + 2] = Group::tied;
-  return all;
-}();
-constexpr std::size_t group_count = groups.size();
+// In a fixed order, so that a key of the counters has the same place on every rank.
+constexpr std::size_t operations = all_values<CollectiveOp>.size(), group_count = all_values<Group>.size();
 
 constexpr std::array vote_fields = {&RunVotes::save_requests, &RunVotes::stop_requests, &RunVotes::saves_written,
                                     &RunVotes::saves_failed};
@@ -50,10 +41,9 @@ std::int64_t as_size(std::size_t n) {
 }
 
 std::size_t group_index(const std::string& name) {
-  for (std::size_t g = 0; g < group_count; ++g) {
-    if (name_of(groups[g]) == name) return g;
-  }
-  fail("group {} is not one of the mesh", name);
+  const auto group = value_named<Group>(name);
+  if (!group) fail("group {} is not one of the mesh", name);
+  return static_cast<std::size_t>(*group);
 }
 
 }  // namespace
@@ -142,7 +132,7 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
     for (std::size_t op = 0; op < operations; ++op) {
       const std::size_t place = at.communication(g, op);
       if (values[place] == 0.0) continue;
-      totals.communication[{std::string(name_of(groups[g])), static_cast<CollectiveOp>(op)}] = {
+      totals.communication[{std::string(name_of(all_values<Group>[g])), static_cast<CollectiveOp>(op)}] = {
           std::llround(values[place]), std::llround(values[place + 1])};
     }
   }

@@ -37,15 +37,6 @@ Messages chunk_faults(const Config& config) {
                       chunks, chunks, fmt::join(others, ", "))};
 }
 
-std::string complaint_of(const std::function<void()>& check) {
-  try {
-    check();
-    return {};
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
-
 // An order says "microbatches = 4 or 8" at the end of its advice. A configuration has no such key: it is the batch, of
 // `unit` sequences a microbatch, that makes so many.
 std::string in_batches(const std::string& complaint, std::int64_t unit) {
@@ -68,7 +59,7 @@ Messages order_faults(const Config& config) {
   const std::int64_t unit = config.training.microbatch_size * config.parallelism.data();
   if (!degree_errors(config.parallelism).empty() || config.training.global_batch_size % unit != 0) return {};
   if (!chunk_faults(config).empty()) return {};
-  const std::string complaint = complaint_of([&] {
+  const auto complaint = refusal_of([&] {
     const OrderInput input = order_input(config);
     if (!config.pipeline.own_order) {
       find_schedule(config.pipeline.schedule).order(input);
@@ -83,7 +74,7 @@ Messages order_faults(const Config& config) {
     }
     if (input.microbatch_group > 0) fail_request("a schedule of its own takes no groups: leave microbatch_group out");
   });
-  return complaint.empty() ? Messages{} : Messages{in_batches(complaint, unit)};
+  return complaint ? Messages{in_batches(*complaint, unit)} : Messages{};
 }
 
 }  // namespace

@@ -19,12 +19,6 @@ namespace {
 constexpr int threads_of_block = 256;
 constexpr int warps_of_block = threads_of_block / warp_size;
 
-unsigned blocks_for(std::int64_t items, std::int64_t items_of_block) {
-  return static_cast<unsigned>((items + items_of_block - 1) / items_of_block);
-}
-__device__ int lane_of_warp() {
-  return static_cast<int>(threadIdx.x) % warp_size;
-}
 __device__ int warp_of_block() {
   return static_cast<int>(threadIdx.x) / warp_size;
 }

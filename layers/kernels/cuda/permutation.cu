@@ -32,14 +32,8 @@ constexpr int warps_of_block = threads_of_block / warp_size;
 // Units that a lane moves at a time; their loads are in flight together.
 constexpr int units_of_lane = 4;
 
-unsigned blocks_for(std::int64_t items, std::int64_t items_of_block) {
-  return static_cast<unsigned>((items + items_of_block - 1) / items_of_block);
-}
 __device__ std::int64_t warp_of_grid() {
   return static_cast<std::int64_t>(blockIdx.x) * warps_of_block + threadIdx.x / warp_size;
-}
-__device__ int lane_of_warp() {
-  return static_cast<int>(threadIdx.x) % warp_size;
 }
 
 // Number of sorted keys equal to `expert`.
@@ -90,34 +84,6 @@ __global__ void permute_kernel(const Unit* x, const std::int32_t* slots, std::in
   }
 }
 
-// `width` elements from `from` on, as float32 and back; 16 bytes at once or one element.
-template <typename T, int width>
-struct Run {
-  T elements[width];
-
-  __device__ static Run load(const T* from) {
-    Run run;
-    if constexpr (width == 1) {
-      run.elements[0] = *from;
-    } else {
-      const Vector<T> vector = load_vector(from);
-#pragma unroll
-      for (int i = 0; i < width; ++i) run.elements[i] = vector[i];
-    }
-    return run;
-  }
-  __device__ void store(T* to) const {
-    if constexpr (width == 1) {
-      *to = elements[0];
-    } else {
-      Vector<T> vector;
-#pragma unroll
-      for (int i = 0; i < width; ++i) vector[i] = elements[i];
-      store_vector(to, vector);
-    }
-  }
-};
-
 // Grid as for permute_kernel; a thread owns its elements of y, so the sum over choices is in order.
 template <typename T, int width>
 __global__ void unpermute_kernel(const T* permuted, const std::int32_t* slots, const float* weights,
@@ -131,14 +97,14 @@ __global__ void unpermute_kernel(const T* permuted, const std::int32_t* slots, c
     const std::int64_t choice = token * choices + k;
     if (slots[choice] == no_expert) continue;
     const float weight = weights != nullptr ? weights[choice] : 1.0f;
-    const auto row = Run<T, width>::load(permuted + slots[choice] * hidden + first);
+    const auto row = load_vector<width>(permuted + slots[choice] * hidden + first);
 #pragma unroll
-    for (int i = 0; i < width; ++i) sum[i] = fmaf(weight, to_float(row.elements[i]), sum[i]);
+    for (int i = 0; i < width; ++i) sum[i] = fmaf(weight, to_float(row[i]), sum[i]);
   }
-  auto out = Run<T, width>::load(y + token * hidden + first);
+  auto out = load_vector<width>(y + token * hidden + first);
 #pragma unroll
-  for (int i = 0; i < width; ++i) out.elements[i] = from_float<T>(to_float(out.elements[i]) + sum[i]);
-  out.store(y + token * hidden + first);
+  for (int i = 0; i < width; ++i) out[i] = from_float<T>(to_float(out[i]) + sum[i]);
+  store_vector(y + token * hidden + first, out);
 }
 
 // A warp computes one choice; the warps of one token read its dy at about the same time. `permuted` may be `dpermuted`.
@@ -158,18 +124,18 @@ __global__ void unpermute_backward_kernel(const T* dy, const T* permuted, const 
   float product = 0.0f;
 #pragma unroll 2
   for (std::int64_t at = lane_of_warp() * width; at < hidden; at += warp_size * width) {
-    const auto gradient = Run<T, width>::load(dy + at);
+    const auto gradient = load_vector<width>(dy + at);
     if (dweights != nullptr) {
-      const auto row = Run<T, width>::load(permuted + place + at);
+      const auto row = load_vector<width>(permuted + place + at);
 #pragma unroll
       for (int i = 0; i < width; ++i) {
-        product = fmaf(to_float(gradient.elements[i]), to_float(row.elements[i]), product);
+        product = fmaf(to_float(gradient[i]), to_float(row[i]), product);
       }
     }
-    Run<T, width> out;
+    Vector<T, width> out;
 #pragma unroll
-    for (int i = 0; i < width; ++i) out.elements[i] = from_float<T>(weight * to_float(gradient.elements[i]));
-    out.store(dpermuted + place + at);
+    for (int i = 0; i < width; ++i) out[i] = from_float<T>(weight * to_float(gradient[i]));
+    store_vector(dpermuted + place + at, out);
   }
   if (dweights == nullptr) return;
   product = sum_of_warp(product);
@@ -240,10 +206,6 @@ void move_in_launches(cudaStream_t stream, const Unit* source, std::span<const s
     parts += more;
   }
   flush();
-}
-
-const float* pointer_or_null(ConstTensorView tensor) {
-  return tensor.empty() ? nullptr : elements<float>(tensor);
 }
 
 // Calls body<T, width> for the element type, with 16 bytes at once if the rows allow it.

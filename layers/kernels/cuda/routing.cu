@@ -24,9 +24,6 @@ constexpr float no_score = -1.0f;  // score of a lane without an expert; real sc
 __device__ std::int64_t token_of_warp() {
   return static_cast<std::int64_t>(blockIdx.x) * warps_of_block + threadIdx.x / warp_size;
 }
-__device__ int lane_of_warp() {
-  return static_cast<int>(threadIdx.x) % warp_size;
-}
 
 // The scores of one lane: `scores_of_lane` registers. With 0 registers, the row in memory; a lane accesses its own
 // elements only.
@@ -350,14 +347,6 @@ __global__ void backward_kernel(const float* dweights, const float* dscores, con
   }
 }
 
-dim3 blocks_for(std::int64_t tokens) {
-  return dim3(static_cast<unsigned>((tokens + warps_of_block - 1) / warps_of_block));
-}
-
-const float* pointer_or_null(ConstTensorView tensor) {
-  return tensor.empty() ? nullptr : elements<float>(tensor);
-}
-
 void route_forward(KernelContext& context, ConstTensorView logits, const RoutingRule& rule, ConstTensorView bias,
                    const std::int32_t* targets, TensorView scores, TensorView indices, TensorView weights) {
   const ForwardArguments all{elements<float>(logits),
@@ -378,7 +367,8 @@ void route_forward(KernelContext& context, ConstTensorView logits, const Routing
                              elements<std::int32_t>(indices),
                              elements<float>(weights)};
   const auto run = [&](auto kernel) {
-    launch(native(context.stream), blocks_for(all.tokens), dim3(warps_of_block * warp_size), 0, kernel, all);
+    launch(native(context.stream), blocks_for(all.tokens, warps_of_block), dim3(warps_of_block * warp_size), 0, kernel,
+           all);
   };
   if (all.experts <= 32) {
     run(forward_kernel<1>);
@@ -401,10 +391,10 @@ void route_backward(KernelContext& context, ConstTensorView dweights, ConstTenso
                     ConstTensorView indices, const RoutingRule& rule, TensorView dlogits) {
   const std::int64_t tokens = scores.rows();
   const auto experts = static_cast<int>(scores.columns()), null_copies = static_cast<int>(rule.null_copies);
-  launch(native(context.stream), blocks_for(tokens), dim3(warps_of_block * warp_size), 0, backward_kernel,
-         elements<float>(dweights), pointer_or_null(dscores), elements<float>(scores), elements<std::int32_t>(indices),
-         tokens, experts, experts - null_copies, static_cast<int>(indices.columns()), rule.scoring, rule.normalise,
-         rule.scaling, elements<float>(dlogits));
+  launch(native(context.stream), blocks_for(tokens, warps_of_block), dim3(warps_of_block * warp_size), 0,
+         backward_kernel, elements<float>(dweights), pointer_or_null(dscores), elements<float>(scores),
+         elements<std::int32_t>(indices), tokens, experts, experts - null_copies, static_cast<int>(indices.columns()),
+         rule.scoring, rule.normalise, rule.scaling, elements<float>(dlogits));
 }
 
 // Reads and writes 4 bytes an element.

@@ -105,17 +105,13 @@ void queue_backward(cudaStream_t stream, const T* dy, const T* gate_up, const fl
   launch(stream, grid.blocks, grid.threads, 0, backward_kernel<T, N>, dy, gate_up, rows, width, dgate_up);
 }
 
-const float* weights_or_null(ConstTensorView weights) {
-  return weights.empty() ? nullptr : elements<float>(weights);
-}
-
 void swiglu_forward(KernelContext& context, ConstTensorView gate_up, ConstTensorView weights, TensorView y) {
   with_element_type(y.dtype(), [&](auto element) {
     using E = decltype(element);
     using T = typename DeviceElement<E>::type;
     const bool vectors = vectorises<E>(gate_up.data(), y.columns()) && vectorises<E>(y.data(), y.columns());
     const auto queue = vectors ? queue_forward<T, Vector<T>::size> : queue_forward<T, 1>;
-    queue(native(context.stream), elements<E>(gate_up), weights_or_null(weights), y.rows(), y.columns(),
+    queue(native(context.stream), elements<E>(gate_up), pointer_or_null(weights), y.rows(), y.columns(),
           elements<E>(y));
   });
 }
@@ -128,7 +124,7 @@ void swiglu_backward(KernelContext& context, ConstTensorView dy, ConstTensorView
     const bool vectors = vectorises<E>(dy.data(), dy.columns()) && vectorises<E>(gate_up.data(), dy.columns()) &&
                          vectorises<E>(dgate_up.data(), dy.columns());
     const auto queue = vectors ? queue_backward<T, Vector<T>::size> : queue_backward<T, 1>;
-    queue(native(context.stream), elements<E>(dy), elements<E>(gate_up), weights_or_null(weights), dy.rows(),
+    queue(native(context.stream), elements<E>(dy), elements<E>(gate_up), pointer_or_null(weights), dy.rows(),
           dy.columns(), elements<E>(dgate_up), dweights.empty() ? nullptr : elements<float>(dweights));
   });
 }

@@ -42,11 +42,6 @@ WEFT_MULTIVERSION void add_elements(ConstTensorView source, TensorView destinati
       });
 }
 
-WEFT_MULTIVERSION void scale_loop(float* data, float factor, std::int64_t count) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) data[i] *= factor;
-}
-
 // The fused operation is explicit, so that the vector loop and its scalar remainder round alike.
 template <typename T>
 WEFT_INLINE void combine_loop(float factor, const T* from, float to_factor, T* to, std::int64_t count) {
@@ -93,10 +88,6 @@ WEFT_MULTIVERSION std::int32_t count_nonfinite_loop(const float* data, std::int6
 
 void add_on(Stream&, ConstTensorView source, TensorView destination) {
   add_elements(source, destination);
-}
-
-void scale(Stream&, TensorView destination, float factor) {
-  scale_loop(destination.as<float>().data(), factor, destination.size());
 }
 
 void combine(Stream&, float factor, ConstTensorView source, float destination_factor, TensorView destination) {
@@ -160,7 +151,7 @@ void fill(TensorView destination, float value) {
   });
 }
 
-const ElementwiseKernels elementwise_kernels = {cast_on, add_on,     scale,           combine,      divide_by_root,
-                                                fill_on, square_sum, count_nonfinite, copy_columns, reduce_elements};
+const ElementwiseKernels elementwise_kernels = {cast_on,    add_on,          combine,      divide_by_root, fill_on,
+                                                square_sum, count_nonfinite, copy_columns, reduce_elements};
 
 }  // namespace weft::cpu

@@ -1,5 +1,5 @@
 // Element-wise work at memory bandwidth. With n elements of s bytes, the bytes moved are
-//   cast n (s + s'), add n (s + 2 s'), scale and divide_by_root 8 n, combine 3 n s, fill n s, copy_columns 2 n s.
+//   cast n (s + s'), add n (s + 2 s'), divide_by_root 8 n, combine 3 n s, fill n s, copy_columns 2 n s.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -89,23 +89,6 @@ struct Add {
   }
   __device__ void one(std::int64_t at) const {
     to[at] = from_float<To>(to_float(to[at]) + to_float(from[at]));
-  }
-};
-
-struct Scale {
-  static constexpr int width = 4;
-  using Loaded = Vector<float>;
-  float* data;
-  float factor;
-
-  __device__ Loaded load(std::int64_t at) const { return load_vector(data + at); }
-  __device__ void store(std::int64_t at, Loaded& loaded) const {
-#pragma unroll
-    for (int i = 0; i < width; ++i) loaded[i] *= factor;
-    store_vector(data + at, loaded);
-  }
-  __device__ void one(std::int64_t at) const {
-    data[at] *= factor;
   }
 };
 
@@ -217,11 +200,6 @@ void add(Stream& stream, ConstTensorView source, TensorView destination) {
   });
 }
 
-void scale(Stream& stream, TensorView destination, float factor) {
-  float* data = elements<float>(destination);
-  if (!destination.empty()) apply(native(stream), Scale{data, factor}, extent_of(destination.size(), 4, data));
-}
-
 void combine(Stream& stream, float factor, ConstTensorView source, float destination_factor, TensorView destination) {
   if (source.dtype() == DType::bfloat16) {
     combine_elements(native(stream), factor, elements<bfloat16>(source), destination_factor,
@@ -304,7 +282,7 @@ void copy_columns(Stream& stream, ConstTensorView source, std::int64_t source_co
 
 }  // namespace
 
-const ElementwiseKernels elementwise_kernels = {cast, add,        scale,           combine,      divide_by_root,
-                                                fill, square_sum, count_nonfinite, copy_columns, reduce_elements};
+const ElementwiseKernels elementwise_kernels = {
+    cast, add, combine, divide_by_root, fill, square_sum, count_nonfinite, copy_columns, reduce_elements};
 
 }  // namespace weft::cuda

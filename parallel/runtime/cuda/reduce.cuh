@@ -9,6 +9,10 @@ namespace weft::cuda {
 inline constexpr unsigned all_lanes_of_warp = 0xffffffffu;
 inline constexpr int warp_size = 32;
 
+__device__ inline int lane_of_warp() {
+  return static_cast<int>(threadIdx.x) % warp_size;
+}
+
 struct AddTo {
   template <typename T>
   __device__ T operator()(T a, T b) const {

@@ -89,6 +89,15 @@ template <typename T>
 const typename DeviceElement<T>::type* elements(ConstTensorView tensor) {
   return reinterpret_cast<const typename DeviceElement<T>::type*>(tensor.as<T>().data());
 }
+// Null for an empty float32 tensor, which stands for none.
+inline const float* pointer_or_null(ConstTensorView tensor) {
+  return tensor.empty() ? nullptr : elements<float>(tensor);
+}
+
+// Blocks that have as many items each, the last one the rest.
+inline unsigned blocks_for(std::int64_t items, std::int64_t items_of_block) {
+  return static_cast<unsigned>((items + items_of_block - 1) / items_of_block);
+}
 
 inline constexpr int extent_threads = 256;
 // Number of vectors that a thread loads before it stores the first one.

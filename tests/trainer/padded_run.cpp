@@ -1,4 +1,4 @@
-#include "trainer/measure/padded_run.h"
+#include "tests/trainer/padded_run.h"
 
 #include <algorithm>
 #include <chrono>
