@@ -96,6 +96,12 @@ inline bool can_order(std::string_view schedule, const OrderInput& input) {
   return input.chunks == 1;
 }
 
+// Whether a schedule takes the backwards of microbatches in descending order, so that weight gradients add up in
+// another order than under all others.
+inline bool descends(std::string_view schedule) {
+  return schedule == "looped_bfs";
+}
+
 // All counts up to these that a schedule can order.
 inline std::vector<OrderInput> inputs_of(const Schedule& schedule, int ranks, int chunks, int microbatches) {
   std::vector<OrderInput> inputs;

@@ -13,7 +13,8 @@ TEST_F(Install, LeavesAProgramThatRunsAndWhatItIsRunWith) {
   EXPECT_EQ(run("here/bin/weft --version").output, weft("--version").output);
   const auto planned = run("here/bin/weft plan here/share/weft/configs/plan_llama3_8b.toml");
   EXPECT_EQ(planned.exit_code, 0) << planned.messages;
-  for (const char* file : {"README.md", "LICENSE", "configuration.md"}) {
+  for (const char* file :
+       {"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "LICENSE", "docs/configuration.md", "docs/step.svg"}) {
     EXPECT_TRUE(std::filesystem::exists(folder_ / "here/share/doc/weft" / file)) << file;
   }
 }

@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "tests/tools/tiny_training.h"
@@ -54,6 +58,25 @@ TEST_F(TrainedModelCommand, EvalHasTheLossWithWhichTrainingGoesOn) {
   // Sums in another order (evaluation_test.cpp).
   const double alone = json(std::string("eval out/tiny --data text.txt") + on_one_rank).at("loss");
   EXPECT_NEAR(alone, loss, 2e-6 * loss);
+}
+
+// Each reads what the run was from its configuration, so one that was changed by hand is damage as any other.
+TEST_F(TrainedModelCommand, AChangedConfigurationIsDamage) {
+  const std::filesystem::path file = folder_ / "out/tiny/checkpoints/step-00000003/config.toml";
+  std::ifstream in(file);
+  std::string text(std::istreambuf_iterator<char>(in), {});
+  const std::string from = "documents = \"join\"";
+  const std::size_t at = text.find(from);
+  ASSERT_NE(at, std::string::npos) << text;
+  std::ofstream(file) << text.replace(at, from.size(), "documents = \"mask\"");
+  for (const char* command : {"eval out/tiny --data text.txt", "generate out/tiny --prompt warp --max-tokens 2"}) {
+    const ProgramResult refused = weft(command);
+    EXPECT_EQ(refused.exit_code, 2) << command;
+    EXPECT_NE(refused.messages.find("config.toml"), std::string::npos) << refused.messages;
+  }
+  const ProgramResult resumed = weft("train run.toml --run.steps=5");
+  EXPECT_NE(resumed.exit_code, 0);
+  EXPECT_NE(resumed.output.find("step-00000003 IS DAMAGED"), std::string::npos) << resumed.output;
 }
 
 // A loss in windows of another length is another figure, and comes only to whoever asks for it.

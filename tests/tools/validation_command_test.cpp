@@ -49,6 +49,36 @@ TEST_F(ValidationCommand, TrainsValidatesAndKeepsTheBest) {
   EXPECT_EQ(SortedJson::parse(evaluated.output)["loss"], least);
 }
 
+// A loss on other text says nothing of the best so far: training takes the first loss that it gets there for it.
+TEST_F(ValidationCommand, TheBestIsSoughtAnewOnOtherText) {
+  put("easy.txt", "weft weft weft weft weft weft weft");
+  const std::string train = "train run.toml --validation.keep_best=true --checkpoint.interval=1 ";
+  const auto goes_on = [&](const std::string& words, int interval = 1) {
+    const auto result = weft(fmt::format("{}--validation.interval={} {}", train, interval, words));
+    EXPECT_EQ(result.exit_code, 0) << result.messages;
+    return result.output;
+  };
+  const auto best_step = [&] {
+    std::ifstream best(folder_ / "out/tiny/checkpoints/best");
+    std::string name;
+    best >> name;
+    return std::stoi(name.substr(name.size() - 8));
+  };
+  constexpr const char* anew = "The best is sought anew";
+  goes_on("--validation.data=easy.txt --run.steps=2");
+  const int first = best_step();
+  EXPECT_EQ(goes_on("--validation.data=easy.txt --run.steps=3").find(anew), std::string::npos);
+  const std::string other = goes_on("--validation.data=held.txt --run.steps=5");
+  EXPECT_NE(other.find(anew), std::string::npos) << other;
+  EXPECT_NE(other.find("validation.data [\"easy.txt\"] -> [\"held.txt\"]"), std::string::npos) << other;
+  EXPECT_LE(first, 3);
+  EXPECT_GT(best_step(), 3);
+  // So it does where another part of the text is read; not where validation is only more frequent.
+  EXPECT_NE(goes_on("--validation.data=held.txt --validation.batches=1 --run.steps=6").find(anew), std::string::npos);
+  EXPECT_EQ(goes_on("--validation.data=held.txt --validation.batches=1 --run.steps=7", 2).find(anew),
+            std::string::npos);
+}
+
 TEST_F(ValidationCommand, FaultsOfItsFilesAreToldBeforeTheFirstStep) {
   put("faulty.toml", "include = [\"run.toml\"]\n[validation]\ndata = [\"held.txt\", \"absent.txt\"]\n");
   for (const char* command : {"check", "train"}) {

@@ -13,6 +13,7 @@
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/saved_run.h"
 #include "tests/trainer/temporary_folder.h"
+#include "trainer/checkpoint/keys.h"
 #include "trainer/config/config_messages.h"
 
 namespace weft {
@@ -301,6 +302,25 @@ TEST(LoadFault, AnotherCapacityIsNoOtherModel) {
   // Earlier checkpoints have the keys in their manifests.
   EXPECT_EQ(differing_model({{"model.moe.capacity_factor", "1.5"}, {"model.moe.drop_policy", "\"probability\""}}, {}),
             "");
+}
+
+// Keys that no block reads are no part of a model, whether the checkpoint has them, as earlier ones do, or not.
+TEST(LoadFault, KeysThatNoBlockReadsAreNoPartOfAModel) {
+  Config dense = config_of(TinyLayout{.layers = "d*2"});
+  KeyValues saved = model_keys(dense);
+  EXPECT_FALSE(saved.contains("model.moe.num_experts"));
+  dense.model.moe.num_experts += 4;
+  EXPECT_EQ(differing_model(saved, model_keys(dense)), "");
+  saved["model.moe.num_experts"] = "4";
+  EXPECT_EQ(differing_model(saved, model_keys(dense)), "");
+  const Config both = config_of(TinyLayout{.layers = "d e"});
+  Config other = both;
+  other.model.moe.num_experts *= 2;
+  EXPECT_NE(differing_model(model_keys(both), model_keys(other)).find("model.moe.num_experts"), std::string::npos);
+  Config experts = config_of(TinyLayout{.layers = "e*2"});
+  saved = model_keys(experts);
+  saved["model.intermediate_size"] = "0";
+  EXPECT_EQ(differing_model(saved, model_keys(experts)), "");
 }
 
 // What a run adds to the routers and experts of the weights it begins with.

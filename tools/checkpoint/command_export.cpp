@@ -103,7 +103,7 @@ void add_export_command(CLI::App& program) {
                    "a checkpoint, a folder of checkpoints or the directory of a run: the newest there")
       ->required();
   command->add_option("OUT", request->to, "the folder to write; it must not exist");
-  command->add_option("--architecture", request->architecture, "auto, llama, mixtral, qwen3 or qwen3_moe")
+  command->add_option("--architecture", request->architecture, "auto, or one of those that --check lists")
       ->capture_default_str();
   command->add_option("--dtype", request->dtype, "of weights: float32, bfloat16, float16, or as they were saved")
       ->capture_default_str();
@@ -117,8 +117,7 @@ void add_export_command(CLI::App& program) {
       ->add_option("--max-position-embeddings", request->max_position_embeddings,
                    "of config.json; otherwise the sequence length that the checkpoint was trained with")
       ->check(positive());
-  command->add_flag("--without-predictors", request->without_predictors,
-                    "leave the predictors (m) behind, which no architecture has");
+  command->add_flag("--without-predictors", request->without_predictors, "leave the predictors (m) behind");
   command->add_flag(
       "--check", request->check,
       "write nothing; list the architectures that can express the model, the reasons against others, and the loaders");

@@ -1,4 +1,5 @@
-// `weft data samples`: the tokens that samples of a run read, to find the documents of a step or to compare an order.
+// `weft data samples`: file and positions of the tokens that samples of a run read, to find the documents of a step or
+// to compare an order.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -190,7 +190,7 @@ std::string remedies_text(const Explanation& explanation) {
   if (!between) text += after_recompute(explanation);
   text += after_remedies(explanation);
   if (!explanation.cannot.empty()) {
-    text += fmt::format("\nwhat does not help against {}, at its best\n", name_of(explanation.cause));
+    text += fmt::format("\nwhat takes too little from {} by itself, at its best\n", name_of(explanation.cause));
   }
   for (const TriedRemedy& tried : explanation.cannot) {
     text += fmt::format("  {}: {}\n", tried.remedy.name, needs_text(explanation, tried.variant));

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "parallel/runtime/error.h"
+#include "trainer/config/config_conditions.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/data/megatron_order.h"
 
@@ -36,6 +37,7 @@ constexpr std::array later_keys = {"data.order"sv,
                                    "model.moe.shared_expert_gate"sv,
                                    "model.moe.selection_bias"sv,
                                    "model.moe.force_balance"sv};
+constexpr const char* model_layers_key = "model.layers";
 constexpr const char* samples_key = "data.samples";
 constexpr const char* split_key = "data.split";
 
@@ -87,11 +89,11 @@ void add_later_keys(const KeyValues& own, KeyValues& saved) {
 }  // namespace
 
 KeyValues model_keys(const Config& config) {
-  KeyValues values = chosen_keys(config, [](const ConfigKey& key) {
-    return (key.section == "model" || key.section == "model.moe") &&
+  KeyValues values = chosen_keys(config, [&](const ConfigKey& key) {
+    return (key.section == "model" || key.section == "model.moe") && !missing_for(key, config) &&
            std::ranges::find(free_keys, key.path()) == free_keys.end();
   });
-  values["model.layers"] = blocks_text(config.model);
+  values[model_layers_key] = blocks_text(config.model);
   return values;
 }
 
@@ -109,6 +111,13 @@ KeyValues data_keys(const Config& config, const TokenDataset& data) {
 std::string differing_model(KeyValues saved, const KeyValues& own) {
   add_later_keys(own, saved);
   for (const std::string_view key : free_keys) saved.erase(std::string(key));  // older checkpoints have some
+  // Older checkpoints have keys that no block reads.
+  const auto same = saved.find(model_layers_key);
+  if (same != saved.end() && own.contains(same->first) && own.at(same->first) == same->second) {
+    for (const ConfigKey& key : config_schema()) {
+      if (!own.contains(key.path())) saved.erase(key.path());
+    }
+  }
   return differing_keys(saved, own);
 }
 

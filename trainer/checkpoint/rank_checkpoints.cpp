@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <ranges>
@@ -27,6 +28,15 @@ struct PublishRequest {
   std::int64_t keep_latest = 0, keep_every = 0;
   std::optional<BestCheckpoint> best = {};  // if this is the one
 };
+
+// Whether a changed key, as changed_values() tells it, makes losses of held-out text other figures.
+bool decides_validation(std::string_view changed, const ValidationConfig& validation) {
+  constexpr std::array keys = {"validation.data ", "validation.split ", "validation.batches ",
+                               "data.tokenizer ",  "data.documents ",   "training.sequence_length "};
+  constexpr std::array keys_of_split = {"data.split ", "data.train "};
+  const auto names = [&](std::string_view key) { return changed.starts_with(key); };
+  return std::ranges::any_of(keys, names) || (validation.split && std::ranges::any_of(keys_of_split, names));
+}
 
 // The last step of a save: joins the parts in the folder of the save, writes the manifest, renames the folder and
 // removes superseded checkpoints. Throws Error (failure); if the new checkpoint is not published, all earlier ones
@@ -135,6 +145,18 @@ Progress RankCheckpoints::load() {
 std::optional<BestCheckpoint> RankCheckpoints::best_until(std::int64_t step) {
   std::optional<BestCheckpoint> best;
   if (world_.rank() == 0) best = find_best(directory_);
+  if (best) {
+    const std::filesystem::path folder = directory_ / checkpoint_name(best->step);
+    std::vector<std::string> changed = changes_since(folder);
+    std::erase_if(changed, [&validation = config_.validation](const std::string& key) {
+      return !decides_validation(key, validation);
+    });
+    if (!changed.empty()) {
+      setup_.say(0, fmt::format("the best so far, {}, was told by other validation: {}. The best is sought anew",
+                                folder.string(), fmt::join(changed, ", ")));
+      best.reset();
+    }
+  }
   const bool earlier = best && best->step <= step;
   const std::vector<double> all = sum(std::vector<double>{earlier ? static_cast<double>(best->step) : 0.0,
                                                           earlier ? best->loss : 0.0, earlier ? 1.0 : 0.0});
@@ -147,14 +169,18 @@ void RankCheckpoints::validated(std::int64_t step, double loss) {
   if (!best_ || loss < best_->loss) best_ = {step, loss};
 }
 
+std::vector<std::string> RankCheckpoints::changes_since(const std::filesystem::path& from) const {
+  const std::string file = (from / checkpoint_config_name).string();
+  std::error_code unreadable;
+  if (!std::filesystem::exists(file, unreadable)) return {};
+  const auto now = std::ranges::find(setup_.texts, checkpoint_config_name, &CheckpointSetup::Text::name);
+  if (now == setup_.texts.end()) return {};
+  return changed_values(read_whole_file(file), now->text);
+}
+
 void RankCheckpoints::tell_changes(const CheckpointFolder& from) const {
   constexpr std::ptrdiff_t most = 5;
-  const std::string file = (from.path / checkpoint_config_name).string();
-  std::error_code unreadable;
-  if (!std::filesystem::exists(file, unreadable)) return;  // such as an import's
-  const auto now = std::ranges::find(setup_.texts, checkpoint_config_name, &CheckpointSetup::Text::name);
-  if (now == setup_.texts.end()) return;
-  const std::vector<std::string> changed = changed_values(read_whole_file(file), now->text);
+  const std::vector<std::string> changed = changes_since(from.path);
   if (changed.empty()) return;
   const auto shown = changed | std::views::take(most);
   const std::string rest = std::ssize(changed) > most ? fmt::format(", and {} more", std::ssize(changed) - most) : "";
@@ -211,7 +237,12 @@ std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& ca
       setup_.say(world_.rank(), error.what());
     }
   };
-  attempt([&] { reader.emplace(candidate.path); });
+  attempt([&] {
+    reader.emplace(candidate.path);
+    const std::vector<SavedFile>& files = reader->manifest().files;
+    const bool has_config = std::ranges::find(files, checkpoint_config_name, &SavedFile::name) != files.end();
+    if (world_.rank() == 0 && has_config) reader->require_unchanged(checkpoint_config_name);
+  });
   if (!damaged) {
     start = plan_start(config_, data_, *reader, weights_only);
     attempt([&] { load_rows(*reader, start.load, rows_, compute_); });

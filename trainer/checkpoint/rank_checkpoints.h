@@ -72,9 +72,11 @@ class RankCheckpoints {
   std::vector<double> sum(std::span<const double> own);
   // Throws Error (request) on all ranks if one rank cannot write to the folder of checkpoints.
   void try_to_write();
+  // Rank 0 only: the keys with other values than in the checkpoint, as changed_values() tells them.
+  std::vector<std::string> changes_since(const std::filesystem::path& from) const;
   // Rank 0 only: names the keys that changed since the checkpoint was saved, the first few of them.
   void tell_changes(const CheckpointFolder& from) const;
-  // The best of the checkpoints that a run goes on from, as rank 0 sees it.
+  // The best of the checkpoints that a run goes on from, as rank 0 sees it; none if the held-out text is another.
   std::optional<BestCheckpoint> best_until(std::int64_t step);
   // Rank 0 only: removes unfinished folders and corrects `latest`.
   void tidy_up(const std::vector<std::filesystem::path>& unfinished, const StartingPoint& start) const;

@@ -28,8 +28,10 @@ std::vector<ConfigKey> hardware_keys() {
                  field(&H::name), names_hardware),
       integer_key("hardware.ranks_per_node", "ranks of a node; auto: the card's", degree_range,
                   field(&H::ranks_per_node)),
-      bytes_key("hardware.memory", "memory of a card, such as \"80 GiB\"; auto: the card's", automatic,
-                field(&H::memory)),
+      bytes_key("hardware.memory",
+                "memory of a card, such as \"80 GiB\"; auto: the card's; where it has room, gradients add up whole by "
+                "default",
+                automatic, field(&H::memory)),
       number_key("hardware.node_bytes_per_second", "out of a node, all its adapters together; auto: the card's",
                  rate_range, field(&H::node_bytes_per_second)),
       number_key("hardware.link_bytes_per_second", "from one rank to another of its node; auto: the card's", rate_range,

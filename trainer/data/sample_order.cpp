@@ -285,8 +285,12 @@ std::vector<TokenRange> split_files(const std::vector<TokenFile>& files, const s
     }
     if (range.tokens <= sequence_length) {
       constexpr std::array uses = {"training", "validation", "test"};
-      fail_request("\"{}\": data.split \"{}\" leaves {} of its {} tokens for {}, fewer than one window of {}",
-                   file.name(), split, range.tokens, file.tokens(), uses[use], sequence_length + 1);
+      const char* const one = file.sequences() == 1
+                                  ? ". A split goes between documents, and this file is one: weft data tokenize makes "
+                                    "documents of lines, or name other files in validation.data"
+                                  : "";
+      fail_request("\"{}\": data.split \"{}\" leaves {} of its {} tokens for {}, fewer than one window of {}{}",
+                   file.name(), split, range.tokens, file.tokens(), uses[use], sequence_length + 1, one);
     }
     ranges.push_back(range);
   }

@@ -85,8 +85,10 @@ void require_room(const TokenizeRequest& request, const DocumentReader& document
   require_other_names(documents.files(), request.prefix);
   for (const std::string& mark : request.marks) {
     if (tokenizer.token_id(mark)) continue;
-    fail_request("the tokenizer \"{}\" has no token {}, with which these conversations are written", request.tokenizer,
-                 mark);
+    fail_request(
+        "the tokenizer \"{0}\" has no token {1}, with which these conversations are written; weft data "
+        "train-tokenizer learns one with it by --special '{1}'",
+        request.tokenizer, mark);
   }
   const std::string facts_name = request.prefix + ".json", losses_name = request.prefix + ".loss";
   // One that an interrupted call left may be replaced; any other file may not.

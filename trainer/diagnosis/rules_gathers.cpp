@@ -208,8 +208,10 @@ RuleVerdict check_gather_dtype(const RunEvidence& evidence) {
     finding.step = waiting_cost(evidence, &TracedExchange::gathers, "gathers", saved_on_links(evidence, *narrow));
     finding.memory = predicted_excess(evidence, *narrow, "in 16 bits");
   }
-  finding.changes = {
-      {"precision.compute", "\"bfloat16\"", "parameters, gradients' sums and optimizer stay in float32"}};
+  const bool on_cpu = evidence.config().run.device == DeviceKind::cpu;
+  finding.changes = {{"precision.compute", "\"bfloat16\"",
+                      fmt::format("parameters, gradients' sums and optimizer stay in float32{}",
+                                  on_cpu ? "; a CPU may compute slower in it: weft bench step tells" : "")}};
   return RuleVerdict::found(std::move(finding));
 }
 

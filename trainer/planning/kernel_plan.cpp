@@ -48,7 +48,9 @@ const Figure& peak_of(const KernelCall& call, const Hardware& hardware) {
 KernelSeconds busy_seconds(const KernelCall& call, const Hardware& hardware) {
   const std::optional<double> bytes_per_second = hardware.moved_bytes_per_second();
   if (!bytes_per_second) {
-    fail_request("nobody has measured how fast the memory of \"{}\" is: its kernels have no time", hardware.name);
+    fail_request(
+        "nobody has measured how fast the memory of \"{}\" is: its kernels have no time. Name a card: --hardware h200",
+        hardware.name);
   }
   const double moved = static_cast<double>(call.read + call.written) / *bytes_per_second;
   KernelSeconds seconds;

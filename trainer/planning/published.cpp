@@ -114,6 +114,12 @@ Certainty modelled_certainty(const Hardware& hardware) {
   // The published time over the modelled one, rounded outwards.
   const double least = std::floor(100.0 / model_error.most) / 100.0;
   const double most = std::ceil(100.0 / model_error.least) / 100.0;
+  if (hardware.name == "cpu") {
+    return {fmt::format("modelled for cpu: no published run is behind it, and small models take several times as long; "
+                        "steps within a factor of {:.1f} tie",
+                        model_error.apart),
+            model_error.apart};
+  }
   return {fmt::format("modelled: a run takes {:.2f} to {:.2f} times as long ({} published runs: weft bench published); "
                       "products at {:.0f} % of the peak, links as weft hardware has them; steps within a factor of "
                       "{:.1f} tie",

@@ -113,18 +113,19 @@ std::vector<std::string> reasons_of(std::span<const StrategyPlan> plans, const S
       (verdict.memory > 0 ? fmt::format(" of {}", verdict.unit().number(verdict.memory, 2)) : std::string());
   const std::string first =
       fmt::format("{}: {} a step, {}", name_of(chosen.sharding), seconds_text(chosen.seconds), takes);
+  const std::string all = fmt::format("{}{}", fitting, verdict.memory > 0 ? " that fit" : " (memory is not judged)");
   if (on_one_node(plans)) {
     const std::int64_t sent = chosen.plan->sent_bytes();
     const ByteUnit unit = byte_unit(sent);
     reasons.push_back(
-        fmt::format("{}: of {} that fit, it sends least and in fewest calls ({} {} in {}) among those within 1 % "
+        fmt::format("{}: of {}, it sends least and in fewest calls ({} {} in {}) among those within 1 % "
                     "of the fastest; nothing leaves the node, and a step has no use for memory that is left",
-                    first, fitting, unit.decimal_number(sent, 1), unit.decimal_name(), chosen.collectives));
+                    first, all, unit.decimal_number(sent, 1), unit.decimal_name(), chosen.collectives));
   } else if (&chosen == &fastest) {
-    reasons.push_back(fmt::format("{}: the fastest of {} that fit", first, fitting));
+    reasons.push_back(fmt::format("{}: the fastest of {}", first, all));
   } else {
-    reasons.push_back(fmt::format("{}: of {} that fit, the one of least memory within 1 % of the fastest ({}, {})",
-                                  first, fitting, name_of(fastest.sharding), seconds_text(fastest.seconds)));
+    reasons.push_back(fmt::format("{}: of {}, the one of least memory within 1 % of the fastest ({}, {})", first, all,
+                                  name_of(fastest.sharding), seconds_text(fastest.seconds)));
   }
   const StrategyPlan* full = find(plans, Sharding::full_shard);
   if (full && full != &chosen && full->seconds > timing_tie * fastest.seconds) {

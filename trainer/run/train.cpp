@@ -98,13 +98,13 @@ void take_steps(RankRun& run, RankCheckpoints& checkpoints, const RunOrders& ord
       run.compare_copies();
     }
     if (orders.observer.after_step) orders.observer.after_step(run, metrics);
-    if (result != nullptr) result->totals.add(metrics);
     spent(RunPart::other);
-    if (stops_at_spike) {
+    if (stops_at_spike) {  // the step was not taken
       checkpoints.save(run.progress());
       if (result != nullptr) result->stopping_spike = spike_text(config, step, *metrics.spike);
       break;
     }
+    if (result != nullptr) result->totals.add(metrics);
     checkpoints.end_step(run.progress(), run.votes());
     spent(RunPart::checkpoints);
     stop = run.votes().stop_requests > 0;
@@ -211,6 +211,7 @@ class TrainOutput {
   // The last lines, and the summary, of a run that has ended.
   void end(const TrainResult& result, const RunRequests& requests) {
     if (result.totals.steps == 0) {
+      if (!result.stopping_spike.empty()) return;  // in the first step, and told by it
       const std::string taken =
           result.steps_taken == config_.run.steps
               ? fmt::format("all {} steps of the run had been taken", config_.run.steps)
