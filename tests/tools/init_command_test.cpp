@@ -73,6 +73,10 @@ TEST_F(InitCommand, ItKeepsFilesAndAsksForWhatItCannotKnow) {
             std::string::npos);
   EXPECT_NE(refused("init text.txt --parameters 70B --hardware rtx4090 --ranks 1").find("nothing fits"),
             std::string::npos);
+  EXPECT_NE(refused("init text.txt --parameters 1M --device cpu --hardware h100").find("contradict each other"),
+            std::string::npos);
+  EXPECT_NE(refused("init text.txt --parameters 1M --device cuda --hardware cpu").find("contradict each other"),
+            std::string::npos);
   EXPECT_NE(refused("init text.txt --parameters 300B --device cpu --ranks 2").find("nothing fits on 2 ranks of cpu"),
             std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "first.toml"));

@@ -45,6 +45,15 @@ TEST_F(PlanSearchCommand, WritesTheBestAsARunFile) {
   EXPECT_NE(text.output.find("the fastest: "), std::string::npos) << text.output;
 }
 
+TEST_F(PlanSearchCommand, OptionsWithoutMeaningAreRefused) {
+  const std::string search = "plan run.toml --hardware h100 --search schedule=1f1b pipeline=1 tensor=1 ";
+  for (const std::string& words : {search + "--front-within 3", search + "--pareto front.svg --front-within 0.5",
+                                   search + "--pareto front.svg --front-within nan",
+                                   std::string("plan run.toml --hardware h100 --measured-steps 7")}) {
+    EXPECT_EQ(weft(words).exit_code, 2) << words;
+  }
+}
+
 // Both rows are plans that can be made again, and the term that decides is the one in which they differ most.
 TEST_F(PlanSearchCommand, SetsDataShardingBesideTheBestHybrid) {
   put("experts.toml", small_run);

@@ -89,6 +89,10 @@ void take_data(const InitArguments& arguments, FirstRunRequest& request) {
 void take_device(const InitArguments& arguments, FirstRunRequest& request) {
   const int gpus = cuda_devices();
   const bool elsewhere = !request.hardware.empty() && request.hardware != "cpu";
+  if ((arguments.device == "cpu" && elsewhere) || (arguments.device == "cuda" && request.hardware == "cpu")) {
+    fail_request("{}: error: --device {} and --hardware {} contradict each other; leave one out", init_command,
+                 arguments.device, request.hardware);
+  }
   const bool gpu = arguments.device == "cuda" || (arguments.device == "auto" && (gpus > 0 || elsewhere));
   request.device = gpu ? DeviceKind::cuda : DeviceKind::cpu;
   if (gpu && request.hardware.empty()) {

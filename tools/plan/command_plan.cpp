@@ -166,6 +166,7 @@ void add_plan_command(CLI::App& program) {
       ->needs(kernels)
       ->excludes(command->get_option("--json"));
   command->add_option("--measured-steps", request->measured_steps, "steps that the table counted")
+      ->needs("--measured")
       ->check(positive())
       ->capture_default_str();
   add_coarse_options(*command, *request);

@@ -57,9 +57,12 @@ CLI::Option* add_plan_search_options(CLI::App& command, PlanSearchRequest& reque
             ->check(positive()));
   needs(command.add_option("--top", request.top, "how many plans to find")->check(positive())->capture_default_str());
   needs(command.add_option("--output", request.output, "write the best as a run file"));
-  needs(command.add_option("--pareto", request.pareto,
-                           "draw time against memory to this SVG file, with the whole front of unbeaten plans"));
+  CLI::Option* pareto = needs(command.add_option(
+      "--pareto", request.pareto, "draw time against memory to this SVG file, with the whole front of unbeaten plans"));
   needs(command.add_option("--front-within", request.front_within, "times the fastest step that the front goes to")
+            ->needs(pareto)
+            ->check(positive())  // a range lets what is no number pass
+            ->check(CLI::Range(1.0, 1e6))
             ->capture_default_str());
   needs(command.add_flag("--across-nodes", request.across_nodes, "let tensor groups leave a node"));
   return search;

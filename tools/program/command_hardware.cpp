@@ -38,8 +38,10 @@ void append_sources(std::string& text, const Hardware& hardware) {
   const auto aliases = aliases_of(hardware.name);
   if (!aliases.empty()) text += fmt::format("  also known as {}\n", fmt::join(aliases, ", "));
   for (const NamedFigure& entry : figures_of(hardware)) {
-    const std::string_view source =
-        entry.figure ? entry.figure->source : "a machine's memory is its own: set hardware.memory";
+    const bool of_machine = entry.name == "memory" || entry.name == "host_memory";
+    const std::string source = entry.figure ? std::string(entry.figure->source)
+                               : of_machine ? fmt::format("a machine's memory is its own: set hardware.{}", entry.name)
+                                            : "not in the data sheet, or not done by this hardware";
     text += fmt::format("  {:<25} {:<32} {}\n", entry.name, value_text(entry), source);
   }
 }

@@ -239,9 +239,8 @@ std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& ca
   };
   attempt([&] {
     reader.emplace(candidate.path);
-    const std::vector<SavedFile>& files = reader->manifest().files;
-    const bool has_config = std::ranges::find(files, checkpoint_config_name, &SavedFile::name) != files.end();
-    if (world_.rank() == 0 && has_config) reader->require_unchanged(checkpoint_config_name);
+    const bool checks = world_.rank() == 0 && reader->lists(checkpoint_config_name);
+    if (checks) reader->require_unchanged(checkpoint_config_name);
   });
   if (!damaged) {
     start = plan_start(config_, data_, *reader, weights_only);

@@ -115,6 +115,10 @@ void CheckpointReader::read_rows(const SavedTensor& tensor, std::int64_t row_beg
   }
 }
 
+bool CheckpointReader::lists(const std::string& name) const {
+  return std::ranges::find(manifest_.files, name, &SavedFile::name) != manifest_.files.end();
+}
+
 void CheckpointReader::require_unchanged(const std::string& name) const {
   const auto saved = std::ranges::find(manifest_.files, name, &SavedFile::name);
   if (saved == manifest_.files.end()) fail_request("{} does not tell of {}", (folder_ / manifest_name).string(), name);
