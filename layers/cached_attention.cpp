@@ -60,7 +60,7 @@ class CachedAttention final : public ForwardSegment {
     const std::int64_t padding = out.rows() - rows;
     if (padding > 0) fill(kernels.stream, out.view().rows_from(rows, padding), 0.0f);
     const TensorView cache =
-        context.generation->caches.at(block()).view().rows_from(0, shape_.sequences * shape_.capacity);
+        context.generation->caches.at(block()).at(0).view().rows_from(0, shape_.sequences * shape_.capacity);
     attention_cached(kernels, heads_over(shape_.capacity), position, qkv.view().rows_from(0, rows), cache,
                      out.view().rows_from(0, rows));
     return onto_residual(context, setup_.format_of(Family::dense), out, weights[o_proj], norm.x);
@@ -84,8 +84,21 @@ std::unique_ptr<Segment> make_cached_attention(const SegmentSetup& setup, const 
   return std::make_unique<CachedAttention>(setup, shape, block);
 }
 
-CacheSize cache_size(const SegmentSetup& setup, std::int64_t sequences, std::int64_t capacity) {
-  return {setup.compute, sequences * capacity, head_shape(setup.model, setup.tensor, capacity).key_value_columns()};
+std::vector<CacheSize> cache_sizes(const SegmentSetup& setup, int block, std::int64_t sequences,
+                                   std::int64_t capacity) {
+  switch (setup.model.blocks.at(static_cast<std::size_t>(block)).mixer) {
+    case Mixer::attention:
+      return {
+          {setup.compute, sequences * capacity, head_shape(setup.model, setup.tensor, capacity).key_value_columns()}};
+    case Mixer::state_space: {
+      const StateSpaceShape shape = state_space_shape(setup.model, setup.tensor, 1);
+      return {{DType::float32, sequences * shape.inner(), shape.state_size},
+              {setup.compute, sequences * (shape.filter - 1), shape.channels()}};
+    }
+    case Mixer::none:
+      break;
+  }
+  return {};
 }
 
 }  // namespace weft

@@ -1,11 +1,12 @@
-// The parts of a model that differ in text generation. They are a state carried from pass to pass, attention over
-// cached keys and values, and a head that gives logits. A pass computes the next tokens of several sequences, all at
+// The parts of a model that differ in text generation. They are a state carried from pass to pass, mixers that go on
+// from it, and a head that gives logits. A pass computes the next tokens of several sequences, all at
 // the same position. Parameters are those of the segments that train (segments.h).
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <span>
+#include <vector>
 
 #include "layers/segment.h"
 #include "parallel/runtime/error.h"
@@ -25,9 +26,8 @@ struct GenerationShape {
 };
 
 struct GenerationState {
-  // Keys and values of earlier tokens of this rank's attention segments, by block, for attention_cached
-  // (kernels/attention.h): [sequences * capacity, HeadShape::key_value_columns()] in the compute dtype.
-  std::map<int, Tensor> caches = {};
+  // What this rank's mixers keep of earlier tokens, by block, as planned_caches() says.
+  std::map<int, std::vector<Tensor>> caches = {};
   // Position of the first new token of this pass, the same in every sequence; the number of cached positions.
   std::int64_t position = 0;
   // Logits of this pass; empty on ranks without the head.
@@ -53,13 +53,20 @@ class ForwardSegment : public Segment {
 // values of all earlier tokens. Its parameters are those of make_attention.
 std::unique_ptr<Segment> make_cached_attention(const SegmentSetup& setup, const GenerationShape& shape, int block);
 
-// Size of one block's entry of GenerationState::caches on this rank.
+// The state-space part of a block during text generation: it goes on from the state and the inputs that the last tokens
+// left. Its parameters are those of make_state_space.
+std::unique_ptr<Segment> make_continued_state_space(const SegmentSetup& setup, const GenerationShape& shape, int block);
+
+// A tensor of one block's entry of GenerationState::caches on this rank, in equal runs of rows by sequence.
 struct CacheSize {
   DType dtype = DType::float32;
   std::int64_t rows = 0, columns = 0;
   std::int64_t bytes() const { return rows * columns * size_of(dtype); }
 };
-CacheSize cache_size(const SegmentSetup& setup, std::int64_t sequences, std::int64_t capacity);
+// Of attention: keys and values for attention_cached (kernels/attention.h), [sequences * capacity,
+// HeadShape::key_value_columns()] in the compute dtype. Of a state space: `carried` and `history` of its kernels. Of
+// other blocks: nothing.
+std::vector<CacheSize> cache_sizes(const SegmentSetup& setup, int block, std::int64_t sequences, std::int64_t capacity);
 
 // The head for text generation: writes logits of the last tokens of each sequence, over the whole vocabulary, to
 // GenerationState::logits. Its parameters are those of make_head.

@@ -1,6 +1,10 @@
 #include "layers/model_config.h"
 
+#include <algorithm>
 #include <cctype>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "parallel/runtime/error.h"
 
@@ -13,7 +17,24 @@ constexpr std::size_t largest_model = 1024;
 constexpr int deepest_group = 64;
 constexpr std::size_t largest_width = 0x7fffffff;
 
-// Recursive descent over: sequence := (item ['*' number])*, item := ('d' | 'e') [':' width] | 'm' | '(' sequence ')'.
+struct BlockSymbol {
+  char letter;
+  BlockKind kind;
+  Mixer mixer;
+};
+constexpr BlockSymbol symbols[] = {
+    {'d', BlockKind::dense, Mixer::attention}, {'e', BlockKind::moe, Mixer::attention},
+    {'A', BlockKind::none, Mixer::attention},  {'M', BlockKind::none, Mixer::state_space},
+    {'D', BlockKind::dense, Mixer::none},      {'E', BlockKind::moe, Mixer::none}};
+
+std::optional<ModelBlock> find_block(char letter) {
+  const auto found = std::ranges::find(symbols, letter, &BlockSymbol::letter);
+  if (found == std::ranges::end(symbols)) return std::nullopt;
+  return ModelBlock(found->kind, 0, found->mixer);
+}
+
+// Recursive descent over: sequence := (item ['*' number | '~' number])*, item := block [':' width] | 'm' | '(' sequence
+// ')'. Blocks are the letters of `symbols`.
 class LayerPattern {
  public:
   explicit LayerPattern(std::string_view text) : text_(text) {}
@@ -23,11 +44,15 @@ class LayerPattern {
     for (const Symbol& symbol : sequence(0)) {
       if (symbol.letter == 'm') {
         if (layers.blocks.empty()) wrong(symbol.at, "m predicts behind blocks, and here are none");
+        if (!layers.blocks.back().is_whole()) {
+          wrong(symbol.at, "m repeats the last block, which is a part alone: end the model with d or e");
+        }
         layers.blocks.push_back(layers.blocks.back());
         ++layers.mtp_depth;
       } else {
         if (layers.mtp_depth > 0) wrong(symbol.at, "a block behind m (multi-token prediction), which comes last");
-        layers.blocks.emplace_back(symbol.letter == 'd' ? BlockKind::dense : BlockKind::moe, symbol.width);
+        layers.blocks.push_back(*find_block(symbol.letter));
+        layers.blocks.back().width = symbol.width;
       }
     }
     if (layers.blocks.empty()) fail_request("the pattern \"{}\" names no block", text_);
@@ -68,9 +93,10 @@ class LayerPattern {
         return blocks;
       }
       std::vector<Symbol> item;
-      if (take('d') || take('e')) {
-        item = {{text_[at_ - 1], at_ - 1}};
-        if (take(':')) item.front().width = width();
+      if (const std::optional<ModelBlock> block = find_block(text_[at_])) {
+        item = {{text_[at_], at_}};
+        ++at_;
+        if (block->kind != BlockKind::none && take(':')) item.front().width = width();
       } else if (take('m')) {
         item = {{text_[at_ - 1], at_ - 1}};
       } else if (take('(')) {
@@ -78,11 +104,14 @@ class LayerPattern {
       } else if (inside && take(')')) {
         return blocks;
       } else {
-        wrong("expected d (dense), e (experts), m (multi-token prediction) or a group in parentheses");
+        wrong(
+            "expected d (dense), e (experts), m (multi-token prediction), a part alone (A attention, M Mamba-2, "
+            "D dense, E experts) or a group in parentheses");
       }
-      const std::size_t times = take('*') ? number() : 1;
-      if (blocks.size() + item.size() * times > largest_model) wrong("more than 1024 blocks");
-      for (std::size_t i = 0; i < times; ++i) blocks.insert(blocks.end(), item.begin(), item.end());
+      const std::size_t length = take('~') ? number() : item.size() * (take('*') ? number() : 1);
+      if (blocks.size() + length > largest_model) wrong("more than 1024 blocks");
+      if (item.empty() && length > 0) wrong("an empty group fills no blocks");
+      for (std::size_t i = 0; i < length; ++i) blocks.push_back(item[i % item.size()]);
     }
   }
 
@@ -110,6 +139,13 @@ class LayerPattern {
 };
 
 }  // namespace
+
+std::string block_symbol(const ModelBlock& block) {
+  const auto found = std::ranges::find_if(
+      symbols, [&](const BlockSymbol& symbol) { return symbol.kind == block.kind && symbol.mixer == block.mixer; });
+  require(found != std::ranges::end(symbols), "a block has a letter");
+  return block.width > 0 ? fmt::format("{}:{}", found->letter, block.width) : std::string(1, found->letter);
+}
 
 std::vector<std::int64_t> ModelConfig::widths(BlockKind kind) const {
   std::vector<std::int64_t> different;

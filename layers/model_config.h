@@ -5,6 +5,7 @@
 #include <cmath>
 #include <compare>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -13,7 +14,17 @@
 
 namespace weft {
 
-enum class BlockKind : std::uint8_t { dense, moe };
+// The first part of a block, which mixes tokens: attention, or a state space (Mamba-2).
+enum class Mixer : std::uint8_t { attention, state_space, none };
+// Its second part: a dense MLP, or routed experts.
+enum class BlockKind : std::uint8_t { dense, moe, none };
+// Blocks with such a part, with their letters in patterns: for messages.
+constexpr std::string_view blocks_of(Mixer mixer) {
+  return mixer == Mixer::state_space ? "state spaces (M)" : "attention (d, e, A)";
+}
+constexpr std::string_view blocks_of(BlockKind kind) {
+  return kind == BlockKind::moe ? "MoE blocks (e, E)" : "dense blocks (d, D)";
+}
 // Tokens of the load-balancing loss's statistics. sequence: each sequence by itself. microbatch: the whole microbatch.
 // rank_batch: choices are counted over a data rank's microbatches of the step so far. global: over all data ranks too.
 enum class AuxiliaryLoss : std::uint8_t { sequence, microbatch, rank_batch, global };
@@ -34,13 +45,17 @@ constexpr auto enum_names(BiasSchedule) {
   return name_list("constant", "learning_rate");
 }
 
-// A block, and the width inside it if it has one of its own: of its MLP, or of each of its routed experts.
+// A block, and the width inside it if it has one of its own: of its MLP, or of each of its routed experts. It has both
+// parts, attention as the first, or one part alone.
 struct ModelBlock {
   BlockKind kind = BlockKind::dense;
   std::int64_t width = 0;  // 0: the model's for this kind
+  Mixer mixer = Mixer::attention;
 
-  ModelBlock(BlockKind of = BlockKind::dense, std::int64_t own_width = 0)
-      : kind(of), width(own_width) {}  // NOLINT: a kind is a block
+  ModelBlock(BlockKind of = BlockKind::dense, std::int64_t own_width = 0,
+             Mixer own_mixer = Mixer::attention)  // NOLINT: a kind is a block
+      : kind(of), width(own_width), mixer(own_mixer) {}
+  bool is_whole() const { return kind != BlockKind::none && mixer != Mixer::none; }
   auto operator<=>(const ModelBlock&) const = default;
   bool operator==(const ModelBlock&) const = default;
   bool operator==(BlockKind other) const { return kind == other; }
@@ -51,11 +66,14 @@ struct ModelLayers {
   std::vector<ModelBlock> blocks;
   int mtp_depth = 0;
 };
-// Reads a layer pattern. `d` is a dense block, `e` a mixture-of-experts block. `m` is a predictor of one more token,
-// with a block as the last of the model. `d:w` and `e:w` have width w, `x*n` and `(..)*n` repeat, spaces are ignored.
-// "d e*3 m" is one dense and three MoE blocks, and a predictor with another MoE block. Throws Error (request) naming
-// the column.
+// Reads a layer pattern. `d` is a dense block, `e` a mixture-of-experts block. Blocks of one part are `A` (attention),
+// `M` (a Mamba-2 state space), `D` (a dense MLP) and `E` (experts). `m` is a predictor of one more token, with a block
+// as the last of the model. `d:w` and its like have width w. `x*n` and `(..)*n` repeat, `(..)~n` repeats up to n blocks
+// and cuts the last time short. Spaces are ignored. "d e*3 m" is one dense and three MoE blocks, and a predictor with
+// another MoE block. Throws Error (request) naming the column.
 ModelLayers parse_layers(std::string_view pattern);
+// The letter of a block in a pattern, with its width: "d", "E:64".
+std::string block_symbol(const ModelBlock& block);
 
 struct MoeConfig {
   std::int64_t num_experts = 0;
@@ -116,6 +134,20 @@ struct MoeConfig {
   bool operator==(const MoeConfig&) const = default;
 };
 
+// Heads of a state space (kernels/state_space.h). Names follow Mamba2Config of Hugging Face.
+struct StateSpaceConfig {
+  std::int64_t num_heads = 0;
+  std::int64_t head_dim = 64;
+  std::int64_t state_size = 128;
+  std::int64_t n_groups = 1;     // of heads that share B and C
+  std::int64_t conv_kernel = 4;  // tokens that the convolution sees, its own among them
+
+  std::int64_t inner() const { return num_heads * head_dim; }
+  // Of a projected token: gate, x, B, C and steps.
+  std::int64_t columns() const { return 2 * inner() + 2 * n_groups * state_size + num_heads; }
+  bool operator==(const StateSpaceConfig&) const = default;
+};
+
 struct ModelConfig {
   std::vector<ModelBlock> blocks;  // predictors' at the end, as in ModelLayers
   int mtp_depth = 0;
@@ -132,19 +164,24 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6;
   bool tie_word_embeddings = false;
   double initializer_range = 0.02;
+  StateSpaceConfig state_space;
   MoeConfig moe;
 
   // Blocks without those of predictors.
   int layers() const { return static_cast<int>(blocks.size()) - mtp_depth; }
   std::int64_t count(BlockKind kind) const { return std::ranges::count(blocks, kind, &ModelBlock::kind); }
   bool has(BlockKind kind) const { return count(kind) > 0; }
+  std::int64_t count(Mixer mixer) const { return std::ranges::count(blocks, mixer, &ModelBlock::mixer); }
+  bool has(Mixer mixer) const { return count(mixer) > 0; }
   std::int64_t width(const ModelBlock& block) const {
-    if (block.width > 0) return block.width;
+    if (block.width > 0 || block.kind == BlockKind::none) return block.width;
     return block.kind == BlockKind::dense ? intermediate_size : moe.moe_intermediate_size;
   }
   std::int64_t width(int block) const { return width(blocks.at(static_cast<std::size_t>(block))); }
   // Whether a block of this kind has no width of its own.
-  bool uses_width_of(BlockKind kind) const { return std::ranges::find(blocks, ModelBlock(kind)) != blocks.end(); }
+  bool uses_width_of(BlockKind kind) const {
+    return std::ranges::any_of(blocks, [&](const ModelBlock& block) { return block == kind && block.width == 0; });
+  }
   // The different widths of the blocks of a kind, in the order of blocks.
   std::vector<std::int64_t> widths(BlockKind kind) const;
   bool operator==(const ModelConfig&) const = default;

@@ -1,9 +1,10 @@
-// The segments of a model, one maker each. A block is attention and a dense or mixture-of-experts part.
+// The segments of a model, one maker each. A block is attention and a dense or mixture-of-experts part, or one part.
 #pragma once
 
 #include <memory>
 
 #include "layers/kernels/head_shape.h"
+#include "layers/kernels/state_space.h"
 #include "layers/segment.h"
 
 namespace weft {
@@ -25,6 +26,36 @@ std::vector<ParameterSpec> attention_parameters(const SegmentSetup& setup, int b
 
 // The attention part of a block: x + o_proj(attention(rotary(qkv(norm(x))))). Heads are split over the tensor group.
 std::unique_ptr<Segment> make_attention(const SegmentSetup& setup, int block);
+
+// The heads and groups of one of `tensor` ranks.
+StateSpaceShape state_space_shape(const ModelConfig& model, int tensor, std::int64_t sequence_length);
+// Order of the parameters of a state space. Those of x, B and C touch in memory, and so do the rows of the projection.
+struct StateSpaceOrder {
+  enum Index : std::size_t {
+    input_norm,
+    z_proj,
+    x_proj,
+    b_proj,
+    c_proj,
+    step_proj,
+    out_proj,
+    x_filter,
+    b_filter,
+    c_filter,
+    x_bias,
+    b_bias,
+    c_bias,
+    a_log,
+    d_skip,
+    step_bias,
+    gated_norm
+  };
+};
+std::vector<ParameterSpec> state_space_parameters(const SegmentSetup& setup, int block);
+
+// The state-space part of a block, Mamba-2: x + out_proj(gated_norm(scan(mix(project(norm(x)))))), see
+// kernels/state_space.h. Heads and groups are split over the tensor group. Sequences are whole (one context rank).
+std::unique_ptr<Segment> make_state_space(const SegmentSetup& setup, int block);
 
 // The dense part of a block: x + mlp(norm(x)).
 std::unique_ptr<Segment> make_mlp(const SegmentSetup& setup, int block);

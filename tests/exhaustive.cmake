@@ -7,7 +7,7 @@ set(exhaustive_suites
     cuda_emulated.CudaTrainingFloat8 cuda_emulated.Layouts/CudaCheckpoint cuda_emulated.Layouts/CudaMemory
     cuda_emulated.Layouts/CudaTrainedModel cuda_emulated.Layouts/PoisonOnGpu cuda_emulated.SegmentRecompute
     cuda_emulated.SegmentMemory cuda_emulated.SegmentTrafficTest cuda_emulated.SegmentFault cuda_emulated.FrozenSegments
-    cuda_emulated.MoeSegment cuda_emulated.AttentionSegment cuda_emulated.FullModel cuda_emulated.NcclBuffersTest
+    cuda_emulated.MoeSegment cuda_emulated.AttentionSegment cuda_emulated.StateSpaceSegment cuda_emulated.FullModel cuda_emulated.NcclBuffersTest
     cuda_emulated.NcclFailureTest cuda_emulated.CudaTrainingRules cuda_emulated.AttentionRuns
     cuda_emulated.EmbeddingSegment cuda_emulated.ExpertDispatchTest cuda_emulated.HeadSegment cuda_emulated.MlpSegment
     cuda_emulated.DenseSegments cuda_emulated.SegmentCalls

@@ -122,6 +122,66 @@ EmbeddingKernels dry_embedding() {
           }};
 }
 
+// Kernels of a state space read and write some columns of their matrices, and a scan moves its states.
+void tell_state_space(KernelContext& context, std::string_view name, ConstTensorView like, std::int64_t read,
+                      std::int64_t written, double flops = 0.0, ConstTensorView states = {}) {
+  const std::int64_t column = like.rows() * size_of(like.dtype());
+  tell(context.stream, {.name = name,
+                        .read = read * column + states.bytes(),
+                        .written = written * column,
+                        .flops = flops,
+                        .dtype = DType::float32});
+}
+
+// Operations of a scan: `squares` products of a group's tokens of a chunk with each other, and of a head's. `passes`
+// products of a head's tokens with its state.
+double scan_flops(const StateSpaceShape& shape, std::int64_t tokens, std::int64_t of_group, std::int64_t of_head,
+                  std::int64_t passes) {
+  const std::int64_t group = of_group * state_space_chunk * shape.state_size;
+  const std::int64_t head = of_head * state_space_chunk * shape.head_dim + passes * shape.head_dim * shape.state_size;
+  return 2.0 * static_cast<double>(tokens * (shape.groups * group + shape.heads * head));
+}
+
+template <DryWorkspace workspace>
+StateSpaceKernels dry_state_space() {
+  constexpr bool of_cpu = workspace == DryWorkspace::of_cpu;
+  return {[](KernelContext& context, const StateSpaceShape& shape, ConstTensorView projected, ConstTensorView,
+             ConstTensorView, ConstTensorView, TensorView, TensorView) {
+            if constexpr (of_cpu) static_cast<void>(cpu::mixing_workspace(context, shape, false));
+            tell_state_space(context, "mix_tokens_forward", projected, shape.channels(), shape.channels());
+          },
+          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView dmixed, ConstTensorView,
+             ConstTensorView, ConstTensorView, ConstTensorView, TensorView, TensorView, TensorView) {
+            if constexpr (of_cpu) static_cast<void>(cpu::mixing_workspace(context, shape, true));
+            tell_state_space(context, "mix_tokens_backward", dmixed, 2 * shape.channels(), shape.channels());
+          },
+          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView mixed, ConstTensorView,
+             const StateSpaceRates&, ConstTensorView, TensorView, TensorView states, TensorView) {
+            if constexpr (of_cpu) static_cast<void>(cpu::scan_workspace(context, shape, false));
+            tell_state_space(context, "scan_tokens_forward", mixed, shape.channels() + shape.heads, shape.inner(),
+                             scan_flops(shape, mixed.rows(), 1, 1, 2), states);
+          },
+          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView dy, ConstTensorView, ConstTensorView,
+             const StateSpaceRates&, ConstTensorView, ConstTensorView states, TensorView, TensorView,
+             const StateSpaceRateGradients&) {
+            if constexpr (of_cpu) static_cast<void>(cpu::scan_workspace(context, shape, true));
+            Tensor dstates;
+            if (!of_cpu) {
+              dstates = context.ledger.allocate(Bucket::workspace, DType::float32, states.rows(), states.columns());
+            }
+            const std::int64_t read = shape.channels() + shape.heads;
+            tell_state_space(context, "scan_tokens_backward", dy, read + shape.inner(), read,
+                             scan_flops(shape, dy.rows(), 3, 2, 4), states);
+          },
+          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView y, ConstTensorView, ConstTensorView,
+             float, TensorView,
+             TensorView) { tell_state_space(context, "gated_norm_forward", y, 2 * shape.inner(), shape.inner()); },
+          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView, ConstTensorView y, ConstTensorView,
+             ConstTensorView, ConstTensorView, TensorView, TensorView, TensorView) {
+            tell_state_space(context, "gated_norm_backward", y, 3 * shape.inner(), 2 * shape.inner());
+          }};
+}
+
 // A factor with one scale is read twice: for the scale, and to be rounded. Scales are not counted.
 void dry_round_to_float8(KernelContext& context, std::span<const Float8Factor> factors) {
   KernelCall call{.name = "round_to_float8"};
@@ -164,6 +224,8 @@ LayerKernels dry_layer_kernels(DryWorkspace workspace) {
       .rms_norm = {DryKernel<"rms_norm_forward">(), DryKernel<"rms_norm_backward">()},
       .rotary = dry_rotary(),
       .routing = {DryKernel<"route_forward">(), DryKernel<"route_backward">(), DryKernel<"jitter_rows">()},
+      .state_space = workspace == DryWorkspace::of_cpu ? dry_state_space<DryWorkspace::of_cpu>()
+                                                       : dry_state_space<DryWorkspace::of_cuda>(),
       .swiglu = {DryKernel<"swiglu_forward">(), DryKernel<"swiglu_backward">()},
   };
   if (workspace == DryWorkspace::of_cpu) kernels.permutation.sort_by_expert = dry_sort_of_cpu;

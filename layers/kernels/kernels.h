@@ -7,6 +7,7 @@
 #include "layers/kernels/float8.h"
 #include "layers/kernels/matrix_products.h"
 #include "layers/kernels/routing.h"
+#include "layers/kernels/state_space.h"
 #include "layers/kernels/token_kernels.h"
 
 namespace weft {
@@ -22,6 +23,7 @@ struct LayerKernels {
   RmsNormKernels rms_norm;
   RotaryKernels rotary;
   RoutingKernels routing;
+  StateSpaceKernels state_space;
   SwigluKernels swiglu;
 };
 
@@ -31,8 +33,8 @@ LayerKernels cpu_layer_kernels();
 // Workspace that a dry kernel allocates.
 enum class DryWorkspace : std::uint8_t {
   of_cpu,  // all workspace of the CPU's kernels
-  // Workspace of the products only: workspace of cuDNN and of other kernels' sums is known only on a GPU with its
-  // libraries.
+  // Workspace of the products, and the gradients of a state space's states. Workspace of cuDNN and of other kernels'
+  // sums is known only on a GPU with its libraries.
   of_cuda,
 };
 

@@ -24,9 +24,9 @@ constexpr bool is_replicated(Family family) {
 }
 
 // The part of a model that a segment is. merge and predict: the ends of a predictor (layers/prediction.h).
-enum class PartKind : std::uint8_t { embedding, attention, mlp, experts, merge, predict, head, passage };
+enum class PartKind : std::uint8_t { embedding, attention, state_space, mlp, experts, merge, predict, head, passage };
 constexpr auto enum_names(PartKind) {
-  return name_list("embedding", "attention", "mlp", "experts", "merge", "predict", "head", "passage");
+  return name_list("embedding", "attention", "state_space", "mlp", "experts", "merge", "predict", "head", "passage");
 }
 struct ModelPart {
   PartKind kind = PartKind::passage;
@@ -34,7 +34,8 @@ struct ModelPart {
   bool operator==(const ModelPart&) const = default;
 };
 
-enum class Initializer : std::uint8_t { normal, ones, zeros };
+// decay_logs and step_biases: rates of a state space's heads (trainer/rank/initialize.h).
+enum class Initializer : std::uint8_t { normal, ones, zeros, decay_logs, step_biases };
 
 struct ParameterSpec {
   std::string name;  // global: "blocks.3.attention.q_proj.weight"

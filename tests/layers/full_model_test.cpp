@@ -20,11 +20,13 @@ std::vector<std::unique_ptr<Segment>> make_chain(const SegmentSetup& setup) {
   chain.push_back(make_embedding(setup));
   const auto trunk = std::make_shared<PredictionTrunk>();
   for (int block = 0; block < static_cast<int>(setup.model.blocks.size()); ++block) {
-    const bool dense = setup.model.blocks[static_cast<std::size_t>(block)] == BlockKind::dense;
+    const ModelBlock& kind = setup.model.blocks[static_cast<std::size_t>(block)];
     const bool predicts = block >= setup.model.layers();
     if (predicts) chain.push_back(make_merge(setup, block, trunk));
-    chain.push_back(make_attention(setup, block));
-    chain.push_back(dense ? make_mlp(setup, block) : make_moe(setup, block));
+    if (kind.mixer == Mixer::attention) chain.push_back(make_attention(setup, block));
+    if (kind.mixer == Mixer::state_space) chain.push_back(make_state_space(setup, block));
+    if (kind == BlockKind::dense) chain.push_back(make_mlp(setup, block));
+    if (kind == BlockKind::moe) chain.push_back(make_moe(setup, block));
     if (predicts) chain.push_back(make_predict(setup, block, trunk));
   }
   chain.push_back(make_head(setup));
@@ -179,6 +181,14 @@ TEST_F(FullModel, LossAndGradientsMatchReferenceOnATensorAndExpertGroup) {
 }
 TEST_F(FullModel, LossAndGradientsMatchReferenceOnAnExpertGroupOverData) {
   expect_reference(model_case(2, 2, 4));
+}
+// Parts that are blocks of their own, in any order.
+TEST_F(FullModel, OfAHybridLossAndGradientsMatchReference) {
+  for (const char* layers : {"M A E M D", "d M e"}) {
+    SCOPED_TRACE(layers);
+    expect_reference(model_case(1, 1, 1, layers));
+    expect_reference(model_case(2, 2, 4, layers));
+  }
 }
 TEST_F(FullModel, OfATiedModelLossAndGradientsMatchReference) {
   const SegmentCase the_case = tied(model_case(1, 1, 1));

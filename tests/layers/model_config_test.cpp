@@ -15,7 +15,7 @@ namespace {
 
 std::string letters(std::string_view pattern) {
   std::string text;
-  for (const ModelBlock& block : parse_layers(pattern).blocks) text += block == BlockKind::dense ? 'd' : 'e';
+  for (const ModelBlock& block : parse_layers(pattern).blocks) text += block_symbol(block);
   return text;
 }
 
@@ -23,6 +23,25 @@ TEST(LayerPattern, RepeatsItemsAndGroups) {
   EXPECT_EQ(letters("d e*3"), "deee");
   EXPECT_EQ(letters("(d e)*2 d"), "deded");
   EXPECT_EQ(letters("((d)*2e)*2"), "ddedde");
+}
+
+// The letters of requirement C-32 that Weft has; one of the others is refused. Published hybrids repeat a pattern that
+// does not divide their depth.
+TEST(LayerPattern, HasBlocksOfOnePartAndRepeatsThemUpToADepth) {
+  EXPECT_EQ(letters("A M D E:3"), "AMDE:3");
+  EXPECT_EQ(letters("(d M*2)~5 e"), "dMMdMe");
+  EXPECT_EQ(letters("d~3"), "ddd");
+  const std::string tiled = letters("(AEMEAEMEAEMM)~52");
+  ASSERT_EQ(tiled.size(), 52u);
+  for (const auto& [letter, count] : {std::pair('A', 13), {'E', 22}, {'M', 17}}) {
+    EXPECT_EQ(std::ranges::count(tiled, letter), count) << letter;
+  }
+  for (const std::size_t place : {11, 23, 35, 47}) EXPECT_EQ(tiled.substr(place - 1, 2), "MM");
+  const ModelLayers layers = parse_layers("A M D E");
+  EXPECT_EQ(layers.blocks[0], ModelBlock(BlockKind::none, 0, Mixer::attention));
+  EXPECT_EQ(layers.blocks[1], ModelBlock(BlockKind::none, 0, Mixer::state_space));
+  EXPECT_EQ(layers.blocks[2], ModelBlock(BlockKind::dense, 0, Mixer::none));
+  EXPECT_EQ(layers.blocks[3], ModelBlock(BlockKind::moe, 0, Mixer::none));
 }
 
 TEST(LayerPattern, GivesBlocksWidthsOfTheirOwn) {
@@ -60,6 +79,12 @@ TEST(LayerPattern, NamesTheColumnOfAFault) {
   EXPECT_NE(message("  ").find("no block"), std::string::npos);
   EXPECT_NE(message("d e: m").find("column 6 of \"d e: m\": expected a width, at least 1"), std::string::npos)
       << message("d e: m");
+  EXPECT_NE(message("(A E R)~52").find("column 6"), std::string::npos) << message("(A E R)~52");
+  EXPECT_NE(message("A:3").find("column 2"), std::string::npos) << message("A:3");
+  EXPECT_NE(message("d E m").find("column 5"), std::string::npos) << message("d E m");
+  EXPECT_NE(message("()~3").find("empty group"), std::string::npos) << message("()~3");
+  EXPECT_NE(message("d~1025").find("more than 1024 blocks"), std::string::npos);
+  EXPECT_NE(message("d~0").find("at least 1"), std::string::npos);
   EXPECT_NE(message("e:0").find("at least 1"), std::string::npos);
   EXPECT_NE(message("e:2147483648").find("less than 2^31"), std::string::npos);
   EXPECT_NE(message("e m:4").find("column 4"), std::string::npos) << message("e m:4");

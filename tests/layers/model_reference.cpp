@@ -100,6 +100,69 @@ Values ModelReference::embedding(std::span<const std::int32_t> tokens) const {
   return y;
 }
 
+Values ModelReference::convolved(const Values& x, const std::string& name) const {
+  const Values &filter = parameter(name + "_filter"), &bias = parameter(name + "_bias");
+  const std::size_t channels = bias.size(), taps = filter.size() / channels;
+  Values y(x.size());
+  for (std::size_t token = 0; token < x.size() / channels; ++token) {
+    for (std::size_t channel = 0; channel < channels; ++channel) {
+      double sum = bias[channel];
+      for (std::size_t back = 0; back < taps && back <= token % to_size(sequence_length_); ++back) {
+        sum += filter[channel * taps + taps - 1 - back] * x[(token - back) * channels + channel];
+      }
+      y[token * channels + channel] = sum / (1.0 + std::exp(-sum));
+    }
+  }
+  return y;
+}
+
+// Token by token, as the recurrence is defined.
+Values ModelReference::state_space(int block, const Values& x) const {
+  const std::string name = fmt::format("blocks.{}.state_space", block);
+  const StateSpaceConfig& config = model_.state_space;
+  const std::size_t hidden = to_size(model_.hidden_size), heads = to_size(config.num_heads);
+  const std::size_t width = to_size(config.head_dim), size = to_size(config.state_size);
+  const std::size_t groups = to_size(config.n_groups), inner = heads * width, group_width = inner / groups;
+  const Values normed = norm(x, name + ".norm.weight");
+  const auto project = [&](const char* which) {
+    return product_with_transpose(normed, parameter(fmt::format("{}.{}_proj.weight", name, which)), hidden);
+  };
+  const Values z = project("z"), steps = project("step");
+  const Values inputs = convolved(project("x"), name + ".x"), b = convolved(project("b"), name + ".b");
+  const Values c = convolved(project("c"), name + ".c");
+
+  Values y(inputs.size(), 0.0), state(inner * size, 0.0);
+  for (std::size_t token = 0; token < x.size() / hidden; ++token) {
+    if (token % to_size(sequence_length_) == 0) std::fill(state.begin(), state.end(), 0.0);
+    for (std::size_t head = 0; head < heads; ++head) {
+      const double step = std::log1p(std::exp(steps[token * heads + head] + parameter(name + ".step_bias")[head]));
+      const double keep = std::exp(-std::exp(parameter(name + ".a_log")[head]) * step);
+      const std::size_t of_group = (token * groups + head / (heads / groups)) * size;
+      for (std::size_t i = 0; i < width; ++i) {
+        const std::size_t at = head * width + i;
+        const double input = inputs[token * inner + at];
+        double& out = y[token * inner + at] = parameter(name + ".d")[head] * input;
+        for (std::size_t n = 0; n < size; ++n) {
+          double& element = state[at * size + n];
+          element = keep * element + step * input * b[of_group + n];
+          out += element * c[of_group + n];
+        }
+      }
+    }
+  }
+  const Values& weight = parameter(name + ".gated_norm.weight");
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] *= z[i] / (1.0 + std::exp(-z[i]));
+  for (std::size_t begin = 0; begin < y.size(); begin += group_width) {
+    double squares = 0.0;
+    for (std::size_t i = 0; i < group_width; ++i) squares += y[begin + i] * y[begin + i];
+    const double inverse = 1.0 / std::sqrt(squares / static_cast<double>(group_width) + model_.rms_norm_eps);
+    for (std::size_t i = 0; i < group_width; ++i) y[begin + i] *= inverse * weight[(begin + i) % inner];
+  }
+  Values result = product(y, parameter(name + ".out_proj.weight"), inner);
+  add_to(result, x);
+  return result;
+}
+
 Values ModelReference::attention(int block, const Values& x) const {
   const std::string name = fmt::format("blocks.{}.attention", block);
   const std::size_t hidden = to_size(model_.hidden_size), head_dim = to_size(model_.head_dim);
@@ -350,9 +413,13 @@ double ModelReference::objective(std::span<const std::int32_t> tokens, std::span
 }
 
 Values ModelReference::block(int block, const Values& x, double& auxiliary) const {
-  const Values attended = attention(block, x);
-  if (model_.blocks[to_size(block)] == BlockKind::dense) return mlp(block, attended);
-  MoeReference output = moe(block, attended);
+  const ModelBlock& kind = model_.blocks[to_size(block)];
+  Values mixed = kind.mixer == Mixer::attention     ? attention(block, x)
+                 : kind.mixer == Mixer::state_space ? state_space(block, x)
+                                                    : x;
+  if (kind == BlockKind::none) return mixed;
+  if (kind == BlockKind::dense) return mlp(block, mixed);
+  MoeReference output = moe(block, mixed);
   auxiliary += output.auxiliary_loss + output.z_loss;
   return std::move(output.y);
 }

@@ -36,9 +36,12 @@ class ModelReference {
 
   Values embedding(std::span<const std::int32_t> tokens) const;
   Values attention(int block, const Values& x) const;
+  Values state_space(int block, const Values& x) const;
   Values mlp(int block, const Values& x) const;
   // `balanced`: the choices of the pool that the load-balancing loss takes in the place of the microbatch's own.
   MoeReference moe(int block, const Values& x, const Values& balanced = {}) const;
+  // The parts of a block; adds the auxiliary losses to `auxiliary`.
+  Values block(int block, const Values& x, double& auxiliary) const;
   // A predictor's input, from the hidden state before it and the following ids.
   Values merge(int block, const Values& x, std::span<const std::int32_t> ids) const;
   double prediction_loss(int block, const Values& x, std::span<const std::int32_t> targets) const;
@@ -67,8 +70,8 @@ class ModelReference {
   void rotate(Values& heads, std::int64_t head_count) const;
   Values scores(std::span<const double> logits) const;
   double cross_entropy(const Values& normed, std::span<const std::int32_t> targets) const;
-  // Of a block; adds the auxiliary losses to `auxiliary`.
-  Values block(int block, const Values& x, double& auxiliary) const;
+  // One channel per column: bias and filter over the last tokens of a sequence, then silu.
+  Values convolved(const Values& x, const std::string& name) const;
   // Rows of a router's elements, the last of each once for every null slot.
   Values of_pool(const Values& rows) const;
   // Tokens that each expert takes.

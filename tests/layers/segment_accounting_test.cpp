@@ -10,8 +10,9 @@ namespace {
 
 using When = SegmentTraffic::When;
 
-constexpr SegmentKind dense_kinds[] = {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp,
-                                       SegmentKind::merge,     SegmentKind::predict,   SegmentKind::head};
+constexpr SegmentKind dense_kinds[] = {SegmentKind::embedding, SegmentKind::attention, SegmentKind::state_space,
+                                       SegmentKind::mlp,       SegmentKind::merge,     SegmentKind::predict,
+                                       SegmentKind::head};
 
 std::string describe_dtypes(const SegmentCase& the_case) {
   const SegmentSetup setup = the_case.setup(0);
@@ -37,6 +38,7 @@ TEST_F(SegmentMemory, DenseSegmentsKeepExactlyWhatTheyDeclare) {
     for (bool qk_norm : {false, true}) {
       for (const MixedDtypes& dtypes : all_dtypes()) {
         for (const auto& [context, tensor] : {std::pair{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}}) {
+          if (context > 1 && !takes_context(kind)) continue;
           SegmentCase the_case = with_dtypes(full_case(kind, 1, tensor), dtypes);
           the_case.model.qk_norm = qk_norm;
           the_case.context = context;

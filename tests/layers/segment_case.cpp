@@ -46,6 +46,7 @@ ModelConfig small_model() {
   model.num_attention_heads = 4;
   model.num_key_value_heads = 2;
   model.head_dim = 6;
+  model.state_space = {.num_heads = 4, .head_dim = 3, .state_size = 5, .n_groups = 2, .conv_kernel = 3};
   model.moe.num_experts = 4;
   model.moe.num_experts_per_tok = 2;
   model.moe.moe_intermediate_size = 5;
@@ -123,6 +124,10 @@ SegmentCase full_case(SegmentKind kind, int data, int tensor, int expert) {
   ModelConfig& model = the_case.model;
   model.num_attention_heads = 8;
   model.num_key_value_heads = 4;
+  // A gated norm over three products of two activations multiplies what its input is off by, unless they stay small
+  // beside this.
+  if (kind == SegmentKind::state_space) model.rms_norm_eps = 0.01;
+  model.state_space.n_groups = 4;
   model.moe.shared_expert_intermediate_size = 8;
   model.moe.router_aux_loss_coef = 2.0;
   model.moe.router_z_loss_coef = 0.5;
@@ -135,6 +140,8 @@ std::unique_ptr<Segment> make_segment(SegmentKind kind, const SegmentSetup& setu
       return make_embedding(setup);
     case SegmentKind::attention:
       return make_attention(setup, 0);
+    case SegmentKind::state_space:
+      return make_state_space(setup, 0);
     case SegmentKind::mlp:
       return make_mlp(setup, 0);
     case SegmentKind::moe:
@@ -146,7 +153,7 @@ std::unique_ptr<Segment> make_segment(SegmentKind kind, const SegmentSetup& setu
     case SegmentKind::head:
       return make_head(setup);
   }
-  fail("a segment is one of seven kinds");
+  fail("a segment is one of eight kinds");
 }
 
 Values draw(std::string_view name, std::int64_t count, DType dtype, double scale) {

@@ -21,7 +21,7 @@ inline std::size_t to_size(std::int64_t n) {
 }
 
 // merge and predict: the first of two predictors.
-enum class SegmentKind : std::uint8_t { embedding, attention, mlp, moe, merge, predict, head };
+enum class SegmentKind : std::uint8_t { embedding, attention, state_space, mlp, moe, merge, predict, head };
 
 struct SegmentCase {
   SegmentKind kind = SegmentKind::attention;
@@ -65,6 +65,10 @@ SegmentCase with_dtypes(SegmentCase the_case, MixedDtypes dtypes);
 ModelConfig small_model();
 // All that a model may have: QK-norm, a shared expert, both auxiliary losses; heads for four ranks.
 SegmentCase full_case(SegmentKind kind, int data = 1, int tensor = 1, int expert = 1);
+// Whether context ranks may share the sequences of a segment.
+inline bool takes_context(SegmentKind kind) {
+  return kind != SegmentKind::state_space;
+}
 std::unique_ptr<Segment> make_segment(SegmentKind kind, const SegmentSetup& setup);
 
 // Everything a case computes from, exact in its compute dtype, parameters in that of their family.

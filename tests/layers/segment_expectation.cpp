@@ -53,6 +53,8 @@ double objective(const SegmentCase& the_case, const ModelReference& reference, c
       return dot(reference.embedding(inputs.tokens[g]), inputs.dy[g]);
     case SegmentKind::attention:
       return dot(reference.attention(0, x), inputs.dy[g]);
+    case SegmentKind::state_space:
+      return dot(reference.state_space(0, x), inputs.dy[g]);
     case SegmentKind::mlp:
       return dot(reference.mlp(0, x), inputs.dy[g]);
     case SegmentKind::moe: {
@@ -79,6 +81,9 @@ void add_forward(const SegmentCase& the_case, const ModelReference& reference, c
       return;
     case SegmentKind::attention:
       outcome.y.push_back(reference.attention(0, x));
+      return;
+    case SegmentKind::state_space:
+      outcome.y.push_back(reference.state_space(0, x));
       return;
     case SegmentKind::mlp:
       outcome.y.push_back(reference.mlp(0, x));

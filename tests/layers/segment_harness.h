@@ -10,9 +10,9 @@
 
 namespace weft {
 
-inline constexpr SegmentKind all_kinds[] = {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp,
-                                            SegmentKind::moe,       SegmentKind::merge,     SegmentKind::predict,
-                                            SegmentKind::head};
+inline constexpr SegmentKind all_kinds[] = {SegmentKind::embedding, SegmentKind::attention, SegmentKind::state_space,
+                                            SegmentKind::mlp,       SegmentKind::moe,       SegmentKind::merge,
+                                            SegmentKind::predict,   SegmentKind::head};
 
 struct Call {
   SegmentTraffic::When when;

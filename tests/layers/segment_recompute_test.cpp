@@ -11,7 +11,8 @@ namespace {
 
 using When = SegmentTraffic::When;
 
-constexpr SegmentKind of_blocks[] = {SegmentKind::attention, SegmentKind::mlp, SegmentKind::moe};
+constexpr SegmentKind of_blocks[] = {SegmentKind::attention, SegmentKind::state_space, SegmentKind::mlp,
+                                     SegmentKind::moe};
 
 struct RemakeLayout {
   int data, context, tensor, expert;
@@ -57,6 +58,7 @@ using SegmentRecompute = DeviceTest;
 TEST_F(SegmentRecompute, CheapActivationsGiveTheSameBits) {
   for (SegmentKind kind : all_kinds) {
     for (const RemakeLayout& layout : recompute_layouts) {
+      if (layout.context > 1 && !takes_context(kind)) continue;
       for (DType dtype : {DType::float32, DType::bfloat16}) {
         for (bool qk_norm : {true, false}) {
           if (!qk_norm && kind != SegmentKind::attention) continue;
@@ -116,6 +118,11 @@ std::int64_t not_kept(const SegmentCase& the_case, const SegmentSetup& setup) {
       const std::int64_t heads = (model.num_attention_heads + model.num_key_value_heads) / setup.tensor;
       return normed + (model.qk_norm ? tokens * heads * model.head_dim * element : 0);
     }
+    case SegmentKind::state_space: {
+      const StateSpaceConfig& space = model.state_space;
+      const std::int64_t mixed = space.inner() + 2 * space.n_groups * space.state_size;
+      return normed + tokens * (mixed + space.inner()) / setup.tensor * element;
+    }
     case SegmentKind::mlp:
       return normed + tokens * model.intermediate_size / setup.tensor * element;
     case SegmentKind::moe: {
@@ -137,6 +144,7 @@ TEST_F(SegmentRecompute, CheapActivationsAreNotKept) {
   for (SegmentKind kind : all_kinds) {
     for (const RemakeLayout& layout : {RemakeLayout{1, 1, 1, 1}, RemakeLayout{1, 1, 2, 1}, RemakeLayout{1, 2, 2, 1}}) {
       if (kind == SegmentKind::moe && layout.tensor > 1) continue;  // routing decides how many rows a rank has
+      if (layout.context > 1 && !takes_context(kind)) continue;
       for (DType dtype : {DType::float32, DType::bfloat16}) {
         for (bool qk_norm : {true, false}) {
           SegmentCase the_case = laid_out(kind, layout, {dtype, dtype});
@@ -215,6 +223,7 @@ PhaseTraffic asked_once(const SegmentCase& the_case) {
 TEST_F(SegmentRecompute, AForwardAgainGivesTheSameBitsAndReportsNothing) {
   for (SegmentKind kind : of_blocks) {
     for (const RemakeLayout& layout : recompute_layouts) {
+      if (layout.context > 1 && !takes_context(kind)) continue;
       for (DType dtype : {DType::float32, DType::bfloat16}) {
         SegmentCase the_case = laid_out(kind, layout, {dtype, dtype});
         the_case.microbatches = 2;

@@ -2,6 +2,7 @@
 // of tensor parallelism. What is held for any layout is also held between layouts.
 #include <gtest/gtest.h>
 
+#include "layers/kernels/state_space.h"
 #include "parallel/runtime/element_type.h"
 #include "tests/layers/segment_expectation.h"
 
@@ -32,6 +33,7 @@ void expect_reference(SegmentCase the_case, std::span<const int> degrees) {
 
 using EmbeddingSegment = DeviceTest;
 using AttentionSegment = DeviceTest;
+using StateSpaceSegment = DeviceTest;
 using MlpSegment = DeviceTest;
 using HeadSegment = DeviceTest;
 using DenseSegments = DeviceTest;
@@ -82,6 +84,22 @@ TEST_F(AttentionSegment, MatchesReferenceWithAWindow) {
     the_case.context = 2;
     expect_reference(the_case, std::vector{1, 2});
   }
+}
+
+// Sequences of several chunks, the last one in part, too.
+TEST_F(StateSpaceSegment, MatchesReferenceWithHowManyGroupsThereAre) {
+  for (std::int64_t groups : {1, 2, 4}) {
+    SCOPED_TRACE(fmt::format("{} groups", groups));
+    SegmentCase the_case{.kind = SegmentKind::state_space, .model = small_model()};
+    the_case.model.state_space.n_groups = groups;
+    const auto degrees = std::span(tensor_degrees).first(groups == 4 ? 3 : static_cast<std::size_t>(groups));
+    expect_reference(the_case, degrees);
+  }
+  SegmentCase the_case = full_case(SegmentKind::state_space);
+  the_case.model.hidden_size = 4;
+  the_case.sequence_length = 2 * state_space_chunk + 10;
+  the_case.sequences = 1;
+  expect_reference(the_case, std::vector{1, 2});
 }
 
 TEST_F(MlpSegment, MatchesReference) {
@@ -138,8 +156,8 @@ TEST_F(DenseSegments, FamiliesOfTheirOwnDtypeAreCloseToTheReference) {
 
 // The backward's longest path is twice the forward's.
 TEST_F(DenseSegments, SixteenBitForwardAndGradientsAreCloseToTheReference) {
-  for (SegmentKind kind : {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::merge,
-                           SegmentKind::predict, SegmentKind::head}) {
+  for (SegmentKind kind : {SegmentKind::embedding, SegmentKind::attention, SegmentKind::state_space, SegmentKind::mlp,
+                           SegmentKind::merge, SegmentKind::predict, SegmentKind::head}) {
     for (DType compute : {DType::bfloat16, DType::float16}) {
       for (int tensor : {1, 2}) {
         SCOPED_TRACE(fmt::format("segment {}, {}, {} tensor ranks", static_cast<int>(kind), name_of(compute), tensor));

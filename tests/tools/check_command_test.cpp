@@ -70,7 +70,7 @@ TEST_F(CheckCommand, FindsWhatTrainRefuses) {
       {"run.toml --parallelism.tensor=1 --model.moe.shared_expert_intermediate_size=1 --optimizer.name=muon",
        "those of dense have a single row where model.moe.shared_expert_intermediate_size is 1"},
       {"run.toml --model.layers=dd --parallelism.expert=1 --parallelism.expert_tensor=2",
-       "expert_tensor 2 has no experts to split: model.layers \"dd\" has no MoE blocks (e)"},
+       "expert_tensor 2 has no experts to split: model.layers \"dd\" has no MoE blocks (e, E)"},
       {"run.toml --shard.residency=auto --shard.memory_budget=1kB", "memory_budget 1000 B is too small"},
       {"run.toml --pipeline.costs=gone.costs", "gone.costs"},
       {"run.toml --pipeline.schedule=gone.csv", "\"gone.csv\": No such file"},

@@ -143,8 +143,8 @@ TEST(ConfigFaults, UnknownWords) {
        "46:13: error: shard.reduction: reduction \"every 0\" is not auto, each_microbatch, last_microbatch or \"every "
        "N\""},
       {"\"d e*3\"", "\"d x\"",
-       "9:10: error: model.layers: column 3 of \"d x\": expected d (dense), e (experts), m (multi-token prediction) or "
-       "a group in parentheses"},
+       "9:10: error: model.layers: column 3 of \"d x\": expected d (dense), e (experts), m (multi-token prediction), "
+       "a part alone (A attention, M Mamba-2, D dense, E experts) or a group in parentheses"},
   };
   for (const FaultCase& test : cases) expect_single_fault(test);
 }

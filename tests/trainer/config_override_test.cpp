@@ -171,7 +171,7 @@ struct Unread {
 };
 
 TEST(UnreadOverrides, AreNamedWithWhatWouldReadThem) {
-  const std::string moe = " it is read where the model has MoE blocks (e)";
+  const std::string moe = " it is read where the model has MoE blocks (e, E)";
   const std::string own = with("[precision]\n",
                                "[precision.dense]\ncompute = \"float32\"\n[precision.embedding]\n"
                                "compute = \"float32\"\n[precision.head]\ncompute = \"float32\"\n"
@@ -215,7 +215,8 @@ TEST(UnreadOverrides, AreNamedWithWhatWouldReadThem) {
         {{"precision.compute=bfloat16", "precision.experts.compute=float32"}, ""},  // replaced in plain sight
         {{"precision.compute=bfloat16", "model.layers=dddd", "parallelism.expert=1"},
          "precision.compute: nothing in this run reads it: dense (run.toml:52), embedding (run.toml:54), head "
-         "(run.toml:56) have values of their own; experts reads it where the model has MoE blocks (e); root reads it "
+         "(run.toml:56) have values of their own; experts reads it where the model has MoE blocks (e, E); root reads "
+         "it "
          "where a family has wrap \"root\""}}},
       {dense,
        {{{"shard.experts.residency=step"}, "shard.experts.residency: nothing in this run reads it:" + moe},

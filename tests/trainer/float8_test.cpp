@@ -188,7 +188,7 @@ TEST(Float8Costs, AreThoseOfTheCardsProducts) {
   const TokenFlops token = token_flops(config.model, config.training.sequence_length);
   const auto tokens = static_cast<double>(config.microbatch_tokens());
   EXPECT_DOUBLE_EQ(forward(in_bfloat16, h100), tokens * token.total());
-  const double faster = token.attention_projections + token.dense_mlp + token.routed_experts + token.shared_experts;
+  const double faster = token.mixer_projections + token.dense_mlp + token.routed_experts + token.shared_experts;
   // Rounding takes bytes at 0.75 of 3.35 TB/s, and products 989 TFLOP/s times the share that the card reaches.
   double rounded = 0.0;
   for (const PartKind kind : {PartKind::attention, PartKind::mlp, PartKind::experts}) {

@@ -94,12 +94,12 @@ struct FieldChange {
 };
 // Every field of a model, except those that change training alone and no folder has. These are two of the auxiliary
 // losses, the predictors' loss, the noise of a router, and how a selection bias moves. The last two are the choices
-// that a full expert drops and the padding of others.
+// that a full expert drops and the padding of others. No folder has the sizes of state spaces.
 std::vector<FieldChange> changes_of_all_fields() {
   // A field more does not compile here: it is to be added below.
   [[maybe_unused]] const auto& [blocks, mtp_depth, mtp_loss_coef, vocab_size, hidden_size, intermediate_size,
                                 num_attention_heads, num_key_value_heads, head_dim, sliding_window, qk_norm, rope_theta,
-                                rms_norm_eps, tie_word_embeddings, initializer_range, moe] = ModelConfig();
+                                rms_norm_eps, tie_word_embeddings, initializer_range, state_space, moe] = ModelConfig();
   [[maybe_unused]] const auto& [num_experts, num_experts_per_tok, real_fraction, moe_intermediate_size,
                                 shared_expert_intermediate_size, norm_topk_prob, scoring, aux_loss,
                                 router_aux_loss_coef, router_z_loss_coef, routed_scaling_factor, n_group, topk_group,
@@ -110,6 +110,9 @@ std::vector<FieldChange> changes_of_all_fields() {
   return {
       {"blocks, one more dense", [](M& m) { m.blocks.push_back(BlockKind::dense); }},
       {"blocks, one more MoE", [](M& m) { m.blocks.push_back(BlockKind::moe); }},
+      {"blocks, a state space", [](M& m) { m.blocks.emplace_back(BlockKind::none, 0, Mixer::state_space); }},
+      {"blocks, attention alone", [](M& m) { m.blocks.emplace_back(BlockKind::none, 0, Mixer::attention); }},
+      {"blocks, experts alone", [](M& m) { m.blocks.emplace_back(BlockKind::moe, 0, Mixer::none); }},
       {"blocks, one more inside a predictor",
        [](M& m) {
          m.blocks.push_back(m.blocks.back());

@@ -153,6 +153,28 @@ TEST(Initialize, HasTheMeanVarianceAndIndependenceAskedFor) {
   }
 }
 
+// The rates of 4096 heads: decay rates even over [1, 16), steps log-even over [0.001, 0.1). The bounds are five
+// deviations of a mean of even draws, (end - begin) / sqrt(12 n).
+TEST(Initialize, DrawsTheRatesOfStateSpacesEvenly) {
+  constexpr std::int64_t heads = 4096;
+  const double bound = 5.0 / std::sqrt(12.0 * heads);
+  double decays = 0.0, logs = 0.0;
+  for (const float a_log : initialized(whole_parameter("a", Family::dense, heads, 1, Initializer::decay_logs))) {
+    const double decay = std::exp(static_cast<double>(a_log));
+    EXPECT_GE(decay, 1.0 - 1e-6);
+    EXPECT_LE(decay, 16.0 + 1e-5);
+    decays += decay / heads;
+  }
+  for (const float bias : initialized(whole_parameter("b", Family::dense, heads, 1, Initializer::step_biases))) {
+    const double step = std::log1p(std::exp(static_cast<double>(bias)));
+    EXPECT_GE(step, 0.001 * (1.0 - 1e-5));
+    EXPECT_LE(step, 0.1 * (1.0 + 1e-5));
+    logs += std::log(step) / heads;
+  }
+  EXPECT_NEAR(decays, 8.5, 15.0 * bound);
+  EXPECT_NEAR(logs, 0.5 * (std::log(0.001) + std::log(0.1)), std::log(100.0) * bound);
+}
+
 TEST(Initialize, FillsOnesAndZeros) {
   const ParameterSpec ones = whole_parameter("norm", Family::dense, 7, 1, Initializer::ones, 0.02);
   const ParameterSpec zeros = whole_parameter("bias", Family::dense, 7, 1, Initializer::zeros, 0.02);

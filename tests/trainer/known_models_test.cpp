@@ -26,6 +26,13 @@ struct Shape {
   std::int64_t hidden, layers, dense_layers, ffn, heads, kv_heads, head_dim, vocabulary;
   std::int64_t experts = 0, chosen = 0, expert_ffn = 0, shared_ffn = 0;
   bool qk_norm = false;
+  // Of a model whose blocks have one part each: those with a state space; its heads, their columns, state and groups.
+  std::int64_t space_layers = 0, space_heads = 0, space_dim = 0, space_state = 0, space_groups = 0, filter = 4;
+
+  std::int64_t expert_layers() const { return space_layers > 0 ? 0 : layers - dense_layers; }
+  std::int64_t attention_layers() const { return space_layers > 0 ? layers - dense_layers - space_layers : layers; }
+  std::int64_t inner() const { return space_heads * space_dim; }
+  std::int64_t channels() const { return inner() + 2 * space_groups * space_state; }
 };
 
 struct KnownModel {
@@ -49,6 +56,10 @@ const KnownModel known_models[] = {
      {7168, 61, 3, 18432, 128, 8, 128, 129280, 256, 8, 2048, 2048},
      674'836'083'712,
      41'361'961'984},
+    {"bamba_9b",
+     {4096, 64, 32, 14336, 32, 8, 128, 128256, 0, 0, 0, 0, false, 29, 128, 64, 128, 1},
+     9'780'235'392,
+     9'780'235'392},
 };
 
 ModelConfig model_of(const char* file) {
@@ -61,9 +72,12 @@ std::int64_t weights(const Shape& s, std::int64_t experts) {
       s.hidden * s.head_dim * (2 * s.heads + 2 * s.kv_heads) + (s.qk_norm ? 2 * s.head_dim : 0);
   const std::int64_t dense = 3 * s.hidden * s.ffn;
   const std::int64_t moe = 3 * s.hidden * (experts * s.expert_ffn + s.shared_ffn) + s.hidden * s.experts;
-  const std::int64_t norms = 2 * s.hidden;
-  return 2 * s.vocabulary * s.hidden + s.hidden + s.layers * (attention + norms) + s.dense_layers * dense +
-         (s.layers - s.dense_layers) * moe;
+  const std::int64_t norms = (s.space_layers > 0 ? 1 : 2) * s.hidden;
+  // Gate, x, B, C and steps; a convolution with a bias; decay, step bias and D; the gated norm; the way back.
+  const std::int64_t space = s.hidden * (s.inner() + s.channels() + s.space_heads) + s.channels() * (s.filter + 1) +
+                             3 * s.space_heads + s.inner() + s.inner() * s.hidden;
+  return 2 * s.vocabulary * s.hidden + s.hidden + s.layers * norms + s.attention_layers() * attention +
+         s.space_layers * space + s.dense_layers * dense + s.expert_layers() * moe;
 }
 
 TEST(KnownModels, HaveTheirPublishedSizes) {
@@ -127,12 +141,16 @@ TEST(KnownModels, ReadmeSaysTheirSizes) {
 // + (h (q + 2 kv) + q h) layers + h V) + T s q layers ], by token. No router.
 double field_formula(const Shape& s, double sequence) {
   const auto h = static_cast<double>(s.hidden), q = static_cast<double>(s.heads * s.head_dim),
-             kv = static_cast<double>(s.kv_heads * s.head_dim), layers = static_cast<double>(s.layers);
-  const double mlp =
-      h * 3.0 * static_cast<double>(s.ffn * s.dense_layers) +
-      h * 3.0 * static_cast<double>((s.chosen * s.expert_ffn + s.shared_ffn) * (s.layers - s.dense_layers));
+             kv = static_cast<double>(s.kv_heads * s.head_dim), layers = static_cast<double>(s.attention_layers());
+  const double mlp = h * 3.0 * static_cast<double>(s.ffn * s.dense_layers) +
+                     h * 3.0 * static_cast<double>((s.chosen * s.expert_ffn + s.shared_ffn) * s.expert_layers());
+  // Its formula of Mamba-2: T (h (2 d + 2 groups state + heads) + d h + 3.5 d state).
+  const auto d = static_cast<double>(s.inner());
+  const double spaces =
+      static_cast<double>(s.space_layers) * (h * static_cast<double>(s.inner() + s.channels() + s.space_heads) + h * d +
+                                             3.5 * d * static_cast<double>(s.space_state));
   const double attention = (h * (q + 2.0 * kv) + q * h) * layers;
-  return 6.0 * (mlp + attention + h * static_cast<double>(s.vocabulary) + sequence * q * layers);
+  return 6.0 * (mlp + attention + spaces + h * static_cast<double>(s.vocabulary) + sequence * q * layers);
 }
 
 // Our products are those of the field's formula and the router, which adds 0.39 % at most: to Qwen3-30B-A3B at short
@@ -189,14 +207,22 @@ TEST(ModelFlops, ArePartsThatAddUp) {
   model.moe = {
       .num_experts = 6, .num_experts_per_tok = 2, .moe_intermediate_size = 5, .shared_expert_intermediate_size = 7};
   const TokenFlops token = token_flops(model, 16);
-  EXPECT_EQ(token.attention_projections, 2 * (2.0 * 8 * (12 + 6 + 6) + 2 * 12 * 8));
+  EXPECT_EQ(token.mixer_projections, 2 * (2.0 * 8 * (12 + 6 + 6) + 2 * 12 * 8));
   EXPECT_EQ(token.scores, 2 * (2 * 2.0 * 12 * 8));  // two products with 8 of 16 positions
   EXPECT_EQ(token.dense_mlp, 3 * 2.0 * 8 * 20);
   EXPECT_EQ(token.routed_experts, 2 * 3 * 2.0 * 8 * 5);
   EXPECT_EQ(token.shared_experts, 3 * 2.0 * 8 * 7);
   EXPECT_EQ(token.router, 2.0 * 8 * 6);
   EXPECT_EQ(token.head, 2.0 * 8 * 100);
-  EXPECT_EQ(token.total(), token.attention_projections + token.scores + token.dense_mlp + token.routed_experts +
+  // Two heads of 4 columns in one group with 6 state elements: gate, x, B, C and steps, and the way back.
+  model.blocks = parse_layers("M E").blocks;
+  model.state_space = {.num_heads = 2, .head_dim = 4, .state_size = 6};
+  const TokenFlops mixed = token_flops(model, 16);
+  EXPECT_EQ(mixed.mixer_projections, 2.0 * 8 * (8 + 8 + 6 + 6 + 2) + 2.0 * 8 * 8);
+  EXPECT_EQ(mixed.scores, 7.0 * 8 * 6);
+  EXPECT_EQ(mixed.routed_experts, token.routed_experts);
+  EXPECT_EQ(mixed.dense_mlp, 0.0);
+  EXPECT_EQ(token.total(), token.mixer_projections + token.scores + token.dense_mlp + token.routed_experts +
                                token.shared_experts + token.router + token.head);
 }
 

@@ -52,7 +52,7 @@ Config configured(const Layout& layout) {
 }
 
 std::vector<Layout> parity_layouts() {
-  const std::string dense = "d*4", moe = "e*4", mixed = "d e d e";
+  const std::string dense = "d*4", moe = "e*4", mixed = "d e d e", hybrid = "M A E M D e";
   return {
       {"dense_pp2", dense, 2},
       {"dense_pp3", dense, 3},
@@ -92,6 +92,9 @@ std::vector<Layout> parity_layouts() {
       {"moe_pp2_tp2_ep2_gpipe", moe, 2, 2, 2, 1, 2, "gpipe"},
       {"moe_pp2_tp2_ep4", moe, 2, 2, 2, 1, 4},
       {"moe_microbatch2", moe, 1, 2, 2, 1, 2, "1f1b", 2},
+      {"hybrid_pp3", hybrid, 3},
+      {"hybrid_tp4", hybrid, 1, 4},
+      {"hybrid_pp2_tp2_shard2_ep2", hybrid, 2, 2, 2, 1, 2},
       {"mixed_pp2", mixed, 2},
       {"mixed_pp2_gpipe", mixed, 2, 1, 1, 1, 1, "gpipe"},
       {"mixed_pp4", mixed, 4},

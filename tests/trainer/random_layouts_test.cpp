@@ -1,7 +1,7 @@
-// Layouts drawn at random over every axis at once. The axes are mesh, schedule, stage layout with empty stages,
-// strategy, residency, lookahead, reduction, accumulation, wrap, recompute, tied weights and dtypes. Each that the
-// rules accept trains, and must learn what one rank learns. It must hold what its dry run says to the byte, and
-// communicate as often as its dry run does. WEFT_TRIALS=N draws more.
+// Layouts drawn at random over every axis at once, of stacks of every kind of block. The axes are mesh, schedule, stage
+// layout with empty stages, strategy, residency, lookahead, reduction, accumulation, wrap, recompute, tied weights and
+// dtypes. Each that the rules accept trains, and must learn what one rank learns. It must hold what its dry run says to
+// the byte, and communicate as often as its dry run does. WEFT_TRIALS=N draws more.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
@@ -59,10 +59,13 @@ Drawn draw_config(std::uint64_t seed) {
   layout.layers = draw.from("d*4", "e*4", "d e d e", "e d d", "d d e d e");
   // From the seed itself: a draw more would change all layouts after it.
   if (seed % 9 == 4) layout.layers = seed % 2 == 0 ? "d:24 e:8 e d" : "e:16*2 d e:4";
+  const bool has_state_spaces = seed % 7 == 3 && seed % 4 != 1;
+  if (has_state_spaces) layout.layers = seed % 2 == 0 ? "M A E M D" : "M d M e";
   if (seed % 4 == 1) layout.layers += seed % 8 == 1 ? " m" : " m*2";
   layout.degrees.pipeline = draw.from(1, 2, 2, 3, 4);
   layout.degrees.tensor = draw.from(1, 1, 1, 2, 4);
   layout.degrees.context = draw.from(1, 1, 1, 2);
+  if (has_state_spaces) layout.degrees.context = 1;
   layout.degrees.data_shard = draw.from(1, 2, 2, 4);
   layout.degrees.data_replicate = draw.from(1, 1, 1, 2);
   layout.degrees.expert = draw.from(1, 1, 2, 4);
@@ -96,7 +99,7 @@ Drawn draw_config(std::uint64_t seed) {
   if (seed % 7 == 2) config.model.moe.router_jitter_noise = 0.1;
   config.training.weights_at_experts = seed % 5 < 2;
   if (seed % 4 == 1) config.training.offload = seed % 8 == 1 ? 1.0 : 0.5;
-  if (seed % 6 == 5) config.replicate = {"*norm.weight"};
+  if (seed % 6 == 5) config.replicate = {"*.norm.weight"};
   if (recomputes_blocks(layout.recompute)) {
     config.training.recompute_every = 1 + static_cast<std::int64_t>(seed % 3);
     config.training.recompute_last_block = seed % 2 == 0;

@@ -150,8 +150,8 @@ std::vector<std::string> faults_of(const Config& config) {
 }
 
 TEST(ReplicatePatterns, NameVectorsAlone) {
-  const auto fault = [](const std::string& pattern) {
-    const auto faults = faults_of(replicating({.layers = "d e"}, {pattern}));
+  const auto fault = [](const std::string& pattern, const char* layers = "d e", int tensor = 1) {
+    const auto faults = faults_of(replicating({.layers = layers, .degrees = {.tensor = tensor}}, {pattern}));
     EXPECT_LE(faults.size(), 1u);
     return faults.empty() ? std::string() : faults.front();
   };
@@ -165,6 +165,12 @@ TEST(ReplicatePatterns, NameVectorsAlone) {
               std::string::npos);
   EXPECT_TRUE(fault("*.experts.*").find("names blocks.1.experts.0.gate_proj.weight") != std::string::npos)
       << fault("*.experts.*");
+  // Heads of a state space are split over tensor ranks, and their vectors with them.
+  EXPECT_EQ(fault("*.a_log", "M e"), "");
+  EXPECT_EQ(fault("*.norm.weight", "M e", 2), "");
+  EXPECT_EQ(fault("*.a_log", "M e", 2),
+            "replicate \"*.a_log\" names blocks.0.state_space.a_log, of which the ranks of tensor 2 have a part each: "
+            "name other vectors only");
 }
 
 }  // namespace

@@ -46,9 +46,7 @@ constexpr const char* split_key = "data.split";
 std::string blocks_text(const ModelConfig& model) {
   std::string text;
   for (int i = 0; i < model.layers(); ++i) {
-    const ModelBlock& block = model.blocks[static_cast<std::size_t>(i)];
-    text += block == BlockKind::dense ? 'd' : 'e';
-    if (block.width > 0) text += fmt::format(":{}", block.width);
+    text += block_symbol(model.blocks[static_cast<std::size_t>(i)]);
   }
   return toml_text(text + std::string(static_cast<std::size_t>(model.mtp_depth), 'm'));
 }

@@ -39,8 +39,14 @@ std::vector<ConfigKey> only_where(const KeyConditions& conditions, std::vector<C
 }
 
 KeyCondition has_blocks(BlockKind kind) {
-  const char* blocks = kind == BlockKind::moe ? "MoE blocks (e)" : "dense blocks (d)";
-  return {fmt::format("the model has {}", blocks), [kind](const Config& c) { return c.model.has(kind); }};
+  return {fmt::format("the model has {}", blocks_of(kind)), [kind](const Config& c) { return c.model.has(kind); }};
+}
+
+KeyCondition has_blocks(Mixer mixer) {
+  // A model whose blocks are not known yet has attention, as most have.
+  return {fmt::format("the model has {}", blocks_of(mixer)), [mixer](const Config& c) {
+            return c.model.has(mixer) || (c.model.blocks.empty() && mixer == Mixer::attention);
+          }};
 }
 
 KeyConditions of_family(Family family, std::string_view key) {

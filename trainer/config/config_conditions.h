@@ -18,6 +18,7 @@ ConfigKey only_where(const KeyConditions& conditions, ConfigKey key);
 std::vector<ConfigKey> only_where(const KeyConditions& conditions, std::vector<ConfigKey> keys);
 
 KeyCondition has_blocks(BlockKind kind);
+KeyCondition has_blocks(Mixer mixer);
 // For a key of [shard.<family>] or [precision.<family>]: the family has units, and they have gradients if the key is
 // about gradients.
 KeyConditions of_family(Family family, std::string_view key);

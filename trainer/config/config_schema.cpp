@@ -74,6 +74,7 @@ Keys run_keys() {
 
 Keys model_keys() {
   const auto field = fields_of(&Config::model);
+  const auto attends = [](ConfigKey key) { return only_where({has_blocks(Mixer::attention)}, std::move(key)); };
   return {
       required(layers_key()),
       only_where({{"model.layers has m", [](const Config& c) { return c.model.mtp_depth > 0; }}},
@@ -85,21 +86,42 @@ Keys model_keys() {
       only_where({has_blocks(BlockKind::dense)},
                  integer_key("model.intermediate_size", "width inside dense blocks (SwiGLU)", count_range,
                              field(&ModelConfig::intermediate_size))),
-      required(integer_key("model.num_attention_heads", "query heads", size_range,
-                           field(&ModelConfig::num_attention_heads))),
-      required(integer_key("model.num_key_value_heads", "key and value heads", size_range,
-                           field(&ModelConfig::num_key_value_heads))),
-      required(integer_key("model.head_dim", "width of a head", size_range, field(&ModelConfig::head_dim))),
-      integer_key("model.sliding_window", "positions that a token attends to, its own among them; 0: all up to its own",
-                  count_range, field(&ModelConfig::sliding_window)),
-      boolean_key("model.qk_norm", "RMSNorm on each query and key head", field(&ModelConfig::qk_norm)),
-      number_key("model.rope_theta", "base of the rotary embedding", positive, field(&ModelConfig::rope_theta)),
+      required(attends(integer_key("model.num_attention_heads", "query heads", count_range,
+                                   field(&ModelConfig::num_attention_heads)))),
+      required(attends(integer_key("model.num_key_value_heads", "key and value heads", count_range,
+                                   field(&ModelConfig::num_key_value_heads)))),
+      required(attends(integer_key("model.head_dim", "width of a head", count_range, field(&ModelConfig::head_dim)))),
+      attends(integer_key("model.sliding_window",
+                          "positions that a token attends to, its own among them; 0: all up to its own", count_range,
+                          field(&ModelConfig::sliding_window))),
+      attends(boolean_key("model.qk_norm", "RMSNorm on each query and key head", field(&ModelConfig::qk_norm))),
+      attends(
+          number_key("model.rope_theta", "base of the rotary embedding", positive, field(&ModelConfig::rope_theta))),
       number_key("model.rms_norm_eps", "added to the mean square in RMSNorm", positive,
                  field(&ModelConfig::rms_norm_eps)),
       boolean_key("model.tie_word_embeddings", "one weight for embedding and head",
                   field(&ModelConfig::tie_word_embeddings)),
       number_key("model.initializer_range", "standard deviation of initial weights", non_negative,
                  field(&ModelConfig::initializer_range)),
+  };
+}
+
+Keys state_space_keys() {
+  const auto field = [](auto of_space) {
+    return [=](auto& config) -> auto& {
+      return config.model.state_space.*of_space;
+    };
+  };
+  return {
+      required(integer_key("model.state_space.num_heads", "heads, each with a step, a decay and a state", count_range,
+                           field(&StateSpaceConfig::num_heads))),
+      integer_key("model.state_space.head_dim", "width of a head", size_range, field(&StateSpaceConfig::head_dim)),
+      integer_key("model.state_space.state_size", "elements of the state for each column of a head", size_range,
+                  field(&StateSpaceConfig::state_size)),
+      integer_key("model.state_space.n_groups", "groups of heads that share the ways into and out of the state",
+                  size_range, field(&StateSpaceConfig::n_groups)),
+      integer_key("model.state_space.conv_kernel", "tokens that the convolution sees, its own among them", size_range,
+                  field(&StateSpaceConfig::conv_kernel)),
   };
 }
 
@@ -355,6 +377,7 @@ std::vector<ConfigKey> config_schema() {
   };
   add(run_keys());
   add(model_keys());
+  add(only_where({has_blocks(Mixer::state_space)}, state_space_keys()));
   add(only_where({has_blocks(BlockKind::moe)}, moe_keys()));
   add(only_where({has_blocks(BlockKind::moe)}, balance_keys()));
   add(parallelism_keys());

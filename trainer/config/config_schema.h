@@ -18,12 +18,12 @@ struct KeyCondition {
 };
 
 struct ConfigKey {
-  std::string section;  // "model.moe"
-  std::string name;     // "num_experts"
-  std::string type;     // "an integer", as messages put it
-  std::string help;     // one line
-  bool required = false;
-  std::string inherits;  // path of the key that gives the value if this key is not written
+  std::string section;    // "model.moe"
+  std::string name;       // "num_experts"
+  std::string type;       // "an integer", as messages put it
+  std::string help;       // one line
+  bool required = false;  // where it is read
+  std::string inherits;   // path of the key that gives the value if this key is not written
   // If one of these does not hold, no run reads the value, and no rule checks it.
   std::vector<KeyCondition> read_where = {};
   // Puts a value into the configuration, or says why not. Keys are read in the order of the table.

@@ -116,8 +116,8 @@ Faults read_source(const ConfigValue& value, DataSource& source) {
 ConfigKey layers_key() {
   ConfigKey key = string_key(
       "model.layers",
-      "pattern of blocks: d dense, e experts, d:w and e:w of width w, m a predictor of one more token, x*n and "
-      "(..)*n",
+      "pattern of blocks: d dense, e experts, d:w and e:w of width w, of one part A (attention), M (Mamba-2), D and E, "
+      "m a predictor of one more token, x*n and (..)*n, and (..)~n up to n blocks",
       &Config::layers_text, [](const std::string& text) { return complaint_of([&] { parse_layers(text); }); });
   key.read = [read_text = key.read](Config& config, const ConfigValue& value) {
     Faults faults = read_text(config, value);

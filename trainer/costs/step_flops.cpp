@@ -14,7 +14,7 @@ double tokens_of_step(const Config& config) {
 }  // namespace
 
 TokenFlops& TokenFlops::operator+=(const TokenFlops& other) {
-  attention_projections += other.attention_projections;
+  mixer_projections += other.mixer_projections;
   scores += other.scores;
   dense_mlp += other.dense_mlp;
   routed_experts += other.routed_experts;
@@ -33,23 +33,40 @@ double merge_flops(const ModelConfig& model) {
   return 4.0 * static_cast<double>(model.hidden_size) * static_cast<double>(model.hidden_size);
 }
 
-TokenFlops block_token_flops(const ModelConfig& model, const ModelBlock& block, std::int64_t sequence_length) {
+namespace {
+
+void add_attention(const ModelConfig& model, std::int64_t sequence_length, TokenFlops& flops) {
   const auto h = static_cast<double>(model.hidden_size);
   const auto q = static_cast<double>(model.num_attention_heads * model.head_dim);
   const auto kv = static_cast<double>(model.num_key_value_heads * model.head_dim);
-  TokenFlops flops;
-  flops.attention_projections = 2.0 * h * (2.0 * q + 2.0 * kv);
+  flops.mixer_projections = 2.0 * h * (2.0 * q + 2.0 * kv);
   // Two products with every position that a token sees, 2 q operations each. Without a window that is half of the
   // sequence; with one, w - w^2 / 2s on average.
   const auto s = static_cast<double>(sequence_length);
   const double w = model.sliding_window > 0 ? std::min(static_cast<double>(model.sliding_window), s) : s;
   flops.scores = 4.0 * q * w * (1.0 - w / (2.0 * s));
+}
+
+// As Megatron counts Mamba-2: 7 operations for each element of a state, that is to decay it, to add to it and to read
+// it. A convolution has as few operations as a norm.
+void add_state_space(const ModelConfig& model, TokenFlops& flops) {
+  const StateSpaceConfig& space = model.state_space;
+  flops.mixer_projections =
+      2.0 * static_cast<double>(model.hidden_size) * static_cast<double>(space.columns() + space.inner());
+  flops.scores = 7.0 * static_cast<double>(space.inner()) * static_cast<double>(space.state_size);
+}
+
+}  // namespace
+
+TokenFlops block_token_flops(const ModelConfig& model, const ModelBlock& block, std::int64_t sequence_length) {
+  const auto h = static_cast<double>(model.hidden_size);
+  TokenFlops flops;
+  if (block.mixer == Mixer::attention) add_attention(model, sequence_length, flops);
+  if (block.mixer == Mixer::state_space) add_state_space(model, flops);
   // SwiGLU has three matrices.
   const auto swiglu = [&](std::int64_t width) { return 6.0 * h * static_cast<double>(width); };
-  if (block == BlockKind::dense) {
-    flops.dense_mlp = swiglu(model.width(block));
-    return flops;
-  }
+  if (block == BlockKind::dense) flops.dense_mlp = swiglu(model.width(block));
+  if (block != BlockKind::moe) return flops;
   const MoeConfig& moe = model.moe;
   flops.routed_experts = swiglu(moe.num_experts_per_tok * model.width(block));
   flops.shared_experts = swiglu(moe.shared_expert_intermediate_size);
@@ -122,6 +139,11 @@ RoundedBytes rounded_bytes(const Config& config, const ModelPart& part) {
     const double keys = static_cast<double>(model.num_key_value_heads) * head_dim / tensor;
     add_product(Family::dense, tokens, hidden, queries + 2.0 * keys);
     add_product(Family::dense, tokens, queries, hidden);
+  }
+  if (part.kind == PartKind::state_space) {
+    const StateSpaceConfig& space = model.state_space;
+    add_product(Family::dense, tokens, hidden, static_cast<double>(space.columns()) / tensor);
+    add_product(Family::dense, tokens, static_cast<double>(space.inner()) / tensor, hidden);
   }
   if (part.kind == PartKind::mlp) {
     add_swiglu(Family::dense, tokens, width_as(BlockKind::dense) / tensor);

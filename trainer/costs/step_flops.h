@@ -9,14 +9,14 @@ namespace weft {
 
 // Operations of one token forward, by part of the model. Backward takes twice as many: one product for each factor.
 struct TokenFlops {
-  double attention_projections = 0.0;  // queries, keys, values and output
-  double scores = 0.0;                 // queries with keys and weights with values: no parameters
+  double mixer_projections = 0.0;  // queries, keys, values and output; those of a state space
+  double scores = 0.0;  // queries with keys and weights with values, or the scan of a state space: no parameters
   double dense_mlp = 0.0, routed_experts = 0.0, shared_experts = 0.0, router = 0.0;
   double merges = 0.0;  // of predictors
   double head = 0.0;    // and the losses of predictors
 
   double total() const {
-    return attention_projections + scores + dense_mlp + routed_experts + shared_experts + router + merges + head;
+    return mixer_projections + scores + dense_mlp + routed_experts + shared_experts + router + merges + head;
   }
   TokenFlops& operator+=(const TokenFlops& other);
   bool operator==(const TokenFlops&) const = default;

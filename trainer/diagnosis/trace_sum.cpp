@@ -20,7 +20,7 @@ constexpr std::pair<std::string_view, std::string_view> unit_phases[] = {
 // The last part of a segment's or unit's name.
 std::string_view family_of(std::string_view part) {
   const std::string_view last = part.substr(part.rfind('.') + 1);  // npos + 1 is 0
-  if (last == "attention" || last == "mlp") return "dense";
+  if (last == "attention" || last == "state_space" || last == "mlp") return "dense";
   return last;
 }
 

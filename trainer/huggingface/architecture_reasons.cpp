@@ -113,6 +113,11 @@ void add_moe_reasons(const ArchitectureTraits& traits, const ModelConfig& model,
 
 // Kinds of blocks and their order.
 void add_block_reasons(const ArchitectureTraits& traits, const ModelConfig& model, std::vector<std::string>& reasons) {
+  const auto alone = std::ranges::find_if(model.blocks, [](const ModelBlock& block) { return !block.is_whole(); });
+  if (alone != model.blocks.end()) {
+    reasons.push_back(fmt::format("block {} is {} (model.layers): every block of {} is attention and an MLP or experts",
+                                  alone - model.blocks.begin(), block_symbol(*alone), traits.model_type));
+  }
   const std::ptrdiff_t dense = first_block(model, BlockKind::dense), moe = first_block(model, BlockKind::moe);
   if (dense >= 0 && !traits.dense_blocks) {
     const auto can = [](const ArchitectureTraits& other) { return other.dense_blocks && other.moe_blocks; };

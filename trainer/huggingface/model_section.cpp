@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "parallel/runtime/error.h"
+#include "trainer/config/config_conditions.h"
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
@@ -36,17 +37,17 @@ ModelSection read_model_section(const std::filesystem::path& file) {
       for (Fault& fault : key.read(config, entry->second.value)) {
         faults.push_back({std::move(fault.place), key.path() + ": " + fault.text});
       }
-    } else if (key.required) {
+    } else if (key.required && !missing_for(key, config)) {
       Place whole;
       whole.source = sources.file;
       faults.push_back({whole, fmt::format("{} is required: {} ({})", key.path(), key.type, key.help)});
     }
   }
   const auto known = [&](const std::string& path) {
-    return std::ranges::any_of(schema, [&](const ConfigKey& key) { return key.path() == path; });
+    return std::ranges::any_of(schema, [&](const ConfigKey& key) { return key.path() == path || key.section == path; });
   };
   for (const auto& [path, entry] : sources.entries) {
-    if (path.starts_with("model.") && path != "model.moe" && !known(path)) {
+    if (path.starts_with("model.") && !known(path)) {
       faults.push_back({entry.key, fmt::format("unknown key {}", path)});
     }
   }
@@ -76,8 +77,7 @@ std::string layers_text(const ModelLayers& layers) {
   for (std::size_t i = 0; i < layers.blocks.size(); ++i) {
     const ModelBlock& block = layers.blocks[i];
     const bool predicts = i + static_cast<std::size_t>(layers.mtp_depth) >= layers.blocks.size();
-    std::string symbol = predicts ? "m" : block == BlockKind::dense ? "d" : "e";
-    if (block.width > 0 && !predicts) symbol += fmt::format(":{}", block.width);
+    std::string symbol = predicts ? "m" : block_symbol(block);
     if (runs.empty() || runs.back().first != symbol) runs.emplace_back(std::move(symbol), 0);
     ++runs.back().second;
   }

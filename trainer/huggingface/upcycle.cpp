@@ -68,6 +68,10 @@ bool is_text(const SavedFile& file) {
 
 ModelConfig upcycled_model(const ModelConfig& dense, const UpcycleOptions& options) {
   if (dense.has(BlockKind::moe)) fail_request("the model has experts already: only dense ones are made into such");
+  const auto is_alone = [](const ModelBlock& block) { return !block.is_whole(); };
+  if (std::ranges::any_of(dense.blocks, is_alone)) {
+    fail_request("the model has blocks of one part (model.layers): only blocks of attention and an MLP get experts");
+  }
   const auto has_own_width = [](const ModelBlock& block) { return block.width > 0; };
   if (std::ranges::any_of(dense.blocks, has_own_width)) {
     fail_request("the model's blocks have widths of their own (model.layers): experts are copies of one width");
@@ -84,6 +88,9 @@ ModelConfig upcycled_model(const ModelConfig& dense, const UpcycleOptions& optio
     fail_request("the layers have {} predictors (m), the dense model has {}", model.mtp_depth, dense.mtp_depth);
   }
   if (!model.has(BlockKind::moe)) fail_request("no block of the layers has experts (e)");
+  if (std::ranges::any_of(model.blocks, is_alone)) {
+    fail_request("the layers have blocks of one part: write d and e");
+  }
   if (std::ranges::any_of(model.blocks, has_own_width)) {
     fail_request("the layers give blocks widths of their own: experts are copies of the dense model's MLPs");
   }

@@ -21,7 +21,7 @@ ForwardPlan plan_generation(const Config& config, const Mesh& mesh, const Coordi
   const bool in_blocks = setup.format_of(Family::dense) == ProductFormat::float8_blocks;
   const std::int64_t unit = std::lcm<std::int64_t>(setup.tensor, in_blocks ? float8_row_multiple : 1);
   setup.microbatch_tokens = (shape.rows() + unit - 1) / unit * unit;
-  // Only attention depends on sequences, and it takes them from `shape`.
+  // Only mixers depend on sequences, and they take them from `shape`.
   setup.sequence_length = setup.microbatch_tokens;
 
   PlannedInputs inputs = plan_inputs(config, at);
@@ -32,6 +32,9 @@ ForwardPlan plan_generation(const Config& config, const Mesh& mesh, const Coordi
 
   SegmentMakers makers;
   makers.attention = [&shape](const SegmentSetup& of, int block) { return make_cached_attention(of, shape, block); };
+  makers.state_space = [&shape](const SegmentSetup& of, int block) {
+    return make_continued_state_space(of, shape, block);
+  };
   makers.head = [&shape](const SegmentSetup& of) { return make_logits_head(of, shape); };
   return assemble_forward(config, std::move(inputs), at.pp, 1, [&, layout = stage_layout(config)](int stage) {
     const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
@@ -40,15 +43,15 @@ ForwardPlan plan_generation(const Config& config, const Mesh& mesh, const Coordi
 }
 
 // Sizes of the caches that the rank keeps between passes, by block.
-std::map<int, CacheSize> planned_caches(const Config& config, const Coordinates& at, std::int64_t sequences,
-                                        std::int64_t capacity) {
+std::map<int, std::vector<CacheSize>> planned_caches(const Config& config, const Coordinates& at,
+                                                     std::int64_t sequences, std::int64_t capacity) {
   const SegmentSetup setup = segment_setup(config, at);
   const auto layout = stage_layout(config);
-  std::map<int, CacheSize> caches;
+  std::map<int, std::vector<CacheSize>> caches;
   for (const int stage : stages_of_rank(config, at.pp)) {
     const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
     for (int block = blocks.first; block < blocks.first + blocks.count; ++block) {
-      caches[block] = cache_size(setup, sequences, capacity);
+      caches[block] = cache_sizes(setup, block, sequences, capacity);
     }
   }
   return caches;
@@ -89,9 +92,11 @@ GenerationRun::GenerationRun(const Config& config, const Mesh& mesh, std::int64_
                               StepReport::size(static_cast<std::int64_t>(config.model.blocks.size()), experts), 1);
   fill(run_->kernels().stream, report_, 0.0f);
   predicted_ = run_->plan().predicted.bytes;
-  for (const auto& [block, size] : planned_caches(config, at_, sequences, capacity)) {
-    state_.caches[block] = run_->ledger().allocate(Bucket::activations, size.dtype, size.rows, size.columns);
-    cache_bytes_ += size.bytes();
+  for (const auto& [block, sizes] : planned_caches(config, at_, sequences, capacity)) {
+    for (const CacheSize& size : sizes) {
+      state_.caches[block].push_back(run_->ledger().allocate(Bucket::activations, size.dtype, size.rows, size.columns));
+      cache_bytes_ += size.bytes();
+    }
   }
   predicted_[Bucket::activations] += cache_bytes_;
 }
@@ -130,10 +135,15 @@ std::vector<float> GenerationRun::feed(std::span<const std::int32_t> tokens, std
 }
 
 void GenerationRun::share_first_sequence() {
-  for (auto& [block, cache] : state_.caches) {
-    const ConstTensorView first = cache.view().rows_from(0, state_.position);
-    for (std::int64_t sequence = 1; sequence < sequences_; ++sequence) {
-      cast(run_->kernels().stream, first, cache.view().rows_from(sequence * capacity_, state_.position));
+  for (auto& [block, caches] : state_.caches) {
+    const bool grows = config_.model.blocks[static_cast<std::size_t>(block)].mixer == Mixer::attention;
+    for (Tensor& cache : caches) {
+      // Of attention the rows behind the position are not written yet.
+      const std::int64_t rows = cache.rows() / sequences_, written = grows ? state_.position : rows;
+      const ConstTensorView first = cache.view().rows_from(0, written);
+      for (std::int64_t sequence = 1; sequence < sequences_; ++sequence) {
+        cast(run_->kernels().stream, first, cache.view().rows_from(sequence * rows, written));
+      }
     }
   }
 }

@@ -19,8 +19,9 @@ std::string model_text(const Config& config) {
   return fmt::format("model.layers \"{}\" has {}", config.layers_text, config.model.layers());
 }
 
-char symbol_of(BlockKind kind) {
-  return kind == BlockKind::dense ? 'd' : 'e';
+// A block of one part has no letter of its own in a layout.
+char symbol_of(const ModelBlock& block) {
+  return !block.is_whole() ? 't' : block == BlockKind::dense ? 'd' : 'e';
 }
 
 // "pipeline 2 x chunks 3 = 6"
@@ -91,11 +92,13 @@ void compare_blocks(const Config& config, const LayoutText& layout, Messages& me
     return;
   }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const char kind = symbol_of(config.model.blocks[i].kind);
-    if (blocks[i].symbol == 't' || blocks[i].symbol == kind) continue;
+    const ModelBlock& block = config.model.blocks[i];
+    const char symbol = symbol_of(block);
+    if (blocks[i].symbol == 't' || blocks[i].symbol == symbol) continue;
     const std::string what =
-        fmt::format("block {} of the layout is {}, but in model.layers \"{}\" it is {}: write {} or t", i,
-                    blocks[i].symbol, config.layers_text, kind, kind);
+        fmt::format("block {} of the layout is {}, but in model.layers \"{}\" it is {}: write {}t", i, blocks[i].symbol,
+                    config.layers_text, block_symbol({block.kind, 0, block.mixer}),
+                    symbol == 't' ? "" : fmt::format("{} or ", symbol));
     messages.push_back(layout.fault_at(blocks[i], what).message);
     return;
   }
@@ -275,7 +278,7 @@ std::vector<std::string> layout_warnings(const Config& config) {
 std::string stage_symbols(const StageBlocks& stage, const ModelConfig& model) {
   std::string symbols = stage.embedding ? "E" : "";
   for (int block = stage.first; block < stage.first + stage.count; ++block) {
-    symbols += block < model.layers() ? symbol_of(model.blocks[static_cast<std::size_t>(block)].kind) : 'm';
+    symbols += block < model.layers() ? symbol_of(model.blocks[static_cast<std::size_t>(block)]) : 'm';
   }
   return stage.head ? symbols + "L" : symbols;
 }

@@ -117,11 +117,13 @@ std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const 
   for (int block = blocks.first; block < blocks.first + blocks.count; ++block) {
     const bool predicts = block >= config.model.layers();
     if (predicts) segments.push_back(make_merge(setup, block, trunk));
-    segments.push_back(makers.attention(setup, block));
+    const ModelBlock& kind = config.model.blocks[static_cast<std::size_t>(block)];
+    if (kind.mixer == Mixer::attention) segments.push_back(makers.attention(setup, block));
+    if (kind.mixer == Mixer::state_space) segments.push_back(makers.state_space(setup, block));
     SegmentSetup own = setup;
     own.keep_dispatch = setup.keep_dispatch && config.recomputes(block);
-    const bool dense = config.model.blocks[static_cast<std::size_t>(block)] == BlockKind::dense;
-    segments.push_back(dense ? make_mlp(own, block) : make_moe(own, block));
+    if (kind == BlockKind::dense) segments.push_back(make_mlp(own, block));
+    if (kind == BlockKind::moe) segments.push_back(make_moe(own, block));
     if (predicts) segments.push_back(make_predict(setup, block, trunk));
   }
   if (blocks.head) segments.push_back(makers.head(setup));

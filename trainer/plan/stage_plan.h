@@ -80,6 +80,7 @@ SegmentSetup segment_setup(const Config& config, const Coordinates& at);
 // Makers of the segments that differ between uses of the model, such as training and generation.
 struct SegmentMakers {
   std::function<std::unique_ptr<Segment>(const SegmentSetup& setup, int block)> attention = make_attention;
+  std::function<std::unique_ptr<Segment>(const SegmentSetup& setup, int block)> state_space = make_state_space;
   std::function<std::unique_ptr<Segment>(const SegmentSetup& setup)> head = make_head;
 };
 // Segments of one stage, in forward order.

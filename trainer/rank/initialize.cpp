@@ -1,6 +1,7 @@
 #include "trainer/rank/initialize.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "parallel/runtime/random.h"
 #include "parallel/runtime/spread_work.h"
@@ -14,6 +15,22 @@ constexpr std::int64_t piece_elements = std::int64_t{1} << 21;
 // numbers.
 constexpr std::int64_t worth_a_thread = 16'384;
 
+// Rates of a state space's heads are drawn as Mamba-2 draws them. Decay rates are even over [1, 16), and their
+// logarithms are parameters. Logarithms of steps are even from 0.001 to 0.1. A step is the softplus of its bias.
+double drawn(const RandomStream& random, const ParameterSpec& parameter, std::uint64_t index) {
+  switch (parameter.initializer) {
+    case Initializer::decay_logs:
+      return std::log(1.0 + 15.0 * random.uniform(index));
+    case Initializer::step_biases: {
+      constexpr double least = 1e-3, most = 1e-1;
+      const double step = least * std::pow(most / least, random.uniform(index));
+      return std::log(std::expm1(step));
+    }
+    default:
+      return parameter.standard_deviation * random.normal(index);
+  }
+}
+
 // Draws elements [begin, end) of the rows of `parameter`; element 0 is the first of row `first_row`.
 template <typename T>
 void draw(const RandomStream& random, const ParameterSpec& parameter, std::int64_t first_row, std::int64_t begin,
@@ -21,8 +38,8 @@ void draw(const RandomStream& random, const ParameterSpec& parameter, std::int64
   std::int64_t column = begin % parameter.columns;
   std::int64_t row_index = (first_row + begin / parameter.columns) * parameter.global_columns + parameter.column_begin;
   for (std::int64_t i = begin; i < end; ++i) {
-    const double normal = random.normal(static_cast<std::uint64_t>(row_index + column));
-    values[static_cast<std::size_t>(i)] = T(static_cast<float>(parameter.standard_deviation * normal));
+    const double value = drawn(random, parameter, static_cast<std::uint64_t>(row_index + column));
+    values[static_cast<std::size_t>(i)] = T(static_cast<float>(value));
     if (++column < parameter.columns) continue;
     column = 0;
     row_index += parameter.global_columns;
@@ -58,7 +75,7 @@ void initialize_as(Stream& stream, const OwnedRows& rows, const Initialization& 
 
 void initialize_rows(Stream& stream, const OwnedRows& rows, const Initialization& how) {
   const ParameterSpec& parameter = *rows.parameter;
-  if (parameter.initializer != Initializer::normal) {
+  if (parameter.initializer == Initializer::ones || parameter.initializer == Initializer::zeros) {
     fill(stream, rows.values, parameter.initializer == Initializer::ones ? 1.0f : 0.0f);
   } else if (rows.values.size() > 0) {
     rows.values.dtype() == DType::float32 ? initialize_as<float>(stream, rows, how)

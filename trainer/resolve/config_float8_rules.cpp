@@ -53,7 +53,9 @@ ConfigRule token_rule() {
 
 std::vector<ConfigRule> float8_rules() {
   const auto hidden = [](const ModelConfig& m) { return m.hidden_size; };
-  const std::string shared = "shared_expert_intermediate_size";
+  const std::string shared = "shared_expert_intermediate_size", space = "model.state_space.";
+  const std::vector<std::string> space_keys = {space + "num_heads", space + "head_dim", space + "n_groups",
+                                               space + "state_size", "parallelism.tensor"};
   return {
       width_rule(Family::dense, {"model.hidden_size"}, nullptr, always("hidden_size", hidden)),
       width_rule(Family::experts, {"model.hidden_size"}, nullptr, always("hidden_size", hidden)),
@@ -63,6 +65,12 @@ std::vector<ConfigRule> float8_rules() {
       width_rule(Family::dense, {"model.head_dim", "model.num_key_value_heads", "parallelism.tensor"}, &Degrees::tensor,
                  always("2 x num_key_value_heads x head_dim",
                         [](const ModelConfig& m) { return 2 * m.num_key_value_heads * m.head_dim; })),
+      width_rule(Family::dense, space_keys, &Degrees::tensor,
+                 always("the columns of a state space",
+                        [](const ModelConfig& m) { return m.has(Mixer::state_space) ? m.state_space.columns() : 0; })),
+      width_rule(Family::dense, {space_keys[0], space_keys[1], "parallelism.tensor"}, &Degrees::tensor,
+                 always("state_space.num_heads x head_dim",
+                        [](const ModelConfig& m) { return m.has(Mixer::state_space) ? m.state_space.inner() : 0; })),
       width_rule(Family::dense, {"model.intermediate_size", "model.layers", "parallelism.tensor"}, &Degrees::tensor,
                  of_blocks(BlockKind::dense, "intermediate_size")),
       width_rule(Family::dense, {"model.moe." + shared, "parallelism.tensor"}, &Degrees::tensor,

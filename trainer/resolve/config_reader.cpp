@@ -138,7 +138,7 @@ class Reader {
 
   void report_missing() {
     for (const ConfigKey& key : schema_) {
-      if (!key.required || find(key.path()) || faulty_.contains(key.path())) continue;
+      if (!key.required || find(key.path()) || faulty_.contains(key.path()) || missing_for(key, config_)) continue;
       faulty_.insert(key.path());
       faults_.push_back({whole_file(), fmt::format("{} is required: {} ({})", key.path(), key.type, key.help)});
     }

@@ -19,6 +19,9 @@ Size model_size(std::int64_t ModelConfig::*size) {
 Size model_size(std::int64_t MoeConfig::*size) {
   return [=](const Config& c) { return c.model.moe.*size; };
 }
+Size model_size(std::int64_t StateSpaceConfig::*size) {
+  return [=](const Config& c) { return c.model.has(Mixer::state_space) ? c.model.state_space.*size : 0; };
+}
 
 // A size must be a multiple of a degree.
 Messages split_faults(const NamedSize& size, const std::string& degree_key, int ranks) {
@@ -49,12 +52,23 @@ ConfigRule splits_over_tensor(const std::string& key, Size size) {
   return splits_over("parallelism.tensor", &Degrees::tensor, key, key, std::move(size));
 }
 
+// Keys that blocks with a mixer need. Where nothing reads them they are written as 0.
+ConfigRule needed_by(Mixer mixer, const std::string& key, Size value) {
+  return {{key, "model.layers"}, [=](const Config& c) {
+            return none_or(!c.model.has(mixer) || value(c) > 0, "{} is required: model.layers \"{}\" has {}", key,
+                           c.layers_text, blocks_of(mixer));
+          }};
+}
+
 Rules attention_rules() {
   return {
+      needed_by(Mixer::attention, "model.num_attention_heads", model_size(&ModelConfig::num_attention_heads)),
+      needed_by(Mixer::attention, "model.num_key_value_heads", model_size(&ModelConfig::num_key_value_heads)),
+      needed_by(Mixer::attention, "model.head_dim", model_size(&ModelConfig::head_dim)),
       {{"model.num_attention_heads", "model.num_key_value_heads"},
        [](const Config& c) {
          const auto heads = c.model.num_attention_heads, shared = c.model.num_key_value_heads;
-         return none_or(heads % shared == 0,
+         return none_or(shared == 0 || heads % shared == 0,  // another rule reports that there are none
                         "num_attention_heads {} is not a multiple of num_key_value_heads {}: remainder {}", heads,
                         shared, heads % shared);
        }},
@@ -68,21 +82,43 @@ Rules attention_rules() {
   };
 }
 
+Rules state_space_rules() {
+  const std::string heads = "model.state_space.num_heads", groups = "model.state_space.n_groups";
+  return {
+      needed_by(Mixer::state_space, heads, model_size(&StateSpaceConfig::num_heads)),
+      {{heads, groups},
+       [](const Config& c) {
+         const StateSpaceConfig& space = c.model.state_space;
+         return none_or(!c.model.has(Mixer::state_space) || space.num_heads % space.n_groups == 0,
+                        "state_space.num_heads {} is not a multiple of n_groups {}: remainder {}", space.num_heads,
+                        space.n_groups, space.num_heads % space.n_groups);
+       }},
+      splits_over_tensor(groups, model_size(&StateSpaceConfig::n_groups)),
+      {{"model.layers", "parallelism.context"},
+       [](const Config& c) {
+         const int context = c.parallelism.context;
+         return none_or(!c.model.has(Mixer::state_space) || context == 1,
+                        "context {} splits sequences, and model.layers \"{}\" has state spaces (M), which take whole "
+                        "ones: write context = 1 and give the ranks to another axis, as in tensor = {}",
+                        context, c.layers_text, context * c.parallelism.tensor);
+       }},
+  };
+}
+
 // Keys that blocks of a kind need; a width only if they have none of their own.
 ConfigRule needed_by(BlockKind kind, const std::string& key, Size value, bool is_width = false) {
   return {{key, "model.layers"}, [=](const Config& c) {
-            const char* blocks = kind == BlockKind::moe ? "MoE blocks (e)" : "dense blocks (d)";
             const bool needed = is_width ? c.model.uses_width_of(kind) : c.model.has(kind);
             return none_or(!needed || value(c) > 0, "{} is required: model.layers \"{}\" has {}", key, c.layers_text,
-                           blocks);
+                           blocks_of(kind));
           }};
 }
 
 ConfigRule needs_experts(const std::string& name, int Degrees::*degree, std::string_view use) {
   return {{"parallelism." + name, "model.layers"}, [=](const Config& c) {
             return none_or(c.parallelism.*degree == 1 || c.model.has(BlockKind::moe),
-                           "{} {} has no experts to {}: model.layers \"{}\" has no MoE blocks (e)", name,
-                           c.parallelism.*degree, use, c.layers_text);
+                           "{} {} has no experts to {}: model.layers \"{}\" has no {}", name, c.parallelism.*degree,
+                           use, c.layers_text, blocks_of(BlockKind::moe));
           }};
 }
 
@@ -459,9 +495,9 @@ std::vector<NamedSize> block_widths(const Config& config, BlockKind kind, const 
 
 std::vector<ConfigRule> config_rules() {
   Rules rules;
-  for (auto group : {attention_rules(), block_rules(), mesh_rules(), pipeline_rules(), batch_rules(), data_rules(),
-                     device_rules(), run_rules(), optimizer_rules(), muon_width_rules(), tied_rules(),
-                     profiling_rules(), spike_rules(), shard_rules(), size_rules(), float8_rules()}) {
+  for (auto group : {attention_rules(), state_space_rules(), block_rules(), mesh_rules(), pipeline_rules(),
+                     batch_rules(), data_rules(), device_rules(), run_rules(), optimizer_rules(), muon_width_rules(),
+                     tied_rules(), profiling_rules(), spike_rules(), shard_rules(), size_rules(), float8_rules()}) {
     for (ConfigRule& rule : group) rules.push_back(std::move(rule));
   }
   return rules;

@@ -190,7 +190,14 @@ Messages replicate_faults(const Config& config) {
     for (const ParameterSpec& parameter : parameters) {
       if (!names_parameter(pattern, parameter)) continue;
       any = true;
-      if (parameter.global_columns == 1 || is_replicated(parameter.family)) continue;
+      if (is_replicated(parameter.family)) continue;
+      if (parameter.global_columns == 1) {
+        if (config.parallelism.tensor == 1 || parameter.tensor_replicated) continue;
+        messages.push_back(fmt::format(
+            "replicate \"{}\" names {}, of which the ranks of tensor {} have a part each: name other vectors only",
+            pattern, parameter.name, config.parallelism.tensor));
+        break;
+      }
       messages.push_back(fmt::format(
           "replicate \"{}\" names {}, a matrix of {} x {}; ranks share its memory and products: only vectors and "
           "weights of routers may be whole on every rank",
@@ -222,7 +229,7 @@ std::vector<ConfigRule> shard_rules() {
   rules.push_back({{"shard.memory_budget", "shard.residency", "shard.strategy", "shard.reduction", "shard.lookahead",
                     "shard.accumulation"},
                    solved_step_faults});
-  rules.push_back({{"shard.replicate", "model.layers"}, replicate_faults});
+  rules.push_back({{"shard.replicate", "model.layers", "parallelism.tensor"}, replicate_faults});
   rules.push_back({{"training.initial_loss_scale"}, [](const Config& config) {
                      int exponent = 0;
                      const double scale = config.training.initial_loss_scale;

@@ -15,18 +15,28 @@ constexpr std::int64_t most_step_actions = std::int64_t{1} << 20;
 constexpr double most_logits = 0x1p44;     // of a rank in a step, which computes them in pieces
 constexpr double most_slots = 0x1p31 - 1;  // tokens times choices, which are numbered in 32 bits
 
-// In double, which does not overflow here and is exact enough for a bound.
+// These are in double, which does not overflow here and is exact enough for a bound. Of a token of a state space: 0 of
+// a model without one.
+double space_columns_of(const ModelConfig& model) {
+  if (!model.has(Mixer::state_space)) return 0.0;
+  const StateSpaceConfig& space = model.state_space;
+  const auto heads = static_cast<double>(space.num_heads);
+  return 2.0 * heads * static_cast<double>(space.head_dim) + heads +
+         2.0 * static_cast<double>(space.n_groups) * static_cast<double>(space.state_size);
+}
 double parameters_of(const ModelConfig& model) {
   const auto hidden = static_cast<double>(model.hidden_size), blocks = static_cast<double>(model.blocks.size());
   const double heads = static_cast<double>(model.num_attention_heads) * static_cast<double>(model.head_dim);
+  const double spaces = static_cast<double>(model.count(Mixer::state_space)) * space_columns_of(model);
   const auto experts = static_cast<double>(model.moe.num_experts);
   const auto moe_blocks = static_cast<double>(model.count(BlockKind::moe));
   double widths = moe_blocks * static_cast<double>(model.moe.shared_expert_intermediate_size);
   for (const ModelBlock& block : model.blocks) {
     widths += (block == BlockKind::moe ? experts : 1.0) * static_cast<double>(model.width(block));
   }
-  return hidden *
-         (2.0 * static_cast<double>(model.vocab_size) + 4.0 * blocks * heads + 3.0 * widths + moe_blocks * experts);
+  return spaces * static_cast<double>(model.state_space.conv_kernel) +
+         hidden * (2.0 * static_cast<double>(model.vocab_size) + 4.0 * blocks * heads + 2.0 * spaces + 3.0 * widths +
+                   moe_blocks * experts);
 }
 
 double microbatch_tokens_of(const Config& config) {
@@ -44,7 +54,9 @@ std::vector<ConfigRule> model_and_microbatch_rules() {
        }},
       {{"model.hidden_size", "model.intermediate_size", "model.moe.moe_intermediate_size",
         "model.moe.shared_expert_intermediate_size", "model.moe.num_experts", "model.num_attention_heads",
-        "model.head_dim", "model.vocab_size", "model.layers"},
+        "model.head_dim", "model.vocab_size", "model.layers", "model.state_space.num_heads",
+        "model.state_space.head_dim", "model.state_space.n_groups", "model.state_space.state_size",
+        "model.state_space.conv_kernel"},
        [](const Config& c) {
          const double parameters = parameters_of(c.model);
          return none_or(parameters <= most_parameters,
@@ -54,16 +66,20 @@ std::vector<ConfigRule> model_and_microbatch_rules() {
        }},
       {{"training.sequence_length", "training.microbatch_size", "model.hidden_size", "model.intermediate_size",
         "model.vocab_size", "model.num_attention_heads", "model.head_dim", "model.moe.num_experts",
-        "model.moe.real_fraction"},
+        "model.moe.real_fraction", "model.state_space.num_heads", "model.state_space.head_dim",
+        "model.state_space.n_groups", "model.state_space.state_size"},
        [](const Config& c) {
          std::int64_t widest = std::max({c.model.hidden_size, c.model.intermediate_size, c.model.vocab_size,
                                          c.model.num_attention_heads * c.model.head_dim, c.model.moe.pool()});
          for (const std::int64_t width : c.model.widths(BlockKind::dense)) widest = std::max(widest, width);
-         const double elements = microbatch_tokens_of(c) * static_cast<double>(widest);
+         // A state of a chunk is as large as so many columns of its tokens.
+         const double states = space_columns_of(c.model) * static_cast<double>(c.model.state_space.state_size);
+         const double columns = std::max(static_cast<double>(widest), space_columns_of(c.model) + states);
+         const double elements = microbatch_tokens_of(c) * columns;
          return none_or(elements <= most_elements,
-                        "microbatch_size {} x sequence_length {} tokens are {} wide at most: {:.3g} elements; "
+                        "microbatch_size {} x sequence_length {} tokens are {:.0f} wide at most: {:.3g} elements; "
                         "a tensor of a microbatch has at most {:.3g}",
-                        c.training.microbatch_size, c.training.sequence_length, widest, elements, most_elements);
+                        c.training.microbatch_size, c.training.sequence_length, columns, elements, most_elements);
        }},
       {{"training.sequence_length", "training.microbatch_size", "model.moe.num_experts_per_tok",
         "model.moe.real_fraction", "model.layers"},

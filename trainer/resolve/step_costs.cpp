@@ -17,10 +17,10 @@ TokenFlops part_token_flops(const Config& config, const ModelPart& part) {
   if (!part.block) return {};
   const ModelBlock& block = config.model.blocks.at(static_cast<std::size_t>(*part.block));
   TokenFlops flops = block_token_flops(config.model, block, config.training.sequence_length);
-  if (part.kind == PartKind::attention) {
-    return {.attention_projections = flops.attention_projections, .scores = flops.scores};
+  if (part.kind == PartKind::attention || part.kind == PartKind::state_space) {
+    return {.mixer_projections = flops.mixer_projections, .scores = flops.scores};
   }
-  flops.attention_projections = flops.scores = 0.0;
+  flops.mixer_projections = flops.scores = 0.0;
   return flops;
 }
 
@@ -30,7 +30,7 @@ struct Shares {
 };
 
 TokenFlops shortened(TokenFlops flops, const Shares& shares) {
-  for (double* part : {&flops.attention_projections, &flops.dense_mlp, &flops.shared_experts}) *part *= shares.dense;
+  for (double* part : {&flops.mixer_projections, &flops.dense_mlp, &flops.shared_experts}) *part *= shares.dense;
   flops.routed_experts *= shares.experts;
   return flops;
 }

@@ -57,7 +57,7 @@ void add_measurements(const Config& config, const StepTotals& totals, StepMetric
   metrics.memory = totals.at_peak;
   metrics.peak_bytes = totals.at_peak.total();
   for (std::size_t b = 0; b < totals.moe.size(); ++b) {
-    if (model.blocks[b] == BlockKind::dense) continue;
+    if (model.blocks[b] != BlockKind::moe) continue;
     const MoeTotals& moe = totals.moe[b];
     MoeMetrics& balance =
         metrics.moe.emplace_back(expert_balance(static_cast<int>(b), moe.expert_tokens, config.parallelism.expert));

@@ -19,12 +19,30 @@ extern const PermutationKernels permutation_kernels;
 extern const RmsNormKernels rms_norm_kernels;
 extern const RotaryKernels rotary_kernels;
 extern const RoutingKernels routing_kernels;
+extern const StateSpaceKernels state_space_kernels;
 extern const SwigluKernels swiglu_kernels;
 
 // These allocate the workspace of the functions in the tables above, and compute nothing.
 void take_attention_forward_workspace(KernelContext& context, const HeadShape& heads, QueryRuns runs, DType dtype);
 void take_attention_backward_workspace(KernelContext& context, const HeadShape& heads, QueryRuns runs, DType dtype);
 Tensor sort_workspace(KernelContext& context, std::int64_t experts);
+Tensor mixing_workspace(KernelContext& context, const StateSpaceShape& shape, bool backward);
+Tensor scan_workspace(KernelContext& context, const StateSpaceShape& shape, bool backward);
+
+// Functions of the table of a state space (token_mixing.cpp, state_space_scan.cpp).
+void mix_tokens_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView projected,
+                        ConstTensorView weight, ConstTensorView bias, ConstTensorView document_begins,
+                        TensorView history, TensorView mixed);
+void mix_tokens_backward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView dmixed,
+                         ConstTensorView projected, ConstTensorView weight, ConstTensorView bias,
+                         ConstTensorView document_begins, TensorView dprojected, TensorView dweight, TensorView dbias);
+void scan_tokens_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView mixed,
+                         ConstTensorView projected, const StateSpaceRates& rates, ConstTensorView document_begins,
+                         TensorView carried, TensorView states, TensorView y);
+void scan_tokens_backward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView dy,
+                          ConstTensorView mixed, ConstTensorView projected, const StateSpaceRates& rates,
+                          ConstTensorView document_begins, ConstTensorView states, TensorView dmixed,
+                          TensorView dprojected, const StateSpaceRateGradients& drates);
 
 // Numbers of 8 bits back in bfloat16, in which the CPU multiplies them (float8.cpp): the elements times the scales of
 // their blocks, which is exact. The result lies in `storage`.

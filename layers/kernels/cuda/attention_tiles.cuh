@@ -3,7 +3,8 @@
 // that read 16 bytes of neighbouring rows use different banks.
 //
 // Thread (y, x) owns rows y, y + 16, ... of every result. Of a score block it owns columns x, x + 16 and so on. Of a
-// result as wide as a head it owns four columns from 4 x, four from 4 x + 64, and so on.
+// result as wide as a head it owns four columns from 4 x, four from 4 x + 64, and so on. The scan of a state space has
+// the same threads, padding and sums of rows.
 #pragma once
 
 #include "parallel/runtime/cuda/vector.cuh"

@@ -80,7 +80,8 @@ std::string_view family_word(const ProgramTables& tables, const Action& action) 
   if (action.unit) return name_of(tables.units[*action.unit].family);
   if (!action.segment) return "-";
   const PartKind kind = tables.segments[*action.segment].part.kind;
-  return kind == PartKind::attention || kind == PartKind::mlp ? name_of(Family::dense) : name_of(kind);
+  const bool dense = kind == PartKind::attention || kind == PartKind::state_space || kind == PartKind::mlp;
+  return dense ? name_of(Family::dense) : name_of(kind);
 }
 
 std::optional<int> stage_of(const ProgramTables& tables, const Action& action) {

@@ -37,6 +37,7 @@ class CudaBackend final : public Backend {
                        cuda::rms_norm_kernels,
                        cuda::rotary_kernels,
                        cuda::routing_kernels,
+                       cuda::state_space_kernels,
                        cuda::swiglu_kernels},
         measured_products_(options.measured_products && !options.deterministic) {}
 

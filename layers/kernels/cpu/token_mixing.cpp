@@ -1,0 +1,188 @@
+// The convolution of a state-space mixer: each channel has a filter over the last tokens of its document.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "layers/kernels/cpu/kernels.h"
+#include "layers/kernels/cpu/vector_math.h"
+#include "layers/kernels/state_space.h"
+#include "parallel/runtime/element_type.h"
+
+namespace weft::cpu {
+namespace {
+
+// The taps [filter][channels] in float32, so that a loop over channels reads them in order.
+template <typename T>
+WEFT_INLINE void turn_taps(const T* weight, std::int64_t channels, std::int64_t filter, float* taps) {
+  for (std::int64_t channel = 0; channel < channels; ++channel) {
+    for (std::int64_t k = 0; k < filter; ++k) {
+      taps[k * channels + channel] = static_cast<float>(weight[channel * filter + k]);
+    }
+  }
+}
+
+// The inputs of a convolution. A negative position is in the history, if there is one.
+template <typename T>
+struct MixedText {
+  const StateSpaceShape& shape;
+  const T* projected;
+  const T* history;
+  const std::int32_t* begins;
+
+  // The row of channels at `position` of a sequence; null if token `token` of the sequence does not see it.
+  const T* seen(std::int64_t sequence, std::int64_t token, std::int64_t position) const {
+    const std::int64_t first_row = sequence * shape.sequence_length, past = shape.filter - 1;
+    if (position < 0) {
+      return history == nullptr ? nullptr : history + (sequence * past + past + position) * shape.channels();
+    }
+    if (begins != nullptr && position < begins[first_row + token]) return nullptr;
+    return projected + (first_row + position) * shape.columns() + shape.inner();
+  }
+};
+
+// sums [channels] = bias + the filtered tokens up to `token`.
+template <typename T>
+WEFT_INLINE void filter_token(const MixedText<T>& text, std::int64_t sequence, std::int64_t token, const float* taps,
+                              const T* bias, float* sums) {
+  const std::int64_t channels = text.shape.channels(), filter = text.shape.filter;
+#pragma omp simd
+  for (std::int64_t i = 0; i < channels; ++i) sums[i] = static_cast<float>(bias[i]);
+  for (std::int64_t k = 0; k < filter; ++k) {
+    const T* x = text.seen(sequence, token, token - (filter - 1) + k);
+    if (x == nullptr) continue;
+    const float* tap = taps + k * channels;
+#pragma omp simd
+    for (std::int64_t i = 0; i < channels; ++i) sums[i] += tap[i] * static_cast<float>(x[i]);
+  }
+}
+
+// The last filter - 1 inputs behind the tokens of a sequence. A row that comes out of the history was further behind.
+template <typename T>
+WEFT_INLINE void keep_history(const MixedText<T>& text, std::int64_t sequence, T* history) {
+  const std::int64_t past = text.shape.filter - 1, channels = text.shape.channels();
+  for (std::int64_t i = 0; i < past; ++i) {
+    const std::int64_t last = text.shape.sequence_length - 1;
+    const T* from = text.seen(sequence, last, last - past + 1 + i);
+    std::memmove(history + (sequence * past + i) * channels, from, static_cast<std::size_t>(channels) * sizeof(T));
+  }
+}
+
+template <typename T>
+WEFT_INLINE void mix_forward_as(const MixedText<T>& text, std::int64_t sequences, const T* bias, float* room,
+                                T* history, T* mixed) {
+  const std::int64_t channels = text.shape.channels(), length = text.shape.sequence_length;
+  const float* taps = room;
+  float* sums = room + text.shape.filter * channels;
+  for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
+    for (std::int64_t token = 0; token < length; ++token) {
+      filter_token(text, sequence, token, taps, bias, sums);
+      T* to = mixed + (sequence * length + token) * channels;
+#pragma omp simd
+      for (std::int64_t i = 0; i < channels; ++i) assign(to[i], sums[i] * logistic(sums[i]));
+    }
+    if (history != nullptr) keep_history(text, sequence, history);
+  }
+}
+
+// The places of a backward's workspace, in rows of channels. They are taps, their gradients, those of the bias, and a
+// ring of gradients in front of silu, of the last `filter` tokens.
+struct MixingRoom {
+  float *taps, *dtaps, *dbias, *ring;
+};
+
+// Tokens from last to first: a token's gradient comes from itself and the filter - 1 tokens behind it.
+template <typename T>
+WEFT_INLINE void mix_backward_as(const MixedText<T>& text, std::int64_t sequences, const T* bias, const T* dmixed,
+                                 const MixingRoom& room, T* dprojected) {
+  const StateSpaceShape& shape = text.shape;
+  const std::int64_t channels = shape.channels(), length = shape.sequence_length, filter = shape.filter;
+  const auto gradient = [&](std::int64_t token) { return room.ring + token % filter * channels; };
+  for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
+    for (std::int64_t token = length - 1; token >= 0; --token) {
+      const std::int64_t row = sequence * length + token;
+      float* own = gradient(token);
+      filter_token(text, sequence, token, room.taps, bias, own);
+      const T* dy = dmixed + row * channels;
+#pragma omp simd
+      for (std::int64_t i = 0; i < channels; ++i) {
+        const float s = logistic(own[i]);
+        own[i] = static_cast<float>(dy[i]) * (s + own[i] * s * (1.0f - s));
+        room.dbias[i] += own[i];
+      }
+      float* sums = room.ring + filter * channels;
+      std::fill(sums, sums + channels, 0.0f);
+      for (std::int64_t k = 0; k < filter; ++k) {
+        float* dtap = room.dtaps + k * channels;
+        const float* tap = room.taps + k * channels;
+        if (const T* x = text.seen(sequence, token, token - (filter - 1) + k)) {
+#pragma omp simd
+          for (std::int64_t i = 0; i < channels; ++i) dtap[i] += own[i] * static_cast<float>(x[i]);
+        }
+        const std::int64_t reader = token + filter - 1 - k;
+        if (reader >= length || text.seen(sequence, reader, token) == nullptr) continue;
+        const float* behind = gradient(reader);
+#pragma omp simd
+        for (std::int64_t i = 0; i < channels; ++i) sums[i] += tap[i] * behind[i];
+      }
+      T* to = dprojected + row * shape.columns() + shape.inner();
+#pragma omp simd
+      for (std::int64_t i = 0; i < channels; ++i) assign(to[i], sums[i]);
+    }
+  }
+}
+
+template <typename T>
+MixedText<T> mixed_text(const StateSpaceShape& shape, ConstTensorView projected, ConstTensorView document_begins,
+                        ConstTensorView history) {
+  return {shape, projected.as<T>().data(), history.empty() ? nullptr : history.as<T>().data(),
+          document_begins.empty() ? nullptr : document_begins.as<std::int32_t>().data()};
+}
+
+}  // namespace
+
+// Rows of channels: taps and sums of a token; with `backward` also the gradients of taps and bias, and the ring.
+Tensor mixing_workspace(KernelContext& context, const StateSpaceShape& shape, bool backward) {
+  const std::int64_t rows = backward ? 3 * shape.filter + 1 : shape.filter + 1;
+  return context.ledger.allocate(Bucket::workspace, DType::float32, rows, shape.channels());
+}
+
+WEFT_MULTIVERSION void mix_tokens_forward(KernelContext& context, const StateSpaceShape& shape,
+                                          ConstTensorView projected, ConstTensorView weight, ConstTensorView bias,
+                                          ConstTensorView document_begins, TensorView history, TensorView mixed) {
+  Tensor room = mixing_workspace(context, shape, false);
+  with_element_type(
+      mixed.dtype(), [&](auto element) __attribute__((always_inline)) {
+        using T = decltype(element);
+        float* places = room.view().as<float>().data();
+        turn_taps(weight.as<T>().data(), shape.channels(), shape.filter, places);
+        mix_forward_as(mixed_text<T>(shape, projected, document_begins, history), mixed.rows() / shape.sequence_length,
+                       bias.as<T>().data(), places, history.empty() ? nullptr : history.as<T>().data(),
+                       mixed.as<T>().data());
+      });
+}
+
+WEFT_MULTIVERSION void mix_tokens_backward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView dmixed,
+                                           ConstTensorView projected, ConstTensorView weight, ConstTensorView bias,
+                                           ConstTensorView document_begins, TensorView dprojected, TensorView dweight,
+                                           TensorView dbias) {
+  const std::int64_t channels = shape.channels(), filter = shape.filter;
+  Tensor workspace = mixing_workspace(context, shape, true);
+  float* const taps = workspace.view().as<float>().data();
+  float* const dtaps = taps + filter * channels;
+  const MixingRoom room = {taps, dtaps, dbias.as<float>().data(), dtaps + filter * channels};
+  std::fill(dtaps, dtaps + filter * channels, 0.0f);
+  std::ranges::fill(dbias.as<float>(), 0.0f);
+  with_element_type(
+      dmixed.dtype(), [&](auto element) __attribute__((always_inline)) {
+        using T = decltype(element);
+        turn_taps(weight.as<T>().data(), channels, filter, taps);
+        mix_backward_as(mixed_text<T>(shape, projected, document_begins, {}), dmixed.rows() / shape.sequence_length,
+                        bias.as<T>().data(), dmixed.as<T>().data(), room, dprojected.as<T>().data());
+      });
+  float* to = dweight.as<float>().data();
+  for (std::int64_t channel = 0; channel < channels; ++channel) {
+    for (std::int64_t k = 0; k < filter; ++k) *to++ = dtaps[k * channels + channel];
+  }
+}
+
+}  // namespace weft::cpu
