@@ -47,7 +47,7 @@ if [[ $1 != build && $1 != unpack && ! -x $tree/weft && -e .gpu/gpu-programs.tar
 # Kernels in one process: no timing, no memory that runs out, no second process.
 kernel_tests='*Elementwise*:*Reduction*:*Sort*:*RmsNorm*:*Swiglu*:*Rotary*:*Embedding*:*CrossEntropy*:*Permutation*:*Routing*'
 kernel_tests+=':*LoadBalance*:*Attention*:*ExpertCapacity*:*Float8*:*MatrixProducts*:*MeasuredProducts*:*Update*'
-kernel_tests+=':*MuonKernels*:*Versions*'
+kernel_tests+=':*MuonKernels*:*Versions*:*StateSpace.*'
 # racecheck finds nothing of use in the libraries' kernels.
 own_kernel_tests="$kernel_tests-*Products*:*Sort*:*Attention*"
 # Tests that start further processes, and those of time, each a part of its own.
