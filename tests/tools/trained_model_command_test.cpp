@@ -155,5 +155,60 @@ TEST_F(TrainedModelCommand, WrongRequestsAreRefusedWithEverythingWrong) {
   EXPECT_NE(other.find("model.hidden_size"), std::string::npos) << other;
 }
 
+// A hybrid under two layouts, and a model that has no attention and no heads of it: trained, gone on with, evaluated
+// and read aloud.
+class StateSpaceCommand : public TinyTraining {
+ protected:
+  // The loss of the last step of a run that begins or goes on.
+  double trained(const std::string& file, const std::string& more) const {
+    const ProgramResult result = weft("train " + file + " " + more);
+    EXPECT_EQ(result.exit_code, 0) << result.messages;
+    std::ifstream metrics(folder_ / "out/tiny/metrics.jsonl");
+    std::string line, last;
+    while (std::getline(metrics, line)) last = line;
+    return nlohmann::json::parse(last).at("loss");
+  }
+  void replace(std::string& text, const std::string& from, const std::string& to) const {
+    const std::size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    text.replace(at, from.size(), to);
+  }
+};
+
+TEST_F(StateSpaceCommand, TrainsGoesOnAndGenerates) {
+  std::string hybrid = tiny_run;
+  replace(hybrid, "\"d e\"", "\"(M A E)~5\"");
+  replace(hybrid, "[model.moe]",
+          "[model.state_space]\nnum_heads = 4\nhead_dim = 8\nstate_size = 8\nn_groups = 2\n[model.moe]");
+  std::string pure = hybrid;
+  for (const char* line :
+       {"num_attention_heads = 4\n", "num_key_value_heads = 2\n", "head_dim = 4\n", "expert = 2\n"}) {
+    replace(pure, line, "");
+  }
+  replace(pure, "\"(M A E)~5\"", "\"M*2 D\"");
+  put("hybrid.toml", hybrid);
+  put("pure.toml", pure);
+  for (const std::string file : {"hybrid.toml", "pure.toml"}) {
+    SCOPED_TRACE(file);
+    std::filesystem::remove_all(folder_ / "out");
+    trained(file, "--run.steps=2");
+    // Another layout goes on, and learns what the first one would have learnt.
+    const std::string alone = file == "hybrid.toml" ? on_one_rank
+                                                    : " --parallelism.pipeline=1 --parallelism.tensor=1 "
+                                                      "--parallelism.data_shard=1";
+    const double changed = trained(file, "--run.steps=4 --checkpoint.at_end=false" + alone);
+    const double same = trained(file, "--run.steps=4");
+    EXPECT_NEAR(changed, same, 1e-5 * same);
+    const std::string prompt = " --prompt 'warp and' --max-tokens 6 --temperature 0 --json";
+    const ProgramResult text = weft("generate out/tiny" + prompt), other = weft("generate out/tiny" + prompt + alone);
+    ASSERT_EQ(text.exit_code, 0) << text.messages;
+    ASSERT_EQ(other.exit_code, 0) << other.messages;
+    EXPECT_EQ(nlohmann::json::parse(text.output).at("samples"), nlohmann::json::parse(other.output).at("samples"));
+    const ProgramResult context = weft("check " + file + " --parallelism.context=2 --parallelism.tensor=1");
+    EXPECT_EQ(context.exit_code, 2);
+    EXPECT_NE(context.messages.find("state spaces (M), which take whole ones"), std::string::npos) << context.messages;
+  }
+}
+
 }  // namespace
 }  // namespace weft

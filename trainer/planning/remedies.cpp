@@ -129,7 +129,9 @@ constexpr Remedy microbatch{"microbatch_size down, accumulation up", "fewer sequ
 
 constexpr Remedy tensor{"tensor up", "heads, widths and, as sequence parallelism, the tokens between them are split",
                         "collectives in every block, which want to stay inside a node", [](const Config& config) {
-                          const std::int64_t heads = config.model.num_key_value_heads;
+                          const bool attends = config.model.has(Mixer::attention);
+                          const std::int64_t heads =
+                              attends ? config.model.num_key_value_heads : config.model.state_space.n_groups;
                           return doubled(config, &Degrees::tensor, std::min<std::int64_t>(8, heads));
                         }};
 

@@ -68,7 +68,8 @@ Rules attention_rules() {
       {{"model.num_attention_heads", "model.num_key_value_heads"},
        [](const Config& c) {
          const auto heads = c.model.num_attention_heads, shared = c.model.num_key_value_heads;
-         return none_or(shared == 0 || heads % shared == 0,  // another rule reports that there are none
+         if (shared == 0) return Messages{};  // another rule reports that there are none where some are needed
+         return none_or(heads % shared == 0,
                         "num_attention_heads {} is not a multiple of num_key_value_heads {}: remainder {}", heads,
                         shared, heads % shared);
        }},

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "layers/kernels/state_space.h"
 #include "trainer/resolve/config_rules.h"
 
 namespace weft {
@@ -72,8 +73,9 @@ std::vector<ConfigRule> model_and_microbatch_rules() {
          std::int64_t widest = std::max({c.model.hidden_size, c.model.intermediate_size, c.model.vocab_size,
                                          c.model.num_attention_heads * c.model.head_dim, c.model.moe.pool()});
          for (const std::int64_t width : c.model.widths(BlockKind::dense)) widest = std::max(widest, width);
-         // A state of a chunk is as large as so many columns of its tokens.
-         const double states = space_columns_of(c.model) * static_cast<double>(c.model.state_space.state_size);
+         // Each chunk of a state space keeps a state, which is as large as so many columns of its tokens.
+         const double states = space_columns_of(c.model) * static_cast<double>(c.model.state_space.state_size) /
+                               static_cast<double>(state_space_chunk);
          const double columns = std::max(static_cast<double>(widest), space_columns_of(c.model) + states);
          const double elements = microbatch_tokens_of(c) * columns;
          return none_or(elements <= most_elements,
