@@ -53,9 +53,10 @@ TEST_P(BudgetOfShippedConfigs, IsKeptFromTheSmallestUp) {
 
 INSTANTIATE_TEST_SUITE_P(All, BudgetOfShippedConfigs,
                          ::testing::Values("bench_cpu", "h100_dense_1_5b", "h100_dense_3b", "h100_moe_8x500m",
-                                           "h200_dense_1_5b", "h200_dense_7b", "h200_moe_8x1b", "layouts",
+                                           "h200_dense_1_5b", "h200_dense_7b", "h200_moe_8x1b", "hybrid", "layouts",
                                            "layouts_h200", "moe_1024", "plan_7b_2_nodes", "plan_7b_long",
-                                           "plan_llama3_70b", "plan_llama3_8b", "quickstart", "strategies"),
+                                           "plan_bamba_9b", "plan_llama3_70b", "plan_llama3_8b", "quickstart",
+                                           "strategies"),
                          [](const auto& instance) { return std::string(instance.param); });
 
 // Dealing counts routed tokens at their bound, 33 GiB here; what the fastest layout keeps moves no block.

@@ -9,7 +9,6 @@
 #include "tools/picture/picture.h"
 #include "trainer/layout/layout_summary.h"
 #include "trainer/plan/stage_plan.h"
-#include "trainer/planning/step_forecast.h"
 #include "trainer/planning/run_plan.h"
 #include "trainer/planning/step_forecast.h"
 #include "trainer/resolve/config_reader.h"
@@ -80,9 +79,10 @@ TEST_P(ShippedConfig, HasOneMemory) {
 
 INSTANTIATE_TEST_SUITE_P(OneMemory, ShippedConfig,
                          ::testing::Values("bench_cpu", "h100_dense_1_5b", "h100_dense_3b", "h100_moe_8x500m",
-                                           "h200_dense_1_5b", "h200_dense_7b", "h200_moe_8x1b", "layouts",
+                                           "h200_dense_1_5b", "h200_dense_7b", "h200_moe_8x1b", "hybrid", "layouts",
                                            "layouts_h200", "moe_1024", "plan_1t_moe", "plan_7b_2_nodes", "plan_7b_long",
-                                           "plan_llama3_70b", "plan_llama3_8b", "quickstart", "strategies"),
+                                           "plan_bamba_9b", "plan_llama3_70b", "plan_llama3_8b", "quickstart",
+                                           "strategies"),
                          [](const auto& instance) { return std::string(instance.param); });
 
 Config routed_config(const std::string& schedule, int chunks = 1) {
