@@ -26,7 +26,7 @@ struct GenerationShape {
 };
 
 struct GenerationState {
-  // What this rank's mixers keep of earlier tokens, by block, as planned_caches() says.
+  // What this rank's mixers keep of earlier tokens, by block, as cache_sizes() says.
   std::map<int, std::vector<Tensor>> caches = {};
   // Position of the first new token of this pass, the same in every sequence; the number of cached positions.
   std::int64_t position = 0;

@@ -133,8 +133,8 @@ void tell_state_space(KernelContext& context, std::string_view name, ConstTensor
                         .dtype = DType::float32});
 }
 
-// Operations of a scan: `squares` products of a group's tokens of a chunk with each other, and of a head's. `passes`
-// products of a head's tokens with its state.
+// Operations of a scan. A chunk's tokens meet each other in products: `of_group` of each group, `of_head` of each head.
+// A head's tokens meet its state in `passes` products.
 double scan_flops(const StateSpaceShape& shape, std::int64_t tokens, std::int64_t of_group, std::int64_t of_head,
                   std::int64_t passes) {
   const std::int64_t group = of_group * state_space_chunk * shape.state_size;

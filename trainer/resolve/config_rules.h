@@ -38,6 +38,8 @@ std::vector<NamedSize> block_widths(const Config& config, BlockKind kind, const 
 std::vector<ConfigRule> config_rules();
 // Objections of all of them.
 Messages rule_faults(const Config& config);
+// The rules of the model and the degrees that split it (config_model_rules.cpp).
+std::vector<ConfigRule> model_rules();
 // The rules of sharding and precision (config_shard_rules.cpp).
 std::vector<ConfigRule> shard_rules();
 // The rules of a weight that embedding and head share (config_tied_rules.cpp).

@@ -30,19 +30,10 @@ Tensor mixing_workspace(KernelContext& context, const StateSpaceShape& shape, bo
 Tensor scan_workspace(KernelContext& context, const StateSpaceShape& shape, bool backward);
 
 // Functions of the table of a state space (token_mixing.cpp, state_space_scan.cpp).
-void mix_tokens_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView projected,
-                        ConstTensorView weight, ConstTensorView bias, ConstTensorView document_begins,
-                        TensorView history, TensorView mixed);
-void mix_tokens_backward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView dmixed,
-                         ConstTensorView projected, ConstTensorView weight, ConstTensorView bias,
-                         ConstTensorView document_begins, TensorView dprojected, TensorView dweight, TensorView dbias);
-void scan_tokens_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView mixed,
-                         ConstTensorView projected, const StateSpaceRates& rates, ConstTensorView document_begins,
-                         TensorView carried, TensorView states, TensorView y);
-void scan_tokens_backward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView dy,
-                          ConstTensorView mixed, ConstTensorView projected, const StateSpaceRates& rates,
-                          ConstTensorView document_begins, ConstTensorView states, TensorView dmixed,
-                          TensorView dprojected, const StateSpaceRateGradients& drates);
+decltype(weft::mix_tokens_forward) mix_tokens_forward;
+decltype(weft::mix_tokens_backward) mix_tokens_backward;
+decltype(weft::scan_tokens_forward) scan_tokens_forward;
+decltype(weft::scan_tokens_backward) scan_tokens_backward;
 
 // Numbers of 8 bits back in bfloat16, in which the CPU multiplies them (float8.cpp): the elements times the scales of
 // their blocks, which is exact. The result lies in `storage`.

@@ -34,21 +34,11 @@ extern const StateSpaceKernels state_space_kernels;
 extern const SwigluKernels swiglu_kernels;
 
 // Functions of the table of a state space (token_mixing.cu, state_space_scan.cu, gated_norm.cu).
-void mix_tokens_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView projected,
-                        ConstTensorView weight, ConstTensorView bias, ConstTensorView document_begins,
-                        TensorView history, TensorView mixed);
-void mix_tokens_backward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView dmixed,
-                         ConstTensorView projected, ConstTensorView weight, ConstTensorView bias,
-                         ConstTensorView document_begins, TensorView dprojected, TensorView dweight, TensorView dbias);
-void scan_tokens_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView mixed,
-                         ConstTensorView projected, const StateSpaceRates& rates, ConstTensorView document_begins,
-                         TensorView carried, TensorView states, TensorView y);
-void gated_norm_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView y,
-                        ConstTensorView projected, ConstTensorView weight, float eps, TensorView out,
-                        TensorView inverse_rms);
-void gated_norm_backward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView dout, ConstTensorView y,
-                         ConstTensorView projected, ConstTensorView weight, ConstTensorView inverse_rms, TensorView dy,
-                         TensorView dprojected, TensorView dweight);
+decltype(weft::mix_tokens_forward) mix_tokens_forward;
+decltype(weft::mix_tokens_backward) mix_tokens_backward;
+decltype(weft::scan_tokens_forward) scan_tokens_forward;
+decltype(weft::gated_norm_forward) gated_norm_forward;
+decltype(weft::gated_norm_backward) gated_norm_backward;
 
 // Attention for a device of this compute capability (90 for 9.0); its plans belong to the rank. Calls throw Error
 // (request) if the options ask for cuDNN and cuDNN does not take the attention.
