@@ -12,21 +12,21 @@ foreach(folder IN ITEMS parallel/mesh parallel/pipeline/program parallel/pipelin
   list(APPEND fuzz_sources ${sources})
 endforeach()
 function(add_fuzz_sources folder)
-  list(TRANSFORM ARGN PREPEND ${weft}/${folder}/)
-  list(TRANSFORM ARGN APPEND .cpp)
-  foreach(source IN LISTS ARGN)
-    if(NOT EXISTS ${source})
-      message(FATAL_ERROR "${CMAKE_CURRENT_FUNCTION_LIST_FILE} names ${source}, which is not there")
+  foreach(name IN LISTS ARGN)
+    file(GLOB sources CONFIGURE_DEPENDS ${weft}/${folder}/${name}.cpp)
+    if(NOT sources)
+      message(FATAL_ERROR "${CMAKE_CURRENT_FUNCTION_LIST_FILE} names ${folder}/${name}.cpp, which is not there")
     endif()
+    list(APPEND fuzz_sources ${sources})
   endforeach()
-  set(fuzz_sources ${fuzz_sources} ${ARGN} PARENT_SCOPE)
+  set(fuzz_sources ${fuzz_sources} PARENT_SCOPE)
 endfunction()
 add_fuzz_sources(parallel comm/communicator comm/rendezvous_channel comm/run_token runtime/checksum runtime/elementwise
-                 runtime/input_file runtime/ledger runtime/quantities runtime/staging shard/fully_shard shard/replicated shard/unit
-                 shard/unit_layout shard/unit_plan shard/wrap)
-add_fuzz_sources(trainer/checkpoint manifest manifest_json safetensors safetensors_parse)
-add_fuzz_sources(trainer/data byte_source chat_template datatrove_index document_parser documents json_places json_texts megatron_index number_tables partial_file
-                 stored_numbers text_file token_facts token_file token_index token_source token_type unpacked_file)
-add_fuzz_sources(trainer/resolve config_float8_rules config_pipeline_rules config_reader config_rules config_shard_rules
-                 config_size_rules config_tied_rules step_costs)
-add_fuzz_sources(trainer/huggingface architecture architecture_reasons model_json model_json_parse names weight_folder)
+                 runtime/input_file runtime/ledger runtime/quantities runtime/staging shard/fully_shard shard/replicated shard/unit*
+                 shard/wrap)
+add_fuzz_sources(trainer/checkpoint manifest* safetensors*)
+add_fuzz_sources(trainer/data byte_source chat_template datatrove_index document_parser documents json_* megatron_index
+                 number_tables partial_file stored_numbers text_file token_f* token_index token_source token_type
+                 unpacked_file)
+add_fuzz_sources(trainer/resolve config_* step_costs)
+add_fuzz_sources(trainer/huggingface architecture* model_json* names weight_folder)
