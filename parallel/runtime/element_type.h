@@ -29,7 +29,7 @@ WEFT_INLINE void with_element_type(DType dtype, Body&& body) {
 // As with_element_type, for every dtype that tensors are filled, reduced and sent in: those of layers, double and
 // std::int32_t. `done` is the verb of the error message.
 template <typename Body>
-void with_stored_type(DType dtype, const char* done, Body&& body) {
+WEFT_INLINE void with_stored_type(DType dtype, const char* done, Body&& body) {
   if (is_compute_type(dtype)) return with_element_type(dtype, body);
   if (dtype == DType::float64) return body(double());
   if (dtype == DType::int32) return body(std::int32_t());

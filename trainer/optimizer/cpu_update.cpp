@@ -81,32 +81,6 @@ WEFT_INLINE void norm_loop(const Common common, const Arrays<P, S> of, double* s
   sums[1] += direction_sum;
 }
 
-// The attribute WEFT_MULTIVERSION has no effect on templates, hence the overloads.
-#define WEFT_UPDATE_LOOPS(P, S)                                                                            \
-  WEFT_MULTIVERSION void update(AdamwElement<HostMath>, const Common& common, const Arrays<P, S>& of) {    \
-    update_loop<AdamwElement<HostMath>>(common, of);                                                       \
-  }                                                                                                        \
-  WEFT_MULTIVERSION void update(SgdElement<HostMath>, const Common& common, const Arrays<P, S>& of) {      \
-    update_loop<SgdElement<HostMath>>(common, of);                                                         \
-  }                                                                                                        \
-  WEFT_MULTIVERSION void update(MomentumElement<HostMath>, const Common& common, const Arrays<P, S>& of) { \
-    update_loop<MomentumElement<HostMath>>(common, of);                                                    \
-  }                                                                                                        \
-  WEFT_MULTIVERSION void update(LionElement<HostMath>, const Common& common, const Arrays<P, S>& of) {     \
-    update_loop<LionElement<HostMath>>(common, of);                                                        \
-  }                                                                                                        \
-  WEFT_MULTIVERSION void update(LambElement<HostMath>, const Common& common, const Arrays<P, S>& of) {     \
-    update_loop<LambElement<HostMath>>(common, of);                                                        \
-  }                                                                                                        \
-  WEFT_MULTIVERSION void add_norms(const Common& common, const Arrays<P, S>& of, double* sums) {           \
-    norm_loop(common, of, sums);                                                                           \
-  }
-WEFT_UPDATE_LOOPS(float, float)
-WEFT_UPDATE_LOOPS(float, bfloat16)
-WEFT_UPDATE_LOOPS(bfloat16, float)
-WEFT_UPDATE_LOOPS(bfloat16, bfloat16)
-#undef WEFT_UPDATE_LOOPS
-
 template <typename P, typename S>
 Arrays<P, S> arrays_of(const UpdateRows& rows, std::int64_t step) {
   const auto elements = [](TensorView state) { return state.empty() ? nullptr : state.as<S>().data(); };
@@ -121,7 +95,7 @@ Arrays<P, S> arrays_of(const UpdateRows& rows, std::int64_t step) {
 
 // Calls `with` with the arrays of the run, in their element types.
 template <typename With>
-void with_arrays(const UpdateRows& rows, std::int64_t step, With with) {
+WEFT_INLINE void with_arrays(const UpdateRows& rows, std::int64_t step, With with) {
   const bool wide_states = rows.first_state.dtype() == DType::float32;
   if (rows.parameters.dtype() == DType::float32) {
     if (wide_states) return with(arrays_of<float, float>(rows, step));
@@ -129,6 +103,30 @@ void with_arrays(const UpdateRows& rows, std::int64_t step, With with) {
   }
   if (wide_states) return with(arrays_of<bfloat16, float>(rows, step));
   with(arrays_of<bfloat16, bfloat16>(rows, step));
+}
+
+WEFT_MULTIVERSION void add_norms(const UpdateRows& rows, std::int64_t step, const Common& common, double* sums) {
+  with_arrays(
+      rows, step, [&](const auto& arrays) __attribute__((always_inline)) { norm_loop(common, arrays, sums); });
+}
+
+WEFT_MULTIVERSION void update(const UpdateRows& rows, const GroupStep& step, const Common& common) {
+  with_arrays(
+      rows, step.step, [&](const auto& arrays) __attribute__((always_inline)) {
+        switch (step.rule) {
+          case UpdateRule::adamw:
+            return update_loop<AdamwElement<HostMath>>(common, arrays);
+          case UpdateRule::sgd:
+            if (arrays.first_state == nullptr) return update_loop<SgdElement<HostMath>>(common, arrays);
+            return update_loop<MomentumElement<HostMath>>(common, arrays);
+          case UpdateRule::lion:
+            return update_loop<LionElement<HostMath>>(common, arrays);
+          case UpdateRule::lamb:
+            return update_loop<LambElement<HostMath>>(common, arrays);
+          case UpdateRule::muon:
+            break;  // refused by check_rows()
+        }
+      });
 }
 
 class CpuUpdate final : public RowsUpdate {
@@ -149,9 +147,7 @@ class CpuUpdate final : public RowsUpdate {
       const GroupStep& step = groups[static_cast<std::size_t>(run.group)];
       if (needs_of(step.rule) != Needs::tensor_norms || !run.counted) continue;
       const std::span<double> own = all.subspan(static_cast<std::size_t>(2 * run.tensor), 2);
-      with_arrays(run, step.step, [&](const auto& arrays) {
-        add_norms({update_factors(step), scale, 0.0f}, arrays, own.data());
-      });
+      add_norms(run, step.step, {update_factors(step), scale, 0.0f}, own.data());
     }
   }
 
@@ -166,28 +162,11 @@ class CpuUpdate final : public RowsUpdate {
         const auto own = sums.as<double>().subspan(static_cast<std::size_t>(2 * run.tensor), 2);
         common.rate = lamb_rate(common.factors, own[0], own[1]);
       }
-      with_arrays(run, step.step, [&](const auto& arrays) { update_by(step.rule, common, arrays); });
+      update(run, step, common);
     }
   }
 
  private:
-  template <typename P, typename S>
-  static void update_by(UpdateRule rule, const Common& common, const Arrays<P, S>& arrays) {
-    switch (rule) {
-      case UpdateRule::adamw:
-        return update(AdamwElement<HostMath>(), common, arrays);
-      case UpdateRule::sgd:
-        if (arrays.first_state == nullptr) return update(SgdElement<HostMath>(), common, arrays);
-        return update(MomentumElement<HostMath>(), common, arrays);
-      case UpdateRule::lion:
-        return update(LionElement<HostMath>(), common, arrays);
-      case UpdateRule::lamb:
-        return update(LambElement<HostMath>(), common, arrays);
-      case UpdateRule::muon:
-        break;  // refused by check_rows()
-    }
-  }
-
   std::vector<UpdateRows> rows_;
   std::vector<UpdateRule> rules_;
 };

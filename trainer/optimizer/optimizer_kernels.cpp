@@ -51,23 +51,6 @@ WEFT_INLINE void lone_momentum_loop(float scale, float rate, const float* gradie
     assign(momentum[i], std::fma(rate, static_cast<float>(momentum[i]), scale * gradients[i]));
   }
 }
-// The attribute WEFT_MULTIVERSION has no effect on templates, hence the overloads.
-#define WEFT_MOMENTUM_LOOPS(M)                                                                                         \
-  WEFT_MULTIVERSION void move_momentum(float scale, float rate, const float* gradients, M* momentum, float* update,    \
-                                       std::int64_t count) {                                                           \
-    momentum_loop(scale, rate, gradients, momentum, update, count);                                                    \
-  }                                                                                                                    \
-  WEFT_MULTIVERSION void move_momentum(float scale, float rate, const float* gradients, M* momentum, bfloat16* update, \
-                                       std::int64_t count) {                                                           \
-    momentum_loop(scale, rate, gradients, momentum, update, count);                                                    \
-  }                                                                                                                    \
-  WEFT_MULTIVERSION void move_momentum_alone(float scale, float rate, const float* gradients, M* momentum,             \
-                                             std::int64_t count) {                                                     \
-    lone_momentum_loop(scale, rate, gradients, momentum, count);                                                       \
-  }
-WEFT_MOMENTUM_LOOPS(float)
-WEFT_MOMENTUM_LOOPS(bfloat16)
-#undef WEFT_MOMENTUM_LOOPS
 
 template <typename Direction>
 WEFT_INLINE void change_loop(float step_size, float decay, const Direction* direction, float* values,
@@ -77,30 +60,21 @@ WEFT_INLINE void change_loop(float step_size, float decay, const Direction* dire
     values[i] -= std::fma(decay, values[i], step_size * static_cast<float>(direction[i]));
   }
 }
-WEFT_MULTIVERSION void change_float(float step_size, float decay, const float* direction, float* values,
-                                    std::int64_t count) {
-  change_loop(step_size, decay, direction, values, count);
-}
-WEFT_MULTIVERSION void change_bfloat16(float step_size, float decay, const bfloat16* direction, float* values,
-                                       std::int64_t count) {
-  change_loop(step_size, decay, direction, values, count);
-}
-
 template <typename Momentum>
-void move_rows(float scale, const MuonMomentum& rows) {
+WEFT_INLINE void move_rows(float scale, const MuonMomentum& rows) {
   const float* gradients = rows.gradients.as<float>().data();
   Momentum* momentum = rows.momentum.as<Momentum>().data();
   const std::int64_t count = rows.momentum.size();
   if (rows.update.empty()) {
-    move_momentum_alone(scale, rows.rate, gradients, momentum, count);
+    lone_momentum_loop(scale, rows.rate, gradients, momentum, count);
   } else if (rows.update.dtype() == DType::bfloat16) {
-    move_momentum(scale, rows.rate, gradients, momentum, rows.update.as<bfloat16>().data(), count);
+    momentum_loop(scale, rows.rate, gradients, momentum, rows.update.as<bfloat16>().data(), count);
   } else {
-    move_momentum(scale, rows.rate, gradients, momentum, rows.update.as<float>().data(), count);
+    momentum_loop(scale, rows.rate, gradients, momentum, rows.update.as<float>().data(), count);
   }
 }
 
-void momentum(Stream&, const MuonMomentum& rows) {
+WEFT_MULTIVERSION void momentum(Stream&, const MuonMomentum& rows) {
   const float scale = rows.gradient_scale.as<float>()[0];
   if (!std::isfinite(scale)) {
     std::fill_n(rows.update.data(), rows.update.bytes(), std::byte{0});
@@ -111,13 +85,13 @@ void momentum(Stream&, const MuonMomentum& rows) {
   }
 }
 
-void change(Stream&, const MuonChange& rows) {
+WEFT_MULTIVERSION void change(Stream&, const MuonChange& rows) {
   if (!std::isfinite(rows.gradient_scale.as<float>()[0])) return;
   float* values = rows.values.as<float>().data();
   if (rows.direction.dtype() == DType::bfloat16) {
-    change_bfloat16(rows.step_size, rows.decay, rows.direction.as<bfloat16>().data(), values, rows.values.size());
+    change_loop(rows.step_size, rows.decay, rows.direction.as<bfloat16>().data(), values, rows.values.size());
   } else {
-    change_float(rows.step_size, rows.decay, rows.direction.as<float>().data(), values, rows.values.size());
+    change_loop(rows.step_size, rows.decay, rows.direction.as<float>().data(), values, rows.values.size());
   }
 }
 

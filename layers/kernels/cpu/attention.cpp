@@ -149,7 +149,7 @@ struct Backward {
     float* product = row_products.as<float>().data();
     for_each_stripe(runs, [&](std::int64_t position, std::int64_t row, std::int64_t rows) {
       const StridedMatrix<T> q_rows = rows_from(q, row), dout_rows = rows_from(dout, row);
-      multiply_rows(dout_rows, rows_from(out, row), rows, value_dim, product);
+      multiply_rows(dout_rows.data, dout_rows.stride, rows_from(out, row).data, out.stride, rows, value_dim, product);
       const RowStatistics statistics{log_sum_exp + row * heads.query_heads, heads.query_heads, product};
       for_each_block(position, rows, keys_of(heads, document_begins, row), [&](const ScoreBlock& block) {
         const std::int64_t columns = block.columns, first = block.first_column;

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "layers/kernels/cpu/vector_math.h"
+#include "parallel/runtime/element_type.h"
 
 namespace weft {
 namespace {
@@ -112,53 +113,36 @@ WEFT_INLINE void row_products(StridedMatrix<T> a, StridedMatrix<T> b, std::int64
 
 }  // namespace
 
-WEFT_MULTIVERSION void softmax_block(const ScoreBlock& block, float scale, float* scores, float* probabilities,
+WEFT_MULTIVERSION void softmax_block(const ScoreBlock& block, float scale, float* scores, Elements probabilities,
                                      RunningSoftmax softmax, float* out, std::int64_t value_dim) {
-  softmax_rows(block, scale, scores, probabilities, softmax, out, value_dim);
-}
-WEFT_MULTIVERSION void softmax_block(const ScoreBlock& block, float scale, float* scores, bfloat16* probabilities,
-                                     RunningSoftmax softmax, float* out, std::int64_t value_dim) {
-  softmax_rows(block, scale, scores, probabilities, softmax, out, value_dim);
-}
-WEFT_MULTIVERSION void softmax_block(const ScoreBlock& block, float scale, float* scores, float16* probabilities,
-                                     RunningSoftmax softmax, float* out, std::int64_t value_dim) {
-  softmax_rows(block, scale, scores, probabilities, softmax, out, value_dim);
+  with_element_type(
+      probabilities.dtype, [&](auto element) __attribute__((always_inline)) {
+        softmax_rows(block, scale, scores, probabilities.as<decltype(element)>(), softmax, out, value_dim);
+      });
 }
 WEFT_MULTIVERSION void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, float* scores,
-                                      const float* dprobabilities, float* probabilities, float* dscores) {
-  gradient_rows(block, scale, rows, scores, dprobabilities, probabilities, dscores);
-}
-WEFT_MULTIVERSION void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, float* scores,
-                                      const float* dprobabilities, bfloat16* probabilities, bfloat16* dscores) {
-  gradient_rows(block, scale, rows, scores, dprobabilities, probabilities, dscores);
-}
-WEFT_MULTIVERSION void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, float* scores,
-                                      const float* dprobabilities, float16* probabilities, float16* dscores) {
-  gradient_rows(block, scale, rows, scores, dprobabilities, probabilities, dscores);
+                                      const float* dprobabilities, Elements probabilities, Elements dscores) {
+  with_element_type(
+      probabilities.dtype, [&](auto element) __attribute__((always_inline)) {
+        using T = decltype(element);
+        gradient_rows(block, scale, rows, scores, dprobabilities, probabilities.as<T>(), dscores.as<T>());
+      });
 }
 WEFT_MULTIVERSION void store_rows(const float* from, const float* factors, std::int64_t rows, std::int64_t columns,
-                                  float* to, std::int64_t stride) {
-  store(from, factors, rows, columns, to, stride);
+                                  Elements to, std::int64_t stride) {
+  with_element_type(
+      to.dtype, [&](auto element) __attribute__((always_inline)) {
+        store(from, factors, rows, columns, to.as<decltype(element)>(), stride);
+      });
 }
-WEFT_MULTIVERSION void store_rows(const float* from, const float* factors, std::int64_t rows, std::int64_t columns,
-                                  bfloat16* to, std::int64_t stride) {
-  store(from, factors, rows, columns, to, stride);
-}
-WEFT_MULTIVERSION void store_rows(const float* from, const float* factors, std::int64_t rows, std::int64_t columns,
-                                  float16* to, std::int64_t stride) {
-  store(from, factors, rows, columns, to, stride);
-}
-WEFT_MULTIVERSION void multiply_rows(StridedMatrix<float> a, StridedMatrix<float> b, std::int64_t rows,
-                                     std::int64_t columns, float* products) {
-  row_products(a, b, rows, columns, products);
-}
-WEFT_MULTIVERSION void multiply_rows(StridedMatrix<bfloat16> a, StridedMatrix<bfloat16> b, std::int64_t rows,
-                                     std::int64_t columns, float* products) {
-  row_products(a, b, rows, columns, products);
-}
-WEFT_MULTIVERSION void multiply_rows(StridedMatrix<float16> a, StridedMatrix<float16> b, std::int64_t rows,
-                                     std::int64_t columns, float* products) {
-  row_products(a, b, rows, columns, products);
+WEFT_MULTIVERSION void multiply_rows(ConstElements a, std::int64_t a_stride, ConstElements b, std::int64_t b_stride,
+                                     std::int64_t rows, std::int64_t columns, float* products) {
+  with_element_type(
+      a.dtype, [&](auto element) __attribute__((always_inline)) {
+        using T = decltype(element);
+        row_products(StridedMatrix<T>{a.as<T>(), a_stride}, StridedMatrix<T>{b.as<T>(), b_stride}, rows, columns,
+                     products);
+      });
 }
 
 }  // namespace weft

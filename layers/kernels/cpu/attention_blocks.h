@@ -1,5 +1,5 @@
 // Attention works on one block of scores at a time: some rows of one query head against some keys. The library computes
-// the products of a block; the functions here process its rows in between. T is the dtype of q, k and v.
+// the products of a block; the functions here process its rows in between.
 #pragma once
 
 #include <algorithm>
@@ -49,6 +49,22 @@ void for_each_block(std::int64_t first_row, std::int64_t rows, VisibleKeys keys,
   }
 }
 
+// Elements in the dtype of q, k and v.
+template <typename Void>
+struct ElementPointer {
+  template <typename T>
+  ElementPointer(T* elements)  // NOLINT(google-explicit-constructor)
+      : dtype(dtype_of<std::remove_const_t<T>>), data(elements) {}
+  template <typename T>
+  WEFT_INLINE auto as() const {
+    return static_cast<std::conditional_t<std::is_const_v<Void>, const T, T>*>(data);
+  }
+  DType dtype;
+  Void* data;
+};
+using Elements = ElementPointer<void>;
+using ConstElements = ElementPointer<const void>;
+
 // Online softmax of a stripe, key block by key block (Milakov and Gimelshein 2018): largest score and sum of
 // exponentials so far, for each row.
 struct RunningSoftmax {
@@ -59,11 +75,7 @@ struct RunningSoftmax {
 // Replaces raw scores by exp(scale * (score - maximum)), zero for keys that a row does not see. Rescales the result of
 // earlier blocks in `out` [rows, value_dim] to the new maximum. `scores` are overwritten; `probabilities` may be the
 // same memory.
-void softmax_block(const ScoreBlock& block, float scale, float* scores, float* probabilities, RunningSoftmax softmax,
-                   float* out, std::int64_t value_dim);
-void softmax_block(const ScoreBlock& block, float scale, float* scores, bfloat16* probabilities, RunningSoftmax softmax,
-                   float* out, std::int64_t value_dim);
-void softmax_block(const ScoreBlock& block, float scale, float* scores, float16* probabilities, RunningSoftmax softmax,
+void softmax_block(const ScoreBlock& block, float scale, float* scores, Elements probabilities, RunningSoftmax softmax,
                    float* out, std::int64_t value_dim);
 
 // probabilities = exp(scale * score - log_sum_exp) and dscores = scale * probability * (dprobability - product), zero
@@ -75,26 +87,14 @@ struct RowStatistics {
   const float* product = nullptr;
 };
 void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, float* scores,
-                    const float* dprobabilities, float* probabilities, float* dscores);
-void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, float* scores,
-                    const float* dprobabilities, bfloat16* probabilities, bfloat16* dscores);
-void gradient_block(const ScoreBlock& block, float scale, RowStatistics rows, float* scores,
-                    const float* dprobabilities, float16* probabilities, float16* dscores);
+                    const float* dprobabilities, Elements probabilities, Elements dscores);
 
 // to[r] = from[r] * factors[r] for rows of `columns` elements; null factors are ones. `from` is dense.
-void store_rows(const float* from, const float* factors, std::int64_t rows, std::int64_t columns, float* to,
-                std::int64_t stride);
-void store_rows(const float* from, const float* factors, std::int64_t rows, std::int64_t columns, bfloat16* to,
-                std::int64_t stride);
-void store_rows(const float* from, const float* factors, std::int64_t rows, std::int64_t columns, float16* to,
+void store_rows(const float* from, const float* factors, std::int64_t rows, std::int64_t columns, Elements to,
                 std::int64_t stride);
 // products[r] = sum over the row of a * b.
-void multiply_rows(StridedMatrix<float> a, StridedMatrix<float> b, std::int64_t rows, std::int64_t columns,
-                   float* products);
-void multiply_rows(StridedMatrix<bfloat16> a, StridedMatrix<bfloat16> b, std::int64_t rows, std::int64_t columns,
-                   float* products);
-void multiply_rows(StridedMatrix<float16> a, StridedMatrix<float16> b, std::int64_t rows, std::int64_t columns,
-                   float* products);
+void multiply_rows(ConstElements a, std::int64_t a_stride, ConstElements b, std::int64_t b_stride, std::int64_t rows,
+                   std::int64_t columns, float* products);
 
 template <typename T>
 StridedMatrix<T> rows_from(StridedMatrix<T> matrix, std::int64_t row) {

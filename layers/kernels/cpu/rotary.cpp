@@ -3,11 +3,149 @@
 #include <algorithm>
 #include <cmath>
 
-#include "layers/kernels/cpu/rotary_heads.h"
+#include "layers/kernels/cpu/vector_math.h"
 #include "parallel/runtime/element_type.h"
 
 namespace weft::cpu {
 namespace {
+
+// Angles of the pairs (first[i], second[i]) at one position.
+struct Angles {
+  const float* cosines = nullptr;
+  const float* sines = nullptr;
+};
+
+// The heads of one token that share a norm weight (null without QK-norm): all of q, or all of k.
+template <typename T>
+struct HeadRow {
+  std::int64_t heads = 0, head_dim = 0;
+  const T* weight = nullptr;
+  Angles angles;
+  float eps = 0;
+};
+
+// The elements of one head in two halves, the first and second elements of its pairs.
+template <typename T>
+struct Halves {
+  explicit Halves(T* head, std::int64_t half) : first(head), second(head + half) {}
+  T* first;
+  T* second;
+};
+
+template <typename T>
+WEFT_INLINE float inverse_rms(Halves<const T> x, std::int64_t half, float eps) {
+  const float square_sum = lane_sum(
+      half, [&](std::int64_t i) __attribute__((always_inline)) {
+        const float first(x.first[i]), second(x.second[i]);
+        return first * first + second * second;
+      });
+  return 1.0f / std::sqrt(square_sum / static_cast<float>(2 * half) + eps);
+}
+
+template <typename T>
+WEFT_INLINE void turn(Halves<const T> x, Angles angles, std::int64_t half, Halves<T> y) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < half; ++i) {
+    const float first(x.first[i]), second(x.second[i]);
+    assign(y.first[i], first * angles.cosines[i] - second * angles.sines[i]);
+    assign(y.second[i], second * angles.cosines[i] + first * angles.sines[i]);
+  }
+}
+
+template <typename T>
+WEFT_INLINE void normalise_and_turn(Halves<const T> x, Halves<const T> weight, Angles angles, std::int64_t half,
+                                    float eps, Halves<T> y) {
+  const float inverse = inverse_rms(x, half, eps);
+#pragma omp simd
+  for (std::int64_t i = 0; i < half; ++i) {
+    const float first = float(x.first[i]) * inverse * float(weight.first[i]);
+    const float second = float(x.second[i]) * inverse * float(weight.second[i]);
+    assign(y.first[i], first * angles.cosines[i] - second * angles.sines[i]);
+    assign(y.second[i], second * angles.cosines[i] + first * angles.sines[i]);
+  }
+}
+
+template <typename T>
+WEFT_INLINE void turn_back(Halves<const T> dy, Angles angles, std::int64_t half, Halves<T> dx) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < half; ++i) {
+    const float first(dy.first[i]), second(dy.second[i]);
+    assign(dx.first[i], first * angles.cosines[i] + second * angles.sines[i]);
+    assign(dx.second[i], second * angles.cosines[i] - first * angles.sines[i]);
+  }
+}
+
+// With n = x / rms and g the gradient turned back: dw += g n and dx = (g w - n mean(g w n)) / rms.
+template <typename T>
+WEFT_INLINE void turn_back_through_norm(Halves<const T> dy, Halves<const T> x, Halves<const T> weight, Angles angles,
+                                        std::int64_t half, float eps, Halves<T> dx, Halves<float> dweight) {
+  const float inverse = inverse_rms(x, half, eps);
+  const float total = lane_sum(
+      half, [&](std::int64_t i) __attribute__((always_inline)) {
+        const float dy_first(dy.first[i]), dy_second(dy.second[i]);
+        const float gradient_first = dy_first * angles.cosines[i] + dy_second * angles.sines[i];
+        const float gradient_second = dy_second * angles.cosines[i] - dy_first * angles.sines[i];
+        const float normal_first = float(x.first[i]) * inverse, normal_second = float(x.second[i]) * inverse;
+        dweight.first[i] += gradient_first * normal_first;
+        dweight.second[i] += gradient_second * normal_second;
+        return gradient_first * float(weight.first[i]) * normal_first +
+               gradient_second * float(weight.second[i]) * normal_second;
+      });
+  const float mean = total / static_cast<float>(2 * half);
+  // The inverse rotation is computed again instead of stored, because dx may be dy.
+#pragma omp simd
+  for (std::int64_t i = 0; i < half; ++i) {
+    const float dy_first(dy.first[i]), dy_second(dy.second[i]);
+    const float gradient_first = dy_first * angles.cosines[i] + dy_second * angles.sines[i];
+    const float gradient_second = dy_second * angles.cosines[i] - dy_first * angles.sines[i];
+    const float normal_first = float(x.first[i]) * inverse, normal_second = float(x.second[i]) * inverse;
+    assign(dx.first[i], inverse * (gradient_first * float(weight.first[i]) - normal_first * mean));
+    assign(dx.second[i], inverse * (gradient_second * float(weight.second[i]) - normal_second * mean));
+  }
+}
+
+// y: the heads of x, normalised if there is a weight, and rotated. y may be x.
+template <typename T>
+WEFT_INLINE void forward_row(const HeadRow<T>& row, std::int64_t half, const T* x, T* y) {
+  for (std::int64_t begin = 0; begin < row.heads * 2 * half; begin += 2 * half) {
+    const Halves<const T> from(x + begin, half);
+    const Halves<T> to(y + begin, half);
+    if (row.weight == nullptr) {
+      turn(from, row.angles, half, to);
+    } else {
+      normalise_and_turn(from, Halves<const T>(row.weight, half), row.angles, half, row.eps, to);
+    }
+  }
+}
+// Common head sizes are compile-time constants, so the loops over a head's elements are unrolled.
+template <typename T>
+WEFT_INLINE void turn_heads(const HeadRow<T>& row, const T* x, T* y) {
+  if (row.head_dim == 64) return forward_row(row, 32, x, y);
+  if (row.head_dim == 128) return forward_row(row, 64, x, y);
+  forward_row(row, row.head_dim / 2, x, y);
+}
+
+// dx: the gradient of x; dx may be dy. x is read and dweight is added to only if there is a norm weight.
+template <typename T>
+WEFT_INLINE void backward_row(const HeadRow<T>& row, std::int64_t half, const T* dy, const T* x, T* dx,
+                              float* dweight) {
+  for (std::int64_t begin = 0; begin < row.heads * 2 * half; begin += 2 * half) {
+    const Halves<const T> from(dy + begin, half);
+    const Halves<T> to(dx + begin, half);
+    if (row.weight == nullptr) {
+      turn_back(from, row.angles, half, to);
+    } else {
+      turn_back_through_norm(from, Halves<const T>(x + begin, half), Halves<const T>(row.weight, half), row.angles,
+                             half, row.eps, to, Halves<float>(dweight, half));
+    }
+  }
+}
+template <typename T>
+WEFT_INLINE void turn_heads_back(const HeadRow<T>& row, const T* dy, const T* x, T* dx, float* dweight) {
+  if (row.head_dim == 64) return backward_row(row, 32, dy, x, dx, dweight);
+  if (row.head_dim == 128) return backward_row(row, 64, dy, x, dx, dweight);
+  backward_row(row, row.head_dim / 2, dy, x, dx, dweight);
+}
 
 template <typename T>
 const T* weight_data(ConstTensorView weight, std::int64_t head_dim) {
@@ -18,7 +156,7 @@ const T* weight_data(ConstTensorView weight, std::int64_t head_dim) {
 // The heads of one token at a time; `stand_at` sets the token's position.
 template <typename T>
 struct TokenHeads {
-  TokenHeads(const RotaryOptions& options, ConstTensorView q_norm, ConstTensorView k_norm)
+  WEFT_INLINE TokenHeads(const RotaryOptions& options, ConstTensorView q_norm, ConstTensorView k_norm)
       : q{options.heads.query_heads,
           options.heads.head_dim,
           weight_data<T>(q_norm, options.heads.head_dim),
@@ -31,7 +169,7 @@ struct TokenHeads {
           options.eps},
         table(options.table.as<float>().data()) {}
 
-  void stand_at(std::int64_t position) {
+  WEFT_INLINE void stand_at(std::int64_t position) {
     const float* cosines = table + position * q.head_dim;
     q.angles = k.angles = {cosines, cosines + q.head_dim / 2};
   }
@@ -41,8 +179,8 @@ struct TokenHeads {
 };
 
 template <typename T>
-void forward_tokens(const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm,
-                    TensorView rotated) {
+WEFT_INLINE void forward_tokens(const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
+                                ConstTensorView k_norm, TensorView rotated) {
   const std::int64_t keys = options.heads.key_column();
   TokenHeads<T> token(options, q_norm, k_norm);
   const T* x = qkv.as<T>().data();
@@ -55,8 +193,8 @@ void forward_tokens(const RotaryOptions& options, ConstTensorView qkv, ConstTens
 }
 
 template <typename T>
-void backward_tokens(const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm, ConstTensorView k_norm,
-                     TensorView dqkv, TensorView dq_norm, TensorView dk_norm) {
+WEFT_INLINE void backward_tokens(const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
+                                 ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm, TensorView dk_norm) {
   const std::int64_t keys = options.heads.key_column();
   TokenHeads<T> token(options, q_norm, k_norm);
   T* dx = dqkv.as<T>().data();
@@ -72,17 +210,21 @@ void backward_tokens(const RotaryOptions& options, ConstTensorView qkv, ConstTen
 
 }  // namespace
 
-void rotary_forward(KernelContext&, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
-                    ConstTensorView k_norm, TensorView rotated) {
-  with_element_type(qkv.dtype(),
-                    [&](auto element) { forward_tokens<decltype(element)>(options, qkv, q_norm, k_norm, rotated); });
+WEFT_MULTIVERSION void rotary_forward(KernelContext&, const RotaryOptions& options, ConstTensorView qkv,
+                                      ConstTensorView q_norm, ConstTensorView k_norm, TensorView rotated) {
+  with_element_type(
+      qkv.dtype(), [&](auto element) __attribute__((always_inline)) {
+        forward_tokens<decltype(element)>(options, qkv, q_norm, k_norm, rotated);
+      });
 }
 
-void rotary_backward(KernelContext&, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
-                     ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm, TensorView dk_norm) {
-  with_element_type(dqkv.dtype(), [&](auto element) {
-    backward_tokens<decltype(element)>(options, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
-  });
+WEFT_MULTIVERSION void rotary_backward(KernelContext&, const RotaryOptions& options, ConstTensorView qkv,
+                                       ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv,
+                                       TensorView dq_norm, TensorView dk_norm) {
+  with_element_type(
+      dqkv.dtype(), [&](auto element) __attribute__((always_inline)) {
+        backward_tokens<decltype(element)>(options, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
+      });
 }
 
 const RotaryKernels rotary_kernels = {rotary_forward, rotary_backward};

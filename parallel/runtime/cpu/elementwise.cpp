@@ -50,12 +50,13 @@ WEFT_INLINE void combine_loop(float factor, const T* from, float to_factor, T* t
     assign(to[i], std::fma(factor, static_cast<float>(from[i]), to_factor * static_cast<float>(to[i])));
   }
 }
-WEFT_MULTIVERSION void combine_float(float factor, const float* from, float to_factor, float* to, std::int64_t count) {
-  combine_loop(factor, from, to_factor, to, count);
-}
-WEFT_MULTIVERSION void combine_bfloat16(float factor, const bfloat16* from, float to_factor, bfloat16* to,
-                                        std::int64_t count) {
-  combine_loop(factor, from, to_factor, to, count);
+WEFT_MULTIVERSION void combine(Stream&, float factor, ConstTensorView source, float destination_factor,
+                               TensorView destination) {
+  with_element_type(
+      source.dtype(), [&](auto element) __attribute__((always_inline)) {
+        using T = decltype(element);
+        combine_loop(factor, source.as<T>().data(), destination_factor, destination.as<T>().data(), source.size());
+      });
 }
 
 WEFT_MULTIVERSION void scale_by_double(float* data, double factor, std::int64_t count) {
@@ -88,15 +89,6 @@ WEFT_MULTIVERSION std::int32_t count_nonfinite_loop(const float* data, std::int6
 
 void add_on(Stream&, ConstTensorView source, TensorView destination) {
   add_elements(source, destination);
-}
-
-void combine(Stream&, float factor, ConstTensorView source, float destination_factor, TensorView destination) {
-  if (source.dtype() == DType::bfloat16) {
-    combine_bfloat16(factor, source.as<bfloat16>().data(), destination_factor, destination.as<bfloat16>().data(),
-                     source.size());
-  } else {
-    combine_float(factor, source.as<float>().data(), destination_factor, destination.as<float>().data(), source.size());
-  }
 }
 
 void divide_by_root(Stream&, ConstTensorView square_sum, TensorView destination) {

@@ -29,102 +29,51 @@ struct Maximum {
 };
 
 template <typename Combine, typename T, typename A>
-WEFT_INLINE void first_two_loop(const T* a, const T* b, A* partial, std::int64_t count) {
+WEFT_INLINE void first_two(const T* a, const T* b, A* partial, std::int64_t count) {
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) partial[i] = Combine::combine(A(a[i]), A(b[i]));
 }
 template <typename Combine, typename T, typename A>
-WEFT_INLINE void one_more_loop(const T* input, A* partial, std::int64_t count) {
+WEFT_INLINE void one_more(const T* input, A* partial, std::int64_t count) {
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) partial[i] = Combine::combine(partial[i], A(input[i]));
 }
 
-// target_clones has no effect inside templates, hence the overloads.
-WEFT_MULTIVERSION void first_two(Sum, const float* a, const float* b, float* p, std::int64_t n) {
-  first_two_loop<Sum>(a, b, p, n);
-}
-WEFT_MULTIVERSION void first_two(Sum, const double* a, const double* b, double* p, std::int64_t n) {
-  first_two_loop<Sum>(a, b, p, n);
-}
-WEFT_MULTIVERSION void first_two(Sum, const bfloat16* a, const bfloat16* b, float* p, std::int64_t n) {
-  first_two_loop<Sum>(a, b, p, n);
-}
-WEFT_MULTIVERSION void first_two(Sum, const float16* a, const float16* b, float* p, std::int64_t n) {
-  first_two_loop<Sum>(a, b, p, n);
-}
-WEFT_MULTIVERSION void one_more(Sum, const float* input, float* p, std::int64_t n) {
-  one_more_loop<Sum>(input, p, n);
-}
-WEFT_MULTIVERSION void one_more(Sum, const double* input, double* p, std::int64_t n) {
-  one_more_loop<Sum>(input, p, n);
-}
-WEFT_MULTIVERSION void one_more(Sum, const bfloat16* input, float* p, std::int64_t n) {
-  one_more_loop<Sum>(input, p, n);
-}
-WEFT_MULTIVERSION void one_more(Sum, const float16* input, float* p, std::int64_t n) {
-  one_more_loop<Sum>(input, p, n);
-}
-
-// Integers and maxima serve counts and norms, never a gradient: the instructions of the baseline are sufficient.
-template <typename Combine, typename T, typename A>
-void first_two(Combine, const T* a, const T* b, A* p, std::int64_t n) {
-  first_two_loop<Combine>(a, b, p, n);
-}
-template <typename Combine, typename T, typename A>
-void one_more(Combine, const T* input, A* p, std::int64_t n) {
-  one_more_loop<Combine>(input, p, n);
-}
-
-template <typename T>
-WEFT_INLINE void round_loop(const float* partial, T* rounded, std::int64_t count) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) assign(rounded[i], partial[i]);
-}
-WEFT_MULTIVERSION void round_all(const float* partial, bfloat16* rounded, std::int64_t count) {
-  round_loop(partial, rounded, count);
-}
-WEFT_MULTIVERSION void round_all(const float* partial, float16* rounded, std::int64_t count) {
-  round_loop(partial, rounded, count);
-}
-
 // T is the stored type; 16-bit elements are combined in float32.
 template <typename Combine, typename T>
-void reduce_blocks(std::span<const std::byte* const> inputs, std::int64_t begin, std::int64_t count,
-                   std::span<std::byte* const> outputs) {
+WEFT_INLINE void reduce_blocks(std::span<const std::byte* const> inputs, std::int64_t begin, std::int64_t count,
+                               std::span<std::byte* const> outputs) {
   constexpr bool rounds = sizeof(T) == 2;
   alignas(64) std::conditional_t<rounds, float, T> partial[block_elements];
   alignas(64) T rounded[rounds ? block_elements : 1];
   const auto input = [&](std::size_t rank) { return reinterpret_cast<const T*>(inputs[rank]) + begin; };
   for (std::int64_t done = 0; done < count; done += block_elements) {
     const std::int64_t n = std::min(block_elements, count - done);
-    first_two(Combine{}, input(0) + done, input(1) + done, partial, n);
-    for (std::size_t rank = 2; rank < inputs.size(); ++rank) one_more(Combine{}, input(rank) + done, partial, n);
+    first_two<Combine>(input(0) + done, input(1) + done, partial, n);
+    for (std::size_t rank = 2; rank < inputs.size(); ++rank) one_more<Combine>(input(rank) + done, partial, n);
     const void* result = partial;
     if constexpr (rounds) {
-      round_all(partial, rounded, n);
+#pragma omp simd
+      for (std::int64_t i = 0; i < n; ++i) assign(rounded[i], partial[i]);
       result = rounded;
     }
     for (std::byte* output : outputs) std::memcpy(output + done * sizeof(T), result, n * sizeof(T));
   }
 }
 
-template <typename Combine>
-void reduce_any(DType dtype, std::span<const std::byte* const> inputs, std::int64_t begin, std::int64_t count,
-                std::span<std::byte* const> outputs) {
-  with_stored_type(dtype, "reduced",
-                   [&](auto element) { reduce_blocks<Combine, decltype(element)>(inputs, begin, count, outputs); });
-}
-
 }  // namespace
 
-void reduce_elements(Stream&, DType dtype, Reduce reduce, std::span<const std::byte* const> inputs, std::int64_t begin,
-                     std::int64_t count, std::span<std::byte* const> outputs) {
-  switch (reduce) {
-    case Reduce::sum:
-      return reduce_any<Sum>(dtype, inputs, begin, count, outputs);
-    case Reduce::max:
-      return reduce_any<Maximum>(dtype, inputs, begin, count, outputs);
-  }
+WEFT_MULTIVERSION void reduce_elements(Stream&, DType dtype, Reduce reduce, std::span<const std::byte* const> inputs,
+                                       std::int64_t begin, std::int64_t count, std::span<std::byte* const> outputs) {
+  with_stored_type(
+      dtype, "reduced", [&](auto element) __attribute__((always_inline)) {
+        switch (reduce) {
+          case Reduce::sum:
+            return reduce_blocks<Sum, decltype(element)>(inputs, begin, count, outputs);
+          case Reduce::max:
+            return reduce_blocks<Maximum, decltype(element)>(inputs, begin, count, outputs);
+        }
+      });
 }
 
 }  // namespace weft::cpu
