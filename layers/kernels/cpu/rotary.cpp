@@ -1,7 +1,9 @@
 #include "layers/kernels/cpu/kernels.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <type_traits>
 
 #include "layers/kernels/cpu/vector_math.h"
 #include "parallel/runtime/element_type.h"
@@ -15,12 +17,12 @@ struct Angles {
   const float* sines = nullptr;
 };
 
-// The heads of one token that share a norm weight (null without QK-norm): all of q, or all of k.
+// The heads of a token that share a norm weight (null without QK-norm): all of q, or all of k.
 template <typename T>
 struct HeadRow {
-  std::int64_t heads = 0, head_dim = 0;
+  std::int64_t column = 0, heads = 0, head_dim = 0;
   const T* weight = nullptr;
-  Angles angles;
+  float* dweight = nullptr;
   float eps = 0;
 };
 
@@ -104,107 +106,93 @@ WEFT_INLINE void turn_back_through_norm(Halves<const T> dy, Halves<const T> x, H
   }
 }
 
+// Calls `with` with half the size of a head; common ones are constants, so that loops over a head are unrolled.
+template <typename With>
+WEFT_INLINE void with_half(std::int64_t head_dim, With with) {
+  if (head_dim == 64) return with(std::integral_constant<std::int64_t, 32>());
+  if (head_dim == 128) return with(std::integral_constant<std::int64_t, 64>());
+  with(head_dim / 2);
+}
+
 // y: the heads of x, normalised if there is a weight, and rotated. y may be x.
 template <typename T>
-WEFT_INLINE void forward_row(const HeadRow<T>& row, std::int64_t half, const T* x, T* y) {
-  for (std::int64_t begin = 0; begin < row.heads * 2 * half; begin += 2 * half) {
-    const Halves<const T> from(x + begin, half);
-    const Halves<T> to(y + begin, half);
-    if (row.weight == nullptr) {
-      turn(from, row.angles, half, to);
-    } else {
-      normalise_and_turn(from, Halves<const T>(row.weight, half), row.angles, half, row.eps, to);
-    }
-  }
-}
-// Common head sizes are compile-time constants, so the loops over a head's elements are unrolled.
-template <typename T>
-WEFT_INLINE void turn_heads(const HeadRow<T>& row, const T* x, T* y) {
-  if (row.head_dim == 64) return forward_row(row, 32, x, y);
-  if (row.head_dim == 128) return forward_row(row, 64, x, y);
-  forward_row(row, row.head_dim / 2, x, y);
+WEFT_INLINE void turn_heads(const HeadRow<T>& row, Angles angles, const T* x, T* y) {
+  with_half(
+      row.head_dim, [&](auto half) __attribute__((always_inline)) {
+        for (std::int64_t begin = 0; begin < row.heads * 2 * half; begin += 2 * half) {
+          const Halves<const T> from(x + begin, half);
+          const Halves<T> to(y + begin, half);
+          if (row.weight == nullptr) {
+            turn(from, angles, half, to);
+          } else {
+            normalise_and_turn(from, Halves<const T>(row.weight, half), angles, half, row.eps, to);
+          }
+        }
+      });
 }
 
-// dx: the gradient of x; dx may be dy. x is read and dweight is added to only if there is a norm weight.
+// `gradient`: from that of y to that of x. x is read and dweight is added to only if there is a norm weight.
 template <typename T>
-WEFT_INLINE void backward_row(const HeadRow<T>& row, std::int64_t half, const T* dy, const T* x, T* dx,
-                              float* dweight) {
-  for (std::int64_t begin = 0; begin < row.heads * 2 * half; begin += 2 * half) {
-    const Halves<const T> from(dy + begin, half);
-    const Halves<T> to(dx + begin, half);
-    if (row.weight == nullptr) {
-      turn_back(from, row.angles, half, to);
-    } else {
-      turn_back_through_norm(from, Halves<const T>(x + begin, half), Halves<const T>(row.weight, half), row.angles,
-                             half, row.eps, to, Halves<float>(dweight, half));
-    }
-  }
-}
-template <typename T>
-WEFT_INLINE void turn_heads_back(const HeadRow<T>& row, const T* dy, const T* x, T* dx, float* dweight) {
-  if (row.head_dim == 64) return backward_row(row, 32, dy, x, dx, dweight);
-  if (row.head_dim == 128) return backward_row(row, 64, dy, x, dx, dweight);
-  backward_row(row, row.head_dim / 2, dy, x, dx, dweight);
+WEFT_INLINE void turn_heads_back(const HeadRow<T>& row, Angles angles, const T* x, T* gradient) {
+  with_half(
+      row.head_dim, [&](auto half) __attribute__((always_inline)) {
+        for (std::int64_t begin = 0; begin < row.heads * 2 * half; begin += 2 * half) {
+          const Halves<T> to(gradient + begin, half);
+          const Halves<const T> from(gradient + begin, half);
+          if (row.weight == nullptr) {
+            turn_back(from, angles, half, to);
+          } else {
+            turn_back_through_norm(from, Halves<const T>(x + begin, half), Halves<const T>(row.weight, half), angles,
+                                   half, row.eps, to, Halves<float>(row.dweight, half));
+          }
+        }
+      });
 }
 
 template <typename T>
-const T* weight_data(ConstTensorView weight, std::int64_t head_dim) {
-  require(weight.empty() || weight.size() == head_dim, "a norm weight has one element a head dimension");
-  return weight.empty() ? nullptr : weight.as<T>().data();
+std::array<HeadRow<T>, 2> head_rows(const RotaryOptions& options, ConstTensorView q_norm, ConstTensorView k_norm) {
+  const HeadShape& heads = options.heads;
+  const auto row = [&](std::int64_t column, std::int64_t count, ConstTensorView weight) {
+    require(weight.empty() || weight.size() == heads.head_dim, "a norm weight has one element a head dimension");
+    return HeadRow<T>{.column = column,
+                      .heads = count,
+                      .head_dim = heads.head_dim,
+                      .weight = weight.empty() ? nullptr : weight.as<T>().data(),
+                      .eps = options.eps};
+  };
+  return {row(0, heads.query_heads, q_norm), row(heads.key_column(), heads.key_value_heads, k_norm)};
 }
 
-// The heads of one token at a time; `stand_at` sets the token's position.
-template <typename T>
-struct TokenHeads {
-  WEFT_INLINE TokenHeads(const RotaryOptions& options, ConstTensorView q_norm, ConstTensorView k_norm)
-      : q{options.heads.query_heads,
-          options.heads.head_dim,
-          weight_data<T>(q_norm, options.heads.head_dim),
-          {},
-          options.eps},
-        k{options.heads.key_value_heads,
-          options.heads.head_dim,
-          weight_data<T>(k_norm, options.heads.head_dim),
-          {},
-          options.eps},
-        table(options.table.as<float>().data()) {}
-
-  WEFT_INLINE void stand_at(std::int64_t position) {
-    const float* cosines = table + position * q.head_dim;
-    q.angles = k.angles = {cosines, cosines + q.head_dim / 2};
-  }
-
-  HeadRow<T> q, k;
-  const float* table;
-};
+WEFT_INLINE Angles angles_at(const RotaryOptions& options, std::int64_t token) {
+  const std::int64_t position = token % options.heads.sequence_length;
+  const float* cosines = options.table.as<float>().data() + position * options.heads.head_dim;
+  return {cosines, cosines + options.heads.head_dim / 2};
+}
 
 template <typename T>
 WEFT_INLINE void forward_tokens(const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                                 ConstTensorView k_norm, TensorView rotated) {
-  const std::int64_t keys = options.heads.key_column();
-  TokenHeads<T> token(options, q_norm, k_norm);
+  const auto rows = head_rows<T>(options, q_norm, k_norm);
   const T* x = qkv.as<T>().data();
   T* y = rotated.as<T>().data();
   for (std::int64_t t = 0; t < qkv.rows(); ++t, x += qkv.columns(), y += rotated.columns()) {
-    token.stand_at(t % options.heads.sequence_length);
-    turn_heads(token.q, x, y);
-    turn_heads(token.k, x + keys, y + keys);
+    const Angles angles = angles_at(options, t);
+    for (const HeadRow<T>& row : rows) turn_heads(row, angles, x + row.column, y + row.column);
   }
 }
 
 template <typename T>
 WEFT_INLINE void backward_tokens(const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                                  ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm, TensorView dk_norm) {
-  const std::int64_t keys = options.heads.key_column();
-  TokenHeads<T> token(options, q_norm, k_norm);
+  auto rows = head_rows<T>(options, q_norm, k_norm);
+  for (const TensorView gradient : {dq_norm, dk_norm}) std::ranges::fill(gradient.as<float>(), 0.0f);
+  rows[0].dweight = dq_norm.as<float>().data();
+  rows[1].dweight = dk_norm.as<float>().data();
   T* dx = dqkv.as<T>().data();
   const T* x = qkv.empty() ? dx : qkv.as<T>().data();
-  const std::span<float> dq_weight = dq_norm.as<float>(), dk_weight = dk_norm.as<float>();
-  for (std::span<float> gradient : {dq_weight, dk_weight}) std::ranges::fill(gradient, 0.0f);
   for (std::int64_t t = 0; t < dqkv.rows(); ++t, x += dqkv.columns(), dx += dqkv.columns()) {
-    token.stand_at(t % options.heads.sequence_length);
-    turn_heads_back(token.q, dx, x, dx, dq_weight.data());
-    turn_heads_back(token.k, dx + keys, x + keys, dx + keys, dk_weight.data());
+    const Angles angles = angles_at(options, t);
+    for (const HeadRow<T>& row : rows) turn_heads_back(row, angles, x + row.column, dx + row.column);
   }
 }
 

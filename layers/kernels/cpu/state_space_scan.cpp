@@ -103,18 +103,6 @@ WEFT_INLINE void find_steps(const T* raw, std::int64_t stride, float a_log, floa
   steps.keep = documents.reads_state(chunk, chunk.count - 1) ? exponential(sum) : 0.0f;
 }
 
-// factors[i][j] = exp(c_i - c_j) where token i reads token j, otherwise 0.
-WEFT_INLINE void find_factors(const Chunk& chunk, const Documents& documents, const HeadSteps& steps, float* factors) {
-  for (std::int64_t i = 0; i < chunk.count; ++i, factors += chunk.count) {
-    const std::int64_t first = documents.first_read(chunk, i);
-    const float own = steps.decay[static_cast<std::size_t>(i)];
-    const float* decay = steps.decay.data();
-    std::fill(factors, factors + chunk.count, 0.0f);
-#pragma omp simd
-    for (std::int64_t j = first; j <= i; ++j) factors[j] = exponential(own - decay[j]);
-  }
-}
-
 // Workspace of a scan: float32 matrices of one chunk.
 struct ScanRoom {
   Tensor memory;
@@ -199,6 +187,27 @@ WEFT_INLINE void load_group(const ScanInputs<T>& in, const ScanPlaces& places, c
                   {room.b, shape.state_size}, Transpose::yes, room.pairs, false);
 }
 
+// Functions without an element type are called, not inlined: one copy of each serves all types.
+//
+// factors[i][j] = exp(c_i - c_j) where token i reads token j, otherwise 0, and weights[i][j] = (C_i . B_j) times that
+// and step_j.
+WEFT_MULTIVERSION void find_weights(const Chunk& chunk, const Documents& documents, const HeadSteps& steps,
+                                    ScanRoom& room) {
+  const std::int64_t count = chunk.count;
+  const float *decay = steps.decay.data(), *step = steps.step.data();
+  for (std::int64_t i = 0; i < count; ++i) {
+    float* factors = room.factors + i * count;
+    const float own = decay[i];
+    std::fill(factors, factors + count, 0.0f);
+#pragma omp simd
+    for (std::int64_t j = documents.first_read(chunk, i); j <= i; ++j) factors[j] = exponential(own - decay[j]);
+#pragma omp simd
+    for (std::int64_t j = 0; j < count; ++j) {
+      room.weights[i * count + j] = room.pairs[i * count + j] * factors[j] * step[j];
+    }
+  }
+}
+
 template <typename T>
 WEFT_INLINE void load_head(const ScanInputs<T>& in, const StateSpaceShape& shape, const Chunk& chunk, std::int64_t head,
                            ScanRoom& room, HeadSteps& steps) {
@@ -206,20 +215,12 @@ WEFT_INLINE void load_head(const ScanInputs<T>& in, const StateSpaceShape& shape
         room.x);
   find_steps(in.projected + chunk.row * shape.columns() + shape.step_column() + head, shape.columns(),
              static_cast<float>(in.a_log[head]), static_cast<float>(in.dt_bias[head]), chunk, in.documents, steps);
-  find_factors(chunk, in.documents, steps, room.factors);
-  const std::int64_t count = chunk.count;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const float* step = steps.step.data();
-#pragma omp simd
-    for (std::int64_t j = 0; j < count; ++j) {
-      room.weights[i * count + j] = room.pairs[i * count + j] * room.factors[i * count + j] * step[j];
-    }
-  }
+  find_weights(chunk, in.documents, steps, room);
 }
 
 // next = keep * state + (weighted x)^T B; `next` may be the state.
-WEFT_INLINE void pass_state(const StateSpaceShape& shape, const Chunk& chunk, const HeadSteps& steps,
-                            const float* state, ScanRoom& room, float* next) {
+WEFT_MULTIVERSION void pass_state(const StateSpaceShape& shape, const Chunk& chunk, const HeadSteps& steps,
+                                  const float* state, ScanRoom& room, float* next) {
   const std::int64_t size = shape.head_dim * shape.state_size;
 #pragma omp simd
   for (std::int64_t i = 0; i < size; ++i) next[i] = steps.keep * state[i];
@@ -278,8 +279,8 @@ struct StepGradients {
 };
 
 // From dy and the products of pairs: the gradients of x inside the chunk, and of pairs, summed over the group's heads.
-WEFT_INLINE void gradients_of_pairs(const StateSpaceShape& shape, const Chunk& chunk, const HeadSteps& steps,
-                                    ScanRoom& room, StepGradients& gradients) {
+WEFT_MULTIVERSION void gradients_of_pairs(const StateSpaceShape& shape, const Chunk& chunk, const HeadSteps& steps,
+                                          ScanRoom& room, StepGradients& gradients) {
   const std::int64_t count = chunk.count, width = shape.head_dim;
   strided_product(count, width, count, {room.weights, count}, Transpose::yes, {room.dy, width}, Transpose::no, room.y,
                   false);
@@ -304,8 +305,9 @@ WEFT_INLINE void gradients_of_pairs(const StateSpaceShape& shape, const Chunk& c
 }
 
 // Through the state behind the chunk, whose gradient is `dstate`: onto dx in room.y and onto room.db.
-WEFT_INLINE void gradients_of_held(const StateSpaceShape& shape, const Chunk& chunk, const HeadSteps& steps,
-                                   const float* state, const float* dstate, ScanRoom& room, StepGradients& gradients) {
+WEFT_MULTIVERSION void gradients_of_held(const StateSpaceShape& shape, const Chunk& chunk, const HeadSteps& steps,
+                                         const float* state, const float* dstate, ScanRoom& room,
+                                         StepGradients& gradients) {
   const std::int64_t count = chunk.count, width = shape.head_dim, size = shape.state_size;
   strided_product(count, width, size, {room.b, size}, Transpose::no, {dstate, size}, Transpose::yes, room.wide, false);
   float of_last = steps.keep * dot_of(dstate, state, width * size);
@@ -326,8 +328,8 @@ WEFT_INLINE void gradients_of_held(const StateSpaceShape& shape, const Chunk& ch
 }
 
 // Through the state in front of the chunk: onto room.dc; `dstate` becomes the gradient of that state.
-WEFT_INLINE void gradients_of_state(const StateSpaceShape& shape, const Chunk& chunk, const HeadSteps& steps,
-                                    const float* state, float* dstate, ScanRoom& room, StepGradients& gradients) {
+WEFT_MULTIVERSION void gradients_of_state(const StateSpaceShape& shape, const Chunk& chunk, const HeadSteps& steps,
+                                          const float* state, float* dstate, ScanRoom& room, StepGradients& gradients) {
   const std::int64_t count = chunk.count, width = shape.head_dim, size = shape.state_size, elements = width * size;
   scale_rows(room.dy, steps.of_state, count, width, room.scaled_x);
   strided_product(count, size, width, {room.scaled_x, width}, Transpose::no, {state, size}, Transpose::no, room.wide,
