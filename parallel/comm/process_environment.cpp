@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 #include "parallel/runtime/quantities.h"
 
 namespace weft {
@@ -76,9 +77,7 @@ ProcessPlace place_of(const Setting& setting) {
 
 // Number of tasks on machine `node` in Slurm's notation: "4(x2),3" means 4, 4, 3.
 std::optional<int> tasks_on_node(const std::string& text, int node) {
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string entry = text.substr(begin, end - begin);
+  for (const std::string_view entry : parts_between(text, ',')) {
     const std::size_t times = entry.find("(x");
     const auto tasks = parsed_number<int>(entry.substr(0, times));
     const auto nodes = times == std::string::npos
@@ -87,7 +86,6 @@ std::optional<int> tasks_on_node(const std::string& text, int node) {
     if (!tasks || !nodes) return std::nullopt;
     if (node < *nodes) return tasks;
     node -= *nodes;
-    begin = end + 1;
   }
   return std::nullopt;
 }

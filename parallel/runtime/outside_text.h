@@ -1,14 +1,27 @@
-// Checks of a text from outside before a reader takes it.
+// Checks of a text from outside before a reader takes it, and its parts.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string_view>
+#include <vector>
 
 namespace weft {
 
 // Whether `byte` is a byte of UTF-8 after the first byte of its character.
 inline bool continues_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xc0u) == 0x80u;
+}
+
+// The parts of a text between separators, as views of it: one more than it has separators.
+inline std::vector<std::string_view> parts_between(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
 }
 
 // The nesting depth of lists and objects in a JSON text is checked before parsing. A text of opening brackets alone

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iterator>
 #include <optional>
+#include <sstream>
 
 #include "parallel/runtime/error.h"
 #include "trainer/config/config_messages.h"
@@ -17,11 +18,8 @@ namespace {
 std::shared_ptr<const SourceText> source_of(const std::string& text, const std::string& name) {
   auto source = std::make_shared<SourceText>();
   source->name = name;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    source->lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) source->lines.push_back(line);
   return source;
 }
 

@@ -1,12 +1,12 @@
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 #include "trainer/data/megatron_order.h"
 #include "trainer/data/numpy_random.h"
 
@@ -33,11 +33,7 @@ double split_part(std::string_view split, std::string_view part) {
 
 std::vector<double> split_parts(std::string_view split) {
   std::vector<double> parts;
-  for (std::size_t begin = 0; begin <= split.size();) {
-    const std::size_t end = std::min(split.find(',', begin), split.size());
-    parts.push_back(split_part(split, split.substr(begin, end - begin)));
-    begin = end + 1;
-  }
+  for (const std::string_view part : parts_between(split, ',')) parts.push_back(split_part(split, part));
   if (parts.size() > 3) refuse_split(split, fmt::format("{} parts", parts.size()));
   return parts;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 
 namespace weft {
 namespace {
@@ -134,15 +135,12 @@ std::vector<TimedSpan> timed_spans(std::span<const RankTrace> traces) {
 
 std::vector<TraceKey> parse_trace_keys(std::string_view text) {
   std::vector<TraceKey> keys;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view word = text.substr(begin, end - begin);
+  for (const std::string_view word : parts_between(text, ',')) {
     const auto key = value_named<TraceKey>(word);
     if (!key) {
       fail_request("spans are not told apart by \"{}\"; by any of {}", word, fmt::join(names_of_all<TraceKey>, ", "));
     }
     keys.push_back(*key);
-    begin = end + 1;
   }
   return keys;
 }

@@ -8,6 +8,7 @@
 
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
@@ -33,16 +34,6 @@ std::vector<std::string> search_keys() {
   std::vector<std::string> keys(std::begin(degree_keys), std::end(degree_keys));
   keys.insert(keys.end(), std::begin(other_keys), std::end(other_keys));
   return keys;
-}
-
-std::vector<std::string> parted(const std::string& list) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= list.size();) {
-    const std::size_t comma = std::min(list.find(',', begin), list.size());
-    parts.push_back(list.substr(begin, comma - begin));
-    begin = comma + 1;
-  }
-  return parts;
 }
 
 std::string short_name(const std::string& key) {
@@ -265,7 +256,8 @@ SearchAxes parse_search_axes(const std::vector<std::string>& words) {
       continue;
     }
     const ConfigKey& key = *std::ranges::find(schema, *path, [](const ConfigKey& each) { return each.path(); });
-    for (const std::string& value : parted(given.substr(equals + 1))) {
+    for (const std::string_view part : parts_between(std::string_view(given).substr(equals + 1), ',')) {
+      const std::string value(part);
       auto& values = axes[*path];
       if (value.empty()) {
         faults.push_back(fmt::format("{}--search {}: a value is empty", said_by, given));

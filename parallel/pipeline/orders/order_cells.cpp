@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 
 namespace weft {
 namespace {
@@ -48,14 +49,11 @@ class CellsReader {
   void read_line() {
     RankCells& rank = cells_.ranks.emplace_back();
     bool any = false;
-    for (std::size_t begin = 0; begin <= line_.size();) {
-      const std::size_t end = std::min(line_.find(',', begin), line_.size());
-      const std::string_view cell = trimmed(line_.substr(begin, end - begin));
-      if (!cell.empty()) {
-        any = true;
-        read_one(cell, rank);
-      }
-      begin = end + 1;
+    for (const std::string_view part : parts_between(line_, ',')) {
+      const std::string_view cell = trimmed(part);
+      if (cell.empty()) continue;
+      any = true;
+      read_one(cell, rank);
     }
     rank.end = {line_number_, line_.size() + 1};
     if (!any) faults_.add({line_number_, 1}, without_cells);
