@@ -44,7 +44,11 @@ Fault wrong_type(const std::string& expected, const ConfigValue& value) {
   return {value.place, fmt::format("expected {}, got {}", expected, describe(value))};
 }
 
-Faults out_of_range(const ConfigValue& value, std::int64_t integer, const IntegerRange& range) {
+Faults read_number(const ConfigValue& value, const std::string& expected, const IntegerRange& range,
+                   std::int64_t& integer) {
+  const auto* written = std::get_if<std::int64_t>(&value.data);
+  if (!written) return {wrong_type(expected, value)};
+  integer = *written;
   if (integer < range.low) return {{value.place, fmt::format("{} is out of range: at least {}", integer, range.low)}};
   if (integer <= range.high) return {};
   const std::string reason = *range.beyond ? fmt::format("; {}", range.beyond) : "";

@@ -98,9 +98,9 @@ std::string field_text(const Field& field) {
 
 ConfigKey make_key(const std::string& path, std::string type, std::string help);
 Fault wrong_type(const std::string& expected, const ConfigValue& value);
-// Compares `value` with a range; no faults if it lies inside.
-Faults out_of_range(const ConfigValue& value, std::int64_t integer, const IntegerRange& range);
-// Reads a number of the range; integers are accepted. `expected` is the type for messages.
+// Read an integer or a number of the range; integers are numbers. `expected` is the type for messages.
+Faults read_number(const ConfigValue& value, const std::string& expected, const IntegerRange& range,
+                   std::int64_t& integer);
 Faults read_number(const ConfigValue& value, const std::string& expected, const NumberRange& range, double& number);
 // Reads bytes written as "12 GiB" or 1048576; the word `absent` means none. Less than 1 MiB needs a unit: "900 B".
 Faults read_bytes(const ConfigValue& value, const std::string& absent, std::optional<std::int64_t>& bytes);
@@ -113,41 +113,31 @@ Faults read_texts(const ConfigValue& value, const TextFault& fault_of, std::vect
 Fault wrong_word(const ConfigValue& value, const std::string& word, const std::vector<std::string>& available,
                  const std::vector<std::string>& absent);
 
-template <typename Access>
-ConfigKey integer_key(const std::string& path, std::string help, IntegerRange range, Access access) {
+// An integer or a number of the range, or "auto" if the field is optional.
+template <typename Number, typename Range, typename Access>
+ConfigKey ranged_key(const std::string& path, const char* type, std::string help, Range range, Access access) {
   using Field = FieldOf<Access>;
-  ConfigKey key = make_key(path, type_or_auto<Field>("an integer"), std::move(help));
+  ConfigKey key = make_key(path, type_or_auto<Field>(type), std::move(help));
   key.read = [=, expected = key.type](Config& config, const ConfigValue& value) -> Faults {
     if (is_automatic<Field>(value)) {
       std::invoke(access, config) = Field();
       return {};
     }
-    const auto* integer = std::get_if<std::int64_t>(&value.data);
-    if (!integer) return {wrong_type(expected, value)};
-    Faults faults = out_of_range(value, *integer, range);
-    if (faults.empty()) std::invoke(access, config) = static_cast<Field>(*integer);
+    Number number = 0;
+    Faults faults = read_number(value, expected, range, number);
+    if (faults.empty()) std::invoke(access, config) = static_cast<Field>(number);
     return faults;
   };
   key.write = [=](const Config& config) { return field_text(std::invoke(access, config)); };
   return key;
 }
-
+template <typename Access>
+ConfigKey integer_key(const std::string& path, std::string help, IntegerRange range, Access access) {
+  return ranged_key<std::int64_t>(path, "an integer", std::move(help), range, access);
+}
 template <typename Access>
 ConfigKey number_key(const std::string& path, std::string help, NumberRange range, Access access) {
-  using Field = FieldOf<Access>;
-  ConfigKey key = make_key(path, type_or_auto<Field>("a number"), std::move(help));
-  key.read = [=, expected = key.type](Config& config, const ConfigValue& value) -> Faults {
-    if (is_automatic<Field>(value)) {
-      std::invoke(access, config) = Field();
-      return {};
-    }
-    double number = 0.0;
-    Faults faults = read_number(value, expected, range, number);
-    if (faults.empty()) std::invoke(access, config) = number;
-    return faults;
-  };
-  key.write = [=](const Config& config) { return field_text(std::invoke(access, config)); };
-  return key;
+  return ranged_key<double>(path, "a number", std::move(help), range, access);
 }
 
 // An amount of memory, or the word `absent`.

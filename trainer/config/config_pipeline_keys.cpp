@@ -27,8 +27,9 @@ Faults read_list(Config& config, const std::vector<ConfigValue>& elements, const
           wrong_type(numbers ? "an integer, as the first entry is" : "a string, as the first entry is", element));
       if (&element == &elements.front()) faults.back() = wrong_type("a string or an integer", element);
     } else if (count) {
-      for (Fault& fault : out_of_range(element, *count, blocks_range)) faults.push_back(std::move(fault));
-      counts.push_back(*count);
+      for (Fault& fault : read_number(element, "an integer", blocks_range, counts.emplace_back())) {
+        faults.push_back(std::move(fault));
+      }
     } else {
       texts.push_back(*text);
     }
