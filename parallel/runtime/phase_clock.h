@@ -30,7 +30,6 @@ class PhaseClock {
 
   // Call between steps.
   void set_mode(Mode mode) { mode_ = mode; }
-  Mode mode() const { return mode_; }
 
   // Summed over streams, which may have worked at the same time.
   double seconds(Phase phase) const {

@@ -31,9 +31,6 @@ struct FullyShardedUnit {
   UnitLayout layout;        // of the boxes that the rank holds; unused for replicated parameters
   UnitPrecision precision;  // of replicated parameters: float32, with a copy to compute with if as asked
   bool frozen = false;
-
-  // Of a unit that is reduced once a step; only for units that are not replicated.
-  UnitSetup setup() const { return {.layout = layout, .precision = precision, .frozen = frozen}; }
 };
 
 // Throws Error as form_units (unit_plan.h) and lay_out_unit (unit_layout.h).

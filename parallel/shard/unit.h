@@ -112,7 +112,6 @@ class ShardUnit {
   ShardUnit(UnitSetup setup, const UnitGroups& groups, Lanes& lanes, ReduceInputs& reduce_inputs, MemoryLedger& ledger);
 
   const UnitLayout& layout() const { return setup_.layout; }
-  bool unsharded() const { return unsharded_; }
 
   void unshard();
   void unshard_secondary();
@@ -134,7 +133,6 @@ class ShardUnit {
   void reduce_gradient();
   // Compute waits for the step's oldest reduction that it has not waited for yet.
   void wait_reduction();
-  bool gradient_pending() const { return gradient_pending_; }
 
   // Clears the gradients of the last step.
   void begin_step();

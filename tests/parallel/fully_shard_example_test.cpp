@@ -67,8 +67,9 @@ void train(Communicator& world, int steps, std::vector<float>& last) {
   const std::vector<FullyShardedUnit> wrapped = fully_shard(pieces_of(model()), 0, policy);
   std::vector<std::unique_ptr<ShardUnit>> units;
   for (const FullyShardedUnit& unit : wrapped) {
+    UnitSetup setup{.layout = unit.layout, .precision = unit.precision, .frozen = unit.frozen};
     units.push_back(
-        std::make_unique<ShardUnit>(unit.setup(), rank.groups(), rank.lanes, rank.reduce_inputs, rank.ledger));
+        std::make_unique<ShardUnit>(std::move(setup), rank.groups(), rank.lanes, rank.reduce_inputs, rank.ledger));
     store_values(*units.back());
   }
   for (int step = 0; step < steps; ++step) {
@@ -146,7 +147,7 @@ TEST(FullyShard, PutsParametersWithoutAFamilyIntoTheRootUnitAndSaysSo) {
   EXPECT_EQ(wrapped[0].precision, bfloat16_compute);
   EXPECT_EQ(wrapped[1].plan.name, "stage.1.root");
   EXPECT_EQ(wrapped[1].layout.shards, 2);
-  EXPECT_TRUE(wrapped[1].setup().frozen);
+  EXPECT_TRUE(wrapped[1].frozen);
   // In no unit: as asked, to compute with in bfloat16, and the router.
   EXPECT_TRUE(wrapped[2].plan.replicated() && wrapped[3].plan.replicated());
   EXPECT_EQ(wrapped[2].precision.compute, DType::bfloat16);

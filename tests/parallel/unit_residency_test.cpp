@@ -50,7 +50,7 @@ TEST(UnitIsland, GivesBackTheSameBitsOverTheIslandAlone) {
           unit.reshard_to_island();
           EXPECT_EQ(live(), all / size);
           EXPECT_EQ(peak(), all + all / size);  // both, while one is made from the other
-          EXPECT_FALSE(unit.unsharded());
+          EXPECT_NE(error_of([&] { unit.parameter(0); }).find("while its unit is unsharded"), std::string::npos);
           rank.ledger.reset_peak();
           unit.unshard_secondary();
           EXPECT_EQ(live(), all);

@@ -52,7 +52,6 @@ class CaseRank {
                   .seconds = seconds,
                   .activation_bytes = live_,
                   .stage = *action.stage,
-                  .microbatch = *action.microbatch,
                   .forward = forward};
       if (op.reads > 0) result.read_units.push_back(unit);
       if (op.adds > 0) {

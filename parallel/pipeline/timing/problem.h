@@ -34,7 +34,7 @@ struct TimingOp {
   int producer_rank = -1, producer_op = 0;
   double transfer_seconds = 0;  // from the producer's end, or the end of the transfer before
   double seconds_before = 0;    // of the op, before it needs what is transferred
-  int stage = 0, microbatch = 0;
+  int stage = 0;
   bool forward = false;
 };
 

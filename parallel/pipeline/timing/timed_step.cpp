@@ -68,7 +68,6 @@ class ProblemRank {
                 .first_add = static_cast<int>(result.added_units.size()),
                 .seconds = cost_of(program_, costs_, action),
                 .stage = *action.stage,
-                .microbatch = *action.microbatch,
                 .forward = forward};
     for (int unit : segment.units) {
       const int number = units_.number[unit];
