@@ -22,18 +22,6 @@ __device__ int key_of_weight(float weight) {
   return __float_as_int(weight) & 0x7fffffff;
 }
 
-// The sum over the threads of a block, for all of them. `sums` is shared and used by nothing else meanwhile.
-__device__ int sum_of_block(int value, int* sums) {
-  const int lane = static_cast<int>(threadIdx.x) % warp_size, warp = static_cast<int>(threadIdx.x) / warp_size;
-  const int of_warp = reduce_warp(value, [](int a, int b) { return a + b; });
-  __syncthreads();
-  if (lane == 0) sums[warp] = of_warp;
-  __syncthreads();
-  int sum = 0;
-  for (int w = 0; w < warps_of_block; ++w) sum += sums[w];
-  return sum;
-}
-
 struct SequenceChoices {
   const float* weights;
   std::int32_t* indices;
@@ -41,17 +29,18 @@ struct SequenceChoices {
   int expert;
 
   // Choices of the expert with a key of at least `key`.
-  __device__ int at_least(int key, int* sums) const {
+  __device__ int at_least(int key) const {
     int own = 0;
     for (int i = static_cast<int>(threadIdx.x); i < count; i += threads_of_block) {
       if (indices[i] == expert && key_of_weight(weights[i]) >= key) ++own;
     }
-    return sum_of_block(own, sums);
+    return sum_of_block(own);
   }
 };
 
 // Drops choices with keys below `key`, and of those with this key, or of all `in_order`, all but the first `room`.
-__device__ void drop_beyond(const SequenceChoices& choices, bool in_order, int key, int room, int* sums) {
+__device__ void drop_beyond(const SequenceChoices& choices, bool in_order, int key, int room) {
+  __shared__ int sums[warps_of_block];
   const int lane = static_cast<int>(threadIdx.x) % warp_size, warp = static_cast<int>(threadIdx.x) / warp_size;
   int before = 0;  // choices with this key in earlier rounds
   for (int first = 0; first < choices.count; first += threads_of_block) {
@@ -74,18 +63,17 @@ __device__ void drop_beyond(const SequenceChoices& choices, bool in_order, int k
 }
 
 __global__ void limit_kernel(const float* weights, std::int32_t* indices, int count, int capacity, DropPolicy policy) {
-  __shared__ int sums[warps_of_block];
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.y) * count;
   const SequenceChoices choices{weights + begin, indices + begin, count, static_cast<int>(blockIdx.x)};
-  if (choices.at_least(0, sums) <= capacity) return;
-  if (policy == DropPolicy::position) return drop_beyond(choices, /*in_order=*/true, 0, capacity, sums);
+  if (choices.at_least(0) <= capacity) return;
+  if (policy == DropPolicy::position) return drop_beyond(choices, /*in_order=*/true, 0, capacity);
   // The largest key that at least `capacity` choices reach, bit by bit.
   int key = 0;
   for (int bit = 30; bit >= 0; --bit) {
     const int larger = key | (1 << bit);
-    if (choices.at_least(larger, sums) >= capacity) key = larger;
+    if (choices.at_least(larger) >= capacity) key = larger;
   }
-  drop_beyond(choices, /*in_order=*/false, key, capacity - choices.at_least(key + 1, sums), sums);
+  drop_beyond(choices, /*in_order=*/false, key, capacity - choices.at_least(key + 1));
 }
 
 // A block works out for each expert the number to add to its slots. It sums the counts before it anew, because they are
@@ -108,12 +96,11 @@ __global__ void spread_kernel(const std::int32_t* indices, const std::int32_t* c
 
 __global__ void add_dropped_kernel(const std::int32_t* indices, const std::int32_t* slots, std::int64_t count,
                                    double* total) {
-  __shared__ int sums[warps_of_block];
   std::int64_t dropped = 0;
   for (std::int64_t i = threadIdx.x; i < count; i += threads_of_block) {
     if (indices[i] != no_expert && slots[i] == no_expert) ++dropped;
   }
-  const int all = sum_of_block(static_cast<int>(dropped), sums);
+  const int all = sum_of_block(static_cast<int>(dropped));
   if (threadIdx.x == 0) *total += static_cast<double>(all);
 }
 
