@@ -14,24 +14,11 @@ namespace {
 
 constexpr std::size_t most_arrays = 64;
 
-// The type in which elements of type T are combined.
-template <typename T>
-struct Accumulator {
-  using type = T;
-};
-template <>
-struct Accumulator<__nv_bfloat16> {
-  using type = float;
-};
-template <>
-struct Accumulator<__half> {
-  using type = float;
-};
-// Unsigned, so that sums wrap around.
-template <>
-struct Accumulator<std::int32_t> {
-  using type = std::uint32_t;
-};
+// The type in which elements of type T are combined. Sums of int32 are unsigned, so that they wrap around.
+template <typename T, typename Combine>
+using Accumulator = std::conditional_t<
+    std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __half>, float,
+    std::conditional_t<std::is_same_v<T, std::int32_t> && std::is_same_v<Combine, AddTo>, std::uint32_t, T>>;
 
 template <typename A, typename T>
 __device__ A widened(T value) {
@@ -95,9 +82,7 @@ template <typename Element, typename Combine>
 void reduce_arrays(cudaStream_t stream, std::span<const std::byte* const> inputs, std::int64_t begin,
                    std::int64_t count, std::span<std::byte* const> outputs) {
   using T = typename DeviceElement<Element>::type;
-  // Maxima of integers compare signed integers.
-  using A = std::conditional_t<std::is_same_v<T, std::int32_t> && std::is_same_v<Combine, LargerOf>, T,
-                               typename Accumulator<T>::type>;
+  using A = Accumulator<T, Combine>;
   constexpr int width = common_width<T>;
   Arrays<T> arrays{};
   Extent extent{};
