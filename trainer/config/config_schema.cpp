@@ -21,17 +21,9 @@ ConfigKey required(ConfigKey key) {
   return key;
 }
 
-std::string not_empty(const std::string& text) {
-  return text.empty() ? "the text is empty" : "";
-}
-std::string names_file(const std::string& text) {
-  return text.empty() ? "the name of a file is empty" : "";
-}
-std::string names_costs(const std::string& text) {
-  return text.empty() ? "write modelled, or the name of a file" : "";
-}
-std::string names_tokenizer(const std::string& text) {
-  return text.empty() ? "write byte, none, or the name of a tokenizer's file" : "";
+// A check that complains so of an empty text.
+auto not_empty(const char* complaint) {
+  return [=](const std::string& text) -> std::string { return text.empty() ? complaint : ""; };
 }
 
 // In seconds, up to a day.
@@ -43,7 +35,8 @@ Keys run_keys() {
   const auto field = fields_of(&Config::run);
   return {
       string_key("run.name", "shown in the banner", field(&RunConfig::name), any_text),
-      string_key("run.directory", "folder of the run's files", field(&RunConfig::directory), not_empty),
+      string_key("run.directory", "folder of the run's files", field(&RunConfig::directory),
+                 not_empty("the text is empty")),
       integer_key("run.seed", "of initial values and data order", {0, std::numeric_limits<std::int64_t>::max()},
                   field(&RunConfig::seed)),
       integer_key("run.steps", "optimizer steps", size_range, field(&RunConfig::steps)),
@@ -163,7 +156,7 @@ Keys pipeline_keys() {
                   field(&PipelineConfig::chunks)),
       string_key("pipeline.costs",
                  "costs of actions, to deal layouts and solve timing by: modelled, or the file of a table",
-                 field(&PipelineConfig::costs), names_costs),
+                 field(&PipelineConfig::costs), not_empty("write modelled, or the name of a file")),
       integer_key(
           "pipeline.microbatch_group",
           "microbatches that go through a chunk before the next one, where the schedule takes groups; 0: equal groups, "
@@ -248,7 +241,7 @@ Keys data_keys() {
       sources_key(),
       string_key("data.tokenizer",
                  "how text becomes tokens: byte, a tokenizer.json, a rank file of tiktoken, a .model; none: ids alone",
-                 field(&DataConfig::tokenizer), names_tokenizer),
+                 field(&DataConfig::tokenizer), not_empty("write byte, none, or the name of a tokenizer's file")),
       boolean_key("data.padded_vocab",
                   "tokens of the model above those of the tokenizer are padding, absent from every text",
                   field(&DataConfig::padded_vocab)),
@@ -276,7 +269,7 @@ Keys validation_keys() {
                                [](const Config& c) { return c.validation.takes_place(); }};
   return {
       texts_key("validation.data", "held-out files, of the kinds that data.train takes; none: no validation",
-                field(&ValidationConfig::data), names_file),
+                field(&ValidationConfig::data), not_empty("the name of a file is empty")),
       boolean_key("validation.split", "the second part of data.split is held out, in place of files",
                   field(&ValidationConfig::split)),
       only_where({validates},
