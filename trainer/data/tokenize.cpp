@@ -150,10 +150,9 @@ std::optional<TokenFacts> tokenize(DocumentReader& documents, const TokenizeRequ
   if (request.end_documents) facts.document_end = tokenizer->end_of_text();
   TextEncoder encoder{documents, tokenizer, request.special, {}, facts.document_end};
   if (request.begin_documents) encoder.begin = tokenizer->frame().before;
-  const std::string work = fmt::format(
-      "{:016x}", checksum(fmt::format("{}, {}, {}, {}, {}, {}", facts.tokenizer_hash, request.begin_documents,
-                                      facts.document_end.value_or(-1), request.losses,
-                                      static_cast<int>(request.special), documents.identity())));
+  const std::string work = checksum_text(checksum(fmt::format(
+      "{}, {}, {}, {}, {}, {}", facts.tokenizer_hash, request.begin_documents, facts.document_end.value_or(-1),
+      request.losses, static_cast<int>(request.special), documents.identity())));
   DatasetFiles files(request, facts.vocab_size, work, documents, on_progress);
   if (!write_texts(documents, encoder, request, files)) return std::nullopt;
   facts.documents = files.counts().documents;

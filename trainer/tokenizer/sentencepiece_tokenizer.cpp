@@ -54,7 +54,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string description() const override {
     return fmt::format("SentencePiece, {} tokens, {}", processor_.GetPieceSize(), file_);
   }
-  std::string content_hash() const override { return fmt::format("{:016x}", hash_); }
+  std::string content_hash() const override { return checksum_text(hash_); }
   std::optional<std::int32_t> end_of_text() const override {
     return processor_.eos_id() >= 0 ? std::optional(processor_.eos_id()) : std::nullopt;
   }

@@ -154,7 +154,7 @@ std::shared_ptr<const Tokenizer> make_tiktoken(std::string_view text, const std:
       TokenizerParts{"BPE of tiktoken", file, TextNormalizer(), AddedTokens(std::move(added), TextNormalizer(), quoted),
                      PreTokenizer::bytes_split_by(Pattern::regex(expression, quoted)),
                      BpeModel(std::move(vocabulary), merges_of_ranks(ranks), merging), TokenDecoder::byte_level(),
-                     TextFrame(), fmt::format("{:016x}", checksum(meaning)), std::nullopt, true});
+                     TextFrame(), checksum_text(checksum(meaning)), std::nullopt, true});
 }
 
 }  // namespace

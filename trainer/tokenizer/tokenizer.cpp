@@ -34,7 +34,7 @@ class ByteTokenizer final : public Tokenizer {
     return text;
   }
   std::string description() const override { return "bytes, 256 tokens"; }
-  std::string content_hash() const override { return fmt::format("{:016x}", checksum("byte")); }
+  std::string content_hash() const override { return checksum_text(checksum("byte")); }
   std::optional<std::int32_t> end_of_text() const override { return std::nullopt; }
   std::optional<std::int32_t> token_id(std::string_view token) const override {
     if (token.size() != 1) return std::nullopt;

@@ -225,7 +225,7 @@ std::shared_ptr<const Tokenizer> parse_tokenizer_json(const std::string& text, c
   AddedTokens added_tokens(std::move(added), normalizer, quoted);
   return std::make_shared<BpeTokenizer>(TokenizerParts{
       kind, file, std::move(normalizer), std::move(added_tokens), std::move(pre_tokenizer), std::move(model),
-      std::move(decoder), std::move(frame), fmt::format("{:016x}", checksum(meaning)), std::move(end_of_text)});
+      std::move(decoder), std::move(frame), checksum_text(checksum(meaning)), std::move(end_of_text)});
 }
 
 }  // namespace weft

@@ -188,7 +188,7 @@ void ProductTable::read(const std::string& file) {
   if (last == std::string::npos) return;
   const std::string sum = text.substr(last + 1);
   text.resize(last + 1);
-  if (sum != fmt::format("{:016x}", checksum(text))) return;
+  if (sum != checksum_text(checksum(text))) return;
   std::istringstream lines(text);
   std::string line;
   if (!std::getline(lines, line) || line != title || !std::getline(lines, line) || line != machine_) return;
@@ -218,7 +218,7 @@ bool ProductTable::write(const std::string& file) const {
   all.read(file);
   for (const auto& [shape, algorithm] : algorithms_) all.add(shape, algorithm);
   std::string text = all.text();
-  text += fmt::format("{:016x}\n", checksum(text));
+  text += checksum_text(checksum(text)) + "\n";
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(file).parent_path(), error);
   // Ranks write at the same time, so each writes a file of its own and renames it to `file`.
