@@ -24,6 +24,11 @@ constexpr auto enum_names(Phase) {
 }
 inline constexpr std::size_t phase_count = all_values<Phase>.size();
 
+// On the host's clock.
+inline double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 class PhaseClock {
  public:
   enum class Mode : std::uint8_t { host, stream, off };
@@ -65,7 +70,7 @@ class PhaseClock {
     }
     ~Scope() noexcept(false) {
       if (clock_.mode_ == Mode::host) {
-        clock_.add(phase_, stream_, std::chrono::duration<double>(Clock::now() - begin_).count());
+        clock_.add(phase_, stream_, seconds_since(begin_));
       }
       // A failed stream would only fail again.
       if (begin_fence_ != nullptr && std::uncaught_exceptions() == 0) {

@@ -15,6 +15,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/medians.h"
+#include "parallel/runtime/phase_clock.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
 #include "trainer/resolve/resolved_run.h"
@@ -41,10 +42,6 @@ struct Measured {
   std::vector<Round> rounds;
 };
 
-double since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 // Asks the system to drop all files below a folder from memory.
 void forget_files(const fs::path& folder) {
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -60,7 +57,7 @@ void forget_files(const fs::path& folder) {
 double seconds_of(const std::string& command) {
   const auto begin = Clock::now();
   if (std::system(command.c_str()) != 0) fail("it did not work: {}", command);
-  return since(begin);
+  return seconds_since(begin);
 }
 
 // Seconds for a copy of all `rows`, into memory that was written before.
@@ -72,7 +69,7 @@ double copy_seconds(const std::vector<CheckpointRows>& rows, std::vector<std::by
     std::copy_n(held.values.data(), bytes, to.data() + end);
     end += bytes;
   }
-  return since(begin);
+  return seconds_since(begin);
 }
 
 // `rounds` times: a copy, a save and a load, by all ranks.
@@ -114,19 +111,19 @@ Measured measure(Config config, const fs::path& directory, int rounds) {
       asked.save_requests = 1;
       checkpoints.end_step(progress, asked);
       run.stream().synchronize();
-      take_slowest(round.blocked, since(begin));
+      take_slowest(round.blocked, seconds_since(begin));
       checkpoints.finish();
       world.barrier();
-      take_slowest(round.saved, since(begin));
+      take_slowest(round.saved, seconds_since(begin));
       begin = Clock::now();
       checkpoints.load();
-      take_slowest(round.loaded, since(begin));
+      take_slowest(round.loaded, seconds_since(begin));
       world.barrier();
       if (world.rank() == 0) forget_files(directory);
       world.barrier();
       begin = Clock::now();
       checkpoints.load();
-      take_slowest(round.loaded_cold, since(begin));
+      take_slowest(round.loaded_cold, seconds_since(begin));
     }
   });
   const CheckpointReader reader(find_checkpoints(directory).at(0).path);

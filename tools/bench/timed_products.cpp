@@ -9,15 +9,6 @@
 #include "trainer/run/train.h"
 
 namespace weft {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-}  // namespace
 
 TimedProducts::TimedProducts(const Config& config, int rank)
     : between_waits_(config.run.device == DeviceKind::cuda ? 10 : 1),
@@ -70,7 +61,7 @@ double TimedProducts::seconds(const ProductCall& call, double least_seconds, con
   products_->run(product);
   stream_->synchronize();
   if (ready) ready();
-  const auto begin = Clock::now();
+  const auto begin = std::chrono::steady_clock::now();
   int done = 0;
   do {
     for (int i = 0; i < between_waits_; ++i) products_->run(product);

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/phase_clock.h"
 
 namespace weft {
 namespace {
@@ -64,10 +65,6 @@ class Samples {
   std::vector<std::size_t> decoded_;            // bytes of the text of ids_
   std::vector<GeneratedSample> made_;
 };
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 // The part of one rank. Returns its copy of the samples, with times measured on this rank.
 GenerationResult generate_on_rank(GenerationRun& run, const Config& config, const GenerationRequest& request,

@@ -9,6 +9,7 @@
 #include "layers/kernels/routing.h"
 #include "layers/segments.h"
 #include "parallel/pipeline/accounts/accounts.h"
+#include "parallel/runtime/phase_clock.h"
 #include "trainer/config/config.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/step_flops.h"
@@ -43,10 +44,6 @@ CommunicationCounters difference(const CommunicationCounters& later, const Commu
 double devices_of(const Config& config) {
   const int sharing = config.run.device == DeviceKind::cuda ? config.run.ranks_per_device : 1;
   return static_cast<double>(config.parallelism.world()) / sharing;
-}
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 // The measurements of the ranks beside the loss.
