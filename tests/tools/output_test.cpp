@@ -49,6 +49,27 @@ TEST_F(LostOutput, OfAClosedPipeSavesFirst) {
   EXPECT_EQ(there.front().step, steps_taken("out/tiny"));
 }
 
+// Before a configuration or a run is read. A file of that name stays as it is until there is something to write.
+TEST_F(LostOutput, ToAFileIsRefusedBeforeTheWork) {
+  put("kept", "mine");
+  for (const std::string command :
+       {"plan gone.toml --search --output", "plan gone.toml --search --pareto", "layout sweep gone.toml --csv",
+        "layout sweep gone.toml --svg", "layout simulate gone.toml --output", "program gone.toml --output",
+        "trace costs gone --output"}) {
+    const ProgramResult refused = weft(command + " absent/file");
+    EXPECT_EQ(refused.exit_code, 2) << command;
+    EXPECT_NE(refused.messages.find("absent/file cannot be written: No such file or directory"), std::string::npos)
+        << command << "\n"
+        << refused.messages;
+    for (const char* file : {" kept", " fresh", " /dev/null"}) {
+      const std::string told = weft(command + file).messages;
+      EXPECT_NE(told.find("gone"), std::string::npos) << command << "\n" << told;
+    }
+    EXPECT_EQ(run("cat kept").output, "mine") << command;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "fresh")) << command;
+  }
+}
+
 // A file system of 4 MiB, whose room somebody else takes and gives back.
 class FullDisk : public LostOutput {
  protected:

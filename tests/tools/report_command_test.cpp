@@ -350,7 +350,7 @@ TEST_F(ReportCommand, RefusesByName) {
   refused("out/tiny out/../out/tiny", "out/../out/tiny is given twice");
   refused("out/tiny --output note.html", "note.html exists and is no page of weft report");
   refused("out/tiny --output pipe", "pipe exists and is no page of weft report");
-  refused("out/tiny --output absent/page.html", "absent/page.html cannot be written");
+  refused("nowhere --output absent/page.html", "absent/page.html cannot be written");
   refused("out/tiny --samples 1", "--samples needs --prompt");
   refused("out/tiny --prompt a", "--prompt is for --samples N");
   refused("out/tiny --run.device=cpu", "keys are for --samples");

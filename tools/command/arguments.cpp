@@ -1,7 +1,11 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 
 #include "parallel/comm/process_environment.h"
@@ -60,6 +64,26 @@ CLI::Validator positive() {
 }
 CLI::Validator not_negative() {
   return number_check("a number of 0 or more", [](double value) { return value >= 0; });
+}
+
+std::string write_fault(const std::string& file) {
+  std::error_code unknown;
+  if (std::filesystem::is_other(file, unknown)) return {};  // the reader of a pipe would see its end
+  int descriptor = open(file.c_str(), O_WRONLY | O_CLOEXEC);
+  const bool absent = descriptor < 0 && errno == ENOENT;
+  if (absent) descriptor = open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor < 0) return errno == EEXIST ? "" : std::strerror(errno);  // a link to a file that is yet to come
+  close(descriptor);
+  if (absent) unlink(file.c_str());
+  return {};
+}
+
+CLI::Validator writable() {
+  return {[](const std::string& file) {
+            const std::string fault = write_fault(file);
+            return fault.empty() ? fault : fmt::format("{} cannot be written: {}", file, fault);
+          },
+          ""};
 }
 
 CLI::Validator not_empty() {

@@ -89,6 +89,11 @@ CLI::Validator one_of(const std::map<std::string, Value>& words) {
           },
           ""};
 }
+// The reason why no text can be written to the file; empty if one can, and for devices and pipes. Leaves files as they
+// are.
+std::string write_fault(const std::string& file);
+// The same as a check of an option, so that a command finds out before its work.
+CLI::Validator writable();
 // Refuses an empty text, such as that of a variable of the shell that is not set.
 CLI::Validator not_empty();
 // Adds an argument to `command`: the path of a checkpoint (resolve_checkpoint).

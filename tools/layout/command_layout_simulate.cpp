@@ -276,7 +276,7 @@ void add_layout_simulate_command(CLI::App& layout) {
   command->add_flag("--json", request->json, "the same as --format json");
   command->add_flag("--stages-only", request->stages_only, "in pictures, merge segments and units per stage");
   command->add_flag("--compute-only", request->compute_only, "in pictures, F, B, I and W of stages and memory alone");
-  command->add_option("--output", request->output, "write to this file instead of standard output");
+  command->add_option("--output", request->output, "write to this file instead of standard output")->check(writable());
   command->callback([command, request] { simulate_layouts(*command, *request); });
 }
 

@@ -211,8 +211,8 @@ void add_layout_sweep_command(CLI::App& layout) {
     add_repeated_option(*command, sweep_axes[axis].option, request->lists[axis], sweep_axes[axis].help);
   }
   add_cost_options(*command, request->costs, request->hardware);
-  command->add_option("--csv", request->csv, "write every figure of every combination to this file");
-  command->add_option("--svg", request->svg, "draw time against memory to this file");
+  command->add_option("--csv", request->csv, "write every figure of every combination to this file")->check(writable());
+  command->add_option("--svg", request->svg, "draw time against memory to this file")->check(writable());
   command->add_option("--top", request->top, "how many to print")->capture_default_str();
   command->callback([command, request] { sweep_layouts(*command, *request); });
 }

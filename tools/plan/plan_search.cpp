@@ -56,9 +56,12 @@ CLI::Option* add_plan_search_options(CLI::App& command, PlanSearchRequest& reque
   needs(command.add_option("--world", request.world, "ranks to search for, in place of the configuration's")
             ->check(positive()));
   needs(command.add_option("--top", request.top, "how many plans to find")->check(positive())->capture_default_str());
-  needs(command.add_option("--output", request.output, "write the best as a run file"));
-  CLI::Option* pareto = needs(command.add_option(
-      "--pareto", request.pareto, "draw time against memory to this SVG file, with the whole front of unbeaten plans"));
+  needs(command.add_option("--output", request.output, "write the best as a run file")->check(writable()));
+  CLI::Option* pareto =
+      needs(command
+                .add_option("--pareto", request.pareto,
+                            "draw time against memory to this SVG file, with the whole front of unbeaten plans")
+                ->check(writable()));
   needs(command.add_option("--front-within", request.front_within, "times the fastest step that the front goes to")
             ->needs(pareto)
             ->check(positive())  // a range lets what is no number pass

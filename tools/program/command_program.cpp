@@ -265,7 +265,7 @@ void add_program_command(CLI::App& program) {
   command->add_option("--rank", request->rank, "only this rank");
   command->add_option("--format", request->format, "text, csv, json, svg, html or trace")->capture_default_str();
   command->add_flag("--json", request->json, "the same as --format json");
-  command->add_option("--output", request->output, "write to this file instead of standard output");
+  command->add_option("--output", request->output, "write to this file instead of standard output")->check(writable());
   command->add_flag("--stages-only", request->stages_only, "merge segments and units per stage");
   command->add_flag(
       "--compute-only", request->compute_only,

@@ -51,7 +51,7 @@ void add_trace_costs_command(CLI::App& trace) {
       trace.add_subcommand("costs", "measured seconds of each action, as a table for pipeline.costs and --costs");
   const auto request = std::make_shared<TraceCostsRequest>();
   command->add_option("RUN", request->run, "the directory of a run with traces, all of one machine")->required();
-  command->add_option("--output", request->output, "write to this file instead of standard output");
+  command->add_option("--output", request->output, "write to this file instead of standard output")->check(writable());
   command->callback([request] { write_costs(*request); });
 }
 

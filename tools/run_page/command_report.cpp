@@ -30,6 +30,8 @@ void require_replaceable(const std::string& output) {
     if (isatty(STDOUT_FILENO) == 0) return;
     fail_request("weft report: error: a page is not for a terminal: give --output FILE.html");
   }
+  const std::string fault = write_fault(partial_path(output));
+  if (!fault.empty()) fail_request("weft report: error: {} cannot be written: {}", output, fault);
   std::error_code error;
   if (!std::filesystem::exists(std::filesystem::symlink_status(output, error))) return;
   std::string beginning(page_beginning().size(), '\0');
