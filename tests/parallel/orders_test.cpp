@@ -204,7 +204,7 @@ TEST(Orders, AnUnknownScheduleIsAnsweredWithTheKnownOnes) {
     EXPECT_EQ(error.kind(), ErrorKind::request);
     EXPECT_STREQ(error.what(),
                  "schedule \"1F1B\" is unknown; the schedules are gpipe, 1f1b, interleaved, looped_bfs, zb_h1, zb1p, "
-                 "zbv, v_half, v_min, dualpipev, combined_1f1b");
+                 "zbv, v_half, v_min, dualpipev, combined_1f1b; a schedule of your own is the path of a .csv file");
   }
 }
 

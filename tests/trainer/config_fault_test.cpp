@@ -121,7 +121,7 @@ TEST(ConfigFaults, UnknownWords) {
       {"\"gpipe\"", "\"1fib\"",
        "39:12: error: pipeline.schedule: expected \"gpipe\", \"1f1b\", \"interleaved\", \"looped_bfs\", \"zb_h1\", "
        "\"zb1p\", \"zbv\", \"v_half\", \"v_min\", \"dualpipev\" or \"combined_1f1b\", got \"1fib\" (did you mean "
-       "\"1f1b\"?)"},
+       "\"1f1b\"?); a schedule of your own is the path of a .csv file"},
       {"\"while_on_stage\"", "\"never\"",
        "44:13: error: shard.residency: residency \"never\" is not \"stage\", \"reshard_after_use\", "
        "\"keep_after_forward\", "

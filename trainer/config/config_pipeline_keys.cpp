@@ -63,7 +63,11 @@ ConfigKey schedule_key() {
     } else {
       std::vector<std::string> names;
       for (const Schedule& schedule : schedules()) names.emplace_back(schedule.name);
-      if (std::find(names.begin(), names.end(), *word) == names.end()) return {wrong_word(value, *word, names, {})};
+      if (std::find(names.begin(), names.end(), *word) == names.end()) {
+        Fault fault = wrong_word(value, *word, names, {});
+        fault.text += own_schedule_text;
+        return {std::move(fault)};
+      }
     }
     config.pipeline.schedule = *word;
     config.pipeline.own_order = std::move(own_order);

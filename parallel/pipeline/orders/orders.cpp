@@ -138,7 +138,7 @@ const Schedule& find_schedule(std::string_view name) {
     if (schedule.name == name) return schedule;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", schedule.name);
   }
-  fail_request("schedule \"{}\" is unknown; the schedules are {}", name, known);
+  fail_request("schedule \"{}\" is unknown; the schedules are {}{}", name, known, own_schedule_text);
 }
 
 int chunks_in_flight(std::span<const Action> actions) {

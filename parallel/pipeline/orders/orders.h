@@ -44,6 +44,8 @@ struct Schedule {
 
 // In the order of the table. A position in it is also the look of the schedule's marks (tools/picture/pareto_svg.h).
 std::span<const Schedule> schedules();
+// What stands in place of a name (order_csv.h), in messages on unknown names.
+inline constexpr std::string_view own_schedule_text = "; a schedule of your own is the path of a .csv file";
 // Throws Error (request) naming the known schedules.
 const Schedule& find_schedule(std::string_view name);
 
