@@ -170,9 +170,10 @@ TEST(Topology, LargeWorlds) {
 
 TEST(Topology, WorldsFillNodes) {
   for (const int world : {1, 3, 8, 16, 64}) EXPECT_NO_THROW(require_full_nodes(world, 8)) << world;
-  EXPECT_EQ(refusal_of([] { require_full_nodes(20, 8); }).value_or(""),
-            "20 ranks do not fill nodes of 8: 2 x 8 = 16, 3 x 8 = 24; make the degrees of [parallelism] multiply to 16 "
-            "or 24, or set hardware.ranks_per_node to a divisor of 20, such as 5 or 10");
+  EXPECT_EQ(
+      refusal_of([] { require_full_nodes(20, 8); }).value_or(""),
+      "20 ranks do not fill nodes of 8 ranks: 2 x 8 = 16, 3 x 8 = 24; take 16 or 24 ranks by the degrees of "
+      "[parallelism], in a search by --world, or set hardware.ranks_per_node to a divisor of 20, such as 5 or 10");
   EXPECT_NE(refusal_of([] { require_full_nodes(13, 8); }).value_or("").find("such as 1 or 13"), std::string::npos);
 }
 

@@ -96,14 +96,12 @@ LinkCost shared_link(const GroupLinks& links, const LinkCost& inside, const Link
 
 void require_full_nodes(int world, int ranks_per_node) {
   if (world <= ranks_per_node || world % ranks_per_node == 0) return;
-  const int nodes = world / ranks_per_node;
+  const int nodes = world / ranks_per_node, fewer = nodes * ranks_per_node, more = fewer + ranks_per_node;
   fail_request(
-      "{} ranks do not fill nodes of {}: {} x {} = {}, {} x {} = {}; make the degrees of [parallelism] multiply to {} "
-      "or "
-      "{}, or set hardware.ranks_per_node to a divisor of {}, such as {}",
-      world, ranks_per_node, nodes, ranks_per_node, nodes * ranks_per_node, nodes + 1, ranks_per_node,
-      (nodes + 1) * ranks_per_node, nodes * ranks_per_node, (nodes + 1) * ranks_per_node, world,
-      nearest_divisors(world, ranks_per_node));
+      "{0} ranks do not fill nodes of {1} ranks: {2} x {1} = {3}, {4} x {1} = {5}; take {3} or {5} ranks by the "
+      "degrees of [parallelism], in a search by --world, or set hardware.ranks_per_node to a divisor of {0}, such as "
+      "{6}",
+      world, ranks_per_node, nodes, fewer, nodes + 1, more, nearest_divisors(world, ranks_per_node));
 }
 
 }  // namespace weft
