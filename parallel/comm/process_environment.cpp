@@ -131,6 +131,7 @@ std::optional<ProcessPlace> find_process_place(const EnvironmentLookup& lookup) 
 }
 
 std::optional<std::string> find_siblings(const EnvironmentLookup& lookup) {
+  const bool own = lookup("TORCHELASTIC_RUN_ID").value_or("").starts_with(launch_identity);
   const auto number = [&](const char* name) { return parsed_number<int>(lookup(name).value_or("")).value_or(0); };
   const auto found = [&](const char* launcher, const char* rank, const char* world) -> std::optional<std::string> {
     if (number(rank) == 0 && number(world) <= 1) return std::nullopt;
@@ -140,7 +141,7 @@ std::optional<std::string> find_siblings(const EnvironmentLookup& lookup) {
   for (const auto& [launcher, variables] : launchers) {
     if (!lookup(variables[0])) continue;
     started = true;
-    if (auto siblings = found(launcher, variables[0], variables[1])) return siblings;
+    if (auto siblings = found(own ? "weft launch" : launcher, variables[0], variables[1])) return siblings;
   }
   if (started || !lookup("SLURM_PROCID")) return std::nullopt;
   const bool step = lookup("SLURM_STEP_NUM_TASKS").has_value() || number("SLURM_PROCID") == 0;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace weft {
 
@@ -29,6 +30,8 @@ std::optional<ProcessPlace> find_process_place(const EnvironmentLookup& lookup =
 // describes the script of a batch job as task 0 of all its tasks. So for task 0 only the variables of a job step count.
 std::optional<std::string> find_siblings(const EnvironmentLookup& lookup = environment_variable);
 
+// The beginning of the TORCHELASTIC_RUN_ID that `weft launch` gives its ranks.
+inline constexpr std::string_view launch_identity = "weft-";
 // The identity of this run: TORCHELASTIC_RUN_ID, or the numbers of Slurm's job and step, else "weft".
 std::string run_identity(const EnvironmentLookup& lookup = environment_variable);
 

@@ -92,6 +92,8 @@ TEST(ProcessEnvironment, TwoLaunchersMustAgree) {
 TEST(ProcessEnvironment, OneOfSeveralProcessesIsToldByWhatSaysSo) {
   EXPECT_EQ(find_siblings(in(torchrun)), "RANK=5 and WORLD_SIZE=8 of torchrun");
   EXPECT_EQ(find_siblings(in({{"RANK", "0"}, {"WORLD_SIZE", "2"}})), "RANK=0 and WORLD_SIZE=2 of torchrun");
+  EXPECT_EQ(find_siblings(in({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TORCHELASTIC_RUN_ID", "weft-7-20000"}})),
+            "RANK=0 and WORLD_SIZE=2 of weft launch");
   EXPECT_EQ(find_siblings(in({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "4"}})),
             "OMPI_COMM_WORLD_RANK=0 and OMPI_COMM_WORLD_SIZE=4 of Open MPI");
   EXPECT_EQ(find_siblings(in({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}})), "PMI_RANK=1 and PMI_SIZE=2 of PMI");

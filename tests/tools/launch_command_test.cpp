@@ -192,7 +192,8 @@ TEST_F(TrainingUnderALauncher, IsRefusedWhereRanksAreThreads) {
   }
   const auto launched = weft("launch --ranks 2 -- train run.toml");
   EXPECT_EQ(launched.exit_code, 2);
-  EXPECT_NE(launched.messages.find("WORLD_SIZE=2"), std::string::npos) << launched.messages;
+  EXPECT_NE(launched.messages.find("WORLD_SIZE=2 of weft launch"), std::string::npos) << launched.messages;
+  EXPECT_NE(launched.messages.find("on the CPU it runs all ranks by itself"), std::string::npos) << launched.messages;
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
 }
 

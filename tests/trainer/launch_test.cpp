@@ -36,6 +36,14 @@ TEST(Launch, RanksThatShareAGpuTimeNoProducts) {
   EXPECT_FALSE(gpu_kernel_options(config).measured_products);
 }
 
+TEST(Launch, AProcessThatIsNoRankIsToldHowRanksStart) {
+  Config config;
+  config.run.launch = LaunchKind::processes;
+  config.parallelism.data_shard = 4;
+  const std::string why = launch_refusal([&] { first_rank_of_process(config); });
+  EXPECT_NE(why.find("weft launch --ranks 4 -- COMMAND"), std::string::npos) << why;
+}
+
 TEST(RunLock, ASecondHolderIsToldOfTheFirst) {
   const TemporaryFolder folder;
   const std::filesystem::path directory = folder.path() / "run";

@@ -20,6 +20,7 @@
 #include <optional>
 #include <vector>
 
+#include "parallel/comm/process_environment.h"
 #include "parallel/comm/run_token.h"
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
@@ -69,7 +70,7 @@ std::vector<std::string> environment_of(int rank, int ranks, int port, const std
                                         fmt::format("LOCAL_WORLD_SIZE={}", ranks),
                                         "MASTER_ADDR=127.0.0.1",
                                         fmt::format("MASTER_PORT={}", port),
-                                        fmt::format("TORCHELASTIC_RUN_ID=weft-{}-{}", getpid(), port),
+                                        fmt::format("TORCHELASTIC_RUN_ID={}{}-{}", launch_identity, getpid(), port),
                                         fmt::format("{}={}", run_token_variable, token)};
   std::vector<std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {

@@ -52,17 +52,19 @@ int first_rank_of_process(const Config& config) {
     if (const auto siblings = find_siblings()) {
       fail_request(
           "run.launch is \"threads\", all ranks in one process, but {} say that this process is one of several; each "
-          "would run all ranks: start one process, without the launcher, or set run.launch = \"processes\" with a GPU "
-          "for each rank",
-          *siblings);
+          "would run all ranks: start the command once, without the launcher{}",
+          *siblings,
+          config.run.device == DeviceKind::cpu ? ": on the CPU it runs all ranks by itself"
+                                               : ", or set run.launch = \"processes\" with a GPU for each rank");
     }
     return 0;
   }
   const auto place = find_process_place();
   if (!place) {
     fail_request(
-        "run.launch is \"processes\", but nothing says which rank this process is: start it with weft launch, "
-        "torchrun, mpirun or srun");
+        "run.launch is \"processes\", but nothing says which rank this process is: start it with "
+        "weft launch --ranks {} -- COMMAND, or with torchrun, mpirun or srun",
+        config.parallelism.world());
   }
   const Degrees& d = config.parallelism;
   if (place->world != d.world()) {
