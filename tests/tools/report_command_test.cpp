@@ -202,6 +202,26 @@ TEST_F(ReportCommand, PlannedAndMeasuredStepShareTheirLanes) {
   EXPECT_EQ(variant["seconds"], std::max(lanes["planned_seconds"], lanes["measured_seconds"]));
 }
 
+// One rank needs more bytes than each of eight, so the highest peak of all steps is not that of the last layout.
+TEST_F(ReportCommand, ARunUnderTwoLayoutsIsMeasuredUnderItsLast) {
+  train(
+      "--run.steps=4 --parallelism.pipeline=1 --parallelism.data_shard=1 --parallelism.tensor=1 "
+      "--parallelism.expert=1");
+  train();
+  const auto steps = metrics("out/tiny");
+  ASSERT_EQ(steps.size(), 6u);
+  const auto peak_of = [&](std::size_t step) { return steps[step - 1]["peak_bytes"].get<std::int64_t>(); };
+  ASSERT_GT(peak_of(4), peak_of(6));
+  const PageJson run = page_json(page_of("out/tiny"), "report")["runs"][0];
+  EXPECT_EQ(run["figures"]["peak_bytes"], std::max(peak_of(5), peak_of(6)));
+  EXPECT_EQ(run["memory"]["highest_step"], peak_of(6) > peak_of(5) ? 6 : 5);
+  EXPECT_EQ(run["figures"]["tokens_per_second"],
+            (steps[4]["tokens_per_second"].get<double>() + steps[5]["tokens_per_second"].get<double>()) / 2.0);
+  EXPECT_EQ(run["curves"]["loss"]["step"].size(), 6u);
+  EXPECT_NE(run["facts"].dump().find("; since step 5, and peak, medians and plan are of this part"), std::string::npos)
+      << run["facts"];
+}
+
 TEST_F(ReportCommand, WithoutARecordingThereIsThePlanAndNoPair) {
   train();
   const std::string page = page_of("out/tiny");

@@ -1,6 +1,7 @@
 // metrics.jsonl as a page reads it: of runs that go on, were killed, came back, or are of another version.
 #include "tools/run_page/step_table.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -80,6 +81,22 @@ TEST_F(StepTableTest, AStepThatComesAgainReplacesThoseBehindIt) {
   EXPECT_EQ(table.tokens.back(), 16);
   EXPECT_EQ(table.seconds.back(), 5);
   EXPECT_TRUE(table.spikes.empty());
+}
+
+// Steps 1 and 2 are under layout a, 3 under b; a run that comes back to step 2 under a has one part.
+TEST_F(StepTableTest, TheLastLayoutHasRowsOfItsOwn) {
+  const auto line = [](int step, const char* layout) {
+    return fmt::format(R"({{"step":{0},"peak_bytes":{0},"hashes":{{"layout":"{1}","program":"p"}}}})"
+                       "\n",
+                       step, layout);
+  };
+  const std::string parts = line(1, "a") + line(2, "a") + line(3, "b") + "{\"step\":4,\"peak_bytes\":4}\n";
+  const StepTable table = read(parts);
+  EXPECT_EQ(table.first_own_row, 2u);
+  EXPECT_EQ(table.own("peak_bytes").values, (std::vector<double>{3, 4}));
+  EXPECT_TRUE(table.own("loss").values.empty());
+  EXPECT_EQ(read(parts + line(2, "a")).first_own_row, 0u);
+  EXPECT_EQ(read(parts + line(5, "a")).first_own_row, 4u);
 }
 
 TEST_F(StepTableTest, FaultsNameFileAndLine) {

@@ -89,10 +89,9 @@ void add_loss_figures(Json& figures, const StepTable& table, const char* field, 
   figures[name + "_least_step"] = std::isfinite(least) ? Json(table.steps[row]) : Json();
 }
 
-Json median_json(const StepColumn* column) {
-  if (!column) return nullptr;
+Json median_json(const StepColumn& column) {
   std::vector<double> finite;
-  std::ranges::copy_if(column->values, std::back_inserter(finite), [](double value) { return std::isfinite(value); });
+  std::ranges::copy_if(column.values, std::back_inserter(finite), [](double value) { return std::isfinite(value); });
   return finite.empty() ? Json() : Json(median_of(std::move(finite)));
 }
 
@@ -108,11 +107,12 @@ Json figures_json(const ReportedRun& run) {
   add_loss_figures(figures, table, "loss", "loss");
   add_loss_figures(figures, table, "validation.loss", "validation");
   for (const char* field : {"tokens_per_second", "tflops", "mfu", "data_seconds", "grad_norm"}) {
-    figures[field] = median_json(table.find(field));
+    figures[field] = median_json(table.own(field));
   }
-  const StepColumn *rates = table.find("lr"), *peaks = table.find("peak_bytes");
+  const StepColumn* rates = table.find("lr");
+  const StepColumn peaks = table.own("peak_bytes");
   figures["lr_last"] = rates ? exact_number(rates->values.back()) : Json();
-  figures["peak_bytes"] = peaks ? exact_number(peaks->values[highest_of(*peaks)]) : Json();
+  figures["peak_bytes"] = peaks.rows.empty() ? Json() : exact_number(peaks.values[highest_of(peaks)]);
   figures["spikes"] = table.spikes.size();
   return figures;
 }

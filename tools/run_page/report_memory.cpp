@@ -47,8 +47,10 @@ const BucketBytes* plan_of_rank(const std::vector<BucketBytes>& peaks, const Buc
 Json memory_json(const ReportedRun& run) {
   const StepColumn* peaks = run.table.find("peak_bytes");
   if (!peaks) return nullptr;
-  const std::size_t highest = highest_of(*peaks);
-  const BucketBytes measured = buckets_in(run.table, peaks->rows[highest]);
+  const StepColumn own = run.table.own("peak_bytes");
+  if (own.rows.empty()) return nullptr;
+  const std::size_t highest = own.rows[highest_of(own)];
+  const BucketBytes measured = buckets_in(run.table, highest);
   const BucketBytes* planned = run.lanes ? plan_of_rank(run.lanes->peaks, measured) : nullptr;
   std::vector<std::size_t> rows;
   for (const std::size_t index : kept_points(peaks->values, most_memory_points)) rows.push_back(peaks->rows[index]);
@@ -70,7 +72,7 @@ Json memory_json(const ReportedRun& run) {
                                {"measured", measured[bucket]},
                                {"planned", planned ? Json((*planned)[bucket]) : Json()}});
   }
-  json["highest_step"] = run.table.steps[peaks->rows[highest]];
+  json["highest_step"] = run.table.steps[highest];
   json["planned"] = planned ? Json(planned->total()) : Json();
   return json;
 }

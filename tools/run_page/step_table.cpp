@@ -34,6 +34,11 @@ class TableWriter {
     if (line.contains("lr")) add_rate(line["lr"]);
     if (line.contains("moe") && line["moe"].is_array()) add_experts(line["moe"]);
     if (is_spike(line)) table.spikes.push_back(row_);
+    if (line.contains("hashes")) note_layout(line["hashes"]);
+  }
+  StepTable finished() {
+    table.first_own_row = layouts_.empty() ? 0 : layouts_.back().first;
+    return std::move(table);
   }
 
   StepTable table;
@@ -97,6 +102,13 @@ class TableWriter {
     }
   }
 
+  // The first step of a run, and of one that goes on, has hashes.
+  void note_layout(const StepLine& hashes) {
+    if (!hashes.is_object()) return;
+    std::string both = hashes.value("layout", StepLine()).dump() + hashes.value("program", StepLine()).dump();
+    if (layouts_.empty() || layouts_.back().second != both) layouts_.emplace_back(row_, std::move(both));
+  }
+
   void drop_from(std::int64_t step) {
     const auto kept = std::ranges::lower_bound(table.steps, step) - table.steps.begin();
     const auto rows = static_cast<std::size_t>(kept);
@@ -105,6 +117,7 @@ class TableWriter {
     table.tokens.resize(rows);
     table.seconds.resize(rows);
     std::erase_if(table.spikes, [&](std::size_t row) { return row >= rows; });
+    std::erase_if(layouts_, [&](const auto& layout) { return layout.first >= rows; });
     for (auto& [field, column] : table.columns) {
       while (!column.rows.empty() && column.rows.back() >= rows) {
         column.rows.pop_back();
@@ -114,6 +127,7 @@ class TableWriter {
   }
 
   std::size_t row_ = 0;
+  std::vector<std::pair<std::size_t, std::string>> layouts_;  // first row, and hashes
 };
 
 }  // namespace
@@ -121,6 +135,17 @@ class TableWriter {
 const StepColumn* StepTable::find(const std::string& field) const {
   const auto found = columns.find(field);
   return found == columns.end() || found->second.rows.empty() ? nullptr : &found->second;
+}
+
+StepColumn StepTable::own(const std::string& field) const {
+  StepColumn own;
+  const StepColumn* all = find(field);
+  for (std::size_t i = 0; all && i < all->rows.size(); ++i) {
+    if (all->rows[i] < first_own_row) continue;
+    own.rows.push_back(all->rows[i]);
+    own.values.push_back(all->values[i]);
+  }
+  return own;
 }
 
 StepTable read_step_table(const std::filesystem::path& file) {
@@ -141,7 +166,7 @@ StepTable read_step_table(const std::filesystem::path& file) {
   if (writer.table.steps.empty()) {
     fail_request("{} holds no whole step: the run has not ended its first one", file.string());
   }
-  return std::move(writer.table);
+  return writer.finished();
 }
 
 }  // namespace weft

@@ -27,10 +27,14 @@ struct StepTable {
   // 3), "mtp_losses.1" (of the first predictor). Rates by parameter group are one column "lr" with the largest.
   std::map<std::string, StepColumn> columns;
   std::vector<std::size_t> spikes;  // rows whose line has a "spike": an object that tells it, or true
-  bool cut_off = false;             // the file ends inside a line, which is left out
+  // The first row under the layout and program of the last one. A run that goes on may have changed them.
+  std::size_t first_own_row = 0;
+  bool cut_off = false;  // the file ends inside a line, which is left out
 
   // Null if no line has the field.
   const StepColumn* find(const std::string& field) const;
+  // Of the rows from first_own_row on. Empty if none of them has the field.
+  StepColumn own(const std::string& field) const;
 };
 
 // A step that comes again, after a run went back to a checkpoint, replaces the earlier one and those behind it. Throws

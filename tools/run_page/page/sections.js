@@ -98,7 +98,8 @@ function addMemory() {
     // dygraphs stacks its last series lowest; colours are those of memory in the pictures of steps, and shades of them.
     const layers = memory.buckets.filter(bucket => bucket.bytes.some(bytes => bytes > 0)).map(bucket =>
       ({run: r, name: bucket.name, points: {...memory, value: bucket.bytes}, colour: bucketColour(bucket.name)})).reverse();
-    const most = Math.max(memory.planned || 0, run.figures.peak_bytes || 0);
+    const sums = memory.step.map((_, at) => memory.buckets.reduce((sum, bucket) => sum + (bucket.bytes[at] || 0), 0));
+    const most = Math.max(memory.planned || 0, ...sums);
     new Curves(left, layers, {label: `Memory by bucket of ${run.name}`, text: sizeText, stacked: true, from0: true, plan: memory.planned,
       range: [0, 1.12 * most]});
     const share = (bytes, whole) => cell => {
