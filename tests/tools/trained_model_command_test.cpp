@@ -111,6 +111,9 @@ TEST_F(TrainedModelCommand, GenerateWritesTheBytesOfEachSample) {
   EXPECT_NE(texts[0], texts[1]);
   EXPECT_EQ(weft(command).output, texts[0]);  // nothing but the bytes: standard output is no terminal
   EXPECT_EQ(weft(command + on_one_rank).output, texts[0]);
+  const std::string shorter = "generate out/tiny --prompt warp --max-tokens 4 --seed 4";
+  const std::string both = run("('" + weft_program() + "' " + shorter + " 2>&1)").output;
+  EXPECT_TRUE(both.starts_with(weft(shorter).output + "\nprompt of 4 tokens in ")) << both;
   EXPECT_EQ(weft(command + " --samples 2").output,
             fmt::format("--- sample 1 of 2 ---\n{}\n--- sample 2 of 2 ---\n{}\n", texts[0], texts[1]));
 }

@@ -135,8 +135,10 @@ void add_generate_command(CLI::App& program) {
       if (forces_balance(config.model)) json["forced_balance"] = true;
       fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
     }
-    fmt::print(stderr, "prompt of {} tokens in {:.2f} s, then {:.1f} tokens/s\n", result.prompt_tokens,
-               result.prompt_seconds, result.tokens_per_second());
+    // Redirected text has no newline at its end, and both streams may go to one file.
+    const bool within_line = printed && request.samples == 1 && isatty(STDOUT_FILENO) == 0;
+    fmt::print(stderr, "{}prompt of {} tokens in {:.2f} s, then {:.1f} tokens/s\n", within_line ? "\n" : "",
+               result.prompt_tokens, result.prompt_seconds, result.tokens_per_second());
   });
 }
 
