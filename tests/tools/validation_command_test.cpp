@@ -73,9 +73,15 @@ TEST_F(ValidationCommand, TheBestIsSoughtAnewOnOtherText) {
   EXPECT_NE(other.find("validation.data [\"easy.txt\"] -> [\"held.txt\"]"), std::string::npos) << other;
   EXPECT_LE(first, 3);
   EXPECT_GT(best_step(), 3);
-  // So it does where another part of the text is read; not where validation is only more frequent.
-  EXPECT_NE(goes_on("--validation.data=held.txt --validation.batches=1 --run.steps=6").find(anew), std::string::npos);
-  EXPECT_EQ(goes_on("--validation.data=held.txt --validation.batches=1 --run.steps=7", 2).find(anew),
+  // So it does where the file of that name holds other text,
+  put("held.txt", "loom and shuttle and warp and weft");
+  const std::string changed = goes_on("--validation.data=held.txt --run.steps=6");
+  EXPECT_NE(changed.find("told by other validation: the contents of its files. The best is sought anew"),
+            std::string::npos)
+      << changed;
+  // and where another part of the text is read; not where validation is only more frequent.
+  EXPECT_NE(goes_on("--validation.data=held.txt --validation.batches=1 --run.steps=7").find(anew), std::string::npos);
+  EXPECT_EQ(goes_on("--validation.data=held.txt --validation.batches=1 --run.steps=8", 2).find(anew),
             std::string::npos);
 }
 

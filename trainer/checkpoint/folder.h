@@ -4,8 +4,9 @@
 //   step-00002000.tmp/                  being written, or left by a run that ended while writing
 //   step-00000500.removed.tmp/          being removed, or left by a run that ended while removing
 //   latest                              name of the newest checkpoint
-//   best                                name of the checkpoint with the least validation loss, and that loss
-//   latest_checkpointed_iteration.txt   step of the newest checkpoint, for scripts made for Megatron
+//   best                                name of the checkpoint with the least validation loss, that loss, and a
+//   checksum of its text latest_checkpointed_iteration.txt   step of the newest checkpoint, for scripts made for
+//   Megatron
 #pragma once
 
 #include <cstdint>
@@ -66,7 +67,8 @@ void remove_checkpoint(const std::filesystem::path& path);
 // The checkpoint with the least validation loss.
 struct BestCheckpoint {
   std::int64_t step = 0;
-  double loss = 0.0;  // nats
+  double loss = 0.0;      // nats
+  std::string text = {};  // checksum of the contents of the held-out text; empty if unknown
   bool operator==(const BestCheckpoint&) const = default;
 };
 // Writes `best`, and reads it: nothing if it is absent, or names a checkpoint that is. Throws Error (failure).

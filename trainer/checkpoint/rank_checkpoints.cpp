@@ -151,6 +151,9 @@ std::optional<BestCheckpoint> RankCheckpoints::best_until(std::int64_t step) {
     std::erase_if(changed, [&validation = config_.validation](const std::string& key) {
       return !decides_validation(key, validation);
     });
+    // Files of the same names may hold other text now.
+    const bool other_text = !best->text.empty() && best->text != setup_.held_out;
+    if (changed.empty() && other_text) changed.emplace_back("the contents of its files");
     if (!changed.empty()) {
       setup_.say(0, fmt::format("the best so far, {}, was told by other validation: {}. The best is sought anew",
                                 folder.string(), fmt::join(changed, ", ")));
@@ -161,12 +164,12 @@ std::optional<BestCheckpoint> RankCheckpoints::best_until(std::int64_t step) {
   const std::vector<double> all = sum(std::vector<double>{earlier ? static_cast<double>(best->step) : 0.0,
                                                           earlier ? best->loss : 0.0, earlier ? 1.0 : 0.0});
   if (all[2] == 0.0) return std::nullopt;
-  return BestCheckpoint{std::llround(all[0]), all[1]};
+  return BestCheckpoint{std::llround(all[0]), all[1], setup_.held_out};
 }
 
 void RankCheckpoints::validated(std::int64_t step, double loss) {
   if (!config_.validation.keep_best || !std::isfinite(loss)) return;
-  if (!best_ || loss < best_->loss) best_ = {step, loss};
+  if (!best_ || loss < best_->loss) best_ = {step, loss, setup_.held_out};
 }
 
 std::vector<std::string> RankCheckpoints::changes_since(const std::filesystem::path& from) const {

@@ -32,6 +32,7 @@ struct CheckpointSetup {
   };
   std::vector<Text> texts = {};
   std::optional<RunHashes> hashes = {};  // for the manifest
+  std::string held_out = {};             // checksum of the contents of the held-out text, with validation.keep_best
   // Called with messages about checkpoints, on the thread of the rank concerned.
   std::function<void(int rank, const std::string& text)> say = [](int, const std::string&) {};
   FileCalls calls = FileCalls::of_system();

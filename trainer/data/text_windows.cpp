@@ -77,6 +77,12 @@ std::int64_t TextWindows::tokens() const {
   return tokens;
 }
 
+std::string TextWindows::contents() const {
+  std::string all;
+  for (const TokenFile& file : files_) all += file.content() + "\n";
+  return all;
+}
+
 void TextWindows::read(std::int64_t window, const SequenceText& to) const {
   require(window >= 0 && std::ssize(to.tokens) == window_tokens_, "a window is read as one sequence");
   if (window >= count()) return write_sequence({}, {}, {}, to);

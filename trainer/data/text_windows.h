@@ -32,6 +32,9 @@ class TextWindows {
   // first of each. One pass over losses and documents. Throws as document_begins.
   std::int64_t tokens() const;
 
+  // The contents of the files, independent of their names (TokenFile::content).
+  std::string contents() const;
+
   // Reads window 0, 1, 2, ...; windows from count() on are padding. The target of a file's last token is padding too.
   // Throws Error (request) naming file and position if a token lies outside the vocabulary.
   void read(std::int64_t window, const SequenceText& to) const;

@@ -13,6 +13,7 @@
 
 #include "layers/kernels/cpu/kernels.h"
 #include "parallel/pipeline/accounts/live_bytes.h"
+#include "parallel/runtime/checksum.h"
 #include "parallel/runtime/input_file.h"
 #include "parallel/runtime/quantities.h"
 #include "trainer/checkpoint/folder.h"
@@ -304,6 +305,9 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
   const std::optional<HeldOutWindows> held_out = validation_windows(config);
   const KeyValues identity = data_keys(config, data);
   CheckpointSetup setup = given;
+  if (held_out && config.validation.keep_best) {
+    setup.held_out = checksum_text(checksum(held_out->windows().contents()));
+  }
   NvtxDomain domain;
   const int first_rank = first_rank_of_process(config);
   TrainResult result;
