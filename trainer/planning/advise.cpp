@@ -83,6 +83,38 @@ bool is_better(const PlannedVariant& one, const PlannedVariant& other) {
   return !needs_less(other.verdict, one.verdict) && one.time.seconds < other.time.seconds;
 }
 
+// Faster beyond a tie, or no slower with no more memory.
+bool does_as_well(const PlannedVariant& one, const PlannedVariant& now) {
+  if (!one.fits()) return false;
+  if (timing_tie * one.time.seconds < now.time.seconds) return true;
+  return one.time.seconds <= now.time.seconds && !needs_less(now.verdict, one.verdict);
+}
+
+bool has_word(const PlannedVariant& variant, const std::string& word) {
+  return std::ranges::find(variant.words, word) != variant.words.end();
+}
+
+// Later steps may have made the keys of earlier ones needless, or a cost. A step is added for each that goes back.
+void take_back(const PlannedVariants& variants, std::vector<AdvisedStep>& steps) {
+  const std::size_t turned = steps.size();
+  while (steps.back().after().fits()) {
+    const PlannedVariant now = steps.back().after();
+    AdvisedStep back{.what = "taken back", .tried = {{"as before", now}}};
+    for (std::size_t s = 0; s < turned; ++s) {
+      const AdvisedStep& step = steps[s];
+      Overrides words = now.words;
+      const auto of_step = [&](const std::string& word) {
+        return has_word(step.after(), word) && !has_word(step.before(), word);
+      };
+      if (std::erase_if(words, of_step) == 0) continue;
+      back.tried.push_back({std::string(step.what), variants.with(words)});
+      if (does_as_well(back.tried.back().variant, back.after())) back.kept = back.tried.size() - 1;
+    }
+    if (back.kept == 0) return;
+    steps.push_back(std::move(back));
+  }
+}
+
 }  // namespace
 
 std::size_t value_to_keep(std::span<const TriedValue> tried) {
@@ -127,6 +159,7 @@ std::vector<AdvisedStep> advise(const ReadWith& read, const Hardware& hardware) 
   const PlannedVariant gathered = steps.back().after();
   const ValueWords recomputes = recompute_words(variants.config(gathered.words), gathered.fits());
   steps.push_back(tried_step(variants, "recompute", gathered, recomputes));
+  take_back(variants, steps);
   return steps;
 }
 

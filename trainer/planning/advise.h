@@ -1,7 +1,8 @@
 // Advice on the sharding of one configuration, key after key. First comes the wrap of segments into units, then the
 // strategy with its times to gather and drop. Then comes the lead of gathers, or that of a backward's alone, and last
-// what backwards recompute. Each value is a run of its own, planned as PlannedVariants plan one, with the other keys as
-// kept so far. Settings of a family stay as written, as in a comparison (compare.h).
+// what backwards recompute. At the end keys go back to their configured values where that does as well. Each value is a
+// run of its own, planned as PlannedVariants plan one, with the other keys as kept so far. Settings of a family stay as
+// written, as in a comparison (compare.h).
 #pragma once
 
 #include <span>
@@ -14,12 +15,12 @@
 namespace weft {
 
 struct TriedValue {
-  std::string value;       // "blocks 2", "hybrid"; of the first value of a step "as before"
+  std::string value;       // "blocks 2", "hybrid"; of "taken back" a step; of the first value of a step "as before"
   PlannedVariant variant;  // with the words of this value and of all steps before
 };
 
 struct AdvisedStep {
-  std::string_view what;          // "wrap", "strategy", "lookahead", "recompute"
+  std::string_view what;          // "wrap", "strategy", "lookahead", "recompute", "taken back"
   std::vector<TriedValue> tried;  // the first is the run before the step
   std::size_t kept = 0;           // index into `tried`
 
@@ -35,8 +36,8 @@ std::size_t value_to_keep(std::span<const TriedValue> tried);
 std::vector<std::string> wraps_to_try(const Config& config);
 inline constexpr int lookaheads_to_try[] = {0, 1, 2, 4, 8};
 
-// The steps in order. The words of the last one's after() make the result. Throws Error (request) if the configuration
-// itself cannot be planned.
+// The four steps in order, and one "taken back" for each step with keys that went back. The words of the last one's
+// after() make the result. Throws Error (request) if the configuration itself cannot be planned.
 std::vector<AdvisedStep> advise(const ReadWith& read, const Hardware& hardware);
 
 }  // namespace weft
