@@ -323,6 +323,25 @@ TEST(LoadFault, KeysThatNoBlockReadsAreNoPartOfAModel) {
   EXPECT_EQ(differing_model(saved, model_keys(experts)), "");
 }
 
+// Two groups of ten states have the shapes of four groups of five.
+TEST(LoadFault, GroupsOfAStateSpaceArePartOfAModel) {
+  const TemporaryFolder folder;
+  TinyLayout layout = two_by_two;
+  layout.layers = "M d";
+  Config config = saving_config(layout, folder / "a", 1, 1);
+  run_steps(config);
+  config.run.steps = 2;
+  EXPECT_EQ(failure_of(config), "");
+  config.model.state_space.n_groups /= 2;
+  config.model.state_space.state_size *= 2;
+  config.run.steps = 3;
+  const std::string failure = failure_of(config);
+  for (const char* part : {"model.state_space.n_groups is 4 in the checkpoint and 2 here", "state_size is 5"}) {
+    EXPECT_NE(failure.find(part), std::string::npos) << failure;
+  }
+  EXPECT_FALSE(model_keys(config_of(TinyLayout{.layers = "d*2"})).contains("model.state_space.n_groups"));
+}
+
 // What a run adds to the routers and experts of the weights it begins with.
 TEST(LoadFault, PartsOfAnotherModelAreAddedWhereTheyAreNamed) {
   const TemporaryFolder folder;

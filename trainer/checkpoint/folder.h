@@ -5,8 +5,8 @@
 //   step-00000500.removed.tmp/          being removed, or left by a run that ended while removing
 //   latest                              name of the newest checkpoint
 //   best                                name of the checkpoint with the least validation loss, that loss, and a
-//   checksum of its text latest_checkpointed_iteration.txt   step of the newest checkpoint, for scripts made for
-//   Megatron
+//                                       checksum of the held-out text
+//   latest_checkpointed_iteration.txt   step of the newest checkpoint, for scripts made for Megatron
 #pragma once
 
 #include <cstdint>

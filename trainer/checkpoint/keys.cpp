@@ -88,7 +88,7 @@ void add_later_keys(const KeyValues& own, KeyValues& saved) {
 
 KeyValues model_keys(const Config& config) {
   KeyValues values = chosen_keys(config, [&](const ConfigKey& key) {
-    return (key.section == "model" || key.section == "model.moe") && !missing_for(key, config) &&
+    return key.section.starts_with("model") && !missing_for(key, config) &&
            std::ranges::find(free_keys, key.path()) == free_keys.end();
   });
   values[model_layers_key] = blocks_text(config.model);
