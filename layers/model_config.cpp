@@ -96,7 +96,10 @@ class LayerPattern {
       if (const std::optional<ModelBlock> block = find_block(text_[at_])) {
         item = {{text_[at_], at_}};
         ++at_;
-        if (block->kind != BlockKind::none && take(':')) item.front().width = width();
+        if (take(':')) {
+          if (block->kind == BlockKind::none) wrong("A and M have no width");
+          item.front().width = width();
+        }
       } else if (take('m')) {
         item = {{text_[at_ - 1], at_ - 1}};
       } else if (take('(')) {

@@ -91,6 +91,8 @@ class UnitFormer {
       if (!names_.insert(parameter.name).second) {
         fail("parameter {} is declared twice on stage {}", parameter.name, stage_);
       }
+      // What a kernel reads as one is whole together.
+      if (!parameter.stacked) whole_ = is_asked_whole(parameter);
       FormingUnit& unit = unit_of(piece, parameter);
       add_once(unit.scopes, piece.scope);
       add_once(unit.families, parameter.family);
@@ -100,7 +102,9 @@ class UnitFormer {
 
   bool is_asked_whole(const ParameterSpec& parameter) const {
     const auto named = [&](const std::string& pattern) { return names_parameter(pattern, parameter); };
-    const bool may_be_small = parameter.global_columns == 1 && parameter.family != Family::experts;
+    // Of a vector that tensor ranks split no rank has all.
+    const bool may_be_small =
+        parameter.global_columns == 1 && parameter.family != Family::experts && parameter.rows == parameter.global_rows;
     return std::ranges::any_of(rules_.replicate, named) ||
            (may_be_small && parameter.global_size() < rules_.replicate_below && !rules_.alone.contains(parameter.name));
   }
@@ -110,7 +114,7 @@ class UnitFormer {
     FormingUnit fresh{.key = {}, .wrap = wrap_of(family)};
     fresh.plan.family = family;
     const bool root = fresh.wrap.kind == WrapKind::root && family != Family::experts && !is_replicated(family);
-    if (!is_replicated(family) && is_asked_whole(parameter)) {
+    if (!is_replicated(family) && whole_) {
       fresh.key = fresh.plan.name = fmt::format("stage.{}.{}.replicated", stage_, name_of(family));
       fresh.plan.as_asked = true;
     } else if (rules_.alone.contains(parameter.name)) {
@@ -266,7 +270,8 @@ class UnitFormer {
   const WrapRules& rules_;
   std::unordered_map<std::string, std::int64_t> blocks_;  // scopes that wrap policies count, numbered as declared
   std::set<std::string> names_;
-  std::string lead_;  // the last parameter that is not stacked on another
+  std::string lead_;    // the last parameter that is not stacked on another
+  bool whole_ = false;  // whether that one is asked to be whole on every rank
   std::vector<FormingUnit> units_;
   std::unordered_map<std::string, std::size_t> unit_of_key_;  // indices into units_, valid until units are merged
 };

@@ -129,6 +129,37 @@ TEST(ReplicatedBySize, LearnWhatShardedOnesLearn) {
   }
 }
 
+// Filters and biases of a state space's x, B and C have different sizes and are one to a kernel. Tensor ranks split all
+// of its vectors but the norm's weight.
+TEST(ReplicatedBySize, TakesWhatAKernelReadsAsOneAndNoPartsOfVectors) {
+  const std::string mixed = "M D A E";
+  const auto config_for = [&](int tensor, std::int64_t below) {
+    Config config = config_of(TinyLayout{.layers = mixed, .degrees = {.data_shard = 2, .tensor = tensor}});
+    config.replicate_below = below;
+    return config;
+  };
+  const LearnedRun one = learn(config_of(TinyLayout{.layers = mixed}));
+  for (const int tensor : {1, 2}) {
+    for (const std::int64_t below : {9, 22, 66, 1000}) {
+      const Config config = config_for(tensor, below);
+      const LearnedRun many = learn(config);
+      EXPECT_TRUE(many.faults.empty()) << many.faults.front();
+      EXPECT_LT(difference(many, one).loss, 1e-5) << "tensor " << tensor << ", below " << below;
+      const Mesh mesh(config.parallelism);
+      const std::vector<PlannedStage> stages = plan_stages(config, mesh, mesh.coordinates(0));
+      for (const PlannedUnit& unit : stages.front().units) {
+        for (const ParameterSpec& parameter : unit.plan.parameters) {
+          EXPECT_FALSE(unit.plan.as_asked && parameter.rows < parameter.global_rows) << parameter.name;
+          const bool is_space =
+              parameter.name.find("state_space") != std::string::npos && parameter.global_columns == 1;
+          const bool is_whole = !is_space || below < 1000 || tensor > 1 || unit.plan.as_asked;
+          EXPECT_TRUE(is_whole) << parameter.name;
+        }
+      }
+    }
+  }
+}
+
 // What is computed in 16 bits reads a copy, and the values are stepped in float32.
 TEST(ReplicatedVectorsPrecision, ComputeInSixteenBits) {
   const TinyLayout one{.layers = "d e", .precision = in_bfloat16()};
@@ -171,6 +202,11 @@ TEST(ReplicatePatterns, NameVectorsAlone) {
   EXPECT_EQ(fault("*.a_log", "M e", 2),
             "replicate \"*.a_log\" names blocks.0.state_space.a_log, of which the ranks of tensor 2 have a part each: "
             "name other vectors only");
+  // The filters of x, B and C are one to the kernel.
+  EXPECT_EQ(fault("*.b_bias", "M e"),
+            "replicate names blocks.0.state_space.b_bias without blocks.0.state_space.x_bias, and kernels read both as "
+            "one: name both or neither");
+  EXPECT_EQ(fault("*_bias", "M e"), "");
 }
 
 }  // namespace

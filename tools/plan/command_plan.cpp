@@ -59,9 +59,13 @@ CoarseRequest coarse_request(const CLI::App& command, const PlanRequest& request
     const ModelConfig& model = config->model;
     coarse.parameters = static_cast<double>(count_parameters(model).total);
     coarse.ranks = config->parallelism.world();
-    coarse.model = CoarseModel{.layers = static_cast<double>(model.blocks.size()),
+    // A layer of the formulas has attention and an MLP. Blocks of one part are half of one.
+    double layers = 0.0;
+    for (const ModelBlock& block : model.blocks) layers += block.is_whole() ? 1.0 : 0.5;
+    const double heads = static_cast<double>(model.num_attention_heads * model.count(Mixer::attention));
+    coarse.model = CoarseModel{.layers = layers,
                                .hidden = static_cast<double>(model.hidden_size),
-                               .heads = static_cast<double>(model.num_attention_heads),
+                               .heads = heads / layers,
                                .vocabulary = static_cast<double>(model.vocab_size),
                                .sequence = static_cast<double>(config->training.sequence_length),
                                .batch = static_cast<double>(config->training.microbatch_size)};

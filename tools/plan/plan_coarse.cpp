@@ -69,7 +69,7 @@ BenchTable recipe_table(const CoarseRequest& request) {
 
 std::string model_text(const CoarseModel& model) {
   const CoarseActivations bytes = coarse_activations(model);
-  std::string text = fmt::format("activations of {:.0f} layers of {:.0f}, {:.0f} x {:.0f} tokens, whole on a GPU\n",
+  std::string text = fmt::format("activations of {:g} layers of {:.0f}, {:.0f} x {:.0f} tokens, whole on a GPU\n",
                                  model.layers, model.hidden, model.batch, model.sequence);
   text += fmt::format("  34 s b h a layer          {}\n", both(bytes.all));
   text += fmt::format("  with unfused attention    {}\n", both(bytes.unfused));

@@ -136,9 +136,11 @@ std::string before_remedies(const Explanation& explanation) {
   }
   if (explanation.cause != Cause::activations) return {};
   const ActivationFacts& facts = explanation.activations;
-  std::string text =
-      fmt::format("  -. fused attention: holds already; scores are never in memory, and would be {} a block\n",
-                  both(explanation, facts.scores));
+  std::string text;
+  if (facts.scores > 0) {
+    text = fmt::format("  -. fused attention: holds already; scores are never in memory, and would be {} a block\n",
+                       both(explanation, facts.scores));
+  }
   text += facts.sequence_parallel
               ? "  -. sequence parallelism: on already, with tensor > 1\n"
               : "  -. sequence parallelism: comes with tensor > 1, at no further cost; tensor is 1 here\n";

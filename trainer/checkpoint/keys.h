@@ -12,8 +12,8 @@ namespace weft {
 
 using KeyValues = std::map<std::string, std::string>;  // values in TOML
 
-// All keys of [model] and [model.moe] that the model reads, except those that affect only training (auxiliary losses,
-// initial values), and the capacity of experts. Weights that learned with a capacity can be used without.
+// The keys of [model] and its sections that the model reads. Left out are those that affect only training (auxiliary
+// losses, initial values), and the capacity of experts. Weights that learned with a capacity can be used without.
 KeyValues model_keys(const Config& config);
 // Everything that determines the tokens of a sample with a given number. It has keys, and the contents of each file in
 // data.train, as data.train[0], data.train[1] and so on. Reads the files (TokenDataset::contents).

@@ -49,8 +49,9 @@ Keys run_keys() {
       boolean_key("run.registered_buffers",
                   "gather parameters into memory that NCCL reaches in place; takes some more of it",
                   field(&RunConfig::registered_buffers)),
-      parsed_key("run.attention", "kernels of a GPU: \"auto\", \"own\", \"cudnn\" or \"cudnn:<engine>\"",
-                 field(&RunConfig::attention), parse_attention_choice),
+      only_where({has_blocks(Mixer::attention)},
+                 parsed_key("run.attention", "kernels of a GPU: \"auto\", \"own\", \"cudnn\" or \"cudnn:<engine>\"",
+                            field(&RunConfig::attention), parse_attention_choice)),
       boolean_key("run.deterministic", "a GPU repeats a run bit for bit; attention then takes more memory and time",
                   field(&RunConfig::deterministic)),
       boolean_key(

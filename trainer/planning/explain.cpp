@@ -124,19 +124,19 @@ ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
   ActivationFacts facts;
   facts.sequence_parallel = d.tensor > 1;
   const std::int64_t queries = setup.microbatch_tokens;  // of this rank; each query has all keys of its sequence
-  facts.scores = 5 * (config.model.num_attention_heads / d.tensor) * queries * config.training.sequence_length;
+  if (config.model.has(Mixer::attention)) {
+    facts.scores = 5 * (config.model.num_attention_heads / d.tensor) * queries * config.training.sequence_length;
+  }
   const std::int64_t rows = balanced_part(config.model.vocab_size, d.tensor, rank.ranks.at.tp).count;
   facts.all_logits = queries * rows * size_of(DType::float32);
   facts.logits = logits_chunk_tokens(setup) * rows * size_of(DType::float32);
   facts.dlogits = queries * rows * size_of(setup.head_compute);
-  std::optional<int> first;
-  for (int number = 0; number < config.stages() && !first; ++number) {
+  int parts = 0;  // two are a layer of the textbook
+  for (int number = 0; number < config.stages() && parts == 0; ++number) {
     const PlannedStage stage = plan_stage(config, mesh, rank.ranks.at, number);
     for (const auto& segment : stage.segments) {
-      const std::optional<int> block = segment->part().block;
-      if (!block) continue;
-      if (!first) first = block;
-      if (block != first) break;
+      if (!segment->part().block) continue;
+      if (++parts > 2) break;
       facts.block_token += static_cast<double>(segment->activation_bytes()) / static_cast<double>(queries);
     }
   }

@@ -129,15 +129,18 @@ constexpr Remedy microbatch{"microbatch_size down, accumulation up", "fewer sequ
 
 constexpr Remedy tensor{"tensor up", "heads, widths and, as sequence parallelism, the tokens between them are split",
                         "collectives in every block, which want to stay inside a node", [](const Config& config) {
-                          const bool attends = config.model.has(Mixer::attention);
-                          const std::int64_t heads =
-                              attends ? config.model.num_key_value_heads : config.model.state_space.n_groups;
-                          return doubled(config, &Degrees::tensor, std::min<std::int64_t>(8, heads));
+                          const ModelConfig& model = config.model;
+                          std::int64_t most = 8;
+                          if (model.has(Mixer::attention)) most = std::min(most, model.num_key_value_heads);
+                          if (model.has(Mixer::state_space)) most = std::min(most, model.state_space.n_groups);
+                          return doubled(config, &Degrees::tensor, most);
                         }};
 
-constexpr Remedy context{
-    "context up", "the positions of each sequence are split", "keys and values of every block travel",
-    [](const Config& config) { return doubled(config, &Degrees::context, config.training.sequence_length / 2); }};
+constexpr Remedy context{"context up", "the positions of each sequence are split",
+                         "keys and values of every block travel", [](const Config& config) -> Strengths {
+                           if (config.model.has(Mixer::state_space)) return {};
+                           return doubled(config, &Degrees::context, config.training.sequence_length / 2);
+                         }};
 
 constexpr Remedy pipeline{"pipeline up", "a rank holds fewer blocks", "a bubble, and messages between stages",
                           [](const Config& config) -> Strengths {

@@ -61,10 +61,14 @@ std::vector<ConfigRule> float8_rules() {
       width_rule(Family::experts, {"model.hidden_size"}, nullptr, always("hidden_size", hidden)),
       width_rule(Family::dense, {"model.head_dim", "model.num_attention_heads", "parallelism.tensor"}, &Degrees::tensor,
                  always("num_attention_heads x head_dim",
-                        [](const ModelConfig& m) { return m.num_attention_heads * m.head_dim; })),
+                        [](const ModelConfig& m) {
+                          return m.has(Mixer::attention) ? m.num_attention_heads * m.head_dim : 0;
+                        })),
       width_rule(Family::dense, {"model.head_dim", "model.num_key_value_heads", "parallelism.tensor"}, &Degrees::tensor,
                  always("2 x num_key_value_heads x head_dim",
-                        [](const ModelConfig& m) { return 2 * m.num_key_value_heads * m.head_dim; })),
+                        [](const ModelConfig& m) {
+                          return m.has(Mixer::attention) ? 2 * m.num_key_value_heads * m.head_dim : 0;
+                        })),
       width_rule(Family::dense, space_keys, &Degrees::tensor,
                  always("the columns of a state space",
                         [](const ModelConfig& m) { return m.has(Mixer::state_space) ? m.state_space.columns() : 0; })),

@@ -64,24 +64,29 @@ ConfigRule width_needed_by(BlockKind kind, const std::string& key, Size value) {
 }
 
 Rules attention_rules() {
+  // 0 of a model without attention, where nothing reads them.
+  const auto size = [](std::int64_t ModelConfig::*member) -> Size {
+    return [=](const Config& c) { return c.model.has(Mixer::attention) ? c.model.*member : 0; };
+  };
+  const Size query_heads = size(&ModelConfig::num_attention_heads), pairs = size(&ModelConfig::num_key_value_heads),
+             width = size(&ModelConfig::head_dim);
   return {
-      needed_by(Mixer::attention, "model.num_attention_heads", model_size(&ModelConfig::num_attention_heads)),
-      needed_by(Mixer::attention, "model.num_key_value_heads", model_size(&ModelConfig::num_key_value_heads)),
-      needed_by(Mixer::attention, "model.head_dim", model_size(&ModelConfig::head_dim)),
+      needed_by(Mixer::attention, "model.num_attention_heads", query_heads),
+      needed_by(Mixer::attention, "model.num_key_value_heads", pairs),
+      needed_by(Mixer::attention, "model.head_dim", width),
       {{"model.num_attention_heads", "model.num_key_value_heads"},
-       [](const Config& c) {
-         const auto heads = c.model.num_attention_heads, shared = c.model.num_key_value_heads;
+       [=](const Config& c) {
+         const std::int64_t heads = query_heads(c), shared = pairs(c);
          if (shared == 0) return Messages{};  // another rule reports that there are none where some are needed
          return none_or(heads % shared == 0,
                         "num_attention_heads {} is not a multiple of num_key_value_heads {}: remainder {}", heads,
                         shared, heads % shared);
        }},
-      splits_over_tensor("model.num_attention_heads", model_size(&ModelConfig::num_attention_heads)),
-      splits_over_tensor("model.num_key_value_heads", model_size(&ModelConfig::num_key_value_heads)),
+      splits_over_tensor("model.num_attention_heads", query_heads),
+      splits_over_tensor("model.num_key_value_heads", pairs),
       {{"model.head_dim"},
-       [](const Config& c) {
-         return none_or(c.model.head_dim % 2 == 0, "head_dim {} is odd; the rotary embedding turns pairs",
-                        c.model.head_dim);
+       [=](const Config& c) {
+         return none_or(width(c) % 2 == 0, "head_dim {} is odd; the rotary embedding turns pairs", width(c));
        }},
   };
 }

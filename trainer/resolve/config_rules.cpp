@@ -228,6 +228,14 @@ Rules muon_width_rules() {
   const std::string dense = "model.intermediate_size", experts = "model.moe.moe_intermediate_size",
                     shared = "model.moe.shared_expert_intermediate_size";
   return {rule(UpdateGroup::dense, Family::dense, dense, of_blocks(BlockKind::dense, dense)),
+          rule(UpdateGroup::dense, Family::dense, "model.state_space.num_heads",
+               [](const Config& c) {
+                 const StateSpaceConfig& space = c.model.state_space;
+                 if (!c.model.has(Mixer::state_space)) return std::vector<NamedSize>{};
+                 return std::vector<NamedSize>{
+                     {"model.state_space.num_heads", space.num_heads},
+                     {"state_space.n_groups x state_size", space.n_groups * space.state_size}};
+               }),
           rule(UpdateGroup::dense, Family::dense, shared,
                [=](const Config& c) {
                  const bool exists = c.model.has(BlockKind::moe);

@@ -209,6 +209,16 @@ Messages replicate_faults(const Config& config) {
                                      parameters[std::min<std::size_t>(1, parameters.size() - 1)].name));
     }
   }
+  const auto is_named = [&](const ParameterSpec& parameter) {
+    return std::ranges::any_of(config.replicate, [&](const auto& name) { return names_parameter(name, parameter); });
+  };
+  for (std::size_t i = 1; i < parameters.size(); ++i) {
+    const ParameterSpec &one = parameters[i - 1], &other = parameters[i];
+    if (!other.stacked || other.global_columns > 1 || is_named(one) == is_named(other)) continue;
+    messages.push_back(fmt::format("replicate names {} without {}, and kernels read both as one: name both or neither",
+                                   is_named(one) ? one.name : other.name, is_named(one) ? other.name : one.name));
+    break;
+  }
   return messages;
 }
 

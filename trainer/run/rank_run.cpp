@@ -115,6 +115,7 @@ HostBytes RankRun::host_bytes() {
 }
 
 std::string RankRun::attention() {
+  if (!config_.model.has(Mixer::attention)) return "none";
   const HeadShape heads = head_shape(config_.model, config_.parallelism.tensor, config_.training.sequence_length);
   return rank_step_.kernels().kernels.attention.description(heads, stages().inputs().positions,
                                                             config_.precision_of(Family::dense).compute,
