@@ -11,6 +11,7 @@
 #include <initializer_list>
 
 #include "layers/kernels/cuda/kernels.h"
+#include "layers/kernels/cuda/rotary.cuh"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/runtime.h"
@@ -19,79 +20,6 @@
 
 namespace weft::cuda {
 namespace {
-
-constexpr int block_threads = 128;
-
-// Neighbouring heads with one norm weight: all of q, or all of k.
-template <typename T>
-struct HeadGroup {
-  std::int64_t column = 0;    // of the first head's first element in a row of qkv
-  int heads = 0;              // 0: nothing to do
-  const T* weight = nullptr;  // null: no norm
-};
-
-// Parameters of both directions. A block computes `chunk_tokens` tokens of group blockIdx.y.
-template <typename T>
-struct Heads {
-  HeadGroup<T> groups[2];  // q, k
-  const float* table;
-  std::int64_t tokens, sequence_length, chunk_tokens;
-  std::int64_t columns, rotated_columns;  // of a row of qkv and of its gradient; of a row of the result
-  int half, lanes;                        // of a head; lanes is a power of two
-  float eps;
-};
-
-// The sum over the `lanes` lanes of a head. The whole warp takes part.
-__device__ float sum_of_lanes(float value, int lanes) {
-  for (int distance = lanes / 2; distance > 0; distance /= 2) {
-    value += __shfl_xor_sync(all_lanes_of_warp, value, distance);
-  }
-  return value;
-}
-
-// N pairs: their first elements, and their second elements half a head later.
-template <int N, typename T>
-struct Pairs {
-  Vector<T, N> first, second;
-
-  static __device__ Pairs load(const T* from, int half) { return {load_vector<N>(from), load_vector<N>(from + half)}; }
-  __device__ void store(T* to, int half) const {
-    store_vector(to, first);
-    store_vector(to + half, second);
-  }
-};
-
-// Floats of N pairs, in vectors of 16 bytes where N allows.
-template <int N>
-struct FloatPairs {
-  float first[N], second[N];
-
-  static __device__ FloatPairs load(const float* from, int half) {
-    constexpr int width = N < 4 ? N : 4;
-    FloatPairs result;
-#pragma unroll
-    for (int i = 0; i < N; i += width) {
-      const Vector<float, width> a = load_vector<width>(from + i), b = load_vector<width>(from + half + i);
-#pragma unroll
-      for (int j = 0; j < width; ++j) {
-        result.first[i + j] = a[j];
-        result.second[i + j] = b[j];
-      }
-    }
-    return result;
-  }
-};
-
-// The running thread's place: its lane of a head, and its head and token among those that the block computes at a time.
-// The block advances by `head_step` and `token_step`; all threads take the same number of steps.
-struct Place {
-  int lane, head, head_step, token, token_step;
-};
-__device__ Place place(int lanes, int heads) {
-  const int slot = static_cast<int>(threadIdx.x) / lanes, slots = block_threads / lanes;
-  const int head_step = heads < slots ? heads : slots;
-  return {static_cast<int>(threadIdx.x) % lanes, slot % head_step, head_step, slot / head_step, slots / head_step};
-}
 
 template <int N, typename T>
 __device__ float square_sum(const Pairs<N, T>& x) {
@@ -132,7 +60,7 @@ constexpr int of_thread = 4;
 // Reads each element before it writes it, so y may be x, with rows as long. Heads of more than 32 * N pairs take
 // several rounds of lanes.
 template <typename T, int N>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(rotary_threads)
     forward_kernel(const __grid_constant__ Heads<T> heads, const T* x, T* y) {
   const HeadGroup<T>& group = heads.groups[blockIdx.y];
   if (group.heads == 0) return;
@@ -237,7 +165,7 @@ __device__ Pairs<N, T> input_gradient(const FloatPairs<N>& gradient, const Pairs
 
 // Without QK-norm: inverts the rotation.
 template <typename T, int N>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(rotary_threads)
     turn_back_kernel(const __grid_constant__ Heads<T> heads, T* gradients) {
   const HeadGroup<T>& group = heads.groups[blockIdx.y];
   if (group.heads == 0) return;
@@ -286,9 +214,9 @@ __device__ void store_weight_gradient(const FloatPairs<N> (&dweight)[Rounds], in
     }
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < head_dim; i += block_threads) {
+  for (int i = static_cast<int>(threadIdx.x); i < head_dim; i += rotary_threads) {
     float sum = 0.0f;
-    for (int slot = 0; slot < block_threads / lanes; ++slot) sum += of_slots[slot * head_dim + i];
+    for (int slot = 0; slot < rotary_threads / lanes; ++slot) sum += of_slots[slot * head_dim + i];
     partials[static_cast<std::int64_t>(blockIdx.x) * head_dim + i] = sum;
   }
 }
@@ -296,7 +224,7 @@ __device__ void store_weight_gradient(const FloatPairs<N> (&dweight)[Rounds], in
 // A group with QK-norm and heads of at most `Rounds` * 32 * N pairs. A thread sums the weight gradients of its pairs in
 // registers. The block adds the sums of its threads in order and writes them to partials[blockIdx.x][head_dim].
 template <typename T, int N, int Rounds>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(rotary_threads)
     norm_backward_kernel(const __grid_constant__ Heads<T> heads, int group_index, const T* x, T* gradients,
                          float* partials) {
   const HeadGroup<T>& group = heads.groups[group_index];
@@ -392,7 +320,7 @@ Heads<ElementOf<E>> heads_of(const RotaryOptions& options, std::int64_t tokens, 
   heads.lanes = static_cast<int>(std::min(std::bit_ceil(vectors), static_cast<unsigned>(warp_size)));
   heads.eps = options.eps;
   // Tokens of a block: at least as many as it computes at once.
-  const std::int64_t slots = block_threads / heads.lanes;
+  const std::int64_t slots = rotary_threads / heads.lanes;
   const std::int64_t heads_at_once = (shape.query_heads + heads_of_thread - 1) / heads_of_thread;
   const std::int64_t at_once = std::max<std::int64_t>(slots / std::max<std::int64_t>(heads_at_once, 1), 1);
   const std::int64_t chunk = std::max((tokens + enough_blocks - 1) / enough_blocks, at_once);
@@ -421,7 +349,7 @@ void queue_forward(KernelContext& context, const RotaryOptions& options, ConstTe
                    ConstTensorView k_norm, TensorView rotated) {
   auto heads = heads_of<E>(options, qkv.rows(), q_norm, k_norm, N, of_thread);
   heads.rotated_columns = rotated.columns();
-  launch(native(context.stream), blocks_of(heads), block_threads, 0, forward_kernel<ElementOf<E>, N>, heads,
+  launch(native(context.stream), blocks_of(heads), rotary_threads, 0, forward_kernel<ElementOf<E>, N>, heads,
          elements<E>(qkv), elements<E>(rotated));
 }
 
@@ -433,8 +361,8 @@ void queue_norm_backward(KernelContext& context, const Heads<ElementOf<E>>& head
   const std::int64_t head_dim = 2 * heads.half;
   Tensor partials = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, blocks, head_dim);
   float* partial_sums = elements<float>(partials.view());
-  const std::size_t shared_bytes = block_threads / heads.lanes * head_dim * sizeof(float);
-  launch(native(context.stream), blocks, block_threads, shared_bytes, norm_backward_kernel<ElementOf<E>, N, Rounds>,
+  const std::size_t shared_bytes = rotary_threads / heads.lanes * head_dim * sizeof(float);
+  launch(native(context.stream), blocks, rotary_threads, shared_bytes, norm_backward_kernel<ElementOf<E>, N, Rounds>,
          heads, group, x, gradients, partial_sums);
   column_sums(native(context.stream), partial_sums, blocks, head_dim, dweight);
 }
@@ -464,7 +392,7 @@ void queue_backward(KernelContext& context, const RotaryOptions& options, ConstT
                                              elements<float>(dweights[group]));
   }
   if (plain.groups[0].heads + plain.groups[1].heads == 0) return;
-  launch(native(context.stream), blocks_of(plain), block_threads, 0, turn_back_kernel<ElementOf<E>, N>, plain,
+  launch(native(context.stream), blocks_of(plain), rotary_threads, 0, turn_back_kernel<ElementOf<E>, N>, plain,
          gradients);
 }
 
