@@ -80,7 +80,7 @@ TEST(LayerPattern, NamesTheColumnOfAFault) {
   EXPECT_NE(message("d e: m").find("column 6 of \"d e: m\": expected a width, at least 1"), std::string::npos)
       << message("d e: m");
   EXPECT_NE(message("(A E R)~52").find("column 6"), std::string::npos) << message("(A E R)~52");
-  EXPECT_NE(message("A:3").find("column 2"), std::string::npos) << message("A:3");
+  EXPECT_NE(message("d A:3").find("A and M have no width"), std::string::npos) << message("d A:3");
   EXPECT_NE(message("d E m").find("column 5"), std::string::npos) << message("d E m");
   EXPECT_NE(message("()~3").find("empty group"), std::string::npos) << message("()~3");
   EXPECT_NE(message("d~1025").find("more than 1024 blocks"), std::string::npos);

@@ -207,6 +207,17 @@ TEST_F(PlanCommand, RefusesWhatCannotBePlanned) {
   for (const auto& result : {card, topology, heads, coarse}) EXPECT_EQ(result.output, "");
 }
 
+// A layer of the formulas is a block with attention and an MLP, or two of one part.
+TEST_F(PlanCommand, CoarseCountsBlocksOfOnePartAsHalvesOfALayer) {
+  const auto coarse = [&](const std::string& layers) {
+    const auto result = weft("plan '" + llama + "' --coarse --hardware h100 '--model.layers=" + layers + "'");
+    EXPECT_EQ(result.exit_code, 0) << result.messages;
+    return result.output.substr(result.output.find("activations of "));
+  };
+  EXPECT_EQ(coarse("(A D)*12"), coarse("d*12"));
+  EXPECT_NE(coarse("(A D)*12 D"), coarse("d*12"));
+}
+
 // Tables and document are of one plan; the whole is the sum of its rows.
 TEST_F(PlanCommand, PrintsTheKernelsOfAStep) {
   const std::string moe = std::string("plan '") + WEFT_SOURCE_DIR + "/configs/h200_moe_8x1b.toml' --kernels";

@@ -81,6 +81,8 @@ TEST(ConfigRules, NameBothSidesWithTheArithmetic) {
       {{"model.layers=M d e*2", "model.state_space.num_heads=12", "model.state_space.n_groups=2",
         "precision.compute=float8"},
        "float8 multiplies sizes of multiples of 16, but the columns of a state space 2060 over 2 ranks is 1030"},
+      {{"model.layers=M d e*2", "model.state_space.num_heads=1", "parallelism.tensor=1", "optimizer.name=muon"},
+       "those of dense have a single row where model.state_space.num_heads is 1"},
       {{"model.moe.moe_intermediate_size=0"}, "model.moe.moe_intermediate_size is required"},
       {{"model.intermediate_size=0"},
        "model.intermediate_size is required: model.layers \"d e*3\" has dense blocks (d, D)"},

@@ -92,6 +92,17 @@ TEST(Explain, ActivationsOfLongSequencesAreThoseOfTheClosedFormula) {
   }
 }
 
+// "A D" is "d" in two blocks, and a layer of the textbook.
+TEST(Explain, BlocksOfOnePartAreHalvesOfALayer) {
+  const Explanation halves =
+      explain_run(reader_of("plan_7b_long.toml", {"--training.sequence_length=131072", "--model.layers=(A D)*32"}),
+                  find_hardware("a100-80gb"));
+  const ActivationFacts facts = halves.activations, whole = explain_7b(131072).activations;
+  EXPECT_EQ(facts.block_token, whole.block_token);
+  EXPECT_EQ(facts.scores, whole.scores);
+  EXPECT_EQ(facts.textbook_token, whole.textbook_token);
+}
+
 TEST(Explain, RemediesAgainstActivationsStandInOrder) {
   const Explanation explanation = explain_7b(131072);
   EXPECT_EQ(explanation.cause, Cause::activations);
