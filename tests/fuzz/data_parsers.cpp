@@ -1,6 +1,7 @@
 #include "tests/fuzz/data_parsers.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
