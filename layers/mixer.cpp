@@ -30,7 +30,7 @@ std::int64_t MixerProducts::bytes(std::int64_t columns) const {
 
 MixerSegment::MixerSegment(const SegmentSetup& setup, ModelPart part, std::vector<ParameterSpec> parameters,
                            std::size_t projections)
-    : Segment(setup, part), products_{setup, PreNorm(setup, name(), Family::dense), projections} {
+    : Segment(setup, part), products_{setup_, PreNorm(setup, name(), Family::dense), projections} {
   parameters_ = std::move(parameters);
 }
 
@@ -123,7 +123,7 @@ Tensor MixerSegment::vector(KernelContext& kernels, std::int64_t elements) const
 
 ContinuedMixer::ContinuedMixer(const SegmentSetup& setup, const GenerationShape& pass, ModelPart part,
                                std::vector<ParameterSpec> parameters, std::size_t projections)
-    : ForwardSegment(setup, part), pass_(pass), products_{setup, PreNorm(setup, name(), Family::dense), projections} {
+    : ForwardSegment(setup, part), pass_(pass), products_{setup_, PreNorm(setup, name(), Family::dense), projections} {
   parameters_ = std::move(parameters);
   require(pass.rows() <= setup.microbatch_tokens, "a pass fits its microbatch");
 }

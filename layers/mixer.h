@@ -16,7 +16,7 @@ namespace weft {
 // The products of a mixer. Its parameters are in order: the norm's weight, the matrices of the first product, out_proj,
 // and vectors of the mixer.
 struct MixerProducts {
-  SegmentSetup setup;
+  const SegmentSetup& setup;  // of the segment that has these
   PreNorm norm;
   std::size_t projections;  // matrices of the first product, which touch in memory
 
