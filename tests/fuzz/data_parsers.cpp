@@ -53,6 +53,17 @@ bool is_accepted(const TokenIndex& index) {
   }
 }
 
+template <typename Open>
+void expect_accepted(bool sound, Open open) {
+  bool accepted = false;
+  try {
+    accepted = is_accepted(open());
+  } catch (const Error&) {
+    // Refused.
+  }
+  expect(accepted == sound, "an index is accepted if and only if it is sound");
+}
+
 // Reads a whole file of tokens that opens.
 void use_tokens(const std::string& name) {
   try {
@@ -99,13 +110,8 @@ void megatron_index(std::string_view text) {
   }
   for (const std::uint64_t size : {text.size(), bytes}) {
     const bool sound = is_sound_megatron(text, size);
-    bool accepted = false;
-    try {
-      accepted = is_accepted(MegatronIndex(source_of(text, "t.idx"), "t.bin", static_cast<std::int64_t>(size)));
-    } catch (const Error&) {
-      // Refused.
-    }
-    expect(accepted == sound, "an index is accepted if and only if it is sound");
+    expect_accepted(sound,
+                    [&] { return MegatronIndex(source_of(text, "t.idx"), "t.bin", static_cast<std::int64_t>(size)); });
     if (!sound || size == 0 || size > 100'000) continue;
     static const TemporaryFolder folder;
     write_file(folder / "t.idx", text);
@@ -129,14 +135,9 @@ void number_tables(std::string_view text) {
 void datatrove_index(std::string_view text) {
   const std::size_t last = text.size() < 8 ? 0 : text.size() - 8;
   for (const std::uint64_t size : {text.size(), data_bytes_of(text, last, 2, 0), data_bytes_of(text, last, 4, 0)}) {
-    const bool sound = is_sound_datatrove(text, size);
-    bool accepted = false;
-    try {
-      accepted = is_accepted(DatatroveIndex(source_of(text, "t.ds.index"), "t.ds", static_cast<std::int64_t>(size)));
-    } catch (const Error&) {
-      // Refused.
-    }
-    expect(accepted == sound, "an index is accepted if and only if it is sound");
+    expect_accepted(is_sound_datatrove(text, size), [&] {
+      return DatatroveIndex(source_of(text, "t.ds.index"), "t.ds", static_cast<std::int64_t>(size));
+    });
   }
 }
 

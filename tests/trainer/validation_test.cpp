@@ -198,8 +198,8 @@ TEST(Validation, ABestThatIsGoneIsNone) {
   std::filesystem::create_directory(folder.path() / checkpoint_name(3));
   std::ofstream(folder.path() / checkpoint_name(3) / manifest_name) << "{}";
   EXPECT_EQ(find_best(folder.path()), (BestCheckpoint{.step = 3, .loss = 1.25}));
-  name_best(folder.path(), {.step = 3, .loss = 1.25, .text = "0a"});
-  EXPECT_EQ(find_best(folder.path()), (BestCheckpoint{.step = 3, .loss = 1.25, .text = "0a"}));
+  name_best(folder.path(), {.step = 3, .loss = 1.25, .held_out = "0a"});
+  EXPECT_EQ(find_best(folder.path()), (BestCheckpoint{.step = 3, .loss = 1.25, .held_out = "0a"}));
   std::ofstream(folder.path() / "best") << "no checkpoint";
   EXPECT_EQ(find_best(folder.path()), std::nullopt);
 }

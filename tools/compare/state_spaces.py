@@ -16,6 +16,7 @@ import tomllib
 
 import numpy
 import torch
+from exported_model import loss_in_windows
 from transformers import Mamba2Config, Mamba2ForCausalLM
 
 IN_PROJ = ["z_proj", "x_proj", "b_proj", "c_proj", "step_proj"]
@@ -68,17 +69,6 @@ def as_mamba2(model, weights):
     return whole.eval()
 
 
-def loss_in_windows(model, ids, window):
-    """Every token but the first once, from those before it in its window; windows share one token."""
-    total, count = 0.0, 0
-    for begin in range(0, len(ids) - 1, window):
-        piece = torch.tensor(ids[begin:begin + window + 1])
-        logits = model(piece[None, :-1]).logits[0].double()
-        total += torch.nn.functional.cross_entropy(logits, piece[1:], reduction="sum").item()
-        count += len(piece) - 1
-    return total / count, count
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=pathlib.Path)
@@ -86,6 +76,8 @@ def main():
     parser.add_argument("--weft", default="build/weft")
     arguments = parser.parse_args()
     config = tomllib.loads((arguments.checkpoint / "config.toml").read_text())
+    if set(config["model"]["layers"]) - set("M*()~0123456789 ") or config["model"]["state_space"]["n_groups"] != 1:
+        sys.exit("the blocks of Mamba2ForCausalLM are M alone, and its gated norm is over one group")
     model = as_mamba2(config["model"], read_weights(arguments.checkpoint))
     command = [arguments.weft, "eval", arguments.checkpoint, "--data", arguments.text, "--json"]
     evaluated = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

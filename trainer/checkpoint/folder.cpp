@@ -219,7 +219,7 @@ void remove_checkpoint(const fs::path& path) {
 }
 
 void name_best(const fs::path& directory, const BestCheckpoint& best) {
-  replace_file(directory / best_name, fmt::format("{} {} {}\n", checkpoint_name(best.step), best.loss, best.text));
+  replace_file(directory / best_name, fmt::format("{} {} {}\n", checkpoint_name(best.step), best.loss, best.held_out));
 }
 
 std::optional<BestCheckpoint> find_best(const fs::path& directory) {
@@ -227,12 +227,12 @@ std::optional<BestCheckpoint> find_best(const fs::path& directory) {
   std::string name;
   double loss = 0.0;
   if (!(file >> name >> loss)) return std::nullopt;
-  std::string text;
-  file >> text;  // older files have none
+  std::string held_out;
+  file >> held_out;  // older files have none
   const auto step = step_of(name);
   std::error_code error;
   if (!step || !fs::exists(directory / name / manifest_name, error)) return std::nullopt;
-  return BestCheckpoint{*step, loss, text};
+  return BestCheckpoint{*step, loss, held_out};
 }
 
 std::vector<CheckpointFolder> superseded(const std::vector<CheckpointFolder>& complete, std::int64_t keep_latest,

@@ -67,8 +67,8 @@ void remove_checkpoint(const std::filesystem::path& path);
 // The checkpoint with the least validation loss.
 struct BestCheckpoint {
   std::int64_t step = 0;
-  double loss = 0.0;      // nats
-  std::string text = {};  // checksum of the contents of the held-out text; empty if unknown
+  double loss = 0.0;          // nats
+  std::string held_out = {};  // checksum of the contents of the held-out text; empty if unknown
   bool operator==(const BestCheckpoint&) const = default;
 };
 // Writes `best`, and reads it: nothing if it is absent, or names a checkpoint that is. Throws Error (failure).

@@ -152,7 +152,7 @@ std::optional<BestCheckpoint> RankCheckpoints::best_until(std::int64_t step) {
       return !decides_validation(key, validation);
     });
     // Files of the same names may hold other text now.
-    const bool other_text = !best->text.empty() && best->text != setup_.held_out;
+    const bool other_text = !best->held_out.empty() && best->held_out != setup_.held_out;
     if (changed.empty() && other_text) changed.emplace_back("the contents of its files");
     if (!changed.empty()) {
       setup_.say(0, fmt::format("the best so far, {}, was told by other validation: {}. The best is sought anew",
