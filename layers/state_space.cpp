@@ -24,10 +24,10 @@ StateSpaceRates state_space_rates(Weights weights) {
 
 // `out` is gated, and not kept if it is recomputed, like `mixed`.
 struct SavedStateSpace final : SavedMixer {
-  Tensor mixed, states, y, inverse_rms;
+  Tensor mixed, y, inverse_rms;
 
   std::vector<Tensor*> offloadable() override {
-    return allocated({&norm.x, &norm.inverse_rms, &norm.normed, &projected, &mixed, &states, &y, &out, &inverse_rms});
+    return allocated({&norm.x, &norm.inverse_rms, &norm.normed, &projected, &mixed, &y, &out, &inverse_rms});
   }
 };
 
@@ -41,9 +41,8 @@ class StateSpace final : public MixerSegment {
 
   std::int64_t activation_bytes() const override {
     const std::int64_t cheap = setup_.recompute_cheap ? 0 : shape_.channels() + shape_.inner();
-    const std::int64_t states = shape_.state_rows(setup_.microbatch_tokens) * shape_.state_size;
     return products_.norm.activation_bytes() + products_.bytes(shape_.columns() + shape_.inner() + cheap) +
-           (states + setup_.microbatch_tokens * shape_.groups) * size_of(DType::float32);
+           setup_.microbatch_tokens * shape_.groups * size_of(DType::float32);
   }
 
  private:
@@ -54,11 +53,9 @@ class StateSpace final : public MixerSegment {
     KernelContext& kernels = context.kernels;
     const std::int64_t tokens = setup_.microbatch_tokens;
     convolve(kernels, weights, kept);
-    kept.states =
-        kernels.ledger.allocate(Bucket::activations, DType::float32, shape_.state_rows(tokens), shape_.state_size);
     kept.y = products_.activation(kernels, shape_.inner());
     scan_tokens_forward(kernels, shape_, kept.mixed, kept.projected, state_space_rates(weights), kept.document_begins,
-                        {}, kept.states, kept.y);
+                        {}, kept.y);
     if (setup_.recompute_cheap) kept.mixed.reset();
     kept.inverse_rms = kernels.ledger.allocate(Bucket::activations, DType::float32, tokens, shape_.groups);
     gate(kernels, weights, kept);
@@ -87,9 +84,8 @@ class StateSpace final : public MixerSegment {
     if (!kept.mixed.allocated()) convolve(kernels, weights, kept);
     Tensor dmixed = products_.activation(kernels, shape_.channels());
     scan_tokens_backward(kernels, shape_, dout, kept.mixed, kept.projected, state_space_rates(weights),
-                         kept.document_begins, kept.states, dmixed, kept.dprojected,
-                         {gradients[2], gradients[3], gradients[4]});
-    for (Tensor* tensor : {&dout, &kept.mixed, &kept.states}) tensor->reset();
+                         kept.document_begins, dmixed, kept.dprojected, {gradients[2], gradients[3], gradients[4]});
+    for (Tensor* tensor : {&dout, &kept.mixed}) tensor->reset();
     mix_tokens_backward(kernels, shape_, dmixed, kept.projected, convolution_filter(weights), convolution_bias(weights),
                         kept.document_begins, kept.dprojected, gradients[0], gradients[1]);
     kept.projected.reset();
@@ -119,9 +115,8 @@ class ContinuedStateSpace final : public ContinuedMixer {
 
  private:
   std::int64_t mixing_bytes() const override {
-    const std::int64_t sums = shape_.state_rows(pass_.rows()) * shape_.state_size + pass_.rows() * shape_.groups;
-    return pass_.rows() * (shape_.channels() + shape_.inner()) * size_of(setup_.compute) +
-           sums * size_of(DType::float32);
+    return pass_.rows() *
+           ((shape_.channels() + shape_.inner()) * size_of(setup_.compute) + shape_.groups * size_of(DType::float32));
   }
   // A text begins with caches of zero.
   void mix(LayerContext& context, Weights weights, TensorView projected, TensorView out) const override {
@@ -139,9 +134,8 @@ class ContinuedStateSpace final : public ContinuedMixer {
     Tensor mixed = activation(setup_.compute, rows, shape_.channels());
     mix_tokens_forward(kernels, shape_, projected, convolution_filter(weights), convolution_bias(weights), {}, history,
                        mixed);
-    Tensor states = activation(DType::float32, shape_.state_rows(rows), shape_.state_size);
     Tensor y = activation(setup_.compute, rows, shape_.inner());
-    scan_tokens_forward(kernels, shape_, mixed, projected, state_space_rates(weights), {}, carried, states, y);
+    scan_tokens_forward(kernels, shape_, mixed, projected, state_space_rates(weights), {}, carried, y);
     Tensor inverse_rms = activation(DType::float32, rows, shape_.groups);
     gated_norm_forward(kernels, shape_, y, projected, weights[gated_norm],
                        static_cast<float>(setup_.model.rms_norm_eps), out, inverse_rms);

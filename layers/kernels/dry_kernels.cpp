@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "layers/kernels/cpu/kernels.h"
+#include "layers/kernels/gpu_scan.h"
 #include "layers/kernels/matrix_products.h"
 #include "parallel/runtime/dry_device.h"
 
@@ -122,24 +123,49 @@ EmbeddingKernels dry_embedding() {
           }};
 }
 
-// Kernels of a state space read and write some columns of their matrices, and a scan moves its states.
-void tell_state_space(KernelContext& context, std::string_view name, ConstTensorView like, std::int64_t read,
-                      std::int64_t written, double flops = 0.0, ConstTensorView states = {}) {
+// Kernels of a state space read and write some columns of their matrices.
+void tell_state_space(KernelContext& context, KernelCall call, ConstTensorView like, std::int64_t read,
+                      std::int64_t written) {
   const std::int64_t column = like.rows() * size_of(like.dtype());
-  tell(context.stream, {.name = name,
-                        .read = read * column + states.bytes(),
-                        .written = written * column,
-                        .flops = flops,
-                        .dtype = DType::float32});
+  call.read += read * column;
+  call.written += written * column;
+  tell(context.stream, call);
 }
 
-// Operations of a scan. A chunk's tokens meet each other in products: `of_group` of each group, `of_head` of each head.
-// A head's tokens meet its state in `passes` products.
-double scan_flops(const StateSpaceShape& shape, std::int64_t tokens, std::int64_t of_group, std::int64_t of_head,
-                  std::int64_t passes) {
-  const std::int64_t group = of_group * state_space_chunk * shape.state_size;
-  const std::int64_t head = of_head * state_space_chunk * shape.head_dim + passes * shape.head_dim * shape.state_size;
-  return 2.0 * static_cast<double>(tokens * (shape.groups * group + shape.heads * head));
+// A scan reads columns x, B and C, the steps and `others`, and writes `written`. Its tokens meet those of their chunk
+// in products, `of_group` of each group and `of_head` of each head, and a head's meet its state in `passes`. On a GPU
+// states and their gradients are read and written so many times, and tensor cores multiply 16 bits.
+struct ScanWork {
+  std::string_view name;
+  std::int64_t others, written, of_group, of_head, passes, states_read, states_written;
+};
+void tell_scan(KernelContext& context, const StateSpaceShape& shape, ConstTensorView like, const ScanWork& work,
+               bool of_cpu) {
+  const GpuScan gpu = {shape, like.rows()};
+  // Of other tokens, for each token.
+  const std::int64_t met =
+      of_cpu ? shortest_scan_chunk : GpuScan::pairs_of_chunk * GpuScan::tile * GpuScan::tile / GpuScan::chunk;
+  const std::int64_t group = work.of_group * met * shape.state_size;
+  const std::int64_t head = work.of_head * met * shape.head_dim + work.passes * shape.head_dim * shape.state_size;
+  const std::int64_t states = of_cpu ? 0 : gpu.states() * size_of(DType::float32);
+  tell_state_space(context,
+                   {.name = work.name,
+                    .read = work.states_read * states,
+                    .written = work.states_written * states,
+                    .flops = 2.0 * static_cast<double>(like.rows() * (shape.groups * group + shape.heads * head)),
+                    .dtype = of_cpu ? DType::float32 : like.dtype()},
+                   like, shape.channels() + shape.heads + work.others, work.written);
+}
+
+// Taken and given back, as the kernel does.
+template <bool of_cpu>
+void take_scan_workspace(KernelContext& context, const StateSpaceShape& shape, std::int64_t tokens, bool backward) {
+  if constexpr (of_cpu) {
+    static_cast<void>(cpu::scan_workspace(context, shape, backward));
+  } else {
+    const GpuScanRoom room(GpuScan{shape, tokens}, backward);
+    static_cast<void>(context.ledger.allocate(Bucket::workspace, DType::float32, room.floats, 1));
+  }
 }
 
 template <DryWorkspace workspace>
@@ -148,37 +174,50 @@ StateSpaceKernels dry_state_space() {
   return {[](KernelContext& context, const StateSpaceShape& shape, ConstTensorView projected, ConstTensorView,
              ConstTensorView, ConstTensorView, TensorView, TensorView) {
             if constexpr (of_cpu) static_cast<void>(cpu::mixing_workspace(context, shape, false));
-            tell_state_space(context, "mix_tokens_forward", projected, shape.channels(), shape.channels());
+            tell_state_space(context, {.name = "mix_tokens_forward"}, projected, shape.channels(), shape.channels());
           },
           [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView dmixed, ConstTensorView,
              ConstTensorView, ConstTensorView, ConstTensorView, TensorView, TensorView, TensorView) {
             if constexpr (of_cpu) static_cast<void>(cpu::mixing_workspace(context, shape, true));
-            tell_state_space(context, "mix_tokens_backward", dmixed, 2 * shape.channels(), shape.channels());
+            tell_state_space(context, {.name = "mix_tokens_backward"}, dmixed, 2 * shape.channels(), shape.channels());
           },
           [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView mixed, ConstTensorView,
-             const StateSpaceRates&, ConstTensorView, TensorView, TensorView states, TensorView) {
-            if constexpr (of_cpu) static_cast<void>(cpu::scan_workspace(context, shape, false));
-            tell_state_space(context, "scan_tokens_forward", mixed, shape.channels() + shape.heads, shape.inner(),
-                             scan_flops(shape, mixed.rows(), 1, 1, 2), states);
+             const StateSpaceRates&, ConstTensorView, TensorView, TensorView) {
+            take_scan_workspace<of_cpu>(context, shape, mixed.rows(), false);
+            // States are written, passed on and read.
+            tell_scan(context, shape, mixed,
+                      {.name = "scan_tokens_forward",
+                       .others = 0,
+                       .written = shape.inner(),
+                       .of_group = 1,
+                       .of_head = 1,
+                       .passes = 2,
+                       .states_read = 2,
+                       .states_written = 2},
+                      of_cpu);
           },
           [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView dy, ConstTensorView, ConstTensorView,
-             const StateSpaceRates&, ConstTensorView, ConstTensorView states, TensorView, TensorView,
-             const StateSpaceRateGradients&) {
-            if constexpr (of_cpu) static_cast<void>(cpu::scan_workspace(context, shape, true));
-            Tensor dstates;
-            if (!of_cpu) {
-              dstates = context.ledger.allocate(Bucket::workspace, DType::float32, states.rows(), states.columns());
-            }
-            const std::int64_t read = shape.channels() + shape.heads;
-            tell_state_space(context, "scan_tokens_backward", dy, read + shape.inner(), read,
-                             scan_flops(shape, dy.rows(), 3, 2, 4), states);
+             const StateSpaceRates&, ConstTensorView, TensorView, TensorView, const StateSpaceRateGradients&) {
+            take_scan_workspace<of_cpu>(context, shape, dy.rows(), true);
+            // Both states and their gradients are written, passed on and read twice.
+            tell_scan(context, shape, dy,
+                      {.name = "scan_tokens_backward",
+                       .others = shape.inner(),
+                       .written = shape.channels() + shape.heads,
+                       .of_group = 3,
+                       .of_head = 2,
+                       .passes = 5,
+                       .states_read = 6,
+                       .states_written = 4},
+                      of_cpu);
           },
           [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView y, ConstTensorView, ConstTensorView,
-             float, TensorView,
-             TensorView) { tell_state_space(context, "gated_norm_forward", y, 2 * shape.inner(), shape.inner()); },
+             float, TensorView, TensorView) {
+            tell_state_space(context, {.name = "gated_norm_forward"}, y, 2 * shape.inner(), shape.inner());
+          },
           [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView, ConstTensorView y, ConstTensorView,
              ConstTensorView, ConstTensorView, TensorView, TensorView, TensorView) {
-            tell_state_space(context, "gated_norm_backward", y, 3 * shape.inner(), 2 * shape.inner());
+            tell_state_space(context, {.name = "gated_norm_backward"}, y, 3 * shape.inner(), 2 * shape.inner());
           }};
 }
 

@@ -23,10 +23,9 @@ void check_convolution(const StateSpaceShape& shape, ConstTensorView mixed, Cons
   require(bias.size() == shape.channels(), "every channel has a bias");
 }
 
-void check_scan(const StateSpaceShape& shape, ConstTensorView mixed, ConstTensorView states, ConstTensorView y) {
+void check_scan(const StateSpaceShape& shape, ConstTensorView mixed, ConstTensorView y) {
   require_shape(mixed, y.rows(), shape.channels(), "a scan reads x, B and C");
   require_shape(y, mixed.rows(), shape.inner(), "a scan has a result a column of x");
-  require_shape(states, shape.state_rows(y.rows()), shape.state_size, "a scan keeps a state a chunk");
 }
 
 }  // namespace
@@ -55,26 +54,25 @@ void mix_tokens_backward(KernelContext& context, const StateSpaceShape& shape, C
 
 void scan_tokens_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView mixed,
                          ConstTensorView projected, const StateSpaceRates& rates, ConstTensorView document_begins,
-                         TensorView carried, TensorView states, TensorView y) {
+                         TensorView carried, TensorView y) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   check(shape, projected, document_begins);
-  check_scan(shape, mixed, states, y);
+  check_scan(shape, mixed, y);
   require(carried.empty() || document_begins.empty(), "a carried state is of one document");
-  context.kernels.state_space.scan_forward(context, shape, mixed, projected, rates, document_begins, carried, states,
-                                           y);
+  context.kernels.state_space.scan_forward(context, shape, mixed, projected, rates, document_begins, carried, y);
 }
 
 void scan_tokens_backward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView dy,
                           ConstTensorView mixed, ConstTensorView projected, const StateSpaceRates& rates,
-                          ConstTensorView document_begins, ConstTensorView states, TensorView dmixed,
-                          TensorView dprojected, const StateSpaceRateGradients& drates) {
+                          ConstTensorView document_begins, TensorView dmixed, TensorView dprojected,
+                          const StateSpaceRateGradients& drates) {
   const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   check(shape, projected, document_begins);
-  check_scan(shape, mixed, states, dy);
+  check_scan(shape, mixed, dy);
   require_shape(dmixed, mixed.rows(), mixed.columns(), "a gradient has the shape of its tensor");
   require_shape(dprojected, projected.rows(), projected.columns(), "a gradient has the shape of its tensor");
-  context.kernels.state_space.scan_backward(context, shape, dy, mixed, projected, rates, document_begins, states,
-                                            dmixed, dprojected, drates);
+  context.kernels.state_space.scan_backward(context, shape, dy, mixed, projected, rates, document_begins, dmixed,
+                                            dprojected, drates);
 }
 
 void gated_norm_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView y,

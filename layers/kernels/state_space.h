@@ -12,8 +12,9 @@
 
 namespace weft {
 
-// Tokens of a chunk: within it outputs are products of its tokens with each other, between chunks a state is passed.
-inline constexpr std::int64_t state_space_chunk = 64;
+// A scan computes chunks of tokens: within a chunk outputs are products of its tokens with each other, between chunks a
+// state is passed. Its workspace has at most a state for so many tokens.
+inline constexpr std::int64_t shortest_scan_chunk = 64;
 
 // Heads and groups of one tensor rank. A projected token has the columns z | x | B | C | step. The gate z and x have
 // inner() columns each, B and C one for each state element of each group, and steps one a head.
@@ -29,15 +30,12 @@ struct StateSpaceShape {
   std::int64_t channels() const { return inner() + 2 * group_columns(); }
   std::int64_t step_column() const { return inner() + channels(); }
   std::int64_t columns() const { return step_column() + heads; }
-  std::int64_t chunks() const { return (sequence_length + state_space_chunk - 1) / state_space_chunk; }
-  // Rows of the states in front of every chunk of `tokens`: [sequence][chunk][head][column].
-  std::int64_t state_rows(std::int64_t tokens) const { return tokens / sequence_length * chunks() * inner(); }
 };
 
 // In all functions row t has position t % sequence_length. Matrices and parameters are float32, bfloat16 or float16,
-// all alike, and are computed in float32; gradients of parameters and `states` are float32. Results are overwritten.
-// `document_begins` [tokens, 1] int32: the position in its sequence at which the document of each token begins; empty
-// if each sequence is one document.
+// all alike, and are computed in float32; products of a scan of 16 bits on a GPU round their factors to the dtype.
+// Gradients of parameters are float32. Results are overwritten. `document_begins` [tokens, 1] int32: the position in
+// its sequence at which the document of each token begins; empty if each sequence is one document.
 
 // mixed [tokens, channels()] = silu(bias + sum over k of weight[k] * the token filter - 1 - k places before), for the
 // columns x, B and C of `projected` [tokens, columns()]. weight [channels() * filter, 1], the taps of a channel
@@ -59,18 +57,18 @@ struct StateSpaceRates {
 struct StateSpaceRateGradients {
   TensorView a_log, d, dt_bias;
 };
-// y [tokens, inner()] of x, B and C in `mixed` [tokens, channels()] and the steps in `projected`. states
-// [state_rows(tokens), state_size]: the state in front of each chunk. `carried` [sequences * inner(), state_size]
-// float32, of generation: the states in front of the sequences, which become those behind them; empty: zero. With
-// `carried` each sequence is one document.
+// y [tokens, inner()] of x, B and C in `mixed` [tokens, channels()] and the steps in `projected`. `carried` [sequences
+// * inner(), state_size] float32, of generation: the states in front of the sequences, which become those behind them;
+// empty: zero. With `carried` each sequence is one document.
 void scan_tokens_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView mixed,
                          ConstTensorView projected, const StateSpaceRates& rates, ConstTensorView document_begins,
-                         TensorView carried, TensorView states, TensorView y);
-// Writes dmixed and the column of the steps of dprojected.
+                         TensorView carried, TensorView y);
+// Writes dmixed and the column of the steps of dprojected. Makes the states between chunks again, as the kernels of
+// Mamba-2 do.
 void scan_tokens_backward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView dy,
                           ConstTensorView mixed, ConstTensorView projected, const StateSpaceRates& rates,
-                          ConstTensorView document_begins, ConstTensorView states, TensorView dmixed,
-                          TensorView dprojected, const StateSpaceRateGradients& drates);
+                          ConstTensorView document_begins, TensorView dmixed, TensorView dprojected,
+                          const StateSpaceRateGradients& drates);
 
 // out [tokens, inner()] = RMSNorm of y * silu(z) over the columns of each group, with z in the first columns of
 // `projected`. weight [inner(), 1]; inverse_rms [tokens, groups] float32.

@@ -26,6 +26,7 @@ class CudaTestBackend final : public TestBackend {
   // Hopper's tensor cores align 32 products and the sum so far to the largest and keep 13 bits behind its first. An
   // H200 was off by 1.05 * 2^-13 of the magnitudes in the worst of 40,000 sums.
   double float8_sum_error() const override { return 0x1p-12; }
+  bool scans_in_dtype() const override { return true; }
 
  private:
   std::optional<std::string> missing_;

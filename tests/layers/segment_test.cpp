@@ -97,7 +97,7 @@ TEST_F(StateSpaceSegment, MatchesReferenceWithHowManyGroupsThereAre) {
   }
   SegmentCase the_case = full_case(SegmentKind::state_space);
   the_case.model.hidden_size = 4;
-  the_case.sequence_length = 2 * state_space_chunk + 10;
+  the_case.sequence_length = 2 * shortest_scan_chunk + 10;
   the_case.sequences = 1;
   expect_reference(the_case, std::vector{1, 2});
 }

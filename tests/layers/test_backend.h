@@ -31,6 +31,8 @@ class TestBackend {
                                                         std::int64_t workspace_bytes = product_workspace_bytes) = 0;
   // Sums of products of 8 bits are within this share of the sum of the magnitudes, beside the roundings of float32.
   virtual double float8_sum_error() const { return 0.0; }
+  // Scans round the factors of their products to the dtype of their tensors, and not to float32.
+  virtual bool scans_in_dtype() const { return false; }
 };
 
 // One per rank, made by the rank's thread before anything else.

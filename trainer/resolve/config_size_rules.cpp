@@ -73,9 +73,9 @@ std::vector<ConfigRule> model_and_microbatch_rules() {
          std::int64_t widest = std::max({c.model.hidden_size, c.model.intermediate_size, c.model.vocab_size,
                                          c.model.num_attention_heads * c.model.head_dim, c.model.moe.pool()});
          for (const std::int64_t width : c.model.widths(BlockKind::dense)) widest = std::max(widest, width);
-         // Each chunk of a state space keeps a state, which is as large as so many columns of its tokens.
+         // A scan has a state for each chunk of tokens, which is as large as so many columns of them.
          const double states = space_columns_of(c.model) * static_cast<double>(c.model.state_space.state_size) /
-                               static_cast<double>(state_space_chunk);
+                               static_cast<double>(shortest_scan_chunk);
          const double columns = std::max(static_cast<double>(widest), space_columns_of(c.model) + states);
          const double elements = microbatch_tokens_of(c) * columns;
          return none_or(elements <= most_elements,

@@ -1,7 +1,8 @@
 // The scan of a state-space mixer, chunk by chunk of a sequence (the "SSD" form of Dao and Gu 2024, section 6). Within
 // a chunk let c_i be the sum of step times decay rate up to token i. Token i reads token j <= i of its document with
 // the weight (C_i . B_j) exp(c_i - c_j) step_j, and the state in front of the chunk with exp(c_i). All exponents are
-// negative or zero.
+// negative or zero. Forward, a state goes from chunk to chunk; backward makes those in front of all chunks of a group
+// again, and goes through them from the last.
 #include "layers/kernels/state_space.h"
 
 #include <algorithm>
@@ -15,7 +16,8 @@
 namespace weft::cpu {
 namespace {
 
-constexpr std::int64_t chunk_size = state_space_chunk;
+// Longer chunks take longer: their pairs grow with the square.
+constexpr std::int64_t chunk_size = shortest_scan_chunk;
 using ChunkRow = std::array<float, static_cast<std::size_t>(chunk_size)>;
 
 // Rows of `columns` elements, one every `stride` elements.
@@ -103,10 +105,15 @@ WEFT_INLINE void find_steps(const T* raw, std::int64_t stride, float a_log, floa
   steps.keep = documents.reads_state(chunk, chunk.count - 1) ? exponential(sum) : 0.0f;
 }
 
-// Workspace of a scan: float32 matrices of one chunk.
+std::int64_t chunks_of(const StateSpaceShape& shape) {
+  return (shape.sequence_length + chunk_size - 1) / chunk_size;
+}
+
+// Workspace of a scan: float32 matrices of one chunk, and states: forward that of each head, backward of each chunk and
+// head of a group.
 struct ScanRoom {
   Tensor memory;
-  float *x, *b, *c, *scaled_c, *scaled_x, *y, *pairs, *factors, *weights;
+  float *x, *b, *c, *scaled_c, *scaled_x, *y, *pairs, *factors, *weights, *states;
   float *dy, *db, *dc, *wide, *dpairs, *dgroup, *dstates;
 
   ScanRoom(KernelContext& context, const StateSpaceShape& shape, bool backward) {
@@ -122,6 +129,7 @@ struct ScanRoom {
                                   square,
                                   square,
                                   square,
+                                  state * (backward ? chunks_of(shape) * shape.heads_of_group() : shape.heads),
                                   of_head,
                                   of_group,
                                   of_group,
@@ -129,9 +137,9 @@ struct ScanRoom {
                                   square,
                                   square,
                                   shape.heads_of_group() * state};
-    float** const places[] = {&x,       &b,  &c,  &scaled_c, &scaled_x, &y,      &pairs,  &factors,
-                              &weights, &dy, &db, &dc,       &wide,     &dpairs, &dgroup, &dstates};
-    const std::size_t count = backward ? std::size(parts) : 9;
+    float** const places[] = {&x,      &b,  &c,  &scaled_c, &scaled_x, &y,      &pairs,  &factors, &weights,
+                              &states, &dy, &db, &dc,       &wide,     &dpairs, &dgroup, &dstates};
+    const std::size_t count = backward ? std::size(parts) : 10;
     std::int64_t size = 0;
     for (std::size_t i = 0; i < count; ++i) size += parts[i];
     memory = context.ledger.allocate(Bucket::workspace, DType::float32, size, 1);
@@ -149,14 +157,11 @@ struct ScanPlaces {
 
   std::int64_t b_column(std::int64_t group) const { return shape.inner() + group * shape.state_size; }
   std::int64_t c_column(std::int64_t group) const { return b_column(group) + shape.group_columns(); }
-  // First element of a head's state in front of a chunk.
-  std::int64_t state(std::int64_t sequence, std::int64_t chunk, std::int64_t head) const {
-    return ((sequence * shape.chunks() + chunk) * shape.heads + head) * shape.head_dim * shape.state_size;
-  }
+  std::int64_t state_elements() const { return shape.head_dim * shape.state_size; }
   Chunk chunk(std::int64_t sequence, std::int64_t number) const {
     const std::int64_t position = number * chunk_size;
     return {sequence * shape.sequence_length + position, std::min(chunk_size, shape.sequence_length - position),
-            position, number + 1 == shape.chunks()};
+            position, number + 1 == chunks_of(shape)};
   }
 };
 
@@ -177,11 +182,18 @@ ScanInputs<T> scan_inputs(ConstTensorView mixed, ConstTensorView projected, cons
 }
 
 template <typename T>
+WEFT_INLINE void load_b(const ScanInputs<T>& in, const ScanPlaces& places, const Chunk& chunk, std::int64_t group,
+                        ScanRoom& room) {
+  const StateSpaceShape& shape = places.shape;
+  widen(in.mixed + chunk.row * shape.channels() + places.b_column(group), shape.channels(), chunk.count,
+        shape.state_size, room.b);
+}
+template <typename T>
 WEFT_INLINE void load_group(const ScanInputs<T>& in, const ScanPlaces& places, const Chunk& chunk, std::int64_t group,
                             ScanRoom& room) {
   const StateSpaceShape& shape = places.shape;
+  load_b(in, places, chunk, group, room);
   const T* rows = in.mixed + chunk.row * shape.channels();
-  widen(rows + places.b_column(group), shape.channels(), chunk.count, shape.state_size, room.b);
   widen(rows + places.c_column(group), shape.channels(), chunk.count, shape.state_size, room.c);
   strided_product(chunk.count, chunk.count, shape.state_size, {room.c, shape.state_size}, Transpose::no,
                   {room.b, shape.state_size}, Transpose::yes, room.pairs, false);
@@ -215,7 +227,6 @@ WEFT_INLINE void load_head(const ScanInputs<T>& in, const StateSpaceShape& shape
         room.x);
   find_steps(in.projected + chunk.row * shape.columns() + shape.step_column() + head, shape.columns(),
              static_cast<float>(in.a_log[head]), static_cast<float>(in.dt_bias[head]), chunk, in.documents, steps);
-  find_weights(chunk, in.documents, steps, room);
 }
 
 // next = keep * state + (weighted x)^T B; `next` may be the state.
@@ -229,13 +240,14 @@ WEFT_MULTIVERSION void pass_state(const StateSpaceShape& shape, const Chunk& chu
                   {room.b, shape.state_size}, Transpose::no, next, true);
 }
 
-// `next`, the state behind the chunk, is null if nothing reads it.
+// With `passes` the state becomes the one behind the chunk.
 template <typename T>
 WEFT_INLINE void scan_chunk_of_head(const ScanInputs<T>& in, const StateSpaceShape& shape, const Chunk& chunk,
-                                    std::int64_t head, const float* state, ScanRoom& room, float* next, T* y) {
+                                    std::int64_t head, float* state, bool passes, ScanRoom& room, T* y) {
   const std::int64_t width = shape.head_dim, size = shape.state_size;
   HeadSteps steps;
   load_head(in, shape, chunk, head, room, steps);
+  find_weights(chunk, in.documents, steps, room);
   strided_product(chunk.count, width, chunk.count, {room.weights, chunk.count}, Transpose::no, {room.x, width},
                   Transpose::no, room.y, false);
   scale_rows(room.c, steps.of_state, chunk.count, size, room.scaled_c);
@@ -246,27 +258,24 @@ WEFT_INLINE void scan_chunk_of_head(const ScanInputs<T>& in, const StateSpaceSha
 #pragma omp simd
   for (std::int64_t i = 0; i < elements; ++i) room.y[i] += d * room.x[i];
   narrow(room.y, chunk.count, width, y + chunk.row * shape.inner() + head * width, shape.inner());
-  if (next != nullptr) pass_state(shape, chunk, steps, state, room, next);
+  if (passes) pass_state(shape, chunk, steps, state, room, state);
 }
 
+// The states in front of the sequences are those of `carried`, which become those behind them; null: zero.
 template <typename T>
 WEFT_INLINE void scan_forward_as(const ScanInputs<T>& in, const ScanPlaces& places, std::int64_t sequences,
-                                 float* carried, float* states, ScanRoom& room, T* y) {
+                                 float* carried, ScanRoom& room, T* y) {
   const StateSpaceShape& shape = places.shape;
-  const std::int64_t elements = shape.head_dim * shape.state_size;
+  const std::int64_t elements = places.state_elements(), of_sequence = shape.heads * elements;
   for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
-    for (std::int64_t number = 0; number < shape.chunks(); ++number) {
+    float* states = carried == nullptr ? room.states : carried + sequence * of_sequence;
+    if (carried == nullptr) std::fill(states, states + of_sequence, 0.0f);
+    for (std::int64_t number = 0; number < chunks_of(shape); ++number) {
       const Chunk chunk = places.chunk(sequence, number);
+      const bool passes = carried != nullptr || !chunk.is_last;
       for (std::int64_t head = 0; head < shape.heads; ++head) {
         if (head % shape.heads_of_group() == 0) load_group(in, places, chunk, head / shape.heads_of_group(), room);
-        float* state = states + places.state(sequence, number, head);
-        float* outside = carried == nullptr ? nullptr : carried + (sequence * shape.heads + head) * elements;
-        if (number == 0) {
-          outside == nullptr ? std::fill(state, state + elements, 0.0f)
-                             : static_cast<void>(std::copy(outside, outside + elements, state));
-        }
-        float* next = chunk.is_last ? outside : states + places.state(sequence, number + 1, head);
-        scan_chunk_of_head(in, shape, chunk, head, state, room, next, y);
+        scan_chunk_of_head(in, shape, chunk, head, states + head * elements, passes, room, y);
       }
     }
   }
@@ -394,8 +403,8 @@ WEFT_INLINE void store_group(const ScanPlaces& places, const Chunk& chunk, std::
 
 template <typename T>
 WEFT_INLINE void backward_chunk(const ScanInputs<T>& in, const ScanPlaces& places, std::int64_t sequence,
-                                std::int64_t number, std::int64_t group, const float* states, const T* dy,
-                                ScanRoom& room, const ScanOutputs<T>& out) {
+                                std::int64_t number, std::int64_t group, const T* dy, ScanRoom& room,
+                                const ScanOutputs<T>& out) {
   const StateSpaceShape& shape = places.shape;
   const Chunk chunk = places.chunk(sequence, number);
   load_group(in, places, chunk, group, room);
@@ -404,11 +413,12 @@ WEFT_INLINE void backward_chunk(const ScanInputs<T>& in, const ScanPlaces& place
   std::fill(room.dgroup, room.dgroup + chunk.count * chunk.count, 0.0f);
   for (std::int64_t i = 0; i < shape.heads_of_group(); ++i) {
     const std::int64_t head = group * shape.heads_of_group() + i;
-    const float* state = states + places.state(sequence, number, head);
-    float* dstate = room.dstates + i * shape.head_dim * shape.state_size;
+    const float* state = room.states + (number * shape.heads_of_group() + i) * places.state_elements();
+    float* dstate = room.dstates + i * places.state_elements();
     HeadSteps steps;
     StepGradients gradients;
     load_head(in, shape, chunk, head, room, steps);
+    find_weights(chunk, in.documents, steps, room);
     widen(dy + chunk.row * shape.inner() + head * shape.head_dim, shape.inner(), chunk.count, shape.head_dim, room.dy);
     gradients_of_pairs(shape, chunk, steps, room, gradients);
     gradients_of_held(shape, chunk, steps, state, dstate, room, gradients);
@@ -418,16 +428,36 @@ WEFT_INLINE void backward_chunk(const ScanInputs<T>& in, const ScanPlaces& place
   store_group(places, chunk, group, room, out);
 }
 
+// The states in front of the chunks of a group's heads.
+template <typename T>
+WEFT_INLINE void pass_states(const ScanInputs<T>& in, const ScanPlaces& places, std::int64_t sequence,
+                             std::int64_t group, ScanRoom& room) {
+  const StateSpaceShape& shape = places.shape;
+  const std::int64_t elements = places.state_elements(), of_chunk = shape.heads_of_group() * elements;
+  std::fill(room.states, room.states + of_chunk, 0.0f);
+  for (std::int64_t number = 0; number + 1 < chunks_of(shape); ++number) {
+    const Chunk chunk = places.chunk(sequence, number);
+    load_b(in, places, chunk, group, room);
+    for (std::int64_t i = 0; i < shape.heads_of_group(); ++i) {
+      HeadSteps steps;
+      load_head(in, shape, chunk, group * shape.heads_of_group() + i, room, steps);
+      float* state = room.states + number * of_chunk + i * elements;
+      pass_state(shape, chunk, steps, state, room, state + of_chunk);
+    }
+  }
+}
+
 template <typename T>
 WEFT_INLINE void scan_backward_as(const ScanInputs<T>& in, const ScanPlaces& places, std::int64_t sequences,
-                                  const float* states, const T* dy, ScanRoom& room, const ScanOutputs<T>& out) {
+                                  const T* dy, ScanRoom& room, const ScanOutputs<T>& out) {
   const StateSpaceShape& shape = places.shape;
-  const std::int64_t elements = shape.heads_of_group() * shape.head_dim * shape.state_size;
+  const std::int64_t elements = shape.heads_of_group() * places.state_elements();
   for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
     for (std::int64_t group = 0; group < shape.groups; ++group) {
+      pass_states(in, places, sequence, group, room);
       std::fill(room.dstates, room.dstates + elements, 0.0f);
-      for (std::int64_t number = shape.chunks() - 1; number >= 0; --number) {
-        backward_chunk(in, places, sequence, number, group, states, dy, room, out);
+      for (std::int64_t number = chunks_of(shape) - 1; number >= 0; --number) {
+        backward_chunk(in, places, sequence, number, group, dy, room, out);
       }
     }
   }
@@ -441,22 +471,21 @@ Tensor scan_workspace(KernelContext& context, const StateSpaceShape& shape, bool
 
 WEFT_MULTIVERSION void scan_tokens_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView mixed,
                                            ConstTensorView projected, const StateSpaceRates& rates,
-                                           ConstTensorView document_begins, TensorView carried, TensorView states,
-                                           TensorView y) {
+                                           ConstTensorView document_begins, TensorView carried, TensorView y) {
   ScanRoom room(context, shape, false);
   with_element_type(
       y.dtype(), [&](auto element) __attribute__((always_inline)) {
         using T = decltype(element);
         scan_forward_as(scan_inputs<T>(mixed, projected, rates, document_begins, !carried.empty()), ScanPlaces{shape},
-                        y.rows() / shape.sequence_length, carried.empty() ? nullptr : carried.as<float>().data(),
-                        states.as<float>().data(), room, y.as<T>().data());
+                        y.rows() / shape.sequence_length, carried.empty() ? nullptr : carried.as<float>().data(), room,
+                        y.as<T>().data());
       });
 }
 
 WEFT_MULTIVERSION void scan_tokens_backward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView dy,
                                             ConstTensorView mixed, ConstTensorView projected,
                                             const StateSpaceRates& rates, ConstTensorView document_begins,
-                                            ConstTensorView states, TensorView dmixed, TensorView dprojected,
+                                            TensorView dmixed, TensorView dprojected,
                                             const StateSpaceRateGradients& drates) {
   ScanRoom room(context, shape, true);
   for (const TensorView gradient : {drates.a_log, drates.d, drates.dt_bias}) {
@@ -468,7 +497,7 @@ WEFT_MULTIVERSION void scan_tokens_backward(KernelContext& context, const StateS
         const ScanOutputs<T> out = {dmixed.as<T>().data(), dprojected.as<T>().data(), drates.a_log.as<float>().data(),
                                     drates.d.as<float>().data(), drates.dt_bias.as<float>().data()};
         scan_backward_as(scan_inputs<T>(mixed, projected, rates, document_begins, false), ScanPlaces{shape},
-                         dy.rows() / shape.sequence_length, states.as<float>().data(), dy.as<T>().data(), room, out);
+                         dy.rows() / shape.sequence_length, dy.as<T>().data(), room, out);
       });
 }
 

@@ -6,11 +6,11 @@
 // The gradient of x is the same scan from the last token to the first. It has dy in the place of x and C in the place
 // of B, and its weights are turned. Gradients of states behind chunks stand for states in front of them.
 //
-// With P columns of a head, N elements of a state and s bytes an element, a head's chunk of 64 tokens moves:
+// With P columns of a head, N elements of a state and s bytes an element, a head's chunk of 256 tokens moves:
 // - 4 * 4 P N bytes of states: they are written, passed on (read and written) and read;
-// - 3 * 64 P s bytes of x and y, and what its group shares, B, C and pairs, from the second-level cache.
-// It computes 4 * 64 P N + 2 * 64^2 P operations in float32. With P = 64, N = 128 and s = 2 that is 17 a byte, where an
-// H100 could do 20.
+// - 2 * 256 P s bytes of x and y, and from the second-level cache B, C and pairs, which its group shares.
+// It computes 4 * 256 P N + 20 * 64^2 P operations, as tokens read no tile behind them. With P = 64, N = 128 and s = 2
+// that is 70 a byte, for tensor cores.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -24,71 +24,84 @@
 namespace weft::cuda {
 namespace {
 
-constexpr int pass_threads = 256;
+constexpr int pass_threads = 256, step_threads = 64;
 // Chunks whose states a thread loads before it stores the first one.
 constexpr int chunks_in_flight = 4;
 
-// A block's columns of a head in a chunk.
-struct HeadTile {
-  ScanChunk chunk;
-  int head, group, column;
-};
-__device__ HeadTile head_tile(const ScanSizes& sizes) {
-  const int block = static_cast<int>(blockIdx.x), tiles = scan_tiles(sizes.head_dim);
-  const int head = block / tiles % sizes.heads;
-  return {sizes.chunk(block / tiles / sizes.heads), head, head / sizes.heads_of_group(), block % tiles * chunk_tokens};
-}
-dim3 head_tile_blocks(const ScanCall& call) {
-  const int tiles = scan_tiles(static_cast<int>(call.shape.head_dim));
-  return dim3(static_cast<unsigned>(call.chunks() * call.shape.heads * tiles));
+// A thread goes through the tokens of a chunk and head, so that no sum is larger than the one before.
+template <typename T>
+__global__ void __launch_bounds__(step_threads) steps_kernel(ScanInputs<T> in, int heads_of_chunks, float* keep) {
+  const int number = static_cast<int>(blockIdx.x * step_threads + threadIdx.x);
+  if (number >= heads_of_chunks) return;
+  const int head = number % in.sizes.heads;
+  const ScanChunk chunk = in.sizes.chunk(number / in.sizes.heads);
+  const float rate = in.rate(head);
+  float sum = 0.0f;
+  for (int first = 0; first < chunk_tokens; first += Vector<float>::size) {
+    Vector<float> step, decay;
+#pragma unroll
+    for (int i = 0; i < Vector<float>::size; ++i) {
+      step[i] = first + i < chunk.count ? softplus(in.raw_step(chunk, head, first + i)) : 0.0f;
+      decay[i] = sum = fmaf(step[i], rate, sum);
+    }
+    const std::int64_t at = in.sizes.head_token(0, chunk, head, first);
+    store_vector(in.step + at, step);
+    store_vector(in.decay + at, decay);
+  }
+  keep[number] = in.reads_state(chunk, chunk.count - 1) ? exponential(sum) : 0.0f;
 }
 
-// A block computes the pairs of one chunk and group.
+// A block computes one pair of tiles of a chunk and group.
 template <typename T>
 __global__ void __launch_bounds__(threads_of_tile, resident_scan_blocks) pairs_kernel(ScanInputs<T> in, float* pairs) {
-  __shared__ ScanTile c_tile, b_tile;
+  __shared__ ScanTile<T> c_tile, b_tile;
   const ScanSizes& sizes = in.sizes;
-  const int group = static_cast<int>(blockIdx.x) % sizes.groups;
-  const ScanChunk chunk = sizes.chunk(static_cast<int>(blockIdx.x) / sizes.groups);
-  const MatrixPart<const T> b = sizes.b(in.mixed, chunk, group), c = sizes.c(in.mixed, chunk, group);
-  ScanPart result;
-  for (int column = 0; column < sizes.state_size; column += chunk_tokens) {
-    c_tile.fill<true>(c.from(0, column));
-    b_tile.fill<true>(b.from(0, column));
+  BlockPlace place;
+  const TilePair pair = TilePair::of(place.take(pairs_of_chunk));
+  const int group = place.take(sizes.groups);
+  const ScanChunk chunk = sizes.chunk(place.rest);
+  if (pair.reader >= chunk.tiles()) return;
+  const auto c = sizes.c(in.mixed, chunk, group).from(pair.reader * tile_edge, 0);
+  const auto b = sizes.b(in.mixed, chunk, group).from(pair.read * tile_edge, 0);
+  ProductSum<T> sum;
+  for (int element = 0; element < sizes.state_size; element += tile_edge) {
+    const auto of_c = c_tile.template fill<true>(c.from(0, element));
+    const auto of_b = b_tile.template fill<true>(b.from(0, element));
     __syncthreads();
-    result.add_product(c_tile, b_tile, min(chunk_tokens, sizes.state_size - column));
+    sum.add(of_c, of_b, min(tile_edge, sizes.state_size - element));
     __syncthreads();
   }
-  result.store(MatrixPart<float>{sizes.square(pairs, chunk, group), chunk_tokens, chunk_tokens, chunk_tokens});
+  sum.part().store(sizes.square(pairs, 0, chunk, group, pair));
 }
 
 // What a chunk adds to states [chunk][head][column][element]. Forward it adds the sum over tokens j of onto_state_j x_j
 // B_j^T to the state behind it. Backward it adds that of of_state_i dy_i C_i^T to the gradient of the state in front of
-// it. keep [chunk][head]. A block computes 64 columns of a head.
+// it. A block computes 64 columns and elements of a head.
 template <typename T, bool backward>
 __global__ void __launch_bounds__(threads_of_tile, resident_scan_blocks)
-    chunk_states_kernel(ScanInputs<T> in, const T* values, float* states, float* keep) {
-  __shared__ ScanSteps steps;
-  __shared__ ScanTile value_tile, key_tile;
+    chunk_states_kernel(ScanInputs<T> in, const T* values, float* states) {
+  __shared__ TileSteps steps;
+  __shared__ ScanTile<T> value_tile, key_tile;
   const ScanSizes& sizes = in.sizes;
-  const HeadTile at = head_tile(sizes);
-  const MatrixPart<const T> value = backward ? sizes.y(values, at.chunk, at.head) : sizes.x(values, at.chunk, at.head);
-  const MatrixPart<const T> key =
-      backward ? sizes.c(in.mixed, at.chunk, at.group) : sizes.b(in.mixed, at.chunk, at.group);
-  const MatrixPart<float> state = sizes.state(states, at.chunk, at.head).from(at.column, 0);
-  find_scan_steps(in, at.chunk, at.head, steps);
-  if (threadIdx.x == 0 && at.column == 0) keep[at.chunk.number * sizes.heads + at.head] = steps.keep;
-
+  BlockPlace place;
+  const int element = place.take(sizes.state_tiles()) * tile_edge;
+  const int column = place.take(scan_tiles(sizes.head_dim)) * tile_edge, head = place.take(sizes.heads);
+  const int group = head / sizes.heads_of_group();
+  const ScanChunk chunk = sizes.chunk(place.rest);
+  const auto value = (backward ? sizes.y(values, chunk, head) : sizes.x(values, chunk, head)).from(0, column);
+  const auto key = (backward ? sizes.c(in.mixed, chunk, group) : sizes.b(in.mixed, chunk, group)).from(0, element);
   const float* weights = backward ? steps.of_state : steps.onto_state;
-  value_tile.fill<false>([=](int token, int column) { return weights[token] * value(token, at.column + column); });
-  for (int element = 0; element < sizes.state_size; element += chunk_tokens) {
-    key_tile.fill<false>(key.from(0, element));
+  ProductSum<T> sum;
+  for (int tile = 0; tile < chunk.tiles(); ++tile) {
+    steps.load(in, chunk, head, tile);
+    const int first = tile * tile_edge;
+    const auto of_value =
+        value_tile.template fill<false>([=](int token, int i) { return weights[token] * value(first + token, i); });
+    const auto of_key = key_tile.template fill<false>(key.from(first, 0));
     __syncthreads();
-    ScanPart result;
-    result.add_product(value_tile, key_tile, at.chunk.count);
-    result.store(state.from(0, element));
-    __syncthreads();
+    sum.add(of_value, of_key, chunk.count_of(tile));
   }
+  sum.part().store(sizes.state(states, chunk, head).from(column, element));
 }
 
 // Turns what chunks add into the states in front of them, or backward into the gradients of the states behind them.
@@ -124,97 +137,108 @@ __global__ void __launch_bounds__(pass_threads)
 }
 
 // Forward: y of a chunk, from its x and the state in front of it. Backward: dx, from dy and the gradient of the state
-// behind the chunk. Both: D times the token's own. A block computes 64 columns of a head.
+// behind the chunk. Both: D times the token's own. A block computes a tile of tokens and 64 columns of a head.
 template <typename T, bool backward>
 __global__ void __launch_bounds__(threads_of_tile, resident_scan_blocks)
     chunk_outputs_kernel(ScanInputs<T> in, const T* values, const float* pairs, const float* states, T* out) {
-  __shared__ ScanSteps steps;
-  __shared__ ScanTile left, right;
+  __shared__ TileSteps own, other;
+  __shared__ ScanTile<T> left, right;
   const ScanSizes& sizes = in.sizes;
-  const HeadTile at = head_tile(sizes);
-  const MatrixPart<const T> value = backward ? sizes.y(values, at.chunk, at.head) : sizes.x(values, at.chunk, at.head);
-  const MatrixPart<const T> key =
-      backward ? sizes.b(in.mixed, at.chunk, at.group) : sizes.c(in.mixed, at.chunk, at.group);
-  const MatrixPart<const float> state = sizes.state(states, at.chunk, at.head).from(at.column, 0);
-  const MatrixPart<T> result = backward ? sizes.x(out, at.chunk, at.head) : sizes.y(out, at.chunk, at.head);
-  find_scan_steps(in, at.chunk, at.head, steps);
+  BlockPlace place;
+  const int tile = place.take(tiles_of_chunk), column = place.take(scan_tiles(sizes.head_dim)) * tile_edge;
+  const int head = place.take(sizes.heads), group = head / sizes.heads_of_group(), begin = tile * tile_edge;
+  const ScanChunk chunk = sizes.chunk(place.rest);
+  if (tile >= chunk.tiles()) return;
+  const auto value = (backward ? sizes.y(values, chunk, head) : sizes.x(values, chunk, head)).from(0, column);
+  const auto key = (backward ? sizes.b(in.mixed, chunk, group) : sizes.c(in.mixed, chunk, group)).from(begin, 0);
+  const auto state = sizes.state(states, chunk, head).from(column, 0);
+  own.load(in, chunk, head, tile);
 
-  const float* pair = sizes.square(pairs, at.chunk, at.group);
-  left.fill<!backward>([=](int i, int j) { return pair[i * chunk_tokens + j] * steps.factor(i, j) * steps.step[j]; });
-  right.fill<false>(value.from(0, at.column));
-  __syncthreads();
-  ScanPart sums;
-  sums.add_product(left, right, at.chunk.count);
-  const float d = to_float(in.d[at.head]);
-  sums.for_each(
-      [=](int row, int column, float& sum) { sum = fmaf(d, right.at[row * ScanTile::stride + column], sum); });
-  const float* weights = backward ? steps.onto_state : steps.of_state;
-  for (int element = 0; element < sizes.state_size; element += chunk_tokens) {
+  ProductSum<T> sum;
+  const TileSteps &reader = backward ? other : own, &read = backward ? own : other;
+  for (int i = backward ? tile : 0; i < (backward ? chunk.tiles() : tile + 1); ++i) {
+    other.load(in, chunk, head, i);
+    const auto pair = sizes.square(pairs, 0, chunk, group, backward ? TilePair{i, tile} : TilePair{tile, i});
+    const auto weights = left.template fill<!backward>([&](int reads, int is_read) {
+      return pair(reads, is_read) * decay_between(reader, reads, read, is_read) * read.step[is_read];
+    });
+    const auto of_value = right.template fill<false>(value.from(i * tile_edge, 0));
     __syncthreads();
-    left.fill<true>([=](int token, int i) { return weights[token] * key(token, element + i); });
-    right.fill<true>(state.from(0, element));
-    __syncthreads();
-    sums.add_product(left, right, min(chunk_tokens, sizes.state_size - element));
+    sum.add(weights, of_value, chunk.count_of(i));
   }
-  sums.store(result.from(0, at.column));
+  const float* of_state = backward ? own.onto_state : own.of_state;
+  for (int element = 0; element < sizes.state_size; element += tile_edge) {
+    __syncthreads();
+    const auto of_key =
+        left.template fill<true>([=](int token, int i) { return of_state[token] * key(token, element + i); });
+    const auto through = right.template fill<true>(state.from(0, element));
+    __syncthreads();
+    sum.add(of_key, through, min(tile_edge, sizes.state_size - element));
+  }
+  const float d = to_float(in.d[head]);
+  ScanPart result = sum.part();
+  result.for_each([=](int token, int i, float& at) { at = fmaf(d, value(begin + token, i), at); });
+  result.store((backward ? sizes.x(out, chunk, head) : sizes.y(out, chunk, head)).from(begin, column));
 }
 
-// `states` become those of the chunks; `carried` may be null.
+// States in front of the chunks, or gradients of those behind them; `carried` may be null.
 template <typename T, bool backward>
-void queue_chunks(KernelContext& context, const ScanCall& call, const ScanInputs<T>& in, const T* values,
-                  const float* pairs, float* carried, float* states, T* out) {
+void queue_states(KernelContext& context, const ScanCall& call, const ScanInputs<T>& in, const T* values,
+                  float* carried, float* states) {
   const cudaStream_t stream = native(context.stream);
-  const std::int64_t sequences = call.mixed.rows() / call.shape.sequence_length;
-  Tensor keep =
-      context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, call.chunks(), call.shape.heads);
-  float* const kept = elements<float>(keep.view());
-  launch(stream, head_tile_blocks(call), threads_of_tile, 0, chunk_states_kernel<T, backward>, in, values, states,
-         kept);
-  const std::int64_t elements = sequences * call.shape.inner() * call.shape.state_size;
+  const std::int64_t tiles = GpuScan::tiles(call.scan.shape.head_dim) * GpuScan::tiles(call.scan.shape.state_size);
+  launch(stream, static_cast<unsigned>(call.scan.chunk_heads() * tiles), threads_of_tile, 0,
+         chunk_states_kernel<T, backward>, in, values, states);
+  const std::int64_t elements = call.scan.sequences() * call.scan.shape.inner() * call.scan.shape.state_size;
   launch(stream, blocks_for(elements, pass_threads), pass_threads, 0, pass_states_kernel<backward>, in.sizes, elements,
-         kept, carried, states);
-  launch(stream, head_tile_blocks(call), threads_of_tile, 0, chunk_outputs_kernel<T, backward>, in, values, pairs,
-         states, out);
+         call.at(call.places.keep), carried, states);
+}
+template <typename T, bool backward>
+void queue_outputs(KernelContext& context, const ScanCall& call, const ScanInputs<T>& in, const T* values,
+                   const float* states, T* out) {
+  const std::int64_t tiles = GpuScan::tiles_of_chunk * GpuScan::tiles(call.scan.shape.head_dim);
+  launch(native(context.stream), static_cast<unsigned>(call.scan.chunk_heads() * tiles), threads_of_tile, 0,
+         chunk_outputs_kernel<T, backward>, in, values, call.at(call.places.pairs), states, out);
 }
 
 }  // namespace
 
-void multiply_pairs(KernelContext& context, const ScanCall& call, float* pairs) {
+void begin_scan(KernelContext& context, const ScanCall& call, float* carried) {
   with_element_type(call.mixed.dtype(), [&](auto element) {
     using E = decltype(element);
-    launch(native(context.stream), static_cast<unsigned>(call.chunks() * call.shape.groups), threads_of_tile, 0,
-           pairs_kernel<typename DeviceElement<E>::type>, call.inputs<E>(), pairs);
+    using T = typename DeviceElement<E>::type;
+    const cudaStream_t stream = native(context.stream);
+    const ScanInputs<T> in = call.inputs<E>();
+    launch(stream, blocks_for(call.scan.chunk_heads(), step_threads), step_threads, 0, steps_kernel<T>, in,
+           static_cast<int>(call.scan.chunk_heads()), call.at(call.places.keep));
+    launch(stream, static_cast<unsigned>(call.scan.chunks() * call.scan.shape.groups * GpuScan::pairs_of_chunk),
+           threads_of_tile, 0, pairs_kernel<T>, in, call.at(call.places.pairs));
+    queue_states<T, false>(context, call, in, in.mixed, carried, call.at(call.places.states));
   });
 }
 
-void scan_chunks(KernelContext& context, const ScanCall& call, const float* pairs, float* carried, float* states,
-                 TensorView y) {
-  with_element_type(y.dtype(), [&](auto element) {
-    using E = decltype(element);
-    queue_chunks<typename DeviceElement<E>::type, false>(context, call, call.inputs<E>(), elements<E>(call.mixed),
-                                                         pairs, carried, states, elements<E>(y));
-  });
-}
-
-void scan_chunks_back(KernelContext& context, const ScanCall& call, ConstTensorView dy, const float* pairs,
-                      float* dstates, TensorView dmixed) {
+void scan_back(KernelContext& context, const ScanCall& call, ConstTensorView dy, TensorView dmixed) {
   with_element_type(dy.dtype(), [&](auto element) {
     using E = decltype(element);
-    queue_chunks<typename DeviceElement<E>::type, true>(context, call, call.inputs<E>(), elements<E>(dy), pairs,
-                                                        nullptr, dstates, elements<E>(dmixed));
+    using T = typename DeviceElement<E>::type;
+    const ScanInputs<T> in = call.inputs<E>();
+    float* const dstates = call.at(call.places.dstates);
+    queue_states<T, true>(context, call, in, elements<E>(dy), nullptr, dstates);
+    queue_outputs<T, true>(context, call, in, elements<E>(dy), dstates, elements<E>(dmixed));
   });
 }
 
 void scan_tokens_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView mixed,
                          ConstTensorView projected, const StateSpaceRates& rates, ConstTensorView document_begins,
-                         TensorView carried, TensorView states, TensorView y) {
-  const ScanCall call = {shape, mixed, projected, rates, document_begins, !carried.empty()};
-  Tensor pairs = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32,
-                                            call.chunks() * shape.groups, square_floats);
-  float* const products = elements<float>(pairs.view());
-  multiply_pairs(context, call, products);
-  scan_chunks(context, call, products, carried.empty() ? nullptr : elements<float>(carried), elements<float>(states),
-              y);
+                         TensorView carried, TensorView y) {
+  const ScanCall call(context, shape, mixed, projected, document_begins, rates, !carried.empty(), false);
+  begin_scan(context, call, carried.empty() ? nullptr : elements<float>(carried));
+  with_element_type(y.dtype(), [&](auto element) {
+    using E = decltype(element);
+    const auto in = call.inputs<E>();
+    queue_outputs<typename DeviceElement<E>::type, false>(context, call, in, in.mixed, call.at(call.places.states),
+                                                          elements<E>(y));
+  });
 }
 
 }  // namespace weft::cuda

@@ -1,78 +1,89 @@
-// What the kernels of a state-space scan share: the place of a chunk, the weights of its tokens, and products of tiles.
-// A tile holds 64 x 64 elements in float32, of 64 tokens of a chunk, columns of a head or elements of a state. What
-// lies outside of a matrix is zero.
-//
-// A product sums over the rows of both tiles: result[i][j] = sum over k of a[k][i] b[k][j]. A factor that is summed
-// over its columns is turned when its tile is filled. Thread (y, x) of 16 x 16 owns four rows of a result from 4 y, and
-// four columns from 4 x.
+// What the kernels of a state-space scan share: the places of a chunk's elements, and the weights of its tokens.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "layers/kernels/cuda/attention_tiles.cuh"
 #include "layers/kernels/cuda/exponential.cuh"
+#include "layers/kernels/cuda/scan_tiles.cuh"
+#include "layers/kernels/gpu_scan.h"
 #include "layers/kernels/state_space.h"
-#include "parallel/runtime/cuda/reduce.cuh"
-#include "parallel/runtime/cuda/vector.cuh"
 
 namespace weft::cuda {
 
-inline constexpr int chunk_tokens = static_cast<int>(state_space_chunk);
-inline constexpr int edge_of_part = 4;  // of a thread's part of a product
-static_assert(chunk_tokens == edge_of_part * threads_of_edge);
-inline constexpr int square_floats = chunk_tokens * chunk_tokens;
+inline constexpr int chunk_tokens = static_cast<int>(GpuScan::chunk);
+inline constexpr int tiles_of_chunk = static_cast<int>(GpuScan::tiles_of_chunk);
+inline constexpr int pairs_of_chunk = static_cast<int>(GpuScan::pairs_of_chunk);
 // Blocks per multiprocessor, which bounds the registers of a thread.
 inline constexpr int resident_scan_blocks = 3;
-
-// Tiles of 64 columns.
-__host__ __device__ inline int scan_tiles(int columns) {
-  return (columns + chunk_tokens - 1) / chunk_tokens;
-}
-
-// Rows and columns of a matrix, zero outside of them.
-template <typename T>
-struct MatrixPart {
-  T* data;
-  int stride, rows, columns;  // a chunk's rows are less than 2^31 elements
-
-  __device__ float operator()(int row, int column) const {
-    return row < rows && column < columns ? to_float(data[row * stride + column]) : 0.0f;
-  }
-  __device__ MatrixPart from(int row, int column) const {
-    return {data + row * stride + column, stride, rows - row, columns - column};
-  }
-};
 
 // Tokens of a chunk of a sequence. `number` counts the chunks of all sequences, `row` is the first token's.
 struct ScanChunk {
   int number, position, count;
   std::int64_t row;
+
+  __device__ int tiles() const { return scan_tiles(count); }
+  __device__ int count_of(int tile) const { return min(tile_edge, count - tile * tile_edge); }
+};
+
+// Two tiles of a chunk of which the first reads the second.
+struct TilePair {
+  int reader, read;
+
+  __device__ int number() const { return reader * (reader + 1) / 2 + read; }
+  __device__ static TilePair of(int number) {
+    TilePair pair = {0, number};
+    while (pair.read > pair.reader) pair.read -= ++pair.reader;
+    return pair;
+  }
+};
+
+// The place of a block among those of a kernel, taken apart from the dimension that changes fastest.
+struct BlockPlace {
+  int rest = static_cast<int>(blockIdx.x);
+
+  __device__ int take(int count) {
+    const int at = rest % count;
+    rest /= count;
+    return at;
+  }
 };
 
 // A StateSpaceShape as kernels take it, and the places of a chunk's elements in the matrices.
 struct ScanSizes {
-  int heads, head_dim, groups, state_size, chunks;
+  int heads, head_dim, groups, state_size;
+  int chunks, all_chunks, slices;
   int length;                    // of a sequence
   int inner, channels, columns;  // of rows of y, mixed and projected
 
-  explicit ScanSizes(const StateSpaceShape& shape)
-      : heads(static_cast<int>(shape.heads)),
-        head_dim(static_cast<int>(shape.head_dim)),
-        groups(static_cast<int>(shape.groups)),
-        state_size(static_cast<int>(shape.state_size)),
-        chunks(static_cast<int>(shape.chunks())),
-        length(static_cast<int>(shape.sequence_length)),
-        inner(static_cast<int>(shape.inner())),
-        channels(static_cast<int>(shape.channels())),
-        columns(static_cast<int>(shape.columns())) {}
+  explicit ScanSizes(const GpuScan& scan)
+      : heads(static_cast<int>(scan.shape.heads)),
+        head_dim(static_cast<int>(scan.shape.head_dim)),
+        groups(static_cast<int>(scan.shape.groups)),
+        state_size(static_cast<int>(scan.shape.state_size)),
+        chunks(static_cast<int>(scan.chunks_of_sequence())),
+        all_chunks(static_cast<int>(scan.chunks())),
+        slices(static_cast<int>(scan.slices())),
+        length(static_cast<int>(scan.shape.sequence_length)),
+        inner(static_cast<int>(scan.shape.inner())),
+        channels(static_cast<int>(scan.shape.channels())),
+        columns(static_cast<int>(scan.shape.columns())) {}
 
   __device__ int heads_of_group() const { return heads / groups; }
+  __device__ int state_tiles() const { return scan_tiles(state_size); }
   __device__ ScanChunk chunk(int number) const {
     const int position = number % chunks * chunk_tokens;
     return {number, position, min(chunk_tokens, length - position),
             static_cast<std::int64_t>(number / chunks) * length + position};
+  }
+  __device__ std::int64_t head_number(const ScanChunk& chunk, int head) const {
+    return static_cast<std::int64_t>(chunk.number) * heads + head;
+  }
+  // Of numbers [part][chunk][head][256].
+  __device__ std::int64_t head_token(int part, const ScanChunk& chunk, int head, int token) const {
+    const std::int64_t number = static_cast<std::int64_t>(part) * all_chunks * heads + head_number(chunk, head);
+    return number * chunk_tokens + token;
   }
   // Of a matrix like y.
   template <typename T>
@@ -97,10 +108,16 @@ struct ScanSizes {
     const std::int64_t first_row = static_cast<std::int64_t>(chunk.number) * inner + head * head_dim;
     return {states + first_row * state_size, state_size, head_dim, state_size};
   }
-  // Of a matrix with 64 x 64 elements a chunk and group.
+  // Of numbers [slice][chunk][group][pair of tiles][64][64].
   template <typename T>
-  __device__ T* square(T* matrix, const ScanChunk& chunk, int group) const {
-    return matrix + (static_cast<std::int64_t>(chunk.number) * groups + group) * square_floats;
+  __device__ MatrixPart<T> square(T* pairs, int slice, const ScanChunk& chunk, int group, TilePair pair) const {
+    const std::int64_t of_group = (static_cast<std::int64_t>(slice) * all_chunks + chunk.number) * groups + group;
+    return {pairs + (of_group * pairs_of_chunk + pair.number()) * square_elements, tile_edge, tile_edge, tile_edge};
+  }
+  // Of numbers [slice][chunk][group][256][element].
+  __device__ MatrixPart<float> keys(float* keys, int slice, const ScanChunk& chunk, int group) const {
+    const std::int64_t of_group = (static_cast<std::int64_t>(slice) * all_chunks + chunk.number) * groups + group;
+    return {keys + of_group * chunk_tokens * state_size, state_size, chunk.count, state_size};
   }
 };
 
@@ -111,6 +128,7 @@ struct ScanInputs {
   const T *mixed, *projected, *a_log, *d, *dt_bias;
   const std::int32_t* document_begins;  // null: each sequence is one document
   bool carried;                         // whether states stand in front of the sequences
+  float *step, *decay;                  // of GpuScanRoom
 
   __device__ float raw_step(const ScanChunk& chunk, int head, int token) const {
     const int column = sizes.columns - sizes.heads + head;
@@ -122,153 +140,88 @@ struct ScanInputs {
     if (document_begins == nullptr) return carried ? -1 : 0;
     return document_begins[chunk.row + token];
   }
-};
-
-// What the steps of a head's tokens decide. Stands in shared memory. Tokens behind the chunk have a step of zero.
-struct ScanSteps {
-  int first[chunk_tokens];  // the first token of the chunk that a token reads
-  float step[chunk_tokens];
-  float decay[chunk_tokens];       // the sum of step times rate up to the token, negative or zero
-  float of_state[chunk_tokens];    // exp(decay), or 0 where a token does not read the state in front of the chunk
-  float unstepped[chunk_tokens];   // exp(last decay - decay), or 0 where the state behind the chunk does not hold it
-  float onto_state[chunk_tokens];  // the same times the step
-  float keep;                      // of the state in front of the chunk in the one behind it
-
-  // Of token j in what token i reads, without the step.
-  __device__ float factor(int i, int j) const {
-    return j <= i && j >= first[i] ? exponential(decay[i] - decay[j]) : 0.0f;
+  __device__ bool reads_state(const ScanChunk& chunk, int token) const {
+    return document_begin(chunk, token) < chunk.position;
   }
 };
 
-// A block of at least 64 threads finds the steps together. Every token adds up the steps before it in the same order,
-// so that no sum is larger than the one before.
-template <typename T>
-__device__ void find_scan_steps(const ScanInputs<T>& in, const ScanChunk& chunk, int head, ScanSteps& steps) {
-  const int token = static_cast<int>(threadIdx.x), last = chunk_tokens - 1;
-  const bool takes_part = token < chunk_tokens;
-  bool reads_state = false;
-  __syncthreads();  // an earlier call's may still be read
-  if (takes_part) {
-    const int begin = in.document_begin(chunk, min(token, chunk.count - 1));
-    reads_state = begin < chunk.position;
-    steps.first[token] = max(begin - chunk.position, 0);
-    steps.step[token] = token < chunk.count ? softplus(in.raw_step(chunk, head, token)) : 0.0f;
+// What the steps of a head's tokens decide for a tile of them. Stands in shared memory. Tokens behind the chunk have a
+// step of zero.
+struct TileSteps {
+  int begin;             // of the tile's tokens in the chunk
+  int first[tile_edge];  // the first token of the chunk that a token reads
+  float step[tile_edge];
+  float decay[tile_edge];       // the sum of step times rate up to the token, negative or zero
+  float of_state[tile_edge];    // exp(decay), or 0 where a token does not read the state in front of the chunk
+  float unstepped[tile_edge];   // exp(last decay - decay), or 0 where the state behind the chunk does not hold it
+  float onto_state[tile_edge];  // the same times the step
+
+  // A block of at least 64 threads loads them together, and synchronises.
+  template <typename T>
+  __device__ void load(const ScanInputs<T>& in, const ScanChunk& chunk, int head, int tile) {
+    const int thread = static_cast<int>(threadIdx.x), last = chunk.count - 1;
+    __syncthreads();  // those of an earlier call may still be read
+    if (thread < tile_edge) {
+      const int token = tile * tile_edge + thread, document = in.document_begin(chunk, min(token, last));
+      const std::int64_t at = in.sizes.head_token(0, chunk, head, token);
+      const float sum = in.decay[at], whole = in.decay[in.sizes.head_token(0, chunk, head, last)];
+      if (thread == 0) begin = token;
+      first[thread] = max(document - chunk.position, 0);
+      step[thread] = in.step[at];
+      decay[thread] = sum;
+      of_state[thread] = document < chunk.position ? exponential(sum) : 0.0f;
+      unstepped[thread] = token >= in.document_begin(chunk, last) - chunk.position ? exponential(whole - sum) : 0.0f;
+      onto_state[thread] = unstepped[thread] * step[thread];
+    }
+    __syncthreads();
   }
-  __syncthreads();
-  if (takes_part) {
-    const float rate = in.rate(head);
-    float sum = 0.0f;
-    for (int i = 0; i <= token; ++i) sum = fmaf(steps.step[i], rate, sum);
-    steps.decay[token] = sum;
-  }
-  __syncthreads();
-  if (takes_part) {
-    const float decay = steps.decay[token], whole = steps.decay[last];
-    steps.of_state[token] = reads_state ? exponential(decay) : 0.0f;
-    steps.unstepped[token] = token >= steps.first[last] ? exponential(whole - decay) : 0.0f;
-    steps.onto_state[token] = steps.unstepped[token] * steps.step[token];
-    if (token == last) steps.keep = reads_state ? exponential(whole) : 0.0f;
-  }
-  __syncthreads();
+};
+// Of token j of one tile in what token i of another reads, without the step.
+__device__ inline float decay_between(const TileSteps& reader, int i, const TileSteps& read, int j) {
+  const int token = read.begin + j;
+  return token <= reader.begin + i && token >= reader.first[i] ? exponential(reader.decay[i] - read.decay[j]) : 0.0f;
 }
 
-struct alignas(16) ScanTile {
-  static constexpr int stride = chunk_tokens + padding;
-  float at[chunk_tokens * stride];
-
-  // at[row][column] = value(row, column), or at[column][row] if turned. Neighbouring threads take neighbouring columns,
-  // of one row or of four: then the threads of a warp write to 32 banks. The caller synchronises.
-  template <bool turned, typename Value>
-  __device__ void fill(Value value) {
-    const int thread = static_cast<int>(threadIdx.x), lane = thread % warp_size, warp = thread / warp_size;
-    const int first_row = turned ? lane / 8 : thread / chunk_tokens;
-    const int column = turned ? warp * 8 + lane % 8 : thread % chunk_tokens;
-#pragma unroll 4
-    for (int row = first_row; row < chunk_tokens; row += threads_of_tile / chunk_tokens) {
-      at[turned ? column * stride + row : row * stride + column] = value(row, column);
-    }
-  }
-};
-
-// A thread's part of a product.
-struct ScanPart {
-  float at[edge_of_part][edge_of_part] = {};
-
-  __device__ static int row(int i) { return edge_of_part * thread_y() + i; }
-  __device__ static int column(int j) { return edge_of_part * thread_x() + j; }
-
-  // Adds the product of the first `count` rows.
-  __device__ void add_product(const ScanTile& a, const ScanTile& b, int count) {
-#pragma unroll 4
-    for (int k = 0; k < count; ++k) {
-      const Vector<float> of_a = load_vector(a.at + k * ScanTile::stride + row(0));
-      const Vector<float> of_b = load_vector(b.at + k * ScanTile::stride + column(0));
-#pragma unroll
-      for (int i = 0; i < edge_of_part; ++i) {
-#pragma unroll
-        for (int j = 0; j < edge_of_part; ++j) at[i][j] = fmaf(of_a[i], of_b[j], at[i][j]);
-      }
-    }
-  }
-  // body(row, column, element) for the elements of the part.
-  template <typename Body>
-  __device__ void for_each(Body body) {
-#pragma unroll
-    for (int i = 0; i < edge_of_part; ++i) {
-#pragma unroll
-      for (int j = 0; j < edge_of_part; ++j) body(row(i), column(j), at[i][j]);
-    }
-  }
-  template <typename T>
-  __device__ void store(const MatrixPart<T>& to) const {
-#pragma unroll
-    for (int i = 0; i < edge_of_part; ++i) {
-      T* const first = to.data + row(i) * to.stride + column(0);
-      const int columns = row(i) < to.rows ? to.columns - column(0) : 0;
-      Vector<T, edge_of_part> elements;
-#pragma unroll
-      for (int j = 0; j < edge_of_part; ++j) elements[j] = from_float<T>(at[i][j]);
-      if (columns >= edge_of_part && reinterpret_cast<std::uintptr_t>(first) % sizeof(elements) == 0) {
-        store_vector(first, elements);
-      } else {
-#pragma unroll
-        for (int j = 0; j < edge_of_part; ++j) {
-          if (j < columns) first[j] = elements[j];
-        }
-      }
-    }
-  }
-};
-
-// The tensors of a scan that forward and backward read, with the contracts of the public functions.
+// A call of a scan: what forward and backward read, with the contracts of the public functions, and the workspace.
 struct ScanCall {
-  const StateSpaceShape& shape;
-  ConstTensorView mixed, projected;
+  ConstTensorView mixed, projected, document_begins;
   const StateSpaceRates& rates;
-  ConstTensorView document_begins;
-  bool carried = false;
+  bool carried;
+  GpuScan scan;
+  GpuScanRoom places;
+  Tensor room;
+  float* first = elements<float>(room.view());
 
-  std::int64_t chunks() const { return mixed.rows() / shape.sequence_length * shape.chunks(); }
+  ScanCall(KernelContext& context, const StateSpaceShape& shape, ConstTensorView x_b_c, ConstTensorView all,
+           ConstTensorView begins, const StateSpaceRates& of_heads, bool is_carried, bool backward)
+      : mixed(x_b_c),
+        projected(all),
+        document_begins(begins),
+        rates(of_heads),
+        carried(is_carried),
+        scan{shape, mixed.rows()},
+        places(scan, backward),
+        room(context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, places.floats, 1)) {}
+
+  float* at(std::int64_t place) const { return first + place; }
   template <typename E>
   ScanInputs<typename DeviceElement<E>::type> inputs() const {
-    return {ScanSizes(shape),
+    return {ScanSizes(scan),
             elements<E>(mixed),
             elements<E>(projected),
             elements<E>(rates.a_log),
             elements<E>(rates.d),
             elements<E>(rates.dt_bias),
             document_begins.empty() ? nullptr : elements<std::int32_t>(document_begins),
-            carried};
+            carried,
+            at(places.step),
+            at(places.decay)};
   }
 };
 
-// pairs [chunk][group][64][64] float32: row i, column j is the product of C of token i and B of token j.
-void multiply_pairs(KernelContext& context, const ScanCall& call, float* pairs);
-// y and the states in front of the chunks. `carried` may be null.
-void scan_chunks(KernelContext& context, const ScanCall& call, const float* pairs, float* carried, float* states,
-                 TensorView y);
-// The same from the last token to the first: the gradients of x, in dmixed, and those of the states behind the chunks.
-void scan_chunks_back(KernelContext& context, const ScanCall& call, ConstTensorView dy, const float* pairs,
-                      float* dstates, TensorView dmixed);
+// Fills the room's step, decay, keep and pairs, and the states in front of the chunks. `carried` may be null.
+void begin_scan(KernelContext& context, const ScanCall& call, float* carried);
+// The scan from the last token to the first: the gradients of x, in dmixed, and dstates.
+void scan_back(KernelContext& context, const ScanCall& call, ConstTensorView dy, TensorView dmixed);
 
 }  // namespace weft::cuda

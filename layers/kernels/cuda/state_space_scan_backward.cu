@@ -8,12 +8,12 @@
 // and for the last token of the chunk also the sum over j of onto_state_j s_j + keep <dH, H>. dC and dB are sums over
 // the heads of a group. A decay of token t is in all c_i from t on, so its gradient is the sum of dc_i over these.
 //
-// A head's chunk takes 2 * 64^2 P + 4 * 64 P N operations here, and as many as a forward for the gradient of x.
-// It reads states and their gradients once, the states a second time for <dH, H>: 12 P N bytes.
+// The states in front of the chunks are made again. States and their gradients are written, passed on (read and
+// written) and read twice, the states only for dC and <dH, H>: 40 P N bytes a head's chunk. It computes 10 * 256 P N +
+// 40 * 64^2 P operations, those of the pairs of a group beside them.
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <utility>
 
 #include "layers/kernels/cuda/kernels.h"
 #include "layers/kernels/cuda/state_space_scan.cuh"
@@ -26,20 +26,28 @@ namespace {
 
 constexpr int warps_of_tile = threads_of_tile / warp_size;
 
-// Partial gradients of a backward, float32. Of the 64 tokens of a [chunk][head] or a [tile of states][chunk][head]:
+// Partial sums of the tokens of heads, as GpuScanRoom has them.
 struct ScanSums {
   float *of_reads, *of_weights, *of_own;  // sum over j of t_ij step_j; sum over i of t_ij; dW_ii
-  float *through_c, *through_b;           // C_i . (H^T dy_i) and s_j, of the elements of a tile
-  float* of_states;                       // <dH, H> of [tile of states][chunk][head]
+  float *through_c, *through_b;           // C_i . (H^T dy_i) and s_j
+  float* of_states;                       // <dH, H>
 };
 
-__device__ std::int64_t head_number(const ScanSizes& sizes, const ScanChunk& chunk, int head) {
-  return static_cast<std::int64_t>(chunk.number) * sizes.heads + head;
-}
+// The heads that a block adds up.
+struct HeadSlice {
+  int group, slice, first, end;
+
+  __device__ HeadSlice(const ScanSizes& sizes, BlockPlace& place)
+      : group(place.take(sizes.groups)), slice(place.take(sizes.slices)) {
+    const int heads = sizes.heads_of_group();
+    first = group * heads + heads * slice / sizes.slices;
+    end = group * heads + heads * (slice + 1) / sizes.slices;
+  }
+};
 
 // The sum over a tile's rows of a thread's parts of its columns, for the first 64 threads.
 __device__ float sum_of_column(const float (&parts)[edge_of_part]) {
-  __shared__ float of_warp[warps_of_tile][chunk_tokens];
+  __shared__ float of_warp[warps_of_tile][tile_edge];
   const int thread = static_cast<int>(threadIdx.x), warp = thread / warp_size;
 #pragma unroll
   for (int j = 0; j < edge_of_part; ++j) {
@@ -49,161 +57,209 @@ __device__ float sum_of_column(const float (&parts)[edge_of_part]) {
   }
   __syncthreads();
   float sum = 0.0f;
-  if (thread < chunk_tokens) {
+  if (thread < tile_edge) {
     for (int i = 0; i < warps_of_tile; ++i) sum += of_warp[i][thread];
   }
   return sum;
 }
 
-// The gradients through pairs of tokens: sums of a head's tokens, and dpairs [chunk][group][64][64], the sum of G over
-// the heads of a group. A block has one chunk and group.
+// The gradients through a pair of tiles of tokens: sums of a head's tokens, and dpairs, the sum of G over the heads of
+// a slice.
 template <typename T>
 __global__ void __launch_bounds__(threads_of_tile, 2)
     pair_gradients_kernel(ScanInputs<T> in, const T* dy, const float* pairs, float* dpairs, ScanSums sums) {
-  __shared__ ScanSteps steps;
-  __shared__ ScanTile dy_tile, x_tile;
+  __shared__ TileSteps reader, read;
+  __shared__ ScanTile<T> dy_tile, x_tile;
   const ScanSizes& sizes = in.sizes;
-  const int group = static_cast<int>(blockIdx.x) % sizes.groups, thread = static_cast<int>(threadIdx.x);
-  const ScanChunk chunk = sizes.chunk(static_cast<int>(blockIdx.x) / sizes.groups);
-  const MatrixPart<const float> square = {sizes.square(pairs, chunk, group), chunk_tokens, chunk_tokens, chunk_tokens};
+  BlockPlace place;
+  const TilePair tiles = TilePair::of(place.take(pairs_of_chunk));
+  const HeadSlice heads(sizes, place);
+  const ScanChunk chunk = sizes.chunk(place.rest);
+  if (tiles.reader >= chunk.tiles()) return;
+  const int thread = static_cast<int>(threadIdx.x);
+  const auto square = sizes.square(pairs, 0, chunk, heads.group, tiles);
   ScanPart pair, dpair;
   pair.for_each([=](int i, int j, float& element) { element = square(i, j); });
-  for (int in_group = 0; in_group < sizes.heads_of_group(); ++in_group) {
-    const int head = group * sizes.heads_of_group() + in_group;
-    const std::int64_t first = head_number(sizes, chunk, head) * chunk_tokens;
-    const MatrixPart<const T> of_dy = sizes.y(dy, chunk, head), of_x = sizes.x(in.mixed, chunk, head);
-    find_scan_steps(in, chunk, head, steps);
-    ScanPart dweight;
-    for (int column = 0; column < sizes.head_dim; column += chunk_tokens) {
-      dy_tile.fill<true>(of_dy.from(0, column));
-      x_tile.fill<true>(of_x.from(0, column));
+  for (int head = heads.first; head < heads.end; ++head) {
+    const std::int64_t reads_at = sizes.head_token(tiles.read, chunk, head, tiles.reader * tile_edge);
+    const std::int64_t weights_at = sizes.head_token(tiles.reader, chunk, head, tiles.read * tile_edge);
+    const std::int64_t own_at = sizes.head_token(0, chunk, head, tiles.reader * tile_edge);
+    const auto of_dy = sizes.y(dy, chunk, head).from(tiles.reader * tile_edge, 0);
+    const auto of_x = sizes.x(in.mixed, chunk, head).from(tiles.read * tile_edge, 0);
+    reader.load(in, chunk, head, tiles.reader);
+    read.load(in, chunk, head, tiles.read);
+    ProductSum<T> sum;
+    for (int column = 0; column < sizes.head_dim; column += tile_edge) {
+      const auto left = dy_tile.template fill<true>(of_dy.from(0, column));
+      const auto right = x_tile.template fill<true>(of_x.from(0, column));
       __syncthreads();
-      dweight.add_product(dy_tile, x_tile, min(chunk_tokens, sizes.head_dim - column));
+      sum.add(left, right, min(tile_edge, sizes.head_dim - column));
       __syncthreads();
     }
+    const ScanPart dweight = sum.part();
     float of_row[edge_of_part] = {}, of_column[edge_of_part] = {};
 #pragma unroll
     for (int i = 0; i < edge_of_part; ++i) {
 #pragma unroll
       for (int j = 0; j < edge_of_part; ++j) {
         const int row = ScanPart::row(i), column = ScanPart::column(j);
-        const float unstepped = dweight.at[i][j] * steps.factor(row, column), step = steps.step[column];
-        const float of_log = unstepped * pair.at[i][j];
+        const float unstepped = dweight.at[i][j] * decay_between(reader, row, read, column);
+        const float of_log = unstepped * pair.at[i][j], step = read.step[column];
         dpair.at[i][j] = fmaf(unstepped, step, dpair.at[i][j]);
         of_row[i] = fmaf(of_log, step, of_row[i]);
         of_column[j] += of_log;
-        if (row == column) sums.of_own[first + row] = dweight.at[i][j];
+        if (row == column && tiles.reader == tiles.read) sums.of_own[own_at + row] = dweight.at[i][j];
       }
-      const float sum = reduce_row(of_row[i], AddTo());
-      if (thread_x() == 0) sums.of_reads[first + ScanPart::row(i)] = sum;
+      const float whole = reduce_row(of_row[i], AddTo());
+      if (thread_x() == 0) sums.of_reads[reads_at + ScanPart::row(i)] = whole;
     }
-    const float sum = sum_of_column(of_column);
-    if (thread < chunk_tokens) sums.of_weights[first + thread] = sum;
+    const float whole = sum_of_column(of_column);
+    if (thread < tile_edge) sums.of_weights[weights_at + thread] = whole;
   }
-  dpair.store(MatrixPart<float>{sizes.square(dpairs, chunk, group), chunk_tokens, chunk_tokens, chunk_tokens});
+  dpair.store(sizes.square(dpairs, heads.slice, chunk, heads.group, tiles));
 }
 
-// Gradients of C or B, in dmixed: those through the states, summed over the heads of a group, and those through pairs.
-// The former are the products of tokens (dy or x) and states (H or dH), weighted by token. A block has 64 elements of a
-// group's states in a chunk. With `of_b` it also leaves its part of <dH, H>.
+// Gradients of C or B through the states, summed over the heads of a slice: products of tokens (dy or x) and states (H
+// or dH), weighted by token. A block has a tile of tokens and 64 elements of their states. With `of_b` those of the
+// first tile also leave <dH, H>.
 template <typename T, bool of_b>
 __global__ void __launch_bounds__(threads_of_tile, resident_scan_blocks)
-    key_gradients_kernel(ScanInputs<T> in, const T* values, const float* states, const float* dstates,
-                         const float* dpairs, T* dmixed, ScanSums sums) {
-  __shared__ ScanSteps steps;
-  __shared__ ScanTile left, right;
+    key_states_kernel(ScanInputs<T> in, const T* values, const float* states, const float* dstates, float* dkeys,
+                      ScanSums sums) {
+  __shared__ TileSteps steps;
+  __shared__ ScanTile<T> left, right;
   const ScanSizes& sizes = in.sizes;
-  const int tiles = scan_tiles(sizes.state_size), block = static_cast<int>(blockIdx.x);
-  const int tile = block % tiles, group = block / tiles % sizes.groups, element = tile * chunk_tokens;
-  const ScanChunk chunk = sizes.chunk(block / tiles / sizes.groups);
-  const std::int64_t heads = static_cast<std::int64_t>(gridDim.x) / tiles / sizes.groups * sizes.heads;
-  const auto b = sizes.b(in.mixed, chunk, group).from(0, element);
-  const auto c = sizes.c(in.mixed, chunk, group).from(0, element);
+  BlockPlace place;
+  const int tile = place.take(tiles_of_chunk), state_tile = place.take(sizes.state_tiles());
+  const HeadSlice heads(sizes, place);
+  const ScanChunk chunk = sizes.chunk(place.rest);
+  if (tile >= chunk.tiles()) return;
+  const int begin = tile * tile_edge, element = state_tile * tile_edge;
+  const auto keys = of_b ? sizes.b(in.mixed, chunk, heads.group) : sizes.c(in.mixed, chunk, heads.group);
   const float* weights = of_b ? steps.onto_state : steps.of_state;
   ScanPart key, result;
-  key.for_each([&](int token, int i, float& at) { at = of_b ? b(token, i) : c(token, i); });
-  for (int in_group = 0; in_group < sizes.heads_of_group(); ++in_group) {
-    const int head = group * sizes.heads_of_group() + in_group;
-    const MatrixPart<const T> value = of_b ? sizes.x(values, chunk, head) : sizes.y(values, chunk, head);
+  key.for_each([=](int token, int i, float& at) { at = keys(begin + token, element + i); });
+  for (int head = heads.first; head < heads.end; ++head) {
+    const auto value = of_b ? sizes.x(values, chunk, head) : sizes.y(values, chunk, head);
     const auto state = sizes.state(states, chunk, head), dstate = sizes.state(dstates, chunk, head);
-    find_scan_steps(in, chunk, head, steps);
-    ScanPart through;
+    steps.load(in, chunk, head, tile);
+    ProductSum<T> sum;
     float product = 0.0f;
-    for (int column = 0; column < sizes.head_dim; column += chunk_tokens) {
-      left.fill<true>(value.from(0, column));
-      right.fill<false>([&](int row, int i) {
+    for (int column = 0; column < sizes.head_dim; column += tile_edge) {
+      const auto of_value = left.template fill<true>(value.from(begin, column));
+      const auto of_state = right.template fill<false>([&](int row, int i) {
         if constexpr (!of_b) return state(column + row, element + i);
         const float gradient = dstate(column + row, element + i);
-        product = fmaf(gradient, state(column + row, element + i), product);
+        if (tile == 0) product = fmaf(gradient, state(column + row, element + i), product);
         return gradient;
       });
       __syncthreads();
-      through.add_product(left, right, min(chunk_tokens, sizes.head_dim - column));
+      sum.add(of_value, of_state, min(tile_edge, sizes.head_dim - column));
       __syncthreads();
     }
-    const std::int64_t number = tile * heads + head_number(sizes, chunk, head);
+    const ScanPart through = sum.part();
+    const std::int64_t at = sizes.head_token(state_tile, chunk, head, begin);
 #pragma unroll
     for (int i = 0; i < edge_of_part; ++i) {
       const int token = ScanPart::row(i);
-      float sum = 0.0f;
+      float along = 0.0f;
 #pragma unroll
       for (int j = 0; j < edge_of_part; ++j) {
-        sum = fmaf(key.at[i][j], through.at[i][j], sum);
+        along = fmaf(key.at[i][j], through.at[i][j], along);
         result.at[i][j] = fmaf(weights[token], through.at[i][j], result.at[i][j]);
       }
-      sum = reduce_row(sum, AddTo());
-      if (thread_x() == 0) (of_b ? sums.through_b : sums.through_c)[number * chunk_tokens + token] = sum;
+      along = reduce_row(along, AddTo());
+      if (thread_x() == 0) (of_b ? sums.through_b : sums.through_c)[at + token] = along;
     }
     if constexpr (of_b) {
-      product = sum_of_block(product);
-      if (threadIdx.x == 0) sums.of_states[number] = product;
+      if (tile == 0) {
+        product = sum_of_block(product);
+        if (threadIdx.x == 0) sums.of_states[at / chunk_tokens] = product;
+      }
     }
   }
-  const MatrixPart<const float> dpair = {sizes.square(dpairs, chunk, group), chunk_tokens, chunk_tokens, chunk_tokens};
-  left.fill<!of_b>(dpair);
-  if constexpr (of_b) {
-    right.fill<false>(c);
-  } else {
-    right.fill<false>(b);
+  result.store(sizes.keys(dkeys, heads.slice, chunk, heads.group).from(begin, element));
+}
+
+// Gradients of C or B, in dmixed: those through the states and those through pairs. A block has a tile of tokens and 64
+// elements.
+template <typename T, bool of_b>
+__global__ void __launch_bounds__(threads_of_tile, resident_scan_blocks)
+    key_gradients_kernel(ScanInputs<T> in, const float* dpairs, float* dkeys, T* dmixed) {
+  __shared__ ScanTile<T> left, right;
+  const ScanSizes& sizes = in.sizes;
+  BlockPlace place;
+  const int tile = place.take(tiles_of_chunk), element = place.take(sizes.state_tiles()) * tile_edge;
+  const int group = place.take(sizes.groups), begin = tile * tile_edge;
+  const ScanChunk chunk = sizes.chunk(place.rest);
+  if (tile >= chunk.tiles()) return;
+  const auto other = (of_b ? sizes.c(in.mixed, chunk, group) : sizes.b(in.mixed, chunk, group)).from(0, element);
+  ProductSum<T> sum;
+  for (int i = of_b ? tile : 0; i < (of_b ? chunk.tiles() : tile + 1); ++i) {
+    const TilePair pair = of_b ? TilePair{i, tile} : TilePair{tile, i};
+    const auto of_pairs = left.template fill<!of_b>([&](int reads, int is_read) {
+      float whole = 0.0f;
+      for (int slice = 0; slice < sizes.slices; ++slice) {
+        whole += sizes.square(dpairs, slice, chunk, group, pair)(reads, is_read);
+      }
+      return whole;
+    });
+    const auto of_other = right.template fill<false>(other.from(i * tile_edge, 0));
+    __syncthreads();
+    sum.add(of_pairs, of_other, chunk.count_of(i));
+    __syncthreads();
   }
-  __syncthreads();
-  result.add_product(left, right, chunk.count);
-  result.store((of_b ? sizes.b(dmixed, chunk, group) : sizes.c(dmixed, chunk, group)).from(0, element));
+  ScanPart result = sum.part();
+  result.for_each([&](int token, int i, float& at) {
+    for (int slice = 0; slice < sizes.slices; ++slice) {
+      at += sizes.keys(dkeys, slice, chunk, group)(begin + token, element + i);
+    }
+  });
+  const auto gradient = of_b ? sizes.b(dmixed, chunk, group) : sizes.c(dmixed, chunk, group);
+  result.store(gradient.from(begin, element));
 }
 
 // The ends of a head's gradients in a chunk: the column of its raw steps, and its parts of those of the rates. `drates`
 // is [a_log, D, dt_bias][chunk][head]. A block has a chunk and head, a thread a token.
 template <typename T>
 __global__ void __launch_bounds__(chunk_tokens)
-    step_gradients_kernel(ScanInputs<T> in, ScanSums sums, T* dprojected, float* drates) {
-  __shared__ ScanSteps steps;
+    step_gradients_kernel(ScanInputs<T> in, ScanSums sums, const float* keep, T* dprojected, float* drates) {
   __shared__ float of_decay[chunk_tokens];
   const ScanSizes& sizes = in.sizes;
   const int head = static_cast<int>(blockIdx.x) % sizes.heads, token = static_cast<int>(threadIdx.x);
   const ScanChunk chunk = sizes.chunk(static_cast<int>(blockIdx.x) / sizes.heads);
   const std::int64_t number = blockIdx.x, heads = gridDim.x, at = number * chunk_tokens + token;
-  find_scan_steps(in, chunk, head, steps);
-  float through_c = 0.0f, through_b = 0.0f, of_states = 0.0f;
-  for (int tile = 0; tile < scan_tiles(sizes.state_size); ++tile) {
-    through_c += sums.through_c[tile * heads * chunk_tokens + at];
-    through_b += sums.through_b[tile * heads * chunk_tokens + at];
-    of_states += sums.of_states[tile * heads + number];
+  const int last = chunk.count - 1, tile = token / tile_edge;
+  float of_reads = 0.0f, of_weight = 0.0f, through_c = 0.0f, through_b = 0.0f, of_own = 0.0f, of_states = 0.0f;
+  float step = 0.0f, of_state = 0.0f, unstepped = 0.0f;
+  for (int i = 0; i < sizes.state_tiles(); ++i) of_states += sums.of_states[i * heads + number];
+  // Sums of tokens behind the chunk are unwritten.
+  if (token <= last) {
+    for (int i = 0; i <= tile; ++i) of_reads += sums.of_reads[i * heads * chunk_tokens + at];
+    for (int i = tile; i < chunk.tiles(); ++i) of_weight += sums.of_weights[i * heads * chunk_tokens + at];
+    for (int i = 0; i < sizes.state_tiles(); ++i) {
+      through_c += sums.through_c[i * heads * chunk_tokens + at];
+      through_b += sums.through_b[i * heads * chunk_tokens + at];
+    }
+    of_own = sums.of_own[at];
+    step = in.step[at];
+    const float decay = in.decay[at], whole = in.decay[at - token + last];
+    const int document = in.document_begin(chunk, token);
+    of_state = document < chunk.position ? exponential(decay) : 0.0f;
+    unstepped = token >= in.document_begin(chunk, last) - chunk.position ? exponential(whole - decay) : 0.0f;
   }
-  const float step = steps.step[token], of_weight = sums.of_weights[at], held = steps.onto_state[token] * through_b;
-  const float all_held = sum_of_block(held) + steps.keep * of_states;
-  float decay = sums.of_reads[at] + steps.of_state[token] * through_c - step * of_weight - held;
-  if (token == chunk.count - 1) decay += all_held;
-  of_decay[token] = decay;
+  const float held = unstepped * step * through_b;
+  const float all_held = sum_of_block(held) + keep[number] * of_states;
+  of_decay[token] = of_reads + of_state * through_c - step * of_weight - held + (token == last ? all_held : 0.0f);
   __syncthreads();
-  float behind = 0.0f;
-  for (int i = chunk.count - 1; i >= token; --i) behind += of_decay[i];
-  float draw = 0.0f;
-  if (token < chunk.count) {
-    const float dstep = of_weight + steps.unstepped[token] * through_b + behind * in.rate(head);
+  float behind = 0.0f, draw = 0.0f;
+  for (int i = last; i >= token; --i) behind += of_decay[i];
+  if (token <= last) {
+    const float dstep = of_weight + unstepped * through_b + behind * in.rate(head);
     draw = dstep * logistic(in.raw_step(chunk, head, token));
     dprojected[(chunk.row + token) * sizes.columns + sizes.columns - sizes.heads + head] = from_float<T>(draw);
   }
-  const float of_rate = sum_of_block(behind * step) * in.rate(head), of_d = sum_of_block(sums.of_own[at]);
+  const float of_rate = sum_of_block(behind * step) * in.rate(head), of_d = sum_of_block(of_own);
   const float of_bias = sum_of_block(draw);
   if (token == 0) {
     drates[number] = of_rate;
@@ -212,69 +268,48 @@ __global__ void __launch_bounds__(chunk_tokens)
   }
 }
 
-// The workspace of ScanSums and of the parts of the rates' gradients.
-struct SumsRoom {
-  Tensor memory;
-  ScanSums sums = {};
-  float* drates = nullptr;
-
-  SumsRoom(KernelContext& context, const ScanCall& call) {
-    const std::int64_t heads = call.chunks() * call.shape.heads;
-    const std::int64_t tiles = scan_tiles(static_cast<int>(call.shape.state_size));
-    const std::int64_t tokens = heads * chunk_tokens, of_tiles = tiles * tokens;
-    const std::int64_t floats = 3 * tokens + 2 * of_tiles + tiles * heads + 3 * heads;
-    memory = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, floats, 1);
-    float* at = elements<float>(memory.view());
-    const auto take = [&](std::int64_t count) { return std::exchange(at, at + count); };
-    sums = {take(tokens), take(tokens), take(tokens), take(of_tiles), take(of_tiles), take(tiles * heads)};
-    drates = take(3 * heads);
-  }
-};
-
-// All but dx.
-template <typename E>
-void queue_gradients(KernelContext& context, const ScanCall& call, ConstTensorView dy, ConstTensorView states,
-                     const float* dstates, const float* pairs, float* dpairs, TensorView dmixed, TensorView dprojected,
-                     const SumsRoom& room) {
-  using T = typename DeviceElement<E>::type;
-  const cudaStream_t stream = native(context.stream);
-  const ScanInputs<T> in = call.inputs<E>();
-  const auto groups = static_cast<unsigned>(call.chunks() * call.shape.groups);
-  const unsigned tiles = groups * static_cast<unsigned>(scan_tiles(in.sizes.state_size));
-  const float* forward_states = elements<float>(states);
-  launch(stream, groups, threads_of_tile, 0, pair_gradients_kernel<T>, in, elements<E>(dy), pairs, dpairs, room.sums);
-  launch(stream, tiles, threads_of_tile, 0, key_gradients_kernel<T, false>, in, elements<E>(dy), forward_states,
-         dstates, dpairs, elements<E>(dmixed), room.sums);
-  launch(stream, tiles, threads_of_tile, 0, key_gradients_kernel<T, true>, in, in.mixed, forward_states, dstates,
-         dpairs, elements<E>(dmixed), room.sums);
-  launch(stream, static_cast<unsigned>(call.chunks() * call.shape.heads), chunk_tokens, 0, step_gradients_kernel<T>, in,
-         room.sums, elements<E>(dprojected), room.drates);
+// The gradients of C or B. Both take the room's dkeys, one after the other.
+template <typename T, bool of_b>
+void queue_key_gradients(cudaStream_t stream, const ScanCall& call, const ScanInputs<T>& in, const T* values,
+                         const ScanSums& sums, T* dmixed) {
+  const GpuScanRoom& places = call.places;
+  const std::int64_t tiles =
+      call.scan.chunks() * call.scan.shape.groups * GpuScan::tiles_of_chunk * GpuScan::tiles(in.sizes.state_size);
+  launch(stream, static_cast<unsigned>(tiles * call.scan.slices()), threads_of_tile, 0, key_states_kernel<T, of_b>, in,
+         values, call.at(places.states), call.at(places.dstates), call.at(places.dkeys), sums);
+  launch(stream, static_cast<unsigned>(tiles), threads_of_tile, 0, key_gradients_kernel<T, of_b>, in,
+         call.at(places.dpairs), call.at(places.dkeys), dmixed);
 }
 
 }  // namespace
 
 void scan_tokens_backward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView dy,
                           ConstTensorView mixed, ConstTensorView projected, const StateSpaceRates& rates,
-                          ConstTensorView document_begins, ConstTensorView states, TensorView dmixed,
-                          TensorView dprojected, const StateSpaceRateGradients& drates) {
-  const ScanCall call = {shape, mixed, projected, rates, document_begins};
-  const auto workspace = [&](std::int64_t rows, std::int64_t columns) {
-    return context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, rows, columns);
-  };
-  const SumsRoom room(context, call);
-  Tensor dstates = workspace(states.rows(), states.columns());
-  Tensor squares = workspace(2 * call.chunks() * shape.groups, square_floats);
-  float *const pairs = elements<float>(squares.view()), *const dpairs = pairs + squares.view().size() / 2;
-  multiply_pairs(context, call, pairs);
-  scan_chunks_back(context, call, dy, pairs, elements<float>(dstates.view()), dmixed);
+                          ConstTensorView document_begins, TensorView dmixed, TensorView dprojected,
+                          const StateSpaceRateGradients& drates) {
+  const ScanCall call(context, shape, mixed, projected, document_begins, rates, false, true);
+  const GpuScanRoom& places = call.places;
+  const cudaStream_t stream = native(context.stream);
+  begin_scan(context, call, nullptr);
+  scan_back(context, call, dy, dmixed);
   with_element_type(dy.dtype(), [&](auto element) {
-    queue_gradients<decltype(element)>(context, call, dy, states, elements<float>(dstates.view()), pairs, dpairs,
-                                       dmixed, dprojected, room);
+    using E = decltype(element);
+    using T = typename DeviceElement<E>::type;
+    const ScanInputs<T> in = call.inputs<E>();
+    const ScanSums sums = {call.at(places.of_reads),  call.at(places.of_weights), call.at(places.of_own),
+                           call.at(places.through_c), call.at(places.through_b),  call.at(places.of_states)};
+    const std::int64_t pairs = call.scan.chunks() * shape.groups * call.scan.slices() * GpuScan::pairs_of_chunk;
+    launch(stream, static_cast<unsigned>(pairs), threads_of_tile, 0, pair_gradients_kernel<T>, in, elements<E>(dy),
+           call.at(places.pairs), call.at(places.dpairs), sums);
+    queue_key_gradients<T, false>(stream, call, in, elements<E>(dy), sums, elements<E>(dmixed));
+    queue_key_gradients<T, true>(stream, call, in, in.mixed, sums, elements<E>(dmixed));
+    launch(stream, static_cast<unsigned>(call.scan.chunk_heads()), chunk_tokens, 0, step_gradients_kernel<T>, in, sums,
+           call.at(places.keep), elements<E>(dprojected), call.at(places.drates));
   });
-  const float* part = room.drates;
+  const float* part = call.at(places.drates);
   for (const TensorView gradient : {drates.a_log, drates.d, drates.dt_bias}) {
-    column_sums(native(context.stream), part, call.chunks(), shape.heads, elements<float>(gradient));
-    part += call.chunks() * shape.heads;
+    column_sums(stream, part, call.scan.chunks(), shape.heads, elements<float>(gradient));
+    part += call.scan.chunk_heads();
   }
 }
 
