@@ -256,18 +256,30 @@ ExpertBank::InputGradient ExpertBank::backward_input(LayerContext& context, Weig
 void ExpertBank::backward_weight(LayerContext& context, Gradients gradients, std::span<const std::int64_t> expert_rows,
                                  const Kept& kept) const {
   const std::int64_t hidden = setup_.model.hidden_size;
-  multiply(
-      context, runs_of(expert_rows), {.transposed = {2 * width_, hidden, width_, hidden}},
-      [&](std::vector<Product>& products, std::size_t e, const auto& rows_of, const auto& padded_rows_of) {
-        const auto add_product = [&](ConstTensorView padded, ConstTensorView arrived, TensorView gradient,
-                                     GradientFactor which) {
-          if (gradient.empty()) return;  // frozen
-          products.push_back(
-              {padded_rows_of(padded), Transpose::yes, rows_of(arrived), Transpose::no, gradient, true, {}, which});
-        };
-        add_product(kept.dgate_up, kept.rows, stacked_rows(gradients.subspan(3 * e, 2)), GradientFactor::a);
-        add_product(kept.activated, kept.dout, gradients[3 * e + 2], GradientFactor::b);
-      });
+  const Runs runs = runs_of(expert_rows);
+  // No product is made for an expert without rows.
+  for (std::size_t e = 0; e < runs.rows.size(); ++e) {
+    if (runs.rows[e] > 0) continue;
+    cleared(context.kernels.stream, stacked_rows(gradients.subspan(3 * e, 2)));
+    cleared(context.kernels.stream, gradients[3 * e + 2]);
+  }
+  multiply(context, runs, {.transposed = {2 * width_, hidden, width_, hidden}},
+           [&](std::vector<Product>& products, std::size_t e, const auto& rows_of, const auto& padded_rows_of) {
+             const auto add_product = [&](ConstTensorView padded, ConstTensorView arrived, const Gradient& gradient,
+                                          GradientFactor which) {
+               if (gradient.empty()) return;  // frozen
+               products.push_back({padded_rows_of(padded),
+                                   Transpose::yes,
+                                   rows_of(arrived),
+                                   Transpose::no,
+                                   gradient.view,
+                                   !gradient.fresh,
+                                   {},
+                                   which});
+             };
+             add_product(kept.dgate_up, kept.rows, stacked_rows(gradients.subspan(3 * e, 2)), GradientFactor::a);
+             add_product(kept.activated, kept.dout, gradients[3 * e + 2], GradientFactor::b);
+           });
 }
 
 }  // namespace weft

@@ -112,7 +112,7 @@ void MixerSegment::backward_weight(LayerContext& context, Gradients gradients, S
   for (const Tensor& own : kept.dvectors) {
     const std::size_t first = next;
     for (std::int64_t rows = 0; rows < own.rows(); rows += parameters_.at(next++).rows) continue;
-    const TensorView gradient = stacked_rows(gradients.subspan(first, next - first));
+    const Gradient gradient = stacked_rows(gradients.subspan(first, next - first));
     if (!gradient.empty()) add(kernels.stream, own, gradient);
   }
 }

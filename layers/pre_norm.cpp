@@ -59,7 +59,7 @@ Tensor PreNorm::backward_input(LayerContext& context, ConstTensorView weight, Te
   return dx;
 }
 
-void PreNorm::backward_weight(LayerContext& context, TensorView gradient, const Kept& kept) const {
+void PreNorm::backward_weight(LayerContext& context, const Gradient& gradient, const Kept& kept) const {
   if (gradient.empty()) return;
   const PhaseClock::Scope scope(context.kernels.clock, Phase::elementwise, context.kernels.stream);
   add(context.kernels.stream, kept.dweight, gradient);

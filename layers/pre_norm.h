@@ -34,7 +34,7 @@ class PreNorm {
   Tensor backward_input(LayerContext& context, ConstTensorView weight, Tensor dnormed, ConstTensorView residual,
                         Tensor dx, bool with_normed, Kept& kept) const;
   // The gradient is empty if the weight is frozen.
-  void backward_weight(LayerContext& context, TensorView gradient, const Kept& kept) const;
+  void backward_weight(LayerContext& context, const Gradient& gradient, const Kept& kept) const;
 
  private:
   void norm(LayerContext& context, ConstTensorView weight, Kept& kept) const;

@@ -277,7 +277,8 @@ Tensor Router::backward_input(LayerContext& context, ConstTensorView weight, Con
   return narrow;
 }
 
-void Router::backward_weight(LayerContext& context, TensorView gradient, ConstTensorView x, const Kept& kept) const {
+void Router::backward_weight(LayerContext& context, const Gradient& gradient, ConstTensorView x,
+                             const Kept& kept) const {
   if (gradient.empty()) return;  // frozen
   Tensor storage;
   const ConstTensorView input =

@@ -59,7 +59,7 @@ class Router {
   // dweights [tokens, choices] float32. Returns the gradient of x through the router, in the compute dtype. Reports the
   // z loss, which is computed with its gradient. Drops the tensors of `kept` that backward_weight does not read.
   Tensor backward_input(LayerContext& context, ConstTensorView weight, ConstTensorView dweights, Kept& kept) const;
-  void backward_weight(LayerContext& context, TensorView gradient, ConstTensorView x, const Kept& kept) const;
+  void backward_weight(LayerContext& context, const Gradient& gradient, ConstTensorView x, const Kept& kept) const;
 
  private:
   bool keeps_input() const { return setup_.compute != DType::float32 && !setup_.recompute_cheap; }

@@ -20,6 +20,7 @@
 #include "layers/model_config.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/mesh/mesh.h"
+#include "parallel/runtime/gradient.h"
 #include "parallel/runtime/parameter.h"
 #include "parallel/runtime/work.h"
 
@@ -159,7 +160,7 @@ struct LayerContext {
 };
 
 using Weights = std::span<const ConstTensorView>;
-using Gradients = std::span<const TensorView>;
+using Gradients = std::span<const Gradient>;
 
 // Tensors that a segment keeps of one microbatch. Until the input gradient: the tensors that either gradient reads.
 // Afterwards: those of the weight gradient, which may run much later.

@@ -1,22 +1,32 @@
 #include "layers/sequence_parallel.h"
 
+#include <type_traits>
 #include <utility>
 
 namespace weft {
 namespace {
 
-template <typename View>
-View stack(std::span<const View> parts) {
+const ConstTensorView& view_of(const ConstTensorView& weight) {
+  return weight;
+}
+const TensorView& view_of(const Gradient& gradient) {
+  return gradient.view;
+}
+
+template <typename Part>
+auto stack(std::span<const Part> parts) {
+  using View = std::decay_t<decltype(view_of(parts.front()))>;
+  const View& first = view_of(parts.front());
   std::int64_t rows = 0;
-  for (const View& part : parts) {
-    const View& first = parts.front();
+  for (const Part& of : parts) {
+    const View& part = view_of(of);
     require(part.empty() == first.empty(), "weights of one product are frozen together");
     require(part.columns() == first.columns() &&
                 part.data() == first.data() + rows * first.columns() * size_of(first.dtype()),
             "stacked weights touch in memory");
     rows += part.rows();
   }
-  return View(parts.front().data(), parts.front().dtype(), rows, parts.front().columns());
+  return View(first.data(), first.dtype(), rows, first.columns());
 }
 
 SegmentTraffic token_traffic(const SegmentSetup& setup, SegmentTraffic::When when, CollectiveOp op, DType dtype) {
@@ -65,8 +75,10 @@ ResidualGradient residual_gradient(Tensor dy, Tensor& whole, bool stays) {
 ConstTensorView stacked_rows(Weights weights) {
   return stack(weights);
 }
-TensorView stacked_rows(Gradients gradients) {
-  return stack(gradients);
+Gradient stacked_rows(Gradients gradients) {
+  const bool fresh = gradients.front().fresh;
+  for (const Gradient& gradient : gradients) require(gradient.fresh == fresh, "one product makes all its gradients");
+  return {stack(gradients), fresh};
 }
 
 SegmentTraffic gather_traffic(const SegmentSetup& setup, SegmentTraffic::When when, DType dtype) {

@@ -33,9 +33,9 @@ struct ResidualGradient {
 ResidualGradient residual_gradient(Tensor dy, Tensor& whole, bool stays);
 
 // Adjacent weights of equal columns, viewed as one taller matrix. They must be contiguous in memory, as shard units lay
-// them out. Either all of the gradients are empty or none.
+// them out. Either all of the gradients are empty or none, and all are fresh or none.
 ConstTensorView stacked_rows(Weights weights);
-TensorView stacked_rows(Gradients gradients);
+Gradient stacked_rows(Gradients gradients);
 
 // The collectives of the functions above on [tokens, hidden] of a dtype, for traffic().
 SegmentTraffic gather_traffic(const SegmentSetup& setup, SegmentTraffic::When when, DType dtype);

@@ -30,7 +30,7 @@ class SharedGate {
   // Returns the gradients of `out` and of x through the gate.
   std::pair<Tensor, Tensor> backward_input(LayerContext& context, ConstTensorView weight, ConstTensorView dy,
                                            Kept& kept) const;
-  void backward_weight(LayerContext& context, TensorView gradient, ConstTensorView x, const Kept& kept) const {
+  void backward_weight(LayerContext& context, const Gradient& gradient, ConstTensorView x, const Kept& kept) const {
     router_.backward_weight(context, gradient, x, kept.router);
   }
 

@@ -42,9 +42,10 @@ Tensor VocabularyLookup::forward(LayerContext& context, ConstTensorView ids, Con
 }
 
 void VocabularyLookup::backward_weight(LayerContext& context, ConstTensorView ids, ConstTensorView dy,
-                                       TensorView gradient) const {
+                                       const Gradient& gradient) const {
   const GatheredTokens whole(context, dy);
-  if (!gradient.empty()) embedding_backward(context.kernels, ids, whole.view(), rows_.begin, gradient);
+  if (gradient.empty()) return;
+  embedding_backward(context.kernels, ids, whole.view(), rows_.begin, cleared(context.kernels.stream, gradient));
 }
 
 VocabularyLoss::VocabularyLoss(const SegmentSetup& setup) : setup_(setup), rows_(vocabulary_rows(setup)) {}
@@ -119,7 +120,7 @@ Tensor VocabularyLoss::backward_input(LayerContext& context, ConstTensorView dlo
 }
 
 void VocabularyLoss::backward_weight(LayerContext& context, ConstTensorView dlogits, ConstTensorView normed,
-                                     TensorView gradient) const {
+                                     const Gradient& gradient) const {
   const GatheredTokens whole(context, normed);
   add_weight_gradient(context.kernels, dlogits, whole.view(), gradient);
 }

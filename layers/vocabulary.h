@@ -14,7 +14,7 @@ class VocabularyLookup {
   // ids [microbatch tokens, 1] int32; weight: this rank's rows. Returns [slice tokens, hidden] in the compute dtype.
   Tensor forward(LayerContext& context, ConstTensorView ids, ConstTensorView weight) const;
   // dy: the gradient of forward's result. Adds to the gradient of the weight, unless that is empty.
-  void backward_weight(LayerContext& context, ConstTensorView ids, ConstTensorView dy, TensorView gradient) const;
+  void backward_weight(LayerContext& context, ConstTensorView ids, ConstTensorView dy, const Gradient& gradient) const;
 
   // The collectives of both functions.
   SegmentTraffic forward_traffic() const;
@@ -44,7 +44,7 @@ class VocabularyLoss {
   // This rank's part of the gradient of `normed`, of all tokens, which scatter_tokens() sums.
   Tensor backward_input(LayerContext& context, ConstTensorView dlogits, ConstTensorView weight) const;
   void backward_weight(LayerContext& context, ConstTensorView dlogits, ConstTensorView normed,
-                       TensorView gradient) const;
+                       const Gradient& gradient) const;
 
   // The collectives of these functions.
   std::vector<SegmentTraffic> traffic() const;

@@ -133,8 +133,8 @@ void tell_state_space(KernelContext& context, KernelCall call, ConstTensorView l
 }
 
 // A scan reads columns x, B and C, the steps and `others`, and writes `written`. Its tokens meet those of their chunk
-// in products, `of_group` of each group and `of_head` of each head, and a head's meet its state in `passes`. On a GPU
-// states and their gradients are read and written so many times, and tensor cores multiply 16 bits.
+// in products, `of_group` of each group and `of_head` of each head. A head's tokens meet its state in `passes`. On a
+// GPU states and their gradients are read and written so many times, and tensor cores multiply 16 bits.
 struct ScanWork {
   std::string_view name;
   std::int64_t others, written, of_group, of_head, passes, states_read, states_written;

@@ -5,6 +5,7 @@
 #include "layers/kernels/context.h"
 #include "layers/kernels/float8.h"
 #include "layers/kernels/matrix_products.h"
+#include "parallel/runtime/gradient.h"
 
 namespace weft {
 
@@ -16,8 +17,10 @@ inline void multiply(KernelContext& context, ConstTensorView a, Transpose transp
 }
 
 // gradient += a^T b; a and b have one token per row. Does nothing if the gradient is empty (frozen parameter).
-inline void add_weight_gradient(KernelContext& context, ConstTensorView a, ConstTensorView b, TensorView gradient) {
-  if (!gradient.empty()) multiply(context, a, Transpose::yes, b, Transpose::no, gradient, true);
+inline void add_weight_gradient(KernelContext& context, ConstTensorView a, ConstTensorView b,
+                                const Gradient& gradient) {
+  if (gradient.empty()) return;
+  multiply(context, a, Transpose::yes, b, Transpose::no, gradient.view, !gradient.fresh);
 }
 
 // See MatrixProducts::run_all and multiply_in_float8, which alone reads `room`.
@@ -34,9 +37,9 @@ inline void multiply(KernelContext& context, ProductFormat format, const Product
 
 // The same as above in the given format; `which` of a and b is the gradient.
 inline void add_weight_gradient(KernelContext& context, ProductFormat format, GradientFactor which, ConstTensorView a,
-                                ConstTensorView b, TensorView gradient) {
+                                ConstTensorView b, const Gradient& gradient) {
   if (gradient.empty()) return;
-  multiply(context, format, {a, Transpose::yes, b, Transpose::no, gradient, true, {}, which});
+  multiply(context, format, {a, Transpose::yes, b, Transpose::no, gradient.view, !gradient.fresh, {}, which});
 }
 
 }  // namespace weft

@@ -33,7 +33,7 @@ struct StateSpaceShape {
 };
 
 // In all functions row t has position t % sequence_length. Matrices and parameters are float32, bfloat16 or float16,
-// all alike, and are computed in float32; products of a scan of 16 bits on a GPU round their factors to the dtype.
+// all alike, and are computed in float32. But products of a scan of 16 bits on a GPU round their factors to the dtype.
 // Gradients of parameters are float32. Results are overwritten. `document_begins` [tokens, 1] int32: the position in
 // its sequence at which the document of each token begins; empty if each sequence is one document.
 

@@ -41,13 +41,13 @@ ConstTensorView ReplicatedParameters::parameter(std::size_t index) const {
   return parameter_view(copy_.allocated() ? copy_.view() : values_.view(), offsets_[index], parameters_[index]);
 }
 
-TensorView ReplicatedParameters::gradient(std::size_t index) {
+Gradient ReplicatedParameters::gradient(std::size_t index) {
   if (frozen_) return {};
   if (!pending_.allocated()) {
     pending_ = ledger_.allocate(Bucket::unsharded_gradients, DType::float32, size_, 1);
     fill(compute_, pending_, 0.0f);
   }
-  return parameter_view(pending_.view(), offsets_[index], parameters_[index]);
+  return {parameter_view(pending_.view(), offsets_[index], parameters_[index])};
 }
 
 void ReplicatedParameters::reduce_gradient() {

@@ -21,7 +21,7 @@ class ReplicatedParameters {
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   ConstTensorView parameter(std::size_t index) const;
   // Accumulator of parameter i; zero before the first use after a reduction. Empty if frozen.
-  TensorView gradient(std::size_t index);
+  Gradient gradient(std::size_t index);
   // Sums the gradient accumulated since the last reduction over `tokens`, and adds the sum to the gradient of the
   // step's earlier intervals.
   void reduce_gradient();

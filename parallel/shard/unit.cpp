@@ -128,17 +128,36 @@ ConstTensorView ShardUnit::parameter(std::size_t index) const {
   return parameter_view(all, setup_.layout.offsets[index], setup_.layout.parameters[index]);
 }
 
-TensorView ShardUnit::gradient(std::size_t index) {
+Gradient ShardUnit::gradient(std::size_t index) {
   if (setup_.frozen) return {};
-  if (!setup_.accumulates_in_shard() && !unsharded_gradient_.allocated()) {
-    reduce_inputs_.make_room();
-    unsharded_gradient_ =
-        ledger_.allocate(Bucket::unsharded_gradients, DType::float32, setup_.layout.unsharded_size(), 1);
-    fill(compute_, unsharded_gradient_, 0.0f);
-  }
   gradient_pending_ = true;
-  const TensorView all = setup_.accumulates_in_shard() ? shard_gradient_.view() : unsharded_gradient_.view();
-  return parameter_view(all, setup_.layout.offsets[index], setup_.layout.parameters[index]);
+  const UnitLayout& layout = setup_.layout;
+  const auto part_of = [&](TensorView all) {
+    return parameter_view(all, layout.offsets[index], layout.parameters[index]);
+  };
+  if (setup_.accumulates_in_shard()) return {part_of(shard_gradient_)};
+  if (!unsharded_gradient_.allocated()) {
+    reduce_inputs_.make_room();
+    unsharded_gradient_ = ledger_.allocate(Bucket::unsharded_gradients, DType::float32, layout.unsharded_size(), 1);
+    written_.assign(layout.parameters.size(), false);
+  }
+  const bool fresh = !written_[index];
+  written_[index] = true;
+  return {part_of(unsharded_gradient_), fresh};
+}
+
+void ShardUnit::clear_rest() {
+  const UnitLayout& layout = setup_.layout;
+  std::int64_t begin = 0;
+  const auto clear_until = [&](std::int64_t end) {
+    if (end > begin) fill(compute_, unsharded_gradient_.view().rows_from(begin, end - begin), 0.0f);
+  };
+  for (std::size_t i = 0; i < written_.size(); ++i) {
+    if (!written_[i]) continue;
+    clear_until(layout.offsets[i]);
+    begin = layout.offsets[i] + layout.parameters[i].size();
+  }
+  clear_until(layout.unsharded_size());
 }
 
 void ShardUnit::scatter_gradient() {
@@ -167,6 +186,7 @@ void ShardUnit::wait_reduction() {
 TensorView ShardUnit::accumulated_gradient() {
   const UnitLayout& layout = setup_.layout;
   const TensorView gradient = setup_.accumulates_in_shard() ? shard_gradient_.view() : unsharded_gradient_.view();
+  if (!counted_ && unsharded_gradient_.allocated()) clear_rest();
   reduce_lane_.wait_for(compute_);
   if (std::exchange(counted_, true)) return gradient;
   count_nonfinite(reduce_lane_, gradient, layout.parameters, layout.offsets, nonfinite_);

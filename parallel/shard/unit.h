@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "parallel/comm/communicator.h"
+#include "parallel/runtime/gradient.h"
 #include "parallel/runtime/lane.h"
 #include "parallel/runtime/ledger.h"
 #include "parallel/shard/reduce_inputs.h"
@@ -121,9 +122,9 @@ class ShardUnit {
   void wait_until_unsharded();
   // Parameter i of the layout, rows x columns in the compute dtype. Requires the unit to be unsharded.
   ConstTensorView parameter(std::size_t index) const;
-  // Accumulator of parameter i, float32; zero before the first use after a reduction. Needs no unsharded parameters.
-  // Empty if the unit is frozen.
-  TensorView gradient(std::size_t index);
+  // Accumulator of parameter i; fresh in the first call after a reduction, unless it is the shard's. Needs no unsharded
+  // parameters. Empty if the unit is frozen.
+  Gradient gradient(std::size_t index);
   // The gradient accumulated since the last reduction. Before the next reduction, the caller adds to it on the reduce
   // lane the gradient of the unit's copy on another stage. Counts non-finite elements first: the sum would spread them.
   TensorView accumulated_gradient();
@@ -149,6 +150,8 @@ class ShardUnit {
   void give_back_unsharded();
   // This rank's part of the full parameters; the parts of ranks 0, 1, ... of `group` follow one another.
   TensorView own_part(const Communicator& group);
+  // Clears what no weight gradient has written: padding, and parameters of segments that did not run.
+  void clear_rest();
   // Reduces the gradient accumulated since the last reduction: over the shard group, and over replicas if asked for.
   void reduce_pending(bool replicas);
   // Adds the sum of all full gradients, in the reduction dtype, to the shard's gradient.
@@ -167,6 +170,7 @@ class ShardUnit {
   Tensor shard_gradient_;  // float32, live for the whole run; none if frozen
   Tensor unsharded_parameters_, island_parameters_, unsharded_gradient_;
   bool unsharded_ = false, in_island_ = false;
+  std::vector<bool> written_;  // which parameters' part of the unsharded gradient
   bool gradient_pending_ = false, sum_pending_ = false;
   bool counted_ = false;        // whether the pending gradient's non-finite elements are counted
   std::vector<Fence> reduced_;  // of the step's reductions

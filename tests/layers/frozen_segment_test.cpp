@@ -112,9 +112,13 @@ TEST_F(FrozenSegments, AnEmptyShardIsNotFrozen) {
 TEST_F(FrozenSegments, RefuseGradientsThatContradict) {
   std::vector<float> storage(24);
   const TensorView all = view_of(std::span(storage), 4, 6);
-  const TensorView adjacent[] = {all.rows_from(0, 2), all.rows_from(2, 2)}, none[] = {TensorView(), TensorView()},
-                   one[] = {all.rows_from(0, 2), TensorView()}, other[] = {TensorView(), all.rows_from(2, 2)};
-  EXPECT_EQ(stacked_rows(Gradients(adjacent)).rows(), 4);
+  const Gradient first = {all.rows_from(0, 2)}, second = {all.rows_from(2, 2)};
+  const Gradient adjacent[] = {first, second}, none[] = {{}, {}}, one[] = {first, {}}, other[] = {{}, second};
+  const Gradient fresh[] = {{first.view, true}, {second.view, true}}, half_fresh[] = {fresh[0], second};
+  EXPECT_EQ(stacked_rows(Gradients(adjacent)).view.rows(), 4);
+  EXPECT_FALSE(stacked_rows(Gradients(adjacent)).fresh);
+  EXPECT_TRUE(stacked_rows(Gradients(fresh)).fresh);
+  EXPECT_THROW(stacked_rows(Gradients(half_fresh)), Error);
   EXPECT_TRUE(stacked_rows(Gradients(none)).empty());
   for (const Gradients& some : {Gradients(one), Gradients(other)}) {
     try {

@@ -55,7 +55,7 @@ RankOutcome run_chain(Communicator& world, const SegmentCase& the_case, const Se
   for (std::size_t i = 0; i < chain.size(); ++i) {
     chain[i]->backward_weight(rank.context, memory[i].gradients(), *saved[i]);
     for (std::size_t p = 0; p < chain[i]->parameters().size(); ++p) {
-      const Values own = rank.values_of(memory[i].gradients()[p]);
+      const Values own = rank.values_of(memory[i].gradients()[p].view);
       const auto known = std::ranges::find(outcome.parameters, chain[i]->parameters()[p]);
       if (known == outcome.parameters.end()) {
         outcome.parameters.push_back(chain[i]->parameters()[p]);

@@ -74,7 +74,9 @@ class SegmentRank {
       add_traffic(outcome_.counted_traffic, call.when, counters, rank_.tensor->counters());
     }
     outcome_.leaked_bytes = rank_.ledger.live().total() - live_before;
-    for (ConstTensorView gradient : memory_.gradients()) outcome_.gradients.push_back(rank_.values_of(gradient));
+    for (const Gradient& gradient : memory_.gradients()) {
+      outcome_.gradients.push_back(rank_.values_of(gradient.view));
+    }
     for (ConstTensorView place : memory_.frozen_places()) {
       for (double value : rank_.values_of(place)) outcome_.frozen_untouched &= std::isnan(value);
     }
@@ -117,6 +119,7 @@ class SegmentRank {
       }
       case SegmentTraffic::When::backward_weight:
         segment_->backward_weight(rank_.context, memory_.gradients(), *saved_[m]);
+        memory_.begun();
         saved_[m].reset();
         return;
     }

@@ -55,7 +55,7 @@ ParameterMemory::ParameterMemory(KernelContext& kernels, const SegmentSetup& set
     weight_storage_[family] = ledger.allocate(Bucket::unsharded_parameters, setup.dtype_of(family), size, 1);
   }
   gradient_storage_ = ledger.allocate(Bucket::unsharded_gradients, DType::float32, all, 1);
-  write_bytes(stream, gradient_storage_, 0);
+  poison(stream, gradient_storage_);
 
   std::map<Family, std::int64_t> weight_at;
   std::int64_t gradient_at = 0;
@@ -68,11 +68,8 @@ ParameterMemory::ParameterMemory(KernelContext& kernels, const SegmentSetup& set
     weights_.push_back(weight.reshaped(spec.rows, spec.columns));
     const TensorView place = gradient_storage_.view().rows_from(gradient_at, spec.size());
     const bool trains = setup.trains(spec.family);
-    gradients_.push_back(trains ? place.reshaped(spec.rows, spec.columns) : TensorView());
-    if (!trains) {
-      poison(stream, place);
-      frozen_.push_back(place);
-    }
+    gradients_.push_back({trains ? place.reshaped(spec.rows, spec.columns) : TensorView(), trains});
+    if (!trains) frozen_.push_back(place);
     at += spec.size();
     gradient_at += spec.size();
   }

@@ -20,7 +20,11 @@ class ParameterMemory {
   ParameterMemory(KernelContext& kernels, const SegmentSetup& setup, const std::vector<ParameterSpec>& specs,
                   const NamedValues& values);
   Weights weights() const { return weights_; }
+  // Fresh, so that memory which nothing writes stays full of NaN, until a weight gradient has `begun`.
   Gradients gradients() const { return gradients_; }
+  void begun() {
+    for (Gradient& gradient : gradients_) gradient.fresh = false;
+  }
   const std::vector<TensorView>& frozen_places() const { return frozen_; }
   void poison_weights(Stream& stream);
 
@@ -28,7 +32,8 @@ class ParameterMemory {
   std::map<Family, Tensor> weight_storage_;
   Tensor gradient_storage_;
   std::vector<ConstTensorView> weights_;
-  std::vector<TensorView> gradients_, frozen_;
+  std::vector<Gradient> gradients_;
+  std::vector<TensorView> frozen_;
 };
 
 // A microbatch's text in the memory of a rank's device: rows `rows` of the whole, which has two predictors.

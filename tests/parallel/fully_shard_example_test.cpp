@@ -80,8 +80,8 @@ void train(Communicator& world, int steps, std::vector<float>& last) {
     }
     const Gradients of_sample =
         gradients(units[0]->parameter(0).as<float>(), units[1]->parameter(0).as<float>(), world.rank());
-    std::ranges::copy(of_sample.first, units[0]->gradient(0).as<float>().begin());
-    std::ranges::copy(of_sample.second, units[1]->gradient(0).as<float>().begin());
+    std::ranges::copy(of_sample.first, units[0]->gradient(0).view.as<float>().begin());
+    std::ranges::copy(of_sample.second, units[1]->gradient(0).view.as<float>().begin());
     for (auto& unit : units) {
       unit->reshard();
       unit->reduce_gradient();

@@ -163,7 +163,7 @@ TEST(ReplicatedParameters, NamesTheParameterOfANonFiniteGradientOnTheRankWhereIt
       ReplicatedParameters routing(router_parameters(), false, *rank.tokens, rank.lanes, rank.ledger);
       routing.begin_step();
       accumulate(routing, routing.parameters(), world.rank(), 0);
-      if (world.rank() == 1) routing.gradient(1).as<float>().front() = bad;
+      if (world.rank() == 1) elements_of(routing.gradient(1)).front() = bad;
       routing.reduce_gradient();
       const auto named = world.rank() == 1 ? std::optional<std::string>("router.1") : std::nullopt;
       EXPECT_EQ(routing.nonfinite_parameter(), named) << "rank " << world.rank();
@@ -194,7 +194,7 @@ TEST(ReplicatedParameters, ComputationsReadACopyInTheirDtype) {
         for (const bfloat16 value : read.as<bfloat16>()) {
           EXPECT_EQ(static_cast<float>(value), static_cast<float>(bfloat16(step / 3.0f)));
         }
-        EXPECT_EQ(vectors.gradient(p).dtype(), DType::float32);
+        EXPECT_EQ(vectors.gradient(p).view.dtype(), DType::float32);
       }
     }
   });

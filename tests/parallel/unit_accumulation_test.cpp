@@ -17,8 +17,7 @@ constexpr UnitPrecision bfloat16_reduction{.compute = DType::bfloat16, .reductio
 
 void add_everywhere(ShardUnit& unit, float value) {
   for (std::size_t p = 0; p < unit.layout().parameters.size(); ++p) {
-    TensorView gradient = unit.gradient(p);
-    for (float& element : gradient.as<float>()) element += value;
+    for (float& element : elements_of(unit.gradient(p))) element += value;
   }
 }
 

@@ -105,11 +105,18 @@ void store_values(Owner& owner) {
   }
 }
 
+// The elements of a gradient on the CPU, to be added to.
+inline std::span<float> elements_of(const Gradient& gradient) {
+  const std::span<float> elements = gradient.view.as<float>();
+  if (gradient.fresh) std::ranges::fill(elements, 0.0f);
+  return elements;
+}
+
 // What the weight gradient of one microbatch does.
 template <typename Owner>
 void accumulate(Owner& owner, const std::vector<ParameterSpec>& parameters, int rank, int microbatch) {
   for (std::size_t p = 0; p < parameters.size(); ++p) {
-    const auto gradient = owner.gradient(p).template as<float>();
+    const auto gradient = elements_of(owner.gradient(p));
     for (std::size_t i = 0; i < gradient.size(); ++i) {
       gradient[i] += gradient_at(parameters[p], rank, microbatch, static_cast<std::int64_t>(i));
     }

@@ -197,8 +197,8 @@ std::vector<ConstTensorView> RankStages::weights_of(const StageSegment& piece) {
   return weights;
 }
 
-std::vector<TensorView> RankStages::gradients_of(const StageSegment& piece) {
-  std::vector<TensorView> gradients;
+std::vector<Gradient> RankStages::gradients_of(const StageSegment& piece) {
+  std::vector<Gradient> gradients;
   gradients.reserve(piece.places.size());
   for (const ParameterPlace& place : piece.places) {
     gradients.push_back(with_unit(place.unit, [&](auto& unit) { return unit.gradient(place.index); }));

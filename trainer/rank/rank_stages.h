@@ -133,7 +133,7 @@ class RankStages final : public ActionHandler {
   MicrobatchInput text_of(int microbatch) const;
   // Weights of a segment that is computed next; the compute lane waits for their gathers in flight.
   std::vector<ConstTensorView> weights_of(const StageSegment& piece);
-  std::vector<TensorView> gradients_of(const StageSegment& piece);
+  std::vector<Gradient> gradients_of(const StageSegment& piece);
   LayerContext context(ComputePart part = {}) {
     return {kernels_,
             groups_.on(Lane::compute, Group::tp),

@@ -1,8 +1,8 @@
 // The scan of a state-space mixer, chunk by chunk of a sequence (the "SSD" form of Dao and Gu 2024, section 6). Within
 // a chunk let c_i be the sum of step times decay rate up to token i. Token i reads token j <= i of its document with
 // the weight (C_i . B_j) exp(c_i - c_j) step_j, and the state in front of the chunk with exp(c_i). All exponents are
-// negative or zero. Forward, a state goes from chunk to chunk; backward makes those in front of all chunks of a group
-// again, and goes through them from the last.
+// negative or zero. Forward, a state goes from chunk to chunk. Backward makes those of a group again, and goes through
+// its chunks from the last.
 #include "layers/kernels/state_space.h"
 
 #include <algorithm>

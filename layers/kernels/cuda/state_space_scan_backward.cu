@@ -9,8 +9,8 @@
 // the heads of a group. A decay of token t is in all c_i from t on, so its gradient is the sum of dc_i over these.
 //
 // The states in front of the chunks are made again. States and their gradients are written, passed on (read and
-// written) and read twice, the states only for dC and <dH, H>: 40 P N bytes a head's chunk. It computes 10 * 256 P N +
-// 40 * 64^2 P operations, those of the pairs of a group beside them.
+// written) and read twice, in all 40 P N bytes a head's chunk. It computes 10 * 256 P N + 40 * 64^2 P operations, and
+// its group those of pairs.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -63,8 +63,8 @@ __device__ float sum_of_column(const float (&parts)[edge_of_part]) {
   return sum;
 }
 
-// The gradients through a pair of tiles of tokens: sums of a head's tokens, and dpairs, the sum of G over the heads of
-// a slice.
+// The gradients through a pair of tiles of tokens: sums of a head's tokens, and in dpairs those of G over a slice's
+// heads.
 template <typename T>
 __global__ void __launch_bounds__(threads_of_tile, 2)
     pair_gradients_kernel(ScanInputs<T> in, const T* dy, const float* pairs, float* dpairs, ScanSums sums) {
@@ -119,9 +119,9 @@ __global__ void __launch_bounds__(threads_of_tile, 2)
   dpair.store(sizes.square(dpairs, heads.slice, chunk, heads.group, tiles));
 }
 
-// Gradients of C or B through the states, summed over the heads of a slice: products of tokens (dy or x) and states (H
-// or dH), weighted by token. A block has a tile of tokens and 64 elements of their states. With `of_b` those of the
-// first tile also leave <dH, H>.
+// Gradients of C or B through the states, summed over the heads of a slice. They are products of tokens (dy or x) and
+// states (H or dH), weighted by token. A block has a tile of tokens and 64 elements of their states. With `of_b` those
+// of the first tile also leave <dH, H>.
 template <typename T, bool of_b>
 __global__ void __launch_bounds__(threads_of_tile, resident_scan_blocks)
     key_states_kernel(ScanInputs<T> in, const T* values, const float* states, const float* dstates, float* dkeys,
