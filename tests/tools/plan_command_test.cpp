@@ -52,8 +52,8 @@ TEST_F(PlanCommand, PrintsTheJsonOfThePlan) {
     const Json& traffic = json["communication"][i];
     EXPECT_EQ(traffic["group"], plan.communication[i].group);
     EXPECT_EQ(traffic["operation"], name_of(plan.communication[i].op));
-    EXPECT_EQ(traffic["count"], plan.communication[i].all.count);
-    EXPECT_EQ(traffic["bytes"], plan.communication[i].all.bytes);
+    EXPECT_EQ(traffic["count"], plan.communication[i].count);
+    EXPECT_EQ(traffic["bytes"], plan.communication[i].bytes);
   }
 }
 
@@ -187,6 +187,47 @@ TEST_F(PlanCommand, PlansStagesWithoutBlocks) {
   }
 }
 
+// A family that gives the default's value itself is not reached by words of the default.
+TEST_F(PlanCommand, WordsOfAComparisonPlanWhatItTells) {
+  for (const std::string policy :
+       {"reduction = \"each_microbatch\"\n", "strategy = \"full_shard\"\nresidency = \"reshard_after_use\"\n"}) {
+    put("families.toml", std::string(small_run) + "\n[shard]\n" + policy + "[shard.experts]\n" + policy);
+    const auto compared = weft("plan families.toml --compare --json --hardware h100");
+    ASSERT_EQ(compared.exit_code, 0) << compared.messages;
+    std::size_t judged = 0;
+    const Json comparison = Json::parse(compared.output);
+    for (const Json& each : comparison.at("strategies")) {
+      if (!each.contains("step_seconds")) continue;
+      std::string words;
+      for (const Json& word : each.at("words")) words += " '" + word.get<std::string>() + "'";
+      const auto plan = weft("plan families.toml --json --hardware h100" + words);
+      ASSERT_EQ(plan.exit_code, 0) << words << "\n" << plan.messages;
+      EXPECT_EQ(Json::parse(plan.output).at("step_seconds"), each.at("step_seconds")) << words;
+      ++judged;
+    }
+    EXPECT_GE(judged, 4U);
+  }
+}
+
+// An embedding and a head on the ends of a pipeline: two ranks hold a copy, whatever is between them.
+TEST_F(PlanCommand, CountsTheRanksOfATie) {
+  put("tied.toml", small_run);
+  std::vector<double> sent;
+  for (const std::string pipeline : {"2", "4"}) {
+    const auto plan = weft(
+        "plan tied.toml --json --model.tie_word_embeddings=true --model.layers='d*4' --pipeline.layout=auto "
+        "--parallelism.expert=1 --parallelism.tensor=1 --parallelism.data_shard=1 --parallelism.pipeline=" +
+        pipeline);
+    ASSERT_EQ(plan.exit_code, 0) << plan.messages;
+    const Json json = Json::parse(plan.output);
+    for (const Json& row : json.at("communication")) {
+      if (row.at("group") == "tied") sent.push_back(row.at("sent_by_a_rank").get<double>());
+    }
+  }
+  ASSERT_EQ(sent.size(), 2U);
+  EXPECT_EQ(sent[0], sent[1]);
+}
+
 TEST_F(PlanCommand, RefusesWhatCannotBePlanned) {
   const auto card = weft("plan '" + llama + "' --hardware h10");
   EXPECT_EQ(card.exit_code, 2);
@@ -203,6 +244,9 @@ TEST_F(PlanCommand, RefusesWhatCannotBePlanned) {
   EXPECT_NE(coarse.messages.find("cpu has no memory of its own: name a card with --hardware"), std::string::npos)
       << coarse.messages;
   EXPECT_EQ(weft("plan small.toml --coarse --hardware h100").exit_code, 0);
+  EXPECT_EQ(weft("plan --coarse --parameters inf").exit_code, 2);
+  EXPECT_EQ(weft("plan --coarse --parameters 1e30").exit_code, 2);
+  EXPECT_EQ(weft("plan --coarse --parameters 1e9 --layer-parameters 2e9").exit_code, 2);
   EXPECT_EQ(weft("plan small.toml --coarse --hardware.memory=1GiB").exit_code, 0);
   for (const auto& result : {card, topology, heads, coarse}) EXPECT_EQ(result.output, "");
 }

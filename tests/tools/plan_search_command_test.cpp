@@ -45,6 +45,18 @@ TEST_F(PlanSearchCommand, WritesTheBestAsARunFile) {
   EXPECT_NE(text.output.find("the fastest: "), std::string::npos) << text.output;
 }
 
+// A word of the command line that the best choice does not read is not among its words.
+TEST_F(PlanSearchCommand, WordsOfTheBestAreTaken) {
+  const auto text = weft(
+      "plan run.toml --hardware h100 --training.recompute=full --training.recompute_every=2 --search "
+      "schedule=1f1b pipeline=1 tensor=1 recompute=none");
+  ASSERT_EQ(text.exit_code, 0) << text.messages;
+  const std::string begin = "the fastest: ";
+  const std::size_t at = text.output.find(begin) + begin.size();
+  const std::string words = text.output.substr(at, text.output.find('\n', at) - at);
+  EXPECT_EQ(weft("plan run.toml " + words).exit_code, 0) << words;
+}
+
 TEST_F(PlanSearchCommand, OptionsWithoutMeaningAreRefused) {
   const std::string search = "plan run.toml --hardware h100 --search schedule=1f1b pipeline=1 tensor=1 ";
   for (const std::string& words : {search + "--front-within 3", search + "--pareto front.svg --front-within 0.5",

@@ -121,7 +121,11 @@ TEST(PaddedExperts, ComputeTheirCapacityInPlansToo) {
     config.model.moe.pad_to_capacity = pads;
     return config.expert_rows_per_choice();
   };
-  EXPECT_EQ(rows(1.0, 1, false), 1.5);
+  // Without padding, what arrives: the load, as far as there is room.
+  EXPECT_EQ(rows(1.0, 1, false), 1.0);
+  EXPECT_EQ(rows(0.5, 1, false), 0.5);
+  EXPECT_EQ(rows(2.0, 1, false), 1.5);
+  EXPECT_EQ(rows(0.0, 1, false), 1.5);
   EXPECT_EQ(rows(1.0, 1, true), 1.0);
   EXPECT_EQ(rows(2.0, 1, true), 2.0);
   EXPECT_EQ(rows(1.0, 2, true), 2.0);

@@ -30,10 +30,15 @@ Hardware card_of(double bytes, int ranks_per_node = 1 << 20) {
 
 // Ranks alike are planned once, and together they are the world; each rank has the bytes of its class.
 TEST(RankClasses, AreTheWorldAndAlike) {
-  for (const Degrees& degrees : {Degrees{.pipeline = 2, .data_shard = 2, .tensor = 2}, Degrees{.tensor = 4},
-                                 Degrees{.data_replicate = 2, .context = 2}}) {
+  using enum UpdateRule;
+  for (const auto& [degrees, rule] : {std::pair(Degrees{.pipeline = 2, .data_shard = 2, .tensor = 2}, adamw),
+                                      {Degrees{.tensor = 4}, adamw},
+                                      {Degrees{.data_replicate = 2, .context = 2}, adamw},
+                                      {Degrees{.data_shard = 8}, muon},
+                                      {Degrees{.pipeline = 2, .data_shard = 2, .tensor = 2}, muon}}) {
     Config config = config_of({.layers = "d e d e", .degrees = degrees});
     config.run.steps = 1;
+    config.optimizer.rule = rule;
     const Mesh mesh(config.parallelism);
     const KeptRun run = run_kept(config);
     int ranks = 0;
@@ -59,7 +64,9 @@ TEST(RunPlan, CountsWhatRanksCount) {
   const RunPlan plan = plan_run(config, card_of(1e12));
   ASSERT_EQ(plan.communication.size(), counted.size());
   for (const GroupTraffic& traffic : plan.communication) {
-    EXPECT_EQ(traffic.all, counted.at({traffic.group, traffic.op})) << traffic.group << " " << name_of(traffic.op);
+    const CommunicationCount& count = counted.at({traffic.group, traffic.op});
+    EXPECT_EQ(traffic.count, count.count) << traffic.group << " " << name_of(traffic.op);
+    EXPECT_EQ(traffic.bytes, static_cast<double>(count.bytes)) << traffic.group << " " << name_of(traffic.op);
   }
 }
 
@@ -151,8 +158,8 @@ TEST(RunPlan, SaysTheTimeOfExchanges) {
   double expected = 0.0;
   for (const GroupTraffic& traffic : plan.communication) {
     if (traffic.group != "ep") continue;
-    const double calls = static_cast<double>(traffic.all.count) / plan.world;
-    const double bytes = static_cast<double>(traffic.all.bytes) / plan.world;
+    const double calls = static_cast<double>(traffic.count) / plan.world;
+    const double bytes = traffic.bytes / plan.world;
     expected += calls * 3.0 * card.link_latency.value + 0.75 * bytes / card.link_bytes_per_second.value;
   }
   ASSERT_GT(expected, 0.0);

@@ -60,10 +60,10 @@ CLI::Validator number_check(const char* wanted, bool (*holds)(double)) {
 }  // namespace
 
 CLI::Validator positive() {
-  return number_check("a number above 0", [](double value) { return value > 0; });
+  return number_check("a number above 0", [](double value) { return value > 0 && std::isfinite(value); });
 }
 CLI::Validator not_negative() {
-  return number_check("a number of 0 or more", [](double value) { return value >= 0; });
+  return number_check("a number of 0 or more", [](double value) { return value >= 0 && std::isfinite(value); });
 }
 
 std::string write_fault(const std::string& file) {

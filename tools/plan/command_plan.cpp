@@ -81,6 +81,10 @@ CoarseRequest coarse_request(const CLI::App& command, const PlanRequest& request
   if (request.activations) coarse.activations = *request.activations;
   if (request.buffers) coarse.buffers = *request.buffers;
   coarse.layer_parameters = request.layer_parameters;
+  if (request.layer_parameters.value_or(0.0) > coarse.parameters) {
+    fail_request("weft plan --coarse: error: the largest layer has {:g} parameters, and the model {:g}",
+                 *request.layer_parameters, coarse.parameters);
+  }
   return coarse;
 }
 
@@ -111,10 +115,10 @@ void plan(const CLI::App& command, const PlanRequest& request) {
   if (request.advise) return print_advice(request, given, hardware);
   if (request.compare) {
     if (request.json) {
-      fmt::print("{}", plan_compare_json(config, hardware));
+      fmt::print("{}", plan_compare_json(config, hardware, reader_of(request, given)));
     } else {
       fmt::print("{}\nweft plan {} --explain says what fills the memory; the words of a strategy may be added\n",
-                 plan_compare_text(config, hardware), given_text(command, request));
+                 plan_compare_text(config, hardware, reader_of(request, given)), given_text(command, request));
     }
     return;
   }

@@ -125,8 +125,9 @@ Json strategy_json(const StrategyPlan& each) {
 
 }  // namespace
 
-std::string plan_compare_text(const Config& config, const Hardware& hardware) {
-  const std::vector<StrategyPlan> plans = compare_strategies(config, hardware);
+std::string plan_compare_text(const Config& config, const Hardware& hardware, const ReadWith& read) {
+  std::vector<StrategyPlan> plans = compare_strategies(config, hardware);
+  reach_families(plans, config, read);
   const Recommendation advice = recommend(plans, hardware);
   const int nodes = (config.parallelism.world() + hardware.node_ranks() - 1) / hardware.node_ranks();
   std::string text = fmt::format(
@@ -155,8 +156,9 @@ std::string plan_compare_text(const Config& config, const Hardware& hardware) {
   return text;
 }
 
-std::string plan_compare_json(const Config& config, const Hardware& hardware) {
-  const std::vector<StrategyPlan> plans = compare_strategies(config, hardware);
+std::string plan_compare_json(const Config& config, const Hardware& hardware, const ReadWith& read) {
+  std::vector<StrategyPlan> plans = compare_strategies(config, hardware);
+  reach_families(plans, config, read);
   const Recommendation advice = recommend(plans, hardware);
   Json strategies = Json::array(), recommendation = {{"reasons", advice.reasons}, {"flips", advice.flips}};
   const Certainty certainty = certainty_of(config, hardware);

@@ -130,6 +130,12 @@ std::string cause_text(const Explanation& explanation) {
 }
 
 std::string before_remedies(const Explanation& explanation) {
+  if (explanation.cause == Cause::routing && explanation.capacity_factor > 0.0) {
+    return fmt::format(
+        "  -. expert capacity: experts have room for it; model.moe.capacity_factor is {}, and a lower one "
+        "drops more choices\n",
+        explanation.capacity_factor);
+  }
   if (explanation.cause == Cause::routing) {
     return "  -. expert capacity: there is none to lower; every token reaches its experts, and rows are what they "
            "are\n";
@@ -262,7 +268,7 @@ std::string plan_explain_text(const Explanation& explanation, const Hardware& ha
   if (plan.verdict.fits()) text += limits_text(explanation);
   if (plan.worst_fit() == Fit::fits) return text;
   text += cause_text(explanation);
-  if (explanation.cause == Cause::activations) {
+  if (explanation.cause == Cause::activations && explanation.activations.block_token > 0.0) {
     const ActivationFacts& facts = explanation.activations;
     text += fmt::format("a token   keeps {:.0f} bytes of a block on its rank; the textbook's 34 h are {}\n",
                         facts.block_token, facts.textbook_token);

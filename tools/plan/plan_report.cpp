@@ -26,9 +26,9 @@ ByteUnit memory_unit(const RunPlan& plan) {
 
 // Of the traffic of a step.
 ByteUnit traffic_unit(const RunPlan& plan) {
-  std::int64_t most = plan.sent_bytes();
-  for (const GroupTraffic& traffic : plan.communication) most = std::max(most, traffic.all.bytes);
-  return byte_unit(most);
+  double most = static_cast<double>(plan.sent_bytes());
+  for (const GroupTraffic& traffic : plan.communication) most = std::max(most, traffic.bytes);
+  return byte_unit(static_cast<std::int64_t>(std::min(most, 0x1p62)));
 }
 
 std::vector<Bucket> buckets_in_use(const RunPlan& plan) {
@@ -125,11 +125,16 @@ BenchTable traffic_table(const RunPlan& plan) {
   }
   for (const GroupTraffic& traffic : plan.communication) {
     if (traffic.op == CollectiveOp::receive) continue;
-    table.add(traffic.group, name_of(traffic.op), traffic.all.count, unit.number(traffic.all.bytes, 3),
+    table.add(traffic.group, name_of(traffic.op), traffic.count, unit.number(traffic.bytes, 3),
               unit.number(traffic.sent, 3), unit.number(traffic.node_egress, 3));
   }
   table.add("all", "", "", "", unit.number(plan.sent_bytes(), 3), unit.number(plan.node_egress_bytes, 3));
   return table;
+}
+
+// An integer where one holds it.
+Json whole_number(double value) {
+  return value < 0x1p63 ? Json(static_cast<std::int64_t>(value)) : Json(value);
 }
 
 Json rank_json(const RunPlan& plan, const RankPlan& rank) {
@@ -236,8 +241,8 @@ std::string plan_json(const Config& config, const Hardware& hardware, const RunP
   for (const GroupTraffic& traffic : plan.communication) {
     communication.push_back({{"group", traffic.group},
                              {"operation", name_of(traffic.op)},
-                             {"count", traffic.all.count},
-                             {"bytes", traffic.all.bytes},
+                             {"count", traffic.count},
+                             {"bytes", whole_number(traffic.bytes)},
                              {"sent_by_a_rank", traffic.sent},
                              {"out_of_a_node", traffic.node_egress}});
   }

@@ -29,11 +29,11 @@ std::string plan_explain_json(const Explanation& explanation, const Hardware& ha
 
 // --compare: ways to shard a model's state beside each other, and the recommended one. Throws Error (request) as
 // compare_strategies does.
-std::string plan_compare_text(const Config& config, const Hardware& hardware);
+std::string plan_compare_text(const Config& config, const Hardware& hardware, const ReadWith& read);
 // {"hardware", "node_bytes_per_second", "compute_seconds", "tokens_per_rank", "certainty", "tie_factor",
 //  "strategies": [...], "recommendation"}; bytes are per step. A strategy that does not apply has "refused" and no
 // figures.
-std::string plan_compare_json(const Config& config, const Hardware& hardware);
+std::string plan_compare_json(const Config& config, const Hardware& hardware, const ReadWith& read);
 
 // --advise: every value that was tried, the gain of each kept one, and the keys. `file` and `given` are CONFIG and the
 // overrides of the command line. The text is a TOML file, for the current folder, with all but the keys in comments.

@@ -1,5 +1,7 @@
 #include "trainer/config/config.h"
 
+#include <algorithm>
+
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
 
@@ -17,10 +19,12 @@ std::optional<int> count_behind(std::string_view prefix, std::string_view text) 
 
 double Config::expert_rows_per_choice() const {
   const MoeConfig& moe = model.moe;
-  if (!moe.pads()) return hardware.expert_load;
+  if (!moe.drops()) return hardware.expert_load;
   const std::int64_t tokens = microbatch_tokens() / (parallelism.context * parallelism.tensor);
   const std::int64_t rows = moe.capacity_rows(tokens, training.microbatch_size, training.sequence_length);
-  return static_cast<double>(moe.num_experts * rows) / static_cast<double>(tokens * moe.num_experts_per_tok);
+  const double most =
+      static_cast<double>(moe.num_experts * rows) / static_cast<double>(tokens * moe.num_experts_per_tok);
+  return moe.pads() ? most : std::min(most, hardware.expert_load);
 }
 
 ResidencyChoice parse_residency(const std::string& text) {

@@ -92,16 +92,22 @@ double repeated_flops(const TokenFlops& flops, const TrainingConfig& training) {
 TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence_length) {
   TokenFlops flops{.merges = model.mtp_depth * merge_flops(model), .head = (1 + model.mtp_depth) * head_flops(model)};
   for (const ModelBlock& block : model.blocks) flops += block_token_flops(model, block, sequence_length);
+  flops.routed_experts *= model.moe.kept_share(sequence_length);
   return flops;
 }
 
-double training_flops_per_token(const ModelConfig& model, std::int64_t sequence_length) {
+double training_flops_per_token(const ModelConfig& model, std::int64_t sequence_length,
+                                const std::set<Family>& frozen) {
   const TokenFlops flops = token_flops(model, sequence_length);
-  return 3.0 * (flops.total() - flops.router);
+  // A forward, an input gradient and, if the family is trained, a weight gradient.
+  const auto passes = [&](Family family) { return frozen.contains(family) ? 2.0 : 3.0; };
+  return passes(Family::dense) * (flops.mixer_projections + flops.dense_mlp + flops.shared_experts + flops.merges) +
+         passes(Family::experts) * flops.routed_experts + passes(Family::head) * flops.head + 3.0 * flops.scores;
 }
 
 double published_step_flops(const Config& config) {
-  return training_flops_per_token(config.model, config.training.sequence_length) * tokens_of_step(config);
+  const TrainingConfig& training = config.training;
+  return training_flops_per_token(config.model, training.sequence_length, training.frozen) * tokens_of_step(config);
 }
 
 double step_flops(const Config& config) {

@@ -2,6 +2,8 @@
 // recomputed. Products in 8 bits add the rounding of their factors (layers/kernels/float8.h).
 #pragma once
 
+#include <set>
+
 #include "parallel/runtime/parameter.h"
 #include "trainer/config/config.h"
 
@@ -35,7 +37,9 @@ TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence_length);
 // Forward and backward of one token, by the usual formula (Megatron's, torchtitan's: 6 per active weight and token),
 // which leaves the router out. Published figures of models and machines use this formula. The router would add 0.33 %
 // for Qwen3-30B-A3B at 4096 tokens, less for the others of configs/models.
-double training_flops_per_token(const ModelConfig& model, std::int64_t sequence_length);
+// Choices that find no room in an expert are not counted, nor are weight gradients of frozen families.
+double training_flops_per_token(const ModelConfig& model, std::int64_t sequence_length,
+                                const std::set<Family>& frozen = {});
 // The same for a step, as used for the utilisation of machines.
 double published_step_flops(const Config& config);
 // Operations of all tokens of a step, router included.

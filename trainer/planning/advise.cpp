@@ -24,9 +24,13 @@ ValueWords wrap_words(const Config& config) {
   return values;
 }
 
-ValueWords strategy_words(const Config& config, const Hardware& hardware) {
+// `read` reads the configuration with further words.
+ValueWords strategy_words(const ReadWith& read, const Hardware& hardware) {
+  const Config config = read({});
+  std::vector<StrategyPlan> plans = unplanned_strategies(config, hardware);
+  reach_families(plans, config, read);
   ValueWords values;
-  for (const StrategyPlan& each : unplanned_strategies(config, hardware)) {
+  for (const StrategyPlan& each : plans) {
     if (each.refused.empty() && !each.words.empty())
       values.push_back({std::string(name_of(each.sharding)), each.words});
   }
@@ -58,6 +62,11 @@ ValueWords recompute_words(const Config& config, bool fits) {
     if (fits ? mode > now : mode < now) continue;
     const Overrides words = {word("training.recompute", name_of(mode))};
     if (mode != now) values.push_back({std::string(name_of(mode)), words});
+    if (!fits && recomputes_blocks(mode) && config.training.spares_blocks()) {
+      values.push_back(
+          {fmt::format("{}, of all blocks", name_of(mode)),
+           merged_words(words, {word("training.recompute_every", 1), word("training.recompute_last_block", "true")})});
+    }
     if (!recomputes_blocks(mode) || !config.training.recompute_last_block) continue;
     values.push_back({fmt::format("{}, not of the last block", name_of(mode)),
                       merged_words(words, {word("training.recompute_last_block", "false")})});
@@ -152,8 +161,10 @@ std::vector<AdvisedStep> advise(const ReadWith& read, const Hardware& hardware) 
   std::vector<AdvisedStep> steps;
   steps.push_back(tried_step(variants, "wrap", start, wrap_words(variants.config({}))));
   const Overrides wrapped = steps.back().after().words;
-  steps.push_back(
-      tried_step(variants, "strategy", steps.back().after(), strategy_words(variants.config(wrapped), hardware)));
+  const auto beside = [&](const Overrides& kept) -> ReadWith {
+    return [&read, kept](const Overrides& words) { return read(merged_words(kept, words)); };
+  };
+  steps.push_back(tried_step(variants, "strategy", steps.back().after(), strategy_words(beside(wrapped), hardware)));
   const Overrides sharded = steps.back().after().words;
   steps.push_back(tried_step(variants, "lookahead", steps.back().after(), lookahead_words(variants.config(sharded))));
   const PlannedVariant gathered = steps.back().after();

@@ -26,7 +26,8 @@ struct SearchNode {
   std::size_t choices = 1;
   std::shared_ptr<const SearchedPlan> plan = {};  // from Known::seconds on
 
-  auto key() const { return std::tuple(seconds, choice, known); }
+  // Of plans that take as long, the one that needs least comes first.
+  auto key() const { return std::tuple(seconds, bytes, choice, known); }
   bool operator<(const SearchNode& other) const { return key() < other.key(); }
 };
 

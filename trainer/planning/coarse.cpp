@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "parallel/runtime/error.h"
+
 namespace weft {
 namespace {
 
@@ -12,7 +14,7 @@ std::optional<int> ranks_for(double whole, double room) {
   if (room <= 0.0) return std::nullopt;
   constexpr double rounding = 1e-12;
   const double ranks = std::ceil(whole / room * (1.0 - rounding));
-  if (ranks > 1e9) return std::nullopt;
+  if (ranks > 1e9) fail_request("{:g} bytes of state would need {:g} GPUs", whole, ranks);
   return std::max(1, static_cast<int>(ranks));
 }
 

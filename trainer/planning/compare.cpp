@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "trainer/config/config_conditions.h"
 #include "trainer/costs/topology.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/plan/unit_policy.h"
@@ -209,6 +210,28 @@ std::vector<StrategyPlan> unplanned_strategies(const Config& config, const Hardw
   std::vector<StrategyPlan> plans;
   for (const ShardingChoice& choice : choices) plans.push_back(derive(config, hardware, choice));
   return plans;
+}
+
+void reach_families(std::vector<StrategyPlan>& plans, const Config& given, const ReadWith& read) {
+  for (StrategyPlan& each : plans) {
+    bool reached = each.words.empty() || !each.refused.empty();
+    refusal_of([&] { reached = reached || read(each.words).shard_by_family == each.config.shard_by_family; });
+    if (reached) continue;
+    for (const Family family : shard_families) {
+      const ShardPolicy &before = given.shard_by_family.at(family), &now = each.config.shard_by_family.at(family);
+      const auto add = [&](std::string_view key, const auto& old, const auto& value) {
+        const auto conditions = config_fields::of_family(family, key);
+        const bool is_read =
+            std::ranges::all_of(conditions, [&](const KeyCondition& one) { return one.holds(each.config); });
+        if (!is_read || old == value) return;
+        each.words = merged_words(each.words, {word(fmt::format("shard.{}.{}", name_of(family), key), value)});
+      };
+      add("strategy", name_of(before.strategy), name_of(now.strategy));
+      add("residency", before.residency_by_stage.empty() ? to_string(before.residency) : "", to_string(now.residency));
+      add("reduction", to_string(before.reduction), to_string(now.reduction));
+      add("accumulation", name_of(before.accumulation), name_of(now.accumulation));
+    }
+  }
 }
 
 std::vector<StrategyPlan> compare_strategies(const Config& config, const Hardware& hardware) {

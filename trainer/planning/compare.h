@@ -14,6 +14,7 @@
 
 #include "parallel/runtime/enum_names.h"
 #include "trainer/costs/hardware.h"
+#include "trainer/planning/planned_variants.h"
 #include "trainer/planning/run_plan.h"
 
 namespace weft {
@@ -58,6 +59,10 @@ struct StrategyPlan {
 
 // Every way but `as_configured`, in the order of Sharding, with configuration and words and without a plan.
 std::vector<StrategyPlan> unplanned_strategies(const Config& config, const Hardware& hardware);
+
+// Adds words for families that give the default policy's values themselves, which the words of that do not reach.
+// `read` reads the given configuration.
+void reach_families(std::vector<StrategyPlan>& plans, const Config& given, const ReadWith& read);
 
 // Plans in the order of Sharding. Throws Error (request) for the configuration itself as plan_run does.
 std::vector<StrategyPlan> compare_strategies(const Config& config, const Hardware& hardware);

@@ -131,7 +131,7 @@ ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
   facts.all_logits = queries * rows * size_of(DType::float32);
   facts.logits = logits_chunk_tokens(setup) * rows * size_of(DType::float32);
   facts.dlogits = queries * rows * size_of(setup.head_compute);
-  int parts = 0;  // two are a layer of the textbook
+  int parts = config.recomputes(0) ? 3 : 0;  // two are a layer of the textbook
   for (int number = 0; number < config.stages() && parts == 0; ++number) {
     const PlannedStage stage = plan_stage(config, mesh, rank.ranks.at, number);
     for (const auto& segment : stage.segments) {
@@ -168,7 +168,8 @@ std::vector<Limit> limits_of(const PlannedVariants& variants, const Config& conf
   std::vector<Limit> limits;
   const TrainingConfig& training = config.training;
   const auto microbatch = [&](std::int64_t size) {
-    const std::int64_t batch = std::max(training.global_batch_size, size * config.parallelism.data());
+    const std::int64_t each = size * config.parallelism.data();
+    const std::int64_t batch = (training.global_batch_size + each - 1) / each * each;
     return Overrides{word("training.microbatch_size", size), word("training.global_batch_size", batch)};
   };
   const auto sequence = [&](std::int64_t length) { return Overrides{word("training.sequence_length", length)}; };
@@ -219,6 +220,7 @@ void explain_need(const PlannedVariants& variants, const Config& config, Explana
                  : result.state_exceeds           ? Cause::state
                                                   : largest_cause(peak);
   result.cause_bytes = bytes_of(result.cause, peak);
+  result.capacity_factor = config.model.moe.capacity_factor;
   result.activations = activation_facts(config, result.plan.ranks[result.plan.fullest]);
   try_remedies(variants, result);
   const int shards = config.parallelism.data_shard;

@@ -35,7 +35,7 @@ struct ActivationFacts {
   std::int64_t logits = 0;          // float32, of one chunk: the cross-entropy is chunked
   std::int64_t all_logits = 0;      // float32, without chunks
   std::int64_t dlogits = 0;         // gradient of the logits that is kept
-  double block_token = 0.0;         // bytes kept per token in the first block
+  double block_token = 0.0;         // bytes kept per token in the first block; 0 if that is recomputed
   std::int64_t textbook_token = 0;  // 34 h, for one rank that holds whole layers
 };
 
@@ -50,7 +50,8 @@ struct Explanation {
   Cause cause = Cause::activations;
   std::int64_t cause_bytes = 0;
   std::int64_t state_bytes = 0;
-  bool state_exceeds = false;  // state alone and reserved bytes exceed the card
+  bool state_exceeds = false;    // state alone and reserved bytes exceed the card
+  double capacity_factor = 0.0;  // model.moe.capacity_factor
   ActivationFacts activations;
   std::vector<TriedRemedy> remedies;  // in the order to try
   std::vector<TriedRemedy> cannot;    // remedies that do not touch the cause and do not fit, each at its best

@@ -112,8 +112,18 @@ constexpr Remedy expert_recompute{
 
 constexpr Remedy full_recompute{"recompute full", "a block keeps its input alone, and one block is whole at a time",
                                 "a third more of the products of blocks", [](const Config& config) -> Strengths {
-                                  if (config.training.recompute == Recompute::full) return {};
-                                  return {{{word("training.recompute", "full")}}};
+                                  const TrainingConfig& training = config.training;
+                                  Overrides words;
+                                  if (training.recompute != Recompute::full) {
+                                    words.push_back(word("training.recompute", "full"));
+                                  }
+                                  if (training.recompute_every > 1)
+                                    words.push_back(word("training.recompute_every", 1));
+                                  if (!training.recompute_last_block) {
+                                    words.push_back(word("training.recompute_last_block", "true"));
+                                  }
+                                  if (words.empty()) return {};
+                                  return {{std::move(words)}};
                                 }};
 
 constexpr Remedy microbatch{"microbatch_size down, accumulation up", "fewer sequences are there at a time",

@@ -59,11 +59,19 @@ std::vector<LiveItem> items_of(const Program& program, const std::vector<Action>
 }
 
 // The links of the groups of that name. Islands and ties have no degrees of their own.
-GroupLinks links_of(const Config& config, const Mesh& mesh, const std::string& name, int ranks_per_node) {
+GroupLinks links_of(const Config& config, const Mesh& mesh, const Program& program, const std::string& name,
+                    int ranks_per_node) {
   for (const Group group : all_groups) {
     if (name_of(group) == name) return group_links(mesh, group, ranks_per_node);
   }
-  if (name == name_of(Group::tied)) return group_links(mesh, Group::pp, ranks_per_node);
+  if (name == name_of(Group::tied)) {
+    GroupLinks links = group_links(mesh, Group::pp, ranks_per_node);
+    links.ranks = 1;
+    for (const ProgramUnit& unit : program.units) {
+      links.ranks = std::max(links.ranks, static_cast<int>(tied_ranks(program, unit).size()));
+    }
+    return links;
+  }
   const Group shard = name == name_of(Group::edp_island) ? Group::edp_shard : Group::dp_shard;
   GroupLinks most;
   for (const Island& island : islands_of(config)) {
@@ -75,22 +83,22 @@ GroupLinks links_of(const Config& config, const Mesh& mesh, const std::string& n
   return most;
 }
 
-std::vector<GroupTraffic> traffic_of(const Config& config, const Mesh& mesh, const std::vector<RankPlan>& ranks,
-                                     int ranks_per_node) {
+std::vector<GroupTraffic> traffic_of(const Config& config, const Mesh& mesh, const Program& program,
+                                     const std::vector<RankPlan>& ranks, int ranks_per_node) {
   std::map<CommunicationKey, GroupTraffic> sums;
   for (const RankPlan& rank : ranks) {
     for (const auto& [key, count] : rank.communication) {
       GroupTraffic& traffic = sums[key];
       traffic.group = key.group;
       traffic.op = key.op;
-      traffic.all.count += count.count * rank.ranks.ranks;
-      traffic.all.bytes += count.bytes * rank.ranks.ranks;
+      traffic.count += count.count * rank.ranks.ranks;
+      traffic.bytes += static_cast<double>(count.bytes) * rank.ranks.ranks;
       traffic.payload = std::max(traffic.payload, count.bytes);
     }
   }
   std::vector<GroupTraffic> result;
   for (auto& [key, traffic] : sums) {
-    const GroupLinks links = links_of(config, mesh, key.group, ranks_per_node);
+    const GroupLinks links = links_of(config, mesh, program, key.group, ranks_per_node);
     const auto payload = static_cast<double>(traffic.payload);
     traffic.sent = ring_bytes(key.op, payload, links.ranks);
     traffic.node_egress = weft::node_egress_bytes(links, key.op, payload);
@@ -246,14 +254,15 @@ RunPlan plan_run(const Config& given, const Hardware& hardware, PlanRoutings rou
                .nodes = (mesh.world() + ranks_per_node - 1) / ranks_per_node,
                .microbatches = config.microbatches(),
                .parameters = count_parameters(config.model),
-               .flops_per_token = training_flops_per_token(config.model, config.training.sequence_length),
+               .flops_per_token =
+                   training_flops_per_token(config.model, config.training.sequence_length, config.training.frozen),
                .step_flops = published_step_flops(config)};
   StepPrograms programs(run);
   const Program& program = programs.of_first_rank();
   both([&] { plan.ranks = plan_ranks(programs, routings); }, [&] { set_time(plan, config, mesh, program, hardware); });
   const auto total = [](const RankPlan& rank) { return rank.peak.total(); };
   plan.fullest = static_cast<std::size_t>(std::ranges::max_element(plan.ranks, {}, total) - plan.ranks.begin());
-  plan.communication = traffic_of(config, mesh, plan.ranks, ranks_per_node);
+  plan.communication = traffic_of(config, mesh, program, plan.ranks, ranks_per_node);
   const double adapters =
       config.pipeline.has_cost_table()
           ? busiest_adapters(program, modelled_costs(config, mesh, program, hardware), lane_channels(config))

@@ -43,7 +43,9 @@ struct RankPlan {
 struct GroupTraffic {
   std::string group;
   CollectiveOp op = CollectiveOp::all_gather;
-  CommunicationCount all;  // summed over all ranks, as in metrics.jsonl
+  // Summed over all ranks, as in metrics.jsonl. Bytes of the largest runs are more than an int64 holds.
+  std::int64_t count = 0;
+  double bytes = 0.0;
   // Bytes of the rank with most: payload as counters.h counts it, and the bytes that a ring makes the rank send.
   std::int64_t payload = 0;
   double sent = 0.0;

@@ -9,6 +9,7 @@
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/outside_text.h"
+#include "trainer/config/config_conditions.h"
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/config/config_sources.h"
@@ -398,7 +399,14 @@ Overrides words_of(const SearchSpace& space, const SearchChoice& choice) {
   words.push_back(word("shard.residency", policy.residency));
   words.push_back(word("shard.reduction", policy.reduction));
   words.push_back(word("training.recompute", name_of(space.recomputes[choice.recompute])));
-  return merged_words(space.words, words);
+  Overrides given = space.words;
+  // A given word that the choice leaves without effect would be refused.
+  const Config config = config_of(space, choice);
+  for (const ConfigKey& key : config_schema()) {
+    if (!missing_for(key, config)) continue;
+    std::erase_if(given, [&](const std::string& one) { return one.starts_with("--" + key.path() + "="); });
+  }
+  return merged_words(given, words);
 }
 
 std::optional<std::string> refusal(const SearchSpace& space, ChoiceStep step, const Config& config) {

@@ -15,7 +15,7 @@
 
 namespace weft {
 
-// Ranks of one pipeline position with equal shares of the vocabulary. With muon each rank is a class of its own.
+// Ranks of one pipeline position with equal shares of the vocabulary, and under muon equal costs of its step.
 struct RankClass {
   int first = 0;  // the rank that is planned
   int ranks = 1;  // number of ranks in the class
