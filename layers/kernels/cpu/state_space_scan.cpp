@@ -8,6 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "layers/kernels/cpu/kernels.h"
 #include "layers/kernels/cpu/vector_math.h"
@@ -119,34 +123,25 @@ struct ScanRoom {
   ScanRoom(KernelContext& context, const StateSpaceShape& shape, bool backward) {
     const std::int64_t of_head = chunk_size * shape.head_dim, of_group = chunk_size * shape.state_size;
     const std::int64_t square = chunk_size * chunk_size, state = shape.head_dim * shape.state_size;
+    const std::int64_t states_there = backward ? chunks_of(shape) * shape.heads_of_group() : shape.heads;
     // `wide` holds rows of a head or of a group.
-    const std::int64_t parts[] = {of_head,
-                                  of_group,
-                                  of_group,
-                                  of_group,
-                                  of_head,
-                                  of_head,
-                                  square,
-                                  square,
-                                  square,
-                                  state * (backward ? chunks_of(shape) * shape.heads_of_group() : shape.heads),
-                                  of_head,
-                                  of_group,
-                                  of_group,
-                                  std::max(of_head, of_group),
-                                  square,
-                                  square,
-                                  shape.heads_of_group() * state};
-    float** const places[] = {&x,      &b,  &c,  &scaled_c, &scaled_x, &y,      &pairs,  &factors, &weights,
-                              &states, &dy, &db, &dc,       &wide,     &dpairs, &dgroup, &dstates};
-    const std::size_t count = backward ? std::size(parts) : 10;
+    using Places = std::vector<float**>;
+    const std::pair<Places, std::int64_t> parts[] = {{{&x, &scaled_x, &y}, of_head},
+                                                     {{&b, &c, &scaled_c}, of_group},
+                                                     {{&pairs, &factors, &weights}, square},
+                                                     {{&states}, states_there * state},
+                                                     {{&dy}, of_head},
+                                                     {{&db, &dc}, of_group},
+                                                     {{&dpairs, &dgroup}, square},
+                                                     {{&wide}, std::max(of_head, of_group)},
+                                                     {{&dstates}, shape.heads_of_group() * state}};
+    const std::span used = std::span(parts).first(backward ? std::size(parts) : 4);
     std::int64_t size = 0;
-    for (std::size_t i = 0; i < count; ++i) size += parts[i];
+    for (const auto& [places, count] : used) size += std::ssize(places) * count;
     memory = context.ledger.allocate(Bucket::workspace, DType::float32, size, 1);
     float* at = memory.view().as<float>().data();
-    for (std::size_t i = 0; i < count; ++i) {
-      *places[i] = at;
-      at += parts[i];
+    for (const auto& [places, count] : used) {
+      for (float** place : places) *place = std::exchange(at, at + count);
     }
   }
 };
