@@ -41,6 +41,9 @@ TEST_F(RunLocks, ASecondRunIsRefusedBeforeItWritesAnything) {
   expect_refused(weft("train run.toml --run.directory=out/../out/tiny"), "run.directory out/../out/tiny");
   expect_refused(weft("train run.toml --run.directory=other --checkpoint.directory=saved"),
                  "checkpoint.directory saved");
+  // The folder of a run that names none.
+  expect_refused(weft("train run.toml --run.directory=other --checkpoint.directory=out/tiny/checkpoints"),
+                 "the run of checkpoint.directory out/tiny");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "other"));
   EXPECT_EQ(changed(), before);
   EXPECT_GE(steps_taken("out/tiny"), steps);

@@ -216,17 +216,28 @@ TEST_F(TrainCommand, AFinishedRunIsLeftAsItIs) {
   EXPECT_EQ(content("summary.json"), summary);
 }
 
-// The first of them in the order of the keys; what only follows from them is not counted.
+// A run there would write over the files of the checkpoint, and begin with other weights.
+TEST_F(TrainCommand, ACheckpointIsNoRunDirectory) {
+  ASSERT_EQ(weft("train run.toml").exit_code, 0);
+  for (const std::string command : {"train", "check"}) {
+    const auto result = weft(command + " run.toml --run.directory=out/tiny/checkpoints/step-00000003");
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.messages.find("is a checkpoint"), std::string::npos) << result.messages;
+  }
+  EXPECT_EQ(weft("checkpoint verify out/tiny").exit_code, 0);
+}
+
+// Those of training first, in the order of the keys; what only follows from them is not counted.
 TEST_F(TrainCommand, ARunThatGoesOnNamesTheKeysThatChanged) {
   ASSERT_EQ(weft("train run.toml").exit_code, 0);
   const auto result = weft(
       "train run.toml --run.steps=4 --parallelism.pipeline=1 --shard.lookahead=2 --training.microbatch_size=2 "
       "--optimizer.learning_rate=0.5 --lr_scheduler.warmup_steps=1 --checkpoint.keep_latest=1");
   EXPECT_EQ(result.exit_code, 0) << result.messages;
-  EXPECT_NE(
-      result.output.find("changed since then: run.steps 3 -> 4, parallelism.pipeline 2 -> 1, shard.lookahead 1 -> "
-                         "2, training.microbatch_size 1 -> 2, optimizer.learning_rate 0.001 -> 0.5, and 2 more\n"),
-      std::string::npos)
+  EXPECT_NE(result.output.find("changed since then: parallelism.pipeline 2 -> 1, shard.lookahead 1 -> 2, "
+                               "training.microbatch_size 1 -> 2, optimizer.learning_rate 0.001 -> 0.5, "
+                               "lr_scheduler.warmup_steps 0 -> 1, run.steps 3 -> 4, checkpoint.keep_latest 3 -> 1\n"),
+            std::string::npos)
       << result.output;
 }
 

@@ -88,6 +88,8 @@ TEST(ShardKeys, EachStageMayHaveAResidencyOfItsOwn) {
   EXPECT_EQ(resolve_policy(config, Family::embedding, 0).residency, Residency::reshard_after_use);
   EXPECT_EQ(islands_of(config), (std::set<Island>{{Group::dp_shard, 2}}));
   expect_all_said({"shard.dense.residency=[\"step\"]"}, {"residency has 1 entries for 2 pipeline stages"});
+  expect_all_said({"shard.dense.residency=[\"step\"]", "shard.dense.wrap=root"},
+                  {"residency has 1 entries for 2 pipeline stages"});
   expect_all_said({"shard.dense.residency=[]"}, {"the list is empty"});
   expect_all_said({"shard.dense.residency=[\"step\", 3]"}, {"stage 1: dense: residency 3", "do not divide"});
 }

@@ -280,14 +280,29 @@ TEST(LoadFault, AnotherModelIsRefusedWithItsKeys) {
   EXPECT_NE(failure_of(other).find("training.sequence_length is 8 in the checkpoint and 16 here"), std::string::npos);
   other = config;
   other.optimizer.rule = UpdateRule::lion;
-  EXPECT_NE(failure_of(other).find("tensors of the checkpoint are unknown here"), std::string::npos)
+  EXPECT_NE(failure_of(other).find("states are of another rule of the optimizer"), std::string::npos)
       << failure_of(other);
   // What only losses see may change.
   config.model.moe.router_aux_loss_coef = 0.5;
   EXPECT_EQ(failure_of(config), "");
   config.run.steps = other.run.steps = 3;
   other.checkpoint.allow_unused = {"*.exp_avg_sq"};
+  EXPECT_NE(failure_of(other), "");
+  other.checkpoint.allow_unused = {"*.exp_avg", "*.exp_avg_sq"};
+  other.checkpoint.allow_missing = {"*.exp_avg"};
   EXPECT_EQ(failure_of(other), "");
+}
+
+// LAMB's states have the names of AdamW's.
+TEST(LoadFault, StatesOfAnotherRuleAreRefusedWhateverTheirNames) {
+  const TemporaryFolder folder;
+  Config config = saving_config(two_by_two, folder / "a", 1, 1);
+  run_steps(config);
+  config.run.steps = 2;
+  config.optimizer.rule = UpdateRule::lamb;
+  EXPECT_NE(failure_of(config).find("states are of another rule of the optimizer"), std::string::npos);
+  config.checkpoint.allow_unused = config.checkpoint.allow_missing = {"*.exp_avg", "*.exp_avg_sq"};
+  EXPECT_EQ(failure_of(config), "");
 }
 
 TEST(LoadFault, AnotherCapacityIsNoOtherModel) {

@@ -2,6 +2,9 @@
 // memory is foreseen, and the best checkpoint stays.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -13,6 +16,7 @@
 #include "tests/trainer/tiny_run.h"
 #include "tests/trainer/used_layouts.h"
 #include "trainer/inference/evaluation.h"
+#include "trainer/layout/stage_layout.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/resolved_run.h"
 
@@ -155,6 +159,33 @@ TEST(Validation, GoesWithSolvedTiming) {
   EXPECT_NEAR(found.at(2).loss, validations_of(validating(simple, text, 2)).at(2).loss, 1e-5);
 }
 
+// The smallest budget may be kept by another layout of stages than the fastest one. Forwards have that of training.
+TEST(Validation, GoesWithTheLayoutOfAMemoryBudget) {
+  HeldOutText text("weft-validation");
+  text.add_random(60);
+  const auto layout_of = [](const Config& config) { return to_string(ResolvedRun(config).layout(), config.model); };
+  int moved = 0;
+  for (const std::string layers : {"e e", "e e d", "d d e"}) {
+    TinyLayout simple{.layers = layers, .degrees = {.pipeline = 2}};
+    Config config = config_of(simple);
+    config.run.steps = 2;
+    const double expected = validations_of(validating(config, text, 2)).at(2).loss;
+    simple.residency = "auto";
+    config = config_of(simple);
+    config.run.steps = 2;
+    config.memory_budget = std::int64_t{1} << 30;
+    const std::string fastest = layout_of(config);
+    config.memory_budget = 1;
+    const std::string refused = refusal_of([&] { layout_of(config); }).value_or("");
+    const std::string named = "the smallest budget that does is ";
+    ASSERT_NE(refused.find(named), std::string::npos) << refused;
+    config.memory_budget = std::stoll(refused.substr(refused.find(named) + named.size()));
+    moved += layout_of(config) != fastest ? 1 : 0;
+    EXPECT_NEAR(validations_of(validating(config, text, 2)).at(2).loss, expected, 1e-5) << layers;
+  }
+  EXPECT_GT(moved, 0);
+}
+
 // A learning rate spoils the model after some steps. The best checkpoint stays though it is an old one, and a run that
 // goes on knows it.
 TEST(Validation, KeepsTheBestCheckpoint) {
@@ -188,6 +219,34 @@ TEST(Validation, KeepsTheBestCheckpoint) {
   for (const CheckpointFolder& checkpoint : find_checkpoints(folder.path())) kept.push_back(checkpoint.step);
   EXPECT_EQ(kept, (std::vector<std::int64_t>{8, best->step}));
   EXPECT_EQ(resolve_checkpoint(folder.path() / "best").step, best->step);
+}
+
+// A save under way is the best of its time, also if the next validation is better by the time that it is done. And if
+// the next one cannot be saved, what is saved stays the best.
+TEST(Validation, ABestThatCannotBeSavedLeavesTheOneBefore) {
+  HeldOutText text("weft-validation");
+  text.add_random(200);
+  const TemporaryFolder folder;
+  Config config =
+      validating(saving_config({.layers = "d e", .degrees = {.data_shard = 2}}, folder.path(), 2, 0), text, 1);
+  config.validation.keep_best = true;
+  config.checkpoint.at_end = false;
+  const auto losses = validations_of(config);
+  ASSERT_LT(losses.at(2).loss, losses.at(1).loss);
+  config.checkpoint.directory = (folder / "again").string();
+  CheckpointSetup setup;
+  setup.calls.flush = [](int file) {
+    std::error_code unknown;
+    const auto path = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", file), unknown);
+    if (path.string().find("00000002") == std::string::npos) return ::fsync(file);
+    errno = EIO;
+    return -1;
+  };
+  EXPECT_THROW(run_steps(config, {}, {}, setup), Error);
+  const auto best = find_best(folder / "again");
+  ASSERT_TRUE(best);
+  EXPECT_EQ(best->step, 1);
+  EXPECT_EQ(best->loss, losses.at(1).loss);
 }
 
 TEST(Validation, ABestThatIsGoneIsNone) {

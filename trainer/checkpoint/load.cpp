@@ -66,8 +66,14 @@ void read_into(const CheckpointReader& reader, const SavedTensor& tensor, std::i
 LoadPlan plan_load(const Manifest& manifest, std::span<const ExpectedTensor> expected, const LoadRules& rules) {
   std::map<std::string, std::string> new_names(rules.renamed.begin(), rules.renamed.end());
   LoadPlan saved;
+  std::vector<std::string> missing, unused, differing, of_other_rules;
   for (const SavedTensor& tensor : manifest.tensors) {
     if (rules.weights_only && !tensor.state.empty()) continue;
+    if (!tensor.state.empty() && rules.other_rules.contains(tensor.name)) {
+      const std::string name = full_name(tensor.name, tensor.state);
+      if (!any_matches(rules.may_go_unused, name)) of_other_rules.push_back(name);
+      continue;
+    }
     const auto renamed = new_names.find(tensor.name);
     const std::string& name = renamed == new_names.end() ? tensor.name : renamed->second;
     if (!saved.emplace(std::pair(name, tensor.state), &tensor).second) {
@@ -76,7 +82,6 @@ LoadPlan plan_load(const Manifest& manifest, std::span<const ExpectedTensor> exp
     }
   }
   LoadPlan plan;
-  std::vector<std::string> missing, unused, differing;
   for (const ExpectedTensor& tensor : expected) {
     const std::string name = full_name(tensor.name, tensor.state);
     const auto found = saved.find({tensor.name, tensor.state});
@@ -99,6 +104,8 @@ LoadPlan plan_load(const Manifest& manifest, std::span<const ExpectedTensor> exp
   std::string faults;
   list(faults, "tensors are missing (checkpoint.allow_missing would start them anew)", missing);
   list(faults, "tensors of the checkpoint are unknown here (checkpoint.allow_unused would leave them out)", unused);
+  list(faults, "states are of another rule of the optimizer (checkpoint.allow_unused would leave them out)",
+       of_other_rules);
   list(faults, "tensors have another shape", differing);
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
   return plan;

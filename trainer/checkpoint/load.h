@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,6 +20,7 @@ struct LoadRules {
   std::vector<std::pair<std::string, std::string>> renamed;  // parameter in the checkpoint, parameter in the model
   std::vector<std::string> may_miss;                         // these tensors keep their initial values
   std::vector<std::string> may_go_unused;
+  std::set<std::string> other_rules = {};  // parameters with states of another rule of the optimizer in the checkpoint
 };
 
 // Saved tensors by name and state in the model. Tensors that are missing by LoadRules::may_miss have no entry.

@@ -66,7 +66,8 @@ struct Manifest {
   Degrees mesh;  // of the run that wrote it
   // Resolved values of the configuration keys that must be equal for a run to resume (keys.h).
   std::map<std::string, std::string> model, data;
-  std::optional<RunHashes> hashes = {};  // of the run that wrote it; old checkpoints and parts have none
+  std::map<std::string, std::string> rules = {};  // of the optimizer by group; old checkpoints have none
+  std::optional<RunHashes> hashes = {};           // of the run that wrote it; old checkpoints and parts have none
   std::vector<SavedFile> files;
   std::vector<SavedTensor> tensors;  // by name, then state
 

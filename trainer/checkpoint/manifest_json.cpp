@@ -186,6 +186,7 @@ Manifest manifest_of(const Json& json) {
   }
   manifest.model = top.texts("model");
   manifest.data = top.texts("data");
+  if (top.has("rules")) manifest.rules = top.texts("rules");
   if (top.has("hashes")) {
     const Reading hashes(top.at("hashes"), "hashes");
     manifest.hashes = {hashes.text("configuration"), hashes.text("program"), hashes.text("layout")};
@@ -221,6 +222,7 @@ std::string text_of(const Manifest& manifest) {
   json["model_hash"] = hash_of(manifest.model);
   json["data"] = manifest.data;
   json["data_hash"] = hash_of(manifest.data);
+  if (!manifest.rules.empty()) json["rules"] = manifest.rules;
   if (manifest.hashes) json["hashes"] = manifest.hashes->named();
   json["files"] = Json::array();
   for (const SavedFile& file : manifest.files) {

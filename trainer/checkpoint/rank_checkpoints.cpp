@@ -138,7 +138,7 @@ Progress RankCheckpoints::load() {
   const CheckpointConfig& checkpoint = config_.checkpoint;
   const bool may_stop = config_.spikes.watched() && config_.spikes.action == SpikeAction::stop;
   if (checkpoint.interval > 0 || checkpoint.at_end || config_.validation.keep_best || may_stop) try_to_write();
-  if (config_.validation.keep_best) best_ = best_until(progress.step);
+  if (config_.validation.keep_best) best_ = saved_best_ = best_until(progress.step);
   return progress;
 }
 
@@ -182,9 +182,14 @@ std::vector<std::string> RankCheckpoints::changes_since(const std::filesystem::p
 }
 
 void RankCheckpoints::tell_changes(const CheckpointFolder& from) const {
-  constexpr std::ptrdiff_t most = 5;
-  const std::vector<std::string> changed = changes_since(from.path);
+  constexpr std::ptrdiff_t most = 12;
+  std::vector<std::string> changed = changes_since(from.path);
   if (changed.empty()) return;
+  // What training does stands in front of where and how long it runs.
+  std::ranges::stable_partition(changed, [](const std::string& key) {
+    return std::ranges::none_of(std::array{"run.", "checkpoint.", "metrics.", "profiling.", "hardware."},
+                                [&](const char* section) { return key.starts_with(section); });
+  });
   const auto shown = changed | std::views::take(most);
   const std::string rest = std::ssize(changed) > most ? fmt::format(", and {} more", std::ssize(changed) - most) : "";
   setup_.say(0, fmt::format("changed since then: {}{}", fmt::join(shown, ", "), rest));
@@ -301,11 +306,13 @@ void RankCheckpoints::save(const Progress& progress) {
                                            config_.checkpoint.host_memory, setup_.calls);
     part_.mesh = config_.parallelism;
     part_.model = model_keys(config_);
+    part_.rules = rules_by_group(config_);
     part_.data = data_;
   }
   part_.progress = progress;
   writer_->begin(unfinished_path(directory_, progress.step), part_, compute_);
   under_way_ = progress;
+  best_under_way_ = best_ && best_->step == progress.step ? best_ : std::nullopt;
   own_part_.reset();
   if (!config_.checkpoint.asynchronous) conclude();
 }
@@ -314,8 +321,13 @@ void RankCheckpoints::settle(std::int64_t written, std::int64_t failed) {
   if (!under_way_ || written + failed < world_.size()) return;
   const Progress progress = *std::exchange(under_way_, std::nullopt);
   failure_.reset();
-  if (failed == 0) saved_ = progress.step;
-  if (failed > 0) {
+  const std::optional<BestCheckpoint> best = std::exchange(best_under_way_, std::nullopt);
+  if (failed == 0) {
+    saved_ = progress.step;
+    if (best) saved_best_ = best;
+  } else {
+    // A later loss need not be less than that of a checkpoint that is not there.
+    if (best && best_->step == best->step) best_ = saved_best_;
     failure_ = fmt::format("checkpoint {} was NOT saved: {} of {} ranks could not write their parts",
                            checkpoint_name(progress.step), failed, world_.size());
     if (world_.rank() != 0) return;
@@ -329,8 +341,7 @@ void RankCheckpoints::settle(std::int64_t written, std::int64_t failed) {
   publishing_ = progress;
   const CheckpointConfig& checkpoint = config_.checkpoint;
   writer_->also([this, request = PublishRequest{directory_, progress.step, world_.size(), setup_.texts, setup_.hashes,
-                                                checkpoint.keep_latest, checkpoint.keep_every,
-                                                best_ && best_->step == progress.step ? best_ : std::nullopt}] {
+                                                checkpoint.keep_latest, checkpoint.keep_every, best}] {
     publish(request, setup_.calls);
   });
 }

@@ -102,8 +102,10 @@ class RankCheckpoints {
   std::unique_ptr<RankWriter> writer_;  // made by the first save
   Manifest part_;                       // made by the first save: mesh and keys of the run for a rank's part
 
-  std::optional<BestCheckpoint> best_;  // the least validation loss
-  std::optional<Progress> under_way_;   // of the save that some ranks have not written yet
+  std::optional<BestCheckpoint> best_;            // the least validation loss
+  std::optional<BestCheckpoint> saved_best_;      // the same of those that all ranks have written
+  std::optional<BestCheckpoint> best_under_way_;  // what the save under way is, if it is the best
+  std::optional<Progress> under_way_;             // of the save that some ranks have not written yet
   std::optional<std::int64_t> saved_;   // step of the last save that all ranks have written, or that was loaded
   std::optional<bool> own_part_;        // whether this rank could write its part of that save, once known
   std::optional<Progress> publishing_;  // of the save being published; rank 0 only

@@ -91,7 +91,9 @@ PlannedStart plan_start(const Config& config, const KeyValues& data, const Check
       start.progress = manifest.progress;
       if (!start.new_data.empty()) start.progress.samples = 0;
     }
-    start.load = plan_load(manifest, expected_tensors(config, weights_only), rules_of(config.checkpoint, weights_only));
+    LoadRules rules = rules_of(config.checkpoint, weights_only);
+    rules.other_rules = parameters_of_other_rules(config, manifest.rules);
+    start.load = plan_load(manifest, expected_tensors(config, weights_only), rules);
     return start;
   } catch (const Error& error) {
     fail_request("{}: {}", reader.folder().string(), error.what());

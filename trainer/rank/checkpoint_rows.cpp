@@ -66,6 +66,24 @@ std::vector<ExpectedTensor> expected_tensors(const Config& config, bool weights_
   return expected;
 }
 
+std::map<std::string, std::string> rules_by_group(const Config& config) {
+  const ResolvedGroups groups = resolved_groups(config);
+  std::map<std::string, std::string> rules;
+  for (const UpdateGroup group : update_groups) rules.emplace(name_of(group), name_of(groups[group].rule));
+  return rules;
+}
+
+std::set<std::string> parameters_of_other_rules(const Config& config, const std::map<std::string, std::string>& rules) {
+  const std::map<std::string, std::string> own = rules_by_group(config);
+  std::set<std::string> names;
+  for (ParameterSpec& parameter : model_parameters(config.model)) {
+    const std::string group(name_of(update_group_of(parameter)));
+    const auto there = rules.find(group);
+    if (there != rules.end() && there->second != own.at(group)) names.insert(std::move(parameter.name));
+  }
+  return names;
+}
+
 std::vector<std::string> router_weights(const ModelConfig& model) {
   std::vector<std::string> names;
   for (ParameterSpec& parameter : model_parameters(model)) {

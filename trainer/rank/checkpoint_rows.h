@@ -2,6 +2,8 @@
 // states, under global names that do not depend on the layout.
 #pragma once
 
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +37,10 @@ struct ExpectedTensor {
 };
 // Sorted by name, then state.
 std::vector<ExpectedTensor> expected_tensors(const Config& config, bool weights_only);
+// The rule of the optimizer by the names of groups. States of two rules may have the same names.
+std::map<std::string, std::string> rules_by_group(const Config& config);
+// The parameters of groups with another rule than these; a group that is not named has no other.
+std::set<std::string> parameters_of_other_rules(const Config& config, const std::map<std::string, std::string>& rules);
 
 // Names of the routers' weights.
 std::vector<std::string> router_weights(const ModelConfig& model);

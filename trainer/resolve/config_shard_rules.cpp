@@ -114,6 +114,10 @@ ConfigRule root_rule(Family family) {
   return {{section + ".wrap", section + ".strategy", section + ".residency", "training.frozen"},
           [=](const Config& config) -> Messages {
             if (config.shard_by_family.at(family).wrap.kind != WrapKind::root) return {};
+            const bool counts_fit = std::ranges::all_of(config.shard_by_family, [&](const auto& one) {
+              return stage_count_faults(config, one.first, one.second).empty();
+            });
+            if (!counts_fit) return {};  // told by the rule of that family
             for (int stage = 0; stage < config.stages(); ++stage) {
               const WrapRules rules = wrap_rules(config, stage);
               const std::string &own = rules.merge_key.at(family), &root = rules.merge_key.at(Family::root);

@@ -12,6 +12,7 @@
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
+#include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/manifest.h"
 #include "trainer/checkpoint/output_file.h"
 #include "trainer/rank/metrics.h"
@@ -85,6 +86,13 @@ nlohmann::ordered_json rank_json(std::size_t rank, const BucketBytes& predicted,
 }  // namespace
 
 std::string run_directory_fault(const std::filesystem::path& path) {
+  std::error_code unknown;
+  if (std::filesystem::exists(path / manifest_name, unknown)) {
+    return fmt::format(
+        "run.directory {} is a checkpoint, and a run would write over its files: name another, and to begin "
+        "with these weights checkpoint.start_from = \"{}\"",
+        path.string(), path.string());
+  }
   const auto text = [&](const std::string& why) {
     return fmt::format("run.directory {} cannot be created: {}", path.string(), why);
   };

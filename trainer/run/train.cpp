@@ -232,7 +232,14 @@ class TrainOutput {
  private:
   void admit() {
     if (!config_.checkpoint.directory.empty()) {
-      checkpoint_lock_.emplace(config_.checkpoint.directory, "checkpoint.directory");
+      const std::filesystem::path folder = config_.checkpoint.directory, owner = folder.parent_path();
+      // The folder of a run that names none, which locks its own directory alone.
+      std::error_code unknown;
+      if (folder.filename() == "checkpoints" && std::filesystem::exists(owner / run_lock_name, unknown) &&
+          !std::filesystem::equivalent(owner, config_.run.directory, unknown)) {
+        owner_lock_.emplace(owner, "the run of checkpoint.directory");
+      }
+      checkpoint_lock_.emplace(folder, "checkpoint.directory");
     }
     directory_.emplace(config_.run.directory);
     console_.banner(config_, start_->program, start_->predicted);
@@ -290,8 +297,8 @@ class TrainOutput {
   Console& console_;
   const std::optional<CheckedStart>& start_;
   std::optional<RunDirectory> directory_;
-  std::optional<RunLock> checkpoint_lock_;  // other runs may have the same checkpoint.directory
-  ReportedSteps reports_;                   // used on the thread of rank 0
+  std::optional<RunLock> checkpoint_lock_, owner_lock_;  // other runs may have the same checkpoint.directory
+  ReportedSteps reports_;                                // used on the thread of rank 0
   RunRecord record_;
   bool first_of_process_ = true, first_without_target_ = true;
 };
@@ -302,7 +309,8 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
                       const CheckpointSetup& given, const RunRequests& requests, const RunTimer& timer) {
   const ResolvedRun resolved(config);
   const TokenDataset data = training_data(config);
-  const std::optional<HeldOutWindows> held_out = validation_windows(config);
+  // Of the resolved run: a memory budget decides the layout of stages too.
+  const std::optional<HeldOutWindows> held_out = validation_windows(resolved.config());
   const KeyValues identity = data_keys(config, data);
   CheckpointSetup setup = given;
   if (held_out && config.validation.keep_best) {
