@@ -371,6 +371,8 @@ TEST_F(DataCommand, ATokenizerThatCannotBeMadeIsRefusedFirst) {
   const std::string learn = "data train-tokenizer bad.jsonl --output ";
   EXPECT_NE(refused(learn + "tok.json --vocab-size 10").find("give at least 258"), std::string::npos);
   EXPECT_NE(refused(learn + "tok.json --vocab-size 260 --special x").find("is one character"), std::string::npos);
+  EXPECT_NE(refused(learn + "tok.json --vocab-size 300 --special '<stop>'").find("none of <stop> would end a text"),
+            std::string::npos);
   EXPECT_NE(refused(learn + "tok.json --vocab-size 99999999999").find("more than 2147483647"), std::string::npos);
   EXPECT_NE(refused(learn + "tok.json --vocab-size 260 --pattern gpt3").find("none of gpt2"), std::string::npos);
   EXPECT_NE(refused(learn + "/proc/tok.json --vocab-size 260").find("cannot be written"), std::string::npos);

@@ -1,5 +1,6 @@
 // `weft data train-tokenizer`: a byte-level BPE of one's own texts.
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +17,7 @@
 #include "tools/report/progress_line.h"
 #include "trainer/checkpoint/output_file.h"
 #include "trainer/data/documents.h"
+#include "trainer/tokenizer/bpe_tokenizer.h"
 #include "trainer/tokenizer/bpe_training.h"
 #include "trainer/tokenizer/pattern.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -52,6 +54,11 @@ void learn_tokenizer(const CLI::App& command, const LearnArguments& arguments) {
                  arguments.pattern);
   }
   BpeTraining::check(arguments.vocab_size, arguments.special);
+  const auto ends = [](const std::string& token) { return std::ranges::find(usual_ends, token) != usual_ends.end(); };
+  if (std::ranges::none_of(arguments.special, ends)) {
+    fail_request("--special: none of {} would end a text: add one of {}", fmt::join(arguments.special, ", "),
+                 fmt::join(usual_ends, ", "));
+  }
   DocumentReader documents(arguments.files, arguments.rules);
   if (!documents.has_json()) refuse_given(command, {"--key"}, "is of JSON lines, and no FILE is named so");
   BpeTraining training(arguments.pattern);
@@ -98,7 +105,10 @@ void add_data_train_tokenizer_command(CLI::App& data) {
                                                                       {"llama3", std::string(llama3_word_pattern)},
                                                                       {"o200k", std::string(o200k_word_pattern)}}))
       ->option_text("NAME|REGEX");
-  command->add_option("--special", arguments->special, "special tokens; the first ends a text")->capture_default_str();
+  command
+      ->add_option("--special", arguments->special,
+                   "special tokens; one of a usual name, such as <|endoftext|> or </s>, ends a text")
+      ->capture_default_str();
   command->add_option("--key", arguments->rules.key, "of the text in an object of JSON lines; a.b for b in a")
       ->capture_default_str();
   command->add_option("--bad-lines", arguments->rules.bad_lines, "JSON lines without the text: refuse, or skip")

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -114,6 +115,8 @@ void add_eval_command(CLI::App& program) {
                  });
     progress.reset();
     if (!speaks) return;
+    if (!std::isfinite(result.loss))
+      fail("the loss is {}: there are weights of {} that are not finite", result.loss, checkpoint.string());
     if (arguments->json) {
       nlohmann::ordered_json json = as_json(result);
       if (forces_balance(config.model)) json["forced_balance"] = true;

@@ -1,20 +1,11 @@
 #include "trainer/tokenizer/bpe_tokenizer.h"
 
-#include <array>
 #include <utility>
 
 #include "parallel/runtime/error.h"
 #include "trainer/tokenizer/byte_alphabet.h"
 
 namespace weft {
-namespace {
-
-// Of GPT-2 and Qwen, Llama 3, Llama 2, Gemma, DeepSeek, and others that follow them.
-constexpr std::array<std::string_view, 7> usual_ends = {"<|endoftext|>",         "<|end_of_text|>",     "</s>", "<eos>",
-                                                        "<｜end▁of▁sentence｜>", "<|end_of_document|>", "[EOS]"};
-
-}  // namespace
-
 struct BpeTokenizer::Workspace {
   PatternScratch pattern;
   WordScratch word;

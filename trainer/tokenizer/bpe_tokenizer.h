@@ -1,9 +1,11 @@
 // A tokenizer made of the parts of tokenizer.json: added tokens, normalizer, pre-tokenizer, model BPE, decoder.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trainer/tokenizer/added_tokens.h"
@@ -32,6 +34,11 @@ struct TokenizerParts {
   // Whether tokens that were added are decoded to their own bytes; otherwise the decoder takes them as any other.
   bool added_are_plain = false;
 };
+
+// Names of the token that ends a text, where a file does not tell it; the first that is there counts. They are those of
+// GPT-2 and Qwen, Llama 3, Llama 2, Gemma, DeepSeek, and others that follow them.
+inline constexpr std::array<std::string_view, 7> usual_ends = {
+    "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>", "<|end_of_document|>", "[EOS]"};
 
 class BpeTokenizer final : public Tokenizer {
  public:

@@ -27,9 +27,9 @@ class BpeTraining {
 
   // A tokenizer.json. Ids are those of the special tokens in their order, then 256 bytes, then merged tokens until
   // there are `vocab_size`. There are fewer if the texts have no further pairs. Equal texts give equal files, in any
-  // order. Of pairs that are equally frequent the one with the lower ids is merged first. The first special token ends
-  // a text. Throws Error (request) for a vocabulary without room for special tokens, bytes and one merge. So it does
-  // for special tokens that are empty, equal, or a byte, and for texts without a pair.
+  // order. Of pairs that are equally frequent the one with the lower ids is merged first. A special token with a usual
+  // name (usual_ends) ends a text. Throws Error (request) for a vocabulary without room for special tokens, bytes and
+  // one merge. So it does for special tokens that are empty, equal, or a byte, and for texts without a pair.
   std::string train(std::int64_t vocab_size, std::span<const std::string> special_tokens) const;
 
  private:
