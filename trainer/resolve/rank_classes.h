@@ -1,5 +1,4 @@
-// Classes of ranks that hold and do the same, and the memory of the fullest rank. So a world of thousands of ranks is
-// walked through only once for each class.
+// Programs of the classes of ranks (rank_class.h), and the memory of the fullest rank.
 #pragma once
 
 #include <cstddef>
@@ -11,17 +10,10 @@
 #include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/ledger.h"
 #include "trainer/rank/dry_run.h"
+#include "trainer/resolve/rank_class.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
-
-// Ranks of one pipeline position with equal shares of the vocabulary, and under muon equal costs of its step.
-struct RankClass {
-  int first = 0;  // the rank that is planned
-  int ranks = 1;  // number of ranks in the class
-  Coordinates at;
-};
-std::vector<RankClass> rank_classes(const Config& config, const Mesh& mesh);
 
 // The programs of a run, which outlives them. Ranks with equal shares of the vocabulary see the same sizes and share
 // one program. Each program is compiled when it is first asked for, and keeps its address.

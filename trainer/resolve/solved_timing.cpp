@@ -1,7 +1,9 @@
 #include "trainer/resolve/solved_timing.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <span>
 
 #include "parallel/pipeline/passes/passes.h"
 #include "parallel/pipeline/timing/fixed.h"
@@ -13,6 +15,7 @@
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
+#include "trainer/resolve/rank_class.h"
 #include "trainer/resolve/step_costs.h"
 
 namespace weft {
@@ -26,10 +29,6 @@ bool reduces_once(const Config& config) {
 struct Held {
   std::int64_t always = 0, update = 0;
 };
-
-int first_rank(const Mesh& mesh, int pipeline_rank) {
-  return mesh.rank_at(pipeline_rank, 0, 0, 0, 0);
-}
 
 constexpr int most_attempts = 4;
 
@@ -50,12 +49,10 @@ bool ends_step(Op op) {
 
 // Replaces the bytes that segments declare by those that a dry run (dry_run.h) finds beside units, while each op runs
 // and until the next begins. They are activations, tensors between segments and stages, and workspace. None depends on
-// the plan.
-Held count_beside_units(const Config& config, const Mesh& mesh, const Program& program, int rank, TimingRank& timed) {
-  const DryRun dry = dry_run(config, mesh, program, first_rank(mesh, rank));
+// the plan. Keeps the most of all ranks that it is called for.
+void count_beside_units(const DryRun& dry, const Program& program, int rank, TimingRank& timed, Held& held) {
   const auto& actions = program.ranks[static_cast<std::size_t>(rank)];
-  Held held{.always = dry.walk.before.total(), .update = 0};
-  for (TimingOp& op : timed.ops) op.activation_bytes = 0;
+  held.always = std::max(held.always, dry.walk.before.total());
   const auto count = [&](std::size_t op, std::int64_t bytes) {
     if (op >= timed.ops.size()) return;
     timed.ops[op].activation_bytes = std::max(timed.ops[op].activation_bytes, bytes);
@@ -68,7 +65,7 @@ Held count_beside_units(const Config& config, const Mesh& mesh, const Program& p
   }
   std::size_t next = 0;  // index of the op
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    const std::int64_t beside = dry.beside_units[i] - held.always + replicated;
+    const std::int64_t beside = dry.beside_units[i] - dry.walk.before.total() + replicated;
     if (is_compute(actions[i].op) && actions[i].segment) {
       count(next++, beside);
     } else if (ends_step(actions[i].op)) {
@@ -80,19 +77,37 @@ Held count_beside_units(const Config& config, const Mesh& mesh, const Program& p
     }
   }
   require(next == timed.ops.size(), "a plan adds no computation");
+}
+// The program of a class of ranks, whose share of the vocabulary may be its own.
+using ProgramOf = std::function<Program(const Coordinates& at)>;
+
+// The same of all classes of ranks at a pipeline position.
+Held count_beside_units(const Config& config, const Mesh& mesh, std::span<const RankClass> classes,
+                        const ProgramOf& program_of, int rank, TimingRank& timed) {
+  Held held;
+  for (TimingOp& op : timed.ops) op.activation_bytes = 0;
+  for (const RankClass& each : classes) {
+    if (each.at.pp != rank) continue;
+    const Program program = program_of(each.at);
+    count_beside_units(dry_run(config, mesh, program, each.first), program, rank, timed, held);
+  }
   return held;
 }
 
-// Bytes above the budget of the rank that exceeds it most, by a dry run of each rank; 0 if all keep it. Subtracts each
-// rank's excess from its budget in `problem`.
-std::int64_t tighten(const Config& config, const Mesh& mesh, const Program& program, TimingProblem& problem) {
+// Bytes above the budget of the rank that exceeds it most, by a dry run of each class of ranks; 0 if all keep it.
+// Subtracts each rank's excess from its budget in `problem`.
+std::int64_t tighten(const Config& config, const Mesh& mesh, std::span<const RankClass> classes,
+                     const ProgramOf& program_of, TimingProblem& problem) {
+  std::vector<std::int64_t> above(problem.ranks.size());
+  for (const RankClass& each : classes) {
+    const std::int64_t peak = dry_run(config, mesh, program_of(each.at), each.first).peak.total();
+    std::int64_t& most = above[static_cast<std::size_t>(each.at.pp)];
+    most = std::max(most, peak - *config.memory_budget);
+  }
   std::int64_t most = 0;
-  for (std::size_t rank = 0; rank < problem.ranks.size(); ++rank) {
-    const DryRun dry = dry_run(config, mesh, program, first_rank(mesh, static_cast<int>(rank)));
-    const std::int64_t above = dry.peak.total() - *config.memory_budget;
-    if (above <= 0) continue;
-    problem.ranks[rank].budget -= above;
-    most = std::max(most, above);
+  for (std::size_t rank = 0; rank < above.size(); ++rank) {
+    problem.ranks[rank].budget -= above[rank];
+    most = std::max(most, above[rank]);
   }
   return most;
 }
@@ -124,15 +139,19 @@ Least least_budget(std::int64_t budget, const std::vector<Held>& held, const Tim
 SolvedTiming solve_timing(const Config& config, const Mesh& mesh, const std::vector<StageBlocks>& layout) {
   require(config.memory_budget.has_value(), "residency \"auto\" comes with a budget");
   const std::int64_t budget = *config.memory_budget;
-  const Coordinates first = mesh.coordinates(0);
-  const Program placed = lower_step(config, program_tables(config, mesh, first, layout));
+  const auto placed_for = [&](const Coordinates& at) {
+    return lower_step(config, program_tables(config, mesh, at, layout));
+  };
+  const Program placed = placed_for(mesh.coordinates(0));
   const std::vector<std::int64_t> none(placed.ranks.size());
   TimingProblem problem = timing_problem(placed, step_costs(config, mesh, placed, hardware_of(config)), none);
-  const Program kept = add_solved_sharding(placed, with_everything_kept(problem));
+  const TimingPlan everything = with_everything_kept(problem);
+  const ProgramOf kept = [&](const Coordinates& at) { return add_solved_sharding(placed_for(at), everything); };
+  const std::vector<RankClass> classes = rank_classes(config, mesh);
   std::vector<Held> held;
   for (std::size_t rank = 0; rank < problem.ranks.size(); ++rank) {
     TimingRank& timed = problem.ranks[rank];
-    held.push_back(count_beside_units(config, mesh, kept, static_cast<int>(rank), timed));
+    held.push_back(count_beside_units(config, mesh, classes, kept, static_cast<int>(rank), timed));
     timed.budget = budget - held.back().always;
   }
   SolveOptions options;
@@ -144,8 +163,8 @@ SolvedTiming solve_timing(const Config& config, const Mesh& mesh, const std::vec
     TimingPlan plan = solve_timing(problem, options).plan;
     const std::vector<std::string> faults = find_plan_faults(problem, plan, options.pin_reductions);
     if (!faults.empty()) fail("the solved timing breaks its own rules: {}", faults.front());
-    if (tighten(config, mesh, add_solved_sharding(placed, plan), problem) == 0)
-      return {std::move(plan), least.bytes, {}};
+    const ProgramOf solved = [&](const Coordinates& at) { return add_solved_sharding(placed_for(at), plan); };
+    if (tighten(config, mesh, classes, solved, problem) == 0) return {std::move(plan), least.bytes, {}};
   }
   fail("no timing was found in {} attempts that keeps memory_budget {} bytes", most_attempts, budget);
 }
