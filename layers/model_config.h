@@ -126,10 +126,10 @@ struct MoeConfig {
     const double asked = std::ceil(capacity_factor * even);
     return static_cast<std::int64_t>(std::min(asked, static_cast<double>(sequence_length)));
   }
-  // The share of choices that find room where the load is even.
-  double kept_share(std::int64_t sequence_length) const {
-    const auto all = static_cast<double>(sequence_length * num_experts_per_tok);
-    return drops() ? std::min(static_cast<double>(num_experts * capacity(sequence_length)) / all, 1.0) : 1.0;
+  // Choices that experts have room for, by choices that tokens make. Only where experts drop any.
+  double room_of_choice(std::int64_t sequence_length) const {
+    return static_cast<double>(num_experts * capacity(sequence_length)) /
+           static_cast<double>(sequence_length * num_experts_per_tok);
   }
   // Most choices that an expert takes of a rank's tokens, which are of so many sequences: a token chooses it once.
   std::int64_t capacity_rows(std::int64_t tokens, std::int64_t sequences, std::int64_t sequence_length) const {

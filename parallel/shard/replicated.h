@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "parallel/comm/communicator.h"
+#include "parallel/runtime/gradient.h"
 #include "parallel/runtime/ledger.h"
 #include "parallel/shard/unit.h"
 

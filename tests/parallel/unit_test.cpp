@@ -256,30 +256,24 @@ TEST(ShardUnit, NamesTheParameterOfANonFiniteGradientOnTheRankWhereItBegan) {
 
 // A fresh gradient has no contents. Parameters of segments that did not run are reduced as zeros.
 TEST(ShardUnit, ReducesZerosWhereNoWeightGradientWrote) {
-  for (const UnitPrecision& precision : {float32_precision, bfloat16_precision}) {
+  for_every_variant({{4, 1}, {2, 2}}, [](const Variant& variant, UnitRank&, ShardUnit& unit) {
+    const bool in_shard = variant.whole && variant.reduced_once;
     for (const std::size_t written : {0u, 1u}) {
-      const Variant variant{{4, 1}, false, true, precision};
-      run_local_ranks(4, [&](Communicator& world) {
-        UnitRank rank(world, variant.grid);
-        const UnitLayout layout = variant.layout(awkward_parameters());
-        rank.poison_free_blocks(layout);
-        ShardUnit unit(variant.setup(layout), rank.groups(), rank.lanes, rank.reduce_inputs, rank.ledger);
-        unit.begin_step();
-        for (std::size_t p = written; p < layout.parameters.size(); p += 2) {
-          EXPECT_TRUE(unit.gradient(p).fresh);
-          const Gradient again = unit.gradient(p);
-          EXPECT_FALSE(again.fresh);
-          std::ranges::fill(again.view.as<float>(), 1.0f);
-        }
-        unit.reduce_gradient();
-        EXPECT_EQ(unit.nonfinite_parameter(), std::nullopt);
-        for (const OwnedRows& owned : unit.owned_rows()) {
-          const auto p = static_cast<std::size_t>(owned.parameter - unit.layout().parameters.data());
-          for (const float value : owned.gradients.as<float>()) EXPECT_EQ(value, p % 2 == written ? 4.0f : 0.0f);
-        }
-      });
+      unit.begin_step();
+      for (std::size_t p = written; p < unit.layout().parameters.size(); p += 2) {
+        EXPECT_EQ(unit.gradient(p).fresh, !in_shard);
+        const Gradient again = unit.gradient(p);
+        EXPECT_FALSE(again.fresh);
+        std::ranges::fill(again.view.as<float>(), 1.0f);
+      }
+      unit.reduce_gradient();
+      EXPECT_EQ(unit.nonfinite_parameter(), std::nullopt);
+      for (const OwnedRows& owned : unit.owned_rows()) {
+        const auto p = static_cast<std::size_t>(owned.parameter - unit.layout().parameters.data());
+        for (const float value : owned.gradients.as<float>()) EXPECT_EQ(value, p % 2 == written ? 4.0f : 0.0f);
+      }
     }
-  }
+  });
 }
 
 TEST(ShardUnit, RefusesIllegalTransitions) {

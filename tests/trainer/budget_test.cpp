@@ -8,7 +8,7 @@
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 #include "trainer/resolve/config_reader.h"
-#include "trainer/resolve/rank_classes.h"
+#include "trainer/resolve/step_programs.h"
 
 namespace weft {
 namespace {

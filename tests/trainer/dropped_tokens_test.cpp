@@ -124,6 +124,7 @@ TEST(PaddedExperts, ComputeTheirCapacityInPlansToo) {
   // Without padding, what arrives: the load, as far as there is room.
   EXPECT_EQ(rows(1.0, 1, false), 1.0);
   EXPECT_EQ(rows(0.5, 1, false), 0.5);
+  EXPECT_EQ(rows(0.5, 2, false), 0.5);
   EXPECT_EQ(rows(2.0, 1, false), 1.5);
   EXPECT_EQ(rows(0.0, 1, false), 1.5);
   EXPECT_EQ(rows(1.0, 1, true), 1.0);

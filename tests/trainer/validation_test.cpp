@@ -58,6 +58,15 @@ std::map<std::int64_t, HeldOutLoss> validations_of(const Config& config, Learned
   return found;
 }
 
+// Validates after every step and keeps the best checkpoint.
+Config keeping_best(const HeldOutText& text, const std::filesystem::path& folder, std::int64_t steps,
+                    std::int64_t interval) {
+  Config config =
+      validating(saving_config({.layers = "d e", .degrees = {.data_shard = 2}}, folder, steps, interval), text, 1);
+  config.validation.keep_best = true;
+  return config;
+}
+
 class Validation : public testing::TestWithParam<TinyLayout> {};
 
 TEST_P(Validation, IsTheEvaluationOfTheCheckpointBitForBit) {
@@ -192,9 +201,7 @@ TEST(Validation, KeepsTheBestCheckpoint) {
   HeldOutText text("weft-validation");
   text.add_random(200);
   const TemporaryFolder folder;
-  Config config =
-      validating(saving_config({.layers = "d e", .degrees = {.data_shard = 2}}, folder.path(), 8, 1), text, 1);
-  config.validation.keep_best = true;
+  Config config = keeping_best(text, folder.path(), 8, 1);
   config.checkpoint.keep_latest = 1;
   config.run.steps = 4;
   auto found = validations_of(config);
@@ -227,9 +234,7 @@ TEST(Validation, ABestThatCannotBeSavedLeavesTheOneBefore) {
   HeldOutText text("weft-validation");
   text.add_random(200);
   const TemporaryFolder folder;
-  Config config =
-      validating(saving_config({.layers = "d e", .degrees = {.data_shard = 2}}, folder.path(), 2, 0), text, 1);
-  config.validation.keep_best = true;
+  Config config = keeping_best(text, folder.path(), 2, 0);
   config.checkpoint.at_end = false;
   const auto losses = validations_of(config);
   ASSERT_LT(losses.at(2).loss, losses.at(1).loss);

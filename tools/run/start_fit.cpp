@@ -7,7 +7,7 @@
 #include "tools/command/commands.h"
 #include "tools/plan/plan_reports.h"
 #include "trainer/planning/explain.h"
-#include "trainer/resolve/rank_classes.h"
+#include "trainer/resolve/step_programs.h"
 #include "trainer/run/start_check.h"
 
 namespace weft {

@@ -20,11 +20,10 @@ std::optional<int> count_behind(std::string_view prefix, std::string_view text) 
 double Config::expert_rows_per_choice() const {
   const MoeConfig& moe = model.moe;
   if (!moe.drops()) return hardware.expert_load;
+  if (!moe.pads()) return std::min(hardware.expert_load, moe.room_of_choice(training.sequence_length));
   const std::int64_t tokens = microbatch_tokens() / (parallelism.context * parallelism.tensor);
   const std::int64_t rows = moe.capacity_rows(tokens, training.microbatch_size, training.sequence_length);
-  const double most =
-      static_cast<double>(moe.num_experts * rows) / static_cast<double>(tokens * moe.num_experts_per_tok);
-  return moe.pads() ? most : std::min(most, hardware.expert_load);
+  return static_cast<double>(moe.num_experts * rows) / static_cast<double>(tokens * moe.num_experts_per_tok);
 }
 
 ResidencyChoice parse_residency(const std::string& text) {

@@ -92,7 +92,7 @@ double repeated_flops(const TokenFlops& flops, const TrainingConfig& training) {
 TokenFlops token_flops(const ModelConfig& model, std::int64_t sequence_length) {
   TokenFlops flops{.merges = model.mtp_depth * merge_flops(model), .head = (1 + model.mtp_depth) * head_flops(model)};
   for (const ModelBlock& block : model.blocks) flops += block_token_flops(model, block, sequence_length);
-  flops.routed_experts *= model.moe.kept_share(sequence_length);
+  if (model.moe.drops()) flops.routed_experts *= std::min(model.moe.room_of_choice(sequence_length), 1.0);
   return flops;
 }
 

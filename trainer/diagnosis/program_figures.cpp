@@ -8,7 +8,7 @@
 #include "parallel/pipeline/simulation/cost_model.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
-#include "trainer/resolve/rank_classes.h"
+#include "trainer/resolve/step_programs.h"
 
 namespace weft {
 namespace {

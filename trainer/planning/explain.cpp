@@ -11,7 +11,7 @@
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
-#include "trainer/resolve/rank_classes.h"
+#include "trainer/resolve/step_programs.h"
 
 namespace weft {
 namespace {

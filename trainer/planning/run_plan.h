@@ -13,7 +13,7 @@
 #include "trainer/plan/stage_plan.h"
 #include "trainer/planning/step_path.h"
 #include "trainer/rank/dry_run.h"
-#include "trainer/resolve/rank_classes.h"
+#include "trainer/resolve/step_programs.h"
 
 namespace weft {
 

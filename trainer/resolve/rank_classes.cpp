@@ -1,67 +1,58 @@
 #include "trainer/resolve/rank_classes.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <tuple>
 
-#include "parallel/pipeline/accounts/accounts.h"
-#include "parallel/runtime/spread_work.h"
-#include "trainer/rank/dry_run.h"
+#include "trainer/config/update_groups.h"
+#include "trainer/optimizer/muon_rows.h"
 
 namespace weft {
+namespace {
 
-const Program& StepPrograms::of(const Coordinates& at) {
-  const std::int64_t rows = vocabulary_rows(run_.config(), at);
-  const auto found = programs_.find(rows);
-  return found != programs_.end() ? found->second : programs_.emplace(rows, step_program(run_, at)).first->second;
-}
+// What the step of muon takes on a rank: bytes that it sends and allocates, for each of muon's groups.
+using MuonShare = std::vector<std::int64_t>;
 
-void for_each_class(StepPrograms& programs, std::span<const RankClass> classes, std::size_t threads,
-                    const std::function<void(std::size_t number, const Program& program)>& visit) {
-  std::vector<const Program*> program_of;
-  for (const RankClass& ranks : classes) program_of.push_back(&programs.of(ranks.at));
-  spread_work(classes.size(), threads, [&](std::size_t i) { visit(i, *program_of[i]); });
-}
-
-BucketBytes fullest_peak(StepPrograms& programs, Routing routing) {
-  const ResolvedRun& run = programs.run();
-  const std::vector<RankClass> classes = rank_classes(run.config(), run.mesh());
-  std::vector<BucketBytes> peaks(classes.size());
-  for_each_class(programs, classes, dry_threads(), [&](std::size_t number, const Program& program) {
-    peaks[number] = dry_peak(run.config(), run.mesh(), program, classes[number].first, routing);
-  });
-  return *std::ranges::max_element(peaks, {}, &BucketBytes::total);
-}
-
-BucketBytes fullest_peak(const ResolvedRun& run, Routing routing) {
-  StepPrograms programs(run);
-  return fullest_peak(programs, routing);
-}
-
-std::int64_t host_need(const ResolvedRun& run, const Program& program) {
-  const Config& config = run.config();
-  if (config.state_offload == 0.0 && config.training.offload == 0.0) return 0;
-  std::int64_t most = 0;
-  for (int pp = 0; pp < config.parallelism.pipeline; ++pp) {
-    const std::int64_t states = host_state_bytes(plan_stages(config, run.mesh(), {.pp = pp}, run.layout()));
-    most = std::max(most, states + host_activation_bytes(program, pp));
+// Of the ranks of a pipeline coordinate; empty without muon.
+std::vector<MuonShare> muon_shares(const Config& config, const Mesh& mesh, int pipeline_rank) {
+  const ResolvedGroups groups = resolved_groups(config);
+  std::vector<MuonShare> shares(static_cast<std::size_t>(mesh.degrees().stage_ranks()));
+  for (const auto& [group, plan] : muon_plans(config, mesh, pipeline_rank)) {
+    for (int rank = 0; rank < plan.ranks; ++rank) {
+      const MuonCost cost = muon_cost(plan, rank, groups[group].newton_schulz);
+      MuonShare& share = shares[static_cast<std::size_t>(rank)];
+      for (const ProgramCollective& collective : cost.collectives) share.push_back(collective.bytes);
+      for (const Bucket bucket : {Bucket::communication, Bucket::workspace}) share.push_back(cost.at_peak[bucket]);
+    }
   }
-  return most;
+  return shares;
 }
 
-std::int64_t host_need(const ResolvedRun& run) {
-  StepPrograms programs(run);
-  return host_need(run, programs.of_first_rank());
+}  // namespace
+
+std::int64_t vocabulary_rows(const Config& config, const Coordinates& at) {
+  return balanced_part(config.model.vocab_size, config.parallelism.tensor, at.tp).count;
 }
 
-BucketBytes fullest_peak_until(const ResolvedRun& run, const std::function<bool(const BucketBytes& peak)>& enough,
-                               Routing routing) {
-  BucketBytes fullest;
-  StepPrograms programs(run);
-  for (const RankClass& ranks : rank_classes(run.config(), run.mesh())) {
-    const BucketBytes peak = dry_peak(run.config(), run.mesh(), programs.of(ranks.at), ranks.first, routing);
-    if (peak.total() > fullest.total()) fullest = peak;
-    if (enough(fullest)) break;
+std::vector<RankClass> rank_classes(const Config& config, const Mesh& mesh) {
+  // Ranks of a stage differ in rows of the vocabulary, which need not divide, and in whole matrices they own (muon).
+  const int ranks_of_stage = mesh.degrees().stage_ranks();
+  std::vector<MuonShare> shares;
+  std::map<std::tuple<int, std::int64_t, MuonShare>, RankClass> classes;
+  for (int rank = 0; rank < mesh.world(); ++rank) {
+    const Coordinates at = mesh.coordinates(rank);
+    if (rank % ranks_of_stage == 0) shares = muon_shares(config, mesh, at.pp);
+    const MuonShare& share = shares[static_cast<std::size_t>(rank % ranks_of_stage)];
+    const auto found = classes.try_emplace({at.pp, vocabulary_rows(config, at), share},
+                                           RankClass{.first = rank, .ranks = 0, .at = at});
+    ++found.first->second.ranks;
   }
-  return fullest;
+  std::vector<RankClass> result;
+  for (const auto& [key, ranks] : classes) result.push_back(ranks);
+  std::ranges::sort(result, std::ranges::less{}, &RankClass::first);
+  return result;
 }
 
 }  // namespace weft

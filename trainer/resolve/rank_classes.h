@@ -1,47 +1,22 @@
-// Programs of the classes of ranks (rank_class.h), and the memory of the fullest rank.
+// Classes of ranks that hold and do the same, so that a world of thousands of ranks is planned once for each class.
 #pragma once
 
-#include <cstddef>
-#include <functional>
-#include <map>
-#include <span>
+#include <cstdint>
 #include <vector>
 
-#include "parallel/pipeline/program/program.h"
-#include "parallel/runtime/ledger.h"
-#include "trainer/rank/dry_run.h"
-#include "trainer/resolve/rank_class.h"
-#include "trainer/resolve/resolved_run.h"
+#include "parallel/mesh/mesh.h"
+#include "trainer/config/config.h"
 
 namespace weft {
 
-// The programs of a run, which outlives them. Ranks with equal shares of the vocabulary see the same sizes and share
-// one program. Each program is compiled when it is first asked for, and keeps its address.
-class StepPrograms {
- public:
-  explicit StepPrograms(const ResolvedRun& run) : run_(run) {}
-
-  const ResolvedRun& run() const { return run_; }
-  const Program& of(const Coordinates& at);
-  const Program& of_first_rank() { return of(run_.mesh().coordinates(0)); }
-
- private:
-  const ResolvedRun& run_;
-  std::map<std::int64_t, Program> programs_;  // by rows of the vocabulary
+// Ranks of one pipeline position with equal shares of the vocabulary, and under muon equal costs of its step.
+struct RankClass {
+  int first = 0;  // the rank that is planned
+  int ranks = 1;  // number of ranks in the class
+  Coordinates at;
 };
-
-// Calls `visit` with the number of each class and its program, on `threads` threads.
-void for_each_class(StepPrograms& programs, std::span<const RankClass> classes, std::size_t threads,
-                    const std::function<void(std::size_t number, const Program& program)>& visit);
-
-// The peak of the fullest rank, by dry runs (dry_run.h).
-BucketBytes fullest_peak(StepPrograms& programs, Routing routing = Routing::even);
-BucketBytes fullest_peak(const ResolvedRun& run, Routing routing = Routing::even);
-// Bytes that the rank with most keeps in host memory: optimizer states and activations.
-std::int64_t host_need(const ResolvedRun& run, const Program& program);
-std::int64_t host_need(const ResolvedRun& run);
-// Visits one class after the other until `enough` holds for the fullest peak so far.
-BucketBytes fullest_peak_until(const ResolvedRun& run, const std::function<bool(const BucketBytes& peak)>& enough,
-                               Routing routing = Routing::even);
+std::vector<RankClass> rank_classes(const Config& config, const Mesh& mesh);
+// On the tensor rank of these coordinates.
+std::int64_t vocabulary_rows(const Config& config, const Coordinates& at);
 
 }  // namespace weft

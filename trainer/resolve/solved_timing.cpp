@@ -1,8 +1,8 @@
 #include "trainer/resolve/solved_timing.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
+#include <map>
 #include <span>
 
 #include "parallel/pipeline/passes/passes.h"
@@ -15,7 +15,7 @@
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
-#include "trainer/resolve/rank_class.h"
+#include "trainer/resolve/rank_classes.h"
 #include "trainer/resolve/step_costs.h"
 
 namespace weft {
@@ -78,17 +78,23 @@ void count_beside_units(const DryRun& dry, const Program& program, int rank, Tim
   }
   require(next == timed.ops.size(), "a plan adds no computation");
 }
-// The program of a class of ranks, whose share of the vocabulary may be its own.
-using ProgramOf = std::function<Program(const Coordinates& at)>;
+// The step by rows of the vocabulary, as ranks with equal shares have one program.
+using ProgramsByRows = std::map<std::int64_t, Program>;
+
+ProgramsByRows add_solved_sharding(const ProgramsByRows& placed, const TimingPlan& plan) {
+  ProgramsByRows programs;
+  for (const auto& [rows, program] : placed) programs.emplace(rows, add_solved_sharding(program, plan));
+  return programs;
+}
 
 // The same of all classes of ranks at a pipeline position.
 Held count_beside_units(const Config& config, const Mesh& mesh, std::span<const RankClass> classes,
-                        const ProgramOf& program_of, int rank, TimingRank& timed) {
+                        const ProgramsByRows& programs, int rank, TimingRank& timed) {
   Held held;
   for (TimingOp& op : timed.ops) op.activation_bytes = 0;
   for (const RankClass& each : classes) {
     if (each.at.pp != rank) continue;
-    const Program program = program_of(each.at);
+    const Program& program = programs.at(vocabulary_rows(config, each.at));
     count_beside_units(dry_run(config, mesh, program, each.first), program, rank, timed, held);
   }
   return held;
@@ -97,10 +103,11 @@ Held count_beside_units(const Config& config, const Mesh& mesh, std::span<const 
 // Bytes above the budget of the rank that exceeds it most, by a dry run of each class of ranks; 0 if all keep it.
 // Subtracts each rank's excess from its budget in `problem`.
 std::int64_t tighten(const Config& config, const Mesh& mesh, std::span<const RankClass> classes,
-                     const ProgramOf& program_of, TimingProblem& problem) {
+                     const ProgramsByRows& programs, TimingProblem& problem) {
   std::vector<std::int64_t> above(problem.ranks.size());
   for (const RankClass& each : classes) {
-    const std::int64_t peak = dry_run(config, mesh, program_of(each.at), each.first).peak.total();
+    const Program& program = programs.at(vocabulary_rows(config, each.at));
+    const std::int64_t peak = dry_run(config, mesh, program, each.first).peak.total();
     std::int64_t& most = above[static_cast<std::size_t>(each.at.pp)];
     most = std::max(most, peak - *config.memory_budget);
   }
@@ -139,15 +146,17 @@ Least least_budget(std::int64_t budget, const std::vector<Held>& held, const Tim
 SolvedTiming solve_timing(const Config& config, const Mesh& mesh, const std::vector<StageBlocks>& layout) {
   require(config.memory_budget.has_value(), "residency \"auto\" comes with a budget");
   const std::int64_t budget = *config.memory_budget;
-  const auto placed_for = [&](const Coordinates& at) {
-    return lower_step(config, program_tables(config, mesh, at, layout));
-  };
-  const Program placed = placed_for(mesh.coordinates(0));
+  const std::vector<RankClass> classes = rank_classes(config, mesh);
+  ProgramsByRows all_placed;
+  for (const RankClass& each : classes) {
+    const std::int64_t rows = vocabulary_rows(config, each.at);
+    if (all_placed.contains(rows)) continue;
+    all_placed.emplace(rows, lower_step(config, program_tables(config, mesh, each.at, layout)));
+  }
+  const Program& placed = all_placed.at(vocabulary_rows(config, mesh.coordinates(0)));
   const std::vector<std::int64_t> none(placed.ranks.size());
   TimingProblem problem = timing_problem(placed, step_costs(config, mesh, placed, hardware_of(config)), none);
-  const TimingPlan everything = with_everything_kept(problem);
-  const ProgramOf kept = [&](const Coordinates& at) { return add_solved_sharding(placed_for(at), everything); };
-  const std::vector<RankClass> classes = rank_classes(config, mesh);
+  const ProgramsByRows kept = add_solved_sharding(all_placed, with_everything_kept(problem));
   std::vector<Held> held;
   for (std::size_t rank = 0; rank < problem.ranks.size(); ++rank) {
     TimingRank& timed = problem.ranks[rank];
@@ -163,8 +172,9 @@ SolvedTiming solve_timing(const Config& config, const Mesh& mesh, const std::vec
     TimingPlan plan = solve_timing(problem, options).plan;
     const std::vector<std::string> faults = find_plan_faults(problem, plan, options.pin_reductions);
     if (!faults.empty()) fail("the solved timing breaks its own rules: {}", faults.front());
-    const ProgramOf solved = [&](const Coordinates& at) { return add_solved_sharding(placed_for(at), plan); };
-    if (tighten(config, mesh, classes, solved, problem) == 0) return {std::move(plan), least.bytes, {}};
+    if (tighten(config, mesh, classes, add_solved_sharding(all_placed, plan), problem) == 0) {
+      return {std::move(plan), least.bytes, {}};
+    }
   }
   fail("no timing was found in {} attempts that keeps memory_budget {} bytes", most_attempts, budget);
 }

@@ -232,7 +232,8 @@ class TrainOutput {
  private:
   void admit() {
     if (!config_.checkpoint.directory.empty()) {
-      const std::filesystem::path folder = config_.checkpoint.directory, owner = folder.parent_path();
+      const std::filesystem::path folder = (std::filesystem::path(config_.checkpoint.directory) / "").parent_path();
+      const std::filesystem::path owner = folder.has_parent_path() ? folder.parent_path() : ".";
       // The folder of a run that names none, which locks its own directory alone.
       std::error_code unknown;
       if (folder.filename() == "checkpoints" && std::filesystem::exists(owner / run_lock_name, unknown) &&
