@@ -143,6 +143,16 @@ struct ScanInputs {
   __device__ bool reads_state(const ScanChunk& chunk, int token) const {
     return document_begin(chunk, token) < chunk.position;
   }
+  // exp(decay) of a token; 0 if it does not read the state in front of the chunk.
+  __device__ float of_state(const ScanChunk& chunk, int token, float token_decay) const {
+    return reads_state(chunk, token) ? exponential(token_decay) : 0.0f;
+  }
+  // exp(last decay - decay) of a token; 0 if the state behind the chunk does not hold it.
+  __device__ float unstepped(const ScanChunk& chunk, int head, int token, float token_decay) const {
+    const int last = chunk.count - 1;
+    const float whole = decay[sizes.head_token(0, chunk, head, last)];
+    return token >= document_begin(chunk, last) - chunk.position ? exponential(whole - token_decay) : 0.0f;
+  }
 };
 
 // What the steps of a head's tokens decide for a tile of them. Stands in shared memory. Tokens behind the chunk have a
@@ -152,26 +162,23 @@ struct TileSteps {
   int first[tile_edge];  // the first token of the chunk that a token reads
   float step[tile_edge];
   float decay[tile_edge];       // the sum of step times rate up to the token, negative or zero
-  float of_state[tile_edge];    // exp(decay), or 0 where a token does not read the state in front of the chunk
-  float unstepped[tile_edge];   // exp(last decay - decay), or 0 where the state behind the chunk does not hold it
-  float onto_state[tile_edge];  // the same times the step
+  float of_state[tile_edge];    // ScanInputs::of_state
+  float onto_state[tile_edge];  // ScanInputs::unstepped times the step
 
   // A block of at least 64 threads loads them together, and synchronises.
   template <typename T>
   __device__ void load(const ScanInputs<T>& in, const ScanChunk& chunk, int head, int tile) {
-    const int thread = static_cast<int>(threadIdx.x), last = chunk.count - 1;
+    const int thread = static_cast<int>(threadIdx.x);
     __syncthreads();  // those of an earlier call may still be read
     if (thread < tile_edge) {
-      const int token = tile * tile_edge + thread, document = in.document_begin(chunk, min(token, last));
+      const int token = tile * tile_edge + thread, in_chunk = min(token, chunk.count - 1);
       const std::int64_t at = in.sizes.head_token(0, chunk, head, token);
-      const float sum = in.decay[at], whole = in.decay[in.sizes.head_token(0, chunk, head, last)];
       if (thread == 0) begin = token;
-      first[thread] = max(document - chunk.position, 0);
+      first[thread] = max(in.document_begin(chunk, in_chunk) - chunk.position, 0);
       step[thread] = in.step[at];
-      decay[thread] = sum;
-      of_state[thread] = document < chunk.position ? exponential(sum) : 0.0f;
-      unstepped[thread] = token >= in.document_begin(chunk, last) - chunk.position ? exponential(whole - sum) : 0.0f;
-      onto_state[thread] = unstepped[thread] * step[thread];
+      decay[thread] = in.decay[at];
+      of_state[thread] = in.of_state(chunk, in_chunk, in.decay[at]);
+      onto_state[thread] = in.unstepped(chunk, head, token, in.decay[at]) * in.step[at];
     }
     __syncthreads();
   }

@@ -243,10 +243,8 @@ __global__ void __launch_bounds__(chunk_tokens)
     }
     of_own = sums.of_own[at];
     step = in.step[at];
-    const float decay = in.decay[at], whole = in.decay[at - token + last];
-    const int document = in.document_begin(chunk, token);
-    of_state = document < chunk.position ? exponential(decay) : 0.0f;
-    unstepped = token >= in.document_begin(chunk, last) - chunk.position ? exponential(whole - decay) : 0.0f;
+    of_state = in.of_state(chunk, token, in.decay[at]);
+    unstepped = in.unstepped(chunk, head, token, in.decay[at]);
   }
   const float held = unstepped * step * through_b;
   const float all_held = sum_of_block(held) + keep[number] * of_states;
