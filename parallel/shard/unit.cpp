@@ -188,8 +188,9 @@ TensorView ShardUnit::accumulated_gradient() {
   const TensorView gradient = setup_.accumulates_in_shard() ? shard_gradient_.view() : unsharded_gradient_.view();
   if (!counted_ && unsharded_gradient_.allocated()) clear_rest();
   reduce_lane_.wait_for(compute_);
-  if (std::exchange(counted_, true)) return gradient;
-  count_nonfinite(reduce_lane_, gradient, layout.parameters, layout.offsets, nonfinite_);
+  if (count_ && !std::exchange(counted_, true)) {
+    count_nonfinite(reduce_lane_, gradient, layout.parameters, layout.offsets, nonfinite_);
+  }
   return gradient;
 }
 
@@ -250,10 +251,11 @@ void ShardUnit::sum_replicas() {
   cast(reduce_lane_, part, shard_gradient_);
 }
 
-void ShardUnit::begin_step() {
+void ShardUnit::begin_step(bool count_nonfinite) {
   reduced_.clear();
   waits_ = 0;
-  fill(compute_, nonfinite_, 0.0f);
+  count_ = count_nonfinite;
+  if (count_) fill(compute_, nonfinite_, 0.0f);
   if (setup_.frozen) return;
   // A shard gradient that a single sum overwrites need not be cleared.
   const bool overwritten = !setup_.whole() && setup_.reduced_once && !setup_.accumulate_sharded;

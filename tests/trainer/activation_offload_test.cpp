@@ -15,6 +15,7 @@
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/resolve/solved_timing.h"
 #include "trainer/resolve/step_costs.h"
+#include "trainer/resolve/step_programs.h"
 
 namespace weft {
 namespace {
@@ -145,7 +146,7 @@ TEST(ActivationOffload, MakesRoomForASolvedStep) {
   config.memory_budget = (kept + moved) / 2;
   const ResolvedRun run(config);
   EXPECT_TRUE(run.timing());
-  EXPECT_LE(largest_dry_peak(run.config(), run.mesh(), step_program(run, {})), *config.memory_budget);
+  EXPECT_LE(fullest_peak(run).total(), *config.memory_budget);
   const LearnedRun solved = learn(config);
   EXPECT_TRUE(solved.faults.empty());
   Config plain = offloading(layout, 0.0);
@@ -159,7 +160,7 @@ TEST(ActivationOffload, MakesRoomForAnAutomaticLayout) {
   config.training.global_batch_size = 16 * config.training.microbatch_size;
   const auto peak = [&] {
     const ResolvedRun run(config);
-    return largest_dry_peak(run.config(), run.mesh(), step_program(run, {}));
+    return fullest_peak(run).total();
   };
   config.memory_budget = peak();
   EXPECT_LE(peak(), *config.memory_budget);

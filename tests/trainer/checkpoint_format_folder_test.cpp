@@ -118,6 +118,18 @@ TEST_F(CheckpointFolders, WhatAPathMeans) {
   }
 }
 
+// A command that reads takes no older checkpoint in silence, unless that one is named.
+TEST_F(CheckpointFolders, APathDoesNotMeanAnOlderCheckpointThanTheLostOne) {
+  const auto first = make("run/checkpoints/step-00000005"), second = make("run/checkpoints/step-00000010", false);
+  write_file(second / "weights-00000-of-00001.safetensors", "x");
+  for (const char* name : {"run", "run/checkpoints"}) {
+    const std::string text = said(ErrorKind::request, [&] { resolve_checkpoint(path() / name); });
+    EXPECT_NE(text.find("step-00000010 has tensors and no manifest.json"), std::string::npos) << text;
+    EXPECT_TRUE(text.ends_with("to take step-00000005, or name the checkpoint that is to be read")) << text;
+  }
+  EXPECT_EQ(resolve_checkpoint(first), (CheckpointFolder{5, first}));
+}
+
 TEST_F(CheckpointFolders, PublishingGivesTheName) {
   EXPECT_EQ(publish(12, "first"), (CheckpointFolder{12, path() / "step-00000012"}));
   EXPECT_EQ(names(), (std::vector<std::string>{"latest", "latest_checkpointed_iteration.txt", "step-00000012"}));
@@ -226,7 +238,7 @@ TEST_F(CheckpointFolders, WhatIsLostIsSaid) {
   EXPECT_NE(lost().find("step-00000020 has tensors and no manifest.json"), std::string::npos) << lost();
   EXPECT_TRUE(lost().ends_with("or remove the folder to begin anew")) << lost();
   make("step-00000010");
-  EXPECT_TRUE(lost().ends_with("or remove the folder to go on from step-00000010")) << lost();
+  EXPECT_TRUE(lost().ends_with("or remove the folder to take step-00000010")) << lost();
   make("step-00000030");
   EXPECT_EQ(lost(), "");  // it is older
 

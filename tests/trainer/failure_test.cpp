@@ -80,6 +80,41 @@ TEST_P(Failure, NanInOneParameterOfOneRank) {
   }
 }
 
+// Writes a NaN into a reduced gradient of this rank before the norm of a step, as a device that computes wrongly once.
+class OneWrongNumber : public ActionObserver {
+ public:
+  explicit OneWrongNumber(RankRun& run) : run_(run) {}
+  void begin(std::size_t action) override {
+    if (run_.actions()[action].op != Op::gradient_norm || run_.progress().step != 1) return;
+    constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+    const OwnedRows rows = run_.stages().owned_rows(0).front();
+    write<float>(run_.stream(), {&nan, 1}, rows.gradients.reshaped(rows.gradients.size(), 1).rows_from(0, 1));
+  }
+  void end(std::size_t) override {}
+
+ private:
+  RankRun& run_;
+};
+
+// The step is done again to find where the NaN begins; one that does not come again is told apart.
+TEST_P(Failure, ANanThatDoesNotComeAgainIsNoGradientOfTheText) {
+  const Config config = config_of(GetParam());
+  std::unique_ptr<OneWrongNumber> wrong;
+  RunObserver observer;
+  observer.before_first_step = [&](RankRun& run) {
+    if (run.rank() == config.parallelism.world() - 1) run.observe(*(wrong = std::make_unique<OneWrongNumber>(run)));
+  };
+  double norm = 0.0;
+  RunObserver sound;
+  sound.after_step = [&](RankRun& run, const StepMetrics& metrics) {
+    if (run.rank() == 0 && metrics.step == 2) norm = metrics.gradient_norm;
+  };
+  run_steps(config, sound);
+  ASSERT_GT(norm, 0.0);
+  expect_parts(failure_of(config, observer),
+               {fmt::format("the gradient norm of step 2 is nan, and {} when the step is done again", norm)});
+}
+
 TEST_P(Failure, AnExceptionOnOneRankEndsAll) {
   const Config config = config_of(GetParam());
   const int world = config.parallelism.world();

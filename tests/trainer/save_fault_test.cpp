@@ -413,6 +413,10 @@ TEST(LoadFault, TensorsAreComparedBothWays) {
   EXPECT_EQ(faults({false, {{"old", "new"}}, {"*"}, {"*.exp_*"}}), "");
   EXPECT_NE(faults({true, {{"old", "a"}}, {"w"}, {}}).find("two tensors of the checkpoint would be a"),
             std::string::npos);
+  // A name that is nowhere is a mistake: the parameter would begin anew. Checkpoints of the run have the new name.
+  EXPECT_EQ(faults({true, {{"odl", "w"}}, {"w", "new"}, {"old"}}),
+            "1 names of checkpoint.rename are not in the checkpoint, and their new names are not either: odl");
+  EXPECT_EQ(faults({true, {{"older", "a"}, {"old", "new"}}, {"w"}, {}}), "");
   const LoadPlan plan = plan_load(manifest, expected, {true, {{"old", "new"}}, {"w"}, {}});
   EXPECT_EQ(plan.at({"new", ""}), &manifest.tensors[2]);
   EXPECT_FALSE(plan.contains({"w", ""}));

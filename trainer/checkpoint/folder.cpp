@@ -139,7 +139,7 @@ std::vector<fs::path> find_unfinished(const fs::path& directory) {
 
 std::string find_lost_checkpoint(const fs::path& directory, const std::vector<CheckpointFolder>& complete) {
   const std::int64_t newest = complete.empty() ? -1 : complete.front().step;
-  const std::string otherwise = complete.empty() ? "begin anew" : fmt::format("go on from {}", checkpoint_name(newest));
+  const std::string otherwise = complete.empty() ? "begin anew" : fmt::format("take {}", checkpoint_name(newest));
   fs::path lost;
   for_each_folder(directory, [&](const fs::path& path) {
     const auto step = step_of(path.filename().string());
@@ -148,8 +148,7 @@ std::string find_lost_checkpoint(const fs::path& directory, const std::vector<Ch
   if (!lost.empty()) {
     return fmt::format(
         "{} has tensors and no {}: a copy that is not complete, or what is left of a checkpoint. Complete it, or "
-        "remove "
-        "the folder to {}",
+        "remove the folder to {}",
         lost.string(), manifest_name, otherwise);
   }
   const std::optional<std::string> latest = latest_in(directory);
@@ -170,6 +169,9 @@ CheckpointFolder resolve_checkpoint(const fs::path& path) {
   if (fs::exists(folder / manifest_name, error)) return {step_of(folder.filename().string()).value_or(0), folder};
   for (const fs::path& directory : {folder, folder / "checkpoints"}) {
     const auto found = find_checkpoints(directory);
+    if (const std::string lost = find_lost_checkpoint(directory, found); !lost.empty()) {
+      fail_request("{}, or name the checkpoint that is to be read", lost);
+    }
     if (!found.empty()) return found.front();
   }
   if (fs::exists(folder / "metrics.jsonl", error)) {

@@ -40,7 +40,8 @@ std::vector<std::filesystem::path> find_unfinished(const std::filesystem::path& 
 std::string find_lost_checkpoint(const std::filesystem::path& directory, const std::vector<CheckpointFolder>& complete);
 // The checkpoint for a path given by the user. It is the checkpoint itself, that of a file `best`, the newest in a
 // folder of checkpoints, or the newest of a run's directory. Its step is taken from the folder's name, 0 if the name
-// has none. Throws Error (request) with the expected folders and files if there is no checkpoint.
+// has none. Throws Error (request) with the expected folders and files if there is no checkpoint, and if the newest is
+// lost (find_lost_checkpoint).
 CheckpointFolder resolve_checkpoint(const std::filesystem::path& path);
 
 // The file that a rank writes and removes as a trial of whether checkpoints can be saved.

@@ -81,6 +81,11 @@ LoadPlan plan_load(const Manifest& manifest, std::span<const ExpectedTensor> exp
                    tensor.name);
     }
   }
+  std::vector<std::string> not_there;
+  for (const auto& [name, new_name] : rules.renamed) {
+    const auto named = [&](const SavedTensor& tensor) { return tensor.name == name || tensor.name == new_name; };
+    if (std::ranges::none_of(manifest.tensors, named)) not_there.push_back(name);
+  }
   LoadPlan plan;
   for (const ExpectedTensor& tensor : expected) {
     const std::string name = full_name(tensor.name, tensor.state);
@@ -102,6 +107,7 @@ LoadPlan plan_load(const Manifest& manifest, std::span<const ExpectedTensor> exp
     if (!any_matches(rules.may_go_unused, name)) unused.push_back(name);
   }
   std::string faults;
+  list(faults, "names of checkpoint.rename are not in the checkpoint, and their new names are not either", not_there);
   list(faults, "tensors are missing (checkpoint.allow_missing would start them anew)", missing);
   list(faults, "tensors of the checkpoint are unknown here (checkpoint.allow_unused would leave them out)", unused);
   list(faults, "states are of another rule of the optimizer (checkpoint.allow_unused would leave them out)",

@@ -11,6 +11,7 @@
 #include "parallel/pipeline/accounts/accounts.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/planning/step_path.h"
+#include "trainer/resolve/step_programs.h"
 
 namespace weft {
 namespace {
@@ -160,8 +161,15 @@ StepForecast forecast_of(const ResolvedRun& run, const ForecastStep& simulated) 
     forecast.reductions += window.reductions;
     forecast.gathered_bytes += window.gathered_bytes;
   }
+  StepPrograms programs(run);
+  if (rank_classes(run.config(), run.mesh()).size() > ranks.size()) {
+    // One rank of each stage was simulated, and ranks of a stage differ.
+    const FullestRanks fullest = fullest_ranks(programs);
+    forecast.fullest_rank = fullest.ranks.at.pp;
+    forecast.peak = fullest.peak;
+  }
   if (routing_decides(run.config())) {
-    forecast.worst_peak_bytes = largest_dry_peak(run.config(), run.mesh(), program, Routing::worst);
+    forecast.worst_peak_bytes = fullest_peak(programs, Routing::worst).total();
   }
   forecast.path = shares_of(program, step);
   forecast.longest_waits = waits_of(program, step);

@@ -274,16 +274,6 @@ class DryRank {
   std::optional<RankStep> step_;
 };
 
-// The result of `make` for each pipeline rank with the other coordinates of `at`; several ranks at a time.
-template <typename Made, typename Make>
-std::vector<Made> by_pipeline_rank(const Mesh& mesh, const Coordinates& at, Make make) {
-  std::vector<Made> made(static_cast<std::size_t>(mesh.degrees().pipeline));
-  spread_work(made.size(), dry_threads(), [&](std::size_t rank) {
-    made[rank] = make(mesh.rank_at(static_cast<int>(rank), at.dp_replicate, at.dp_shard, at.cp, at.tp));
-  });
-  return made;
-}
-
 }  // namespace
 
 bool routing_decides(const Config& config) {
@@ -365,19 +355,12 @@ std::map<ProductCall, std::int64_t> dry_products(const Config& config, const Mes
 
 std::vector<DryRun> dry_runs(const Config& config, const Mesh& mesh, const Program& program, const Coordinates& at,
                              Routing routing) {
-  return by_pipeline_rank<DryRun>(mesh, at, [&](int rank) { return dry_run(config, mesh, program, rank, routing); });
-}
-
-std::int64_t largest_dry_peak(const Config& config, const Mesh& mesh, const Program& program, Routing routing) {
-  return std::ranges::max(by_pipeline_rank<std::int64_t>(
-      mesh, {}, [&](int rank) { return dry_peak(config, mesh, program, rank, routing).total(); }));
-}
-
-std::int64_t largest_validation_peak(const Config& config, const Mesh& mesh, const Program& program, Routing routing) {
-  if (!config.validation.takes_place()) return 0;
-  const Config forward = between_steps(config);
-  return std::ranges::max(by_pipeline_rank<std::int64_t>(
-      mesh, {}, [&](int rank) { return dry_forward_peak(config, mesh, program, rank, forward, routing).total(); }));
+  std::vector<DryRun> made(static_cast<std::size_t>(mesh.degrees().pipeline));
+  spread_work(made.size(), dry_threads(), [&](std::size_t pipeline_rank) {
+    const int rank = mesh.rank_at(static_cast<int>(pipeline_rank), at.dp_replicate, at.dp_shard, at.cp, at.tp);
+    made[pipeline_rank] = dry_run(config, mesh, program, rank, routing);
+  });
+  return made;
 }
 
 std::size_t dry_threads() {

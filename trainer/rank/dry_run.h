@@ -77,11 +77,5 @@ std::size_t dry_threads();
 // One dry run for each pipeline rank, with the other coordinates of `at`. `program` is the program of these ranks.
 std::vector<DryRun> dry_runs(const Config& config, const Mesh& mesh, const Program& program, const Coordinates& at = {},
                              Routing routing = Routing::even);
-// The largest peak of the first rank of each pipeline coordinate, in bytes, with less work than dry_runs().
-std::int64_t largest_dry_peak(const Config& config, const Mesh& mesh, const Program& program,
-                              Routing routing = Routing::even);
-// The same of the forwards of [validation], if it names a file; 0 otherwise.
-std::int64_t largest_validation_peak(const Config& config, const Mesh& mesh, const Program& program,
-                                     Routing routing = Routing::even);
 
 }  // namespace weft

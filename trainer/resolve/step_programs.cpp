@@ -5,8 +5,24 @@
 #include "parallel/pipeline/accounts/accounts.h"
 #include "parallel/runtime/spread_work.h"
 #include "trainer/rank/dry_run.h"
+#include "trainer/rank/forward_plan.h"
 
 namespace weft {
+namespace {
+
+// The class with the largest peak(program, rank) of its first rank; the first of several.
+template <typename Peak>
+FullestRanks fullest(StepPrograms& programs, Peak peak) {
+  const std::vector<RankClass> classes = rank_classes(programs.run().config(), programs.run().mesh());
+  std::vector<BucketBytes> peaks(classes.size());
+  for_each_class(programs, classes, dry_threads(), [&](std::size_t number, const Program& program) {
+    peaks[number] = peak(program, classes[number].first);
+  });
+  const auto found = std::ranges::max_element(peaks, {}, &BucketBytes::total);
+  return {classes[static_cast<std::size_t>(found - peaks.begin())], *found};
+}
+
+}  // namespace
 
 const Program& StepPrograms::of(const Coordinates& at) {
   const std::int64_t rows = vocabulary_rows(run_.config(), at);
@@ -21,14 +37,23 @@ void for_each_class(StepPrograms& programs, std::span<const RankClass> classes, 
   spread_work(classes.size(), threads, [&](std::size_t i) { visit(i, *program_of[i]); });
 }
 
-BucketBytes fullest_peak(StepPrograms& programs, Routing routing) {
+FullestRanks fullest_ranks(StepPrograms& programs, Routing routing) {
   const ResolvedRun& run = programs.run();
-  const std::vector<RankClass> classes = rank_classes(run.config(), run.mesh());
-  std::vector<BucketBytes> peaks(classes.size());
-  for_each_class(programs, classes, dry_threads(), [&](std::size_t number, const Program& program) {
-    peaks[number] = dry_peak(run.config(), run.mesh(), program, classes[number].first, routing);
+  return fullest(programs, [&](const Program& program, int rank) {
+    return dry_peak(run.config(), run.mesh(), program, rank, routing);
   });
-  return *std::ranges::max_element(peaks, {}, &BucketBytes::total);
+}
+
+FullestRanks fullest_ranks_of_validation(StepPrograms& programs, Routing routing) {
+  const ResolvedRun& run = programs.run();
+  const Config forward = between_steps(run.config());
+  return fullest(programs, [&](const Program& program, int rank) {
+    return dry_forward_peak(run.config(), run.mesh(), program, rank, forward, routing);
+  });
+}
+
+BucketBytes fullest_peak(StepPrograms& programs, Routing routing) {
+  return fullest_ranks(programs, routing).peak;
 }
 
 BucketBytes fullest_peak(const ResolvedRun& run, Routing routing) {

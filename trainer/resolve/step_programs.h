@@ -34,7 +34,14 @@ class StepPrograms {
 void for_each_class(StepPrograms& programs, std::span<const RankClass> classes, std::size_t threads,
                     const std::function<void(std::size_t number, const Program& program)>& visit);
 
-// The peak of the fullest rank, by dry runs (dry_run.h).
+// The class whose ranks have the largest peak, by dry runs (dry_run.h), and that peak.
+struct FullestRanks {
+  RankClass ranks;
+  BucketBytes peak;
+};
+FullestRanks fullest_ranks(StepPrograms& programs, Routing routing = Routing::even);
+// The same of the forwards of [validation]; requires that it takes place.
+FullestRanks fullest_ranks_of_validation(StepPrograms& programs, Routing routing = Routing::even);
 BucketBytes fullest_peak(StepPrograms& programs, Routing routing = Routing::even);
 BucketBytes fullest_peak(const ResolvedRun& run, Routing routing = Routing::even);
 // Bytes that the rank with most keeps in host memory: optimizer states and activations.

@@ -250,7 +250,7 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
 
 StepMetrics RankRun::end_update(const StepTotals& totals) {
   const double norm = std::sqrt(totals.gradient_square_sum) / scaler_.scale();
-  if (!scaler_.active()) require_finite(norm);
+  if (!scaler_.active() && !std::isfinite(norm)) fail_naming_origin(norm);
   const std::int64_t update = scaler_.good_steps() + 1, targets = counts_.targets;
   StepMetrics metrics;
   metrics.step = step_;
@@ -315,16 +315,32 @@ HeldOutLoss RankRun::held_out(const HeldOutWindows& text) {
   return text.loss(loss_sum, seconds_since(begin));
 }
 
-void RankRun::require_finite(double norm) {
-  if (std::isfinite(norm)) return;
+void RankRun::fail_naming_origin(double norm) {
+  rank_step_.begin({.text = counts_,
+                    .update = scaler_.good_steps() + 1,
+                    .void_above = {.square_sum = -1.0},  // every sum exceeds it
+                    .change_after = change_after_,
+                    .count_nonfinite = true});
+  std::vector<ActionObserver*> observers;
+  if (announced_) observers.push_back(&*announced_);
+  rank_step_.walk(observers);
+  rank_step_.end();
+  const CommunicationCounters none;
+  const StepTotals totals =
+      rank_step_.sums().total(rank_step_.groups().on(Lane::compute, Group::world), {none, measured_});
+  const double again = std::sqrt(totals.gradient_square_sum);
   if (const auto parameter = stages().nonfinite_parameter()) {
     fail("in step {} the gradient of {} holds a NaN or an infinity on this rank, before its reduction", step_,
          *parameter);
   }
-  // If the gradient of another rank is not finite, that rank's error ends this barrier. If all gradients were finite, a
-  // sum has overflowed.
+  // If the gradient of another rank is not finite, that rank's error ends this barrier.
   world_.barrier();
-  fail("the gradient norm of step {} is {}", step_, norm);
+  if (std::isfinite(again)) {
+    fail("the gradient norm of step {} is {}, and {} when the step is done again: the same text and parameters gave "
+         "other numbers, as a faulty device would",
+         step_, norm, again);
+  }
+  fail("the gradient norm of step {} is {}: the gradients of every rank are finite, and their sum is not", step_, norm);
 }
 
 }  // namespace weft

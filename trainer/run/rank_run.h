@@ -110,9 +110,9 @@ class RankRun {
   void walk();
   // Behind the update: its figures, and whether it counts. Moves loss scale, spike means, biases and progress on.
   StepMetrics end_update(const StepTotals& totals);
-  // Throws Error (failure) on every rank if the step's norm is not finite. Ranks with a non-finite gradient before the
-  // reduction name its parameter.
-  void require_finite(double norm);
+  // Does a step again whose norm is not finite: it has changed no parameter. This time non-finite elements are counted
+  // before each reduction. Throws Error (failure) on every rank; ranks with such a gradient name its parameter.
+  [[noreturn]] void fail_naming_origin(double norm);
 
   const Config& config_;
   const Mesh& mesh_;

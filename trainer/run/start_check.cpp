@@ -13,6 +13,7 @@
 #include "trainer/costs/hardware.h"
 #include "trainer/data/text_windows.h"
 #include "trainer/resolve/resolved_run.h"
+#include "trainer/resolve/step_programs.h"
 #include "trainer/run/run_directory.h"
 
 namespace weft {
@@ -78,11 +79,12 @@ std::vector<std::string> data_faults(const ResolvedConfig& resolved, std::option
 
 CheckedStart check_step(const Config& config) {
   const ResolvedRun run(config);
-  const Mesh& mesh = run.mesh();
-  CheckedStart start{.program = step_program(run, mesh.coordinates(0)), .predicted = {}, .reading = {}};
+  StepPrograms programs(run);
+  CheckedStart start{.program = programs.of_first_rank(), .predicted = {}, .reading = {}};
   const auto peak = [&](Routing routing) {
-    return std::max(largest_dry_peak(run.config(), mesh, start.program, routing),
-                    largest_validation_peak(run.config(), mesh, start.program, routing));
+    const std::int64_t of_step = fullest_peak(programs, routing).total();
+    if (!config.validation.takes_place()) return of_step;
+    return std::max(of_step, fullest_ranks_of_validation(programs, routing).peak.total());
   };
   start.predicted.even = peak(Routing::even);
   if (routing_decides(config)) start.predicted.worst = peak(Routing::worst);
