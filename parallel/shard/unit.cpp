@@ -186,18 +186,17 @@ void ShardUnit::wait_reduction() {
 TensorView ShardUnit::accumulated_gradient() {
   const UnitLayout& layout = setup_.layout;
   const TensorView gradient = setup_.accumulates_in_shard() ? shard_gradient_.view() : unsharded_gradient_.view();
-  if (!counted_ && unsharded_gradient_.allocated()) clear_rest();
+  const bool first = !std::exchange(completed_, true);
+  if (first && unsharded_gradient_.allocated()) clear_rest();
   reduce_lane_.wait_for(compute_);
-  if (count_ && !std::exchange(counted_, true)) {
-    count_nonfinite(reduce_lane_, gradient, layout.parameters, layout.offsets, nonfinite_);
-  }
+  if (first && count_) count_nonfinite(reduce_lane_, gradient, layout.parameters, layout.offsets, nonfinite_);
   return gradient;
 }
 
 void ShardUnit::reduce_pending(bool replicas) {
   const UnitLayout& layout = setup_.layout;
   const TensorView gradient = accumulated_gradient();
-  counted_ = false;
+  completed_ = false;
   // The tensor ranks' partial gradients of norm weights are summed first, because tensor ranks process other tokens or
   // heads. Here every rank still has them at the same place. If the vocabulary is uneven, the cuts between shards may
   // differ between tensor ranks.

@@ -173,7 +173,7 @@ class ShardUnit {
   std::vector<bool> written_;  // which parameters' part of the unsharded gradient
   bool gradient_pending_ = false, sum_pending_ = false;
   bool count_ = false;          // whether this step counts non-finite elements
-  bool counted_ = false;        // those of the pending gradient are counted
+  bool completed_ = false;      // the pending gradient: cleared where nothing was written, and counted
   std::vector<Fence> reduced_;  // of the step's reductions
   std::size_t waits_ = 0;       // number of these reductions that compute has waited for
 };

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "parallel/runtime/medians.h"
+
 namespace weft {
 namespace {
 
@@ -18,6 +20,13 @@ TEST(Quantities, AreWrittenForReaders) {
   EXPECT_EQ(format_bytes(1023), "1023 B");
   EXPECT_EQ(format_bytes(std::int64_t{3} << 29), "1.50 GiB");
   EXPECT_EQ(format_bytes(std::int64_t{5} << 40), "5120.00 GiB");
+}
+
+TEST(Medians, AreInTheMiddle) {
+  EXPECT_EQ(median_of({3.0}), 3.0);
+  EXPECT_EQ(median_of({5.0, 1.0, 4.0}), 4.0);
+  EXPECT_EQ(median_of({8.0, 2.0}), 5.0);
+  EXPECT_EQ(median_of({7.0, 1.0, 9.0, 2.0}), 4.5);
 }
 
 // Numbers beside each other have the unit of the largest; from a GiB on they keep it.

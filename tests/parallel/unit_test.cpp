@@ -276,6 +276,27 @@ TEST(ShardUnit, ReducesZerosWhereNoWeightGradientWrote) {
   });
 }
 
+// What a copy of the unit on another stage adds stays, also where no weight gradient of this stage wrote.
+TEST(ShardUnit, ReducesWhatIsAddedToTheAccumulatedGradient) {
+  for_every_variant({{4, 1}, {2, 2}}, [](const Variant& variant, UnitRank&, ShardUnit& unit) {
+    if (variant.whole && variant.reduced_once) return;  // the shard's gradient, which no weight gradient overwrites
+    for (const bool counted : {false, true}) {
+      unit.begin_step(counted);
+      std::ranges::fill(unit.gradient(0).view.as<float>(), 1.0f);
+      const TensorView sum = unit.accumulated_gradient();
+      for (std::size_t p = 0; p < unit.layout().parameters.size(); ++p) {
+        const TensorView part = sum.rows_from(unit.layout().offsets[p], unit.layout().parameters[p].size());
+        for (float& value : part.as<float>()) value += 2.0f;
+      }
+      unit.reduce_gradient();
+      for (const OwnedRows& owned : unit.owned_rows()) {
+        const bool written = owned.parameter == unit.layout().parameters.data();
+        for (const float value : owned.gradients.as<float>()) EXPECT_EQ(value, written ? 12.0f : 8.0f);
+      }
+    }
+  });
+}
+
 TEST(ShardUnit, RefusesIllegalTransitions) {
   for_every_variant({{1, 1}, {2, 1}}, [](const Variant&, UnitRank&, ShardUnit& unit) {
     EXPECT_NE(error_of([&] { unit.parameter(0); }).find("while its unit is unsharded"), std::string::npos);

@@ -20,6 +20,16 @@ TEST_F(LostOutput, OnAFullDeviceIsAFailure) {
   EXPECT_EQ(weft("check run.toml 2>/dev/full").exit_code, 0);
 }
 
+TEST_F(LostOutput, ToAFileOnAFullDeviceIsAFailure) {
+  for (const char* command : {"program run.toml", "layout simulate run.toml"}) {
+    const ProgramResult result = weft(std::string(command) + " --output /dev/full");
+    EXPECT_EQ(result.exit_code, 3) << command << "\n" << result.messages;
+    EXPECT_NE(result.messages.find("/dev/full cannot be written: No space left on device"), std::string::npos)
+        << command << "\n"
+        << result.messages;
+  }
+}
+
 // As of any filter: who closes a pipe knows that it is closed.
 TEST_F(LostOutput, OfAClosedPipeIsNotTold) {
   const ProgramResult result = run("(('" WEFT_PROGRAM "' keys; echo $? >code) | true)");

@@ -86,6 +86,8 @@ TEST_F(TraceCommand, AddsUpTheStepsOfARun) {
     EXPECT_TRUE(by_work.contains(labels)) << labels;
   }
   EXPECT_TRUE(sums("'" + directory + "/trace_rank0.json' --by step").contains("2"));
+  EXPECT_NE(weft("trace sum '" + directory + "' --by lane,lane").messages.find("told apart by lane twice"),
+            std::string::npos);
   const std::string text = weft("trace sum '" + directory + "' --by phase").output;
   EXPECT_TRUE(text.starts_with("phase")) << text;
 }

@@ -5,14 +5,17 @@
 #include <filesystem>
 #include <ostream>
 
+#include "tests/trainer/tiny_layout.h"
 #include "tests/trainer/tiny_run.h"
 #include "tools/picture/picture.h"
 #include "trainer/layout/layout_summary.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/planning/run_plan.h"
 #include "trainer/planning/step_forecast.h"
+#include "trainer/rank/dry_run.h"
 #include "trainer/resolve/config_reader.h"
 #include "trainer/resolve/step_costs.h"
+#include "trainer/resolve/step_programs.h"
 #include "trainer/run/start_check.h"
 
 namespace weft {
@@ -99,6 +102,33 @@ TEST(OneMemory, HoldsWithSpreadExpertsAndEverySchedule) {
     SCOPED_TRACE(schedule);
     expect_one_memory(routed_config(schedule, 2));
   }
+}
+
+// Under muon ranks of a stage own different matrices, and the fullest need not be the first.
+TEST(OneMemory, HoldsWhereRanksOfAStageDiffer) {
+  int others = 0;
+  for (const Degrees& degrees : {Degrees{.data_replicate = 2}, Degrees{.tensor = 2}, Degrees{.data_shard = 3},
+                                 Degrees{.pipeline = 2, .data_shard = 3}}) {
+    Config config = config_of({.layers = "d d d", .degrees = degrees, .residency = "reshard_after_use"});
+    config.optimizer.rule = UpdateRule::muon;
+    const ResolvedRun run(config);
+    Said plan, layout, first;
+    for (int rank = 0; rank < run.mesh().world(); ++rank) {
+      const Coordinates at = run.mesh().coordinates(rank);
+      const std::int64_t bytes = dry_peak(config, run.mesh(), step_program(run, at), rank).total();
+      raise(plan, bytes, {});
+      if (rank % run.mesh().degrees().stage_ranks() == 0) raise(first, bytes, {});
+    }
+    others += first != plan ? 1 : 0;
+    EXPECT_EQ(check_step(config).predicted.even, plan.even);
+    for (const RoutedBytes& rank : layout_memory(run).peak) raise(layout, rank.even, rank.worst);
+    EXPECT_EQ(layout, plan);
+    Program program = step_program(run, {});
+    const ProgramCosts costs = even_costs(program);
+    const StepForecast forecast = forecast_of(run, simulate_run(run, program, costs, LaneChannels::own()));
+    EXPECT_EQ(forecast.peak.total(), plan.even);
+  }
+  EXPECT_GT(others, 0);
 }
 
 // The memory that lives all step is the sum of the stages' units. One microbatch more in flight takes what a stage's

@@ -110,7 +110,7 @@ TEST_P(Validation, TakesTheMemoryThatIsForeseen) {
   observer.after_step = [&](RankRun& run, const StepMetrics&) {
     const std::int64_t measured = run.ledger().at_peak().total();
     const auto foreseen = [&](Routing routing) {
-      return dry_forward_peak(config, resolved.mesh(), run.program(), run.rank(), between_steps(config), routing)
+      return dry_forward_peak(config, resolved.mesh(), run.program(), run.rank(), without_training(config), routing)
           .total();
     };
     if (!routed) {

@@ -155,7 +155,7 @@ template <typename Field>
 double median(const Measured& measured, Field field) {
   std::vector<double> values;
   for (std::size_t r = 1; r < measured.rounds.size(); ++r) values.push_back(measured.rounds[r].*field);
-  return upper_median(std::move(values));
+  return median_of(std::move(values));
 }
 
 struct Line {

@@ -45,7 +45,7 @@ double median_of_rounds(int rounds, const std::function<void()>& action) {
     action();
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
-  return upper_median(std::move(seconds));
+  return median_of(std::move(seconds));
 }
 
 // Encodes the lines of the text as documents, by one thread. `take` gets the ids of each, in memory that the next takes

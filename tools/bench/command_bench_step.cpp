@@ -108,7 +108,7 @@ void bench_step(const Config& config, const BenchLength& length, PhaseClock::Mod
   const StepTimes &times = passes.front(), &shares = passes.back();
   const double rate = 0.5 * (rate_before + product_rate(config, threads, length.product_seconds));
 
-  const double seconds = upper_median(times.seconds);
+  const double seconds = median_of(times.seconds);
   const double best = *std::min_element(times.seconds.begin(), times.seconds.end());
   const auto tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
   const double achieved = step_flops(config) / seconds;

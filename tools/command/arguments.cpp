@@ -130,7 +130,8 @@ void write_result(const std::string& command, const std::string& text, const std
     return;
   }
   std::ofstream file(output);
-  if (!(file << text) || !file.flush()) fail_request("{}: error: {} cannot be written", command, output);
+  if (!file) fail_request("{}: error: {} cannot be written: {}", command, output, std::strerror(errno));
+  if (!(file << text) || !file.flush()) fail("{} cannot be written: {}", output, std::strerror(errno));
 }
 
 CLI::Option* add_config_arguments(CLI::App& command, std::string& file) {

@@ -114,7 +114,8 @@ void add_cost_options(CLI::App& command, std::string& costs, std::string& hardwa
 std::vector<std::string> words_of(const std::string& text);
 // The words as a shell reads them back, quoted where needed.
 std::string shell_text(const Overrides& words);
-// Writes to `output`, or to standard output if `output` is empty. Throws Error (request) if it cannot be written.
+// Writes to `output`, or to standard output if `output` is empty. Throws Error: a request if it cannot be opened, a
+// failure if it is not written whole.
 void write_result(const std::string& command, const std::string& text, const std::string& output);
 // The overrides given on the command line, and those that `options` of the command stand for. Throws Error (request)
 // for unknown options and for keys that are given twice.

@@ -130,7 +130,7 @@ RunEvidence gather_evidence(const RunOutputs& run, const std::string& hardware) 
   evidence.steady = steady_steps(run, evidence.measured);
   std::vector<double> seconds;
   std::ranges::transform(evidence.steady, std::back_inserter(seconds), &StepMetrics::seconds);
-  evidence.step_seconds = upper_median(std::move(seconds));
+  evidence.step_seconds = median_of(std::move(seconds));
   evidence.traced = traced_ranks(config, mesh, run.traces);
   return evidence;
 }

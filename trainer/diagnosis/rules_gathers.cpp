@@ -163,7 +163,7 @@ RuleVerdict check_small_units(const RunEvidence& evidence) {
     }
   }
   const bool has_trace = !traced.empty();
-  const double payload = has_trace ? upper_median(traced) : mean_payload(evidence);
+  const double payload = has_trace ? median_of(traced) : mean_payload(evidence);
   if (payload >= needed) return RuleVerdict::silent();
   const WrapPolicy wrap{WrapKind::minimum_bytes, static_cast<std::int64_t>(std::nearbyint(needed))};
   const auto merged = figures_with(evidence.config(), [&](ShardPolicy& policy) { policy.wrap = wrap; });

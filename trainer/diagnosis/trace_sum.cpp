@@ -140,6 +140,7 @@ std::vector<TraceKey> parse_trace_keys(std::string_view text) {
     if (!key) {
       fail_request("spans are not told apart by \"{}\"; by any of {}", word, fmt::join(names_of_all<TraceKey>, ", "));
     }
+    if (std::ranges::find(keys, *key) != keys.end()) fail_request("spans are told apart by {} twice", word);
     keys.push_back(*key);
   }
   return keys;

@@ -96,6 +96,14 @@ std::vector<std::int64_t> left_by_forwards(const Program& program, int rank, con
   return left;
 }
 
+// Where ranks of a stage differ, those of other coordinates than were simulated among them; nothing otherwise.
+std::vector<ClassPeak> peaks_where_ranks_differ(StepPrograms& programs, Routing routing) {
+  const ResolvedRun& run = programs.run();
+  const auto stages = static_cast<std::size_t>(run.mesh().degrees().pipeline);
+  if (rank_classes(run.config(), run.mesh()).size() == stages) return {};
+  return class_peaks(programs, routing);
+}
+
 }  // namespace
 
 std::string PathShare::text() const {
@@ -162,11 +170,10 @@ StepForecast forecast_of(const ResolvedRun& run, const ForecastStep& simulated) 
     forecast.gathered_bytes += window.gathered_bytes;
   }
   StepPrograms programs(run);
-  if (rank_classes(run.config(), run.mesh()).size() > ranks.size()) {
-    // One rank of each stage was simulated, and ranks of a stage differ.
-    const FullestRanks fullest = fullest_ranks(programs);
-    forecast.fullest_rank = fullest.ranks.at.pp;
-    forecast.peak = fullest.peak;
+  for (const auto& [other, peak] : peaks_where_ranks_differ(programs, Routing::even)) {
+    if (peak.total() <= forecast.peak.total()) continue;
+    forecast.fullest_rank = other.at.pp;
+    forecast.peak = peak;
   }
   if (routing_decides(run.config())) {
     forecast.worst_peak_bytes = fullest_peak(programs, Routing::worst).total();
@@ -177,14 +184,21 @@ StepForecast forecast_of(const ResolvedRun& run, const ForecastStep& simulated) 
 }
 
 LayoutMemory layout_memory(const ResolvedRun& run) {
-  const Program program = step_program(run, run.mesh().coordinates(0));
+  StepPrograms programs(run);
+  const Program& program = programs.of_first_rank();
   LayoutMemory memory;
   memory.kept.resize(program.stages.size());
   memory.peak.resize(program.ranks.size());
   const auto walk = [&](Routing routing, auto set) {
     const std::vector<DryRun> ranks = dry_runs(run.config(), run.mesh(), program, {}, routing);
+    std::vector<std::int64_t> peaks;
+    for (const DryRun& rank : ranks) peaks.push_back(rank.peak.total());
+    for (const auto& [other, peak] : peaks_where_ranks_differ(programs, routing)) {
+      std::int64_t& of_stage = peaks[static_cast<std::size_t>(other.at.pp)];
+      of_stage = std::max(of_stage, peak.total());
+    }
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-      set(memory.peak[rank], ranks[rank].peak.total());
+      set(memory.peak[rank], peaks[rank]);
       const auto left = left_by_forwards(program, static_cast<int>(rank), ranks[rank].walk);
       for (std::size_t stage = 0; stage < left.size(); ++stage) {
         if (program.stages[stage].rank == static_cast<int>(rank)) set(memory.kept[stage], left[stage]);

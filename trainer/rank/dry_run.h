@@ -57,8 +57,8 @@ DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, i
 BucketBytes dry_peak(const Config& config, const Mesh& mesh, const Program& program, int rank,
                      Routing routing = Routing::even);
 
-// The same of the largest sum during forwards between steps: those of `forward`, which is of between_steps() and of no
-// larger batch than a step's.
+// The same of the largest sum during forwards between steps: those of `forward`, which is of without_training() and of
+// no larger batch than a step's.
 BucketBytes dry_forward_peak(const Config& config, const Mesh& mesh, const Program& program, int rank,
                              const Config& forward, Routing routing = Routing::even);
 

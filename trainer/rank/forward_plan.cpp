@@ -5,7 +5,6 @@
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/passes/passes.h"
-#include "parallel/runtime/error.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/unit_policy.h"
@@ -14,9 +13,11 @@ namespace weft {
 
 Config without_training(Config config) {
   if (is_solved(config)) {
-    fail_request(
-        "shard.residency \"auto\" is solved for a training step, and nothing is trained here: say how long parameters "
-        "stay, as with --shard.residency=stage");
+    for (auto& [family, policy] : config.shard_by_family) {
+      policy.residency = {Residency::reshard_after_use};
+      policy.residency_by_stage.clear();
+    }
+    config.memory_budget.reset();
   }
   // Fixes the stages of the training step: a different batch must not change them.
   config.pipeline.layout = to_string(stage_layout(config), config.model);
@@ -38,17 +39,6 @@ Config for_inference(Config config) {
   config.model = without_predictors(std::move(config.model));
   config.pipeline.layout = to_string(layout, config.model);
   return config;
-}
-
-Config between_steps(Config config) {
-  if (is_solved(config)) {
-    for (auto& [family, policy] : config.shard_by_family) {
-      policy.residency = {Residency::reshard_after_use};
-      policy.residency_by_stage.clear();
-    }
-    config.memory_budget.reset();
-  }
-  return without_training(std::move(config));
 }
 
 ForwardPlan assemble_forward(const Config& config, PlannedInputs inputs, int pipeline_rank, int microbatches,

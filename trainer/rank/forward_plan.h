@@ -9,14 +9,11 @@
 namespace weft {
 
 // The configuration without training. Every family is frozen, so that units have neither gradients nor optimizer state.
-// There are no auxiliary losses, which only gradients need. Stages are those of the training step. Throws Error
-// (request) for residency "auto", which is solved for a training step.
+// There are no auxiliary losses, which only gradients need. Stages are those of the training step. Under residency
+// "auto" parameters stay for one use, since the budget is that of a training step.
 Config without_training(Config config);
 // The same for a model that is used: without its predictors too.
 Config for_inference(Config config);
-// As without_training() for forwards between the steps of a run, whose units they use. Under residency "auto"
-// parameters stay for one use, since the budget is that of a training step.
-Config between_steps(Config config);
 
 // Everything that one rank needs to execute the program.
 struct ForwardPlan {

@@ -10,16 +10,19 @@
 namespace weft {
 namespace {
 
-// The class with the largest peak(program, rank) of its first rank; the first of several.
+// peak(program, rank) of the first rank of each class.
 template <typename Peak>
-FullestRanks fullest(StepPrograms& programs, Peak peak) {
+std::vector<ClassPeak> class_peaks_by(StepPrograms& programs, Peak peak) {
   const std::vector<RankClass> classes = rank_classes(programs.run().config(), programs.run().mesh());
-  std::vector<BucketBytes> peaks(classes.size());
+  std::vector<ClassPeak> peaks(classes.size());
   for_each_class(programs, classes, dry_threads(), [&](std::size_t number, const Program& program) {
-    peaks[number] = peak(program, classes[number].first);
+    peaks[number] = {classes[number], peak(program, classes[number].first)};
   });
-  const auto found = std::ranges::max_element(peaks, {}, &BucketBytes::total);
-  return {classes[static_cast<std::size_t>(found - peaks.begin())], *found};
+  return peaks;
+}
+
+BucketBytes fullest_of(const std::vector<ClassPeak>& peaks) {
+  return std::ranges::max_element(peaks, {}, [](const ClassPeak& each) { return each.peak.total(); })->peak;
 }
 
 }  // namespace
@@ -37,28 +40,28 @@ void for_each_class(StepPrograms& programs, std::span<const RankClass> classes, 
   spread_work(classes.size(), threads, [&](std::size_t i) { visit(i, *program_of[i]); });
 }
 
-FullestRanks fullest_ranks(StepPrograms& programs, Routing routing) {
+std::vector<ClassPeak> class_peaks(StepPrograms& programs, Routing routing) {
   const ResolvedRun& run = programs.run();
-  return fullest(programs, [&](const Program& program, int rank) {
+  return class_peaks_by(programs, [&](const Program& program, int rank) {
     return dry_peak(run.config(), run.mesh(), program, rank, routing);
   });
 }
 
-FullestRanks fullest_ranks_of_validation(StepPrograms& programs, Routing routing) {
-  const ResolvedRun& run = programs.run();
-  const Config forward = between_steps(run.config());
-  return fullest(programs, [&](const Program& program, int rank) {
-    return dry_forward_peak(run.config(), run.mesh(), program, rank, forward, routing);
-  });
-}
-
 BucketBytes fullest_peak(StepPrograms& programs, Routing routing) {
-  return fullest_ranks(programs, routing).peak;
+  return fullest_of(class_peaks(programs, routing));
 }
 
 BucketBytes fullest_peak(const ResolvedRun& run, Routing routing) {
   StepPrograms programs(run);
   return fullest_peak(programs, routing);
+}
+
+BucketBytes fullest_validation_peak(StepPrograms& programs, Routing routing) {
+  const ResolvedRun& run = programs.run();
+  const Config forward = without_training(run.config());
+  return fullest_of(class_peaks_by(programs, [&](const Program& program, int rank) {
+    return dry_forward_peak(run.config(), run.mesh(), program, rank, forward, routing);
+  }));
 }
 
 std::int64_t host_need(const ResolvedRun& run, const Program& program) {

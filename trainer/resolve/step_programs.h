@@ -34,16 +34,17 @@ class StepPrograms {
 void for_each_class(StepPrograms& programs, std::span<const RankClass> classes, std::size_t threads,
                     const std::function<void(std::size_t number, const Program& program)>& visit);
 
-// The class whose ranks have the largest peak, by dry runs (dry_run.h), and that peak.
-struct FullestRanks {
+// The peak of each class, by dry runs (dry_run.h).
+struct ClassPeak {
   RankClass ranks;
   BucketBytes peak;
 };
-FullestRanks fullest_ranks(StepPrograms& programs, Routing routing = Routing::even);
-// The same of the forwards of [validation]; requires that it takes place.
-FullestRanks fullest_ranks_of_validation(StepPrograms& programs, Routing routing = Routing::even);
+std::vector<ClassPeak> class_peaks(StepPrograms& programs, Routing routing = Routing::even);
+// That of the fullest class.
 BucketBytes fullest_peak(StepPrograms& programs, Routing routing = Routing::even);
 BucketBytes fullest_peak(const ResolvedRun& run, Routing routing = Routing::even);
+// The largest peak of the forwards of [validation]; requires that it takes place.
+BucketBytes fullest_validation_peak(StepPrograms& programs, Routing routing = Routing::even);
 // Bytes that the rank with most keeps in host memory: optimizer states and activations.
 std::int64_t host_need(const ResolvedRun& run, const Program& program);
 std::int64_t host_need(const ResolvedRun& run);

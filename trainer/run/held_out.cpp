@@ -109,9 +109,9 @@ HeldOutLoss HeldOutWindows::loss(double loss_sum, double seconds) const {
 std::optional<HeldOutWindows> validation_windows(const Config& config) {
   const ValidationConfig& validation = config.validation;
   const std::int64_t most = validation.batches * config.training.global_batch_size;
-  if (validation.split) return HeldOutWindows(between_steps(config), most);
+  if (validation.split) return HeldOutWindows(without_training(config), most);
   if (validation.data.empty()) return std::nullopt;
-  return HeldOutWindows(between_steps(config), validation.data, most, "validation.data");
+  return HeldOutWindows(without_training(config), validation.data, most, "validation.data");
 }
 
 bool validates_after(const Config& config, std::int64_t step) {

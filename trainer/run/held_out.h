@@ -23,7 +23,7 @@ class HeldOutWindows {
  public:
   // Windows of training.sequence_length tokens (text_windows.h), at most `most` of them (keep), 0 for all. Throws Error
   // (request) as TextWindows and open_vocabulary, and for a tokenizer that is not the model's (require_fit). `config`
-  // is from for_inference() or between_steps().
+  // is from for_inference() or without_training().
   HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t most,
                  std::string_view asked);
   // Those of the validation part of data.train by data.split. Throws as TextWindows, open_vocabulary and require_fit.

@@ -49,8 +49,8 @@ class RankRun {
   // rank gets the same metrics. After a spike that stops the run, its progress is that before the step.
   StepMetrics step(std::int64_t step, const RunVotes& votes = {});
   // The loss of held-out text with the parameters after the last step, for every rank. Collective over the world.
-  // `text` is of between_steps() of the run's configuration, the same in every call, and outlives the run. The ledger's
-  // peak is then that of these forwards.
+  // `text` is of without_training() of the run's configuration, the same in every call, and outlives the run. The
+  // ledger's peak is then that of these forwards.
   HeldOutLoss held_out(const HeldOutWindows& text);
   // Throws Error (failure) if a parameter that all ranks of a stage have whole differs between them, or a selection
   // bias is not finite. Collective over the world, between steps.

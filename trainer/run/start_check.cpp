@@ -84,7 +84,7 @@ CheckedStart check_step(const Config& config) {
   const auto peak = [&](Routing routing) {
     const std::int64_t of_step = fullest_peak(programs, routing).total();
     if (!config.validation.takes_place()) return of_step;
-    return std::max(of_step, fullest_ranks_of_validation(programs, routing).peak.total());
+    return std::max(of_step, fullest_validation_peak(programs, routing).total());
   };
   start.predicted.even = peak(Routing::even);
   if (routing_decides(config)) start.predicted.worst = peak(Routing::worst);
