@@ -53,7 +53,7 @@ Gradient ReplicatedParameters::gradient(std::size_t index) {
 void ReplicatedParameters::reduce_gradient() {
   require(pending_.allocated(), "a reduction follows a weight gradient");
   reduce_lane_.wait_for(compute_);
-  if (count_) count_nonfinite(reduce_lane_, pending_, parameters_, offsets_, nonfinite_);
+  count_nonfinite(reduce_lane_, pending_, parameters_, offsets_, nonfinite_);
   tokens_.all_reduce(pending_);
   add(reduce_lane_, pending_, gradient_);
   pending_.release_on(reduce_lane_);
@@ -61,9 +61,8 @@ void ReplicatedParameters::reduce_gradient() {
   reduced_ = reduce_lane_.record();
 }
 
-void ReplicatedParameters::begin_step(bool count_nonfinite) {
-  count_ = count_nonfinite;
-  if (count_) fill(compute_, nonfinite_, 0.0f);
+void ReplicatedParameters::begin_step() {
+  fill(compute_, nonfinite_, 0.0f);
   if (copy_.allocated()) cast(compute_, values_, copy_);
   if (!frozen_) fill(compute_, gradient_, 0.0f);
 }

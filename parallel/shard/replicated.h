@@ -28,8 +28,7 @@ class ReplicatedParameters {
   void reduce_gradient();
   // As ShardUnit::wait_reduction.
   void wait_reduction() { compute_.wait(reduced_); }
-  // As ShardUnit::begin_step.
-  void begin_step(bool count_nonfinite = false);
+  void begin_step();
   // As ShardUnit::nonfinite_parameter.
   std::optional<std::string> nonfinite_parameter() { return first_nonfinite(reduce_lane_, nonfinite_, parameters_); }
   std::vector<OwnedRows> owned_rows();
@@ -49,7 +48,6 @@ class ReplicatedParameters {
   Tensor copy_;               // of the values; none if computations read them
   Tensor pending_;            // float32, from the first weight gradient to the reduction
   Tensor nonfinite_;          // int32, one for each parameter
-  bool count_ = false;        // whether this step counts non-finite elements
   Fence reduced_;             // of the last reduction
 };
 

@@ -186,17 +186,17 @@ void ShardUnit::wait_reduction() {
 TensorView ShardUnit::accumulated_gradient() {
   const UnitLayout& layout = setup_.layout;
   const TensorView gradient = setup_.accumulates_in_shard() ? shard_gradient_.view() : unsharded_gradient_.view();
-  const bool first = !std::exchange(completed_, true);
-  if (first && unsharded_gradient_.allocated()) clear_rest();
+  if (!counted_ && unsharded_gradient_.allocated()) clear_rest();
   reduce_lane_.wait_for(compute_);
-  if (first && count_) count_nonfinite(reduce_lane_, gradient, layout.parameters, layout.offsets, nonfinite_);
+  if (std::exchange(counted_, true)) return gradient;
+  count_nonfinite(reduce_lane_, gradient, layout.parameters, layout.offsets, nonfinite_);
   return gradient;
 }
 
 void ShardUnit::reduce_pending(bool replicas) {
   const UnitLayout& layout = setup_.layout;
   const TensorView gradient = accumulated_gradient();
-  completed_ = false;
+  counted_ = false;
   // The tensor ranks' partial gradients of norm weights are summed first, because tensor ranks process other tokens or
   // heads. Here every rank still has them at the same place. If the vocabulary is uneven, the cuts between shards may
   // differ between tensor ranks.
@@ -250,11 +250,10 @@ void ShardUnit::sum_replicas() {
   cast(reduce_lane_, part, shard_gradient_);
 }
 
-void ShardUnit::begin_step(bool count_nonfinite) {
+void ShardUnit::begin_step() {
   reduced_.clear();
   waits_ = 0;
-  count_ = count_nonfinite;
-  if (count_) fill(compute_, nonfinite_, 0.0f);
+  fill(compute_, nonfinite_, 0.0f);
   if (setup_.frozen) return;
   // A shard gradient that a single sum overwrites need not be cleared.
   const bool overwritten = !setup_.whole() && setup_.reduced_once && !setup_.accumulate_sharded;

@@ -126,18 +126,18 @@ class ShardUnit {
   // parameters. Empty if the unit is frozen.
   Gradient gradient(std::size_t index);
   // The gradient accumulated since the last reduction. Before the next reduction, the caller adds to it on the reduce
-  // lane the gradient of the unit's copy on another stage.
+  // lane the gradient of the unit's copy on another stage. Counts non-finite elements first: the sum would spread them.
   TensorView accumulated_gradient();
-  // Both are collective.
+  // Both are collective. They first count non-finite elements of this rank's gradient, unless accumulated_gradient()
+  // has.
   void scatter_gradient();
   void reduce_gradient();
   // Compute waits for the step's oldest reduction that it has not waited for yet.
   void wait_reduction();
 
-  // Clears the gradients of the last step. If asked, the step reads each gradient once more to count non-finite
-  // elements before a sum spreads them.
-  void begin_step(bool count_nonfinite = false);
-  // The first parameter with a non-finite gradient on this rank in the last step that counted. Waits for the device.
+  // Clears the gradients of the last step.
+  void begin_step();
+  // The first parameter with a non-finite gradient on this rank in this step. Waits for the device.
   std::optional<std::string> nonfinite_parameter() {
     return first_nonfinite(reduce_lane_, nonfinite_, setup_.layout.parameters);
   }
@@ -165,15 +165,14 @@ class ShardUnit {
   ReduceInputs& reduce_inputs_;
   MemoryLedger& ledger_;
   Fence gathered_;         // reached when the parameters are gathered; null once compute has waited for it
-  Tensor nonfinite_;       // int32, one for each parameter: non-finite elements in the last step that counted
+  Tensor nonfinite_;       // int32, one for each parameter: non-finite elements in this step
   Tensor shard_;           // live for the whole run
   Tensor shard_gradient_;  // float32, live for the whole run; none if frozen
   Tensor unsharded_parameters_, island_parameters_, unsharded_gradient_;
   bool unsharded_ = false, in_island_ = false;
   std::vector<bool> written_;  // which parameters' part of the unsharded gradient
   bool gradient_pending_ = false, sum_pending_ = false;
-  bool count_ = false;          // whether this step counts non-finite elements
-  bool completed_ = false;      // the pending gradient: cleared where nothing was written, and counted
+  bool counted_ = false;        // whether the pending gradient's non-finite elements are counted
   std::vector<Fence> reduced_;  // of the step's reductions
   std::size_t waits_ = 0;       // number of these reductions that compute has waited for
 };

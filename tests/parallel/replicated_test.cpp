@@ -161,7 +161,7 @@ TEST(ReplicatedParameters, NamesTheParameterOfANonFiniteGradientOnTheRankWhereIt
     run_local_ranks(3, [&](Communicator& world) {
       TokensRank rank(world);
       ReplicatedParameters routing(router_parameters(), false, *rank.tokens, rank.lanes, rank.ledger);
-      routing.begin_step(true);
+      routing.begin_step();
       accumulate(routing, routing.parameters(), world.rank(), 0);
       if (world.rank() == 1) elements_of(routing.gradient(1)).front() = bad;
       routing.reduce_gradient();
@@ -171,7 +171,7 @@ TEST(ReplicatedParameters, NamesTheParameterOfANonFiniteGradientOnTheRankWhereIt
       accumulate(routing, routing.parameters(), world.rank(), 1);
       routing.reduce_gradient();
       EXPECT_EQ(routing.nonfinite_parameter(), named) << "rank " << world.rank();
-      routing.begin_step(true);
+      routing.begin_step();
       EXPECT_EQ(routing.nonfinite_parameter(), std::nullopt) << "rank " << world.rank();
     });
   }

@@ -227,7 +227,7 @@ TEST(ShardUnit, NamesTheParameterOfANonFiniteGradientOnTheRankWhereItBegan) {
             const UnitLayout layout = variant.layout(awkward_parameters());
             rank.poison_free_blocks(layout);
             ShardUnit unit(variant.setup(layout), rank.groups(), rank.lanes, rank.reduce_inputs, rank.ledger);
-            unit.begin_step(true);
+            unit.begin_step();
             accumulate(unit, layout.parameters, world.rank(), 0);
             EXPECT_EQ(unit.nonfinite_parameter(), std::nullopt);
             for (std::size_t p = 0; p < layout.parameters.size(); ++p) {
@@ -243,7 +243,7 @@ TEST(ShardUnit, NamesTheParameterOfANonFiniteGradientOnTheRankWhereItBegan) {
               unit.reduce_gradient();
               EXPECT_EQ(unit.nonfinite_parameter(), down) << "rank " << world.rank();
             }
-            unit.begin_step(true);
+            unit.begin_step();
             accumulate(unit, layout.parameters, world.rank(), 2);
             unit.reduce_gradient();
             EXPECT_EQ(unit.nonfinite_parameter(), std::nullopt) << "rank " << world.rank();
@@ -259,7 +259,7 @@ TEST(ShardUnit, ReducesZerosWhereNoWeightGradientWrote) {
   for_every_variant({{4, 1}, {2, 2}}, [](const Variant& variant, UnitRank&, ShardUnit& unit) {
     const bool in_shard = variant.whole && variant.reduced_once;
     for (const std::size_t written : {0u, 1u}) {
-      unit.begin_step(true);
+      unit.begin_step();
       for (std::size_t p = written; p < unit.layout().parameters.size(); p += 2) {
         EXPECT_EQ(unit.gradient(p).fresh, !in_shard);
         const Gradient again = unit.gradient(p);
@@ -280,19 +280,17 @@ TEST(ShardUnit, ReducesZerosWhereNoWeightGradientWrote) {
 TEST(ShardUnit, ReducesWhatIsAddedToTheAccumulatedGradient) {
   for_every_variant({{4, 1}, {2, 2}}, [](const Variant& variant, UnitRank&, ShardUnit& unit) {
     if (variant.whole && variant.reduced_once) return;  // the shard's gradient, which no weight gradient overwrites
-    for (const bool counted : {false, true}) {
-      unit.begin_step(counted);
-      std::ranges::fill(unit.gradient(0).view.as<float>(), 1.0f);
-      const TensorView sum = unit.accumulated_gradient();
-      for (std::size_t p = 0; p < unit.layout().parameters.size(); ++p) {
-        const TensorView part = sum.rows_from(unit.layout().offsets[p], unit.layout().parameters[p].size());
-        for (float& value : part.as<float>()) value += 2.0f;
-      }
-      unit.reduce_gradient();
-      for (const OwnedRows& owned : unit.owned_rows()) {
-        const bool written = owned.parameter == unit.layout().parameters.data();
-        for (const float value : owned.gradients.as<float>()) EXPECT_EQ(value, written ? 12.0f : 8.0f);
-      }
+    unit.begin_step();
+    std::ranges::fill(unit.gradient(0).view.as<float>(), 1.0f);
+    const TensorView sum = unit.accumulated_gradient();
+    for (std::size_t p = 0; p < unit.layout().parameters.size(); ++p) {
+      const TensorView part = sum.rows_from(unit.layout().offsets[p], unit.layout().parameters[p].size());
+      for (float& value : part.as<float>()) value += 2.0f;
+    }
+    unit.reduce_gradient();
+    for (const OwnedRows& owned : unit.owned_rows()) {
+      const bool written = owned.parameter == unit.layout().parameters.data();
+      for (const float value : owned.gradients.as<float>()) EXPECT_EQ(value, written ? 12.0f : 8.0f);
     }
   });
 }

@@ -75,8 +75,10 @@ TEST_P(Failure, NanInOneParameterOfOneRank) {
     };
     // Which rank says so first is a matter of chance; it says which it is, in which step, and which parameter it was.
     const std::string message = failure_of(config, poison);
-    expect_parts(message, {"rank ", ": in step 2 the gradient of ",
-                           " holds a NaN or an infinity on this rank, before its reduction"});
+    expect_parts(
+        message,
+        {"rank ", ": in step 2 the gradient of ",
+         " holds a NaN or an infinity on this rank, before its reduction; so it is when the step is done again"});
   }
 }
 
@@ -96,7 +98,7 @@ class OneWrongNumber : public ActionObserver {
   RankRun& run_;
 };
 
-// The step is done again to find where the NaN begins; one that does not come again is told apart.
+// The step is done again: a NaN that does not come again is told apart from one of text and parameters.
 TEST_P(Failure, ANanThatDoesNotComeAgainIsNoGradientOfTheText) {
   const Config config = config_of(GetParam());
   std::unique_ptr<OneWrongNumber> wrong;
@@ -112,7 +114,7 @@ TEST_P(Failure, ANanThatDoesNotComeAgainIsNoGradientOfTheText) {
   run_steps(config, sound);
   ASSERT_GT(norm, 0.0);
   expect_parts(failure_of(config, observer),
-               {fmt::format("the gradient norm of step 2 is nan, and {} when the step is done again", norm)});
+               {fmt::format("the gradient norm of step 2 is nan; the step done again has the norm {}: ", norm)});
 }
 
 TEST_P(Failure, AnExceptionOnOneRankEndsAll) {

@@ -40,7 +40,7 @@ void ForwardRun::replace(ForwardPlan plan) {
 
 void ForwardRun::pass(const StepBatch& batch, StepReport report, GenerationState* generation) {
   const std::span<const Action> actions = plan_.program.ranks[static_cast<std::size_t>(pipeline_rank_)];
-  stages_->begin_step(batch, {}, 1.0, report, /*count_nonfinite=*/false, generation);
+  stages_->begin_step(batch, {}, 1.0, report, generation);
   std::vector<ActionObserver*> observers;
   std::optional<AnnouncedActions> announced;
   if (begins_) observers.push_back(&announced.emplace(begins_, range_names(plan_.program, actions)));

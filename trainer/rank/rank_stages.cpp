@@ -170,15 +170,13 @@ std::vector<std::pair<int, TensorView>> RankStages::selection_biases() {
 }
 
 void RankStages::begin_step(const StepBatch& batch, LossFactors factors, double loss_scale, StepReport report,
-                            bool count_nonfinite, GenerationState* generation) {
+                            GenerationState* generation) {
   batch_ = batch;
   factors_ = factors;
   loss_scale_ = loss_scale;
   report_ = report;
   generation_ = generation;
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    with_unit(u, [&](auto& unit) { unit.begin_step(count_nonfinite); });
-  }
+  for (std::size_t u = 0; u < units_.size(); ++u) with_unit(u, [](auto& unit) { unit.begin_step(); });
   for (Lane lane : all_lanes) lanes_[lane].wait_for(kernels_.stream);
 }
 

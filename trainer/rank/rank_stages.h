@@ -56,10 +56,9 @@ class RankStages final : public ActionHandler {
   // The observer is told of the work of segments. It stays valid until another one, or null, is set.
   void set_observer(WorkObserver* observer) { observer_ = observer; }
   // All lanes wait for the work queued on the compute lane so far. The report's tensors outlive the step. `loss_scale`
-  // multiplies every gradient. `count_nonfinite`: as in ShardUnit::begin_step. `generation` is passed to segments that
-  // generate (layers/segment.h).
+  // multiplies every gradient. `generation` is passed to segments that generate (layers/segment.h).
   void begin_step(const StepBatch& batch, LossFactors factors, double loss_scale, StepReport report,
-                  bool count_nonfinite = false, GenerationState* generation = nullptr);
+                  GenerationState* generation = nullptr);
   // Releases the inputs of reductions. The compute lane has waited for the reduce lane before.
   void finish_reductions() { reduce_inputs_.finish(); }
   // Waits until peers have received all messages. Throws Error (failure) if a microbatch has not completed.
@@ -95,8 +94,8 @@ class RankStages final : public ActionHandler {
   std::vector<OwnedRows> owned_rows(std::size_t unit);
   // The selection biases of this rank's routers, [experts, 1], with their blocks.
   std::vector<std::pair<int, TensorView>> selection_biases();
-  // The first parameter with a non-finite gradient on this rank, before any reduction, in the last step that counted.
-  // Waits for the device.
+  // The first parameter with a non-finite gradient on this rank in this step, before any reduction. Waits for the
+  // device.
   std::optional<std::string> nonfinite_parameter();
 
  private:

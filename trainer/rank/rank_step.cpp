@@ -61,7 +61,7 @@ void RankStep::begin(const StepInputs& inputs) {
   stages_->begin_step(parts_of(text_, config_.text_parts()),
                       {1.0 / static_cast<double>(text.targets), 1.0 / static_cast<double>(text.tokens),
                        1.0 / static_cast<double>(sequences)},
-                      inputs.loss_scale, sums_.report(), inputs.count_nonfinite);
+                      inputs.loss_scale, sums_.report());
 }
 
 void RankStep::forwards(ForwardPlan& plan, std::int64_t passes, const std::function<StepBatch(std::int64_t)>& read,

@@ -27,7 +27,6 @@ struct StepInputs {
   // Called before the update is queued: parameters and states do not change before the returned fence. May block the
   // host.
   std::function<Fence()> change_after = {};
-  bool count_nonfinite = false;  // each gradient's elements before its reduction, for RankStages::nonfinite_parameter
 };
 
 class RankStep {

@@ -250,7 +250,7 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
 
 StepMetrics RankRun::end_update(const StepTotals& totals) {
   const double norm = std::sqrt(totals.gradient_square_sum) / scaler_.scale();
-  if (!scaler_.active() && !std::isfinite(norm)) fail_naming_origin(norm);
+  if (!scaler_.active() && !std::isfinite(norm)) fail_at_norm(norm);
   const std::int64_t update = scaler_.good_steps() + 1, targets = counts_.targets;
   StepMetrics metrics;
   metrics.step = step_;
@@ -315,32 +315,38 @@ HeldOutLoss RankRun::held_out(const HeldOutWindows& text) {
   return text.loss(loss_sum, seconds_since(begin));
 }
 
-void RankRun::fail_naming_origin(double norm) {
+double RankRun::norm_of_step_done_again() {
   rank_step_.begin({.text = counts_,
                     .update = scaler_.good_steps() + 1,
                     .void_above = {.square_sum = -1.0},  // every sum exceeds it
-                    .change_after = change_after_,
-                    .count_nonfinite = true});
+                    .change_after = change_after_});
   std::vector<ActionObserver*> observers;
   if (announced_) observers.push_back(&*announced_);
   rank_step_.walk(observers);
   rank_step_.end();
   const CommunicationCounters none;
-  const StepTotals totals =
-      rank_step_.sums().total(rank_step_.groups().on(Lane::compute, Group::world), {none, measured_});
-  const double again = std::sqrt(totals.gradient_square_sum);
-  if (const auto parameter = stages().nonfinite_parameter()) {
-    fail("in step {} the gradient of {} holds a NaN or an infinity on this rank, before its reduction", step_,
-         *parameter);
+  return std::sqrt(rank_step_.sums()
+                       .total(rank_step_.groups().on(Lane::compute, Group::world), {none, measured_})
+                       .gradient_square_sum);
+}
+
+void RankRun::fail_at_norm(double norm) {
+  const auto parameter = stages().nonfinite_parameter();
+  const double again = norm_of_step_done_again();
+  const std::string outcome = std::isfinite(again)
+                                  ? fmt::format(
+                                        "the step done again has the norm {}: the same text and parameters gave other "
+                                        "numbers, as a faulty device would",
+                                        again)
+                                  : "so it is when the step is done again";
+  if (parameter) {
+    fail("in step {} the gradient of {} holds a NaN or an infinity on this rank, before its reduction; {}", step_,
+         *parameter, outcome);
   }
-  // If the gradient of another rank is not finite, that rank's error ends this barrier.
+  // If the gradient of another rank is not finite, that rank's error ends this barrier. If all gradients were finite, a
+  // sum has overflowed.
   world_.barrier();
-  if (std::isfinite(again)) {
-    fail("the gradient norm of step {} is {}, and {} when the step is done again: the same text and parameters gave "
-         "other numbers, as a faulty device would",
-         step_, norm, again);
-  }
-  fail("the gradient norm of step {} is {}: the gradients of every rank are finite, and their sum is not", step_, norm);
+  fail("the gradient norm of step {} is {}; {}", step_, norm, outcome);
 }
 
 }  // namespace weft

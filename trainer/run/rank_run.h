@@ -110,9 +110,11 @@ class RankRun {
   void walk();
   // Behind the update: its figures, and whether it counts. Moves loss scale, spike means, biases and progress on.
   StepMetrics end_update(const StepTotals& totals);
-  // Does a step again whose norm is not finite: it has changed no parameter. This time non-finite elements are counted
-  // before each reduction. Throws Error (failure) on every rank; ranks with such a gradient name its parameter.
-  [[noreturn]] void fail_naming_origin(double norm);
+  // Throws Error (failure) on every rank, for a step whose norm is not finite. Ranks with a non-finite gradient before
+  // the reduction name its parameter. The step, which has changed no parameter, is done again, to tell numbers that text
+  // and parameters make from those of a faulty device.
+  [[noreturn]] void fail_at_norm(double norm);
+  double norm_of_step_done_again();
 
   const Config& config_;
   const Mesh& mesh_;
