@@ -84,7 +84,8 @@ struct FollowingText {
 // below 0 does not count. `document_begins`: the position in its sequence at which the document of each token begins;
 // empty if each sequence is one document. `following`: of each predictor k = 1, 2, ... the k-th ids behind.
 // `noise_keys`: a number of each token that noise is drawn from; empty: none is. `number`: of the microbatch among
-// those of the step, which the data ranks read in turn. The tensors stay in place for the whole step.
+// those of the step, or of all held-out text, which the data ranks read in turn. The tensors stay in place for the
+// whole step.
 struct MicrobatchInput {
   ConstTensorView tokens;
   ConstTensorView targets;

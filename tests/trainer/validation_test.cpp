@@ -127,6 +127,20 @@ TEST_P(Validation, TakesTheMemoryThatIsForeseen) {
 INSTANTIATE_TEST_SUITE_P(Layouts, Validation, testing::ValuesIn(validated_layouts()),
                          [](const auto& layout) { return layout.param.name; });
 
+// weft eval rounds the batch for its schedule, so that a pass has more microbatches than one of the run.
+TEST(Validation, DealsForcedExpertsAsAnEvaluationInOtherPasses) {
+  HeldOutText text("weft-validation");
+  for (std::size_t length : {37, 2, 321}) text.add_random(length);
+  const TemporaryFolder folder;
+  Config config =
+      validating(saving_config({.layers = "d e e", .degrees = {.pipeline = 2}}, folder.path(), 2, 2), text, 2);
+  config.model.moe.force_balance = true;
+  const HeldOutLoss found = validations_of(config).at(2);
+  const FillWeights weights = weights_of_checkpoint(folder.path() / checkpoint_name(2), config);
+  config.training.global_batch_size *= 3;
+  EXPECT_EQ(found.loss, evaluate(config, text.files(), weights).loss);
+}
+
 TEST(Validation, FollowsItsIntervalAndTheLastStep) {
   HeldOutText text("weft-validation");
   text.add_random(60);

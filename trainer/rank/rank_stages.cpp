@@ -217,7 +217,7 @@ MicrobatchInput RankStages::text_of(int microbatch) const {
   }
   text.noise_keys = of_microbatch(batch_.noise_keys);
   // As the rank reads them (BatchPlan::sample).
-  text.number = std::int64_t{microbatch} * inputs_.data_ranks + inputs_.data_rank;
+  text.number = batch_.number + std::int64_t{microbatch} * inputs_.data_ranks + inputs_.data_rank;
   return text;
 }
 

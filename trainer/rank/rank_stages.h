@@ -22,8 +22,8 @@
 namespace weft {
 
 // Text of the microbatches of one step, one microbatch after another, [microbatches * tokens, 1] int32 in device
-// memory: as MicrobatchInput has it of one. All ranks of a tensor group read the same tokens. Context ranks read their
-// own positions of the same sequences.
+// memory: as MicrobatchInput has it of one. `number` is that of the first. All ranks of a tensor group read the same
+// tokens. Context ranks read their own positions of the same sequences.
 using StepBatch = MicrobatchInput;
 // `text` as parts of equal size, in the order of the fields.
 StepBatch parts_of(ConstTensorView text, const TextParts& parts);

@@ -141,7 +141,9 @@ StepBatch HeldOutReader::read(std::int64_t pass) {
   plan.read(text_.windows(), pass * plan.sequences(), data_index_, config.training.sequence_length, runs_,
             config.held_out_parts(), staging_.as<std::int32_t>());
   staging_.upload(compute_, on_device_);
-  return parts_of(ConstTensorView(on_device_), config.held_out_parts());
+  StepBatch batch = parts_of(ConstTensorView(on_device_), config.held_out_parts());
+  batch.number = pass * plan.microbatches * plan.data_ranks;
+  return batch;
 }
 
 }  // namespace weft
