@@ -2,7 +2,8 @@
 # Builds, tests, checks of memory and races, and measurements that need a GPU. Parts take at most ten minutes on a
 # machine that has one.
 #   tools/gpu.sh OUT PART...      parts: build unpack attention kernels rest training processes overlap memcheck
-#                                        racecheck bench float8 products listed compare table counters
+#                                        racecheck bench float8 products listed captured compare table
+#                                        counters
 #   tools/gpu.sh OUT 1|2|3|4|5|6  calls of several parts, for machines that are lent by the call; see CALLS below
 # Writes into the folder OUT at most eight files in a call: environment.txt, a text for each part, and summary.txt. The
 # last has a line "name seconds exit-code" for each thing run (124: it outlasted its limit). A part that fails does not
@@ -19,7 +20,7 @@
 # shellcheck disable=SC2317  # functions run under a limit, in a shell of their own, by name
 set -uo pipefail
 if [[ $# -lt 2 || $1 == -* ]]; then
-  sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+  sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
 out=$(realpath -m "$1")
@@ -39,7 +40,7 @@ case "$call" in
   3) set -- compare; but_first=1 ;;
   4) set -- attention memcheck racecheck ;;
   5) set -- processes overlap training; only_first=1 ;;
-  6) set -- rest float8 products; only_first=1 ;;
+  6) set -- rest float8 products captured; only_first=1 ;;
 esac
 # Each call may meet another machine.
 if [[ $1 != build && $1 != unpack && ! -x $tree/weft && -e .gpu/gpu-programs.tar.xz ]]; then set -- unpack "$@"; fi
@@ -53,7 +54,7 @@ own_kernel_tests="$kernel_tests-*Products*:*Sort*:*Attention*"
 # Tests that start further processes, and those of time, each a part of its own.
 process_tests='*Process*'
 overlap_tests='*Overlap*'
-training_tests='*CudaTraining*:*CudaMemory*:*CudaTrainedModel*:*CudaCheckpoint*:*CudaSchedules*:*CudaMuon.*:*CudaEvaluation*'
+training_tests='*CudaTraining*:*CapturedRegions*:*CudaMemory*:*CudaTrainedModel*:*CudaCheckpoint*:*CudaSchedules*:*CudaMuon.*:*CudaEvaluation*'
 # Segments, memory, faults: all that no other part runs, so that no suite is left out.
 rest_tests="-$kernel_tests:$training_tests:$process_tests:$overlap_tests"
 
@@ -282,7 +283,7 @@ for part in "$@"; do
       measured racecheck "${!limit:-180}" "$file" "$(cuda_tool compute-sanitizer)" --tool racecheck --error-exitcode 9 \
         "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$own_kernel_tests"
       ;;
-    bench | float8 | products | listed | compare | table | counters)
+    bench | float8 | products | listed | captured | compare | table | counters)
       choose_text
       choose_configs
       for config in "${configs[@]}"; do
@@ -309,6 +310,11 @@ for part in "$@"; do
             # The library's first algorithm of each product, beside the timed ones of bench.
             measured "listed_$name" "${!limit:-55}" "$file" "$tree/weft" bench step "$config" --warmup 2 --steps 4 \
               --run.measured_products=false "${text[@]}"
+            ;;
+          captured)
+            # Segments as CUDA graphs, beside the launches of bench.
+            measured "captured_$name" "${!limit:-55}" "$file" "$tree/weft" bench step "$config" --warmup 2 --steps 4 \
+              --run.captured_regions=true "${text[@]}"
             ;;
           compare)
             measured "compare_$name" "${!limit:-270}" "$file" env "WEFT=$tree/weft" tools/compare/step.sh "$config" \

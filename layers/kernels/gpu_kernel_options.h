@@ -28,6 +28,8 @@ struct GpuKernelOptions {
   bool measured_products = false;
   // Some products read their factors in 8 bits, in these formats.
   bool float8 = false, float8_blocks = false;
+  // The device takes each action of a segment as one CUDA graph, where its shapes are fixed and no rank exchanges.
+  bool captured_regions = false;
 };
 
 // Throws Error (request) if a device of this compute capability (90 for 9.0) has no kernel for an option.

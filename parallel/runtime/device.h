@@ -40,6 +40,10 @@ class Stream {
   virtual void wait(const Fence& fence) = 0;
   // Blocks the host until everything queued so far is done. Throws Error (failure) if the device failed.
   virtual void synchronize() = 0;
+  // Work between these calls is the same at each call with `key`, except for addresses: a device may take it in one
+  // piece. Any other call of the stream ends the region, too.
+  virtual void begin_capture(std::int64_t key) { static_cast<void>(key); }
+  virtual void end_capture() {}
   // Work queued here from now on starts after everything queued on `other` so far.
   void wait_for(Stream& other) {
     if (&other != this) wait(other.record());

@@ -23,6 +23,7 @@ cudaError_t allocate(State& state, void** result, std::size_t bytes, Pool& pool,
   *result = nullptr;
   const auto stream = state.find_stream(handle);
   if (!stream) return cudaErrorInvalidResourceHandle;
+  if (stream->capture) return cudaErrorStreamCaptureUnsupported;
   if (bytes == 0) return cudaSuccess;
   if (bytes > state.available(pool.device)) return cudaErrorMemoryAllocation;
   if (pool.maximum != 0 && pool.used + bytes > pool.maximum) return cudaErrorMemoryAllocation;
@@ -62,6 +63,7 @@ extern "C" cudaError_t cudaFreeAsync(void* address, cudaStream_t handle) {
     if (address == nullptr) return cudaSuccess;
     const auto stream = state.find_stream(handle);
     if (!stream) return cudaErrorInvalidResourceHandle;
+    if (stream->capture) return cudaErrorStreamCaptureUnsupported;
     auto* block = static_cast<std::byte*>(address);
     const auto found = state.blocks.find(block);
     if (found == state.blocks.end()) return cudaErrorInvalidValue;

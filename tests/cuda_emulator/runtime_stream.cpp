@@ -74,6 +74,7 @@ extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   return call("cudaStreamSynchronize", [&](State& state, State::Lock& lock) {
     const auto stream = state.find_stream(handle);
     if (!stream) return cudaErrorInvalidResourceHandle;
+    if (stream->capture) return cudaErrorStreamCaptureUnsupported;
     state.wait(lock, State::drained(stream));
     state.give_back_reserves();
     return cudaSuccess;
@@ -83,7 +84,8 @@ extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
 extern "C" cudaError_t cudaStreamQuery(cudaStream_t handle) {
   return call("cudaStreamQuery", [&](State& state, State::Lock&) {
     const auto stream = state.find_stream(handle);
-    return stream ? query(state, State::drained(stream)) : cudaErrorInvalidResourceHandle;
+    if (!stream) return cudaErrorInvalidResourceHandle;
+    return stream->capture ? cudaErrorStreamCaptureUnsupported : query(state, State::drained(stream));
   });
 }
 
@@ -92,6 +94,7 @@ extern "C" cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t even
     const auto stream = state.find_stream(handle);
     const auto event = find_event(state, event_handle);
     if (!stream || !event) return cudaErrorInvalidResourceHandle;
+    if (stream->capture) return cudaErrorStreamCaptureUnsupported;
     Operation wait{"wait for an event", happened(*event), [] {}};
     state.add(*stream, {std::move(wait), 0, false, nullptr});
     return cudaSuccess;
@@ -123,6 +126,7 @@ extern "C" cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_h
     const auto stream = state.find_stream(stream_handle);
     const auto event = find_event(state, handle);
     if (!stream || !event) return cudaErrorInvalidResourceHandle;
+    if (stream->capture) return cudaErrorStreamCaptureUnsupported;
     const auto recording = event->last = std::make_shared<Recording>();
     const auto happen = [recording] {
       recording->happened = true;

@@ -39,6 +39,13 @@ std::shared_ptr<Stream> State::find_stream(cudaStream_t handle) {
 }
 
 void State::add(Stream& stream, QueuedOperation operation) {
+  if (stream.capture) {
+    if (operation.meeting || operation.operation.ready) {
+      report(cudaErrorStreamCaptureUnsupported, std::string("captured: ") + operation.operation.name);
+    }
+    stream.capture->operations.push_back(std::move(operation));
+    return;
+  }
   // The legacy stream waits for all blocking streams of its device, and they for it.
   std::vector<std::function<bool()>> before;
   const auto& legacy_stream = legacy[static_cast<std::size_t>(stream.device)];

@@ -34,6 +34,11 @@ struct QueuedOperation {
   std::shared_ptr<Meeting> meeting;  // set: runs with those of the other members
 };
 
+// What a stream captured, or what an executable graph runs.
+struct Graph {
+  std::vector<QueuedOperation> operations;
+};
+
 struct Stream {
   int device = 0;
   bool blocking = false;  // keeps order with the legacy stream
@@ -41,6 +46,7 @@ struct Stream {
   bool destroyed = false;  // the handle is gone; pending work is not
   std::uint64_t queued = 0, completed = 0;
   std::deque<QueuedOperation> operations;
+  std::shared_ptr<Graph> capture;  // set: operations are added to it
 };
 
 // One occurrence of a rendezvous.
@@ -119,6 +125,8 @@ class State {
   std::vector<std::shared_ptr<Stream>> legacy;  // by device
   std::vector<std::shared_ptr<Stream>> active;  // all with work, in order of creation
   std::map<cudaEvent_t, std::shared_ptr<Event>> events;
+  std::map<cudaGraph_t, std::shared_ptr<Graph>> graphs;
+  std::map<cudaGraphExec_t, std::shared_ptr<Graph>> executables;
   std::map<std::string, std::deque<std::shared_ptr<Meeting>>> meetings;
   std::uint64_t next_serial = 1;
 

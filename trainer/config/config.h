@@ -39,6 +39,7 @@ struct RunConfig {
   AttentionChoice attention = {};   // kernels of attention on a GPU
   bool deterministic = false;       // a GPU repeats a run bit for bit, even if that is slower
   bool measured_products = true;    // a GPU times algorithms of matrix products at the start (gpu_kernel_options.h)
+  bool captured_regions = false;    // a GPU takes actions of segments as CUDA graphs (gpu_kernel_options.h)
   int communication_timeout_seconds = 300;
   bool ignore_plan = false;  // start although the plan predicts that memory will not suffice
 

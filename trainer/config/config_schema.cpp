@@ -59,6 +59,10 @@ Keys run_keys() {
           "a GPU times algorithms of the step's matrix products at the start, keeps the fastest and remembers them; "
           "not where run.deterministic is asked for or ranks share a GPU",
           field(&RunConfig::measured_products)),
+      boolean_key(
+          "run.captured_regions",
+          "a GPU takes each action of a segment as one CUDA graph, where experts and messages have no part in it",
+          field(&RunConfig::captured_regions)),
       integer_key("run.communication_timeout_seconds", "a rank that waits longer than this for others ends the run",
                   timeout_range, field(&RunConfig::communication_timeout_seconds)),
       boolean_key("run.ignore_plan", "start although the plan says that memory will not suffice",

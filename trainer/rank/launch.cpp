@@ -13,8 +13,12 @@ namespace weft {
 GpuKernelOptions gpu_kernel_options(const Config& config) {
   // Ranks that share a GPU would time each other's products, and the choice is kept for later runs.
   const bool alone = config.run.ranks_per_device == 1;
-  return {config.run.attention, config.run.deterministic, config.run.measured_products && alone,
-          uses_format(config, ProductFormat::float8), uses_format(config, ProductFormat::float8_blocks)};
+  return {.attention = config.run.attention,
+          .deterministic = config.run.deterministic,
+          .measured_products = config.run.measured_products && alone,
+          .float8 = uses_format(config, ProductFormat::float8),
+          .float8_blocks = uses_format(config, ProductFormat::float8_blocks),
+          .captured_regions = config.run.captured_regions};
 }
 
 BackendFactory backend_of(const Config& config) {

@@ -132,6 +132,8 @@ void RankStages::add_pieces(const PlannedStage& stage, const ProgramTables& tabl
     StageSegment& piece = pieces_.emplace_back(StageSegment{
         .segment = segment.get(), .stage = stage.stage, .next_stage = stage.stage, .previous_stage = stage.stage});
     for (const ParameterSpec& parameter : segment->parameters()) piece.places.push_back(place_of.at(parameter.name));
+    piece.fixed = segment->part().kind != PartKind::experts &&
+                  std::ranges::all_of(segment->traffic(), [](const SegmentTraffic& each) { return each.count == 0; });
   }
   require(pieces_.size() > first, "a stage has at least one segment");
   mark_regions(stage, tables, first);
@@ -221,12 +223,21 @@ MicrobatchInput RankStages::text_of(int microbatch) const {
   return text;
 }
 
+// Text that is generated lengthens its cache.
+void RankStages::begin_capture(int segment, Captured call) {
+  if (!piece(segment).fixed || generation_ != nullptr) return;
+  kernels_.stream.begin_capture(segment * std::int64_t{4} + static_cast<std::int64_t>(call));
+}
+
 void RankStages::forward(int segment, int microbatch, ComputePart part) {
   StageSegment& here = piece(segment);
   LayerContext layer = context(part);
   Tensor x = part.first() ? take_boundary(here.stage, microbatch) : Tensor();
   std::unique_ptr<Saved> kept = part.first() ? nullptr : std::move(saved_.at({here.segment, microbatch}));
-  Tensor y = here.segment->forward(layer, weights_of(here), text_of(microbatch), std::move(x), kept);
+  const auto weights = weights_of(here);
+  begin_capture(segment, Captured::forward);
+  Tensor y = here.segment->forward(layer, weights, text_of(microbatch), std::move(x), kept);
+  kernels_.stream.end_capture();
   if (part.last()) {
     // Saved tensors are kept only if a backward reads them.
     if (here.begins_region) checkpoints_[{here.segment, microbatch}] = here.segment->take_input(*kept);
@@ -255,7 +266,9 @@ void RankStages::backward_input(int segment, int microbatch, ComputePart part) {
   host_activations_.wait_reload({segment, microbatch});
   Tensor dy = part.first() ? take_boundary(here.stage, microbatch) : Tensor();
   const auto weights = here.segment->reads_weights_backward() ? weights_of(here) : std::vector<ConstTensorView>();
+  begin_capture(segment, Captured::backward_input);
   Tensor dx = here.segment->backward_input(layer, weights, std::move(dy), *saved_.at({here.segment, microbatch}));
+  kernels_.stream.end_capture();
   if (dx.allocated()) boundary_[{here.previous_stage, microbatch}] = {std::move(dx), nullptr};
 }
 
@@ -264,7 +277,10 @@ void RankStages::backward_weight(int segment, int microbatch) {
   LayerContext layer = context();
   const auto saved = saved_.find({here.segment, microbatch});
   require(saved != saved_.end(), "a weight gradient follows the forward of its microbatch, once");
-  here.segment->backward_weight(layer, gradients_of(here), *saved->second);
+  const auto gradients = gradients_of(here);
+  begin_capture(segment, Captured::backward_weight);
+  here.segment->backward_weight(layer, gradients, *saved->second);
+  kernels_.stream.end_capture();
   saved_.erase(saved);
 }
 
@@ -281,7 +297,10 @@ void RankStages::recompute(int segment, int microbatch, ComputePart part) {
     checkpoints_.erase(found);
   }
   std::unique_ptr<Saved>& kept = saved_[{here.segment, microbatch}];
-  Tensor y = here.segment->forward(layer, weights_of(here), text_of(microbatch), std::move(x), kept);
+  const auto weights = weights_of(here);
+  begin_capture(segment, Captured::recompute);
+  Tensor y = here.segment->forward(layer, weights, text_of(microbatch), std::move(x), kept);
+  kernels_.stream.end_capture();
   // The output of the last piece is not needed: the forward has already passed it on.
   if (part.last() && !here.ends_region) checkpoints_[{(&here + 1)->segment, microbatch}] = std::move(y);
 }

@@ -115,6 +115,8 @@ class RankStages final : public ActionHandler {
     // For a recompute region of the program's tables (ProgramSegment): forward saves Segment::remembered() of each
     // piece and the input of the first piece. Recompute passes its output to the next piece, except at the last piece.
     bool recomputed = false, begins_region = false, ends_region = false;
+    // Its kernels have the same shapes in each microbatch, and no rank sends anything inside: no experts, no traffic.
+    bool fixed = false;
   };
 
   void add_unit(const PlannedUnit& unit);
@@ -130,6 +132,10 @@ class RankStages final : public ActionHandler {
   auto with_unit(std::size_t unit, Use use) {
     return units_[unit] ? use(*units_[unit]) : use(*replicated_[unit]);
   }
+  // Calls of a segment that the compute lane may capture; each has its own sequence of kernels.
+  enum class Captured : std::uint8_t { forward, recompute, backward_input, backward_weight };
+  // The call that follows, up to the stream's end_capture(). Nothing if its kernels are not the same each time.
+  void begin_capture(int segment, Captured call);
   MicrobatchInput text_of(int microbatch) const;
   // Weights of a segment that is computed next; the compute lane waits for their gathers in flight.
   std::vector<ConstTensorView> weights_of(const StageSegment& piece);

@@ -109,6 +109,11 @@ Rules device_rules() {
          return none_or(c.run.attention == AttentionChoice{} || c.run.device == DeviceKind::cuda,
                         "attention chooses between kernels of a GPU, and ranks compute on \"cpu\"");
        }},
+      {{"run.captured_regions", "run.device"},
+       [](const Config& c) {
+         return none_or(!c.run.captured_regions || c.run.device == DeviceKind::cuda,
+                        "captured_regions are CUDA graphs, and ranks compute on \"cpu\"");
+       }},
       {{"hardware.expert_load", "parallelism.expert"},
        [](const Config& c) {
          const double load = c.hardware.expert_load;

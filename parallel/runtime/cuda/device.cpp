@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "parallel/runtime/cuda/captured_regions.h"
 #include "parallel/runtime/cuda/event.h"
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/error.h"
@@ -34,28 +35,47 @@ class CudaStream final : public Stream {
   cudaStream_t native() const { return stream_; }
   BlockSource* source() const { return source_; }
   Device& device() override { return device_; }
-  bool idle() const {
+  bool idle() {
+    close_region();
     const cudaError_t status = cudaStreamQuery(stream_);
     if (status == cudaErrorNotReady) return false;
     WEFT_CUDA_CHECK(status);
     return true;
   }
-  Fence record() override { return std::make_shared<CudaEvent>(events_, stream_, false); }
-  Fence record_time() override { return std::make_shared<CudaEvent>(events_, stream_, true); }
+  Fence record() override { return recorded(false); }
+  Fence record_time() override { return recorded(true); }
   void wait(const Fence& fence) override {
     if (fence == nullptr) return;
+    close_region();
     WEFT_CUDA_CHECK(cudaStreamWaitEvent(stream_, static_cast<const CudaEvent&>(*fence).native(), 0));
   }
   void synchronize() override {
+    close_region();
     WEFT_CUDA_CHECK(cudaStreamSynchronize(stream_));
     if (events_->after_wait) events_->after_wait();
   }
+  void capture_regions() { regions_ = std::make_unique<CapturedRegions>(stream_); }
+  void begin_capture(std::int64_t key) override {
+    if (regions_) regions_->begin(key);
+  }
+  void end_capture() override { close_region(); }
+  // Null if none is open.
+  CapturedRegions* open_region() const { return regions_ && regions_->open() ? regions_.get() : nullptr; }
 
  private:
+  Fence recorded(bool timed) {
+    close_region();
+    return std::make_shared<CudaEvent>(events_, stream_, timed);
+  }
+  void close_region() {
+    if (regions_) regions_->close();
+  }
+
   Device& device_;
   std::shared_ptr<EventPool> events_;
   BlockSource* source_;  // null: the device's pool
   cudaStream_t stream_ = nullptr;
+  std::unique_ptr<CapturedRegions> regions_;  // null: none is captured
 };
 
 class CudaDevice final : public Device {
@@ -93,6 +113,7 @@ class CudaDevice final : public Device {
     const auto source = sources_.find(lane);
     auto stream = std::make_unique<CudaStream>(*this, events_, std::string(lane), priority,
                                                source == sources_.end() ? nullptr : source->second);
+    if (captures_regions_ && lane == "compute") stream->capture_regions();
     streams_.push_back(stream.get());
     return stream;
   }
@@ -117,6 +138,9 @@ class CudaDevice final : public Device {
   }
   void release(void* data, std::int64_t bytes, Stream& stream) override {
     if (BlockSource* source = static_cast<CudaStream&>(stream).source()) return source->release(data, bytes);
+    if (CapturedRegions* region = static_cast<CudaStream&>(stream).open_region()) {
+      return region->release(data, bytes);
+    }
     // Tensors end while an error propagates, and a failed device refuses every call. Only the first error counts.
     cudaFreeAsync(data, cuda::native(stream));
   }
@@ -150,6 +174,7 @@ class CudaDevice final : public Device {
 
   const ElementwiseKernels& elementwise() const override { return elementwise_kernels; }
 
+  void capture_regions() { captures_regions_ = true; }
   void serve_lane(std::string_view lane, BlockSource* source) {
     if (source == nullptr) {
       sources_.erase(std::string(lane));
@@ -168,9 +193,9 @@ class CudaDevice final : public Device {
   using Clock = std::chrono::steady_clock;
 
   // Whether all queued work was done before, or `pause` after, the call.
-  bool idle_after(std::chrono::milliseconds pause) const {
+  bool idle_after(std::chrono::milliseconds pause) {
     const auto idle = [this] {
-      return std::ranges::all_of(streams_, [](const CudaStream* stream) { return stream->idle(); });
+      return std::ranges::all_of(streams_, [](CudaStream* stream) { return stream->idle(); });
     };
     if (idle()) return true;
     std::this_thread::sleep_for(pause);
@@ -180,8 +205,11 @@ class CudaDevice final : public Device {
   void* take(std::int64_t bytes, Stream& stream) {
     if (BlockSource* source = static_cast<CudaStream&>(stream).source()) return source->allocate(bytes);
     void* data = nullptr;
+    CapturedRegions* region = static_cast<CudaStream&>(stream).open_region();
     const auto size = static_cast<std::size_t>(bytes);
-    if (cudaMallocFromPoolAsync(&data, size, pool_, cuda::native(stream)) == cudaSuccess) return data;
+    const cudaError_t status = region ? region->allocate(&data, bytes, pool_)
+                                      : cudaMallocFromPoolAsync(&data, size, pool_, cuda::native(stream));
+    if (status == cudaSuccess) return data;
     cudaGetLastError();
     return nullptr;
   }
@@ -195,7 +223,8 @@ class CudaDevice final : public Device {
   const int index_;
   int least_priority_ = 0, greatest_priority_ = 0;
   std::chrono::duration<double> patience_ = no_limit;
-  std::vector<const CudaStream*> streams_;
+  bool captures_regions_ = false;
+  std::vector<CudaStream*> streams_;
   cudaMemPool_t pool_ = nullptr;
   std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>();
   std::map<std::string, BlockSource*, std::less<>> sources_;      // by lane
@@ -205,6 +234,7 @@ class CudaDevice final : public Device {
 
 CudaStream::~CudaStream() {
   static_cast<CudaDevice&>(device_).forget(*this);
+  regions_.reset();
   cudaStreamSynchronize(stream_);
   cudaStreamDestroy(stream_);
 }
@@ -245,6 +275,10 @@ std::unique_ptr<Device> make_device(int index) {
 
 PoolUse pool_use(Device& device) {
   return static_cast<CudaDevice&>(device).use();
+}
+
+void capture_regions(Device& device) {
+  static_cast<CudaDevice&>(device).capture_regions();
 }
 
 void serve_lane(Device& device, std::string_view lane, BlockSource* source) {

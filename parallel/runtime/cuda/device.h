@@ -27,6 +27,10 @@ struct PoolUse {
 };
 PoolUse pool_use(Device& device);
 
+// Regions (Stream::begin_capture) of compute streams that are created from here on are captured, and go to the device
+// as one CUDA graph each. What a region releases is freed at its end, so the pool may hold more than the ledger.
+void capture_regions(Device& device);
+
 // Memory for one lane, in place of the device's pool.
 class BlockSource {
  public:

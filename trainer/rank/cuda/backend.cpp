@@ -39,7 +39,9 @@ class CudaBackend final : public Backend {
                        cuda::routing_kernels,
                        cuda::state_space_kernels,
                        cuda::swiglu_kernels},
-        measured_products_(options.measured_products && !options.deterministic) {}
+        measured_products_(options.measured_products && !options.deterministic) {
+    if (options.captured_regions) cuda::capture_regions(*device_);
+  }
 
   Device& device() override { return *device_; }
   const LayerKernels& layer_kernels() const override { return layer_kernels_; }
