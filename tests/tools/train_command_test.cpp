@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -271,6 +272,7 @@ TEST_F(TrainCommand, WrongRequestsEndWithTwoAndLeaveNothingBehind) {
       {"run.toml '--data.train=[\"gone.txt\"]'", {"data.train: \"gone.txt\": No such file or directory"}},
       {"run.toml '--data.train=[\"gone.txt\", \"empty.txt\"]'", {"\"gone.txt\"", "\"empty.txt\": the file is empty"}},
       {"run.toml '--data.train=[\"short.txt\"]'", {"\"short.txt\": 4 bytes are fewer than one window"}},
+      {"run.toml --pipeline.costs=gone.toml", {"pipeline.costs: \"gone.toml\": No such file", "\"modelled\" needs no"}},
       {"run.toml --data.train=gone.txt", {"\"gone.txt\": No such file or directory: /", "/gone.txt was looked for"}},
       {"run.toml '--data.train=*.text'", {"\"*.text\": No such file", "patterns are not expanded: name each file"}},
       {"run.toml '--data.train=[\".\"]'", {"\".\": it is not a regular file"}},
@@ -387,6 +389,21 @@ TEST_F(TrainCommand, BenchProductsReportsEveryShape) {
   EXPECT_EQ(files(), before);
   EXPECT_NE(weft("bench products --config run.toml --seconds 0.001").output.find(" a^T b "), std::string::npos);
   EXPECT_EQ(weft("bench products run.toml --seconds 0").exit_code, 2);
+}
+
+TEST_F(TrainCommand, AnOrderOfOnesOwnStaysWithTheRun) {
+  put("own.csv", "0F0,0F1,0B0,0F2,0B1,0F3,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n");
+  const auto trained = weft("train run.toml --pipeline.schedule=own.csv --checkpoint.at_end=true");
+  ASSERT_EQ(trained.exit_code, 0) << trained.messages;
+  EXPECT_NE(trained.output.find("own.csv"), std::string::npos) << trained.output;
+  std::filesystem::remove(folder_ / "own.csv");
+  for (const char* command :
+       {"eval out/tiny --data text.txt", "eval out/tiny --data text.txt --pipeline.schedule=gpipe",
+        "train out/tiny/config.toml --run.steps=4"}) {
+    const auto found = weft(command);
+    EXPECT_EQ(found.exit_code, 0) << command << found.messages;
+    EXPECT_EQ(found.messages.find("schedule"), std::string::npos) << found.messages;
+  }
 }
 
 }  // namespace

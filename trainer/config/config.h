@@ -47,8 +47,9 @@ struct RunConfig {
 };
 
 struct PipelineConfig {
-  std::string schedule = "1f1b";            // a name of orders.h, or a .csv file (order_csv.h)
+  std::string schedule = "1f1b";            // a name of orders.h, a .csv file (order_csv.h), or "own": lines of one
   std::optional<UserOrder> own_order = {};  // the order in that file
+  std::string order_lines = {};             // and its text
   std::string costs = "modelled";           // or the file of a cost table (cost_table.h)
   bool has_cost_table() const { return costs != "modelled"; }
   // The contents of the stages as written (stage_layout.h). They are "auto" or a layout in one text, one text a stage,

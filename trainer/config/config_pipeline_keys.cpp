@@ -49,16 +49,23 @@ Faults read_list(Config& config, const std::vector<ConfigValue>& elements, const
 }  // namespace
 
 ConfigKey schedule_key() {
-  ConfigKey key = make_key("pipeline.schedule", "a string",
-                           "order of forwards and backwards: a name, or a .csv file in PyTorch's compute-only form");
+  ConfigKey key =
+      make_key("pipeline.schedule", "a string",
+               "order of forwards and backwards: a name, a .csv file in PyTorch's compute-only form, or the "
+               "lines of one, as a run's config.toml has them");
   key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
     const auto* word = std::get_if<std::string>(&value.data);
     if (!word) return {wrong_type(expected, value)};
     std::optional<UserOrder> own_order;
+    const bool is_file = word->ends_with(".csv");
+    std::string lines = is_file || word->find(',') == std::string::npos ? std::string() : *word;
     // Known elsewhere, and refused for a reason.
     if (*word == "dualpipe") return {{value.place, complaint_of([&] { find_schedule(*word); })}};
-    if (word->ends_with(".csv")) {
-      const std::string complaint = complaint_of([&] { own_order = order_from_csv(InputFile(*word).text()); });
+    if (is_file || !lines.empty()) {
+      const std::string complaint = complaint_of([&] {
+        if (is_file) lines = InputFile(*word).text();
+        own_order = order_from_csv(lines);
+      });
       if (!complaint.empty()) return {{value.place, complaint}};
     } else {
       std::vector<std::string> names;
@@ -69,11 +76,16 @@ ConfigKey schedule_key() {
         return {std::move(fault)};
       }
     }
-    config.pipeline.schedule = *word;
+    config.pipeline.schedule = lines == *word ? "own" : *word;
     config.pipeline.own_order = std::move(own_order);
+    config.pipeline.order_lines = std::move(lines);
     return {};
   };
-  key.write = [](const Config& config) { return toml_text(config.pipeline.schedule); };
+  // A run goes on, and its checkpoints are read, without the file.
+  key.write = [](const Config& config) {
+    const PipelineConfig& pipeline = config.pipeline;
+    return toml_text(pipeline.order_lines.empty() || !pipeline.own_order ? pipeline.schedule : pipeline.order_lines);
+  };
   return key;
 }
 

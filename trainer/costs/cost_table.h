@@ -42,6 +42,8 @@ struct CostTable {
 
 // `name` stands for the file in messages. Throws Error (request) with all faults, each with line, column and a caret.
 CostTable parse_cost_table(const std::string& text, const std::string& name);
+// Of the file that pipeline.costs names. Throws Error (request) naming the key if it cannot be read.
+CostTable configured_cost_table(const std::string& file);
 // Reads back as the same table, bit for bit.
 std::string to_toml(const CostTable& table);
 

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/input_file.h"
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/costs/cost_table.h"
@@ -175,6 +176,14 @@ CostTable parse_cost_table(const std::string& text, const std::string& name) {
   if (reader.faults.empty()) return reader.table;
   sort_by_place(reader.faults);
   throw Error(ErrorKind::request, format_faults(reader.faults));
+}
+
+CostTable configured_cost_table(const std::string& file) {
+  std::string text;
+  if (const auto why = refusal_of([&] { text = InputFile(file).text(); })) {
+    fail_request("pipeline.costs: {}; pipeline.costs = \"modelled\" needs no file", *why);
+  }
+  return parse_cost_table(text, file);
 }
 
 std::string to_toml(const CostTable& table) {

@@ -4,7 +4,6 @@
 #include <set>
 #include <utility>
 
-#include "parallel/runtime/input_file.h"
 #include "parallel/shard/replicated.h"
 #include "trainer/costs/cost_table.h"
 #include "trainer/costs/step_flops.h"
@@ -198,8 +197,7 @@ LayoutItems layout_items(const Config& config) {
   const Mesh mesh(whole.parallelism);
   const ProgramTables tables = stage_tables(whole, plan_inputs(whole, mesh.coordinates(0)).boundary,
                                             [&](int) { return whole_model(whole, mesh); });
-  const ProgramCosts costs = table_costs(parse_cost_table(InputFile(whole.pipeline.costs).text(), whole.pipeline.costs),
-                                         tables, group_sizes(mesh));
+  const ProgramCosts costs = table_costs(configured_cost_table(whole.pipeline.costs), tables, group_sizes(mesh));
   const bool recomputes = recomputes_blocks(config.training.recompute);
   const auto seconds = [&](std::size_t segment) {
     const ComputeCost& cost = costs.segments[segment];

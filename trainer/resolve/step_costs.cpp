@@ -1,7 +1,6 @@
 #include "trainer/resolve/step_costs.h"
 
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/input_file.h"
 #include "trainer/costs/cost_table.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/costs/step_flops.h"
@@ -105,8 +104,7 @@ ProgramCosts modelled_costs(const Config& config, const Mesh& mesh, const Progra
 
 ProgramCosts step_costs(const Config& config, const Mesh& mesh, const ProgramTables& tables, const Hardware& hardware) {
   if (!config.pipeline.has_cost_table()) return modelled_costs(config, mesh, tables, hardware);
-  const std::string text = InputFile(config.pipeline.costs).text();
-  ProgramCosts costs = table_costs(parse_cost_table(text, config.pipeline.costs), tables, group_sizes(mesh));
+  ProgramCosts costs = table_costs(configured_cost_table(config.pipeline.costs), tables, group_sizes(mesh));
   time_host_copies(tables, hardware, costs);
   return costs;
 }
