@@ -75,5 +75,22 @@ TEST_F(HuggingFaceRun, KeepsBiasesAndPredictorsOnTheWay) {
   EXPECT_NE(refused.exit_code, 0);
 }
 
+// State spaces and attention, with experts and a shared one, over pipeline and expert ranks.
+TEST_F(HuggingFaceRun, GoesOnFromAHybridThatWasExportedAndImported) {
+  const std::string hybrid =
+      " --model.layers='(M E A E)*2' --model.qk_norm=false --model.moe.shared_expert_intermediate_size=12"
+      " --model.state_space.num_heads=4 --model.state_space.head_dim=8 --model.state_space.state_size=6";
+  // One group of B and C is not split.
+  const std::string layout = hybrid + " --parallelism.tensor=1 --parallelism.data_shard=4";
+  const auto trained = weft("train run.toml --run.directory=first --checkpoint.interval=3" + layout);
+  ASSERT_EQ(trained.exit_code, 0) << trained.messages;
+  const auto exported = weft("export first folder --max-shard-size 4KB");
+  ASSERT_EQ(exported.exit_code, 0) << exported.messages;
+  EXPECT_NE(exported.output.find(" as granitemoehybrid: "), std::string::npos) << exported.output;
+  const auto imported = weft("import folder again");
+  ASSERT_EQ(imported.exit_code, 0) << imported.messages;
+  EXPECT_EQ(losses_from("again", layout), losses_from("first", layout));
+}
+
 }  // namespace
 }  // namespace weft

@@ -1,6 +1,7 @@
 // config.json of every architecture as it was once agreed on, and what of others' is refused.
 #include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <functional>
 #include <initializer_list>
 #include <vector>
@@ -52,11 +53,20 @@ const SortedJson own_of_glm4_moe = SortedJson::parse(R"({
   "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0, "partial_rotary_factor": 1.0},
   "router_aux_loss_coef": 0.01, "output_router_logits": false})");
 
+const SortedJson own_of_granite = SortedJson::parse(R"({
+  "architectures": ["GraniteMoeHybridForCausalLM"], "model_type": "granitemoehybrid", "num_hidden_layers": 2,
+  "head_dim": 6, "layer_types": ["attention", "mamba"], "intermediate_size": 14, "shared_intermediate_size": 10,
+  "num_local_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.01, "output_router_logits": false,
+  "position_embedding_type": "rope", "embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0,
+  "normalization_function": "rmsnorm", "mamba_n_heads": 6, "mamba_d_head": 8, "mamba_d_state": 5, "mamba_n_groups": 1,
+  "mamba_d_conv": 3, "mamba_expand": 2, "mamba_chunk_size": 256, "mamba_conv_bias": true, "mamba_proj_bias": false})");
+
 SortedJson golden(Architecture architecture) {
   SortedJson json = common;
-  const SortedJson* own[] = {&own_of_llama,     &own_of_mixtral,   &own_of_qwen3,
-                             &own_of_qwen3_moe, &own_of_qwen2_moe, &own_of_glm4_moe};
+  const SortedJson* own[] = {&own_of_llama,     &own_of_mixtral,  &own_of_qwen3,  &own_of_qwen3_moe,
+                             &own_of_qwen2_moe, &own_of_glm4_moe, &own_of_granite};
   json.update(*own[static_cast<std::size_t>(architecture)]);
+  if (architecture == Architecture::granitemoehybrid) json["attention_multiplier"] = 1.0 / std::sqrt(6.0);
   if (architecture == Architecture::mixtral) json.erase("attention_bias");
   return json;
 }
@@ -90,11 +100,11 @@ TEST(HuggingFaceConfig, IsReadBack) {
 struct FieldChange {
   const char* name;
   std::function<void(ModelConfig&)> change;
-  bool of_dense_blocks = false, of_moe_blocks = false;  // without them the field means nothing
+  bool of_dense_blocks = false, of_moe_blocks = false, of_state_spaces = false;  // without, the field means nothing
 };
 // Every field of a model, except those that change training alone and no folder has. These are two of the auxiliary
 // losses, the predictors' loss, the noise of a router, and how a selection bias moves. The last two are the choices
-// that a full expert drops and the padding of others. No folder has the sizes of state spaces.
+// that a full expert drops and the padding of others.
 std::vector<FieldChange> changes_of_all_fields() {
   // A field more does not compile here: it is to be added below.
   [[maybe_unused]] const auto& [blocks, mtp_depth, mtp_loss_coef, vocab_size, hidden_size, intermediate_size,
@@ -106,6 +116,7 @@ std::vector<FieldChange> changes_of_all_fields() {
                                 shared_expert_gate, selection_bias, bias_update, bias_update_rate, bias_schedule,
                                 router_jitter_noise, capacity_factor, drop_policy, pad_to_capacity, force_balance] =
       moe;
+  [[maybe_unused]] const auto& [num_heads, space_head_dim, state_size, n_groups, conv_kernel] = state_space;
   using M = ModelConfig;
   return {
       {"blocks, one more dense", [](M& m) { m.blocks.push_back(BlockKind::dense); }},
@@ -149,6 +160,12 @@ std::vector<FieldChange> changes_of_all_fields() {
       {"capacity_factor", [](M& m) { m.moe.capacity_factor = 1.25; }, false, true},
       {"force_balance", [](M& m) { m.moe.force_balance = true; }, false, true},
       {"router_aux_loss_coef", [](M& m) { m.moe.router_aux_loss_coef += 0.25; }, false, true},
+      {"state_space.num_heads", [](M& m) { m.state_space.num_heads *= 2; }, false, false, true},
+      {"state_space.num_heads, one more", [](M& m) { m.state_space.num_heads += 1; }, false, false, true},
+      {"state_space.head_dim", [](M& m) { m.state_space.head_dim *= 2; }, false, false, true},
+      {"state_space.state_size", [](M& m) { m.state_space.state_size += 2; }, false, false, true},
+      {"state_space.n_groups", [](M& m) { m.state_space.n_groups = 2; }, false, false, true},
+      {"state_space.conv_kernel", [](M& m) { m.state_space.conv_kernel += 1; }, false, false, true},
   };
 }
 
@@ -160,6 +177,7 @@ TEST(HuggingFaceConfig, KeepsEveryFieldOfAModelOrRefusesIt) {
       SCOPED_TRACE(fmt::format("{} of {}", field.name, traits_of(architecture).model_type));
       if (field.of_dense_blocks && !original.has(BlockKind::dense)) continue;
       if (field.of_moe_blocks && !original.has(BlockKind::moe)) continue;
+      if (field.of_state_spaces && !original.has(Mixer::state_space)) continue;
       ModelConfig model = original;
       field.change(model);
       ASSERT_NE(model, original);
@@ -273,8 +291,22 @@ TEST(HuggingFaceConfig, ReadsEveryPatternOfSparseBlocks) {
   EXPECT_EQ(parse(json).model.blocks, parse_layers("d e d e d d").blocks);
 }
 
+TEST(HuggingFaceConfig, ReadsPairsWithoutExperts) {
+  SortedJson json = changed(Architecture::granitemoehybrid, "num_local_experts", 0);
+  json["layer_types"] = {"linear_attention", "full_attention"};
+  json["mamba_d_head"] = "auto";
+  const ModelConfig model = parse(json).model;
+  EXPECT_EQ(model.blocks, parse_layers("M D A D").blocks);
+  EXPECT_EQ(model.intermediate_size, 10);
+  EXPECT_EQ(model.moe, MoeConfig());
+  const SortedJson written = SortedJson::parse(model_json(Architecture::granitemoehybrid, model, facts));
+  EXPECT_EQ(written["num_local_experts"], 0);
+  EXPECT_EQ(parse(written).model, model);
+}
+
 TEST(HuggingFaceConfig, RefusesWhatWeftDoesNotComputeByName) {
-  const Architecture llama = Architecture::llama, qwen3 = Architecture::qwen3, moe = Architecture::qwen3_moe;
+  const Architecture llama = Architecture::llama, qwen3 = Architecture::qwen3, moe = Architecture::qwen3_moe,
+                     granite = Architecture::granitemoehybrid;
   const std::pair<SortedJson, const char*> cases[] = {
       {changed(llama, "attention_bias", true), "config.json: attention_bias is true: Weft has no biases"},
       {changed(llama, "mlp_bias", true), "mlp_bias is true"},
@@ -292,11 +324,21 @@ TEST(HuggingFaceConfig, RefusesWhatWeftDoesNotComputeByName) {
       {changed(llama, "hidden_act", "gelu"), "hidden_act is \"gelu\""},
       {changed(llama, "quantization_config", {{"quant_method", "gptq"}}), "quantization_config"},
       {changed(llama, "model_type", "gpt2"),
-       "\"gpt2\" is not an architecture that Weft knows: llama, mixtral, qwen3, qwen3_moe, qwen2_moe, glm4_moe"},
+       "\"gpt2\" is not an architecture that Weft knows: llama, mixtral, qwen3, qwen3_moe, qwen2_moe, glm4_moe, "
+       "granitemoehybrid"},
       {without(Architecture::qwen2_moe, {"qkv_bias"}), "qkv_bias is true, as it is where it is missing"},
       {changed(Architecture::glm4_moe, "partial_rotary_factor", 0.5), "partial_rotary_factor is 0.5"},
       {changed(Architecture::glm4_moe, "n_group", 4),
        "n_group is 4 and topk_group 2: 6 experts do not have such groups"},
+      {changed(granite, "layer_types", {"mamba"}), "layer_types is no list of 2 layers (num_hidden_layers)"},
+      {changed(granite, "layer_types", {"mamba", "full"}), "layer_types has \"full\": layers are \"attention\" or"},
+      {changed(granite, "position_embedding_type", "nope"), "position_embedding_type is \"nope\""},
+      {changed(granite, "attention_multiplier", 0.015625), "attention_multiplier is 0.015625: Weft has 0.408248 there"},
+      {changed(granite, "embedding_multiplier", 12), "embedding_multiplier is 12: Weft has 1 there"},
+      {changed(granite, "mamba_n_groups", 2), "mamba_n_groups is 2: the gated norm of Weft"},
+      {changed(granite, "mamba_expand", 3), "mamba_n_heads 6 x mamba_d_head 8 is not mamba_expand 3 x hidden_size 24"},
+      {changed(granite, "mamba_conv_bias", false), "mamba_conv_bias is false"},
+      {changed(granite, "mamba_proj_bias", true), "mamba_proj_bias is true"},
       {changed(moe, "mlp_only_layers", {3}), "mlp_only_layers has 3: there are 3 blocks"},
       {changed(moe, "num_experts_per_tok", 6), "num_experts_per_tok is 6 of 5 experts"},
       {changed(llama, "num_key_value_heads", 3), "num_attention_heads 4 is not a multiple of num_key_value_heads 3"},

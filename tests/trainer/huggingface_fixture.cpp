@@ -68,7 +68,8 @@ std::vector<Piece> pieces_of(const std::vector<ParameterSpec>& parameters, int f
 ModelConfig tiny_model(Architecture architecture, bool tied) {
   const ArchitectureTraits& traits = traits_of(architecture);
   ModelConfig model;
-  const ModelLayers layers = parse_layers(traits.predictors                          ? "d e*2 m"
+  const ModelLayers layers = parse_layers(traits.pairs                               ? "A E M E"
+                                          : traits.predictors                        ? "d e*2 m"
                                           : traits.dense_blocks && traits.moe_blocks ? "e d e"
                                           : traits.moe_blocks                        ? "e*2"
                                                                                      : "d*2");
@@ -76,7 +77,7 @@ ModelConfig tiny_model(Architecture architecture, bool tied) {
   model.mtp_depth = layers.mtp_depth;
   model.vocab_size = 37;
   model.hidden_size = 24;
-  model.intermediate_size = traits.dense_blocks ? 28 : 0;
+  model.intermediate_size = traits.dense_blocks && !traits.pairs ? 28 : 0;
   model.num_attention_heads = 4;
   model.num_key_value_heads = 2;
   model.head_dim = traits.divides_hidden ? 6 : 8;
@@ -96,6 +97,8 @@ ModelConfig tiny_model(Architecture architecture, bool tied) {
     model.moe.shared_expert_intermediate_size = traits.sigmoid_router ? 42 : 10;
     model.moe.shared_expert_gate = traits.gated_shared_expert;
   }
+  if (traits.pairs)
+    model.state_space = {.num_heads = 6, .head_dim = 8, .state_size = 5, .n_groups = 1, .conv_kernel = 3};
   if (traits.sigmoid_router) {
     model.moe.num_experts = 6;
     model.moe.scoring = Scoring::sigmoid;

@@ -18,9 +18,11 @@ std::vector<double> weft_log_probabilities(const ModelConfig& model, NamedValues
   const ModelReference reference(model, weights, static_cast<std::int64_t>(tokens.size()), 1.0);
   Values x = reference.embedding(tokens);
   const auto run_block = [&](int block) {
-    x = reference.attention(block, x);
-    const bool dense = model.blocks[static_cast<std::size_t>(block)] == BlockKind::dense;
-    x = dense ? reference.mlp(block, x) : reference.moe(block, x).y;
+    const ModelBlock& parts = model.blocks[static_cast<std::size_t>(block)];
+    if (parts.mixer == Mixer::attention) x = reference.attention(block, x);
+    if (parts.mixer == Mixer::state_space) x = reference.state_space(block, x);
+    if (parts == BlockKind::dense) x = reference.mlp(block, x);
+    if (parts == BlockKind::moe) x = reference.moe(block, x).y;
   };
   for (int block = 0; block < model.layers(); ++block) run_block(block);
   if (predictor) {
@@ -128,6 +130,7 @@ void turn(FolderMatrix& matrix) {
 
 TEST_F(Logits, ShowATurnedOrSwappedMatrix) {
   for (const Architecture architecture : architectures) {
+    if (traits_of(architecture).pairs) continue;
     // A block with experts, where there is one.
     const std::string layer = architecture == Architecture::glm4_moe ? "model.layers.2." : "model.layers.0.";
     const auto fault = [&](const std::string& what, auto change) {
@@ -175,6 +178,60 @@ TEST_F(Logits, ShowATurnedOrSwappedMatrix) {
     }
     fault("another theta", [&] { config_["rope_theta"] = 10000.0; });
   }
+}
+
+// Of a layer of a pair of blocks. Parts of its tensors stand below one another.
+TEST_F(Logits, ShowAMovedPartOfAPair) {
+  const auto fault = [&](const std::string& what, auto change) {
+    prepare(Architecture::granitemoehybrid, false);
+    change();
+    EXPECT_GT(difference(), noticed) << what;
+  };
+  // Turns the rows of a matrix, or of a part of it, by `rows`.
+  const auto rotate = [&](const std::string& name, std::size_t first, std::size_t count, std::size_t rows) {
+    FolderMatrix& matrix = tensors_.at("model.layers." + name);
+    const std::size_t columns = static_cast<std::size_t>(matrix.shape.back());
+    const auto begin = matrix.values.begin() + static_cast<std::ptrdiff_t>(first * columns);
+    std::rotate(begin, begin + static_cast<std::ptrdiff_t>(rows * columns),
+                begin + static_cast<std::ptrdiff_t>(count * columns));
+  };
+  const std::string experts = "0.block_sparse_moe.", mamba = "1.mamba.";
+  fault("gate and up swapped", [&] { rotate(experts + "input_linear.weight", 2 * 28, 28, 14); });
+  fault("experts swapped", [&] { rotate(experts + "output_linear.weight", 0, 5 * 24, 24); });
+  fault("router turned", [&] { rotate(experts + "router.layer.weight", 0, 5, 2); });
+  fault("shared gate and up swapped", [&] { rotate("1.shared_mlp.input_linear.weight", 0, 20, 10); });
+  fault("z and x swapped", [&] { rotate(mamba + "in_proj.weight", 0, 96, 48); });
+  fault("B and C swapped", [&] { rotate(mamba + "in_proj.weight", 96, 10, 5); });
+  fault("steps moved", [&] { rotate(mamba + "in_proj.weight", 106, 6, 1); });
+  fault("filters of B and C swapped", [&] { rotate(mamba + "conv1d.weight", 48, 10, 5); });
+  for (const char* vector : {"conv1d.bias", "A_log", "D", "dt_bias"}) {
+    fault(vector, [&] {
+      std::vector<double>& values = tensors_.at("model.layers.1.mamba." + std::string(vector)).values;
+      for (double& value : values) value += 0.5;
+    });
+  }
+  fault("gated norm", [&] { tensors_.at("model.layers.1.mamba.norm.weight").values.assign(48, 1.0); });
+  fault("out_proj turned", [&] { turn(tensors_.at("model.layers.1.mamba.out_proj.weight")); });
+  fault("layers swapped", [&] {
+    std::swap(tensors_.at("model.layers.0.input_layernorm.weight"),
+              tensors_.at("model.layers.1.input_layernorm.weight"));
+  });
+  fault("another theta", [&] { config_["rope_theta"] = 10000.0; });
+}
+
+TEST_F(Logits, OfPairsWithoutExpertsAreThoseOfTheCheckpoint) {
+  ModelConfig model = tiny_model(Architecture::granitemoehybrid, false);
+  model.blocks = parse_layers("M D A D M D").blocks;
+  model.moe = {};
+  model.intermediate_size = 28;
+  EXPECT_EQ(choose_architecture(model), Architecture::granitemoehybrid);
+  const NamedValues weights = random_weights(model, 9);
+  write_checkpoint(folder_ / "a", model, weights);
+  export_to("a", "out", Architecture::granitemoehybrid, model);
+  const auto config = nlohmann::json::parse(read_bytes(folder_ / "out" / "config.json"));
+  EXPECT_LT(largest_difference(log_probabilities(config, read_tensors(folder_ / "out"), tokens),
+                               weft_log_probabilities(model, weights)),
+            logits_tolerance);
 }
 
 }  // namespace

@@ -111,9 +111,11 @@ class Model {
   }
   void run_layer(int layer, Rows& x) const {
     const std::string name = "model.layers." + std::to_string(layer);
-    const Rows attended = attention(name, x);
+    const bool mamba = config_["model_type"] == "granitemoehybrid" &&
+                       config_["layer_types"][static_cast<std::size_t>(layer)] == "mamba";
+    const Rows mixed = mamba ? state_space(name, x) : attention(name, x);
     for (std::size_t t = 0; t < x.size(); ++t) {
-      add(x[t], attended[t]);
+      add(x[t], mixed[t]);
       add(x[t], feed_forward(layer, name, normalise(x[t], tensor(name + ".post_attention_layernorm"), eps())));
     }
   }
@@ -200,6 +202,80 @@ class Model {
     return out;
   }
 
+  // GraniteMoeHybridMambaLayer, token after token.
+  Rows state_space(const std::string& name, const Rows& x) const {
+    const std::string mamba = name + ".mamba.";
+    const std::size_t heads = config_["mamba_n_heads"], width = config_["mamba_d_head"],
+                      states = config_["mamba_d_state"], taps = config_["mamba_d_conv"], inner = heads * width,
+                      channels = inner + 2 * states;
+    const std::vector<double>&filter = tensors_.at(mamba + "conv1d.weight").values,
+          &bias = tensors_.at(mamba + "conv1d.bias").values;
+    std::vector<Row> projected;
+    std::vector<double> state(inner * states, 0.0);
+    Rows out;
+    for (const Row& row : x) {
+      projected.push_back(
+          multiply(tensor(mamba + "in_proj"), normalise(row, tensor(name + ".input_layernorm"), eps())));
+      const std::size_t t = projected.size() - 1;
+      Row mixed(channels);
+      for (std::size_t c = 0; c < channels; ++c) {
+        double sum = bias[c];
+        for (std::size_t k = 0; k < taps && k <= t; ++k)
+          sum += filter[c * taps + taps - 1 - k] * projected[t - k][inner + c];
+        mixed[c] = silu(sum);
+      }
+      Row y(inner);
+      for (std::size_t h = 0; h < heads; ++h) {
+        const double step =
+            std::log1p(std::exp(projected[t][inner + channels + h] + tensors_.at(mamba + "dt_bias").values[h]));
+        const double decay = std::exp(-std::exp(tensors_.at(mamba + "A_log").values[h]) * step);
+        for (std::size_t i = h * width; i < (h + 1) * width; ++i) {
+          y[i] = tensors_.at(mamba + "D").values[h] * mixed[i];
+          for (std::size_t n = 0; n < states; ++n) {
+            double& of = state[i * states + n];
+            of = decay * of + step * mixed[inner + n] * mixed[i];
+            y[i] += of * mixed[inner + states + n];
+          }
+        }
+      }
+      for (std::size_t i = 0; i < inner; ++i) y[i] *= silu(projected[t][i]);
+      out.push_back(multiply(tensor(mamba + "out_proj"), normalise(y, tensor(mamba + "norm"), eps())));
+    }
+    return out;
+  }
+  static double silu(double value) { return value / (1.0 + std::exp(-value)); }
+
+  // `in` has rows of the gate, then of the other factor; both tensors may be the slices of one expert.
+  Row stacked_swiglu(const FolderMatrix& in, const FolderMatrix& down, const Row& x) const {
+    const Row both = multiply(in, x);
+    Row inner(both.size() / 2);
+    for (std::size_t i = 0; i < inner.size(); ++i) inner[i] = silu(both[i]) * both[i + inner.size()];
+    return multiply(down, inner);
+  }
+  static FolderMatrix slice(const FolderMatrix& all, std::size_t expert) {
+    const std::size_t size = all.values.size() / static_cast<std::size_t>(all.shape.at(0));
+    const auto begin = all.values.begin() + static_cast<std::ptrdiff_t>(expert * size);
+    return {{all.shape.at(1), all.shape.at(2)}, all.dtype, {begin, begin + static_cast<std::ptrdiff_t>(size)}};
+  }
+  Row granite(const std::string& name, const Row& x) const {
+    Row y = stacked_swiglu(tensor(name + ".shared_mlp.input_linear"), tensor(name + ".shared_mlp.output_linear"), x);
+    if (config_["num_local_experts"] == 0) return y;
+    const std::string block = name + ".block_sparse_moe.";
+    const Row logits = multiply(tensor(block + "router.layer"), x);
+    std::vector<std::size_t> order = descending(logits);
+    order.resize(config_["num_experts_per_tok"].get<std::size_t>());
+    Row chosen;
+    for (const std::size_t e : order) chosen.push_back(logits[e]);
+    chosen = softmax(chosen);
+    for (std::size_t k = 0; k < order.size(); ++k) {
+      add(y,
+          stacked_swiglu(slice(tensor(block + "input_linear"), order[k]),
+                         slice(tensor(block + "output_linear"), order[k]), x),
+          chosen[k]);
+    }
+    return y;
+  }
+
   Row swiglu(const std::string& gate, const std::string& up, const std::string& down, const Row& x) const {
     Row inner = multiply(tensor(gate), x);
     const Row factor = multiply(tensor(up), x);
@@ -209,6 +285,7 @@ class Model {
 
   Row feed_forward(int layer, const std::string& name, const Row& x) const {
     const std::string type = config_["model_type"], mlp = name + ".mlp";
+    if (type == "granitemoehybrid") return granite(name, x);
     const bool mixtral = type == "mixtral";
     bool sparse = mixtral;
     if (type == "glm4_moe") sparse = layer >= config_["first_k_dense_replace"];

@@ -4,7 +4,8 @@
     weft export CHECKPOINT FOLDER
     tools/compare/exported_model.py CHECKPOINT FOLDER --text FILE --window N [--weft build/weft] [--prompt TEXT]
 
-The loss of a text, in the windows of weft eval, and the greedy continuation of a prompt. Needs torch and transformers.
+The loss of a text, in the windows of weft eval, and the greedy continuation of a prompt. The ids of a folder without a
+tokenizer are bytes. Needs torch and transformers.
 Exit code 1 where losses differ by more than 1e-4 or a text differs. A greedy text may differ where two tokens are equally
 probable to within rounding.
 """
@@ -43,20 +44,25 @@ def main():
     parser.add_argument("--prompt", default="The ")
     parser.add_argument("--window", type=int, required=True, help="training.sequence_length of the checkpoint")
     arguments = parser.parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(arguments.folder)
+    has_tokenizer = any(os.path.exists(os.path.join(arguments.folder, name)) for name in ("tokenizer.json", "tokenizer.model"))
+    tokenizer = AutoTokenizer.from_pretrained(arguments.folder) if has_tokenizer else None
+    encode = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"] if tokenizer else list(text.encode())
     model = AutoModelForCausalLM.from_pretrained(arguments.folder, dtype=torch.float32).eval()
     with open(arguments.text, encoding="utf-8") as file:
         text = file.read()
-    prefix = os.path.join(tempfile.mkdtemp(), "text")
-    output([arguments.weft, "data", "tokenize", arguments.text, "--tokenizer", arguments.folder, "--no-begin", "--no-end", "--output", prefix])
-    evaluated = json.loads(output([arguments.weft, "eval", arguments.checkpoint, "--data", prefix + ".bin", "--json"]))
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    data = arguments.text
+    if tokenizer:
+        prefix = os.path.join(tempfile.mkdtemp(), "text")
+        output([arguments.weft, "data", "tokenize", data, "--tokenizer", arguments.folder, "--no-begin", "--no-end", "--output", prefix])
+        data = prefix + ".bin"
+    evaluated = json.loads(output([arguments.weft, "eval", arguments.checkpoint, "--data", data, "--json"]))
+    ids = encode(text)
     with torch.no_grad():
         loss, count = loss_in_windows(model, ids, arguments.window)
         print(f"loss of {count} tokens: weft {evaluated['loss']:.7f} of {evaluated['tokens']}, transformers {loss:.7f}")
-        prompt = tokenizer(arguments.prompt, add_special_tokens=False, return_tensors="pt")
-        made = model.generate(**prompt, max_new_tokens=40, do_sample=False)[0, prompt["input_ids"].shape[1]:]
-    theirs = tokenizer.decode(made, skip_special_tokens=True)
+        prompt = torch.tensor([encode(arguments.prompt)])
+        made = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False)[0, prompt.shape[1]:]
+    theirs = tokenizer.decode(made, skip_special_tokens=True) if tokenizer else bytes(made.tolist()).decode(errors="replace")
     ours = json.loads(output([arguments.weft, "generate", arguments.checkpoint, "--prompt", arguments.prompt, "--max-tokens", "40",
                               "--temperature", "0", "--json"]))["samples"][0]["text"]
     same = ours.strip() == theirs.strip()

@@ -55,6 +55,14 @@ constexpr ArchitectureTraits traits_by_architecture[] = {
      .sigmoid_router = true,
      .predictors = true,
      .shared = "mlp.shared_experts"},
+    {.model_type = "granitemoehybrid",
+     .class_name = "GraniteMoeHybridForCausalLM",
+     .dense_blocks = true,
+     .moe_blocks = true,
+     .always_renormalises = true,
+     .divides_hidden = true,
+     .pairs = true,
+     .shared = "shared_mlp"},
 };
 static_assert(std::size(traits_by_architecture) == architectures.size());
 
@@ -95,12 +103,14 @@ std::vector<Loader> loaders_of(Architecture architecture, const ModelConfig& mod
   const bool qwen3 = traits.head_norms == HeadNorms::always, glm = architecture == Architecture::glm4_moe;
   const auto first_dense = std::ranges::find(model.blocks, BlockKind::dense);
   const std::ptrdiff_t dense = first_dense == model.blocks.end() ? -1 : first_dense - model.blocks.begin();
-  const bool mixed = traits.moe_blocks && traits.dense_places == DensePlaces::anywhere && dense >= 0;
+  const bool mixed = traits.moe_blocks && traits.dense_places == DensePlaces::anywhere && !traits.pairs && dense >= 0;
   Loader transformers{"transformers", true, qwen3 ? "from version 4.51" : ""};
   if (architecture == Architecture::qwen2_moe) transformers.reason = "from the version that reads qkv_bias";
   if (glm) transformers.reason = "from version 4.54; it leaves predictors out";
+  if (traits.pairs) transformers.reason = "tried with version 5.24";
   const std::string named = fmt::format("its {} builds the dense blocks that mlp_only_layers names", traits.model_type);
   Loader vllm{"vLLM", true, mixed ? named : ""};
+  if (traits.pairs) vllm.reason = "its granitemoehybrid knows layers by their names of transformers 4";
   Loader llama_cpp{"llama.cpp", true, "converted by its convert_hf_to_gguf.py, which needs the files of a tokenizer"};
   if (mixed) {
     llama_cpp = {"llama.cpp", false,

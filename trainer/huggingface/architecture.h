@@ -12,9 +12,10 @@
 
 namespace weft {
 
-enum class Architecture : std::uint8_t { llama, mixtral, qwen3, qwen3_moe, qwen2_moe, glm4_moe };
-inline constexpr std::array architectures = {Architecture::llama,     Architecture::mixtral,   Architecture::qwen3,
-                                             Architecture::qwen3_moe, Architecture::qwen2_moe, Architecture::glm4_moe};
+enum class Architecture : std::uint8_t { llama, mixtral, qwen3, qwen3_moe, qwen2_moe, glm4_moe, granitemoehybrid };
+inline constexpr std::array architectures = {
+    Architecture::llama,     Architecture::mixtral,  Architecture::qwen3,           Architecture::qwen3_moe,
+    Architecture::qwen2_moe, Architecture::glm4_moe, Architecture::granitemoehybrid};
 
 // Whether queries and keys are normalised; `either`: as use_qk_norm of config.json says.
 enum class HeadNorms : std::uint8_t { never, always, either };
@@ -41,7 +42,9 @@ struct ArchitectureTraits {
   bool sigmoid_router = false;
   bool gated_shared_expert = false;  // where it has shared experts
   bool predictors = false;           // has multi-token prediction (num_nextn_predict_layers)
-  double rope_theta = 10000.0;       // default of its transformers class if config.json has none
+  // A layer is a pair of blocks of one part: attention or a state space, then an MLP. All have experts, or none has.
+  bool pairs = false;
+  double rope_theta = 10000.0;  // default of its transformers class if config.json has none
   // Names: of a block, of an expert, and of a block's shared experts, which it always has; empty: none.
   std::string_view experts = "mlp.experts", router = "mlp.gate";
   std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";

@@ -20,11 +20,13 @@ std::ptrdiff_t first_block(const ModelConfig& model, BlockKind kind) {
   return found == model.blocks.end() ? -1 : found - model.blocks.begin();
 }
 
-// "; mixtral, qwen3_moe and glm4_moe can": the architectures without this reason against them.
+// "; mixtral, qwen3_moe and glm4_moe can": the architectures without this reason against them, of those with such
+// blocks.
 template <typename Can>
-std::string others(Can can) {
+std::string others(const ArchitectureTraits& traits, Can can) {
   std::vector<std::string_view> names;
   for (const Architecture other : architectures) {
+    if (traits_of(other).pairs != traits.pairs) continue;
     if (can(traits_of(other))) names.push_back(traits_of(other).model_type);
   }
   if (names.empty()) return "";
@@ -41,7 +43,7 @@ void add_shared_expert_reasons(const ArchitectureTraits& traits, const MoeConfig
       return other.moe_blocks && other.shared.empty() != traits.shared.empty();
     };
     reasons.push_back(fmt::format("model.moe.shared_expert_intermediate_size is {}: {} {} shared expert{}", width,
-                                  traits.model_type, width > 0 ? "has no" : "always has a", others(can)));
+                                  traits.model_type, width > 0 ? "has no" : "always has a", others(traits, can)));
   }
   if (width == 0 || traits.shared.empty()) return;
   if (moe.shared_expert_gate != traits.gated_shared_expert) {
@@ -103,16 +105,57 @@ void add_moe_reasons(const ArchitectureTraits& traits, const ModelConfig& model,
                     moe.capacity_factor, traits.model_type));
   }
   if (!moe.norm_topk_prob && traits.always_renormalises) {
-    reasons.push_back(fmt::format(
-        "model.moe.norm_topk_prob is false: {} always makes the weights of the chosen experts "
-        "sum to one{}",
-        traits.model_type,
-        others([](const ArchitectureTraits& other) { return other.moe_blocks && !other.always_renormalises; })));
+    reasons.push_back(
+        fmt::format("model.moe.norm_topk_prob is false: {} always makes the weights of the chosen experts "
+                    "sum to one{}",
+                    traits.model_type, others(traits, [](const ArchitectureTraits& other) {
+                      return other.moe_blocks && !other.always_renormalises;
+                    })));
+  }
+}
+
+void add_width_reasons(const ArchitectureTraits& traits, const ModelConfig& model, std::vector<std::string>& reasons) {
+  const auto own_width = std::ranges::find_if(model.blocks, [](const ModelBlock& block) { return block.width > 0; });
+  if (own_width == model.blocks.end()) return;
+  reasons.push_back(fmt::format("block {} has width {} of its own (model.layers): all of {} have the same",
+                                own_width - model.blocks.begin(), own_width->width, traits.model_type));
+}
+
+// Of an architecture whose layers are pairs of blocks: of these, and of their state spaces.
+void add_pair_reasons(const ArchitectureTraits& traits, const ModelConfig& model, std::vector<std::string>& reasons) {
+  const BlockKind kind = model.has(BlockKind::moe) ? BlockKind::moe : BlockKind::dense;
+  for (std::size_t i = 0; i <= model.blocks.size(); ++i) {
+    const bool is_end = i == model.blocks.size(), first = i % 2 == 0;
+    if (is_end && first) break;
+    const BlockKind wanted = first ? BlockKind::none : kind;
+    if (!is_end && !model.blocks[i].is_whole() && model.blocks[i] == wanted) continue;
+    reasons.push_back(fmt::format("block {} is {} (model.layers): the layers of {} are A or M, then {}{}", i,
+                                  is_end ? "missing" : block_symbol(model.blocks[i]), traits.model_type,
+                                  kind == BlockKind::moe ? "E" : "D", kind == BlockKind::moe ? " in each" : ""));
+    return;
+  }
+  add_width_reasons(traits, model, reasons);
+  for (const Mixer mixer : {Mixer::attention, Mixer::state_space}) {
+    if (model.has(mixer)) continue;
+    reasons.push_back(fmt::format("no block is {} (model.layers): {} mixes them with others",
+                                  mixer == Mixer::attention ? "A" : "M", traits.model_type));
+  }
+  const StateSpaceConfig& space = model.state_space;
+  if (space.n_groups != 1) {
+    reasons.push_back(fmt::format("model.state_space.n_groups is {}: the gated norm of {} is over one group",
+                                  space.n_groups, traits.model_type));
+  }
+  if (space.inner() % model.hidden_size != 0) {
+    reasons.push_back(
+        fmt::format("the columns of state spaces, num_heads {} x head_dim {}, are no multiple of "
+                    "hidden_size {}: {} has a whole factor between them",
+                    space.num_heads, space.head_dim, model.hidden_size, traits.model_type));
   }
 }
 
 // Kinds of blocks and their order.
 void add_block_reasons(const ArchitectureTraits& traits, const ModelConfig& model, std::vector<std::string>& reasons) {
+  if (traits.pairs) return add_pair_reasons(traits, model, reasons);
   const auto alone = std::ranges::find_if(model.blocks, [](const ModelBlock& block) { return !block.is_whole(); });
   if (alone != model.blocks.end()) {
     reasons.push_back(fmt::format("block {} is {} (model.layers): every block of {} is attention and an MLP or experts",
@@ -122,19 +165,19 @@ void add_block_reasons(const ArchitectureTraits& traits, const ModelConfig& mode
   if (dense >= 0 && !traits.dense_blocks) {
     const auto can = [](const ArchitectureTraits& other) { return other.dense_blocks && other.moe_blocks; };
     reasons.push_back(
-        fmt::format("block {} is dense: {} has no dense blocks{}", dense, traits.model_type, others(can)));
+        fmt::format("block {} is dense: {} has no dense blocks{}", dense, traits.model_type, others(traits, can)));
   }
   if (moe >= 0 && !traits.moe_blocks) {
     const auto can = [&](const ArchitectureTraits& other) {
       return other.moe_blocks && (other.dense_blocks || dense < 0);
     };
     reasons.push_back(
-        fmt::format("block {} has experts: {} has dense blocks only{}", moe, traits.model_type, others(can)));
+        fmt::format("block {} has experts: {} has dense blocks only{}", moe, traits.model_type, others(traits, can)));
   }
   if (moe < 0 && traits.moe_blocks) {
     const auto can = [](const ArchitectureTraits& other) { return !other.moe_blocks; };
     reasons.push_back(
-        fmt::format("no block has experts: {} is for models that have some{}", traits.model_type, others(can)));
+        fmt::format("no block has experts: {} is for models that have some{}", traits.model_type, others(traits, can)));
   }
   const auto behind =
       moe < 0 ? model.blocks.end() : std::find(model.blocks.begin() + moe, model.blocks.end(), BlockKind::dense);
@@ -143,18 +186,14 @@ void add_block_reasons(const ArchitectureTraits& traits, const ModelConfig& mode
       return other.dense_blocks && other.moe_blocks && other.dense_places == DensePlaces::anywhere;
     };
     reasons.push_back(fmt::format("block {} is dense behind one with experts: {} has dense blocks first{}",
-                                  behind - model.blocks.begin(), traits.model_type, others(can)));
+                                  behind - model.blocks.begin(), traits.model_type, others(traits, can)));
   }
-  const auto own_width = std::ranges::find_if(model.blocks, [](const ModelBlock& block) { return block.width > 0; });
-  if (own_width != model.blocks.end()) {
-    reasons.push_back(fmt::format("block {} has width {} of its own (model.layers): all of {} have the same",
-                                  own_width - model.blocks.begin(), own_width->width, traits.model_type));
-  }
+  add_width_reasons(traits, model, reasons);
   if (model.mtp_depth > 0 && !traits.predictors) {
     reasons.push_back(
         fmt::format("model.layers ends with m: {} has no multi-token prediction (--without-predictors "
                     "writes the model without it){}",
-                    traits.model_type, others([](const auto& other) { return other.predictors; })));
+                    traits.model_type, others(traits, [](const auto& other) { return other.predictors; })));
   }
 }
 
@@ -163,24 +202,24 @@ void add_attention_reasons(const ArchitectureTraits& traits, const ModelConfig& 
   if (!traits.can_have_qk_norm(model.qk_norm)) {
     const auto can = [&](const ArchitectureTraits& other) { return other.can_have_qk_norm(model.qk_norm); };
     reasons.push_back(fmt::format("model.qk_norm is {}: {} {} queries and keys{}", model.qk_norm, traits.model_type,
-                                  model.qk_norm ? "does not normalise" : "always normalises", others(can)));
+                                  model.qk_norm ? "does not normalise" : "always normalises", others(traits, can)));
   }
   if (model.sliding_window > 0 && traits.window == WindowKeys::none) {
     const auto can = [](const ArchitectureTraits& other) { return other.window != WindowKeys::none; };
     reasons.push_back(fmt::format("model.sliding_window is {}: {} attends to all positions{}", model.sliding_window,
-                                  traits.model_type, others(can)));
+                                  traits.model_type, others(traits, can)));
   }
   if (traits.whole_hidden_per_head && model.hidden_size % model.num_attention_heads != 0) {
-    reasons.push_back(
-        fmt::format("hidden_size {} is not a multiple of num_attention_heads {}: {} of transformers "
-                    "refuses that, whatever head_dim{}",
-                    model.hidden_size, model.num_attention_heads, traits.model_type,
-                    others([](const auto& other) { return !other.whole_hidden_per_head && !other.divides_hidden; })));
+    reasons.push_back(fmt::format(
+        "hidden_size {} is not a multiple of num_attention_heads {}: {} of transformers "
+        "refuses that, whatever head_dim{}",
+        model.hidden_size, model.num_attention_heads, traits.model_type,
+        others(traits, [](const auto& other) { return !other.whole_hidden_per_head && !other.divides_hidden; })));
   }
   if (traits.divides_hidden && model.head_dim * model.num_attention_heads != model.hidden_size) {
     reasons.push_back(fmt::format("model.head_dim is {}: {} divides hidden_size {} by num_attention_heads {}{}",
                                   model.head_dim, traits.model_type, model.hidden_size, model.num_attention_heads,
-                                  others([](const auto& other) { return !other.divides_hidden; })));
+                                  others(traits, [](const auto& other) { return !other.divides_hidden; })));
   }
 }
 

@@ -107,9 +107,12 @@ void write_part(const CheckpointReader& reader, const ExportTensor& made, std::s
                 saved.name, sink);
 }
 
-std::vector<std::uint8_t> side_by_side(const CheckpointReader& reader, const ExportTensor& made) {
+// The bytes of a tensor of several parts.
+std::vector<std::uint8_t> joined(const CheckpointReader& reader, const ExportTensor& made) {
   const std::int64_t row = made.parts[0].tensor_columns * size_of(made.dtype);
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(made.parts[0].rows * row)), part_bytes;
+  std::int64_t size = 0;
+  for (const FolderPart& part : made.parts) size += part.rows * part.columns * size_of(made.dtype);
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(size)), part_bytes;
   for (std::size_t p = 0; p < made.parts.size(); ++p) {
     part_bytes.clear();
     write_part(reader, made, p, [&](std::span<const std::uint8_t> strip) {
@@ -119,7 +122,7 @@ std::vector<std::uint8_t> side_by_side(const CheckpointReader& reader, const Exp
     const std::int64_t width = part.columns * size_of(made.dtype);
     for (std::int64_t r = 0; r < part.rows; ++r) {
       std::copy_n(part_bytes.begin() + r * width, width,
-                  bytes.begin() + r * row + part.first_column * size_of(made.dtype));
+                  bytes.begin() + (part.first_row + r) * row + part.first_column * size_of(made.dtype));
     }
   }
   return bytes;
@@ -168,7 +171,7 @@ void write_tensors(const CheckpointReader& reader, const ExportPlan& plan, std::
     } else if (made.parts.size() == 1) {
       write_part(reader, made, 0, [&](std::span<const std::uint8_t> strip) { out.write(strip); });
     } else {
-      out.write(side_by_side(reader, made));
+      out.write(joined(reader, made));
     }
   }
   out.finish();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -106,13 +107,46 @@ void add_glm_moe(SortedJson& json, const ModelConfig& model) {
   json["num_nextn_predict_layers"] = model.mtp_depth;
 }
 
+// Without the factors of Granite: all are 1, and scores are divided by the root of head_dim as elsewhere.
+void add_granite(SortedJson& json, const ModelConfig& model) {
+  const MoeConfig& moe = model.moe;
+  const StateSpaceConfig& space = model.state_space;
+  const bool experts = model.has(BlockKind::moe);
+  SortedJson types = SortedJson::array();
+  for (const ModelBlock& block : model.blocks) {
+    if (block.mixer != Mixer::none) types.push_back(block.mixer == Mixer::attention ? "attention" : "mamba");
+  }
+  json["num_hidden_layers"] = types.size();
+  json["layer_types"] = std::move(types);
+  json["position_embedding_type"] = "rope";
+  json["attention_multiplier"] = 1.0 / std::sqrt(static_cast<double>(model.head_dim));
+  for (const char* factor : {"embedding_multiplier", "residual_multiplier", "logits_scaling"}) json[factor] = 1.0;
+  json["normalization_function"] = "rmsnorm";
+  json["num_local_experts"] = experts ? moe.num_experts : 0;
+  json["num_experts_per_tok"] = experts ? moe.num_experts_per_tok : 0;
+  json["router_aux_loss_coef"] = experts ? coefficient_for_folder(model) : 0.0;
+  json["output_router_logits"] = false;
+  json["intermediate_size"] = experts ? moe.moe_intermediate_size : model.intermediate_size;
+  json["shared_intermediate_size"] = experts ? moe.shared_expert_intermediate_size : model.intermediate_size;
+  json["mamba_n_heads"] = space.num_heads;
+  json["mamba_d_head"] = space.head_dim;
+  json["mamba_d_state"] = space.state_size;
+  json["mamba_n_groups"] = space.n_groups;
+  json["mamba_d_conv"] = space.conv_kernel;
+  json["mamba_expand"] = space.inner() / model.hidden_size;
+  json["mamba_chunk_size"] = 256;
+  json["mamba_conv_bias"] = true;
+  json["mamba_proj_bias"] = false;
+}
+
 }  // namespace
 
 std::string model_json(Architecture architecture, const ModelConfig& model, const FolderFacts& facts) {
   SortedJson json = common_keys(traits_of(architecture), model, facts);
   // Unused without dense blocks, but a width of 0 is invalid.
   json["intermediate_size"] = model.intermediate_size > 0 ? model.intermediate_size : model.moe.moe_intermediate_size;
-  if (model.has(BlockKind::moe) && architecture != Architecture::mixtral) {
+  const bool names_width = architecture != Architecture::mixtral && architecture != Architecture::granitemoehybrid;
+  if (model.has(BlockKind::moe) && names_width) {
     json["moe_intermediate_size"] = model.moe.moe_intermediate_size;
     json["norm_topk_prob"] = model.moe.norm_topk_prob;
   }
@@ -142,6 +176,9 @@ std::string model_json(Architecture architecture, const ModelConfig& model, cons
       break;
     case Architecture::glm4_moe:
       add_glm_moe(json, model);
+      break;
+    case Architecture::granitemoehybrid:
+      add_granite(json, model);
       break;
   }
   return json.dump(2) + "\n";

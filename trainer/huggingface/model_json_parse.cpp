@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "parallel/runtime/error.h"
@@ -152,6 +153,28 @@ std::int64_t sliding_window(ModelReading& reading, const ArchitectureTraits& tra
   return window;
 }
 
+// Layers of pairs of blocks.
+std::vector<ModelBlock> read_pairs(ModelReading& reading, const ModelConfig& model, std::int64_t count) {
+  const SortedJson* types = reading.find("layer_types");
+  if (types == nullptr || !types->is_array() || std::cmp_not_equal(types->size(), count)) {
+    reading.fault(fmt::format("layer_types is no list of {} layers (num_hidden_layers)", count));
+    return {BlockKind::dense};
+  }
+  const BlockKind kind = model.moe.num_experts > 0 ? BlockKind::moe : BlockKind::dense;
+  std::vector<ModelBlock> blocks;
+  for (const SortedJson& type : *types) {
+    // The names of transformers 4 and of transformers 5.
+    const bool attends = type == "attention" || type == "full_attention";
+    if (!attends && type != "mamba" && type != "linear_attention") {
+      reading.fault(fmt::format("layer_types has {}: layers are \"attention\" or \"mamba\"", type.dump()));
+      break;
+    }
+    blocks.emplace_back(BlockKind::none, 0, attends ? Mixer::attention : Mixer::state_space);
+    blocks.emplace_back(kind, 0, Mixer::none);
+  }
+  return blocks;
+}
+
 std::vector<ModelBlock> read_blocks(ModelReading& reading, const ArchitectureTraits& traits, std::int64_t count) {
   const BlockKind kind = traits.moe_blocks ? BlockKind::moe : BlockKind::dense;
   std::vector<ModelBlock> blocks(static_cast<std::size_t>(count), kind);
@@ -191,6 +214,8 @@ void read_sigmoid_router(ModelReading& reading, MoeConfig& moe) {
 }
 
 MoeConfig read_moe(ModelReading& reading, const ArchitectureTraits& traits) {
+  const SortedJson* none = traits.pairs ? reading.find("num_local_experts") : nullptr;
+  if (none != nullptr && *none == 0) return {};
   const char* experts = traits.sigmoid_router                    ? "n_routed_experts"
                         : reading.find("num_experts") != nullptr ? "num_experts"
                                                                  : "num_local_experts";
@@ -198,13 +223,15 @@ MoeConfig read_moe(ModelReading& reading, const ArchitectureTraits& traits) {
   moe.num_experts = reading.size(experts);
   if (traits.sigmoid_router) read_sigmoid_router(reading, moe);
   moe.num_experts_per_tok = reading.size("num_experts_per_tok");
-  moe.moe_intermediate_size = reading.size(traits.dense_blocks ? "moe_intermediate_size" : "intermediate_size");
+  const bool names_width = traits.dense_blocks && !traits.pairs;
+  moe.moe_intermediate_size = reading.size(names_width ? "moe_intermediate_size" : "intermediate_size");
   moe.norm_topk_prob = traits.always_renormalises || reading.boolean("norm_topk_prob");
   if (!traits.shared.empty()) {
     moe.shared_expert_gate = traits.gated_shared_expert;
-    moe.shared_expert_intermediate_size = traits.sigmoid_router
-                                              ? reading.size("n_shared_experts", 1) * moe.moe_intermediate_size
-                                              : reading.size("shared_expert_intermediate_size");
+    moe.shared_expert_intermediate_size =
+        traits.sigmoid_router
+            ? reading.size("n_shared_experts", 1) * moe.moe_intermediate_size
+            : reading.size(traits.pairs ? "shared_intermediate_size" : "shared_expert_intermediate_size");
   }
   if (moe.num_experts_per_tok > moe.num_experts) {
     reading.fault(fmt::format("num_experts_per_tok is {} of {} experts", moe.num_experts_per_tok, moe.num_experts));
@@ -233,21 +260,65 @@ void read_heads(ModelReading& reading, Architecture architecture, ModelConfig& m
   }
 }
 
+// Of Mamba-2, and the factors of Granite, which Weft does not have.
+StateSpaceConfig read_state_space(ModelReading& reading, const ModelConfig& model) {
+  StateSpaceConfig space;
+  const std::int64_t expand = reading.size("mamba_expand");
+  space.num_heads = reading.size("mamba_n_heads");
+  const SortedJson* head_dim = reading.find("mamba_d_head");
+  const bool automatic = head_dim != nullptr && *head_dim == "auto";
+  space.head_dim = automatic ? expand * model.hidden_size / space.num_heads : reading.size("mamba_d_head");
+  space.state_size = reading.size("mamba_d_state");
+  space.n_groups = reading.size("mamba_n_groups");
+  space.conv_kernel = reading.size("mamba_d_conv");
+  if (space.inner() != expand * model.hidden_size) {
+    reading.fault(fmt::format("mamba_n_heads {} x mamba_d_head {} is not mamba_expand {} x hidden_size {}",
+                              space.num_heads, space.head_dim, expand, model.hidden_size));
+  }
+  if (space.n_groups != 1) {
+    reading.fault(fmt::format("mamba_n_groups is {}: the gated norm of Weft is over each group", space.n_groups));
+  }
+  if (!reading.boolean("mamba_conv_bias", true)) {
+    reading.fault("mamba_conv_bias is false: the convolution of Weft has a bias");
+  }
+  reading.must_be_off("mamba_proj_bias", "biases of projections");
+  const SortedJson* positions = reading.find("position_embedding_type");
+  if (positions == nullptr || *positions != "rope") {
+    reading.fault(fmt::format("position_embedding_type is {}: Weft turns queries and keys (\"rope\")",
+                              positions == nullptr ? "null" : positions->dump()));
+  }
+  const double scale = 1.0 / std::sqrt(static_cast<double>(model.head_dim));
+  for (const auto& [key, needed] : {std::pair("attention_multiplier", scale),
+                                    {"embedding_multiplier", 1.0},
+                                    {"residual_multiplier", 1.0},
+                                    {"logits_scaling", 1.0}}) {
+    const double said = reading.number(key, 0.0, 1.0);
+    if (std::abs(said - needed) > 1e-6 * needed) {
+      reading.fault(fmt::format("{} is {}: Weft has {:.6g} there", key, said, needed));
+    }
+  }
+  return space;
+}
+
 ModelConfig read_model(ModelReading& reading, Architecture architecture) {
   const ArchitectureTraits& traits = traits_of(architecture);
   ModelConfig model;
   model.vocab_size = reading.size("vocab_size");
   model.hidden_size = reading.size("hidden_size");
   read_heads(reading, architecture, model);
-  if (traits.dense_blocks) model.intermediate_size = reading.size("intermediate_size");
+  if (traits.dense_blocks && !traits.pairs) model.intermediate_size = reading.size("intermediate_size");
   if (traits.moe_blocks) model.moe = read_moe(reading, traits);
+  if (traits.pairs) {
+    if (model.moe.num_experts == 0) model.intermediate_size = reading.size("shared_intermediate_size");
+    model.state_space = read_state_space(reading, model);
+  }
   std::int64_t blocks = reading.size("num_hidden_layers");
   if (blocks > largest_count / std::max<std::int64_t>(model.moe.num_experts, 1)) {
     reading.fault(fmt::format("num_hidden_layers is {} and the experts of each {}: more than {} in all", blocks,
                               model.moe.num_experts, largest_count));
     blocks = 1;
   }
-  model.blocks = read_blocks(reading, traits, blocks);
+  model.blocks = traits.pairs ? read_pairs(reading, model, blocks) : read_blocks(reading, traits, blocks);
   if (traits.predictors) {
     model.mtp_depth = static_cast<int>(std::min(reading.number("num_nextn_predict_layers", 0.0, 0.0), 1000.0));
     const ModelBlock last = model.blocks.back();
@@ -258,7 +329,7 @@ ModelConfig read_model(ModelReading& reading, Architecture architecture) {
   model.initializer_range = reading.number("initializer_range", 0.0, model.initializer_range);
   model.tie_word_embeddings = reading.boolean("tie_word_embeddings", false);
   model.rope_theta = rope_theta(reading, traits);
-  model.sliding_window = sliding_window(reading, traits, blocks);
+  if (!traits.pairs) model.sliding_window = sliding_window(reading, traits, blocks);
   reading.must_be_off("attention_bias", "biases of projections");
   reading.must_be_off("mlp_bias", "biases of projections");
   if (architecture == Architecture::qwen2_moe && reading.boolean("qkv_bias", true)) {

@@ -53,7 +53,8 @@ std::int64_t take_number(std::string_view& name) {
 
 class Renaming {
  public:
-  Renaming(Architecture architecture, ExpertTensors experts) : traits_(traits_of(architecture)), experts_(experts) {}
+  Renaming(Architecture architecture, const ModelConfig& model, ExpertTensors experts)
+      : traits_(traits_of(architecture)), model_(model), experts_(experts) {}
 
   FolderPart part(const ParameterSpec& parameter) const {
     FolderPart part{parameter, {}, 0, parameter.global_rows, parameter.global_columns};
@@ -69,8 +70,9 @@ class Renaming {
       if (name == renamed.parameter) return put(part, renamed.tensor);
     }
     if (!take(name, "blocks.")) return false;
-    const std::string block = fmt::format("model.layers.{}.", take_number(name));
+    const std::string block = fmt::format("model.layers.{}.", take_number(name) / (traits_.pairs ? 2 : 1));
     if (!take(name, ".")) return false;
+    if (traits_.pairs && put_in_pair(model_, name, block, part)) return true;
     for (const Renamed& renamed : in_blocks) {
       if (name == renamed.parameter) return put(part, block + std::string(renamed.tensor));
     }
@@ -100,32 +102,31 @@ class Renaming {
 
   static bool put(FolderPart& part, std::string_view tensor) {
     part.tensor = tensor;
+    part.shape = {part.rows, part.tensor_columns};
+    // Weights of norms and biases are vectors; matrices may also have one column.
+    if (tensor.ends_with("norm.weight") || tensor.ends_with(bias_suffix)) part.shape.pop_back();
     return true;
   }
-  static bool put_fused(FolderPart& part, const std::string& block, std::int64_t expert, std::string_view name) {
+  bool put_fused(FolderPart& part, const std::string& block, std::int64_t expert, std::string_view name) const {
     const bool down = name == ".down_proj.weight";
-    part.first_row = expert * (down ? 1 : 2) * part.rows + (name == ".up_proj.weight" ? part.rows : 0);
-    return put(part, block + (down ? "mlp.experts.down_proj" : "mlp.experts.gate_up_proj"));
+    const std::int64_t rows = (down ? 1 : 2) * part.rows;  // of an expert
+    part.first_row = expert * rows + (name == ".up_proj.weight" ? part.rows : 0);
+    part.tensor = block + (down ? "mlp.experts.down_proj" : "mlp.experts.gate_up_proj");
+    part.shape = {model_.moe.num_experts, rows, part.columns};
+    return true;
   }
   // With fused experts, every architecture names the layer "mlp".
   std::string_view router() const { return experts_ == ExpertTensors::fused ? "mlp.gate" : traits_.router; }
 
   const ArchitectureTraits& traits_;
+  const ModelConfig& model_;
   ExpertTensors experts_;
 };
-
-std::vector<std::int64_t> shape_of(const FolderPart& part, std::int64_t experts) {
-  // Weights of norms and biases are vectors; matrices may also have one column.
-  if (part.tensor.ends_with("norm.weight") || part.tensor.ends_with(bias_suffix)) return {part.rows};
-  if (part.tensor.ends_with(".experts.gate_up_proj")) return {experts, 2 * part.rows, part.columns};
-  if (part.tensor.ends_with(".experts.down_proj")) return {experts, part.rows, part.columns};
-  return {part.rows, part.tensor_columns};
-}
 
 }  // namespace
 
 std::vector<FolderPart> folder_parts(Architecture architecture, const ModelConfig& model, ExpertTensors experts) {
-  const Renaming renaming(architecture, experts);
+  const Renaming renaming(architecture, model, experts);
   std::vector<FolderPart> parts;
   for (const ParameterSpec& parameter : model_parameters(model)) parts.push_back(renaming.part(parameter));
   return parts;
@@ -136,7 +137,7 @@ std::vector<FolderTensor> folder_tensors(Architecture architecture, const ModelC
   std::set<std::string_view> names;
   const auto parts = folder_parts(architecture, model, experts);
   for (const FolderPart& part : parts) {
-    if (names.insert(part.tensor).second) tensors.push_back({part.tensor, shape_of(part, model.moe.num_experts)});
+    if (names.insert(part.tensor).second) tensors.push_back({part.tensor, part.shape});
   }
   return tensors;
 }

@@ -28,7 +28,13 @@ struct FolderPart {
   std::int64_t rows = 0, columns = 0;
   // Of a tensor in which parts stand side by side.
   std::int64_t first_column = 0, tensor_columns = columns;
+  std::vector<std::int64_t> shape = {};  // of the tensor
 };
+
+// Names the part of a parameter in a layer of a pair of blocks (ArchitectureTraits::pairs). `name` lacks the number of
+// its block, `layer` is the beginning of the tensor's name. False if the layer has it under the name of other
+// architectures.
+bool put_in_pair(const ModelConfig& model, std::string_view name, const std::string& layer, FolderPart& part);
 
 struct FolderTensor {
   std::string name;
