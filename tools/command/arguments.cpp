@@ -154,9 +154,10 @@ void refuse_given(const CLI::App& command, std::initializer_list<const char*> na
 void add_cost_options(CLI::App& command, std::string& costs, std::string& hardware) {
   command.add_option("--costs", costs,
                      "a table FILE.toml, the directory of a run with traces, or words: \"forward=1 gather=0.5\"");
-  command.add_option(
-      "--hardware", hardware,
-      "costs modelled for a card that weft hardware lists; without --costs either, as pipeline.costs says");
+  command
+      .add_option("--hardware", hardware,
+                  "costs modelled for a card that weft hardware lists; without --costs either, as pipeline.costs says")
+      ->check(not_empty());
 }
 
 Overrides overrides_given_to(const CLI::App& command, const Overrides& options) {

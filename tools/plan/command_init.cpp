@@ -228,7 +228,8 @@ void add_init_command(CLI::App& program) {
       ->check(CLI::Range(1, 1 << 24));
   command->add_option("--device", arguments->device, "cpu, cuda, or auto: a GPU where there is one")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  command->add_option("--hardware", request.hardware, "the card, of weft hardware; without it this machine's");
+  command->add_option("--hardware", request.hardware, "the card, of weft hardware; without it this machine's")
+      ->check(not_empty());
   command
       ->add_option("--ranks", arguments->ranks,
                    "GPUs, or threads of a CPU; without it all of this machine, at most "

@@ -155,7 +155,8 @@ void add_plan_command(CLI::App& program) {
       "memory, communication and time of a run, before a rank is started: exit code 0 also where it does not fit");
   const auto request = std::make_shared<PlanRequest>();
   add_config_arguments(*command, request->file);
-  command->add_option("--hardware", request->hardware, "in place of hardware.name; weft hardware lists the names");
+  command->add_option("--hardware", request->hardware, "in place of hardware.name; weft hardware lists the names")
+      ->check(not_empty());
   command->add_flag("--json", request->json, "print one JSON document");
   CLI::Option* why = command->add_flag("--explain", request->explain,
                                        "the reason why it does not fit, and changes that make it fit, each planned");

@@ -278,8 +278,10 @@ void add_program_command(CLI::App& program) {
       "of a picture, what a rank takes for a microbatch: forward=1 backward_input=1 backward_weight=1; for "
       "all its units: gather=0 reduce=0; and transfer=0 norm=0 step=0, in one word or quoted; of CONFIG also a table "
       "FILE.toml, or the directory of a run with traces, in seconds");
-  command->add_option("--hardware", request->hardware,
-                      "of a picture of CONFIG, costs modelled for a card that weft hardware lists");
+  command
+      ->add_option("--hardware", request->hardware,
+                   "of a picture of CONFIG, costs modelled for a card that weft hardware lists")
+      ->check(not_empty());
   command
       ->add_option("--variant", request->variants,
                    "one more picture on the page, with these words or keys changed: \"schedule=zbv chunks=2\"")

@@ -154,8 +154,10 @@ void add_diagnose_command(CLI::App& program) {
       program.add_subcommand("diagnose", "faults of a slow or large run by name, with evidence and the key to change");
   const auto request = std::make_shared<DiagnoseRequest>();
   command->add_option("RUN", request->run, "the run.directory of a run")->required();
-  command->add_option("--hardware", request->hardware,
-                      "judge as if it ran on h100, h200 or cpu; otherwise as [hardware] and run.device say");
+  command
+      ->add_option("--hardware", request->hardware,
+                   "judge as if it ran on h100, h200 or cpu; otherwise as [hardware] and run.device say")
+      ->check(not_empty());
   command->add_flag("--json", request->json, "print one JSON document");
   command->add_flag("--strict", request->strict, "leave with exit code 3 where something was found");
   command->callback([request] { diagnose_run(*request); });

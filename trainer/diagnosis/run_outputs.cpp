@@ -50,7 +50,7 @@ std::vector<StepMetrics> read_metrics(const std::filesystem::path& file) {
     const std::size_t end = text.find('\n', begin);
     if (end == std::string::npos) {
       fail_request(
-          "{}: the line is cut off: the run was killed, or is writing; diagnose it when it stands still, or remove the "
+          "{}: the line is cut off: the run was killed, or is writing; ask again when it stands still, or remove the "
           "line",
           place);
     }

@@ -174,7 +174,7 @@ Messages solved_step_faults(const Config& config) {
   }
   if (solved.empty()) {
     if (!config.memory_budget) return {};
-    return {"memory_budget bounds what residency \"auto\" solves, and no family has it"};
+    return {"memory_budget bounds what residency \"auto\" solves, and no family has it: take memory_budget = \"none\""};
   }
   if (!others.empty()) {
     messages.push_back(fmt::format("residency \"auto\" is solved for a whole step: {} have it, {} do not",
@@ -247,7 +247,7 @@ std::vector<ConfigRule> shard_rules() {
   rules.push_back({{"training.initial_loss_scale"}, [](const Config& config) {
                      int exponent = 0;
                      const double scale = config.training.initial_loss_scale;
-                     return none_or(std::frexp(scale, &exponent) == 0.5,
+                     return none_or(!uses_float16(config) || std::frexp(scale, &exponent) == 0.5,
                                     "initial_loss_scale {} is not a power of two, which alone scales without rounding",
                                     scale);
                    }});
