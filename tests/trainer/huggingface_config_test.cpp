@@ -349,6 +349,13 @@ TEST(HuggingFaceConfig, RefusesWhatWeftDoesNotComputeByName) {
       {changed(llama, "rms_norm_eps", 0.0), "rms_norm_eps is 0.0"},
       {changed(llama, "tie_word_embeddings", 1), "tie_word_embeddings is 1, neither true nor false"},
       {changed(moe, "num_hidden_layers", 2000000000), "more than 1000000 in all"},
+      {changed(qwen3, "rope_parameters", {{"rope_type", "default"}, {"rope_theta", "50000"}}),
+       "rope_parameters.rope_theta is \"50000\", not a number"},
+      {changed(llama, "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 0}}),
+       "rope_parameters.rope_theta is 0, not a number"},
+      {changed(Architecture::glm4_moe, "num_experts_per_tok", 5), "num_experts_per_tok is 5 of 4 experts (topk_group)"},
+      {changed(Architecture::glm4_moe, "first_k_dense_replace", 1.5), "first_k_dense_replace is 1.5, not a number of"},
+      {changed(Architecture::glm4_moe, "num_nextn_predict_layers", -1), "num_nextn_predict_layers is -1, not a number"},
       {without(llama, {"model_type"}), "has no model_type"},
   };
   for (const auto& [json, part] : cases) EXPECT_TRUE(has(message(json), part)) << part << "\n" << message(json);
@@ -370,6 +377,29 @@ TEST(HuggingFaceConfig, ReadsAWindowOfAllBlocksOrNone) {
   EXPECT_EQ(window_of(json), 4096);
   json["layer_types"] = {"sliding_attention", "full_attention"};
   EXPECT_TRUE(has(message(json), "layer_types has \"full_attention\""));
+  json.erase("layer_types");
+  json["max_window_layers"] = 1e300;
+  EXPECT_TRUE(has(message(json), "max_window_layers is 1e+300, not a number of them"));
+}
+
+// Classes of transformers 5.24: Qwen3MoeConfig has no max_window_layers, and Qwen2MoeConfig gives every second block
+// the window where layer_types do not say otherwise. A window is of 4096 where none is said.
+TEST(HuggingFaceConfig, ReadsAWindowAsTheClassOfTheArchitectureDoes) {
+  SortedJson json = without(Architecture::qwen3_moe, {"max_window_layers"});
+  json["use_sliding_window"] = true;
+  json["sliding_window"] = 512;
+  EXPECT_EQ(parse(json).model.sliding_window, 512);
+  json.erase("sliding_window");
+  EXPECT_EQ(parse(json).model.sliding_window, 4096);
+  json["sliding_window"] = nullptr;
+  EXPECT_EQ(parse(json).model.sliding_window, 0);
+  json = changed(Architecture::qwen2_moe, "use_sliding_window", true);
+  json["sliding_window"] = 512;
+  EXPECT_TRUE(has(message(json), "use_sliding_window is true without layer_types"));
+  json["layer_types"] = std::vector<std::string>(3, "sliding_attention");
+  EXPECT_EQ(parse(json).model.sliding_window, 512);
+  json["layer_types"] = std::vector<std::string>(3, "full_attention");
+  EXPECT_EQ(parse(json).model.sliding_window, 0);
 }
 
 TEST(HuggingFaceConfig, WritesAWindow) {
@@ -379,6 +409,7 @@ TEST(HuggingFaceConfig, WritesAWindow) {
     model.sliding_window = 7;
     const SortedJson json = SortedJson::parse(model_json(architecture, model, facts));
     EXPECT_EQ(json["sliding_window"], 7);
+    EXPECT_EQ(json.contains("layer_types"), architecture == Architecture::qwen2_moe);
     EXPECT_EQ(parse(json).model, model) << traits_of(architecture).model_type;
   }
   ModelConfig model = tiny_model(Architecture::llama, false);

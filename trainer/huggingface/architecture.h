@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,8 @@ struct ArchitectureTraits {
   DensePlaces dense_places = DensePlaces::anywhere;
   HeadNorms head_norms = HeadNorms::never;
   WindowKeys window = WindowKeys::none;
+  // Of a window by block: max_window_layers where config.json has none; without a value, layer_types decide.
+  std::optional<std::int64_t> first_windows = 28;
   bool always_renormalises = false;    // weights of chosen experts sum to one, whatever norm_topk_prob
   bool whole_hidden_per_head = false;  // hidden_size must be a multiple of the query heads
   bool divides_hidden = false;         // head_dim is always hidden_size / query heads

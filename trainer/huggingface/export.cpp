@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -222,6 +223,10 @@ ExportPlan plan_export(const Manifest& manifest, const ModelConfig& model, const
     take_companions(options.tokenizer, "", plan);
   } else if (!options.checkpoint.empty()) {
     take_companions(options.checkpoint, options.ranks, plan);
+  }
+  if (options.max_position_embeddings > std::numeric_limits<std::int32_t>::max()) {
+    fail_request("max_position_embeddings {} is above {}", options.max_position_embeddings,
+                 std::numeric_limits<std::int32_t>::max());
   }
   if (options.max_position_embeddings > 0) plan.facts.max_position_embeddings = options.max_position_embeddings;
   plan.facts.dtype = main_dtype(plan);

@@ -100,8 +100,8 @@ NewWeight weight_of(const WeightFolder& weights, const FolderPart& part) {
 std::string data_section(const fs::path& folder, const fs::path& checkpoint, std::int64_t vocab_size) {
   for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
     std::error_code ignored;
-    if (!fs::is_regular_file(folder / name, ignored)) continue;
-    const std::string kept = (fs::weakly_canonical(checkpoint) / name).string();
+    if (!fs::is_regular_file(folder / name, ignored) || fs::file_size(folder / name, ignored) == 0) continue;
+    const std::string kept = (fs::weakly_canonical(fs::absolute(checkpoint)) / name).string();
     std::string text = fmt::format("\n[data]\ntokenizer = {}\n", toml_text(kept));
     std::int64_t tokens = vocab_size;
     const auto unknown = refusal_of([&] { tokens = open_tokenizer((folder / name).string())->vocab_size(); });
@@ -141,6 +141,7 @@ ImportResult import_folder(const fs::path& folder, const fs::path& to,
   const WeightFolder weights(folder);
   const ExpertTensors experts = experts_of(weights);
   expect_weights(weights, model, experts);
+  expect_vocabulary(find_tokenizer_files(folder), model.model.vocab_size);
   std::vector<NewWeight> made;
   for (const FolderPart& part : folder_parts(model.architecture, model.model, experts)) {
     made.push_back(weight_of(weights, part));

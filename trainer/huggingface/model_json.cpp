@@ -64,11 +64,14 @@ SortedJson window_of(const ModelConfig& model) {
 }
 
 // A window of all blocks, or of none. layer_types follow from it and are not written, because versions of transformers
-// derive different values if they are there.
+// derive different values if they are there. For qwen2_moe they derive different values where they are not.
 void add_window(SortedJson& json, const ModelConfig& model) {
   json["sliding_window"] = window_of(model);
   json["use_sliding_window"] = model.sliding_window > 0;
   json["max_window_layers"] = model.sliding_window > 0 ? 0 : model.layers();
+  if (json["model_type"] == traits_of(Architecture::qwen2_moe).model_type && model.sliding_window > 0) {
+    json["layer_types"] = std::vector<std::string>(static_cast<std::size_t>(model.layers()), "sliding_attention");
+  }
 }
 
 void add_routing(SortedJson& json, const ModelConfig& model) {

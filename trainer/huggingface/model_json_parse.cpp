@@ -30,6 +30,10 @@ class ModelReading {
     const auto found = json_.find(key);
     return found == json_.end() || found->is_null() ? nullptr : &*found;
   }
+  bool is_null(const char* key) const {
+    const auto found = json_.find(key);
+    return found != json_.end() && found->is_null();
+  }
   void fault(std::string text) { faults_.push_back(std::move(text)); }
 
   std::int64_t size(const char* key, std::optional<std::int64_t> absent = {}) {
@@ -39,6 +43,13 @@ class ModelReading {
     if (integer) return value->get<std::int64_t>();
     fault(fmt::format("{} is {}, not a size from 1 to {}", key, value->dump(), largest_size));
     return 1;
+  }
+  std::int64_t count(const char* key, std::int64_t absent) {
+    const SortedJson* value = find(key);
+    if (value == nullptr) return absent;
+    if (value->is_number_integer() && *value >= 0 && *value <= largest_size) return value->get<std::int64_t>();
+    fault(fmt::format("{} is {}, not a number of them from 0 to {}", key, value->dump(), largest_size));
+    return absent;
   }
   double number(const char* key, double lowest, std::optional<double> absent = {}) {
     const SortedJson* value = find(key);
@@ -115,8 +126,13 @@ double rope_theta(ModelReading& reading, const ArchitectureTraits& traits) {
     const SortedJson* rope = reading.find(key);
     if (rope == nullptr) continue;
     expect_plain_rope(reading, key, *rope);
-    if (!rope->is_object() || !rope->contains("rope_theta") || !(*rope)["rope_theta"].is_number()) continue;
-    const double said = (*rope)["rope_theta"].get<double>();
+    if (!rope->is_object() || !rope->contains("rope_theta") || (*rope)["rope_theta"].is_null()) continue;
+    const SortedJson& value = (*rope)["rope_theta"];
+    const double said = value.is_number() ? value.get<double>() : 0.0;
+    if (!(said >= lowest) || !std::isfinite(said)) {
+      reading.fault(fmt::format("{}.rope_theta is {}, not a number from {}", key, value.dump(), lowest));
+      continue;
+    }
     if (theta && *theta != said) {
       reading.fault(fmt::format("rope_theta is {}, but {}.rope_theta is {}", *theta, key, said));
     }
@@ -125,30 +141,40 @@ double rope_theta(ModelReading& reading, const ArchitectureTraits& traits) {
   return theta.value_or(traits.rope_theta);
 }
 
-// The window of all blocks; 0 without one. Blocks from max_window_layers on have it, as layer_types says too.
+// The window of all blocks; 0 without one. Blocks from max_window_layers on have it, as layer_types says too. The
+// classes of transformers with a window by block take one of 4096 where none is said.
 std::int64_t sliding_window(ModelReading& reading, const ArchitectureTraits& traits, std::int64_t blocks) {
   const bool by_block = traits.window == WindowKeys::by_block;
-  const SortedJson* said = reading.find("sliding_window");
-  const bool used = traits.window != WindowKeys::none && said != nullptr &&
-                    (!by_block || reading.boolean("use_sliding_window", false));
-  std::int64_t window = used ? reading.size("sliding_window") : 0;
-  if (used && by_block) {
-    const auto first = static_cast<std::int64_t>(reading.number("max_window_layers", 0.0, 28.0));
+  const bool used =
+      traits.window != WindowKeys::none && !reading.is_null("sliding_window") &&
+      (by_block ? reading.boolean("use_sliding_window", false) : reading.find("sliding_window") != nullptr);
+  std::int64_t window = used ? reading.size("sliding_window", 4096) : 0;
+  const SortedJson* types = reading.find("layer_types");
+  if (types != nullptr && !types->is_array()) {
+    reading.fault(fmt::format("layer_types is {}, not a list", types->dump()));
+    return window;
+  }
+  if (used && by_block && types != nullptr && !types->empty()) {
+    if (types->front() == "full_attention") window = 0;
+  } else if (used && by_block && !traits.first_windows) {
+    reading.fault(
+        fmt::format("use_sliding_window is true without layer_types: versions of transformers give different "
+                    "blocks of {} the window",
+                    traits.model_type));
+  } else if (used && by_block) {
+    const std::int64_t first = reading.count("max_window_layers", *traits.first_windows);
     if (first >= blocks) window = 0;
     if (first > 0 && first < blocks) {
       reading.fault(fmt::format(
           "max_window_layers is {} of {} blocks: Weft has one sliding window for all blocks or none", first, blocks));
     }
   }
-  if (const SortedJson* types = reading.find("layer_types")) {
-    const char* expected = window > 0 ? "sliding_attention" : "full_attention";
-    for (const SortedJson& type : *types) {
-      if (type != expected) {
-        reading.fault(
-            fmt::format("layer_types has {} where sliding_window makes \"{}\" of every block", type.dump(), expected));
-        break;
-      }
-    }
+  const char* expected = window > 0 ? "sliding_attention" : "full_attention";
+  for (const SortedJson& type : types == nullptr ? SortedJson::array() : *types) {
+    if (type == expected) continue;
+    reading.fault(
+        fmt::format("layer_types has {} where sliding_window makes \"{}\" of every block", type.dump(), expected));
+    break;
   }
   return window;
 }
@@ -180,7 +206,7 @@ std::vector<ModelBlock> read_blocks(ModelReading& reading, const ArchitectureTra
   std::vector<ModelBlock> blocks(static_cast<std::size_t>(count), kind);
   if (!traits.dense_blocks || !traits.moe_blocks) return blocks;
   if (traits.dense_places == DensePlaces::first) {
-    const auto dense = static_cast<std::int64_t>(reading.number("first_k_dense_replace", 0.0, 1.0));
+    const std::int64_t dense = reading.count("first_k_dense_replace", 1);
     std::fill_n(blocks.begin(), std::min(dense, count), ModelBlock(BlockKind::dense));
     return blocks;
   }
@@ -233,8 +259,11 @@ MoeConfig read_moe(ModelReading& reading, const ArchitectureTraits& traits) {
             ? reading.size("n_shared_experts", 1) * moe.moe_intermediate_size
             : reading.size(traits.pairs ? "shared_intermediate_size" : "shared_expert_intermediate_size");
   }
-  if (moe.num_experts_per_tok > moe.num_experts) {
-    reading.fault(fmt::format("num_experts_per_tok is {} of {} experts", moe.num_experts_per_tok, moe.num_experts));
+  // As many as a token chooses from.
+  const std::int64_t experts_there = moe.topk_group * (moe.num_experts / moe.n_group);
+  if (moe.num_experts_per_tok > experts_there) {
+    reading.fault(fmt::format("num_experts_per_tok is {} of {} experts{}", moe.num_experts_per_tok, experts_there,
+                              moe.n_group > 1 ? " (topk_group)" : ""));
   }
   return moe;
 }
@@ -320,7 +349,7 @@ ModelConfig read_model(ModelReading& reading, Architecture architecture) {
   }
   model.blocks = traits.pairs ? read_pairs(reading, model, blocks) : read_blocks(reading, traits, blocks);
   if (traits.predictors) {
-    model.mtp_depth = static_cast<int>(std::min(reading.number("num_nextn_predict_layers", 0.0, 0.0), 1000.0));
+    model.mtp_depth = static_cast<int>(std::min(reading.count("num_nextn_predict_layers", 0), std::int64_t{1000}));
     const ModelBlock last = model.blocks.back();
     model.blocks.insert(model.blocks.end(), static_cast<std::size_t>(model.mtp_depth), last);
   }

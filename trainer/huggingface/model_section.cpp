@@ -62,6 +62,10 @@ ModelSection read_model_section(const std::filesystem::path& file) {
   if (tokenizer != sources.entries.end()) {
     if (const auto* value = std::get_if<std::string>(&tokenizer->second.value.data)) section.tokenizer = *value;
   }
+  const auto padded = sources.entries.find("data.padded_vocab");
+  if (padded != sources.entries.end()) {
+    if (const auto* value = std::get_if<bool>(&padded->second.value.data)) section.padded_vocab = *value;
+  }
   return section;
 }
 

@@ -16,6 +16,7 @@ struct ModelSection {
   ModelConfig model;
   std::optional<std::int64_t> sequence_length;  // training.sequence_length, if set
   std::string tokenizer = {};                   // data.tokenizer, if set
+  bool padded_vocab = false;                    // data.padded_vocab
 };
 
 // Throws Error (request) with the faults of [model], as reading a configuration does.
