@@ -406,5 +406,47 @@ TEST_F(TrainCommand, AnOrderOfOnesOwnStaysWithTheRun) {
   }
 }
 
+// The parameters of the run's own checkpoints have their new names.
+TEST_F(TrainCommand, NamesThatSwapAreSwappedOnce) {
+  ASSERT_EQ(weft("train run.toml --run.directory=other --model.layers='d e d'").exit_code, 0);
+  const std::string q = ".attention.q_proj.weight", first = "blocks.0" + q, second = "blocks.2" + q;
+  const std::string swapping =
+      "train run.toml --model.layers='d e d' --checkpoint.start_from=other --optimizer.learning_rate=0 "
+      "'--checkpoint.rename=[\"" +
+      first + "=" + second + "\", \"" + second + "=" + first + "\"]'";
+  const auto begun = weft(swapping);
+  ASSERT_EQ(begun.exit_code, 0) << begun.messages;
+  std::filesystem::copy(folder_ / "out/tiny/checkpoints/step-00000003", folder_ / "swapped");
+  const auto differing_weights = [&](const std::string& other) {
+    std::set<std::string> names;
+    const SortedJson diff = SortedJson::parse(weft("checkpoint diff swapped " + other + " --json").output);
+    for (const SortedJson& tensor : diff.at("tensors")) {
+      if (tensor.value("state", "") == "") names.insert(tensor.at("name"));
+    }
+    return names;
+  };
+  EXPECT_EQ(differing_weights("other"), (std::set{first, second}));
+  const auto resumed = weft(swapping + " --run.steps=4");
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.messages;
+  EXPECT_EQ(differing_weights("out/tiny"), std::set<std::string>());
+}
+
+TEST_F(TrainCommand, MegatronsOrderHasTheSamplesOfTheRun) {
+  ASSERT_EQ(weft("data tokenize text.txt --tokenizer byte --output text").exit_code, 0);
+  const std::string train = "train run.toml --data.train=text --data.order=megatron";
+  ASSERT_EQ(weft(train).exit_code, 0);
+  const std::string smaller = " --training.global_batch_size=4 --run.steps=9";
+  for (const std::string& command : {train + smaller, "check" + train.substr(5) + smaller}) {
+    const auto refused = weft(command);
+    EXPECT_EQ(refused.exit_code, 2) << command;
+    EXPECT_NE(
+        refused.messages.find("order of 36 samples (run.steps x training.global_batch_size), and the 24 samples "
+                              "read by step 3 leave too few of them: set training.global_batch_size to 8 or more"),
+        std::string::npos)
+        << refused.messages;
+  }
+  EXPECT_EQ(weft(train + " --training.global_batch_size=16 --run.steps=9").exit_code, 0);
+}
+
 }  // namespace
 }  // namespace weft

@@ -109,7 +109,7 @@ Progress RankCheckpoints::load() {
   Progress progress;
   bool loaded = candidates.empty();
   for (const CheckpointFolder& candidate : candidates) {
-    const std::optional<PlannedStart> planned = try_load(candidate, start.weights_only);
+    const std::optional<PlannedStart> planned = try_load(candidate, start);
     if (!planned) {
       if (speaks) setup_.say(0, fmt::format("{} IS DAMAGED and is passed over", candidate.path.string()));
       continue;
@@ -129,7 +129,7 @@ Progress RankCheckpoints::load() {
     }
     break;
   }
-  if (!loaded) fail_unreadable(candidates);
+  if (!loaded) fail_unreadable(start);
   // Unfinished folders of an earlier run are removed after all ranks have listed the directory, and before any rank
   // writes.
   world_.barrier();
@@ -233,7 +233,7 @@ void RankCheckpoints::tidy_up(const std::vector<std::filesystem::path>& unfinish
   }
 }
 
-std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& candidate, bool weights_only) {
+std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& candidate, const StartingPoint& from) {
   PlannedStart start;
   std::optional<CheckpointReader> reader;
   bool damaged = false;
@@ -251,7 +251,7 @@ std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& ca
     if (checks) reader->require_unchanged(checkpoint_config_name);
   });
   if (!damaged) {
-    start = plan_start(config_, data_, *reader, weights_only);
+    start = plan_start(config_, data_, *reader, from);
     attempt([&] { load_rows(*reader, start.load, rows_, compute_); });
   }
   const auto step = static_cast<double>(candidate.step);

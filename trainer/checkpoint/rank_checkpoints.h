@@ -82,7 +82,7 @@ class RankCheckpoints {
   // Rank 0 only: removes unfinished folders and corrects `latest`.
   void tidy_up(const std::vector<std::filesystem::path>& unfinished, const StartingPoint& start) const;
   // Returns nothing if the candidate is damaged for one of the ranks.
-  std::optional<PlannedStart> try_load(const CheckpointFolder& candidate, bool weights_only);
+  std::optional<PlannedStart> try_load(const CheckpointFolder& candidate, const StartingPoint& from);
   // Waits until this rank has written its part, or has failed to.
   void finish_own_part();
   // Ends the save in flight if all ranks have reported: `written` ranks have written their parts, `failed` have not.

@@ -10,9 +10,11 @@
 namespace weft {
 namespace {
 
-LoadRules rules_of(const CheckpointConfig& config, bool weights_only) {
+// `own`: a run that begins with another checkpoint has renamed its parameters before it saved this one.
+LoadRules rules_of(const CheckpointConfig& config, bool weights_only, bool own) {
   LoadRules rules{weights_only, {}, config.allow_missing, config.allow_unused};
-  for (const std::string& renaming : config.rename) {
+  const bool renamed_before = own && !config.start_from.empty();
+  for (const std::string& renaming : renamed_before ? std::vector<std::string>() : config.rename) {
     const std::size_t sign = renaming.find('=');
     rules.renamed.emplace_back(renaming.substr(0, sign), renaming.substr(sign + 1));
   }
@@ -29,6 +31,18 @@ std::string new_data(const Config& config, const KeyValues& data, const Manifest
       "optimizer and read the new data from their first sample, set checkpoint.allow_new_data = true. To take its "
       "weights alone and begin anew, name it in checkpoint.start_from with another checkpoint.directory",
       differing);
+}
+
+// Megatron's order has the samples of the run's steps, whatever was read before.
+void require_samples(const Config& config, const Progress& progress) {
+  const std::int64_t batch = config.training.global_batch_size, steps = config.run.steps;
+  const bool goes_on = progress.step > 0 && progress.step < steps;
+  if (config.data.order != DataOrder::megatron || !goes_on || progress.samples <= progress.step * batch) return;
+  fail_request(
+      "data.order \"megatron\" makes an order of {} samples (run.steps x training.global_batch_size), and the {} "
+      "samples "
+      "read by step {} leave too few of them: set training.global_batch_size to {} or more",
+      steps * batch, progress.samples, progress.step, (progress.samples + progress.step - 1) / progress.step);
 }
 
 // Whether checkpoint.allow_missing names the weight of every router.
@@ -72,7 +86,8 @@ StartingPoint starting_point(const Config& config) {
 }
 
 PlannedStart plan_start(const Config& config, const KeyValues& data, const CheckpointReader& reader,
-                        bool weights_only) {
+                        const StartingPoint& from) {
+  const bool weights_only = from.weights_only;
   try {
     const Manifest& manifest = reader.manifest();
     KeyValues saved = manifest.model, own = model_keys(config);
@@ -90,8 +105,9 @@ PlannedStart plan_start(const Config& config, const KeyValues& data, const Check
       start.new_data = new_data(config, data, manifest);
       start.progress = manifest.progress;
       if (!start.new_data.empty()) start.progress.samples = 0;
+      require_samples(config, start.progress);
     }
-    LoadRules rules = rules_of(config.checkpoint, weights_only);
+    LoadRules rules = rules_of(config.checkpoint, weights_only, from.own);
     rules.other_rules = parameters_of_other_rules(config, manifest.rules);
     start.load = plan_load(manifest, expected_tensors(config, weights_only), rules);
     return start;
@@ -100,9 +116,15 @@ PlannedStart plan_start(const Config& config, const KeyValues& data, const Check
   }
 }
 
-void fail_unreadable(const std::vector<CheckpointFolder>& candidates) {
+void fail_unreadable(const StartingPoint& from) {
+  const std::filesystem::path& newest = from.candidates.front().path;
+  if (!from.own) {
+    fail_request(
+        "{} (checkpoint.start_from) cannot be read; weft checkpoint verify says why. Name another checkpoint there",
+        newest.string());
+  }
   fail_request("none of the {} checkpoints of {} can be read. To begin anew, choose another checkpoint.directory",
-               candidates.size(), candidates.front().path.parent_path().string());
+               from.candidates.size(), newest.parent_path().string());
 }
 
 void require_usable_start(const Config& config, const TokenDataset& data) {
@@ -114,10 +136,10 @@ void require_usable_start(const Config& config, const TokenDataset& data) {
     } catch ([[maybe_unused]] const Error& damage) {
       continue;  // the ranks will skip it too, and report it
     }
-    plan_start(config, data_keys(config, data), *reader, start.weights_only);
+    plan_start(config, data_keys(config, data), *reader, start);
     return;
   }
-  if (!start.candidates.empty()) fail_unreadable(start.candidates);
+  if (!start.candidates.empty()) fail_unreadable(start);
 }
 
 }  // namespace weft
