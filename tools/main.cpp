@@ -9,10 +9,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <initializer_list>
 #include <iostream>
 #include <new>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "parallel/comm/process_environment.h"
@@ -106,8 +108,13 @@ int run(int count, char** arguments) {
 }
 
 // The message of a broken statement names its place in the sources (require() in parallel/runtime/error.h). The build
-// folder is removed from it.
+// folder is removed from it, and so is the number of an error of the JSON library.
 std::string without_folders(std::string message) {
+  constexpr std::string_view number = "[json.exception.";
+  for (std::size_t at = 0; (at = message.find(number, at)) != std::string::npos;) {
+    const std::size_t close = message.find("] ", at);
+    message.erase(at, close == std::string::npos ? number.size() : close + 2 - at);
+  }
   const std::size_t end = message.find(": required: ");
   if (end == std::string::npos) return message;
   const std::size_t begin = message.rfind(' ', end - 1) + 1;  // 0 if there is none
@@ -157,6 +164,9 @@ int main(int count, char** arguments) {
   } catch (const std::bad_alloc&) {
     say("weft: out of memory: this needs more than the process is given (free, ulimit -v)");
     return failed_run;
+  } catch (const std::filesystem::filesystem_error& error) {
+    say(fmt::format("{}: {}", error.path1().string(), error.code().message()));
+    return wrong_request;
   } catch (const std::system_error& error) {
     if (std::ferror(stdout) != 0) return lost_output(error.code().message());
     say(fmt::format("weft: {}", error.what()));

@@ -1,5 +1,5 @@
-// Actions of segments as CUDA graphs (run.captured_regions): the bits are those without, the graphs are as many as
-// there are actions of segments without experts and messages, and whatever needs the stream in between ends a capture.
+// Actions of segments as CUDA graphs (run.captured_regions). The bits are those without. There are as many graphs as
+// actions of segments without experts and messages. Whatever needs the stream in between ends a capture.
 #include <gtest/gtest.h>
 
 #include "parallel/runtime/error.h"

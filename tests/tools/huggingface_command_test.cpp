@@ -104,6 +104,27 @@ TEST_F(HuggingFaceCommands, AnImportedTokenizerIsThatOfTheCheckpoint) {
   EXPECT_EQ(evaluated.exit_code, 0) << evaluated.messages;
   const auto generated = weft("generate checkpoint --prompt warp --max-tokens 5");
   EXPECT_EQ(generated.exit_code, 0) << generated.messages;
+  // By its whole path: runs in other folders include the file. So is that of a model made of this one.
+  const auto upcycled = weft("checkpoint upcycle checkpoint up --experts 2");
+  ASSERT_EQ(upcycled.exit_code, 0) << upcycled.messages;
+  for (const std::string name : {"checkpoint", "up"}) {
+    std::ifstream file(folder_ / name / "config.toml");
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    EXPECT_NE(text.find("tokenizer = \"" + (fs::canonical(folder_ / name) / "tokenizer.json").string()),
+              std::string::npos)
+        << text;
+  }
+  fs::remove_all(folder_ / "checkpoint");
+  const auto of_upcycled = weft("eval up --data held --json");
+  ASSERT_EQ(of_upcycled.exit_code, 0) << of_upcycled.messages;
+  EXPECT_NEAR(SortedJson::parse(of_upcycled.output).at("loss").get<double>(),
+              SortedJson::parse(evaluated.output).at("loss").get<double>(), 2e-6);
+  const auto too_large = [&] {
+    put_folder("folder", 200, {{"max_position_embeddings", 48}});
+    return weft("import folder refused");
+  }();
+  EXPECT_EQ(too_large.exit_code, 2);
+  EXPECT_NE(too_large.messages.find("the tokenizer has ids up to"), std::string::npos) << too_large.messages;
 }
 
 // As it stands: no data, no other section, nothing on the command line.

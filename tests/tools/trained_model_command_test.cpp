@@ -150,6 +150,15 @@ TEST_F(TrainedModelCommand, WrongRequestsAreRefusedWithEverythingWrong) {
   for (const char* part : {"the prompt is empty", "top-p 1.5", "top-k 0", "empty stop"}) {
     EXPECT_NE(request.find(part), std::string::npos) << part << " in " << request;
   }
+  for (const char* seed : {"-1", "18446744073709551616", "1.5", "x"}) {
+    const std::string told = refusal(std::string("generate out/tiny --prompt a --seed ") + seed);
+    EXPECT_NE(told.find(std::string("\"") + seed + "\" is not a whole number from 0"), std::string::npos) << told;
+  }
+  const std::string nameless = refusal("data train-tokenizer text.txt --output ''");
+  EXPECT_EQ(nameless.find("filesystem error"), std::string::npos) << nameless;
+  const std::string long_name(300, 'n');
+  const std::string too_long = refusal("diagnose " + long_name);
+  EXPECT_NE(too_long.find(long_name + ": File name too long"), std::string::npos) << too_long;
   EXPECT_NE(refusal("generate out/tiny --prompt a --warmth=1").find("unknown option --warmth"), std::string::npos);
   EXPECT_NE(refusal("eval out/tiny --data missing.txt").find("--data: \"missing.txt\""), std::string::npos);
   EXPECT_NE(refusal("eval out --data text.txt").find("out"), std::string::npos);

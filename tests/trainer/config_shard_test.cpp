@@ -246,7 +246,8 @@ TEST(ShardFaults, AnOptimizerAndALayoutThatDoNotFit) {
 
 TEST(PrecisionFaults, AreNamed) {
   expect_all_said({"precision.parameters=float16"}, {"precision.parameters: \"float16\" is not available"});
-  expect_all_said({"training.initial_loss_scale=1000"}, {"initial_loss_scale 1000 is not a power of two"});
+  const std::string odd = "training.initial_loss_scale=1000";
+  expect_all_said({"precision.compute=float16", odd}, {"initial_loss_scale 1000 is not a power of two"});
   expect_all_said({"training.frozen=[\"embeding\"]"}, {"training.frozen", "embedding"});
   expect_all_said({"training.frozen=1"}, {"training.frozen: expected an array"});
 }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -408,6 +410,10 @@ TEST(Generation, RefusesEverythingThatMakesNoSenseAtOnce) {
        {"the prompt is empty", "max-tokens 0", "samples 0", "temperature -1", "top-k 0", "top-p 0", "empty stop"}) {
     EXPECT_NE(all.find(part), std::string::npos) << part << " in " << all;
   }
+  const std::int64_t many = std::numeric_limits<std::int64_t>::max();
+  const std::string most = generation_refusal(config, {.prompt = "a", .max_tokens = many, .samples = many});
+  EXPECT_NE(most.find("max-tokens 9223372036854775807 is above 2147483647"), std::string::npos) << most;
+  EXPECT_NE(most.find("samples 9223372036854775807 is above"), std::string::npos) << most;
   config.model.vocab_size = 259;
   config.data.padded_vocab = false;
   EXPECT_NE(generation_refusal(config, {.prompt = "a"}).find("vocab_size 259 does not match"), std::string::npos);

@@ -1,8 +1,6 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
-#include <iterator>
+#include <filesystem>
 #include <memory>
 
 #include "parallel/runtime/error.h"
@@ -14,6 +12,7 @@
 #include "trainer/huggingface/upcycle.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/config_rules.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 namespace weft {
 namespace {
@@ -24,19 +23,21 @@ struct UpcycleRequest {
   std::uint64_t seed = 1234;
 };
 
-std::string config_text(const std::filesystem::path& folder, const ModelSection& dense, const ModelConfig& model) {
+// The tokenizer is the copy that lies in the new checkpoint, if the dense one has a copy.
+std::string config_text(const std::filesystem::path& folder, const ModelSection& dense, const ModelConfig& model,
+                        const std::string& to) {
   std::string text = fmt::format(
       "# The dense model of {} with experts that are copies of its MLPs; `include` this in a run's TOML.\n\n{}",
       toml_text(folder.string()), model_section_toml(model));
   if (dense.sequence_length) text += fmt::format("\n[training]\nsequence_length = {}\n", *dense.sequence_length);
+  std::string tokenizer = dense.tokenizer;
+  if (const auto kept = kept_tokenizer(folder.string(), tokenizer)) {
+    const std::filesystem::path own = std::filesystem::weakly_canonical(std::filesystem::absolute(to));
+    tokenizer = (own / std::filesystem::path(*kept).filename()).string();
+  }
+  if (!tokenizer.empty()) text += fmt::format("\n[data]\ntokenizer = {}\n", toml_text(tokenizer));
+  if (dense.padded_vocab) text += "padded_vocab = true\n";
   return text;
-}
-
-// Throws Error (request) for a model that no run could have.
-void require_sizes(const Config& config) {
-  Messages faults;
-  for (const ConfigRule& rule : size_rules()) std::ranges::move(rule.check(config), std::back_inserter(faults));
-  if (!faults.empty()) fail_request("{}", fmt::join(faults, "\n"));
 }
 
 void run_upcycle(const UpcycleRequest& request) {
@@ -51,8 +52,8 @@ void run_upcycle(const UpcycleRequest& request) {
   config.layers_text = layers_text({config.model.blocks, config.model.mtp_depth});
   config.training.sequence_length = dense.sequence_length.value_or(config.training.sequence_length);
   require_sizes(config);
-  upcycle(reader, config.model, config_text(folder.path, dense, config.model), model_keys(config), request.seed,
-          request.to);
+  upcycle(reader, config.model, config_text(folder.path, dense, config.model, request.to), model_keys(config),
+          request.seed, request.to);
   const ParameterCount before = count_parameters(dense.model), after = count_parameters(config.model);
   fmt::print("wrote {}: {} parameters of {}, {} of them active for a token\n", request.to, after.total, before.total,
              after.active);
@@ -71,7 +72,7 @@ void add_checkpoint_upcycle_command(CLI::App& checkpoint) {
       ->capture_default_str();
   command->add_option("--layers", request->layers,
                       "blocks of the new model, as \"d e*11\"; otherwise all have experts");
-  command->add_option("--seed", request->seed, "of the routers' weights")->capture_default_str();
+  command->add_option("--seed", request->seed, "of the routers' weights")->check(seed())->capture_default_str();
   command->callback([request] { run_upcycle(*request); });
 }
 

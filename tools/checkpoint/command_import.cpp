@@ -6,6 +6,8 @@
 #include "trainer/checkpoint/keys.h"
 #include "trainer/huggingface/import.h"
 #include "trainer/huggingface/model_json.h"
+#include "trainer/huggingface/model_section.h"
+#include "trainer/resolve/config_rules.h"
 
 namespace weft {
 namespace {
@@ -17,6 +19,8 @@ struct ImportRequest {
 void run_import(const ImportRequest& request) {
   Config config;
   config.model = read_folder_model(request.folder).model;
+  config.layers_text = layers_text({config.model.blocks, config.model.mtp_depth});
+  require_sizes(config);
   const ImportResult result = import_folder(request.folder, request.to, model_keys(config));
   fmt::print("wrote {}, a {}: {} parameters, {} bytes, {} {}\n", request.to,
              traits_of(result.folder.architecture).model_type, result.parameters, result.bytes, result.files,

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
 
 #include "parallel/comm/process_environment.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 #include "parallel/runtime/spread_work.h"
 #include "tools/command/commands.h"
 #include "trainer/checkpoint/folder.h"
@@ -82,6 +84,15 @@ CLI::Validator writable() {
   return {[](const std::string& file) {
             const std::string fault = write_fault(file);
             return fault.empty() ? fault : fmt::format("{} cannot be written: {}", file, fault);
+          },
+          ""};
+}
+
+CLI::Validator seed() {
+  return {[](const std::string& text) {
+            const bool good = parsed_number<std::uint64_t>(text).has_value();
+            return good ? std::string{}
+                        : fmt::format("\"{}\" is not a whole number from 0 to 18446744073709551615", text);
           },
           ""};
 }

@@ -96,6 +96,8 @@ std::string write_fault(const std::string& file);
 CLI::Validator writable();
 // Refuses an empty text, such as that of a variable of the shell that is not set.
 CLI::Validator not_empty();
+// A whole number of 64 bits.
+CLI::Validator seed();
 // Adds an argument to `command`: the path of a checkpoint (resolve_checkpoint).
 CLI::Option* add_checkpoint_argument(CLI::App& command, const std::string& name, std::string& path);
 // Throws Error (request) if `path` is no checkpoint, and Error (failure) if the checkpoint is damaged.

@@ -87,6 +87,7 @@ void add_request_options(CLI::App& command, GenerationRequest& request) {
                   "choose among the fewest most probable tokens that together have this probability")
       ->capture_default_str();
   command.add_option("--seed", request.sampling.seed, "a sample is a function of seed and number")
+      ->check(seed())
       ->capture_default_str();
   command.add_option("--stop", request.stop, "a sample ends where this text begins; may be given several times")
       ->allow_extra_args(false);

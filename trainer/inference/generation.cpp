@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <limits>
+#include <utility>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/phase_clock.h"
@@ -125,12 +127,17 @@ double GenerationResult::tokens_per_second() const {
   return seconds > 0.0 ? static_cast<double>(behind) / seconds : 0.0;
 }
 
+// Of tokens, and of samples.
+constexpr std::int64_t most_of_a_request = std::numeric_limits<std::int32_t>::max();
+
 void require_sound(const GenerationRequest& request, const Config& config) {
   std::string faults;
   const auto add = [&faults](const std::string& fault) { faults += (faults.empty() ? "" : "\n") + fault; };
   if (request.prompt.empty()) add("the prompt is empty: the first token follows at least one other");
-  if (request.max_tokens < 1) add(fmt::format("max-tokens {} makes no text; it is at least 1", request.max_tokens));
-  if (request.samples < 1) add(fmt::format("samples {} makes no text; it is at least 1", request.samples));
+  for (const auto& [name, number] : {std::pair("max-tokens", request.max_tokens), {"samples", request.samples}}) {
+    if (number < 1) add(fmt::format("{} {} makes no text; it is at least 1", name, number));
+    if (number > most_of_a_request) add(fmt::format("{} {} is above {}", name, number, most_of_a_request));
+  }
   for (const std::string& stop : request.stop) {
     if (stop.empty()) add("an empty stop text would end every text before it begins");
   }
@@ -144,7 +151,9 @@ void require_sound(const GenerationRequest& request, const Config& config) {
   add_refusal([&] {
     const TextVocabulary vocabulary = open_vocabulary(config);
     require_fit(config, vocabulary);
-    prompt_tokens(vocabulary, request.prompt);
+    if (!request.prompt.empty() && prompt_tokens(vocabulary, request.prompt).empty()) {
+      fail_request("the prompt has no token: the tokenizer leaves out all of \"{}\"", request.prompt);
+    }
   });
   add_refusal([&] { require_sound(request.sampling); });
   if (!faults.empty()) throw Error(ErrorKind::request, faults);

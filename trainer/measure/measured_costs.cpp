@@ -213,14 +213,20 @@ std::vector<TracedAction> traced_actions(const Program& program, const Mesh& mes
     if (!span.lane) continue;
     const std::size_t at = traced.size() % actions.size();
     if (span.name != names[at] || span.microbatch != actions[at].microbatch) {
-      fail_request("rank {} traced {} where its program has {}: the trace is of another configuration", trace.rank,
-                   span.name, names[at]);
+      fail_request(
+          "trace_rank{}.json has {} where the program of the rank has {}: the trace is of another configuration; "
+          "remove "
+          "the run's traces, or trace it again",
+          trace.rank, span.name, names[at]);
     }
     traced.push_back({at, &span});
   }
   if (traced.empty() || traced.size() % actions.size() != 0) {
-    fail_request("the trace of rank {} has {} actions, which is no whole number of steps of {}", trace.rank,
-                 traced.size(), actions.size());
+    fail_request(
+        "trace_rank{}.json has {} actions, which is no whole number of steps of {}; remove the run's traces, or trace "
+        "it "
+        "again",
+        trace.rank, traced.size(), actions.size());
   }
   return traced;
 }

@@ -1,8 +1,11 @@
 // Bounds of sizes: larger ones are refused before a table of them is built or a product overflows.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <iterator>
 
 #include "layers/kernels/state_space.h"
+#include "parallel/runtime/error.h"
 #include "trainer/resolve/config_rules.h"
 
 namespace weft {
@@ -152,6 +155,12 @@ std::vector<ConfigRule> size_rules() {
   std::vector<ConfigRule> rules = model_and_microbatch_rules();
   std::ranges::move(step_rules(), std::back_inserter(rules));
   return rules;
+}
+
+void require_sizes(const Config& config) {
+  Messages faults;
+  for (const ConfigRule& rule : size_rules()) std::ranges::move(rule.check(config), std::back_inserter(faults));
+  if (!faults.empty()) fail_request("{}", fmt::join(faults, "\n"));
 }
 
 }  // namespace weft

@@ -1,9 +1,9 @@
 // Regions of a stream's work that go to the device as one CUDA graph each.
 //
-// Work of an open region is captured. It is launched when the region is closed: at its end, or before whatever needs a
-// point in the stream (an event, a wait of the host). Work behind that is queued as ever. A capture allocates nothing,
-// so storage of an open region comes from a stream of its own. Storage that it releases serves its later allocations of
-// the same size, and is freed behind the launch.
+// Work of an open region is captured. It is launched when the region is closed, at its end or earlier. Whatever needs a
+// point in the stream (an event, a wait of the host) closes it, and work behind that is queued as ever. A capture
+// allocates nothing, so storage of an open region comes from a stream of its own. Storage that it releases serves its
+// later allocations of the same size, and is freed behind the launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
