@@ -165,8 +165,16 @@ int main(int count, char** arguments) {
     say("weft: out of memory: this needs more than the process is given (free, ulimit -v)");
     return failed_run;
   } catch (const std::filesystem::filesystem_error& error) {
-    say(fmt::format("{}: {}", error.path1().string(), error.code().message()));
-    return wrong_request;
+    // A path that cannot be is a fault of the request; a file system that fails later is none.
+    bool request = false;
+    for (const std::errc reason :
+         {std::errc::permission_denied, std::errc::filename_too_long, std::errc::not_a_directory,
+          std::errc::too_many_symbolic_link_levels, std::errc::invalid_argument}) {
+      request = request || error.code() == reason;
+    }
+    const std::string path = error.path1().empty() ? "\"\"" : error.path1().string();
+    say(fmt::format("{}{}: {}", request ? "" : "weft: ", path, error.code().message()));
+    return request ? wrong_request : failed_run;
   } catch (const std::system_error& error) {
     if (std::ferror(stdout) != 0) return lost_output(error.code().message());
     say(fmt::format("weft: {}", error.what()));

@@ -129,9 +129,9 @@ void add_pair_reasons(const ArchitectureTraits& traits, const ModelConfig& model
     if (is_end && first) break;
     const BlockKind wanted = first ? BlockKind::none : kind;
     if (!is_end && !model.blocks[i].is_whole() && model.blocks[i] == wanted) continue;
-    reasons.push_back(fmt::format("block {} is {} (model.layers): the layers of {} are A or M, then {}{}", i,
+    reasons.push_back(fmt::format("block {} is {} (model.layers): the layers of {} are A or M, then {} in each", i,
                                   is_end ? "missing" : block_symbol(model.blocks[i]), traits.model_type,
-                                  kind == BlockKind::moe ? "E" : "D", kind == BlockKind::moe ? " in each" : ""));
+                                  kind == BlockKind::moe ? "E" : "D"));
     return;
   }
   add_width_reasons(traits, model, reasons);

@@ -64,14 +64,11 @@ SortedJson window_of(const ModelConfig& model) {
 }
 
 // A window of all blocks, or of none. layer_types follow from it and are not written, because versions of transformers
-// derive different values if they are there. For qwen2_moe they derive different values where they are not.
+// derive different values if they are there.
 void add_window(SortedJson& json, const ModelConfig& model) {
   json["sliding_window"] = window_of(model);
   json["use_sliding_window"] = model.sliding_window > 0;
   json["max_window_layers"] = model.sliding_window > 0 ? 0 : model.layers();
-  if (json["model_type"] == traits_of(Architecture::qwen2_moe).model_type && model.sliding_window > 0) {
-    json["layer_types"] = std::vector<std::string>(static_cast<std::size_t>(model.layers()), "sliding_attention");
-  }
 }
 
 void add_routing(SortedJson& json, const ModelConfig& model) {
@@ -176,6 +173,10 @@ std::string model_json(Architecture architecture, const ModelConfig& model, cons
       add_qwen_moe(json, model);
       json["shared_expert_intermediate_size"] = model.moe.shared_expert_intermediate_size;
       json["qkv_bias"] = false;
+      // Here versions of transformers derive different values where there are none.
+      if (model.sliding_window > 0) {
+        json["layer_types"] = std::vector<std::string>(static_cast<std::size_t>(model.layers()), "sliding_attention");
+      }
       break;
     case Architecture::glm4_moe:
       add_glm_moe(json, model);
