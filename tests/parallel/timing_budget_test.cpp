@@ -28,7 +28,7 @@ std::vector<TimingProblem> problems() {
   for (std::size_t i = 0; i < grid.size(); i += 20) all.push_back(timing_problem(grid[i]));
   std::mt19937 random(30);
   for (int i = 0; i < 40; ++i) {
-    all.push_back(random_timing(random, {.islands = i % 2 == 0, .least_ops = 10, .most_ops = 40}));
+    all.push_back(random_timing(random, {.large_parameters = i % 2 == 0, .least_ops = 10, .most_ops = 40}));
   }
   return all;
 }
@@ -70,7 +70,7 @@ TEST(TimingBudget, SolvesAtTheSmallestAndRefusesLess) {
   std::mt19937 random(32);
   for (int i = 0; i < 100; ++i) {
     const bool pinned = i % 2 == 1;
-    TimingProblem problem = random_timing(random, {.islands = i % 3 == 0});
+    TimingProblem problem = random_timing(random, {.large_parameters = i % 3 == 0});
     TimingRank& rank = problem.ranks[0];
     rank.budget = smallest_budget(rank, pinned);
     const SolveOptions options{.pin_reductions = pinned, .work = 20'000};
@@ -101,24 +101,6 @@ TEST(TimingBudget, SmallestIsWhatTheWorstOpNeeds) {
   }
   EXPECT_EQ(smallest_budget(rank, false), 35);          // op 0; the second unit is frozen
   EXPECT_EQ(smallest_budget(rank, true), 1 + 30 + 20);  // op 1
-}
-
-// A gather inside the island takes an eighth of the time, and its parts a quarter of the room.
-TEST(TimingBudget, IslandsMakeTightBudgetsFaster) {
-  std::mt19937 random(33);
-  double with = 0, without = 0;
-  int used = 0;
-  for (int i = 0; i < 60; ++i) {
-    TimingProblem problem = random_timing(random, {.islands = true, .least_ops = 10, .most_ops = 20});
-    const TimingSolution solution = solve_timing(problem, {.work = 200'000});
-    EXPECT_EQ(find_plan_faults(problem, solution.plan, false), std::vector<std::string>{});
-    for (const TimedGather& gather : solution.plan.ranks[0].gathers) used += gather.from_island;
-    with += solution.makespan;
-    for (TimingUnit& unit : problem.ranks[0].units) unit.island_bytes = 0;
-    without += solve_timing(problem, {.work = 200'000}).makespan;
-  }
-  EXPECT_GE(used, 20);
-  EXPECT_LT(with, without);
 }
 
 }  // namespace

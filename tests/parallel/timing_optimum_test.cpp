@@ -140,7 +140,7 @@ TEST(TimingTies, OfCandidatesGoToFewerByteSteps) {
   const SolveOptions options{.work = 50'000, .fixed_policies = false};
   int ties = 0;
   for (int i = 0; i < 400; ++i) {
-    const TimingProblem problem = random_timing(random, {.islands = i % 2 == 0});
+    const TimingProblem problem = random_timing(random, {.large_parameters = i % 2 == 0});
     const TimingSolution solution = solve_timing(problem, options);
     TimingSearch search(problem, options);
     if (search.at_bound(solution.makespan)) continue;

@@ -15,7 +15,7 @@
 namespace weft {
 namespace {
 
-// Two units: F0 F1 B1 B0, unit 0 kept by an island in between, unit 1 all the while. The budget has no byte to spare.
+// Two units: F0 F1 B1 B0, unit 0 gathered twice, unit 1 all the while. The budget has no byte to spare.
 struct Example {
   TimingProblem problem;
   TimingPlan plan;
@@ -25,12 +25,7 @@ struct Example {
 Example example() {
   Example made;
   TimingRank rank;
-  rank.units = {{.parameter_bytes = 10,
-                 .gradient_bytes = 10,
-                 .gather_seconds = 1,
-                 .reduce_seconds = 1,
-                 .island_gather_seconds = 0.5,
-                 .island_bytes = 2},
+  rank.units = {{.parameter_bytes = 10, .gradient_bytes = 10, .gather_seconds = 1, .reduce_seconds = 1},
                 {.parameter_bytes = 20, .gradient_bytes = 20, .gather_seconds = 2, .reduce_seconds = 2}};
   rank.read_units = {0, 1, 1, 0};
   rank.added_units = {1, 0};
@@ -40,15 +35,14 @@ Example example() {
                 .first_add = q - 2,
                 .adds = q < 2 ? 0 : 1,
                 .seconds = 1,
-                .activation_bytes = q == 1 || q == 2 ? 2 : 1,
-                .forward = q < 2};
+                .activation_bytes = q == 1 || q == 2 ? 2 : 1};
     if (q < 2) op.first_add = 0;
     rank.ops.push_back(op);
   }
-  rank.budget = 44;
+  rank.budget = 42;
   made.problem.ranks = {rank};
   TimingRankPlan plan;
-  plan.gathers = {{0, false, -1, 0, 0}, {1, false, -1, 1, 2}, {0, true, 2, 3, 3}};
+  plan.gathers = {{0, -1, 0, 0}, {1, -1, 1, 2}, {0, 2, 3, 3}};
   plan.reductions = {{1, 2, 2, 4, false}, {0, 3, 3, 4, false}};
   plan.channel = {{false, 0}, {false, 1}, {false, 2}, {true, 0}, {true, 1}};
   made.plan.ranks = {plan};
@@ -58,8 +52,8 @@ Example example() {
 TEST(TimingPlan, ReservesByHand) {
   const Example made = example();
   EXPECT_EQ(find_plan_faults(made.problem, made.plan, true), std::vector<std::string>{});
-  // 1 + 10 + 20; 2 + 20 + 2; 2 + 20 + 2 + 20; 1 + 10 + 2 + 20 + 10.
-  EXPECT_EQ(reserved_bytes(made.problem.ranks[0], made.plan.ranks[0]), (std::vector<std::int64_t>{31, 24, 44, 43}));
+  // 1 + 10 + 20; 2 + 20; 2 + 20 + 20; 1 + 10 + 20 + 10.
+  EXPECT_EQ(reserved_bytes(made.problem.ranks[0], made.plan.ranks[0]), (std::vector<std::int64_t>{31, 22, 42, 41}));
 }
 
 TEST(TimingPlan, FaultsAreFound) {
@@ -77,12 +71,8 @@ TEST(TimingPlan, FaultsAreFound) {
       {"op 2 reads unit 1 while it is sharded", [](Example&, TimingRankPlan& plan) { plan.gathers[1].until = 1; }},
       {"while it is there",
        [](Example&, TimingRankPlan& plan) {
-         plan.gathers[2] = {0, false, -1, 3, 3};
+         plan.gathers[2] = {0, -1, 3, 3};
        }},
-      {"from an island that no forward left",
-       [](Example&, TimingRankPlan& plan) { plan.gathers[1].from_island = true; }},
-      {"from an island that no forward left",
-       [](Example& made, TimingRankPlan&) { made.problem.ranks[0].ops[0].forward = false; }},
       {"begins or ends an interval of unit 0 but does not read it",
        [](Example&, TimingRankPlan& plan) { plan.gathers[0].until = 1; }},
       {"op 3 adds to a gradient of unit 0 that is not there",
@@ -110,9 +100,9 @@ TEST(TimingPlan, FaultsAreFound) {
        [](Example&, TimingRankPlan& plan) { std::swap(plan.channel[1], plan.channel[2]); }},
       {"overtakes a reduction whose room it may take",
        [](Example&, TimingRankPlan& plan) { plan.reductions[0].wait = 3; }},
-      {"op 2 has 44 bytes reserved, the budget is 43",
+      {"op 2 has 42 bytes reserved, the budget is 41",
        [](Example& made, TimingRankPlan&) { --made.problem.ranks[0].budget; }},
-      {"op 2 has 54 bytes reserved, the budget is 44",
+      {"op 2 has 52 bytes reserved, the budget is 42",
        [](Example&, TimingRankPlan& plan) { plan.gathers[2].after = 1; }},
   };
   for (const Case& fault : cases) {
@@ -124,15 +114,15 @@ TEST(TimingPlan, FaultsAreFound) {
   }
 }
 
-// F0 waits for its gather, F1 for the longer one; the island's runs during B1 or right behind it.
+// F0 waits for its gather, F1 for the longer one; the last runs behind B1, when there is room for it.
 TEST(TimingPlan, RunsByHand) {
   const Example made = example();
   const SimulatedTiming timing = simulate_timing(made.problem, made.plan);
   const SimulatedRank& rank = timing.ranks[0];
-  EXPECT_EQ(rank.ops, (std::vector<TimeSpan>{{1, 2}, {3, 4}, {4, 5}, {5.5, 6.5}}));
-  EXPECT_EQ(rank.channel, (std::vector<TimeSpan>{{0, 1}, {1, 3}, {5, 5.5}, {5.5, 7.5}, {7.5, 8.5}}));
-  EXPECT_EQ(timing.makespan, 8.5);
-  EXPECT_EQ(rank.peak_bytes, 44);
+  EXPECT_EQ(rank.ops, (std::vector<TimeSpan>{{1, 2}, {3, 4}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(rank.channel, (std::vector<TimeSpan>{{0, 1}, {1, 3}, {5, 6}, {6, 8}, {8, 9}}));
+  EXPECT_EQ(timing.makespan, 9);
+  EXPECT_EQ(rank.peak_bytes, 42);
   // With a channel of their own reductions do not wait for the gather.
   EXPECT_EQ(simulate_timing(made.problem, made.plan, {.two_channels = true}).makespan, 8);
 }
@@ -151,7 +141,7 @@ TEST(TimingPlan, StandingStillIsAnError) {
 TEST(TimingPlan, BothClocksAgree) {
   std::mt19937 random(40);
   for (int i = 0; i < 100; ++i) {
-    TimingProblem problem = random_timing(random, {.islands = i % 2 == 0, .least_ops = 12, .most_ops = 12});
+    TimingProblem problem = random_timing(random, {.large_parameters = i % 2 == 0, .least_ops = 12, .most_ops = 12});
     problem.ranks.push_back(random_timing(random, {.least_ops = 12, .most_ops = 12}).ranks[0]);
     for (int q = 0; q < 12; ++q) {
       TimingOp& op = problem.ranks[static_cast<std::size_t>(q % 2)].ops[static_cast<std::size_t>(q)];

@@ -10,7 +10,7 @@ namespace weft {
 
 struct RandomTiming {
   bool gradients = true;
-  bool islands = false;
+  bool large_parameters = false;  // beside gradients
   int least_ops = 8, most_ops = 10;
 };
 
@@ -22,19 +22,14 @@ inline TimingProblem random_timing(std::mt19937& random, const RandomTiming& sha
                           .gradient_bytes = shape.gradients ? draw(1, 4) : 0,
                           .gather_seconds = draw(1, 8) / 2.0,
                           .reduce_seconds = draw(1, 8) / 2.0});
-    if (shape.islands) {
-      rank.units.back().parameter_bytes *= 4;
-      rank.units.back().island_bytes = rank.units.back().parameter_bytes / 4;
-      rank.units.back().island_gather_seconds = rank.units.back().gather_seconds / 8;
-    }
+    if (shape.large_parameters) rank.units.back().parameter_bytes *= 4;
   }
   const int ops = draw(shape.least_ops, shape.most_ops);
   for (int q = 0; q < ops; ++q) {
     TimingOp op{.first_read = static_cast<int>(rank.read_units.size()),
                 .first_add = static_cast<int>(rank.added_units.size()),
                 .seconds = draw(1, 6) / 2.0,
-                .activation_bytes = draw(0, 3),
-                .forward = q < ops / 2};
+                .activation_bytes = draw(0, 3)};
     const int unit = draw(0, 2);
     const bool weight_gradient = shape.gradients && draw(0, 5) == 0;
     if (!weight_gradient) {

@@ -31,9 +31,7 @@ struct RunningRank {
   double seconds(std::size_t place) const {
     const TimedCollective& entry = plan.channel[place];
     const TimingUnit& unit = rank.units[unit_of(entry)];
-    const double planned = entry.reduction                         ? unit.reduce_seconds
-                           : plan.gathers[entry.index].from_island ? unit.island_gather_seconds
-                                                                   : unit.gather_seconds;
+    const double planned = entry.reduction ? unit.reduce_seconds : unit.gather_seconds;
     return factors.channel.empty() ? planned : planned * factors.channel[place];
   }
 
@@ -116,20 +114,14 @@ struct RunningRank {
       live(result.ops[q].begin, result.ops[q].end, now);
       if (q > 0) live(result.ops[q - 1].end, result.ops[q].begin, std::min(now, rank.ops[q - 1].activation_bytes));
     }
-    std::vector<double> dropped(rank.units.size());  // end of each unit's last interval, in order of need
-    std::vector<double> begun(plan.gathers.size()), arrived(plan.gathers.size()), reduced(plan.reductions.size());
+    std::vector<double> begun(plan.gathers.size()), reduced(plan.reductions.size());
     for (std::size_t place = 0; place < plan.channel.size(); ++place) {
       const auto [reduction, index] = plan.channel[place];
-      (reduction ? reduced : arrived)[index] = result.channel[place].end;
-      if (!reduction) begun[index] = result.channel[place].begin;
+      (reduction ? reduced[index] : begun[index]) = reduction ? result.channel[place].end : result.channel[place].begin;
     }
     for (std::size_t i = 0; i < plan.gathers.size(); ++i) {
       const TimedGather& gather = plan.gathers[i];
-      const TimingUnit& unit = rank.units[gather.unit];
-      const double end = result.ops[gather.until].end;
-      const double before = std::exchange(dropped[gather.unit], end);
-      live(begun[i], end, unit.parameter_bytes);
-      if (gather.from_island) live(before, arrived[i], unit.island_bytes);
+      live(begun[i], result.ops[gather.until].end, rank.units[gather.unit].parameter_bytes);
     }
     for (std::size_t i = 0; i < plan.reductions.size(); ++i) {
       const TimedReduction& reduction = plan.reductions[i];

@@ -51,8 +51,7 @@ class CaseRank {
                   .adds = makes_weight_gradient(action.op) ? 1 : 0,
                   .seconds = seconds,
                   .activation_bytes = live_,
-                  .stage = *action.stage,
-                  .forward = forward};
+                  .stage = *action.stage};
       if (op.reads > 0) result.read_units.push_back(unit);
       if (op.adds > 0) {
         result.added_units.push_back(unit);

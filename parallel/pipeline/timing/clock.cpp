@@ -22,9 +22,8 @@ TimingChannel timing_channel(const TimingRank& rank, const TimingRankPlan& plan)
       needed_by = entry.wait;
     } else {
       const TimedGather& entry = plan.gathers[index];
-      const TimingUnit& unit = rank.units[entry.unit];
       channel.after.push_back(entry.after);
-      channel.seconds.push_back(entry.from_island ? unit.island_gather_seconds : unit.gather_seconds);
+      channel.seconds.push_back(rank.units[entry.unit].gather_seconds);
       needed_by = entry.need;
     }
     channel.op_waits[needed_by] = static_cast<int>(place);

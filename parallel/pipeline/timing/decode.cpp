@@ -31,20 +31,6 @@ int TimingDecoder::find_full(int first, int last, std::int64_t bytes) const {
   return -1;
 }
 
-// Island parts stay until their gather has ended, beside the gathered parameters; without room for both there is no
-// island.
-void TimingDecoder::reserve_island(Interval& interval) {
-  const int first = intervals_[interval.previous].until + 1;
-  const std::int64_t bytes = rank_.units[interval.unit].island_bytes;
-  interval.from_island = find_full(first, interval.need, bytes) < 0;
-  if (interval.from_island) reserve(first, interval.need, bytes);
-}
-
-void TimingDecoder::release_island(const Interval& interval) {
-  if (!interval.from_island) return;
-  reserve(intervals_[interval.previous].until + 1, interval.need, -rank_.units[interval.unit].island_bytes);
-}
-
 void TimingDecoder::begin(const TimingChoice& choice, std::span<const double> ends, const DecodeOptions& options) {
   options_ = options;
   ends_ = ends;
@@ -59,9 +45,7 @@ void TimingDecoder::begin(const TimingChoice& choice, std::span<const double> en
   make_gradients(choice);
   double latest = std::numeric_limits<double>::max();
   for (auto interval = intervals_.rbegin(); interval != intervals_.rend(); ++interval) {
-    if (interval->from_island) reserve_island(*interval);
-    const TimingUnit& unit = rank_.units[interval->unit];
-    interval->seconds = interval->from_island ? unit.island_gather_seconds : unit.gather_seconds;
+    interval->seconds = rank_.units[interval->unit].gather_seconds;
     latest = std::min(latest, ends_[interval->need] - rank_.ops[interval->need].seconds) - interval->seconds;
     interval->latest = latest - interval->urgency;
   }
@@ -87,7 +71,6 @@ void TimingDecoder::make_intervals(const TimingChoice& choice) {
                           .until = use.op,
                           .previous = interval,
                           .root = index,
-                          .from_island = stay == Stay::island,
                           .apart = stay == Stay::apart,
                           .urgency = options_.read_urgency.empty() ? 0 : options_.read_urgency[i]});
     reserve(use.op, use.op, unit.parameter_bytes);
@@ -145,10 +128,7 @@ bool TimingDecoder::try_merge(int index) {
   if (intervals_[interval.previous].state == State::waiting) return false;
   const int first = intervals_[interval.previous].until + 1;
   const std::int64_t bytes = parameter_bytes(index);
-  // The merge frees the island parts of this interval.
-  const std::int64_t freed = interval.from_island ? rank_.units[interval.unit].island_bytes : 0;
-  if (!has_room(interval, first, interval.need - 1, bytes - freed)) return false;
-  release_island(interval);
+  if (!has_room(interval, first, interval.need - 1, bytes)) return false;
   reserve(first, interval.need - 1, bytes);
   merge(index);
   return true;

@@ -18,11 +18,11 @@
 namespace weft {
 
 // `apart`: dropped, and not kept in spare room later either.
-enum class Stay : std::uint8_t { apart, dropped, island, kept };
+enum class Stay : std::uint8_t { apart, dropped, kept };
 
 // The fate of a unit after each read, and of a gradient after each add, until the next one.
 struct TimingChoice {
-  std::vector<Stay> reads, adds;  // by TimingTable::reads and adds; adds are never island
+  std::vector<Stay> reads, adds;  // by TimingTable::reads and adds
 
   bool operator==(const TimingChoice&) const = default;
 };
@@ -73,9 +73,8 @@ class TimingDecoder {
   // An interval of residency.
   struct Interval {
     int unit = 0, need = 0, until = 0;
-    int previous = -1;  // interval of the same unit
-    int root = 0;       // the interval that this one was merged into, else itself
-    bool from_island = false;
+    int previous = -1;   // interval of the same unit
+    int root = 0;        // the interval that this one was merged into, else itself
     bool apart = false;  // must not be merged with the previous one
     State state = State::waiting;
     int after = -1;
@@ -106,8 +105,6 @@ class TimingDecoder {
   void reserve(int first, int last, std::int64_t bytes);
   // The first op of first .. last without room for `bytes`, or -1.
   int find_full(int first, int last, std::int64_t bytes) const;
-  void reserve_island(Interval& interval);
-  void release_island(const Interval& interval);
   bool has_room(Interval& interval, int first, int last, std::int64_t bytes);
   // Extends the previous interval instead of a gather, if there is room all the way.
   bool try_merge(int index);

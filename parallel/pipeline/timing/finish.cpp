@@ -41,7 +41,6 @@ void TimingDecoder::merge_late() {
       reserve(candidate.last + 1, candidate.first - 1, -bytes);  // both were counted in these ops
       gradients_[i].merged = true;
     } else {
-      release_island(intervals_[i]);
       intervals_[i].state = State::merged;
     }
   }
@@ -101,7 +100,7 @@ TimingRankPlan TimingDecoder::finish() {
     const Interval& interval = intervals_[i];
     if (interval.state == State::merged) continue;
     index_of_interval[i] = static_cast<int>(plan.gathers.size());
-    plan.gathers.push_back({interval.unit, interval.from_island, interval.after, interval.need, interval.until});
+    plan.gathers.push_back({interval.unit, interval.after, interval.need, interval.until});
   }
   std::vector<char> reduced(rank_.units.size());
   for (const int i : gradients_by_last_) {

@@ -96,7 +96,7 @@ class FixedRank {
       } else {
         gather = static_cast<int>(plan_.gathers.size());
         // This very op may read the unit that used the buffer last.
-        plan_.gathers.push_back({use.unit, false, buffers ? std::min(buffer.until, use.op - 1) : -1, use.op, use.op});
+        plan_.gathers.push_back({use.unit, buffers ? std::min(buffer.until, use.op - 1) : -1, use.op, use.op});
       }
       if (buffers) buffer = {use.unit, use.op};
     }

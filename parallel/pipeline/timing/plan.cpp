@@ -73,10 +73,6 @@ struct RankFaults {
       if (gather.after < previous || !resident.add(gather.unit, gather.need, gather.until)) {
         fault("unit {} is gathered after op {} while it is there", gather.unit, gather.after);
       }
-      if (gather.from_island &&
-          (rank.units[gather.unit].island_bytes == 0 || previous < 0 || !rank.ops[previous].forward)) {
-        fault("unit {} is gathered from an island that no forward left it to", gather.unit);
-      }
       previous = gather.until;
       for (const int q : {gather.need, gather.until}) {
         if (!contains(rank.reads_of(rank.ops[q]), gather.unit)) {
@@ -175,12 +171,8 @@ std::vector<std::int64_t> reserved_bytes(const TimingRank& rank, const TimingRan
     change[first] += bytes;
     change[last + 1] -= bytes;
   };
-  std::vector<int> until(rank.units.size(), -1);
   for (const TimedGather& gather : plan.gathers) {
-    const TimingUnit& unit = rank.units[gather.unit];
-    reserve(gather.after + 1, gather.until, unit.parameter_bytes);
-    const int previous = std::exchange(until[gather.unit], gather.until);
-    if (gather.from_island) reserve(previous + 1, gather.need, unit.island_bytes);
+    reserve(gather.after + 1, gather.until, rank.units[gather.unit].parameter_bytes);
   }
   for (const TimedReduction& reduction : plan.reductions) {
     reserve(reduction.first, reduction.wait - 1, rank.units[reduction.unit].gradient_bytes);

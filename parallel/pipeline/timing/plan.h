@@ -19,10 +19,9 @@ namespace weft {
 
 struct TimedGather {
   int unit = 0;
-  bool from_island = false;  // then a forward ended the previous interval and left the island its parts
-  int after = -1;            // the op whose end triggers it; -1: the start of the step
-  int need = 0;              // the first op that reads it
-  int until = 0;  // the last op that reads it; then dropped, or left to the island if the next gather is from there
+  int after = -1;  // the op whose end triggers it; -1: the start of the step
+  int need = 0;    // the first op that reads it
+  int until = 0;   // the last op that reads it; then dropped
 
   bool operator==(const TimedGather&) const = default;
 };

@@ -16,9 +16,6 @@ struct TimingUnit {
   std::int64_t parameter_bytes = 0;  // gathered parameters
   std::int64_t gradient_bytes = 0;   // unsharded accumulator; 0: frozen, additions are ignored
   double gather_seconds = 0, reduce_seconds = 0;
-  // A gather inside an island, from the parts that a forward left there. `island_bytes` 0: there is no island.
-  double island_gather_seconds = 0;
-  std::int64_t island_bytes = 0;
 };
 
 // A piece of compute. Its units are ranges of its rank's lists, each unit at most once.
@@ -35,7 +32,6 @@ struct TimingOp {
   double transfer_seconds = 0;  // from the producer's end, or the end of the transfer before
   double seconds_before = 0;    // of the op, before it needs what is transferred
   int stage = 0;
-  bool forward = false;
 };
 
 struct TimingRank {

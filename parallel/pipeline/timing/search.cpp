@@ -39,7 +39,7 @@ double TimingSearch::find_lower_bound() const {
     for (const TimingUse& use : tables_[r].reads) {
       if (use.previous >= 0) continue;
       plan.channel.push_back({false, static_cast<int>(plan.gathers.size())});
-      plan.gathers.push_back({use.unit, false, -1, use.op, ops - 1});
+      plan.gathers.push_back({use.unit, -1, use.op, ops - 1});
     }
     plans.push_back(std::move(plan));
   }

@@ -10,18 +10,14 @@ namespace {
 // A gap between two uses, over the ops first .. last, that may be bridged.
 struct Gap {
   int first = 0, last = 0;
-  std::int64_t bytes = 0, island_bytes = 0;
-  double saves = 0, island_saves = 0;  // weighted seconds of the channel, if kept; if left to the island
+  std::int64_t bytes = 0;
+  double saves = 0;  // weighted seconds of the channel
   Stay* stay = nullptr;
 
-  std::int64_t bytes_now() const { return *stay == Stay::kept ? bytes : *stay == Stay::island ? island_bytes : 0; }
-  // The seconds lost and the bytes freed by the next step down.
-  double loss() const { return *stay == Stay::kept ? saves - (island_bytes > 0 ? island_saves : 0) : island_saves; }
-  std::int64_t freed() const { return *stay == Stay::kept ? bytes - island_bytes : island_bytes; }
-  void step_down() { *stay = *stay == Stay::kept && island_bytes > 0 ? Stay::island : Stay::dropped; }
+  std::int64_t bytes_now() const { return *stay == Stay::kept ? bytes : 0; }
 };
 
-// Steps gaps down until the rest fits `capacity` at every op.
+// Drops gaps until the rest fits `capacity` at every op.
 void sweep(std::vector<Gap>& gaps, std::span<const std::int64_t> capacity) {
   std::vector<int> begins(capacity.size() + 1);  // gaps by their first op
   for (const Gap& gap : gaps) ++begins[gap.first + 1];
@@ -46,16 +42,16 @@ void sweep(std::vector<Gap>& gaps, std::span<const std::int64_t> capacity) {
       for (const int index : active) {
         const Gap& gap = gaps[index];
         if (gap.last < q || gap.bytes_now() == 0) continue;
-        const double worth = gap.loss() / (static_cast<double>(gap.freed()) * (gap.last - q + 1));
+        const double worth = gap.saves / (static_cast<double>(gap.bytes) * (gap.last - q + 1));
         if (kept == 0 || worth < least_worth) least = kept, least_worth = worth;
         active[kept++] = index;
       }
       active.resize(kept);
       if (kept == 0) break;
       Gap& gap = gaps[active[least]];
-      load -= gap.freed();
-      expiring[gap.last] -= gap.freed();
-      gap.step_down();
+      load -= gap.bytes;
+      expiring[gap.last] -= gap.bytes;
+      *gap.stay = Stay::dropped;
     }
   }
 }
@@ -81,7 +77,7 @@ class Selection {
     if (!options_.pin_reductions) add_gaps();
     sweep(gaps_, capacity_);
     // The first sweep charged a transfer window to every gap. A gap that does not fit beside windows must not stay.
-    std::erase_if(full_, [](const Gap& gap) { return *gap.stay < Stay::island; });
+    std::erase_if(full_, [](const Gap& gap) { return *gap.stay != Stay::kept; });
     sweep(full_, whole);
     return std::move(choice_);
   }
@@ -103,14 +99,8 @@ class Selection {
       }
       charge(window, use.op - 1, unit.parameter_bytes);
       if (use.previous < 0 || previous + 1 == use.op) continue;
-      const bool island = unit.island_bytes > 0 && rank_.ops[previous].forward;
       const double weight = weight_of(options_.read_weights, use.previous);
-      Gap gap{previous + 1,
-              use.op - 1,
-              unit.parameter_bytes,
-              island ? unit.island_bytes : 0,
-              weight * unit.gather_seconds,
-              weight * (unit.gather_seconds - unit.island_gather_seconds),
+      Gap gap{previous + 1, use.op - 1, unit.parameter_bytes, weight * unit.gather_seconds,
               &choice_.reads[use.previous]};
       if (weight == 0) {
         *gap.stay = Stay::apart;
@@ -132,13 +122,8 @@ class Selection {
       while (window < next && begin_of(window) < ends_[use.op] + options_.lead * unit.reduce_seconds) ++window;
       charge(use.op + 1, window - 1, unit.gradient_bytes);
       if (use.next < 0 || use.op + 1 == next) continue;
-      Gap gap{use.op + 1,
-              next - 1,
-              unit.gradient_bytes,
-              0,
-              options_.reduction_weight * weight_of(options_.add_weights, i) * unit.reduce_seconds,
-              0,
-              &choice_.adds[i]};
+      Gap gap{use.op + 1, next - 1, unit.gradient_bytes,
+              options_.reduction_weight * weight_of(options_.add_weights, i) * unit.reduce_seconds, &choice_.adds[i]};
       if (weight_of(options_.add_weights, i) == 0) {
         *gap.stay = Stay::apart;
         continue;

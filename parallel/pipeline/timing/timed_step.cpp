@@ -63,12 +63,10 @@ class ProblemRank {
 
   void add(const Action& action, const Producers& producers) {
     const ProgramSegment& segment = program_.segments[*action.segment];
-    const bool forward = action.op == Op::forward;
     TimingOp op{.first_read = static_cast<int>(result.read_units.size()),
                 .first_add = static_cast<int>(result.added_units.size()),
                 .seconds = cost_of(program_, costs_, action),
-                .stage = *action.stage,
-                .forward = forward};
+                .stage = *action.stage};
     for (int unit : segment.units) {
       const int number = units_.number[unit];
       if (number == nowhere) continue;
@@ -232,7 +230,6 @@ class TimedList {
   }
 
   void add_gather(const TimedGather& gather, int at) {
-    require(!gather.from_island, "islands are not part of a solved step");
     slot(at).collectives.push_back(unit_action(Op::unshard, gather.unit));
   }
 
