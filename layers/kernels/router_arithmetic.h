@@ -7,13 +7,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "parallel/runtime/dtype.h"
 #include "parallel/runtime/enum_names.h"
-
-#if defined(__CUDACC__)
-#define WEFT_ON_ANY_DEVICE __host__ __device__
-#else
-#define WEFT_ON_ANY_DEVICE
-#endif
 
 namespace weft {
 

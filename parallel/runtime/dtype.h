@@ -21,6 +21,12 @@
 #endif
 // Helpers are inlined into each version; otherwise they would keep the instructions of the baseline.
 #define WEFT_INLINE [[gnu::always_inline]] inline
+// Marks a function for host and GPU. The host compiler reads nothing of it.
+#if defined(__CUDACC__)
+#define WEFT_ON_ANY_DEVICE __host__ __device__
+#else
+#define WEFT_ON_ANY_DEVICE
+#endif
 
 namespace weft {
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "layers/kernels/cuda/exponential.cuh"
 #include "layers/kernels/cuda/kernels.h"
+#include "layers/kernels/elementary.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/runtime.h"

@@ -6,8 +6,8 @@
 // reads 8 E and writes 4 E.
 #include <algorithm>
 
-#include "layers/kernels/cuda/exponential.cuh"
 #include "layers/kernels/cuda/kernels.h"
+#include "layers/kernels/elementary.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/runtime.h"

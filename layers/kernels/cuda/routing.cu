@@ -6,8 +6,8 @@
 //
 // Bytes per token, forward: 4 E read (scores and bias again from a cache), 4 E + 8 K written. Backward: 8 E + 8 K read
 // (4 E less without dscores), 4 E written.
-#include "layers/kernels/cuda/exponential.cuh"
 #include "layers/kernels/cuda/kernels.h"
+#include "layers/kernels/elementary.h"
 #include "layers/kernels/router_arithmetic.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"

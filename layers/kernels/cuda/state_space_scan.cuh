@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "layers/kernels/cuda/exponential.cuh"
 #include "layers/kernels/cuda/scan_tiles.cuh"
+#include "layers/kernels/elementary.h"
 #include "layers/kernels/gpu_scan.h"
 #include "layers/kernels/state_space.h"
 

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "layers/kernels/cuda/exponential.cuh"
 #include "layers/kernels/cuda/kernels.h"
+#include "layers/kernels/elementary.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/row_grid.cuh"
 #include "parallel/runtime/cuda/runtime.h"
