@@ -179,6 +179,22 @@ TEST_F(SampleOrders, PackDocumentsOfSeveralSequences) {
   EXPECT_EQ(begins.size(), 40u);
 }
 
+// Its last token has no target, so that a window would take one token more.
+TEST_F(SampleOrders, PackAFileOfFewerTokensThanAWindow) {
+  const DataSource file = dataset("brief", {9}, 0);
+  const DataRequest packed{.sources = {file}, .documents = Documents::pack, .sequence_length = 9, .seed = 11};
+  Ids ids(9), targets(9), document(9);
+  TokenDataset(packed, ids_below(10000)).read(0, {ids, targets, document});
+  EXPECT_LT(targets.back(), 0);
+  ids.pop_back();
+  targets.pop_back();
+  EXPECT_EQ(ids, (Ids{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(targets, (Ids{1, 2, 3, 4, 5, 6, 7, 8}));
+  DataRequest windows = packed;
+  windows.documents = Documents::mask;
+  EXPECT_THROW(TokenDataset(windows, ids_below(10000)), Error);
+}
+
 // A boundary that was moved in the middle would be a wrong mask, or a wrong part.
 TEST_F(SampleOrders, MaskDocumentsOfASoundIndexAlone) {
   const DataSource file = dataset("sound", {10, 20, 5, 25, 10}, 0);

@@ -72,8 +72,9 @@ std::vector<TokenFile> opened(const DataRequest& request, const TextVocabulary& 
   if (sources.empty()) fail_request("data.train names no file; give at least one");
   std::string faults;
   for (const DataSource& source : sources) {
-    const std::string fault = token_file_fault(source.path, vocabulary, sequence_length,
-                                               request.documents != Documents::join || !request.split.empty());
+    const std::string fault =
+        token_file_fault(source.path, vocabulary, least_length(request.documents, sequence_length),
+                         request.documents != Documents::join || !request.split.empty());
     if (!fault.empty()) faults += fmt::format("{}data.train: {}", faults.empty() ? "" : "\n", fault);
   }
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
@@ -90,12 +91,17 @@ std::unique_ptr<const SampleOrder> make_order(const DataRequest& request, const 
     for (const DataSource& source : request.sources) weights.push_back(source.weight.value_or(1.0));
   }
   if (request.order == DataOrder::megatron) return make_megatron_order(files, request.split, weights, order);
-  const std::vector<TokenRange> ranges = split_files(files, request.split, 0, request.sequence_length);
+  const std::vector<TokenRange> ranges =
+      split_files(files, request.split, 0, least_length(request.documents, request.sequence_length));
   return request.documents == Documents::pack ? make_packed_order(files, ranges, weights, order)
                                               : make_window_order(ranges, weights, order);
 }
 
 }  // namespace
+
+std::int64_t least_length(Documents documents, std::int64_t sequence_length) {
+  return documents == Documents::pack ? 1 : sequence_length;
+}
 
 std::string token_file_fault(const std::string& name, const TextVocabulary& vocabulary, std::int64_t sequence_length,
                              bool boundaries_count) {
@@ -108,6 +114,9 @@ std::string token_file_fault(const std::string& name, const TextVocabulary& voca
     // Facts say that all ids lie below the size of their tokenizer.
     const auto facts = file.format() == TokenFormat::text ? std::nullopt : find_token_facts(name);
     if (!facts || facts->vocab_size > vocabulary.size) file.check_sample();
+    if (file.tokens() < 2) {
+      return fmt::format("\"{}\": a single token leaves nothing to predict: only what follows another is", name);
+    }
     if (file.tokens() > sequence_length) return {};
     return fmt::format("\"{}\": {} {} are fewer than one window of sequence_length + 1 = {}", name, file.tokens(),
                        file.format() == TokenFormat::text ? "bytes" : "tokens", sequence_length + 1);

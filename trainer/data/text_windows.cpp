@@ -13,10 +13,8 @@ TextWindows::TextWindows(const std::vector<std::string>& files, std::int64_t win
   if (files.empty()) fail_request("no text to evaluate: give at least one file with {}", asked);
   std::string faults;
   for (const std::string& name : files) {
-    std::string fault = token_file_fault(name, vocabulary, 0, documents != Documents::join);
-    if (fault.empty() && files_.emplace_back(name, vocabulary.size).tokens() < 2) {
-      fault = fmt::format("\"{}\": a single token leaves nothing to predict: only what follows another is", name);
-    }
+    const std::string fault = token_file_fault(name, vocabulary, 1, documents != Documents::join);
+    if (fault.empty()) files_.emplace_back(name, vocabulary.size);
     if (!fault.empty()) faults += fmt::format("{}{}: {}", faults.empty() ? "" : "\n", asked, fault);
   }
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
@@ -27,7 +25,7 @@ TextWindows::TextWindows(const std::vector<std::string>& files, std::int64_t win
 TextWindows::TextWindows(const DataConfig& data, std::int64_t window_tokens, const TextVocabulary& vocabulary)
     : first_window_{0}, window_tokens_(window_tokens), documents_(data.documents) {
   for (const DataSource& source : data.train) {
-    const std::string fault = token_file_fault(source.path, vocabulary, 0, /*boundaries_count=*/true);
+    const std::string fault = token_file_fault(source.path, vocabulary, 1, /*boundaries_count=*/true);
     if (!fault.empty()) fail_request("data.train: {}", fault);
     files_.emplace_back(source.path, vocabulary.size);
   }

@@ -16,8 +16,7 @@ namespace weft {
 class TextWindows {
  public:
   // Throws Error (request), each line beginning with `asked` (the option or key that names the files). Every file with
-  // a fault (token_file_fault) has a line, and those of a single token, which leaves nothing to predict. It
-  // also throws if no target of any window counts.
+  // a fault (token_file_fault) has a line. It also throws if no target of any window counts.
   TextWindows(const std::vector<std::string>& files, std::int64_t window_tokens, const TextVocabulary& vocabulary,
               Documents documents, std::string_view asked = "--data");
   // The part for validation of the files of data.train. Throws Error (request) for a file with a fault, and as

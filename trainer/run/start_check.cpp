@@ -55,7 +55,7 @@ std::vector<std::string> data_faults(const ResolvedConfig& resolved, std::option
   std::size_t file = 0;
   for (const ConfigValue& name : elements_of(resolved.said.at("data.train"))) {
     const std::string& path = config.data.train[file++].path;
-    const std::string fault = token_file_fault(path, vocabulary, length);
+    const std::string fault = token_file_fault(path, vocabulary, least_length(config.data.documents, length));
     if (!fault.empty()) faults.push_back(format_fault({name.place, "data.train: " + fault}));
   }
   // The order and the part for validation need files without faults.
