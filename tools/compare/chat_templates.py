@@ -84,6 +84,7 @@ PIECES = """
 [{{ spaces | trim }}] [{{ spaces.strip() }}] [{{ spaces.lstrip() }}] [{{ spaces.rstrip() }}] [{{ '--a-'.strip('-') }}] [{{ 'xxax' | trim('x') }}]
 [{{ '\\n\\na\\n'.lstrip('\\n') }}] [{{ 'aaa'.strip('a') }}] [{{ '' | trim }}] [{{ 'abc'.rstrip('c').lstrip('a') }}]
 {{ 'a,b,,c'.split(',') | tojson }} {{ 'a--b'.split('--')[-1] }} {{ 'a,b,c'.split(',', 1) | tojson }} {{ ''.split(',') | tojson }}
+{{ spaces.split() | tojson }} {{ 'a  b\tc '.split(none, 1) | tojson }} {{ ' a b'.split(maxsplit=0) | tojson }} {{ ''.split() | tojson }} {{ wide.split() | tojson }}
 {{ text | replace('a', 'AA') }} {{ text.replace('e', '') }} {{ 'aaa' | replace('a', 'b', 2) }} {{ 'aaa'.replace('aa', 'b') }}
 {{ text.startswith('We') }} {{ text.endswith('x') }} {{ ''.startswith('') }}
 {{ words | join }} {{ words | join(', ') }} {{ ', '.join(words) }} {{ list | join('-') }} {{ 'abc' | join('.') }}

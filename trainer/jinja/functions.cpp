@@ -49,6 +49,18 @@ std::vector<std::string_view> cut(std::string_view text, std::string_view separa
   return parts;
 }
 
+// The parts of a text between white space; behind `most` of them (if not below 0) the rest is one.
+std::vector<std::string_view> words_of(std::string_view text, std::int64_t most, Budget& budget) {
+  budget.spend(text.size());
+  std::vector<std::string_view> words;
+  for (text = stripped_left(text); !text.empty(); text = stripped_left(text)) {
+    budget.spend(Budget::item);
+    words.push_back(most-- == 0 ? text : up_to_space(text));
+    text.remove_prefix(words.back().size());
+  }
+  return words;
+}
+
 template <typename Texts>
 Value joined(const Texts& texts, std::string_view separator, Budget& budget) {
   std::string all;
@@ -113,7 +125,11 @@ Value text_method(const std::string& name, const std::string& text, Arguments& a
   if (name == "split") {
     const Value separator = a("sep"), most = a("maxsplit");
     Json parts = Json::array();
-    for (const auto part : cut(text, text_in(*separator), integer_in(*most, -1), budget)) parts.push_back(part);
+    const std::int64_t cuts = integer_in(*most, -1);
+    const bool at_space = separator->is_discarded() || separator->is_null();
+    for (const auto part : at_space ? words_of(text, cuts, budget) : cut(text, text_in(*separator), cuts, budget)) {
+      parts.push_back(part);
+    }
     return made(std::move(parts));
   }
   return changed(name, text, a, budget);

@@ -164,6 +164,12 @@ std::string_view stripped_left(std::string_view text) {
   return text;
 }
 
+std::string_view up_to_space(std::string_view text) {
+  std::size_t end = 0;
+  while (end < text.size() && !is_space(code_point_at(text, end).value)) end += code_point_at(text, end).bytes;
+  return text.substr(0, end);
+}
+
 std::string_view stripped_right(std::string_view text) {
   while (!text.empty() && is_space(code_point_before(text, text.size()).value)) {
     text.remove_suffix(code_point_before(text, text.size()).bytes);

@@ -22,5 +22,6 @@ std::vector<Token> tokens_of(std::string_view source, const std::string& name);
 // White space as Python's str.strip sees it.
 std::string_view stripped_left(std::string_view text);
 std::string_view stripped_right(std::string_view text);
+std::string_view up_to_space(std::string_view text);
 
 }  // namespace weft::jinja
