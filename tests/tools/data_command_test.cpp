@@ -74,6 +74,10 @@ TEST_F(DataCommand, ATextBecomesATokenizerADatasetAModelAndAText) {
   ASSERT_EQ(made.exit_code, 0) << made.messages;
   const Json sample = Json::parse(made.output)["samples"][0];
   EXPECT_LE(sample["tokens"], 6);
+  // Refused before the head of a sample is printed.
+  const ProgramResult parted = weft("generate out --prompt 'the loom' --samples 2 --parallelism.context=2");
+  EXPECT_NE(parted.messages.find("parallelism.context 2 cuts every sequence"), std::string::npos) << parted.messages;
+  EXPECT_EQ(parted.output, "");
   ok("export out folder");
   EXPECT_EQ(bytes_of("folder/tokenizer.json"), bytes_of("elsewhere.json"));
   // Resumed with the file under its new name: the same tokenizer by what it does.

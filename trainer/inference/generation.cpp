@@ -142,11 +142,7 @@ void require_sound(const GenerationRequest& request, const Config& config) {
     if (stop.empty()) add("an empty stop text would end every text before it begins");
   }
   const auto add_refusal = [&add](const auto& check) {
-    try {
-      check();
-    } catch (const Error& error) {
-      add(error.what());
-    }
+    if (const auto refused = refusal_of(check)) add(*refused);
   };
   add_refusal([&] {
     const TextVocabulary vocabulary = open_vocabulary(config);
@@ -156,6 +152,7 @@ void require_sound(const GenerationRequest& request, const Config& config) {
     }
   });
   add_refusal([&] { require_sound(request.sampling); });
+  add_refusal([&] { for_generation(config); });
   if (!faults.empty()) throw Error(ErrorKind::request, faults);
 }
 
