@@ -147,6 +147,38 @@ TEST(SolvedTimingLayout, IsDealtToFitTheBudget) {
   EXPECT_GT(changed, 5);
 }
 
+// The layout of the fastest step may need less than one of the least bytes that pieces declare.
+TEST(SolvedTimingLayout, TheSmallestBudgetIsThatOfTheLayoutThatNeedsLeast) {
+  int of_roomy = 0, of_least = 0;
+  for (const char* layers : {"d d e e", "d*6 e*2", "e*2 d*4"}) {
+    for (const double offload : {0.0, 0.5}) {
+      for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+        SCOPED_TRACE(fmt::format("{}, {} offloaded, recompute {}", layers, offload, name_of(recompute)));
+        Config config = configured({"1f1b"}, layers, "auto");
+        config.model.hidden_size = 64;
+        config.model.intermediate_size = 128;
+        config.model.moe.moe_intermediate_size = 64;
+        config.training.sequence_length = 32;
+        config.training.recompute = recompute;
+        config.state_offload = offload;
+        const std::int64_t smallest = smallest_budget(config);
+        const auto needed_by = [&](std::int64_t limit) {
+          config.memory_budget = limit;
+          Config given = config;
+          given.pipeline.layout = to_string(stage_layout(config), config.model);
+          return smallest_budget(given);
+        };
+        const std::int64_t roomy = needed_by(std::int64_t{1} << 40), least = needed_by(1);
+        EXPECT_EQ(smallest, std::min(roomy, least));
+        of_roomy += roomy < least;
+        of_least += least < roomy;
+      }
+    }
+  }
+  EXPECT_GT(of_roomy, 0);
+  EXPECT_GT(of_least, 0);
+}
+
 // Ranks that own other matrices take other bytes in muon's update.
 TEST(SolvedTimingUpdate, KeepsTheBudgetOnEveryRankOfMuon) {
   for (const Degrees& degrees : {Degrees{.data_replicate = 2}, Degrees{.tensor = 2}, Degrees{.data_shard = 3}}) {

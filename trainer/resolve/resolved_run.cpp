@@ -35,6 +35,8 @@ void ResolvedRun::solve() {
   // may fit, and is tried first.
   const std::vector<StageBlocks> limited = layout_;
   if (dealt) layout_ = stage_layout(unlimited);
+  SolvedTiming least;  // of the first layout and the last, which alone come up under every budget
+  std::string least_layout;
   for (int deal = layout_ == limited ? 1 : 0;; ++deal) {
     if (dealt) config_.pipeline.layout = to_string(layout_, config_.model);
     SolvedTiming solved = solve_timing(config_, mesh_, layout_);
@@ -42,21 +44,24 @@ void ResolvedRun::solve() {
       timing_ = std::move(solved.plan);
       return;
     }
-    if (!dealt || deal == most_deals || config_.stages() == 1) {
+    const bool last = !dealt || deal == most_deals || config_.stages() == 1;
+    const std::int64_t missing = solved.smallest_budget - budget;
+    if (least_layout.empty() || (last && solved.smallest_budget < least.smallest_budget)) {
+      least = std::move(solved);
+      least_layout = to_string(layout_, config_.model);
+    }
+    if (last) {
       fail_request(
           "shard.memory_budget {} is too small for any timing of this step: {}; the smallest budget that does is "
           "{} B ({}){}",
-          format_bytes(budget), solved.text, solved.smallest_budget, format_bytes(solved.smallest_budget),
-          dealt && config_.stages() > 1
-              ? fmt::format(", with the layout that takes least, {}", to_string(layout_, config_.model))
-              : "");
+          format_bytes(budget), least.text, least.smallest_budget, format_bytes(least.smallest_budget),
+          dealt && config_.stages() > 1 ? ", with the layout that takes least, " + least_layout : "");
     }
     if (deal == 0) {
       layout_ = limited;
       continue;
     }
     // Layouts count the bytes that pieces declare (layout_inputs.cpp). A dry run finds more, so the limit is lowered.
-    const std::int64_t missing = solved.smallest_budget - budget;
     tighter.memory_budget = deal + 1 == most_deals ? 1 : std::max(std::int64_t{1}, *tighter.memory_budget - missing);
     layout_ = stage_layout(tighter);
   }
