@@ -114,6 +114,13 @@ Rules device_rules() {
          return none_or(!c.run.captured_regions || c.run.device == DeviceKind::cuda,
                         "captured_regions are CUDA graphs, and ranks compute on \"cpu\"");
        }},
+      {{"run.captured_regions", "parallelism.tensor"},
+       [](const Config& c) {
+         return none_or(!c.run.captured_regions || c.parallelism.tensor == 1,
+                        "captured_regions leave out segments that exchange with other ranks, which are all under "
+                        "parallelism.tensor {}",
+                        c.parallelism.tensor);
+       }},
       {{"hardware.expert_load", "parallelism.expert"},
        [](const Config& c) {
          const double load = c.hardware.expert_load;

@@ -153,6 +153,12 @@ std::vector<std::string> start_warnings(const Config& config, std::size_t cores)
         "model.moe.norm_topk_prob is true with num_experts_per_tok 1: the one weight is 1 whatever the score, so that "
         "the loss teaches routers nothing except rounding; false lets them learn");
   }
+  if (config.run.captured_regions && config.parallelism.context > 1) {
+    warnings.push_back(fmt::format(
+        "run.captured_regions captures no segment with attention: under parallelism.context {} each exchanges with "
+        "other ranks",
+        config.parallelism.context));
+  }
   if (auto misplaced = misplaced_expert_nodes(config)) warnings.push_back(std::move(*misplaced));
   constexpr std::size_t most_ranks_of_a_core = 4;
   const auto ranks = static_cast<std::size_t>(config.parallelism.world());
