@@ -199,7 +199,7 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
   const std::vector<std::int64_t>& beside_units() const { return beside_units_; }
 
   std::optional<std::size_t> peak_action() const { return peak_action_; }
-  std::vector<LiveTensors> live_at_peak() { return live_.at_peak(); }
+  std::vector<LiveTensors> live_at_peak() const { return live_.at_peak(); }
 
  private:
   bool comes_with_unit(Bucket bucket) const {

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "parallel/runtime/ledger.h"
@@ -23,40 +26,38 @@ struct LiveTensors {
 
 class LiveLog {
  public:
-  // The log is shortened when it reaches `entries` entries, or twice the entries left after the last shortening if that
-  // is more.
-  explicit LiveLog(std::size_t entries = std::size_t{1} << 20) : entries_(entries), most_entries_(entries) {}
-
-  void came(const void* data, const LiveTensors& tensor) { add({data, tensor, true}); }
+  void came(const void* data, const LiveTensors& tensor) { came_.insert_or_assign(data, tensor); }
   // `data` may be unknown: a tensor allocated before the log began.
-  void went(const void* data) { add({data, {}, false}); }
+  void went(const void* data) {
+    if (came_.erase(data) == 0) gone_.push_back(data);
+  }
   // The live bytes are now the most so far.
-  void mark_peak() { of_peak_ = log_.size(); }
+  void mark_peak() {
+    for (const void* data : gone_) peak_.erase(data);  // first, since later tensors may reuse their addresses
+    for (const auto& [data, tensor] : came_) peak_.insert_or_assign(data, tensor);
+    gone_.clear();
+    came_.clear();
+  }
 
   // The tensors that were live at the last mark_peak(), summed and sorted by bucket and action.
-  std::vector<LiveTensors> at_peak();
-  std::size_t size() const { return log_.size(); }
+  std::vector<LiveTensors> at_peak() const {
+    std::map<std::pair<Bucket, std::optional<std::size_t>>, std::int64_t> sums;
+    for (const auto& [data, tensor] : peak_) sums[{tensor.bucket, tensor.action}] += tensor.bytes;
+    std::vector<LiveTensors> result;
+    for (const auto& [key, bytes] : sums) {
+      if (bytes > 0) result.push_back({key.first, key.second, bytes});
+    }
+    return result;
+  }
+  // Number of tensors that the log keeps.
+  std::size_t size() const { return peak_.size() + came_.size() + gone_.size(); }
 
  private:
-  struct Entry {
-    const void* data;
-    LiveTensors tensor;
-    bool comes;
-  };
-
-  void add(const Entry& entry) {
-    if (log_.size() >= most_entries_) shorten();
-    log_.push_back(entry);
-  }
-  // Applies the entries before the peak to peak_.
-  void settle();
-  // Removes tensors that were both allocated and released since the peak.
-  void shorten();
-
-  std::size_t entries_, most_entries_;
-  std::vector<Entry> log_;
-  std::size_t of_peak_ = 0;  // number of entries before the last mark_peak()
   std::unordered_map<const void*, LiveTensors> peak_;
+  // The difference between the live tensors and those of peak_. Clearing an unordered_map takes the time of the most
+  // elements that it ever had.
+  std::map<const void*, LiveTensors> came_;
+  std::vector<const void*> gone_;
 };
 
 }  // namespace weft
