@@ -9,21 +9,6 @@
 #include "trainer/plan/gradient_norm.h"
 
 namespace weft {
-namespace {
-
-// Shard of a unit that a rank holds, and whether the rank is its first holder.
-struct RowPlace {
-  std::int64_t shard = 0;
-  bool first = false;
-};
-
-RowPlace place_of(const PlannedUnit& unit, const Mesh& mesh, int rank) {
-  const std::vector<int> members = mesh.group_of(unit.shard_group, rank);
-  const auto position = std::find(members.begin(), members.end(), rank) - members.begin();
-  return {unit.layout.shards == 1 ? 0 : position, counts_unit(unit, mesh, rank)};
-}
-
-}  // namespace
 
 bool takes_muon(const ParameterSpec& parameter) {
   const bool hidden = parameter.family == Family::dense || parameter.family == Family::experts;
@@ -75,22 +60,19 @@ std::vector<HeldRows> matrix_rows_of(const Config& config, const Mesh& mesh, int
     const Coordinates at = mesh.coordinates(world_rank);
     const std::tuple axes(at.tp, at.ep, at.etp);
     if (!plans.contains(axes)) plans.emplace(axes, plan_stages(config, mesh, at));
-    // The search for a group visits the whole world, so it is done once for all units with the same group.
-    std::map<std::pair<Family, bool>, RowPlace> places;
     const auto add = [&](const PlannedUnit& unit) {
       const auto& specs = unit.plan.parameters;
       if (std::none_of(specs.begin(), specs.end(), takes)) return;
-      const std::pair kind(unit.plan.family, unit.layout.shards == 1);
-      if (!places.contains(kind)) places.emplace(kind, place_of(unit, mesh, world_rank));
-      const RowPlace& place = places.at(kind);
-      for (const RowBlock& block : unit.layout.rows_of_shard(place.shard)) {
+      const bool counts = counts_unit(unit, mesh, world_rank);
+      const int shard = unit.layout.shards == 1 ? 0 : mesh.steps(unit.shard_group).place(world_rank);
+      for (const RowBlock& block : unit.layout.rows_of_shard(shard)) {
         const ParameterSpec& spec = unit.layout.parameters[block.parameter];
         if (!takes(spec)) continue;
         if (spec.columns != spec.global_columns) {
           fail("{} is split by columns, and Muon puts matrices together from whole rows", spec.name);
         }
         held.push_back({rank, spec.name, spec.global_rows, spec.columns, spec.transposed,
-                        spec.row_begin + block.row_begin, block.rows, place.first && counts_parameter(unit, spec, at)});
+                        spec.row_begin + block.row_begin, block.rows, counts && counts_parameter(unit, spec, at)});
       }
     };
     for (const PlannedStage& stage : plans.at(axes)) std::for_each(stage.units.begin(), stage.units.end(), add);

@@ -6,19 +6,13 @@
 #include "parallel/runtime/elementwise.h"
 
 namespace weft {
-namespace {
-
-bool is_first(const Mesh& mesh, Group group, int rank) {
-  return mesh.group_of(group, rank).front() == rank;
-}
-
-}  // namespace
 
 bool counts_unit(const PlannedUnit& unit, const Mesh& mesh, int rank) {
-  if (unit.plan.replicated()) return is_first(mesh, Group::tokens, rank);
+  const auto is_first = [&](Group group) { return mesh.steps(group).place(rank) == 0; };
+  if (unit.plan.replicated()) return is_first(Group::tokens);
   if (unit.copy > 0) return false;
   const bool whole = unit.layout.shards == 1;
-  return is_first(mesh, unit.replicate_group, rank) && (!whole || is_first(mesh, unit.shard_group, rank));
+  return is_first(unit.replicate_group) && (!whole || is_first(unit.shard_group));
 }
 
 bool counts_parameter(const PlannedUnit& unit, const ParameterSpec& parameter, const Coordinates& at) {

@@ -18,45 +18,6 @@ namespace {
 // Size of the largest owner table that a run checks before it begins, in ranks times parameters.
 constexpr std::int64_t largest_checked_table = 1'000'000;
 
-// Members of each rank's groups, and the rank's place among them. Each kind of group is listed once.
-class GroupMembers {
- public:
-  explicit GroupMembers(const Mesh& mesh) : mesh_(mesh) {}
-
-  const std::vector<int>& of(Group group, int rank) {
-    const Listed& listed = list(group);
-    return listed.groups[listed.group_of[static_cast<std::size_t>(rank)]];
-  }
-  int index(Group group, int rank) { return list(group).place_of[static_cast<std::size_t>(rank)]; }
-
- private:
-  struct Listed {
-    std::vector<std::vector<int>> groups;
-    std::vector<std::size_t> group_of;  // by rank
-    std::vector<int> place_of;          // by rank
-  };
-
-  const Listed& list(Group group) {
-    auto [found, fresh] = listed_.try_emplace(group);
-    Listed& listed = found->second;
-    if (!fresh) return listed;
-    listed.groups = mesh_.groups(group);
-    listed.group_of.resize(static_cast<std::size_t>(mesh_.world()));
-    listed.place_of.resize(listed.group_of.size());
-    for (std::size_t g = 0; g < listed.groups.size(); ++g) {
-      int place = 0;
-      for (int member : listed.groups[g]) {
-        listed.group_of[static_cast<std::size_t>(member)] = g;
-        listed.place_of[static_cast<std::size_t>(member)] = place++;
-      }
-    }
-    return listed;
-  }
-
-  const Mesh& mesh_;
-  std::map<Group, Listed> listed_;
-};
-
 DescribedRule rule_of(const ResolvedGroups& groups, const ParameterSpec& parameter) {
   const UpdateRule rule = groups[update_group_of(parameter)].rule;
   return {.name = std::string(name_of(rule)), .whole_matrix = needs_of(rule) == Needs::whole_matrices};
@@ -75,7 +36,8 @@ int copies_of(const PlannedUnit& unit, const Degrees& degrees) {
 }
 
 UnitHolder holder_of(const PlannedUnit& unit, const ResolvedGroups& rules, int rank, const Coordinates& at,
-                     const Degrees& degrees, GroupMembers& groups) {
+                     const Mesh& mesh) {
+  const RankSteps shards = mesh.steps(unit.shard_group);
   UnitHolder holder;
   holder.rank = rank;
   holder.group = name_of(unit.shard_group);
@@ -83,41 +45,40 @@ UnitHolder holder_of(const PlannedUnit& unit, const ResolvedGroups& rules, int r
     holder.optimizer_of = [rules](const ParameterSpec& parameter) { return rule_of(rules, parameter).name; };
   }
   if (unit.plan.replicated()) {
-    holder.replica = groups.index(Group::tokens, rank);
+    holder.replica = mesh.steps(Group::tokens).place(rank);
     return holder;
   }
-  holder.replica = groups.index(unit.replicate_group, rank);
-  if (unit.layout.shards == 1) {  // each rank of the shard group has a copy
-    const auto ranks = static_cast<int>(groups.of(unit.shard_group, rank).size());
-    holder.replica = holder.replica * ranks + groups.index(unit.shard_group, rank);
-  }
+  holder.replica = mesh.steps(unit.replicate_group).place(rank);
+  // Each rank of the shard group has a copy of a unit kept whole.
+  if (unit.layout.shards == 1) holder.replica = holder.replica * shards.count + shards.place(rank);
   // Replicas of a tied weight are numbered stage after stage.
-  holder.replica += unit.copy * copies_of(unit, degrees);
+  holder.replica += unit.copy * copies_of(unit, mesh.degrees());
   holder.tensor_rank = at.tp;
-  holder.tensor_ranks = degrees.tensor;
+  holder.tensor_ranks = mesh.degrees().tensor;
   return holder;
 }
 
-std::vector<OwnedRange> ranges_of(const PlannedUnit& unit, int rank, const UnitHolder& holder, GroupMembers& groups) {
+std::vector<OwnedRange> ranges_of(const PlannedUnit& unit, int rank, const UnitHolder& holder, const Mesh& mesh) {
   if (unit.plan.replicated()) return owned_ranges(unit.plan.parameters, holder);
-  return owned_ranges(unit.layout, unit.layout.shards == 1 ? 0 : groups.index(unit.shard_group, rank), holder);
+  return owned_ranges(unit.layout, unit.layout.shards == 1 ? 0 : mesh.steps(unit.shard_group).place(rank), holder);
 }
 
-DescribedUnit describe_unit(const PlannedUnit& unit, const Config& config, int rank, GroupMembers& groups) {
+DescribedUnit describe_unit(const PlannedUnit& unit, const Config& config, int rank, const Mesh& mesh) {
+  const std::vector<int> members = mesh.group_of(unit.shard_group, rank);
   DescribedUnit described;
   described.name = unit.plan.name;
   described.group = name_of(unit.shard_group);
-  described.group_ranks = static_cast<int>(groups.of(unit.shard_group, rank).size());
-  described.group_index = groups.index(unit.shard_group, rank);
+  described.group_ranks = static_cast<int>(members.size());
+  described.group_index = mesh.steps(unit.shard_group).place(rank);
   if (unit.plan.replicated()) {
     described.replicated = true;
     described.replicated_parameters = unit.plan.parameters;
-    described.reduced_over = groups.of(unit.shard_group, rank);
+    described.reduced_over = members;
   } else {
     described.whole = config.shard_by_family.at(unit.plan.family).strategy == ShardStrategy::no_shard;
     described.layout = unit.layout;
-    for (int member : groups.of(unit.shard_group, rank)) {
-      const std::vector<int>& replicas = groups.of(unit.replicate_group, member);
+    for (int member : members) {
+      const std::vector<int> replicas = mesh.group_of(unit.replicate_group, member);
       described.reduced_over.insert(described.reduced_over.end(), replicas.begin(), replicas.end());
     }
   }
@@ -168,12 +129,11 @@ void for_each_stage(const Config& config, const Mesh& mesh, Use use) {
 }  // namespace
 
 OwnerTable owner_table(const Config& config, const Mesh& mesh) {
-  GroupMembers groups(mesh);
   const ResolvedGroups rules = resolved_groups(config);
   OwnerTable table;
   for_each_stage(config, mesh, [&](int rank, const Coordinates& at, const PlannedStage& plan, bool) {
     for (const PlannedUnit& unit : plan.units) {
-      const auto ranges = ranges_of(unit, rank, holder_of(unit, rules, rank, at, mesh.degrees(), groups), groups);
+      const auto ranges = ranges_of(unit, rank, holder_of(unit, rules, rank, at, mesh), mesh);
       table.insert(table.end(), ranges.begin(), ranges.end());
     }
   });
@@ -224,9 +184,8 @@ StageDescription describe_stage(const Config& config, const Mesh& mesh, int rank
   description.rank = rank;
   description.stage = planned.stage;
   description.segments = describe_segments(config, planned);
-  GroupMembers groups(mesh);
   for (const PlannedUnit& unit : planned.units) {
-    description.units.push_back(describe_unit(unit, config, rank, groups));
+    description.units.push_back(describe_unit(unit, config, rank, mesh));
   }
   const std::vector<StageBlocks> layout = stage_layout(config);
   for (int stage = 0; stage < config.stages(); ++stage) {
