@@ -11,7 +11,6 @@
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
-#include "parallel/runtime/staging.h"
 #include "trainer/checkpoint/keys.h"
 #include "trainer/checkpoint/start.h"
 #include "trainer/config/config_schema.h"
@@ -77,16 +76,6 @@ RankCheckpoints::RankCheckpoints(const Config& config, const KeyValues& data, st
       compute_(compute),
       setup_(setup) {}
 
-std::vector<double> RankCheckpoints::sum(std::span<const double> own) {
-  // In memory of the world's stream, which may be on another device than the rank's.
-  Stream& stream = world_.stream();
-  MemoryLedger ledger(stream.device(), stream);
-  Tensor totals = ledger.allocate(Bucket::workspace, DType::float64, std::ssize(own), 1);
-  write<double>(stream, own, totals);
-  world_.all_reduce(totals);
-  return read<double>(stream, totals);
-}
-
 Progress RankCheckpoints::load() {
   const bool speaks = world_.rank() == 0;
   const std::vector<std::filesystem::path> unfinished = find_unfinished(directory_);
@@ -97,7 +86,7 @@ Progress RankCheckpoints::load() {
   std::string keys;
   for (const auto& [key, value] : data_) keys += fmt::format("{} = {}\n", key, value);
   const auto data = static_cast<double>(checksum(keys) >> 32);  // exact in a sum over any world
-  const std::vector<double> sums = sum(std::vector<double>{newest, data});
+  const std::vector<double> sums = sum_numbers(world_, std::array{newest, data});
   if (sums[1] != data * world_.size()) {
     fail("rank {} does not read what others read: the files of data.train, of which it sees\n{}differ between machines",
          world_.rank(), keys);
@@ -161,8 +150,8 @@ std::optional<BestCheckpoint> RankCheckpoints::best_until(std::int64_t step) {
     }
   }
   const bool earlier = best && best->step <= step;
-  const std::vector<double> all = sum(std::vector<double>{earlier ? static_cast<double>(best->step) : 0.0,
-                                                          earlier ? best->loss : 0.0, earlier ? 1.0 : 0.0});
+  const std::vector<double> all = sum_numbers(world_, std::array{earlier ? static_cast<double>(best->step) : 0.0,
+                                                                 earlier ? best->loss : 0.0, earlier ? 1.0 : 0.0});
   if (all[2] == 0.0) return std::nullopt;
   return BestCheckpoint{std::llround(all[0]), all[1], setup_.held_out};
 }
@@ -210,7 +199,7 @@ void RankCheckpoints::try_to_write() {
   std::filesystem::remove(file, ignored);
   double saved = 0.0;
   for (const CheckpointRows& held : rows_) saved += held.saved ? static_cast<double>(held.values.bytes()) : 0.0;
-  const std::vector<double> sums = sum(std::vector<double>{refused ? 1.0 : 0.0, saved});
+  const std::vector<double> sums = sum_numbers(world_, std::array{refused ? 1.0 : 0.0, saved});
   if (refused) fail_request("no checkpoint could be saved: {}", *refused);
   if (sums[0] > 0.0)
     fail_request("no checkpoint could be saved: {} ranks cannot write to {}", sums[0], directory_.string());
@@ -255,7 +244,7 @@ std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& ca
     attempt([&] { load_rows(*reader, start.load, rows_, compute_); });
   }
   const auto step = static_cast<double>(candidate.step);
-  const auto totals = sum(std::vector<double>{damaged ? 1.0 : 0.0, step});
+  const auto totals = sum_numbers(world_, std::array{damaged ? 1.0 : 0.0, step});
   if (totals[1] != step * world_.size()) {
     fail("rank {} would go on from {}, others from another checkpoint: do all ranks see the same directory?",
          world_.rank(), candidate.path.string());
@@ -349,7 +338,7 @@ void RankCheckpoints::settle(std::int64_t written, std::int64_t failed) {
 void RankCheckpoints::conclude() {
   if (under_way_) {
     finish_own_part();
-    const auto totals = sum(std::vector<double>{*own_part_ ? 1.0 : 0.0, *own_part_ ? 0.0 : 1.0});
+    const auto totals = sum_numbers(world_, std::array{*own_part_ ? 1.0 : 0.0, *own_part_ ? 0.0 : 1.0});
     settle(std::llround(totals[0]), std::llround(totals[1]));
   }
   if (!publishing_) return;

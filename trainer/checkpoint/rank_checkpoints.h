@@ -10,12 +10,10 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "parallel/comm/communicator.h"
-#include "parallel/runtime/ledger.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/load.h"
 #include "trainer/checkpoint/rank_writer.h"
@@ -70,7 +68,6 @@ class RankCheckpoints {
   Fence copied() { return writer_ == nullptr ? nullptr : writer_->copied(); }
 
  private:
-  std::vector<double> sum(std::span<const double> own);
   // Throws Error (request) on all ranks if one rank cannot write to the folder of checkpoints.
   void try_to_write();
   // Rank 0 only: the keys with other values than in the checkpoint, as changed_values() tells them.

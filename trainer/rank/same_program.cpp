@@ -7,8 +7,7 @@
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/ledger.h"
-#include "parallel/runtime/staging.h"
+#include "trainer/rank/step_totals.h"
 
 namespace weft {
 namespace {
@@ -72,29 +71,16 @@ std::optional<std::string> program_disagreement(std::span<const std::vector<std:
 }
 
 void require_same_program(const Program& program, Communicator& world) {
-  const std::vector<std::uint64_t> own = program_hashes(program);
-  std::vector<std::int32_t> words;  // int32 is the integer dtype of communicators
-  for (const std::uint64_t hash : own) {
-    words.push_back(static_cast<std::int32_t>(hash & 0xffffffffu));
-    words.push_back(static_cast<std::int32_t>(hash >> 32));
+  std::vector<double> halves;  // of 32 bits, exact as float64
+  for (const std::uint64_t hash : program_hashes(program)) {
+    halves.push_back(static_cast<double>(hash >> 32));
+    halves.push_back(static_cast<double>(hash & 0xffffffffu));
   }
-  // In memory of the world's stream, which may be on another device than the rank's.
-  Stream& stream = world.stream();
-  MemoryLedger ledger(stream.device(), stream);
-  const auto count = static_cast<std::int64_t>(words.size());
-  Tensor sent = ledger.allocate(Bucket::communication, DType::int32, count, 1);
-  Tensor all = ledger.allocate(Bucket::communication, DType::int32, world.size() * count, 1);
-  write<std::int32_t>(stream, words, sent);
-  world.all_gather(sent, all);
-  const std::vector<std::int32_t> gathered = read<std::int32_t>(stream, all);
-
+  const std::vector<double> gathered = gather_numbers(world, halves);
   std::vector<std::vector<std::uint64_t>> hashes(static_cast<std::size_t>(world.size()));
-  auto next = gathered.begin();
-  for (auto& of_rank : hashes) {
-    for (std::size_t row = 0; row < own.size(); ++row) {
-      const auto low = static_cast<std::uint32_t>(*next++), high = static_cast<std::uint32_t>(*next++);
-      of_rank.push_back(std::uint64_t{high} << 32 | low);
-    }
+  for (std::size_t i = 0; i < gathered.size(); i += 2) {
+    const auto high = static_cast<std::uint64_t>(gathered[i]), low = static_cast<std::uint64_t>(gathered[i + 1]);
+    hashes[i / halves.size()].push_back(high << 32 | low);
   }
   if (const auto fault = program_disagreement(hashes)) fail("{}", *fault);
 }

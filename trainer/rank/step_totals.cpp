@@ -158,18 +158,19 @@ void StepSums::exchange_peak(Communicator& world, const BucketBytes& own, std::s
   fullest_ = fullest;
 }
 
-std::int64_t sum_over_ranks(Communicator& world, std::int64_t own) {
+std::vector<double> sum_numbers(Communicator& world, std::span<const double> own) {
+  // In memory of the communicator's stream, which may be on another device than the rank's. It is not in the run's
+  // ledger, so that the reported peaks do not change.
   Stream& stream = world.stream();
   MemoryLedger ledger(stream.device(), stream);
-  Tensor sum = ledger.allocate(Bucket::workspace, DType::float64, 1, 1);
-  const auto number = static_cast<double>(own);
-  write<double>(stream, {&number, 1}, sum);
-  world.all_reduce(sum);
-  return std::llround(read<double>(stream, sum).front());
+  Tensor sums = ledger.allocate(Bucket::workspace, DType::float64, std::ssize(own), 1);
+  write<double>(stream, own, sums);
+  world.all_reduce(sums);
+  return read<double>(stream, sums);
 }
 
 std::vector<double> gather_numbers(Communicator& world, std::span<const double> own) {
-  // In memory of the communicator's stream, and not in the run's ledger, so that the reported peaks do not change.
+  // In memory as in sum_numbers().
   Stream& stream = world.stream();
   MemoryLedger ledger(stream.device(), stream);
   Tensor mine = ledger.allocate(Bucket::workspace, DType::float64, std::ssize(own), 1);

@@ -95,8 +95,9 @@ class StepSums {
   Staging peak_;
 };
 
-// The sum of a number below 2^53 over all ranks. Collective over the world; blocks. For set-up, not inside a step.
-std::int64_t sum_over_ranks(Communicator& world, std::int64_t own);
+// Each of the numbers, summed over all ranks; integers are exact if the sum is below 2^53. Collective over the world;
+// blocks. For set-up, not inside a step.
+std::vector<double> sum_numbers(Communicator& world, std::span<const double> own);
 // The numbers of every rank, as many of each, by rank. Collective over the world; blocks.
 std::vector<double> gather_numbers(Communicator& world, std::span<const double> own);
 // The buckets of every rank. Collective over the world; blocks.

@@ -1,6 +1,7 @@
 #include "trainer/run/rank_run.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -149,7 +150,9 @@ void RankRun::next_batch() {
   if (first_ahead_ != progress_.samples) {
     read_ahead(progress_.samples);
     const TextCounts own = counted_ahead();
-    counts_ = {sum_over_ranks(world_, own.targets), sum_over_ranks(world_, own.tokens)};
+    const std::vector<double> sums =
+        sum_numbers(world_, std::array{static_cast<double>(own.targets), static_cast<double>(own.tokens)});
+    counts_ = {std::llround(sums[0]), std::llround(sums[1])};
   }
   // A fault of data that is found during a step is a failure of the run.
   if (fault_ahead_) fail("{}", *fault_ahead_);
