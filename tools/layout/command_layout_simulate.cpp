@@ -41,14 +41,13 @@ std::string percent(double part, double whole) {
   return fmt::format("{:.1f} %", whole > 0.0 ? 100.0 * part / whole : 0.0);
 }
 
-template <typename Entry>
-std::string longest(const std::vector<Entry>& entries, double whole, std::size_t most) {
-  std::vector<std::string> parts;
-  for (const Entry& entry : entries) {
-    if (parts.size() == most || entry.seconds < least_share * whole) break;
-    parts.push_back(fmt::format("{} {}", entry.text(), percent(entry.seconds, whole)));
+std::string longest(const std::vector<StepPart>& parts, double whole, std::size_t most) {
+  std::vector<std::string> texts;
+  for (const StepPart& part : parts) {
+    if (texts.size() == most || part.seconds < least_share * whole) break;
+    texts.push_back(fmt::format("{} {}", part.what, percent(part.seconds, whole)));
   }
-  return parts.empty() ? "none" : fmt::format("{}", fmt::join(parts, "; "));
+  return texts.empty() ? "none" : fmt::format("{}", fmt::join(texts, "; "));
 }
 
 std::string buckets(const BucketBytes& bytes) {
@@ -123,10 +122,9 @@ BenchTable comparison(std::span<const SimulatedVariant> variants) {
   return table;
 }
 
-template <typename Entry>
-Json shares_json(const std::vector<Entry>& entries) {
+Json shares_json(const std::vector<StepPart>& parts) {
   Json shares = Json::array();
-  for (const Entry& entry : entries) shares.push_back({{"what", entry.text()}, {"seconds", entry.seconds}});
+  for (const StepPart& part : parts) shares.push_back({{"what", part.what}, {"seconds", part.seconds}});
   return shares;
 }
 

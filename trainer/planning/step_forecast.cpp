@@ -3,43 +3,28 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <iterator>
 #include <map>
-#include <tuple>
+#include <string>
+#include <utility>
 
 #include "parallel/pipeline/accounts/accounts.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/planning/step_path.h"
 #include "trainer/resolve/step_programs.h"
 
 namespace weft {
 namespace {
 
-PathShare share_of(const Action& action, int rank) {
-  using Kind = PathShare::Kind;
-  if (is_compute(action.op)) return {Kind::compute, rank, action.stage};
-  if (is_send(action.op) || is_receive(action.op)) return {Kind::messages};
-  if (is_row_exchange(action.op)) return {Kind::rows, rank, action.stage};
-  if (takes_kept(action.op)) return {Kind::host, rank, action.stage};
-  if (action.op == Op::gradient_norm || action.op == Op::optimizer_step) return {Kind::update};
-  const Kind kind = is_gather(action.op) || is_reshard(action.op) ? Kind::gathers : Kind::reductions;
-  return {kind, rank, action.stage};
-}
-
-std::vector<PathShare> shares_of(const Program& program, const SimulatedStep& step) {
-  std::map<std::tuple<PathShare::Kind, int, int>, PathShare> shares;
+// Seconds of the critical path by the words of their action.
+std::vector<StepPart> path_by_place(const Program& program, const SimulatedStep& step) {
+  std::map<std::string, double> parts;
   for (const auto& [action, rank, seconds] : path_actions(program, step.simulation, step.critical_path)) {
-    const PathShare share = share_of(*action, rank);
-    const auto found = shares.try_emplace({share.kind, share.rank, share.stage.value_or(-1)}, share).first;
-    found->second.seconds += seconds;
+    const bool placed = !is_message(action->op) && action->op != Op::gradient_norm && action->op != Op::optimizer_step;
+    std::string what = words_of(action->op);
+    if (placed) what += fmt::format(" of stage {} on rank {}", action->stage.value_or(0), rank);
+    parts[what] += seconds;
   }
-  std::vector<PathShare> sorted;
-  for (const auto& [key, share] : shares) {
-    if (share.seconds > 0.0) sorted.push_back(share);
-  }
-  std::ranges::stable_sort(sorted, std::ranges::greater{}, &PathShare::seconds);
-  return sorted;
+  return longest_first(parts);
 }
 
 // The rank that ended a wait: for a message, its sender.
@@ -49,10 +34,22 @@ int ended_by(const Program& program, const Action& waiting, const ActionAt& afte
   return is_receive(ended.op) ? *ended.peer : after.rank;
 }
 
-std::vector<StandStill> waits_of(const Program& program, const SimulatedStep& step) {
+std::string wait_text(Wait wait, int rank, int other) {
+  if (wait == Wait::message) return fmt::format("rank {} for messages from rank {}", rank, other);
+  if (wait == Wait::peers) return fmt::format("rank {} for rank {} before the update", rank, other);
+  return fmt::format("rank {} for {}", rank,
+                     wait == Wait::gather      ? "gathers"
+                     : wait == Wait::reduction ? "reductions"
+                     : wait == Wait::rows      ? "rows of experts"
+                     : wait == Wait::host      ? "copies to or from host memory"
+                                               : name_of(wait));
+}
+
+// Seconds that compute lanes wait, by the words of their cause.
+std::vector<StepPart> waits_of(const Program& program, const SimulatedStep& step) {
   // Actions on a channel shared with compute delay compute.
   const auto channel_of = [&](Lane lane) { return step.channels.channel[static_cast<std::size_t>(lane)]; };
-  std::map<std::tuple<int, Wait, int>, double> waits;
+  std::map<std::string, double> waits;
   for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
     for (std::size_t i = 0; i < program.ranks[rank].size(); ++i) {
       const SimulatedAction& time = step.simulation.ranks[rank][i];
@@ -60,16 +57,10 @@ std::vector<StandStill> waits_of(const Program& program, const SimulatedStep& st
       if (is_reshard(action.op) || !time.after) continue;
       if (channel_of(lane_of(program, action)) != channel_of(Lane::compute)) continue;
       if (time.waited > 0.0)
-        waits[{static_cast<int>(rank), time.wait, ended_by(program, action, *time.after)}] += time.waited;
+        waits[wait_text(time.wait, static_cast<int>(rank), ended_by(program, action, *time.after))] += time.waited;
     }
   }
-  std::vector<StandStill> sorted;
-  for (const auto& [key, seconds] : waits) {
-    const auto& [rank, wait, other] = key;
-    sorted.push_back({rank, wait, other, seconds});
-  }
-  std::ranges::stable_sort(sorted, std::ranges::greater{}, &StandStill::seconds);
-  return sorted;
+  return longest_first(waits);
 }
 
 std::int64_t saved(const BucketBytes& bytes) {
@@ -105,36 +96,6 @@ std::vector<ClassPeak> peaks_where_ranks_differ(StepPrograms& programs, Routing 
 }
 
 }  // namespace
-
-std::string PathShare::text() const {
-  if (kind == Kind::messages) return "messages";
-  if (kind == Kind::update) return "norm and optimizer";
-  const char* what = kind == Kind::compute   ? "compute"
-                     : kind == Kind::gathers ? "gathers"
-                     : kind == Kind::rows    ? "expert exchanges"
-                     : kind == Kind::host    ? "host copies"
-                                             : "reductions";
-  return fmt::format("{} of stage {} on rank {}", what, stage.value_or(0), rank);
-}
-
-std::string StandStill::text() const {
-  switch (wait) {
-    case Wait::message:
-      return fmt::format("rank {} for messages from rank {}", rank, other);
-    case Wait::gather:
-      return fmt::format("rank {} for gathers", rank);
-    case Wait::reduction:
-      return fmt::format("rank {} for reductions", rank);
-    case Wait::rows:
-      return fmt::format("rank {} for rows of experts", rank);
-    case Wait::host:
-      return fmt::format("rank {} for copies to or from host memory", rank);
-    case Wait::peers:
-      return fmt::format("rank {} for rank {} before the update", rank, other);
-    default:
-      return fmt::format("rank {} for {}", rank, name_of(wait));
-  }
-}
 
 ForecastStep simulate_run(const ResolvedRun& run, Program program, const ProgramCosts& costs,
                           const LaneChannels& channels, const Coordinates& at) {
@@ -178,7 +139,7 @@ StepForecast forecast_of(const ResolvedRun& run, const ForecastStep& simulated) 
   if (routing_decides(run.config())) {
     forecast.worst_peak_bytes = fullest_peak(programs, Routing::worst).total();
   }
-  forecast.path = shares_of(program, step);
+  forecast.path = path_by_place(program, step);
   forecast.longest_waits = waits_of(program, step);
   return forecast;
 }

@@ -8,29 +8,11 @@
 
 #include "parallel/pipeline/simulation/memory_curve.h"
 #include "parallel/runtime/ledger.h"
+#include "trainer/planning/step_path.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
-
-// Seconds of the critical path in one kind of work.
-struct PathShare {
-  enum class Kind : std::uint8_t { compute, gathers, reductions, messages, update, rows, host };
-  Kind kind = Kind::compute;
-  int rank = 0;                   // pipeline rank; 0 for messages and the update
-  std::optional<int> stage = {};  // for compute, gathers, reductions, exchanges of rows and host copies
-  double seconds = 0.0;
-  std::string text() const;  // "compute of stage 3 on rank 3"
-};
-
-// Seconds that a rank's compute lane waits for one cause, summed over the step.
-struct StandStill {
-  int rank = 0;
-  Wait wait = Wait::nothing;
-  int other = 0;  // rank whose action ended the wait
-  double seconds = 0.0;
-  std::string text() const;  // "rank 0 for messages from rank 1"
-};
 
 struct StepForecast {
   std::string layout;  // as text, also if it was dealt
@@ -45,9 +27,9 @@ struct StepForecast {
   // Counts of a whole pipeline, with one rank per stage.
   int gathers = 0, reductions = 0;
   std::int64_t gathered_bytes = 0;
-  std::vector<RankTimes> times;           // by pipeline rank
-  std::vector<PathShare> path;            // longest first; they add up to `seconds`
-  std::vector<StandStill> longest_waits;  // longest first
+  std::vector<RankTimes> times;         // by pipeline rank
+  std::vector<StepPart> path;           // "compute of stage 3 on rank 3", longest first; they add up to `seconds`
+  std::vector<StepPart> longest_waits;  // "rank 0 for messages from rank 1": of compute lanes; longest first
 };
 
 // The simulated step of a run, and its ledgers' bytes: one dry run per pipeline rank.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 namespace weft {
 namespace {
@@ -14,24 +15,6 @@ std::string words_of(Group group) {
   if (group == Group::tp) return "tensor collectives";
   if (group == Group::cp) return "context collectives";
   return fmt::format("{} collectives", name_of(group));
-}
-
-// Of an action that is no computation.
-std::string words_of(Op op) {
-  if (is_message(op)) return "messages";
-  if (is_row_exchange(op)) return "expert exchanges";
-  if (takes_kept(op)) return "host copies";
-  if (op == Op::gradient_norm || op == Op::optimizer_step) return "norm and optimizer";
-  return is_gather(op) || is_reshard(op) ? "gathers" : "reductions";
-}
-
-std::vector<StepPart> longest_first(const std::map<std::string, double>& seconds) {
-  std::vector<StepPart> parts;
-  for (const auto& [what, sum] : seconds) {
-    if (sum > 0.0) parts.push_back({what, sum});
-  }
-  std::ranges::stable_sort(parts, std::ranges::greater{}, &StepPart::seconds);
-  return parts;
 }
 
 // Seconds of collectives beside computation of the same action.
@@ -57,6 +40,24 @@ void add_compute_parts(const Program& program, const ActionCosts& costs, const A
 }
 
 }  // namespace
+
+std::string words_of(Op op) {
+  if (is_compute(op)) return "compute";
+  if (is_message(op)) return "messages";
+  if (is_row_exchange(op)) return "expert exchanges";
+  if (takes_kept(op)) return "host copies";
+  if (op == Op::gradient_norm || op == Op::optimizer_step) return "norm and optimizer";
+  return is_gather(op) || is_reshard(op) ? "gathers" : "reductions";
+}
+
+std::vector<StepPart> longest_first(const std::map<std::string, double>& seconds) {
+  std::vector<StepPart> parts;
+  for (const auto& [what, sum] : seconds) {
+    if (sum > 0.0) parts.push_back({what, sum});
+  }
+  std::ranges::stable_sort(parts, std::ranges::greater{}, &StepPart::seconds);
+  return parts;
+}
 
 std::vector<PathAction> path_actions(const Program& program, const Simulation& simulation,
                                      const std::vector<ActionAt>& path) {
