@@ -29,24 +29,29 @@ RankSteps island_steps(const Mesh& mesh, Group shard_group, int ranks) {
   return {group.stride, ranks};
 }
 
+GroupLinks node_links(int world, RankSteps steps, int ranks_per_node, int begin) {
+  const int end = std::min(begin + ranks_per_node, world);
+  GroupLinks links{.ranks = steps.count};
+  std::int64_t elsewhere = 0;  // pairs of a rank in the node and a rank of its group outside
+  for (int rank = begin; rank < end; ++rank) {
+    const int place = steps.place(rank), first = rank - place * steps.stride;
+    const int next = place + 1 < steps.count ? rank + steps.stride : first;
+    links.ring_edges += next < begin || next >= end;
+    // Places [from, to) of the group lie in the node.
+    const int from = std::max(0, (begin - first + steps.stride - 1) / steps.stride);
+    const int to = std::min(steps.count, (end - first + steps.stride - 1) / steps.stride);
+    elsewhere += steps.count - (to - from);
+  }
+  links.exchanged_payloads = static_cast<double>(elsewhere) / steps.count;
+  return links;
+}
+
 GroupLinks group_links(int world, RankSteps steps, int ranks_per_node) {
   GroupLinks most{.ranks = steps.count};
-  if (steps.count == 1) return most;
-  for (int begin = 0; begin < world; begin += ranks_per_node) {
-    const int end = std::min(begin + ranks_per_node, world);
-    int edges = 0;
-    std::int64_t elsewhere = 0;  // pairs of a rank in the node and a rank of its group outside
-    for (int rank = begin; rank < end; ++rank) {
-      const int place = steps.place(rank), first = rank - place * steps.stride;
-      const int next = place + 1 < steps.count ? rank + steps.stride : first;
-      edges += next < begin || next >= end;
-      // Places [from, to) of the group lie in the node.
-      const int from = std::max(0, (begin - first + steps.stride - 1) / steps.stride);
-      const int to = std::min(steps.count, (end - first + steps.stride - 1) / steps.stride);
-      elsewhere += steps.count - (to - from);
-    }
-    most.ring_edges = std::max(most.ring_edges, edges);
-    most.exchanged_payloads = std::max(most.exchanged_payloads, static_cast<double>(elsewhere) / steps.count);
+  for (int begin = 0; begin < world && steps.count > 1; begin += ranks_per_node) {
+    const GroupLinks links = node_links(world, steps, ranks_per_node, begin);
+    most.ring_edges = std::max(most.ring_edges, links.ring_edges);
+    most.exchanged_payloads = std::max(most.exchanged_payloads, links.exchanged_payloads);
   }
   return most;
 }

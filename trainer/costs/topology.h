@@ -18,7 +18,7 @@ namespace weft {
 // Steps of islands of `ranks` neighbours inside a shard group.
 RankSteps island_steps(const Mesh& mesh, Group shard_group, int ranks);
 
-// All groups of a kind together, in the node that sends most to other nodes.
+// All groups of a kind together, in one node.
 struct GroupLinks {
   int ranks = 1;  // of one group
   // Ring edges from a rank of the node to another node. For messages between stages: ranks that send to another node.
@@ -30,6 +30,9 @@ struct GroupLinks {
   bool crosses_nodes() const { return ring_edges > 0; }
   bool operator==(const GroupLinks&) const = default;
 };
+// Of the node that begins with rank `begin`.
+GroupLinks node_links(int world, RankSteps steps, int ranks_per_node, int begin);
+// The most of any node.
 GroupLinks group_links(int world, RankSteps steps, int ranks_per_node);
 GroupLinks group_links(const Mesh& mesh, Group group, int ranks_per_node);
 

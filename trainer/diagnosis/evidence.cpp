@@ -7,10 +7,26 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/medians.h"
 #include "trainer/costs/step_flops.h"
+#include "trainer/costs/topology.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {
+
+// The sum of `value(group, op, count, bytes)` over the exchanges that gather parameters and reduce gradients. Count and
+// bytes are those of all ranks. Islands are left out, because they are inside a node.
+template <typename Value>
+double sum_of_exchanges(const CommunicationCounters& communication, const Value& value) {
+  constexpr std::array groups = {Group::dp_shard,  Group::dp_shard_cp,   Group::dp_replicate,
+                                 Group::edp_shard, Group::edp_replicate, Group::tokens};
+  double sum = 0.0;
+  for (const auto& [key, count] : communication) {
+    const auto group = std::ranges::find(groups, key.group, [](Group known) { return name_of(known); });
+    if (group == groups.end() || count.count == 0) continue;
+    sum += value(*group, key.op, static_cast<double>(count.count), static_cast<double>(count.bytes));
+  }
+  return sum;
+}
 
 bool gathers_units(const std::string& group) {
   constexpr std::array groups = {Group::dp_shard, Group::dp_shard_cp, Group::edp_shard, Group::dp_island,
@@ -69,6 +85,62 @@ std::span<const StepMetrics> steady_steps(const RunOutputs& run, const MeasuredE
 }
 
 }  // namespace
+
+RunHardware run_hardware(const Config& config, const std::string& name, DType compute) {
+  Config named = config;
+  if (!name.empty()) named.hardware.name = name;
+  const Hardware card = hardware_of(named);
+  RunHardware hardware{.name = std::string(card.name),
+                       .ranks_per_node = card.node_ranks(),
+                       .node_bytes_per_second = card.node_bytes_per_second.value,
+                       .inside = card.inside(),
+                       .between_nodes = card.between_nodes()};
+  if (card.memory) hardware.memory = static_cast<std::int64_t>(card.memory->value - card.reserved_memory.value);
+  if (config.memory_budget) {
+    hardware.memory = std::min(hardware.memory.value_or(*config.memory_budget), *config.memory_budget);
+  }
+  hardware.flops_per_second = card.flops_per_second(compute).value * card.reached.value;
+  return hardware;
+}
+
+bool lanes_take_turns(const Config& config) {
+  return config.run.device == DeviceKind::cpu;
+}
+
+LinkCost link_of(const Mesh& mesh, Group group, const RunHardware& hardware) {
+  return shared_link(group_links(mesh, group, hardware.ranks_per_node), hardware.inside, hardware.between_nodes);
+}
+
+bool crosses_nodes(const Mesh& mesh, Group group, const RunHardware& hardware) {
+  return group_links(mesh, group, hardware.ranks_per_node).crosses_nodes();
+}
+
+double node_egress_bytes(const CommunicationCounters& communication, const Mesh& mesh, const RunHardware& hardware) {
+  double most = 0.0;
+  for (int begin = 0; begin < mesh.world(); begin += hardware.ranks_per_node) {
+    const double of_node = sum_of_exchanges(communication, [&](Group group, CollectiveOp op, double, double bytes) {
+      const GroupLinks links = node_links(mesh.world(), mesh.steps(group), hardware.ranks_per_node, begin);
+      return node_egress_bytes(links, op, bytes / mesh.world());
+    });
+    most = std::max(most, of_node);
+  }
+  return most;
+}
+
+double exchange_seconds(const CommunicationCounters& communication, const Mesh& mesh, const RunHardware& hardware) {
+  const double inside = sum_of_exchanges(communication, [&](Group group, CollectiveOp op, double, double bytes) {
+    return crosses_nodes(mesh, group, hardware) ? 0.0 : ring_bytes(op, bytes / mesh.world(), mesh.steps(group).count);
+  });
+  return std::max(inside / hardware.inside.bytes_per_second,
+                  node_egress_bytes(communication, mesh, hardware) / hardware.node_bytes_per_second);
+}
+
+double link_seconds(const CommunicationCounters& communication, const Mesh& mesh, const RunHardware& hardware) {
+  return sum_of_exchanges(communication, [&](Group group, CollectiveOp op, double count, double bytes) {
+    const LinkCost link = link_of(mesh, group, hardware);
+    return count / mesh.world() * link_seconds(link, op, bytes / count, mesh.steps(group).count);
+  });
+}
 
 double RunEvidence::tokens_a_rank() const {
   const Degrees& degrees = config().parallelism;
