@@ -1,8 +1,11 @@
-// Checks of a text from outside before a reader takes it, and its parts.
+// Checks of a text from outside before a reader takes it, its parts, and patterns of names.
 #pragma once
+
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -22,6 +25,11 @@ inline std::vector<std::string_view> parts_between(std::string_view text, char s
     begin = end + 1;
   }
   return parts;
+}
+
+// In a pattern `*` stands for any run of characters, also an empty one, and `?` for one character.
+inline bool matches_pattern(const std::string& pattern, const std::string& text) {
+  return fnmatch(pattern.c_str(), text.c_str(), /*flags=*/0) == 0;
 }
 
 // The nesting depth of lists and objects in a JSON text is checked before parsing. A text of opening brackets alone

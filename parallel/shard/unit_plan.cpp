@@ -1,7 +1,6 @@
 #include "parallel/shard/unit_plan.h"
 
 #include <fmt/ranges.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <iterator>
@@ -10,6 +9,7 @@
 #include <unordered_map>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 
 namespace weft {
 namespace {
@@ -101,7 +101,7 @@ class UnitFormer {
   }
 
   bool is_asked_whole(const ParameterSpec& parameter) const {
-    const auto named = [&](const std::string& pattern) { return names_parameter(pattern, parameter); };
+    const auto named = [&](const std::string& pattern) { return matches_pattern(pattern, parameter.name); };
     // Of a vector that tensor ranks split no rank has all.
     const bool may_be_small =
         parameter.global_columns == 1 && parameter.family != Family::experts && parameter.rows == parameter.global_rows;
@@ -277,10 +277,6 @@ class UnitFormer {
 };
 
 }  // namespace
-
-bool names_parameter(const std::string& pattern, const ParameterSpec& parameter) {
-  return fnmatch(pattern.c_str(), parameter.name.c_str(), /*flags=*/0) == 0;
-}
 
 std::vector<UnitPlan> form_units(std::span<const ScopedParameters> pieces, int stage, const WrapRules& rules) {
   return UnitFormer(pieces, stage, rules).form();

@@ -48,8 +48,6 @@ struct WrapRules {
   // Vectors of fewer elements likewise, except those of experts and those of `alone`.
   std::int64_t replicate_below = 0;
 };
-// Whether a pattern of WrapRules::replicate is that of the parameter's name.
-bool names_parameter(const std::string& pattern, const ParameterSpec& parameter);
 
 // Units of one stage, in order of first declaration, with routing helpers last. Every rank of a stage forms the same
 // units if ranks hold equal boxes of the blocks' parameters; tensor and expert parallelism guarantee equal boxes.

@@ -10,11 +10,11 @@
 #include <cstring>
 #include <fstream>
 
+#include "parallel/runtime/outside_text.h"
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/saved_run.h"
 #include "tests/trainer/temporary_folder.h"
 #include "trainer/checkpoint/keys.h"
-#include "trainer/config/config_messages.h"
 
 namespace weft {
 namespace {
@@ -422,7 +422,7 @@ TEST(LoadFault, TensorsAreComparedBothWays) {
   EXPECT_FALSE(plan.contains({"w", ""}));
 }
 
-TEST(LoadPattern, StarsStandForAnything) {
+TEST(LoadPattern, StarsAndQuestionMarksStandForCharacters) {
   for (const auto& [pattern, text, matches] :
        std::vector<std::tuple<std::string, std::string, bool>>{{"", "", true},
                                                                {"", "a", false},
@@ -434,6 +434,8 @@ TEST(LoadPattern, StarsStandForAnything) {
                                                                {"a*b*c", "aXbYbZc", true},
                                                                {"a*b*c", "aXcYb", false},
                                                                {"**a", "ba", true},
+                                                               {"a?c", "abc", true},
+                                                               {"a?c", "ac", false},
                                                                {"abc", "abcd", false}}) {
     EXPECT_EQ(matches_pattern(pattern, text), matches) << pattern << " " << text;
   }

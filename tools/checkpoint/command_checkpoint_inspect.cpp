@@ -1,9 +1,9 @@
 #include <fmt/format.h>
-#include <fnmatch.h>
 
 #include <map>
 #include <memory>
 
+#include "parallel/runtime/outside_text.h"
 #include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
@@ -46,7 +46,7 @@ std::vector<const SavedTensor*> chosen_tensors(const Manifest& manifest, const I
   std::vector<const SavedTensor*> chosen;
   if (!request.tensors && request.filter.empty()) return chosen;
   for (const SavedTensor& tensor : manifest.tensors) {
-    const bool matches = request.filter.empty() || fnmatch(request.filter.c_str(), tensor.name.c_str(), 0) == 0;
+    const bool matches = request.filter.empty() || matches_pattern(request.filter, tensor.name);
     if (matches) chosen.push_back(&tensor);
   }
   return chosen;

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 #include "parallel/runtime/staging.h"
-#include "trainer/config/config_messages.h"
 
 namespace weft {
 namespace {
@@ -19,7 +19,7 @@ std::string full_name(const std::string& name, const std::string& state) {
   return state.empty() ? name : fmt::format("{}.{}", name, state);
 }
 
-bool any_matches(const std::vector<std::string>& patterns, std::string_view text) {
+bool any_matches(const std::vector<std::string>& patterns, const std::string& text) {
   return std::ranges::any_of(patterns, [&](const std::string& pattern) { return matches_pattern(pattern, text); });
 }
 

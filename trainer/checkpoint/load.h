@@ -13,8 +13,8 @@
 
 namespace weft {
 
-// The rules that map names of the checkpoint to the model. In a pattern `*` stands for any characters. A pattern is
-// matched against the name of a tensor; the name of a state is parameter name, dot, state name.
+// The rules that map names of the checkpoint to the model. A pattern, with `*` and `?`, is matched against the name of
+// a tensor; the name of a state is parameter name, dot, state name.
 struct LoadRules {
   bool weights_only = false;                                 // states and progress are not loaded
   std::vector<std::pair<std::string, std::string>> renamed;  // parameter in the checkpoint, parameter in the model

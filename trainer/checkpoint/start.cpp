@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "parallel/runtime/error.h"
-#include "trainer/config/config_messages.h"
+#include "parallel/runtime/outside_text.h"
 #include "trainer/rank/checkpoint_rows.h"
 
 namespace weft {

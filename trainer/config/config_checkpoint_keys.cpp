@@ -73,9 +73,9 @@ std::vector<ConfigKey> checkpoint_keys() {
       texts_key("checkpoint.rename", "parameters that have another name in the checkpoint: \"name there=name here\"",
                 field(&C::rename), is_renaming),
       texts_key("checkpoint.allow_missing",
-                "tensors (* for any characters) that begin anew where the checkpoint has none",
-                field(&C::allow_missing), is_pattern),
-      texts_key("checkpoint.allow_unused", "tensors (* for any characters) of the checkpoint that may be left out",
+                "tensors (names with * and ?) that begin anew where the checkpoint has none", field(&C::allow_missing),
+                is_pattern),
+      texts_key("checkpoint.allow_unused", "tensors (names with * and ?) of the checkpoint that may be left out",
                 field(&C::allow_unused), is_pattern),
   };
 }

@@ -25,9 +25,6 @@ void sort_by_place(Faults& faults);
 // All faults in the order given, one below the other.
 std::string format_faults(const Faults& faults);
 
-// Comparison of words: the nearest known word to a mistyped one, and patterns of names. Words are near by edit distance
-// and by the names that other trainers use.
-//
 // Insertions, deletions and replacements of single bytes that turn one text into the other.
 std::size_t edit_distance(std::string_view left, std::string_view right);
 
@@ -38,8 +35,5 @@ std::optional<std::string> nearest_word(std::string_view word, const std::vector
 // The same for dotted paths. The last name counts most: "training.learning_rate" is near "optimizer.learning_rate".
 // Among names that differ, those of the section itself come first.
 std::optional<std::string> nearest_path(std::string_view path, const std::vector<std::string>& paths);
-
-// In a pattern `*` stands for any run of characters, also an empty one.
-bool matches_pattern(std::string_view pattern, std::string_view text);
 
 }  // namespace weft

@@ -106,25 +106,4 @@ std::optional<std::string> nearest_path(std::string_view path, const std::vector
   return *nearest;
 }
 
-bool matches_pattern(std::string_view pattern, std::string_view text) {
-  // `star`: position of the last star in the pattern; `end`: position in the text up to which the star matches so far.
-  std::size_t p = 0, t = 0, star = std::string_view::npos, end = 0;
-  while (t < text.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      end = t;
-    } else if (p < pattern.size() && pattern[p] == text[t]) {
-      ++p;
-      ++t;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      t = ++end;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
-}
-
 }  // namespace weft

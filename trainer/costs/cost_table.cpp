@@ -4,16 +4,16 @@
 #include <optional>
 
 #include "parallel/runtime/error.h"
-#include "trainer/config/config_messages.h"
+#include "parallel/runtime/outside_text.h"
 
 namespace weft {
 namespace {
 
 // The fit of a key to a name; nothing when it does not fit.
-std::optional<std::size_t> fit(std::string_view key, std::string_view name, std::string_view kind) {
+std::optional<std::size_t> fit(const std::string& key, const std::string& name, std::string_view kind) {
   constexpr std::size_t exact = 1000000;
   if (key == name) return exact;
-  if (key.find('*') != std::string_view::npos) {
+  if (key.find_first_of("*?[") != std::string::npos) {
     if (!matches_pattern(key, name)) return std::nullopt;
     return 1 + key.size() - static_cast<std::size_t>(std::count(key.begin(), key.end(), '*'));
   }
@@ -21,7 +21,7 @@ std::optional<std::size_t> fit(std::string_view key, std::string_view name, std:
 }
 
 template <typename Cost>
-const Cost* find_cost(const std::map<std::string, Cost>& entries, std::string_view what, std::string_view name,
+const Cost* find_cost(const std::map<std::string, Cost>& entries, std::string_view what, const std::string& name,
                       std::string_view kind = {}) {
   std::optional<std::size_t> best;
   const std::pair<const std::string, Cost>* found = nullptr;

@@ -15,12 +15,12 @@
 //   gradient_norm = 1e-4
 //   optimizer_step = 1e-3
 //
-// A key of the first three sections is a name, or a pattern in which `*` stands for any characters. For segments it may
-// be a kind: embedding, attention, state_space, mlp, experts, head, passage. A passage is a stage without blocks and
-// takes no time by default. The best fit of a name is used: the name itself, then the pattern with the most other
-// characters, then the kind. Fields that a value leaves out are 0. Segments with experts may say how long their
-// exchanges of rows take: forward_out, forward_back, backward_out, backward_back (costs.h). A shared expert covers
-// forward_covered and backward_covered of them. `host_copy` is the time of OFFLOAD, or of RELOAD.
+// A key of the first three sections is a name, or a pattern with `*` and `?`. For segments it may be a kind: embedding,
+// attention, state_space, mlp, experts, head, passage. A passage is a stage without blocks and takes no time by
+// default. The best fit of a name is used: the name itself, then the pattern with the most other characters, then the
+// kind. Fields that a value leaves out are 0. Segments with experts may say how long their exchanges of rows take:
+// forward_out, forward_back, backward_out, backward_back (costs.h). A shared expert covers forward_covered and
+// backward_covered of them. `host_copy` is the time of OFFLOAD, or of RELOAD.
 #pragma once
 
 #include <map>

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/plan/unit_policy.h"
@@ -192,7 +193,7 @@ Messages replicate_faults(const Config& config) {
   for (const std::string& pattern : config.replicate) {
     bool any = false;
     for (const ParameterSpec& parameter : parameters) {
-      if (!names_parameter(pattern, parameter)) continue;
+      if (!matches_pattern(pattern, parameter.name)) continue;
       any = true;
       if (is_replicated(parameter.family)) continue;
       if (parameter.global_columns == 1) {
@@ -214,7 +215,8 @@ Messages replicate_faults(const Config& config) {
     }
   }
   const auto is_named = [&](const ParameterSpec& parameter) {
-    return std::ranges::any_of(config.replicate, [&](const auto& name) { return names_parameter(name, parameter); });
+    return std::ranges::any_of(config.replicate,
+                               [&](const auto& name) { return matches_pattern(name, parameter.name); });
   };
   for (std::size_t i = 1; i < parameters.size(); ++i) {
     const ParameterSpec &one = parameters[i - 1], &other = parameters[i];
