@@ -13,16 +13,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::vector<std::string> path_of(std::string_view key) {
-  std::vector<std::string> path;
-  while (true) {
-    const std::size_t dot = key.find('.');
-    path.emplace_back(key.substr(0, dot));
-    if (dot == std::string_view::npos) return path;
-    key.remove_prefix(dot + 1);
-  }
-}
-
 // The value at a path of keys; null if there is none.
 const Json* value_at(const Json& object, const std::vector<std::string>& path) {
   const Json* value = &object;
@@ -53,7 +43,10 @@ std::int64_t Document::bytes() const {
 DocumentParser::DocumentParser(const DocumentRules& rules) : chat_(rules.chat) {
   if (chat_ == nullptr && !rules.prompt.empty()) keys_.push_back(rules.prompt);
   keys_.push_back(rules.key);
-  for (const std::string& key : keys_) paths_.push_back(path_of(key));
+  for (const std::string& key : keys_) {
+    const std::vector<std::string_view> parts = parts_between(key, '.');
+    paths_.emplace_back(parts.begin(), parts.end());
+  }
 }
 
 Document DocumentParser::plain_document(std::vector<std::string> texts) const {
