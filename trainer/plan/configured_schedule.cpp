@@ -46,18 +46,22 @@ Program schedule_only_step(const Config& config) {
   return program;
 }
 
+double even_bubble(const Program& program) {
+  const Simulation simulation = simulate(program, even_costs(program));
+  const auto ranks = static_cast<int>(program.ranks.size());
+  double idle = 0.0;
+  for (int rank = 0; rank < ranks; ++rank) idle += rank_times(program, simulation, rank).bubble;
+  return idle / ranks / simulation.seconds;
+}
+
 std::vector<std::string> microbatch_warnings(const Config& config) {
   const int ranks = config.parallelism.pipeline;
   const std::int64_t microbatches = config.microbatches();
   if (microbatches >= ranks) return {};
-  const Program program = schedule_only_step(config);
-  const Simulation simulation = simulate(program, even_costs(program));
-  double bubble = 0.0;
-  for (int rank = 0; rank < ranks; ++rank) bubble += rank_times(program, simulation, rank).bubble;
   return {
       fmt::format("{} microbatches a step on {} pipeline ranks leave a bubble of {:.0f} % where all stages take as "
                   "long; training.global_batch_size = {} would make {} microbatches",
-                  microbatches, ranks, 100.0 * bubble / (simulation.seconds * ranks),
+                  microbatches, ranks, 100.0 * even_bubble(schedule_only_step(config)),
                   config.training.global_batch_size / microbatches * ranks, ranks)};
 }
 

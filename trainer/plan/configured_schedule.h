@@ -22,6 +22,10 @@ std::vector<std::vector<Action>> compute_order(const Config& config);
 // The compute order as a program whose stages have no segments, units or sizes.
 Program schedule_only_step(const Config& config);
 
+// The fraction of a step in which the average rank waits for others. It assumes equal stages, halves of a backward that
+// take as long as a forward, and communication without cost.
+double even_bubble(const Program& program);
+
 // Warnings that a step has too few microbatches to keep all pipeline ranks busy, with the resulting bubble.
 std::vector<std::string> microbatch_warnings(const Config& config);
 

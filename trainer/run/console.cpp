@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "parallel/pipeline/check/check.h"
-#include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/runtime/quantities.h"
+#include "trainer/plan/configured_schedule.h"
 
 namespace weft {
 namespace {
@@ -39,16 +39,6 @@ std::string rates_text(std::span<const GroupRate> rates) {
     texts.push_back(fmt::format("{:.2e} ({})", rate.rate, fmt::join(names, ", ")));
   }
   return fmt::format("{}", fmt::join(texts, ", "));
-}
-
-// The fraction of a step in which the average rank waits for others. It assumes equal stages, halves of a backward that
-// take as long as a forward, and communication without cost.
-double even_bubble(const Program& program) {
-  const Simulation simulation = simulate(program, even_costs(program));
-  const auto ranks = static_cast<int>(program.ranks.size());
-  double idle = 0.0;
-  for (int rank = 0; rank < ranks; ++rank) idle += rank_times(program, simulation, rank).bubble;
-  return idle / ranks / simulation.seconds;
 }
 
 }  // namespace
