@@ -59,9 +59,39 @@ class OrderedStream final : public Stream {
   Reached after_;
 };
 
+// Gives a released block to a stream that comes after the release, as a stream-ordered pool does with a host that runs
+// far ahead.
 class OrderedDevice final : public ForwardingDevice {
  public:
   std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<OrderedStream>(*this); }
+  void* allocate(std::int64_t bytes, Stream& stream) override {
+    auto& on = static_cast<OrderedStream&>(stream);
+    const auto found = std::ranges::find_if(free_, [&](const Block& block) {
+      return block.bytes == bytes && (block.stream == &on || on.comes_after(*block.stream, block.place));
+    });
+    if (found == free_.end()) {
+      ++blocks_[bytes];
+      return ForwardingDevice::allocate(bytes, stream);
+    }
+    void* const data = found->data;
+    free_.erase(found);
+    return data;
+  }
+  void release(void* data, std::int64_t bytes, Stream& stream) override {
+    auto& on = static_cast<OrderedStream&>(stream);
+    free_.push_back({data, bytes, &on, on.place()});
+  }
+  int blocks_of(std::int64_t bytes) { return blocks_[bytes]; }
+
+ private:
+  struct Block {
+    void* data;
+    std::int64_t bytes;
+    const OrderedStream* stream;
+    int place;
+  };
+  std::vector<Block> free_;
+  std::map<std::int64_t, int> blocks_;  // by size
 };
 
 struct OrderedRank {
@@ -115,11 +145,13 @@ TEST(ReduceInputs, AWaitForAnInputThatIsGivenUpIsOneStill) {
 
 // Units of one rank, kept whole but computed on in bfloat16: a gather converts, a reduction goes through the pool.
 struct OrderedUnits {
-  OrderedUnits(Communicator& world, bool follows_compute, bool reduced_once = false)
-      : shard(world.split(0, 0, "shard", rank.lanes[Lane::reduce])),
+  OrderedUnits(Communicator& world, bool follows_compute, bool reduced_once = false, int inputs = 8,
+               DType reduction = DType::float32)
+      : pool{inputs, rank.compute, rank.reduce},
+        shard(world.split(0, 0, "shard", rank.lanes[Lane::reduce])),
         replicate(world.split(0, 0, "replicate", rank.lanes[Lane::reduce])) {
     const UnitSetup setup{.layout = lay_out_unit(awkward_parameters(), 1),
-                          .precision = {.compute = DType::bfloat16},
+                          .precision = {.compute = DType::bfloat16, .reduction = reduction},
                           .reduced_once = reduced_once,
                           .follows_compute = follows_compute};
     for (auto& unit : units) {
@@ -130,8 +162,8 @@ struct OrderedUnits {
   }
 
   OrderedRank rank;
+  ReduceInputs pool;
   std::unique_ptr<Communicator> shard, replicate;
-  ReduceInputs pool{8, rank.compute, rank.reduce};
   std::array<std::unique_ptr<ShardUnit>, 2> units;
 };
 
@@ -154,6 +186,33 @@ TEST(UnitWait, ComputeWaitsForTheReductionOfOneUnitAndNotForTheNext) {
     EXPECT_EQ(rank.ledger.live()[Bucket::unsharded_gradients], both / 2);
     held.pool.finish();
   });
+}
+
+// A release on the reduce lane would stand behind the next reduction, which nobody waits for: two blocks each.
+TEST(UnitWait, FullGradientsTakeNoMoreBlocksThanTheLedgerSays) {
+  for (const DType reduction : {DType::float32, DType::bfloat16}) {
+    for (int inputs = 0; inputs < 4; ++inputs) {
+      SCOPED_TRACE(fmt::format("{}, {} inputs", name_of(reduction), inputs));
+      run_local_ranks(1, [&](Communicator& world) {
+        OrderedUnits held(world, false, false, inputs, reduction);
+        const std::int64_t bytes = lay_out_unit(awkward_parameters(), 1).unsharded_size() * size_of(reduction);
+        const int kept = held.rank.device.blocks_of(bytes);
+        for (int step = 0; step < 3; ++step) {
+          for (int microbatch = 0; microbatch < 10; ++microbatch) {
+            for (const auto& unit : held.units) {
+              accumulate(*unit, awkward_parameters(), 0, microbatch);
+              unit->reduce_gradient();
+            }
+          }
+          held.rank.compute.wait_for(held.rank.reduce);
+          held.pool.finish();
+        }
+        // Of a reduction in 16 bits the copies are in flight, and the accumulator that is read to make one.
+        const bool copies = reduction != DType::float32;
+        EXPECT_EQ(held.rank.device.blocks_of(bytes) - kept, copies ? std::max(1, inputs) : inputs + 1);
+      });
+    }
+  }
 }
 
 // A gradient that adds up in its shard is reduced where it stands: there is nothing to give back, but to wait for.
