@@ -34,7 +34,7 @@ void count_nonfinite(Stream& stream, TensorView gradients, std::span<const Param
 std::optional<std::string> first_nonfinite(Stream& stream, ConstTensorView counts,
                                            std::span<const ParameterSpec> parameters) {
   const std::vector<std::int32_t> values = read<std::int32_t>(stream, counts);
-  const auto found = std::ranges::find_if(values, [](std::int32_t count) { return count > 0; });
+  const auto found = std::ranges::find_if(values, [](std::int32_t count) { return count != 0; });  // 2^31 is negative
   return found == values.end() ? std::nullopt : std::optional(parameters[found - values.begin()].name);
 }
 
