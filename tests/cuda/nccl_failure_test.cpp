@@ -107,6 +107,21 @@ TEST_F(NcclFailureTest, ARankThatThrowsDoesNotHoldTheOthersForever) {
   expect_says(0, {"group world", "barrier", "rank 1"});
 }
 
+// Its send waits on the device for a message of another group that never comes.
+TEST_F(NcclFailureTest, ARankThatThrowsDoesNotWaitForItsOwnMessages) {
+  run(2, milliseconds(20'000), [&](NcclRank& self) {
+    const auto one = self.world.split(0, self.world.rank(), "one");
+    const auto other = self.world.split(0, self.world.rank(), "other");
+    if (self.world.rank() == 0) return;
+    const DeviceElements data(self.stream, DType::bfloat16, std::vector<double>(8, 1.0));
+    one->receive(data.view(), 0);
+    other->send(data.view(), 0);
+    fail("out of luck");
+  });
+  EXPECT_EQ(errors_[1], "out of luck");
+  EXPECT_LT(seconds_, 5.0);
+}
+
 TEST_F(NcclFailureTest, AMessageThatNobodyReceivesIsNamed) {
   run(2, milliseconds(500), [&](NcclRank& self) {
     const auto group = self.world.split(0, self.world.rank(), "pp");

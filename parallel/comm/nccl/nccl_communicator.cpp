@@ -142,6 +142,8 @@ NcclCommunicator::NcclCommunicator(std::unique_ptr<NcclMembers> members, std::un
       watch_(watch) {}
 
 NcclCommunicator::~NcclCommunicator() {
+  // Streams are waited for when they are destroyed, and kernels on them may wait for peers of any communicator.
+  if (std::uncaught_exceptions() > 0) watch_.abandon();
   if (handle_->has_registrations() && std::uncaught_exceptions() == 0) {
     // Memory is deregistered after the last call that uses it.
     try {

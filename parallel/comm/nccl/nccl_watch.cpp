@@ -115,6 +115,12 @@ void NcclWatch::forget(const NcclMembers& members) {
   std::erase_if(calls_, [&](const Queued& queued) { return queued.call.members == &members; });
 }
 
+void NcclWatch::abandon() {
+  std::unique_lock entered(nccl_, std::defer_lock);
+  static_cast<void>(entered.try_lock_for(abort_grace));
+  abort_all("the rank has failed");
+}
+
 void NcclWatch::give_up(std::unique_lock<std::timed_mutex>& entered, const std::string& reason) {
   require(entered.owns_lock(), "who gives up has entered");
   abort_all(reason);

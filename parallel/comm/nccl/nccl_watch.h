@@ -71,6 +71,8 @@ class NcclWatch {
   void queued(const Call& call, Fence end);
   // Removes the calls of a communicator before its destruction.
   void forget(const NcclMembers& members);
+  // Gives up all communication, because the rank has failed and its peers cannot know. Later calls throw.
+  void abandon();
   // Gives up all communication and throws.
   [[noreturn]] void give_up(std::unique_lock<std::timed_mutex>& entered, const std::string& reason);
 
