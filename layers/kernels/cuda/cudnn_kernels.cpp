@@ -20,6 +20,11 @@ bool aligned(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
 }
 
+std::string version_text() {
+  const std::size_t version = cudnnGetVersion();
+  return fmt::format("{}.{}", version / 10000, version % 10000 / 100);
+}
+
 // One run of queries, and the first row of its tensors.
 struct RunCall {
   AttentionShape shape;
@@ -71,6 +76,9 @@ class ChosenAttention {
                                             bool takes_sums = true) const {
     if (choice_.kernel == AttentionChoice::Kernel::own) return "as run.attention says";
     std::optional<std::string> reason = refusal(calls);
+    // The library that is loaded may be older than the headers. Before 9.6 the backward added to what dq's accumulator
+    // held; the choice of engines was compared with 9.19.
+    if (cudnnGetVersion() < 90600) reason = fmt::format("cuDNN {} is loaded, and 9.6 is the oldest", version_text());
     if (!reason && !(aligned(at(inputs.q)) && aligned(at(inputs.k)) && aligned(at(inputs.v)))) {
       reason = "queries, keys or values begin at an odd address";
     }
@@ -174,9 +182,7 @@ AttentionKernels make_attention_kernels(int compute_capability, const GpuKernelO
     AttentionInputs inputs = whole ? fused_heads(heads, q) : parted_heads(heads, q, kv);
     if (documents) inputs.document_begins = ConstTensorView(nullptr, DType::int32, query_rows(runs), 1);
     const auto reason = chosen->reason_for_own(calls_of(heads, runs, inputs, columns_of(inputs)), inputs);
-    const std::size_t version = cudnnGetVersion();
-    return reason ? fmt::format("own kernel ({})", *reason)
-                  : fmt::format("cuDNN {}.{}", version / 10000, version % 10000 / 100);
+    return reason ? fmt::format("own kernel ({})", *reason) : fmt::format("cuDNN {}", version_text());
   };
   return kernels;
 }
