@@ -36,5 +36,11 @@ std::int64_t row_sums_bytes(const AttentionShape& shape) {
 std::int64_t dq_accumulator_bytes(const AttentionShape& shape, bool deterministic) {
   return deterministic ? 0 : row_sums_bytes(shape) * shape.heads.head_dim;
 }
+std::int64_t known_backward_bytes(const AttentionShape& shape, bool deterministic) {
+  const auto aligned = [](std::int64_t bytes) { return (bytes + 255) / 256 * 256; };
+  const std::int64_t scores = shape.batch * shape.heads.query_heads * shape.query_length * shape.heads.sequence_length *
+                              size_of(DType::bfloat16);
+  return aligned(row_sums_bytes(shape)) + (deterministic ? scores : aligned(dq_accumulator_bytes(shape, false)));
+}
 
 }  // namespace weft

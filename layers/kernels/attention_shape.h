@@ -57,5 +57,8 @@ AttentionShape run_attention_shape(const HeadShape& heads, std::int64_t sequence
 // Bytes of float32 scratch that the caller of the backward graph provides besides the engine's workspace.
 std::int64_t row_sums_bytes(const AttentionShape& shape);
 std::int64_t dq_accumulator_bytes(const AttentionShape& shape, bool deterministic);
+// All workspace of a backward that its shape tells. These are both, each at a multiple of 256 bytes, and the scores in
+// 16 bits that the engine of a deterministic backward keeps.
+std::int64_t known_backward_bytes(const AttentionShape& shape, bool deterministic);
 
 }  // namespace weft

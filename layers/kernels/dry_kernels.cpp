@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "layers/kernels/attention_shape.h"
 #include "layers/kernels/cpu/kernels.h"
 #include "layers/kernels/gpu_scan.h"
 #include "layers/kernels/matrix_products.h"
@@ -50,8 +51,25 @@ std::int64_t input_bytes(const AttentionInputs& inputs, const HeadShape& heads) 
          size_of(inputs.q.rows.dtype());
 }
 
-AttentionKernels dry_attention(DryWorkspace workspace) {
+// Allocates what cuDNN's backward takes of the ledger, run after run: scratch, and the gradients of a run that are
+// added to those of others. Attention that cuDNN refuses takes less.
+void take_cudnn_backward_workspace(KernelContext& context, const HeadShape& heads, QueryRuns runs,
+                                   std::int64_t sequences, ConstTensorView key_gradients, bool deterministic) {
+  for (const Range& run : runs) {
+    const AttentionShape shape = run_attention_shape(heads, sequences, query_rows(runs), run, {}, {}, {});
+    Tensor part;
+    if (runs.size() > 1) {
+      part = context.ledger.allocate(Bucket::workspace, key_gradients.dtype(), key_gradients.rows(),
+                                     key_gradients.columns());
+    }
+    const std::int64_t bytes = known_backward_bytes(shape, deterministic);
+    const Tensor scratch = context.ledger.allocate(Bucket::workspace, DType::int32, (bytes + 3) / 4, 1);
+  }
+}
+
+AttentionKernels dry_attention(DryWorkspace workspace, const GpuKernelOptions& gpu) {
   const bool of_cpu = workspace == DryWorkspace::of_cpu;
+  const bool may_be_cudnn = !of_cpu && gpu.attention.kernel != AttentionChoice::Kernel::own;
   AttentionKernels kernels;
   kernels.forward = [of_cpu](KernelContext& context, const HeadShape& heads, QueryRuns runs,
                              const AttentionInputs& inputs, TensorView out, TensorView log_sum_exp) {
@@ -63,10 +81,14 @@ AttentionKernels dry_attention(DryWorkspace workspace) {
                           .flops = attention_flops(heads, runs, sequences_of(heads, inputs.k.rows)),
                           .dtype = out.dtype()});
   };
-  kernels.backward = [of_cpu](KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView dout,
-                              const AttentionInputs& inputs, ConstTensorView out, ConstTensorView log_sum_exp,
-                              const AttentionGradients&) {
+  kernels.backward = [=](KernelContext& context, const HeadShape& heads, QueryRuns runs, ConstTensorView dout,
+                         const AttentionInputs& inputs, ConstTensorView out, ConstTensorView log_sum_exp,
+                         const AttentionGradients& gradients) {
     if (of_cpu) cpu::take_attention_backward_workspace(context, heads, runs, out.dtype());
+    if (may_be_cudnn && size_of(out.dtype()) == 2) {
+      take_cudnn_backward_workspace(context, heads, runs, sequences_of(heads, inputs.k.rows), gradients.k.rows,
+                                    gpu.deterministic);
+    }
     const std::int64_t factors = input_bytes(inputs, heads);
     // Five products against two in the forward: scores again, and the gradients of weights, values, queries and keys.
     tell(context.stream, {.name = "attention_backward",
@@ -245,9 +267,9 @@ void dry_sort_of_cpu(KernelContext& context, ConstTensorView indices, bool, Tens
 
 }  // namespace
 
-LayerKernels dry_layer_kernels(DryWorkspace workspace) {
+LayerKernels dry_layer_kernels(DryWorkspace workspace, const GpuKernelOptions& gpu) {
   LayerKernels kernels = {
-      .attention = dry_attention(workspace),
+      .attention = dry_attention(workspace, gpu),
       .capacity = {DryKernel<"limit_choices", Writes::onto>(), DryKernel<"spread_slots", Writes::onto>(),
                    DryKernel<"add_dropped", Writes::onto>()},
       .cross_entropy = {DryKernel<"vocabulary_sums">(), DryKernel<"shift_vocabulary_sums", Writes::onto>(),

@@ -5,6 +5,7 @@
 #include "layers/kernels/attention.h"
 #include "layers/kernels/cross_entropy.h"
 #include "layers/kernels/float8.h"
+#include "layers/kernels/gpu_kernel_options.h"
 #include "layers/kernels/matrix_products.h"
 #include "layers/kernels/routing.h"
 #include "layers/kernels/state_space.h"
@@ -33,14 +34,15 @@ LayerKernels cpu_layer_kernels();
 // Workspace that a dry kernel allocates.
 enum class DryWorkspace : std::uint8_t {
   of_cpu,  // all workspace of the CPU's kernels
-  // Workspace of the products, and the gradients of a state space's states. Workspace of cuDNN and of other kernels'
-  // sums is known only on a GPU with its libraries.
+  // Workspace of the products, the gradients of a state space's states, and the scratch of cuDNN's backward of
+  // attention. The rest of cuDNN's, and that of other kernels' sums, is known only on a GPU with its libraries.
   of_cuda,
 };
 
 // Kernels that compute nothing, for a dry run of a step that measures its needs (runtime/dry_device.h): they report
 // their arguments to the device's observer.
-LayerKernels dry_layer_kernels(DryWorkspace workspace);
+// `gpu` tells which kernel of attention a GPU takes.
+LayerKernels dry_layer_kernels(DryWorkspace workspace, const GpuKernelOptions& gpu = {});
 // Products on `stream`, with workspace from `ledger`; both must outlive the products.
 std::unique_ptr<MatrixProducts> make_dry_matrix_products(DryWorkspace workspace, Stream& stream, MemoryLedger& ledger);
 

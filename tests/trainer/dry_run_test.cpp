@@ -129,6 +129,25 @@ TEST(DryRun, HasTheBytesOfEveryUpdateRule) {
 // dry run. Of these peaks routed rows are less than a tenth. A rank's part of a microbatch of 12 to 24 tokens is within
 // a tenth or so of even. The sum over ranks of what is communicated cannot differ at all: every row that one rank sends
 // another receives.
+// cuDNN's backward keeps sums of rows, and as many scores as queries times keys where its bits repeat, else dq in
+// float32. Other kernels of attention take less.
+TEST(DryRun, CountsTheWorkspaceOfAttentionOfAGpu) {
+  const auto workspace = [](const AttentionChoice& attention, bool deterministic) {
+    Config config = config_of({.layers = "A", .precision = {.compute = DType::bfloat16}});
+    config.run.device = DeviceKind::cuda;
+    config.run.attention = attention;
+    config.run.deterministic = deterministic;
+    config.training.sequence_length = 512;
+    const DryRun dry = dry_run_of(config, Mesh(config.parallelism), 0);
+    return dry.peak[Bucket::workspace] - dry.walk.before[Bucket::workspace];
+  };
+  const ModelConfig model = tiny_config("A").model;
+  const std::int64_t queries = tiny_config("A").training.microbatch_size * model.num_attention_heads * 512;
+  EXPECT_EQ(workspace({}, true), 4 * queries + 2 * queries * 512);
+  EXPECT_LT(workspace({}, false), 2 * queries * 512);
+  EXPECT_LT(workspace({.kernel = AttentionChoice::Kernel::own}, true), 2 * queries * 512);
+}
+
 TEST(DryRun, DealsRowsEvenlyWhereRoutersDoNot) {
   for (const Degrees& degrees :
        {Degrees{.data_shard = 2, .expert = 2}, Degrees{.pipeline = 2, .data_shard = 2, .expert = 2},

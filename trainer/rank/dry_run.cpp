@@ -13,6 +13,7 @@
 #include "parallel/runtime/dry_device.h"
 #include "parallel/runtime/spread_work.h"
 #include "trainer/rank/checkpoint_rows.h"
+#include "trainer/rank/launch.h"
 #include "trainer/rank/rank_step.h"
 
 namespace weft {
@@ -124,7 +125,8 @@ class DryBackend final : public Backend {
  public:
   DryBackend(const Config& config, DryDownload download)
       : workspace_(config.run.device == DeviceKind::cpu ? DryWorkspace::of_cpu : DryWorkspace::of_cuda),
-        device_(make_dry_device(std::move(download))) {}
+        device_(make_dry_device(std::move(download))),
+        layer_kernels_(dry_layer_kernels(workspace_, gpu_kernel_options(config))) {}
   DryDevice& device() override { return *device_; }
   const LayerKernels& layer_kernels() const override { return layer_kernels_; }
   const OptimizerKernels& optimizer_kernels() const override { return optimizer_kernels_; }
@@ -135,7 +137,7 @@ class DryBackend final : public Backend {
  private:
   DryWorkspace workspace_;
   std::unique_ptr<DryDevice> device_;
-  LayerKernels layer_kernels_ = dry_layer_kernels(workspace_);
+  LayerKernels layer_kernels_;
   OptimizerKernels optimizer_kernels_ = {
       .make_update = [](Stream&, MemoryLedger&, std::vector<UpdateRows> rows, std::vector<UpdateRule>)
           -> std::unique_ptr<RowsUpdate> { return std::make_unique<DryUpdate>(rows); },
