@@ -135,6 +135,8 @@ TEST(TokenizerTiktoken, AsATokenizerJsonHasTheSameIds) {
   EXPECT_EQ(marked->vocab_size(), 301);
   write_file(file + ".json", "{\"pattern\": \".\", \"special_tokens\": {\"\u0120\": 301}}");
   EXPECT_TRUE(has(refusal_of([&] { tiktoken_as_json(file); }).value_or(""), "is spelled as a token of bytes"));
+  write_file(file + ".json", R"({"pattern": ".", "special_tokens": {"<x>": 259}})");
+  EXPECT_TRUE(has(refusal_of([&] { tiktoken_as_json(file); }).value_or(""), "the and <x> both have the id 259"));
   EXPECT_EQ(tiktoken_as_json("byte"), std::nullopt);
 }
 

@@ -18,6 +18,13 @@ namespace {
 
 }  // namespace
 
+void append_vocabulary(const TokenIds& vocabulary, std::string& meaning) {
+  std::vector<std::pair<std::int32_t, std::string_view>> sorted;
+  for (const auto& [token, id] : vocabulary) sorted.emplace_back(id, token);
+  std::sort(sorted.begin(), sorted.end());
+  for (const auto& [id, token] : sorted) meaning += fmt::format("{} {} {}\n", id, token.size(), token);
+}
+
 BpeModel::BpeModel(TokenIds vocabulary, MergeTable merges, BpeRules rules)
     : vocabulary_(std::move(vocabulary)), merges_(std::move(merges)), rules_(std::move(rules)) {
   if (rules_.unk_token) unk_ = find(*rules_.unk_token);

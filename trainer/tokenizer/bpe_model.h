@@ -20,6 +20,8 @@ struct TokenTextHash {
   std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
 };
 using TokenIds = std::unordered_map<std::string, std::int32_t, TokenTextHash, std::equal_to<>>;
+// Appends ids and tokens in the order of ids to the text of which Tokenizer::content_hash is made.
+void append_vocabulary(const TokenIds& vocabulary, std::string& meaning);
 
 struct BpeRules {
   bool words_are_bytes = false;  // a byte is looked up as its character of the byte alphabet

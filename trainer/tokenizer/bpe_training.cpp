@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <numeric>
 #include <unordered_map>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "trainer/tokenizer/json_fields.h"
 #include "trainer/tokenizer/learned_merges.h"
 #include "trainer/tokenizer/pattern.h"
+#include "trainer/tokenizer/tokenizer_file.h"
 #include "trainer/tokenizer/unicode_text.h"
 
 namespace weft {
@@ -46,14 +48,20 @@ void check_special_tokens(std::span<const std::string> special_tokens) {
   }
 }
 
+}  // namespace
+
 // Written part by part: an object of the JSON library that keeps the order of ids takes quadratic time.
-std::string file_of(const LearnedMerges& learned, const std::string& pattern, std::size_t special_tokens) {
+std::string byte_level_file(const std::string& pattern, std::span<const std::string> tokens,
+                            std::span<const std::int32_t> special,
+                            std::span<const std::pair<std::int32_t, std::int32_t>> merges, bool ignore_merges) {
+  const auto token_of = [&](std::int32_t id) -> const std::string& { return tokens[static_cast<std::size_t>(id)]; };
   std::string text = "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [";
-  for (std::size_t id = 0; id < special_tokens; ++id) {
+  const auto comma = [&] { return text.ends_with('[') || text.ends_with('{') ? "" : ","; };
+  for (const std::int32_t id : special) {
     text += fmt::format(
         "{}\n    {{\"id\": {}, \"content\": {}, \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
         "\"normalized\": false, \"special\": true}}",
-        id == 0 ? "" : ",", id, quoted_json(learned.tokens[id]));
+        comma(), id, quoted_json(token_of(id)));
   }
   const char* byte_level =
       R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false})";
@@ -63,22 +71,17 @@ std::string file_of(const LearnedMerges& learned, const std::string& pattern, st
       "    {}]}},\n  \"post_processor\": null,\n  \"decoder\": {},\n  \"model\": {{\n    \"type\": \"BPE\",\n"
       "    \"dropout\": null,\n    \"unk_token\": null,\n    \"continuing_subword_prefix\": null,\n"
       "    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n    \"byte_fallback\": false,\n"
-      "    \"ignore_merges\": false,\n    \"vocab\": {{",
-      special_tokens == 0 ? "" : "\n  ", quoted_json(pattern), byte_level, byte_level);
-  for (std::size_t id = 0; id < learned.tokens.size(); ++id) {
-    text += fmt::format("{}\n      {}: {}", id == 0 ? "" : ",", quoted_json(learned.tokens[id]), id);
+      "    \"ignore_merges\": {},\n    \"vocab\": {{",
+      special.empty() ? "" : "\n  ", quoted_json(pattern), byte_level, byte_level, ignore_merges);
+  for (std::size_t id = 0; id < tokens.size(); ++id) {
+    if (!tokens[id].empty()) text += fmt::format("{}\n      {}: {}", comma(), quoted_json(tokens[id]), id);
   }
   text += "\n    },\n    \"merges\": [";
-  for (std::size_t i = 0; i < learned.merges.size(); ++i) {
-    const auto& [left, right] = learned.merges[i];
-    const std::string both =
-        learned.tokens[static_cast<std::size_t>(left)] + " " + learned.tokens[static_cast<std::size_t>(right)];
-    text += fmt::format("{}\n      {}", i == 0 ? "" : ",", quoted_json(both));
+  for (const auto& [left, right] : merges) {
+    text += fmt::format("{}\n      {}", comma(), quoted_json(token_of(left) + " " + token_of(right)));
   }
   return text + "\n    ]\n  }\n}\n";
 }
-
-}  // namespace
 
 struct BpeTraining::Words {
   Pattern pattern;
@@ -132,7 +135,9 @@ std::string BpeTraining::train(std::int64_t vocab_size, std::span<const std::str
   }
   const LearnedMerges learned = learn_merges(std::move(words), std::move(tokens), vocab_size);
   if (learned.merges.empty()) fail_request("the texts have no word of two bytes, so there is nothing to learn");
-  return file_of(learned, pattern_, special_tokens.size());
+  std::vector<std::int32_t> special(special_tokens.size());
+  std::iota(special.begin(), special.end(), 0);
+  return byte_level_file(pattern_, learned.tokens, special, learned.merges, false);
 }
 
 }  // namespace weft

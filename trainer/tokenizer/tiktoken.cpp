@@ -70,7 +70,7 @@ std::optional<std::string> from_base64(std::string_view text) {
   return bytes;
 }
 
-// The longest published tokens have 128 bytes. merges_of_ranks() takes quadratic time in the length of a token.
+// The longest published tokens have 128 bytes. rank_merges() takes quadratic time in the length of a token.
 constexpr std::size_t longest_token = 1024;
 
 }  // namespace
@@ -109,24 +109,17 @@ TokenIds read_ranks(std::string_view text, const std::string& file) {
 
 namespace {
 
-// Any two tokens merge that give a token together, those of the lowest rank first.
-MergeTable merges_of_ranks(const TokenIds& ranks) {
-  struct Merge {
-    std::int32_t left, right, whole;
-  };
-  std::vector<Merge> all;
+// The ranks of a token and of two that give it together, for any such two.
+std::vector<std::array<std::int32_t, 3>> rank_merges(const TokenIds& ranks) {
+  std::vector<std::array<std::int32_t, 3>> all;
   for (const auto& [token, rank] : ranks) {
     for (std::size_t cut = 1; cut < token.size(); ++cut) {
       const auto left = ranks.find(std::string_view(token).substr(0, cut));
       const auto right = left == ranks.end() ? left : ranks.find(std::string_view(token).substr(cut));
-      if (right != ranks.end()) all.push_back({left->second, right->second, rank});
+      if (right != ranks.end()) all.push_back({rank, left->second, right->second});
     }
   }
-  MergeTable table(all.size());
-  for (const Merge& merge : all) {
-    table.add(merge.left, merge.right, {static_cast<std::uint32_t>(merge.whole), merge.whole});
-  }
-  return table;
+  return all;
 }
 
 std::shared_ptr<const Tokenizer> make_tiktoken(std::string_view text, const std::string& file,
@@ -134,26 +127,24 @@ std::shared_ptr<const Tokenizer> make_tiktoken(std::string_view text, const std:
   const auto& [expression, special] = rules;
   const TokenIds ranks = read_ranks(text, file);
   const std::string quoted = fmt::format("\"{}\"", file);
-  std::vector<std::pair<std::int32_t, std::string_view>> sorted;
   TokenIds vocabulary;
-  for (const auto& [token, rank] : ranks) {
-    sorted.emplace_back(rank, token);
-    vocabulary.emplace(to_byte_characters(token), rank);
-  }
-  std::sort(sorted.begin(), sorted.end());
+  for (const auto& [token, rank] : ranks) vocabulary.emplace(to_byte_characters(token), rank);
   std::string meaning = fmt::format("tiktoken\n{}\n", expression);
-  for (const auto& [rank, token] : sorted) meaning += fmt::format("{} {} {}\n", rank, token.size(), token);
+  append_vocabulary(ranks, meaning);
   std::vector<AddedToken> added;
   for (const SpecialId& token : special) {
     meaning += fmt::format("special {} {}\n", token.id, token.text);
     added.push_back({token.id, token.text, true});
   }
+  const auto all = rank_merges(ranks);
+  MergeTable merges(all.size());  // those of the lowest rank first
+  for (const auto& [whole, left, right] : all) merges.add(left, right, {static_cast<std::uint32_t>(whole), whole});
   BpeRules merging;
   merging.words_are_bytes = merging.ignore_merges = true;
   return std::make_shared<BpeTokenizer>(
       TokenizerParts{"BPE of tiktoken", file, TextNormalizer(), AddedTokens(std::move(added), TextNormalizer(), quoted),
                      PreTokenizer::bytes_split_by(Pattern::regex(expression, quoted)),
-                     BpeModel(std::move(vocabulary), merges_of_ranks(ranks), merging), TokenDecoder::byte_level(),
+                     BpeModel(std::move(vocabulary), std::move(merges), merging), TokenDecoder::byte_level(),
                      TextFrame(), checksum_text(checksum(meaning)), std::nullopt, true});
 }
 
@@ -211,6 +202,34 @@ std::shared_ptr<const Tokenizer> parse_tiktoken(std::string_view text, const std
 std::shared_ptr<const Tokenizer> parse_tiktoken_with(std::string_view text, const std::string& file,
                                                      const std::string& sidecar) {
   return make_tiktoken(text, file, rules_of_sidecar(file, sidecar));
+}
+
+std::string tiktoken_as_json(std::string_view text, const std::string& file, const TiktokenRules& rules) {
+  const TokenIds ranks = read_ranks(text, file);
+  std::vector<std::string> tokens;
+  const auto set_token = [&](std::int32_t id, std::string token) {
+    if (static_cast<std::size_t>(id) >= tokens.size()) tokens.resize(static_cast<std::size_t>(id) + 1);
+    std::string& set = tokens[static_cast<std::size_t>(id)];
+    if (!set.empty()) fail_request("\"{}\": the tokens {} and {} both have the id {}", file, set, token, id);
+    set = std::move(token);
+  };
+  for (const auto& [token, rank] : ranks) set_token(rank, to_byte_characters(token));
+  std::vector<std::int32_t> special;
+  // Published ids leave gaps. `tokenizers` keeps the id of an added token only if the vocabulary has the token too.
+  for (const SpecialId& token : rules.special) {
+    const std::optional<std::string> bytes = from_byte_characters(token.text);
+    if (bytes && ranks.contains(*bytes)) {
+      fail_request("\"{}\": the special token {} is spelled as a token of bytes is in tokenizer.json", file,
+                   shown_value(token.text));
+    }
+    set_token(token.id, token.text);
+    special.push_back(token.id);
+  }
+  auto all = rank_merges(ranks);
+  std::ranges::sort(all);
+  std::vector<std::pair<std::int32_t, std::int32_t>> merges;
+  for (const auto& [whole, left, right] : all) merges.emplace_back(left, right);
+  return byte_level_file(rules.expression, tokens, special, merges, true);
 }
 
 }  // namespace weft

@@ -28,7 +28,8 @@ TiktokenRules rules_of_pattern(std::string_view text, const std::string& file, c
 TiktokenRules rules_of_sidecar(const std::string& file, const std::string& sidecar);
 
 // The same tokenizer as a tokenizer.json, with the merges that transformers makes of ranks: each pair of tokens that
-// give a token, by its rank. Throws Error (request) as read_ranks, and for a special token that is spelled as another.
+// give a token, by its rank. Throws Error (request) as read_ranks, and for a special token that is spelled as another,
+// or an id that two tokens have.
 std::string tiktoken_as_json(std::string_view text, const std::string& file, const TiktokenRules& rules);
 
 }  // namespace weft

@@ -1,10 +1,13 @@
 // The kinds of tokenizer files, given as texts.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "trainer/tokenizer/tokenizer.h"
 
@@ -15,6 +18,13 @@ namespace weft {
 std::shared_ptr<const Tokenizer> parse_tokenizer_json(const std::string& text, const std::string& file,
                                                       std::optional<std::string> end_of_text = std::nullopt);
 
+// The text of a tokenizer.json with a byte-level BPE (bpe_training.cpp). `tokens`: by id, those of bytes spelled in the
+// byte alphabet; an empty one is none. `special`: the ids of those that are found in a text itself. `merges`: the ids
+// of two neighbours, the first merges first. `ignore_merges`: a word that is a token itself stays whole.
+std::string byte_level_file(const std::string& pattern, std::span<const std::string> tokens,
+                            std::span<const std::int32_t> special,
+                            std::span<const std::pair<std::int32_t, std::int32_t>> merges, bool ignore_merges);
+
 // A rank file of tiktoken: lines of a token in base64, a space, and its rank. `pattern` is one of
 // known_tiktoken_patterns(). Special tokens are added if the file has as many ranks as the published one.
 std::shared_ptr<const Tokenizer> parse_tiktoken(std::string_view text, const std::string& file,
@@ -22,8 +32,8 @@ std::shared_ptr<const Tokenizer> parse_tiktoken(std::string_view text, const std
 // The same with pattern and special tokens from a JSON text (open_tokenizer).
 std::shared_ptr<const Tokenizer> parse_tiktoken_with(std::string_view text, const std::string& file,
                                                      const std::string& sidecar);
-// A tokenizer.model of SentencePiece. Encodes with the normalizer of the model; a space that the model puts in front of a
-// text stays in decode(). Throws as open_tokenizer, and where Weft is built without the library.
+// A tokenizer.model of SentencePiece. Encodes with the normalizer of the model; a space that the model puts in front of
+// a text stays in decode(). Throws as open_tokenizer, and where Weft is built without the library.
 std::shared_ptr<const Tokenizer> parse_sentencepiece(const std::string& model, const std::string& file);
 bool is_tiktoken_pattern(std::string_view name);
 // "gpt2, cl100k_base, ..."

@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "parallel/runtime/checksum.h"
@@ -71,13 +69,6 @@ MergeTable read_merges(JsonFields& model, const TokenIds& vocabulary, std::strin
     meaning += fmt::format("{} {}\n", left_id, right_id);
   }
   return merges;
-}
-
-void append_vocabulary(const TokenIds& vocabulary, std::string& meaning) {
-  std::vector<std::pair<std::int32_t, std::string_view>> sorted;
-  for (const auto& [token, id] : vocabulary) sorted.emplace_back(id, token);
-  std::sort(sorted.begin(), sorted.end());
-  for (const auto& [id, token] : sorted) meaning += fmt::format("{} {} {}\n", id, token.size(), token);
 }
 
 BpeModel read_model(const TokenizerJson& json, const std::string& place, bool words_are_bytes, std::string& meaning) {
