@@ -127,6 +127,9 @@ TEST_F(Faults, AnIndexMustAgreeWithItsFiles) {
   EXPECT_TRUE(has(message(wrong), "other.safetensors"));
   write_bytes(index, "{\"weight_map\": 3}");
   EXPECT_TRUE(has(import_message(), "is not an index of tensors"));
+  // A document of opening brackets alone takes far more memory than the text.
+  write_bytes(index, "{\"weight_map\": " + std::string(200'000, '['));
+  EXPECT_TRUE(has(import_message(), "index.json: lists and objects are nested deeper than 64 levels"));
 }
 
 TEST_F(Faults, NothingIsWrittenOver) {

@@ -56,12 +56,6 @@ void expect_beginning(std::string_view text, std::string_view beginning, const s
       what, shown_value(std::string(beginning.substr(at))), shown_value(std::string(text.substr(at))));
 }
 
-// The text or the content of a token of tokenizer_config.json.
-const std::string* token_text(const TokenizerJson& token) {
-  const TokenizerJson& text = token.is_object() && token.contains("content") ? token["content"] : token;
-  return text.get_ptr<const std::string*>();
-}
-
 // chat_template of tokenizer_config.json: a text, or a list of objects with name and template.
 const std::string* configured_template(const TokenizerJson& settings) {
   const auto found = settings.find("chat_template");
@@ -158,10 +152,11 @@ ChatTemplate open_chat_template(const std::string& chat, const std::string& toke
   const fs::path folder = fs::is_directory(tokenizer) ? fs::path(tokenizer) : fs::path(tokenizer).parent_path();
   const std::string settings_name = tokenizer == "byte" ? "" : (folder / "tokenizer_config.json").string();
   TokenizerJson settings = TokenizerJson::object();
-  if (fs::exists(settings_name)) settings = parse_tokenizer_file(read_whole_file(settings_name), settings_name);
+  const std::string quoted = fmt::format("\"{}\"", settings_name);
+  if (fs::exists(settings_name)) settings = parse_outside_json(read_whole_file(settings_name), quoted);
   std::map<std::string, jinja::Value> variables;
   for (const auto& [key, value] : settings.items()) {
-    const std::string* text = key.ends_with("_token") ? token_text(value) : nullptr;
+    const std::string* text = key.ends_with("_token") ? token_text(settings, key) : nullptr;
     if (text != nullptr) variables[key] = jinja::made(*text);
   }
   const std::string file =

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "parallel/runtime/error.h"
-#include "parallel/runtime/outside_text.h"
 #include "trainer/huggingface/model_json.h"
+#include "trainer/tokenizer/json_fields.h"
 
 namespace weft {
 namespace {
@@ -375,15 +375,7 @@ ModelConfig read_model(ModelReading& reading, Architecture architecture) {
 }
 
 SortedJson parse_object(const std::string& text, const std::string& name) {
-  if (nested_deeper_than(text, deepest_json)) {
-    fail_request("{} is no config.json: lists and objects are nested deeper than {} levels", name, deepest_json);
-  }
-  SortedJson json;
-  try {
-    json = SortedJson::parse(text);
-  } catch (const SortedJson::exception& error) {
-    fail_request("{} is no JSON: {}", name, error.what());
-  }
+  SortedJson json = parse_outside_json(text, name);
   if (!json.is_object()) fail_request("{} has no model_type or anything else: it is no JSON object", name);
   return json;
 }

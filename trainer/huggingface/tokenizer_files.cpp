@@ -7,7 +7,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
-#include "parallel/runtime/outside_text.h"
+#include "trainer/tokenizer/json_fields.h"
 
 namespace weft {
 namespace {
@@ -20,15 +20,7 @@ constexpr const char* names[] = {"tokenizer.json",    "tokenizer_config.json", "
                                  "merges.txt",        "chat_template.jinja"};
 
 SortedJson read_json(const fs::path& path) {
-  const std::string text = read_whole_file(path.string());
-  if (nested_deeper_than(text, deepest_json)) {
-    fail_request("{}: lists and objects are nested deeper than {} levels", path.string(), deepest_json);
-  }
-  try {
-    return SortedJson::parse(text);
-  } catch (const SortedJson::exception& error) {
-    fail_request("{} is no JSON: {}", path.string(), error.what());
-  }
+  return parse_outside_json(read_whole_file(path.string()), path.string());
 }
 
 // Empty files are skipped.
@@ -60,13 +52,11 @@ std::map<std::string, std::int64_t> read_ids(const SortedJson& tokenizer) {
   return ids;
 }
 
-// The id of a token that tokenizer_config.json names, as text or as an object with its content.
+// The id of a token that tokenizer_config.json names.
 std::optional<std::int64_t> id_of(const SortedJson& config, const char* key,
                                   const std::map<std::string, std::int64_t>& ids) {
-  const SortedJson token = config.value(key, SortedJson());
-  const SortedJson text = token.is_object() ? token.value("content", SortedJson()) : token;
-  if (!text.is_string()) return std::nullopt;
-  const auto found = ids.find(text.get<std::string>());
+  const std::string* text = token_text(config, key);
+  const auto found = text == nullptr ? ids.end() : ids.find(*text);
   return found == ids.end() ? std::nullopt : std::optional(found->second);
 }
 
@@ -84,6 +74,7 @@ TokenizerFiles find_tokenizer_files(const fs::path& folder) {
     for (const auto& [text, id] : ids) tokenizer.largest_id = std::max(tokenizer.largest_id.value_or(id), id);
     if (!has("tokenizer_config.json")) return tokenizer;
     const SortedJson config = read_json(folder / "tokenizer_config.json");
+    if (!config.is_object()) fail_request("{} is no JSON object", (folder / "tokenizer_config.json").string());
     tokenizer.bos_token_id = id_of(config, "bos_token", ids);
     tokenizer.eos_token_id = id_of(config, "eos_token", ids);
     tokenizer.pad_token_id = id_of(config, "pad_token", ids);

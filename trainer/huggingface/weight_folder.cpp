@@ -10,6 +10,7 @@
 
 #include "parallel/runtime/element_type.h"
 #include "parallel/runtime/error.h"
+#include "trainer/tokenizer/json_fields.h"
 
 namespace weft {
 namespace {
@@ -21,10 +22,9 @@ constexpr const char* single_name = "model.safetensors";
 
 // The file of each tensor, according to the index.
 std::map<std::string, std::string> read_index(const fs::path& path) {
-  const std::string text = read_whole_file(path.string());
+  const SortedJson json = parse_outside_json(read_whole_file(path.string()), path.string());
   std::map<std::string, std::string> files;
   try {
-    const SortedJson json = SortedJson::parse(text);
     for (const auto& [tensor, name] : json.at("weight_map").items()) files[tensor] = name.get<std::string>();
   } catch (const SortedJson::exception& error) {
     fail_request("{} is not an index of tensors: {}", path.string(), error.what());

@@ -3,27 +3,32 @@
 #include <utility>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 #include "trainer/tokenizer/unicode_text.h"
 
 namespace weft {
 namespace {
 
-// No tokenizer is nested so deeply. The library destroys documents by recursion.
-constexpr int deepest_tokenizer = 64;
 constexpr std::size_t most_shown = 60;
 
 }  // namespace
 
-TokenizerJson parse_tokenizer_file(const std::string& text, const std::string& file) {
-  const auto limit_depth = [&](int depth, TokenizerJson::parse_event_t, TokenizerJson&) {
-    if (depth > deepest_tokenizer) fail_request("\"{}\" is nested deeper than {} levels", file, deepest_tokenizer);
-    return true;
-  };
-  try {
-    return TokenizerJson::parse(text, limit_depth);
-  } catch (const TokenizerJson::exception& error) {
-    fail_request("\"{}\" is no JSON: {}", file, error.what());
+TokenizerJson parse_outside_json(const std::string& text, const std::string& place) {
+  if (nested_deeper_than(text, deepest_json)) {
+    fail_request("{}: lists and objects are nested deeper than {} levels", place, deepest_json);
   }
+  try {
+    return TokenizerJson::parse(text);
+  } catch (const TokenizerJson::exception& error) {
+    fail_request("{} is no JSON: {}", place, error.what());
+  }
+}
+
+const std::string* token_text(const TokenizerJson& settings, const std::string& key) {
+  const auto token = settings.find(key);
+  if (token == settings.end()) return nullptr;
+  const auto content = token->find("content");
+  return (content != token->end() ? *content : *token).get_ptr<const std::string*>();
 }
 
 std::string shown_value(const TokenizerJson& value) {

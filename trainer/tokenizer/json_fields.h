@@ -13,8 +13,11 @@ namespace weft {
 
 using TokenizerJson = nlohmann::json;
 
-// Throws Error (request) that names `file` for a text that is no JSON or is nested deeper than 64 levels.
-TokenizerJson parse_tokenizer_file(const std::string& text, const std::string& file);
+// The JSON text of another program. Throws Error (request), beginning with `place`, for a text that is no JSON or is
+// nested deeper than deepest_json levels.
+TokenizerJson parse_outside_json(const std::string& text, const std::string& place);
+// A token of tokenizer_config.json: a text, or an object with its content. Null for anything else.
+const std::string* token_text(const TokenizerJson& settings, const std::string& key);
 
 // Refers to the object, which must live longer. Messages begin with `place`. Each function throws Error (request) for a
 // missing field without default and for a value of another type. A field that is null counts as missing.

@@ -174,9 +174,9 @@ TiktokenRules rules_of_pattern(std::string_view text, const std::string& file, c
 }
 
 TiktokenRules rules_of_sidecar(const std::string& file, const std::string& sidecar) {
-  const std::string name = file + ".json";
-  const TokenizerJson json = parse_tokenizer_file(sidecar, name);
-  JsonFields fields(json, fmt::format("\"{}\"", name));
+  const std::string quoted = fmt::format("\"{}.json\"", file);
+  const TokenizerJson json = parse_outside_json(sidecar, quoted);
+  JsonFields fields(json, quoted);
   const std::string expression = fields.text("pattern");
   std::vector<SpecialId> special;
   if (const TokenizerJson* tokens = fields.find("special_tokens")) {

@@ -48,16 +48,14 @@ bool is_file(const std::string& name) {
   return std::filesystem::is_regular_file(name, ignored);
 }
 
-// eos_token of tokenizer_config.json: a text, or an object with "content".
 std::optional<std::string> configured_end_of_text(const std::filesystem::path& folder) {
-  const std::string name = (folder / settings_name).string();
+  const std::string name = (folder / settings_name).string(), quoted = fmt::format("\"{}\"", name);
   if (!is_file(name)) return std::nullopt;
-  const TokenizerJson json = parse_tokenizer_file(read_whole_file(name), name);
-  const TokenizerJson none;
-  const TokenizerJson& token = json.is_object() && json.contains("eos_token") ? json["eos_token"] : none;
-  if (token.is_null()) return std::nullopt;
-  if (token.is_object()) return JsonFields(token, fmt::format("\"{}\": eos_token", name)).text("content");
-  return JsonFields(json, fmt::format("\"{}\"", name)).text("eos_token");
+  const TokenizerJson json = parse_outside_json(read_whole_file(name), quoted);
+  if (const std::string* text = token_text(json, "eos_token")) return *text;
+  const auto token = json.find("eos_token");
+  if (token == json.end() || token->is_null()) return std::nullopt;
+  fail_request("{}: eos_token is {}, not a text", quoted, shown_value(*token));
 }
 
 std::shared_ptr<const Tokenizer> open_ranks(const std::string& file, const std::string& text) {

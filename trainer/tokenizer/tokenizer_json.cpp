@@ -185,8 +185,8 @@ TokenizerJson meaning_of(const std::vector<AddedToken>& added) {
 
 std::shared_ptr<const Tokenizer> parse_tokenizer_json(const std::string& text, const std::string& file,
                                                       std::optional<std::string> end_of_text) {
-  const TokenizerJson json = parse_tokenizer_file(text, file);
   const std::string quoted = fmt::format("\"{}\"", file);
+  const TokenizerJson json = parse_outside_json(text, quoted);
   JsonFields fields(json, quoted);
   const std::string version = fields.text("version", "1.0");
   if (version != "1.0") fail_request("{}: version is {}; Weft reads 1.0", quoted, shown_value(version));
