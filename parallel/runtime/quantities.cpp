@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <string_view>
+#include <utility>
 
 namespace weft {
 
@@ -57,6 +58,23 @@ std::string format_time(double seconds, bool unit_time) {
   if (size == 0.0 || size >= 1.0) return fmt::format("{:.4g} s", seconds);
   if (size >= 1e-3) return fmt::format("{:.4g} ms", 1e3 * seconds);
   return fmt::format("{:.4g} us", 1e6 * seconds);
+}
+
+std::optional<std::int64_t> parse_bytes(const std::string& text) {
+  constexpr std::pair<std::string_view, double> units[] = {
+      {"", 1.0},   {"B", 1.0},  {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
+      {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
+  double value = 0.0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc()) return std::nullopt;
+  std::string_view unit(stop, static_cast<std::size_t>(end - stop));
+  if (unit.starts_with(' ')) unit.remove_prefix(1);
+  for (const auto& [name, bytes] : units) {
+    const double product = value * bytes;
+    if (unit == name && product >= 1.0 && product < 0x1p62) return static_cast<std::int64_t>(product);
+  }
+  return std::nullopt;
 }
 
 }  // namespace weft

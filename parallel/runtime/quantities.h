@@ -44,6 +44,9 @@ std::string format_bytes(std::int64_t bytes);        // "1.50 GiB"
 // "12.5 ms", or "3.5" for unit times.
 std::string format_time(double seconds, bool unit_time);
 
+// "12 GiB", "1.5 GB", "900": whole bytes, from 1 to below 2^62. Nothing for other texts.
+std::optional<std::int64_t> parse_bytes(const std::string& text);
+
 // The number that the whole text spells, as std::from_chars reads it: without space or "+". Nothing for other texts.
 // `base`: of whole numbers only.
 template <typename Number, std::same_as<int>... Base>

@@ -1,32 +1,14 @@
 #include "trainer/config/config_fields.h"
 
 #include <algorithm>
-#include <charconv>
+
+#include "parallel/runtime/quantities.h"
 
 namespace weft::config_fields {
 namespace {
 
-constexpr std::pair<std::string_view, double> byte_units[] = {
-    {"", 1.0},   {"B", 1.0},  {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
-    {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
-
 // A smaller number without a unit was probably meant in another unit than bytes.
 constexpr std::int64_t least_without_unit = std::int64_t{1} << 20;
-
-// "12 GiB", "1.5 GB", "900": bytes, or nothing where the text is none.
-std::optional<std::int64_t> parse_bytes(const std::string& text) {
-  double value = 0.0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc()) return std::nullopt;
-  std::string_view unit(stop, static_cast<std::size_t>(end - stop));
-  if (unit.starts_with(' ')) unit.remove_prefix(1);
-  for (const auto& [name, bytes] : byte_units) {
-    const double product = value * bytes;
-    if (unit == name && product >= 1.0 && product < 0x1p62) return static_cast<std::int64_t>(product);
-  }
-  return std::nullopt;
-}
 
 }  // namespace
 

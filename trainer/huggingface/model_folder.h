@@ -60,7 +60,7 @@ inline constexpr const char* index_name = "model.safetensors.index.json";
 // The content of the index.
 std::string index_json(std::span<const NamedBytes> tensors, std::span<const std::vector<std::size_t>> files);
 
-// "5GB", "500MB" in powers of ten, "4GiB", "512MiB" in powers of two, or bytes. Throws Error (request).
+// As parse_bytes. Throws Error (request) for other texts.
 std::int64_t parse_file_size(const std::string& text);
 
 // The companion files of a model's weights: tokenizer, config.json and generation_config.json. They are copied

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <charconv>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "parallel/runtime/element_type.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 #include "trainer/tokenizer/json_fields.h"
 
 namespace weft {
@@ -152,28 +152,7 @@ std::string index_json(std::span<const NamedBytes> tensors, std::span<const std:
 }
 
 std::int64_t parse_file_size(const std::string& text) {
-  struct Unit {
-    std::string_view name;
-    std::int64_t bytes;
-  };
-  constexpr Unit units[] = {{"", 1},
-                            {"B", 1},
-                            {"KB", 1'000},
-                            {"MB", 1'000'000},
-                            {"GB", 1'000'000'000},
-                            {"KiB", std::int64_t{1} << 10},
-                            {"MiB", std::int64_t{1} << 20},
-                            {"GiB", std::int64_t{1} << 30}};
-  std::int64_t count = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-  std::string_view rest(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  while (rest.starts_with(' ')) rest.remove_prefix(1);
-  for (const Unit& unit : units) {
-    std::int64_t bytes = 0;
-    if (error == std::errc() && count > 0 && rest == unit.name && !__builtin_mul_overflow(count, unit.bytes, &bytes)) {
-      return bytes;
-    }
-  }
+  if (const auto bytes = parse_bytes(text)) return *bytes;
   fail_request("\"{}\" is not a size of a file, such as 5GB, 500MB or 4GiB", text);
 }
 
