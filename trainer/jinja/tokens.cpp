@@ -160,21 +160,15 @@ std::vector<Token> tokens_of(std::string_view source, const std::string& name) {
 }
 
 std::string_view stripped_left(std::string_view text) {
-  while (!text.empty() && is_space(code_point_at(text, 0).value)) text.remove_prefix(code_point_at(text, 0).bytes);
-  return text;
-}
-
-std::string_view up_to_space(std::string_view text) {
-  std::size_t end = 0;
-  while (end < text.size() && !is_space(code_point_at(text, end).value)) end += code_point_at(text, end).bytes;
-  return text.substr(0, end);
+  return without_leading(text, is_space);
 }
 
 std::string_view stripped_right(std::string_view text) {
-  while (!text.empty() && is_space(code_point_before(text, text.size()).value)) {
-    text.remove_suffix(code_point_before(text, text.size()).bytes);
-  }
-  return text;
+  return without_trailing(text, is_space);
+}
+
+std::string_view up_to_space(std::string_view text) {
+  return text.substr(0, text.size() - without_leading(text, [](char32_t c) { return !is_space(c); }).size());
 }
 
 }  // namespace weft::jinja

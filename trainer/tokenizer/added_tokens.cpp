@@ -7,28 +7,6 @@
 #include "trainer/tokenizer/unicode_text.h"
 
 namespace weft {
-namespace {
-
-// Not before byte `first`.
-std::size_t begin_of_white_space(std::string_view text, std::size_t first, std::size_t end) {
-  while (end > first) {
-    const CodePoint point = code_point_before(text, end);
-    if (!is_white_space(point.value)) break;
-    end -= point.bytes;
-  }
-  return end;
-}
-
-std::size_t end_of_white_space(std::string_view text, std::size_t begin) {
-  while (begin < text.size()) {
-    const CodePoint point = code_point_at(text, begin);
-    if (!is_white_space(point.value)) break;
-    begin += point.bytes;
-  }
-  return begin;
-}
-
-}  // namespace
 
 std::vector<AddedToken> read_added_tokens(const TokenizerJson& json, const std::string& place) {
   std::vector<AddedToken> tokens;
@@ -132,8 +110,10 @@ void AddedTokens::cut(std::string_view text, bool normalized, bool special_is_pl
     if (special_is_plain && token.special) continue;
     if (token.single_word && beside_word(text, begin, end, scratch)) continue;
     // White space up to `done` was looked at before: without that a run of such tokens would take quadratic time.
-    if (token.lstrip) begin = std::max(begin_of_white_space(text, done, begin), done);
-    if (token.rstrip) end = end_of_white_space(text, std::max(end, done));
+    if (token.lstrip) {
+      begin = done + without_trailing(text.substr(done, std::max(begin, done) - done), is_white_space).size();
+    }
+    if (token.rstrip) end = text.size() - without_leading(text.substr(std::max(end, done)), is_white_space).size();
     if (done < begin) sink({-1, text.substr(done, begin - done), done});
     sink({token.id, {}, begin});
     done = end;

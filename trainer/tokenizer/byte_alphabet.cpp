@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "parallel/runtime/quantities.h"
 #include "trainer/tokenizer/unicode_text.h"
 
 namespace weft {
@@ -33,6 +34,12 @@ std::optional<std::string> from_byte_characters(std::string_view text) {
     at += point.bytes;
   }
   return bytes;
+}
+
+std::optional<char> fallback_byte(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>') return std::nullopt;
+  const auto byte = parsed_number<std::uint8_t>(token.substr(3, 2), 16);
+  return byte ? std::optional(static_cast<char>(*byte)) : std::nullopt;
 }
 
 }  // namespace weft

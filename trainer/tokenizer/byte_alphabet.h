@@ -28,4 +28,7 @@ std::string to_byte_characters(std::string_view bytes);
 // The bytes that `text` stands for. Nothing if a character is outside the alphabet. Requires well-formed text.
 std::optional<std::string> from_byte_characters(std::string_view text);
 
+// The byte 0x41 of the token "<0x41>", as byte_fallback spells it. Nothing for other tokens.
+std::optional<char> fallback_byte(std::string_view token);
+
 }  // namespace weft

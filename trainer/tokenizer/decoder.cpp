@@ -1,6 +1,5 @@
 #include "trainer/tokenizer/decoder.h"
 
-#include <charconv>
 #include <utility>
 
 #include "parallel/runtime/error.h"
@@ -19,15 +18,6 @@ std::string joined_tokens(const std::vector<std::string>& tokens, std::string_vi
   return text;
 }
 
-// "<0x41>" is the byte 0x41. Any other token stays.
-std::string byte_of_fallback(std::string token) {
-  if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>') return token;
-  unsigned byte = 0;
-  const auto read = std::from_chars(token.data() + 3, token.data() + 5, byte, 16);
-  if (read.ec != std::errc{} || read.ptr != token.data() + 5) return token;
-  return std::string(1, static_cast<char>(byte));
-}
-
 std::string stripped_token(std::string_view token, const StripTokens& strip) {
   for (std::int64_t i = 0; i < strip.start && token.starts_with(strip.content); ++i) {
     token.remove_prefix(strip.content.size());
@@ -38,7 +28,7 @@ std::string stripped_token(std::string_view token, const StripTokens& strip) {
   return std::string(token);
 }
 
-std::string spaced_token(std::string_view token, const MetaspaceFields& metaspace, bool first) {
+std::string spaced_token(std::string_view token, const MetaspaceStep& metaspace, bool first) {
   const bool prefixed = first && metaspace.scheme != PrependScheme::never;
   std::string text;
   while (!token.empty()) {
@@ -66,13 +56,15 @@ struct DecodeStep {
     tokens = {std::move(bytes)};
   }
   void operator()(const DecodeByteFallback&) const {
-    for (std::string& token : tokens) token = byte_of_fallback(std::move(token));
+    for (std::string& token : tokens) {
+      if (const auto byte = fallback_byte(token)) token = *byte;
+    }
   }
   void operator()(const FuseTokens&) const { tokens = {joined_tokens(tokens, "")}; }
   void operator()(const StripTokens& step) const {
     for (std::string& token : tokens) token = stripped_token(token, step);
   }
-  void operator()(const MetaspaceFields& step) const {
+  void operator()(const MetaspaceStep& step) const {
     for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = spaced_token(tokens[i], step, i == 0);
   }
   void operator()(const ReplaceText& step) const {

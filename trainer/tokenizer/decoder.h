@@ -20,7 +20,7 @@ struct StripTokens {
   std::int64_t start = 0, stop = 0;
 };
 using DecoderStep =
-    std::variant<DecodeByteLevel, DecodeByteFallback, FuseTokens, MetaspaceFields, ReplaceText, StripTokens>;
+    std::variant<DecodeByteLevel, DecodeByteFallback, FuseTokens, MetaspaceStep, ReplaceText, StripTokens>;
 
 // Immutable. Several threads may call it.
 class TokenDecoder {

@@ -12,20 +12,6 @@ bool is_all_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char byte) { return static_cast<unsigned char>(byte) < 0x80; });
 }
 
-std::string stripped_text(std::string_view text, const StripText& strip) {
-  while (strip.left && !text.empty()) {
-    const CodePoint first = code_point_at(text, 0);
-    if (!is_white_space(first.value)) break;
-    text.remove_prefix(first.bytes);
-  }
-  while (strip.right && !text.empty()) {
-    const CodePoint last = code_point_before(text, text.size());
-    if (!is_white_space(last.value)) break;
-    text.remove_suffix(last.bytes);
-  }
-  return std::string(text);
-}
-
 struct ApplyStep {
   std::string_view text;
   std::size_t most;  // bytes of the result
@@ -40,7 +26,10 @@ struct ApplyStep {
     if (text.empty()) return std::nullopt;
     return step.text + std::string(text);
   }
-  std::optional<std::string> operator()(const StripText& step) const { return stripped_text(text, step); }
+  std::optional<std::string> operator()(const StripText& step) const {
+    const std::string_view left = step.left ? without_leading(text, is_white_space) : text;
+    return std::string(step.right ? without_trailing(left, is_white_space) : left);
+  }
   std::optional<std::string> operator()(const ReplaceText& step) const {
     return replaced_text(text, step, most, scratch);
   }

@@ -35,8 +35,9 @@ enum class PrependScheme { first, never, always };
 constexpr auto enum_names(PrependScheme) {
   return name_list("first", "never", "always");
 }
+// A step of decoders too.
 struct MetaspaceStep {
-  std::string replacement;
+  std::string replacement;  // one character
   PrependScheme scheme = PrependScheme::always;
   std::optional<Pattern> split;  // before each replacement
 };
@@ -70,12 +71,6 @@ class PreTokenizer {
   TokenizerJson meaning_ = TokenizerJson::array();
 };
 
-// Of a Metaspace, which is a pre-tokenizer and a decoder.
-struct MetaspaceFields {
-  std::string replacement;  // one character
-  PrependScheme scheme = PrependScheme::always;
-  bool split = true;
-};
-MetaspaceFields read_metaspace(JsonFields& fields, TokenizerJson& meaning);
+MetaspaceStep read_metaspace(JsonFields& fields, TokenizerJson& meaning);
 
 }  // namespace weft

@@ -43,8 +43,8 @@ ByteLevelStep read_byte_level(JsonFields& fields) {
 
 }  // namespace
 
-MetaspaceFields read_metaspace(JsonFields& fields, TokenizerJson& meaning) {
-  MetaspaceFields metaspace;
+MetaspaceStep read_metaspace(JsonFields& fields, TokenizerJson& meaning) {
+  MetaspaceStep metaspace;
   metaspace.replacement = fields.character("replacement");
   metaspace.scheme = read_named<PrependScheme>(fields, "prepend_scheme", "always");
   const TokenizerJson* prefix = fields.find("add_prefix_space");
@@ -53,12 +53,12 @@ MetaspaceFields read_metaspace(JsonFields& fields, TokenizerJson& meaning) {
     fail_request("{} is false, but prepend_scheme is {}", fields.place_of("add_prefix_space"),
                  name_of(metaspace.scheme));
   }
-  metaspace.split = fields.flag("split", true);
+  if (fields.flag("split", true)) metaspace.split = Pattern::literal(metaspace.replacement, fields.place());
   fields.ignore("str_rep");
   meaning.update({{"type", "Metaspace"},
                   {"replacement", metaspace.replacement},
                   {"prepend_scheme", name_of(metaspace.scheme)},
-                  {"split", metaspace.split}});
+                  {"split", metaspace.split.has_value()}});
   return metaspace;
 }
 
@@ -99,10 +99,7 @@ PreTokenizer::PreTokenizer(const TokenizerJson* json, const std::string& place) 
           add_split(package_punctuation, read_named<SplitBehavior>(fields, "behavior", "Isolated"), false);
           meaning.update(fields.meaning());
         } else if (type == "Metaspace") {
-          MetaspaceFields metaspace = read_metaspace(fields, meaning);
-          MetaspaceStep step{metaspace.replacement, metaspace.scheme, std::nullopt};
-          if (metaspace.split) step.split = Pattern::literal(metaspace.replacement, fields.place());
-          steps_.emplace_back(std::move(step));
+          steps_.emplace_back(read_metaspace(fields, meaning));
         } else {
           refuse_step(fields, type,
                       "ByteLevel, Split, Digits, Whitespace, WhitespaceSplit, Punctuation, Metaspace and Sequence");

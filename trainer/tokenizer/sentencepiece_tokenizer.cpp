@@ -1,11 +1,11 @@
 // Models of SentencePiece (tokenizer.model), by its library.
 #include <array>
-#include <charconv>
 #include <exception>
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
+#include "trainer/tokenizer/byte_alphabet.h"
 #include "trainer/tokenizer/tokenizer_file.h"
 #ifdef WEFT_HAVE_SENTENCEPIECE
 #include <sentencepiece_processor.h>
@@ -73,13 +73,7 @@ class SentencePieceTokenizer final : public Tokenizer {
  private:
   void append_piece(int id, std::string& text) const {
     std::string_view piece = processor_.IdToPiece(id);
-    unsigned byte = 0;
-    // "<0x0A>"
-    if (processor_.IsByte(id) && piece.size() == 6 &&
-        std::from_chars(piece.data() + 3, piece.data() + 5, byte, 16).ec == std::errc()) {
-      text.push_back(static_cast<char>(byte));
-      return;
-    }
+    if (const auto byte = processor_.IsByte(id) ? fallback_byte(piece) : std::nullopt) return text.push_back(*byte);
     for (std::size_t mark; (mark = piece.find(space_mark)) != std::string_view::npos;) {
       text.append(piece.substr(0, mark)) += ' ';
       piece.remove_prefix(mark + space_mark.size());

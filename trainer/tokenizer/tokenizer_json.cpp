@@ -132,18 +132,13 @@ std::int32_t read_text_and_id(JsonFields& fields, const char* key) {
   fail_request("{} is {}, not a token and its id", fields.place_of(key), shown_value(pair));
 }
 
-void read_post_processor(const TokenizerJson& json, const std::string& place, TextFrame& frame) {
-  JsonFields fields(json, place);
-  const std::string type = fields.text("type");
-  if (type == "Sequence") {
-    const TokenizerJson& list = fields.list("processors");
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      read_post_processor(list[i], fmt::format("{}: processors[{}]", place, i), frame);
-    }
-  } else if (type == "ByteLevel") {  // trims offsets, which Weft does not compute
+void read_post_processor(JsonFields& fields, const std::string& type, TextFrame& frame) {
+  if (type == "ByteLevel") {  // trims offsets, which Weft does not compute
     for (const char* key : {"add_prefix_space", "trim_offsets", "use_regex"}) fields.ignore(key);
   } else if (type == "TemplateProcessing" || type == "RobertaProcessing") {
-    if (!frame.before.empty() || !frame.after.empty()) fail_request("{}: a second template is not supported", place);
+    if (!frame.before.empty() || !frame.after.empty()) {
+      fail_request("{}: a second template is not supported", fields.place());
+    }
     if (type == "TemplateProcessing") {
       read_template(fields, frame);
     } else {
@@ -151,12 +146,8 @@ void read_post_processor(const TokenizerJson& json, const std::string& place, Te
       for (const char* key : {"add_prefix_space", "trim_offsets"}) fields.ignore(key);  // of offsets too
     }
   } else {
-    fail_request(
-        "{} is {}, which Weft does not compute; it has ByteLevel, TemplateProcessing, RobertaProcessing and "
-        "Sequence",
-        place, shown_value(type));
+    refuse_step(fields, type, "ByteLevel, TemplateProcessing, RobertaProcessing and Sequence");
   }
-  fields.finish();
 }
 
 // `tokenizers` numbers added tokens itself, whatever the file says. A file that disagrees is refused.
@@ -197,9 +188,9 @@ std::shared_ptr<const Tokenizer> parse_tokenizer_json(const std::string& text, c
   PreTokenizer pre_tokenizer(fields.find("pre_tokenizer"), fields.place_of("pre_tokenizer"));
   TokenDecoder decoder(fields.find("decoder"), fields.place_of("decoder"));
   TextFrame frame;
-  if (const TokenizerJson* processor = fields.find("post_processor")) {
-    read_post_processor(*processor, fields.place_of("post_processor"), frame);
-  }
+  read_steps(
+      fields.find("post_processor"), fields.place_of("post_processor"), "processors",
+      [&](JsonFields& step, const std::string& type, TokenizerJson&) { read_post_processor(step, type, frame); });
   const TokenizerJson* model_json = fields.find("model");
   if (model_json == nullptr) fail_request("{} has no model", quoted);
   std::string meaning;

@@ -25,6 +25,27 @@ void append_code_point(std::string& text, char32_t value);
 // The property White_Space of Unicode.
 bool is_white_space(char32_t value);
 
+// `text` without the code points at its beginning, or at its end, for which `is_dropped` is true. Requires well-formed
+// text.
+template <typename IsDropped>
+std::string_view without_leading(std::string_view text, const IsDropped& is_dropped) {
+  while (!text.empty()) {
+    const CodePoint point = code_point_at(text, 0);
+    if (!is_dropped(point.value)) break;
+    text.remove_prefix(point.bytes);
+  }
+  return text;
+}
+template <typename IsDropped>
+std::string_view without_trailing(std::string_view text, const IsDropped& is_dropped) {
+  while (!text.empty()) {
+    const CodePoint point = code_point_before(text, text.size());
+    if (!is_dropped(point.value)) break;
+    text.remove_suffix(point.bytes);
+  }
+  return text;
+}
+
 // `text` with U+FFFD in place of each maximal part of a malformed sequence (Unicode, section 3.9), as Python decodes
 // with errors="replace". Nothing if the text is well-formed.
 std::optional<std::string> replace_malformed(std::string_view text);
