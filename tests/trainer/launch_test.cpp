@@ -13,7 +13,7 @@
 
 #include "parallel/runtime/error.h"
 #include "tests/trainer/temporary_folder.h"
-#include "trainer/run/run_lock.h"
+#include "trainer/run/run_directory.h"
 
 namespace weft {
 namespace {

@@ -1,9 +1,11 @@
-// Event files of TensorBoard: the metrics of a run, for its pages and for programs that read such files. A record is a
-// protocol buffer (tensorboard/compat/proto/event.proto and summary.proto) in a frame with checksums
-// (tensorflow/core/lib/io/record_writer.h). Few fields are needed, so they are encoded here.
+// The files of a run that grow: lines, and the event files of TensorBoard. Event files have the metrics of a run, for its
+// pages and for programs that read such files. A record is a protocol buffer (tensorboard/compat/proto/event.proto and
+// summary.proto) in a frame with checksums (tensorflow/core/lib/io/record_writer.h). Few fields are needed, so they are
+// encoded here.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -12,9 +14,35 @@
 #include <vector>
 
 #include "trainer/rank/metrics.h"
-#include "trainer/run/lines_file.h"
 
 namespace weft {
+
+// A file of lines, or of records (EventFile), that grows during a run and survives a full disk. Lines that cannot be
+// written wait in memory and are written with a later line. The file has either the whole of a line or nothing of it.
+class LinesFile {
+ public:
+  // Appends after the first `bytes` bytes of an existing file. Throws Error (request) if it cannot be opened.
+  LinesFile(std::string name, std::int64_t bytes);
+  LinesFile(LinesFile&&) = delete;
+  ~LinesFile();
+
+  // A line ends with a line break. Returns a sentence when lines begin to wait, and when all waiting lines have been
+  // written. At most 10,000 lines wait; older ones are lost.
+  std::optional<std::string> append(std::string line);
+  // Throws Error (failure) if lines still wait or have been lost.
+  void finish();
+
+ private:
+  // Writes as many waiting lines as possible. Returns errno of the first failure, or 0.
+  int write_waiting();
+
+  std::string name_;
+  int descriptor_ = -1;
+  std::int64_t bytes_;  // of whole lines in the file
+  std::deque<std::string> waiting_;
+  std::int64_t lost_ = 0;
+  int trouble_ = 0;  // why lines wait
+};
 
 inline constexpr const char* events_folder = "tensorboard";           // in a run's directory
 inline constexpr const char* events_prefix = "events.out.tfevents.";  // of the names of event files
@@ -42,7 +70,7 @@ class EventFile {
   // written.
   EventFile(const std::filesystem::path& folder, std::int64_t steps);
 
-  // Returns a sentence when writing begins to fail or works again; the run continues (lines_file.h).
+  // Returns a sentence when writing begins to fail or works again; the run continues (LinesFile).
   std::optional<std::string> append(const StepMetrics& reported);
   // Throws Error (failure) if records are missing.
   void finish() { records_->finish(); }

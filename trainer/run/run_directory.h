@@ -1,7 +1,7 @@
 // The output files of a run. config.toml is written before the first step, a line of metrics.jsonl after each step, and
 // a record of an event file after each reported step. summary.json comes at the end. If [profiling] asks for it,
 // trace_rank<R>.json comes after the last recorded step. All files except those that grow are replaced as a whole
-// (temporary file and rename).
+// (temporary file and rename). A lock keeps a second run out of the directory.
 #pragma once
 
 #include <filesystem>
@@ -15,11 +15,32 @@
 #include "trainer/rank/metrics.h"
 #include "trainer/rank/step_trace.h"
 #include "trainer/run/event_file.h"
-#include "trainer/run/lines_file.h"
-#include "trainer/run/run_lock.h"
 #include "trainer/run/run_time.h"
 
 namespace weft {
+
+inline constexpr const char* run_lock_name = "run.lock";
+
+// Allows one run at a time in a directory. It is an exclusive flock(2) on a file in it, which the kernel releases when
+// the holder ends for any reason. The file of a killed run does not block; its content is used for messages only.
+class RunLock {
+ public:
+  // Creates the directory if it does not exist; `key` is its key in the configuration. Throws Error (request) if it
+  // cannot be created, or, naming process, host and start time of the holder, if the lock is held. The holder's files
+  // are not changed.
+  RunLock(const std::filesystem::path& directory, const char* key);
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+  // Releases the lock and keeps the file: another run may have just opened it.
+  ~RunLock();
+
+  // False if the file system has no locks.
+  bool held() const { return held_; }
+
+ private:
+  int descriptor_ = -1;
+  bool held_ = false;
+};
 
 inline constexpr const char* summary_file = "summary.json";  // in a run's directory
 
@@ -42,7 +63,7 @@ std::string run_directory_fault(const std::filesystem::path& path);
 
 class RunDirectory {
  public:
-  // Creates the directory and takes its lock (run_lock.h). Throws Error (request) if either is refused.
+  // Creates the directory and takes its lock (RunLock). Throws Error (request) if either is refused.
   explicit RunDirectory(const std::filesystem::path& path);
 
   // Before the first step: writes config.toml, and removes the metrics of steps after `step`, which are repeated; with
@@ -55,7 +76,7 @@ class RunDirectory {
   const std::filesystem::path& path() const { return path_; }
   // False if the file system has no locks; then a second run in the directory is not refused.
   bool locked() const { return lock_.held(); }
-  // Returns a sentence when writing metrics.jsonl begins to fail or works again; the run continues (lines_file.h).
+  // Returns a sentence when writing metrics.jsonl begins to fail or works again; the run continues (LinesFile).
   std::optional<std::string> append(const StepMetrics& metrics);
   // The same for the event file, if there is one.
   std::optional<std::string> report(const StepMetrics& reported);
