@@ -1,5 +1,5 @@
 // The three hashes of a run: which of them a change of the configuration changes.
-#include "trainer/resolve/hashed_run.h"
+#include "trainer/resolve/resolved_run.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "trainer/rank/live_log.h"
+#include "trainer/rank/dry_run.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The scale of the loss in float16, and when it moves. A step with gradients that overflow on one rank never was, for
 // all of them.
-#include "trainer/rank/loss_scaler.h"
+#include "trainer/rank/spikes.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

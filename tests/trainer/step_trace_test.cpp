@@ -11,7 +11,6 @@
 #include "tests/parallel/clocked_device.h"
 #include "tests/trainer/tiny_run.h"
 #include "trainer/measure/measured_costs.h"
-#include "trainer/rank/step_profiler.h"
 
 namespace weft {
 namespace {

@@ -51,7 +51,7 @@ struct Progress {
   std::int64_t step = 0;     // steps taken
   std::int64_t samples = 0;  // sequences read
   std::int64_t tokens = 0;   // tokens trained on
-  // State of the loss scaler (loss_scaler.h); the learning rate schedule counts `good_steps`.
+  // State of the loss scaler (LossScaler); the learning rate schedule counts `good_steps`.
   std::int64_t good_steps = 0, good_in_a_row = 0;
   std::optional<double> loss_scale = {};     // if anything is computed in float16
   std::optional<LossTrend> loss_trend = {};  // if a loss may be a spike

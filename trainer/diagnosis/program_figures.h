@@ -32,8 +32,7 @@ struct ProgramFigures {
   int shard_ranks = 1;              // of the largest group that gathers
 };
 
-// One rank stands for all of its class (rank_classes.h). Throws Error if the
-// configuration cannot be compiled.
+// One rank stands for all of its class (rank_classes). Throws Error if the configuration cannot be compiled.
 ProgramFigures program_figures(const ResolvedRun& run);
 
 // Whether computation precedes the gather at `at`, and the next computation after it already reads the gathered unit.

@@ -6,7 +6,7 @@
 
 namespace weft {
 
-// XXH64, 16 hexadecimal digits each (trainer/resolve/hashed_run.h has the texts).
+// XXH64, 16 hexadecimal digits each (trainer/resolve/resolved_run.h has the texts).
 struct RunHashes {
   std::string configuration;  // every key, except those that only name the run and its directories
   std::string program;        // the lists of all pipeline ranks

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "parallel/runtime/error.h"
+
 namespace weft {
 namespace {
 
@@ -20,6 +22,10 @@ double weight_of_last(std::int64_t count, std::int64_t window) {
 double square_sum_of(double norm, double loss_scale) {
   return std::pow(norm * loss_scale, 2);
 }
+
+// Limits of the scale. If gradients still overflow at the smallest scale, the scale is not the cause. Doubling beyond
+// the largest scale has no benefit.
+constexpr double smallest_scale = 0x1p-14, largest_scale = 0x1p24;
 
 }  // namespace
 
@@ -87,6 +93,33 @@ std::optional<LossTrend> SpikeWatch::trend() const {
 
 std::optional<NormTrend> SpikeWatch::norm_trend() const {
   return config_.watches_mean_norm() && norms_.norms > 0 ? std::optional(norms_) : std::nullopt;
+}
+
+LossScaler::LossScaler(const Config& config)
+    : active_(uses_float16(config)),
+      scale_(active_ ? config.training.initial_loss_scale : 1.0),
+      growth_steps_(config.training.loss_scale_growth_steps) {}
+
+void LossScaler::resume(std::int64_t good_steps, std::int64_t good_in_a_row, std::optional<double> scale) {
+  good_steps_ = good_steps;
+  if (!active_ || !scale) return;
+  scale_ = *scale;
+  in_a_row_ = good_in_a_row;
+}
+
+void LossScaler::end_step(bool finite) {
+  require(finite || active_, "an overflow without a loss scale has ended the run");
+  if (!finite) {
+    if (scale_ <= smallest_scale) fail("gradients overflow whatever the loss scale: it has come down to {}", scale_);
+    scale_ /= 2;
+    in_a_row_ = 0;
+    return;
+  }
+  ++good_steps_;
+  if (active_ && ++in_a_row_ == growth_steps_) {
+    if (scale_ < largest_scale) scale_ *= 2;
+    in_a_row_ = 0;
+  }
 }
 
 }  // namespace weft

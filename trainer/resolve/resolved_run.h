@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "parallel/mesh/mesh.h"
@@ -10,6 +11,7 @@
 #include "parallel/pipeline/timing/plan.h"
 #include "trainer/config/config.h"
 #include "trainer/layout/stage_layout.h"
+#include "trainer/rank/run_hashes.h"
 
 namespace weft {
 
@@ -40,5 +42,19 @@ class ResolvedRun {
 // The compiled step with sizes as seen from a rank's coordinates, checked. Throws Error when the configuration cannot
 // be compiled.
 Program step_program(const ResolvedRun& run, const Coordinates& at);
+
+// The next three are the texts behind the hashes of a run (trainer/rank/run_hashes.h), the same in every process.
+//
+// The configuration as config.toml has it, with inherited values written out. It is without run.name, and without
+// the places run.directory, checkpoint.directory and data.index_cache: runs that differ in these alone do the same.
+std::string hashed_configuration(const Config& config);
+// A line for each pipeline rank, as `weft program --format csv` writes it.
+std::string hashed_program(const Program& program);
+// For each kind of group its size and the step between its ranks. For each stage its units with group, shards and
+// parameters, as the stage's first rank holds them.
+std::string hashed_layout(const ResolvedRun& run);
+
+// `config`: the configuration that `run` was resolved from; `program`: its step, as any rank compiled it.
+RunHashes hashes_of(const Config& config, const ResolvedRun& run, const Program& program);
 
 }  // namespace weft

@@ -15,8 +15,8 @@
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
-#include "trainer/resolve/rank_classes.h"
 #include "trainer/resolve/step_costs.h"
+#include "trainer/resolve/step_programs.h"
 
 namespace weft {
 namespace {

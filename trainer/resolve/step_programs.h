@@ -1,19 +1,32 @@
-// Programs of the classes of ranks (rank_classes.h), and the memory of the fullest rank.
+// Classes of ranks that hold and do the same, so that a world of thousands of ranks is planned once for each class.
+// Their programs, and the memory of the fullest rank.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <span>
 #include <vector>
 
+#include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/ledger.h"
+#include "trainer/config/config.h"
 #include "trainer/rank/dry_run.h"
-#include "trainer/resolve/rank_classes.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
+
+// Ranks of one pipeline position with equal shares of the vocabulary, and under muon equal costs of its step.
+struct RankClass {
+  int first = 0;  // the rank that is planned
+  int ranks = 1;  // number of ranks in the class
+  Coordinates at;
+};
+std::vector<RankClass> rank_classes(const Config& config, const Mesh& mesh);
+// On the tensor rank of these coordinates.
+std::int64_t vocabulary_rows(const Config& config, const Coordinates& at);
 
 // The programs of a run, which outlives them. Ranks with equal shares of the vocabulary see the same sizes and share
 // one program. Each program is compiled when it is first asked for, and keeps its address.

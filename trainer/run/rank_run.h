@@ -12,13 +12,12 @@
 #include "trainer/rank/checkpoint_rows.h"
 #include "trainer/rank/compute_times.h"
 #include "trainer/rank/launch.h"
-#include "trainer/rank/loss_scaler.h"
 #include "trainer/rank/metrics.h"
 #include "trainer/rank/rank_step.h"
 #include "trainer/rank/router_helpers.h"
 #include "trainer/rank/spikes.h"
-#include "trainer/rank/step_profiler.h"
 #include "trainer/rank/step_totals.h"
+#include "trainer/rank/step_trace.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/held_out.h"
 
@@ -111,8 +110,8 @@ class RankRun {
   // Behind the update: its figures, and whether it counts. Moves loss scale, spike means, biases and progress on.
   StepMetrics end_update(const StepTotals& totals);
   // Throws Error (failure) on every rank, for a step whose norm is not finite. Ranks with a non-finite gradient before
-  // the reduction name its parameter. The step, which has changed no parameter, is done again, to tell numbers that text
-  // and parameters make from those of a faulty device.
+  // the reduction name its parameter. The step, which has changed no parameter, is done again, to tell numbers that
+  // text and parameters make from those of a faulty device.
   [[noreturn]] void fail_at_norm(double norm);
   double norm_of_step_done_again();
 

@@ -19,7 +19,6 @@
 #include "trainer/checkpoint/folder.h"
 #include "trainer/config/config.h"
 #include "trainer/rank/backend.h"
-#include "trainer/resolve/hashed_run.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/console.h"
 #include "trainer/run/start_check.h"
