@@ -1,5 +1,5 @@
 // States of AdamW in host memory: the bits of states on the device, whatever the chunks and however late the lanes run.
-#include "trainer/optimizer/host_states.h"
+#include "trainer/optimizer/optimizer.h"
 
 #include <gtest/gtest.h>
 

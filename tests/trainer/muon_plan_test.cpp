@@ -11,7 +11,7 @@
 
 #include "parallel/runtime/range.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/optimizer/muon_rows.h"
+#include "trainer/optimizer/update_plan.h"
 
 namespace weft {
 namespace {

@@ -8,7 +8,7 @@
 #include "parallel/runtime/random.h"
 #include "tests/layers/poison.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/optimizer/muon_rows.h"
+#include "trainer/optimizer/update_plan.h"
 
 namespace weft {
 namespace {

@@ -14,8 +14,7 @@
 #include "tests/parallel/cpu_rank.h"
 #include "tests/trainer/muon_reference.h"
 #include "tests/trainer/muon_run.h"
-#include "trainer/optimizer/muon_rows.h"
-#include "trainer/optimizer/newton_schulz.h"
+#include "trainer/optimizer/update_plan.h"
 
 namespace weft {
 namespace {

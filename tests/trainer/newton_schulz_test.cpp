@@ -1,5 +1,5 @@
 // The orthogonal factor against the same polynomial in double, and against what it is for: singular values near 1.
-#include "trainer/optimizer/newton_schulz.h"
+#include "trainer/optimizer/muon.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "trainer/optimizer/stochastic_rounding.h"
+#include "trainer/optimizer/element_update.h"
 
 #include <gtest/gtest.h>
 

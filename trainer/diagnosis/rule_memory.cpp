@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "trainer/diagnosis/diagnose.h"
-#include "trainer/optimizer/muon_rows.h"
+#include "trainer/optimizer/update_plan.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/resolved_run.h"

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "parallel/runtime/error.h"
-#include "trainer/optimizer/newton_schulz.h"
+#include "trainer/optimizer/muon.h"
 
 namespace weft {
 namespace {

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "trainer/config/update_groups.h"
-#include "trainer/optimizer/muon_rows.h"
+#include "trainer/layout/stage_layout.h"
+#include "trainer/plan/gradient_norm.h"
 
 namespace weft {
 namespace {
@@ -15,6 +18,76 @@ int rank_of(const Mesh& mesh, const Coordinates& at) {
 }
 
 }  // namespace
+
+bool takes_muon(const ParameterSpec& parameter) {
+  const bool hidden = parameter.family == Family::dense || parameter.family == Family::experts;
+  return hidden && parameter.global_columns > 1 && parameter.global_rows > 1;
+}
+
+bool steps_by_muon(const Config& config, const ParameterSpec& parameter, UpdateGroup group) {
+  return takes_muon(parameter) && update_group_of(parameter) == group && config.training.trains(parameter.family) &&
+         resolved_groups(config)[group].rule == UpdateRule::muon;
+}
+
+std::vector<UpdateGroup> muon_groups(const Config& config) {
+  std::vector<UpdateGroup> groups;
+  const ResolvedGroups resolved = resolved_groups(config);
+  for (const UpdateGroup group : {UpdateGroup::dense, UpdateGroup::experts}) {
+    if (resolved[group].rule == UpdateRule::muon) groups.push_back(group);
+  }
+  return groups;
+}
+
+std::vector<GroupMatrices> muon_plans(const Config& config, const Mesh& mesh, int pipeline_rank) {
+  std::vector<GroupMatrices> plans;
+  for (const UpdateGroup group : muon_groups(config)) {
+    const auto takes = [&](const ParameterSpec& parameter) { return steps_by_muon(config, parameter, group); };
+    const auto held = matrix_rows_of(config, mesh, pipeline_rank, takes);
+    plans.push_back({group, plan_matrices(held, mesh.degrees().stage_ranks())});
+  }
+  return plans;
+}
+
+std::vector<MuonCost> muon_costs(const Config& config, const Mesh& mesh, int rank) {
+  const int ranks = mesh.degrees().stage_ranks();
+  const ResolvedGroups groups = resolved_groups(config);
+  std::vector<MuonCost> costs;
+  for (const auto& [group, plan] : muon_plans(config, mesh, rank / ranks)) {
+    costs.push_back(muon_cost(plan, rank % ranks, groups[group].newton_schulz));
+  }
+  return costs;
+}
+
+std::vector<HeldRows> matrix_rows_of(const Config& config, const Mesh& mesh, int pipeline_rank,
+                                     const std::function<bool(const ParameterSpec&)>& takes) {
+  // Stages are planned once for each (tp, ep, etp): unit layouts depend on these coordinates only.
+  std::map<std::tuple<int, int, int>, std::vector<PlannedStage>> plans;
+  std::vector<HeldRows> held;
+  const int ranks = mesh.degrees().stage_ranks();
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int world_rank = pipeline_rank * ranks + rank;
+    const Coordinates at = mesh.coordinates(world_rank);
+    const std::tuple axes(at.tp, at.ep, at.etp);
+    if (!plans.contains(axes)) plans.emplace(axes, plan_stages(config, mesh, at));
+    const auto add = [&](const PlannedUnit& unit) {
+      const auto& specs = unit.plan.parameters;
+      if (std::none_of(specs.begin(), specs.end(), takes)) return;
+      const bool counts = counts_unit(unit, mesh, world_rank);
+      const int shard = unit.layout.shards == 1 ? 0 : mesh.steps(unit.shard_group).place(world_rank);
+      for (const RowBlock& block : unit.layout.rows_of_shard(shard)) {
+        const ParameterSpec& spec = unit.layout.parameters[block.parameter];
+        if (!takes(spec)) continue;
+        if (spec.columns != spec.global_columns) {
+          fail("{} is split by columns, and Muon puts matrices together from whole rows", spec.name);
+        }
+        held.push_back({rank, spec.name, spec.global_rows, spec.columns, spec.transposed,
+                        spec.row_begin + block.row_begin, block.rows, counts && counts_parameter(unit, spec, at)});
+      }
+    };
+    for (const PlannedStage& stage : plans.at(axes)) std::for_each(stage.units.begin(), stage.units.end(), add);
+  }
+  return held;
+}
 
 std::vector<std::string> parameters_with_norms(const Config& config) {
   const ResolvedGroups groups = resolved_groups(config);

@@ -9,7 +9,7 @@
 #include "parallel/pipeline/accounts/accounts.h"
 #include "parallel/runtime/spread_work.h"
 #include "trainer/config/update_groups.h"
-#include "trainer/optimizer/muon_rows.h"
+#include "trainer/optimizer/update_plan.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/rank/forward_plan.h"
 
