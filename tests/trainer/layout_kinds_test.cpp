@@ -1,6 +1,6 @@
 // Data sharding alone beside hybrids for 70 billion parameters on 64 ranks, against figures worked out by hand. That
 // both are the best of their kinds, search_test.cpp shows by planning every choice.
-#include "trainer/planning/layout_kinds.h"
+#include "trainer/planning/search.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -15,7 +15,6 @@
 #include "parallel/runtime/error.h"
 #include "tests/trainer/planned_run.h"
 #include "tests/trainer/temporary_folder.h"
-#include "trainer/planning/layout_kinds.h"
 #include "trainer/planning/search_bounds.h"
 
 namespace weft {

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "trainer/planning/layout_kinds.h"
 #include "trainer/planning/published.h"
 #include "trainer/planning/search.h"
 

@@ -7,7 +7,6 @@
 
 #include "parallel/runtime/error.h"
 #include "trainer/layout/chunked_layout.h"
-#include "trainer/layout/layout_loads.h"
 
 namespace weft {
 namespace {

@@ -11,7 +11,7 @@
 #include "parallel/pipeline/simulation/memory_curve.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/plan/stage_plan.h"
-#include "trainer/planning/step_path.h"
+#include "trainer/planning/step_forecast.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/step_programs.h"
 

@@ -48,7 +48,7 @@ std::vector<ConfigRule> tied_rules();
 std::vector<ConfigRule> size_rules();
 // Throws Error (request) for a model that no run could have by these rules.
 void require_sizes(const Config& config);
-// The rules of sizes that products in float8 can have (config_float8_rules.cpp).
+// The rules of sizes that products in float8 can have (config_size_rules.cpp too).
 std::vector<ConfigRule> float8_rules();
 // The rules of stages and schedules (config_pipeline_rules.cpp).
 std::vector<ConfigRule> pipeline_rules();
