@@ -1,4 +1,4 @@
-#include "trainer/run/run_time.h"
+#include "trainer/run/run_directory.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Compares memory with its prediction, and names the assumption of the prediction that did not hold. Compares what waits
-// in host memory with the room that the device has.
+// Compares memory with its prediction, and names the assumption of the prediction that did not hold. Compares what
+// waits in host memory with the room that the device has.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // Figures of a simulated step to compare schedules, layouts and residencies: its time, idle time, critical path, and
-// the memory of the fullest rank. The critical path is also told by kind of work: the reasons for the length of the step.
+// the memory of the fullest rank. The critical path is also told by kind of work: the reasons for the length of the
+// step.
 #pragma once
 
 #include <map>

@@ -1,7 +1,7 @@
-// The files of a run that grow: lines, and the event files of TensorBoard. Event files have the metrics of a run, for its
-// pages and for programs that read such files. A record is a protocol buffer (tensorboard/compat/proto/event.proto and
-// summary.proto) in a frame with checksums (tensorflow/core/lib/io/record_writer.h). Few fields are needed, so they are
-// encoded here.
+// The files of a run that grow: lines, and the event files of TensorBoard. Event files have the metrics of a run, for
+// its pages and for programs that read such files. A record is a protocol buffer (tensorboard/compat/proto/event.proto
+// and summary.proto) in a frame with checksums (tensorflow/core/lib/io/record_writer.h). Few fields are needed, so they
+// are encoded here.
 #pragma once
 
 #include <cstdint>

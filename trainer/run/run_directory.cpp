@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/chrono.h>
+#include <fmt/format.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "parallel/runtime/checksum.h"
@@ -120,6 +122,35 @@ nlohmann::ordered_json rank_json(std::size_t rank, const BucketBytes& predicted,
 }
 
 }  // namespace
+
+void RunTimer::add(RunPart part) {
+  const Clock::time_point before = std::exchange(last_, Clock::now());
+  seconds_[static_cast<std::size_t>(part)] += std::chrono::duration<double>(last_ - before).count();
+}
+
+void RunTimer::take_from_steps(RunPart part, double seconds) {
+  double& steps = seconds_[static_cast<std::size_t>(RunPart::steps)];
+  const double taken = std::min(seconds, steps);
+  steps -= taken;
+  seconds_[static_cast<std::size_t>(part)] += taken;
+}
+
+double RunTimer::goodput() const {
+  return wall_seconds() > 0.0 ? seconds(RunPart::steps) / wall_seconds() : 0.0;
+}
+
+std::string RunTimer::text() const {
+  constexpr double noticeable = 1e-3;
+  std::string text = fmt::format("{:.1f} s", wall_seconds());
+  const char* mark = ": ";
+  for (const RunPart part : all_values<RunPart>) {
+    if (seconds(part) < noticeable * wall_seconds()) continue;
+    std::string name(name_of(part));
+    std::ranges::replace(name, '_', part == RunPart::start_up ? '-' : ' ');
+    text += fmt::format("{}{} {:.1f} s", std::exchange(mark, ", "), name, seconds(part));
+  }
+  return fmt::format("{}; goodput {:.1f} %", text, 100.0 * goodput());
+}
 
 RunLock::RunLock(const std::filesystem::path& directory, const char* key) {
   if (const std::error_code error = create_folders(directory)) {

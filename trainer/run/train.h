@@ -13,7 +13,6 @@
 #include "trainer/resolve/config_reader.h"
 #include "trainer/run/rank_run.h"
 #include "trainer/run/run_directory.h"
-#include "trainer/run/run_time.h"
 
 namespace weft {
 
