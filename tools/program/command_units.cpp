@@ -1,17 +1,135 @@
+// `weft units`: the shard units of a configuration, and with --owners the rows that each rank stores, updates and
+// saves.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <map>
 #include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
+#include "parallel/shard/replicated.h"
 #include "tools/command/commands.h"
-#include "tools/program/unit_rows.h"
+#include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
+#include "trainer/config/update_groups.h"
+#include "trainer/layout/stage_layout.h"
+#include "trainer/plan/configured_schedule.h"
+#include "trainer/plan/stage_plan.h"
+#include "trainer/rank/verify_step.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {
+
+// Plain values of a shard unit.
+struct UnitRow {
+  int stage = 0;
+  PlannedUnit unit;
+  std::vector<ProgramCollective> moves = {};     // payloads of the unit's gathers and reductions
+  std::string wrap = {};                         // how its family is wrapped; empty for replicated parameters
+  std::map<UpdateGroup, UpdateRule> rules = {};  // rules that update its parameters; empty if frozen
+  LiveBytes byte_steps = {};                     // of a step (live_integral)
+
+  bool replicated() const { return unit.plan.replicated(); }
+  std::int64_t parameters() const;  // without padding
+  std::int64_t bytes() const;       // of all stored shards, padding included
+  std::int64_t padding() const { return replicated() ? 0 : unit.layout.padding(); }
+  bool whole() const { return replicated() || unit.layout.shards == 1; }
+};
+
+std::string wrap_of(const Config& config, const UnitPlan& plan) {
+  if (plan.replicated()) return {};
+  // Other families are wrapped into the stage's root unit.
+  return plan.family == Family::root ? "root" : to_string(config.shard_by_family.at(plan.family).wrap);
+}
+
+// Whether a group has one rank, so that nothing is communicated. Rules ensure that an island has several ranks.
+bool stays_on_a_rank(const Mesh& mesh, Group group) {
+  if (group == Group::dp_island || group == Group::edp_island || group == Group::tied) return false;
+  return mesh.group_of(group, 0).size() == 1;
+}
+
+std::int64_t UnitRow::parameters() const {
+  return replicated() ? bytes() / size_of(DType::float32) : unit.layout.parameter_size();
+}
+
+std::int64_t UnitRow::bytes() const {
+  return replicated() ? ReplicatedParameters::bytes(unit.plan.parameters)
+                      : unit.layout.unsharded_size() * size_of(unit.precision.stored);
+}
+
+// Units of all stages, each as the stage's first rank holds it: parameters are those of the rank's tensor and expert
+// slice.
+std::vector<UnitRow> unit_rows(const ResolvedRun& run) {
+  const Config& config = run.config();
+  const Mesh& mesh = run.mesh();
+  const ResolvedGroups groups = resolved_groups(config);
+  std::vector<UnitRow> rows;
+  const std::vector<int> ranks = stage_ranks(config);
+  const std::vector<StageBlocks> layout = stage_layout(config);
+  for (int stage = 0; stage < config.stages(); ++stage) {
+    const int rank = ranks[static_cast<std::size_t>(stage)];
+    const Coordinates at = mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0));
+    for (PlannedUnit& unit : plan_stage(config, mesh, at, stage, layout).units) {
+      UnitRow row{stage, std::move(unit)};
+      row.wrap = wrap_of(config, row.unit.plan);
+      if (!row.unit.frozen) {
+        for (const ParameterSpec& parameter : row.unit.plan.parameters) {
+          const UpdateGroup group = update_group_of(parameter);
+          row.rules[group] = groups[group].rule;
+        }
+      }
+      rows.push_back(std::move(row));
+    }
+  }
+  // The program lists the same units in the same order.
+  const Program program = step_program(run, mesh.coordinates(0));
+  std::vector<LiveIntegral> integrals;
+  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) integrals.push_back(live_integral(program, rank));
+  for (std::size_t u = 0; u < rows.size(); ++u) {
+    for (const ProgramCollective& move : program.units[u].collectives) {
+      if (!stays_on_a_rank(mesh, move.group)) rows[u].moves.push_back(move);
+    }
+    const int rank = ranks[static_cast<std::size_t>(rows[u].stage)];
+    rows[u].byte_steps = integrals[static_cast<std::size_t>(rank)].unit_byte_steps[u];
+  }
+  return rows;
+}
+
+// "reshard_after_use", "window 2", "island 4": how long full parameters stay.
+std::string residency_text(const UnitPolicy& policy) {
+  if (policy.residency == Residency::window) return fmt::format("window {}", policy.window_stages);
+  if (policy.residency == Residency::island) return fmt::format("island {}", policy.island_ranks);
+  return std::string(name_of(policy.residency));
+}
+
+// "last_microbatch", "each_microbatch", "every 3": when gradients are reduced.
+std::string reduction_text(const UnitPolicy& policy) {
+  if (policy.reduce_every > 1) return fmt::format("every {}", policy.reduce_every);
+  return policy.reduce_every == 0 ? "last_microbatch" : "each_microbatch";
+}
+
+// The whole policy of the unit in one sentence.
+std::string policy_text(const UnitRow& row) {
+  const UnitPolicy& policy = row.unit.policy;
+  if (row.unit.plan.family == Family::helpers) return "without gradient";
+  const std::string reduction = row.unit.frozen ? "frozen" : fmt::format("reduction {}", reduction_text(policy));
+  if (row.replicated()) return reduction;
+  const std::string backward = policy.backward_prefetch == BackwardPrefetch::pre
+                                   ? ""
+                                   : fmt::format(", backward_prefetch {}", name_of(policy.backward_prefetch));
+  return fmt::format("{}, residency {}, lookahead {}{}{}, {}{}",
+                     row.whole() ? std::string("whole") : fmt::format("sharded over {}", row.unit.layout.shards),
+                     residency_text(policy), policy.lookahead, backward, policy.within_stage ? " within its stage" : "",
+                     reduction, policy.accumulate_sharded ? ", accumulation sharded" : "");
+}
 
 UnitPrecision stored_as(const UnitRow& row) {
   return row.replicated() ? UnitPrecision{} : row.unit.precision;
@@ -117,6 +235,64 @@ void print_text(const std::vector<UnitRow>& rows) {
   if (sharded == 0) return;
   fmt::print("{} sharded units of {} parameters and {} elements of padding ({:.3f} %)\n", sharded, parameters, padding,
              100.0 * static_cast<double>(padding) / static_cast<double>(parameters));
+}
+
+// In the order of the model, then by replica, then by row.
+OwnerTable sorted(OwnerTable table, const std::vector<GlobalParameter>& parameters) {
+  std::map<std::string_view, std::size_t> place;
+  for (const GlobalParameter& parameter : parameters) place.emplace(parameter.name, place.size());
+  std::ranges::stable_sort(table, {}, [&](const OwnedRange& range) {
+    const auto found = place.find(range.parameter);
+    const std::size_t index = found == place.end() ? place.size() : found->second;
+    return std::tuple(index, range.replica, range.row_begin, range.column_begin);
+  });
+  return table;
+}
+
+void print_json(const OwnerTable& table, const std::vector<OwnershipFault>& faults) {
+  Json owners = Json::array(), wrong = Json::array();
+  for (const OwnedRange& range : table) {
+    owners.push_back({{"parameter", range.parameter},
+                      {"replica", range.replica},
+                      {"rank", range.rank},
+                      {"row_begin", range.row_begin},
+                      {"rows", range.rows},
+                      {"column_begin", range.column_begin},
+                      {"columns", range.columns},
+                      {"group", range.group},
+                      {"optimizer", range.optimizer.empty() ? Json(nullptr) : Json(range.optimizer)}});
+  }
+  for (const OwnershipFault& fault : faults) wrong.push_back(fault.message);
+  fmt::print("{}\n", Json{{"owners", owners}, {"faults", wrong}}.dump());
+}
+
+void print_text(const OwnerTable& table) {
+  BenchTable rows{{"parameter", "replica", "rank", "rows", "columns", "group", "optimizer"}};
+  const auto range_text = [](std::int64_t begin, std::int64_t count) {
+    return fmt::format("{} to {}", begin, begin + count - 1);
+  };
+  for (const OwnedRange& range : table) {
+    rows.add(range.parameter, range.replica, range.rank, range_text(range.row_begin, range.rows),
+             range_text(range.column_begin, range.columns), range.group,
+             range.optimizer.empty() ? "none: frozen" : range.optimizer);
+  }
+  fmt::print("{}", aligned_text(rows));
+}
+
+// Prints which rank owns which rows of every parameter, and whether every element is owned exactly once. Throws Error
+// (failure) listing every element that is not.
+void print_owners(const Config& config, bool json) {
+  const Mesh mesh(config.parallelism);
+  const auto parameters = global_parameters(config, mesh);
+  const OwnerTable table = sorted(owner_table(config, mesh), parameters);
+  std::int64_t elements = 0;
+  for (const GlobalParameter& parameter : parameters) elements += parameter.rows * parameter.columns;
+  json ? print_json(table, find_ownership_faults(table, parameters)) : print_text(table);
+  std::fflush(stdout);  // before any output on standard error
+  require_sound_ownership(table, parameters);
+  if (json) return;
+  fmt::print("every element of {} parameters, {} elements, is owned exactly once in each of their replicas\n",
+             parameters.size(), elements);
 }
 
 }  // namespace
