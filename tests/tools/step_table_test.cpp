@@ -1,5 +1,5 @@
 // metrics.jsonl as a page reads it: of runs that go on, were killed, came back, or are of another version.
-#include "tools/run_page/step_table.h"
+#include "tools/run_page/reported_run.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,22 +1,248 @@
+// report_data: the contents of a page as JSON.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
+#include <iterator>
+#include <limits>
 #include <map>
+#include <optional>
+#include <set>
+#include <string_view>
 #include <utility>
+#include <vector>
 
+#include "parallel/runtime/medians.h"
 #include "tools/report/report_parts.h"
 #include "tools/run_page/kept_points.h"
-#include "tools/run_page/report_columns.h"
+#include "tools/run_page/reported_run.h"
 #include "tools/run_page/run_page.h"
 #include "trainer/config/config.h"
 #include "trainer/config/config_schema.h"
 
 namespace weft {
 namespace {
+
+// A number with six digits, for drawing: a page has a thousand pixels. Null if it is not finite.
+Json drawn_number(double value) {
+  if (!std::isfinite(value)) return nullptr;
+  return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr);
+}
+
+// A number with all its digits. Null if it is not finite.
+Json exact_number(double value) {
+  return std::isfinite(value) ? Json(value) : Json();
+}
+
+// The index of the largest value that is finite, the first of several; 0 if none is. The column is not empty.
+std::size_t highest_of(const StepColumn& column) {
+  const auto below = [](double one, double other) { return std::isfinite(other) && !(one >= other); };
+  return static_cast<std::size_t>(std::ranges::max_element(column.values, below) - column.values.begin());
+}
+
+// {"step", "tokens", "seconds"}: the places of rows on each axis that a page offers.
+Json axes_json(const StepTable& table, const std::vector<std::size_t>& rows) {
+  Json json = {{"step", Json::array()}, {"tokens", Json::array()}, {"seconds", Json::array()}};
+  for (const std::size_t row : rows) {
+    json["step"].push_back(table.steps[row]);
+    json["tokens"].push_back(std::llround(table.tokens[row]));
+    json["seconds"].push_back(drawn_number(table.seconds[row]));
+  }
+  return json;
+}
+
+// The fields that are drawn as curves, where a run has them.
+constexpr const char* curve_fields[] = {"loss", "validation.loss", "tokens_per_second", "tflops",
+                                        "mfu",  "data_seconds",    "grad_norm",         "lr"};
+
+Json curve_json(const StepTable& table, const StepColumn& column) {
+  std::vector<std::size_t> rows;
+  Json values = Json::array();
+  for (const std::size_t index : kept_points(column.values)) {
+    rows.push_back(column.rows[index]);
+    values.push_back(drawn_number(column.values[index]));
+  }
+  Json json = axes_json(table, rows);
+  json["value"] = std::move(values);
+  return json;
+}
+
+// {field: {"step", "tokens", "seconds", "value"}}, of the fields that the run has.
+Json curves_json(const StepTable& table) {
+  Json curves = Json::object();
+  for (const char* field : curve_fields) {
+    if (const StepColumn* column = table.find(field)) curves[field] = curve_json(table, *column);
+  }
+  for (const auto& [field, column] : table.columns) {
+    if (field.starts_with(predictor_column)) curves[field] = curve_json(table, column);
+  }
+  return curves;
+}
+
+// The row of the least finite value, and that value; NaN if there is none.
+std::pair<std::size_t, double> least_of(const StepColumn* column) {
+  std::pair<std::size_t, double> least = {0, std::numeric_limits<double>::quiet_NaN()};
+  for (std::size_t i = 0; column && i < column->values.size(); ++i) {
+    const double value = column->values[i];
+    if (std::isfinite(value) && !(value >= least.second)) least = {column->rows[i], value};
+  }
+  return least;
+}
+
+void add_loss_figures(Json& figures, const StepTable& table, const char* field, const std::string& name) {
+  const StepColumn* column = table.find(field);
+  const auto [row, least] = least_of(column);
+  figures[name + "_last"] = column ? exact_number(column->values.back()) : Json();
+  figures[name + "_least"] = exact_number(least);
+  figures[name + "_least_step"] = std::isfinite(least) ? Json(table.steps[row]) : Json();
+}
+
+Json median_json(const StepColumn& column) {
+  std::vector<double> finite;
+  std::ranges::copy_if(column.values, std::back_inserter(finite), [](double value) { return std::isfinite(value); });
+  return finite.empty() ? Json() : Json(median_of(std::move(finite)));
+}
+
+// Last, least and median values, with all their digits; null where the run has none.
+Json figures_json(const ReportedRun& run) {
+  const StepTable& table = run.table;
+  Json figures = {{"step", table.steps.back()},
+                  {"steps", run.config.run.steps},
+                  {"tokens", std::llround(table.tokens.back())},
+                  {"seconds", table.seconds.back()},
+                  {"loss_first", table.find("loss") ? exact_number(table.find("loss")->values.front()) : Json()}};
+  add_loss_figures(figures, table, "loss", "loss");
+  add_loss_figures(figures, table, "validation.loss", "validation");
+  for (const char* field : {"tokens_per_second", "tflops", "mfu", "data_seconds", "grad_norm"}) {
+    figures[field] = median_json(table.own(field));
+  }
+  const StepColumn* rates = table.find("lr");
+  const StepColumn peaks = table.own("peak_bytes");
+  figures["lr_last"] = rates ? exact_number(rates->values.back()) : Json();
+  figures["peak_bytes"] = peaks.rows.empty() ? Json() : exact_number(peaks.values[highest_of(peaks)]);
+  figures["spikes"] = table.spikes.size();
+  return figures;
+}
+
+// A memory curve has a value a bucket, so it has fewer points than another.
+constexpr std::size_t most_memory_points = 500;
+
+// Bytes of every bucket in a row of the table.
+BucketBytes buckets_in(const StepTable& table, std::size_t row) {
+  BucketBytes bytes;
+  for (const Bucket bucket : all_values<Bucket>) {
+    const StepColumn* column = table.find(fmt::format("memory.{}", name_of(bucket)));
+    if (!column) continue;
+    const auto at = std::ranges::lower_bound(column->rows, row);
+    if (at == column->rows.end() || *at != row) continue;
+    const double value = column->values[static_cast<std::size_t>(at - column->rows.begin())];
+    if (std::isfinite(value)) bytes[bucket] = std::llround(value);
+  }
+  return bytes;
+}
+
+// The metrics do not name the rank of their bytes. Bytes that live all run are known exactly. So the planned rank with
+// the nearest ones is the rank, or has as many; of several, the fullest.
+const BucketBytes* plan_of_rank(const std::vector<BucketBytes>& peaks, const BucketBytes& measured) {
+  const auto order = [&](const BucketBytes& peak) {
+    std::int64_t apart = 0;
+    for (const Bucket bucket : all_values<Bucket>) {
+      if (is_static(bucket)) apart += std::abs(peak[bucket] - measured[bucket]);
+    }
+    return std::pair(apart, -peak.total());
+  };
+  return peaks.empty() ? nullptr : &*std::ranges::min_element(peaks, {}, order);
+}
+
+// Bytes by bucket over the steps, and beside the plan at the highest peak. Null without peaks.
+Json memory_json(const ReportedRun& run) {
+  const StepColumn* peaks = run.table.find("peak_bytes");
+  if (!peaks) return nullptr;
+  const StepColumn own = run.table.own("peak_bytes");
+  if (own.rows.empty()) return nullptr;
+  const std::size_t highest = own.rows[highest_of(own)];
+  const BucketBytes measured = buckets_in(run.table, highest);
+  const BucketBytes* planned = run.lanes ? plan_of_rank(run.lanes->peaks, measured) : nullptr;
+  std::vector<std::size_t> rows;
+  for (const std::size_t index : kept_points(peaks->values, most_memory_points)) rows.push_back(peaks->rows[index]);
+  Json json = axes_json(run.table, rows);
+  json["buckets"] = Json::array();
+  for (const Bucket bucket : all_values<Bucket>) {
+    const StepColumn* column = run.table.find(fmt::format("memory.{}", name_of(bucket)));
+    Json bytes = Json::array();
+    for (std::size_t i = 0, at = 0; column && i < rows.size(); ++i) {
+      while (at < column->rows.size() && column->rows[at] < rows[i]) ++at;
+      const bool there = at < column->rows.size() && column->rows[at] == rows[i];
+      bytes.push_back(there ? exact_number(column->values[at]) : Json());
+    }
+    // A bucket that holds nothing at either peak can still be drawn: it may at another one.
+    const bool used = column && std::ranges::any_of(column->values, [](double value) { return value > 0.0; });
+    if (!used && (!planned || (*planned)[bucket] == 0)) continue;
+    json["buckets"].push_back({{"name", bucket_words(bucket)},
+                               {"bytes", std::move(bytes)},
+                               {"measured", measured[bucket]},
+                               {"planned", planned ? Json((*planned)[bucket]) : Json()}});
+  }
+  json["highest_step"] = run.table.steps[highest];
+  json["planned"] = planned ? Json(planned->total()) : Json();
+  return json;
+}
+
+// Columns of an expert map.
+constexpr std::size_t most_expert_stretches = 240;
+
+// The most uneven value of each stretch: the largest of "max_over_mean", the least of "entropy".
+Json stretches_json(const StepColumn& column, const std::vector<PointRange>& stretches, bool largest) {
+  Json row = Json::array();
+  std::size_t at = 0;
+  for (const PointRange& stretch : stretches) {
+    std::optional<double> worst;
+    for (; at < column.rows.size() && column.rows[at] < stretch.end; ++at) {
+      const double value = column.values[at];
+      if (column.rows[at] < stretch.begin || !std::isfinite(value)) continue;
+      worst = !worst ? value : largest ? std::max(*worst, value) : std::min(*worst, value);
+    }
+    row.push_back(worst ? drawn_number(*worst) : Json());
+  }
+  return row;
+}
+
+// The most uneven step of each stretch, by block. Null without expert blocks.
+Json experts_json(const StepTable& table) {
+  std::set<int> blocks;
+  for (const auto& [field, column] : table.columns) {
+    if (field.starts_with("moe.")) blocks.insert(std::atoi(field.c_str() + 4));
+  }
+  if (blocks.empty()) return nullptr;
+  const std::vector<PointRange> stretches = equal_stretches(table.steps.size(), most_expert_stretches);
+  // A stretch lasts from the end of the step before it to the end of its last step.
+  std::vector<std::size_t> ends;
+  for (const PointRange& stretch : stretches) ends.push_back(stretch.end - 1);
+  Json json = axes_json(table, ends);
+  json["step"].insert(json["step"].begin(), table.steps.front() - 1);
+  for (const char* axis : {"tokens", "seconds"}) json[axis].insert(json[axis].begin(), 0);
+  json["blocks"] = blocks;
+  json["fields"] = Json::object();
+  for (const char* field : {"max_over_mean", "entropy"}) {
+    Json rows = Json::array(), last = Json::array();
+    bool any = false;
+    for (const int block : blocks) {
+      const StepColumn* column = table.find(fmt::format("moe.{}.{}", block, field));
+      any = any || column != nullptr;
+      rows.push_back(column ? stretches_json(*column, stretches, std::string_view(field) == "max_over_mean")
+                            : Json::array());
+      last.push_back(column ? exact_number(column->values.back()) : Json());
+    }
+    if (any) json["fields"][field] = {{"rows", std::move(rows)}, {"last", std::move(last)}};
+  }
+  return json;
+}
 
 // "stopped" cannot be told from "running" by files that both leave.
 std::string state_text(const ReportedRun& run) {

@@ -1,4 +1,4 @@
-#include "tools/run_page/step_lanes.h"
+#include "tools/run_page/reported_run.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,4 +1,4 @@
-#include "tools/run_page/step_table.h"
+#include "tools/run_page/reported_run.h"
 
 #include <fmt/format.h>
 
