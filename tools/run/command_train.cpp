@@ -1,3 +1,5 @@
+// `weft train`, and `weft check`, which says what would keep a run from it. Both ask whether the run fits its card.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -6,16 +8,63 @@
 #include <string>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
-#include "tools/run/start_fit.h"
+#include "tools/plan/plan_reports.h"
 #include "trainer/config/config.h"
+#include "trainer/costs/hardware.h"
+#include "trainer/plan/stage_plan.h"
+#include "trainer/planning/explain.h"
 #include "trainer/rank/backend.h"
+#include "trainer/resolve/step_programs.h"
 #include "trainer/run/console.h"
 #include "trainer/run/run_signals.h"
+#include "trainer/run/start_check.h"
 #include "trainer/run/train.h"
 
 namespace weft {
 namespace {
+
+// The hardware of the configuration. It has no memory where a run on a GPU has neither hardware.name nor
+// hardware.memory, because the default row is not its card.
+Hardware said_hardware(const Config& config) {
+  Hardware hardware = hardware_of(config);
+  const HardwareConfig& said = config.hardware;
+  if (config.run.device == DeviceKind::cuda && !said.memory && said.name.empty()) hardware.memory.reset();
+  return hardware;
+}
+
+// Throws Error (request) if the plan of the run exceeds the memory of `card`, unless run.ignore_plan is set. It names
+// the bucket that decides and the best remedies. Warns of a plan that leaves little room. A card without memory is not
+// checked. `config`: the configuration from `file` and the command line.
+void require_room(const CLI::App& command, const std::string& file, const Config& config, const Hardware& card) {
+  if (config.run.ignore_plan || (!card.memory && !card.host_memory)) return;
+  const ResolvedRun run(config);
+  const Verdict verdict = judge(card, fullest_peak(run), host_need(run));
+  if (verdict.leaves_little_room()) print_warnings(config, {"the plan says that this run " + verdict.text()});
+  if (verdict.fits()) {
+    const std::int64_t worst = routing_decides(config) ? check_step(config).predicted.worst.value_or(0) : 0;
+    if (verdict.fit_of(worst + verdict.reserved) == verdict.fit) return;
+    return print_warnings(config, {fmt::format("the plan says that this run {} with worst routing: at most {} of {}; "
+                                               "weft plan --explain tells what changes that",
+                                               words_of(verdict.fit_of(worst + verdict.reserved)),
+                                               format_bytes(worst + verdict.reserved), format_bytes(verdict.memory))});
+  }
+  const ReadWith read = [&](const Overrides& words) {
+    return read_config(file, merged_words(overrides_given_to(command), words)).config;
+  };
+  std::string remedies;  // empty if the ranks cannot be dealt to the hardware's nodes
+  refusal_of([&] { remedies = plan_remedies_text(explain_run(read, card)); });
+  Overrides words = {file};
+  for (const std::string& given : overrides_given_to(command)) words.push_back(given);
+  // weft plan does not ask a GPU for its memory.
+  if (!said_hardware(config).memory)
+    words.push_back(word("hardware.memory", verdict.memory * config.run.ranks_per_device));
+  fail_request(
+      "{}: the plan says that this run {}\n{}weft plan {} --explain says more.\nNo rank was started; run.ignore_plan = "
+      "true starts them all the same.",
+      file, verdict.text(), remedies, shell_text(words));
+}
 
 // If the configuration names no card and no memory, those of the GPU at hand count.
 Hardware hardware_at_hand(const Config& config) {
@@ -54,6 +103,33 @@ Profiling:
   bytes and step are their payload.)";
 
 }  // namespace
+
+void add_check_command(CLI::App& program) {
+  CLI::App* command = program.add_subcommand(
+      "check", "print CONFIG with the origin of each value, and say all that would keep it from being trained");
+  const auto file = std::make_shared<std::string>();
+  add_config_arguments(*command, *file)->required();
+  command->callback([command, file] {
+    const ResolvedConfig resolved = read_config_given_to(*command, *file);
+    warn_of_training(resolved.config);
+    fmt::print("{}", resolved.annotated);
+    std::string verdict = "can be planned";
+    if (resolved.config.data.train.empty()) {
+      // A configuration for planning: every command that reads no text accepts it.
+      check_step(resolved.config);
+      fmt::print(stderr, "weft: warning: data.train names no file: the configuration can be planned, not trained\n");
+    } else {
+      require_room(*command, *file, resolved.config, said_hardware(resolved.config));
+      verdict = "can be trained: " + check_start(resolved).reading;
+    }
+    // A comment, so that the whole output is a run file.
+    fmt::print("\n# {}; {} ranks, {} parameters, {} keys said\n", verdict, resolved.config.parallelism.world(),
+               count_parameters(resolved.config.model).total, resolved.said.size());
+    // A missing GPU is only a warning, because a configuration may be checked on another machine than it runs on.
+    const auto reason = resolved.config.run.device == DeviceKind::cuda ? why_no_cuda() : std::nullopt;
+    if (reason) fmt::print(stderr, "weft: warning: run.device is \"cuda\", which cannot be used here: {}\n", *reason);
+  });
+}
 
 void add_train_command(CLI::App& program, const std::string& command_line) {
   CLI::App* command = program.add_subcommand("train", "run CONFIG; leaves metrics and a summary in run.directory");
