@@ -13,7 +13,6 @@
 #include "parallel/comm/local.h"
 #include "parallel/runtime/medians.h"
 #include "parallel/runtime/spread_work.h"
-#include "tools/bench/bench_length.h"
 #include "tools/bench/timed_products.h"
 #include "trainer/config/config.h"
 #include "trainer/costs/step_flops.h"

@@ -5,6 +5,7 @@
 #include "layers/kernels/float8.h"
 #include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/spread_work.h"
+#include "tools/command/commands.h"
 #include "trainer/rank/initialize.h"
 #include "trainer/run/train.h"
 
@@ -69,6 +70,16 @@ double TimedProducts::seconds(const ProductCall& call, double least_seconds, con
     done += between_waits_;
   } while (seconds_since(begin) < least_seconds);
   return seconds_since(begin) / done;
+}
+
+std::shared_ptr<BenchLength> add_length_options(CLI::App& command, double product_seconds) {
+  const auto length = std::make_shared<BenchLength>(BenchLength{.product_seconds = product_seconds});
+  command.add_option("--warmup", length->warmup, "steps not counted")->check(not_negative())->capture_default_str();
+  command.add_option("--steps", length->steps, "steps counted")->check(positive())->capture_default_str();
+  command.add_option("--seconds", length->product_seconds, "time for each product alone at least")
+      ->check(positive())
+      ->capture_default_str();
+  return length;
 }
 
 }  // namespace weft

@@ -1,6 +1,8 @@
-// Times of matrix products alone, on the device of a configuration.
+// Times of matrix products alone, on the device of a configuration, and how long benches that take them last.
 #pragma once
 
+#include <CLI/CLI.hpp>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -40,5 +42,13 @@ class TimedProducts {
   PhaseClock clock_;
   std::unique_ptr<MatrixProducts> products_;
 };
+
+// How long a bench of training steps lasts, as its command is told.
+struct BenchLength {
+  std::int64_t warmup = 3, steps = 20;  // not counted, and counted
+  double product_seconds = 0.5;         // at least, of each product that is measured alone
+};
+// Adds --warmup, --steps and --seconds.
+std::shared_ptr<BenchLength> add_length_options(CLI::App& command, double product_seconds);
 
 }  // namespace weft
