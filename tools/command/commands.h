@@ -1,5 +1,6 @@
-// The commands of the program `weft`, one source file each. A command adds its options and runs when CLI11 calls it
-// back. Failures are reported by throwing Error. Results go to standard output, messages to standard error.
+// The commands of the program `weft`, one source file for each or for a few that share code. A command adds its options
+// and runs when CLI11 calls it back. Failures are reported by throwing Error. Results go to standard output, messages
+// to standard error.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,4 +1,6 @@
-// `weft init`: a commented configuration for data, a model size and a device at hand, in a layout that fits.
+// `weft init`: a commented configuration for data, a model size and a device at hand, in a layout that fits. `weft
+// keys`: all that a configuration can say.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -15,6 +17,7 @@
 #include "parallel/runtime/spread_work.h"
 #include "tools/command/commands.h"
 #include "tools/plan/plan_search.h"
+#include "trainer/config/config_schema.h"
 #include "trainer/config/hardware_table.h"
 #include "trainer/data/token_facts.h"
 #include "trainer/data/token_file.h"
@@ -236,6 +239,15 @@ void add_init_command(CLI::App& program) {
                    "8 threads")
       ->check(CLI::Range(1, 1 << 20));
   command->callback([arguments] { write_first_run(*arguments); });
+}
+
+void add_keys_command(CLI::App& program) {
+  CLI::App* command = program.add_subcommand("keys", "every key of CONFIG with its default and its meaning");
+  command->callback([] {
+    const auto meaning = [](const ConfigKey& key) { return (key.required ? "required: " : "") + key.help; };
+    const Config defaults;
+    fmt::print("{}", write_config(defaults, config_schema(), meaning));
+  });
 }
 
 }  // namespace weft
