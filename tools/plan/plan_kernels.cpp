@@ -4,15 +4,137 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <initializer_list>
 #include <map>
+#include <sstream>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "parallel/pipeline/program/action.h"
+#include "parallel/runtime/error.h"
+#include "parallel/runtime/quantities.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
+#include "trainer/config/config_sources.h"
 #include "trainer/planning/kernel_plan.h"
 
 namespace weft {
+namespace {
+
+constexpr RanAs as_ran(KernelKind kind) {
+  return kind == KernelKind::product     ? RanAs::product
+         : kind == KernelKind::attention ? RanAs::attention
+                                         : RanAs::elementwise;
+}
+
+// From a range without stage and block: "F attention", "F experts products", "unshard mlp", "optimizer". Work inside
+// experts counts as part of the experts.
+std::pair<std::string, std::string> part_and_phase(std::string_view range) {
+  constexpr std::array computations = {Op::forward, Op::backward, Op::backward_input, Op::backward_weight,
+                                       Op::recompute};
+  const std::size_t space = std::min(range.find(' '), range.size());
+  const std::string_view word = range.substr(0, space);
+  const auto phase = std::ranges::find(computations, word, [](Op op) { return name_of(op); });
+  if (phase != computations.end() && space < range.size()) {
+    const std::string_view part = range.substr(space + 1);
+    return {std::string(part.substr(0, part.find(' '))), std::string(computation_name(*phase))};
+  }
+  if (word == "unshard" || word == "reshard") return {"units", "gather"};
+  if (word == "reduce_grad" || word == "scatter_grad" || word == "tie_grad" || word == "wait_reduce") {
+    return {"units", "reduce"};
+  }
+  if (word == "optimizer" || word == "grad_norm") return {"step", "update"};
+  return {"step", "step"};
+}
+
+double number_in(const std::string& text, const std::string& file, int line) {
+  if (const auto number = parsed_number<double>(text)) return *number;
+  fail_request("{}:{}: \"{}\" is no number of a table of kernels", file, line, text);
+}
+
+// "nvjet_tst_128x256_...", "cudnn_generated_fort_native_sdpa_...", "weft::cuda::rms_norm_...", "ncclDevKernel_...".
+RanAs kind_of_kernel(std::string_view name) {
+  std::string lower(name);
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const auto has = [&](std::initializer_list<std::string_view> words) {
+    return std::ranges::any_of(words, [&](std::string_view word) { return lower.find(word) != std::string::npos; });
+  };
+  if (has({"nccl"})) return RanAs::communication;
+  if (has({"flash", "fmha", "sdpa", "cudnn", "attention"})) return RanAs::attention;
+  if (has({"gemm", "nvjet", "cutlass", "xmma", "splitk", "cublas"})) return RanAs::product;
+  return RanAs::elementwise;
+}
+
+struct Reached {
+  double calls = 0.0, bytes = 0.0, flops = 0.0, paper = 0.0;  // planned
+  double launches = 0.0, seconds = 0.0;                       // measured
+};
+
+}  // namespace
+
+std::vector<RanKernel> read_kernel_table(const std::string& file, int steps) {
+  std::istringstream lines(read_text(file));
+  std::vector<RanKernel> kernels;
+  bool inside = false, found = false;
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (line.starts_with("ms\t")) {
+      inside = line.ends_with("\tkernel");  // a list by range alone precedes it
+      found |= inside;
+      continue;
+    }
+    if (!inside || line.empty()) continue;
+    std::vector<std::string> fields;
+    std::istringstream cells(line);
+    for (std::string cell; std::getline(cells, cell, '\t');) fields.push_back(cell);
+    if (fields.size() != 9) fail_request("{}:{}: {} columns of 9", file, number, fields.size());
+    RanKernel kernel;
+    std::tie(kernel.part, kernel.phase) = part_and_phase(fields[7]);
+    kernel.kind = kind_of_kernel(fields[8]);
+    kernel.seconds = 1e-3 * number_in(fields[0], file, number) / steps;
+    kernel.launches = number_in(fields[2], file, number) / steps;
+    kernels.push_back(std::move(kernel));
+  }
+  if (!found) fail_request("{} is no table of kernels (tools/gpu.sh OUT table)", file);
+  return kernels;
+}
+
+std::string reached_text(const KernelPlan& plan, const std::vector<RanKernel>& ran) {
+  std::map<std::tuple<std::string, std::string, RanAs>, Reached> rows;
+  for (const KernelRow& row : plan.rows) {
+    Reached& sum = rows[{std::string(row.part), std::string(row.phase), as_ran(row.kind)}];
+    sum.calls += static_cast<double>(row.calls);
+    sum.bytes += row.bytes;
+    sum.flops += row.flops;
+    sum.paper += row.seconds.at[shown_share];
+  }
+  for (const RanKernel& kernel : ran) {
+    Reached& sum = rows[{kernel.part, kernel.phase, kernel.kind}];
+    sum.launches += kernel.launches;
+    sum.seconds += kernel.seconds;
+  }
+  std::vector<std::pair<std::tuple<std::string, std::string, RanAs>, Reached>> sorted(rows.begin(), rows.end());
+  std::ranges::stable_sort(sorted, std::ranges::greater{}, [](const auto& row) { return row.second.seconds; });
+  BenchTable table{{"part and phase", "kind", "calls", "launches", "paper ms", "ms", "TFLOP/s", "GB/s"}};
+  Reached all;
+  for (const auto& [key, row] : sorted) {
+    const auto& [part, phase, kind] = key;
+    const auto rate = [&](double amount, double unit) {
+      return row.seconds > 0.0 && amount > 0.0 ? fmt::format("{:.0f}", amount / row.seconds / unit) : std::string("-");
+    };
+    table.add(part == phase ? part : fmt::format("{} {}", part, phase), name_of(kind), decimals(row.calls, 0),
+              decimals(row.launches, 0), decimals(1e3 * row.paper, 2), decimals(1e3 * row.seconds, 2),
+              rate(row.flops, 1e12), kind == RanAs::elementwise ? rate(row.bytes, 1e9) : std::string("-"));
+    all.paper += row.paper;
+    all.seconds += row.seconds;
+  }
+  table.add("all", "", "", "", decimals(1e3 * all.paper, 2), decimals(1e3 * all.seconds, 2), "-", "-");
+  return aligned_text(table);
+}
+
 namespace {
 
 constexpr std::array kinds = {KernelKind::product, KernelKind::attention, KernelKind::elementwise};
