@@ -13,7 +13,6 @@
 #include "tools/report/bench_table.h"
 #include "tools/report/given_costs.h"
 #include "tools/report/report_parts.h"
-#include "tools/report/wait_columns.h"
 #include "trainer/config/config.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/planning/published.h"

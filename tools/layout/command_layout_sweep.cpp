@@ -14,7 +14,7 @@
 #include "tools/picture/pareto_svg.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/progress_line.h"
-#include "tools/report/wait_columns.h"
+#include "tools/report/report_parts.h"
 #include "trainer/planning/remedies.h"
 
 namespace weft {

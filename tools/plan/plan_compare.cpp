@@ -9,7 +9,6 @@
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
-#include "tools/report/wait_columns.h"
 #include "trainer/planning/compare.h"
 #include "trainer/planning/published.h"
 #include "trainer/resolve/chosen_timing.h"

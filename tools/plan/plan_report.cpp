@@ -9,7 +9,6 @@
 #include "parallel/runtime/quantities.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
-#include "tools/report/wait_columns.h"
 #include "trainer/config/config.h"
 #include "trainer/planning/published.h"
 

@@ -12,7 +12,6 @@
 #include "tools/picture/pareto_svg.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
-#include "tools/report/wait_columns.h"
 #include "trainer/planning/remedies.h"
 
 namespace weft {

@@ -1,12 +1,13 @@
 // Parts that several reports share, as JSON for scripts and as text.
 #pragma once
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
+#include <vector>
 
+#include "parallel/pipeline/simulation/simulate.h"
 #include "parallel/runtime/ledger.h"
+#include "tools/report/bench_table.h"
 
 namespace weft {
 
@@ -19,19 +20,9 @@ Json or_null(const Optional& value) {
 }
 
 // {"sharded_parameters": 1024, ...}: every bucket.
-inline Json buckets_json(const BucketBytes& bytes) {
-  Json json = Json::object();
-  for (const Bucket bucket : all_values<Bucket>) json[std::string(name_of(bucket))] = bytes[bucket];
-  return json;
-}
+Json buckets_json(const BucketBytes& bytes);
 // {"sharded_parameters": {"predicted", "measured"}, ...}
-inline Json buckets_json(const BucketBytes& predicted, const BucketBytes& measured) {
-  Json json = Json::object();
-  for (const Bucket bucket : all_values<Bucket>) {
-    json[std::string(name_of(bucket))] = {{"predicted", predicted[bucket]}, {"measured", measured[bucket]}};
-  }
-  return json;
-}
+Json buckets_json(const BucketBytes& predicted, const BucketBytes& measured);
 
 // {"unsharded_parameters": 1024, ...}: of what units hold, for types with these fields.
 template <typename Bytes>
@@ -42,18 +33,17 @@ Json unit_bytes_json(const Bytes& bytes) {
 }
 
 // "sharded parameters"
-inline std::string bucket_words(Bucket bucket) {
-  std::string name(name_of(bucket));
-  std::ranges::replace(name, '_', ' ');
-  return name;
-}
+std::string bucket_words(Bucket bucket);
 
 // The text with `mark` in front of every line, and `gap` between the mark and what the line has.
-inline std::string marked(const std::string& text, const std::string& mark, const std::string& gap) {
-  std::istringstream lines(text);
-  std::string result;
-  for (std::string line; std::getline(lines, line);) result += mark + (line.empty() ? "" : gap + line) + "\n";
-  return result;
-}
+std::string marked(const std::string& text, const std::string& mark, const std::string& gap);
+
+// The waits of computation in a simulated step.
+//
+// Adds "exposed_gathers" and the like, each name with `suffix`.
+void add_waits(Json& json, const StepWaits& waits, const std::string& suffix = "");
+// Puts columns of waits in front of column `at`. Those for rows of experts and for host copies are left out if no step
+// has any. `steps` has one entry a row. `unit_time` is that of format_time.
+void insert_wait_columns(BenchTable& table, std::size_t at, const std::vector<StepWaits>& steps, bool unit_time);
 
 }  // namespace weft

@@ -1,10 +1,39 @@
-#include "tools/report/wait_columns.h"
+#include "tools/report/report_parts.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "parallel/runtime/quantities.h"
 
 namespace weft {
+
+Json buckets_json(const BucketBytes& bytes) {
+  Json json = Json::object();
+  for (const Bucket bucket : all_values<Bucket>) json[std::string(name_of(bucket))] = bytes[bucket];
+  return json;
+}
+
+Json buckets_json(const BucketBytes& predicted, const BucketBytes& measured) {
+  Json json = Json::object();
+  for (const Bucket bucket : all_values<Bucket>) {
+    json[std::string(name_of(bucket))] = {{"predicted", predicted[bucket]}, {"measured", measured[bucket]}};
+  }
+  return json;
+}
+
+std::string bucket_words(Bucket bucket) {
+  std::string name(name_of(bucket));
+  std::ranges::replace(name, '_', ' ');
+  return name;
+}
+
+std::string marked(const std::string& text, const std::string& mark, const std::string& gap) {
+  std::istringstream lines(text);
+  std::string result;
+  for (std::string line; std::getline(lines, line);) result += mark + (line.empty() ? "" : gap + line) + "\n";
+  return result;
+}
+
 namespace {
 
 // A cause of waits, and the head of its column.
