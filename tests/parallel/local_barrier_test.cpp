@@ -1,4 +1,4 @@
-#include "parallel/comm/local_sync.h"
+#include "parallel/comm/local_group.h"
 
 #include <gtest/gtest.h>
 

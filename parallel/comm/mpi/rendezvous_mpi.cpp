@@ -6,15 +6,150 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
-#include "parallel/comm/mpi/mpi_thread.h"
 #include "parallel/runtime/error.h"
 
 namespace weft {
 namespace {
+
+// Throws Error (failure) with MPI's text unless `result` is success; `call` is the name of the MPI function.
+void check_mpi(int result, const char* call) {
+  if (result == MPI_SUCCESS) return;
+  std::string text(MPI_MAX_ERROR_STRING, '\0');
+  int length = 0;
+  MPI_Error_string(result, text.data(), &length);
+  fail("rendezvous mpi://: {} failed: {}", call, text.substr(0, length));
+}
+
+std::string initialise() {
+  int begun = 0;
+  check_mpi(MPI_Initialized(&begun), "MPI_Initialized");
+  // MPI can be initialised once a process, and an earlier user may have finalised it.
+  if (begun != 0) fail_request("rendezvous mpi://: this process has initialised MPI before, which MPI allows once");
+  int provided = 0;
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  if (provided < MPI_THREAD_FUNNELED) fail("rendezvous mpi://: this MPI serves programs without threads only");
+  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  return {};
+}
+
+// The only thread of this process that calls MPI.
+//
+// Initialises MPI in its constructor and finalises MPI in its destructor. Both calls wait inside MPI for every rank of
+// the run, and MPI cannot cancel them. A separate thread allows the wait to be abandoned: the thread then runs on until
+// the process ends. The thread that initialised MPI must also finalise it, so the same thread makes all other calls.
+class MpiThread {
+ public:
+  // Throws Error: failure if MPI is not ready within the timeout, request if this process has initialised MPI before.
+  explicit MpiThread(std::chrono::milliseconds timeout);
+  // Does not finalise MPI after a failure, because failed peers do not come to MPI_Finalize.
+  ~MpiThread();
+  MpiThread(const MpiThread&) = delete;
+  MpiThread& operator=(const MpiThread&) = delete;
+
+  // Runs `job` on the thread and waits for it. Rethrows its exception, which counts as a failure.
+  std::string run(std::function<std::string()> job);
+
+ private:
+  struct Jobs;  // shared with the thread, which may outlive this object
+  std::future<std::string> submit(std::function<std::string()> job);
+  void close();
+
+  const std::chrono::milliseconds timeout_;
+  std::shared_ptr<Jobs> jobs_;
+  std::thread thread_;
+  bool failed_ = false;
+};
+
+struct MpiThread::Jobs {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::packaged_task<std::string()>> waiting;
+  bool closed = false;
+
+  void run_all() {
+    for (std::unique_lock lock(mutex);;) {
+      changed.wait(lock, [this] { return closed || !waiting.empty(); });
+      if (waiting.empty()) return;
+      auto job = std::move(waiting.front());
+      waiting.pop_front();
+      lock.unlock();
+      job();
+      lock.lock();
+    }
+  }
+};
+
+MpiThread::MpiThread(std::chrono::milliseconds timeout)
+    : timeout_(timeout), jobs_(std::make_shared<Jobs>()), thread_([jobs = jobs_] { jobs->run_all(); }) {
+  auto initialised = submit(initialise);
+  if (initialised.wait_for(timeout) != std::future_status::ready) {
+    close();
+    thread_.detach();
+    fail("rendezvous mpi://: MPI was not ready within {} ms: a rank did not come to its initialisation, or hangs in it",
+         timeout.count());
+  }
+  try {
+    initialised.get();
+  } catch (...) {
+    close();
+    thread_.join();
+    throw;
+  }
+}
+
+MpiThread::~MpiThread() {
+  bool idle = true;
+  if (!failed_ && std::uncaught_exceptions() == 0) {
+    auto finalised = submit([] {
+      MPI_Finalize();
+      return std::string();
+    });
+    idle = finalised.wait_for(timeout_) == std::future_status::ready;
+  }
+  close();
+  idle ? thread_.join() : thread_.detach();
+}
+
+std::string MpiThread::run(std::function<std::string()> job) {
+  try {
+    return submit(std::move(job)).get();
+  } catch (...) {
+    failed_ = true;
+    throw;
+  }
+}
+
+std::future<std::string> MpiThread::submit(std::function<std::string()> job) {
+  std::packaged_task<std::string()> task(std::move(job));
+  auto result = task.get_future();
+  {
+    const std::lock_guard lock(jobs_->mutex);
+    jobs_->waiting.push_back(std::move(task));
+  }
+  jobs_->changed.notify_one();
+  return result;
+}
+
+void MpiThread::close() {
+  {
+    const std::lock_guard lock(jobs_->mutex);
+    jobs_->closed = true;
+  }
+  jobs_->changed.notify_one();
+}
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
