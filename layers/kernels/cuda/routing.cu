@@ -11,7 +11,6 @@
 #include "layers/kernels/router_arithmetic.h"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
-#include "parallel/runtime/cuda/row_grid.cuh"
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/vector.cuh"
 

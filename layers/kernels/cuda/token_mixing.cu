@@ -8,7 +8,6 @@
 #include "layers/kernels/cuda/kernels.h"
 #include "layers/kernels/elementary.h"
 #include "parallel/runtime/cuda/launch.cuh"
-#include "parallel/runtime/cuda/row_grid.cuh"
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/vector.cuh"
 #include "parallel/runtime/element_type.h"

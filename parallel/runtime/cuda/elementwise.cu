@@ -6,7 +6,6 @@
 
 #include "parallel/runtime/cuda/device.h"
 #include "parallel/runtime/cuda/launch.cuh"
-#include "parallel/runtime/cuda/row_grid.cuh"
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/vector.cuh"
 #include "parallel/runtime/element_type.h"
