@@ -1,10 +1,90 @@
-#include "layers/segments.h"
-
-#include "layers/pre_norm.h"
-#include "layers/sequence_parallel.h"
+// The dense part of a block, and the feed-forward that it shares with the shared expert.
 #include "layers/swiglu_mlp.h"
 
+#include "layers/kernels/multiply.h"
+#include "layers/kernels/token_kernels.h"
+#include "layers/pre_norm.h"
+#include "layers/segments.h"
+#include "layers/sequence_parallel.h"
+
 namespace weft {
+
+SwigluMlp::SwigluMlp(const SegmentSetup& setup, const std::string& name, std::int64_t width)
+    : setup_(setup),
+      name_(name),
+      format_(setup.format_of(Family::dense)),
+      width_(width),
+      local_width_(width / setup.tensor) {}
+
+std::vector<ParameterSpec> SwigluMlp::parameters() const {
+  std::vector<ParameterSpec> parameters;
+  for (const char* which : {"gate_proj", "up_proj", "down_proj"}) {
+    ParameterSpec spec = whole_parameter(fmt::format("{}.{}.weight", name_, which), Family::dense, width_,
+                                         setup_.model.hidden_size, Initializer::normal, setup_.model.initializer_range);
+    spec.rows = local_width_;
+    spec.row_begin = local_width_ * setup_.tensor_rank;
+    spec.transposed = std::string_view(which) == "down_proj";
+    spec.stacked = std::string_view(which) == "up_proj";
+    parameters.push_back(spec);
+  }
+  return parameters;
+}
+
+std::int64_t SwigluMlp::activation_bytes() const {
+  return setup_.microbatch_tokens * (setup_.recompute_cheap ? 2 : 3) * local_width_ * size_of(setup_.compute);
+}
+
+std::int64_t SwigluMlp::pending_bytes() const {
+  // activated, and dgate_up in the storage of gate_up.
+  return setup_.trains(Family::dense) ? setup_.microbatch_tokens * 3 * local_width_ * size_of(setup_.compute) : 0;
+}
+
+std::vector<SegmentTraffic> SwigluMlp::traffic() const {
+  using When = SegmentTraffic::When;
+  return {gather_traffic(setup_, When::forward, setup_.compute), scatter_traffic(setup_, When::forward, setup_.compute),
+          gather_traffic(setup_, When::backward_input, setup_.compute),
+          scatter_traffic(setup_, When::backward_input, setup_.compute),
+          weight_gather_traffic(setup_, Family::dense, setup_.compute)};
+}
+
+Tensor SwigluMlp::forward(LayerContext& context, Weights weights, ConstTensorView x, ConstTensorView residual,
+                          Kept& kept) const {
+  KernelContext& kernels = context.kernels;
+  kept.gate_up = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), 2 * local_width_);
+  multiply(kernels, format_,
+           {.a = x, .b = stacked_rows(weights.first(2)), .transpose_b = Transpose::yes, .c = kept.gate_up});
+  kept.activated = kernels.ledger.allocate(Bucket::activations, setup_.compute, x.rows(), local_width_);
+  swiglu_forward(kernels, kept.gate_up, {}, kept.activated);
+  Tensor y = onto_residual(context, format_, kept.activated, weights[2], residual);
+  if (setup_.recompute_cheap) kept.activated.reset();
+  return y;
+}
+
+Tensor SwigluMlp::backward_input(LayerContext& context, Weights weights, ConstTensorView dy, Kept& kept) const {
+  KernelContext& kernels = context.kernels;
+  Tensor dactivated = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), local_width_);
+  multiply(kernels, format_,
+           {.a = dy, .b = weights[2], .transpose_b = Transpose::yes, .c = dactivated, .gradient = GradientFactor::a});
+  if (setup_.recompute_cheap && setup_.trains(Family::dense)) {
+    kept.activated = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), local_width_);
+    swiglu_forward(kernels, kept.gate_up, {}, kept.activated);
+  }
+  // In place: the gradient overwrites gate_up.
+  swiglu_backward(kernels, dactivated, kept.gate_up, {}, kept.gate_up, {});
+  kept.dgate_up = std::move(kept.gate_up);
+  Tensor dx = kernels.ledger.allocate(Bucket::activations, setup_.compute, dy.rows(), setup_.model.hidden_size);
+  multiply(kernels, format_,
+           {.a = kept.dgate_up, .b = stacked_rows(weights.first(2)), .c = dx, .gradient = GradientFactor::a});
+  if (!setup_.trains(Family::dense)) kept = {};
+  return dx;
+}
+
+void SwigluMlp::backward_weight(LayerContext& context, Gradients gradients, ConstTensorView x, ConstTensorView dy,
+                                const Kept& kept) const {
+  add_weight_gradient(context.kernels, format_, GradientFactor::a, kept.dgate_up, x, stacked_rows(gradients.first(2)));
+  add_weight_gradient(context.kernels, format_, GradientFactor::b, kept.activated, dy, gradients[2]);
+}
+
 namespace {
 
 struct SavedMlp final : Saved {
