@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "layers/kernels/cross_entropy.h"
 #include "layers/kernels/multiply.h"
 #include "layers/kernels/token_kernels.h"
 #include "layers/segments.h"

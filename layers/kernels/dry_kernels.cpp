@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "layers/kernels/attention_shape.h"
+#include "layers/kernels/attention_graph.h"
 #include "layers/kernels/cpu/kernels.h"
 #include "layers/kernels/gpu_scan.h"
 #include "layers/kernels/matrix_products.h"

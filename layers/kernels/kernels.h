@@ -3,7 +3,6 @@
 #pragma once
 
 #include "layers/kernels/attention.h"
-#include "layers/kernels/cross_entropy.h"
 #include "layers/kernels/float8.h"
 #include "layers/kernels/gpu_kernel_options.h"
 #include "layers/kernels/matrix_products.h"

@@ -1,4 +1,4 @@
-#include "layers/kernels/cross_entropy.h"
+#include "layers/kernels/token_kernels.h"
 
 #include <limits>
 

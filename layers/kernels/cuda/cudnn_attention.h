@@ -51,7 +51,7 @@ class CudnnAttention {
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
   // Bytes that the allocator will be asked for. Builds the plan. The backward's bytes include the float32 scratch of
-  // attention_shape.h.
+  // attention_graph.h.
   std::int64_t forward_workspace_bytes(const AttentionShape& shape);
   std::int64_t backward_workspace_bytes(const AttentionShape& shape);
 
