@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "layers/kernels/cpu/vector_math.h"
+#include "layers/kernels/cpu/kernels.h"
 #include "parallel/runtime/element_type.h"
 
 namespace weft {

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "layers/kernels/cpu/vector_math.h"
 #include "parallel/runtime/element_type.h"
 
 namespace weft::cpu {

@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "layers/kernels/cpu/kernels.h"
-#include "layers/kernels/cpu/vector_math.h"
 #include "layers/kernels/state_space.h"
 #include "parallel/runtime/element_type.h"
 

@@ -3,7 +3,6 @@
 
 #include <cstring>
 
-#include "layers/kernels/cpu/vector_math.h"
 #include "parallel/runtime/element_type.h"
 #include "parallel/runtime/elementwise.h"
 

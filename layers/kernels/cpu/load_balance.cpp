@@ -4,8 +4,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "layers/kernels/cpu/vector_math.h"
-
 namespace weft::cpu {
 namespace {
 

@@ -5,7 +5,6 @@
 #include <iterator>
 #include <numeric>
 
-#include "layers/kernels/cpu/vector_math.h"
 #include "parallel/runtime/element_type.h"
 
 namespace weft::cpu {

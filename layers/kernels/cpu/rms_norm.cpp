@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "layers/kernels/cpu/vector_math.h"
 #include "parallel/runtime/element_type.h"
 
 namespace weft::cpu {

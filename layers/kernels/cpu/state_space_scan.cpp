@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "layers/kernels/cpu/kernels.h"
-#include "layers/kernels/cpu/vector_math.h"
 #include "parallel/runtime/element_type.h"
 
 namespace weft::cpu {

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "layers/kernels/cpu/kernels.h"
-#include "layers/kernels/cpu/vector_math.h"
 #include "layers/kernels/state_space.h"
 #include "parallel/runtime/element_type.h"
 
