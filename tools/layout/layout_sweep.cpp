@@ -103,7 +103,7 @@ std::string microbatch_size_for(const Config& config, int microbatches) {
   return fmt::format("--training.microbatch_size={}", sequences / microbatches);
 }
 
-Overrides words_of(const SweepChoice& choice, const Config& base) {
+Overrides words_of_choice(const SweepChoice& choice, const Config& base) {
   Overrides words;
   for (std::size_t axis = 0; axis < sweep_axes.size(); ++axis) {
     if (sweep_axes[axis].key && choice[axis])
@@ -194,7 +194,7 @@ Sweep run_sweep(const std::string& file, const Overrides& common, const std::vec
   for (std::size_t i = 0; i < choices.size(); ++i) {
     const auto refused = refusal_of([&] {
       SweepPoint point;
-      point.words = words_of(choices[i], base);
+      point.words = words_of_choice(choices[i], base);
       Overrides all = common;
       all.insert(all.end(), point.words.begin(), point.words.end());
       Config config = read_config(file, all).config;
