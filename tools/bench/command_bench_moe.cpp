@@ -14,6 +14,7 @@
 #include "parallel/comm/local.h"
 #include "parallel/runtime/spread_work.h"
 #include "tools/bench/timed_products.h"
+#include "tools/command/commands.h"
 #include "trainer/config/config.h"
 #include "trainer/run/train.h"
 

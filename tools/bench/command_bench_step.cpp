@@ -14,6 +14,7 @@
 #include "parallel/runtime/medians.h"
 #include "parallel/runtime/spread_work.h"
 #include "tools/bench/timed_products.h"
+#include "tools/command/commands.h"
 #include "trainer/config/config.h"
 #include "trainer/costs/step_flops.h"
 #include "trainer/run/train.h"

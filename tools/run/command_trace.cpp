@@ -26,6 +26,7 @@
 #include "tools/report/report_parts.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/diagnosis/trace_sum.h"
+#include "trainer/plan/unit_policy.h"
 #include "trainer/resolve/config_reader.h"
 #include "trainer/resolve/step_costs.h"
 
