@@ -7,14 +7,18 @@
 #include <string>
 #include <vector>
 
-#include "trainer/data/document_encoding.h"
 #include "trainer/data/documents.h"
 #include "trainer/data/indexed_writer.h"
 #include "trainer/data/partial_file.h"
-#include "trainer/data/resumption.h"
 #include "trainer/data/tokenize.h"
 
 namespace weft {
+
+// A document as token ids.
+struct EncodedDocument {
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> counts;  // for each: 1 if its loss counts
+};
 
 // A text of a batch: its document as it is written, or why it has none.
 struct TokenizedText {
@@ -26,6 +30,13 @@ struct TokenizedText {
 struct TokenizedBatch {
   std::vector<TokenizedText> texts = {};
   std::int64_t position = 0;  // of the files, behind it
+};
+
+// The place from which a call that was stopped is gone on with, "prefix.resume.json": texts (RawText) that were read,
+// those of them that were skipped, and what was written of the others.
+struct Resumption {
+  std::int64_t texts = 0, skipped = 0, text_bytes = 0;
+  IndexedCounts written;
 };
 
 // Used by one thread at a time. Throws as IndexedWriter and PartialFile.
