@@ -23,7 +23,7 @@ namespace weft {
 // The length of the shortest sequence that a file must have: packed documents do not fill theirs.
 std::int64_t least_length(Documents documents, std::int64_t sequence_length);
 
-// Why a file cannot be trained on: missing, unreadable, of no known format (token_source.h), damaged, or of another
+// Why a file cannot be trained on: missing, unreadable, of no known format (token_file.h), damaged, or of another
 // tokenizer (token_facts.h). It may also be too short for a sequence and the target of its last token. Empty if it can.
 // If boundaries count the whole index is checked, in one pass: a wrong one would be a wrong mask or part. Ids of a file
 // without facts are checked in 64 MiB of it (TokenFile::check_sample).
