@@ -3,14 +3,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "trainer/data/chat_template.h"
-#include "trainer/data/json_texts.h"
 
 namespace weft {
 
@@ -32,6 +33,24 @@ struct Document {
   std::vector<TextPart> parts;
   bool joined = false;  // the parts are encoded as one text, otherwise each by itself
   std::int64_t bytes() const;
+};
+
+// Texts of JSON objects, read by simdjson at some 2 GB/s. A build without that library finds none, and its documents go
+// the slower way. Used by one thread. Lines share its memory.
+class JsonTexts {
+ public:
+  JsonTexts();
+  ~JsonTexts();
+  JsonTexts(JsonTexts&&) noexcept;
+
+  // The texts at `paths`, each the keys from the object of `line` inwards. The last of equal keys counts. False where
+  // the line is no JSON (RFC 8259, in UTF-8, nested at most 256 deep) or a path leads to no text. False also where this
+  // reader cannot tell. The other reader then decides. UnpackedFile::padding bytes behind the line may be read.
+  bool find(std::string_view line, std::span<const std::vector<std::string>> paths, std::vector<std::string>& texts);
+
+ private:
+  struct Parser;
+  std::unique_ptr<Parser> parser_;
 };
 
 // Why a line has no document.
