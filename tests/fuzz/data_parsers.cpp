@@ -13,7 +13,7 @@
 #include "trainer/data/datatrove_index.h"
 #include "trainer/data/documents.h"
 #include "trainer/data/megatron_index.h"
-#include "trainer/data/number_tables.h"
+#include "trainer/data/order_cache.h"
 #include "trainer/data/token_facts.h"
 #include "trainer/data/token_file.h"
 #include "trainer/data/unpacked_file.h"

@@ -5,17 +5,85 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
+#include "trainer/data/partial_file.h"
 
 namespace weft {
 namespace {
+
+constexpr int tables_version = 1;
+constexpr std::int64_t most_header_bytes = std::int64_t{1} << 20;
+
+using HeaderBytes = std::array<std::uint8_t, sizeof(std::uint64_t)>;
+
+// The bytes of all columns, one behind the other. They outlive the source.
+ByteSource joined(const std::vector<NumberColumn>& columns) {
+  ByteSource source{"tables in memory", 0, [&columns](std::int64_t offset, std::span<std::uint8_t> to) {
+                      for (const NumberColumn& column : columns) {
+                        const std::int64_t size = std::ssize(column.bytes);
+                        const auto count = std::min(std::ssize(to), std::max<std::int64_t>(0, size - offset));
+                        std::copy_n(column.bytes.begin() + std::min(offset, size), count, to.begin());
+                        to = to.subspan(static_cast<std::size_t>(count));
+                        offset = std::max<std::int64_t>(0, offset - size);
+                      }
+                    }};
+  for (const NumberColumn& column : columns) source.size += std::ssize(column.bytes);
+  return source;
+}
+
+// The bytes of a file from `begin` on.
+ByteSource behind(const ByteSource& file, std::int64_t begin) {
+  return {file.name, file.size - begin,
+          [read = file.read, begin](std::int64_t offset, std::span<std::uint8_t> to) { read(begin + offset, to); }};
+}
+
+// Shares the memory of the columns.
+NumberTables tables_in_memory(const std::vector<NumberColumn>& columns) {
+  NumberTables tables;
+  for (const NumberColumn& column : columns) {
+    ByteSource source = memory_source("tables in memory", column.bytes);
+    source.read = [owner = column.owner, read = std::move(source.read)](
+                      std::int64_t offset, std::span<std::uint8_t> to) { read(offset, to); };
+    const std::int64_t count = source.size / bytes_of(column.type);
+    tables.emplace_back(std::move(source), 0, count, column.type);
+  }
+  return tables;
+}
+
+// Writes a file of tables to the end.
+void write_tables(PartialFile& file, const std::string& key, const std::vector<NumberColumn>& columns) {
+  nlohmann::ordered_json header = {{"weft_tables", tables_version},
+                                   {"key", key},
+                                   {"content", sampled_content(joined(columns))},
+                                   {"tables", nlohmann::json::array()}};
+  for (const NumberColumn& column : columns) {
+    header["tables"].push_back({name_of(column.type), std::ssize(column.bytes) / bytes_of(column.type)});
+  }
+  const std::string text = header.dump();
+  const auto size = std::bit_cast<HeaderBytes>(static_cast<std::uint64_t>(text.size()));
+  file.write(size);
+  file.write({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+  // In pieces: the file copies each into its buffer.
+  constexpr std::size_t piece = std::size_t{1} << 20;
+  for (const NumberColumn& column : columns) {
+    for (std::span rest = column.bytes; !rest.empty();) {
+      const std::size_t count = std::min(piece, rest.size());
+      file.write(rest.first(count));
+      rest = rest.subspan(count);
+    }
+  }
+}
 
 // Waits until no other process writes into the folder. The kernel releases the lock of a process that was killed.
 class CacheLock {
@@ -58,6 +126,41 @@ std::optional<NumberTables> find_tables(const std::string& name, const std::stri
 }
 
 }  // namespace
+
+std::optional<NumberTables> read_tables(const ByteSource& file, const std::string& key) {
+  HeaderBytes size_bytes{};
+  if (file.size < std::ssize(size_bytes)) return std::nullopt;
+  file.read(0, size_bytes);
+  const auto size = std::bit_cast<std::uint64_t>(size_bytes);
+  if (size > static_cast<std::uint64_t>(std::min(most_header_bytes, file.size - std::ssize(size_bytes)))) {
+    return std::nullopt;
+  }
+  std::vector<std::uint8_t> text(size);
+  file.read(std::ssize(size_bytes), text);
+  const nlohmann::json header = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!header.is_object() || header.value("weft_tables", nlohmann::json()) != tables_version ||
+      header.value("key", nlohmann::json()) != key || !header.contains("tables")) {
+    return std::nullopt;
+  }
+  NumberTables tables;
+  const std::int64_t begin = std::ssize(size_bytes) + std::ssize(text);
+  std::int64_t offset = begin;
+  for (const nlohmann::json& table : header["tables"]) {
+    if (!table.is_array() || table.size() != 2 || !table[0].is_string() || !table[1].is_number_unsigned()) {
+      return std::nullopt;
+    }
+    const auto type = value_named<TokenType>(table[0].get<std::string>());
+    if (!type) return std::nullopt;
+    const auto count = table[1].get<std::uint64_t>();
+    if (count > static_cast<std::uint64_t>((file.size - offset) / bytes_of(*type))) return std::nullopt;
+    tables.emplace_back(file, offset, static_cast<std::int64_t>(count), *type);
+    offset += static_cast<std::int64_t>(count) * bytes_of(*type);
+  }
+  if (offset != file.size || header.value("content", nlohmann::json()) != sampled_content(behind(file, begin))) {
+    return std::nullopt;
+  }
+  return tables;
+}
 
 NumberTables OrderCache::tables(const std::string& key, const std::function<std::vector<NumberColumn>()>& make) const {
   if (folder_.empty()) return tables_in_memory(make());

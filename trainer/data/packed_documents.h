@@ -5,7 +5,6 @@
 #include <span>
 #include <vector>
 
-#include "trainer/data/number_tables.h"
 #include "trainer/data/order_cache.h"
 #include "trainer/data/sample_order.h"
 #include "trainer/data/token_file.h"
