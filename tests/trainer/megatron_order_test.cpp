@@ -11,8 +11,6 @@
 #include <utility>
 
 #include "tests/trainer/token_file_sample.h"
-#include "trainer/data/megatron_blend.h"
-#include "trainer/data/numpy_random.h"
 
 namespace weft {
 namespace {

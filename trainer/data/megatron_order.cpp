@@ -1,19 +1,50 @@
 #include "trainer/data/megatron_order.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <charconv>
 #include <cmath>
 #include <iterator>
 #include <limits>
 #include <numeric>
 #include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "parallel/runtime/error.h"
-#include "trainer/data/numpy_random.h"
+#include "parallel/runtime/outside_text.h"
 
 namespace weft {
 namespace {
+
+[[noreturn]] void refuse_split(std::string_view split, std::string_view why) {
+  fail_request("the split \"{}\": {}; write up to three parts like \"969,30,1\", one of them above 0", split, why);
+}
+
+// A number of digits with at most one point, as far as Megatron and Python read it too.
+double split_part(std::string_view split, std::string_view part) {
+  const std::size_t begin = part.find_first_not_of(' ');
+  if (begin == std::string_view::npos) refuse_split(split, "a part is empty");
+  part = part.substr(begin, part.find_last_not_of(' ') - begin + 1);
+  double value = 0;
+  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value, std::chars_format::fixed);
+  if (part.find_first_not_of(".0123456789") != std::string_view::npos || error != std::errc() ||
+      end != part.data() + part.size()) {
+    refuse_split(split, fmt::format("\"{}\" is no number", part));
+  }
+  return value;
+}
+
+std::vector<double> split_parts(std::string_view split) {
+  std::vector<double> parts;
+  for (const std::string_view part : parts_between(split, ',')) parts.push_back(split_part(split, part));
+  if (parts.size() > 3) refuse_split(split, fmt::format("{} parts", parts.size()));
+  return parts;
+}
 
 constexpr std::int64_t most_order_entries = std::numeric_limits<std::int32_t>::max();
 
@@ -32,7 +63,52 @@ void refuse_large_table(const char* what, std::int64_t entries) {
       entries, what);
 }
 
+constexpr std::size_t most_blended = 32766;
+constexpr double blend_surplus = 0.005;  // mid_level_dataset_surplus of Megatron
+
+std::vector<double> divide_by_sum(std::span<const double> weights) {
+  const double sum = numpy_sum(weights);
+  std::vector<double> divided(weights.begin(), weights.end());
+  for (double& weight : divided) weight /= sum;
+  return divided;
+}
+
+// A product rounded to float64. Fused with the difference that follows it would be more exact, and where two datasets
+// are equally far behind, the other would be drawn. The compiler may not look through a volatile object.
+double rounded_product(double a, double b) {
+  const volatile double product = a * b;
+  return product;
+}
+
 }  // namespace
+
+std::string canonical_split(std::string_view split) {
+  std::vector<double> parts = split_parts(split);
+  while (parts.size() > 1 && parts.back() == 0.0) parts.pop_back();
+  return fmt::format("{}", fmt::join(parts, ","));
+}
+
+std::array<SequenceRange, 3> split_sequences(std::string_view split, std::int64_t sequences) {
+  require(sequences >= 0, "a dataset has sequences");
+  if (sequences >= std::int64_t{1} << 31) {
+    fail_request("{} sequences; Megatron's order counts at most 2^31 - 1. Split the dataset or use Weft's own order",
+                 sequences);
+  }
+  std::vector<double> parts = split_parts(split);
+  parts.resize(3);
+  const double sum = numpy_sum(parts);
+  if (!std::isfinite(sum) || sum <= 0) refuse_split(split, fmt::format("its sum is {}", sum));
+  std::array<SequenceRange, 3> ranges;
+  double bound = 0;
+  std::int64_t before = 0;
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    bound += parts[i] / sum;
+    const auto end = static_cast<std::int64_t>(std::nearbyint(bound * static_cast<double>(sequences)));
+    ranges[i] = {before, end};
+    before = end;
+  }
+  return ranges;
+}
 
 MegatronEpochs megatron_epochs(std::int64_t tokens_per_epoch, const MegatronRequest& request) {
   const std::int64_t length = request.sequence_length, samples = request.samples.value_or(0);
@@ -192,6 +268,88 @@ std::vector<SequencePiece> MegatronOrder::pieces(std::int64_t sample) const {
   // A last partial sample has fewer.
   if (tokens > sequence_length_ + 1 || (tokens <= sequence_length_ && row + 1 < samples())) damaged();
   return pieces;
+}
+
+BlendPlan plan_blend(std::span<const double> weights, std::int64_t samples) {
+  require(samples >= 0, "a blend has samples");
+  if (weights.empty() || weights.size() > most_blended) {
+    fail_request("a blend of {} datasets; Megatron blends 1 to {}", weights.size(), most_blended);
+  }
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (std::isfinite(weights[i]) && weights[i] >= 0) continue;
+    fail_request("weight {} of the blend is {}; weights are 0 or more and finite", i, weights[i]);
+  }
+  const double sum = numpy_sum(weights);
+  if (!std::isfinite(sum) || sum <= 0) {
+    fail_request("the weights of the blend have the sum {}; give at least one dataset a weight above 0", sum);
+  }
+  BlendPlan plan;
+  const std::vector<double> parts = divide_by_sum(weights);
+  for (const double part : parts) {
+    const double share = std::ceil(static_cast<double>(samples) * part);
+    plan.requests.push_back(static_cast<std::int64_t>(std::ceil(share * (1 + blend_surplus))));
+    plan.samples += static_cast<std::int64_t>(share);
+  }
+  plan.weights = divide_by_sum(parts);
+  return plan;
+}
+
+MegatronBlend blend_samples(std::span<const double> weights, std::int64_t samples) {
+  require(!weights.empty() && weights.size() <= most_blended && samples >= 0, "a blend has datasets and samples");
+  MegatronBlend blend;
+  blend.dataset.reserve(static_cast<std::size_t>(samples));
+  blend.sample.reserve(static_cast<std::size_t>(samples));
+  std::vector<std::int64_t> drawn(weights.size());
+  for (std::int64_t k = 0; k < samples; ++k) {
+    const auto behind = [&, step = static_cast<double>(std::max<std::int64_t>(k, 1))](std::size_t dataset) {
+      return rounded_product(weights[dataset], step) - static_cast<double>(drawn[dataset]);
+    };
+    std::size_t furthest = 0;
+    double most = behind(0);
+    for (std::size_t dataset = 1; dataset < weights.size(); ++dataset) {
+      const double distance = behind(dataset);
+      if (distance <= most) continue;
+      most = distance;
+      furthest = dataset;
+    }
+    blend.dataset.push_back(static_cast<std::int16_t>(furthest));
+    blend.sample.push_back(drawn[furthest]++);
+  }
+  return blend;
+}
+
+std::uint64_t numpy_interval(std::mt19937& generator, std::uint64_t most) {
+  if (most == 0) return 0;
+  const std::uint64_t mask = ~std::uint64_t{0} >> std::countl_zero(most);
+  const bool wide = most > 0xffffffffu;
+  while (true) {
+    std::uint64_t value = generator();
+    if (wide) value = value << 32 | generator();
+    value &= mask;
+    if (value <= most) return value;
+  }
+}
+
+double numpy_sum(std::span<const double> numbers) {
+  constexpr std::size_t lanes = 8, block = 128;
+  const std::size_t count = numbers.size();
+  if (count > block) {
+    std::size_t half = count / 2;
+    half -= half % lanes;
+    return numpy_sum(numbers.first(half)) + numpy_sum(numbers.subspan(half));
+  }
+  double sum = 0;
+  std::size_t next = 0;
+  if (count >= lanes) {
+    std::array<double, lanes> partial{};
+    for (; next + lanes <= count; next += lanes) {
+      for (std::size_t lane = 0; lane < lanes; ++lane) partial[lane] += numbers[next + lane];
+    }
+    sum = ((partial[0] + partial[1]) + (partial[2] + partial[3])) +
+          ((partial[4] + partial[5]) + (partial[6] + partial[7]));
+  }
+  for (; next < count; ++next) sum += numbers[next];
+  return sum;
 }
 
 }  // namespace weft

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "trainer/data/order_cache.h"
@@ -112,5 +114,45 @@ class MegatronOrder {
   MegatronEpochs epochs_;
   NumberTables tables_;  // documents; positions and offsets of starts in turn; shuffle
 };
+
+// The way in which Megatron blends several datasets by weights (megatron/core/datasets/blended_dataset.py, helpers.cpp
+// and blended_megatron_dataset_builder.py). Sample k of a blend is sample `sample[k]` of dataset `dataset[k]`. Memory:
+// 10 bytes for each sample.
+struct MegatronBlend {
+  std::vector<std::int16_t> dataset;
+  std::vector<std::int64_t> sample;
+};
+
+// The samples that a blend of at least `samples` samples takes from each dataset.
+struct BlendPlan {
+  std::vector<double> weights;         // of sum 1, as the blend uses them
+  std::vector<std::int64_t> requests;  // MegatronRequest::samples for each dataset: 0.5 % more than its part
+  std::int64_t samples = 0;            // of the blend: the sum of the parts, each rounded up
+};
+// Weights are divided by their sum, twice and in NumPy's order of summation, as Megatron does. Throws Error (request)
+// for no dataset or 32767 and more, a weight that is negative or not finite, and weights of sum 0.
+BlendPlan plan_blend(std::span<const double> weights, std::int64_t samples);
+
+// Each sample is drawn from the dataset that is furthest behind: the largest weight * max(k, 1) - drawn, of equal ones
+// the first. `weights` as in BlendPlan.
+MegatronBlend blend_samples(std::span<const double> weights, std::int64_t samples);
+
+// The parts of NumPy that Megatron's orders need, bit for bit: shuffles of numpy.random.RandomState and the rounding of
+// numpy.sum. std::shuffle would give another order.
+
+// A number of 0 .. most, as random_interval of numpy/random/src/distributions: bits of the generator under the smallest
+// mask that covers `most`, drawn again while they are larger. Above 2^32 - 1 the first of two draws is the upper half.
+std::uint64_t numpy_interval(std::mt19937& generator, std::uint64_t most);
+
+// RandomState.shuffle of a one-dimensional array. RandomState(seed) is std::mt19937(seed); one generator serves several
+// shuffles in turn.
+template <typename Number>
+void numpy_shuffle(std::span<Number> numbers, std::mt19937& generator) {
+  for (std::size_t i = numbers.size(); i-- > 1;) std::swap(numbers[i], numbers[numpy_interval(generator, i)]);
+}
+
+// numpy.sum of a contiguous array of float64: pairwise, in blocks of 128 with eight partial sums
+// (numpy/_core/src/umath/loops_utils.h.src). From eight numbers on it rounds otherwise than a loop.
+double numpy_sum(std::span<const double> numbers);
 
 }  // namespace weft

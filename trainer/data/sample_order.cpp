@@ -13,7 +13,6 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
-#include "trainer/data/megatron_blend.h"
 #include "trainer/data/megatron_order.h"
 #include "trainer/data/packed_documents.h"
 #include "trainer/data/token_windows.h"

@@ -86,8 +86,8 @@ std::unique_ptr<SampleOrder> make_window_order(const std::vector<TokenRange>& ra
 std::unique_ptr<SampleOrder> make_packed_order(const std::vector<TokenFile>& files,
                                                const std::vector<TokenRange>& ranges,
                                                const std::vector<double>& weights, const OrderRequest& request);
-// Megatron's (megatron_order.h, megatron_blend.h). It depends on request.samples. Requires a seed below 2^32. Throws
-// Error (request) as those, and for several files without weights.
+// Megatron's (megatron_order.h). It depends on request.samples. Requires a seed below 2^32. Throws Error (request) as
+// those, and for several files without weights.
 std::unique_ptr<SampleOrder> make_megatron_order(const std::vector<TokenFile>& files, const std::string& split,
                                                  const std::vector<double>& weights, const OrderRequest& request);
 
