@@ -6,8 +6,7 @@
 #include <string>
 
 #include "parallel/runtime/random.h"
-#include "trainer/tokenizer/merge_table.h"
-#include "trainer/tokenizer/word_cache.h"
+#include "trainer/tokenizer/bpe_model.h"
 
 namespace weft::tokenizer_test {
 namespace {
