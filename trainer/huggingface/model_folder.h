@@ -81,7 +81,7 @@ struct TokenizerSettings {
   std::optional<std::int64_t> largest_id = {}, bos_token_id = {}, eos_token_id = {}, pad_token_id = {};
   bool leaves_out_normalizer = false;  // of a tokenizer.model: fast tokenizers of that class have none
 };
-// `name` as open_tokenizer takes it (tokenizer_settings.cpp).
+// `name` as open_tokenizer takes it.
 TokenizerSettings settings_of(const std::string& name);
 // An import keeps these files in its checkpoint under the same names, for a later export.
 std::vector<std::filesystem::path> find_companions(const std::filesystem::path& folder);

@@ -31,11 +31,6 @@ struct FolderPart {
   std::vector<std::int64_t> shape = {};  // of the tensor
 };
 
-// Names the part of a parameter in a layer of a pair of blocks (ArchitectureTraits::pairs). `name` lacks the number of
-// its block, `layer` is the beginning of the tensor's name. False if the layer has it under the name of other
-// architectures.
-bool put_in_pair(const ModelConfig& model, std::string_view name, const std::string& layer, FolderPart& part);
-
 struct FolderTensor {
   std::string name;
   std::vector<std::int64_t> shape;
