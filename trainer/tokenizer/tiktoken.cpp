@@ -8,7 +8,6 @@
 #include "trainer/tokenizer/bpe_tokenizer.h"
 #include "trainer/tokenizer/byte_alphabet.h"
 #include "trainer/tokenizer/pattern.h"
-#include "trainer/tokenizer/tiktoken.h"
 #include "trainer/tokenizer/tokenizer_file.h"
 
 namespace weft {
@@ -73,8 +72,7 @@ std::optional<std::string> from_base64(std::string_view text) {
 // The longest published tokens have 128 bytes. rank_merges() takes quadratic time in the length of a token.
 constexpr std::size_t longest_token = 1024;
 
-}  // namespace
-
+// Tokens as bytes, with their ranks. Throws Error (request), `"file": why`.
 TokenIds read_ranks(std::string_view text, const std::string& file) {
   TokenIds ranks;
   std::int64_t line = 0;
@@ -106,8 +104,6 @@ TokenIds read_ranks(std::string_view text, const std::string& file) {
   }
   return ranks;
 }
-
-namespace {
 
 // The ranks of a token and of two that give it together, for any such two.
 std::vector<std::array<std::int32_t, 3>> rank_merges(const TokenIds& ranks) {

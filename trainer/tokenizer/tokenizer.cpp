@@ -7,7 +7,6 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
 #include "trainer/tokenizer/json_fields.h"
-#include "trainer/tokenizer/tiktoken.h"
 #include "trainer/tokenizer/tokenizer_file.h"
 
 namespace weft {

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "trainer/tokenizer/tokenizer.h"
 
@@ -32,11 +33,30 @@ std::shared_ptr<const Tokenizer> parse_tiktoken(std::string_view text, const std
 // The same with pattern and special tokens from a JSON text (open_tokenizer).
 std::shared_ptr<const Tokenizer> parse_tiktoken_with(std::string_view text, const std::string& file,
                                                      const std::string& sidecar);
-// A tokenizer.model of SentencePiece. Encodes with the normalizer of the model; a space that the model puts in front of
-// a text stays in decode(). Throws as open_tokenizer, and where Weft is built without the library.
-std::shared_ptr<const Tokenizer> parse_sentencepiece(const std::string& model, const std::string& file);
 bool is_tiktoken_pattern(std::string_view name);
 // "gpt2, cl100k_base, ..."
 std::string known_tiktoken_patterns();
+
+// What a rank file does not hold.
+struct SpecialId {
+  std::string text;
+  std::int32_t id;
+};
+struct TiktokenRules {
+  std::string expression;  // that cuts texts into words
+  std::vector<SpecialId> special;
+};
+// The rules of one of known_tiktoken_patterns() (parse_tiktoken), or those of a JSON text (parse_tiktoken_with). Throw
+// Error (request).
+TiktokenRules rules_of_pattern(std::string_view text, const std::string& file, const std::string& pattern);
+TiktokenRules rules_of_sidecar(const std::string& file, const std::string& sidecar);
+// The same tokenizer as a tokenizer.json, with the merges that transformers makes of ranks: each pair of tokens that
+// give a token, by its rank. Throws Error (request) as parse_tiktoken, and for a special token that is spelled as
+// another, or an id that two tokens have.
+std::string tiktoken_as_json(std::string_view text, const std::string& file, const TiktokenRules& rules);
+
+// A tokenizer.model of SentencePiece. Encodes with the normalizer of the model; a space that the model puts in front of
+// a text stays in decode(). Throws as open_tokenizer, and where Weft is built without the library.
+std::shared_ptr<const Tokenizer> parse_sentencepiece(const std::string& model, const std::string& file);
 
 }  // namespace weft
