@@ -10,12 +10,12 @@
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/token_file_sample.h"
 #include "trainer/data/chat_template.h"
-#include "trainer/data/datatrove_index.h"
 #include "trainer/data/documents.h"
 #include "trainer/data/megatron_index.h"
 #include "trainer/data/order_cache.h"
 #include "trainer/data/token_facts.h"
 #include "trainer/data/token_file.h"
+#include "trainer/data/token_index.h"
 #include "trainer/data/unpacked_file.h"
 #include "trainer/jinja/template.h"
 

@@ -9,9 +9,9 @@
 
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/token_file_sample.h"
-#include "trainer/data/datatrove_index.h"
 #include "trainer/data/megatron_index.h"
 #include "trainer/data/token_file.h"
+#include "trainer/data/token_index.h"
 
 namespace weft {
 namespace {

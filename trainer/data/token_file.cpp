@@ -11,7 +11,6 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
-#include "trainer/data/datatrove_index.h"
 #include "trainer/data/megatron_index.h"
 #include "trainer/data/text_file.h"
 #include "trainer/data/token_facts.h"

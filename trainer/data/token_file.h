@@ -52,7 +52,7 @@ TypedName parse_typed_name(const std::string& name);
 //
 //   any other file     text, a byte a token, one document; refused as by open_text (text_file.h)
 //
-// Checks the sizes that the header and the index promise (megatron_index.h, datatrove_index.h). Reads no token except
+// Checks the sizes that the header and the index promise (megatron_index.h, token_index.h). Reads no token except
 // the first bytes, and takes a time that does not depend on the sizes. Throws Error (request), `"name": why`.
 TokenSource open_tokens(const std::string& name);
 
@@ -66,7 +66,7 @@ std::optional<TokenSource> parse_llm_c(const ByteSource& bytes);
 // the file changes meanwhile, functions return what they find or throw; they do not crash.
 //
 // Errors are Error (request), `"name": why`. Opening checks what takes a time independent of the size; each answer is
-// checked against its range; check() checks the rest (megatron_index.h, datatrove_index.h).
+// checked against its range; check() checks the rest (megatron_index.h, token_index.h).
 class TokenFile {
  public:
   // `name` as open_tokens takes it. Token ids lie below `vocab_size`, without it below 2^31. Reads no token.
