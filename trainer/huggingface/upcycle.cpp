@@ -15,7 +15,7 @@ namespace weft {
 namespace {
 
 constexpr std::int64_t largest_file = std::int64_t{5} << 30;
-constexpr std::int64_t piece_bytes = std::int64_t{1} << 24;
+constexpr std::int64_t copied_bytes = std::int64_t{1} << 24;
 
 // The name in the dense model: "blocks.3.experts.5.up_proj.weight" comes from "blocks.3.mlp.up_proj.weight", and so
 // does the norm, "blocks.3.experts.norm.weight". Other names stay.
@@ -36,7 +36,7 @@ NewWeight copied(const CheckpointReader& dense, const ParameterSpec& parameter) 
                  parameter.global_rows, parameter.global_columns, parameter.name);
   }
   const auto put = [&dense, tensor](const NewWeight::Write& write) {
-    const std::int64_t most = std::max<std::int64_t>(1, piece_bytes / tensor->row_bytes());
+    const std::int64_t most = std::max<std::int64_t>(1, copied_bytes / tensor->row_bytes());
     std::vector<std::uint8_t> bytes;
     for (std::int64_t row = 0; row < tensor->rows; row += most) {
       const std::int64_t rows = std::min(most, tensor->rows - row);
