@@ -94,34 +94,46 @@ double muon_scale(MuonScale scale, const PlannedMatrix& matrix) {
                                          : std::sqrt(std::max(1.0, outputs / inputs));
 }
 
-MuonCost muon_cost(const MatrixPlan& plan, int rank, DType dtype) {
-  const auto bytes = [&](std::span<const RowMove> moves, int RowMove::*own) {
-    return sum(counts(plan, moves, own, rank)) * size_of(dtype);
+std::vector<MuonCost> muon_costs(const MatrixPlan& plan, DType dtype) {
+  struct Bytes {
+    std::int64_t updates_sent = 0, updates_received = 0, directions_sent = 0, directions_received = 0;
   };
-  const std::int64_t updates_sent = bytes(plan.to_owners, &RowMove::from),
-                     updates_received = bytes(plan.to_owners, &RowMove::to),
-                     directions_sent = bytes(plan.to_holders, &RowMove::from),
-                     directions_received = bytes(plan.to_holders, &RowMove::to);
-  MuonCost cost;
-  if (plan.ranks > 1) {
-    const auto exchange = [](std::int64_t bytes_sent) {
-      return ProgramCollective{Op::optimizer_step, CollectiveOp::all_to_all, Group::tokens, 1, bytes_sent};
-    };
-    cost.collectives = {exchange(updates_sent), exchange(directions_sent)};
+  std::vector<Bytes> bytes(static_cast<std::size_t>(plan.ranks));
+  const auto of = [&](int rank) -> Bytes& { return bytes[static_cast<std::size_t>(rank)]; };
+  for (const RowMove& move : plan.to_owners) {
+    const std::int64_t size = size_of_move(plan, move) * size_of(dtype);
+    of(move.from).updates_sent += size;
+    of(move.to).updates_received += size;
   }
-  const auto stage = [&](std::int64_t communication, std::int64_t workspace) {
+  for (const RowMove& move : plan.to_holders) {
+    const std::int64_t size = size_of_move(plan, move) * size_of(dtype);
+    of(move.from).directions_sent += size;
+    of(move.to).directions_received += size;
+  }
+  std::vector<MuonCost> costs(bytes.size());
+  const auto stage = [](MuonCost& cost, std::int64_t communication, std::int64_t workspace) {
     if (communication + workspace <= cost.at_peak.total()) return;
     cost.at_peak[Bucket::communication] = communication;
     cost.at_peak[Bucket::workspace] = workspace;
   };
-  stage(updates_sent + updates_received, 0);
+  for (std::size_t rank = 0; rank < costs.size(); ++rank) {
+    const auto exchange = [](std::int64_t sent) {
+      return ProgramCollective{Op::optimizer_step, CollectiveOp::all_to_all, Group::tokens, 1, sent};
+    };
+    if (plan.ranks > 1) {
+      costs[rank].collectives = {exchange(bytes[rank].updates_sent), exchange(bytes[rank].directions_sent)};
+    }
+    stage(costs[rank], bytes[rank].updates_sent + bytes[rank].updates_received, 0);
+  }
   for (const PlannedMatrix& matrix : plan.matrices) {
-    if (matrix.owner != rank) continue;
-    stage(updates_received + directions_sent,
+    const Bytes& owner = of(matrix.owner);
+    stage(costs[static_cast<std::size_t>(matrix.owner)], owner.updates_received + owner.directions_sent,
           matrix.size() * size_of(DType::float32) + newton_schulz_bytes(matrix.rows, matrix.columns, dtype));
   }
-  stage(directions_sent + directions_received, 0);
-  return cost;
+  for (std::size_t rank = 0; rank < costs.size(); ++rank) {
+    stage(costs[rank], bytes[rank].directions_sent + bytes[rank].directions_received, 0);
+  }
+  return costs;
 }
 
 Muon::Muon(const MatrixPlan& plan, const MuonOptions& options, std::span<const MuonRows> rows, Communicator& stage,

@@ -85,13 +85,14 @@ struct MuonStep {
   double momentum = 0.95;
 };
 
-// Communication and memory of a step on one rank of the stage, computed from the plan alone. A stage of one rank
-// has collectives with a count of 0.
+// Communication and memory of a step on one rank of the stage, known from the plan alone. A stage of one rank has
+// collectives with a count of 0.
 struct MuonCost {
   std::array<ProgramCollective, 2> collectives;  // to the owners, and back; bytes that this rank sends, to itself too
   BucketBytes at_peak;                           // allocated by a step, at the largest sum
 };
-MuonCost muon_cost(const MatrixPlan& plan, int rank, DType dtype);
+// By rank of the stage.
+std::vector<MuonCost> muon_costs(const MatrixPlan& plan, DType dtype);
 
 // Rows of a matrix that this rank owns, and their momentum: float32 or bfloat16, same shape as the rows, zero before
 // the first step. The views outlive Muon.

@@ -53,7 +53,7 @@ std::vector<MuonCost> muon_costs(const Config& config, const Mesh& mesh, int ran
   const ResolvedGroups groups = resolved_groups(config);
   std::vector<MuonCost> costs;
   for (const auto& [group, plan] : muon_plans(config, mesh, rank / ranks)) {
-    costs.push_back(muon_cost(plan, rank % ranks, groups[group].newton_schulz));
+    costs.push_back(muon_costs(plan, groups[group].newton_schulz)[static_cast<std::size_t>(rank % ranks)]);
   }
   return costs;
 }

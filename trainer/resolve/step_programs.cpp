@@ -24,9 +24,10 @@ std::vector<MuonShare> muon_shares(const Config& config, const Mesh& mesh, int p
   const ResolvedGroups groups = resolved_groups(config);
   std::vector<MuonShare> shares(static_cast<std::size_t>(mesh.degrees().stage_ranks()));
   for (const auto& [group, plan] : muon_plans(config, mesh, pipeline_rank)) {
-    for (int rank = 0; rank < plan.ranks; ++rank) {
-      const MuonCost cost = muon_cost(plan, rank, groups[group].newton_schulz);
-      MuonShare& share = shares[static_cast<std::size_t>(rank)];
+    const std::vector<MuonCost> costs = muon_costs(plan, groups[group].newton_schulz);
+    for (std::size_t rank = 0; rank < costs.size(); ++rank) {
+      const MuonCost& cost = costs[rank];
+      MuonShare& share = shares[rank];
       for (const ProgramCollective& collective : cost.collectives) share.push_back(collective.bytes);
       for (const Bucket bucket : {Bucket::communication, Bucket::workspace}) share.push_back(cost.at_peak[bucket]);
     }
