@@ -83,6 +83,11 @@ TEST_F(ValidationCommand, TheBestIsSoughtAnewOnOtherText) {
   EXPECT_NE(goes_on("--validation.data=held.txt --validation.batches=1 --run.steps=7").find(anew), std::string::npos);
   EXPECT_EQ(goes_on("--validation.data=held.txt --validation.batches=1 --run.steps=8", 2).find(anew),
             std::string::npos);
+  // The name of a file is none of its text. A larger batch makes a batch of windows larger.
+  std::filesystem::rename(folder_ / "held.txt", folder_ / "moved.txt");
+  const std::string moved = "--validation.data=moved.txt --validation.batches=1 ";
+  EXPECT_EQ(goes_on(moved + "--run.steps=9").find(anew), std::string::npos);
+  EXPECT_NE(goes_on(moved + "--training.global_batch_size=16 --run.steps=10").find(anew), std::string::npos);
 }
 
 TEST_F(ValidationCommand, FaultsOfItsFilesAreToldBeforeTheFirstStep) {

@@ -29,12 +29,14 @@ struct PublishRequest {
 };
 
 // Whether a changed key, as changed_values() tells it, makes losses of held-out text other figures.
-bool decides_validation(std::string_view changed, const ValidationConfig& validation) {
-  constexpr std::array keys = {"validation.data ", "validation.split ", "validation.batches ",
-                               "data.tokenizer ",  "data.documents ",   "training.sequence_length "};
-  constexpr std::array keys_of_split = {"data.split ", "data.train "};
+// `same_text`: the files hold what they held, whatever their names.
+bool decides_validation(std::string_view changed, const ValidationConfig& validation, bool same_text) {
+  constexpr std::array keys = {"validation.split ", "validation.batches ", "data.tokenizer ", "data.documents ",
+                               "training.sequence_length "};
   const auto names = [&](std::string_view key) { return changed.starts_with(key); };
-  return std::ranges::any_of(keys, names) || (validation.split && std::ranges::any_of(keys_of_split, names));
+  return std::ranges::any_of(keys, names) || (validation.batches > 0 && names("training.global_batch_size ")) ||
+         (validation.split && names("data.split ")) ||
+         (!same_text && names(validation.split ? "data.train " : "validation.data "));
 }
 
 // The last step of a save: joins the parts in the folder of the save, writes the manifest, renames the folder and
@@ -137,12 +139,12 @@ std::optional<BestCheckpoint> RankCheckpoints::best_until(std::int64_t step) {
   if (best) {
     const std::filesystem::path folder = directory_ / checkpoint_name(best->step);
     std::vector<std::string> changed = changes_since(folder);
-    std::erase_if(changed, [&validation = config_.validation](const std::string& key) {
-      return !decides_validation(key, validation);
+    const bool text_is_known = !best->held_out.empty(), same_text = best->held_out == setup_.held_out;
+    std::erase_if(changed, [&](const std::string& key) {
+      return !decides_validation(key, config_.validation, text_is_known && same_text);
     });
     // Files of the same names may hold other text now.
-    const bool other_text = !best->held_out.empty() && best->held_out != setup_.held_out;
-    if (changed.empty() && other_text) changed.emplace_back("the contents of its files");
+    if (changed.empty() && text_is_known && !same_text) changed.emplace_back("the contents of its files");
     if (!changed.empty()) {
       setup_.say(0, fmt::format("the best so far, {}, was told by other validation: {}. The best is sought anew",
                                 folder.string(), fmt::join(changed, ", ")));
@@ -347,8 +349,14 @@ void RankCheckpoints::conclude() {
 
 void RankCheckpoints::report(const std::optional<std::string>& failure) {
   const Progress progress = *std::exchange(publishing_, std::nullopt);
-  if (failure) {
+  std::error_code ignored;
+  if (failure && std::filesystem::exists(directory_ / checkpoint_name(progress.step) / manifest_name, ignored)) {
+    failure_ = fmt::format("checkpoint {} is saved, but not all behind it was done: {}",
+                           checkpoint_name(progress.step), *failure);
+    setup_.say(0, *failure_);
+  } else if (failure) {
     failure_ = fmt::format("checkpoint {} was NOT saved: {}", checkpoint_name(progress.step), *failure);
+    std::filesystem::remove_all(unfinished_path(directory_, progress.step), ignored);
     setup_.say(0, *failure_ + "; the one before stays the newest");
   } else {
     setup_.say(0, fmt::format("saved {}", (directory_ / checkpoint_name(progress.step)).string()));
