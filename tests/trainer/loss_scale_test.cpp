@@ -39,6 +39,15 @@ TEST(LossScaler, DoublesAfterSoManyGoodStepsInARow) {
   EXPECT_EQ(scaler.good_steps(), 7);
 }
 
+// More good steps in a row than a resumed run asks for are enough.
+TEST(LossScaler, DoublesAfterAShorterWaitThanItHadBefore) {
+  LossScaler scaler(scaled_config(8.0, 3));
+  scaler.resume(6, 6, 8.0);
+  scaler.end_step(true);
+  EXPECT_EQ(scaler.scale(), 16.0);
+  EXPECT_EQ(scaler.good_in_a_row(), 0);
+}
+
 TEST(LossScaler, HalvesAndCountsAnewAfterAnOverflow) {
   LossScaler scaler(scaled_config(1024.0, 3));
   for (int step = 0; step < 2; ++step) scaler.end_step(true);

@@ -116,7 +116,7 @@ void LossScaler::end_step(bool finite) {
     return;
   }
   ++good_steps_;
-  if (active_ && ++in_a_row_ == growth_steps_) {
+  if (active_ && ++in_a_row_ >= growth_steps_) {
     if (scale_ < largest_scale) scale_ *= 2;
     in_a_row_ = 0;
   }
