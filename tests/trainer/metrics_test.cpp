@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <tuple>
 
 #include "trainer/diagnosis/run_outputs.h"
 #include "trainer/run/console.h"
@@ -114,6 +115,13 @@ TEST(ReportedSteps, AreTheFirstTheLastThoseOfTheIntervalAndWhatStandsOut) {
   }
   EXPECT_EQ(reported, (std::vector<std::int64_t>{4, 10, 12, 15, 16, 20, 25, 30, 38}));
   EXPECT_EQ(joined, (std::vector<std::int64_t>{1, 6, 2, 3, 1, 4, 5, 5, 8}));
+  EXPECT_FALSE(reports.rest().has_value());
+  reports.add({.step = 41, .tokens = 5});
+  reports.add({.step = 42, .tokens = 6});
+  const auto rest = reports.rest();
+  ASSERT_TRUE(rest.has_value());
+  EXPECT_EQ(std::tuple(rest->step, rest->steps, rest->tokens), std::tuple(42, 2, 11));
+  EXPECT_FALSE(reports.rest().has_value());
 }
 
 TEST(StepMetricsText, FitsALineOfAScreen) {

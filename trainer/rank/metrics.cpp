@@ -79,6 +79,11 @@ std::optional<StepMetrics> ReportedSteps::add(const StepMetrics& step) {
   return reported;
 }
 
+std::optional<StepMetrics> ReportedSteps::rest() {
+  const StepMetrics last = std::exchange(waiting_, StepMetrics{.steps = 0});
+  return last.steps > 0 ? std::optional(last) : std::nullopt;
+}
+
 void RunTotals::add(const StepMetrics& step) {
   tokens += step.tokens;
   seconds += step.seconds;

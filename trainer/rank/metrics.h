@@ -97,6 +97,8 @@ class ReportedSteps {
   ReportedSteps(std::int64_t interval, std::int64_t last_step) : interval_(interval), last_step_(last_step) {}
   // Called after every step. Nothing if the step is not reported by itself.
   std::optional<StepMetrics> add(const StepMetrics& step);
+  // The last step of a run that is stopped, unless it is reported already.
+  std::optional<StepMetrics> rest();
 
  private:
   std::int64_t interval_, last_step_;

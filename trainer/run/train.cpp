@@ -221,6 +221,7 @@ class TrainOutput {
                                               taken, 2 * result.steps_taken));
       return;
     }
+    if (const auto rest = reports_.rest()) report(*rest);
     record_.time = result.timer;
     record_.compute = result.compute;
     record_.byte_steps = result.byte_steps;
@@ -285,11 +286,13 @@ class TrainOutput {
     StepMetrics line = metrics;
     if (std::exchange(first_of_process_, false)) line.hashes = record_.hashes;
     if (const auto trouble = directory_->append(line)) console_.note("metrics", *trouble);
-    if (const auto reported = reports_.add(metrics)) {
-      if (const auto trouble = directory_->report(*reported)) console_.note("metrics", *trouble);
-      console_.step(*reported, config_.run.steps);
-    }
+    if (const auto reported = reports_.add(metrics)) report(*reported);
     console_.progress(metrics.step, config_.run.steps);
+  }
+
+  void report(const StepMetrics& reported) {
+    if (const auto trouble = directory_->report(reported)) console_.note("metrics", *trouble);
+    console_.step(reported, config_.run.steps);
   }
 
   const ResolvedConfig& resolved_;
