@@ -226,6 +226,10 @@ TEST_F(Profile, ARecordingIsOfOneSessionOfTheRun) {
       "--run.steps=5 --profiling.first_step=5 --parallelism.tensor=1 --parallelism.data_shard=1 "
       "--parallelism.expert=1");
   EXPECT_EQ(traces(), (std::set<std::string>{"summary.json", "trace_rank0.json", "trace_rank1.json"}));
+  // A run that begins anew has none of the one before.
+  std::filesystem::remove_all(folder_ / "out/tiny/checkpoints");
+  trained("--training.sequence_length=16");
+  EXPECT_EQ(traces(), (std::set<std::string>{"summary.json"}));
 }
 
 TEST_F(Profile, HelpTellsTheCommandLinesOfTheTools) {

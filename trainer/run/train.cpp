@@ -259,8 +259,8 @@ class TrainOutput {
       console_.note("profiling", fmt::format("WARNING: nothing is recorded: the last step to record is {}, and the run "
                                              "goes on behind step {}. Name later steps, or another run.directory",
                                              profiling.last(), taken));
-    } else if (profiling.first_step > 0 && profiling.trace) {
-      directory_->remove_traces();
+    } else if (taken == 0 || (profiling.first_step > 0 && profiling.trace)) {
+      directory_->remove_traces();  // those of a run before would count as this one's
     }
     record_.attention = run.attention();
     console_.note("attention", record_.attention);
