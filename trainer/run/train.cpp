@@ -328,7 +328,8 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
   const RankMain rank_main = [&](const RankContext& context) {
     RankRun run(resolved, data, domain, context);
     std::call_once(hashed, [&] {
-      setup.hashes = hashes_of(config, resolved, run.program());
+      // Names of units may differ between ranks, and any may come first.
+      setup.hashes = hashes_of(config, resolved, step_program(resolved, resolved.mesh().coordinates(0)));
       if (observer.identified) observer.identified(*setup.hashes);
     });
     RankCheckpoints checkpoints(config, identity, run.checkpoint_rows(), run.world(), run.stream(), setup);
