@@ -80,6 +80,39 @@ TEST_F(LostOutput, ToAFileIsRefusedBeforeTheWork) {
   }
 }
 
+// Nor is a file that the configuration is read from replaced, by whatever name, nor the configuration of a run.
+TEST_F(LostOutput, ToAFileOfTheConfigurationIsRefused) {
+  const std::string own = "include = [\"run.toml\"]\n";
+  put("own.toml", own);
+  std::filesystem::create_symlink("own.toml", folder_ / "link.toml");
+  std::filesystem::create_directories(folder_ / "run");
+  std::filesystem::copy_file(folder_ / "run.toml", folder_ / "run/config.toml");
+  const std::string base = run("cat run.toml").output;
+  const auto expect_refused = [&](const std::string& arguments, const std::string& message) {
+    const ProgramResult refused = weft(arguments);
+    EXPECT_EQ(refused.exit_code, 2) << arguments;
+    EXPECT_NE(refused.messages.find(message), std::string::npos) << arguments << "\n" << refused.messages;
+    EXPECT_EQ(run("cat own.toml").output, own) << arguments;
+    EXPECT_EQ(run("cat run.toml").output, base) << arguments;
+    EXPECT_EQ(run("cat run/config.toml").output, base) << arguments;
+  };
+  struct Case {
+    std::string command, words, option;
+  };
+  for (const auto& [command, words, option] :
+       {Case{"plan", " --search schedule=1f1b", "--output"}, Case{"plan", " --search schedule=1f1b", "--pareto"},
+        Case{"layout sweep", "", "--csv"}, Case{"layout sweep", "", "--svg"}, Case{"layout simulate", "", "--output"},
+        Case{"program", "", "--output"}, Case{"program", " --format svg", "--output"}}) {
+    for (const auto& [output, source] : {std::pair{"own.toml", "own.toml"}, std::pair{"link.toml", "own.toml"},
+                                         std::pair{"../$(basename \"$PWD\")/run.toml", "run.toml"}}) {
+      const std::string message =
+          std::string(" would replace ") + source + ", of which the configuration is read; choose another " + option;
+      expect_refused(command + " own.toml" + words + " " + option + " " + output, message);
+    }
+  }
+  expect_refused("trace costs run --output run/config.toml", "would replace run/config.toml, of which");
+}
+
 // A file system of 4 MiB, whose room somebody else takes and gives back.
 class FullDisk : public LostOutput {
  protected:

@@ -88,6 +88,20 @@ CLI::Validator writable() {
           ""};
 }
 
+void refuse_replaced_sources(const CLI::App& command, const std::filesystem::path& config) {
+  for (const char* name : {"--output", "--pareto", "--csv", "--svg"}) {
+    const CLI::Option* option = command.get_option_no_throw(name);
+    if (option == nullptr || option->empty()) continue;
+    const std::string& output = option->results().back();
+    for (const std::filesystem::path& source : gather_sources(config, read_text(config), {}).files) {
+      std::error_code absent;
+      if (!std::filesystem::equivalent(output, source, absent)) continue;
+      fail_request("weft {}: error: {} would replace {}, of which the configuration is read; choose another {}",
+                   full_name(command), output, source.string(), name);
+    }
+  }
+}
+
 CLI::Validator seed() {
   return {[](const std::string& text) {
             const bool good = parsed_number<std::uint64_t>(text).has_value();
@@ -255,6 +269,7 @@ Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem:
 ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more) {
   Overrides overrides = overrides_given_to(command);
   overrides.insert(overrides.end(), more.begin(), more.end());
+  refuse_replaced_sources(command, file);
   ResolvedConfig resolved = read_config(file, overrides);
   if (!resolved.unread.empty()) throw Error(ErrorKind::request, fmt::format("{}", fmt::join(resolved.unread, "\n")));
   print_warnings(resolved.config, resolved.warnings);

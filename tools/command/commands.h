@@ -95,6 +95,9 @@ CLI::Validator one_of(const std::map<std::string, Value>& words) {
 std::string write_fault(const std::string& file);
 // The same as a check of an option, so that a command finds out before its work.
 CLI::Validator writable();
+// Throws Error (request) if an option of `command` that names a file to write names `config` or a file that it
+// includes. Every option with the check writable() is known by its name.
+void refuse_replaced_sources(const CLI::App& command, const std::filesystem::path& config);
 // Refuses an empty text, such as that of a variable of the shell that is not set.
 CLI::Validator not_empty();
 // A whole number of 64 bits.
@@ -135,7 +138,8 @@ void warn_of_planned_card(const Config& config);
 // train.
 void warn_of_training(const Config& config);
 // Reads CONFIG with the overrides of the command line and `more`. Throws Error (request), also if the run ignores a key
-// of them. Warnings go to standard error; of processes that share a run, only rank 0 prints them.
+// of them, or an output of the command would replace CONFIG (refuse_replaced_sources). Warnings go to standard error;
+// of processes that share a run, only rank 0 prints them.
 ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more = {});
 // The same for the configuration of a checkpoint in `folder`, to be used without training. It has the tokenizer that
 // the checkpoint keeps (forward_run.h), and a global batch rounded up, so that it refuses no layout.

@@ -305,8 +305,10 @@ std::vector<std::string> never_gathered(const Config& config, const CostTable& c
   return names;
 }
 
-void write_costs(const TraceCostsRequest& request) {
-  const Config config = read_config(std::filesystem::path(request.run) / "config.toml").config;
+void write_costs(const CLI::App& command, const TraceCostsRequest& request) {
+  const std::filesystem::path file = std::filesystem::path(request.run) / "config.toml";
+  refuse_replaced_sources(command, file);
+  const Config config = read_config(file).config;
   const CostTable costs = table_of_run(request.run, config);
   const Degrees& d = config.parallelism;
   const std::string heading = fmt::format(
@@ -349,7 +351,7 @@ void add_trace_costs_command(CLI::App& trace) {
   const auto request = std::make_shared<TraceCostsRequest>();
   command->add_option("RUN", request->run, "the directory of a run with traces, all of one machine")->required();
   command->add_option("--output", request->output, "write to this file instead of standard output")->check(writable());
-  command->callback([request] { write_costs(*request); });
+  command->callback([command, request] { write_costs(*command, *request); });
 }
 
 }  // namespace weft

@@ -66,6 +66,7 @@ class Gatherer {
   void add_file(const fs::path& file, const std::string& text) {
     const auto source = std::make_shared<const SourceText>(SourceText{file.string(), lines_of(text), files_++, false});
     if (!result.file) result.file = source;
+    result.files.push_back(file);
     TomlDocument document = parse_toml(text, source);
     if (document.syntax_error) {
       result.faults.push_back(*document.syntax_error);

@@ -15,6 +15,7 @@ namespace weft {
 struct ConfigSources {
   std::shared_ptr<const SourceText> file;      // the requested file
   std::map<std::string, ConfigEntry> entries;  // by path
+  std::vector<std::filesystem::path> files;    // the requested file and those that it includes, as read
   Faults faults;
   bool complete = true;  // false: a file could not be read, so keys may only seem to be missing
 };
