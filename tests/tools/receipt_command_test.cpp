@@ -259,5 +259,37 @@ TEST_F(ReceiptCommand, RefusesARunWithoutASummaryByName) {
   EXPECT_NE(refusal().find("has a summary.json of another configuration than its config.toml"), std::string::npos);
 }
 
+// A file that another program wrote, or a hand.
+TEST_F(ReceiptCommand, RefusesADamagedSummaryByName) {
+  train("");
+  const SortedJson summary = file("out/tiny/summary.json");
+  const auto expect_refused = [&](const std::string& text) {
+    put("out/tiny/summary.json", text);
+    for (const char* command : {"receipt out/tiny", "receipt --json out/tiny"}) {
+      const auto result = weft(command);
+      EXPECT_EQ(result.exit_code, 2) << text << "\n" << result.messages;
+      EXPECT_NE(result.messages.find("out/tiny/summary.json is no summary of a run: "), std::string::npos)
+          << text << "\n"
+          << result.messages;
+    }
+  };
+  for (const char* field : {"goodput", "time", "hashes", "command_line", "steps"}) {
+    SortedJson damaged = summary;
+    damaged[field] = SortedJson::array({nullptr});
+    expect_refused(damaged.dump());
+  }
+  SortedJson damaged = summary;
+  damaged["goodput"] = nullptr;
+  expect_refused(damaged.dump());
+  damaged = summary;
+  damaged.erase("steps");
+  expect_refused(damaged.dump());
+  damaged = summary;
+  damaged["time"]["steps"] = "long";
+  expect_refused(damaged.dump());
+  for (SortedJson& rank : (damaged = summary)["ranks"]) rank["over_peers"] = rank["slow"] = "much";
+  expect_refused(damaged.dump());
+}
+
 }  // namespace
 }  // namespace weft

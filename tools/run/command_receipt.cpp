@@ -279,6 +279,19 @@ std::string receipt_text(const Json& receipt) {
   return text + aligned_text(table);
 }
 
+// A value of a wrong type can only come from the summary. The text reads every value of a receipt by its type, so it is
+// written for --json too.
+std::string receipt_words(const RunOutputs& run, bool as_json) {
+  try {
+    const Json receipt = receipt_of(run);
+    const std::string text = receipt_text(receipt);
+    return as_json ? receipt.dump() + "\n" : text;
+  } catch (const Json::exception& error) {
+    fail_request("weft receipt: error: {} is no summary of a run: {}", (run.directory / summary_file).string(),
+                 error.what());
+  }
+}
+
 }  // namespace
 
 void add_receipt_command(CLI::App& program) {
@@ -288,10 +301,7 @@ void add_receipt_command(CLI::App& program) {
   const auto json = std::make_shared<bool>(false);
   command->add_option("RUN", *directory, "the run.directory of a run that has ended")->required();
   command->add_flag("--json", *json, "print one JSON document");
-  command->callback([directory, json] {
-    const Json receipt = receipt_of(read_run(*directory));
-    fmt::print("{}", *json ? receipt.dump() + "\n" : receipt_text(receipt));
-  });
+  command->callback([directory, json] { fmt::print("{}", receipt_words(read_run(*directory), *json)); });
 }
 
 }  // namespace weft
