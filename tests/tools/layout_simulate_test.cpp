@@ -12,6 +12,7 @@
 #include "trainer/layout/stage_layout.h"
 #include "trainer/measure/measured_costs.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/planning/walk.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/config_reader.h"
 #include "trainer/resolve/resolved_run.h"
@@ -60,10 +61,9 @@ void expect_figures(const Json& found, const Config& config, const ProgramCosts&
         EXPECT_EQ(found["peak"][std::string(name_of(static_cast<Bucket>(b)))], bytes.bytes[b]);
       }
     }
-    for (const Action& action : program.ranks[static_cast<std::size_t>(rank)]) {
-      gathers += is_gather(action.op);
-      reductions += is_reduction(action.op);
-    }
+    const WalkSummary walked = walk_step(config, rank).summary;
+    gathers += walked.gathers;
+    reductions += walked.reductions;
   }
   EXPECT_EQ(found["peak_bytes"], fullest);
   EXPECT_EQ(found["gathers"], gathers);
@@ -97,6 +97,30 @@ TEST_F(LayoutSimulate, SaysWhatTheLibraryComputes) {
   // The card also has room for what the configuration leaves open.
   const Config on_card = config({"--hardware.name=h200"});
   expect_figures(variants("--hardware h200")[0], on_card, modelled(on_card, "h200"), LaneChannels::own());
+}
+
+// Of the four ranks of a stage all share the experts (expert = 4), so their gathers and reductions are over one rank.
+TEST_F(LayoutSimulate, CountsOnlyWhatCommunicates) {
+  const Config whole = config();
+  const Program program = step_program(ResolvedRun(whole), Mesh(whole.parallelism).coordinates(0));
+  int gathers = 0, listed = 0;
+  std::int64_t bytes = 0;
+  for (const auto& actions : program.ranks) {
+    for (const Action& action : actions) {
+      if (!is_gather(action.op)) continue;
+      ++listed;
+      if (program.units[static_cast<std::size_t>(*action.unit)].family == Family::experts) continue;
+      ++gathers;
+      bytes += action.bytes;
+    }
+  }
+  EXPECT_LT(gathers, listed);
+  const Json shared = variants("")[0];
+  EXPECT_EQ(shared["gathers"], gathers);
+  EXPECT_EQ(shared["gathered_bytes"], bytes);
+  const Json alone =
+      variants("--parallelism.pipeline=1 --parallelism.tensor=1 --parallelism.data_shard=1 --parallelism.expert=1")[0];
+  for (const char* figure : {"gathers", "gathered_bytes", "reductions"}) EXPECT_EQ(alone[figure], 0) << figure;
 }
 
 TEST_F(LayoutSimulate, TakesATableOfCosts) {

@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "parallel/pipeline/accounts/accounts.h"
 #include "trainer/layout/stage_layout.h"
+#include "trainer/planning/walk.h"
 #include "trainer/resolve/step_programs.h"
 
 namespace weft {
@@ -127,6 +127,19 @@ std::vector<ClassPeak> peaks_where_ranks_differ(StepPrograms& programs, Routing 
   return class_peaks(programs, routing);
 }
 
+// A gather or reduction over one rank, and one of parameters that are used where they lie, exchanges nothing.
+void count_exchanges(const Mesh& mesh, const Program& program, int pipeline_rank, StepForecast& forecast) {
+  const int rank = mesh.rank_at(pipeline_rank, 0, 0, 0, 0);
+  for (const Action& action : program.ranks[static_cast<std::size_t>(pipeline_rank)]) {
+    if (!is_gather(action.op) && !is_reduction(action.op)) continue;
+    const WalkKind kind = kind_of(program, mesh, rank, action);
+    forecast.reductions += is_reduction(kind);
+    if (!is_gather(kind)) continue;
+    ++forecast.gathers;
+    forecast.gathered_bytes += action.bytes;
+  }
+}
+
 }  // namespace
 
 std::string words_of(Op op) {
@@ -237,10 +250,7 @@ StepForecast forecast_of(const ResolvedRun& run, const ForecastStep& simulated) 
       forecast.fullest_rank = rank;
       forecast.peak = bytes;
     }
-    const ParameterWindow window = parameter_window(program, rank);
-    forecast.gathers += window.gathers;
-    forecast.reductions += window.reductions;
-    forecast.gathered_bytes += window.gathered_bytes;
+    count_exchanges(run.mesh(), program, rank, forecast);
   }
   StepPrograms programs(run);
   for (const auto& [other, peak] : peaks_where_ranks_differ(programs, Routing::even)) {

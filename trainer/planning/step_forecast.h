@@ -66,7 +66,7 @@ struct StepForecast {
   int fullest_rank = 0;
   BucketBytes peak;
   std::optional<std::int64_t> worst_peak_bytes = {};  // over all routings; absent if routing does not change it
-  // Counts of a whole pipeline, with one rank per stage.
+  // Counts of a whole pipeline, with one rank per stage; only of what communicates, as WalkSummary has it.
   int gathers = 0, reductions = 0;
   std::int64_t gathered_bytes = 0;
   std::vector<RankTimes> times;         // by pipeline rank

@@ -43,24 +43,6 @@ class Teller {
     return line;
   }
 
- private:
-  const ProgramUnit& unit_of(const Action& action) const {
-    return program_.units[static_cast<std::size_t>(*action.unit)];
-  }
-
-  std::int64_t ranks_of(Group group, const Action& action) const {
-    if (group == Group::tied) return std::ssize(tied_ranks(program_, unit_of(action)));
-    if (group == Group::dp_island || group == Group::edp_island) return unit_of(action).policy.island_ranks;
-    return static_cast<std::int64_t>(mesh_.group_of(group, rank_).size());
-  }
-
-  bool travels(const Action& action, CollectiveOp op) const {
-    // Partial sums of norm weights over tensor ranks precede the reduction and do not count as it.
-    return std::ranges::any_of(collectives_of(program_, action), [&](const ProgramCollective& part) {
-      return part.op == op && part.group != Group::tp && ranks_of(part.group, action) > 1;
-    });
-  }
-
   WalkKind kind_of(const Action& action) const {
     if (is_compute(action.op)) return WalkKind::compute;
     if (is_send(action.op) || is_receive(action.op)) return WalkKind::message;
@@ -88,6 +70,24 @@ class Teller {
     }
     if (travels(action, CollectiveOp::reduce_scatter)) return WalkKind::reduce_scatter;
     return travels(action, CollectiveOp::all_reduce) ? WalkKind::all_reduce : WalkKind::add;
+  }
+
+ private:
+  const ProgramUnit& unit_of(const Action& action) const {
+    return program_.units[static_cast<std::size_t>(*action.unit)];
+  }
+
+  std::int64_t ranks_of(Group group, const Action& action) const {
+    if (group == Group::tied) return std::ssize(tied_ranks(program_, unit_of(action)));
+    if (group == Group::dp_island || group == Group::edp_island) return unit_of(action).policy.island_ranks;
+    return static_cast<std::int64_t>(mesh_.group_of(group, rank_).size());
+  }
+
+  bool travels(const Action& action, CollectiveOp op) const {
+    // Partial sums of norm weights over tensor ranks precede the reduction and do not count as it.
+    return std::ranges::any_of(collectives_of(program_, action), [&](const ProgramCollective& part) {
+      return part.op == op && part.group != Group::tp && ranks_of(part.group, action) > 1;
+    });
   }
 
   WalkKind residency_kind(const Action& action) const {
@@ -127,6 +127,10 @@ std::int64_t sent_bytes(CollectiveOp op, std::int64_t payload, std::int64_t rank
   return std::llround(std::ceil(ring_bytes(op, static_cast<double>(payload), static_cast<int>(ranks))));
 }
 
+WalkKind kind_of(const Program& program, const Mesh& mesh, int rank, const Action& action) {
+  return Teller(program, mesh, rank).kind_of(action);
+}
+
 std::vector<WalkLine> walk(const Program& program, const Mesh& mesh, int rank, const WalkState& state, bool segments) {
   const int pipeline_rank = mesh.coordinates(rank).pp;
   const std::vector<Action>& actions = program.ranks.at(static_cast<std::size_t>(pipeline_rank));
@@ -155,11 +159,9 @@ WalkSummary summarize(std::span<const WalkLine> lines, const WalkState& state) {
   WalkSummary summary{.state = state.all_step, .total_peak = state.all_step};
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const WalkLine& line = lines[i];
-    const bool island = line.kind == WalkKind::gather_island, gather = island || line.kind == WalkKind::gather;
-    const bool reduction =
-        line.kind == WalkKind::reduce_scatter || line.kind == WalkKind::scatter || line.kind == WalkKind::all_reduce;
+    const bool gather = is_gather(line.kind), reduction = is_reduction(line.kind);
     summary.gathers += gather;
-    summary.island_gathers += island;
+    summary.island_gathers += line.kind == WalkKind::gather_island;
     summary.reductions += reduction;
     summary.sent += line.sent;
     if (gather) summary.sent_by_gathers += line.sent;

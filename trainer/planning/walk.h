@@ -50,6 +50,16 @@ constexpr auto enum_names(WalkKind) {
                    "wait_offload", "reload");
 }
 
+// Of gathers and reductions that communicate.
+constexpr bool is_gather(WalkKind kind) {
+  return kind == WalkKind::gather || kind == WalkKind::gather_island;
+}
+constexpr bool is_reduction(WalkKind kind) {
+  return kind == WalkKind::reduce_scatter || kind == WalkKind::scatter || kind == WalkKind::all_reduce;
+}
+// Of an action of that rank of the mesh.
+WalkKind kind_of(const Program& program, const Mesh& mesh, int rank, const Action& action);
+
 struct WalkLine {
   WalkKind kind = WalkKind::compute;
   Op op = Op::forward;
