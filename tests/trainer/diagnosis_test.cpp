@@ -288,6 +288,15 @@ TEST(Diagnosis, KeepsParametersOnlyWhereMemoryIsKnown) {
   EXPECT_EQ(diagnosed(run, {.memory = std::int64_t{1} << 30}).names, std::vector<std::string>{"gathers_repeated"});
 }
 
+// Routers that balance over all ranks add sums in every microbatch, in the group and by the operation that reduces
+// their gradients.
+TEST(Diagnosis, SumsOfRoutersAreNoReductions) {
+  const Diagnosed found = diagnosed(
+      mixture + timing_written_out +
+      Overrides{"model.moe.aux_loss=\"global\"", "model.moe.router_aux_loss_coef=0.01", "training.microbatch_size=2"});
+  EXPECT_EQ(verdict_of(found.diagnosis, "reductions_not_deferred").outcome, RuleVerdict::Outcome::silent) << found.text;
+}
+
 // What waits in host memory comes back where there is room for it: activations first, as they travel more often.
 TEST(Diagnosis, TakesBackFromHostMemoryWhatFits) {
   const TemporaryFolder folder;

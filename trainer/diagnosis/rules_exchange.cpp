@@ -58,11 +58,11 @@ Config repaired(const RunEvidence& evidence) {
 }  // namespace
 
 // Calls are one per unit, one per microbatch, or one per N microbatches. The limit 1.5 passes a step that reduces a few
-// units twice.
+// units twice. They are those of the program: communicators count what routers sum for `aux_loss` among them.
 RuleVerdict check_reductions(const RunEvidence& evidence) {
   constexpr double repeated = 1.5;
   const Config& config = evidence.config();
-  const std::int64_t calls = reducing_calls(evidence.measured.exchange);
+  const std::int64_t calls = reducing_calls(evidence.program.exchange);
   if (calls == 0) return RuleVerdict::silent("no gradient is reduced between ranks");
   if (is_solved(config)) return RuleVerdict::silent("reductions are solved for under shard.memory_budget");
   if (config.microbatches() == 1) return RuleVerdict::silent("a step is one microbatch");
@@ -91,9 +91,9 @@ RuleVerdict check_reductions(const RunEvidence& evidence) {
                               static_cast<double>(calls) / static_cast<double>(least), config.microbatches())};
   const auto again = [](const TracedExchange& exchange) { return !exchange.gathers() && exchange.again; };
   finding.step = waiting_cost(evidence, again, "reductions before a unit's last",
-                              saved_on_links(evidence, evidence.measured.exchange, deferred->exchange));
+                              saved_on_links(evidence, evidence.program.exchange, deferred->exchange));
   finding.evidence = {{"reducing calls of a step, all ranks", fmt::format("{}", calls),
-                       fmt::format("{} when they wait", least), metrics_file},
+                       fmt::format("{} when they wait", least), "config.toml", Basis::predicted},
                       memory_line(evidence, "waiting", more)};
   const bool by_strategy = config.shard.strategy == ShardStrategy::shard_grad_op &&
                            config.shard.reduction.kind == ReductionKind::by_strategy;
