@@ -297,6 +297,24 @@ TEST(Diagnosis, SumsOfRoutersAreNoReductions) {
   EXPECT_EQ(verdict_of(found.diagnosis, "reductions_not_deferred").outcome, RuleVerdict::Outcome::silent) << found.text;
 }
 
+// Gradients that add up in shards are reduced by every microbatch, though `reduction` says the last: the change is the
+// accumulation alone, and mends it. Of shard_grad_op the strategy says the rest.
+TEST(Diagnosis, NamesTheAccumulationInShards) {
+  const auto changes_with = [](const Overrides& overrides) {
+    const Diagnosed found = diagnosed(pipelined_dense + overrides, {.memory = std::int64_t{1} << 30});
+    const auto finding = verdict_of(found.diagnosis, "reductions_not_deferred").finding;
+    return finding ? changes_of(*finding) : Overrides{};
+  };
+  const Overrides in_shards = timing_written_out + Overrides{"shard.accumulation=\"sharded\""};
+  const Overrides unsharded = {"shard.accumulation=\"unsharded\""};
+  EXPECT_EQ(changes_with(in_shards), unsharded);
+  EXPECT_EQ(changes_with(in_shards + unsharded), Overrides{});
+  const Overrides second = {"shard.strategy=\"shard_grad_op\"", "shard.accumulation=\"sharded\""};
+  const Overrides both = Overrides{"shard.strategy=\"optimizer\""} + unsharded;
+  EXPECT_EQ(changes_with(second), both);
+  EXPECT_EQ(changes_with(second + both), Overrides{});
+}
+
 // What waits in host memory comes back where there is room for it: activations first, as they travel more often.
 TEST(Diagnosis, TakesBackFromHostMemoryWhatFits) {
   const TemporaryFolder folder;

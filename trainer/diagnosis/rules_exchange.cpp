@@ -40,6 +40,28 @@ std::optional<std::string> hidden(const RunEvidence& evidence) {
       wait->rank, wait->seconds);
 }
 
+// What defer_reductions() changes, in settings. Gradients in shards are reduced by every microbatch whatever
+// `reduction` says.
+std::vector<SettingChange> deferring_changes(const Config& config) {
+  std::vector<SettingChange> changes;
+  const auto change = [&](const std::string& key, const char* value, const auto& holds) {
+    const bool held = std::ranges::any_of(config.shard_by_family, [&](const auto& entry) {
+      return has_family(config, entry.first) && holds(entry.second);
+    });
+    if (held) changes.push_back({policy_setting(config, key, holds), value});
+  };
+  const auto by_strategy = [](const ShardPolicy& policy) {
+    return policy.strategy == ShardStrategy::shard_grad_op && policy.reduction.kind == ReductionKind::by_strategy;
+  };
+  change("strategy", "\"optimizer\"", by_strategy);
+  change("reduction", "\"last_microbatch\"", [&](const ShardPolicy& policy) {
+    return !by_strategy(policy) && (policy.reduce_every() != 0 || leaves_reduction_open(policy));
+  });
+  change("accumulation", "\"unsharded\"",
+         [](const ShardPolicy& policy) { return policy.accumulation == Accumulation::sharded; });
+  return changes;
+}
+
 // The run with the faults of all other rules repaired. The exchange that remains can only be hidden by the batch.
 Config repaired(const RunEvidence& evidence) {
   Config config = evidence.config();
@@ -95,15 +117,7 @@ RuleVerdict check_reductions(const RunEvidence& evidence) {
   finding.evidence = {{"reducing calls of a step, all ranks", fmt::format("{}", calls),
                        fmt::format("{} when they wait", least), "config.toml", Basis::predicted},
                       memory_line(evidence, "waiting", more)};
-  const bool by_strategy = config.shard.strategy == ShardStrategy::shard_grad_op &&
-                           config.shard.reduction.kind == ReductionKind::by_strategy;
-  if (by_strategy) {
-    finding.changes = {{"shard.strategy", "\"optimizer\""}};
-  } else {
-    finding.changes = {
-        {policy_setting(config, "reduction", [](const ShardPolicy& policy) { return policy.reduce_every() != 0; }),
-         "\"last_microbatch\""}};
-  }
+  finding.changes = deferring_changes(config);
   return RuleVerdict::found(std::move(finding));
 }
 
