@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <map>
 #include <set>
 
 #include "parallel/runtime/elementwise.h"
 #include "parallel/runtime/error.h"
 #include "tests/trainer/diagnosed_run.h"
+#include "trainer/costs/hardware.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/resolved_run.h"
 
@@ -260,6 +262,11 @@ TEST(Diagnosis, NamesAStaticBucketThatDiffersByAByte) {
   EXPECT_EQ(found.diagnosis.findings.front().evidence.front().what, "optimizer_state of rank 3");
 }
 
+// The smallest memory of which a plan may fill so many bytes.
+HardwareConfig room_for(std::int64_t bytes) {
+  return {.memory = static_cast<std::int64_t>(std::ceil(static_cast<double>(bytes) / Verdict::limit))};
+}
+
 // What a change takes has to be there: under a budget that the run fills, nothing is proposed that would not fit.
 TEST(Diagnosis, ProposesOnlyWhatFits) {
   const TemporaryFolder folder;
@@ -274,6 +281,49 @@ TEST(Diagnosis, ProposesOnlyWhatFits) {
   EXPECT_EQ(std::set(free.names.begin(), free.names.end()),
             (std::set<std::string>{"gathers_repeated", "reductions_not_deferred"}))
       << free.text;
+}
+
+// Merged units, a larger batch and another layout take memory too. On a card that the run fills as far as a plan may,
+// none of them is proposed, and a note says why where it takes more.
+TEST(Diagnosis, ProposesNoUnitsBatchOrLayoutThatDoNotFit) {
+  const std::vector<std::pair<std::string, Overrides>> faults = {
+      {"units_too_small", {"shard.wrap=\"half_block\""}},
+      {"batch_below_break_even",
+       {"training.microbatch_size=1", "training.sequence_length=8", "training.global_batch_size=4"}},
+      {"stage_imbalance", pipelined_dense + Overrides{"pipeline.layout=\"Ed|dddL\""}}};
+  for (const auto& [rule, overrides] : faults) {
+    const TemporaryFolder folder;
+    leave_run(folder,
+              overrides + Overrides{"shard.residency=\"reshard_after_use\"", "shard.reduction=\"last_microbatch\""});
+    const RunOutputs run = read_run(folder.path());
+    std::int64_t peak = 0;
+    for (const StepMetrics& step : run.steps) peak = std::max(peak, step.peak_bytes);
+    const Diagnosis free = diagnosed(run, room_for(4 * peak)).diagnosis;
+    const auto finding = verdict_of(free, rule).finding;
+    ASSERT_TRUE(finding) << rule;
+    const bool more = std::ranges::any_of(finding->evidence, [](const EvidenceLine& line) {
+      return line.expected.find(" bytes more") != std::string::npos;
+    });
+    const Diagnosis full = diagnosed(run, room_for(peak)).diagnosis;
+    const RuleVerdict& verdict = verdict_of(full, rule);
+    EXPECT_EQ(verdict.outcome == RuleVerdict::Outcome::silent, more) << rule << ": " << verdict.note;
+    EXPECT_EQ(verdict.note.find(" of 0 that are free") != std::string::npos, more) << rule << ": " << verdict.note;
+    EXPECT_TRUE(more || rule == "stage_imbalance") << rule;
+  }
+}
+
+// Above 95 % of a card `weft train` refuses to start: a change that would reach there does not fit.
+TEST(Diagnosis, LeavesTheRoomThatPlansLeave) {
+  const TemporaryFolder folder;
+  leave_run(folder, {});
+  const RunOutputs run = read_run(folder.path());
+  RunOutputs same = run;
+  std::int64_t peak = 0;
+  for (const StepMetrics& step : run.steps) peak = std::max(peak, step.peak_bytes);
+  same.config.hardware = room_for(peak + 1000);
+  EXPECT_EQ(gather_evidence(same).headroom_bytes(), 1000);
+  same.config.hardware.memory = peak + 1000;
+  EXPECT_EQ(gather_evidence(same).headroom_bytes(), 0);
 }
 
 // Without a pipeline parameters are dropped to save memory; that is a fault only where memory is known to be idle.
@@ -323,7 +373,7 @@ TEST(Diagnosis, TakesBackFromHostMemoryWhatFits) {
   std::int64_t peak = 0;
   for (const StepMetrics& step : run.steps) peak = std::max(peak, step.peak_bytes);
   const auto changes_in = [&](std::int64_t room) {
-    const Diagnosed found = diagnosed(run, {.memory = peak + room});
+    const Diagnosed found = diagnosed(run, room_for(peak + room));
     for (const DiagnosedFault& finding : found.diagnosis.findings) {
       if (finding.rule == "host_memory_unneeded") return changes_of(finding);
     }

@@ -95,7 +95,9 @@ RunHardware run_hardware(const Config& config, const std::string& name, DType co
                        .node_bytes_per_second = card.node_bytes_per_second.value,
                        .inside = card.inside(),
                        .between_nodes = card.between_nodes()};
-  if (card.memory) hardware.memory = static_cast<std::int64_t>(card.memory->value - card.reserved_memory.value);
+  if (card.memory) {
+    hardware.memory = static_cast<std::int64_t>(Verdict::limit * card.memory->value - card.reserved_memory.value);
+  }
   if (config.memory_budget) {
     hardware.memory = std::min(hardware.memory.value_or(*config.memory_budget), *config.memory_budget);
   }
@@ -159,7 +161,7 @@ std::int64_t RunEvidence::peak_bytes() const {
 
 std::optional<std::int64_t> RunEvidence::headroom_bytes() const {
   if (!hardware.memory) return std::nullopt;
-  return *hardware.memory - peak_bytes();
+  return std::max<std::int64_t>(*hardware.memory - peak_bytes(), 0);
 }
 
 std::optional<TracedWait> most_waiting(const RunEvidence& evidence,

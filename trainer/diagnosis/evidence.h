@@ -19,7 +19,7 @@ namespace weft {
 struct RunHardware {
   std::string name;
   int ranks_per_node = 1;
-  std::optional<std::int64_t> memory = {};  // bytes of a rank that a run may fill; absent if unknown
+  std::optional<std::int64_t> memory = {};  // bytes of a rank that a plan may fill; absent if unknown
   double node_bytes_per_second = 0.0;       // out of a node, all its adapters together
   LinkCost inside, between_nodes;           // of one rank, and of a node with all its adapters
   double flops_per_second = 0.0;            // reached in training, of a rank, in 16 bits or float32
@@ -142,7 +142,7 @@ struct RunEvidence {
   double tokens_a_rank() const;
   // Modelled: products of the step at this rate, spread evenly over ranks.
   double compute_seconds(double flops_per_second) const;
-  // Free bytes of a rank at the measured peak; absent if the rank's memory is unknown.
+  // Bytes of a rank that a plan may fill beside the measured peak (Verdict::limit); absent if its memory is unknown.
   std::optional<std::int64_t> headroom_bytes() const;
   std::int64_t peak_bytes() const;  // measured, of the fullest rank in any steady step
 };

@@ -7,6 +7,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/medians.h"
+#include "trainer/diagnosis/alternatives.h"
 #include "trainer/diagnosis/diagnose.h"
 #include "trainer/layout/layout_summary.h"
 
@@ -48,6 +49,16 @@ std::optional<LayoutSummary> even_layout(Config config) {
   std::optional<LayoutSummary> summary;
   refusal_of([&] { summary = summarize_layout(config); });
   return summary;
+}
+
+// Bytes more than now of the run with this layout; absent if it is refused.
+std::optional<std::int64_t> bytes_of_layout(const RunEvidence& evidence, const std::string& layout) {
+  Config config = evidence.config();
+  config.pipeline.layout = layout;
+  config.pipeline.first_stage_blocks = config.pipeline.last_stage_blocks = std::nullopt;
+  const auto figures = figures_of(config);
+  if (!figures) return std::nullopt;
+  return figures->peak_bytes - evidence.program.peak_bytes;
 }
 
 // Seconds that the slowest pipeline rank computes more than the mean; without traces the share `more` of the modelled
@@ -112,6 +123,11 @@ RuleVerdict check_stages(const RunEvidence& evidence) {
     return RuleVerdict::silent("{:.2f} of the mean by {}, {:.2f} by the clock", modelled, measure, times->imbalance);
   }
   if (!by_model && !by_clock) return RuleVerdict::silent();
+  const auto more = by_model ? bytes_of_layout(evidence, even.layout) : std::nullopt;
+  if (more && !fits(evidence, *more).value_or(true)) {
+    return RuleVerdict::silent("{:.2f} of the mean by {}, and layout \"{}\" would not fit: it takes {}", modelled,
+                               measure, even.layout, memory_text(evidence, *more));
+  }
   DiagnosedFault finding;
   finding.step = slowest_stage_cost(evidence, times, modelled - best);
   if (times) {
@@ -123,6 +139,7 @@ RuleVerdict check_stages(const RunEvidence& evidence) {
   finding.evidence.push_back({fmt::format("{} of the most loaded pipeline rank over the mean", measure),
                               fmt::format("{:.2f} with layout \"{}\"", modelled, run.layout),
                               fmt::format("{:.2f} with \"{}\"", best, even.layout), "config.toml", Basis::predicted});
+  if (more) finding.evidence.push_back(memory_line(evidence, "that layout", *more));
   if (by_model) {
     finding.sentence =
         fmt::format("the pipeline waits for one rank: it has {:.2f} times the mean's {}", modelled, measure);

@@ -77,6 +77,19 @@ Config repaired(const RunEvidence& evidence) {
   return config;
 }
 
+// Bytes more than now of the run with these batches; absent if they are refused, or if their program is too long to be
+// compiled beside a diagnosis.
+std::optional<std::int64_t> bytes_of_batch(const RunEvidence& evidence, std::int64_t batch, std::int64_t microbatch) {
+  constexpr std::int64_t most_microbatches = 1024;
+  Config config = evidence.config();
+  config.training.global_batch_size = batch;
+  config.training.microbatch_size = microbatch;
+  if (config.microbatches() > most_microbatches) return std::nullopt;
+  const auto figures = figures_of(config);
+  if (!figures) return std::nullopt;
+  return figures->peak_bytes - evidence.program.peak_bytes;
+}
+
 }  // namespace
 
 // Calls are one per unit, one per microbatch, or one per N microbatches. The limit 1.5 passes a step that reduces a few
@@ -188,6 +201,16 @@ RuleVerdict check_batch(const RunEvidence& evidence) {
   if (const auto why = hidden(evidence)) return RuleVerdict::silent("{}", *why);
   const double tokens = evidence.tokens_a_rank(), needed = tokens * exchange / compute;
   const double times = std::ceil(exchange / compute);
+  // If every microbatch gathers for itself, only larger microbatches have more computation to hide gathers behind.
+  const bool each_gathers = figures->gathers > figures->gathered_units;
+  const auto batch = static_cast<std::int64_t>(times) * config.training.global_batch_size;
+  const auto microbatch = (each_gathers ? static_cast<std::int64_t>(times) : 1) * config.training.microbatch_size;
+  const auto more = bytes_of_batch(evidence, batch, microbatch);
+  if (more && !fits(evidence, *more).value_or(true)) {
+    return RuleVerdict::silent(
+        "{:.0f} tokens of a rank do not hide the exchange, and {:.0f} times as many do not fit: {}", tokens, times,
+        memory_text(evidence, *more));
+  }
   DiagnosedFault finding{
       .sentence = fmt::format("a rank has {:.0f} tokens a step: too few to compute on while shards travel", tokens)};
   finding.step =
@@ -200,13 +223,11 @@ RuleVerdict check_batch(const RunEvidence& evidence) {
        fmt::format("{:.3g}", exchange_seconds(evidence.measured.exchange, evidence.mesh, evidence.hardware)),
        fmt::format("{:.3g} with all that can be spared, against {:.3g} of computation, modelled", exchange, compute),
        hardware.name, Basis::modelled}};
-  const auto batch = static_cast<std::int64_t>(times) * config.training.global_batch_size;
+  if (more) finding.evidence.push_back(memory_line(evidence, "the larger batch", *more));
   finding.changes = {{"training.global_batch_size", fmt::format("{}", batch)}};
-  // If every microbatch gathers for itself, only larger microbatches have more computation to hide gathers behind.
-  if (figures->gathers > figures->gathered_units) {
-    finding.changes.push_back({"training.microbatch_size",
-                               fmt::format("{}", static_cast<std::int64_t>(times) * config.training.microbatch_size),
-                               "every microbatch gathers for itself"});
+  if (each_gathers) {
+    finding.changes.push_back(
+        {"training.microbatch_size", fmt::format("{}", microbatch), "every microbatch gathers for itself"});
   }
   return RuleVerdict::found(std::move(finding));
 }

@@ -171,6 +171,11 @@ RuleVerdict check_small_units(const RunEvidence& evidence) {
   if (!merged || 3 * merged->gathers > 2 * gathers) {
     return RuleVerdict::silent("units are small ({:.0f} bytes), but merging them would hardly spare gathers", payload);
   }
+  const std::int64_t more = merged->peak_bytes - evidence.program.peak_bytes;
+  if (!fits(evidence, more).value_or(true)) {
+    return RuleVerdict::silent("units are small ({:.0f} bytes), and merging them would not fit: it takes {}", payload,
+                               memory_text(evidence, more));
+  }
   const LinkCost link = gather_link(evidence);
   DiagnosedFault finding{.sentence = "a gather moves less than its link does within its latency"};
   const auto small = [&](const TracedExchange& exchange) {
@@ -183,7 +188,8 @@ RuleVerdict check_small_units(const RunEvidence& evidence) {
                    1e6 * link.latency, 1e-9 * link.bytes_per_second, evidence.hardware.name),
        has_trace ? "trace_rank*.json" : metrics_file},
       {"gathers of a step, all ranks", fmt::format("{}", gathers), fmt::format("{} when merged", merged->gathers),
-       metrics_file}};
+       metrics_file},
+      memory_line(evidence, "merging", more)};
   finding.changes = {{policy_setting(evidence.config(), "wrap", [](const ShardPolicy&) { return true; }),
                       "\"" + to_string(wrap) + "\""}};
   return RuleVerdict::found(std::move(finding));
