@@ -440,6 +440,22 @@ TEST(Diagnosis, BelievesTracesBeforeAModel) {
   EXPECT_EQ(untraced.diagnosis.findings.front().step.value_or(StepCost{}).basis, Basis::modelled);
 }
 
+// A layout is refused beside counts of blocks at the ends, so the change takes them back. It can be made as it stands.
+TEST(Diagnosis, TakesBackCountsOfBlocksWithTheLayout) {
+  const std::vector<std::pair<Overrides, Overrides>> ends = {
+      {{"pipeline.first_stage_blocks=1"}, {"pipeline.first_stage_blocks=\"auto\""}},
+      {{"pipeline.last_stage_blocks=3"}, {"pipeline.last_stage_blocks=\"auto\""}},
+  };
+  for (const auto& [written, freed] : ends) {
+    const Diagnosed found = diagnosed(pipelined_dense + written);
+    ASSERT_EQ(found.names, std::vector<std::string>{"stage_imbalance"}) << found.text;
+    const Overrides changes = changes_of(found.diagnosis.findings.front());
+    EXPECT_EQ(changes, Overrides{"pipeline.layout=\"Edd|ddL\""} + freed);
+    const Diagnosed mended = diagnosed(pipelined_dense + written + changes);
+    EXPECT_EQ(mended.names, std::vector<std::string>{}) << mended.text;
+  }
+}
+
 // What costs most comes first: the same two faults on links with little and with much latency.
 TEST(Diagnosis, TellsTheMostExpensiveFirst) {
   const TemporaryFolder folder;

@@ -51,6 +51,12 @@ std::optional<LayoutSummary> even_layout(Config config) {
   return summary;
 }
 
+// The counts of blocks at the ends say what layout "auto" deals: they are refused beside a written one.
+void free_ends(const Config& config, DiagnosedFault& finding) {
+  if (config.pipeline.first_stage_blocks) finding.changes.push_back({"pipeline.first_stage_blocks", "\"auto\""});
+  if (config.pipeline.last_stage_blocks) finding.changes.push_back({"pipeline.last_stage_blocks", "\"auto\""});
+}
+
 // Bytes more than now of the run with this layout; absent if it is refused.
 std::optional<std::int64_t> bytes_of_layout(const RunEvidence& evidence, const std::string& layout) {
   Config config = evidence.config();
@@ -151,6 +157,7 @@ RuleVerdict check_stages(const RunEvidence& evidence) {
     finding.changes = {{"pipeline.layout", "\"auto\"",
                         "with pipeline.costs, a table of what the traces measured; or the rank is slow"}};
   }
+  free_ends(config, finding);
   return RuleVerdict::found(std::move(finding));
 }
 
