@@ -130,9 +130,10 @@ RuleVerdict check_stages(const RunEvidence& evidence) {
   }
   if (!by_model && !by_clock) return RuleVerdict::silent();
   const auto more = by_model ? bytes_of_layout(evidence, even.layout) : std::nullopt;
-  if (more && !fits(evidence, *more).value_or(true)) {
+  const std::int64_t bytes = more.value_or(0);
+  if (more && !fits(evidence, bytes).value_or(true)) {
     return RuleVerdict::silent("{:.2f} of the mean by {}, and layout \"{}\" would not fit: it takes {}", modelled,
-                               measure, even.layout, memory_text(evidence, *more));
+                               measure, even.layout, memory_text(evidence, bytes));
   }
   DiagnosedFault finding;
   finding.step = slowest_stage_cost(evidence, times, modelled - best);
@@ -145,7 +146,7 @@ RuleVerdict check_stages(const RunEvidence& evidence) {
   finding.evidence.push_back({fmt::format("{} of the most loaded pipeline rank over the mean", measure),
                               fmt::format("{:.2f} with layout \"{}\"", modelled, run.layout),
                               fmt::format("{:.2f} with \"{}\"", best, even.layout), "config.toml", Basis::predicted});
-  if (more) finding.evidence.push_back(memory_line(evidence, "that layout", *more));
+  if (more) finding.evidence.push_back(memory_line(evidence, "that layout", bytes));
   if (by_model) {
     finding.sentence =
         fmt::format("the pipeline waits for one rank: it has {:.2f} times the mean's {}", modelled, measure);
