@@ -3,9 +3,32 @@
 #include <fmt/ranges.h>
 
 #include "parallel/runtime/error.h"
+#include "trainer/plan/unit_policy.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
+namespace {
+
+// Keys of families under one section; that of the section itself as long as all families have its value.
+class FamilySettings {
+ public:
+  FamilySettings(std::string_view section, std::string_view key) : section_(section), key_(key) {}
+
+  void add(Family family, bool inherits) {
+    keys_.push_back(fmt::format("{}.{}.{}", section_, name_of(family), key_));
+    inherited_ = inherited_ && inherits;
+  }
+  std::string text() const {
+    return inherited_ ? fmt::format("{}.{}", section_, key_) : fmt::format("{}", fmt::join(keys_, ", "));
+  }
+
+ private:
+  std::string section_, key_;
+  std::vector<std::string> keys_;
+  bool inherited_ = true;
+};
+
+}  // namespace
 
 void defer_reductions(ShardPolicy& policy) {
   if (policy.strategy == ShardStrategy::shard_grad_op) policy.strategy = ShardStrategy::optimizer;
@@ -42,14 +65,24 @@ std::optional<ProgramFigures> figures_with(Config config, const std::function<vo
   return figures_of(config);
 }
 
-std::string policy_setting(const Config& config, const std::string& key,
+std::string policy_setting(const Config& config, const PolicyKey& key,
                            const std::function<bool(const ShardPolicy&)>& holds) {
-  if (holds(config.shard)) return "shard." + key;
-  std::vector<std::string> settings;
+  FamilySettings settings("shard", key.name);
   for (const auto& [family, policy] : config.shard_by_family) {
-    if (holds(policy)) settings.push_back(fmt::format("shard.{}.{}", name_of(family), key));
+    if (has_family(config, family) && holds(policy)) settings.add(family, key.same(policy, config.shard));
   }
-  return settings.empty() ? "shard." + key : fmt::format("{}", fmt::join(settings, ", "));
+  return settings.text();
+}
+
+std::string float32_setting(const Config& config) {
+  FamilySettings settings("precision", "compute");
+  for (const auto& [family, policy] : config.shard_by_family) {
+    const ComputeType& compute = config.precision_of(family).compute;
+    if (has_family(config, family) && compute == DType::float32) {
+      settings.add(family, compute == config.inherited_precision(family).compute);
+    }
+  }
+  return settings.text();
 }
 
 std::optional<Config> hybrid_of(const Config& config, const RunHardware& hardware) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "trainer/diagnosis/evidence.h"
 
@@ -23,10 +24,23 @@ std::optional<ProgramFigures> figures_of(const Config& config);
 // The same after a change of all policies.
 std::optional<ProgramFigures> figures_with(Config config, const std::function<void(ShardPolicy&)>& change);
 
-// The settings of [shard] with a value for which `holds` is true: "shard.KEY" if the default's is one, otherwise those
-// of families.
-std::string policy_setting(const Config& config, const std::string& key,
+// A key of [shard], and whether two policies have one value of it.
+struct PolicyKey {
+  std::string_view name;
+  bool (*same)(const ShardPolicy&, const ShardPolicy&);
+};
+template <auto... Members>
+constexpr PolicyKey policy_key(std::string_view name) {
+  return {name,
+          [](const ShardPolicy& one, const ShardPolicy& other) { return ((one.*Members == other.*Members) && ...); }};
+}
+
+// The settings of a key of [shard] with a value for which `holds` is true, of families that the model has. That is
+// "shard.KEY" if all these families have the default's value, otherwise the keys of the families.
+std::string policy_setting(const Config& config, const PolicyKey& key,
                            const std::function<bool(const ShardPolicy&)>& holds);
+// The same for precision.compute and families that compute in float32.
+std::string float32_setting(const Config& config);
 
 // The configuration with data_shard split into the fewest replicas that keep every shard group inside a node. Absent if
 // no shard group crosses nodes, or if no split that still shards achieves it.

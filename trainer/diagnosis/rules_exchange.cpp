@@ -44,7 +44,7 @@ std::optional<std::string> hidden(const RunEvidence& evidence) {
 // `reduction` says.
 std::vector<SettingChange> deferring_changes(const Config& config) {
   std::vector<SettingChange> changes;
-  const auto change = [&](const std::string& key, const char* value, const auto& holds) {
+  const auto change = [&](const PolicyKey& key, const char* value, const auto& holds) {
     const bool held = std::ranges::any_of(config.shard_by_family, [&](const auto& entry) {
       return has_family(config, entry.first) && holds(entry.second);
     });
@@ -53,11 +53,11 @@ std::vector<SettingChange> deferring_changes(const Config& config) {
   const auto by_strategy = [](const ShardPolicy& policy) {
     return policy.strategy == ShardStrategy::shard_grad_op && policy.reduction.kind == ReductionKind::by_strategy;
   };
-  change("strategy", "\"optimizer\"", by_strategy);
-  change("reduction", "\"last_microbatch\"", [&](const ShardPolicy& policy) {
+  change(policy_key<&ShardPolicy::strategy>("strategy"), "\"optimizer\"", by_strategy);
+  change(policy_key<&ShardPolicy::reduction>("reduction"), "\"last_microbatch\"", [&](const ShardPolicy& policy) {
     return !by_strategy(policy) && (policy.reduce_every() != 0 || leaves_reduction_open(policy));
   });
-  change("accumulation", "\"unsharded\"",
+  change(policy_key<&ShardPolicy::accumulation>("accumulation"), "\"unsharded\"",
          [](const ShardPolicy& policy) { return policy.accumulation == Accumulation::sharded; });
   return changes;
 }
