@@ -160,6 +160,29 @@ TEST_F(PlanCommand, WarnsOfAnotherDeviceAndOfSlowProducts) {
   EXPECT_EQ(weft("plan '" + llama + "' --hardware h100").messages, "");
 }
 
+// SGD reads no betas: with betas on the command line, its words cannot be typed behind them.
+TEST_F(PlanCommand, RemediesCanBeTypedBehindTheWordsGiven) {
+  put("small.toml", small_run);
+  const std::string words = " small.toml --hardware.name=cpu '--hardware.memory=64 KiB' '--optimizer.betas=[0.9, 0.9]'";
+  const auto result = weft("plan" + words + " --explain --json");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  const Json found = Json::parse(result.output);
+  ASSERT_FALSE(found["remedies"].empty());
+  for (const Json& remedy : found["remedies"]) {
+    std::string more;
+    for (const Json& word : remedy["words"]) more += " '" + word.get<std::string>() + "'";
+    const std::string told = weft("check" + words + more).messages;
+    EXPECT_EQ(told.find("nothing in this run reads it"), std::string::npos) << more << "\n" << told;
+  }
+  bool refused = false;
+  for (const Json& remedy : found["refused"]) {
+    if (remedy["words"][0] != "--optimizer.name=sgd") continue;
+    refused = true;
+    EXPECT_EQ(remedy["refused"].get<std::string>().find("optimizer.betas: nothing in this run reads it: "), 0u);
+  }
+  EXPECT_TRUE(refused) << result.output;
+}
+
 // The last line is a command that can be typed.
 TEST_F(PlanCommand, AComparisonNamesTheCommandThatSaysMore) {
   put("small.toml", small_run);

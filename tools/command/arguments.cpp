@@ -270,8 +270,7 @@ ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& 
   Overrides overrides = overrides_given_to(command);
   overrides.insert(overrides.end(), more.begin(), more.end());
   refuse_replaced_sources(command, file);
-  ResolvedConfig resolved = read_config(file, overrides);
-  if (!resolved.unread.empty()) throw Error(ErrorKind::request, fmt::format("{}", fmt::join(resolved.unread, "\n")));
+  ResolvedConfig resolved = read_typed_config(file, overrides);
   print_warnings(resolved.config, resolved.warnings);
   return resolved;
 }

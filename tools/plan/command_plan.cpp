@@ -35,7 +35,7 @@ std::string given_text(const CLI::App& command, const PlanRequest& request) {
 }
 
 ReadWith reader_of(const PlanRequest& request, const Overrides& given) {
-  return [&](const Overrides& words) { return read_config(request.file, merged_words(given, words)).config; };
+  return [&](const Overrides& words) { return read_typed_config(request.file, merged_words(given, words)).config; };
 }
 
 void explain(const PlanRequest& request, const Overrides& given, const Hardware& hardware) {

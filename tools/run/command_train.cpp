@@ -51,7 +51,7 @@ void require_room(const CLI::App& command, const std::string& file, const Config
                                                format_bytes(worst + verdict.reserved), format_bytes(verdict.memory))});
   }
   const ReadWith read = [&](const Overrides& words) {
-    return read_config(file, merged_words(overrides_given_to(command), words)).config;
+    return read_typed_config(file, merged_words(overrides_given_to(command), words)).config;
   };
   std::string remedies;  // empty if the ranks cannot be dealt to the hardware's nodes
   refusal_of([&] { remedies = plan_remedies_text(explain_run(read, card)); });

@@ -1,5 +1,8 @@
 #include "trainer/resolve/config_reader.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <iterator>
 #include <set>
@@ -212,6 +215,12 @@ Config read_undecided(const std::filesystem::path& file, const Overrides& overri
 
 ResolvedConfig read_config(const std::filesystem::path& file, const Overrides& overrides) {
   return read_config_text(read_text(file), file.string(), overrides);
+}
+
+ResolvedConfig read_typed_config(const std::filesystem::path& file, const Overrides& overrides) {
+  ResolvedConfig resolved = read_config(file, overrides);
+  if (!resolved.unread.empty()) throw Error(ErrorKind::request, fmt::format("{}", fmt::join(resolved.unread, "\n")));
+  return resolved;
 }
 
 }  // namespace weft
