@@ -283,8 +283,8 @@ TEST(Diagnosis, ProposesOnlyWhatFits) {
       << free.text;
 }
 
-// Merged units, a larger batch and another layout take memory too. On a card that the run fills as far as a plan may,
-// none of them is proposed, and a note says why where it takes more.
+// Merged units, a larger batch and another layout take memory too. On a card that is as full as a plan may make it,
+// none of them is proposed. A note says why where it takes more.
 TEST(Diagnosis, ProposesNoUnitsBatchOrLayoutThatDoNotFit) {
   const std::vector<std::pair<std::string, Overrides>> faults = {
       {"units_too_small", {"shard.wrap=\"half_block\""}},

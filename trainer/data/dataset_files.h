@@ -32,8 +32,8 @@ struct TokenizedBatch {
   std::int64_t position = 0;  // of the files, behind it
 };
 
-// The place from which a call that was stopped is gone on with, "prefix.resume.json": texts (RawText) that were read,
-// those of them that were skipped, and what was written of the others.
+// The place from which a call that was stopped is gone on with, "prefix.resume.json". It has the texts (RawText) that
+// were read, those of them that were skipped, and what was written of the others.
 struct Resumption {
   std::int64_t texts = 0, skipped = 0, text_bytes = 0;
   IndexedCounts written;

@@ -77,7 +77,7 @@ Config repaired(const RunEvidence& evidence) {
   return config;
 }
 
-// Bytes more than now of the run with these batches; absent if they are refused, or if their program is too long to be
+// Bytes more than now of the run with these batches. Absent if they are refused, or if their program is too long to be
 // compiled beside a diagnosis.
 std::optional<std::int64_t> bytes_of_batch(const RunEvidence& evidence, std::int64_t batch, std::int64_t microbatch) {
   constexpr std::int64_t most_microbatches = 1024;

@@ -1,5 +1,5 @@
-// Elements of kernels: conversion to and from float32, 16-byte access, and the division of an operation on arrays into
-// vectors and single elements, and on rows into items.
+// Elements of kernels: conversion to and from float32, and 16-byte access. An operation on arrays is divided into
+// vectors and single elements, one on rows into items.
 #pragma once
 
 #include <cuda_bf16.h>
