@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -267,6 +268,54 @@ TEST(Validation, ABestThatCannotBeSavedLeavesTheOneBefore) {
   ASSERT_TRUE(best);
   EXPECT_EQ(best->step, 1);
   EXPECT_EQ(best->loss, losses.at(1).loss);
+}
+
+// Rank 0 writes the manifest when all ranks have written their parts. A best without one is no best to any rank, and a
+// later step that is better than the one before it is saved.
+TEST(Validation, ABestWithoutAManifestIsNone) {
+  HeldOutText text("weft-validation");
+  text.add_random(200);
+  const TemporaryFolder folder;
+  Config config = keeping_best(text, folder.path(), 10, 0);
+  config.checkpoint.at_end = false;
+  config.checkpoint.asynchronous = false;
+  config.optimizer.learning_rate = 0.1;
+  for (auto& [group, optimizer] : config.optimizer_by_group) optimizer.learning_rate = 0.1;
+  config.checkpoint.directory = (folder / "whole").string();
+  const auto losses = validations_of(config);
+  const auto best_without = [&](std::int64_t refused, bool compared) {
+    std::int64_t best = 0;
+    double least = std::numeric_limits<double>::infinity();
+    for (const auto& [step, validation] : losses) {
+      if (validation.loss >= least) continue;
+      if (step != refused) best = step;
+      if (step != refused || compared) least = validation.loss;
+    }
+    return best;
+  };
+  int told_apart = 0;
+  for (std::int64_t refused = 1; refused <= 10; ++refused) {
+    SCOPED_TRACE(refused);
+    config.checkpoint.directory = (folder / fmt::format("refused{}", refused)).string();
+    CheckpointSetup setup;
+    setup.calls.write = [&](int file, const void* data, std::size_t bytes) -> ssize_t {
+      std::error_code unknown;
+      const auto path = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", file), unknown).string();
+      const bool its = path.find(checkpoint_name(refused)) != std::string::npos;
+      if (!its || path.find(manifest_name) == std::string::npos) return ::write(file, data, bytes);
+      errno = ENOSPC;
+      return -1;
+    };
+    try {
+      run_steps(config, {}, {}, setup);
+    } catch ([[maybe_unused]] const Error& last_save) {
+    }
+    const auto best = find_best(config.checkpoint.directory);
+    EXPECT_EQ(best ? best->step : 0, best_without(refused, false));
+    EXPECT_EQ(find_unfinished(config.checkpoint.directory), std::vector<std::filesystem::path>{});
+    told_apart += best_without(refused, false) != best_without(refused, true);
+  }
+  EXPECT_GT(told_apart, 0);
 }
 
 TEST(Validation, ABestThatIsGoneIsNone) {

@@ -267,6 +267,7 @@ bool RankCheckpoints::saves_after(std::int64_t step, const RunVotes& votes) cons
 
 RunVotes RankCheckpoints::votes() {
   RunVotes votes;
+  votes.saves_unpublished = unpublished_ ? 1 : 0;
   if (!under_way_) return votes;
   if (writer_->done()) finish_own_part();
   if (own_part_) ++(*own_part_ ? votes.saves_written : votes.saves_failed);
@@ -288,8 +289,11 @@ void RankCheckpoints::end_step(const Progress& progress, const RunVotes& votes) 
 
 void RankCheckpoints::save(const Progress& progress) {
   conclude();
-  // Rank 0 may still publish that folder.
-  if (saved_ == progress.step) return;
+  if (saved_ == progress.step) {
+    // Rank 0 alone knows whether it was published.
+    if (sum_numbers(world_, std::array{unpublished_ ? 1.0 : 0.0})[0] == 0.0) return;
+    take_back();
+  }
   if (writer_ == nullptr) {
     std::vector<CheckpointRows> saved;
     std::ranges::copy_if(rows_, std::back_inserter(saved), &CheckpointRows::saved);
@@ -315,6 +319,7 @@ void RankCheckpoints::settle(std::int64_t written, std::int64_t failed) {
   const std::optional<BestCheckpoint> best = std::exchange(best_under_way_, std::nullopt);
   if (failed == 0) {
     saved_ = progress.step;
+    best_before_ = saved_best_;
     if (best) saved_best_ = best;
   } else {
     // A later loss need not be less than that of a checkpoint that is not there.
@@ -349,6 +354,7 @@ void RankCheckpoints::conclude() {
 
 void RankCheckpoints::report(const std::optional<std::string>& failure) {
   const Progress progress = *std::exchange(publishing_, std::nullopt);
+  unpublished_ = failure.has_value();
   std::error_code ignored;
   if (failure && std::filesystem::exists(directory_ / checkpoint_name(progress.step) / manifest_name, ignored)) {
     failure_ = fmt::format("checkpoint {} is saved, but not all behind it was done: {}",
@@ -361,6 +367,17 @@ void RankCheckpoints::report(const std::optional<std::string>& failure) {
   } else {
     setup_.say(0, fmt::format("saved {}", (directory_ / checkpoint_name(progress.step)).string()));
   }
+}
+
+void RankCheckpoints::heard(const RunVotes& votes) {
+  if (votes.saves_unpublished > 0) take_back();
+}
+
+void RankCheckpoints::take_back() {
+  unpublished_ = false;
+  saved_.reset();
+  if (best_ && saved_best_ && best_->step == saved_best_->step) best_ = best_before_;
+  saved_best_ = best_before_;
 }
 
 void RankCheckpoints::finish() {

@@ -48,6 +48,8 @@ class RankCheckpoints {
   // Before the first step: fills the rows from the checkpoint that the run resumes from, if any, and returns its
   // progress. Throws Error (request) if there are checkpoints and none can be used.
   Progress load();
+  // Behind a step, with the votes of all ranks: a save that rank 0 could not publish is none to any of them.
+  void heard(const RunVotes& votes);
   // Behind `step`, before end_step(): the loss of held-out text, equal on all ranks. With validation.keep_best the
   // least so far saves a checkpoint, which is kept until a better one is published.
   void validated(std::int64_t step, double loss);
@@ -88,6 +90,8 @@ class RankCheckpoints {
   void conclude();
   // Rank 0 only: reports the result of publishing.
   void report(const std::optional<std::string>& failure);
+  // The last save that all ranks have written is none, and no best.
+  void take_back();
 
   const Config& config_;
   const KeyValues& data_;
@@ -101,11 +105,13 @@ class RankCheckpoints {
 
   std::optional<BestCheckpoint> best_;            // the least validation loss
   std::optional<BestCheckpoint> saved_best_;      // the same of those that all ranks have written
+  std::optional<BestCheckpoint> best_before_;     // the same without the last of these
   std::optional<BestCheckpoint> best_under_way_;  // what the save under way is, if it is the best
   std::optional<Progress> under_way_;             // of the save that some ranks have not written yet
   std::optional<std::int64_t> saved_;   // step of the last save that all ranks have written, or that was loaded
   std::optional<bool> own_part_;        // whether this rank could write its part of that save, once known
   std::optional<Progress> publishing_;  // of the save being published; rank 0 only
+  bool unpublished_ = false;            // that failed, and other ranks do not know yet; rank 0 only
   std::optional<std::string> failure_;  // of the last save
 };
 

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t operations = all_values<CollectiveOp>.size(), group_count = all_values<Group>.size();
 
 constexpr std::array vote_fields = {&RunVotes::save_requests, &RunVotes::stop_requests, &RunVotes::saves_written,
-                                    &RunVotes::saves_failed};
+                                    &RunVotes::saves_failed, &RunVotes::saves_unpublished};
 
 // Places of the measurements in the vector: first what the update depends on, then the rest of kernels, then those of
 // the host.

@@ -23,6 +23,7 @@ namespace weft {
 struct RunVotes {
   std::int64_t save_requests = 0, stop_requests = 0;  // requests for a checkpoint, and for the end of the run
   std::int64_t saves_written = 0, saves_failed = 0;   // ranks that have written, or failed to write, their part
+  std::int64_t saves_unpublished = 0;                 // of rank 0: it could not publish what all had written
 };
 
 // Of the text of a batch: targets that count, and tokens that are no padding.

@@ -82,6 +82,7 @@ void take_steps(RankRun& run, RankCheckpoints& checkpoints, const RunOrders& ord
       votes.save_requests = orders.requests.save() ? 1 : 0;
     }
     StepMetrics metrics = run.step(step, votes);
+    checkpoints.heard(run.votes());
     spent(RunPart::steps);
     if (result != nullptr) {
       result->timer.take_from_steps(RunPart::data_wait, metrics.data_wait);
