@@ -468,8 +468,10 @@ TEST(Diagnosis, NamesTheSettingsOfFamilies) {
   EXPECT_EQ(settings_of("gathers_repeated", dropped + Overrides{"shard.dense.residency=\"keep_after_forward\""}),
             "shard.dense.residency, shard.embedding.residency, shard.head.residency, shard.root.residency");
   EXPECT_EQ(settings_of("gathers_repeated", dropped + Overrides{"shard.head.residency=\"step\""}), "shard.residency");
-  EXPECT_EQ(settings_of("gathers_in_fp32", {"precision.dense.compute=\"float32\""}), "precision.dense.compute");
-  EXPECT_EQ(settings_of("gathers_in_fp32", {"precision.compute=\"float32\"", "precision.head.compute=\"bfloat16\""}),
+  EXPECT_EQ(settings_of("gathers_in_fp32", dropped + Overrides{"precision.dense.compute=\"float32\""}),
+            "precision.dense.compute");
+  EXPECT_EQ(settings_of("gathers_in_fp32", dropped + Overrides{"precision.compute=\"float32\"",
+                                                               "precision.head.compute=\"bfloat16\""}),
             "precision.compute");
 }
 
