@@ -289,11 +289,8 @@ void RankCheckpoints::end_step(const Progress& progress, const RunVotes& votes) 
 
 void RankCheckpoints::save(const Progress& progress) {
   conclude();
-  if (saved_ == progress.step) {
-    // Rank 0 alone knows whether it was published.
-    if (sum_numbers(world_, std::array{unpublished_ ? 1.0 : 0.0})[0] == 0.0) return;
-    take_back();
-  }
+  // Rank 0 may still publish that folder.
+  if (saved_ == progress.step) return;
   if (writer_ == nullptr) {
     std::vector<CheckpointRows> saved;
     std::ranges::copy_if(rows_, std::back_inserter(saved), &CheckpointRows::saved);
