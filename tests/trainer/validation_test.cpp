@@ -244,6 +244,12 @@ TEST(Validation, KeepsTheBestCheckpoint) {
   EXPECT_EQ(resolve_checkpoint(folder.path() / "best").step, best->step);
 }
 
+// Of an open file; empty if it has none.
+std::string path_of(int file) {
+  std::error_code none;
+  return std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", file), none).string();
+}
+
 // A save under way is the best of its time, also if the next validation is better by the time that it is done. And if
 // the next one cannot be saved, what is saved stays the best.
 TEST(Validation, ABestThatCannotBeSavedLeavesTheOneBefore) {
@@ -257,9 +263,7 @@ TEST(Validation, ABestThatCannotBeSavedLeavesTheOneBefore) {
   config.checkpoint.directory = (folder / "again").string();
   CheckpointSetup setup;
   setup.calls.flush = [](int file) {
-    std::error_code unknown;
-    const auto path = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", file), unknown);
-    if (path.string().find("00000002") == std::string::npos) return ::fsync(file);
+    if (path_of(file).find("00000002") == std::string::npos) return ::fsync(file);
     errno = EIO;
     return -1;
   };
@@ -299,8 +303,7 @@ TEST(Validation, ABestWithoutAManifestIsNone) {
     config.checkpoint.directory = (folder / fmt::format("refused{}", refused)).string();
     CheckpointSetup setup;
     setup.calls.write = [&](int file, const void* data, std::size_t bytes) -> ssize_t {
-      std::error_code unknown;
-      const auto path = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", file), unknown).string();
+      const std::string path = path_of(file);
       const bool its = path.find(checkpoint_name(refused)) != std::string::npos;
       if (!its || path.find(manifest_name) == std::string::npos) return ::write(file, data, bytes);
       errno = ENOSPC;

@@ -1,5 +1,5 @@
 // The blocks of each stage, from `pipeline.layout` and the keys beside it. Stages are numbered in model order. The
-// placement of the schedule decides which rank runs a stage (placement.h).
+// placement of the schedule decides which rank runs a stage (parallel/pipeline/program/program.h).
 #pragma once
 
 #include <string>

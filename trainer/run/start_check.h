@@ -1,6 +1,6 @@
 // Checks before the first step of a run, without its ranks and their devices. `weft check` and `weft train` use the
-// same checks, and the same judgement of the memory that [hardware] gives (tools/run/start_fit.h): both refuse a run or
-// neither does. Properties of the machine, such as a GPU and its memory, are checked only by the run itself.
+// same checks, and the same judgement of the memory that [hardware] gives (tools/run/command_train.cpp): both refuse a
+// run or neither does. Properties of the machine, such as a GPU and its memory, are checked only by the run itself.
 #pragma once
 
 #include <string>

@@ -330,7 +330,9 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
     RankRun run(resolved, data, domain, context);
     std::call_once(hashed, [&] {
       // Names of units may differ between ranks, and any may come first.
-      setup.hashes = hashes_of(config, resolved, step_program(resolved, resolved.mesh().coordinates(0)));
+      const auto hashes = [&](const Program& program) { return hashes_of(config, resolved, program); };
+      setup.hashes =
+          run.rank() == 0 ? hashes(run.program()) : hashes(step_program(resolved, resolved.mesh().coordinates(0)));
       if (observer.identified) observer.identified(*setup.hashes);
     });
     RankCheckpoints checkpoints(config, identity, run.checkpoint_rows(), run.world(), run.stream(), setup);
