@@ -106,7 +106,7 @@ void store_values(Owner& owner) {
 }
 
 // The elements of a gradient on the CPU, to be added to.
-inline std::span<float> elements_of(const Gradient& gradient) {
+inline std::span<float> elements_of(Gradient gradient) {
   const std::span<float> elements = gradient.view.as<float>();
   if (gradient.fresh) std::ranges::fill(elements, 0.0f);
   return elements;
