@@ -181,23 +181,42 @@ class StateSpace : public KernelTest {
     for (const double value : expected) largest = std::max(largest, std::abs(value));
     expect_close(actual, expected, Numbers(expected.size(), roundings * float_roundoff * largest));
   }
-  // The same for the derivatives of weighted_sum(forward(values), dy) by some of the values, a few hundred of many.
-  // `terms`: the size of what an element sums over, if that is larger than any element. `factors`: their error.
+  // The same for the derivatives of weighted_sum(forward(values), dy) by some of the values, up to a hundred, and by
+  // all of them together. `terms`: the size of what an element sums over, if that is larger than any element.
+  // `factors`: their error.
   void expect_gradient(ConstTensorView actual, const Numbers& values, const Numbers& dy,
                        const std::function<Numbers(const Numbers&)>& forward, double roundings, double terms = 1.0,
                        double factors = 0.0) {
     const Numbers found = doubles(actual);
     ASSERT_EQ(found.size(), values.size());
-    const std::size_t stride = 1 + values.size() / (dy.size() > 10'000 ? 20 : dy.size() > 1'000 ? 60 : 300);
     double largest = terms;
     for (const double value : found) largest = std::max(largest, std::abs(value));
+    const auto tolerance = [&](double expected) {
+      return (roundings * float_roundoff + factors) * largest + roundoff(actual.dtype()) * std::abs(expected);
+    };
+    const std::size_t stride = 1 + values.size() / (dy.size() > 10'000 ? 4 : dy.size() > 1'000 ? 20 : 100);
     for (std::size_t i = 0; i < values.size(); i += stride) {
       const double expected =
           derivative([&](const Numbers& moved) { return weighted_sum(forward(moved), dy); }, values, i);
-      ASSERT_LE(std::abs(found[i] - expected),
-                (roundings * float_roundoff + factors) * largest + roundoff(actual.dtype()) * std::abs(expected))
+      ASSERT_LE(std::abs(found[i] - expected), tolerance(expected))
           << "element " << i << " of " << values.size() << ": " << found[i] << ", expected " << expected;
     }
+    // Along a unit vector of random signs. Errors of the elements have signs of their own: their sum is above six times
+    // their root mean square once in 10^7 (Hoeffding).
+    const RandomStream signs(11, "signs");
+    const double length = 1.0 / std::sqrt(static_cast<double>(values.size()));
+    Numbers along;
+    double squares = 0.0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      along.push_back(signs.normal(i) < 0.0 ? -length : length);
+      squares += std::pow(tolerance(found[i]) * length, 2.0);
+    }
+    const auto moved_along = [&](const Numbers& distance) {
+      Numbers moved = values;
+      for (std::size_t i = 0; i < values.size(); ++i) moved[i] += distance[0] * along[i];
+      return weighted_sum(forward(moved), dy);
+    };
+    EXPECT_NEAR(weighted_sum(found, along), derivative(moved_along, {0.0}, 0), 6.0 * std::sqrt(squares));
   }
   // The share of a sum's terms by which a scan's factors may be off, each of two or three rounded to the dtype.
   double factor_error(DType dtype) const {
