@@ -136,6 +136,22 @@ TEST_F(TraceCommand, WritesTheCostsOfARun) {
   EXPECT_EQ(weft("trace costs nothing").exit_code, 2);
 }
 
+// The blocks are dealt by the costs of their segments: units of another layout, which the run never had, need none.
+TEST_F(TraceCommand, CostsOfARunDealItsBlocksWhateverItsUnits) {
+  put("run.toml", small_run);
+  put("text.txt", std::string(20'000, 'w'));
+  for (const std::string keys : {"--shard.replicate_below=1000", "--shard.wrap='\"blocks 2\"'"}) {
+    const std::string run = "run.toml --model.layers='d e d e' --parallelism.pipeline=2 " + keys;
+    const auto trained = weft("train " + run + " --run.steps=2 --run.directory=traced --checkpoint.at_end=false " +
+                              "--profiling.first_step=2 --profiling.last_step=2");
+    ASSERT_EQ(trained.exit_code, 0) << trained.messages;
+    ASSERT_EQ(weft("trace costs traced --output costs.toml").exit_code, 0);
+    const auto dealt = weft("layout simulate " + run + " --pipeline.costs=costs.toml --pipeline.layout=auto");
+    EXPECT_EQ(dealt.exit_code, 0) << keys << dealt.messages;
+    std::filesystem::remove_all(folder_ / "traced");
+  }
+}
+
 TEST_F(TraceCommand, RefusesWhatIsNoTrace) {
   put("run.toml", "x");
   std::filesystem::create_directory(folder_ / "empty");

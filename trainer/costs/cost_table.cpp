@@ -197,15 +197,20 @@ class TableReader {
 
 }  // namespace
 
+std::vector<ComputeCost> segment_costs(const CostTable& table, std::span<const ProgramSegment> segments) {
+  std::vector<ComputeCost> costs;
+  for (const ProgramSegment& segment : segments) {
+    const ComputeCost* cost = find_cost(table.segments, "segment", segment.name, name_of(segment.part.kind));
+    if (!cost && segment.part.kind != PartKind::passage)
+      fail_request("costs: nothing is said of segment {}", segment.name);
+    costs.push_back(cost ? *cost : ComputeCost{});
+  }
+  return costs;
+}
+
 ProgramCosts table_costs(const CostTable& table, const ProgramTables& tables, const GroupSizes& sizes) {
   ProgramCosts costs = even_costs(tables, {});
-  for (std::size_t i = 0; i < tables.segments.size(); ++i) {
-    const ProgramSegment& segment = tables.segments[i];
-    const ComputeCost* cost = find_cost(table.segments, "segment", segment.name, name_of(segment.part.kind));
-    if (!cost && segment.part.kind == PartKind::passage) continue;
-    if (!cost) fail_request("costs: nothing is said of segment {}", segment.name);
-    costs.segments[i] = *cost;
-  }
+  costs.segments = segment_costs(table, tables.segments);
   for (std::size_t i = 0; i < tables.units.size(); ++i) {
     const UnitCost* cost = find_cost(table.units, "unit", tables.units[i].name);
     costs.units[i] = cost ? *cost : unit_cost(tables, tables.units[i], table.links, sizes);

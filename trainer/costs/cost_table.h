@@ -24,7 +24,9 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "parallel/pipeline/simulation/cost_model.h"
 
@@ -47,7 +49,9 @@ CostTable configured_cost_table(const std::string& file);
 // Reads back as the same table, bit for bit.
 std::string to_toml(const CostTable& table);
 
-// Throws Error (request) naming a segment, unit or message without an entry, or with two entries that fit equally well.
+// By segment. Throws Error (request) naming a segment without an entry, or with two entries that fit equally well.
+std::vector<ComputeCost> segment_costs(const CostTable& table, std::span<const ProgramSegment> segments);
+// Throws Error (request) the same for units and messages, too.
 ProgramCosts table_costs(const CostTable& table, const ProgramTables& tables, const GroupSizes& sizes);
 
 }  // namespace weft

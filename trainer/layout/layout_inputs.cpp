@@ -197,10 +197,10 @@ LayoutItems layout_items(const Config& config) {
   const Mesh mesh(whole.parallelism);
   const ProgramTables tables = stage_tables(whole, plan_inputs(whole, mesh.coordinates(0)).boundary,
                                             [&](int) { return whole_model(whole, mesh); });
-  const ProgramCosts costs = table_costs(configured_cost_table(whole.pipeline.costs), tables, group_sizes(mesh));
+  const std::vector<ComputeCost> costs = segment_costs(configured_cost_table(whole.pipeline.costs), tables.segments);
   const bool recomputes = recomputes_blocks(config.training.recompute);
   const auto seconds = [&](std::size_t segment) {
-    const ComputeCost& cost = costs.segments[segment];
+    const ComputeCost& cost = costs[segment];
     return cost.forward + cost.backward_input + cost.backward_weight;
   };
   for (LayoutItem* item : {&items.embedding, &items.head}) item->cost = 0.0;
@@ -211,7 +211,7 @@ LayoutItems layout_items(const Config& config) {
     LayoutItem& item = in_block ? items.blocks[static_cast<std::size_t>(*segment.part.block)]
                        : segment.part.kind == PartKind::embedding ? items.embedding
                                                                   : items.head;
-    item.cost += seconds(s) + (recomputes && segment.region ? costs.segments[s].recompute() : 0.0);
+    item.cost += seconds(s) + (recomputes && segment.region ? costs[s].recompute() : 0.0);
   }
   return items;
 }
