@@ -25,7 +25,11 @@ inside() { chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOM
   bash -euo pipefail -c "$1" - "${@:2}"; }
 
 packages=()
-for compiler in "$@"; do packages+=("${compiler/clang++/clang}"); done
+for compiler in "$@"; do
+  packages+=("${compiler/clang++/clang}")
+  # g++ brings its OpenMP along.
+  if [[ $compiler == clang* ]]; then packages+=("libomp-${compiler##*-}-dev"); fi
+done
 # Every file of the tree that git knows or would take, as it stands.
 mkdir -p "$root/weft"
 git ls-files -z --cached --others --exclude-standard | xargs -0 -I{} sh -c '[ -e "{}" ] && printf "%s\0" "{}"' |
