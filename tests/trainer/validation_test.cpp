@@ -331,6 +331,11 @@ TEST(Validation, ABestThatIsGoneIsNone) {
   EXPECT_EQ(find_best(folder.path()), (BestCheckpoint{.step = 3, .loss = 1.25}));
   name_best(folder.path(), {.step = 3, .loss = 1.25, .held_out = "0a"});
   EXPECT_EQ(find_best(folder.path()), (BestCheckpoint{.step = 3, .loss = 1.25, .held_out = "0a"}));
+  // Of a run that ended before the checkpoint was there, however often it began anew.
+  for (const double loss : {1.125, 1.0}) {
+    name_best(folder.path(), {.step = 4, .loss = loss});
+    EXPECT_EQ(find_best(folder.path()), (BestCheckpoint{.step = 3, .loss = 1.25, .held_out = "0a"}));
+  }
   std::ofstream(folder.path() / "best") << "no checkpoint";
   EXPECT_EQ(find_best(folder.path()), std::nullopt);
 }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 #include <optional>
+#include <sstream>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
@@ -221,20 +222,26 @@ void remove_checkpoint(const fs::path& path) {
 }
 
 void name_best(const fs::path& directory, const BestCheckpoint& best) {
-  replace_file(directory / best_name, fmt::format("{} {} {}\n", checkpoint_name(best.step), best.loss, best.held_out));
+  const auto line = [](const BestCheckpoint& one) {
+    return fmt::format("{} {} {}\n", checkpoint_name(one.step), one.loss, one.held_out);
+  };
+  const std::optional<BestCheckpoint> before = find_best(directory);
+  replace_file(directory / best_name, line(best) + (before && before->step != best.step ? line(*before) : ""));
 }
 
 std::optional<BestCheckpoint> find_best(const fs::path& directory) {
   std::ifstream file(directory / best_name);
-  std::string name;
-  double loss = 0.0;
-  if (!(file >> name >> loss)) return std::nullopt;
-  std::string held_out;
-  file >> held_out;  // older files have none
-  const auto step = step_of(name);
-  std::error_code error;
-  if (!step || !fs::exists(directory / name / manifest_name, error)) return std::nullopt;
-  return BestCheckpoint{*step, loss, held_out};
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string name, held_out;
+    double loss = 0.0;
+    if (!(words >> name >> loss)) continue;
+    words >> held_out;  // older files have none
+    const auto step = step_of(name);
+    std::error_code error;
+    if (step && fs::exists(directory / name / manifest_name, error)) return BestCheckpoint{*step, loss, held_out};
+  }
+  return std::nullopt;
 }
 
 std::vector<CheckpointFolder> superseded(const std::vector<CheckpointFolder>& complete, std::int64_t keep_latest,

@@ -5,7 +5,7 @@
 //   step-00000500.removed.tmp/          being removed, or left by a run that ended while removing
 //   latest                              name of the newest checkpoint
 //   best                                name of the checkpoint with the least validation loss, that loss, and a
-//                                       checksum of the held-out text
+//                                       checksum of the held-out text; on a second line those of the best before it
 //   latest_checkpointed_iteration.txt   step of the newest checkpoint, for scripts made for Megatron
 #pragma once
 
@@ -72,8 +72,9 @@ struct BestCheckpoint {
   std::string held_out = {};  // checksum of the contents of the held-out text; empty if unknown
   bool operator==(const BestCheckpoint&) const = default;
 };
-// Writes `best`, and reads it: nothing if it is absent, or names a checkpoint that is. Throws Error (failure).
+// Writes `best`; the one found so far becomes its second line. Throws Error (failure).
 void name_best(const std::filesystem::path& directory, const BestCheckpoint& best);
+// The first in `best` whose checkpoint is there.
 std::optional<BestCheckpoint> find_best(const std::filesystem::path& directory);
 
 // The checkpoints of `complete` (newest first) to remove. Kept are the newest `keep_latest`, those with a step that is

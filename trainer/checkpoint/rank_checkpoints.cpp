@@ -57,8 +57,12 @@ void publish(const PublishRequest& request, const FileCalls& calls) {
   }
   replace_file(folder / manifest_name, to_json(manifest), calls);
   for (int rank = 0; rank < request.ranks; ++rank) std::filesystem::remove(folder / part_name(rank));
+  // Named before it is there: a run that ends between the two has a best all the same, this one or the one before.
+  std::error_code ignored;
+  const bool replaces = std::filesystem::exists(request.directory / checkpoint_name(request.step), ignored);
+  if (request.best && !replaces) name_best(request.directory, *request.best);
   const CheckpointFolder published = publish_checkpoint(request.directory, request.step);
-  if (request.best) name_best(request.directory, *request.best);
+  if (request.best && replaces) name_best(request.directory, *request.best);
   const std::optional<BestCheckpoint> best = find_best(request.directory);
   for (const CheckpointFolder& old : superseded(find_checkpoints(request.directory), request.keep_latest,
                                                 request.keep_every, best ? std::optional(best->step) : std::nullopt)) {
@@ -222,6 +226,8 @@ void RankCheckpoints::tidy_up(const std::vector<std::filesystem::path>& unfinish
   if (start.own && point_latest_at(start.candidates.front())) {
     setup_.say(0, fmt::format("latest was behind and names {} now", checkpoint_name(start.candidates.front().step)));
   }
+  // A name that a save left without its checkpoint must not become that of another one.
+  if (const auto best = find_best(directory_); best && start.own) name_best(directory_, *best);
 }
 
 std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& candidate, const StartingPoint& from) {
@@ -354,8 +360,8 @@ void RankCheckpoints::report(const std::optional<std::string>& failure) {
   unpublished_ = failure.has_value();
   std::error_code ignored;
   if (failure && std::filesystem::exists(directory_ / checkpoint_name(progress.step) / manifest_name, ignored)) {
-    failure_ = fmt::format("checkpoint {} is saved, but not all behind it was done: {}",
-                           checkpoint_name(progress.step), *failure);
+    failure_ = fmt::format("checkpoint {} is saved, but not all behind it was done: {}", checkpoint_name(progress.step),
+                           *failure);
     setup_.say(0, *failure_);
   } else if (failure) {
     failure_ = fmt::format("checkpoint {} was NOT saved: {}", checkpoint_name(progress.step), *failure);
