@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -33,6 +34,14 @@ void load_kernels_at_once() {
   if (weft::find_siblings()) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 
+// Each rank keeps the files of a checkpoint open that it reads, and ranks may be threads of one process.
+void allow_all_files() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+}
+
 // The help of every command, which CLI11 gives of the first level alone.
 class WholeHelp final : public CLI::Formatter {
  public:
@@ -55,6 +64,7 @@ void add_group(CLI::App& program, const char* name, const char* help,
 
 int run(int count, char** arguments) {
   load_kernels_at_once();
+  allow_all_files();
   CLI::App program{"Weft trains hybrid dense/MoE language models."};
   program.name("weft");
   program.set_version_flag("--version", weft::version_text, "print versions and exit");
@@ -158,7 +168,7 @@ int main(int count, char** arguments) {
   try {
     return after_output(run(count, arguments));
   } catch (const weft::Error& error) {
-    const bool request = error.kind() == weft::ErrorKind::request;
+    const bool request = error.kind() != weft::ErrorKind::failure;
     say(fmt::format("{}{}", request ? "" : "weft: ", without_folders(error.what())));
     return request ? wrong_request : failed_run;
   } catch (const std::bad_alloc&) {

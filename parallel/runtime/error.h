@@ -11,8 +11,9 @@
 
 namespace weft {
 
-// Decides the exit code of the program: 2 after a wrong request, 3 after a failed run.
-enum class ErrorKind { request, failure };
+// Decides the exit code of the program: 2 after a wrong request, 3 after a failed run. `unreadable` is a request too:
+// it names a file that this process may not open. The contents of that file may be sound.
+enum class ErrorKind { request, unreadable, failure };
 
 class Error : public std::runtime_error {
  public:
@@ -39,14 +40,14 @@ inline void require(bool condition, const char* statement,
   if (!condition) fail("{}:{}: required: {}", place.file_name(), place.line(), statement);
 }
 
-// Runs `action`. Returns the message if `action` refuses a request (ErrorKind::request), otherwise nothing. A failure
+// Runs `action`. Returns the message if `action` refuses a request, otherwise nothing. A failure
 // (ErrorKind::failure) is a fault of the program or the machine, not an answer, and is rethrown.
 template <typename Action>
 std::optional<std::string> refusal_of(Action&& action) {
   try {
     action();
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::request) throw;
+    if (error.kind() == ErrorKind::failure) throw;
     return error.what();
   }
   return std::nullopt;

@@ -10,13 +10,16 @@
 #include <iterator>
 #include <utility>
 
-#include "parallel/runtime/error.h"
-
 namespace weft {
 namespace {
 
 [[noreturn]] void refuse(const std::string& name, const std::string& why) {
   fail_request("\"{}\": {}", name, why);
+}
+
+[[noreturn]] void refuse(const std::string& name, int reason, const std::string& why) {
+  const ErrorKind kind = kind_of_refusal(reason);
+  throw Error(kind, fmt::format("\"{}\"{}: {}", name, kind == ErrorKind::request ? "" : " cannot be read", why));
 }
 
 // Why `name` cannot be opened. An absent file is named as a whole path, and a pattern as what the shell expands.
@@ -39,21 +42,28 @@ struct Opened {
 // Does not wait for the writer of a pipe.
 Opened open_regular(const std::string& name) {
   const int descriptor = open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) refuse(name, open_fault(name, errno));
+  if (descriptor < 0) {
+    const int reason = errno;
+    refuse(name, reason, open_fault(name, reason));
+  }
   struct stat status {};
   const int failed = fstat(descriptor, &status) == 0 ? 0 : errno;
   if (failed == 0 && S_ISREG(status.st_mode)) {
     return {descriptor, status.st_size, status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec};
   }
   close(descriptor);
-  refuse(name, failed != 0 ? std::strerror(failed) : "it is not a regular file");
+  if (failed != 0) refuse(name, failed, std::strerror(failed));
+  refuse(name, "it is not a regular file");
 }
 
 void read_whole(const std::string& name, int descriptor, std::int64_t offset, std::span<std::uint8_t> to) {
   while (!to.empty()) {
     const ssize_t count = pread(descriptor, to.data(), to.size(), offset);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) refuse(name, std::strerror(errno));
+    if (count < 0) {
+      const int reason = errno;
+      refuse(name, reason, std::strerror(reason));
+    }
     if (count == 0) refuse(name, fmt::format("it was cut short while it was read: it ends before byte {}", offset));
     to = to.subspan(count);
     offset += count;
@@ -67,6 +77,26 @@ std::string text_of(const std::string& name, const Opened& file) {
 }
 
 }  // namespace
+
+ErrorKind kind_of_refusal(int reason) {
+  switch (reason) {
+    case EACCES:
+    case EPERM:
+      return ErrorKind::unreadable;
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+    case EINVAL:
+    case ENODEV:
+    case ENXIO:
+    case ENOTSUP:
+      return ErrorKind::request;
+    default:
+      return ErrorKind::failure;
+  }
+}
 
 InputFile::InputFile(std::string name) : name_(std::move(name)) {
   const Opened opened = open_regular(name_);

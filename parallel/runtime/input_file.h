@@ -6,13 +6,20 @@
 #include <span>
 #include <string>
 
+#include "parallel/runtime/error.h"
+
 namespace weft {
+
+// The kind of error that the system's `reason` (errno) against reading a file is. Absent files are a request; a
+// shortage of descriptors or memory and a bad disk are a failure.
+ErrorKind kind_of_refusal(int reason);
 
 // Movable. Several threads may read at the same time.
 class InputFile {
  public:
   // `name` is relative to the current directory. Throws Error (request), `"name": why`, also for an empty file and for
-  // anything but a regular file. A pipe is refused immediately, without waiting for a writer.
+  // anything but a regular file. Throws Error of kind_of_refusal() if the system refuses. A pipe is refused
+  // immediately, without waiting for a writer.
   explicit InputFile(std::string name);
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&&) = delete;
@@ -34,7 +41,7 @@ class InputFile {
   std::int64_t size_ = 0, modified_ = 0;
 };
 
-// The whole file, which may be empty. Throws Error (request), `"name": why`.
+// The whole file, which may be empty. Throws as InputFile.
 std::string read_whole_file(const std::string& name);
 
 }  // namespace weft

@@ -431,6 +431,19 @@ TEST_F(TrainCommand, NamesThatSwapAreSwappedOnce) {
   EXPECT_EQ(differing_weights("out/tiny"), std::set<std::string>());
 }
 
+// Each of 8 ranks keeps two files of the checkpoint open. A limit that may be raised is none.
+TEST_F(TrainCommand, AShortageOfDescriptorsIsNoDamage) {
+  ASSERT_EQ(weft("train run.toml").exit_code, 0);
+  const std::string resume = " && '" + weft_program() + "' train run.toml --run.steps=4";
+  const auto refused = run("ulimit -n 16" + resume);
+  EXPECT_EQ(refused.exit_code, 3) << refused.messages;
+  EXPECT_NE(refused.messages.find("cannot be read"), std::string::npos) << refused.messages;
+  EXPECT_EQ(refused.output.find("IS DAMAGED"), std::string::npos) << refused.output;
+  const auto resumed = run("ulimit -S -n 16" + resume);
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.messages;
+  EXPECT_NE(resumed.output.find("goes on from"), std::string::npos) << resumed.output;
+}
+
 TEST_F(TrainCommand, MegatronsOrderHasTheSamplesOfTheRun) {
   ASSERT_EQ(weft("data tokenize text.txt --tokenizer byte --output text").exit_code, 0);
   const std::string train = "train run.toml --data.train=text --data.order=megatron";

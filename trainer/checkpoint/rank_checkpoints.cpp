@@ -234,11 +234,13 @@ std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& ca
   PlannedStart start;
   std::optional<CheckpointReader> reader;
   bool damaged = false;
+  std::optional<Error> refused;  // the checkpoint may be sound: an older one would take its place
   const auto attempt = [&](const auto& read) {
     try {
       read();
     } catch (const Error& error) {
-      damaged = true;
+      if (error.kind() == ErrorKind::request) damaged = true;
+      if (error.kind() != ErrorKind::request) refused = error;
       setup_.say(world_.rank(), error.what());
     }
   };
@@ -247,16 +249,18 @@ std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& ca
     const bool checks = world_.rank() == 0 && reader->lists(checkpoint_config_name);
     if (checks) reader->require_unchanged(checkpoint_config_name);
   });
-  if (!damaged) {
+  if (!damaged && !refused) {
     start = plan_start(config_, data_, *reader, from);
     attempt([&] { load_rows(*reader, start.load, rows_, compute_); });
   }
   const auto step = static_cast<double>(candidate.step);
-  const auto totals = sum_numbers(world_, std::array{damaged ? 1.0 : 0.0, step});
+  const auto totals = sum_numbers(world_, std::array{damaged ? 1.0 : 0.0, step, refused ? 1.0 : 0.0});
   if (totals[1] != step * world_.size()) {
     fail("rank {} would go on from {}, others from another checkpoint: do all ranks see the same directory?",
          world_.rank(), candidate.path.string());
   }
+  if (refused) throw Error(*refused);
+  if (totals[2] > 0.0) fail("{} cannot be read by {} of {} ranks", candidate.path.string(), totals[2], world_.size());
   if (totals[0] > 0.0) return std::nullopt;
   start.load.clear();  // it points to tensors of the reader
   return start;

@@ -80,7 +80,8 @@ class RankCheckpoints {
   std::optional<BestCheckpoint> best_until(std::int64_t step);
   // Rank 0 only: removes unfinished folders and corrects `latest`.
   void tidy_up(const std::vector<std::filesystem::path>& unfinished, const StartingPoint& start) const;
-  // Returns nothing if the candidate is damaged for one of the ranks.
+  // Returns nothing if the candidate is damaged for one of the ranks. Throws Error on all ranks if the system keeps one
+  // of them from reading it.
   std::optional<PlannedStart> try_load(const CheckpointFolder& candidate, const StartingPoint& from);
   // Waits until this rank has written its part, or has failed to.
   void finish_own_part();

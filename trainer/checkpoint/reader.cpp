@@ -49,6 +49,9 @@ std::string CheckpointReader::size_fault(const SavedFile& file) const {
   const std::filesystem::path path = folder_ / file.name;
   std::error_code error;
   const auto bytes = std::filesystem::file_size(path, error);
+  const ErrorKind kind = error ? kind_of_refusal(error.value()) : ErrorKind::request;
+  if (kind != ErrorKind::request)
+    throw Error(kind, fmt::format("{} cannot be read: {}", path.string(), error.message()));
   if (error) return fmt::format("{}: {}", path.string(), error.message());
   if (bytes == static_cast<std::uintmax_t>(file.bytes)) return "";
   return fmt::format("{} has {} bytes where {} were written", path.string(), bytes, file.bytes);

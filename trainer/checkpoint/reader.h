@@ -23,7 +23,8 @@ using CheckedBytes = std::function<void(std::int64_t done, std::int64_t all)>;
 
 class CheckpointReader {
  public:
-  // Reads the manifest and checks the size of each file. Throws Error (request) with all missing or wrong files.
+  // Reads the manifest and checks the size of each file. Throws Error (request) with all missing or wrong files. Of
+  // another kind is the Error of each function if the system refuses (InputFile): the checkpoint may be sound.
   explicit CheckpointReader(std::filesystem::path folder);
 
   const std::filesystem::path& folder() const { return folder_; }
@@ -47,7 +48,7 @@ class CheckpointReader {
   // Does not check the files.
   CheckpointReader(std::filesystem::path folder, Manifest manifest);
 
-  // Empty if the file exists and has the size in the manifest.
+  // Empty if the file exists and has the size in the manifest. Throws Error of kind_of_refusal().
   std::string size_fault(const SavedFile& file) const;
   // The opened file, with verified prefix.
   const InputFile& file(int index) const;

@@ -133,8 +133,9 @@ void require_usable_start(const Config& config, const TokenDataset& data) {
     std::optional<CheckpointReader> reader;
     try {
       reader.emplace(candidate.path);
-    } catch ([[maybe_unused]] const Error& damage) {
-      continue;  // the ranks will skip it too, and report it
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::request) throw;
+      continue;  // it is damaged: the ranks will skip it too, and report it
     }
     plan_start(config, data_keys(config, data), *reader, start);
     return;

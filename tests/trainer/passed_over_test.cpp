@@ -1,0 +1,59 @@
+// The checkpoint that a run goes on from: a damaged one is passed over, one that may be sound is not.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include "tests/trainer/kept_run.h"
+#include "tests/trainer/saved_run.h"
+#include "tests/trainer/temporary_folder.h"
+
+namespace weft {
+namespace {
+
+// Four ranks with checkpoints of steps 1 to 4.
+class PassedOver : public testing::Test {
+ protected:
+  void SetUp() override {
+    config_.checkpoint.keep_latest = 0;
+    run_steps(config_);
+  }
+  std::filesystem::path path(std::int64_t step) const { return folder_ / "a" / checkpoint_name(step); }
+  void cut(std::int64_t step) const {
+    std::filesystem::resize_file(path(step) / "weights-00000-of-00004.safetensors", 100);
+  }
+  // The message that the next run ends with.
+  std::string refusal(const CheckpointSetup& setup) const {
+    try {
+      run_steps(config_, {}, {}, setup);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  TemporaryFolder folder_;
+  Config config_ = saving_config({.layers = "d e", .degrees = {.pipeline = 2, .data_shard = 2}}, folder_ / "a", 4, 1);
+  SaidLines said_;
+};
+
+// Descriptors run out on rank 0 behind the first candidate, and perhaps on others.
+TEST_F(PassedOver, IsNoneThatTheSystemRefuses) {
+  cut(4);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  CheckpointSetup setup = said_.setup();
+  setup.say = [say = setup.say, &before](int rank, const std::string& text) {
+    say(rank, text);
+    const rlimit none{0, before.rlim_max};
+    if (text.find("IS DAMAGED") != std::string::npos) setrlimit(RLIMIT_NOFILE, &none);
+  };
+  const std::string refused = refusal(setup);
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_NE(refused.find("step-00000003"), std::string::npos) << refused;
+  EXPECT_NE(refused.find("cannot be read"), std::string::npos) << refused;
+  EXPECT_GE(said_.count("step-00000003/manifest.json\" cannot be read: Too many open files"), 1) << said_.all();
+  EXPECT_EQ(said_.count("IS DAMAGED"), 1) << said_.all();
+  EXPECT_EQ(refusal({}), "");
+}
+
+}  // namespace
+}  // namespace weft
