@@ -55,5 +55,18 @@ TEST_F(PassedOver, IsNoneThatTheSystemRefuses) {
   EXPECT_EQ(refusal({}), "");
 }
 
+// Saves behind it would be older by their names: each start would go back to it.
+TEST_F(PassedOver, IsNoneWithTheNameOfAnotherStep) {
+  std::filesystem::rename(path(2), path(30));
+  const std::string refused = refusal(said_.setup());
+  EXPECT_NE(refused.find("step-00000030: its name is that of step 30, and it was saved as step-00000002"),
+            std::string::npos)
+      << refused;
+  EXPECT_EQ(said_.count("IS DAMAGED"), 0) << said_.all();
+  const std::vector<std::string> faults = find_checkpoint_faults(path(30));
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_NE(refused.find(faults.front()), std::string::npos) << faults.front();
+}
+
 }  // namespace
 }  // namespace weft

@@ -24,15 +24,6 @@ constexpr std::string_view name_prefix = "step-", trial_prefix = "try-", unfinis
 constexpr const char *latest_name = "latest", *latest_step_name = "latest_checkpointed_iteration.txt",
                      *best_name = "best";
 
-std::optional<std::int64_t> step_of(std::string_view name) {
-  if (!name.starts_with(name_prefix)) return std::nullopt;
-  name.remove_prefix(name_prefix.size());
-  const auto step = parsed_number<std::int64_t>(name);
-  // Only the spelling of checkpoint_name() counts, so that a step has exactly one name.
-  const bool is_name = step && *step >= 0 && checkpoint_name(*step).substr(name_prefix.size()) == name;
-  return is_name ? step : std::nullopt;
-}
-
 template <typename Take>
 void for_each_entry(const fs::path& directory, Take take) {
   std::error_code error;
@@ -104,6 +95,15 @@ std::string checkpoint_name(std::int64_t step) {
   return fmt::format("{}{:08}", name_prefix, step);
 }
 
+std::optional<std::int64_t> named_step(std::string_view name) {
+  if (!name.starts_with(name_prefix)) return std::nullopt;
+  name.remove_prefix(name_prefix.size());
+  const auto step = parsed_number<std::int64_t>(name);
+  // Only the spelling of checkpoint_name() counts, so that a step has exactly one name.
+  const bool is_name = step && *step >= 0 && checkpoint_name(*step).substr(name_prefix.size()) == name;
+  return is_name ? step : std::nullopt;
+}
+
 fs::path trial_path(const fs::path& directory, int rank) {
   return directory / fmt::format("{}{:05}{}", trial_prefix, rank, unfinished_suffix);
 }
@@ -115,7 +115,7 @@ fs::path unfinished_path(const fs::path& directory, std::int64_t step) {
 std::vector<CheckpointFolder> find_checkpoints(const fs::path& directory) {
   std::vector<CheckpointFolder> found;
   for_each_folder(directory, [&](const fs::path& path) {
-    const auto step = step_of(path.filename().string());
+    const auto step = named_step(path.filename().string());
     if (step && has_manifest(path)) found.push_back({*step, path});
   });
   std::ranges::sort(found, std::greater(), &CheckpointFolder::step);
@@ -143,7 +143,7 @@ std::string find_lost_checkpoint(const fs::path& directory, const std::vector<Ch
   const std::string otherwise = complete.empty() ? "begin anew" : fmt::format("take {}", checkpoint_name(newest));
   fs::path lost;
   for_each_folder(directory, [&](const fs::path& path) {
-    const auto step = step_of(path.filename().string());
+    const auto step = named_step(path.filename().string());
     if (step && *step > newest && !has_manifest(path) && has_tensors(path)) lost = std::max(lost, path);
   });
   if (!lost.empty()) {
@@ -153,7 +153,7 @@ std::string find_lost_checkpoint(const fs::path& directory, const std::vector<Ch
         lost.string(), manifest_name, otherwise);
   }
   const std::optional<std::string> latest = latest_in(directory);
-  if (!latest || step_of(*latest).value_or(newest + 1) <= newest) return {};
+  if (!latest || named_step(*latest).value_or(newest + 1) <= newest) return {};
   return fmt::format("{} names {}, which is no checkpoint in {}. Bring it back, or remove that file to {}",
                      (directory / latest_name).string(), *latest, directory.string(), otherwise);
 }
@@ -167,7 +167,7 @@ CheckpointFolder resolve_checkpoint(const fs::path& path) {
     return {best->step, folder.parent_path() / checkpoint_name(best->step)};
   }
   if (!fs::is_directory(folder, error)) fail_request("{}: there is no such folder", folder.string());
-  if (fs::exists(folder / manifest_name, error)) return {step_of(folder.filename().string()).value_or(0), folder};
+  if (fs::exists(folder / manifest_name, error)) return {named_step(folder.filename().string()).value_or(0), folder};
   for (const fs::path& directory : {folder, folder / "checkpoints"}) {
     const auto found = find_checkpoints(directory);
     if (const std::string lost = find_lost_checkpoint(directory, found); !lost.empty()) {
@@ -237,7 +237,7 @@ std::optional<BestCheckpoint> find_best(const fs::path& directory) {
     double loss = 0.0;
     if (!(words >> name >> loss)) continue;
     words >> held_out;  // older files have none
-    const auto step = step_of(name);
+    const auto step = named_step(name);
     std::error_code error;
     if (step && fs::exists(directory / name / manifest_name, error)) return BestCheckpoint{*step, loss, held_out};
   }

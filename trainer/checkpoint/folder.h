@@ -14,6 +14,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace weft {
@@ -25,6 +26,8 @@ struct CheckpointFolder {
 };
 
 std::string checkpoint_name(std::int64_t step);
+// The step of a folder's name; none for every other name.
+std::optional<std::int64_t> named_step(std::string_view name);
 inline constexpr const char* manifest_name = "manifest.json";
 inline constexpr const char* checkpoint_config_name = "config.toml";
 

@@ -118,6 +118,13 @@ void CheckpointReader::read_rows(const SavedTensor& tensor, std::int64_t row_beg
   }
 }
 
+std::string CheckpointReader::step_fault() const {
+  const auto named = named_step(folder_.filename().string());
+  if (named.value_or(manifest_.progress.step) == manifest_.progress.step) return "";
+  return fmt::format("its name is that of step {}, and it was saved as {}: give it that name again", *named,
+                     checkpoint_name(manifest_.progress.step));
+}
+
 bool CheckpointReader::lists(const std::string& name) const {
   return std::ranges::find(manifest_.files, name, &SavedFile::name) != manifest_.files.end();
 }
@@ -139,6 +146,9 @@ std::vector<std::string> CheckpointReader::find_faults(const CheckedBytes& check
       return false;
     }
   };
+  if (const std::string fault = step_fault(); !fault.empty()) {
+    faults.push_back(fmt::format("{}: {}", folder_.string(), fault));
+  }
   // Boxes by file; they are read in the order of their offsets, which is fastest.
   std::vector<std::vector<std::pair<const SavedBox*, const SavedTensor*>>> boxes(manifest_.files.size());
   for (const SavedTensor& tensor : manifest_.tensors) {

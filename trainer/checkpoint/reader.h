@@ -35,6 +35,8 @@ class CheckpointReader {
   // (request) naming file and rows if a checksum differs.
   void read_rows(const SavedTensor& tensor, std::int64_t row_begin, std::int64_t rows,
                  std::span<std::uint8_t> to) const;
+  // Empty if the manifest has the step of the folder's name, or if the name has none.
+  std::string step_fault() const;
   // Whether the manifest lists a file without tensors.
   bool lists(const std::string& name) const;
   // Verifies the checksum of a file without tensors. Throws Error (request) if it differs, or if the manifest does not

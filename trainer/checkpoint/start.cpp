@@ -90,6 +90,8 @@ PlannedStart plan_start(const Config& config, const KeyValues& data, const Check
   const bool weights_only = from.weights_only;
   try {
     const Manifest& manifest = reader.manifest();
+    // Later saves would be older than this one by their names, and every start would come back to it.
+    if (const std::string fault = reader.step_fault(); from.own && !fault.empty()) fail_request("{}", fault);
     KeyValues saved = manifest.model, own = model_keys(config);
     for (const char* key : weights_only ? keys_compared_as_tensors(config) : std::vector<const char*>()) {
       saved.erase(key);

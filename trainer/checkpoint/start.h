@@ -25,10 +25,10 @@ struct PlannedStart {
   std::string new_data;  // a line for each data key that differs; not empty: the data begins with sample 0
 };
 // `reader` reads a candidate of `from`; `data` are data_keys() of the run. Throws Error (request) naming the checkpoint
-// if it is of another model, or of other data and checkpoint.allow_new_data is not set. It also throws if Megatron's
-// order has too few samples for the rest of the run. A run that begins with weights alone may add selection biases
-// and shared experts that checkpoint.allow_missing names. It may score in another way if the routers' weights are named
-// there.
+// if it is of another model, or of other data and checkpoint.allow_new_data is not set. A checkpoint of the run that
+// has the name of another step is refused. It also throws if Megatron's order has too few samples for the rest of the
+// run. A run that begins with weights alone may add selection biases and shared experts that checkpoint.allow_missing
+// names. It may score in another way if the routers' weights are named there.
 PlannedStart plan_start(const Config& config, const KeyValues& data, const CheckpointReader& reader,
                         const StartingPoint& from);
 // Throws Error (request) naming the candidates, none of which can be read.
