@@ -127,6 +127,22 @@ TEST_F(HuggingFaceCommands, AnImportedTokenizerIsThatOfTheCheckpoint) {
   EXPECT_NE(too_large.messages.find("the tokenizer has ids up to"), std::string::npos) << too_large.messages;
 }
 
+TEST_F(HuggingFaceCommands, ADamagedTokenizerOfACheckpointIsRefused) {
+  put("text.txt", "warp and weft and loom and thread and shuttle and cloth and warp!");
+  put_folder("folder", 264, {{"max_position_embeddings", 48}});
+  ASSERT_EQ(weft("data train-tokenizer text.txt --vocab-size 260 --output folder/tokenizer.json").exit_code, 0);
+  ASSERT_EQ(weft("import folder checkpoint").exit_code, 0);
+  const auto size = static_cast<std::streamoff>(fs::file_size(folder_ / "checkpoint/tokenizer.json"));
+  std::fstream(folder_ / "checkpoint/tokenizer.json", std::ios::in | std::ios::out).seekp(size / 2) << '~';
+  for (const char* command : {"generate checkpoint --prompt warp --max-tokens 5", "eval checkpoint --data text.txt",
+                              "export checkpoint exported"}) {
+    const auto refused = weft(command);
+    EXPECT_EQ(refused.exit_code, 2) << command;
+    EXPECT_NE(refused.messages.find("tokenizer.json: its first"), std::string::npos) << command << refused.messages;
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "exported"));
+}
+
 // As it stands: no data, no other section, nothing on the command line.
 TEST_F(HuggingFaceCommands, AnImportedModelOfBytesIsEvaluatedGeneratesAndIsExported) {
   put_folder("bytes", 256, {{"max_position_embeddings", 48}, {"eos_token_id", {0, 10}}});

@@ -68,7 +68,12 @@ TEST_F(TrainedModelCommand, AChangedConfigurationIsDamage) {
   const std::string from = "documents = \"join\"";
   const std::size_t at = text.find(from);
   ASSERT_NE(at, std::string::npos) << text;
-  std::ofstream(file) << text.replace(at, from.size(), "documents = \"mask\"");
+  const auto change = [&](const char* to) { std::ofstream(file) << std::string(text).replace(at, from.size(), to); };
+  // Held against its checksum before it is parsed.
+  change("documentz = \"join\"");
+  const std::string unparsed = weft("generate out/tiny --prompt warp --max-tokens 2").messages;
+  EXPECT_NE(unparsed.find("config.toml: its first"), std::string::npos) << unparsed;
+  change("documents = \"mask\"");
   for (const char* command : {"eval out/tiny --data text.txt", "generate out/tiny --prompt warp --max-tokens 2"}) {
     const ProgramResult refused = weft(command);
     EXPECT_EQ(refused.exit_code, 2) << command;

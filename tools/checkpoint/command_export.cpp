@@ -57,8 +57,9 @@ void run_export(const ExportRequest& request) {
   }
   const CheckpointFolder checkpoint = resolve_checkpoint(request.checkpoint);
   const CheckpointReader reader(checkpoint.path);
-  // A configuration changed by hand no longer describes the weights' model; it is refused.
+  // A configuration changed by hand no longer describes the weights' model; it is refused, as a changed tokenizer is.
   reader.require_unchanged(checkpoint_config_name);
+  reader.require_texts_unchanged();
   const ModelSection section = read_model_section(checkpoint.path / checkpoint_config_name);
   const ModelConfig model = request.without_predictors ? without_predictors(section.model) : section.model;
   const Architecture architecture =

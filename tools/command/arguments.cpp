@@ -250,6 +250,7 @@ void warn_of_training(const Config& config) {
 Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem::path& folder, Overrides more) {
   constexpr const char* batch_key = "training.global_batch_size";
   const std::string file = (folder / checkpoint_config_name).string();
+  CheckpointReader(folder).require_texts_unchanged();
   const Config given = read_undecided(file, overrides_given_to(command, more),
                                       [&](const std::string& path) { return path == batch_key; });
   std::int64_t unit = given.training.microbatch_size * given.parallelism.data();

@@ -142,7 +142,8 @@ void warn_of_training(const Config& config);
 // of processes that share a run, only rank 0 prints them.
 ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more = {});
 // The same for the configuration of a checkpoint in `folder`, to be used without training. It has the tokenizer that
-// the checkpoint keeps (forward_run.h), and a global batch rounded up, so that it refuses no layout.
+// the checkpoint keeps (forward_run.h), and a global batch rounded up, so that it refuses no layout. A
+// configuration or tokenizer that is not as it was saved is refused before it is read.
 Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem::path& folder, Overrides more = {});
 
 // A configuration for a bench, which neither starts from nor leaves files in the directories of a run: without

@@ -135,6 +135,12 @@ void CheckpointReader::require_unchanged(const std::string& name) const {
   file(static_cast<int>(saved - manifest_.files.begin()));
 }
 
+void CheckpointReader::require_texts_unchanged() const {
+  for (const SavedFile& file : manifest_.files) {
+    if (file.bytes > 0 && file.prefix_bytes == file.bytes) require_unchanged(file.name);
+  }
+}
+
 std::vector<std::string> CheckpointReader::find_faults(const CheckedBytes& checked) const {
   std::vector<std::string> faults;
   const auto look = [&](const auto& read) {

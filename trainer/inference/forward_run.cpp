@@ -50,7 +50,7 @@ void ForwardRun::pass(const StepBatch& batch, StepReport report, GenerationState
 
 FillWeights weights_of_checkpoint(const std::filesystem::path& folder, const Config& config) {
   const auto reader = std::make_shared<const CheckpointReader>(folder);
-  if (reader->lists(checkpoint_config_name)) reader->require_unchanged(checkpoint_config_name);
+  reader->require_texts_unchanged();
   const std::string differing = differing_model(reader->manifest().model, model_keys(config));
   if (!differing.empty()) fail_request("{} is of another model:\n{}", folder.string(), differing);
   LoadRules rules;

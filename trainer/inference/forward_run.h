@@ -50,8 +50,8 @@ class ForwardRun {
 };
 
 // Returns a function that fills a rank's stages with the weights of the checkpoint in `folder`, written by any layout.
-// The ranks of this process share the open files. Throws Error (request) if the checkpoint cannot be read, or is of
-// another model than `config`.
+// The ranks of this process share the open files. Throws Error (request) if the checkpoint cannot be read, has a
+// changed text, or is of another model than `config`.
 FillWeights weights_of_checkpoint(const std::filesystem::path& folder, const Config& config);
 
 // Has `config` name the copy of its tokenizer in the checkpoint's `folder`, unless it names another tokenizer than that
