@@ -12,7 +12,7 @@
 namespace weft {
 
 // Decides the exit code of the program: 2 after a wrong request, 3 after a failed run. `unreadable` is a request too:
-// it names a file that this process may not open. The contents of that file may be sound.
+// it names a file that this process may not open, or that another version of Weft wrote. That file may be sound.
 enum class ErrorKind { request, unreadable, failure };
 
 class Error : public std::runtime_error {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include "tests/trainer/checkpoint_sample.h"
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/saved_run.h"
 #include "tests/trainer/temporary_folder.h"
@@ -66,6 +67,17 @@ TEST_F(PassedOver, IsNoneWithTheNameOfAnotherStep) {
   const std::vector<std::string> faults = find_checkpoint_faults(path(30));
   ASSERT_EQ(faults.size(), 1u);
   EXPECT_NE(refused.find(faults.front()), std::string::npos) << faults.front();
+}
+
+TEST_F(PassedOver, IsNoneOfAnotherVersion) {
+  const std::filesystem::path file = path(4) / manifest_name;
+  const std::string from = "\"version\": 1";
+  std::string text = read_file(file);
+  write_file(file, signed_again(text.replace(text.find(from), from.size(), "\"version\": 2")));
+  const std::string refused = refusal(said_.setup());
+  EXPECT_NE(refused.find("step-00000004"), std::string::npos) << refused;
+  EXPECT_GE(said_.count("it is of version 2; this Weft reads version 1"), 1) << said_.all();
+  EXPECT_EQ(said_.count("IS DAMAGED"), 0) << said_.all();
 }
 
 }  // namespace

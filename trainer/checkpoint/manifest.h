@@ -78,8 +78,8 @@ struct Manifest {
 // The text ends with a checksum of everything before it. Throws Error (failure) for a manifest that no reader would
 // accept: one with faults by find_manifest_faults(), or with texts that are not UTF-8.
 std::string to_json(const Manifest& manifest);
-// Throws Error (request) with `name` and the fault. Faults are no JSON, another format or version, a value that is
-// missing or has the wrong type, a wrong checksum, and those of find_manifest_faults().
+// Throws Error (request) with `name` and the fault. Faults are no JSON, a value that is missing or has the wrong type,
+// a wrong checksum, and those of find_manifest_faults(). Another format or version is an Error (unreadable).
 Manifest parse_manifest(std::string_view text, const std::string& name);
 
 // The same for the part of one rank, which need not have whole tensors. find_manifest_faults() is not applied.

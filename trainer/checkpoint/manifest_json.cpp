@@ -159,12 +159,15 @@ Json verified(std::string_view text) {
 
 Manifest manifest_of(const Json& json) {
   const Reading top(json, "the manifest");
-  if (top.text("format") != format_name)
-    fail_request("its format is \"{}\", not \"{}\"", top.text("format"), format_name);
+  // Another program's checkpoint is not damaged: nothing may take its place.
+  const auto refuse = [](const std::string& why) { throw Error(ErrorKind::unreadable, why); };
+  if (top.text("format") != format_name) {
+    refuse(fmt::format("its format is \"{}\", not \"{}\"", top.text("format"), format_name));
+  }
   Manifest manifest;
   const std::int64_t version = top.integer("version");
   if (version != Manifest::current_version) {
-    fail_request("it is of version {}; this Weft reads version {}", version, Manifest::current_version);
+    refuse(fmt::format("it is of version {}; this Weft reads version {}", version, Manifest::current_version));
   }
   const Reading progress(top.at("progress"), "progress");
   manifest.progress = {progress.integer("step"), progress.integer("samples"), progress.integer("tokens"),
@@ -263,7 +266,7 @@ Manifest parse_part(std::string_view text, const std::string& name) {
   try {
     return manifest_of(verified(text));
   } catch (const Error& error) {
-    fail_request("{}: {}", name, error.what());
+    throw Error(error.kind(), fmt::format("{}: {}", name, error.what()));
   }
 }
 
