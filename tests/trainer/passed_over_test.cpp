@@ -36,6 +36,21 @@ class PassedOver : public testing::Test {
   SaidLines said_;
 };
 
+TEST_F(PassedOver, IsNotTheLatestAndTakesNoPlaceOfAKeptOne) {
+  cut(3);
+  cut(4);
+  config_.checkpoint.keep_latest = 2;
+  config_.run.steps = 2;
+  EXPECT_EQ(refusal(said_.setup()), "");
+  EXPECT_EQ(said_.count("IS DAMAGED"), 2) << said_.all();
+  EXPECT_EQ(read_file(folder_ / "a" / "latest"), "step-00000002\n");
+  config_.run.steps = 3;
+  EXPECT_EQ(refusal({}), "");
+  std::vector<std::int64_t> left;
+  for (const CheckpointFolder& saved : find_checkpoints(folder_ / "a")) left.push_back(saved.step);
+  EXPECT_EQ(left, (std::vector<std::int64_t>{4, 3, 2}));
+}
+
 // Descriptors run out on rank 0 behind the first candidate, and perhaps on others.
 TEST_F(PassedOver, IsNoneThatTheSystemRefuses) {
   cut(4);

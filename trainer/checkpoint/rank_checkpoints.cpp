@@ -64,9 +64,12 @@ void publish(const PublishRequest& request, const FileCalls& calls) {
   const CheckpointFolder published = publish_checkpoint(request.directory, request.step);
   if (request.best && replaces) name_best(request.directory, *request.best);
   const std::optional<BestCheckpoint> best = find_best(request.directory);
-  for (const CheckpointFolder& old : superseded(find_checkpoints(request.directory), request.keep_latest,
-                                                request.keep_every, best ? std::optional(best->step) : std::nullopt)) {
-    if (old.step < published.step) remove_checkpoint(old.path);
+  std::vector<CheckpointFolder> complete = find_checkpoints(request.directory);
+  // A newer one was passed over as damaged.
+  std::erase_if(complete, [&](const CheckpointFolder& other) { return other.step > published.step; });
+  for (const CheckpointFolder& old :
+       superseded(complete, request.keep_latest, request.keep_every, best ? std::optional(best->step) : std::nullopt)) {
+    remove_checkpoint(old.path);
   }
 }
 
@@ -102,14 +105,14 @@ Progress RankCheckpoints::load() {
          start.own ? checkpoint_name(candidates.front().step) : "no checkpoint", directory_.string());
   }
   Progress progress;
-  bool loaded = candidates.empty();
+  const CheckpointFolder* loaded = nullptr;
   for (const CheckpointFolder& candidate : candidates) {
     const std::optional<PlannedStart> planned = try_load(candidate, start);
     if (!planned) {
       if (speaks) setup_.say(0, fmt::format("{} IS DAMAGED and is passed over", candidate.path.string()));
       continue;
     }
-    loaded = true;
+    loaded = &candidate;
     progress = planned->progress;
     if (start.own) saved_ = progress.step;
     if (speaks && !planned->new_data.empty()) {
@@ -124,11 +127,11 @@ Progress RankCheckpoints::load() {
     }
     break;
   }
-  if (!loaded) fail_unreadable(start);
+  if (loaded == nullptr && !candidates.empty()) fail_unreadable(start);
   // Unfinished folders of an earlier run are removed after all ranks have listed the directory, and before any rank
   // writes.
   world_.barrier();
-  if (speaks) tidy_up(unfinished, start);
+  if (speaks) tidy_up(unfinished, start.own ? loaded : nullptr);
   world_.barrier();
   const CheckpointConfig& checkpoint = config_.checkpoint;
   const bool may_stop = config_.spikes.watched() && config_.spikes.action == SpikeAction::stop;
@@ -216,18 +219,20 @@ void RankCheckpoints::try_to_write() {
   }
 }
 
-void RankCheckpoints::tidy_up(const std::vector<std::filesystem::path>& unfinished, const StartingPoint& start) const {
+void RankCheckpoints::tidy_up(const std::vector<std::filesystem::path>& unfinished,
+                              const CheckpointFolder* resumed) const {
   for (const std::filesystem::path& path : unfinished) {
     std::error_code error;
     std::filesystem::remove_all(path, error);
     setup_.say(0, fmt::format("{} was never finished and is {}", path.string(),
                               error ? "NOT removed: " + error.message() : "removed"));
   }
-  if (start.own && point_latest_at(start.candidates.front())) {
-    setup_.say(0, fmt::format("latest was behind and names {} now", checkpoint_name(start.candidates.front().step)));
+  if (resumed == nullptr) return;
+  if (point_latest_at(*resumed)) {
+    setup_.say(0, fmt::format("latest named another and names {} now", checkpoint_name(resumed->step)));
   }
   // A name that a save left without its checkpoint must not become that of another one.
-  if (const auto best = find_best(directory_); best && start.own) name_best(directory_, *best);
+  if (const auto best = find_best(directory_)) name_best(directory_, *best);
 }
 
 std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& candidate, const StartingPoint& from) {
