@@ -4,17 +4,28 @@
 #include <optional>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/input_file.h"
 #include "parallel/runtime/outside_text.h"
+#include "trainer/config/config_schema.h"
 #include "trainer/rank/checkpoint_rows.h"
 
 namespace weft {
 namespace {
 
-// `own`: a run that begins with another checkpoint has renamed its parameters before it saved this one.
-LoadRules rules_of(const CheckpointConfig& config, bool weights_only, bool own) {
-  LoadRules rules{weights_only, {}, config.allow_missing, config.allow_unused};
-  const bool renamed_before = own && !config.start_from.empty();
-  for (const std::string& renaming : renamed_before ? std::vector<std::string>() : config.rename) {
+// Whether the run renamed its parameters before it saved this checkpoint, by the same checkpoint.rename.
+bool renamed_before(const Config& config, const CheckpointReader& reader) {
+  if (!reader.lists(checkpoint_config_name)) return !config.checkpoint.start_from.empty();
+  const std::string now = write_config(config, config_schema(), [](const ConfigKey&) { return ""; });
+  const auto renames = [](const std::string& changed) { return changed.starts_with("checkpoint.rename "); };
+  return std::ranges::none_of(changed_values(read_whole_file((reader.folder() / checkpoint_config_name).string()), now),
+                              renames);
+}
+
+LoadRules rules_of(const Config& all, const CheckpointReader& reader, const StartingPoint& from) {
+  const CheckpointConfig& config = all.checkpoint;
+  LoadRules rules{from.weights_only, {}, config.allow_missing, config.allow_unused};
+  if (config.rename.empty() || (from.own && renamed_before(all, reader))) return rules;
+  for (const std::string& renaming : config.rename) {
     const std::size_t sign = renaming.find('=');
     rules.renamed.emplace_back(renaming.substr(0, sign), renaming.substr(sign + 1));
   }
@@ -109,7 +120,7 @@ PlannedStart plan_start(const Config& config, const KeyValues& data, const Check
       if (!start.new_data.empty()) start.progress.samples = 0;
       require_samples(config, start.progress);
     }
-    LoadRules rules = rules_of(config.checkpoint, weights_only, from.own);
+    LoadRules rules = rules_of(config, reader, from);
     rules.other_rules = parameters_of_other_rules(config, manifest.rules);
     start.load = plan_load(manifest, expected_tensors(config, weights_only), rules);
     return start;
