@@ -30,13 +30,9 @@ class KilledRun : public StartedRun {
   }
   // What a run leaves below its directory when it has ended by itself, and nothing else.
   void expect_tidy(const std::string& directory) const {
-    std::set<std::string> expected = {"config.toml",
-                                      "metrics.jsonl",
-                                      "run.lock",
-                                      "summary.json",
-                                      "checkpoints",
-                                      "checkpoints/latest",
-                                      "checkpoints/latest_checkpointed_iteration.txt"};
+    std::set<std::string> expected = {
+        "config.toml", "metrics.jsonl",        "run.lock",           "summary.json",
+        "checkpoints", "checkpoints/run.lock", "checkpoints/latest", "checkpoints/latest_checkpointed_iteration.txt"};
     const auto complete = saved(directory);
     EXPECT_EQ(complete.size(), 2u);
     for (const CheckpointFolder& checkpoint : complete) {

@@ -41,15 +41,37 @@ TEST_F(RunLocks, ASecondRunIsRefusedBeforeItWritesAnything) {
   expect_refused(weft("train run.toml --run.directory=out/../out/tiny"), "run.directory out/../out/tiny");
   expect_refused(weft("train run.toml --run.directory=other --checkpoint.directory=saved"),
                  "checkpoint.directory saved");
-  // The folder of a run that names none.
-  expect_refused(weft("train run.toml --run.directory=other --checkpoint.directory=out/tiny/checkpoints"),
-                 "the run of checkpoint.directory out/tiny");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "other"));
   EXPECT_EQ(changed(), before);
   EXPECT_GE(steps_taken("out/tiny"), steps);
   EXPECT_EQ(kill(first_, 0), 0);
   // What only reads goes on as ever.
   EXPECT_EQ(weft("check run.toml").exit_code, 0);
+}
+
+TEST_F(RunLocks, AFolderOfCheckpointsHasOneRunByWhateverName) {
+  end_first();
+  first_ = start({"--run.steps=1000000", "--run.directory=plain"});
+  ASSERT_TRUE(comes_true([&] { return steps_taken("plain") > 0; })) << log();
+  std::filesystem::create_directory_symlink("plain/checkpoints", folder_ / "link");
+  for (const std::string name : {"plain/checkpoints", "plain/checkpoints/.", "./plain//checkpoints/", "link"}) {
+    expect_refused(weft("train run.toml --run.directory=other --checkpoint.directory=" + name),
+                   "checkpoint.directory " + name);
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "other"));
+  // The folder of a run that names none either.
+  std::filesystem::create_directories(folder_ / "linked");
+  std::filesystem::create_directory_symlink("../plain/checkpoints", folder_ / "linked/checkpoints");
+  expect_refused(weft("train run.toml --run.directory=linked"), "checkpoint.directory linked/checkpoints");
+  EXPECT_EQ(kill(first_, 0), 0);
+}
+
+TEST_F(RunLocks, ARunIsNotInItsOwnWay) {
+  for (const char* name : {"both", "./both/", "both/.", "both/checkpoints"}) {
+    const ProgramResult result =
+        weft(std::string("train run.toml --run.directory=both --checkpoint.directory=") + name);
+    EXPECT_EQ(result.exit_code, 0) << name << result.messages;
+  }
 }
 
 TEST_F(RunLocks, AKilledRunLeavesTheDirectoryToTheNext) {

@@ -51,7 +51,8 @@ TEST_F(TrainCommand, TrainsAndLeavesItsFiles) {
       1u);
   EXPECT_EQ(left, (std::set<std::string>{"run.toml", "text.txt", "out", "out/tiny", "out/tiny/config.toml",
                                          "out/tiny/metrics.jsonl", "out/tiny/run.lock", "out/tiny/summary.json",
-                                         "out/tiny/tensorboard", "out/tiny/checkpoints", "out/tiny/checkpoints/latest",
+                                         "out/tiny/tensorboard", "out/tiny/checkpoints",
+                                         "out/tiny/checkpoints/run.lock", "out/tiny/checkpoints/latest",
                                          "out/tiny/checkpoints/latest_checkpointed_iteration.txt"}));
   EXPECT_EQ(find_checkpoints(folder_ / "out/tiny/checkpoints").at(0).step, 3);
   const auto steps = metrics();

@@ -30,6 +30,12 @@ std::filesystem::path checkpoint_after(const Config& config, std::int64_t step) 
   return std::filesystem::path(config.checkpoint_directory()) / checkpoint_name(step);
 }
 
+// The folder without symbolic links, as far as it exists. A folder has one such path.
+std::filesystem::path real_folder(const std::filesystem::path& path) {
+  std::error_code unknown;
+  return std::filesystem::weakly_canonical(std::filesystem::absolute(path), unknown) / "";
+}
+
 std::string spike_text(const Config& config, std::int64_t step, const Spike& spike) {
   return fmt::format(
       "step {} has a spike and was not taken: {}; the run is saved as {}, as it was before. The same command stops "
@@ -232,23 +238,23 @@ class TrainOutput {
 
  private:
   void admit() {
-    if (!config_.checkpoint.directory.empty()) {
-      const std::filesystem::path folder = (std::filesystem::path(config_.checkpoint.directory) / "").parent_path();
-      const std::filesystem::path owner = folder.has_parent_path() ? folder.parent_path() : ".";
-      // The folder of a run that names none, which locks its own directory alone.
-      std::error_code unknown;
-      if (folder.filename() == "checkpoints" && std::filesystem::exists(owner / run_lock_name, unknown) &&
-          !std::filesystem::equivalent(owner, config_.run.directory, unknown)) {
-        owner_lock_.emplace(owner, "the run of checkpoint.directory");
-      }
-      checkpoint_lock_.emplace(folder, "checkpoint.directory");
-    }
+    // A folder of its own comes first: run.directory is not made for a run that is refused there.
+    const bool named = !config_.checkpoint.directory.empty();
+    if (named) lock_checkpoints();
     directory_.emplace(config_.run.directory);
+    if (!named) lock_checkpoints();
     console_.banner(config_, start_->program, start_->predicted);
     console_.note("data", start_->reading);
     if (!directory_->locked()) {
       console_.note("lock", "none on this file system: see to it that no other run has this run.directory");
     }
+  }
+
+  // Other runs may have the same folder, by whatever name.
+  void lock_checkpoints() {
+    const std::string folder = config_.checkpoint_directory();
+    if (real_folder(folder) != real_folder(config_.run.directory))
+      checkpoint_lock_.emplace(folder, "checkpoint.directory");
   }
 
   void begin(RankRun& run) {
@@ -301,8 +307,8 @@ class TrainOutput {
   Console& console_;
   const std::optional<CheckedStart>& start_;
   std::optional<RunDirectory> directory_;
-  std::optional<RunLock> checkpoint_lock_, owner_lock_;  // other runs may have the same checkpoint.directory
-  ReportedSteps reports_;                                // used on the thread of rank 0
+  std::optional<RunLock> checkpoint_lock_;
+  ReportedSteps reports_;  // used on the thread of rank 0
   RunRecord record_;
   bool first_of_process_ = true, first_without_target_ = true;
 };
