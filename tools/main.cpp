@@ -160,8 +160,9 @@ int after_output(int code) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  // A closed pipe becomes a write error instead of a signal, so that a run can save before it exits.
-  std::signal(SIGPIPE, SIG_IGN);
+  // A closed pipe becomes a write error instead of a signal, so that a run can save before it exits. So does a file at
+  // the size limit of the process, as on a full disk.
+  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
   // CUDA reads the variable once, when a GPU is first used. With its default of eight hardware queues, a rank's lanes
   // and the streams of its products would share queues and wait for each other needlessly.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

@@ -59,6 +59,19 @@ TEST_F(LostOutput, OfAClosedPipeSavesFirst) {
   EXPECT_EQ(there.front().step, steps_taken("out/tiny"));
 }
 
+// As a full disk does (ulimit -f): files of the checkpoint are larger than the limit, all others smaller.
+TEST_F(LostOutput, OfAFileAtItsSizeLimitEndsNoRun) {
+  const ProgramResult result =
+      run("(ulimit -f 64; '" WEFT_PROGRAM
+          "' train run.toml --checkpoint.interval=2 --parallelism.pipeline=1 --parallelism.tensor=1 "
+          "--parallelism.data_shard=1 --parallelism.expert=1)");
+  EXPECT_EQ(result.exit_code, 3) << result.messages;
+  EXPECT_NE(result.output.find("checkpoint step-00000002 was NOT saved"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("File too large"), std::string::npos) << result.output;
+  EXPECT_EQ(steps_taken("out/tiny"), 3);
+  EXPECT_TRUE(saved("out/tiny").empty());
+}
+
 // Before a configuration or a run is read. A file of that name stays as it is until there is something to write.
 TEST_F(LostOutput, ToAFileIsRefusedBeforeTheWork) {
   put("kept", "mine");
