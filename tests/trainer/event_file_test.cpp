@@ -2,7 +2,9 @@
 #include "trainer/run/event_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -116,6 +118,28 @@ TEST(EventScalars, AreWhatAReportedStepTells) {
     EXPECT_EQ(more.at(tag), value) << tag;
   }
   EXPECT_EQ(more.size(), 7 + expected.size());
+}
+
+// A run whose last save failed ends so.
+TEST(LinesFile, WritesItsLinesAtItsEndIfThereIsRoomAgain) {
+  const TemporaryFolder folder;
+  const std::string name = (folder / "lines").string();
+  std::ofstream(name).close();
+  rlimit usual{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &usual), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = usual.rlim_max};
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  std::optional<std::string> told;
+  {
+    LinesFile lines(name, 0);
+    setrlimit(RLIMIT_FSIZE, &none);
+    told = lines.append("one\n");
+    setrlimit(RLIMIT_FSIZE, &usual);
+    EXPECT_EQ(std::filesystem::file_size(name), 0u);
+  }
+  std::signal(SIGXFSZ, before);
+  EXPECT_NE(told.value_or("").find("wait in memory"), std::string::npos);
+  EXPECT_EQ(read_file(name), "one\n");
 }
 
 TEST(EventFile, OfARunThatGoesOnDropsLaterSteps) {

@@ -100,6 +100,7 @@ LinesFile::LinesFile(std::string name, std::int64_t bytes) : name_(std::move(nam
 }
 
 LinesFile::~LinesFile() {
+  write_waiting();
   close(descriptor_);
 }
 

@@ -24,6 +24,7 @@ class LinesFile {
   // Appends after the first `bytes` bytes of an existing file. Throws Error (request) if it cannot be opened.
   LinesFile(std::string name, std::int64_t bytes);
   LinesFile(LinesFile&&) = delete;
+  // Writes lines that wait, if there is room again: a failed run ends without finish().
   ~LinesFile();
 
   // A line ends with a line break. Returns a sentence when lines begin to wait, and when all waiting lines have been
