@@ -97,6 +97,24 @@ TEST_F(ToldMetrics, OfARunThatGoesOnAreInAFileOfTheirOwn) {
   EXPECT_EQ(event_files().size(), 0u);
 }
 
+TEST_F(ToldMetrics, BehindALineThatCannotBeReadAreKept) {
+  ASSERT_EQ(weft("train run.toml --run.steps=5").exit_code, 0);
+  for (const char* bad : {"{\"step\": 2, \"lo", "{\"step\": \"x\"}", "[2]", "2", ""}) {
+    const std::vector<SortedJson> lines = metrics();
+    std::string text;
+    for (std::size_t i = 0; i < lines.size(); ++i) text += (i == 1 ? bad : lines[i].dump()) + std::string("\n");
+    put("out/tiny/metrics.jsonl", text);
+    const auto result = weft(fmt::format("train run.toml --run.steps={}", lines.back().at("step").get<int>() + 1));
+    ASSERT_EQ(result.exit_code, 0) << bad << result.messages;
+    EXPECT_NE(result.output.find("1 lines of out/tiny/metrics.jsonl cannot be read and are left out, the first is "
+                                 "line 2\n"),
+              std::string::npos)
+        << bad << result.output;
+    // The line of the new step comes in place of the one left out.
+    EXPECT_EQ(metrics().size(), lines.size()) << bad;
+  }
+}
+
 TEST_F(ToldMetrics, OfASpikeAreLoggedWhateverTheInterval) {
   put_still_run();
   ASSERT_EQ(weft("train still.toml").exit_code, 0);

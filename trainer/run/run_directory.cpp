@@ -214,18 +214,24 @@ void RunDirectory::remove_traces() const {
                [](const std::string& name) { return name.starts_with(trace_prefix) && name.ends_with(trace_suffix); });
 }
 
-void RunDirectory::begin_after(std::int64_t step, const std::string& resolved_toml, bool events) {
+std::optional<std::string> RunDirectory::begin_after(std::int64_t step, const std::string& resolved_toml, bool events) {
   write_whole(path_, config_name, resolved_toml);
   configuration_ = checksum_text(checksum(resolved_toml));
   const std::string file = (path_ / metrics_file).string();
   std::string kept;
+  std::int64_t number = 0, unreadable = 0, first_unreadable = 0;
   if (step > 0) {
     std::ifstream metrics(file);
     for (std::string line; std::getline(metrics, line);) {
+      ++number;
       const nlohmann::json entry = nlohmann::json::parse(line, nullptr, false);
+      const auto own = entry.find("step");
       // A killed run may have left a partial line.
-      if (!entry.is_object() || entry.value("step", step + 1) > step) break;
-      kept += line + "\n";
+      if (own == entry.end() || !own->is_number_integer()) {
+        if (++unreadable == 1) first_unreadable = number;
+      } else if (own->get<std::int64_t>() <= step) {
+        kept += line + "\n";
+      }
     }
   }
   write_whole(path_, metrics_file, kept);
@@ -233,6 +239,9 @@ void RunDirectory::begin_after(std::int64_t step, const std::string& resolved_to
   const std::filesystem::path folder = path_ / events_folder;
   if (step == 0) remove_files(folder, [](const std::string& name) { return name.starts_with(events_prefix); });
   if (events) events_.emplace(folder, step);
+  if (unreadable == 0) return std::nullopt;
+  return fmt::format("WARNING: {} lines of {} cannot be read and are left out, the first is line {}", unreadable, file,
+                     first_unreadable);
 }
 
 std::optional<std::string> RunDirectory::append(const StepMetrics& metrics) {

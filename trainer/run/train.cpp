@@ -260,7 +260,8 @@ class TrainOutput {
   void begin(RankRun& run) {
     const std::int64_t taken = run.progress().step;
     if (run.rank() != 0 || taken >= config_.run.steps) return;
-    directory_->begin_after(taken, resolved_.toml, config_.metrics.tensorboard);
+    const auto left_out = directory_->begin_after(taken, resolved_.toml, config_.metrics.tensorboard);
+    if (left_out) console_.note("metrics", *left_out);
     const ProfilingConfig& profiling = config_.profiling;
     if (profiling.first_step > 0 && profiling.last() <= taken) {
       console_.note("profiling", fmt::format("WARNING: nothing is recorded: the last step to record is {}, and the run "
