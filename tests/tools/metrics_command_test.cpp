@@ -97,6 +97,27 @@ TEST_F(ToldMetrics, OfARunThatGoesOnAreInAFileOfTheirOwn) {
   EXPECT_EQ(event_files().size(), 0u);
 }
 
+// The state of another run is where this one begins; the lines in its directory are of a third.
+TEST_F(ToldMetrics, OfARunThatBeginsWithAnothersStateAreItsOwn) {
+  ASSERT_EQ(weft("train run.toml --run.directory=first --run.steps=2").exit_code, 0);
+  ASSERT_EQ(weft("train run.toml --checkpoint.at_end=false").exit_code, 0);
+  const std::string command =
+      "train run.toml --checkpoint.start_from=first --checkpoint.weights_only=false --run.steps=";
+  const auto expect_steps = [&](const std::vector<std::int64_t>& expected) {
+    std::vector<std::int64_t> steps;
+    for (const SortedJson& line : metrics()) steps.push_back(line.at("step"));
+    EXPECT_EQ(steps, expected);
+  };
+  const auto result = weft(command + "4");
+  ASSERT_EQ(result.exit_code, 0) << result.messages;
+  expect_steps({3, 4});
+  EXPECT_EQ(event_files().size(), 1u);
+  // Those of its own checkpoint stay.
+  ASSERT_EQ(weft(command + "5").exit_code, 0);
+  expect_steps({3, 4, 5});
+  EXPECT_EQ(event_files().size(), 2u);
+}
+
 TEST_F(ToldMetrics, BehindALineThatCannotBeReadAreKept) {
   ASSERT_EQ(weft("train run.toml --run.steps=5").exit_code, 0);
   for (const char* bad : {"{\"step\": 2, \"lo", "{\"step\": \"x\"}", "[2]", "2", ""}) {

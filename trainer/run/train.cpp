@@ -260,14 +260,17 @@ class TrainOutput {
   void begin(RankRun& run) {
     const std::int64_t taken = run.progress().step;
     if (run.rank() != 0 || taken >= config_.run.steps) return;
-    const auto left_out = directory_->begin_after(taken, resolved_.toml, config_.metrics.tensorboard);
+    // Steps before the state of another run are not of this one.
+    const bool own = !find_checkpoints(config_.checkpoint_directory()).empty();
+    const std::int64_t own_steps = own ? taken : 0;
+    const auto left_out = directory_->begin_after(own_steps, resolved_.toml, config_.metrics.tensorboard);
     if (left_out) console_.note("metrics", *left_out);
     const ProfilingConfig& profiling = config_.profiling;
     if (profiling.first_step > 0 && profiling.last() <= taken) {
       console_.note("profiling", fmt::format("WARNING: nothing is recorded: the last step to record is {}, and the run "
                                              "goes on behind step {}. Name later steps, or another run.directory",
                                              profiling.last(), taken));
-    } else if (taken == 0 || (profiling.first_step > 0 && profiling.trace)) {
+    } else if (own_steps == 0 || (profiling.first_step > 0 && profiling.trace)) {
       directory_->remove_traces();  // those of a run before would count as this one's
     }
     record_.attention = run.attention();
