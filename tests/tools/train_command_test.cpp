@@ -218,6 +218,21 @@ TEST_F(TrainCommand, AFinishedRunIsLeftAsItIs) {
   EXPECT_EQ(content("summary.json"), summary);
 }
 
+// Its checkpoints stay where they are; its metrics do not.
+TEST_F(TrainCommand, ARunThatPassesItsCheckpointsOverSaysSo) {
+  ASSERT_EQ(weft("train run.toml").exit_code, 0);
+  const std::string told =
+      "WARNING: out/tiny/checkpoints has 1 checkpoints, the newest step-00000003. The run does not go on from them, "
+      "because checkpoint.directory is new; its metrics replace those in out/tiny\n";
+  for (const std::int64_t steps : {2, 4}) {  // the second goes on from its own
+    const auto result = weft(fmt::format("train run.toml --checkpoint.directory=new --run.steps={}", steps));
+    EXPECT_EQ(result.exit_code, 0) << result.messages;
+    EXPECT_EQ(result.output.find(told) != std::string::npos, steps == 2) << result.output;
+  }
+  const auto named = weft("train run.toml --checkpoint.directory=out/../out/tiny/checkpoints --run.steps=4");
+  EXPECT_EQ(named.output.find("WARNING"), std::string::npos) << named.output;
+}
+
 // A run there would write over the files of the checkpoint, and begin with other weights.
 TEST_F(TrainCommand, ACheckpointIsNoRunDirectory) {
   ASSERT_EQ(weft("train run.toml").exit_code, 0);

@@ -263,6 +263,7 @@ class TrainOutput {
     // Steps before the state of another run are not of this one.
     const bool own = !find_checkpoints(config_.checkpoint_directory()).empty();
     const std::int64_t own_steps = own ? taken : 0;
+    if (!own) tell_passed_over();
     const auto left_out = directory_->begin_after(own_steps, resolved_.toml, config_.metrics.tensorboard);
     if (left_out) console_.note("metrics", *left_out);
     const ProfilingConfig& profiling = config_.profiling;
@@ -279,6 +280,19 @@ class TrainOutput {
     if (leaves_products_slow(resolved_)) {
       console_.note("products", "float32; this processor multiplies bfloat16 faster: precision.compute = \"bfloat16\"");
     }
+  }
+
+  // A run that names another checkpoint.directory than before.
+  void tell_passed_over() {
+    const std::filesystem::path usual = std::filesystem::path(config_.run.directory) / "checkpoints";
+    const std::vector<CheckpointFolder> passed_over = find_checkpoints(usual);
+    if (passed_over.empty()) return;
+    console_.note(
+        "checkpoint",
+        fmt::format("WARNING: {} has {} checkpoints, the newest {}. The run does not go on from them, because "
+                    "checkpoint.directory is {}; its metrics replace those in {}",
+                    usual.string(), passed_over.size(), checkpoint_name(passed_over.front().step),
+                    config_.checkpoint.directory, config_.run.directory));
   }
 
   void tell(RankRun& run, const StepMetrics& metrics) {
