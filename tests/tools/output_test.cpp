@@ -1,4 +1,5 @@
 // Outputs of a command that cannot be written: a full device, a closed pipe, a full disk.
+#include <fmt/format.h>
 #include <sys/mount.h>
 
 #include <nlohmann/json.hpp>
@@ -57,6 +58,24 @@ TEST_F(LostOutput, OfAClosedPipeSavesFirst) {
   const auto there = saved("out/tiny");
   ASSERT_EQ(there.size(), 1u);
   EXPECT_EQ(there.front().step, steps_taken("out/tiny"));
+}
+
+// A folder stands in the way of the trace of one rank.
+TEST_F(LostOutput, OfATraceEndsNoRun) {
+  for (const int rank : {0, 3}) {
+    const std::string directory = fmt::format("run{}", rank),
+                      trace = fmt::format("{}/trace_rank{}.json", directory, rank);
+    std::filesystem::create_directories(folder_ / trace / "kept");
+    const ProgramResult result = weft("train run.toml --profiling.first_step=2 --run.directory=" + directory);
+    EXPECT_EQ(result.exit_code, 3) << result.messages;
+    const std::string reason = trace + " cannot be put in place: Is a directory\n";
+    EXPECT_NE((rank == 0 ? result.output : result.messages).find(reason), std::string::npos) << result.output;
+    EXPECT_NE(result.messages.find("weft: a trace was not kept: " + reason), std::string::npos) << result.messages;
+    EXPECT_EQ(steps_taken(directory), 3);
+    EXPECT_EQ(saved(directory).at(0).step, 3);
+    EXPECT_TRUE(std::filesystem::exists(folder_ / directory / "summary.json"));
+    EXPECT_TRUE(std::filesystem::is_regular_file(folder_ / directory / "trace_rank1.json"));
+  }
 }
 
 // As a full disk does (ulimit -f): files of the checkpoint are larger than the limit, all others smaller.

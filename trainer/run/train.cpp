@@ -14,6 +14,7 @@
 #include "layers/kernels/cpu/kernels.h"
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/runtime/checksum.h"
+#include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
 #include "parallel/runtime/quantities.h"
 #include "trainer/checkpoint/folder.h"
@@ -153,16 +154,19 @@ void gather_figures(RankRun& run, const Mesh& mesh, TrainResult* result) {
   result->timer.add(RunPart::other);
 }
 
+// The console belongs to rank 0.
+void note_of_rank(Console& console, int rank, const char* name, const std::string& text) {
+  if (rank == 0) return console.note(name, text);
+  std::fputs(fmt::format("rank {}: {}\n", rank, text).c_str(), stderr);
+}
+
 CheckpointSetup checkpoint_setup(const ResolvedConfig& resolved, Console& console) {
   CheckpointSetup setup;
   setup.texts.push_back({checkpoint_config_name, resolved.toml});
   for (const TokenizerPart& part : tokenizer_parts(resolved.config.data.tokenizer)) {
     setup.texts.push_back({part.kept_name, read_whole_file(part.path)});
   }
-  setup.say = [&console](int rank, const std::string& text) {
-    if (rank == 0) return console.note("checkpoint", text);
-    std::fputs(fmt::format("rank {}: {}\n", rank, text).c_str(), stderr);
-  };
+  setup.say = [&console](int rank, const std::string& text) { note_of_rank(console, rank, "checkpoint", text); };
   return setup;
 }
 
@@ -236,6 +240,11 @@ class TrainOutput {
     conclude(config_, result, record_, requests, *directory_, console_);
   }
 
+  // Called by each process. Throws Error (failure) if a trace of its ranks is missing.
+  void require_traces() const {
+    if (!lost_trace_.empty()) fail("a trace was not kept: {}", lost_trace_);
+  }
+
  private:
   void admit() {
     // A folder of its own comes first: run.directory is not made for a run that is refused there.
@@ -295,10 +304,21 @@ class TrainOutput {
                     config_.checkpoint.directory, config_.run.directory));
   }
 
+  // A run goes on without its trace, as on a full disk.
+  void keep_trace(int rank, const StepTrace& trace) {
+    try {
+      write_trace(config_.run.directory, rank, trace.spans(), trace.work(), record_.hashes);
+    } catch (const Error& error) {
+      note_of_rank(console_, rank, "profiling", error.what());
+      const std::lock_guard lock(trace_mutex_);
+      lost_trace_ = error.what();
+    }
+  }
+
   void tell(RankRun& run, const StepMetrics& metrics) {
     const StepTrace* trace = run.profiler().trace();
     if (trace != nullptr && metrics.step == config_.profiling.last()) {
-      write_trace(config_.run.directory, run.rank(), trace->spans(), trace->work(), record_.hashes);
+      keep_trace(run.rank(), *trace);
     }
     if (run.rank() != 0) return;
     if (metrics.has_no_target() && std::exchange(first_without_target_, false)) {
@@ -328,6 +348,8 @@ class TrainOutput {
   std::optional<RunLock> checkpoint_lock_;
   ReportedSteps reports_;  // used on the thread of rank 0
   RunRecord record_;
+  std::mutex trace_mutex_;
+  std::string lost_trace_;  // why a rank of this process has none, or empty
   bool first_of_process_ = true, first_without_target_ = true;
 };
 
@@ -390,6 +412,7 @@ TrainResult train(const ResolvedConfig& resolved, const RunRecord& record, Conso
   polled.stop = [&] { return requests.stop() || console.closed(); };
   TrainResult result = run_steps(config, output.observer(), {}, checkpoint_setup(resolved, console), polled, timer);
   if (speaks) output.end(result, requests);
+  output.require_traces();
   return result;
 }
 
