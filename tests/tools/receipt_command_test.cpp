@@ -214,6 +214,33 @@ TEST_F(ReceiptCommand, IsOfTheLastPartOfARun) {
   EXPECT_NEAR(sum_of_time(second.at("time")), second.at("time").at("wall"), 1e-6);
 }
 
+// The step of the spike has a line of metrics, and no part in the summary.
+TEST_F(ReceiptCommand, IsOfARunThatASpikeEnded) {
+  train("--optimizer.learning_rate=0 --run.directory=still --run.steps=6");
+  std::vector<double> norms;
+  std::ifstream text(folder_ / "still/metrics.jsonl");
+  for (std::string line; std::getline(text, line);) norms.push_back(SortedJson::parse(line).at("grad_norm"));
+  const auto largest = std::ranges::max_element(norms);
+  ASSERT_GT(largest, norms.begin()) << "this text shows nothing";
+  const auto stopped = weft(fmt::format(
+      "train run.toml --optimizer.learning_rate=0 --run.steps=6 --spikes.action=stop --spikes.grad_norm={:.17g}",
+      *largest * (1 - 1e-12)));
+  ASSERT_EQ(stopped.exit_code, 3) << stopped.messages;
+  const auto taken = largest - norms.begin();
+  ASSERT_EQ(std::ssize(metrics()), taken + 1);
+  EXPECT_EQ(file("out/tiny/summary.json").at("steps"), taken);
+  EXPECT_EQ(receipt().at("median_step").at("steps"), std::max<std::ptrdiff_t>(taken - 2, 0));
+}
+
+// A run that begins anew, and is killed after as many steps as the one before took.
+TEST_F(ReceiptCommand, RefusesTheSummaryOfAnEarlierRunOfAsManySteps) {
+  train("--checkpoint.at_end=false");
+  const std::string earlier = file("out/tiny/summary.json").dump();
+  train("--checkpoint.at_end=false");
+  put("out/tiny/summary.json", earlier);
+  EXPECT_NE(refusal().find("summary.json is not of the last steps in metrics.jsonl"), std::string::npos);
+}
+
 TEST_F(ReceiptCommand, NamesSlowRanks) {
   train("--parallelism.tensor=1 --parallelism.data_shard=4");
   SortedJson summary = file("out/tiny/summary.json");

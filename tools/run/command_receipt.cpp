@@ -47,18 +47,25 @@ Json summary_of(const RunOutputs& run) {
   return summary;
 }
 
-// The steps of the run's last part. Throws Error (request) if they are not those of the summary.
+// The steps of the run's last part. Throws Error (request) if they are not those of the summary: a part that takes
+// the same steps again has other seconds.
 std::span<const StepMetrics> last_part(const RunOutputs& run, const Json& summary) {
-  const auto first = std::ranges::find_if(run.steps.rbegin(), run.steps.rend(),
+  std::span<const StepMetrics> steps = run.steps;
+  if (!steps.back().taken()) steps = steps.first(steps.size() - 1);
+  const auto first = std::ranges::find_if(steps.rbegin(), steps.rend(),
                                           [](const StepMetrics& step) { return step.hashes.has_value(); });
-  const std::ptrdiff_t steps = first == run.steps.rend() ? 0 : first - run.steps.rbegin() + 1;
-  if (steps != summary.at("steps").get<std::ptrdiff_t>()) {
+  steps = steps.last(first == steps.rend() ? 0 : static_cast<std::size_t>(first - steps.rbegin()) + 1);
+  RunTotals totals;
+  for (const StepMetrics& step : steps) totals.add(step);
+  // Sums of the same numbers in the same order are equal.
+  if (steps.empty() || totals.steps != summary.at("steps").get<std::int64_t>() ||
+      totals.seconds != summary.at("seconds").get<double>()) {
     fail_request(
         "weft receipt: error: {} is not of the last steps in {}: the run was started again and goes on, or was killed "
         "before its end",
         (run.directory / summary_file).string(), metrics_file);
   }
-  return std::span(run.steps).last(static_cast<std::size_t>(steps));
+  return steps;
 }
 
 Json model_json(const Config& config) {

@@ -41,6 +41,15 @@ RunHashes parsed_hashes(const SortedJson& hashes) {
   return {hashes.at("configuration"), hashes.at("program"), hashes.at("layout")};
 }
 
+Spike parsed_spike(const SortedJson& json, const std::string& place) {
+  const auto action = value_named<SpikeAction>(json.at("action").get<std::string>());
+  if (!action) fail_request("{}: {} is no action at a spike", place, json.at("action").dump());
+  Spike spike{json.at("what") == "loss" ? "loss" : "grad_norm", number_of(json.at("value")),
+              number_of(json.at("limit")), *action};
+  if (json.contains("mean")) spike.mean = number_of(json.at("mean"));
+  return spike;
+}
+
 std::vector<StepMetrics> read_metrics(const std::filesystem::path& file) {
   const std::string text = read_text(file);
   std::vector<StepMetrics> steps;
@@ -110,6 +119,9 @@ StepMetrics parse_step_metrics(const std::string& line, const std::string& place
     metrics.learning_rates = rates_of(json.at("lr"));
     if (json.contains("loss_scale")) metrics.loss_scale = json.at("loss_scale").get<double>();
     metrics.skipped = json.value("skipped", false);
+    // Older versions wrote a boolean.
+    const auto spike = json.find("spike");
+    if (spike != json.end() && spike->is_object()) metrics.spike = parsed_spike(*spike, place);
     metrics.forced_balance = json.value("forced_balance", false);
     metrics.tokens = json.at("tokens");
     metrics.targets = json.value("targets", metrics.tokens);

@@ -80,6 +80,8 @@ struct StepMetrics {
   std::optional<HeldOutLoss> validation = {};  // of the parameters after the step
   std::optional<RunHashes> hashes = {};        // in the first step of a run, or of one that goes on
 
+  // False of a step whose spike ended the run: it has a line of metrics, and no part in totals and checkpoints.
+  bool taken() const { return !spike || spike->action != SpikeAction::stop; }
   bool has_no_target() const { return skipped && targets == 0; }
   double tokens_per_second() const { return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0; }
   double flops_per_second() const { return seconds > 0.0 ? model_flops / seconds : 0.0; }  // of a device

@@ -274,7 +274,7 @@ StepMetrics RankRun::end_update(const StepTotals& totals) {
   metrics.skipped = overflowed || at_spike || targets == 0;
   if (!at_spike && (targets > 0 || overflowed)) scaler_.end_step(!overflowed);
   if (!metrics.skipped) helpers_.move(totals, update);
-  if (!metrics.spike || metrics.spike->action != SpikeAction::stop) {
+  if (metrics.taken()) {
     progress_.step = step_;
     progress_.samples += config_.training.global_batch_size;
     progress_.tokens += metrics.tokens;

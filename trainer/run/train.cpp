@@ -95,19 +95,18 @@ void take_steps(RankRun& run, RankCheckpoints& checkpoints, const RunOrders& ord
       result->timer.take_from_steps(RunPart::data_wait, metrics.data_wait);
       result->timer.take_from_steps(RunPart::checkpoints, std::exchange(copying, 0.0));
     }
-    const bool stops_at_spike = metrics.spike && metrics.spike->action == SpikeAction::stop;
-    if (orders.held_out && validates_after(config, step) && !stops_at_spike) {
+    if (orders.held_out && validates_after(config, step) && metrics.taken()) {
       metrics.validation = run.held_out(*orders.held_out);
       checkpoints.validated(step, metrics.validation->loss);
       spent(RunPart::validation);
     }
     // No checkpoint has copies that differ, or a bias that is not finite.
-    if (step % config.metrics.interval == 0 || stops_at_spike || checkpoints.saves_after(step, run.votes())) {
+    if (step % config.metrics.interval == 0 || !metrics.taken() || checkpoints.saves_after(step, run.votes())) {
       run.compare_copies();
     }
     if (orders.observer.after_step) orders.observer.after_step(run, metrics);
     spent(RunPart::other);
-    if (stops_at_spike) {  // the step was not taken
+    if (!metrics.taken()) {
       checkpoints.save(run.progress());
       if (result != nullptr) result->stopping_spike = spike_text(config, step, *metrics.spike);
       break;
