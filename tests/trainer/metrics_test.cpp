@@ -42,6 +42,12 @@ TEST(StepMetricsText, TellsOfASkippedStepAndItsScale) {
   EXPECT_EQ(nlohmann::json::parse(to_json(metrics))["skipped"], false);
 }
 
+// An x86 processor gives infinity minus infinity a sign.
+TEST(StepMetricsText, HasNoSignOfANormThatIsNoNumber) {
+  const StepMetrics metrics{.step = 1, .gradient_norm = -std::numeric_limits<double>::quiet_NaN()};
+  EXPECT_NE(console_line(metrics).find("  grad_norm nan  "), std::string::npos) << console_line(metrics);
+}
+
 // Without float16 there is nothing to tell.
 TEST(StepMetricsText, SaysNothingOfScalesWithoutOne) {
   StepMetrics metrics;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <utility>
@@ -26,6 +27,11 @@ std::string clock_time(double seconds) {
 // Three digits at least: "0.0123", "1.23", "412", "41234".
 std::string short_number(double value) {
   return value < 99.95 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
+}
+
+// Without the sign of a NaN, which says nothing.
+std::string four_places(double value) {
+  return std::isnan(value) ? "nan" : fmt::format("{:.4f}", value);
 }
 
 // "3.00e-04", or if groups differ "3.00e-04 (dense, vectors), 1.00e-04 (experts)".
@@ -85,9 +91,9 @@ void Console::step(const StepMetrics& reported, std::int64_t steps) {
   constexpr double noticeable = 0.01;  // share of the time that was spent reading data
   const int width = static_cast<int>(std::to_string(steps).size());
   if (terminal_) out_ << erase_line;
-  const std::string loss = reported.has_no_target() ? "none" : fmt::format("{:.4f}", reported.loss);
-  fmt::print(out_, "step {:{}}/{}  loss {}  grad_norm {:.4f}  lr {}  {:.0f} tok/s  {} ms  {} TFLOP/s", reported.step,
-             width, steps, loss, reported.gradient_norm, rates_text(reported.learning_rates),
+  const std::string loss = reported.has_no_target() ? "none" : four_places(reported.loss);
+  fmt::print(out_, "step {:{}}/{}  loss {}  grad_norm {}  lr {}  {:.0f} tok/s  {} ms  {} TFLOP/s", reported.step, width,
+             steps, loss, four_places(reported.gradient_norm), rates_text(reported.learning_rates),
              reported.tokens_per_second(), short_number(1e3 * reported.seconds / static_cast<double>(reported.steps)),
              short_number(reported.tflops()));
   if (const auto mfu = reported.mfu()) fmt::print(out_, "  {:.1f} % MFU", 100.0 * *mfu);
@@ -151,9 +157,10 @@ void Console::memory_table(std::span<const BucketBytes> predicted, std::span<con
 void Console::finished(const RunTotals& totals, const std::filesystem::path& directory) {
   const std::string without =
       totals.without_target == 0 ? "" : fmt::format(" ({} without a target)", totals.without_target);
-  const std::string losses = totals.without_target == totals.steps
-                                 ? std::string("no loss")
-                                 : fmt::format("loss {:.4f} -> {:.4f}", totals.first_loss, totals.last_loss);
+  const std::string losses =
+      totals.without_target == totals.steps
+          ? std::string("no loss")
+          : fmt::format("loss {} -> {}", four_places(totals.first_loss), four_places(totals.last_loss));
   fmt::print(out_, "{} steps{}, {}, {} tokens in {} ({:.0f} tok/s); see {}\n", totals.steps, without, losses,
              totals.tokens, clock_time(totals.seconds), static_cast<double>(totals.tokens) / totals.seconds,
              directory.string());
