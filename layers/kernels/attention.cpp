@@ -1,6 +1,9 @@
 #include "layers/kernels/attention.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "layers/kernels/kernels.h"
 #include "parallel/runtime/elementwise.h"
@@ -46,7 +49,78 @@ void check(const HeadShape& heads, QueryRuns runs, const AttentionInputs& inputs
           "one log-sum-exp a token and query head");
 }
 
+// The operands of a call, told apart by their addresses.
+class Operands {
+ public:
+  void add(ConstTensorView rows, std::int64_t column = 0) {
+    const auto known = std::ranges::find(addresses_, rows.data());
+    operands_.push_back(
+        {static_cast<std::size_t>(known - addresses_.begin()), rows.dtype(), rows.rows(), rows.columns(), column});
+    if (known == addresses_.end()) addresses_.push_back(rows.data());
+  }
+  template <typename View>
+  void add(const AttentionHeads<View>& heads) {
+    for (const auto& of : {heads.q, heads.k, heads.v}) add(of.rows, of.column);
+  }
+  void add(const AttentionInputs& inputs, ConstTensorView out, ConstTensorView log_sum_exp) {
+    add(inputs);
+    for (const ConstTensorView& rows : {inputs.document_begins, out, log_sum_exp}) add(rows);
+  }
+  void add_to(std::vector<AttentionCall>& calls, const HeadShape& heads, QueryRuns runs) {
+    AttentionCall call{heads, {runs.begin(), runs.end()}, std::move(operands_)};
+    if (std::ranges::find(calls, call) == calls.end()) calls.push_back(std::move(call));
+  }
+
+ private:
+  std::vector<const void*> addresses_;
+  std::vector<AttentionCall::Operand> operands_;
+};
+
 }  // namespace
+
+void run_once(KernelContext& context, const AttentionCall& call) {
+  std::map<std::size_t, Tensor> matrices;
+  std::vector<HeadColumns<TensorView>> at;
+  for (const AttentionCall::Operand& of : call.operands) {
+    Tensor& matrix = matrices[of.matrix];
+    if (of.rows > 0 && matrix.view().empty()) {
+      matrix = context.ledger.allocate(Bucket::workspace, of.dtype, of.rows, of.columns);
+      fill(context.stream, matrix, 0.0f);
+    }
+    at.push_back({matrix, of.column});
+  }
+  const auto input = [&](std::size_t i) { return HeadColumns<ConstTensorView>{at[i].rows, at[i].column}; };
+  const AttentionInputs inputs({input(0), input(1), input(2)}, at[3].rows);
+  if (call.is_backward()) {
+    const AttentionGradients gradients{at[7], at[8], at[9]};
+    attention_backward(context, call.heads, call.runs, at[6].rows, inputs, at[4].rows, at[5].rows, gradients);
+  } else {
+    attention_forward(context, call.heads, call.runs, inputs, at[4].rows, at[5].rows);
+  }
+}
+
+AttentionKernels AttentionKernels::recorded(std::vector<AttentionCall>& calls) const {
+  AttentionKernels kernels = *this;
+  kernels.forward = [&calls, forward = forward](KernelContext& context, const HeadShape& heads, QueryRuns runs,
+                                                const AttentionInputs& inputs, TensorView out, TensorView log_sum_exp) {
+    Operands operands;
+    operands.add(inputs, out, log_sum_exp);
+    operands.add_to(calls, heads, runs);
+    forward(context, heads, runs, inputs, out, log_sum_exp);
+  };
+  kernels.backward = [&calls, backward = backward](KernelContext& context, const HeadShape& heads, QueryRuns runs,
+                                                   ConstTensorView dout, const AttentionInputs& inputs,
+                                                   ConstTensorView out, ConstTensorView log_sum_exp,
+                                                   const AttentionGradients& gradients) {
+    Operands operands;
+    operands.add(inputs, out, log_sum_exp);
+    operands.add(dout);
+    operands.add(gradients);
+    operands.add_to(calls, heads, runs);
+    backward(context, heads, runs, dout, inputs, out, log_sum_exp, gradients);
+  };
+  return kernels;
+}
 
 std::int64_t query_rows(QueryRuns runs) {
   std::int64_t rows = 0;

@@ -12,8 +12,10 @@
 // begin anew: scores depend on differences of positions alone.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "layers/kernels/token_kernels.h"
 
@@ -72,6 +74,27 @@ void attention_backward(KernelContext& context, const HeadShape& heads, QueryRun
 void attention_cached(KernelContext& context, const HeadShape& heads, std::int64_t position, ConstTensorView qkv,
                       TensorView cache, TensorView out);
 
+// A forward or backward without its data, as a dry run meets it.
+struct AttentionCall {
+  // Operands with one `matrix` are columns of the same one. Those that are absent have no rows.
+  struct Operand {
+    std::size_t matrix = 0;
+    DType dtype = DType::float32;
+    std::int64_t rows = 0, columns = 0, column = 0;
+    bool operator==(const Operand&) const = default;
+  };
+  HeadShape heads;
+  std::vector<Range> runs;
+  // q, k, v, document_begins, out, log_sum_exp; of a backward also dout, and the gradients of q, k and v.
+  std::vector<Operand> operands;
+
+  bool is_backward() const { return operands.size() > 6; }
+  bool operator==(const AttentionCall&) const = default;
+};
+// Does such a call on zeros from the context's ledger, which are released afterwards. A library compiles and loads what
+// a shape needs when it first meets the shape, and may wait for all that the device does.
+void run_once(KernelContext& context, const AttentionCall& call);
+
 // std::function, because prepared plans of a library belong to the rank.
 struct AttentionKernels {
   std::function<decltype(attention_forward)> forward;
@@ -80,6 +103,8 @@ struct AttentionKernels {
   std::function<void(KernelContext& context, const HeadShape& heads, std::int64_t position, ConstTensorView q,
                      ConstTensorView cache, TensorView out)>
       cached;
+  // These kernels, with each call added to `calls` that differs from those in it. `calls` outlives the kernels.
+  AttentionKernels recorded(std::vector<AttentionCall>& calls) const;
   // In words, what computes a microbatch of this shape: the library, or the reason for not using one. `documents`: a
   // sequence may hold several.
   std::function<std::string(const HeadShape&, QueryRuns, DType, bool documents)> description;

@@ -2,6 +2,7 @@
 // It keeps prepared products by shape and queues its work on the stream it was made for.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -51,6 +52,15 @@ struct Product {
   FactorScales scales_a = {}, scales_b = {};
 };
 
+// Common to the addresses of all operands, in bytes: a power of two, at most 16.
+inline std::uint32_t alignment_of(const Product& product) {
+  std::uintptr_t addresses = 16;
+  for (const ConstTensorView& operand : {product.a, product.b, ConstTensorView(product.c), product.addend}) {
+    addresses |= reinterpret_cast<std::uintptr_t>(operand.data());
+  }
+  return std::uint32_t{1} << std::countr_zero(addresses);
+}
+
 class MatrixProducts {
  public:
   virtual ~MatrixProducts() = default;
@@ -67,6 +77,8 @@ class MatrixProducts {
   // Looks once for the fastest algorithm of products of these shapes. Waits for the device; called while nothing is in
   // flight. Returns a description of what was done, empty if there is nothing to choose.
   virtual std::string measure(std::span<const ProductCall>) { return {}; }
+  // Loads the kernels that run() takes for products of these shapes. Does not wait.
+  virtual void load(std::span<const ProductCall>) {}
 };
 
 std::unique_ptr<MatrixProducts> make_cpu_matrix_products();

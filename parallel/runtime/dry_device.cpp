@@ -52,7 +52,18 @@ class NumberedDevice final : public DryDevice {
   void release(void* data, std::int64_t bytes, Stream&) override { free_blocks_[bytes].push_back(data); }
   std::int64_t system_allocations() const override { return 0; }
 
+  void count_host_blocks() override {
+    for (auto& [bytes, count] : host_) count = {};
+  }
+  std::map<std::int64_t, std::int64_t> host_blocks() const override {
+    std::map<std::int64_t, std::int64_t> most;
+    for (const auto& [bytes, count] : host_) {
+      if (count.most > 0) most[bytes] = count.most;
+    }
+    return most;
+  }
   void* allocate_staging(std::int64_t bytes) override {
+    host_[bytes].come();
     auto& blocks = free_staging_[bytes];
     if (!blocks.empty()) {
       void* data = blocks.back().release();
@@ -64,9 +75,18 @@ class NumberedDevice final : public DryDevice {
     return data;
   }
   // Kept for the next request of this size: every MoE block requests it once for each microbatch.
-  void release_staging(void* data, std::int64_t bytes) override { free_staging_[bytes].emplace_back(data); }
-  void* allocate_host(std::int64_t bytes) override { return allocate_numbered(bytes); }
-  void release_host(void* data, std::int64_t bytes) override { free_blocks_[bytes].push_back(data); }
+  void release_staging(void* data, std::int64_t bytes) override {
+    --host_[bytes].live;
+    free_staging_[bytes].emplace_back(data);
+  }
+  void* allocate_host(std::int64_t bytes) override {
+    host_[bytes].come();
+    return allocate_numbered(bytes);
+  }
+  void release_host(void* data, std::int64_t bytes) override {
+    --host_[bytes].live;
+    free_blocks_[bytes].push_back(data);
+  }
   void copy(Stream&, const void*, void* to, std::int64_t bytes) override {
     const bool to_device = reinterpret_cast<std::uintptr_t>(to) >= first_address;
     if (!to_device && download_) download_({static_cast<std::byte*>(to), static_cast<std::size_t>(bytes)});
@@ -91,6 +111,11 @@ class NumberedDevice final : public DryDevice {
   DryDownload download_;
   std::uintptr_t next_ = first_address;
   std::map<std::int64_t, std::vector<void*>> free_blocks_;  // by bytes
+  struct Count {
+    std::int64_t live = 0, most = 0;  // beside the blocks that were there when counting began
+    void come() { most = std::max(most, ++live); }
+  };
+  std::map<std::int64_t, Count> host_;  // by bytes
   struct Free {
     void operator()(void* data) const { std::free(data); }
   };

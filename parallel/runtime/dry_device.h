@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -23,6 +24,9 @@ class DryDevice : public Device {
   // The observer is told of every kernel from here on, also of layers and optimizer; null for none.
   void observe(KernelObserver* observer) { observer_ = observer; }
   KernelObserver* observer() const { return observer_; }
+  // Blocks of host memory that came beside those that were there, by bytes: the most at once.
+  virtual void count_host_blocks() = 0;  // from here on
+  virtual std::map<std::int64_t, std::int64_t> host_blocks() const = 0;
 
  private:
   KernelObserver* observer_ = nullptr;

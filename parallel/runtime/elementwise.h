@@ -16,7 +16,8 @@ class Stream;
 void cast(Stream& stream, ConstTensorView source, TensorView destination);
 // destination += source, computed in float32. The dtypes are equal, or the destination is float32.
 void add(Stream& stream, ConstTensorView source, TensorView destination);
-// destination = factor source + destination_factor destination, in float32 and rounded once; equal dtypes.
+// destination = factor source + destination_factor destination, in float32 and rounded once; equal dtypes,
+// float32 or bfloat16.
 void combine(Stream& stream, float factor, ConstTensorView source, float destination_factor, TensorView destination);
 // destination /= sqrt(square_sum), or zero if square_sum is zero. Each element is multiplied by the root's reciprocal
 // in double and rounded once. float32; square_sum [1, 1] float64 stays in device memory.
@@ -28,7 +29,8 @@ void fill(Stream& stream, TensorView destination, float value);
 void square_sum(Stream& stream, ConstTensorView source, TensorView sum);
 // count [1, 1] int32 += the number of NaN and infinite elements of a float32 tensor.
 void count_nonfinite(Stream& stream, ConstTensorView source, TensorView count);
-// Copies `columns` columns of every row, beginning at the given columns. Dtypes and numbers of rows are equal.
+// Copies `columns` columns of every row, beginning at the given columns. Dtypes, of 16 bits or more, and numbers of
+// rows are equal.
 void copy_columns(Stream& stream, ConstTensorView source, std::int64_t source_column, TensorView destination,
                   std::int64_t destination_column, std::int64_t columns);
 

@@ -26,6 +26,7 @@ struct ProductCall {
   DType input_a = DType::float32, input_b = DType::float32, output = DType::float32;
   bool adds = false;  // the product is added to c or to another tensor
   ScaledBlock scaled_a = ScaledBlock::all, scaled_b = ScaledBlock::all;  // of factors of 8 bits
+  std::uint32_t alignment = 16;  // common to the addresses of all operands: bytes, at most 16
 
   auto operator<=>(const ProductCall&) const = default;
 };

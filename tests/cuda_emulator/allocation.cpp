@@ -114,6 +114,7 @@ extern "C" cudaError_t cudaHostAlloc(void** result, std::size_t bytes, unsigned)
     if (block == nullptr) return cudaErrorMemoryAllocation;
     std::memset(block, 0xFF, rounded);
     state.pinned[block] = bytes;
+    ++state.counters.pinned_blocks;
     *result = block;
     return cudaSuccess;
   });

@@ -42,6 +42,7 @@ struct MachineCounters {
   std::int64_t allocations = 0;       // of device memory, of either kind
   std::int64_t product_searches = 0;  // calls of cublasLtMatmulAlgoGetHeuristic
   std::int64_t graphs = 0, graph_launches = 0;
+  std::int64_t pinned_blocks = 0;  // of host memory that were asked for
 };
 
 struct Operation {

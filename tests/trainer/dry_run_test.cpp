@@ -5,6 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "layers/kernels/kernels.h"
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_layout.h"
@@ -104,6 +107,28 @@ TEST_P(DryRunOfLayouts, HasEveryBucketOfEveryRankToTheByte) {
     }
   }
   EXPECT_EQ(counted, run.steps.back().communication);
+}
+
+// What a device may meet before the first step: as often forwards as backwards, each once, and all can be called.
+TEST_P(DryRunOfLayouts, TellsEachAttentionOnce) {
+  const Config config = config_of(GetParam());
+  const Mesh mesh(config.parallelism);
+  const StepCalls calls = dry_calls(config, mesh, step_program(ResolvedRun(config), mesh.coordinates(0)), 0);
+  const auto backwards = std::ranges::count_if(calls.attention, &AttentionCall::is_backward);
+  EXPECT_GT(backwards, 0);
+  EXPECT_EQ(std::ssize(calls.attention), 2 * backwards);
+  const auto device = make_cpu_device();
+  const auto stream = device->create_stream("compute");
+  MemoryLedger ledger(*device, *stream);
+  PhaseClock clock;
+  const auto products = make_cpu_matrix_products();
+  const LayerKernels kernels = cpu_layer_kernels();
+  KernelContext context{ledger, clock, *stream, *products, kernels};
+  for (auto call = calls.attention.begin(); call != calls.attention.end(); ++call) {
+    EXPECT_EQ(std::find(call + 1, calls.attention.end(), *call), calls.attention.end());
+    run_once(context, *call);
+    EXPECT_EQ(ledger.live().total(), 0);
+  }
 }
 
 // The rules that keep less or more than AdamW, and one that moves whole matrices through communication and workspace.

@@ -63,7 +63,8 @@ void bench_products(const Config& given, double least_seconds, bool json) {
   TimedProducts timed(config, 0);
   std::vector<ProductCall> shapes;
   std::vector<ProductRow> rows;
-  for (const auto& [product, calls] : dry_products(config, run.mesh(), program, 0)) {
+  const StepCalls asked = dry_calls(config, run.mesh(), program, 0);
+  for (const auto& [product, calls] : asked.products) {
     if (product.rows == 0 || product.columns == 0 || product.inner == 0) continue;
     shapes.push_back(product);
     rows.push_back({product, calls});

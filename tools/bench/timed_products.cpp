@@ -46,7 +46,7 @@ TimedProducts::Factor TimedProducts::factor(const std::string& name, DType dtype
 }
 
 double TimedProducts::seconds(const ProductCall& call, double least_seconds, const std::function<void()>& ready) {
-  const auto& [m, n, k, turned_a, turned_b, input_a, input_b, output, adds, scaled_a, scaled_b] = call;
+  const auto& [m, n, k, turned_a, turned_b, input_a, input_b, output, adds, scaled_a, scaled_b, alignment] = call;
   const Factor a = factor("a", input_a, turned_a ? k : m, turned_a ? m : k, scaled_a);
   const Factor b = factor("b", input_b, turned_b ? n : k, turned_b ? k : n, scaled_b);
   Tensor c = ledger_.allocate(Bucket::workspace, output, m, n);

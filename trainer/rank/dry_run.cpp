@@ -123,10 +123,12 @@ MuonKernels dry_muon_kernels() {
 
 class DryBackend final : public Backend {
  public:
-  DryBackend(const Config& config, DryDownload download)
+  DryBackend(const Config& config, DryDownload download, std::vector<AttentionCall>* attention)
       : workspace_(config.run.device == DeviceKind::cpu ? DryWorkspace::of_cpu : DryWorkspace::of_cuda),
         device_(make_dry_device(std::move(download))),
-        layer_kernels_(dry_layer_kernels(workspace_, gpu_kernel_options(config))) {}
+        layer_kernels_(dry_layer_kernels(workspace_, gpu_kernel_options(config))) {
+    if (attention != nullptr) layer_kernels_.attention = layer_kernels_.attention.recorded(*attention);
+  }
   DryDevice& device() override { return *device_; }
   const LayerKernels& layer_kernels() const override { return layer_kernels_; }
   const OptimizerKernels& optimizer_kernels() const override { return optimizer_kernels_; }
@@ -245,8 +247,10 @@ Program list_of_rank(const Program& program, int pipeline_rank) {
 // A rank with a device without memory, and without peers.
 class DryRank {
  public:
-  DryRank(const Config& config, const Mesh& mesh, const Program& program, int rank, Routing routing)
-      : backend_(config, exchanged_counts(config, mesh.coordinates(rank).ep, routing)) {
+  // `attention`, if given, takes the calls of attention, and outlives the rank.
+  DryRank(const Config& config, const Mesh& mesh, const Program& program, int rank, Routing routing,
+          std::vector<AttentionCall>* attention = nullptr)
+      : backend_(config, exchanged_counts(config, mesh.coordinates(rank).ep, routing), attention) {
     clock_.set_mode(PhaseClock::Mode::off);
     const MakeGroup make_group = [this](Group group, const std::vector<int>& members, int place, Stream& stream) {
       return std::make_unique<DryCommunicator>(std::string(name_of(group)), place, static_cast<int>(members.size()),
@@ -340,19 +344,22 @@ void dry_walk(const Config& config, const Mesh& mesh, const Program& program, in
   walker.device().observe(nullptr);
 }
 
-std::map<ProductCall, std::int64_t> dry_products(const Config& config, const Mesh& mesh, const Program& program,
-                                                 int rank) {
+StepCalls dry_calls(const Config& config, const Mesh& mesh, const Program& program, int rank) {
   struct Products final : KernelObserver {
     void called(const KernelCall& call) override {
       if (call.kind == KernelKind::product) ++calls[call.product];
     }
     std::map<ProductCall, std::int64_t> calls;
   } products;
-  DryRank walker(config, mesh, program, rank, Routing::even);
+  StepCalls calls;
+  DryRank walker(config, mesh, program, rank, Routing::even, &calls.attention);
   walker.device().observe(&products);
+  walker.device().count_host_blocks();
   walker.walk({});
   walker.device().observe(nullptr);
-  return std::move(products.calls);
+  calls.host_blocks = walker.device().host_blocks();
+  calls.products = std::move(products.calls);
+  return calls;
 }
 
 std::vector<DryRun> dry_runs(const Config& config, const Mesh& mesh, const Program& program, const Coordinates& at,

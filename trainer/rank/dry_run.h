@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "layers/kernels/attention.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/execute/execute.h"
 #include "parallel/pipeline/simulation/memory_curve.h"
@@ -117,9 +118,13 @@ BucketBytes dry_forward_peak(const Config& config, const Mesh& mesh, const Progr
 void dry_walk(const Config& config, const Mesh& mesh, const Program& program, int rank, KernelObserver& kernels,
               ActionObserver& actions);
 
-// The matrix products of the rank's step, and the number of calls of each.
-std::map<ProductCall, std::int64_t> dry_products(const Config& config, const Mesh& mesh, const Program& program,
-                                                 int rank);
+// What the rank's step asks of its device and its libraries. A device may make all of it ready before the first step.
+struct StepCalls {
+  std::map<ProductCall, std::int64_t> products;      // matrix products, and the number of calls of each
+  std::vector<AttentionCall> attention;              // each once
+  std::map<std::int64_t, std::int64_t> host_blocks;  // host memory for copies: by bytes, the most blocks at once
+};
+StepCalls dry_calls(const Config& config, const Mesh& mesh, const Program& program, int rank);
 
 // Number of threads for dry runs on an idle host: the host's cores, at most eight. Each thread holds the action list
 // and tensors of a rank.

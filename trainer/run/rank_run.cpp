@@ -5,6 +5,9 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <ranges>
+#include <utility>
+#include <vector>
 
 #include "layers/context_parallel.h"
 #include "layers/kernels/routing.h"
@@ -104,10 +107,25 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
   world_.barrier();
   predicted_.bytes = dry_peak(config_, mesh_, program, world_.rank());
   if (config_.run.device == DeviceKind::cpu) return;
-  std::vector<ProductCall> products;
-  for (const auto& [product, calls] : dry_products(config_, mesh_, program, world_.rank())) products.push_back(product);
-  products_ = rank_step_.kernels().products.measure(products);
+  make_ready(context.backend.device());
   world_.barrier();
+}
+
+void RankRun::make_ready(Device& device) {
+  const StepCalls calls = dry_calls(config_, mesh_, program(), world_.rank());
+  const auto keys = std::views::keys(calls.products);
+  const std::vector<ProductCall> products(keys.begin(), keys.end());
+  products_ = rank_step_.kernels().products.measure(products);
+  // A rank that is alone waits for nobody.
+  if (world_.size() == 1) return;
+  rank_step_.kernels().products.load(products);
+  for (const AttentionCall& call : calls.attention) run_once(rank_step_.kernels(), call);
+  stream().synchronize();
+  std::vector<std::pair<void*, std::int64_t>> blocks;
+  for (const auto& [bytes, count] : calls.host_blocks) {
+    for (std::int64_t i = 0; i < count; ++i) blocks.emplace_back(device.allocate_staging(bytes), bytes);
+  }
+  for (const auto& [block, bytes] : blocks) device.release_staging(block, bytes);
 }
 
 HostBytes RankRun::host_bytes() {

@@ -97,6 +97,10 @@ class RankRun {
 
   // The ranks of this rank's stage, on the compute stream.
   Communicator& stage_ranks() { return rank_step_.groups().on(Lane::compute, Group::tokens); }
+  // Chooses algorithms, and meets all that a step will ask of the GPU's libraries. What a library compiles, loads or
+  // allocates in a step may wait for all that the GPU does. A message among it may be of a rank that waits likewise.
+  // Waits for the device.
+  void make_ready(Device& device);
   // Reads this rank's text of the batch that begins with sample `first`. A fault is kept for next_batch().
   void read_ahead(std::int64_t first);
   // The text that was read ahead goes to the device. Throws Error (failure) for a fault met when it was read.

@@ -33,6 +33,10 @@ class CublasProducts final : public MatrixProducts {
     return measure_products(plans_, stream_, ledger_, workspace_.view().data(), products, product_table_file());
   }
 
+  void load(std::span<const ProductCall> products) override {
+    load_products(plans_, stream_, ledger_, workspace_.view().data(), products);
+  }
+
   void run_all(std::span<const Product> products) override {
     if (products.size() == 1) return run(products.front());
     const std::size_t used = std::min(products.size(), product_side_streams);

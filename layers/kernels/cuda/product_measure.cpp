@@ -69,10 +69,45 @@ class RandomOperands {
   const void* drawn_ = nullptr;
 };
 
-ProductShape shape_of_call(const ProductCall& call) {
-  return rounded_tokens({call.rows, call.columns, call.inner, call.transpose_a, call.transpose_b, call.input_a,
-                         call.input_b, call.output, call.adds, 16, call.scaled_a, call.scaled_b});
+std::set<ProductShape> shapes_of(std::span<const ProductCall> products) {
+  std::set<ProductShape> shapes;
+  for (const ProductCall& call : products) {
+    if (call.rows == 0 || call.columns == 0 || call.inner == 0) continue;
+    shapes.insert(rounded_tokens({call.rows, call.columns, call.inner, call.transpose_a, call.transpose_b, call.input_a,
+                                  call.input_b, call.output, call.adds, call.alignment, call.scaled_a, call.scaled_b}));
+  }
+  return shapes;
 }
+
+// A product of this shape with operands of its own.
+struct OwnProduct {
+  OwnProduct(const ProductShape& s, Stream& stream, MemoryLedger& ledger) {
+    const auto matrix = [&](DType dtype, std::int64_t rows, std::int64_t columns) {
+      return ledger.allocate_on(stream, Bucket::workspace, dtype, rows, columns);
+    };
+    a = s.transpose_a ? matrix(s.input_a, s.inner, s.rows) : matrix(s.input_a, s.rows, s.inner);
+    b = s.transpose_b ? matrix(s.input_b, s.columns, s.inner) : matrix(s.input_b, s.inner, s.columns);
+    c = matrix(s.output, s.rows, s.columns);
+    product = {a, s.transpose_a ? Transpose::yes : Transpose::no,
+               b, s.transpose_b ? Transpose::yes : Transpose::no,
+               c, s.accumulate,
+               {}};
+    if (size_of(s.input_a) > 1) return;
+    const auto scales = [&](ScaledBlock each, std::int64_t rows) {
+      const auto [scale_rows, scale_columns] = scale_shape(each, rows, s.inner);
+      Tensor ones = matrix(DType::float32, scale_rows, scale_columns);
+      weft::fill(stream, ones, 1.0f);
+      return ones;
+    };
+    scales_a = scales(s.scaled_a, s.rows);
+    scales_b = scales(s.scaled_b, s.columns);
+    product.scales_a = {scales_a, s.scaled_a};
+    product.scales_b = {scales_b, s.scaled_b};
+  }
+
+  Tensor a, b, c, scales_a, scales_b;
+  Product product;
+};
 
 class Measurement {
  public:
@@ -83,32 +118,10 @@ class Measurement {
   std::optional<cublasLtMatmulAlgo_t> fastest_of(const ProductShape& s) {
     const std::vector<cublasLtMatmulAlgo_t> listed = plans_.listed(s, listed_algorithms);
     if (listed.size() == 1) return listed.front();
-    const auto matrix = [&](DType dtype, std::int64_t rows, std::int64_t columns) {
-      return ledger_.allocate_on(stream_, Bucket::workspace, dtype, rows, columns);
-    };
-    Tensor a = s.transpose_a ? matrix(s.input_a, s.inner, s.rows) : matrix(s.input_a, s.rows, s.inner);
-    Tensor b = s.transpose_b ? matrix(s.input_b, s.columns, s.inner) : matrix(s.input_b, s.inner, s.columns);
-    Tensor c = matrix(s.output, s.rows, s.columns);
-    random_of(s.input_a).fill(a);
-    random_of(s.input_b).fill(b);
-    random_of(s.output).fill(c);
-    Product product{a, s.transpose_a ? Transpose::yes : Transpose::no,
-                    b, s.transpose_b ? Transpose::yes : Transpose::no,
-                    c, s.accumulate,
-                    {}};
-    Tensor scales_a, scales_b;
-    if (size_of(s.input_a) == 1) {
-      const auto scales = [&](ScaledBlock each, std::int64_t rows) {
-        const auto [scale_rows, scale_columns] = scale_shape(each, rows, s.inner);
-        Tensor ones = matrix(DType::float32, scale_rows, scale_columns);
-        weft::fill(stream_, ones, 1.0f);
-        return ones;
-      };
-      scales_a = scales(s.scaled_a, s.rows);
-      scales_b = scales(s.scaled_b, s.columns);
-      product.scales_a = {scales_a, s.scaled_a};
-      product.scales_b = {scales_b, s.scaled_b};
-    }
+    OwnProduct own(s, stream_, ledger_);
+    random_of(s.input_a).fill(own.a);
+    random_of(s.input_b).fill(own.b);
+    random_of(s.output).fill(own.c);
     std::vector<std::vector<std::pair<Fence, Fence>>> times(listed.size());
     std::vector<bool> refused(listed.size(), false);
     // The algorithms take turns, so that changes of the clock rate affect all of them.
@@ -116,7 +129,7 @@ class Measurement {
       for (std::size_t i = 0; i < listed.size(); ++i) {
         if (refused[i]) continue;
         const Fence begin = stream_.record_time();
-        refused[i] = plans_.multiply(native(stream_), s, product, workspace_, listed[i]) != CUBLAS_STATUS_SUCCESS;
+        refused[i] = plans_.multiply(native(stream_), s, own.product, workspace_, listed[i]) != CUBLAS_STATUS_SUCCESS;
         if (round > 0) times[i].emplace_back(begin, stream_.record_time());
       }
     }
@@ -238,13 +251,18 @@ std::string product_table_file() {
   return home == nullptr ? "" : fmt::format("{}/.cache/weft/products.txt", home);
 }
 
+void load_products(ProductPlans& plans, Stream& stream, MemoryLedger& ledger, void* workspace,
+                   std::span<const ProductCall> products) {
+  for (const ProductShape& shape : shapes_of(products)) {
+    const OwnProduct own(shape, stream, ledger);
+    plans.run(native(stream), shape, own.product, workspace);
+  }
+}
+
 std::string measure_products(ProductPlans& plans, Stream& stream, MemoryLedger& ledger, void* workspace,
                              std::span<const ProductCall> products, const std::string& file) {
   const auto begin = std::chrono::steady_clock::now();
-  std::set<ProductShape> shapes;
-  for (const ProductCall& call : products) {
-    if (call.rows > 0 && call.columns > 0 && call.inner > 0) shapes.insert(shape_of_call(call));
-  }
+  const std::set<ProductShape> shapes = shapes_of(products);
   ProductTable table(machine_text());
   if (!file.empty()) table.read(file);
   Measurement measurement(plans, stream, ledger, workspace);

@@ -46,6 +46,11 @@ class ProductTable {
 std::string measure_products(ProductPlans& plans, Stream& stream, MemoryLedger& ledger, void* workspace,
                              std::span<const ProductCall> products, const std::string& file);
 
+// Runs a product of each of these shapes, as ProductPlans::run does, so that its kernel is loaded. On `stream`, with
+// operands from `ledger` that are released afterwards; their contents are undefined.
+void load_products(ProductPlans& plans, Stream& stream, MemoryLedger& ledger, void* workspace,
+                   std::span<const ProductCall> products);
+
 // The file of algorithms: under XDG_CACHE_HOME, or under .cache of HOME; empty if neither is set.
 std::string product_table_file();
 

@@ -1,6 +1,5 @@
 #include "layers/kernels/cuda/product_plan.h"
 
-#include <bit>
 #include <cmath>
 
 #include "parallel/runtime/error.h"
@@ -92,9 +91,6 @@ void check(cublasStatus_t status, std::string_view expression, std::source_locat
 ProductShape shape_of(const Product& product) {
   const auto& [a, transpose_a, b, transpose_b, c, accumulate, addend, gradient, scales_a, scales_b] = product;
   const bool ta = transpose_a == Transpose::yes, tb = transpose_b == Transpose::yes;
-  const auto addresses = reinterpret_cast<std::uintptr_t>(a.data()) | reinterpret_cast<std::uintptr_t>(b.data()) |
-                         reinterpret_cast<std::uintptr_t>(c.data()) | reinterpret_cast<std::uintptr_t>(addend.data()) |
-                         std::uintptr_t{16};
   const ProductShape shape{c.rows(),
                            c.columns(),
                            ta ? a.rows() : a.columns(),
@@ -104,7 +100,7 @@ ProductShape shape_of(const Product& product) {
                            b.dtype(),
                            c.dtype(),
                            accumulate || !addend.empty(),
-                           std::uint32_t{1} << std::countr_zero(addresses),
+                           alignment_of(product),
                            scales_a.each,
                            scales_b.each};
   require((ta ? a.columns() : a.rows()) == shape.rows && (tb ? b.rows() : b.columns()) == shape.columns &&
