@@ -9,6 +9,7 @@
 #include <set>
 
 #include "parallel/comm/local.h"
+#include "parallel/comm/lone_communicator.h"
 #include "tests/parallel/cpu_rank.h"
 #include "tests/parallel/program_grid.h"
 
@@ -21,9 +22,9 @@ std::vector<std::pair<Lane, Group>> used_pairs() {
   std::vector<std::pair<Lane, Group>> pairs = {{Lane::exchange, Group::ep}};
   for (Group group : {Group::world, Group::tp, Group::cp, Group::etp, Group::tokens})
     pairs.emplace_back(Lane::compute, group);
-  for (Group group : {Group::dp_shard, Group::dp_shard_cp, Group::edp_shard}) pairs.emplace_back(Lane::gather, group);
-  for (Group group : {Group::dp_shard, Group::dp_shard_cp, Group::edp_shard, Group::dp_replicate, Group::edp_replicate,
-                      Group::tp, Group::tokens}) {
+  for (Group group : {Group::dp_shard_cp, Group::edp_shard}) pairs.emplace_back(Lane::gather, group);
+  for (Group group :
+       {Group::dp_shard_cp, Group::edp_shard, Group::dp_replicate, Group::edp_replicate, Group::tp, Group::tokens}) {
     pairs.emplace_back(Lane::reduce, group);
   }
   return pairs;
@@ -71,6 +72,25 @@ TEST(RankGroups, HaveOneCommunicatorForEachLaneAndGroup) {
     }
     EXPECT_THROW(groups.on(Lane::gather, Group::pp), std::out_of_range);
   });
+}
+
+// Context ranks share the units of dense blocks, or there are none. Experts have groups where there are experts.
+TEST(RankGroups, AreMadeForGroupsWithUnits) {
+  const auto gathering = [](const Degrees& degrees, bool experts) {
+    std::set<Group> groups;
+    CpuRank rank;
+    PhaseClock clock;
+    CommunicationCounters counters;
+    const MakeGroup make = [&](Group group, const std::vector<int>& members, int place, Stream& stream) {
+      if (&stream == &rank.lanes[Lane::gather]) groups.insert(group);
+      return std::make_unique<DryCommunicator>("", place, static_cast<int>(members.size()), stream, counters, clock);
+    };
+    const RankGroups all(0, Mesh(degrees), {}, {}, rank.lanes, {}, make, experts);
+    return groups;
+  };
+  EXPECT_EQ(gathering({.data_shard = 4}, false), (std::set{Group::dp_shard}));
+  EXPECT_EQ(gathering({.data_shard = 4, .context = 2}, false), (std::set{Group::dp_shard_cp}));
+  EXPECT_EQ(gathering({.data_shard = 4, .expert = 2}, true), (std::set{Group::dp_shard, Group::edp_shard}));
 }
 
 // A group's messages on one lane do not pass through those on another.

@@ -20,6 +20,20 @@ constexpr std::pair<Lane, Group> communicators[] = {
     {Lane::reduce, Group::edp_replicate}, {Lane::reduce, Group::tp},           {Lane::reduce, Group::tokens},
 };
 
+// Whether units, of experts or not, are gathered and reduced by the group. A communicator costs memory and streams.
+bool has_units(Group group, const Degrees& degrees, bool experts) {
+  switch (group) {
+    case Group::dp_shard:
+    case Group::dp_shard_cp:
+      return group == shard_group(degrees, Family::dense);
+    case Group::edp_shard:
+    case Group::edp_replicate:
+      return experts;
+    default:
+      return true;
+  }
+}
+
 }  // namespace
 
 Transfers transfers_of(const Program& program) {
@@ -64,18 +78,18 @@ MakeGroup groups_split_from(Communicator& world) {
 }
 
 RankGroups::RankGroups(Communicator& world, const Mesh& mesh, const std::set<Island>& islands,
-                       const Transfers& transfers, Lanes& lanes, const TiedRanks& tied)
-    : RankGroups(world.rank(), mesh, islands, transfers, lanes, tied, groups_split_from(world)) {}
+                       const Transfers& transfers, Lanes& lanes, const TiedRanks& tied, bool experts)
+    : RankGroups(world.rank(), mesh, islands, transfers, lanes, tied, groups_split_from(world), experts) {}
 
 RankGroups::RankGroups(int rank, const Mesh& mesh, const std::set<Island>& islands, const Transfers& transfers,
-                       Lanes& lanes, const TiedRanks& tied, const MakeGroup& make) {
+                       Lanes& lanes, const TiedRanks& tied, const MakeGroup& make, bool experts) {
   const auto split = [&](Group group, const std::vector<int>& members, Lane lane) {
     const auto self = std::find(members.begin(), members.end(), rank);
     return make(group, members, static_cast<int>(self - members.begin()), lanes[lane]);
   };
   const bool relays = mesh.degrees().expert_relay() > 1;
   for (const auto& [lane, group] : communicators) {
-    if (relays && group == Group::ep) continue;
+    if ((relays && group == Group::ep) || !has_units(group, mesh.degrees(), experts)) continue;
     groups_[{lane, group}] = split(group, mesh.group_of(group, rank), lane);
   }
   const int here = mesh.coordinates(rank).pp;

@@ -40,14 +40,16 @@ class RankGroups {
  public:
   // Every rank builds its groups in the same order. `transfers`: the messages of the step, the same on all ranks; each
   // (sender, receiver) pair gets connected. `lanes` outlive the groups. `tied`: the same on all ranks; a rank at any
-  // other pipeline position is alone in its tied group.
+  // other pipeline position is alone in its tied group. `experts`: whether the model has any, which have groups of
+  // their own.
   RankGroups(int rank, const Mesh& mesh, const std::set<Island>& islands, const Transfers& transfers, Lanes& lanes,
-             const TiedRanks& tied, const MakeGroup& make);
+             const TiedRanks& tied, const MakeGroup& make, bool experts = true);
   // Splits the groups from the world, which outlives them.
   RankGroups(Communicator& world, const Mesh& mesh, const std::set<Island>& islands, const Transfers& transfers,
-             Lanes& lanes, const TiedRanks& tied = {});
+             Lanes& lanes, const TiedRanks& tied = {}, bool experts = true);
 
-  // The communicator of a group on one lane. The table in rank_groups.cpp lists the pairs that exist.
+  // The communicator of a group on one lane. The table in rank_groups.cpp lists the pairs; those without units are
+  // left out.
   Communicator& on(Lane lane, Group group) { return *groups_.at({lane, group}); }
   // Whether tokens are relayed on the way to their experts: rows of choices then stay inside Group::ep_inner.
   bool relays_tokens() { return on(Lane::exchange, Group::ep_relay).size() > 1; }
