@@ -40,7 +40,8 @@ class LayoutSimulate : public ProgramTest {
 };
 
 // Everything again, each figure from where the library keeps it.
-void expect_figures(const Json& found, const Config& config, const ProgramCosts& costs, const LaneChannels& channels) {
+void expect_figures(const Json& found, const Config& given, const ProgramCosts& costs, const LaneChannels& channels) {
+  const Config config = on_hardware(given);
   const Mesh mesh(config.parallelism);
   const Program program = step_program(ResolvedRun(config), mesh.coordinates(0));
   const Simulation simulation = simulate(program, costs, channels);
@@ -231,6 +232,30 @@ TEST_F(LayoutSimulateRun, TakesWhatARunMeasured) {
 }
 
 // With even costs 1F1B leaves (p - 1) / (m + p - 1) of a step empty and takes (m + p - 1)(F + B).
+// A card that is planned for decides, whatever device the run has: all commands speak of the same step.
+TEST_F(LayoutSimulate, SaysOfACardWhatThePlanSays) {
+  for (const std::string words : {"--hardware.name=h100", "--hardware.name=h100 --precision.compute=bfloat16", ""}) {
+    SCOPED_TRACE(words);
+    const auto json = [&](const std::string& command) {
+      const auto result = weft(command + " run.toml --json " + words);
+      EXPECT_EQ(result.exit_code, 0) << result.messages;
+      const bool warned = result.messages.find("weft train would compute on the CPU") != std::string::npos;
+      EXPECT_EQ(warned, words.starts_with("--hardware")) << command << result.messages;
+      return result.exit_code == 0 ? Json::parse(result.output) : Json();
+    };
+    const Json plan = json("plan"), simulated = json("layout simulate")["variants"][0];
+    const Json shown = json("layout show")["layouts"][0];
+    std::int64_t most = 0;
+    for (const Json& rank : plan["ranks"]) most = std::max(most, rank["peak_bytes"].get<std::int64_t>());
+    EXPECT_EQ(simulated["peak_bytes"], most);
+    EXPECT_EQ(simulated["seconds"], plan["step_seconds"]);
+    std::int64_t most_shown = 0;
+    for (const Json& rank : shown["ranks"]) most_shown = std::max(most_shown, rank["peak_bytes"].get<std::int64_t>());
+    EXPECT_EQ(most_shown, most);
+    json("units");
+  }
+}
+
 TEST_F(LayoutSimulate, EvenCostsGiveTheBubbleOf1f1b) {
   for (const int microbatches : {2, 4, 8}) {
     const Json found = variants("--costs forward=1 --training.global_batch_size=" + std::to_string(2 * microbatches));

@@ -9,6 +9,7 @@
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
+#include "trainer/costs/hardware.h"
 #include "trainer/layout/layout_summary.h"
 #include "trainer/planning/step_forecast.h"
 
@@ -206,7 +207,7 @@ struct ShowRequest {
 };
 
 ShownLayout shown(Config config) {
-  const ResolvedRun run(std::move(config));
+  const ResolvedRun run(on_hardware(std::move(config)));
   const PipelineConfig& pipeline = run.config().pipeline;
   const std::string costs =
       pipeline.has_cost_table() ? fmt::format("seconds in {}", pipeline.costs) : "operations, repeated ones too";
@@ -214,7 +215,9 @@ ShownLayout shown(Config config) {
 }
 
 void show(const CLI::App& command, const ShowRequest& request) {
-  std::vector<ShownLayout> layouts = {shown(read_config_given_to(command, request.file).config)};
+  const Config config = read_config_given_to(command, request.file).config;
+  warn_of_planned_card(config);
+  std::vector<ShownLayout> layouts = {shown(config)};
   for (const std::string& layout : request.layouts) {
     layouts.push_back(shown(read_config_given_to(command, request.file, {"--pipeline.layout=" + layout}).config));
   }

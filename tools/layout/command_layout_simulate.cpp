@@ -14,6 +14,7 @@
 #include "tools/report/given_costs.h"
 #include "tools/report/report_parts.h"
 #include "trainer/config/config.h"
+#include "trainer/costs/hardware.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/planning/published.h"
 #include "trainer/planning/step_forecast.h"
@@ -230,7 +231,9 @@ void simulate_layouts(const CLI::App& command, const SimulateRequest& request) {
     // The hardware's memory decides the keys that the configuration leaves open.
     Overrides given = words;
     if (!request.hardware.empty()) given.push_back("--hardware.name=" + request.hardware);
-    const ResolvedRun run(read_config_given_to(command, request.file, given).config);
+    const Config written = read_config_given_to(command, request.file, given).config;
+    if (variants.empty() && pictures.empty()) warn_of_planned_card(written);
+    const ResolvedRun run(on_hardware(written));
     const Config& config = run.config();
     Program program = step_program(run, run.mesh().coordinates(0));
     const StepCosts costs = source.costs_of(config, run.mesh(), program);

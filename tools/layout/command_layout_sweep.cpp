@@ -183,6 +183,7 @@ void sweep_layouts(const CLI::App& command, const SweepRequest& request) {
   const CostSource costs(sweep_command, request.costs, request.hardware);
   // Prints the warnings on the configuration, once.
   const Config config = read_config_given_to(command, request.file).config;
+  warn_of_planned_card(config);
   Sweep sweep;
   {
     ProgressLine line;

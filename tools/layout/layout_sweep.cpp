@@ -9,6 +9,7 @@
 #include "parallel/runtime/quantities.h"
 #include "trainer/config/config_messages.h"
 #include "trainer/config/config_schema.h"
+#include "trainer/costs/hardware.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
@@ -127,7 +128,7 @@ std::string sentence_of(std::string_view refusal) {
 }
 
 StepForecast simulated(const Config& written, const CostSource& costs) {
-  const ResolvedRun run(written);
+  const ResolvedRun run(on_hardware(written));
   Program program = step_program(run, run.mesh().coordinates(0));
   const StepCosts given = costs.costs_of(run.config(), run.mesh(), program);
   return forecast_of(run, simulate_run(run, std::move(program), given.costs, given.channels));

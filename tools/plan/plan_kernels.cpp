@@ -18,6 +18,7 @@
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/config/config_sources.h"
+#include "trainer/costs/hardware.h"
 #include "trainer/planning/kernel_plan.h"
 
 namespace weft {
@@ -141,7 +142,7 @@ constexpr std::array kinds = {KernelKind::product, KernelKind::attention, Kernel
 
 KernelPlan planned(const Config& config, const Hardware& hardware) {
   Config judged = config;
-  judged.run.device = hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
+  judged.run.device = device_of(hardware);
   return plan_kernels(ResolvedRun(judged), hardware);
 }
 

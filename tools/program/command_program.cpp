@@ -21,6 +21,7 @@
 #include "tools/picture/picture_formats.h"
 #include "tools/report/given_costs.h"
 #include "tools/report/report_parts.h"
+#include "trainer/costs/hardware.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/planning/step_forecast.h"
 #include "trainer/resolve/resolved_run.h"
@@ -228,8 +229,10 @@ ConfiguredPicture configured_picture(const CLI::App& command, const ProgramReque
   Overrides overrides = overrides_given_to(command);
   for (std::string& word : words_of(more)) overrides.push_back(std::move(word));
   // Warnings on the configuration are printed once only.
-  ResolvedRun run(
-      (more.empty() ? read_config_given_to(command, request.file) : read_config(request.file, overrides)).config);
+  const Config given =
+      (more.empty() ? read_config_given_to(command, request.file) : read_config(request.file, overrides)).config;
+  if (more.empty()) warn_of_planned_card(given);
+  ResolvedRun run(on_hardware(given));
   const Config& config = run.config();
   const Mesh& mesh = run.mesh();
   if (request.rank) require_rank(*request.rank, mesh.world());
@@ -312,7 +315,9 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
                         request.output);
   }
 
-  const ResolvedRun run(read_config_given_to(command, request.file).config);
+  const Config given = read_config_given_to(command, request.file).config;
+  warn_of_planned_card(given);
+  const ResolvedRun run(on_hardware(given));
   const Mesh& mesh = run.mesh();
   if (request.rank) require_rank(*request.rank, mesh.world());
   const std::vector<int> ranks = listed_ranks(mesh, request, format);

@@ -19,6 +19,7 @@
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/config/update_groups.h"
+#include "trainer/costs/hardware.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
@@ -307,7 +308,8 @@ void add_units_command(CLI::App& program) {
   command->callback([command, file, json, owners] {
     const Config given = read_config_given_to(*command, *file).config;
     warn_of_kept_whole(given);
-    const ResolvedRun run(given);
+    warn_of_planned_card(given);
+    const ResolvedRun run(on_hardware(given));
     if (*owners) return print_owners(run.config(), *json);
     const auto rows = unit_rows(run);
     for (const UnitRow& row : rows) {

@@ -28,7 +28,7 @@ class WalkSource {
   WalkSource(const CLI::App& command, const WalkRequest& request)
       : file_(request.file), overrides_(overrides_given_to(command)) {
     if (!file_.empty()) {
-      read_config_given_to(command, file_);  // prints warnings, once
+      warn_of_planned_card(read_config_given_to(command, file_).config);  // prints warnings, once
     } else {
       WalkToy toy = request.toy;
       toy.ranks = request.ranks.value_or(toy.ranks);

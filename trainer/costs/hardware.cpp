@@ -37,6 +37,15 @@ Hardware hardware_of(const Config& config) {
   return hardware;
 }
 
+DeviceKind device_of(const Hardware& hardware) {
+  return hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
+}
+
+Config on_hardware(Config config) {
+  config.run.device = device_of(hardware_of(config));
+  return config;
+}
+
 std::optional<double> known_peak(const Config& config, const std::optional<std::string>& card) {
   if (config.hardware.flops_per_second) return config.hardware.flops_per_second;
   if (config.run.device == DeviceKind::cpu) return std::nullopt;

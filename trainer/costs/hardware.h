@@ -18,6 +18,11 @@ namespace weft {
 // [hardware] replace the row's, and their source says so.
 Hardware hardware_of(const Config& config);
 
+// The device of ranks on this hardware.
+DeviceKind device_of(const Hardware& hardware);
+// The configuration of a step that is planned for its hardware, on whatever device the run would be.
+Config on_hardware(Config config);
+
 // The peak of a device in operations a second, in the dtype that dense parts compute in. It is
 // hardware.flops_per_second if that is set. On a GPU it is else that of hardware.name, or of `card` if it is a name of
 // known hardware. Otherwise nothing.

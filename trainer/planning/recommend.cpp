@@ -7,6 +7,7 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
+#include "trainer/costs/hardware.h"
 #include "trainer/planning/compare.h"
 #include "trainer/resolve/chosen_timing.h"
 #include "trainer/resolve/resolved_run.h"
@@ -195,7 +196,7 @@ Recommendation recommend(std::span<const StrategyPlan> plans, const Hardware& ha
 std::optional<std::int64_t> longest_sequence(const Config& given, const Hardware& hardware) {
   if (!hardware.memory) return std::nullopt;
   Config config = given;
-  config.run.device = hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;  // as plan_run
+  config.run.device = device_of(hardware);  // as plan_run
   const auto fits = [&](std::int64_t length) {
     config.training.sequence_length = length;
     BucketBytes peak;

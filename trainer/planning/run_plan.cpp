@@ -110,7 +110,7 @@ std::vector<GroupTraffic> traffic_of(const Config& config, const Mesh& mesh, con
 // Resolves the run for the hardware's device.
 ResolvedRun resolved_for(const Config& given, const Hardware& hardware) {
   Config judged = given;
-  judged.run.device = hardware.name == "cpu" ? DeviceKind::cpu : DeviceKind::cuda;
+  judged.run.device = device_of(hardware);
   require_full_nodes(judged.parallelism.world(), hardware.node_ranks());
   return ResolvedRun(judged);
 }

@@ -8,6 +8,7 @@
 
 #include "parallel/pipeline/accounts/accounts.h"
 #include "parallel/runtime/error.h"
+#include "trainer/costs/hardware.h"
 #include "trainer/costs/topology.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/optimizer/update_plan.h"
@@ -176,7 +177,7 @@ WalkSummary summarize(std::span<const WalkLine> lines, const WalkState& state) {
 }
 
 WalkedStep walk_step(const Config& given, int pipeline_rank, bool segments) {
-  const ResolvedRun run(given);
+  const ResolvedRun run(on_hardware(given));
   const Config& config = run.config();
   const Mesh& mesh = run.mesh();
   if (pipeline_rank < 0 || pipeline_rank >= config.parallelism.pipeline) {
