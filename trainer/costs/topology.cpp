@@ -48,7 +48,13 @@ GroupLinks node_links(int world, RankSteps steps, int ranks_per_node, int begin)
 
 GroupLinks group_links(int world, RankSteps steps, int ranks_per_node) {
   GroupLinks most{.ranks = steps.count};
-  for (int begin = 0; begin < world && steps.count > 1; begin += ranks_per_node) {
+  // Nodes are alike where they hold whole groups, or equal parts of each of theirs.
+  const int span = steps.stride * steps.count;
+  const bool parts =
+      span % ranks_per_node == 0 && (steps.stride % ranks_per_node == 0 || ranks_per_node % steps.stride == 0);
+  const bool alike = world % ranks_per_node == 0 && (parts || ranks_per_node % span == 0);
+  const int end = alike ? ranks_per_node : world;
+  for (int begin = 0; begin < end && steps.count > 1; begin += ranks_per_node) {
     const GroupLinks links = node_links(world, steps, ranks_per_node, begin);
     most.ring_edges = std::max(most.ring_edges, links.ring_edges);
     most.exchanged_payloads = std::max(most.exchanged_payloads, links.exchanged_payloads);

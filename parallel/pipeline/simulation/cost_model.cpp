@@ -122,7 +122,7 @@ ActionCosts action_costs(const ProgramTables& tables, std::span<const SegmentFlo
 
 GroupSizes group_sizes(const Mesh& mesh) {
   GroupSizes sizes;
-  for (Group group : all_groups) sizes[group] = static_cast<int>(mesh.groups(group).front().size());
+  for (Group group : all_groups) sizes[group] = mesh.steps(group).count;
   return sizes;
 }
 
