@@ -95,6 +95,11 @@ std::string limits_text(const Explanation& explanation) {
   return text;
 }
 
+std::string_view cause_name(const Explanation& explanation) {
+  const bool host = explanation.routing != Routing::worst && explanation.judged.verdict.exceeds_host();
+  return host ? "host memory" : name_of(explanation.cause);
+}
+
 std::string cause_text(const Explanation& explanation) {
   const Verdict& verdict = explanation.judged.verdict;
   if (explanation.routing == Routing::worst) {
@@ -184,9 +189,10 @@ bool is_recompute(const TriedRemedy& tried) {
 }
 
 std::string remedies_text(const Explanation& explanation) {
-  std::string text =
-      fmt::format("\nremedies, in the order to try, each planned by itself (needs: peak and {} reserved)\n",
-                  bytes_text(explanation, explanation.judged.verdict.reserved));
+  std::string text = fmt::format(
+      "\nremedies, in the order to try, each planned by itself (needs: peak and {} reserved). Its words "
+      "replace those for the same key\n",
+      bytes_text(explanation, explanation.judged.verdict.reserved));
   text += before_remedies(explanation);
   bool between = false;
   for (std::size_t m = 0; m < explanation.remedies.size(); ++m) {
@@ -199,7 +205,7 @@ std::string remedies_text(const Explanation& explanation) {
   if (!between) text += after_recompute(explanation);
   text += after_remedies(explanation);
   if (!explanation.cannot.empty()) {
-    text += fmt::format("\nwhat takes too little from {} by itself, at its best\n", name_of(explanation.cause));
+    text += fmt::format("\nwhat takes too little from {} by itself, at its best\n", cause_name(explanation));
   }
   for (const TriedRemedy& tried : explanation.cannot) {
     text += fmt::format("  {}: {}\n", tried.remedy.name, needs_text(explanation, tried.variant));
@@ -235,7 +241,8 @@ std::string result_text(const Explanation& explanation) {
                         fmt::join(names, "; "), needs_text(explanation, *explanation.combination),
                         shell_text(explanation.combination->words));
   } else {
-    text += fmt::format("nothing fits on {} ranks, not all remedies together either\n", explanation.plan.world);
+    text += fmt::format("none of these fits on {} ranks, nor all together; weft plan --search looks at other meshes\n",
+                        explanation.plan.world);
   }
   if (!explanation.asked_for_ranks) return text;
   if (!explanation.minimum_world) return text + "no number of ranks fits with the same other degrees\n";
@@ -338,7 +345,7 @@ std::string plan_explain_json(const Explanation& explanation, const Hardware& ha
   json["remedies_routing"] = explanation.routing == Routing::worst ? "worst" : "even";
 
   const ActivationFacts& facts = explanation.activations;
-  json["cause"] = name_of(explanation.cause);
+  json["cause"] = cause_name(explanation);
   json["cause_bytes"] = explanation.cause_bytes;
   json["state_bytes"] = explanation.state_bytes;
   json["state_alone_exceeds"] = explanation.state_exceeds;

@@ -18,7 +18,7 @@ std::string progress_text(const SearchProgress& progress) {
   const SearchCounts& counts = progress.counts;
   const std::string best =
       progress.best_seconds ? fmt::format(", best {}", format_time(*progress.best_seconds, false)) : std::string();
-  return fmt::format("{} waiting, {} planned, {} do not fit{}", progress.waiting, counts.planned,
+  return fmt::format("{} groups of choices to look at, {} planned, {} do not fit{}", progress.waiting, counts.planned,
                      counts.static_bytes + counts.held_bytes + counts.unfit, best);
 }
 
@@ -34,7 +34,7 @@ void refuse_empty(const std::string& command, const SearchSpace& space, const Se
   if (result.counts.choices == 0) {
     fail_request("{}: error: no mesh of {} ranks has the degrees that the search is given", command, space.world);
   }
-  if (!result.least) fail_request("{}: error: no choice can be run; each is refused by a rule", command);
+  if (!result.least) fail_request("{}: error: no choice can be run; each is refused by a rule or left out", command);
   const Verdict& verdict = result.least->verdict;
   fail_request(
       "{}: error: nothing fits on {} ranks of {}: the least memory found is {} of {} with {}; give it more ranks, "

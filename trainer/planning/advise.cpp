@@ -86,12 +86,6 @@ AdvisedStep tried_step(const PlannedVariants& variants, std::string_view what, c
   return step;
 }
 
-// Less memory, and of equally much less time.
-bool is_better(const PlannedVariant& one, const PlannedVariant& other) {
-  if (needs_less(one.verdict, other.verdict)) return true;
-  return !needs_less(other.verdict, one.verdict) && one.time.seconds < other.time.seconds;
-}
-
 // Faster beyond a tie, or no slower with no more memory.
 bool does_as_well(const PlannedVariant& one, const PlannedVariant& now) {
   if (!one.fits()) return false;
@@ -135,13 +129,21 @@ std::size_t value_to_keep(std::span<const TriedValue> tried) {
   if (before.verdict.exceeds_host()) return 0;  // no value changes what is kept there
   if (before.fits()) slowest = std::min(slowest, before.time.seconds);
   const bool any_fits = slowest < std::numeric_limits<double>::infinity();
-  std::optional<std::size_t> kept;
+  std::vector<std::size_t> left;
   for (std::size_t i = 0; i < tried.size(); ++i) {
     const PlannedVariant& variant = tried[i].variant;
     if (!variant.refused.empty() || (any_fits && (!variant.fits() || variant.time.seconds > slowest))) continue;
-    if (!kept || is_better(variant, tried[*kept].variant)) kept = i;
+    left.push_back(i);
   }
-  return kept.value_or(0);
+  if (left.empty()) return 0;
+  const auto verdict = [&](std::size_t i) { return tried[i].variant.verdict; };
+  const Verdict least = verdict(*std::ranges::min_element(left, needs_less, verdict));
+  const auto peak = [](const Verdict& of) { return static_cast<double>(of.needed - of.reserved); };
+  std::erase_if(left, [&](std::size_t i) {
+    const Verdict each = verdict(i);
+    return each.exceeds_host() != least.exceeds_host() || peak(each) > timing_tie * peak(least);
+  });
+  return *std::ranges::min_element(left, {}, [&](std::size_t i) { return tried[i].variant.time.seconds; });
 }
 
 std::vector<std::string> wraps_to_try(const Config& config) {

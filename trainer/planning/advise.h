@@ -29,7 +29,8 @@ struct AdvisedStep {
 };
 
 // The value to keep: never slower than the first, if that fits. Of those that fit, the one of least memory within 1 %
-// (timing_tie) of the fastest; if none fits, the one of least memory. Of equal ones the earliest.
+// (timing_tie) of the fastest; if none fits, the one of least memory. Of those within 1 % of that memory it is the
+// fastest, of equal ones the earliest.
 std::size_t value_to_keep(std::span<const TriedValue> tried);
 
 // The values that a step tries, beside the configured one.

@@ -144,7 +144,7 @@ Config first_run(const FirstRunRequest& request) {
     fail_request("{:.15g} tokens to train on are fewer than those of a step: {} sequences of {} tokens", request.tokens,
                  training.global_batch_size, training.sequence_length);
   }
-  config.run.steps = std::max<std::int64_t>(1, std::llround(tokens / step));
+  config.run.steps = std::max<std::int64_t>(1, static_cast<std::int64_t>(tokens / step));
 
   config.optimizer.learning_rate = std::stod(fmt::format("{:.1e}", 0.3118 * std::pow(compute, -0.1250)));
   config.lr_scheduler.warmup_steps = std::min<std::int64_t>(2000, config.run.steps / 20);

@@ -152,9 +152,13 @@ std::string words_of(Op op) {
 }
 
 std::vector<StepPart> longest_first(const std::map<std::string, double>& seconds) {
+  // Differences of times leave sums of their roundings.
+  constexpr double rounding = 1e-9;
+  double all = 0.0;
+  for (const auto& [what, sum] : seconds) all += sum;
   std::vector<StepPart> parts;
   for (const auto& [what, sum] : seconds) {
-    if (sum > 0.0) parts.push_back({what, sum});
+    if (sum > rounding * all) parts.push_back({what, sum});
   }
   std::ranges::stable_sort(parts, std::ranges::greater{}, &StepPart::seconds);
   return parts;

@@ -127,7 +127,7 @@ std::vector<ConfigRule> step_rules() {
          const std::int64_t microbatches = c.training.global_batch_size / std::max<std::int64_t>(1, one);
          return none_or(microbatches <= most_step_actions / (8 * (blocks + 1)),
                         "{} blocks and {} microbatches (global_batch_size {}) have more than {} actions in a "
-                        "step",
+                        "step; a larger training.microbatch_size, or more data ranks, make fewer",
                         blocks, microbatches, c.training.global_batch_size, most_step_actions);
        }},
       {{"model.vocab_size", "training.sequence_length", "training.global_batch_size", "parallelism.data_replicate",
