@@ -31,6 +31,13 @@ class OverrideCommand : public TinyTraining {
   }
 };
 
+// They would be in config.toml and JSON, which no reader takes then.
+TEST_F(OverrideCommand, MustBeUtf8) {
+  expect_refused("train run.toml --run.steps=1 --run.name=caf\xe9", "--run.name=caf\xef\xbf\xbd is not UTF-8");
+  expect_refused("train caf\xe9.toml", "caf\xef\xbf\xbd.toml: the name of the file is not UTF-8");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "runs"));
+}
+
 // The original is the oracle: what a run left behind is overridden as the file that it was started with.
 TEST_F(OverrideCommand, ReachARunThatIsStartedFromAResolvedFile) {
   ASSERT_EQ(weft("train run.toml --run.steps=1 --checkpoint.interval=1 --run.directory=first").exit_code, 0);

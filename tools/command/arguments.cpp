@@ -24,6 +24,7 @@
 #include "trainer/inference/forward_run.h"
 #include "trainer/resolve/chosen_timing.h"
 #include "trainer/run/start_check.h"
+#include "trainer/tokenizer/unicode_text.h"
 
 namespace weft {
 namespace {
@@ -192,7 +193,10 @@ Overrides overrides_given_to(const CLI::App& command, const Overrides& options) 
   for (const std::string& argument : command.remaining()) {
     const std::size_t dot = argument.find('.'), equals = argument.find('=');
     const bool dotted = dot != std::string::npos && dot < equals;
-    if (dotted && equals != std::string::npos) {
+    // The text ends in files that are UTF-8: config.toml, JSON.
+    if (malformed_at(argument)) {
+      faults += fmt::format("weft {}: error: {} is not UTF-8\n", name, *replace_malformed(argument));
+    } else if (dotted && equals != std::string::npos) {
       overrides.push_back(argument);
     } else if (dotted && argument.starts_with("--")) {
       faults += fmt::format("weft {}: error: {} has no value; write {}=value\n", name, argument, argument);
@@ -270,6 +274,7 @@ Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem:
 ResolvedConfig read_config_given_to(const CLI::App& command, const std::string& file, const Overrides& more) {
   Overrides overrides = overrides_given_to(command);
   overrides.insert(overrides.end(), more.begin(), more.end());
+  if (const auto shown = replace_malformed(file)) fail_request("{}: the name of the file is not UTF-8", *shown);
   refuse_replaced_sources(command, file);
   ResolvedConfig resolved = read_typed_config(file, overrides);
   print_warnings(resolved.config, resolved.warnings);

@@ -10,7 +10,9 @@
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
+#include "trainer/data/json_places.h"
 #include "trainer/data/text_file.h"
+#include "trainer/tokenizer/unicode_text.h"
 
 namespace weft {
 namespace {
@@ -157,8 +159,16 @@ RawBatch DocumentReader::pass_over(std::int64_t texts, std::int64_t skipped, std
 }
 
 std::optional<Document> DocumentReader::parse(RawText& raw, DocumentParser& parser, std::string& fault) const {
-  if (!raw.whole.empty()) return Document{{{std::move(raw.whole)}}};
-  if (!json_[raw.file]) return Document{{{std::string(raw.text)}}};
+  if (!json_[raw.file]) {
+    const std::string_view text = raw.whole.empty() ? raw.text : std::string_view(raw.whole);
+    const auto malformed = malformed_at(text);
+    if (!malformed) return Document{{{raw.whole.empty() ? std::string(raw.text) : std::move(raw.whole)}}};
+    const std::string_view before = text.substr(0, *malformed);
+    const std::size_t begin = before.rfind('\n') + 1;  // npos + 1 is 0
+    RawText at{.file = raw.file, .line = raw.line + std::ranges::count(before, '\n'), .text = {}};
+    fault = refused(at, fmt::format("{}: the text is not UTF-8", column_of(text.substr(begin), *malformed - begin)));
+    return std::nullopt;
+  }
   LineFault of_line;
   if (auto document = parser.parse(raw.text, of_line)) return document;
   fault = refused(raw, fmt::format("{}: {}", of_line.column, of_line.why));

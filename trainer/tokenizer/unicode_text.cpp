@@ -132,6 +132,15 @@ bool is_white_space(char32_t value) {
          value == 0x205f || value == 0x3000;
 }
 
+std::optional<std::size_t> malformed_at(std::string_view text) {
+  for (std::size_t at = end_of_ascii(text, 0); at < text.size(); at = end_of_ascii(text, at)) {
+    const ByteSequence sequence = sequence_at(text, at);
+    if (!sequence.well_formed) return at;
+    at += sequence.bytes;
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> replace_malformed(std::string_view text) {
   std::optional<std::string> replaced;
   std::size_t copied = 0;

@@ -46,6 +46,8 @@ std::string_view without_trailing(std::string_view text, const IsDropped& is_dro
   return text;
 }
 
+// The first byte of `text` that begins no character; nothing if the text is well-formed.
+std::optional<std::size_t> malformed_at(std::string_view text);
 // `text` with U+FFFD in place of each maximal part of a malformed sequence (Unicode, section 3.9), as Python decodes
 // with errors="replace". Nothing if the text is well-formed.
 std::optional<std::string> replace_malformed(std::string_view text);
