@@ -26,12 +26,14 @@ char symbol_of(const ModelBlock& block) {
 
 // "pipeline 2 x chunks 3 = 6"
 std::string stages_text(const Config& config) {
+  if (config.pipeline.own_order) return fmt::format("the schedule's file has {}", config.stages());
   return fmt::format("pipeline {} x chunks {} = {}", config.parallelism.pipeline, config.pipeline.chunks,
                      config.stages());
 }
 
 // Other ways to have so many stages: "pipeline 6 x chunks 1, or pipeline 3 x chunks 2".
 std::string products_of(const Config& config, std::size_t stages) {
+  if (config.pipeline.own_order) return {};
   const auto known = schedules();
   const auto schedule = std::ranges::find(known, std::string_view(config.pipeline.schedule), &Schedule::name);
   std::vector<std::string> products;

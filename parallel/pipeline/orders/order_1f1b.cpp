@@ -45,6 +45,7 @@ int group_of_equal_rounds(std::string_view schedule, int ranks, int microbatches
 int microbatch_group(std::string_view schedule, const OrderInput& input) {
   if (input.microbatch_group == 0) return group_of_equal_rounds(schedule, input.ranks, input.microbatches);
   const int group = input.microbatch_group;
+  if (group == input.microbatches) return group;
   if (group < input.ranks) {
     fail_request("schedule {} on {} ranks takes groups of at least {} microbatches, not {}; set microbatch_group = {}",
                  schedule, input.ranks, input.ranks, group, input.ranks);
