@@ -85,6 +85,7 @@ void take_data(const InitArguments& arguments, FirstRunRequest& request) {
   constexpr std::int64_t enough = 1000;
   if (arguments.held_out.empty() && documents >= enough) {
     request.data.split = "99,1,0";
+    request.data_tokens = request.data_tokens * 99 / 100;
     request.validation.split = true;
   }
 }
@@ -143,6 +144,11 @@ std::string head_of(const std::string& output, const Config& config, const Searc
   const SearchedPlan& best = result.plans.front();
   const double seconds = best.time.seconds * static_cast<double>(config.run.steps);
   const bool launched = config.run.launch == LaunchKind::processes;
+  // `weft launch` starts ranks of one machine.
+  const std::string launcher = !launched ? "weft "
+                               : space.world > space.hardware.node_ranks()
+                                   ? "srun weft "
+                                   : fmt::format("weft launch --ranks {} -- ", space.world);
   return fmt::format(
       "# Written by weft init. Every value may be changed; weft keys lists all keys.\n"
       "#   weft check {0}\n"
@@ -151,10 +157,9 @@ std::string head_of(const std::string& output, const Config& config, const Searc
       "# On {2} {3} of {4} a step takes {5}, and the run {6:.2g} {7}.\n"
       "# These times are {8}.\n"
       "# Memory of the fullest rank: {9}.\n",
-      output, launched ? fmt::format("weft launch --ranks {} -- ", space.world) : "weft ", space.world,
-      space.world == 1 ? "rank" : "ranks", space.hardware.name, format_time(best.time.seconds, false),
-      seconds < 3600.0 ? seconds / 60.0 : seconds / 3600.0, seconds < 3600.0 ? "minutes" : "hours",
-      certainty_of(space).text, best.verdict.text());
+      output, launcher, space.world, space.world == 1 ? "rank" : "ranks", space.hardware.name,
+      format_time(best.time.seconds, false), seconds < 3600.0 ? seconds / 60.0 : seconds / 3600.0,
+      seconds < 3600.0 ? "minutes" : "hours", certainty_of(space).text, best.verdict.text());
 }
 
 void write_first_run(InitArguments arguments) {
