@@ -226,7 +226,6 @@ std::optional<std::string> RunDirectory::begin_after(std::int64_t step, const st
       ++number;
       const nlohmann::json entry = nlohmann::json::parse(line, nullptr, false);
       const auto own = entry.find("step");
-      // A killed run may have left a partial line.
       if (own == entry.end() || !own->is_number_integer()) {
         if (++unreadable == 1) first_unreadable = number;
       } else if (own->get<std::int64_t>() <= step) {
@@ -239,7 +238,8 @@ std::optional<std::string> RunDirectory::begin_after(std::int64_t step, const st
   const std::filesystem::path folder = path_ / events_folder;
   if (step == 0) remove_files(folder, [](const std::string& name) { return name.starts_with(events_prefix); });
   if (events) events_.emplace(folder, step);
-  if (unreadable == 0) return std::nullopt;
+  // A killed run may have left a part of its last line.
+  if (unreadable == 0 || first_unreadable == number) return std::nullopt;
   return fmt::format("WARNING: {} lines of {} cannot be read and are left out, the first is line {}", unreadable, file,
                      first_unreadable);
 }
