@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The longer example (docs/example.md), from a dictionary to a folder for transformers. It makes a tokenizer, a dataset
-# of the entries, and a hybrid model of 12 million parameters, which then writes text. Eight CPU ranks train it in about
+# of the entries, and a hybrid model of 11 million parameters, which then writes text. Eight CPU ranks train it in about
 # 15 minutes on two cores. Repeating it does only what is not done yet.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -22,7 +22,7 @@ std::vector<ConfigKey> hardware_keys() {
   const auto field = fields_of(&Config::hardware);
   return {
       string_key("hardware.name",
-                 "card that a step is planned and simulated for, layouts are dealt and timing is solved by: see weft "
+                 "card that a step is planned and simulated for and timing is solved by: see weft "
                  "hardware; "
                  "empty: one like run.device",
                  field(&H::name), names_hardware),
