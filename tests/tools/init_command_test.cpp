@@ -50,7 +50,7 @@ TEST_F(InitCommand, AClustersFileFits) {
   const std::string head = ok("init text.txt --parameters 1B --hardware h100 --ranks 16 --sequence-length 1024");
   const Json plan = Json::parse(ok("plan first.toml --json"));
   EXPECT_EQ(plan["verdict"], "fits") << plan["verdict_text"];
-  EXPECT_NE(head.find("weft launch --ranks 16 -- train first.toml"), std::string::npos) << head;
+  EXPECT_NE(head.find("#   srun weft train first.toml"), std::string::npos) << head;
   const double seconds = plan["step_seconds"].get<double>();
   EXPECT_NE(head.find(fmt::format("a step takes {:.4g} ms", 1e3 * seconds)), std::string::npos) << head << seconds;
 }
