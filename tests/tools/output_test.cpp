@@ -1,7 +1,10 @@
 // Outputs of a command that cannot be written: a full device, a closed pipe, a full disk.
 #include <fmt/format.h>
 #include <sys/mount.h>
+#include <unistd.h>
 
+#include <array>
+#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/started_run.h"
@@ -58,6 +61,32 @@ TEST_F(LostOutput, OfAClosedPipeSavesFirst) {
   const auto there = saved("out/tiny");
   ASSERT_EQ(there.size(), 1u);
   EXPECT_EQ(there.front().step, steps_taken("out/tiny"));
+}
+
+// A paused terminal, or a pager: the run goes on behind 64 KiB that the pipe holds, and a signal saves it.
+TEST_F(LostOutput, AReaderThatStallsHoldsNothingUp) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t process = fork();
+  if (process == 0) {
+    dup2(ends[1], STDOUT_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    if (chdir(folder_.c_str()) != 0) _exit(126);
+    execl(WEFT_PROGRAM, "weft", "train", "run.toml", "--run.steps=1000000", "--metrics.interval=1", nullptr);
+    _exit(127);
+  }
+  close(ends[1]);
+  EXPECT_TRUE(comes_true([&] { return steps_taken("out/tiny") > 1500; }));
+  kill(process, SIGTERM);
+  EXPECT_TRUE(comes_true([&] { return saved("out/tiny").size() == 1; }));
+  std::array<char, 4096> taken;
+  std::int64_t bytes = 0;
+  for (ssize_t count; (count = read(ends[0], taken.data(), taken.size())) > 0;) bytes += count;
+  close(ends[0]);
+  EXPECT_GT(bytes, 64 << 10);
+  EXPECT_EQ(wait_for(process), 75);
+  EXPECT_EQ(saved("out/tiny").at(0).step, steps_taken("out/tiny"));
 }
 
 // A folder stands in the way of the trace of one rank.

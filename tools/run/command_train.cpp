@@ -140,11 +140,15 @@ void add_train_command(CLI::App& program, const std::string& command_line) {
     const ResolvedConfig resolved = read_config_given_to(*command, *file);
     warn_of_training(resolved.config);
     require_room(*command, *file, resolved.config, hardware_at_hand(resolved.config));
-    Console console(std::cout, isatty(STDOUT_FILENO) != 0);
+    PatientOutput output(STDOUT_FILENO);
+    std::ostream out(&output);
+    Console console(out, isatty(STDOUT_FILENO) != 0);
     RunSignals signals;
     const RunRequests requests{[&] { return signals.asked_to_stop(); }, [&] { return signals.take_save_request(); },
                                [&] { signals.begin(); }, [&] { return signals.stopped_by(); }};
     const TrainResult result = train(resolved, {command_line, version_text()}, console, requests);
+    // Told by the console, if its reader has not gone.
+    if (!output.finish(requests.stop)) throw CLI::RuntimeError(lost_output);
     // Not the exit code of a signal, after which schedulers give the same command again: it would stop there again.
     if (!result.stopping_spike.empty()) fail("{}", result.stopping_spike);
     if (result.stopped) throw CLI::RuntimeError(stopped_by_signal);

@@ -5,9 +5,12 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <iosfwd>
 #include <ostream>
 #include <span>
+#include <streambuf>
+#include <string>
 #include <string_view>
 
 #include "trainer/config/config.h"
@@ -16,6 +19,37 @@
 #include "trainer/rank/metrics.h"
 
 namespace weft {
+
+// A file descriptor as a stream's buffer that never waits for its reader, such as a paused terminal: a step does not
+// wait, and saves and signals take their course. What the reader has not taken waits in memory, and beyond 1 MiB the
+// oldest lines are dropped.
+class PatientOutput final : public std::streambuf {
+ public:
+  explicit PatientOutput(int descriptor) : descriptor_(descriptor) {}
+  PatientOutput(const PatientOutput&) = delete;
+  PatientOutput& operator=(const PatientOutput&) = delete;
+  ~PatientOutput() override {
+    finish([] { return true; });
+  }
+
+  // Waits until the reader has taken all, or until `gives_up` and a second has passed. Returns false if any of the
+  // output was refused.
+  bool finish(const std::function<bool()>& gives_up);
+
+ protected:
+  int_type overflow(int_type character) override;
+  std::streamsize xsputn(const char* text, std::streamsize count) override;
+  // Fails with errno if the descriptor refuses what it is given.
+  int sync() override { return write_some(0) ? 0 : -1; }
+
+ private:
+  // Waits so many milliseconds for the reader to take the next piece.
+  bool write_some(int wait);
+
+  int descriptor_;
+  std::string text_;
+  bool refused_ = false;
+};
 
 class Console {
  public:
