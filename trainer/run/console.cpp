@@ -74,6 +74,7 @@ bool PatientOutput::write_some(int wait) {
     const std::size_t piece = std::min<std::size_t>(text_.size() - written, PIPE_BUF);
     const ssize_t count = ready < 0 ? -1 : ::write(descriptor_, &text_[written], piece);
     if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) break;
     if (count < 0) {
       text_.clear();
       refused_ = true;

@@ -20,9 +20,9 @@
 
 namespace weft {
 
-// A file descriptor as a stream's buffer that never waits for its reader, such as a paused terminal: a step does not
-// wait, and saves and signals take their course. What the reader has not taken waits in memory, and beyond 1 MiB the
-// oldest lines are dropped.
+// A file descriptor as a stream's buffer that never waits for its reader, such as a paused terminal. So a step goes on,
+// and saves and signals take their course. What the reader has not taken waits in memory. Beyond 1 MiB the oldest
+// lines are dropped.
 class PatientOutput final : public std::streambuf {
  public:
   explicit PatientOutput(int descriptor) : descriptor_(descriptor) {}
