@@ -25,7 +25,7 @@
 namespace {
 
 constexpr int wrong_request = 2;
-constexpr int failed_run = 3;
+using weft::failed_run;
 
 // Loading a kernel at its first use may wait for running kernels. A kernel of NCCL runs until its peer's kernel starts,
 // and the peer's host may wait in the same way (CUDA's programming guide, "Lazy Loading"). So a process that is one of

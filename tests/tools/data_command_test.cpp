@@ -263,6 +263,17 @@ TEST_F(DataCommand, ATextThatCannotBeEncodedIsNamedOrCounted) {
   EXPECT_EQ(Json::parse(ok("data inspect some.bin --json"))["documents"], 2);
 }
 
+// No byte becomes another character in silence.
+TEST_F(DataCommand, PlainTextThatIsNotUtf8IsRefusedByPlace) {
+  put("latin.txt", "warp\n\xc3\xa9t\xe9 weft\nloom\n");
+  for (const std::string lines : {"", " --documents line"}) {
+    const std::string tokenize = "data tokenize latin.txt --tokenizer byte --output latin" + lines;
+    EXPECT_NE(refused(tokenize).find("\"latin.txt\":2:3: the text is not UTF-8"), std::string::npos) << lines;
+  }
+  const std::string said = ok("data tokenize latin.txt --tokenizer byte --output l --documents line --bad-lines skip");
+  EXPECT_NE(said.find("1 lines were left out"), std::string::npos) << said;
+}
+
 TEST_F(DataCommand, NamesThatAreEmptyAreRefused) {
   for (const char* options : {"--output x --prompt ''", "--output x --chat ''", "--output x --key ''", "--output ''",
                               "--output sub/", "--output x --documents lines"}) {

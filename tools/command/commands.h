@@ -19,8 +19,8 @@ class CheckpointReader;
 
 // The exit code of a run that was asked to save and exit (EX_TEMPFAIL of sysexits.h): the run should be started again.
 inline constexpr int stopped_by_signal = 75;
-// Of a run that ended, and whose output was refused.
-inline constexpr int lost_output = 3;
+// Of a command that failed, or whose output was refused.
+inline constexpr int failed_run = 3;
 
 // A first configuration of one's own.
 void add_init_command(CLI::App& program);

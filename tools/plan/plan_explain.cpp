@@ -95,9 +95,11 @@ std::string limits_text(const Explanation& explanation) {
   return text;
 }
 
+bool is_of_host(const Explanation& explanation) {
+  return explanation.routing != Routing::worst && explanation.judged.verdict.exceeds_host();
+}
 std::string_view cause_name(const Explanation& explanation) {
-  const bool host = explanation.routing != Routing::worst && explanation.judged.verdict.exceeds_host();
-  return host ? "host memory" : name_of(explanation.cause);
+  return is_of_host(explanation) ? "host memory" : name_of(explanation.cause);
 }
 
 std::string cause_text(const Explanation& explanation) {
@@ -107,7 +109,7 @@ std::string cause_text(const Explanation& explanation) {
                        both(explanation, explanation.cause_bytes),
                        bytes_text(explanation, explanation.judged.peak.total()));
   }
-  if (verdict.exceeds_host()) {
+  if (is_of_host(explanation)) {
     return fmt::format("cause     host memory: a rank keeps {} of a card's {}\n",
                        bytes_text(explanation, verdict.host_needed), bytes_text(explanation, verdict.host_memory));
   }
@@ -346,7 +348,7 @@ std::string plan_explain_json(const Explanation& explanation, const Hardware& ha
 
   const ActivationFacts& facts = explanation.activations;
   json["cause"] = cause_name(explanation);
-  json["cause_bytes"] = explanation.cause_bytes;
+  json["cause_bytes"] = is_of_host(explanation) ? explanation.judged.verdict.host_needed : explanation.cause_bytes;
   json["state_bytes"] = explanation.state_bytes;
   json["state_alone_exceeds"] = explanation.state_exceeds;
   json["activations"] = {{"sequence_parallel", facts.sequence_parallel},

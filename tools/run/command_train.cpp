@@ -148,7 +148,7 @@ void add_train_command(CLI::App& program, const std::string& command_line) {
                                [&] { signals.begin(); }, [&] { return signals.stopped_by(); }};
     const TrainResult result = train(resolved, {command_line, version_text()}, console, requests);
     // Told by the console, if its reader has not gone.
-    if (!output.finish(requests.stop)) throw CLI::RuntimeError(lost_output);
+    if (!output.finish(requests.stop)) throw CLI::RuntimeError(failed_run);
     // Not the exit code of a signal, after which schedulers give the same command again: it would stop there again.
     if (!result.stopping_spike.empty()) fail("{}", result.stopping_spike);
     if (result.stopped) throw CLI::RuntimeError(stopped_by_signal);
