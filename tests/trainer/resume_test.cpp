@@ -250,6 +250,20 @@ TEST(ResumeKept, AreTheLatestAndEveryNth) {
   EXPECT_EQ(iteration, "9");
 }
 
+// A run that is killed between its last save and the removal of the one before leaves one more.
+TEST(ResumeKept, AreNoMoreWhereARunGoesOn) {
+  const TemporaryFolder folder;
+  Config config = saving_config({}, folder / "a", 4, 1);
+  config.checkpoint.keep_latest = 3;
+  run_steps(config);
+  config.checkpoint.keep_latest = 2;
+  const KeptRun again = run_kept(config);
+  EXPECT_TRUE(again.steps.empty());
+  std::vector<std::int64_t> steps;
+  for (const CheckpointFolder& saved : find_checkpoints(folder / "a")) steps.push_back(saved.step);
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{4, 3}));
+}
+
 // Saving changes nothing of what is trained, whether files are written beside it or not.
 TEST(ResumeSaving, LeavesTheRunAsItIs) {
   const TemporaryFolder folder;

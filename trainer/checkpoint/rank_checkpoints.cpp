@@ -39,6 +39,19 @@ bool decides_validation(std::string_view changed, const ValidationConfig& valida
          (!same_text && names(validation.split ? "data.train " : "validation.data "));
 }
 
+// Removes the checkpoints that those up to `newest` supersede.
+void remove_superseded(const std::filesystem::path& directory, std::int64_t newest, std::int64_t keep_latest,
+                       std::int64_t keep_every) {
+  const std::optional<BestCheckpoint> best = find_best(directory);
+  std::vector<CheckpointFolder> complete = find_checkpoints(directory);
+  // A newer one was passed over as damaged.
+  std::erase_if(complete, [&](const CheckpointFolder& other) { return other.step > newest; });
+  for (const CheckpointFolder& old :
+       superseded(complete, keep_latest, keep_every, best ? std::optional(best->step) : std::nullopt)) {
+    remove_checkpoint(old.path);
+  }
+}
+
 // The last step of a save: joins the parts in the folder of the save, writes the manifest, renames the folder and
 // removes superseded checkpoints. Throws Error (failure); if the new checkpoint is not published, all earlier ones
 // stay.
@@ -63,14 +76,7 @@ void publish(const PublishRequest& request, const FileCalls& calls) {
   if (request.best && !replaces) name_best(request.directory, *request.best);
   const CheckpointFolder published = publish_checkpoint(request.directory, request.step);
   if (request.best && replaces) name_best(request.directory, *request.best);
-  const std::optional<BestCheckpoint> best = find_best(request.directory);
-  std::vector<CheckpointFolder> complete = find_checkpoints(request.directory);
-  // A newer one was passed over as damaged.
-  std::erase_if(complete, [&](const CheckpointFolder& other) { return other.step > published.step; });
-  for (const CheckpointFolder& old :
-       superseded(complete, request.keep_latest, request.keep_every, best ? std::optional(best->step) : std::nullopt)) {
-    remove_checkpoint(old.path);
-  }
+  remove_superseded(request.directory, published.step, request.keep_latest, request.keep_every);
 }
 
 }  // namespace
@@ -233,6 +239,9 @@ void RankCheckpoints::tidy_up(const std::vector<std::filesystem::path>& unfinish
   }
   // A name that a save left without its checkpoint must not become that of another one.
   if (const auto best = find_best(directory_)) name_best(directory_, *best);
+  // A run that ended behind its last save may have left one too many, and this one may take no step.
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  remove_superseded(directory_, resumed->step, checkpoint.keep_latest, checkpoint.keep_every);
 }
 
 std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& candidate, const StartingPoint& from) {

@@ -78,7 +78,8 @@ class RankCheckpoints {
   void tell_changes(const CheckpointFolder& from) const;
   // The best of the checkpoints that a run goes on from, as rank 0 sees it; none if the held-out text is another.
   std::optional<BestCheckpoint> best_until(std::int64_t step);
-  // Rank 0 only: removes unfinished folders. `latest` names the run's own checkpoint that it goes on from, if any.
+  // Rank 0 only: removes unfinished folders. `latest` names the run's own checkpoint that it goes on from, if any, and
+  // those that it supersedes are removed.
   void tidy_up(const std::vector<std::filesystem::path>& unfinished, const CheckpointFolder* resumed) const;
   // Returns nothing if the candidate is damaged for one of the ranks. Throws Error on all ranks if the system keeps one
   // of them from reading it.
