@@ -45,7 +45,7 @@ esac
 # Each call may meet another machine.
 if [[ $1 != build && $1 != unpack && ! -x $tree/weft && -e .gpu/gpu-programs.tar.xz ]]; then set -- unpack "$@"; fi
 
-# Kernels in one process: no timing, no memory that runs out, no second process.
+# Kernels: no timing, no memory that runs out, no second process.
 kernel_tests='*Elementwise*:*Reduction*:*Sort*:*RmsNorm*:*Swiglu*:*Rotary*:*Embedding*:*CrossEntropy*:*Permutation*:*Routing*'
 kernel_tests+=':*LoadBalance*:*Attention*:*ExpertCapacity*:*Float8*:*MatrixProducts*:*MeasuredProducts*:*Update*'
 kernel_tests+=':*MuonKernels*:*Versions*:*StateSpace.*'
@@ -53,7 +53,7 @@ kernel_tests+=':*MuonKernels*:*Versions*:*StateSpace.*'
 own_kernel_tests="$kernel_tests-*Products*:*Sort*:*Attention*"
 # Tests that start further processes, and those of time, each a part of its own.
 process_tests='*Process*'
-overlap_tests='*Overlap*'
+overlap_tests='*Overlap*:*WaitingKernels*'
 training_tests='*CudaTraining*:*CapturedRegions*:*CudaMemory*:*CudaTrainedModel*:*CudaCheckpoint*:*CudaSchedules*:*CudaMuon.*:*CudaEvaluation*'
 # Segments, memory, faults: all that no other part runs, so that no suite is left out.
 rest_tests="-$kernel_tests:$training_tests:$process_tests:$overlap_tests"
@@ -210,11 +210,11 @@ unpack() {
   "$tree/weft" --version
 }
 
-# Tests that share nothing, in four processes at a time.
-training() {
-  local shard failed=0 jobs=()
-  for shard in 0 1 2 3; do
-    GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$shard "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$training_tests" &
+# sharded COUNT FILTER [TOOL...]: tests that share nothing, in COUNT processes at a time, under a tool if one is named.
+sharded() {
+  local count=$1 filter=$2 shard failed=0 jobs=()
+  for ((shard = 0; shard < count; ++shard)); do
+    GTEST_TOTAL_SHARDS=$count GTEST_SHARD_INDEX=$shard "${@:3}" "$tree/test_cuda" "--gtest_filter=$filter" &
     jobs+=($!)
   done
   for shard in "${jobs[@]}"; do wait "$shard" || failed=1; done
@@ -243,8 +243,8 @@ kernel_counters() {
     "${@:2}"
 }
 
-export -f configure_and_build cuda_root find_nvcc wheels_folder cuda_tool unpack training kernel_table kernel_counters
-export tree out training_tests WEFT_PROGRAM=$PWD/$tree/weft
+export -f configure_and_build cuda_root find_nvcc wheels_folder cuda_tool unpack sharded kernel_table kernel_counters
+export tree out WEFT_PROGRAM=$PWD/$tree/weft
 
 environment >"$out/environment.txt" 2>&1
 if [[ $1 != build && -x $tree/weft ]]; then "$tree/weft" --version >>"$out/environment.txt" 2>&1; fi
@@ -262,26 +262,26 @@ for part in "$@"; do
     unpack) measured unpack "${!limit:-30}" environment.txt bash -c unpack ;;
     attention) measured attention "${!limit:-200}" "$file" "$tree/test_cudnn_attention" ;;
     kernels)
-      measured kernels "${!limit:-100}" "$file" "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$kernel_tests"
+      measured kernels "${!limit:-100}" "$file" bash -c 'sharded 3 "$@"' - "$kernel_tests"
       ;;
     rest)
-      measured rest "${!limit:-180}" "$file" "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$rest_tests"
+      measured rest "${!limit:-180}" "$file" bash -c 'sharded 3 "$@"' - "$rest_tests"
       ;;
     training)
-      measured training "${!limit:-60}" "$file" bash -c training
+      measured training "${!limit:-60}" "$file" bash -c 'sharded 4 "$@"' - "$training_tests"
       ;;
     processes)
-      measured processes "${!limit:-270}" "$file" "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$process_tests"
+      measured processes "${!limit:-270}" "$file" "$tree/test_cuda" "--gtest_filter=$process_tests"
       ;;
     overlap) measured overlap "${!limit:-120}" "$file" "$tree/test_cuda" "--gtest_filter=$overlap_tests" ;;
     memcheck)
       # Errors of the API are told by the tests themselves.
-      measured memcheck "${!limit:-150}" "$file" "$(cuda_tool compute-sanitizer)" --tool memcheck --report-api-errors no \
-        --error-exitcode 9 "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$kernel_tests"
+      measured memcheck "${!limit:-150}" "$file" bash -c 'sharded 4 "$@"' - "$kernel_tests" \
+        "$(cuda_tool compute-sanitizer)" --tool memcheck --report-api-errors no --error-exitcode 9
       ;;
     racecheck)
-      measured racecheck "${!limit:-180}" "$file" "$(cuda_tool compute-sanitizer)" --tool racecheck --error-exitcode 9 \
-        "$tree/test_cuda" --gtest_brief=1 "--gtest_filter=$own_kernel_tests"
+      measured racecheck "${!limit:-180}" "$file" bash -c 'sharded 4 "$@"' - "$own_kernel_tests" \
+        "$(cuda_tool compute-sanitizer)" --tool racecheck --error-exitcode 9
       ;;
     bench | float8 | products | listed | captured | compare | table | counters)
       choose_text

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tests/cuda/schedule_layouts.h"
 #include "tests/tools/program.h"
 #include "tests/trainer/kept_run.h"
 #include "tests/trainer/tiny_layout.h"
@@ -105,6 +106,39 @@ INSTANTIATE_TEST_SUITE_P(
                       TinyLayout{
                           .name = "mixed_shard4_ep2", .layers = "d e d e", .degrees = {.data_shard = 4, .expert = 2}}),
     [](const auto& instance) { return instance.param.name; });
+
+// Messages between stages over NCCL, on one GPU too. A kernel that waits for a message must hold up neither those
+// behind it nor the host. In each schedule that parts backwards or has several stages a rank, that would be the end.
+class ProcessSchedules : public ProcessTraining, public ::testing::WithParamInterface<TinyLayout> {};
+
+TEST_P(ProcessSchedules, LearnWhatOneRankLearns) {
+  Config config = config_of(GetParam());
+  config.run.steps = 2;
+  config.run.communication_timeout_seconds = 20;
+  put_processes(config);
+  const auto result =
+      weft(fmt::format("launch --ranks {0} --ranks-per-device {0} -- train run.toml", config.parallelism.world()));
+  ASSERT_EQ(result.exit_code, 0) << result.output << result.messages;
+  const auto lines = metrics();
+  Config alone = config_of({.layers = GetParam().layers, .tied = GetParam().tied});
+  alone.run.steps = config.run.steps;
+  const KeptRun cpu = run_kept(alone);
+  ASSERT_EQ(lines.size(), cpu.steps.size());
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    SCOPED_TRACE(fmt::format("step {}", i + 1));
+    const double loss = cpu.steps[i].loss, norm = cpu.steps[i].gradient_norm;
+    EXPECT_NEAR(lines[i].at("loss").get<double>(), loss, cuda_process_training_tolerance * loss);
+    EXPECT_NEAR(lines[i].at("grad_norm").get<double>(), norm, cuda_process_training_tolerance * norm);
+  }
+}
+
+// Of two ranks: more processes on one GPU take seconds a step.
+INSTANTIATE_TEST_SUITE_P(Schedules, ProcessSchedules, ::testing::ValuesIn([] {
+                           auto layouts = schedule_layouts();
+                           std::erase_if(layouts, [](const TinyLayout& layout) { return layout.degrees.world() > 2; });
+                           return layouts;
+                         }()),
+                         [](const auto& instance) { return instance.param.name; });
 
 // A process that sees one GPU may have it to itself. If it has not, NCCL says so, and the message tells the way out.
 TEST_F(ProcessTraining, TwoOnOneGpuAreRefusedUnlessTheyMayShare) {
