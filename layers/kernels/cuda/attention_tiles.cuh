@@ -73,7 +73,7 @@ __device__ void load_tile(HeadRows<const T> head, int rows, float* tile) {
         for (int j = 0; j < width; ++j) values[j / 4][j % 4] = to_float(vector[j]);
       }
 #pragma unroll
-      for (int j = 0; j < width / 4; ++j) store_vector(tile + row * Tiles::stride + column + 4 * j, values[j]);
+      for (int j = 0; j < width / 4; ++j) store_shared_vector(tile + row * Tiles::stride + column + 4 * j, values[j]);
     }
   } else {
     for (int i = static_cast<int>(threadIdx.x); i < Tiles::edge * Tiles::dims; i += threads_of_tile) {

@@ -13,6 +13,8 @@ constexpr int threads_of_block = 256;
 // The tile that a block transposes at once. A thread has four rows of eight columns.
 constexpr int tile_rows = 128, tile_columns = 64;
 constexpr int thread_rows = 4, thread_columns = float8_run;
+// Blocks per multiprocessor, which bounds the registers of a thread, and tiles of a block.
+constexpr int transposing_blocks = 4, tiles_of_block = 4;
 static_assert(tile_rows / thread_rows * (tile_columns / thread_columns) == threads_of_block);
 
 // The second of a factor's four floats holds the bits of its largest magnitude.
@@ -78,10 +80,11 @@ __global__ void __launch_bounds__(threads_of_block) round_kernel(const Float8Ope
   }
 }
 
-// A block reads tiles of the source by rows and writes them by columns. A thread moves 16 bytes at a time: the columns
-// of `rounded` are a multiple of 16.
+// A block reads tiles of the source by rows and writes them by columns. The next tile is read while one is written. A
+// thread moves 16 bytes at a time: the columns of `rounded` are a multiple of 16.
 template <typename T>
-__global__ void __launch_bounds__(threads_of_block) round_transposed_kernel(const Float8Operands<T> factors) {
+__global__ void __launch_bounds__(threads_of_block, transposing_blocks)
+    round_transposed_kernel(const Float8Operands<T> factors) {
   // Words of four rows, by column. One unused word follows each column, and four lie in front of the second half of the
   // columns. Then the threads of a warp use different banks to write and to read.
   constexpr int words = tile_rows / thread_rows, half = tile_columns / 2;
@@ -93,17 +96,22 @@ __global__ void __launch_bounds__(threads_of_block) round_transposed_kernel(cons
   const std::int64_t down = (factor.rounded_columns + tile_rows - 1) / tile_rows;
   const int thread = static_cast<int>(threadIdx.x), groups = tile_columns / thread_columns;
   const int word = thread / groups, column = thread % groups * thread_columns;
+  LoadedRows<T, thread_rows> rows;
+  const auto load = [&](std::int64_t i) {
+    if (i >= across * down) return;
+    rows.load(factor, i / across * tile_rows + word * thread_rows, i % across * tile_columns + column);
+  };
+  load(blockIdx.x);
   for (std::int64_t i = blockIdx.x; i < across * down; i += gridDim.x) {
     const std::int64_t top = i / across * tile_rows, left = i % across * tile_columns;
-    float values[thread_rows][thread_columns];
-    load_rows(factor, top + word * thread_rows, left + column, values);
 #pragma unroll
     for (int k = 0; k < thread_columns; ++k) {
-      const float four[thread_rows] = {values[0][k], values[1][k], values[2][k], values[3][k]};
+      const float four[thread_rows] = {rows.at(0, k), rows.at(1, k), rows.at(2, k), rows.at(3, k)};
       const auto pairs = float8_rounded(four, inverse, factor.e5m2);
       bytes[place(column + k, word)] = std::uint32_t{pairs[0]} | std::uint32_t{pairs[1]} << 16;
     }
     __syncthreads();
+    load(i + gridDim.x);
     constexpr int run = 4, runs = words / run;  // 16 bytes
     for (int chunk = thread; chunk < tile_columns * runs; chunk += threads_of_block) {
       const int from = chunk / runs, first = chunk % runs * run;
@@ -136,7 +144,7 @@ void round_whole(KernelContext& context, std::span<const Float8Factor> factors) 
       return factor.rows * factor.columns / (4 * threads_of_block * Vector<T>::size) + 1;
     };
     const auto tiles = [](const Float8Operand<T>& factor) {
-      return factor.columns * factor.rounded_columns / (tile_rows * tile_columns) + 1;
+      return factor.columns * factor.rounded_columns / (tiles_of_block * tile_rows * tile_columns) + 1;
     };
     launch_for(stream, all, 1, one, clear_kernel<T>);
     launch_for(stream, all, threads_of_block, vectors, largest_kernel<T>);

@@ -103,40 +103,51 @@ struct LargerBits {
   __device__ unsigned operator()(unsigned a, unsigned b) const { return a > b ? a : b; }
 };
 
-// Elements [left, left + 8) of the rows [top, top + Rows); zeros outside of the source. The vectors of all rows are
-// loaded before the first is used, without a branch, in which each load would be waited for.
+// Elements [left, left + 8) of the rows [top, top + Rows) on their way to a thread; zeros outside of the source. The
+// vectors of all rows are loaded without a branch, in which each load would be waited for.
 inline constexpr int float8_run = 8;
-template <int Rows, typename T>
-__device__ void load_rows(const Float8Operand<T>& factor, std::int64_t top, std::int64_t left,
-                          float (&values)[Rows][float8_run]) {
-  constexpr int width = Vector<T>::size < float8_run ? Vector<T>::size : float8_run, parts = float8_run / width;
-  const auto inside = [&](int row, int column) { return top + row < factor.rows && left + column < factor.columns; };
-  const T* const from = factor.source + top * factor.columns + left;
-  if (factor.vectors && factor.rows > 0) {
-    Vector<T, width> vectors[Rows][parts];
+template <typename T, int Rows>
+struct LoadedRows {
+  static constexpr int width = Vector<T>::size < float8_run ? Vector<T>::size : float8_run, parts = float8_run / width;
+  Vector<T, width> vectors[Rows][parts];
+  unsigned inside = 0;  // a bit for each vector
+
+  __device__ void load(const Float8Operand<T>& factor, std::int64_t top, std::int64_t left) {
+    const T* const from = factor.source + top * factor.columns + left;
+    inside = 0;
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
 #pragma unroll
       for (int p = 0; p < parts; ++p) {
-        vectors[r][p] =
-            load_vector<width>(inside(r, p * width) ? from + r * factor.columns + p * width : factor.source);
+        const int column = p * width;
+        const bool there = top + r < factor.rows && left + column < factor.columns;
+        inside |= static_cast<unsigned>(there) << (r * parts + p);
+        if (factor.vectors && factor.rows > 0) {
+          vectors[r][p] = load_vector<width>(there ? from + r * factor.columns + column : factor.source);
+        } else {
+#pragma unroll
+          for (int k = 0; k < width; ++k) {
+            const bool own = there && left + column + k < factor.columns;
+            vectors[r][p][k] = own ? from[r * factor.columns + column + k] : from_float<T>(0.0f);
+          }
+        }
       }
     }
+  }
+  __device__ float at(int row, int column) const {
+    const bool there = inside >> (row * parts + column / width) & 1;
+    return there ? to_float(vectors[row][column / width][column % width]) : 0.0f;
+  }
+};
+template <int Rows, typename T>
+__device__ void load_rows(const Float8Operand<T>& factor, std::int64_t top, std::int64_t left,
+                          float (&values)[Rows][float8_run]) {
+  LoadedRows<T, Rows> rows;
+  rows.load(factor, top, left);
 #pragma unroll
-    for (int r = 0; r < Rows; ++r) {
+  for (int r = 0; r < Rows; ++r) {
 #pragma unroll
-      for (int k = 0; k < float8_run; ++k) {
-        values[r][k] = inside(r, k / width * width) ? to_float(vectors[r][k / width][k % width]) : 0.0f;
-      }
-    }
-  } else {
-#pragma unroll
-    for (int r = 0; r < Rows; ++r) {
-#pragma unroll
-      for (int k = 0; k < float8_run; ++k) {
-        values[r][k] = inside(r, k) ? to_float(from[r * factor.columns + k]) : 0.0f;
-      }
-    }
+    for (int k = 0; k < float8_run; ++k) values[r][k] = rows.at(r, k);
   }
 }
 

@@ -68,7 +68,8 @@ __device__ void store_turned(const Float8Operand<T>& factor, const ThreadPart& a
     float column[each];
 #pragma unroll
     for (int r = 0; r < each; ++r) column[r] = values[r][k] * by_row[r];
-    store_float8(&bytes[at.x + k][at.y], float8_rounded(column, by_column[k], factor.e5m2));
+    store_shared_vector(reinterpret_cast<std::uint16_t*>(&bytes[at.x + k][at.y]),
+                        float8_rounded(column, by_column[k], factor.e5m2));
   }
   __syncthreads();
   constexpr int run = 16, runs = tile / run;

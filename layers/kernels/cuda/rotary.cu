@@ -55,13 +55,13 @@ __device__ Pairs<N, T> turn(const Pairs<N, T>& x, bool normed, float inverse, co
 
 // Heads that a thread of the forward reads before it writes the first. Enough bytes are on their way to hide the
 // latency of memory, and angles are loaded once for all.
-constexpr int of_thread = 4;
+constexpr int of_thread = 2;
 
-// Reads each element before it writes it, so y may be x, with rows as long. Heads of more than 32 * N pairs take
-// several rounds of lanes.
+// Heads with a norm, or some with one. Each element is read before it is written, so y may be x, with rows as long.
+// Heads of more than 32 * N pairs take several rounds of lanes.
 template <typename T, int N>
 __global__ void __launch_bounds__(rotary_threads)
-    forward_kernel(const __grid_constant__ Heads<T> heads, const T* x, T* y) {
+    norm_forward_kernel(const __grid_constant__ Heads<T> heads, const T* x, T* y) {
   const HeadGroup<T>& group = heads.groups[blockIdx.y];
   if (group.heads == 0) return;
   const Place at = place(heads.lanes, (group.heads + of_thread - 1) / of_thread);
@@ -163,10 +163,10 @@ __device__ Pairs<N, T> input_gradient(const FloatPairs<N>& gradient, const Pairs
   return dx;
 }
 
-// Without QK-norm: inverts the rotation.
-template <typename T, int N>
+// Without QK-norm: rotates rows of `from` into those of `to`, or inverts the rotation in place.
+template <typename T, int N, bool back>
 __global__ void __launch_bounds__(rotary_threads)
-    turn_back_kernel(const __grid_constant__ Heads<T> heads, T* gradients) {
+    turn_kernel(const __grid_constant__ Heads<T> heads, const T* from, T* to) {
   const HeadGroup<T>& group = heads.groups[blockIdx.y];
   if (group.heads == 0) return;
   const Place at = place(heads.lanes, group.heads);
@@ -179,15 +179,19 @@ __global__ void __launch_bounds__(rotary_threads)
     for (int i = at.lane * N; i < half; i += heads.lanes * N) {
       const auto angles = FloatPairs<N>::load(angle_row + i, half);
       for (int head = at.head; head < group.heads; head += at.head_step) {
-        const std::int64_t start = token * heads.columns + group.column + static_cast<std::int64_t>(head) * head_dim;
-        Pairs<N, T> pairs = Pairs<N, T>::load(gradients + start + i, half);
-        const FloatPairs<N> gradient = turn_back(pairs, angles);
+        const std::int64_t column = group.column + static_cast<std::int64_t>(head) * head_dim + i;
+        Pairs<N, T> pairs = Pairs<N, T>::load(from + token * heads.columns + column, half);
+        if constexpr (back) {
+          const FloatPairs<N> gradient = turn_back(pairs, angles);
 #pragma unroll
-        for (int j = 0; j < N; ++j) {
-          pairs.first[j] = from_float<T>(gradient.first[j]);
-          pairs.second[j] = from_float<T>(gradient.second[j]);
+          for (int j = 0; j < N; ++j) {
+            pairs.first[j] = from_float<T>(gradient.first[j]);
+            pairs.second[j] = from_float<T>(gradient.second[j]);
+          }
+        } else {
+          pairs = turn(pairs, false, 1.0f, {}, angles);
         }
-        pairs.store(gradients + start + i, half);
+        pairs.store(to + token * heads.rotated_columns + column, half);
       }
     }
   }
@@ -347,10 +351,12 @@ bool in_vectors(const RotaryOptions& options, std::int64_t rotated_columns, std:
 template <typename E, int N>
 void queue_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                    ConstTensorView k_norm, TensorView rotated) {
-  auto heads = heads_of<E>(options, qkv.rows(), q_norm, k_norm, N, of_thread);
+  const bool plain = q_norm.empty() && k_norm.empty();
+  auto heads = heads_of<E>(options, qkv.rows(), q_norm, k_norm, N, plain ? 1 : of_thread);
   heads.rotated_columns = rotated.columns();
-  launch(native(context.stream), blocks_of(heads), rotary_threads, 0, forward_kernel<ElementOf<E>, N>, heads,
-         elements<E>(qkv), elements<E>(rotated));
+  launch(native(context.stream), blocks_of(heads), rotary_threads, 0,
+         plain ? turn_kernel<ElementOf<E>, N, false> : norm_forward_kernel<ElementOf<E>, N>, heads, elements<E>(qkv),
+         elements<E>(rotated));
 }
 
 // One group with a norm; `dweight` is overwritten.
@@ -392,8 +398,8 @@ void queue_backward(KernelContext& context, const RotaryOptions& options, ConstT
                                              elements<float>(dweights[group]));
   }
   if (plain.groups[0].heads + plain.groups[1].heads == 0) return;
-  launch(native(context.stream), blocks_of(plain), rotary_threads, 0, turn_back_kernel<ElementOf<E>, N>, plain,
-         gradients);
+  launch(native(context.stream), blocks_of(plain), rotary_threads, 0, turn_kernel<ElementOf<E>, N, true>, plain,
+         gradients, gradients);
 }
 
 void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,

@@ -7,7 +7,9 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "parallel/runtime/tensor.h"
 
@@ -70,8 +72,28 @@ template <int N, typename T>
 __device__ Vector<T, N> load_vector(const T* from) {
   return *reinterpret_cast<const Vector<T, N>*>(from);
 }
+// The same bytes in machine words.
+template <typename T, int N>
+using Words =
+    std::conditional_t<sizeof(Vector<T, N>) == 16, uint4,
+                       std::conditional_t<sizeof(Vector<T, N>) == 8, uint2,
+                                          std::conditional_t<sizeof(Vector<T, N>) == 4, unsigned, Vector<T, N>>>>;
+// Packed in registers until the elements are needed: the compiler often unpacks what load_vector is still waiting for.
+template <int N, typename T>
+__device__ Words<T, N> load_words(const T* from) {
+  return *reinterpret_cast<const Words<T, N>*>(from);
+}
+// To device memory, in one instruction: the compiler divides many an assignment of a vector into its elements.
 template <typename T, int N>
 __device__ void store_vector(T* to, const Vector<T, N>& vector) {
+  if constexpr (sizeof(vector) == 16 || sizeof(vector) == 8) {
+    __stwb(reinterpret_cast<Words<T, N>*>(to), std::bit_cast<Words<T, N>>(vector));
+  } else {
+    *reinterpret_cast<Vector<T, N>*>(to) = vector;
+  }
+}
+template <typename T, int N>
+__device__ void store_shared_vector(T* to, const Vector<T, N>& vector) {
   *reinterpret_cast<Vector<T, N>*>(to) = vector;
 }
 
