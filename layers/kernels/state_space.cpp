@@ -19,6 +19,7 @@ void check(const StateSpaceShape& shape, ConstTensorView projected, ConstTensorV
 void check_convolution(const StateSpaceShape& shape, ConstTensorView mixed, ConstTensorView projected,
                        ConstTensorView weight, ConstTensorView bias) {
   require_shape(mixed, projected.rows(), shape.channels(), "a convolution mixes x, B and C");
+  require(shape.filter >= 1 && shape.filter <= most_filter_taps, "a filter has 1 to 16 taps");
   require(weight.size() == shape.channels() * shape.filter, "every channel has a tap for each token of its filter");
   require(bias.size() == shape.channels(), "every channel has a bias");
 }

@@ -16,6 +16,9 @@ namespace weft {
 // state is passed. Its workspace has at most a state for so many tokens.
 inline constexpr std::int64_t shortest_scan_chunk = 64;
 
+// Of a filter: a GPU's thread keeps so many tokens in registers. Published models have 4.
+inline constexpr std::int64_t most_filter_taps = 16;
+
 // Heads and groups of one tensor rank. A projected token has the columns z | x | B | C | step. The gate z and x have
 // inner() columns each, B and C one for each state element of each group, and steps one a head.
 struct StateSpaceShape {

@@ -1,6 +1,10 @@
 // The kernels of a state space against a recurrence in double that goes token by token, and its finite differences.
 #include "layers/kernels/state_space.h"
 
+#include <initializer_list>
+#include <limits>
+#include <span>
+
 #include "tests/layers/kernel_fixture.h"
 
 namespace weft {
@@ -30,13 +34,13 @@ struct SpaceCase {
   }
 };
 
-// Documents that begin everywhere: at the ends of a sequence and of a chunk, too.
-std::vector<std::int32_t> some_documents(const StateSpaceShape& shape, std::int64_t sequences) {
+// Documents of about `tokens`. They begin everywhere: at the ends of a sequence and of a chunk, too.
+std::vector<std::int32_t> some_documents(const StateSpaceShape& shape, std::int64_t sequences, std::int64_t tokens) {
   std::vector<std::int32_t> begins;
   for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
     std::int32_t begin = 0;
     for (std::int64_t position = 0; position < shape.sequence_length; ++position) {
-      const bool is_new = position % shortest_scan_chunk == 0 || position % (37 + sequence) == 36;
+      const bool is_new = position % shortest_scan_chunk == 0 || position % (tokens + sequence % 3) == tokens - 1;
       if (is_new && position % 3 != 1) begin = static_cast<std::int32_t>(position);
       begins.push_back(begin);
     }
@@ -138,13 +142,44 @@ class StateSpace : public KernelTest {
         {{.heads = 2, .head_dim = 3, .groups = 1, .state_size = 5, .filter = 2, .sequence_length = 300}, 1},
         {{.heads = 35, .head_dim = 2, .groups = 1, .state_size = 3, .filter = 2, .sequence_length = 70}, 1},
         wide};
+    for_cases(cases, {0, 37}, [&](DType dtype, const SpaceCase& of) {
+      if (of.shape.head_dim != wide.shape.head_dim || dtype != DType::float16) check(dtype, of);
+    });
+  }
+  // Of a GPU: all filters in vectors and one not in registers, strips of channels, more runs than there are at once.
+  // Documents begin beside the ends of runs.
+  void for_each_convolution(const std::function<void(DType, const SpaceCase&)>& check) {
+    for_each_case(check);
+    std::vector<SpaceCase> cases = {
+        {{.heads = 4, .head_dim = 40, .groups = 2, .state_size = 4, .filter = 3, .sequence_length = 67}, 1},
+        {{.heads = 2, .head_dim = 2, .groups = 2, .state_size = 3, .filter = 3, .sequence_length = 66}, 2},
+        {{.heads = 2, .head_dim = 2, .groups = 2, .state_size = 3, .filter = 16, .sequence_length = 40}, 2},
+        {{.heads = 1, .head_dim = 1, .groups = 1, .state_size = 1, .filter = 4, .sequence_length = 2}, 1100}};
+    for (std::int64_t filter = 1; filter <= 4; ++filter) {
+      cases.push_back(
+          {{.heads = 4, .head_dim = 3, .groups = 2, .state_size = 5, .filter = filter, .sequence_length = 70}, 3});
+    }
+    for_cases(cases, {0, 4}, check);
+  }
+  // Of a GPU: vectors, groups of a warp and of a block, groups wider than a block keeps, more tokens than blocks.
+  void for_each_norm(const std::function<void(DType, const SpaceCase&)>& check) {
+    for_each_case(check);
+    const SpaceCase cases[] = {
+        {{.heads = 8, .head_dim = 8, .groups = 2, .state_size = 4, .sequence_length = 1100}, 1},
+        {{.heads = 8, .head_dim = 72, .groups = 1, .state_size = 4, .sequence_length = 5}, 1},
+        {{.heads = 8, .head_dim = 1025, .groups = 1, .state_size = 4, .sequence_length = 2}, 1},
+        {{.heads = 1, .head_dim = 1030, .groups = 1, .state_size = 4, .sequence_length = 515}, 1}};
+    for_cases(cases, {0}, check);
+  }
+  // With documents of so many tokens; 0: without documents.
+  void for_cases(std::span<const SpaceCase> cases, std::initializer_list<std::int64_t> tokens_of_documents,
+                 const std::function<void(DType, const SpaceCase&)>& check) {
     for (const DType dtype : float_types) {
       for (SpaceCase the_case : cases) {
-        if (the_case.shape.head_dim == wide.shape.head_dim && dtype == DType::float16) continue;
-        for (const bool documents : {false, true}) {
-          if (documents) the_case.begins = some_documents(the_case.shape, the_case.sequences);
-          SCOPED_TRACE(fmt::format("{}, {} heads, {} tokens, documents {}", name_of(dtype), the_case.shape.heads,
-                                   the_case.tokens(), documents));
+        for (const std::int64_t tokens : tokens_of_documents) {
+          if (tokens > 0) the_case.begins = some_documents(the_case.shape, the_case.sequences, tokens);
+          SCOPED_TRACE(fmt::format("{}, {} heads, {} tokens, filter {}, documents of {}", name_of(dtype),
+                                   the_case.shape.heads, the_case.tokens(), the_case.shape.filter, tokens));
           check(dtype, the_case);
           if (HasFatalFailure()) return;
         }
@@ -229,7 +264,7 @@ class StateSpace : public KernelTest {
 };
 
 TEST_F(StateSpace, ConvolvesTheTokensOfADocument) {
-  for_each_case([&](DType dtype, const SpaceCase& of) {
+  for_each_convolution([&](DType dtype, const SpaceCase& of) {
     const StateSpaceShape& shape = of.shape;
     const Tensor projected = random("projected", dtype, of.tokens(), shape.columns());
     const Tensor weight = random("weight", dtype, shape.channels() * shape.filter, 1);
@@ -241,7 +276,7 @@ TEST_F(StateSpace, ConvolvesTheTokensOfADocument) {
 }
 
 TEST_F(StateSpace, ConvolutionHasTheGradientsOfTheReference) {
-  for_each_case([&](DType dtype, const SpaceCase& of) {
+  for_each_convolution([&](DType dtype, const SpaceCase& of) {
     const StateSpaceShape& shape = of.shape;
     const Tensor projected = random("projected", dtype, of.tokens(), shape.columns());
     const Tensor weight = random("weight", dtype, shape.channels() * shape.filter, 1);
@@ -260,6 +295,42 @@ TEST_F(StateSpace, ConvolutionHasTheGradientsOfTheReference) {
     expect_gradient(
         dbias, biases, dy, [&](const Numbers& b) { return convolved(of, inputs, weights, b); }, sums);
   });
+}
+
+// What is not a number there shows whom a token reaches, also by taps and places that count as zero.
+TEST_F(StateSpace, InfinityReachesNoTokenThatDoesNotSeeIt) {
+  const std::int64_t token = 20;
+  for (const std::int64_t filter : {1, 2, 3, 4, 6}) {
+    SCOPED_TRACE(fmt::format("filter {}", filter));
+    const StateSpaceShape shape = {
+        .heads = 4, .head_dim = 3, .groups = 2, .state_size = 5, .filter = filter, .sequence_length = 70};
+    const std::int64_t tokens = shape.sequence_length;
+    const auto numbers_of_a_token = [&](Tensor& tensor) {
+      Numbers values = doubles(tensor);
+      const auto first = values.begin() + token * tensor.columns();
+      std::fill(first, first + tensor.columns(), std::numeric_limits<double>::infinity());
+      return tensor_of(DType::float32, tokens, tensor.columns(), values);
+    };
+    const auto finite = [&](const Numbers& values, std::int64_t row) {
+      const std::int64_t columns = std::ssize(values) / tokens, first = row * columns + columns - shape.heads - 1;
+      return std::isfinite(values[at(first)]);
+    };
+    Tensor projected = random("projected", DType::float32, tokens, shape.columns());
+    Tensor dmixed = random("dmixed", DType::float32, tokens, shape.channels());
+    const Tensor weight = random("weight", DType::float32, shape.channels() * filter, 1);
+    const Tensor bias = random("bias", DType::float32, shape.channels(), 1);
+    Tensor mixed = poisoned(DType::float32, tokens, shape.channels());
+    Tensor dprojected = zeros(DType::float32, tokens, shape.columns());
+    Tensor dweight = poisoned(DType::float32, weight.rows(), 1), dbias = poisoned(DType::float32, bias.rows(), 1);
+    mix_tokens_forward(context, shape, numbers_of_a_token(projected), weight, bias, {}, {}, mixed);
+    mix_tokens_backward(context, shape, numbers_of_a_token(dmixed), projected, weight, bias, {}, dprojected, dweight,
+                        dbias);
+    for (std::int64_t row = 0; row < tokens; ++row) {
+      SCOPED_TRACE(fmt::format("token {}", row));
+      EXPECT_TRUE(finite(doubles(mixed), row) || (row >= token && row < token + filter));
+      EXPECT_EQ(finite(doubles(dprojected), row), row <= token - filter || row > token);
+    }
+  }
 }
 
 TEST_F(StateSpace, ScansAsTheRecurrenceSays) {
@@ -317,7 +388,7 @@ TEST_F(StateSpace, ScanHasTheGradientsOfTheReference) {
 }
 
 TEST_F(StateSpace, GatedNormMatchesTheReferenceAndItsGradients) {
-  for_each_case([&](DType dtype, const SpaceCase& of) {
+  for_each_norm([&](DType dtype, const SpaceCase& of) {
     const StateSpaceShape& shape = of.shape;
     const Tensor y = random("y", dtype, of.tokens(), shape.inner());
     const Tensor projected = random("projected", dtype, of.tokens(), shape.columns());
@@ -351,39 +422,42 @@ TEST_F(StateSpace, GoesOnFromTheStateAndTheTokensBefore) {
   const std::int64_t sequences = 2, lengths[] = {1, 2, 70, 1, 64, 5};
   std::int64_t length = 0;
   for (const std::int64_t pass : lengths) length += pass;
-  StateSpaceShape shape = {
-      .heads = 4, .head_dim = 3, .groups = 2, .state_size = 5, .filter = 4, .sequence_length = length};
-  const SpaceCase whole = {shape, sequences};
-  const ScanTensors in = scan_tensors(DType::float32, whole);
-  const Tensor weight = random("weight", DType::float32, shape.channels() * shape.filter, 1);
-  const Tensor bias = random("bias", DType::float32, shape.channels(), 1);
-  const Numbers projected = doubles(in.projected);
-  const Numbers expected_mixed = convolved(whole, projected, doubles(weight), doubles(bias));
-  const Numbers expected = scanned(whole, expected_mixed, projected, numbers_of(in));
+  for (const std::int64_t filter : {4, 3, 6}) {
+    SCOPED_TRACE(fmt::format("filter {}", filter));
+    StateSpaceShape shape = {
+        .heads = 4, .head_dim = 3, .groups = 2, .state_size = 5, .filter = filter, .sequence_length = length};
+    const SpaceCase whole = {shape, sequences};
+    const ScanTensors in = scan_tensors(DType::float32, whole);
+    const Tensor weight = random("weight", DType::float32, shape.channels() * shape.filter, 1);
+    const Tensor bias = random("bias", DType::float32, shape.channels(), 1);
+    const Numbers projected = doubles(in.projected);
+    const Numbers expected_mixed = convolved(whole, projected, doubles(weight), doubles(bias));
+    const Numbers expected = scanned(whole, expected_mixed, projected, numbers_of(in));
 
-  Tensor carried = zeros(DType::float32, sequences * shape.inner(), shape.state_size);
-  Tensor history = zeros(DType::float32, sequences * (shape.filter - 1), shape.channels());
-  std::int64_t position = 0;
-  for (const std::int64_t pass : lengths) {
-    shape.sequence_length = pass;
-    const auto rows_of_pass = [&](const Numbers& values, std::int64_t columns) {
-      Numbers rows;
-      for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
-        const auto first = values.begin() + (sequence * length + position) * columns;
-        rows.insert(rows.end(), first, first + pass * columns);
-      }
-      return rows;
-    };
-    const std::int64_t tokens = sequences * pass;
-    const Tensor part = tensor_of(DType::float32, tokens, shape.columns(), rows_of_pass(projected, shape.columns()));
-    Tensor mixed = poisoned(DType::float32, tokens, shape.channels());
-    Tensor y = poisoned(DType::float32, tokens, shape.inner());
-    mix_tokens_forward(context, shape, part, weight, bias, {}, history, mixed);
-    scan_tokens_forward(context, shape, mixed, part, in.rates(), {}, carried, y);
-    SCOPED_TRACE(fmt::format("position {}", position));
-    expect_near(mixed, rows_of_pass(expected_mixed, shape.channels()), 64.0);
-    expect_near(y, rows_of_pass(expected, shape.inner()), 4.0 * roundings_of(whole.shape));
-    position += pass;
+    Tensor carried = zeros(DType::float32, sequences * shape.inner(), shape.state_size);
+    Tensor history = zeros(DType::float32, sequences * (shape.filter - 1), shape.channels());
+    std::int64_t position = 0;
+    for (const std::int64_t pass : lengths) {
+      shape.sequence_length = pass;
+      const auto rows_of_pass = [&](const Numbers& values, std::int64_t columns) {
+        Numbers rows;
+        for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
+          const auto first = values.begin() + (sequence * length + position) * columns;
+          rows.insert(rows.end(), first, first + pass * columns);
+        }
+        return rows;
+      };
+      const std::int64_t tokens = sequences * pass;
+      const Tensor part = tensor_of(DType::float32, tokens, shape.columns(), rows_of_pass(projected, shape.columns()));
+      Tensor mixed = poisoned(DType::float32, tokens, shape.channels());
+      Tensor y = poisoned(DType::float32, tokens, shape.inner());
+      mix_tokens_forward(context, shape, part, weight, bias, {}, history, mixed);
+      scan_tokens_forward(context, shape, mixed, part, in.rates(), {}, carried, y);
+      SCOPED_TRACE(fmt::format("position {}", position));
+      expect_near(mixed, rows_of_pass(expected_mixed, shape.channels()), 64.0);
+      expect_near(y, rows_of_pass(expected, shape.inner()), 4.0 * roundings_of(whole.shape));
+      position += pass;
+    }
   }
 }
 

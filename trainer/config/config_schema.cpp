@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "layers/kernels/gpu_kernel_options.h"
+#include "layers/kernels/state_space.h"
 #include "trainer/config/config_conditions.h"
 #include "trainer/config/config_fields.h"
 
@@ -118,8 +119,8 @@ Keys state_space_keys() {
                   field(&StateSpaceConfig::state_size)),
       integer_key("model.state_space.n_groups", "groups of heads that share the ways into and out of the state",
                   size_range, field(&StateSpaceConfig::n_groups)),
-      integer_key("model.state_space.conv_kernel", "tokens that the convolution sees, its own among them", size_range,
-                  field(&StateSpaceConfig::conv_kernel)),
+      integer_key("model.state_space.conv_kernel", "tokens that the convolution sees, its own among them",
+                  IntegerRange{1, most_filter_taps}, field(&StateSpaceConfig::conv_kernel)),
   };
 }
 
