@@ -37,6 +37,25 @@ struct MatrixPart {
   __device__ float operator()(int row, int column) const {
     return row < rows && column < columns ? to_float(data[row * stride + column]) : 0.0f;
   }
+  // The elements from `column` on, 16 bytes at a time if all are there and aligned.
+  template <int N>
+  __device__ void operator()(int row, int column, float (&to)[N]) const {
+    using Element = std::remove_const_t<T>;
+    constexpr int width = N < 16 / static_cast<int>(sizeof(T)) ? N : 16 / static_cast<int>(sizeof(T));
+    using Piece = Vector<Element, width>;
+    const T* const first = data + row * stride + column;
+    if (row < rows && column + N <= columns && reinterpret_cast<std::uintptr_t>(first) % sizeof(Piece) == 0) {
+#pragma unroll
+      for (int i = 0; i < N; i += width) {
+        const Piece piece = load_vector<width>(static_cast<const Element*>(first) + i);
+#pragma unroll
+        for (int j = 0; j < width; ++j) to[i + j] = to_float(piece[j]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i) to[i] = (*this)(row, column + i);
+    }
+  }
   __device__ MatrixPart from(int row, int column) const {
     return {data + row * stride + column, stride, rows - row, columns - column};
   }
@@ -49,14 +68,17 @@ struct ScanPart {
   __device__ static int row(int i) { return edge_of_part * thread_y() + i; }
   __device__ static int column(int j) { return edge_of_part * thread_x() + j; }
 
-  // body(row, column, element) for the elements of the part.
-  template <typename Body>
-  __device__ void for_each(Body body) {
+  __device__ void add(float factor, const ScanPart& other) {
 #pragma unroll
     for (int i = 0; i < edge_of_part; ++i) {
 #pragma unroll
-      for (int j = 0; j < edge_of_part; ++j) body(row(i), column(j), at[i][j]);
+      for (int j = 0; j < edge_of_part; ++j) at[i][j] = fmaf(factor, other.at[i][j], at[i][j]);
     }
+  }
+  template <typename T>
+  __device__ void load(const MatrixPart<T>& from) {
+#pragma unroll
+    for (int i = 0; i < edge_of_part; ++i) from(row(i), column(0), at[i]);
   }
   template <typename T>
   __device__ void store(const MatrixPart<T>& to) const {
@@ -93,18 +115,35 @@ struct alignas(32) ScanTile {
   static constexpr int stride = tile_edge + 16 / static_cast<int>(sizeof(T));
   T at[tile_edge * stride];
 
-  // Takes value(row, column). Tensor cores read factors of either kind. The threads of a float32 product read rows, so
-  // that a turned tile has at[column][row]. Neighbouring threads take neighbouring columns, of one row or of four: then
-  // the threads of a warp write to 32 banks. The caller synchronises.
-  template <bool turned, typename Value>
-  __device__ ScanFactor<T, turned> fill(Value value) {
-    constexpr bool turns = turned && !for_tensor_cores;
-    const int thread = static_cast<int>(threadIdx.x), lane = thread % warp_size, warp = thread / warp_size;
-    const int first_row = turns ? lane / 8 : thread / tile_edge;
-    const int column = turns ? warp * 8 + lane % 8 : thread % tile_edge;
+  // values(row, column, elements) gives the elements of a row from `column` on. Tensor cores read factors of either
+  // kind, so that a thread takes 16 bytes at a time. The threads of a float32 product read rows, so that a turned tile
+  // has at[column][row]. There neighbouring threads take neighbouring columns, of one row or of four: then the threads
+  // of a warp write to 32 banks. The caller synchronises.
+  template <bool turned, typename Values>
+  __device__ ScanFactor<T, turned> fill(Values values) {
+    const int thread = static_cast<int>(threadIdx.x);
+    if constexpr (for_tensor_cores) {
+      constexpr int width = Vector<T>::size, vectors = tile_edge / width, rows_at_once = threads_of_tile / vectors;
+#pragma unroll
+      for (int i = 0; i < tile_edge / rows_at_once; ++i) {
+        const int row = thread / vectors + i * rows_at_once, column = thread % vectors * width;
+        float elements[width];
+        values(row, column, elements);
+        Vector<T> rounded;
+#pragma unroll
+        for (int j = 0; j < width; ++j) rounded[j] = from_float<T>(elements[j]);
+        store_shared_vector(at + row * stride + column, rounded);
+      }
+    } else {
+      const int lane = thread % warp_size, warp = thread / warp_size;
+      const int first_row = turned ? lane / 8 : thread / tile_edge;
+      const int column = turned ? warp * 8 + lane % 8 : thread % tile_edge;
 #pragma unroll 4
-    for (int row = first_row; row < tile_edge; row += threads_of_tile / tile_edge) {
-      at[turns ? column * stride + row : row * stride + column] = from_float<T>(value(row, column));
+      for (int row = first_row; row < tile_edge; row += threads_of_tile / tile_edge) {
+        float element[1];
+        values(row, column, element);
+        at[turned ? column * stride + row : row * stride + column] = element[0];
+      }
     }
     return {at};
   }
@@ -147,7 +186,12 @@ class ProductSum {
     }
     __syncthreads();
     ScanPart part;
-    part.for_each([](int i, int j, float& element) { element = room.at[i * stride + j]; });
+#pragma unroll
+    for (int i = 0; i < edge_of_part; ++i) {
+      const auto row = load_vector<edge_of_part>(room.at + ScanPart::row(i) * stride + ScanPart::column(0));
+#pragma unroll
+      for (int j = 0; j < edge_of_part; ++j) part.at[i][j] = row[j];
+    }
     return part;
   }
 

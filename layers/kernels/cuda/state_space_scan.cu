@@ -24,31 +24,47 @@
 namespace weft::cuda {
 namespace {
 
-constexpr int pass_threads = 256, step_threads = 64;
+constexpr int pass_threads = 256, heads_of_steps = 16;
 // Chunks whose states a thread loads before it stores the first one.
 constexpr int chunks_in_flight = 4;
 
-// A thread goes through the tokens of a chunk and head, so that no sum is larger than the one before.
+__host__ __device__ int blocks_of_heads(int heads) {
+  return (heads + heads_of_steps - 1) / heads_of_steps;
+}
+
+// A block has a chunk and some heads. A thread has a token, and then one goes through the tokens of each head, so that
+// no sum is larger than the one before.
 template <typename T>
-__global__ void __launch_bounds__(step_threads) steps_kernel(ScanInputs<T> in, int heads_of_chunks, float* keep) {
-  const int number = static_cast<int>(blockIdx.x * step_threads + threadIdx.x);
-  if (number >= heads_of_chunks) return;
-  const int head = number % in.sizes.heads;
-  const ScanChunk chunk = in.sizes.chunk(number / in.sizes.heads);
-  const float rate = in.rate(head);
-  float sum = 0.0f;
-  for (int first = 0; first < chunk_tokens; first += Vector<float>::size) {
-    Vector<float> step, decay;
+__global__ void __launch_bounds__(chunk_tokens) steps_kernel(ScanInputs<T> in, float* keep) {
+  __shared__ float sums[heads_of_steps][chunk_tokens + 1];  // heads begin in different banks
+  const ScanSizes& sizes = in.sizes;
+  BlockPlace place;
+  const int first_head = place.take(blocks_of_heads(sizes.heads)) * heads_of_steps;
+  const int heads = min(heads_of_steps, sizes.heads - first_head), thread = static_cast<int>(threadIdx.x);
+  const ScanChunk chunk = sizes.chunk(place.rest);
+  float step[heads_of_steps];
 #pragma unroll
-    for (int i = 0; i < Vector<float>::size; ++i) {
-      step[i] = first + i < chunk.count ? softplus(in.raw_step(chunk, head, first + i)) : 0.0f;
-      decay[i] = sum = fmaf(step[i], rate, sum);
-    }
-    const std::int64_t at = in.sizes.head_token(0, chunk, head, first);
-    store_vector(in.step + at, step);
-    store_vector(in.decay + at, decay);
+  for (int i = 0; i < heads_of_steps; ++i) {
+    const bool there = i < heads && thread < chunk.count;
+    sums[i][thread] = step[i] = there ? softplus(in.raw_step(chunk, first_head + i, thread)) : 0.0f;
   }
-  keep[number] = in.reads_state(chunk, chunk.count - 1) ? exponential(sum) : 0.0f;
+  __syncthreads();
+  if (thread < heads) {
+    const float rate = in.rate(first_head + thread);
+    float sum = 0.0f;
+#pragma unroll 8
+    for (int i = 0; i < chunk_tokens; ++i) sums[thread][i] = sum = fmaf(sums[thread][i], rate, sum);
+    keep[sizes.head_number(chunk, first_head + thread)] =
+        in.reads_state(chunk, chunk.count - 1) ? exponential(sum) : 0.0f;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < heads_of_steps; ++i) {
+    if (i >= heads) continue;
+    const std::int64_t at = sizes.head_token(0, chunk, first_head + i, thread);
+    in.step[at] = step[i];
+    in.decay[at] = sums[i][thread];
+  }
 }
 
 // A block computes one pair of tiles of a chunk and group.
@@ -80,7 +96,7 @@ __global__ void __launch_bounds__(threads_of_tile, resident_scan_blocks) pairs_k
 template <typename T, bool backward>
 __global__ void __launch_bounds__(threads_of_tile, resident_scan_blocks)
     chunk_states_kernel(ScanInputs<T> in, const T* values, float* states) {
-  __shared__ TileSteps steps;
+  __shared__ ChunkSteps steps;
   __shared__ ScanTile<T> value_tile, key_tile;
   const ScanSizes& sizes = in.sizes;
   BlockPlace place;
@@ -91,15 +107,19 @@ __global__ void __launch_bounds__(threads_of_tile, resident_scan_blocks)
   const auto value = (backward ? sizes.y(values, chunk, head) : sizes.x(values, chunk, head)).from(0, column);
   const auto key = (backward ? sizes.c(in.mixed, chunk, group) : sizes.b(in.mixed, chunk, group)).from(0, element);
   const float* weights = backward ? steps.of_state : steps.onto_state;
+  steps.load(in, chunk, head);
+  __syncthreads();
   ProductSum<T> sum;
   for (int tile = 0; tile < chunk.tiles(); ++tile) {
-    steps.load(in, chunk, head, tile);
     const int first = tile * tile_edge;
-    const auto of_value =
-        value_tile.template fill<false>([=](int token, int i) { return weights[token] * value(first + token, i); });
+    const auto of_value = value_tile.template fill<false>([=](int token, int i, auto& elements) {
+      value(first + token, i, elements);
+      for (float& at : elements) at *= weights[first + token];
+    });
     const auto of_key = key_tile.template fill<false>(key.from(first, 0));
     __syncthreads();
     sum.add(of_value, of_key, chunk.count_of(tile));
+    __syncthreads();
   }
   sum.part().store(sizes.state(states, chunk, head).from(column, element));
 }
@@ -141,7 +161,7 @@ __global__ void __launch_bounds__(pass_threads)
 template <typename T, bool backward>
 __global__ void __launch_bounds__(threads_of_tile, resident_scan_blocks)
     chunk_outputs_kernel(ScanInputs<T> in, const T* values, const float* pairs, const float* states, T* out) {
-  __shared__ TileSteps own, other;
+  __shared__ ChunkSteps steps;
   __shared__ ScanTile<T> left, right;
   const ScanSizes& sizes = in.sizes;
   BlockPlace place;
@@ -152,32 +172,41 @@ __global__ void __launch_bounds__(threads_of_tile, resident_scan_blocks)
   const auto value = (backward ? sizes.y(values, chunk, head) : sizes.x(values, chunk, head)).from(0, column);
   const auto key = (backward ? sizes.b(in.mixed, chunk, group) : sizes.c(in.mixed, chunk, group)).from(begin, 0);
   const auto state = sizes.state(states, chunk, head).from(column, 0);
-  own.load(in, chunk, head, tile);
+  steps.load(in, chunk, head);
+  __syncthreads();
 
   ProductSum<T> sum;
-  const TileSteps &reader = backward ? other : own, &read = backward ? own : other;
   for (int i = backward ? tile : 0; i < (backward ? chunk.tiles() : tile + 1); ++i) {
-    other.load(in, chunk, head, i);
-    const auto pair = sizes.square(pairs, 0, chunk, group, backward ? TilePair{i, tile} : TilePair{tile, i});
-    const auto weights = left.template fill<!backward>([&](int reads, int is_read) {
-      return pair(reads, is_read) * decay_between(reader, reads, read, is_read) * read.step[is_read];
+    const TilePair tiles = backward ? TilePair{i, tile} : TilePair{tile, i};
+    const auto pair = sizes.square(pairs, 0, chunk, group, tiles);
+    const auto weights = left.template fill<!backward>([&](int reads, int is_read, auto& elements) {
+      pair(reads, is_read, elements);
+      const int reader = tiles.reader * tile_edge + reads, read = tiles.read * tile_edge + is_read;
+#pragma unroll
+      for (int k = 0; k < static_cast<int>(std::size(elements)); ++k) {
+        elements[k] *= steps.template between<T>(reader, read + k) * steps.step[read + k];
+      }
     });
     const auto of_value = right.template fill<false>(value.from(i * tile_edge, 0));
     __syncthreads();
     sum.add(weights, of_value, chunk.count_of(i));
-  }
-  const float* of_state = backward ? own.onto_state : own.of_state;
-  for (int element = 0; element < sizes.state_size; element += tile_edge) {
     __syncthreads();
-    const auto of_key =
-        left.template fill<true>([=](int token, int i) { return of_state[token] * key(token, element + i); });
+  }
+  const float* of_state = (backward ? steps.onto_state : steps.of_state) + begin;
+  for (int element = 0; element < sizes.state_size; element += tile_edge) {
+    const auto of_key = left.template fill<true>([=](int token, int i, auto& elements) {
+      key(token, element + i, elements);
+      for (float& at : elements) at *= of_state[token];
+    });
     const auto through = right.template fill<true>(state.from(0, element));
     __syncthreads();
     sum.add(of_key, through, min(tile_edge, sizes.state_size - element));
+    __syncthreads();
   }
   const float d = to_float(in.d[head]);
-  ScanPart result = sum.part();
-  result.for_each([=](int token, int i, float& at) { at = fmaf(d, value(begin + token, i), at); });
+  ScanPart result = sum.part(), own;
+  own.load(value.from(begin, 0));
+  result.add(d, own);
   result.store((backward ? sizes.x(out, chunk, head) : sizes.y(out, chunk, head)).from(begin, column));
 }
 
@@ -209,8 +238,8 @@ void begin_scan(KernelContext& context, const ScanCall& call, float* carried) {
     using T = typename DeviceElement<E>::type;
     const cudaStream_t stream = native(context.stream);
     const ScanInputs<T> in = call.inputs<E>();
-    launch(stream, blocks_for(call.scan.chunk_heads(), step_threads), step_threads, 0, steps_kernel<T>, in,
-           static_cast<int>(call.scan.chunk_heads()), call.at(call.places.keep));
+    launch(stream, static_cast<unsigned>(call.scan.chunks() * blocks_of_heads(in.sizes.heads)), chunk_tokens, 0,
+           steps_kernel<T>, in, call.at(call.places.keep));
     launch(stream, static_cast<unsigned>(call.scan.chunks() * call.scan.shape.groups * GpuScan::pairs_of_chunk),
            threads_of_tile, 0, pairs_kernel<T>, in, call.at(call.places.pairs));
     queue_states<T, false>(context, call, in, in.mixed, carried, call.at(call.places.states));

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "layers/kernels/cuda/rounded_functions.cuh"
 #include "layers/kernels/cuda/scan_tiles.cuh"
 #include "layers/kernels/elementary.h"
 #include "layers/kernels/gpu_scan.h"
@@ -16,7 +17,7 @@ inline constexpr int chunk_tokens = static_cast<int>(GpuScan::chunk);
 inline constexpr int tiles_of_chunk = static_cast<int>(GpuScan::tiles_of_chunk);
 inline constexpr int pairs_of_chunk = static_cast<int>(GpuScan::pairs_of_chunk);
 // Blocks per multiprocessor, which bounds the registers of a thread.
-inline constexpr int resident_scan_blocks = 3;
+inline constexpr int resident_scan_blocks = 4;
 
 // Tokens of a chunk of a sequence. `number` counts the chunks of all sequences, `row` is the first token's.
 struct ScanChunk {
@@ -155,39 +156,34 @@ struct ScanInputs {
   }
 };
 
-// What the steps of a head's tokens decide for a tile of them. Stands in shared memory. Tokens behind the chunk have a
-// step of zero.
-struct TileSteps {
-  int begin;             // of the tile's tokens in the chunk
-  int first[tile_edge];  // the first token of the chunk that a token reads
-  float step[tile_edge];
-  float decay[tile_edge];       // the sum of step times rate up to the token, negative or zero
-  float of_state[tile_edge];    // ScanInputs::of_state
-  float onto_state[tile_edge];  // ScanInputs::unstepped times the step
+// What the steps of a head's tokens decide for a chunk. Stands in shared memory. Tokens behind the chunk have a step of
+// zero.
+struct ChunkSteps {
+  alignas(16) float step[chunk_tokens];
+  alignas(16) float decay[chunk_tokens];       // the sum of step times rate up to the token, negative or zero
+  alignas(16) float of_state[chunk_tokens];    // ScanInputs::of_state
+  alignas(16) float onto_state[chunk_tokens];  // ScanInputs::unstepped times the step
+  int first[chunk_tokens];                     // the first token of the chunk that a token reads
 
-  // A block of at least 64 threads loads them together, and synchronises.
+  // A block of 256 threads loads them together. The caller synchronises, before if those of an earlier call are read.
   template <typename T>
-  __device__ void load(const ScanInputs<T>& in, const ScanChunk& chunk, int head, int tile) {
-    const int thread = static_cast<int>(threadIdx.x);
-    __syncthreads();  // those of an earlier call may still be read
-    if (thread < tile_edge) {
-      const int token = tile * tile_edge + thread, in_chunk = min(token, chunk.count - 1);
-      const std::int64_t at = in.sizes.head_token(0, chunk, head, token);
-      if (thread == 0) begin = token;
-      first[thread] = max(in.document_begin(chunk, in_chunk) - chunk.position, 0);
-      step[thread] = in.step[at];
-      decay[thread] = in.decay[at];
-      of_state[thread] = in.of_state(chunk, in_chunk, in.decay[at]);
-      onto_state[thread] = in.unstepped(chunk, head, token, in.decay[at]) * in.step[at];
-    }
-    __syncthreads();
+  __device__ void load(const ScanInputs<T>& in, const ScanChunk& chunk, int head) {
+    static_assert(chunk_tokens == threads_of_tile);
+    const int token = static_cast<int>(threadIdx.x), in_chunk = min(token, chunk.count - 1);
+    const std::int64_t at = in.sizes.head_token(0, chunk, head, token);
+    const float own_step = in.step[at], own_decay = in.decay[at];
+    step[token] = own_step;
+    decay[token] = own_decay;
+    of_state[token] = in.of_state(chunk, in_chunk, own_decay);
+    onto_state[token] = in.unstepped(chunk, head, token, own_decay) * own_step;
+    first[token] = max(in.document_begin(chunk, in_chunk) - chunk.position, 0);
+  }
+  // Of a token in what another reads, without the step.
+  template <typename T>
+  __device__ float between(int reader, int read) const {
+    return read <= reader && read >= first[reader] ? rounded_exponential<T>(decay[reader] - decay[read]) : 0.0f;
   }
 };
-// Of token j of one tile in what token i of another reads, without the step.
-__device__ inline float decay_between(const TileSteps& reader, int i, const TileSteps& read, int j) {
-  const int token = read.begin + j;
-  return token <= reader.begin + i && token >= reader.first[i] ? exponential(reader.decay[i] - read.decay[j]) : 0.0f;
-}
 
 // A call of a scan: what forward and backward read, with the contracts of the public functions, and the workspace.
 struct ScanCall {

@@ -25,6 +25,8 @@ namespace weft::cuda {
 namespace {
 
 constexpr int warps_of_tile = threads_of_tile / warp_size;
+// Blocks per multiprocessor where a thread keeps parts of several tiles.
+constexpr int resident_gradient_blocks = 2;
 
 // Partial sums of the tokens of heads, as GpuScanRoom has them.
 struct ScanSums {
@@ -66,9 +68,9 @@ __device__ float sum_of_column(const float (&parts)[edge_of_part]) {
 // The gradients through a pair of tiles of tokens: sums of a head's tokens, and in dpairs those of G over a slice's
 // heads.
 template <typename T>
-__global__ void __launch_bounds__(threads_of_tile, 2)
+__global__ void __launch_bounds__(threads_of_tile, resident_gradient_blocks)
     pair_gradients_kernel(ScanInputs<T> in, const T* dy, const float* pairs, float* dpairs, ScanSums sums) {
-  __shared__ TileSteps reader, read;
+  __shared__ ChunkSteps steps;
   __shared__ ScanTile<T> dy_tile, x_tile;
   const ScanSizes& sizes = in.sizes;
   BlockPlace place;
@@ -79,22 +81,22 @@ __global__ void __launch_bounds__(threads_of_tile, 2)
   const int thread = static_cast<int>(threadIdx.x);
   const auto square = sizes.square(pairs, 0, chunk, heads.group, tiles);
   ScanPart pair, dpair;
-  pair.for_each([=](int i, int j, float& element) { element = square(i, j); });
+  pair.load(square);
   for (int head = heads.first; head < heads.end; ++head) {
     const std::int64_t reads_at = sizes.head_token(tiles.read, chunk, head, tiles.reader * tile_edge);
     const std::int64_t weights_at = sizes.head_token(tiles.reader, chunk, head, tiles.read * tile_edge);
     const std::int64_t own_at = sizes.head_token(0, chunk, head, tiles.reader * tile_edge);
     const auto of_dy = sizes.y(dy, chunk, head).from(tiles.reader * tile_edge, 0);
     const auto of_x = sizes.x(in.mixed, chunk, head).from(tiles.read * tile_edge, 0);
-    reader.load(in, chunk, head, tiles.reader);
-    read.load(in, chunk, head, tiles.read);
+    __syncthreads();  // the steps of the head before may still be read
+    steps.load(in, chunk, head);
     ProductSum<T> sum;
     for (int column = 0; column < sizes.head_dim; column += tile_edge) {
+      if (column > 0) __syncthreads();
       const auto left = dy_tile.template fill<true>(of_dy.from(0, column));
       const auto right = x_tile.template fill<true>(of_x.from(0, column));
       __syncthreads();
       sum.add(left, right, min(tile_edge, sizes.head_dim - column));
-      __syncthreads();
     }
     const ScanPart dweight = sum.part();
     float of_row[edge_of_part] = {}, of_column[edge_of_part] = {};
@@ -102,9 +104,9 @@ __global__ void __launch_bounds__(threads_of_tile, 2)
     for (int i = 0; i < edge_of_part; ++i) {
 #pragma unroll
       for (int j = 0; j < edge_of_part; ++j) {
-        const int row = ScanPart::row(i), column = ScanPart::column(j);
-        const float unstepped = dweight.at[i][j] * decay_between(reader, row, read, column);
-        const float of_log = unstepped * pair.at[i][j], step = read.step[column];
+        const int row = ScanPart::row(i), column = ScanPart::column(j), read = tiles.read * tile_edge + column;
+        const float unstepped = dweight.at[i][j] * steps.template between<T>(tiles.reader * tile_edge + row, read);
+        const float of_log = unstepped * pair.at[i][j], step = steps.step[read];
         dpair.at[i][j] = fmaf(unstepped, step, dpair.at[i][j]);
         of_row[i] = fmaf(of_log, step, of_row[i]);
         of_column[j] += of_log;
@@ -123,10 +125,10 @@ __global__ void __launch_bounds__(threads_of_tile, 2)
 // states (H or dH), weighted by token. A block has a tile of tokens and 64 elements of their states. With `of_b` those
 // of the first tile also leave <dH, H>.
 template <typename T, bool of_b>
-__global__ void __launch_bounds__(threads_of_tile, resident_scan_blocks)
+__global__ void __launch_bounds__(threads_of_tile, resident_gradient_blocks)
     key_states_kernel(ScanInputs<T> in, const T* values, const float* states, const float* dstates, float* dkeys,
                       ScanSums sums) {
-  __shared__ TileSteps steps;
+  __shared__ ChunkSteps steps;
   __shared__ ScanTile<T> left, right;
   const ScanSizes& sizes = in.sizes;
   BlockPlace place;
@@ -136,26 +138,29 @@ __global__ void __launch_bounds__(threads_of_tile, resident_scan_blocks)
   if (tile >= chunk.tiles()) return;
   const int begin = tile * tile_edge, element = state_tile * tile_edge;
   const auto keys = of_b ? sizes.b(in.mixed, chunk, heads.group) : sizes.c(in.mixed, chunk, heads.group);
-  const float* weights = of_b ? steps.onto_state : steps.of_state;
+  const float* weights = (of_b ? steps.onto_state : steps.of_state) + begin;
   ScanPart key, result;
-  key.for_each([=](int token, int i, float& at) { at = keys(begin + token, element + i); });
+  key.load(keys.from(begin, element));
   for (int head = heads.first; head < heads.end; ++head) {
     const auto value = of_b ? sizes.x(values, chunk, head) : sizes.y(values, chunk, head);
     const auto state = sizes.state(states, chunk, head), dstate = sizes.state(dstates, chunk, head);
-    steps.load(in, chunk, head, tile);
+    __syncthreads();  // the steps of the head before may still be read
+    steps.load(in, chunk, head);
     ProductSum<T> sum;
     float product = 0.0f;
     for (int column = 0; column < sizes.head_dim; column += tile_edge) {
+      if (column > 0) __syncthreads();
       const auto of_value = left.template fill<true>(value.from(begin, column));
-      const auto of_state = right.template fill<false>([&](int row, int i) {
-        if constexpr (!of_b) return state(column + row, element + i);
-        const float gradient = dstate(column + row, element + i);
-        if (tile == 0) product = fmaf(gradient, state(column + row, element + i), product);
-        return gradient;
+      const auto of_state = right.template fill<false>([&](int row, int i, auto& elements) {
+        (of_b ? dstate : state)(column + row, element + i, elements);
+        if (!of_b || tile > 0) return;
+        std::remove_reference_t<decltype(elements)> held;
+        state(column + row, element + i, held);
+#pragma unroll
+        for (int k = 0; k < static_cast<int>(std::size(held)); ++k) product = fmaf(elements[k], held[k], product);
       });
       __syncthreads();
       sum.add(of_value, of_state, min(tile_edge, sizes.head_dim - column));
-      __syncthreads();
     }
     const ScanPart through = sum.part();
     const std::int64_t at = sizes.head_token(state_tile, chunk, head, begin);
@@ -197,12 +202,14 @@ __global__ void __launch_bounds__(threads_of_tile, resident_scan_blocks)
   ProductSum<T> sum;
   for (int i = of_b ? tile : 0; i < (of_b ? chunk.tiles() : tile + 1); ++i) {
     const TilePair pair = of_b ? TilePair{i, tile} : TilePair{tile, i};
-    const auto of_pairs = left.template fill<!of_b>([&](int reads, int is_read) {
-      float whole = 0.0f;
-      for (int slice = 0; slice < sizes.slices; ++slice) {
-        whole += sizes.square(dpairs, slice, chunk, group, pair)(reads, is_read);
+    const auto of_pairs = left.template fill<!of_b>([&](int reads, int is_read, auto& whole) {
+      sizes.square(dpairs, 0, chunk, group, pair)(reads, is_read, whole);
+      for (int slice = 1; slice < sizes.slices; ++slice) {
+        std::remove_reference_t<decltype(whole)> part;
+        sizes.square(dpairs, slice, chunk, group, pair)(reads, is_read, part);
+#pragma unroll
+        for (int k = 0; k < static_cast<int>(std::size(part)); ++k) whole[k] += part[k];
       }
-      return whole;
     });
     const auto of_other = right.template fill<false>(other.from(i * tile_edge, 0));
     __syncthreads();
@@ -210,11 +217,11 @@ __global__ void __launch_bounds__(threads_of_tile, resident_scan_blocks)
     __syncthreads();
   }
   ScanPart result = sum.part();
-  result.for_each([&](int token, int i, float& at) {
-    for (int slice = 0; slice < sizes.slices; ++slice) {
-      at += sizes.keys(dkeys, slice, chunk, group)(begin + token, element + i);
-    }
-  });
+  for (int slice = 0; slice < sizes.slices; ++slice) {
+    ScanPart part;
+    part.load(sizes.keys(dkeys, slice, chunk, group).from(begin, element));
+    result.add(1.0f, part);
+  }
   const auto gradient = of_b ? sizes.b(dmixed, chunk, group) : sizes.c(dmixed, chunk, group);
   result.store(gradient.from(begin, element));
 }
