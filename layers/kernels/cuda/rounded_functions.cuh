@@ -1,5 +1,5 @@
 // Elementary functions for results that are rounded to T. Where T has 16 bits the GPU's fast ones are enough. They are
-// off by less than 2^-17 of the result, for x from -87 to 87. For float32 they are those of elementary.h.
+// off by less than 2^-16 of the result, for x from -87 to 87. For float32 they are those of elementary.h.
 #pragma once
 
 #include <cuda_runtime.h>
