@@ -126,8 +126,12 @@ set_property(GLOBAL APPEND PROPERTY JOB_POOLS weft_cuda=${WEFT_CUDA_JOBS})
 
 add_library(weft_cuda_libraries INTERFACE)
 target_include_directories(weft_cuda_libraries SYSTEM INTERFACE ${WEFT_CUDA_INCLUDES})
-target_link_libraries(weft_cuda_libraries INTERFACE cuDNN::cuDNN NCCL::NCCL ${WEFT_CUBLASLT_LIBRARY}
-                                                    ${WEFT_CUDART_LIBRARY} Threads::Threads ${CMAKE_DL_LIBS} rt)
+target_link_libraries(weft_cuda_libraries INTERFACE cuDNN::cuDNN NCCL::NCCL ${WEFT_CUDART_LIBRARY} Threads::Threads
+                                                    ${CMAKE_DL_LIBS} rt)
+# cuBLASLt is loaded where it is first called (layers/kernels/cuda/cublaslt_library.cpp).
+get_filename_component(weft_cublaslt_folder ${WEFT_CUBLASLT_LIBRARY} DIRECTORY)
+list(APPEND CMAKE_BUILD_RPATH ${weft_cublaslt_folder})
+list(APPEND CMAKE_INSTALL_RPATH ${weft_cublaslt_folder})
 set(WEFT_HAVE_CUDA ON)
 message(NOTICE "CUDA: nvcc ${weft_nvcc_version}, cuDNN ${cuDNN_VERSION}, NCCL ${NCCL_VERSION}, "
                "for ${WEFT_CUDA_ARCHITECTURES}")
