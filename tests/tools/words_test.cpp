@@ -1,4 +1,4 @@
-// The sentences of comments in the sources: at most 25 words each.
+// The sentences of comments in the sources, and of the documents: at most 25 words each.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -56,6 +56,21 @@ std::vector<CommentLine> comment_lines(const std::string& path, const std::strin
   return comments;
 }
 
+// The prose of a document: no headings, tables and blocks of code.
+std::vector<CommentLine> document_lines(const std::string& text) {
+  static const std::regex other(R"(( {4}|[|#<]).*)");
+  std::vector<CommentLine> prose;
+  bool fenced = false;
+  const std::vector<std::string> lines = split_lines(text);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const bool fence = lines[i].starts_with("```");
+    fenced = fenced != fence;
+    const bool apart = fence || fenced || std::regex_match(lines[i], other);
+    prose.push_back({i + 1, 0, true, apart ? "" : lines[i]});
+  }
+  return prose;
+}
+
 bool ends_sentence(const std::string& word) {
   static const std::regex end(R"(.*[.!?]["')\]`]*)"), abbreviation(R"((.*\W)?(e\.g|i\.e|cf|vs|al|etc|Eq|Fig)\.)");
   return !word.ends_with("...") && std::regex_match(word, end) && !std::regex_match(word, abbreviation);
@@ -63,7 +78,7 @@ bool ends_sentence(const std::string& word) {
 
 // A sentence ends with its mark, with the comment, and in front of an item of a list. It also ends in front of an
 // empty or indented line (formulas, tables, drawings).
-std::vector<Sentence> sentences_of(const std::string& path, const std::string& text) {
+std::vector<Sentence> sentences_of(const std::vector<CommentLine>& lines) {
   static const std::regex set_apart(R"(\s{3,}.*|\s*)"), item(R"(\s*([-*] |\d+\. |\|).*)");
   std::vector<Sentence> sentences;
   Sentence open;
@@ -71,7 +86,7 @@ std::vector<Sentence> sentences_of(const std::string& path, const std::string& t
     if (!open.text.empty()) sentences.push_back(std::exchange(open, {}));
   };
   CommentLine before;
-  for (const CommentLine& line : comment_lines(path, text)) {
+  for (const CommentLine& line : lines) {
     const bool goes_on = line.alone && line.number == before.number + 1 && line.column == before.column;
     const bool apart = std::regex_match(line.text, set_apart);
     if (!goes_on || apart || std::regex_match(line.text, item)) end();
@@ -107,7 +122,7 @@ TEST(Words, SentencesOfCommentsAreShort) {
       const std::string path = std::filesystem::relative(entry.path(), documents_root).string();
       const bool source = std::regex_match(path, std::regex(R"(.*\.(h|cpp|cuh?|sh|py))"));
       if (!source) continue;
-      for (const Sentence& sentence : sentences_of(path, text_of_document(entry.path()))) {
+      for (const Sentence& sentence : sentences_of(comment_lines(path, text_of_document(entry.path())))) {
         ++sentences;
         const std::ptrdiff_t words = count_words(sentence.text);
         EXPECT_LE(words, most_words) << path << ":" << sentence.line << ": " << sentence.text;
@@ -117,18 +132,36 @@ TEST(Words, SentencesOfCommentsAreShort) {
   EXPECT_GT(sentences, 14000u);
 }
 
+TEST(Words, SentencesOfDocumentsAreShort) {
+  std::size_t sentences = 0;
+  std::vector<std::filesystem::path> documents;
+  for (const char* folder : {"", "docs"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(documents_root / folder)) {
+      if (entry.path().extension() == ".md") documents.push_back(entry.path());
+    }
+  }
+  for (const auto& path : documents) {
+    for (const Sentence& sentence : sentences_of(document_lines(text_of_document(path)))) {
+      ++sentences;
+      const std::ptrdiff_t words = count_words(sentence.text);
+      EXPECT_LE(words, most_words) << path.filename() << ":" << sentence.line << ": " << sentence.text;
+    }
+  }
+  EXPECT_GT(sentences, 1500u);
+}
+
 TEST(WordsCheck, FindsSentencesWithTheirLines) {
   const std::string source =
       "// One of two\n// lines. Another\n//\n//   a formula in a line of its own\n// A third\n"
       "int i = 0;  // beside code\n            // and on\nconst char* s = \"// none\";\n// At the margin, e.g. here "
       "...\n";
   std::vector<std::string> found;
-  for (const Sentence& sentence : sentences_of("a.cpp", source)) {
+  for (const Sentence& sentence : sentences_of(comment_lines("a.cpp", source))) {
     found.push_back(std::to_string(sentence.line) + " " + sentence.text);
   }
   EXPECT_EQ(found, (std::vector<std::string>{"1 One of two lines.", "2 Another", "5 A third", "6 beside code and on",
                                              "9 At the margin, e.g. here ..."}));
-  EXPECT_EQ(sentences_of("a.sh", "#!/bin/sh\n# Says\n# so. Twice.\necho '# none'\n").size(), 2u);
+  EXPECT_EQ(sentences_of(comment_lines("a.sh", "#!/bin/sh\n# Says\n# so. Twice.\necho '# none'\n")).size(), 2u);
 }
 
 TEST(WordsCheck, CountsFormulasAndCodeOnce) {
