@@ -77,7 +77,7 @@ TEST_F(LostOutput, AReaderThatStallsHoldsNothingUp) {
     _exit(127);
   }
   close(ends[1]);
-  EXPECT_TRUE(comes_true([&] { return steps_taken("out/tiny") > 1500; }));
+  EXPECT_TRUE(comes_true([&] { return steps_taken("out/tiny") > 900; }));
   kill(process, SIGTERM);
   EXPECT_TRUE(comes_true([&] { return saved("out/tiny").size() == 1; }));
   std::array<char, 4096> taken;
