@@ -19,7 +19,8 @@ namespace {
 // 128, sequences of 4,096. They reach 495 TFLOP/s forward and 387 backward, of 989. Alone on a cool card they reach 600
 // and 479, as NVIDIA says; shorter sequences reach less, longer ones more.
 constexpr double attention_forward_share = 0.50, attention_backward_share = 0.39;
-// Likewise Weft's scans of state spaces: 64 heads of 64 columns, 128 elements of a state, 8 groups, bfloat16.
+// Of Weft's scans of state spaces: 64 heads of 64 columns, 128 elements of a state, 8 groups. In a step in float8 they
+// reached 5.2 and 3.6 %. In bfloat16 the card's clock is slower: the same kernels took 6 % longer.
 constexpr double scan_forward_share = 0.050, scan_backward_share = 0.034;
 
 // The share of the peak that a call's operations reach; `of_products` for a product.

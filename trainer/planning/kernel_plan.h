@@ -1,9 +1,9 @@
 // Calculated times of the kernels of a step. The rank's own code runs with kernels that only record their calls
 // (dry_run.h), so every change of the code shows without a table to maintain.
 //
-// A product takes its operations over an assumed rate. An attention and the scan of a state space take theirs over rates
-// that were measured. Every kernel takes at least its bytes over the rate of the card's memory. Not modelled: operands still in
-// a cache, kernels that run concurrently, and waits for other ranks or the host.
+// A product takes its operations over an assumed rate. An attention and the scan of a state space take theirs over
+// rates that were measured. Every kernel takes at least its bytes over the rate of the card's memory. Not modelled:
+// operands still in a cache, kernels that run concurrently, and waits for other ranks or the host.
 #pragma once
 
 #include <array>
