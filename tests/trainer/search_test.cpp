@@ -15,6 +15,7 @@
 #include "parallel/runtime/error.h"
 #include "tests/trainer/planned_run.h"
 #include "tests/trainer/temporary_folder.h"
+#include "trainer/planning/candidate_evaluator.h"
 #include "trainer/planning/search_bounds.h"
 
 namespace weft {
@@ -25,6 +26,7 @@ struct SearchCase {
   int world = 8;
   std::vector<std::string> axes;
   bool tied = false;
+  Overrides words = {};  // beside those of the search
 };
 
 void PrintTo(const SearchCase& search, std::ostream* out) {
@@ -35,7 +37,8 @@ std::string text_of(const SearchCase& search) {
   return planned_run(search.layers, search.hardware, search.tied, "");
 }
 
-// One choice alone, without bounds: its plan, or the message of the rule that refuses it.
+// One choice alone, without bounds: its plan with the layout that the run itself deals, or the message of the rule that
+// refuses it.
 struct JudgedChoice {
   std::optional<SearchedPlan> plan;
   std::string refused;
@@ -50,7 +53,9 @@ JudgedChoice judge_choice(const SearchSpace& space, const SearchChoice& choice) 
     judged.refused = *message;
     return judged;
   }
-  const RunPlan plan = plan_run(config_of(space, choice), space.hardware, PlanRoutings::even);
+  Config config = config_of(space, choice, ChoiceStep::policy);
+  config.pipeline.layout = "auto";
+  const RunPlan plan = plan_run(config, space.hardware, PlanRoutings::even);
   judged.plan = SearchedPlan{choice, plan.layout, plan.time, plan.peak(), plan.verdict};
   return judged;
 }
@@ -76,7 +81,8 @@ class SearchOf : public testing::TestWithParam<SearchCase> {
  protected:
   SearchOf() {
     write_file(file_, text_of(GetParam()));
-    space_ = search_space(file_, {}, {.world = GetParam().world, .axes = parse_search_axes(GetParam().axes)});
+    space_ =
+        search_space(file_, GetParam().words, {.world = GetParam().world, .axes = parse_search_axes(GetParam().axes)});
   }
 
   // Every choice that no rule refuses, planned by itself, in the order of the space. Half of them fit: the card has as
@@ -163,7 +169,10 @@ TEST_P(SearchOf, FrontIsWhatNothingBeats) {
 
 // By which choices are passed over: never more than the plan.
 TEST_P(SearchOf, BoundsHold) {
+  std::map<std::pair<std::size_t, std::size_t>, double> fastest;  // by mesh and microbatch
   for (const SearchedPlan& plan : all_planned()) {
+    double& least_seconds = fastest.try_emplace({plan.choice.mesh, plan.choice.microbatch}, HUGE_VAL).first->second;
+    least_seconds = std::min(least_seconds, plan.time.seconds);
     const Config config = config_of(space_, plan.choice);
     const ModelPieces pieces = model_pieces(config, space_.hardware);
     const LeastTaken mean = least_of_any_layout(config, pieces), least = least_taken(config, pieces);
@@ -183,6 +192,12 @@ TEST_P(SearchOf, BoundsHold) {
     if (config.parallelism.pipeline == 1) {
       ASSERT_EQ(least.static_bytes, kept) << what;
     }
+  }
+  const CandidateEvaluator evaluator(space_);
+  for (const auto& [place, seconds] : fastest) {
+    const CandidateEvaluation weighed =
+        evaluator.weigh({.known = Known::pieces, .choice = {place.first, place.second}, .choices = 1});
+    for (const SearchNode& node : weighed.nodes) EXPECT_LE(node.seconds, seconds) << place.first;
   }
 }
 
@@ -286,6 +301,16 @@ INSTANTIATE_TEST_SUITE_P(
                                "h100",
                                8,
                                {"schedule=1f1b", "microbatch_size=1", "context=1", "recompute=none,full"}},
+                    SearchCase{"overlapped",
+                               "e*8",
+                               "b200",
+                               32,
+                               {"schedule=1f1b,dualpipev", "microbatch_size=1", "context=1", "tensor=1", "pipeline=2",
+                                "expert=16", "recompute=none,keep_dispatch"},
+                               false,
+                               {"--model.hidden_size=2048", "--model.moe.num_experts=16",
+                                "--model.moe.num_experts_per_tok=8", "--model.moe.moe_intermediate_size=512",
+                                "--training.sequence_length=4096", "--training.global_batch_size=512"}},
                     SearchCase{"two_nodes", "d*4", "h100", 16, {"schedule=1f1b", "microbatch_size=1", "context=1,2"}}),
     [](const auto& search) { return search.param.name; });
 

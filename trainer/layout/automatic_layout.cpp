@@ -102,14 +102,17 @@ std::vector<int> deal_to_stages(const LayoutLoads& loads, std::int64_t limit) {
   return within(least.worst.cost).bounds;
 }
 
-std::vector<int> deal_several_each(const LayoutLoads& loads, std::int64_t limit) {
-  std::vector<std::vector<int>> starts;
-  for (Split& split : both_splits(loads, [&](int stage, int begin, int end) {
-         return Worst{loads.cost(stage, begin, end), 0};
-       })) {
-    starts.push_back(std::move(split.bounds));
-  }
-  return deal_to_ranks(loads, limit, starts);
+std::vector<int> deal_several_each(const LayoutLoads& loads, std::int64_t limit, KnownSplits* known) {
+  const auto find = [&] {
+    std::vector<std::vector<int>> starts;
+    for (Split& split : both_splits(loads, [&](int stage, int begin, int end) {
+           return Worst{loads.cost(stage, begin, end), 0};
+         })) {
+      starts.push_back(std::move(split.bounds));
+    }
+    return cheapest_split(loads, limit, starts);
+  };
+  return with_fewest_bytes(loads, known && limit == no_limit ? known->find_or(loads, find) : find());
 }
 
 // One block a stage, none before stage `first`.
@@ -131,9 +134,9 @@ std::vector<int> with_one_stage_to_spare(const LayoutLoads& loads, std::int64_t 
   return order(embedding) <= order(head) ? embedding_alone : head_alone;
 }
 
-std::vector<int> deal(const LayoutLoads& loads, std::int64_t limit) {
+std::vector<int> deal(const LayoutLoads& loads, std::int64_t limit, KnownSplits* known) {
   if (loads.stages() <= loads.blocks()) {
-    return loads.stages() == loads.ranks() ? deal_to_stages(loads, limit) : deal_several_each(loads, limit);
+    return loads.stages() == loads.ranks() ? deal_to_stages(loads, limit) : deal_several_each(loads, limit, known);
   }
   if (loads.stages() == loads.blocks() + 1) return with_one_stage_to_spare(loads, limit);
   return one_block_each(loads, loads.stages() - 1 - loads.blocks());
@@ -151,10 +154,11 @@ ScheduleResidents one_stage_each(int stages, int microbatches) {
 }
 
 std::vector<int> automatic_layout(const LayoutItems& items, const ScheduleResidents& ranks,
-                                  std::optional<double> memory_limit) {
+                                  std::optional<double> memory_limit, KnownSplits* known) {
   require(ranks.stages() >= 1 && !items.blocks.empty(), "a layout has stages and blocks");
   const LayoutLoads loads(items, ranks);
-  const std::vector<int> bounds = deal(loads, memory_limit ? static_cast<std::int64_t>(*memory_limit) : no_limit);
+  const std::vector<int> bounds =
+      deal(loads, memory_limit ? static_cast<std::int64_t>(*memory_limit) : no_limit, known);
   std::vector<int> counts;
   for (std::size_t stage = 0; stage + 1 < bounds.size(); ++stage) counts.push_back(bounds[stage + 1] - bounds[stage]);
   return counts;

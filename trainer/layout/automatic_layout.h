@@ -60,7 +60,10 @@ ScheduleResidents one_stage_each(int stages, int microbatches);
 // `memory_limit`: bytes of a rank, compared with the least bytes of its pieces. Among splits with the block counts
 // described above, one whose fullest rank exceeds the limit is chosen only if none fits. Then the fullest rank takes as
 // little as possible, and the caller reports the excess from the plan of that layout.
+//
+// `known`: splits of earlier calls (chunked_layout.h), which change no result.
+class KnownSplits;
 std::vector<int> automatic_layout(const LayoutItems& items, const ScheduleResidents& ranks,
-                                  std::optional<double> memory_limit = {});
+                                  std::optional<double> memory_limit = {}, KnownSplits* known = nullptr);
 
 }  // namespace weft

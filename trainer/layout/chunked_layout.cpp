@@ -107,7 +107,8 @@ class Deal {
     return false;
   }
 
-  void improve(std::int64_t limit) {
+  // Returns the caps within which bytes may still be spared.
+  LayoutScore improve_costs(std::int64_t limit) {
     LayoutScore caps = unlimited;
     caps.needed_bytes = limit;
     const std::int64_t total = loads_.total_cost();
@@ -120,8 +121,9 @@ class Deal {
     caps.stage_cost = score().stage_cost;
     minimize(caps, &LayoutScore::rank_cost, least, 0);
     caps.rank_cost = score().rank_cost;
-    minimize(caps, &LayoutScore::bytes, 0, 10);
+    return caps;
   }
+  void improve_bytes(const LayoutScore& caps) { minimize(caps, &LayoutScore::bytes, 0, 10); }
 
   LayoutScore score() const { return loads_.score(bounds_); }
   const Bounds& bounds() const { return bounds_; }
@@ -251,11 +253,12 @@ LayoutScore LayoutLoads::score(std::span<const int> bounds) const {
   return score;
 }
 
-std::vector<int> deal_to_ranks(const LayoutLoads& loads, std::int64_t limit, const std::vector<Bounds>& starts) {
+CheapestSplit cheapest_split(const LayoutLoads& loads, std::int64_t limit, const std::vector<Bounds>& starts) {
   std::vector<Deal> deals;
   std::vector<char> fits;
   std::int64_t least = infinite;
-  std::int64_t work = most_work;
+  CheapestSplit best{.work = most_work};
+  std::int64_t& work = best.work;
   for (const Bounds& start : starts) {
     deals.emplace_back(loads, start, work);
     fits.push_back(deals.back().fit(limit));
@@ -265,14 +268,34 @@ std::vector<int> deal_to_ranks(const LayoutLoads& loads, std::int64_t limit, con
     limit = least;
     for (std::size_t i = 0; i < deals.size(); ++i) fits[i] = deals[i].score().needed_bytes <= limit;
   }
-  const Deal* best = nullptr;
   for (std::size_t i = 0; i < deals.size(); ++i) {
     if (!fits[i]) continue;
-    deals[i].improve(limit);
-    const LayoutScore now = deals[i].score(), before = best ? best->score() : unlimited;
-    if (std::pair(now.rank_cost, now.stage_cost) < std::pair(before.rank_cost, before.stage_cost)) best = &deals[i];
+    const LayoutScore caps = deals[i].improve_costs(limit);
+    if (std::pair(caps.rank_cost, caps.stage_cost) >= std::pair(best.caps.rank_cost, best.caps.stage_cost)) continue;
+    best.caps = caps;
+    best.bounds = deals[i].bounds();
   }
-  return best->bounds();
+  return best;
+}
+
+CheapestSplit KnownSplits::find_or(const LayoutLoads& loads, const std::function<CheapestSplit()>& find) {
+  std::vector<std::int64_t> key = {loads.embedding_cost(), loads.head_cost()};
+  for (int stage = 0; stage < loads.stages(); ++stage) key.push_back(loads.rank_of(stage));
+  for (int block = 1; block <= loads.blocks(); ++block) key.push_back(loads.cost_until(block));
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = splits_.find(key); found != splits_.end()) return found->second;
+  }
+  // Two threads may deal the same costs at once; their results are equal.
+  CheapestSplit split = find();
+  const std::lock_guard lock(mutex_);
+  return splits_.emplace(std::move(key), std::move(split)).first->second;
+}
+
+Bounds with_fewest_bytes(const LayoutLoads& loads, CheapestSplit split) {
+  Deal deal(loads, std::move(split.bounds), split.work);
+  deal.improve_bytes(split.caps);
+  return deal.bounds();
 }
 
 }  // namespace weft

@@ -8,7 +8,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -79,11 +82,31 @@ class LayoutLoads {
   std::vector<std::vector<int>> stages_of_;
 };
 
+// A split whose costs are decided: `caps` are its costs, and the bytes that a rank may need.
+struct CheapestSplit {
+  std::vector<int> bounds = {};
+  LayoutScore caps = unlimited;
+  std::int64_t work = 0;  // left of the bounded work, in cut positions
+};
+
 // `starts`: splits, each as the first block of each stage and the number of blocks. The first has a block on every
 // stage, the second the head alone on the last. Returns a split of the first form, unless the second has a cheaper rank
-// or stage. Ranks need at most `limit` bytes or, if no such split was found, the least bytes that were found.
-std::vector<int> deal_to_ranks(const LayoutLoads& loads, std::int64_t limit,
-                               const std::vector<std::vector<int>>& starts);
+// or stage. Ranks need at most `limit` bytes or, if no such split was found, the least bytes that were found. Without a
+// limit the result depends on costs alone.
+CheapestSplit cheapest_split(const LayoutLoads& loads, std::int64_t limit, const std::vector<std::vector<int>>& starts);
+// The cheapest splits without a limit that were found before. Dealing to several stages a rank takes up to a tenth of a
+// second, and many configurations of a search differ in bytes alone. Thread-safe.
+class KnownSplits {
+ public:
+  CheapestSplit find_or(const LayoutLoads& loads, const std::function<CheapestSplit()>& find);
+
+ private:
+  std::mutex mutex_;
+  std::map<std::vector<std::int64_t>, CheapestSplit> splits_;  // by the ranks of stages, and by costs
+};
+
+// Bounds with the same costs, and the fewest bytes of the fullest rank that the work left finds.
+std::vector<int> with_fewest_bytes(const LayoutLoads& loads, CheapestSplit split);
 
 // Whether blocks can be assigned so that no rank and no stage exceeds given caps. A depth-first search over the cuts
 // between stages, rank by rank. Equal positions of the cuts beside the remaining ranks are searched only once.

@@ -190,7 +190,7 @@ bool has_automatic_layout(const Config& config) {
   return text && *text == "auto";
 }
 
-std::vector<StageBlocks> stage_layout(const Config& config) {
+std::vector<StageBlocks> stage_layout(const Config& config, KnownSplits* known) {
   Messages faults = layout_faults(config);
   for (std::string& fault : end_stage_faults(config)) faults.push_back(std::move(fault));
   if (!faults.empty()) fail_request("{}", fmt::join(faults, "\n"));
@@ -202,7 +202,7 @@ std::vector<StageBlocks> stage_layout(const Config& config) {
   // solved_timing.cpp refuses a budget that no layout keeps: there the bytes of this layout are known exactly.
   const std::optional<std::int64_t> budget = config.memory_budget;
   const auto counts = automatic_layout(layout_items(config), schedule_residents(config),
-                                       budget ? std::optional(static_cast<double>(*budget)) : std::nullopt);
+                                       budget ? std::optional(static_cast<double>(*budget)) : std::nullopt, known);
   return from_counts({counts.begin(), counts.end()}, config.model);
 }
 

@@ -12,8 +12,8 @@
 namespace weft {
 
 // All stages of the configuration, pipeline x chunks of them. Throws Error (request) with layout_faults() and
-// end_stage_faults(), and for "auto" if the schedule refuses the numbers.
-std::vector<StageBlocks> stage_layout(const Config& config);
+// end_stage_faults(), and for "auto" if the schedule refuses the numbers. `known`: as automatic_layout().
+std::vector<StageBlocks> stage_layout(const Config& config, KnownSplits* known = nullptr);
 
 // Whether pipeline.layout is "auto".
 bool has_automatic_layout(const Config& config);

@@ -4,6 +4,7 @@
 #include <limits>
 #include <set>
 
+#include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/unit_policy.h"
@@ -109,8 +110,15 @@ CandidateEvaluation CandidateEvaluator::weigh(const SearchNode& given) const {
   SearchNode node = given;
   node.seconds = std::numeric_limits<double>::infinity();
   node.bytes = std::numeric_limits<std::int64_t>::max();
-  const Config config = config_of(space_, node.choice, ChoiceStep::policy);
-  for (const auto& [key, pieces] : pieces_of(node)) {
+  // An order that hides exchanges has the lowest bound. Recompute adds time, and changes no static bytes.
+  SearchChoice choice = node.choice;
+  for (const std::size_t order : space_.orders_of(space_.meshes[choice.mesh].pipeline)) {
+    if (find_schedule(space_.orders[order].schedule).overlaps) choice.order = order;
+  }
+  const Config config = config_of(space_, choice, ChoiceStep::policy);
+  const bool has_none = std::ranges::find(space_.recomputes, Recompute::none) != space_.recomputes.end();
+  const auto wanted = [&](Recompute recompute) { return !has_none || recompute == Recompute::none; };
+  for (const auto& [key, pieces] : pieces_of(node, wanted)) {
     const LeastTaken least = least_of_any_layout(config, pieces);
     node.seconds = std::min(node.seconds, least.seconds);
     node.bytes = std::min(node.bytes, least.static_bytes);
@@ -125,10 +133,12 @@ CandidateEvaluation CandidateEvaluator::weigh(const SearchNode& given) const {
   return step;
 }
 
-CandidateEvaluator::Pieces CandidateEvaluator::pieces_of(const SearchNode& node) const {
+CandidateEvaluator::Pieces CandidateEvaluator::pieces_of(const SearchNode& node,
+                                                         const std::function<bool(Recompute)>& wanted) const {
   Pieces pieces;
   SearchChoice choice = node.choice;
   for (choice.recompute = 0; choice.recompute < space_.recomputes.size(); ++choice.recompute) {
+    if (!wanted(space_.recomputes[choice.recompute])) continue;
     for (choice.policy = 0; choice.policy < space_.policies.size(); ++choice.policy) {
       const std::pair key(choice.recompute, kind_of(choice.policy));
       if (pieces.contains(key)) continue;
@@ -147,7 +157,7 @@ std::string CandidateEvaluator::kind_of(std::size_t policy) const {
 // All choices with a mesh and a microbatch.
 CandidateEvaluation CandidateEvaluator::expand(const SearchNode& node) const {
   CandidateEvaluation step;
-  const Pieces pieces = pieces_of(node);
+  const Pieces pieces = pieces_of(node, [](Recompute) { return true; });
   const std::size_t recomputes = space_.recomputes.size(), below = space_.policies.size() * recomputes;
   for (const std::size_t order : space_.orders_of(space_.meshes[node.choice.mesh].pipeline)) {
     SearchChoice choice{node.choice.mesh, node.choice.microbatch, order};

@@ -3,6 +3,7 @@
 // state, so any number of them may run at once.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -59,7 +60,8 @@ class CandidateEvaluator {
 
   bool accepted(ChoiceStep step, const Config& config, std::size_t choices, SearchCounts& counts) const;
   bool fits(std::int64_t bytes) const;
-  Pieces pieces_of(const SearchNode& node) const;
+  // Of the wanted recomputes.
+  Pieces pieces_of(const SearchNode& node, const std::function<bool(Recompute)>& wanted) const;
   std::string kind_of(std::size_t policy) const;
   CandidateEvaluation expand(const SearchNode& node) const;
   void add_leaf(SearchNode node, std::int64_t static_bytes, CandidateEvaluation& step) const;

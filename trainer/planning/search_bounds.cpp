@@ -229,12 +229,13 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
     piece.forward += costs.segments[i].forward;
     piece.backward_input += costs.segments[i].backward_input;
     piece.backward_weight += costs.segments[i].backward_weight;
-    const bool again = segment.region && !config.training.spares_blocks();
-    if (again) piece.again += costs.segments[i].recompute();
     const ComputeCost& cost = costs.segments[i];
+    const double again = segment.region && !config.training.spares_blocks() ? cost.recompute() : 0.0;
+    piece.again += again;
     const double forward_rows = cost.forward_out - cost.forward_covered + cost.forward_back;
     piece.forward_rows += forward_rows;
-    piece.rows += (again ? 2.0 : 1.0) * forward_rows + cost.backward_out - cost.backward_covered + cost.backward_back;
+    piece.rows += forward_rows + std::min(again, forward_rows);
+    piece.rows += cost.backward_out - cost.backward_covered + cost.backward_back;
   }
   for (std::size_t u = 0; u < tables.units.size(); ++u) {
     add_unit(tables.units[u], costs.units[u], pieces[static_cast<std::size_t>(tables.units[u].stage)]);

@@ -215,21 +215,10 @@ Overrides fixed_words(const Config& config, const SearchAxes& axes) {
 }
 
 // "auto" if there is only one stage.
-std::string layout_of(const SearchSpace& space, const SearchChoice& choice, const Config& config) {
+std::string layout_of(const SearchSpace& space, Config config) {
   if (config.stages() == 1) return "auto";
-  const std::int64_t microbatches = config.microbatches();
-  const int pipeline = config.parallelism.pipeline;
-  return space.layouts->find_or({pipeline, choice.order, choice.recompute, microbatches}, [&] {
-    Config plain = space.policies.front().base;
-    plain.pipeline = config.pipeline;
-    plain.pipeline.layout = "auto";
-    plain.parallelism = {.pipeline = pipeline};
-    plain.training.recompute = config.training.recompute;
-    plain.training.microbatch_size = 1;
-    plain.training.global_batch_size = microbatches;
-    plain.memory_budget = std::nullopt;
-    return to_string(stage_layout(plain), plain.model);
-  });
+  config.pipeline.layout = "auto";
+  return to_string(stage_layout(config, space.splits.get()), config.model);
 }
 
 }  // namespace
@@ -354,17 +343,6 @@ SearchSpace search_space(const std::string& file, const Overrides& given, const 
   return space;
 }
 
-std::string DealtLayouts::find_or(const Key& key, const std::function<std::string()>& deal) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = layouts_.find(key); found != layouts_.end()) return found->second;
-  }
-  // Two threads may deal the same layout at once; their results are equal.
-  std::string layout = deal();
-  const std::lock_guard lock(mutex_);
-  return layouts_.emplace(key, std::move(layout)).first->second;
-}
-
 Config config_of(const SearchSpace& space, const SearchChoice& choice, ChoiceStep step) {
   Config config = space.policies[step >= ChoiceStep::policy ? choice.policy : 0].base;
   config.parallelism = space.meshes[choice.mesh];
@@ -376,7 +354,7 @@ Config config_of(const SearchSpace& space, const SearchChoice& choice, ChoiceSte
   config.pipeline.chunks = space.orders[choice.order].chunks;
   if (step == ChoiceStep::order) return config;
   config.training.recompute = space.recomputes[choice.recompute];
-  if (step == ChoiceStep::layout) config.pipeline.layout = layout_of(space, choice, config);
+  if (step == ChoiceStep::layout) config.pipeline.layout = layout_of(space, config);
   return config;
 }
 

@@ -4,17 +4,15 @@
 #pragma once
 
 #include <array>
-#include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "trainer/config/config_schema.h"
 #include "trainer/costs/hardware.h"
+#include "trainer/layout/chunked_layout.h"
 #include "trainer/resolve/config_reader.h"
 #include "trainer/resolve/config_rules.h"
 
@@ -41,17 +39,6 @@ struct SearchedOrder {
   int chunks = 1;
 };
 
-// Layouts computed already, by ranks, order, recompute and microbatches. Thread-safe.
-class DealtLayouts {
- public:
-  using Key = std::tuple<int, std::size_t, std::size_t, std::int64_t>;
-  std::string find_or(const Key& key, const std::function<std::string()>& deal);
-
- private:
-  std::mutex mutex_;
-  std::map<Key, std::string> layouts_;
-};
-
 struct SearchedPolicy {
   std::string strategy, residency, reduction;
   Config base;  // with this policy and every key that is not searched
@@ -73,7 +60,7 @@ struct SearchSpace {
   bool orders_given = false;  // by the user: then used for one pipeline rank as well
   bool across_nodes = false;  // as in SearchSetting
   std::array<std::vector<ConfigRule>, choice_steps> rules;
-  std::shared_ptr<DealtLayouts> layouts = std::make_shared<DealtLayouts>();
+  std::shared_ptr<KnownSplits> splits = std::make_shared<KnownSplits>();
 
   // Indices into `orders` for a pipeline of so many ranks. For one rank only the first order with one chunk, unless
   // orders were given.
@@ -98,8 +85,7 @@ struct SearchSetting {
 //   reduction      last_microbatch or each_microbatch
 //   microbatch_size, recompute   1, 2, 4, 8; all, "experts" and "keep_dispatch" only with experts
 //
-// Stages are dealt by cost, as pipeline.layout "auto" deals them to an unsplit mesh of so many pipeline ranks. They are
-// dealt once per order, number of microbatches and recompute; the words of a choice contain the resulting layout. The
+// Stages are dealt as pipeline.layout "auto" deals them for the choice; its words contain the resulting layout. The
 // device is the hardware's. Throws Error (request) with the faults of the configuration that no choice can repair.
 SearchSpace search_space(const std::string& file, const Overrides& given, const SearchSetting& setting);
 
