@@ -25,7 +25,7 @@ Config config_with(const std::string& layout, int pipeline, int chunks = 1, cons
 }
 
 template <typename Summary, typename Field>
-auto total(const std::vector<Summary>& all, Field Summary::*field) {
+auto total(const std::vector<Summary>& all, Field LayoutDemands::*field) {
   Field sum = 0;
   for (const Summary& one : all) sum += one.*field;
   return sum;

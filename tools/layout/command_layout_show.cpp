@@ -75,14 +75,11 @@ std::string grid(const LayoutSummary& summary) {
 }
 
 // The columns that stages and ranks share, as cells.
-template <typename Summary>
-void add_measures(const Summary& summary, std::vector<std::string>& cells) {
-  for (std::string cell : {fmt::format("{}", summary.parameters), fmt::format("{}", summary.active_parameters),
-                           fmt::format("{:.0f}", summary.forward_flops), fmt::format("{:.3f}", summary.load),
-                           mebibytes_text(summary.parameter_bytes), mebibytes_text(summary.gradient_bytes),
-                           mebibytes_text(summary.optimizer_bytes)}) {
-    cells.push_back(std::move(cell));
-  }
+void add_demands(const LayoutDemands& demands, std::vector<std::string>& cells) {
+  cells.insert(cells.end(), {fmt::format("{}", demands.parameters), fmt::format("{}", demands.active_parameters),
+                             fmt::format("{:.0f}", demands.forward_flops), fmt::format("{:.3f}", demands.load),
+                             mebibytes_text(demands.parameter_bytes), mebibytes_text(demands.gradient_bytes),
+                             mebibytes_text(demands.optimizer_bytes)});
 }
 
 std::vector<std::string> header(std::vector<std::string> first) {
@@ -93,24 +90,16 @@ std::vector<std::string> header(std::vector<std::string> first) {
   return first;
 }
 
-template <typename Summary>
-Json measures_json(const Summary& summary, const RoutedBytes& kept) {
-  return {{"parameters", summary.parameters},
-          {"active_parameters", summary.active_parameters},
-          {"forward_flops", summary.forward_flops},
-          {"load", summary.load},
-          {"parameter_bytes", summary.parameter_bytes},
-          {"gradient_bytes", summary.gradient_bytes},
-          {"optimizer_bytes", summary.optimizer_bytes},
+Json demands_json(const LayoutDemands& demands, const RoutedBytes& kept) {
+  return {{"parameters", demands.parameters},
+          {"active_parameters", demands.active_parameters},
+          {"forward_flops", demands.forward_flops},
+          {"load", demands.load},
+          {"parameter_bytes", demands.parameter_bytes},
+          {"gradient_bytes", demands.gradient_bytes},
+          {"optimizer_bytes", demands.optimizer_bytes},
           {"activation_bytes", kept.even},
           {"worst_activation_bytes", or_null(kept.worst)}};
-}
-
-template <typename Summary>
-std::int64_t largest(const std::vector<Summary>& all, std::int64_t Summary::*bytes) {
-  std::int64_t most = 0;
-  for (const Summary& one : all) most = std::max(most, one.*bytes);
-  return most;
 }
 
 RoutedBytes largest(const std::vector<RoutedBytes>& all) {
@@ -127,12 +116,12 @@ Json layout_as_json(const ShownLayout& layout) {
   Json stages = Json::array(), ranks = Json::array();
   for (const StageSummary& stage : summary.stages) {
     Json entry = {{"stage", stage.stage}, {"rank", stage.rank}, {"chunk", stage.chunk}, {"layers", stage.layers}};
-    entry.update(measures_json(stage, memory.kept[static_cast<std::size_t>(stage.stage)]));
+    entry.update(demands_json(stage, memory.kept[static_cast<std::size_t>(stage.stage)]));
     stages.push_back(std::move(entry));
   }
   for (const RankSummary& rank : summary.ranks) {
     Json entry = {{"rank", rank.rank}, {"stages", rank.stages}};
-    entry.update(measures_json(rank, kept_by(rank, memory)));
+    entry.update(demands_json(rank, kept_by(rank, memory)));
     const RoutedBytes& peak = memory.peak[static_cast<std::size_t>(rank.rank)];
     entry["peak_bytes"] = peak.even;
     entry["worst_peak_bytes"] = or_null(peak.worst);
@@ -161,7 +150,7 @@ std::string layout_report(const ShownLayout& layout) {
   for (const StageSummary& stage : summary.stages) {
     std::vector<std::string> cells = {fmt::format("{}", stage.stage), fmt::format("{}", stage.rank),
                                       fmt::format("{}", stage.chunk), stage.layers.empty() ? "-" : stage.layers};
-    add_measures(stage, cells);
+    add_demands(stage, cells);
     cells.push_back(mebibytes_text(memory.kept[static_cast<std::size_t>(stage.stage)]));
     stages.rows.push_back(std::move(cells));
   }
@@ -169,7 +158,7 @@ std::string layout_report(const ShownLayout& layout) {
   ranks.header.emplace_back("MiB peak");
   for (const RankSummary& rank : summary.ranks) {
     std::vector<std::string> cells = {fmt::format("{}", rank.rank)};
-    add_measures(rank, cells);
+    add_demands(rank, cells);
     cells.push_back(mebibytes_text(kept_by(rank, memory)));
     cells.push_back(mebibytes_text(memory.peak[static_cast<std::size_t>(rank.rank)]));
     ranks.rows.push_back(std::move(cells));
@@ -183,11 +172,13 @@ std::string layout_comparison(const std::vector<ShownLayout>& layouts) {
                     "MiB kept a microbatch", "MiB peak"}};
   for (const ShownLayout& layout : layouts) {
     const LayoutSummary& summary = layout.summary;
+    const auto most = [&](std::int64_t LayoutDemands::*bytes) {
+      return mebibytes_text((*std::ranges::max_element(summary.ranks, {}, bytes)).*bytes);
+    };
     table.add(summary.layout, decimals(summary.stage_imbalance(), 3), decimals(summary.rank_imbalance(), 3),
-              mebibytes_text(largest(summary.ranks, &RankSummary::parameter_bytes)),
-              mebibytes_text(largest(summary.ranks, &RankSummary::gradient_bytes)),
-              mebibytes_text(largest(summary.ranks, &RankSummary::optimizer_bytes)),
-              mebibytes_text(largest(kept_by_ranks(layout))), mebibytes_text(largest(layout.memory.peak)));
+              most(&LayoutDemands::parameter_bytes), most(&LayoutDemands::gradient_bytes),
+              most(&LayoutDemands::optimizer_bytes), mebibytes_text(largest(kept_by_ranks(layout))),
+              mebibytes_text(largest(layout.memory.peak)));
   }
   return "compared: the largest stage and rank over their mean, and bytes on the rank that has most\n" +
          aligned_text(table);

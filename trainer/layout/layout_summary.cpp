@@ -61,6 +61,16 @@ std::string placement_of(const Config& config) {
 
 }  // namespace
 
+void LayoutDemands::add(const LayoutDemands& other) {
+  parameters += other.parameters;
+  active_parameters += other.active_parameters;
+  forward_flops += other.forward_flops;
+  parameter_bytes += other.parameter_bytes;
+  gradient_bytes += other.gradient_bytes;
+  optimizer_bytes += other.optimizer_bytes;
+  cost += other.cost;
+}
+
 double LayoutSummary::stage_imbalance() const {
   return std::ranges::max_element(stages, {}, &StageSummary::load)->load;
 }
@@ -85,11 +95,12 @@ LayoutSummary summarize_layout(const Config& config, const std::vector<StageBloc
   summary.ranks.resize(static_cast<std::size_t>(config.parallelism.pipeline));
   for (int s = 0; s < config.stages(); ++s) {
     const StageBlocks& blocks = layout[static_cast<std::size_t>(s)];
-    StageSummary stage{.stage = s,
-                       .rank = rank_of_stage[static_cast<std::size_t>(s)],
-                       .layers = spaced_symbols(stage_symbols(blocks, config.model)),
-                       .forward_flops = stage_flops(config, blocks),
-                       .cost = stage_cost(items, blocks)};
+    StageSummary& stage = summary.stages.emplace_back();
+    stage.stage = s;
+    stage.rank = rank_of_stage[static_cast<std::size_t>(s)];
+    stage.layers = spaced_symbols(stage_symbols(blocks, config.model));
+    stage.forward_flops = stage_flops(config, blocks);
+    stage.cost = stage_cost(items, blocks);
     const PlannedStage planned =
         plan_stage(config, mesh, mesh.coordinates(mesh.rank_at(stage.rank, 0, 0, 0, 0)), s, layout);
     count_parameters(config, planned, stage);
@@ -102,14 +113,7 @@ LayoutSummary summarize_layout(const Config& config, const std::vector<StageBloc
     rank.rank = stage.rank;
     stage.chunk = static_cast<int>(rank.stages.size());
     rank.stages.push_back(s);
-    rank.parameters += stage.parameters;
-    rank.active_parameters += stage.active_parameters;
-    rank.forward_flops += stage.forward_flops;
-    rank.cost += stage.cost;
-    rank.parameter_bytes += stage.parameter_bytes;
-    rank.gradient_bytes += stage.gradient_bytes;
-    rank.optimizer_bytes += stage.optimizer_bytes;
-    summary.stages.push_back(std::move(stage));
+    rank.add(stage);
   }
   for (const RankSummary& rank : summary.ranks) {
     summary.chunks = std::max(summary.chunks, static_cast<int>(rank.stages.size()));

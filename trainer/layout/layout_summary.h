@@ -10,11 +10,9 @@
 
 namespace weft {
 
-// Parameters and operations are those of the model. Bytes are those of one rank, the first of the stage's ranks, and
-// live all step. step_forecast.h gives the other bytes of a run.
-struct StageSummary {
-  int stage = 0, rank = 0, chunk = 0;  // the pipeline rank that runs the stage, and its chunk there
-  std::string layers;                  // "E d e*2"; empty if the stage holds nothing
+// Demands of a stage, or of all stages of a pipeline rank. Parameters and operations are those of the model. Bytes are
+// those of one rank, the first of the stage's ranks, and live all step. step_forecast.h gives the other bytes of a run.
+struct LayoutDemands {
   std::int64_t parameters = 0;
   std::int64_t active_parameters = 0;  // those that a token uses
   double forward_flops = 0;            // of a token
@@ -22,18 +20,19 @@ struct StageSummary {
   std::int64_t gradient_bytes = 0;     // of shards and of replicated parameters
   std::int64_t optimizer_bytes = 0;
   double cost = 0;  // of a microbatch, as pipeline.layout = "auto" weighs it (layout_items)
-  double load = 0;  // cost relative to the mean of the stages
+  double load = 0;  // cost relative to the mean of the stages, or of the ranks
+
+  void add(const LayoutDemands& other);  // all except the load
 };
 
-// Sums over the stages of a pipeline rank.
-struct RankSummary {
+struct StageSummary : LayoutDemands {
+  int stage = 0, rank = 0, chunk = 0;  // the pipeline rank that runs the stage, and its chunk there
+  std::string layers;                  // "E d e*2"; empty if the stage holds nothing
+};
+
+struct RankSummary : LayoutDemands {
   int rank = 0;
   std::vector<int> stages;  // by chunk
-  std::int64_t parameters = 0, active_parameters = 0;
-  double forward_flops = 0;
-  std::int64_t parameter_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0;
-  double cost = 0;
-  double load = 0;  // relative to the mean of the ranks
 };
 
 struct LayoutSummary {
