@@ -2,31 +2,30 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "parallel/runtime/error.h"
+#include "trainer/config/config_schema.h"
 #include "trainer/plan/unit_policy.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {
 
-// Keys of families under one section; that of the section itself as long as all families have its value.
-class FamilySettings {
- public:
-  FamilySettings(std::string_view section, std::string_view key) : section_(section), key_(key) {}
-
-  void add(Family family, bool inherits) {
-    keys_.push_back(fmt::format("{}.{}.{}", section_, name_of(family), key_));
-    inherited_ = inherited_ && inherits;
-  }
-  std::string text() const {
-    return inherited_ ? fmt::format("{}.{}", section_, key_) : fmt::format("{}", fmt::join(keys_, ", "));
-  }
-
- private:
-  std::string section_, key_;
-  std::vector<std::string> keys_;
-  bool inherited_ = true;
-};
+// "SECTION.KEY" if the value of that key is the one of all these families, otherwise the keys of the families.
+std::string setting_of(const Config& config, std::string_view section, std::string_view key,
+                       const std::vector<Family>& families) {
+  const std::vector<ConfigKey> schema = config_schema();
+  const auto value_of = [&](const std::string& path) {
+    return std::ranges::find(schema, path, &ConfigKey::path)->write(config);
+  };
+  const std::string general = fmt::format("{}.{}", section, key);
+  std::vector<std::string> own;
+  for (const Family family : families) own.push_back(fmt::format("{}.{}.{}", section, name_of(family), key));
+  const bool inherited =
+      std::ranges::all_of(own, [&](const std::string& path) { return value_of(path) == value_of(general); });
+  return inherited ? general : fmt::format("{}", fmt::join(own, ", "));
+}
 
 }  // namespace
 
@@ -65,24 +64,21 @@ std::optional<ProgramFigures> figures_with(Config config, const std::function<vo
   return figures_of(config);
 }
 
-std::string policy_setting(const Config& config, const PolicyKey& key,
+std::string policy_setting(const Config& config, std::string_view key,
                            const std::function<bool(const ShardPolicy&)>& holds) {
-  FamilySettings settings("shard", key.name);
+  std::vector<Family> families;
   for (const auto& [family, policy] : config.shard_by_family) {
-    if (has_family(config, family) && holds(policy)) settings.add(family, key.same(policy, config.shard));
+    if (has_family(config, family) && holds(policy)) families.push_back(family);
   }
-  return settings.text();
+  return setting_of(config, "shard", key, families);
 }
 
 std::string float32_setting(const Config& config) {
-  FamilySettings settings("precision", "compute");
+  std::vector<Family> families;
   for (const auto& [family, policy] : config.shard_by_family) {
-    const ComputeType& compute = config.precision_of(family).compute;
-    if (has_family(config, family) && compute == DType::float32) {
-      settings.add(family, compute == config.inherited_precision(family).compute);
-    }
+    if (has_family(config, family) && config.precision_of(family).compute == DType::float32) families.push_back(family);
   }
-  return settings.text();
+  return setting_of(config, "precision", "compute", families);
 }
 
 std::optional<Config> hybrid_of(const Config& config, const RunHardware& hardware) {
@@ -108,10 +104,10 @@ std::optional<MemoryCost> predicted_excess(const RunEvidence& evidence, const Pr
   return MemoryCost{bytes, Basis::predicted, fmt::format("the peak {} is {} bytes", words, alternative.peak_bytes)};
 }
 
-ModelledSeconds saved_on_links(const RunEvidence& evidence, const CommunicationCounters& own,
-                               const CommunicationCounters& other) {
+StepCost saved_on_links(const RunEvidence& evidence, const CommunicationCounters& own,
+                        const CommunicationCounters& other) {
   const RunHardware& hardware = evidence.hardware;
-  return {link_seconds(own, evidence.mesh, hardware) - link_seconds(other, evidence.mesh, hardware),
+  return {link_seconds(own, evidence.mesh, hardware) - link_seconds(other, evidence.mesh, hardware), Basis::modelled,
           fmt::format("latencies and bytes on the links of {}, one call after the other", hardware.name)};
 }
 

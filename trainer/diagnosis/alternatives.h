@@ -24,20 +24,9 @@ std::optional<ProgramFigures> figures_of(const Config& config);
 // The same after a change of all policies.
 std::optional<ProgramFigures> figures_with(Config config, const std::function<void(ShardPolicy&)>& change);
 
-// A key of [shard], and whether two policies have one value of it.
-struct PolicyKey {
-  std::string_view name;
-  bool (*same)(const ShardPolicy&, const ShardPolicy&);
-};
-template <auto... Members>
-constexpr PolicyKey policy_key(std::string_view name) {
-  return {name,
-          [](const ShardPolicy& one, const ShardPolicy& other) { return ((one.*Members == other.*Members) && ...); }};
-}
-
 // The settings of a key of [shard] with a value for which `holds` is true, of families that the model has. That is
 // "shard.KEY" if all these families have the default's value, otherwise the keys of the families.
-std::string policy_setting(const Config& config, const PolicyKey& key,
+std::string policy_setting(const Config& config, std::string_view key,
                            const std::function<bool(const ShardPolicy&)>& holds);
 // The same for precision.compute and families that compute in float32.
 std::string float32_setting(const Config& config);
@@ -52,8 +41,8 @@ std::optional<MemoryCost> predicted_excess(const RunEvidence& evidence, const Pr
                                            std::string_view words);
 
 // Seconds that the links of a rank would be busy less with the other exchange, with calls one after the other.
-ModelledSeconds saved_on_links(const RunEvidence& evidence, const CommunicationCounters& own,
-                               const CommunicationCounters& other);
+StepCost saved_on_links(const RunEvidence& evidence, const CommunicationCounters& own,
+                        const CommunicationCounters& other);
 
 // Whether so many more bytes fit beside the measured peak; true for a negative number. Absent if the memory of a rank
 // is unknown.

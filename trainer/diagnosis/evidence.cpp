@@ -179,15 +179,14 @@ std::optional<TracedWait> most_waiting(const RunEvidence& evidence,
 
 std::optional<StepCost> waiting_cost(const RunEvidence& evidence,
                                      const std::function<bool(const TracedExchange&)>& counts, const std::string& what,
-                                     const ModelledSeconds& modelled) {
+                                     const StepCost& modelled) {
   if (const auto wait = most_waiting(evidence, counts)) {
     if (wait->seconds <= 0.0) return std::nullopt;
     return StepCost{
         wait->seconds, Basis::measured,
         fmt::format("computation of rank {} stands still for {} (trace_rank{}.json)", wait->rank, what, wait->rank)};
   }
-  if (modelled.seconds <= 0.0) return std::nullopt;
-  return StepCost{modelled.seconds, Basis::modelled, modelled.by};
+  return modelled.seconds > 0.0 ? std::optional(modelled) : std::nullopt;
 }
 
 RunEvidence gather_evidence(const RunOutputs& run, const std::string& hardware) {

@@ -157,17 +157,11 @@ struct TracedWait {
 std::optional<TracedWait> most_waiting(const RunEvidence& evidence,
                                        const std::function<bool(const TracedExchange&)>& counts);
 
-// Seconds from a model of the hardware, used without traces.
-struct ModelledSeconds {
-  double seconds = 0.0;
-  std::string by;  // the modelled quantity and the figures used
-};
-
 // The traced wait for the selected exchanges, described by `what`; absent if the traces show none. Without traces:
 // `modelled`, if positive.
 std::optional<StepCost> waiting_cost(const RunEvidence& evidence,
                                      const std::function<bool(const TracedExchange&)>& counts, const std::string& what,
-                                     const ModelledSeconds& modelled = {});
+                                     const StepCost& modelled = {});
 
 // `hardware` as in run_hardware(). `run` must outlive the evidence. Throws Error (request) if the counters or traces do
 // not belong to the configuration's program.

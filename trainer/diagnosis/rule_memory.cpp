@@ -7,6 +7,7 @@
 #include <iterator>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "trainer/diagnosis/alternatives.h"
 #include "trainer/diagnosis/diagnose.h"
@@ -158,18 +159,15 @@ void check_allocations(const RunEvidence& evidence, MemoryFindings& found) {
        "0: a step uses the blocks of the one before", metrics_file});
 }
 
-// Takes something back from host memory; returns the change, absent if nothing of it waits there.
-using TakeBack = std::optional<SettingChange> (*)(Config& config);
-std::optional<SettingChange> take_back_activations(Config& config) {
-  if (config.training.offload == 0.0) return std::nullopt;
-  config.training.offload = 0.0;
-  return SettingChange{"training.offload", "0.0"};
-}
-std::optional<SettingChange> take_back_states(Config& config) {
-  if (config.state_offload == 0.0) return std::nullopt;
-  config.state_offload = 0.0;
-  return SettingChange{"optimizer.offload", "0.0"};
-}
+// A key that sends a fraction of something to host memory.
+struct OffloadKey {
+  const char* path;
+  double& (*fraction)(Config& config);
+};
+// Activations come back first: they travel twice for each microbatch, states twice a step.
+constexpr OffloadKey offload_keys[] = {
+    {"training.offload", [](Config& config) -> double& { return config.training.offload; }},
+    {"optimizer.offload", [](Config& config) -> double& { return config.state_offload; }}};
 
 }  // namespace
 
@@ -196,25 +194,23 @@ RuleVerdict check_memory(const RunEvidence& evidence) {
   return RuleVerdict::found(std::move(finding));
 }
 
-// Activations come back first: they travel twice for each microbatch, states twice a step.
 RuleVerdict check_host_memory(const RunEvidence& evidence) {
   Config config = evidence.config();
   std::vector<SettingChange> changes;
   std::int64_t taken = 0;  // bytes more than now, with these changes
   std::string refused;
-  for (const TakeBack take_back : {take_back_activations, take_back_states}) {
+  for (const OffloadKey& key : offload_keys) {
     Config changed = config;
-    const auto change = take_back(changed);
-    if (!change) continue;
+    if (std::exchange(key.fraction(changed), 0.0) == 0.0) continue;
     const auto figures = figures_of(changed);
     if (!figures) continue;
     const std::int64_t more = figures->peak_bytes - evidence.program.peak_bytes;
     if (fits(evidence, more).value_or(false)) {
       config = changed;
       taken = more;
-      changes.push_back(*change);
+      changes.push_back({key.path, "0.0"});
     } else {
-      refused = fmt::format("{} = {} takes {}", change->setting, change->value, memory_text(evidence, more));
+      refused = fmt::format("{} = 0.0 takes {}", key.path, memory_text(evidence, more));
     }
   }
   if (changes.empty()) return refused.empty() ? RuleVerdict::silent() : RuleVerdict::silent("{}", refused);

@@ -44,7 +44,7 @@ std::optional<std::string> hidden(const RunEvidence& evidence) {
 // `reduction` says.
 std::vector<SettingChange> deferring_changes(const Config& config) {
   std::vector<SettingChange> changes;
-  const auto change = [&](const PolicyKey& key, const char* value, const auto& holds) {
+  const auto change = [&](std::string_view key, const char* value, const auto& holds) {
     const bool held = std::ranges::any_of(config.shard_by_family, [&](const auto& entry) {
       return has_family(config, entry.first) && holds(entry.second);
     });
@@ -53,11 +53,11 @@ std::vector<SettingChange> deferring_changes(const Config& config) {
   const auto by_strategy = [](const ShardPolicy& policy) {
     return policy.strategy == ShardStrategy::shard_grad_op && policy.reduction.kind == ReductionKind::by_strategy;
   };
-  change(policy_key<&ShardPolicy::strategy>("strategy"), "\"optimizer\"", by_strategy);
-  change(policy_key<&ShardPolicy::reduction>("reduction"), "\"last_microbatch\"", [&](const ShardPolicy& policy) {
+  change("strategy", "\"optimizer\"", by_strategy);
+  change("reduction", "\"last_microbatch\"", [&](const ShardPolicy& policy) {
     return !by_strategy(policy) && (policy.reduce_every() != 0 || leaves_reduction_open(policy));
   });
-  change(policy_key<&ShardPolicy::accumulation>("accumulation"), "\"unsharded\"",
+  change("accumulation", "\"unsharded\"",
          [](const ShardPolicy& policy) { return policy.accumulation == Accumulation::sharded; });
   return changes;
 }
@@ -167,7 +167,7 @@ RuleVerdict check_topology(const RunEvidence& evidence) {
                                          "times less between them",
                                          hardware.ranks_per_node, egress / other)};
   finding.step = waiting_cost(evidence, all_exchanges, "gathers and reductions",
-                              {(egress - other) / hardware.node_bytes_per_second,
+                              {(egress - other) / hardware.node_bytes_per_second, Basis::modelled,
                                fmt::format("bytes that leave a node of {}, at its rate", hardware.name)});
   const double model =
       static_cast<double>(count_parameters(config.model).total * size_of(config.precision_of(Family::dense).compute));
@@ -213,9 +213,9 @@ RuleVerdict check_batch(const RunEvidence& evidence) {
   }
   DiagnosedFault finding{
       .sentence = fmt::format("a rank has {:.0f} tokens a step: too few to compute on while shards travel", tokens)};
-  finding.step =
-      waiting_cost(evidence, all_exchanges, "gathers and reductions",
-                   {exchange - compute, fmt::format("bytes at the rates of {} beyond its computation", hardware.name)});
+  finding.step = waiting_cost(evidence, all_exchanges, "gathers and reductions",
+                              {exchange - compute, Basis::modelled,
+                               fmt::format("bytes at the rates of {} beyond its computation", hardware.name)});
   finding.evidence = {
       {"tokens of a rank in a step", fmt::format("{:.0f}", tokens), fmt::format("at least {:.0f}", needed),
        metrics_file},

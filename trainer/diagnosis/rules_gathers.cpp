@@ -67,7 +67,7 @@ void add_smaller_units(const RunEvidence& evidence, const ProgramFigures& by_blo
   if (!is_solved(evidence.config())) finding.memory = predicted_excess(evidence, by_block, "with units by block");
 }
 
-ModelledSeconds saved_on_links(const RunEvidence& evidence, const ProgramFigures& other) {
+StepCost saved_on_links(const RunEvidence& evidence, const ProgramFigures& other) {
   return saved_on_links(evidence, evidence.program.exchange, other.exchange);
 }
 
@@ -101,9 +101,9 @@ RuleVerdict check_root_only_units(const RunEvidence& evidence) {
     return exchange.gathers() && std::ranges::find(whole, exchange.unit, &WholeStageUnit::unit) != whole.end();
   };
   if (!lanes_take_turns(config)) finding.step = waiting_cost(evidence, of_whole, "gathers of these units");
-  finding.changes = {{policy_setting(config, policy_key<&ShardPolicy::wrap>("wrap"),
-                                     [](const ShardPolicy& policy) { return policy.wrap.kind != WrapKind::block; }),
-                      "\"block\""}};
+  finding.changes = {
+      {policy_setting(config, "wrap", [](const ShardPolicy& policy) { return policy.wrap.kind != WrapKind::block; }),
+       "\"block\""}};
   return RuleVerdict::found(std::move(finding));
 }
 
@@ -142,12 +142,12 @@ RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
       {"bytes gathered in a step, all ranks", fmt::format("{}", evidence.measured.gather_bytes),
        fmt::format("{}", kept->gather_bytes), metrics_file},
       memory_line(evidence, "keeping", more)};
-  finding.changes = {
-      {policy_setting(config, policy_key<&ShardPolicy::residency, &ShardPolicy::residency_by_stage>("residency"),
-                      [](const ShardPolicy& policy) {
-                        return policy.residency.kind != Residency::step || !policy.residency_by_stage.empty();
-                      }),
-       "\"step\""}};
+  finding.changes = {{policy_setting(config, "residency",
+                                     [](const ShardPolicy& policy) {
+                                       return policy.residency.kind != Residency::step ||
+                                              !policy.residency_by_stage.empty();
+                                     }),
+                      "\"step\""}};
   return RuleVerdict::found(std::move(finding));
 }
 
@@ -190,8 +190,7 @@ RuleVerdict check_small_units(const RunEvidence& evidence) {
       {"gathers of a step, all ranks", fmt::format("{}", gathers), fmt::format("{} when merged", merged->gathers),
        metrics_file},
       memory_line(evidence, "merging", more)};
-  finding.changes = {{policy_setting(evidence.config(), policy_key<&ShardPolicy::wrap>("wrap"),
-                                     [](const ShardPolicy&) { return true; }),
+  finding.changes = {{policy_setting(evidence.config(), "wrap", [](const ShardPolicy&) { return true; }),
                       "\"" + to_string(wrap) + "\""}};
   return RuleVerdict::found(std::move(finding));
 }
@@ -248,9 +247,9 @@ RuleVerdict check_lookahead(const RunEvidence& evidence) {
                        fmt::format("{} of {}", program.late_gathers, program.gathers),
                        fmt::format("{} with a lookahead of 1", ahead->late_gathers), "config.toml", Basis::predicted}};
   finding.step = waiting_cost(evidence, late, "these gathers");
-  finding.changes = {{policy_setting(evidence.config(), policy_key<&ShardPolicy::lookahead>("lookahead"),
-                                     [](const ShardPolicy& policy) { return policy.lookahead == 0; }),
-                      "1"}};
+  finding.changes = {
+      {policy_setting(evidence.config(), "lookahead", [](const ShardPolicy& policy) { return policy.lookahead == 0; }),
+       "1"}};
   return RuleVerdict::found(std::move(finding));
 }
 
