@@ -123,9 +123,8 @@ void plan(const CLI::App& command, const PlanRequest& request) {
     return;
   }
   if (request.kernels) {
-    std::vector<RanKernel> ran;
-    if (!request.measured.empty()) ran = read_kernel_table(request.measured, request.measured_steps);
-    fmt::print("{}", request.json ? plan_kernels_json(config, hardware) : plan_kernels_text(config, hardware, ran));
+    fmt::print("{}", request.json ? plan_kernels_json(config, hardware)
+                                  : plan_kernels_text(config, hardware, request.measured, request.measured_steps));
     return;
   }
   const RunPlan planned = plan_run(config, hardware);

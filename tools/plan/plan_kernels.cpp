@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstdint>
 #include <initializer_list>
 #include <map>
 #include <sstream>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "parallel/pipeline/program/action.h"
+#include "parallel/runtime/enum_names.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
 #include "tools/report/bench_table.h"
@@ -23,6 +25,19 @@
 
 namespace weft {
 namespace {
+
+// The kind of a kernel that ran, by its name.
+enum class RanAs : std::uint8_t { product, attention, elementwise, communication };
+constexpr auto enum_names(RanAs) {
+  return name_list("product", "attention", "element-wise", "communication");
+}
+
+// One line of the table of kernels (tools/profile/kernel_table.cpp).
+struct RanKernel {
+  std::string part, phase;  // as in KernelRow
+  RanAs kind = RanAs::elementwise;
+  double seconds = 0.0, launches = 0.0;  // per step
+};
 
 constexpr RanAs as_ran(KernelKind kind) {
   return kind == KernelKind::product     ? RanAs::product
@@ -73,8 +88,7 @@ struct Reached {
   double launches = 0.0, seconds = 0.0;                       // measured
 };
 
-}  // namespace
-
+// The table of kernels of this many steps.
 std::vector<RanKernel> read_kernel_table(const std::string& file, int steps) {
   std::istringstream lines(read_text(file));
   std::vector<RanKernel> kernels;
@@ -135,8 +149,6 @@ std::string reached_text(const KernelPlan& plan, const std::vector<RanKernel>& r
   table.add("all", "", "", "", decimals(1e3 * all.paper, 2), decimals(1e3 * all.seconds, 2), "-", "-");
   return aligned_text(table);
 }
-
-namespace {
 
 constexpr std::array kinds = {KernelKind::product, KernelKind::attention, KernelKind::elementwise};
 
@@ -211,7 +223,9 @@ Json row_json(const KernelRow& row) {
 
 }  // namespace
 
-std::string plan_kernels_text(const Config& config, const Hardware& hardware, const std::vector<RanKernel>& ran) {
+std::string plan_kernels_text(const Config& config, const Hardware& hardware, const std::string& measured, int steps) {
+  std::vector<RanKernel> ran;
+  if (!measured.empty()) ran = read_kernel_table(measured, steps);
   const KernelPlan plan = planned(config, hardware);
   const double all = plan.seconds().at[shown_share];
   std::string text = fmt::format(

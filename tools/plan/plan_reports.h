@@ -1,16 +1,13 @@
 // The outputs of `weft plan`, each as text and as the JSON document that scripts rely on.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "parallel/runtime/enum_names.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/planning/advise.h"
 #include "trainer/planning/coarse.h"
 #include "trainer/planning/explain.h"
-#include "trainer/planning/kernel_plan.h"
 #include "trainer/planning/run_plan.h"
 
 namespace weft {
@@ -42,29 +39,11 @@ std::string plan_advise_text(const std::vector<AdvisedStep>& steps, const std::s
 // is refused has "refused" and no figures.
 std::string plan_advise_json(const std::vector<AdvisedStep>& steps, const std::string& file, const Overrides& given);
 
-// Measured kernels beside the calculated kernels of a step: the rates that products, attention and element-wise kernels
-// reached, by part of the model and phase. The kind of a kernel follows from its name.
-enum class RanAs : std::uint8_t { product, attention, elementwise, communication };
-constexpr auto enum_names(RanAs) {
-  return name_list("product", "attention", "element-wise", "communication");
-}
-
-// One line of the table of kernels (tools/profile/kernel_table.cpp).
-struct RanKernel {
-  std::string part, phase;  // as in KernelRow
-  RanAs kind = RanAs::elementwise;
-  double seconds = 0.0, launches = 0.0;  // per step
-};
-// Reads the table of kernels of this many steps. Throws Error (request) naming a line that is not of the table.
-std::vector<RanKernel> read_kernel_table(const std::string& file, int steps);
-
-// For each part and phase: calls and launches, calculated and measured milliseconds, and the reached operations and
-// bytes a second.
-std::string reached_text(const KernelPlan& plan, const std::vector<RanKernel>& ran);
-
 // --kernels: the kernels of a step, their bytes and operations, and their calculated times. Both throw Error (request)
-// as plan_kernels() does (kernel_plan.h). `ran`: measured kernels to show as well; may be empty.
-std::string plan_kernels_text(const Config& config, const Hardware& hardware, const std::vector<RanKernel>& ran);
+// as plan_kernels() does (kernel_plan.h). `measured`: a table of kernels that ran in `steps` steps, to show as well, or
+// empty. For each part and phase it adds calls and launches, calculated and measured milliseconds, and the reached
+// operations and bytes a second. Throws Error (request) naming a line that is not of the table.
+std::string plan_kernels_text(const Config& config, const Hardware& hardware, const std::string& measured, int steps);
 // {"hardware", "rank", "world", "product_shares": [...], "rows": [...], "kinds": [...], "seconds": [...], "step_flops",
 // "utilisation": [...]}; seconds are of a step, by the shares.
 std::string plan_kernels_json(const Config& config, const Hardware& hardware);

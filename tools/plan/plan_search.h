@@ -34,8 +34,6 @@ std::string search_table(const SearchSpace& space, const std::vector<SearchedPla
 // The terms of the best with data sharding alone and of the best hybrid, and the one that decides.
 std::string kinds_table(const SearchSpace& space, const KindsOfLayout& kinds);
 std::string search_json(const SearchSpace& space, const SearchResult& result, const KindsOfLayout& kinds);
-// The degrees of one plan: "pp 2 x dp 1 x 8 x cp 1 x tp 4".
-std::string mesh_text(const Degrees& mesh);
 
 // The whole configuration of a plan, as read back from `file`, after a comment with its origin.
 std::string search_toml(const std::string& file, const SearchSpace& space, const SearchResult& result);

@@ -17,6 +17,15 @@
 namespace weft {
 namespace {
 
+// The degrees of one plan: "pp 2 x dp 1 x 8 x cp 1 x tp 4".
+std::string mesh_text(const Degrees& d) {
+  std::string text = fmt::format("pp {} x dp {} x {} x cp {} x tp {}", d.pipeline, d.data_replicate, d.data_shard,
+                                 d.context, d.tensor);
+  if (d.expert > 1 || d.expert_tensor > 1) text += fmt::format(", ep {} x etp {}", d.expert, d.expert_tensor);
+  if (d.expert_relay() > 1) text += fmt::format(" {}", name_of(d.expert_dispatch));
+  return text;
+}
+
 std::string order_text(const SearchSpace& space, const SearchChoice& choice) {
   const SearchedOrder& order = space.orders[choice.order];
   return order.chunks > 1 ? fmt::format("{} x{}", order.schedule, order.chunks) : order.schedule;
@@ -88,14 +97,6 @@ std::vector<int> ranks_of(const SearchSpace& space, const std::vector<SearchedPl
 
 Certainty certainty_of(const SearchSpace& space) {
   return certainty_of(space.policies.front().base, space.hardware);
-}
-
-std::string mesh_text(const Degrees& d) {
-  std::string text = fmt::format("pp {} x dp {} x {} x cp {} x tp {}", d.pipeline, d.data_replicate, d.data_shard,
-                                 d.context, d.tensor);
-  if (d.expert > 1 || d.expert_tensor > 1) text += fmt::format(", ep {} x etp {}", d.expert, d.expert_tensor);
-  if (d.expert_relay() > 1) text += fmt::format(" {}", name_of(d.expert_dispatch));
-  return text;
 }
 
 std::string search_account(const SearchCounts& counts) {

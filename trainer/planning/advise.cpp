@@ -15,12 +15,18 @@
 namespace weft {
 namespace {
 
-// Words of a value of a step, beside those kept so far.
+// Values of a step beside the configured one, each with its words beside those kept so far.
 using ValueWords = std::vector<std::pair<std::string, Overrides>>;
 
 ValueWords wrap_words(const Config& config) {
+  std::vector<std::string> wraps = {"half_block", "block"};
+  // Of a stage's blocks at most; a stage has more than one unit then.
+  for (int blocks = 2; blocks * config.stages() < config.model.layers(); blocks *= 2) {
+    wraps.push_back(fmt::format("blocks {}", blocks));
+  }
+  std::erase(wraps, to_string(config.shard.wrap));
   ValueWords values;
-  for (const std::string& wrap : wraps_to_try(config)) values.push_back({wrap, {word("shard.wrap", wrap)}});
+  for (const std::string& wrap : wraps) values.push_back({wrap, {word("shard.wrap", wrap)}});
   return values;
 }
 
@@ -39,7 +45,7 @@ ValueWords strategy_words(const ReadWith& read, const Hardware& hardware) {
 
 ValueWords lookahead_words(const Config& config) {
   ValueWords values;
-  for (const int lookahead : lookaheads_to_try) {
+  for (const int lookahead : {0, 1, 2, 4, 8}) {
     if (lookahead == config.shard.lookahead) continue;
     values.push_back({fmt::format("{}", lookahead), {word("shard.lookahead", lookahead)}});
   }
@@ -144,16 +150,6 @@ std::size_t value_to_keep(std::span<const TriedValue> tried) {
     return each.exceeds_host() != least.exceeds_host() || peak(each) > timing_tie * peak(least);
   });
   return *std::ranges::min_element(left, {}, [&](std::size_t i) { return tried[i].variant.time.seconds; });
-}
-
-std::vector<std::string> wraps_to_try(const Config& config) {
-  std::vector<std::string> wraps = {"half_block", "block"};
-  // Of a stage's blocks at most; a stage has more than one unit then.
-  for (int blocks = 2; blocks * config.stages() < config.model.layers(); blocks *= 2) {
-    wraps.push_back(fmt::format("blocks {}", blocks));
-  }
-  std::erase(wraps, to_string(config.shard.wrap));
-  return wraps;
 }
 
 std::vector<AdvisedStep> advise(const ReadWith& read, const Hardware& hardware) {

@@ -33,10 +33,6 @@ struct AdvisedStep {
 // fastest, of equal ones the earliest.
 std::size_t value_to_keep(std::span<const TriedValue> tried);
 
-// The values that a step tries, beside the configured one.
-std::vector<std::string> wraps_to_try(const Config& config);
-inline constexpr int lookaheads_to_try[] = {0, 1, 2, 4, 8};
-
 // The four steps in order, and one "taken back" for each step with keys that went back. The words of the last one's
 // after() make the result. Throws Error (request) if the configuration itself cannot be planned.
 std::vector<AdvisedStep> advise(const ReadWith& read, const Hardware& hardware);

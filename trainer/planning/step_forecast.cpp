@@ -16,6 +16,16 @@
 namespace weft {
 namespace {
 
+// The kind of an action's work: "compute", "expert exchanges", "gathers", "messages".
+std::string words_of(Op op) {
+  if (is_compute(op)) return "compute";
+  if (is_message(op)) return "messages";
+  if (is_row_exchange(op)) return "expert exchanges";
+  if (takes_kept(op)) return "host copies";
+  if (op == Op::gradient_norm || op == Op::optimizer_step) return "norm and optimizer";
+  return is_gather(op) || is_reshard(op) ? "gathers" : "reductions";
+}
+
 std::string words_of(Group group) {
   if (group == Group::ep || group == Group::ep_inner) return "expert exchanges";
   if (group == Group::ep_relay) return "token relays";
@@ -23,6 +33,42 @@ std::string words_of(Group group) {
   if (group == Group::tp) return "tensor collectives";
   if (group == Group::cp) return "context collectives";
   return fmt::format("{} collectives", name_of(group));
+}
+
+// The parts above zero, longest first.
+std::vector<StepPart> longest_first(const std::map<std::string, double>& seconds) {
+  // Differences of times leave sums of their roundings.
+  constexpr double rounding = 1e-9;
+  double all = 0.0;
+  for (const auto& [what, sum] : seconds) all += sum;
+  std::vector<StepPart> parts;
+  for (const auto& [what, sum] : seconds) {
+    if (sum > rounding * all) parts.push_back({what, sum});
+  }
+  std::ranges::stable_sort(parts, std::ranges::greater{}, &StepPart::seconds);
+  return parts;
+}
+
+// An action on the critical path, with the seconds until the next action on it starts, because it lets that one start.
+// These seconds add up to the step.
+struct PathAction {
+  const Action* action = nullptr;  // in the program
+  int rank = 0;                    // pipeline rank
+  double seconds = 0.0;
+};
+
+std::vector<PathAction> path_actions(const Program& program, const Simulation& simulation,
+                                     const std::vector<ActionAt>& path) {
+  const auto start_of = [&](const ActionAt& at) {
+    return simulation.ranks[static_cast<std::size_t>(at.rank)][at.index].start;
+  };
+  std::vector<PathAction> actions;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    const double end = i + 1 < path.size() ? start_of(path[i + 1]) : simulation.seconds;
+    const Action& action = program.ranks[static_cast<std::size_t>(path[i].rank)][path[i].index];
+    actions.push_back({&action, path[i].rank, end - start_of(path[i])});
+  }
+  return actions;
 }
 
 // Seconds of collectives beside computation of the same action.
@@ -141,42 +187,6 @@ void count_exchanges(const Mesh& mesh, const Program& program, int pipeline_rank
 }
 
 }  // namespace
-
-std::string words_of(Op op) {
-  if (is_compute(op)) return "compute";
-  if (is_message(op)) return "messages";
-  if (is_row_exchange(op)) return "expert exchanges";
-  if (takes_kept(op)) return "host copies";
-  if (op == Op::gradient_norm || op == Op::optimizer_step) return "norm and optimizer";
-  return is_gather(op) || is_reshard(op) ? "gathers" : "reductions";
-}
-
-std::vector<StepPart> longest_first(const std::map<std::string, double>& seconds) {
-  // Differences of times leave sums of their roundings.
-  constexpr double rounding = 1e-9;
-  double all = 0.0;
-  for (const auto& [what, sum] : seconds) all += sum;
-  std::vector<StepPart> parts;
-  for (const auto& [what, sum] : seconds) {
-    if (sum > rounding * all) parts.push_back({what, sum});
-  }
-  std::ranges::stable_sort(parts, std::ranges::greater{}, &StepPart::seconds);
-  return parts;
-}
-
-std::vector<PathAction> path_actions(const Program& program, const Simulation& simulation,
-                                     const std::vector<ActionAt>& path) {
-  const auto start_of = [&](const ActionAt& at) {
-    return simulation.ranks[static_cast<std::size_t>(at.rank)][at.index].start;
-  };
-  std::vector<PathAction> actions;
-  for (std::size_t i = 0; i < path.size(); ++i) {
-    const double end = i + 1 < path.size() ? start_of(path[i + 1]) : simulation.seconds;
-    const Action& action = program.ranks[static_cast<std::size_t>(path[i].rank)][path[i].index];
-    actions.push_back({&action, path[i].rank, end - start_of(path[i])});
-  }
-  return actions;
-}
 
 std::vector<StepPart> path_parts(const Program& program, const ActionCosts& costs, const Simulation& simulation,
                                  const ComputeCollectives& collectives) {

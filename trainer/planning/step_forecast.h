@@ -16,27 +16,12 @@
 
 namespace weft {
 
-// An action on the critical path, with the seconds until the next action on it starts, because it lets that one start.
-// These seconds add up to the step.
-struct PathAction {
-  const Action* action = nullptr;  // in the program
-  int rank = 0;                    // pipeline rank
-  double seconds = 0.0;
-};
-std::vector<PathAction> path_actions(const Program& program, const Simulation& simulation,
-                                     const std::vector<ActionAt>& path);
-
 // Seconds of one kind of work or wait: "computation", "tensor collectives", "gathers of stage 3 on rank 3".
 struct StepPart {
   std::string what;
   double seconds = 0.0;
   bool operator==(const StepPart&) const = default;
 };
-
-// The kind of an action's work: "compute", "expert exchanges", "gathers", "messages".
-std::string words_of(Op op);
-// The parts above zero, longest first.
-std::vector<StepPart> longest_first(const std::map<std::string, double>& seconds);
 
 // Seconds of collectives inside compute actions, by group (cost_model.h). Empty if the costs do not tell them apart.
 using ComputeCollectives = std::map<Group, ActionCosts>;
