@@ -54,37 +54,29 @@ ProgramUnit program_unit(const PlannedUnit& unit, int stage) {
         {Op::unshard_secondary, CollectiveOp::all_gather, unit.island_group, 1, entry.gather_bytes});
   }
   if (unit.frozen) return entry;
+  if (unit.copies > 1) {
+    entry.tied_unreduced = unit.ties_unreduced();
+    entry.tie_bytes =
+        (entry.tied_unreduced ? unit.layout.unsharded_size() : unit.layout.shard_size) * size_of(DType::float32);
+  }
   entry.reduce_bytes = unit.layout.unsharded_size() * size_of(unit.precision.reduction);
   add_reduction(unit, entry);
   return entry;
 }
 
-// A unit with a copy of a tied weight; `unit` is an index into the program's table.
-struct TiedUnit {
-  int unit = 0;
-  bool unreduced = false;
-  std::int64_t gradient_bytes = 0;  // of the gradient that TIE_GRAD sums
-};
-
-TiedUnit tied_unit(const PlannedUnit& unit, std::size_t index) {
-  const std::int64_t elements = unit.ties_unreduced() ? unit.layout.unsharded_size() : unit.layout.shard_size;
-  return {static_cast<int>(index), unit.ties_unreduced(), elements * size_of(DType::float32)};
-}
-
-// The copies of one parameter.
-void tie_units(ProgramTables& tables, const std::vector<TiedUnit>& ties) {
-  std::vector<int> copies;
-  for (const TiedUnit& one : ties) copies.push_back(one.unit);
-  for (const TiedUnit& one : ties) {
-    ProgramUnit& unit = tables.units[static_cast<std::size_t>(one.unit)];
+// `copies`: the units with copies of one parameter, as indices into the program's table.
+void tie_units(ProgramTables& tables, const std::vector<int>& copies) {
+  for (const int copy : copies) {
+    ProgramUnit& unit = tables.units[static_cast<std::size_t>(copy)];
     unit.copies = copies;
-    unit.tied_unreduced = one.unreduced;
     const std::vector<int> here =
         copies_on_rank(tables, unit, tables.stages[static_cast<std::size_t>(unit.stage)].rank);
     // A rank's first copy takes part for all of them.
-    if (tied_ranks(tables, unit).size() < 2 || here.front() != one.unit) continue;
-    unit.tie_bytes = one.gradient_bytes;
-    unit.collectives.push_back({Op::tie_gradient, CollectiveOp::all_reduce, Group::tied, 1, unit.tie_bytes});
+    if (tied_ranks(tables, unit).size() < 2 || here.front() != copy) {
+      unit.tie_bytes = 0;
+    } else {
+      unit.collectives.push_back({Op::tie_gradient, CollectiveOp::all_reduce, Group::tied, 1, unit.tie_bytes});
+    }
   }
 }
 
@@ -149,14 +141,14 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
                            const std::function<PlannedStage(int stage)>& plan) {
   ProgramTables tables;
   const std::vector<int> ranks = stage_ranks(config);
-  std::map<std::string, std::vector<TiedUnit>> ties;  // by parameter
+  std::map<std::string, std::vector<int>> ties;  // units with copies, by parameter
   for (int s = 0; s < config.stages(); ++s) {
     const PlannedStage planned = plan(s);
     ProgramStage stage{.rank = ranks[static_cast<std::size_t>(s)], .output_bytes = boundary.bytes()};
     const int first_unit = static_cast<int>(tables.units.size());
     for (const PlannedUnit& unit : planned.units) {
       if (unit.copies > 1 && !unit.frozen) {
-        ties[unit.plan.parameters.front().name].push_back(tied_unit(unit, tables.units.size()));
+        ties[unit.plan.parameters.front().name].push_back(static_cast<int>(tables.units.size()));
       }
       tables.units.push_back(program_unit(unit, s));
     }
