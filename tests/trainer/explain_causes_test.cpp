@@ -172,7 +172,7 @@ TEST_P(ExplainCauses, AreNamedAndTheirRemediesHold) {
   for (const TriedRemedy& cannot : explanation.cannot) {
     for (const RemedyOverrides& strength : cannot.remedy.strengths(read({}))) {
       for (const Overrides& words : {strength.words, merged_words(strength.words, strength.by_family)}) {
-        EXPECT_FALSE(plan_variant(read, card, words).fits()) << cannot.remedy.name;
+        EXPECT_FALSE(PlannedVariants(read, card).with(words).fits()) << cannot.remedy.name;
       }
     }
   }

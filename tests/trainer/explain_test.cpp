@@ -308,7 +308,7 @@ TEST(Explain, WhatOneMoveCannotDoSeveralDo) {
     for (const std::string& other : explanation.combination->words) {
       if (other != word) fewer.push_back(other);
     }
-    const PlannedVariant variant = plan_variant(read, card, fewer);
+    const PlannedVariant variant = PlannedVariants(read, card).with(fewer);
     EXPECT_TRUE(!variant.fits() || variant.world != 16) << word;
   }
 }

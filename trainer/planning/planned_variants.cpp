@@ -39,18 +39,6 @@ std::string reason_of(std::string_view refusal) {
   return std::string(line);
 }
 
-PlannedVariant plan_variant(const ReadWith& read, const Hardware& hardware, const Overrides& words, Routing routing) {
-  PlannedVariant variant;
-  const auto refused = refusal_of([&] {
-    const Config config = read(words);
-    variant = {outline_run(config, hardware, routing)};
-    variant.batch = config.training.global_batch_size;
-  });
-  variant.words = words;
-  if (refused) variant.refused = reason_of(*refused);
-  return variant;
-}
-
 const PlannedVariant* PlannedVariants::known(const Overrides& words) const {
   const std::lock_guard lock(mutex_);
   const auto found = known_.find(words);
@@ -59,7 +47,14 @@ const PlannedVariant* PlannedVariants::known(const Overrides& words) const {
 
 PlannedVariant PlannedVariants::with(const Overrides& words) const {
   if (const PlannedVariant* variant = known(words)) return *variant;
-  PlannedVariant variant = plan_variant(read_, hardware_, words, routing_);
+  PlannedVariant variant;
+  const auto refused = refusal_of([&] {
+    const Config config = read_(words);
+    variant = {outline_run(config, hardware_, routing_)};
+    variant.batch = config.training.global_batch_size;
+  });
+  variant.words = words;
+  if (refused) variant.refused = reason_of(*refused);
   const std::lock_guard lock(mutex_);
   return known_.try_emplace(words, std::move(variant)).first->second;
 }

@@ -31,9 +31,6 @@ bool needs_less(const Verdict& one, const Verdict& other);
 // The first line of a refusal, without its place.
 std::string reason_of(std::string_view refusal);
 
-PlannedVariant plan_variant(const ReadWith& read, const Hardware& hardware, const Overrides& words,
-                            Routing routing = Routing::even);
-
 // Variants of one configuration, planned on one card and judged under one routing. Configuration and card must outlive
 // this object.
 class PlannedVariants {
