@@ -18,13 +18,11 @@ Hardware hardware_of(const Config& config) {
   Hardware hardware = find_hardware(!set.name.empty()                      ? std::string_view(set.name)
                                     : config.run.device == DeviceKind::cpu ? "cpu"
                                                                            : "h200");
-  const auto replace = [](Figure& figure, const auto& value, std::string_view source) {
-    if (value) figure = {static_cast<double>(*value), source};
+  const auto replace = [](auto& figure, const auto& value, std::string_view source) {
+    if (value) figure = Figure{static_cast<double>(*value), source};
   };
-  if (set.memory) hardware.memory = Figure{static_cast<double>(*set.memory), "set by hardware.memory"};
-  if (set.host_memory) {
-    hardware.host_memory = Figure{static_cast<double>(*set.host_memory), "set by hardware.host_memory"};
-  }
+  replace(hardware.memory, set.memory, "set by hardware.memory");
+  replace(hardware.host_memory, set.host_memory, "set by hardware.host_memory");
   replace(hardware.ranks_per_node, set.ranks_per_node, "set by hardware.ranks_per_node");
   replace(hardware.link_bytes_per_second, set.link_bytes_per_second, "set by hardware.link_bytes_per_second");
   replace(hardware.host_bytes_per_second, set.host_bytes_per_second, "set by hardware.host_bytes_per_second");

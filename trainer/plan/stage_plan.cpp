@@ -193,8 +193,7 @@ PlannedInputs plan_inputs(const Config& config, const Coordinates& at) {
 
 std::vector<Bucket> differing_static_buckets(const BucketBytes& predicted, const BucketBytes& measured) {
   std::vector<Bucket> differing;
-  for (std::size_t b = 0; b < bucket_count; ++b) {
-    const auto bucket = static_cast<Bucket>(b);
+  for (const Bucket bucket : all_values<Bucket>) {
     if (is_static(bucket) && predicted[bucket] != measured[bucket]) differing.push_back(bucket);
   }
   return differing;

@@ -142,7 +142,6 @@ std::int64_t host_state_bytes(std::span<const PlannedStage> stages);
 // other ranks.
 struct PredictedMemory {
   BucketBytes bytes;
-  static bool is_static(Bucket bucket) { return weft::is_static(bucket); }
 };
 // Static buckets with measured bytes that differ from the predicted ones.
 std::vector<Bucket> differing_static_buckets(const BucketBytes& predicted, const BucketBytes& measured);

@@ -196,7 +196,7 @@ void fill(StrategyPlan& result, const Hardware& hardware) {
   result.plan = plan_run(result.config, hardware);
   const RunPlan& plan = *result.plan;
   for (const LiveItem& item : plan.ranks[plan.fullest].live) {
-    if (item.what.empty() && PredictedMemory::is_static(item.bucket)) result.state_bytes += item.bytes;
+    if (item.what.empty() && is_static(item.bucket)) result.state_bytes += item.bytes;
   }
   result.full_parameter_bytes = plan.peak()[Bucket::unsharded_parameters];
   for (const RankPlan& rank : plan.ranks) result.collectives = std::max(result.collectives, collectives_of(rank));

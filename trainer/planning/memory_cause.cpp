@@ -2,12 +2,10 @@
 
 #include <algorithm>
 
-#include "trainer/plan/stage_plan.h"
-
 namespace weft {
 
 Cause cause_of(Bucket bucket) {
-  if (PredictedMemory::is_static(bucket)) return Cause::state;
+  if (is_static(bucket)) return Cause::state;
   switch (bucket) {
     case Bucket::unsharded_parameters:
       return Cause::unsharded_parameters;
