@@ -4,6 +4,9 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
@@ -48,28 +51,23 @@ class WalkSource {
   Overrides overrides_;
 };
 
-struct LeftOut {
-  std::string strategy, why;
-};
-
 struct Walks {
   std::vector<WalkedStrategy> walked;
-  std::vector<LeftOut> left_out;
+  std::vector<std::pair<std::string, std::string>> left_out;  // the name of a strategy, and why
 };
-
-WalkedStrategy walk_config(const std::string& name, const Config& config, const WalkRequest& request) {
-  return {name, config.microbatches(), walk_step(config, request.rank, request.segments)};
-}
 
 // `all` walks every strategy that the ranks allow, and records why others are left out.
 Walks walk_strategies(const WalkSource& source, const WalkRequest& request) {
   Walks walks;
   std::vector<std::string> names = request.strategies;
   if (names.empty() && source.is_toy()) names = {"all"};
-  if (names.empty()) walks.walked.push_back(walk_config("as configured", source.read(), request));
+  const auto walk = [&](const std::string& name, const Overrides& words) {
+    walks.walked.push_back({name, walk_step(source.read(words), request.rank, request.segments)});
+  };
+  if (names.empty()) walk("as configured", {});
   const auto add = [&](const std::string& name) {
     const WalkStrategy strategy = walk_strategy(name, source.read());
-    walks.walked.push_back(walk_config(strategy.name, source.read(strategy.overrides), request));
+    walk(strategy.name, strategy.overrides);
   };
   for (const std::string& name : names) {
     if (name != "all") {
@@ -79,7 +77,7 @@ Walks walk_strategies(const WalkSource& source, const WalkRequest& request) {
     for (const std::string& each : all_walk_strategies()) {
       if (auto refused = refusal_of([&] { add(each); })) walks.left_out.push_back({each, *std::move(refused)});
     }
-    if (walks.walked.empty()) throw Error(ErrorKind::request, walks.left_out.front().why);
+    if (walks.walked.empty()) throw Error(ErrorKind::request, walks.left_out.front().second);
   }
   return walks;
 }

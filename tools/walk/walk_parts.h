@@ -1,7 +1,6 @@
 // The subjects of `weft walk`: a built-in toy model or a configuration, under each of the usual strategies. Its output.
 #pragma once
 
-#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
@@ -39,7 +38,6 @@ std::vector<std::string> all_walk_strategies();
 // The output of `weft walk`: a table per strategy and a comparison of strategies; or the same as JSON.
 struct WalkedStrategy {
   std::string name;
-  std::int64_t microbatches = 1;
   WalkedStep step;
 };
 

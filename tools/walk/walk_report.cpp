@@ -75,14 +75,13 @@ std::string or_blank(const std::optional<int>& value) {
 }
 
 // Columns of the table; columns without any entry are left out.
-std::vector<Column> columns_of(const WalkedStrategy& walked, const Scale& scale) {
-  const WalkedStep& step = walked.step;
+std::vector<Column> columns_of(const WalkedStep& step, const Scale& scale) {
   std::vector<Column> columns = {{"what", what_of}};
   const auto any = [&](auto value) { return std::ranges::any_of(step.lines, value); };
   if (step.program.stages.size() > 1) {
     columns.push_back({"stage", [](const WalkLine& line) { return or_blank(line.stage); }});
   }
-  if (walked.microbatches > 1) {
+  if (step.program.microbatches > 1) {
     columns.push_back({"microbatch", [](const WalkLine& line) { return or_blank(line.microbatch); }});
   }
   columns.push_back(
@@ -153,7 +152,7 @@ std::string walk_text(const WalkedStrategy& walked) {
   const WalkedStep& step = walked.step;
   const Scale scale(step.summary.total_peak);
   BenchTable table;
-  const std::vector<Column> columns = columns_of(walked, scale);
+  const std::vector<Column> columns = columns_of(step, scale);
   for (const Column& column : columns) table.header.push_back(column.header);
   for (const WalkLine& line : step.lines) {
     if (line.kind == WalkKind::in_place) continue;
@@ -161,7 +160,7 @@ std::string walk_text(const WalkedStrategy& walked) {
     for (const Column& column : columns) row.push_back(column.cell(line));
   }
   std::string text = fmt::format("{}: rank {} of {}, {} microbatch{}; {}{}\n", walked.name, step.rank, mesh_text(step),
-                                 walked.microbatches, walked.microbatches == 1 ? "" : "es", scale.unit(),
+                                 step.program.microbatches, step.program.microbatches == 1 ? "" : "es", scale.unit(),
                                  routing_text(step.summary.is_bound));
   text += fmt::format("  state, held all step: {}: {}\n", scale(step.summary.state), state_text(step.state, scale));
   const std::size_t in_place = step.lines.size() - table.rows.size();
@@ -207,7 +206,7 @@ Json walk_json(const WalkedStrategy& walked) {
   return {{"strategy", walked.name},
           {"rank", step.rank},
           {"world", step.mesh.world()},
-          {"microbatches", walked.microbatches},
+          {"microbatches", step.program.microbatches},
           {"state", state},
           {"lines", lines},
           {"summary",
