@@ -10,7 +10,6 @@
 #include "trainer/costs/hardware.h"
 #include "trainer/planning/compare.h"
 #include "trainer/resolve/chosen_timing.h"
-#include "trainer/resolve/resolved_run.h"
 
 namespace weft {
 namespace {
@@ -48,26 +47,6 @@ Candidates least_of(std::span<const StrategyPlan> plans, const Candidates& candi
     if (static_cast<double>(measure(plans[i])) <= slack * least) kept.push_back(i);
   }
   return kept;
-}
-
-struct Selection {
-  Candidates fitting;
-  std::size_t fastest = 0, chosen = 0;
-};
-std::optional<Selection> select(std::span<const StrategyPlan> plans) {
-  Selection result;
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    if (plans[i].fits()) result.fitting.push_back(i);
-  }
-  if (result.fitting.empty()) return std::nullopt;
-  Candidates left = least_of(plans, result.fitting, timing_tie, [](const auto& each) { return each.seconds; });
-  result.fastest = least_of(plans, left, 1.0, [](const auto& each) { return each.seconds; }).front();
-  if (on_one_node(plans)) {
-    left = least_of(plans, left, timing_tie, [](const auto& each) { return each.plan->sent_bytes(); });
-    left = least_of(plans, left, timing_tie, [](const auto& each) { return each.collectives; });
-  }
-  result.chosen = least_of(plans, left, 1.0, needed).front();
-  return result;
 }
 
 // Why a sharding that is faster, or usual, is not chosen.
@@ -176,9 +155,12 @@ std::vector<std::string> flips_of(std::span<const StrategyPlan> plans, const Str
 
 Recommendation recommend(std::span<const StrategyPlan> plans, const Hardware& hardware) {
   Recommendation result;
-  const auto selection = select(plans);
   const double compute = compute_seconds(plans);
-  if (!selection) {
+  Candidates fitting;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (plans[i].fits()) fitting.push_back(i);
+  }
+  if (fitting.empty()) {
     const StrategyPlan& least = *std::ranges::min_element(plans, {}, [](const StrategyPlan& each) {
       return each.plan ? needed(each) : std::numeric_limits<std::int64_t>::max();
     });
@@ -186,9 +168,15 @@ Recommendation recommend(std::span<const StrategyPlan> plans, const Hardware& ha
     result.flips = flips_of(plans, nullptr, hardware, compute);
     return result;
   }
-  result.chosen = selection->chosen;
-  const StrategyPlan& chosen = plans[selection->chosen];
-  result.reasons = reasons_of(plans, chosen, plans[selection->fastest], selection->fitting.size(), compute);
+  Candidates left = least_of(plans, fitting, timing_tie, [](const auto& each) { return each.seconds; });
+  const std::size_t fastest = least_of(plans, left, 1.0, [](const auto& each) { return each.seconds; }).front();
+  if (on_one_node(plans)) {
+    left = least_of(plans, left, timing_tie, [](const auto& each) { return each.plan->sent_bytes(); });
+    left = least_of(plans, left, timing_tie, [](const auto& each) { return each.collectives; });
+  }
+  result.chosen = least_of(plans, left, 1.0, needed).front();
+  const StrategyPlan& chosen = plans[*result.chosen];
+  result.reasons = reasons_of(plans, chosen, plans[fastest], fitting.size(), compute);
   result.flips = flips_of(plans, &chosen, hardware, compute);
   return result;
 }
@@ -196,13 +184,11 @@ Recommendation recommend(std::span<const StrategyPlan> plans, const Hardware& ha
 std::optional<std::int64_t> longest_sequence(const Config& given, const Hardware& hardware) {
   if (!hardware.memory) return std::nullopt;
   Config config = given;
-  config.run.device = device_of(hardware);  // as plan_run
   const auto fits = [&](std::int64_t length) {
     config.training.sequence_length = length;
-    BucketBytes peak;
-    // A length is refused if the budget is too small for any timing.
-    if (refusal_of([&] { peak = fullest_peak(ResolvedRun(config)); })) return false;
-    return judge(hardware, peak).fits();
+    bool enough = false;  // a length is refused if the budget is too small for any timing
+    refusal_of([&] { enough = least_need(config, hardware).fits(); });
+    return enough;
   };
   std::int64_t length = given.training.sequence_length;
   if (!fits(length)) return std::nullopt;
