@@ -47,9 +47,9 @@ struct Same {
   std::vector<std::string> residencies;
 
   bool takes(const SweepPoint& other) const {
-    return point->schedule == other.schedule && point->chunks == other.chunks &&
-           point->microbatches == other.microbatches && point->forecast.layout == other.forecast.layout &&
-           point->forecast.seconds == other.forecast.seconds &&
+    return point->forecast.seconds == other.forecast.seconds && point->schedule == other.schedule &&
+           point->chunks == other.chunks && point->microbatches == other.microbatches &&
+           point->forecast.layout == other.forecast.layout &&
            point->forecast.peak.total() == other.forecast.peak.total();
   }
   std::string residency() const { return fmt::format("{}", fmt::join(residencies, " = ")); }
@@ -61,16 +61,8 @@ std::vector<Same> ranked(const Sweep& sweep) {
   std::ranges::sort(points, {}, &SweepPoint::rank);
   std::vector<Same> results;
   for (const SweepPoint* point : points) {
-    // Points with equal time are at the end.
-    auto found = results.rbegin();
-    while (found != results.rend() && found->point->forecast.seconds == point->forecast.seconds &&
-           !found->takes(*point)) {
-      ++found;
-    }
-    if (found == results.rend() || !found->takes(*point)) {
-      results.push_back({point, {}});
-      found = results.rbegin();
-    }
+    auto found = std::ranges::find_if(results, [&](const Same& same) { return same.takes(*point); });
+    if (found == results.end()) found = results.insert(results.end(), Same{point, {}});
     // Layouts written differently can be the same layout, so a residency may come up twice.
     const std::string residency = residency_text(*point);
     auto& known = found->residencies;
