@@ -144,11 +144,6 @@ double link_seconds(const CommunicationCounters& communication, const Mesh& mesh
   });
 }
 
-double RunEvidence::tokens_a_rank() const {
-  const Degrees& degrees = config().parallelism;
-  return static_cast<double>(run.steps.back().tokens) / (degrees.data() * degrees.context);
-}
-
 double RunEvidence::compute_seconds(double flops_per_second) const {
   return step_flops(config()) / (mesh.world() * flops_per_second);
 }

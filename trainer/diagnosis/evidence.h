@@ -138,8 +138,6 @@ struct RunEvidence {
   std::vector<TracedRank> traced = {};  // empty without traces
 
   const Config& config() const { return run.config; }
-  // Tokens per data-parallel rank and step.
-  double tokens_a_rank() const;
   // Modelled: products of the step at this rate, spread evenly over ranks.
   double compute_seconds(double flops_per_second) const;
   // Bytes of a rank that a plan may fill beside the measured peak (Verdict::limit); absent if its memory is unknown.

@@ -13,25 +13,19 @@
 namespace weft {
 namespace {
 
-// Units with parameters of blocks, by stage and by whether they are experts, and the blocks that read them.
-using BlocksOfUnits = std::map<std::pair<int, bool>, std::map<int, std::set<int>>>;
-
-BlocksOfUnits blocks_of_units(const Program& program) {
-  BlocksOfUnits blocks;
+std::vector<WholeStageUnit> whole_stage_units(const Program& program) {
+  // The blocks that read each unit with parameters of blocks, by stage and by whether it has experts.
+  std::map<std::pair<int, bool>, std::map<int, std::set<int>>> blocks_of_units;
   for (const ProgramSegment& segment : program.segments) {
     if (!segment.part.block) continue;
     for (const int index : segment.units) {
       const ProgramUnit& unit = program.units[static_cast<std::size_t>(index)];
       if (unit.replicated || unit.gather_bytes == 0) continue;
-      blocks[{unit.stage, unit.family == Family::experts}][index].insert(*segment.part.block);
+      blocks_of_units[{unit.stage, unit.family == Family::experts}][index].insert(*segment.part.block);
     }
   }
-  return blocks;
-}
-
-std::vector<WholeStageUnit> whole_stage_units(const Program& program) {
   std::vector<WholeStageUnit> whole;
-  for (const auto& [kind, units] : blocks_of_units(program)) {
+  for (const auto& [kind, units] : blocks_of_units) {
     const auto& [index, blocks] = *units.begin();
     if (units.size() > 1 || blocks.size() < 2) continue;
     const ProgramUnit& unit = program.units[static_cast<std::size_t>(index)];

@@ -10,7 +10,6 @@
 #include "trainer/plan/stage_plan.h"
 #include "trainer/plan/unit_policy.h"
 #include "trainer/resolve/chosen_timing.h"
-#include "trainer/resolve/solved_timing.h"
 
 namespace weft {
 namespace {
@@ -199,7 +198,9 @@ RuleVerdict check_batch(const RunEvidence& evidence) {
   const double compute = evidence.compute_seconds(hardware.flops_per_second);
   if (exchange <= compute) return RuleVerdict::silent();
   if (const auto why = hidden(evidence)) return RuleVerdict::silent("{}", *why);
-  const double tokens = evidence.tokens_a_rank(), needed = tokens * exchange / compute;
+  const int text_ranks = config.parallelism.data() * config.parallelism.context;  // they share the tokens of a step
+  const double tokens = static_cast<double>(evidence.run.steps.back().tokens) / text_ranks;
+  const double needed = tokens * exchange / compute;
   const double times = std::ceil(exchange / compute);
   // If every microbatch gathers for itself, only larger microbatches have more computation to hide gathers behind.
   const bool each_gathers = figures->gathers > figures->gathered_units;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 namespace weft {
 namespace {
@@ -62,21 +63,17 @@ std::vector<StateArray> state_arrays(const ResolvedGroups& groups, const Planned
 }
 
 void choose_host_states(const ResolvedGroups& groups, double fraction, std::span<PlannedUnit> units) {
-  struct Candidate {
-    PlannedUnit* unit;
-    const ParameterSpec* parameter;
-  };
-  std::vector<Candidate> candidates;
+  std::vector<std::pair<PlannedUnit*, const ParameterSpec*>> candidates;
   std::int64_t all = 0, chosen = 0;
   for (PlannedUnit& unit : units) {
     if (unit.frozen) continue;
     for (const ParameterSpec& parameter : unit.plan.parameters) {
       if (groups[update_group_of(parameter)].rule != UpdateRule::adamw) continue;
-      candidates.push_back({&unit, &parameter});
+      candidates.emplace_back(&unit, &parameter);
       all += parameter.size();
     }
   }
-  std::ranges::stable_sort(candidates, std::greater(), [](const Candidate& one) { return one.parameter->size(); });
+  std::ranges::stable_sort(candidates, std::greater(), [](const auto& candidate) { return candidate.second->size(); });
   for (const auto& [unit, parameter] : candidates) {
     if (static_cast<double>(chosen) >= fraction * static_cast<double>(all)) return;
     unit->host_states.insert(parameter->name);
