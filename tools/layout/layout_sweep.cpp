@@ -11,8 +11,6 @@
 #include "trainer/config/config_schema.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/plan/configured_schedule.h"
-#include "trainer/plan/stage_plan.h"
 #include "trainer/planning/planned_variants.h"
 #include "trainer/planning/search_space.h"
 #include "trainer/resolve/resolved_run.h"

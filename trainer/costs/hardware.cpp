@@ -1,6 +1,5 @@
 #include "trainer/costs/hardware.h"
 
-#include "parallel/runtime/error.h"
 #include "trainer/costs/topology.h"
 #include "trainer/plan/unit_policy.h"
 

@@ -6,9 +6,6 @@
 // one) and share the adapters of a node. The simulation adds the effect of different kinds on each other (simulate.h).
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "parallel/comm/counters.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/simulation/cost_model.h"

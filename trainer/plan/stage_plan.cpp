@@ -4,7 +4,6 @@
 #include <iterator>
 #include <map>
 #include <set>
-#include <string_view>
 
 #include "layers/context_parallel.h"
 #include "layers/prediction.h"

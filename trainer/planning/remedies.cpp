@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <iterator>
 #include <utility>
 
 #include "parallel/pipeline/orders/orders.h"
