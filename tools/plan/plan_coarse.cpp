@@ -23,18 +23,10 @@ std::string billions(double count) {
 std::string verdict_text(const CoarsePlan& plan, const Card& card) {
   const std::string cards =
       fmt::format("{:.0f} GB, which drivers count as {:.1f} GB", card.nominal / 1e9, card.counted / 1e9);
-  std::string text;
-  switch (plan.fit) {
-    case CoarseFit::fits:
-      text = fmt::format("verdict      fits {}\n", cards);
-      break;
-    case CoarseFit::only_as_counted:
-      text = fmt::format("verdict      tight: fits only if the card's {} are all there\n", cards);
-      break;
-    case CoarseFit::exceeds:
-      text = fmt::format("verdict      does not fit {}\n", cards);
-      break;
-  }
+  constexpr std::string_view texts[] = {"fits {}", "tight: fits only if the card's {} are all there",
+                                        "does not fit {}"};  // by CoarseFit
+  std::string text =
+      fmt::format("verdict      {}\n", fmt::format(fmt::runtime(texts[static_cast<std::size_t>(plan.fit)]), cards));
   if (plan.state_exceeds) {
     text += fmt::format(
         "             state alone ({:.1f} GB = {:.1f} GiB) exceeds the card; batch size and accumulation cannot help\n",

@@ -23,12 +23,8 @@ constexpr const char* summary_file = "summary.json";
 
 // The assumption of the prediction for each bucket.
 std::string_view assumption_of(Bucket bucket) {
+  if (is_static(bucket)) return "the units that were planned are those that ran";
   switch (bucket) {
-    case Bucket::sharded_parameters:
-    case Bucket::replicated_parameters:
-    case Bucket::sharded_gradients:
-    case Bucket::optimizer_state:
-      return "the units that were planned are those that ran";
     case Bucket::unsharded_parameters:
       return "full parameters live from UNSHARD to RESHARD of the program";
     case Bucket::unsharded_gradients:
@@ -39,10 +35,9 @@ std::string_view assumption_of(Bucket bucket) {
       return "every token has as many choices as the model says";
     case Bucket::communication:
       return "buffers of an exchange live while it runs";
-    case Bucket::workspace:
+    default:
       return "kernels take the workspace that they declare";
   }
-  return "";
 }
 
 std::int64_t excess(const RankMemory& memory, Bucket bucket) {

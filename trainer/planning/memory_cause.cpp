@@ -1,25 +1,20 @@
 #include "trainer/planning/memory_cause.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace weft {
 
 Cause cause_of(Bucket bucket) {
   if (is_static(bucket)) return Cause::state;
-  switch (bucket) {
-    case Bucket::unsharded_parameters:
-      return Cause::unsharded_parameters;
-    case Bucket::unsharded_gradients:
-      return Cause::unsharded_gradients;
-    case Bucket::activations:
-      return Cause::activations;
-    case Bucket::moe_routing:
-      return Cause::routing;
-    case Bucket::communication:
-      return Cause::communication;
-    default:
-      return Cause::workspace;
-  }
+  constexpr std::pair<Bucket, Cause> causes[] = {{Bucket::unsharded_parameters, Cause::unsharded_parameters},
+                                                 {Bucket::unsharded_gradients, Cause::unsharded_gradients},
+                                                 {Bucket::activations, Cause::activations},
+                                                 {Bucket::moe_routing, Cause::routing},
+                                                 {Bucket::communication, Cause::communication}};
+  const auto found = std::ranges::find(causes, bucket, &std::pair<Bucket, Cause>::first);
+  return found == std::end(causes) ? Cause::workspace : found->second;
 }
 
 std::int64_t bytes_of(Cause cause, const BucketBytes& bytes) {

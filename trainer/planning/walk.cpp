@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <utility>
 
 #include "parallel/pipeline/accounts/accounts.h"
 #include "parallel/runtime/error.h"
@@ -17,6 +18,13 @@
 
 namespace weft {
 namespace {
+
+// Kinds of actions that are the same in every mesh.
+constexpr std::pair<Op, WalkKind> kinds_by_op[] = {
+    {Op::scatter_gradient, WalkKind::scatter},  {Op::tie_gradient, WalkKind::tie},
+    {Op::wait_reduction, WalkKind::wait},       {Op::offload, WalkKind::offload},
+    {Op::wait_offload, WalkKind::wait_offload}, {Op::reload, WalkKind::reload},
+    {Op::gradient_norm, WalkKind::norm},        {Op::optimizer_step, WalkKind::step}};
 
 // Converts one action to a line.
 class Teller {
@@ -49,26 +57,8 @@ class Teller {
     if (is_send(action.op) || is_receive(action.op)) return WalkKind::message;
     if (is_gather(action.op) || is_reshard(action.op)) return residency_kind(action);
     if (is_row_exchange(action.op)) return WalkKind::rows;
-    switch (action.op) {
-      case Op::scatter_gradient:
-        return WalkKind::scatter;
-      case Op::tie_gradient:
-        return WalkKind::tie;
-      case Op::wait_reduction:
-        return WalkKind::wait;
-      case Op::offload:
-        return WalkKind::offload;
-      case Op::wait_offload:
-        return WalkKind::wait_offload;
-      case Op::reload:
-        return WalkKind::reload;
-      case Op::gradient_norm:
-        return WalkKind::norm;
-      case Op::optimizer_step:
-        return WalkKind::step;
-      default:
-        break;
-    }
+    const auto found = std::ranges::find(kinds_by_op, action.op, &std::pair<Op, WalkKind>::first);
+    if (found != std::end(kinds_by_op)) return found->second;
     if (travels(action, CollectiveOp::reduce_scatter)) return WalkKind::reduce_scatter;
     return travels(action, CollectiveOp::all_reduce) ? WalkKind::all_reduce : WalkKind::add;
   }
