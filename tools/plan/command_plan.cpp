@@ -27,72 +27,43 @@ Overrides named_hardware(const PlanRequest& request) {
   return {"--hardware.name=" + request.hardware};
 }
 
-// CONFIG and the overrides of the command line, as a shell reads them back.
-std::string given_text(const CLI::App& command, const PlanRequest& request) {
-  Overrides words = {request.file};
-  for (const std::string& word : overrides_given_to(command, named_hardware(request))) words.push_back(word);
-  return shell_text(words);
-}
-
-ReadWith reader_of(const PlanRequest& request, const Overrides& given) {
-  return [&](const Overrides& words) { return read_typed_config(request.file, merged_words(given, words)).config; };
-}
-
-void explain(const PlanRequest& request, const Overrides& given, const Hardware& hardware) {
-  const ReadWith read = reader_of(request, given);
-  const Explanation explanation = explain_run(read, hardware);
-  fmt::print("{}", request.json ? plan_explain_json(explanation, hardware) : plan_explain_text(explanation, hardware));
-}
-
-void print_advice(const PlanRequest& request, const Overrides& given, const Hardware& hardware) {
-  const ReadWith read = reader_of(request, given);
-  const std::vector<AdvisedStep> steps = advise(read, hardware);
-  const auto report = request.json ? plan_advise_json : plan_advise_text;
-  fmt::print("{}", report(steps, request.file, given));
-}
-
 // If there is a CONFIG, the model's values come from it.
-CoarseRequest coarse_request(const CLI::App& command, const PlanRequest& request, std::optional<Config>& config) {
-  CoarseRequest coarse;
+void coarse(const CLI::App& command, const PlanRequest& request) {
+  CoarseRequest sums;
+  Hardware hardware;
   if (!request.file.empty()) {
-    config = read_config_given_to(command, request.file, named_hardware(request)).config;
-    const ModelConfig& model = config->model;
-    coarse.parameters = static_cast<double>(count_parameters(model).total);
-    coarse.ranks = config->parallelism.world();
+    const Config config = read_config_given_to(command, request.file, named_hardware(request)).config;
+    hardware = hardware_of(config);
+    const ModelConfig& model = config.model;
+    sums.parameters = static_cast<double>(count_parameters(model).total);
+    sums.ranks = config.parallelism.world();
     // A layer of the formulas has attention and an MLP. Blocks of one part are half of one.
     double layers = 0.0;
     for (const ModelBlock& block : model.blocks) layers += block.is_whole() ? 1.0 : 0.5;
     const double heads = static_cast<double>(model.num_attention_heads * model.count(Mixer::attention));
-    coarse.model = CoarseModel{.layers = layers,
-                               .hidden = static_cast<double>(model.hidden_size),
-                               .heads = heads / layers,
-                               .vocabulary = static_cast<double>(model.vocab_size),
-                               .sequence = static_cast<double>(config->training.sequence_length),
-                               .batch = static_cast<double>(config->training.microbatch_size)};
-    const Degrees& degrees = config->parallelism;
-    coarse.degrees = {static_cast<double>(degrees.pipeline), static_cast<double>(degrees.data()),
-                      static_cast<double>(degrees.tensor)};
-    const CoarseActivations bytes = coarse_activations(*coarse.model);
-    coarse.activations = recomputes_blocks(config->training.recompute) ? bytes.inputs_and_live : bytes.all;
+    sums.model = CoarseModel{.layers = layers,
+                             .hidden = static_cast<double>(model.hidden_size),
+                             .heads = heads / layers,
+                             .vocabulary = static_cast<double>(model.vocab_size),
+                             .sequence = static_cast<double>(config.training.sequence_length),
+                             .batch = static_cast<double>(config.training.microbatch_size)};
+    const Degrees& degrees = config.parallelism;
+    sums.degrees = {static_cast<double>(degrees.pipeline), static_cast<double>(degrees.data()),
+                    static_cast<double>(degrees.tensor)};
+    const CoarseActivations bytes = coarse_activations(*sums.model);
+    sums.activations = recomputes_blocks(config.training.recompute) ? bytes.inputs_and_live : bytes.all;
   }
-  if (request.parameters) coarse.parameters = *request.parameters;
-  if (request.ranks) coarse.ranks = *request.ranks;
-  if (request.bytes_per_parameter) coarse.bytes_per_parameter = *request.bytes_per_parameter;
-  if (request.activations) coarse.activations = *request.activations;
-  if (request.buffers) coarse.buffers = *request.buffers;
-  coarse.layer_parameters = request.layer_parameters;
-  if (request.layer_parameters.value_or(0.0) > coarse.parameters) {
+  sums.parameters = request.parameters.value_or(sums.parameters);
+  sums.ranks = request.ranks.value_or(sums.ranks);
+  sums.bytes_per_parameter = request.bytes_per_parameter.value_or(sums.bytes_per_parameter);
+  sums.activations = request.activations.value_or(sums.activations);
+  sums.buffers = request.buffers.value_or(sums.buffers);
+  sums.layer_parameters = request.layer_parameters;
+  if (request.layer_parameters.value_or(0.0) > sums.parameters) {
     fail_request("weft plan --coarse: error: the largest layer has {:g} parameters, and the model {:g}",
-                 *request.layer_parameters, coarse.parameters);
+                 *request.layer_parameters, sums.parameters);
   }
-  return coarse;
-}
-
-void coarse(const CLI::App& command, const PlanRequest& request) {
-  std::optional<Config> config;
-  const CoarseRequest sums = coarse_request(command, request, config);
-  const Hardware hardware =
-      config ? hardware_of(*config) : find_hardware(request.hardware.empty() ? "a100-80gb" : request.hardware);
+  if (request.file.empty()) hardware = find_hardware(request.hardware.empty() ? "a100-80gb" : request.hardware);
   if (!hardware.memory) {
     fail_request(
         "weft plan --coarse: error: {} has no memory of its own: name a card with --hardware (weft hardware lists "
@@ -111,15 +82,28 @@ void plan(const CLI::App& command, const PlanRequest& request) {
   warn_of_kept_whole(config);
   warn_of_planned_card(config);
   const Hardware hardware = hardware_of(config);
-  if (request.explain) return explain(request, given, hardware);
-  if (request.advise) return print_advice(request, given, hardware);
+  const ReadWith read = [&](const Overrides& words) {
+    return read_typed_config(request.file, merged_words(given, words)).config;
+  };
+  if (request.explain) {
+    const Explanation explanation = explain_run(read, hardware);
+    const auto report = request.json ? plan_explain_json : plan_explain_text;
+    fmt::print("{}", report(explanation, hardware));
+    return;
+  }
+  if (request.advise) {
+    const auto report = request.json ? plan_advise_json : plan_advise_text;
+    fmt::print("{}", report(advise(read, hardware), request.file, given));
+    return;
+  }
   if (request.compare) {
-    if (request.json) {
-      fmt::print("{}", plan_compare_json(config, hardware, reader_of(request, given)));
-    } else {
-      fmt::print("{}\nweft plan {} --explain says what fills the memory; the words of a strategy may be added\n",
-                 plan_compare_text(config, hardware, reader_of(request, given)), given_text(command, request));
-    }
+    const auto report = request.json ? plan_compare_json : plan_compare_text;
+    fmt::print("{}", report(config, hardware, read));
+    if (request.json) return;
+    Overrides typed = given;
+    typed.insert(typed.begin(), request.file);
+    fmt::print("\nweft plan {} --explain says what fills the memory; the words of a strategy may be added\n",
+               shell_text(typed));
     return;
   }
   if (request.kernels) {

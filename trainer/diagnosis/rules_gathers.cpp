@@ -11,14 +11,11 @@
 #include "trainer/diagnosis/diagnose.h"
 #include "trainer/plan/unit_policy.h"
 #include "trainer/resolve/chosen_timing.h"
-#include "trainer/resolve/solved_timing.h"
 
 namespace weft {
 namespace {
 
-double mean_payload(const RunEvidence& evidence) {
-  return static_cast<double>(evidence.measured.gather_bytes) / static_cast<double>(evidence.measured.gathers);
-}
+constexpr const char* nothing_gathered = "nothing is gathered";
 
 // The link of the slowest group that gathers.
 LinkCost gather_link(const RunEvidence& evidence) {
@@ -35,11 +32,6 @@ LinkCost gather_link(const RunEvidence& evidence) {
 double break_even_payload(const RunEvidence& evidence) {
   const LinkCost link = gather_link(evidence);
   return evidence.program.shard_ranks * link.latency * link.bytes_per_second;
-}
-
-std::optional<RuleVerdict> nothing_gathered(const RunEvidence& evidence) {
-  if (evidence.measured.gathers > 0) return std::nullopt;
-  return RuleVerdict::silent("nothing is gathered");
 }
 
 // Whether shard.wrap sets a minimum size in bytes for units of the family.
@@ -77,7 +69,7 @@ StepCost saved_on_links(const RunEvidence& evidence, const ProgramFigures& other
 // dense parts, so each unit is judged by itself. Units below the payload of one latency are better gathered at once;
 // minimum_bytes does that, so such families are skipped.
 RuleVerdict check_root_only_units(const RunEvidence& evidence) {
-  if (auto verdict = nothing_gathered(evidence)) return *verdict;
+  if (evidence.measured.gathers == 0) return RuleVerdict::silent(nothing_gathered);
   const Config& config = evidence.config();
   std::vector<WholeStageUnit> whole = evidence.program.whole_stage_units;
   std::erase_if(whole, [&](const WholeStageUnit& unit) { return merges_by_size(config, unit.family); });
@@ -111,7 +103,7 @@ RuleVerdict check_root_only_units(const RunEvidence& evidence) {
 // 1.5 is below that for two microbatches, and passes units that are used twice at the ends of a step.
 RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
   constexpr double repeated = 1.5;
-  if (auto verdict = nothing_gathered(evidence)) return *verdict;
+  if (evidence.measured.gathers == 0) return RuleVerdict::silent(nothing_gathered);
   const Config& config = evidence.config();
   if (is_solved(config)) return RuleVerdict::silent("gathers are solved for under shard.memory_budget");
   if (config.microbatches() == 1) return RuleVerdict::silent("a step is one microbatch");
@@ -154,7 +146,7 @@ RuleVerdict check_repeated_gathers(const RunEvidence& evidence) {
 // Below this payload a gather is mostly latency. The median is used, because one small unit among large ones is no
 // fault. The rule also requires that merging saves a third of the gathers.
 RuleVerdict check_small_units(const RunEvidence& evidence) {
-  if (auto verdict = nothing_gathered(evidence)) return *verdict;
+  if (evidence.measured.gathers == 0) return RuleVerdict::silent(nothing_gathered);
   const double needed = break_even_payload(evidence);
   std::vector<double> traced;
   for (const TracedRank& rank : evidence.traced) {
@@ -163,11 +155,12 @@ RuleVerdict check_small_units(const RunEvidence& evidence) {
     }
   }
   const bool has_trace = !traced.empty();
-  const double payload = has_trace ? median_of(traced) : mean_payload(evidence);
+  const auto gathers = evidence.measured.gathers;
+  const double payload = has_trace ? median_of(traced)
+                                   : static_cast<double>(evidence.measured.gather_bytes) / static_cast<double>(gathers);
   if (payload >= needed) return RuleVerdict::silent();
   const WrapPolicy wrap{WrapKind::minimum_bytes, static_cast<std::int64_t>(std::nearbyint(needed))};
   const auto merged = figures_with(evidence.config(), [&](ShardPolicy& policy) { policy.wrap = wrap; });
-  const auto gathers = evidence.measured.gathers;
   if (!merged || 3 * merged->gathers > 2 * gathers) {
     return RuleVerdict::silent("units are small ({:.0f} bytes), but merging them would hardly spare gathers", payload);
   }
@@ -199,7 +192,7 @@ RuleVerdict check_small_units(const RunEvidence& evidence) {
 // which is more than a family that needs float32.
 RuleVerdict check_gather_dtype(const RunEvidence& evidence) {
   constexpr double mostly_float32 = 3.0;
-  if (auto verdict = nothing_gathered(evidence)) return *verdict;
+  if (evidence.measured.gathers == 0) return RuleVerdict::silent(nothing_gathered);
   const double elements = static_cast<double>(evidence.program.gathered_elements);
   const double bytes = static_cast<double>(evidence.measured.gather_bytes) / elements;
   if (bytes <= mostly_float32) return RuleVerdict::silent();
@@ -225,7 +218,7 @@ RuleVerdict check_gather_dtype(const RunEvidence& evidence) {
 // a lookahead must remove more than half of the late gathers, and these must be more than a quarter of all. Waits in
 // the traces count from one hundredth of a step on, the resolution of timings.
 RuleVerdict check_lookahead(const RunEvidence& evidence) {
-  if (auto verdict = nothing_gathered(evidence)) return *verdict;
+  if (evidence.measured.gathers == 0) return RuleVerdict::silent(nothing_gathered);
   if (lanes_take_turns(evidence.config())) {
     return RuleVerdict::silent("the lanes of this device take turns: an earlier gather would hide behind nothing");
   }
