@@ -118,7 +118,6 @@ void add_worst_needs(const PlannedVariants& variants, const Hardware& hardware, 
 }
 
 ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
-  const Mesh mesh(config.parallelism);
   const Degrees& d = config.parallelism;
   const SegmentSetup setup = segment_setup(config, rank.ranks.at);
   ActivationFacts facts;
@@ -131,14 +130,12 @@ ActivationFacts activation_facts(const Config& config, const RankPlan& rank) {
   facts.all_logits = queries * rows * size_of(DType::float32);
   facts.logits = logits_chunk_tokens(setup) * rows * size_of(DType::float32);
   facts.dlogits = queries * rows * size_of(setup.head_compute);
-  int parts = config.recomputes(0) ? 3 : 0;  // two are a layer of the textbook
-  for (int number = 0; number < config.stages() && parts == 0; ++number) {
-    const PlannedStage stage = plan_stage(config, mesh, rank.ranks.at, number);
-    for (const auto& segment : stage.segments) {
-      if (!segment->part().block) continue;
-      if (++parts > 2) break;
-      facts.block_token += static_cast<double>(segment->activation_bytes()) / static_cast<double>(queries);
-    }
+  const std::vector<StageBlocks> layout = stage_layout(config);
+  const auto first = std::ranges::find_if(layout, [](const StageBlocks& stage) { return stage.count > 0; });
+  int parts = config.recomputes(0) ? 2 : 0;  // two are a layer of the textbook
+  for (const auto& segment : make_segments(config, setup, 0, *first)) {
+    if (!segment->part().block || ++parts > 2) continue;
+    facts.block_token += static_cast<double>(segment->activation_bytes()) / static_cast<double>(queries);
   }
   facts.textbook_token = 34 * config.model.hidden_size;
   return facts;
