@@ -76,13 +76,9 @@ std::vector<std::string> all_entries(const std::vector<std::string>& lists, cons
 void judge(const std::string& path, const std::vector<std::string>& values, std::string& faults) {
   if (values.empty()) return;
   const auto schema = config_schema();
-  const auto key = std::find_if(schema.begin(), schema.end(), [&](const ConfigKey& k) { return k.path() == path; });
-  if (key == schema.end()) {
-    faults += fmt::format("{}this version has no key {}\n", said_by, path);
-    return;
-  }
+  const ConfigKey& key = *std::ranges::find(schema, path, &ConfigKey::path);
   for (const std::string& value : values) {
-    if (const Faults found = value_faults(*key, value); !found.empty()) faults += format_faults(found) + "\n";
+    if (const Faults found = value_faults(key, value); !found.empty()) faults += format_faults(found) + "\n";
   }
 }
 

@@ -129,10 +129,9 @@ class TableReader {
 
   // A link without a rate was probably forgotten in the file.
   void require_speeds() {
-    for (const auto& [group, link] : table.links) {
-      if (link.bytes_per_second > 0.0) continue;
-      const auto place = places_.find(group);
-      if (place != places_.end()) fault(place->second, "links.{} has no bytes_per_second above 0", name_of(group));
+    for (const auto& [group, place] : places_) {
+      if (table.links[group].bytes_per_second > 0.0) continue;
+      fault(place, "links.{} has no bytes_per_second above 0", name_of(group));
     }
   }
 
