@@ -4,14 +4,6 @@
 #include "trainer/plan/unit_policy.h"
 
 namespace weft {
-namespace {
-
-bool computes_in_float32(const Config& config) {
-  return config.precision_of(Family::dense).compute == DType::float32;
-}
-
-}  // namespace
-
 Hardware hardware_of(const Config& config) {
   const HardwareConfig& set = config.hardware;
   Hardware hardware = find_hardware(!set.name.empty()                      ? std::string_view(set.name)
@@ -26,8 +18,9 @@ Hardware hardware_of(const Config& config) {
   replace(hardware.link_bytes_per_second, set.link_bytes_per_second, "set by hardware.link_bytes_per_second");
   replace(hardware.host_bytes_per_second, set.host_bytes_per_second, "set by hardware.host_bytes_per_second");
   replace(hardware.node_bytes_per_second, set.node_bytes_per_second, "set by hardware.node_bytes_per_second");
-  replace(computes_in_float32(config) ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit,
-          set.flops_per_second, "set by hardware.flops_per_second");
+  const bool wide = config.precision_of(Family::dense).compute == DType::float32;
+  replace(wide ? hardware.flops_per_second_float32 : hardware.flops_per_second_16bit, set.flops_per_second,
+          "set by hardware.flops_per_second");
   replace(hardware.reached, set.reached, "set by hardware.reached");
   // Ranks of a trial that share a card have equal parts of it.
   if (hardware.memory) hardware.memory->value /= config.run.ranks_per_device;

@@ -187,11 +187,6 @@ std::int64_t collectives_of(const RankPlan& rank) {
   return calls;
 }
 
-// Rate that products reach on one card, in the dtype of dense parts.
-double reached_flops_per_second(const Config& config, const Hardware& hardware) {
-  return hardware.reached.value * hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
-}
-
 void fill(StrategyPlan& result, const Hardware& hardware) {
   result.plan = plan_run(result.config, hardware);
   const RunPlan& plan = *result.plan;
@@ -208,8 +203,9 @@ void fill(StrategyPlan& result, const Hardware& hardware) {
   result.egress_seconds = plan.node_egress_bytes / node_rate;
   result.seconds = plan.time.seconds;
   result.exposed_seconds = plan.time.waits.total();
+  const double peak = hardware.flops_per_second(result.config.precision_of(Family::dense).compute).value;
   result.break_even = break_even_tokens(unit_egress, node_rate, static_cast<double>(plan.parameters.active),
-                                        reached_flops_per_second(result.config, hardware));
+                                        hardware.reached.value * peak);
 }
 
 Config with_microbatch(Config config, std::int64_t size) {

@@ -76,7 +76,9 @@ PlannedVariant PlannedVariants::with(const Overrides& words, const RemedyOverrid
   const Overrides plain = merged_words(words, strength.words);
   if (strength.by_family.empty()) return with(plain);
   const Overrides whole = merged_words(plain, strength.by_family);
-  return with(same(plain, whole) ? plain : whole);
+  bool same = false;
+  refusal_of([&] { same = read_(plain) == read_(whole); });
+  return with(same ? plain : whole);
 }
 
 std::optional<PlannedVariant> PlannedVariants::best(const Remedy& remedy, const Overrides& words,
@@ -91,12 +93,6 @@ std::optional<PlannedVariant> PlannedVariants::best(const Remedy& remedy, const 
     if (best->fits()) break;
   }
   return best;
-}
-
-bool PlannedVariants::same(const Overrides& plain, const Overrides& whole) const {
-  bool same = false;
-  refusal_of([&] { same = read_(plain) == read_(whole); });
-  return same;
 }
 
 SizeLimit find_size_limit(const SizeScale& scale, SizeLimit known,

@@ -55,7 +55,6 @@ class PlannedVariants {
 
  private:
   const PlannedVariant* known(const Overrides& words) const;  // null if the words were not planned yet
-  bool same(const Overrides& plain, const Overrides& whole) const;
 
   const ReadWith& read_;
   const Hardware& hardware_;

@@ -58,13 +58,9 @@ std::vector<LiveItem> items_of(const Program& program, const std::vector<Action>
   return sorted;
 }
 
-// The links of the groups of that name. Islands and ties have no degrees of their own.
-GroupLinks links_of(const Config& config, const Mesh& mesh, const Program& program, const std::string& name,
-                    int ranks_per_node) {
-  for (const Group group : all_groups) {
-    if (name_of(group) == name) return group_links(mesh, group, ranks_per_node);
-  }
-  if (name == name_of(Group::tied)) {
+// Islands and ties have no degrees of their own.
+GroupLinks links_of(const Config& config, const Mesh& mesh, const Program& program, Group group, int ranks_per_node) {
+  if (group == Group::tied) {
     GroupLinks links = group_links(mesh, Group::pp, ranks_per_node);
     links.ranks = 1;
     for (const ProgramUnit& unit : program.units) {
@@ -72,10 +68,10 @@ GroupLinks links_of(const Config& config, const Mesh& mesh, const Program& progr
     }
     return links;
   }
-  const Group shard = name == name_of(Group::edp_island) ? Group::edp_shard : Group::dp_shard;
+  if (group != Group::dp_island && group != Group::edp_island) return group_links(mesh, group, ranks_per_node);
   GroupLinks most;
   for (const Island& island : islands_of(config)) {
-    if ((island.shard_group == Group::edp_shard) != (shard == Group::edp_shard)) continue;
+    if ((island.shard_group == Group::edp_shard) != (group == Group::edp_island)) continue;
     const GroupLinks links =
         group_links(mesh.world(), island_steps(mesh, island.shard_group, island.ranks), ranks_per_node);
     if (links.ranks > most.ranks) most = links;
@@ -98,7 +94,7 @@ std::vector<GroupTraffic> traffic_of(const Config& config, const Mesh& mesh, con
   }
   std::vector<GroupTraffic> result;
   for (auto& [key, traffic] : sums) {
-    const GroupLinks links = links_of(config, mesh, program, key.group, ranks_per_node);
+    const GroupLinks links = links_of(config, mesh, program, *value_named<Group>(key.group), ranks_per_node);
     const auto payload = static_cast<double>(traffic.payload);
     traffic.sent = ring_bytes(key.op, payload, links.ranks);
     traffic.node_egress = weft::node_egress_bytes(links, key.op, payload);
