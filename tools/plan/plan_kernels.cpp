@@ -152,20 +152,10 @@ std::string reached_text(const KernelPlan& plan, const std::vector<RanKernel>& r
 
 constexpr std::array kinds = {KernelKind::product, KernelKind::attention, KernelKind::elementwise};
 
-KernelPlan planned(const Config& config, const Hardware& hardware) {
-  Config judged = config;
-  judged.run.device = device_of(hardware);
-  return plan_kernels(ResolvedRun(judged), hardware);
-}
-
-std::vector<std::string> cells(const std::string& name, const KernelRow& row, double all_seconds) {
+void add_row(BenchTable& table, const std::string& name, const KernelRow& row, double all_seconds) {
   const double seconds = row.seconds.at[shown_share];
-  return {name,
-          fmt::format("{}", row.calls),
-          fmt::format("{:.2f}", row.bytes / 1e9),
-          fmt::format("{:.2f}", row.flops / 1e12),
-          fmt::format("{:.2f}", 1e3 * seconds),
-          fmt::format("{:.1f}", 100.0 * seconds / all_seconds)};
+  table.add(name, row.calls, decimals(row.bytes / 1e9, 2), decimals(row.flops / 1e12, 2), decimals(1e3 * seconds, 2),
+            decimals(100.0 * seconds / all_seconds, 1));
 }
 
 // Sums of rows with equal `key`, in the order of first rows or longest first.
@@ -226,25 +216,22 @@ Json row_json(const KernelRow& row) {
 std::string plan_kernels_text(const Config& config, const Hardware& hardware, const std::string& measured, int steps) {
   std::vector<RanKernel> ran;
   if (!measured.empty()) ran = read_kernel_table(measured, steps);
-  const KernelPlan plan = planned(config, hardware);
+  const KernelPlan plan = plan_kernels(ResolvedRun(on_hardware(config)), hardware);
   const double all = plan.seconds().at[shown_share];
   std::string text = fmt::format(
       "kernels of a step of rank {} of {} on {}; ms and % with products that reach {} of {:.0f} TFLOP/s\n\n", plan.rank,
       plan.world, hardware.name, of_products(product_shares[shown_share]), plan.peak / 1e12);
-  const std::vector<std::string> columns = {"calls", "GB", "TFLOP", "ms", "%"};
-  BenchTable parts{{"part and phase"}};
-  parts.header.insert(parts.header.end(), columns.begin(), columns.end());
+  BenchTable parts{{"part and phase", "calls", "GB", "TFLOP", "ms", "%"}};
   const auto part = [](const KernelRow& row) { return std::pair(row.part, row.phase); };
   for (const KernelRow& row : grouped(plan.rows, part, false)) {
     const std::string name = row.part == row.phase ? std::string(row.part) : fmt::format("{} {}", row.part, row.phase);
-    parts.rows.push_back(cells(name, row, all));
+    add_row(parts, name, row, all);
   }
   text += aligned_text(parts) + "\n";
-  BenchTable kernels{{"kernel"}};
-  kernels.header.insert(kernels.header.end(), columns.begin(), columns.end());
+  BenchTable kernels{{"kernel", "calls", "GB", "TFLOP", "ms", "%"}};
   for (const KernelRow& row : grouped(
            plan.rows, [](const KernelRow& each) { return each.kernel; }, true)) {
-    kernels.rows.push_back(cells(row.kernel, row, all));
+    add_row(kernels, row.kernel, row, all);
   }
   text += aligned_text(kernels) + "\n" + aligned_text(share_table(plan));
   const double saved = plan.capture_saves().at[shown_share];
@@ -259,7 +246,7 @@ std::string plan_kernels_text(const Config& config, const Hardware& hardware, co
 }
 
 std::string plan_kernels_json(const Config& config, const Hardware& hardware) {
-  const KernelPlan plan = planned(config, hardware);
+  const KernelPlan plan = plan_kernels(ResolvedRun(on_hardware(config)), hardware);
   Json json = {{"hardware", hardware.name}, {"rank", plan.rank}, {"world", plan.world}};
   json["product_shares"] = product_shares;
   json["rows"] = Json::array();
