@@ -2,6 +2,7 @@
 // learners of sharded data parallelism: the walked list is the one that a run executes.
 #include <fmt/format.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,31 +26,8 @@ struct WalkRequest {
   bool segments = false, summary = false, json = false;
 };
 
-// A configuration that can be read again with further overrides.
-class WalkSource {
- public:
-  WalkSource(const CLI::App& command, const WalkRequest& request)
-      : file_(request.file), overrides_(overrides_given_to(command)) {
-    if (!file_.empty()) {
-      warn_of_planned_card(read_config_given_to(command, file_).config);  // prints warnings, once
-    } else {
-      WalkToy toy = request.toy;
-      toy.ranks = request.ranks.value_or(toy.ranks);
-      toy_ = toy_config(toy);
-    }
-  }
-
-  bool is_toy() const { return file_.empty(); }
-  // Words of the command line win over those of a strategy.
-  Config read(Overrides first = {}) const {
-    first.insert(first.end(), overrides_.begin(), overrides_.end());
-    return is_toy() ? read_config_text(toy_, "the toy of weft walk", first).config : read_config(file_, first).config;
-  }
-
- private:
-  std::string file_, toy_;
-  Overrides overrides_;
-};
+// Reads what is walked, with overrides of which those of the command line win.
+using ReadBehind = std::function<Config(Overrides first)>;
 
 struct Walks {
   std::vector<WalkedStrategy> walked;
@@ -57,16 +35,16 @@ struct Walks {
 };
 
 // `all` walks every strategy that the ranks allow, and records why others are left out.
-Walks walk_strategies(const WalkSource& source, const WalkRequest& request) {
+Walks walk_strategies(const ReadBehind& read, const WalkRequest& request) {
   Walks walks;
   std::vector<std::string> names = request.strategies;
-  if (names.empty() && source.is_toy()) names = {"all"};
+  if (names.empty() && request.file.empty()) names = {"all"};
   const auto walk = [&](const std::string& name, const Overrides& words) {
-    walks.walked.push_back({name, walk_step(source.read(words), request.rank, request.segments)});
+    walks.walked.push_back({name, walk_step(read(words), request.rank, request.segments)});
   };
   if (names.empty()) walk("as configured", {});
   const auto add = [&](const std::string& name) {
-    const WalkStrategy strategy = walk_strategy(name, source.read());
+    const WalkStrategy strategy = walk_strategy(name, read({}));
     walk(strategy.name, strategy.overrides);
   };
   for (const std::string& name : names) {
@@ -110,14 +88,23 @@ void print_walks(const Walks& walks, const WalkRequest& request) {
 }
 
 void run_walk(const CLI::App& command, const WalkRequest& request) {
-  const WalkSource source(command, request);
-  const Config config = source.read();
+  const Overrides given = overrides_given_to(command);
+  WalkToy toy = request.toy;
+  toy.ranks = request.ranks.value_or(toy.ranks);
+  const std::string toy_text = request.file.empty() ? toy_config(toy) : std::string();
+  if (!request.file.empty()) warn_of_planned_card(read_config_given_to(command, request.file).config);
+  const ReadBehind read = [&](Overrides first) {
+    first.insert(first.end(), given.begin(), given.end());
+    return request.file.empty() ? read_config_text(toy_text, "the toy of weft walk", first).config
+                                : read_config(request.file, first).config;
+  };
+  const Config config = read({});
   require_ranks(request, config);
   if (request.rank < 0 || request.rank >= config.parallelism.pipeline) {
     fail_request("weft walk: error: --rank {} is not one of the {} ranks of the pipeline", request.rank,
                  config.parallelism.pipeline);
   }
-  print_walks(walk_strategies(source, request), request);
+  print_walks(walk_strategies(read, request), request);
 }
 
 }  // namespace

@@ -16,8 +16,6 @@ struct WalkToy {
   int ranks = 4, blocks = 4, microbatches = 2;
   int hidden = 16;   // a multiple of 8, the width of a head
   bool moe = false;  // every second block has experts
-
-  bool operator==(const WalkToy&) const = default;
 };
 // The toy's configuration as TOML. Throws Error (request) for sizes that make no model.
 std::string toy_config(const WalkToy& toy);
