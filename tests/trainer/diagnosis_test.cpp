@@ -416,7 +416,7 @@ TEST(Diagnosis, BreakEvenIsWhereTheExchangeTakesAsLongAsComputation) {
   }
   const double egress = 0.75 * counted;
   EXPECT_DOUBLE_EQ(node_egress_bytes(on_fast.measured.exchange, on_fast.mesh, on_fast.hardware), egress);
-  const double even = egress / evidence.compute_seconds(hardware.flops_per_second);  // bytes a second
+  const double even = egress / evidence.compute_seconds(hardware.reached_flops);  // bytes a second
   EXPECT_EQ(diagnosed(run, {.ranks_per_node = 1, .node_bytes_per_second = 1.01 * even}).names,
             std::vector<std::string>{});
   EXPECT_EQ(diagnosed(run, {.ranks_per_node = 1, .node_bytes_per_second = 0.99 * even}).names,

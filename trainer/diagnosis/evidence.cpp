@@ -69,17 +69,16 @@ MeasuredExchange measured_exchange(const RunOutputs& run, const ProgramFigures& 
   return measured;
 }
 
-bool same_exchange(const StepMetrics& step, const MeasuredExchange& last) {
-  return std::ranges::all_of(last.exchange, [&](const auto& entry) {
-    const auto found = step.communication.find(entry.first);
-    return found != step.communication.end() && found->second == entry.second;
-  });
-}
-
 std::span<const StepMetrics> steady_steps(const RunOutputs& run, const MeasuredExchange& measured) {
   const auto& steps = run.steps;
+  const auto same_exchange = [&](const StepMetrics& step) {
+    return std::ranges::all_of(measured.exchange, [&](const auto& entry) {
+      const auto found = step.communication.find(entry.first);
+      return found != step.communication.end() && found->second == entry.second;
+    });
+  };
   std::size_t first = steps.size() - 1;
-  while (first > 0 && same_exchange(steps[first - 1], measured)) --first;
+  while (first > 0 && same_exchange(steps[first - 1])) --first;
   const std::size_t count = steps.size() - first;
   return std::span(steps).subspan(count > 2 ? first + 2 : steps.size() - 1);
 }
@@ -89,19 +88,15 @@ std::span<const StepMetrics> steady_steps(const RunOutputs& run, const MeasuredE
 RunHardware run_hardware(const Config& config, const std::string& name, DType compute) {
   Config named = config;
   if (!name.empty()) named.hardware.name = name;
-  const Hardware card = hardware_of(named);
-  RunHardware hardware{.name = std::string(card.name),
-                       .ranks_per_node = card.node_ranks(),
-                       .node_bytes_per_second = card.node_bytes_per_second.value,
-                       .inside = card.inside(),
-                       .between_nodes = card.between_nodes()};
-  if (card.memory) {
-    hardware.memory = static_cast<std::int64_t>(Verdict::limit * card.memory->value - card.reserved_memory.value);
+  RunHardware hardware{hardware_of(named)};
+  if (hardware.memory) {
+    hardware.usable_memory =
+        static_cast<std::int64_t>(Verdict::limit * hardware.memory->value - hardware.reserved_memory.value);
   }
   if (config.memory_budget) {
-    hardware.memory = std::min(hardware.memory.value_or(*config.memory_budget), *config.memory_budget);
+    hardware.usable_memory = std::min(hardware.usable_memory.value_or(*config.memory_budget), *config.memory_budget);
   }
-  hardware.flops_per_second = card.flops_per_second(compute).value * card.reached.value;
+  hardware.reached_flops = hardware.flops_per_second(compute).value * hardware.reached.value;
   return hardware;
 }
 
@@ -110,18 +105,18 @@ bool lanes_take_turns(const Config& config) {
 }
 
 LinkCost link_of(const Mesh& mesh, Group group, const RunHardware& hardware) {
-  return shared_link(group_links(mesh, group, hardware.ranks_per_node), hardware.inside, hardware.between_nodes);
+  return shared_link(group_links(mesh, group, hardware.node_ranks()), hardware.inside(), hardware.between_nodes());
 }
 
 bool crosses_nodes(const Mesh& mesh, Group group, const RunHardware& hardware) {
-  return group_links(mesh, group, hardware.ranks_per_node).crosses_nodes();
+  return group_links(mesh, group, hardware.node_ranks()).crosses_nodes();
 }
 
 double node_egress_bytes(const CommunicationCounters& communication, const Mesh& mesh, const RunHardware& hardware) {
   double most = 0.0;
-  for (int begin = 0; begin < mesh.world(); begin += hardware.ranks_per_node) {
+  for (int begin = 0; begin < mesh.world(); begin += hardware.node_ranks()) {
     const double of_node = sum_of_exchanges(communication, [&](Group group, CollectiveOp op, double, double bytes) {
-      const GroupLinks links = node_links(mesh.world(), mesh.steps(group), hardware.ranks_per_node, begin);
+      const GroupLinks links = node_links(mesh.world(), mesh.steps(group), hardware.node_ranks(), begin);
       return node_egress_bytes(links, op, bytes / mesh.world());
     });
     most = std::max(most, of_node);
@@ -133,8 +128,8 @@ double exchange_seconds(const CommunicationCounters& communication, const Mesh& 
   const double inside = sum_of_exchanges(communication, [&](Group group, CollectiveOp op, double, double bytes) {
     return crosses_nodes(mesh, group, hardware) ? 0.0 : ring_bytes(op, bytes / mesh.world(), mesh.steps(group).count);
   });
-  return std::max(inside / hardware.inside.bytes_per_second,
-                  node_egress_bytes(communication, mesh, hardware) / hardware.node_bytes_per_second);
+  return std::max(inside / hardware.inside().bytes_per_second,
+                  node_egress_bytes(communication, mesh, hardware) / hardware.node_bytes_per_second.value);
 }
 
 double link_seconds(const CommunicationCounters& communication, const Mesh& mesh, const RunHardware& hardware) {
@@ -155,8 +150,8 @@ std::int64_t RunEvidence::peak_bytes() const {
 }
 
 std::optional<std::int64_t> RunEvidence::headroom_bytes() const {
-  if (!hardware.memory) return std::nullopt;
-  return std::max<std::int64_t>(*hardware.memory - peak_bytes(), 0);
+  if (!hardware.usable_memory) return std::nullopt;
+  return std::max<std::int64_t>(*hardware.usable_memory - peak_bytes(), 0);
 }
 
 std::optional<TracedWait> most_waiting(const RunEvidence& evidence,

@@ -15,14 +15,10 @@
 
 namespace weft {
 
-// The machine that a run is judged by: a row of the hardware table, overridden by the keys of [hardware].
-struct RunHardware {
-  std::string name;
-  int ranks_per_node = 1;
-  std::optional<std::int64_t> memory = {};  // bytes of a rank that a plan may fill; absent if unknown
-  double node_bytes_per_second = 0.0;       // out of a node, all its adapters together
-  LinkCost inside, between_nodes;           // of one rank, and of a node with all its adapters
-  double flops_per_second = 0.0;            // reached in training, of a rank, in 16 bits or float32
+// The machine that a run is judged by.
+struct RunHardware : Hardware {
+  std::optional<std::int64_t> usable_memory = {};  // bytes of a rank that a plan may fill; absent if unknown
+  double reached_flops = 0.0;                      // operations a second of a rank in training, in 16 bits or float32
 };
 
 // `name`: a row of the table. If empty: hardware.name, or else the row that corresponds to run.device. `compute`: the

@@ -77,8 +77,8 @@ std::optional<StepCost> slowest_stage_cost(const RunEvidence& evidence, const st
                                 times->slowest)};
   }
   return StepCost{
-      more * evidence.compute_seconds(evidence.hardware.flops_per_second), Basis::modelled,
-      fmt::format("operations at {:.3g} a second of {}", evidence.hardware.flops_per_second, evidence.hardware.name)};
+      more * evidence.compute_seconds(evidence.hardware.reached_flops), Basis::modelled,
+      fmt::format("operations at {:.3g} a second of {}", evidence.hardware.reached_flops, evidence.hardware.name)};
 }
 
 // Times of a rank's comparable actions, relative to the same actions of its peers.

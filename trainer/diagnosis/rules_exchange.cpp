@@ -141,16 +141,16 @@ RuleVerdict check_topology(const RunEvidence& evidence) {
   const RunHardware& hardware = evidence.hardware;
   const Config& config = evidence.config();
   const double egress = node_egress_bytes(evidence.measured.exchange, evidence.mesh, hardware);
-  if (evidence.mesh.world() <= hardware.ranks_per_node) return RuleVerdict::silent("all ranks are in one node");
-  if (egress == 0.0) return RuleVerdict::silent("no shard leaves a node of {} ranks", hardware.ranks_per_node);
+  if (evidence.mesh.world() <= hardware.node_ranks()) return RuleVerdict::silent("all ranks are in one node");
+  if (egress == 0.0) return RuleVerdict::silent("no shard leaves a node of {} ranks", hardware.node_ranks());
   const auto hybrid = hybrid_of(config, hardware);
   if (!hybrid) return RuleVerdict::silent("shard groups stay in their nodes, or no hybrid's would");
   const auto figures = figures_of(*hybrid);
   if (!figures) return RuleVerdict::silent();
   const double other = node_egress_bytes(figures->exchange, Mesh(hybrid->parallelism), hardware);
   if (egress < pays * other) return RuleVerdict::silent();
-  const double seconds = egress / hardware.node_bytes_per_second;
-  const double compute = evidence.compute_seconds(hardware.flops_per_second);
+  const double seconds = egress / hardware.node_bytes_per_second.value;
+  const double compute = evidence.compute_seconds(hardware.reached_flops);
   if (seconds <= compute) {
     return RuleVerdict::silent("{:.0f} bytes leave a node in {:.3g} s, which {:.3g} s of computation hide", egress,
                                seconds, compute);
@@ -164,9 +164,9 @@ RuleVerdict check_topology(const RunEvidence& evidence) {
   DiagnosedFault finding{.sentence =
                              fmt::format("shard groups cross nodes of {} ranks: hybrid sharding would send {:.1f} "
                                          "times less between them",
-                                         hardware.ranks_per_node, egress / other)};
+                                         hardware.node_ranks(), egress / other)};
   finding.step = waiting_cost(evidence, all_exchanges, "gathers and reductions",
-                              {(egress - other) / hardware.node_bytes_per_second, Basis::modelled,
+                              {(egress - other) / hardware.node_bytes_per_second.value, Basis::modelled,
                                fmt::format("bytes that leave a node of {}, at its rate", hardware.name)});
   const double model =
       static_cast<double>(count_parameters(config.model).total * size_of(config.precision_of(Family::dense).compute));
@@ -175,8 +175,8 @@ RuleVerdict check_topology(const RunEvidence& evidence) {
        fmt::format("{:.0f}, {:.1f} times the model's {:.0f}", egress, egress / model, model),
        fmt::format("{:.0f} with hybrid sharding", other), metrics_file},
       {"seconds that takes",
-       fmt::format("{:.3g} at {:.3f} GB/s a node", seconds, 1e-9 * hardware.node_bytes_per_second),
-       fmt::format("{:.3g} of computation to hide it, modelled", compute), hardware.name, Basis::modelled},
+       fmt::format("{:.3g} at {:.3f} GB/s a node", seconds, 1e-9 * hardware.node_bytes_per_second.value),
+       fmt::format("{:.3g} of computation to hide it, modelled", compute), std::string(hardware.name), Basis::modelled},
       memory_line(evidence, "hybrid sharding", more)};
   finding.changes = {{"parallelism.data_replicate", fmt::format("{}", hybrid->parallelism.data_replicate)},
                      {"parallelism.data_shard", fmt::format("{}", hybrid->parallelism.data_shard)}};
@@ -195,7 +195,7 @@ RuleVerdict check_batch(const RunEvidence& evidence) {
   if (!figures) return RuleVerdict::silent();
   const RunHardware hardware = run_hardware(config, evidence.hardware_name, best.precision_of(Family::dense).compute);
   const double exchange = exchange_seconds(figures->exchange, Mesh(best.parallelism), hardware);
-  const double compute = evidence.compute_seconds(hardware.flops_per_second);
+  const double compute = evidence.compute_seconds(hardware.reached_flops);
   if (exchange <= compute) return RuleVerdict::silent();
   if (const auto why = hidden(evidence)) return RuleVerdict::silent("{}", *why);
   const int text_ranks = config.parallelism.data() * config.parallelism.context;  // they share the tokens of a step
@@ -223,7 +223,7 @@ RuleVerdict check_batch(const RunEvidence& evidence) {
       {"seconds that shards travel",
        fmt::format("{:.3g}", exchange_seconds(evidence.measured.exchange, evidence.mesh, evidence.hardware)),
        fmt::format("{:.3g} with all that can be spared, against {:.3g} of computation, modelled", exchange, compute),
-       hardware.name, Basis::modelled}};
+       std::string(hardware.name), Basis::modelled}};
   if (more) finding.evidence.push_back(memory_line(evidence, "the larger batch", *more));
   finding.changes = {{"training.global_batch_size", fmt::format("{}", batch)}};
   if (each_gathers) {

@@ -25,7 +25,7 @@ LinkCost gather_link(const RunEvidence& evidence) {
       return link_of(evidence.mesh, group, evidence.hardware);
     }
   }
-  return evidence.hardware.inside;
+  return evidence.hardware.inside();
 }
 
 // A ring of n ranks takes (n - 1) latency + (n - 1) / n payload / rate. At the returned payload both terms are equal.
