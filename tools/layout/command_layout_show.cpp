@@ -83,10 +83,8 @@ void add_demands(const LayoutDemands& demands, std::vector<std::string>& cells) 
 }
 
 std::vector<std::string> header(std::vector<std::string> first) {
-  for (const char* name : {"parameters", "active", "FLOPs a token", "of mean", "MiB parameters", "MiB gradients",
-                           "MiB optimizer", "MiB kept a microbatch"}) {
-    first.emplace_back(name);
-  }
+  first.insert(first.end(), {"parameters", "active", "FLOPs a token", "of mean", "MiB parameters", "MiB gradients",
+                             "MiB optimizer", "MiB kept a microbatch"});
   return first;
 }
 

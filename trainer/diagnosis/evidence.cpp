@@ -186,9 +186,7 @@ RunEvidence gather_evidence(const RunOutputs& run, const std::string& hardware) 
                        .mesh = mesh,
                        .hardware_name = hardware,
                        .hardware = run_hardware(config, hardware, config.precision_of(Family::dense).compute),
-                       .program = program_figures(ResolvedRun(config)),
-                       .measured = {},
-                       .steady = {}};
+                       .program = program_figures(ResolvedRun(config))};
   evidence.measured = measured_exchange(run, evidence.program);
   evidence.steady = steady_steps(run, evidence.measured);
   std::vector<double> seconds;

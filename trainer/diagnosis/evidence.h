@@ -126,10 +126,10 @@ struct RunEvidence {
   std::string hardware_name;  // as given by the user
   RunHardware hardware;
   ProgramFigures program;
-  MeasuredExchange measured;
+  MeasuredExchange measured = {};
   // The last consecutive steps with the last step's exchange, without the first two of them: caches, pools and threads
   // are warm after two steps. The last step alone if there are no more than two.
-  std::span<const StepMetrics> steady;
+  std::span<const StepMetrics> steady = {};
   double step_seconds = 0.0;            // median of `steady`
   std::vector<TracedRank> traced = {};  // empty without traces
 

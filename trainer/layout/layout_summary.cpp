@@ -87,9 +87,7 @@ LayoutSummary summarize_layout(const Config& config, const std::vector<StageBloc
   const Mesh mesh(config.parallelism);
   LayoutSummary summary{.layout = to_string(layout, config.model),
                         .schedule = config.pipeline.schedule,
-                        .placement = placement_of(config),
-                        .stages = {},
-                        .ranks = {}};
+                        .placement = placement_of(config)};
   const std::vector<int> rank_of_stage = stage_ranks(config);
   const LayoutItems items = layout_items(config);
   summary.ranks.resize(static_cast<std::size_t>(config.parallelism.pipeline));
@@ -113,10 +111,8 @@ LayoutSummary summarize_layout(const Config& config, const std::vector<StageBloc
     rank.rank = stage.rank;
     stage.chunk = static_cast<int>(rank.stages.size());
     rank.stages.push_back(s);
+    summary.chunks = std::max(summary.chunks, stage.chunk + 1);
     rank.add(stage);
-  }
-  for (const RankSummary& rank : summary.ranks) {
-    summary.chunks = std::max(summary.chunks, static_cast<int>(rank.stages.size()));
   }
   compare_loads(summary.stages);
   compare_loads(summary.ranks);

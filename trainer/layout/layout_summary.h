@@ -40,8 +40,8 @@ struct LayoutSummary {
   std::string schedule;
   std::string placement;  // "looped", "v", or "own"
   int chunks = 1;
-  std::vector<StageSummary> stages;
-  std::vector<RankSummary> ranks;
+  std::vector<StageSummary> stages = {};
+  std::vector<RankSummary> ranks = {};
 
   // The largest load of a stage or rank relative to the mean, which the pipeline waits for; 1: even.
   double stage_imbalance() const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <span>
 
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
@@ -270,11 +271,9 @@ std::vector<std::string> layout_warnings(const Config& config) {
   }
   if (empty.empty()) return {};
   constexpr std::size_t shown = 8;
-  const bool more = empty.size() > shown;
-  const std::size_t count = empty.size();
-  empty.resize(std::min(count, shown));
+  const auto first = std::span(empty).first(std::min(empty.size(), shown));
   return {fmt::format("of {} stages ({}) {} hold nothing and only pass activations on: {}{}", config.stages(),
-                      stages_text(config), count, fmt::join(empty, ", "), more ? ", ..." : "")};
+                      stages_text(config), empty.size(), fmt::join(first, ", "), empty.size() > shown ? ", ..." : "")};
 }
 
 std::string stage_symbols(const StageBlocks& stage, const ModelConfig& model) {

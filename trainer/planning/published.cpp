@@ -35,7 +35,6 @@ PublishedRun run_of(const toml::table& table, const std::filesystem::path& file,
                    .model = file.parent_path() / text("model"),
                    .hardware = text("hardware"),
                    .source = text("source"),
-                   .words = {},
                    .tokens_per_second = table["tokens_per_second"].value<double>(),
                    .flops_per_second = table["flops_per_second"].value<double>()};
   if (run.tokens_per_second.has_value() == run.flops_per_second.has_value()) {

@@ -21,7 +21,7 @@ struct PublishedRun {
   std::string name;
   std::filesystem::path model;  // a file that is included
   std::string hardware, source;
-  Overrides words;  // settings of the run that the publication states
+  Overrides words = {};  // settings of the run that the publication states
   // One of these is set, per GPU: tokens a second, or operations a second as the model demands them (step_flops.h).
   std::optional<double> tokens_per_second = {}, flops_per_second = {};
 };
