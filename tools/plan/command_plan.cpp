@@ -74,8 +74,7 @@ void coarse(const CLI::App& command, const PlanRequest& request) {
   fmt::print("{}", request.json ? plan_coarse_json(sums, card) : plan_coarse_text(sums, card));
 }
 
-void plan(const CLI::App& command, const PlanRequest& request) {
-  const Overrides given = overrides_given_to(command, named_hardware(request));  // --hardware is a key as well
+void plan(const CLI::App& command, const Overrides& given, const PlanRequest& request) {
   if (request.coarse) return coarse(command, request);
   if (request.file.empty()) fail_request("weft plan: error: CONFIG is missing; only --coarse plans without one");
   const Config config = read_config_given_to(command, request.file, named_hardware(request)).config;
@@ -170,11 +169,11 @@ void add_plan_command(CLI::App& program) {
   search->excludes(why)->excludes(which)->excludes(kernels)->excludes(advise)->excludes(
       command->get_option("--coarse"));
   command->callback([command, request, search] {
-    if (search->count() == 0) return plan(*command, *request);
-    if (request->file.empty()) fail_request("weft plan --search: error: CONFIG is missing");
-    request->search.hardware = request->hardware;
+    if (search->count() > 0 && request->file.empty()) fail_request("weft plan --search: error: CONFIG is missing");
+    const Overrides given = overrides_given_to(*command, named_hardware(*request));  // --hardware is a key as well
+    if (search->count() == 0) return plan(*command, given, *request);
     request->search.json = request->json;
-    plan_search(*command, request->file, request->search);
+    plan_search(*command, request->file, given, request->search);
   });
 }
 

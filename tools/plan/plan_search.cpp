@@ -71,9 +71,8 @@ CLI::Option* add_plan_search_options(CLI::App& command, PlanSearchRequest& reque
   return search;
 }
 
-void plan_search(const CLI::App& command, const std::string& file, const PlanSearchRequest& request) {
-  const Overrides named = request.hardware.empty() ? Overrides() : Overrides{"--hardware.name=" + request.hardware};
-  const Overrides given = overrides_given_to(command, named);
+void plan_search(const CLI::App& command, const std::string& file, const Overrides& given,
+                 const PlanSearchRequest& request) {
   refuse_replaced_sources(command, file);
   // CLI11 gives an option without values one empty value.
   std::vector<std::string> axes = request.axes;

@@ -12,7 +12,6 @@
 namespace weft {
 
 struct PlanSearchRequest {
-  std::string hardware = {};             // replaces hardware.name
   std::optional<int> world = {};         // replaces the configuration's
   std::vector<std::string> axes = {};    // "tensor=1,2,4": parse_search_axes
   bool across_nodes = false;             // whether tensor groups may cross nodes
@@ -49,7 +48,8 @@ SearchResult shown_search(const SearchSpace& space, const SearchOptions& options
 // Throws Error (request) for a search without a plan, with the one that needs least memory.
 [[noreturn]] void refuse_empty(const std::string& command, const SearchSpace& space, const SearchResult& result);
 
-// Throws Error (request) if nothing fits.
-void plan_search(const CLI::App& command, const std::string& file, const PlanSearchRequest& request);
+// `given`: the overrides of the command line. Throws Error (request) if nothing fits.
+void plan_search(const CLI::App& command, const std::string& file, const Overrides& given,
+                 const PlanSearchRequest& request);
 
 }  // namespace weft
