@@ -12,7 +12,7 @@
 #include "tools/picture/pareto_svg.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
-#include "trainer/planning/memory_cause.h"
+#include "trainer/planning/remedies.h"
 
 namespace weft {
 namespace {

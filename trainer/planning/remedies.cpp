@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include "parallel/pipeline/orders/orders.h"
@@ -109,21 +110,17 @@ constexpr Remedy expert_recompute{
       return {{{word("training.recompute", "experts")}}, {{word("training.recompute", "keep_dispatch")}}};
     }};
 
+Strengths recomputing_blocks(const Config& config) {
+  const TrainingConfig& training = config.training;
+  Overrides words;
+  if (training.recompute != Recompute::full) words.push_back(word("training.recompute", "full"));
+  if (training.recompute_every > 1) words.push_back(word("training.recompute_every", 1));
+  if (!training.recompute_last_block) words.push_back(word("training.recompute_last_block", "true"));
+  if (words.empty()) return {};
+  return {{std::move(words)}};
+}
 constexpr Remedy full_recompute{"recompute full", "a block keeps its input alone, and one block is whole at a time",
-                                "a third more of the products of blocks", [](const Config& config) -> Strengths {
-                                  const TrainingConfig& training = config.training;
-                                  Overrides words;
-                                  if (training.recompute != Recompute::full) {
-                                    words.push_back(word("training.recompute", "full"));
-                                  }
-                                  if (training.recompute_every > 1)
-                                    words.push_back(word("training.recompute_every", 1));
-                                  if (!training.recompute_last_block) {
-                                    words.push_back(word("training.recompute_last_block", "true"));
-                                  }
-                                  if (words.empty()) return {};
-                                  return {{std::move(words)}};
-                                }};
+                                "a third more of the products of blocks", recomputing_blocks};
 
 constexpr Remedy microbatch{"microbatch_size down, accumulation up", "fewer sequences are there at a time",
                             "smaller products; gathers as often as there are microbatches", [](const Config& config) {
@@ -151,41 +148,35 @@ constexpr Remedy context{"context up", "the positions of each sequence are split
                            return doubled(config, &Degrees::context, config.training.sequence_length / 2);
                          }};
 
+Strengths longer_pipelines(const Config& config) {
+  // A weight that two stages have copies of may not share a unit with a whole stage.
+  const auto whole_stage = [&](Family family) { return config.shard_by_family.at(family).wrap.kind == WrapKind::root; };
+  const bool tied = config.model.tie_word_embeddings;
+  if (tied && (whole_stage(Family::embedding) || whole_stage(Family::head))) return {};
+  Strengths strengths = doubled(config, &Degrees::pipeline, config.model.layers() / config.pipeline.chunks);
+  deal_anew(config, strengths);
+  return strengths;
+}
 constexpr Remedy pipeline{"pipeline up", "a rank holds fewer blocks", "a bubble, and messages between stages",
-                          [](const Config& config) -> Strengths {
-                            // A weight that two stages have copies of may not share a unit with a whole stage.
-                            const auto& policies = config.shard_by_family;
-                            const auto whole_stage = [&](Family family) {
-                              return policies.at(family).wrap.kind == WrapKind::root;
-                            };
-                            const bool tied = config.model.tie_word_embeddings;
-                            if (tied && (whole_stage(Family::embedding) || whole_stage(Family::head))) return {};
-                            const std::int64_t most = config.model.layers() / config.pipeline.chunks;
-                            Strengths strengths = doubled(config, &Degrees::pipeline, most);
-                            deal_anew(config, strengths);
-                            return strengths;
-                          }};
+                          longer_pipelines};
 
 // Stages dealt so that the fullest rank takes little by the estimate of automatic_layout.h, not by equal times.
+Strengths dealt_by_memory(const Config& config) {
+  if (config.parallelism.pipeline == 1) return {};
+  Config least = config;
+  least.pipeline.layout = "auto";
+  least.pipeline.first_stage_blocks.reset();
+  least.pipeline.last_stage_blocks.reset();
+  least.memory_budget = 1;  // no layout keeps it, so the one with the least peak is chosen
+  const std::vector<StageBlocks> layout = stage_layout(least);
+  if (layout == stage_layout(config)) return {};
+  Overrides words = {word("pipeline.layout", to_string(layout, config.model))};
+  if (config.pipeline.first_stage_blocks) words.push_back(word("pipeline.first_stage_blocks", "auto"));
+  if (config.pipeline.last_stage_blocks) words.push_back(word("pipeline.last_stage_blocks", "auto"));
+  return {{std::move(words)}};
+}
 constexpr Remedy by_memory{"stages dealt by memory", "a rank that keeps many microbatches has fewer blocks",
-                           "ranks wait for the one with most blocks", [](const Config& config) -> Strengths {
-                             if (config.parallelism.pipeline == 1) return {};
-                             Config least = config;
-                             least.pipeline.layout = "auto";
-                             least.pipeline.first_stage_blocks.reset();
-                             least.pipeline.last_stage_blocks.reset();
-                             least.memory_budget = 1;  // no layout keeps it, so the one with the least peak is chosen
-                             const std::vector<StageBlocks> layout = stage_layout(least);
-                             if (layout == stage_layout(config)) return {};
-                             Overrides words = {word("pipeline.layout", to_string(layout, config.model))};
-                             if (config.pipeline.first_stage_blocks) {
-                               words.push_back(word("pipeline.first_stage_blocks", "auto"));
-                             }
-                             if (config.pipeline.last_stage_blocks) {
-                               words.push_back(word("pipeline.last_stage_blocks", "auto"));
-                             }
-                             return {{std::move(words)}};
-                           }};
+                           "ranks wait for the one with most blocks", dealt_by_memory};
 
 // The microbatches that the fullest of four ranks keeps for their backward.
 double microbatches_kept(const Schedule& schedule, int chunks) {
@@ -442,6 +433,27 @@ std::string_view key_of(std::string_view word) {
 }
 
 }  // namespace
+
+Cause cause_of(Bucket bucket) {
+  if (is_static(bucket)) return Cause::state;
+  constexpr std::pair<Bucket, Cause> by_bucket[] = {{Bucket::unsharded_parameters, Cause::unsharded_parameters},
+                                                    {Bucket::unsharded_gradients, Cause::unsharded_gradients},
+                                                    {Bucket::activations, Cause::activations},
+                                                    {Bucket::moe_routing, Cause::routing},
+                                                    {Bucket::communication, Cause::communication}};
+  const auto found = std::ranges::find(by_bucket, bucket, &std::pair<Bucket, Cause>::first);
+  return found == std::end(by_bucket) ? Cause::workspace : found->second;
+}
+
+std::int64_t bytes_of(Cause cause, const BucketBytes& bytes) {
+  std::int64_t sum = 0;
+  for (const Bucket bucket : all_values<Bucket>) sum += cause_of(bucket) == cause ? bytes[bucket] : 0;
+  return sum;
+}
+
+Cause largest_cause(const BucketBytes& bytes) {
+  return std::ranges::max(all_values<Cause>, {}, [&](Cause cause) { return bytes_of(cause, bytes); });
+}
 
 std::span<const Remedy> remedies_for(Cause cause) {
   return causes[static_cast<std::size_t>(cause)].remedies;

@@ -12,11 +12,31 @@
 #include <string_view>
 #include <vector>
 
+#include "parallel/runtime/enum_names.h"
+#include "parallel/runtime/ledger.h"
 #include "trainer/config/config.h"
-#include "trainer/planning/memory_cause.h"
 #include "trainer/resolve/config_reader.h"
 
 namespace weft {
+
+// The causes of a full rank: groups of the ledger's buckets that the same remedies lower.
+enum class Cause : std::uint8_t {
+  activations,
+  state,  // parameters at rest, gradients at rest, optimizer state
+  unsharded_parameters,
+  unsharded_gradients,
+  routing,
+  communication,
+  workspace,
+};
+constexpr auto enum_names(Cause) {
+  return name_list("activations", "state", "unsharded parameters", "unsharded gradients", "routing of experts",
+                   "communication", "workspace");
+}
+Cause cause_of(Bucket bucket);
+std::int64_t bytes_of(Cause cause, const BucketBytes& bytes);
+// The cause with most bytes.
+Cause largest_cause(const BucketBytes& bytes);
 
 // One strength of a remedy. `by_family`: further words, needed only if the file sets a family differently from the
 // default.
