@@ -31,7 +31,7 @@ std::vector<StateRecipe> state_recipes() {
       {"float32 moments", "bfloat16, m and v in float32", 2, 2, 8},
       {"mixed precision", "bfloat16; master, m and v in float32", 2, 2, 12},
       {"Megatron", "the same with gradients in float32", 2, 4, 12},
-      {"FSDP2 (Weft)", "all in float32, sharded; bfloat16 views come and go", 4, 4, 8, 2, false},
+      {"FSDP2 (Weft)", "all in float32, sharded; bfloat16 views come and go", 4, 4, 8, 2},
   };
 }
 
@@ -45,7 +45,7 @@ std::optional<double> state_bytes(const StateRecipe& recipe, CoarseStrategy stra
       if (recipe.views > 0) return recipe.views * parameters + recipe.bytes() * share;
       return recipe.parameters * parameters + (recipe.gradients + recipe.optimizer) * share;
     case CoarseStrategy::zero1:
-      if (!recipe.has_zero1) return std::nullopt;
+      if (recipe.views > 0) return std::nullopt;  // FSDP2 has none
       return (recipe.parameters + recipe.gradients) * parameters + recipe.optimizer * share;
     case CoarseStrategy::replicated:
       return recipe.bytes() * parameters;
@@ -89,7 +89,7 @@ double left_out_gradients(double parameters, const CoarseDegrees& degrees, bool 
 
 PeakElements peak_elements(double parameters, int ranks, double layer) {
   const double share = parameters / ranks;
-  return {share, share + layer, share + layer * (ranks - 1) / ranks, share + 2.0 * layer};
+  return {share + layer, share + layer * (ranks - 1) / ranks, share + 2.0 * layer};
 }
 
 CoarsePlan coarse_plan(const CoarseRequest& request, const Card& card) {

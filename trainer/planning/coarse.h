@@ -33,7 +33,6 @@ struct StateRecipe {
   std::string_view name, what;
   double parameters = 0, gradients = 0, optimizer = 0;  // optimizer includes float32 masters
   double views = 0;                                     // whole copies in the compute dtype, transient under full_shard
-  bool has_zero1 = true;
 
   double bytes() const { return parameters + gradients + optimizer; }
 };
@@ -74,9 +73,8 @@ double degree_bytes(double parameters, double bytes_per_parameter, const CoarseD
 CoarseBudget budget_of(double parameters, const CoarseModel& model);
 double left_out_gradients(double parameters, const CoarseDegrees& degrees, bool sharded);
 
-// Parameters of one rank at the peak of a fully sharded step, in elements: its shard and the gathered layers.
+// Parameters of one rank at the peak of a fully sharded step, in elements: its shard, P / W, and the gathered layers.
 struct PeakElements {
-  double share = 0;       // P / W
   double one_layer = 0;   // shard and one gathered layer
   double in_place = 0;    // the same, the layer's own shard gathered in place
   double prefetched = 0;  // shard and two gathered layers
