@@ -34,13 +34,6 @@ double break_even_payload(const RunEvidence& evidence) {
   return evidence.program.shard_ranks * link.latency * link.bytes_per_second;
 }
 
-// Whether shard.wrap sets a minimum size in bytes for units of the family.
-bool merges_by_size(const Config& config, Family family) {
-  const auto own = config.shard_by_family.find(family);
-  const ShardPolicy& policy = own == config.shard_by_family.end() ? config.shard : own->second;
-  return policy.wrap.kind == WrapKind::minimum_bytes;
-}
-
 std::string names_of(const std::vector<WholeStageUnit>& units) {
   std::vector<std::string> names;
   for (const WholeStageUnit& unit : units) names.push_back(unit.name);
@@ -72,7 +65,9 @@ RuleVerdict check_root_only_units(const RunEvidence& evidence) {
   if (evidence.measured.gathers == 0) return RuleVerdict::silent(nothing_gathered);
   const Config& config = evidence.config();
   std::vector<WholeStageUnit> whole = evidence.program.whole_stage_units;
-  std::erase_if(whole, [&](const WholeStageUnit& unit) { return merges_by_size(config, unit.family); });
+  std::erase_if(whole, [&](const WholeStageUnit& unit) {
+    return config.shard_by_family.at(unit.family).wrap.kind == WrapKind::minimum_bytes;
+  });
   if (whole.empty()) return RuleVerdict::silent();
   const WholeStageUnit& largest = *std::ranges::max_element(whole, {}, &WholeStageUnit::bytes);
   const double needed = break_even_payload(evidence);
