@@ -1,5 +1,5 @@
 // Problems of reshard timing, made of a schedule's order and plain numbers, for the bench and the tests. A chunk is a
-// row of units with one op each; costs are in units of one forward of one unit.
+// row of units with one op each. A forward, an input gradient and a weight gradient of a unit take 1 each.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,6 @@ struct TimingCase {
   std::string_view schedule = "1f1b";
   OrderInput input = {};
   int units = 8;  // per rank, over all its chunks
-  double forward_seconds = 1, input_gradient_seconds = 1, weight_gradient_seconds = 1;
   double gather_seconds = 2, reduce_seconds = 2;
   // Of one unit, in bytes.
   std::int64_t parameter_bytes = 10, gradient_bytes = 10;
