@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
+
 namespace weft {
 
 namespace {
@@ -86,28 +88,16 @@ std::int64_t held_bytes(const Program& program, int pipeline_rank) {
 }  // namespace
 
 ParameterWindow parameter_window(const Program& program, int pipeline_rank) {
-  const std::vector<Action>& actions = program.ranks.at(pipeline_rank);
-  ParameterWindow window;
-  std::int64_t now = 0;
-  for (const Action& action : actions) {
-    if (!action.unit) continue;
-    const ProgramUnit& unit = program.units[*action.unit];
+  ParameterWindow window{.peak_bytes = live_integral(program, pipeline_rank).peak.unsharded_parameters,
+                         .held_bytes = held_bytes(program, pipeline_rank)};
+  for (const Action& action : program.ranks[pipeline_rank]) {
     if (is_gather(action.op)) {
-      now += unit.unsharded_bytes;
-      window.peak_bytes = std::max(window.peak_bytes, now);
-      if (action.op == Op::unshard_secondary) now -= unit.island_bytes;
       window.gathered_bytes += action.bytes;
       ++window.gathers;
-      if (action.op == Op::unshard_secondary) ++window.island_gathers;
     }
-    if (is_reshard(action.op)) {
-      if (action.op == Op::reshard_secondary) now += unit.island_bytes;
-      window.peak_bytes = std::max(window.peak_bytes, now);
-      now -= unit.unsharded_bytes;
-    }
+    if (action.op == Op::unshard_secondary) ++window.island_gathers;
     if (is_reduction(action.op)) ++window.reductions;
   }
-  window.held_bytes = held_bytes(program, pipeline_rank);
   return window;
 }
 
