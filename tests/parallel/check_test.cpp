@@ -394,7 +394,6 @@ TEST(TransientPeak, AddsWhatIsAliveWhileAnActionRuns) {
   EXPECT_EQ(peak.activations, 4 * 10000);
   EXPECT_EQ(peak.bytes, 40101);
   EXPECT_EQ(peak.index, place(program, 0, "0B0(blocks.1)"));
-  EXPECT_EQ(peak.microbatches_in_flight, 2);
 }
 
 TEST(Check, OverBudget) {

@@ -4,9 +4,9 @@
 
 #include <map>
 
-#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/runtime/error.h"
+#include "tests/parallel/order_figures.h"
 #include "tests/parallel/program_grid.h"
 
 namespace weft {
@@ -64,11 +64,12 @@ TEST(Orders, FewerMicrobatchesThanRanks) {
 TEST(Orders, MicrobatchesInFlight) {
   for (int ranks = 1; ranks <= 8; ++ranks) {
     for (int microbatches = 1; microbatches <= 16; ++microbatches) {
-      const Program alternating = bare("1f1b", ranks, microbatches), all = bare("gpipe", ranks, microbatches);
+      const OrderInput input{.ranks = ranks, .microbatches = microbatches};
+      const auto alternating = chunks_in_flight("1f1b", input), all = chunks_in_flight("gpipe", input);
       for (int rank = 0; rank < ranks; ++rank) {
-        EXPECT_EQ(transient_peak(alternating, rank).microbatches_in_flight, std::min(ranks - rank, microbatches))
+        EXPECT_EQ(alternating[rank], std::min(ranks - rank, microbatches))
             << ranks << " ranks, " << microbatches << " microbatches, rank " << rank;
-        EXPECT_EQ(transient_peak(all, rank).microbatches_in_flight, microbatches);
+        EXPECT_EQ(all[rank], microbatches);
       }
     }
   }

@@ -106,11 +106,6 @@ TEST(TransientPeak, AnInputGradientLeavesWhatTheWeightGradientReads) {
   EXPECT_EQ(activations(13, one_late), 10 + 13);  // 10, 13, 23, 10, 13, 0
   EXPECT_EQ(activations(7, both_late), 10 + 7);   // 10, 7, 17, 14, 7, 0
   EXPECT_EQ(activations(13, both_late), 26);      // 10, 13, 23, 26, 13, 0
-  for (const Order& order : {whole, at_once}) {
-    EXPECT_EQ(peak_of_order({{10, 7}}, order).microbatches_in_flight, 1);
-  }
-  // A microbatch whose weight gradient waits is in flight.
-  EXPECT_EQ(peak_of_order({{10, 7}}, one_late).microbatches_in_flight, 2);
 }
 
 // The last piece goes first; a list that speaks of the whole stage counts as the one that is run.

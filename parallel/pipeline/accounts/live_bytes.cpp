@@ -28,8 +28,7 @@ LiveWalk::LiveWalk(const Program& program, int pipeline_rank)
       reductions_(program.units.size(), 0),
       waits_(program.units.size(), 0),
       kept_(pieces_.size() * program.microbatches, Kept::nothing),
-      away_(kept_.size(), false),
-      kept_pieces_(program.microbatches, 0) {}
+      away_(kept_.size(), false) {}
 
 std::span<const LiveChange> LiveWalk::next() {
   const Action& action = actions_.at(at_);
@@ -167,11 +166,6 @@ LiveWalk::Kept& LiveWalk::kept(std::size_t piece, int microbatch) {
 void LiveWalk::keep(std::size_t piece, int microbatch, Kept now, When when) {
   Kept& before = kept(piece, microbatch);
   change(&LiveBytes::activations, bytes_of(piece, now) - bytes_of(piece, before), when);
-  int& pieces = kept_pieces_[microbatch];
-  const bool was_in_flight = pieces > 0;
-  pieces += static_cast<int>(now != Kept::nothing) - static_cast<int>(before != Kept::nothing);
-  microbatches_ += static_cast<int>(pieces > 0) - static_cast<int>(was_in_flight);
-  most_microbatches_ = std::max(most_microbatches_, microbatches_);
   before = now;
 }
 
@@ -201,10 +195,9 @@ TransientPeak transient_peak(const Program& program, int pipeline_rank) {
   for (std::size_t i = 0; i < actions; ++i) {
     for (const LiveChange& change : walk.next()) {
       now.*change.kind += change.bytes;
-      if (const std::int64_t bytes = now.total(); bytes > peak.bytes) peak = {now, bytes, i, 0};
+      if (const std::int64_t bytes = now.total(); bytes > peak.bytes) peak = {now, bytes, i};
     }
   }
-  peak.microbatches_in_flight = walk.most_microbatches_in_flight();
   return peak;
 }
 

@@ -50,9 +50,6 @@ class LiveWalk {
   // action has none.
   std::span<const LiveChange> next();
 
-  // Largest number of microbatches with kept bytes so far.
-  int most_microbatches_in_flight() const { return most_microbatches_; }
-
  private:
   // The bytes that a piece keeps of a microbatch.
   enum class Kept : std::uint8_t { nothing, checkpoint, activations, pending };
@@ -88,16 +85,13 @@ class LiveWalk {
   std::vector<int> reductions_, waits_;                    // so far, by unit
   std::deque<Input> in_flight_;                            // oldest first
   std::vector<Kept> kept_;                                 // by piece, then microbatch
-  std::vector<bool> away_;                        // by piece, then microbatch: whether kept bytes are on the host
-  std::vector<int> kept_pieces_;                  // by microbatch
-  int microbatches_ = 0, most_microbatches_ = 0;  // in flight
+  std::vector<bool> away_;  // by piece, then microbatch: whether kept bytes are on the host
 };
 
 // The largest sum over a rank's list, and its position.
 struct TransientPeak : LiveBytes {
   std::int64_t bytes = 0;
   std::size_t index = 0;
-  int microbatches_in_flight = 0;  // the largest number, over the whole list
 };
 TransientPeak transient_peak(const Program& program, int pipeline_rank);
 
