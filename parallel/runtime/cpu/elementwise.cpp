@@ -14,32 +14,11 @@ WEFT_INLINE void cast_loop(const From* from, To* to, std::int64_t count) {
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) assign(to[i], static_cast<float>(from[i]));
 }
-WEFT_MULTIVERSION void cast_elements(ConstTensorView source, TensorView destination) {
-  with_element_type(
-      source.dtype(), [&](auto from) __attribute__((always_inline)) {
-        with_element_type(
-            destination.dtype(), [&](auto to) __attribute__((always_inline)) {
-              cast_loop(source.as<decltype(from)>().data(), destination.as<decltype(to)>().data(), source.size());
-            });
-      });
-}
 
 template <typename From, typename To>
 WEFT_INLINE void add_loop(const From* from, To* to, std::int64_t count) {
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) assign(to[i], static_cast<float>(to[i]) + static_cast<float>(from[i]));
-}
-WEFT_MULTIVERSION void add_elements(ConstTensorView source, TensorView destination) {
-  with_element_type(
-      source.dtype(), [&](auto element) __attribute__((always_inline)) {
-        using From = decltype(element);
-        const From* from = source.as<From>().data();
-        if (destination.dtype() == DType::float32) {
-          add_loop(from, destination.as<float>().data(), source.size());
-        } else {
-          add_loop(from, destination.as<From>().data(), source.size());
-        }
-      });
 }
 
 // The fused operation is explicit, so that the vector loop and its scalar remainder round alike.
@@ -87,21 +66,9 @@ WEFT_MULTIVERSION std::int32_t count_nonfinite_loop(const float* data, std::int6
   return found;
 }
 
-void add_on(Stream&, ConstTensorView source, TensorView destination) {
-  add_elements(source, destination);
-}
-
 void divide_by_root(Stream&, ConstTensorView square_sum, TensorView destination) {
   const double sum = square_sum.as<double>()[0];
   scale_by_double(destination.as<float>().data(), sum == 0.0 ? 0.0 : 1.0 / std::sqrt(sum), destination.size());
-}
-
-void cast_on(Stream&, ConstTensorView source, TensorView destination) {
-  cast(source, destination);
-}
-
-void fill_on(Stream&, TensorView destination, float value) {
-  fill(destination, value);
 }
 
 void square_sum(Stream&, ConstTensorView source, TensorView sum) {
@@ -124,16 +91,31 @@ void copy_columns(Stream&, ConstTensorView source, std::int64_t source_column, T
 
 }  // namespace
 
-void add(ConstTensorView source, TensorView destination) {
-  add_elements(source, destination);
-}
-
-void cast(ConstTensorView source, TensorView destination) {
+WEFT_MULTIVERSION void cast(ConstTensorView source, TensorView destination) {
   if (source.dtype() == destination.dtype()) {
     std::memcpy(destination.data(), source.data(), static_cast<std::size_t>(source.bytes()));
-  } else {
-    cast_elements(source, destination);
+    return;
   }
+  with_element_type(
+      source.dtype(), [&](auto from) __attribute__((always_inline)) {
+        with_element_type(
+            destination.dtype(), [&](auto to) __attribute__((always_inline)) {
+              cast_loop(source.as<decltype(from)>().data(), destination.as<decltype(to)>().data(), source.size());
+            });
+      });
+}
+
+WEFT_MULTIVERSION void add(ConstTensorView source, TensorView destination) {
+  with_element_type(
+      source.dtype(), [&](auto element) __attribute__((always_inline)) {
+        using From = decltype(element);
+        const From* from = source.as<From>().data();
+        if (destination.dtype() == DType::float32) {
+          add_loop(from, destination.as<float>().data(), source.size());
+        } else {
+          add_loop(from, destination.as<From>().data(), source.size());
+        }
+      });
 }
 
 void fill(TensorView destination, float value) {
@@ -143,7 +125,15 @@ void fill(TensorView destination, float value) {
   });
 }
 
-const ElementwiseKernels elementwise_kernels = {cast_on,    add_on,          combine,      divide_by_root, fill_on,
-                                                square_sum, count_nonfinite, copy_columns, reduce_elements};
+const ElementwiseKernels elementwise_kernels = {
+    .cast = [](Stream&, ConstTensorView source, TensorView destination) { cast(source, destination); },
+    .add = [](Stream&, ConstTensorView source, TensorView destination) { add(source, destination); },
+    .combine = combine,
+    .divide_by_root = divide_by_root,
+    .fill = [](Stream&, TensorView destination, float value) { fill(destination, value); },
+    .square_sum = square_sum,
+    .count_nonfinite = count_nonfinite,
+    .copy_columns = copy_columns,
+    .reduce_elements = reduce_elements};
 
 }  // namespace weft::cpu

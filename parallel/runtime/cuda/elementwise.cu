@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "parallel/runtime/cuda/device.h"
 #include "parallel/runtime/cuda/launch.cuh"
@@ -167,28 +168,17 @@ template <typename T>
 void combine_elements(cudaStream_t stream, float factor, const T* from, float to_factor, T* to, std::int64_t count) {
   apply(stream, Combine<T>{factor, from, to_factor, to}, extent_of(count, Combine<T>::width, from, to));
 }
-template <typename T>
-void fill_elements(cudaStream_t stream, T* data, std::int64_t count, T value) {
-  apply(stream, Fill<T>{data, value}, extent_of(count, Fill<T>::width, data));
-}
 
 void cast(Stream& stream, ConstTensorView source, TensorView destination) {
-  if (source.empty()) return;
-  if (source.dtype() == destination.dtype()) {
-    WEFT_CUDA_CHECK(cudaMemcpyAsync(destination.data(), source.data(), static_cast<std::size_t>(source.bytes()),
-                                    cudaMemcpyDeviceToDevice, native(stream)));
-  } else {
-    with_element_type(source.dtype(), [&](auto from) {
-      with_element_type(destination.dtype(), [&](auto to) {
-        cast_elements(native(stream), elements<decltype(from)>(source), elements<decltype(to)>(destination),
-                      source.size());
-      });
+  with_element_type(source.dtype(), [&](auto from) {
+    with_element_type(destination.dtype(), [&](auto to) {
+      cast_elements(native(stream), elements<decltype(from)>(source), elements<decltype(to)>(destination),
+                    source.size());
     });
-  }
+  });
 }
 
 void add(Stream& stream, ConstTensorView source, TensorView destination) {
-  if (source.empty()) return;
   with_element_type(source.dtype(), [&](auto element) {
     using From = decltype(element);
     if (destination.dtype() == DType::float32) {
@@ -215,24 +205,11 @@ void divide_by_root(Stream& stream, ConstTensorView square_sum, TensorView desti
 }
 
 void fill(Stream& stream, TensorView destination, float value) {
-  if (destination.empty()) return;
-  switch (destination.dtype()) {
-    case DType::float32:
-      return fill_elements(native(stream), elements<float>(destination), destination.size(), value);
-    case DType::bfloat16:
-      return fill_elements(native(stream), elements<bfloat16>(destination), destination.size(),
-                           __float2bfloat16_rn(value));
-    case DType::float16:
-      return fill_elements(native(stream), elements<float16>(destination), destination.size(), __float2half_rn(value));
-    case DType::float64:
-      return fill_elements(native(stream), elements<double>(destination), destination.size(),
-                           static_cast<double>(value));
-    case DType::int32:
-      return fill_elements(native(stream), elements<std::int32_t>(destination), destination.size(),
-                           static_cast<std::int32_t>(value));
-    default:
-      fail("{} is not filled", name_of(destination.dtype()));
-  }
+  with_stored_type(destination.dtype(), "filled", [&](auto element) {
+    auto* data = elements<decltype(element)>(destination);
+    using T = std::remove_pointer_t<decltype(data)>;
+    apply(native(stream), Fill<T>{data, static_cast<T>(value)}, extent_of(destination.size(), Fill<T>::width, data));
+  });
 }
 
 // Copies a rectangle of words. `from_step` and `to_step` are the distances between rows, in words.

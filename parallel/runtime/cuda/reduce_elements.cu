@@ -124,7 +124,6 @@ void reduce_any(cudaStream_t stream, DType dtype, std::span<const std::byte* con
 void reduce_elements(Stream& stream, DType dtype, Reduce reduce, std::span<const std::byte* const> inputs,
                      std::int64_t begin, std::int64_t count, std::span<std::byte* const> outputs) {
   require(inputs.size() <= most_arrays && outputs.size() <= most_arrays, "a reduction takes 64 arrays at most");
-  if (count == 0 || inputs.empty()) return;
   switch (reduce) {
     case Reduce::sum:
       return reduce_any<AddTo>(native(stream), dtype, inputs, begin, count, outputs);

@@ -98,7 +98,6 @@ __global__ void __launch_bounds__(sum_threads, 2)
 // One block sums a small tensor. For a larger tensor, blocks write their sums to scratch memory, and one more block
 // adds them up.
 void square_sum(Stream& stream, ConstTensorView source, TensorView sum) {
-  if (source.empty()) return;
   constexpr std::int64_t of_block = 32 * sum_threads * sum_width, most_blocks = 1024;
   const float* data = elements<float>(source);
   double* total = elements<double>(sum);
@@ -116,7 +115,6 @@ void square_sum(Stream& stream, ConstTensorView source, TensorView sum) {
 }
 
 void count_nonfinite(Stream& stream, ConstTensorView source, TensorView count) {
-  if (source.empty()) return;
   constexpr std::int64_t of_block = 8 * sum_threads * sum_width, most_blocks = 4096;
   const auto blocks = std::min((source.size() + of_block - 1) / of_block, most_blocks);
   const float* data = elements<float>(source);
