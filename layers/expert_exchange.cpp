@@ -62,16 +62,6 @@ Fence exchange(LayerContext& context, ConstTensorView input, const RowCounts& se
 
 }  // namespace
 
-std::int64_t ExchangePlan::sent() const {
-  return sum(send_rows);
-}
-std::int64_t ExchangePlan::received() const {
-  return sum(receive_rows);
-}
-std::int64_t ExchangePlan::gathered() const {
-  return sum(gathered_rows);
-}
-
 ExpertCounts::ExpertCounts(KernelContext& kernels, std::initializer_list<Communicator*> groups, ConstTensorView counts)
     : host_(kernels.stream.device(), DType::int32, ranks_of(groups), counts.size()) {
   const std::int64_t receivers = counts.size();
@@ -150,11 +140,12 @@ void start_exchange(LayerContext& context, const ExchangePlan& plan, RowsUnderWa
     return;
   }
   const ConstTensorView rows = under_way.sent();
-  const bool back = under_way.back;
-  under_way.arriving = context.kernels.ledger.allocate(
-      Bucket::moe_routing, rows.dtype(), back ? plan.sent() : plan.received(), rows.columns(), bound_rows);
-  under_way.arrived = exchange(context, rows, elements(back ? plan.receive_rows : plan.send_rows, rows.columns()),
-                               under_way.arriving, elements(back ? plan.send_rows : plan.receive_rows, rows.columns()));
+  const RowCounts& leave = under_way.back ? plan.receive_rows : plan.send_rows;
+  const RowCounts& arrive = under_way.back ? plan.send_rows : plan.receive_rows;
+  under_way.arriving =
+      context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), sum(arrive), rows.columns(), bound_rows);
+  under_way.arrived =
+      exchange(context, rows, elements(leave, rows.columns()), under_way.arriving, elements(arrive, rows.columns()));
 }
 
 Tensor finish_dispatch(LayerContext& context, const ExchangePlan& plan, RowsUnderWay under_way,
@@ -166,15 +157,15 @@ Tensor finish_dispatch(LayerContext& context, const ExchangePlan& plan, RowsUnde
   if (context.expert.size() > 1) {
     context.kernels.stream.wait(under_way.arrived);
     under_way.leaving.reset();
-    Tensor by_expert = tensor(plan.received());
+    Tensor by_expert = tensor(sum(plan.receive_rows));
     const RowRuns& runs = plan.received_runs;
     move_blocks(context.kernels, rows, runs.by_source, runs.by_expert, runs.rows, by_expert);
     rows = std::move(by_expert);
   }
   if (context.expert_tensor.size() > 1) {
-    Tensor gathered = tensor(plan.gathered());
+    Tensor gathered = tensor(sum(plan.gathered_rows));
     context.expert_tensor.all_gather(rows, gathered, elements(plan.gathered_rows, rows.columns()));
-    Tensor by_expert = tensor(plan.gathered());
+    Tensor by_expert = tensor(sum(plan.gathered_rows));
     const RowRuns& runs = plan.gathered_runs;
     move_blocks(context.kernels, gathered, runs.by_source, runs.by_expert, runs.rows, by_expert);
     rows = std::move(by_expert);
@@ -188,14 +179,14 @@ RowsUnderWay prepare_return(LayerContext& context, const ExchangePlan& plan, Ten
     return context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), count, hidden, bound_rows);
   };
   if (context.expert_tensor.size() > 1) {
-    Tensor partial = tensor(plan.gathered());
+    Tensor partial = tensor(sum(plan.gathered_rows));
     const RowRuns& runs = plan.gathered_runs;
     move_blocks(context.kernels, rows, runs.by_expert, runs.by_source, runs.rows, partial);
-    rows = tensor(plan.received());
+    rows = tensor(sum(plan.receive_rows));
     context.expert_tensor.reduce_scatter(partial, rows, elements(plan.gathered_rows, hidden));
   }
   if (context.expert.size() > 1) {
-    Tensor leaving = tensor(plan.received());
+    Tensor leaving = tensor(sum(plan.receive_rows));
     const RowRuns& runs = plan.received_runs;
     move_blocks(context.kernels, rows, runs.by_expert, runs.by_source, runs.rows, leaving);
     rows = std::move(leaving);

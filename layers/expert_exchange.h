@@ -31,10 +31,6 @@ struct ExchangePlan {
   std::vector<std::int64_t> gathered_rows;            // by rank of the expert-tensor group
   RowRuns gathered_runs;                              // sources are ranks of the expert-tensor group
   std::vector<std::int64_t> expert_rows;              // by expert of this rank: rows it computes
-
-  std::int64_t sent() const;
-  std::int64_t received() const;
-  std::int64_t gathered() const;
 };
 
 // Asynchronous copy of the row counts of all ranks to the host. The host can queue further work meanwhile.

@@ -14,9 +14,6 @@ template <typename View>
 View in_one_column(const View& view) {
   return view.reshaped(view.size(), 1);
 }
-ConstTensorView in_one_column(const Tensor& tensor) {
-  return in_one_column(tensor.view());
-}
 
 }  // namespace
 
@@ -173,7 +170,7 @@ ConstTensorView RoutedExperts::in_exchanged_dtype(KernelContext& kernels, ConstT
 }
 
 Tensor RoutedExperts::permuted_rows(KernelContext& kernels, ConstTensorView x, const Kept& kept) const {
-  const std::int64_t rows = kept.some_unrouted ? kept.exchange.sent() : kept.slots.view().size();
+  const std::int64_t rows = kept.some_unrouted ? sum(kept.exchange.send_rows) : kept.slots.view().size();
   Tensor permuted = kernels.ledger.allocate(Bucket::moe_routing, exchanged(), rows, x.columns(), reserved_rows(kept));
   if (pads()) fill(kernels.stream, permuted, 0.0f);
   permute_rows(kernels, x, kept.slots, permuted);
@@ -225,7 +222,7 @@ void RoutedExperts::prepare_rows(LayerContext& context, ConstTensorView choice_w
   Tensor sorted = kernels.ledger.allocate(Bucket::moe_routing, DType::float32, kept.open.rows.leaving.rows(), 1,
                                           reserved_rows(kept));
   if (pads()) fill(kernels.stream, sorted, 0.0f);
-  permute_rows(kernels, in_one_column(choice_weights), in_one_column(kept.slots), sorted);
+  permute_rows(kernels, in_one_column(choice_weights), in_one_column(kept.slots.view()), sorted);
   kept.open.weights = {.leaving = std::move(sorted)};
 }
 
@@ -337,7 +334,7 @@ Tensor RoutedExperts::returned_weight_gradients(LayerContext& context, Kept& kep
   const WorkScope scope(context.observer, Work::permute);
   Tensor dweights = weight_gradients(kernels, kept);
   fill(kernels.stream, dweights, 0.0f);
-  unpermute_rows(kernels, rows, in_one_column(kept.slots), {}, in_one_column(dweights.view()));
+  unpermute_rows(kernels, rows, in_one_column(kept.slots.view()), {}, in_one_column(dweights.view()));
   return dweights;
 }
 

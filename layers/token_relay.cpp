@@ -81,10 +81,6 @@ std::int64_t even_copies(const MoeConfig& moe, int parts, std::int64_t tokens) {
       std::llround(static_cast<double>(tokens) * copies_of_token(moe, parts).mean / parts));
 }
 
-std::int64_t TokenRelay::Kept::arrived() const {
-  return sum(receive_rows);
-}
-
 std::int64_t TokenRelay::first_expert() const {
   return setup_.expert_rank / (setup_.expert / parts()) * experts();
 }

@@ -29,8 +29,6 @@ class TokenRelay {
   struct Kept {
     std::vector<std::int64_t> send_rows, receive_rows;  // by rank of the relay group
     Tensor slots;  // [slice tokens, choices]: place of a token's copy for the part of a choice; empty if all are passed
-
-    std::int64_t arrived() const;
   };
 
   bool used() const { return setup_.expert_relay > 1; }

@@ -53,32 +53,25 @@ std::int64_t VocabularyLoss::gradient_bytes() const {
   return setup_.microbatch_tokens * rows_.count * size_of(setup_.head_compute);
 }
 
-std::int64_t VocabularyLoss::chunk_tokens() const {
-  return logits_chunk_tokens(setup_);
-}
-
-std::int64_t VocabularyLoss::chunks() const {
-  return (setup_.microbatch_tokens + chunk_tokens() - 1) / chunk_tokens();
-}
-
 std::vector<SegmentTraffic> VocabularyLoss::traffic() const {
   using When = SegmentTraffic::When;
   const bool many = setup_.tensor > 1;
-  const std::int64_t token_bytes = setup_.microbatch_tokens * size_of(DType::float32);
+  const std::int64_t tokens = setup_.microbatch_tokens, token_bytes = tokens * size_of(DType::float32);
+  const std::int64_t of_chunk = logits_chunk_tokens(setup_), chunks = (tokens + of_chunk - 1) / of_chunk;
   return {
       gather_traffic(setup_, When::forward, setup_.head_compute),
-      {When::forward, CollectiveOp::all_reduce, Group::tp, many ? 2 * chunks() : 0, many ? 3 * token_bytes : 0, false},
+      {When::forward, CollectiveOp::all_reduce, Group::tp, many ? 2 * chunks : 0, many ? 3 * token_bytes : 0, false},
       scatter_traffic(setup_, When::backward_input, setup_.head_compute),
       weight_gather_traffic(setup_, Family::head, setup_.head_compute)};
 }
 
 Tensor VocabularyLoss::forward(LayerContext& context, ConstTensorView normed, ConstTensorView weight,
                                ConstTensorView targets, float factor, TensorView loss) const {
-  const std::int64_t tokens = setup_.microbatch_tokens;
+  const std::int64_t tokens = setup_.microbatch_tokens, of_chunk = logits_chunk_tokens(setup_);
   Tensor dlogits = context.kernels.ledger.allocate(Bucket::activations, setup_.head_compute, tokens, rows_.count);
   const GatheredTokens whole(context, normed);
-  for (std::int64_t begin = 0; begin < tokens; begin += chunk_tokens()) {
-    const std::int64_t count = std::min(chunk_tokens(), tokens - begin);
+  for (std::int64_t begin = 0; begin < tokens; begin += of_chunk) {
+    const std::int64_t count = std::min(of_chunk, tokens - begin);
     logits_to_gradient(context, whole.view().rows_from(begin, count), weight, targets.rows_from(begin, count), factor,
                        loss, dlogits.view().rows_from(begin, count));
   }

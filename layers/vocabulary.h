@@ -50,8 +50,6 @@ class VocabularyLoss {
   std::vector<SegmentTraffic> traffic() const;
 
  private:
-  std::int64_t chunk_tokens() const;
-  std::int64_t chunks() const;
   // Of some tokens. The gradient of their logits is computed in place if it is float32.
   void logits_to_gradient(LayerContext& context, ConstTensorView normed, ConstTensorView weight,
                           ConstTensorView targets, float factor, TensorView loss, TensorView dlogits) const;
