@@ -117,7 +117,7 @@ ncclResult_t NcclHandle::register_buffer(const NcclBuffers::Block& block) {
   return result;
 }
 
-ncclConfig_t NcclSettings::config(const std::string& name) const {
+ncclConfig_t nccl_config(const NcclOptions& options, const std::string& name) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.commName = name.c_str();
@@ -126,19 +126,19 @@ ncclConfig_t NcclSettings::config(const std::string& name) const {
     config.minCTAs = 1;
     config.maxCTAs = 2;
     config.cgaClusterSize = 0;
-    config.netName = network.c_str();
+    config.netName = "Socket";
   }
   return config;
 }
 
 NcclCommunicator::NcclCommunicator(std::unique_ptr<NcclMembers> members, std::unique_ptr<NcclHandle> handle,
-                                   const NcclSettings& settings, Stream& stream, NcclWatch& watch,
+                                   const NcclOptions& options, Stream& stream, NcclWatch& watch,
                                    CommunicationCounters& counters, PhaseClock& clock)
     : Communicator(members->group, members->rank, static_cast<int>(members->world_ranks.size()), stream, counters,
                    clock),
       members_(std::move(members)),
       handle_(std::move(handle)),
-      settings_(settings),
+      options_(options),
       watch_(watch) {}
 
 NcclCommunicator::~NcclCommunicator() {
@@ -163,7 +163,7 @@ Fence NcclCommunicator::queue(Stream& on, CollectiveOp op, ConstTensorView data,
     auto entered = watch_.enter();
     const cudaStream_t stream = cuda::native(on);
     ncclResult_t issued = ncclSuccess;
-    if (const NcclBuffers* buffers = settings_.options.buffers; buffers != nullptr && op == CollectiveOp::all_gather) {
+    if (const NcclBuffers* buffers = options_.buffers; buffers != nullptr && op == CollectiveOp::all_gather) {
       if (const auto block = buffers->block_of(data.data())) issued = handle_->register_buffer(*block);
     }
     if (accepted(issued)) {
@@ -345,7 +345,7 @@ std::vector<std::int32_t> NcclCommunicator::gather_from_all(const std::vector<st
 std::unique_ptr<NcclHandle> NcclCommunicator::split_handle(int color, const NcclMembers& members,
                                                            const std::string& name) {
   auto handle = std::make_unique<NcclHandle>(watch_);
-  ncclConfig_t config = settings_.config(name);
+  ncclConfig_t config = nccl_config(options_, name);
   const NcclWatch::Call call{members_.get(), "split"};
   auto entered = watch_.enter();
   const ncclResult_t result = ncclCommSplit(handle_->get(), color, members.rank, handle->address(), &config);
@@ -391,7 +391,7 @@ std::unique_ptr<Communicator> NcclCommunicator::do_split(int color, int key, con
   const bool alone = members.size() == 1;
   if (any_group) handle = split_handle(alone ? NCCL_SPLIT_NOCOLOR : *std::ranges::min_element(members), *next, name);
   if (alone) return std::make_unique<LoneCommunicator>(name, on, counters(), clock());
-  return std::make_unique<NcclCommunicator>(std::move(next), std::move(handle), settings_, on, watch_, counters(),
+  return std::make_unique<NcclCommunicator>(std::move(next), std::move(handle), options_, on, watch_, counters(),
                                             clock());
 }
 

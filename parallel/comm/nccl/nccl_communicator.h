@@ -57,19 +57,13 @@ class NcclHandle {
   std::map<const void*, void*> registrations_;  // NCCL's handles, by block
 };
 
-// Settings for all communicators of one rank.
-struct NcclSettings {
-  NcclOptions options;
-  std::string network;  // the transport to use, or empty for NCCL's choice
-  // The configuration of a non-blocking communicator named `name`. NCCL copies the name.
-  ncclConfig_t config(const std::string& name) const;
-};
+// The configuration of a non-blocking communicator named `name`. NCCL copies the name.
+ncclConfig_t nccl_config(const NcclOptions& options, const std::string& name);
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(std::unique_ptr<NcclMembers> members, std::unique_ptr<NcclHandle> handle,
-                   const NcclSettings& settings, Stream& stream, NcclWatch& watch, CommunicationCounters& counters,
-                   PhaseClock& clock);
+  NcclCommunicator(std::unique_ptr<NcclMembers> members, std::unique_ptr<NcclHandle> handle, const NcclOptions& options,
+                   Stream& stream, NcclWatch& watch, CommunicationCounters& counters, PhaseClock& clock);
   ~NcclCommunicator() override;
 
  protected:
@@ -98,7 +92,7 @@ class NcclCommunicator final : public Communicator {
 
   std::unique_ptr<NcclMembers> members_;
   std::unique_ptr<NcclHandle> handle_;
-  const NcclSettings settings_;
+  const NcclOptions options_;
   NcclWatch& watch_;
   std::unique_ptr<Stream> send_stream_;  // created by the first send
   bool sends_ = false, receives_ = false;

@@ -61,9 +61,8 @@ std::unique_ptr<Communicator> make_nccl_world(const ProcessPlace& place, Rendezv
   members->world_ranks.resize(place.world);
   std::iota(members->world_ranks.begin(), members->world_ranks.end(), 0);
 
-  const NcclSettings settings{options, "Socket"};
   auto handle = std::make_unique<NcclHandle>(watch);
-  ncclConfig_t config = settings.config(members->group);
+  ncclConfig_t config = nccl_config(options, members->group);
   {
     auto entered = watch.enter();
     const ncclResult_t result = ncclCommInitRankConfig(handle->address(), place.world, id, place.rank, &config);
@@ -74,7 +73,7 @@ std::unique_ptr<Communicator> make_nccl_world(const ProcessPlace& place, Rendezv
     }
     watch.finish(handle->get(), {members.get(), "the setup of NCCL"});
   }
-  return std::make_unique<NcclCommunicator>(std::move(members), std::move(handle), settings, stream, watch, counters,
+  return std::make_unique<NcclCommunicator>(std::move(members), std::move(handle), options, stream, watch, counters,
                                             clock);
 }
 
