@@ -35,21 +35,8 @@ constexpr auto enum_names(Bucket) {
 inline constexpr std::size_t bucket_count = all_values<Bucket>.size();
 // Whether the bucket's bytes live during the whole run: parameters at rest, their reduced gradients, optimizer state.
 constexpr bool is_static(Bucket bucket) {
-  switch (bucket) {
-    case Bucket::sharded_parameters:
-    case Bucket::replicated_parameters:
-    case Bucket::sharded_gradients:
-    case Bucket::optimizer_state:
-      return true;
-    case Bucket::unsharded_parameters:
-    case Bucket::unsharded_gradients:
-    case Bucket::activations:
-    case Bucket::moe_routing:
-    case Bucket::communication:
-    case Bucket::workspace:
-      return false;
-  }
-  return false;
+  return bucket == Bucket::sharded_parameters || bucket == Bucket::replicated_parameters ||
+         bucket == Bucket::sharded_gradients || bucket == Bucket::optimizer_state;
 }
 
 // Bytes by bucket, indexed by Bucket.
