@@ -20,16 +20,6 @@ struct RowCount {
   bool operator==(const RowCount&) const = default;
 };
 
-// Changes of the counts, for one parameter and one box of its columns.
-struct RowEvents {
-  std::map<std::int64_t, RowCount> change_at;  // by row
-  void add(const OwnedRange& range, int RowCount::*count) {
-    if (range.rows == 0) return;
-    ++(change_at[range.row_begin].*count);
-    --(change_at[range.row_begin + range.rows].*count);
-  }
-};
-
 std::string sentence(std::string_view parameter, std::int64_t begin, std::int64_t end, const RowCount& count) {
   const std::string rows = fmt::format("rows {} to {} of {}", begin, end - 1, parameter);
   if (count.owned == 0) return fmt::format("the optimizer steps {}, which the rank does not own", rows);
@@ -41,18 +31,22 @@ std::string sentence(std::string_view parameter, std::int64_t begin, std::int64_
 
 std::vector<std::string> row_differences(std::span<const OwnedRange> owned, std::span<const OwnedRange> stepped) {
   using Box = std::pair<std::int64_t, std::int64_t>;  // columns
-  std::map<std::pair<std::string_view, Box>, RowEvents> events;
-  const auto events_of = [&](const OwnedRange& range) -> RowEvents& {
-    return events[{range.parameter, {range.column_begin, range.columns}}];
+  // Changes of the counts by row, for each parameter and box of its columns.
+  std::map<std::pair<std::string_view, Box>, std::map<std::int64_t, RowCount>> changes;
+  const auto add = [&](const OwnedRange& range, int RowCount::*count) {
+    if (range.rows == 0) return;
+    auto& of_box = changes[{range.parameter, {range.column_begin, range.columns}}];
+    ++(of_box[range.row_begin].*count);
+    --(of_box[range.row_begin + range.rows].*count);
   };
-  for (const OwnedRange& range : owned) events_of(range).add(range, &RowCount::owned);
-  for (const OwnedRange& range : stepped) events_of(range).add(range, &RowCount::stepped);
+  for (const OwnedRange& range : owned) add(range, &RowCount::owned);
+  for (const OwnedRange& range : stepped) add(range, &RowCount::stepped);
 
   std::vector<std::string> differences;
-  for (const auto& [key, rows] : events) {
+  for (const auto& [key, of_box] : changes) {
     RowCount count;
     std::int64_t begin = 0;
-    for (const auto& [row, change] : rows.change_at) {
+    for (const auto& [row, change] : of_box) {
       const RowCount next{count.owned + change.owned, count.stepped + change.stepped};
       if (next == count) continue;  // two adjacent runs with equal counts
       if (!count.sound()) differences.push_back(sentence(key.first, begin, row, count));
