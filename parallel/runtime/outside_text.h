@@ -16,6 +16,28 @@ inline bool continues_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xc0u) == 0x80u;
 }
 
+struct ByteSequence {
+  std::size_t bytes;  // of a character, or of a malformed part
+  bool well_formed;
+};
+
+// The character of UTF-8 that begins at `at`, before the end of `text`. Table 3-7 of Unicode: the second byte has a
+// narrower range after four of the first bytes.
+inline ByteSequence sequence_at(std::string_view text, std::size_t at) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(at);
+  if (first < 0x80) return {1, true};
+  if (first < 0xc2 || first > 0xf4) return {1, false};
+  const std::size_t length = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+  const unsigned low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+  const unsigned high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+  if (at + 1 >= text.size() || byte(at + 1) < low || byte(at + 1) > high) return {1, false};
+  for (std::size_t i = 2; i < length; ++i) {
+    if (at + i >= text.size() || !continues_character(text[at + i])) return {i, false};
+  }
+  return {length, true};
+}
+
 // The parts of a text between separators, as views of it: one more than it has separators.
 inline std::vector<std::string_view> parts_between(std::string_view text, char separator) {
   std::vector<std::string_view> parts;

@@ -8,6 +8,8 @@
 #include <iterator>
 #include <utility>
 
+#include "parallel/runtime/outside_text.h"
+
 namespace weft {
 namespace {
 
@@ -31,22 +33,11 @@ double luminance(Colour colour) {
 
 // Bytes of the UTF-8 character at the start of `text`; 0 if there is none, or one that XML does not allow.
 std::size_t character_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned first = byte(0);
-  if (first < 0x80) return first >= 0x20 || first == '\n' || first == '\t' ? 1 : 0;
-  const std::size_t length = first >= 0xC2 && first < 0xE0   ? 2
-                             : first >= 0xE0 && first < 0xF0 ? 3
-                             : first < 0xF5                  ? 4
-                                                             : 0;
-  if (first < 0xC2 || length == 0 || text.size() < length) return 0;
-  std::uint32_t code = first & (0x7Fu >> length);
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0u) != 0x80u) return 0;
-    code = code << 6 | (byte(i) & 0x3Fu);
-  }
-  const bool long_form = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
-  const bool surrogate = code >= 0xD800 && code < 0xE000, reserved = code == 0xFFFE || code == 0xFFFF;
-  return long_form || surrogate || reserved || code > 0x10FFFF ? 0 : length;
+  const auto [bytes, well_formed] = sequence_at(text, 0);
+  const std::string_view character = text.substr(0, bytes);
+  const bool control = character < " " && character != "\n" && character != "\t";
+  const bool reserved = character == "\xef\xbf\xbe" || character == "\xef\xbf\xbf";
+  return well_formed && !control && !reserved ? bytes : 0;
 }
 
 }  // namespace

@@ -17,27 +17,6 @@ namespace {
 constexpr std::string_view replacement_character = "\xef\xbf\xbd";
 constexpr char32_t dotted_capital_i = 0x130, combining_dot_above = 0x307;
 
-struct ByteSequence {
-  std::size_t bytes;  // of the character, or of the malformed part
-  bool well_formed;
-};
-
-// Table 3-7 of Unicode: the second byte has a narrower range after four of the first bytes.
-ByteSequence sequence_at(std::string_view text, std::size_t at) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned first = byte(at);
-  if (first < 0x80) return {1, true};
-  if (first < 0xc2 || first > 0xf4) return {1, false};
-  const std::size_t length = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-  const unsigned low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-  const unsigned high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-  if (at + 1 >= text.size() || byte(at + 1) < low || byte(at + 1) > high) return {1, false};
-  for (std::size_t i = 2; i < length; ++i) {
-    if (at + i >= text.size() || !continues_character(text[at + i])) return {i, false};
-  }
-  return {length, true};
-}
-
 // The end of the run of ASCII characters that begins at `at`.
 std::size_t end_of_ascii(std::string_view text, std::size_t at) {
   constexpr std::uint64_t high_bits = 0x8080808080808080;
