@@ -4,6 +4,7 @@
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/simulation/memory_curve.h"
+#include "tests/parallel/lane_channels.h"
 #include "tests/parallel/peak_at_any_times.h"
 #include "tests/parallel/random_ledger.h"
 #include "tests/parallel/random_program.h"
@@ -97,7 +98,7 @@ TEST(MemoryCurve, NoTimingGoesOverTheBound) {
     std::vector<std::int64_t> highest(program.ranks.size(), 0);
     for (int draw = 0; draw < 6; ++draw) {
       const ProgramCosts costs = random_costs(dice, program, dice.between(1, 100), 10);
-      const auto channels = draw % 3 == 0 ? LaneChannels::shared_collectives() : LaneChannels::own();
+      const auto channels = draw % 3 == 0 ? shared_collectives() : LaneChannels::own();
       const Simulation simulation = simulate(program, costs, channels);
       for (std::size_t rank = 0; rank < highest.size(); ++rank) {
         const std::int64_t peak = peak_of(memory_curve(program, simulation, static_cast<int>(rank))).bytes();

@@ -9,6 +9,7 @@
 #include "parallel/pipeline/timing/solve.h"
 #include "parallel/pipeline/timing/timed_step.h"
 #include "parallel/runtime/error.h"
+#include "tests/parallel/lane_channels.h"
 #include "tests/parallel/program_interpreter.h"
 #include "tests/parallel/random_program.h"
 
@@ -221,8 +222,7 @@ TEST(RowExchange, ASolvedStepTakesWhatItsPlanSays) {
     const TimingSolution solution = solve_timing(problem, {.work = 2000});
     cut += row_exchanges_in(lowered) > 0;
     const Program timed = add_timing(lowered, solution.plan);
-    ASSERT_EQ(simulate(timed, costs, LaneChannels::shared_collectives()).seconds, solution.makespan)
-        << described(schedule, input);
+    ASSERT_EQ(simulate(timed, costs, shared_collectives()).seconds, solution.makespan) << described(schedule, input);
   }
   EXPECT_GT(cut, 50);
 }

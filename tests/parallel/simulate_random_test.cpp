@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "parallel/pipeline/check/check.h"
+#include "tests/parallel/lane_channels.h"
 #include "tests/parallel/random_program.h"
 #include "tests/parallel/simulate_oracle.h"
 
@@ -9,7 +10,7 @@ namespace weft {
 namespace {
 
 const std::pair<const char*, LaneChannels> all_channels[] = {
-    {"own", LaneChannels::own()}, {"shared", LaneChannels::shared_collectives()}, {"serial", LaneChannels::serial()}};
+    {"own", LaneChannels::own()}, {"shared", shared_collectives()}, {"serial", LaneChannels::serial()}};
 
 // An action starts, to the bit, at the end of the action that it names as its cause. A chain of causes leads to the
 // begin of the step. Rows may arrive after the start, by as much as the action computes without them.
@@ -130,7 +131,7 @@ TEST(SimulateRandom, MoreChannelsAreNeverSlower) {
     const Program program = random_program(dice);
     const ProgramCosts costs = random_costs(dice, program, dice.between(1, 30), 0);
     const double own = simulate(program, costs).seconds;
-    const double shared = simulate(program, costs, LaneChannels::shared_collectives()).seconds;
+    const double shared = simulate(program, costs, shared_collectives()).seconds;
     EXPECT_LE(own, shared);
     EXPECT_LE(shared, simulate(program, costs, LaneChannels::serial()).seconds);
   }

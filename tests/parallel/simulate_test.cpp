@@ -7,6 +7,7 @@
 
 #include "parallel/pipeline/text/text.h"
 #include "parallel/runtime/error.h"
+#include "tests/parallel/lane_channels.h"
 #include "tests/parallel/program_grid.h"
 #include "tests/parallel/unit_timeline.h"
 
@@ -214,7 +215,7 @@ TEST(Simulate, GathersAndReductionsTakeTurnsWhereTheyShareAChannel) {
   rank.unit(Op::unshard, 0).compute(Op::forward, 0);
   EXPECT_EQ(rank.simulated().ranks[0][2].start, 0.0);
   EXPECT_EQ(rank.simulated().seconds, 24.0);
-  expect(rank.simulated(LaneChannels::shared_collectives()), 0,
+  expect(rank.simulated(shared_collectives()), 0,
          {{0, 4, 0, Wait::nothing, {}},
           {4, 24, 4, Wait::compute, own(0)},
           {24, 34, 0, Wait::nothing, own(1)},
@@ -287,7 +288,7 @@ TEST(Simulate, AThreadWaitsInItsReceiveAndItsSendOnlyPosts) {
 // receiver stands still for what is left of that.
 TEST(Simulate, ALinkBetweenThreadsDelaysBesideComputation) {
   const Program program = two_ranks();
-  const Simulation simulation = simulate(program, costs_of_two_ranks(program), LaneChannels::delayed());
+  const Simulation simulation = simulate(program, costs_of_two_ranks(program), delayed());
   expect(simulation, 0,
          {{0, 2, 0, Wait::nothing, {}},
           {2, 2, 0, Wait::nothing, own(0)},

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "parallel/runtime/error.h"
+#include "tests/parallel/lane_channels.h"
 #include "tests/parallel/random_program.h"
 #include "tests/tools/picture_fixture.h"
 
@@ -22,7 +23,7 @@ struct Case {
 // Costs are whole seconds, so sums of times are exact.
 Case random_case(int seed) {
   Dice dice(static_cast<std::uint64_t>(9000 + seed));
-  const std::array channels = {LaneChannels::own(), LaneChannels::shared_collectives(), LaneChannels::serial()};
+  const std::array channels = {LaneChannels::own(), shared_collectives(), LaneChannels::serial()};
   Case drawn{random_program(dice), {}, channels[static_cast<std::size_t>(seed % 3)]};
   drawn.step = simulate_step(drawn.program, random_costs(dice, drawn.program), drawn.channels);
   return drawn;

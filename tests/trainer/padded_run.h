@@ -22,8 +22,8 @@ struct PaddedRun {
 
 // Trains as `config` says, on threads. An action lasts as long as the table says for its segment, or as its own work if
 // longer. A message lasts as the table says from send to arrival, concurrently with the work of both ranks
-// (LaneChannels::delayed). So does an exchange of rows behind a part of a computation. Throws Error (request) unless
-// the ranks are threads on the CPU.
+// (tests/parallel/lane_channels.h). So does an exchange of rows behind a part of a computation. Throws Error (request)
+// unless the ranks are threads on the CPU.
 PaddedRun run_padded(const Config& config, const CostTable& padding);
 
 // Seconds of a step in which the rank did not compute.

@@ -14,6 +14,7 @@
 #include <set>
 #include <utility>
 
+#include "tests/parallel/lane_channels.h"
 #include "tests/trainer/padded_run.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/plan/stage_plan.h"
@@ -67,7 +68,7 @@ CostTable padding_of(double scale, double transfer = 0.0) {
 }
 
 Simulation as_threads(const PaddedRun& run, const ProgramCosts& costs) {
-  return simulate(run.program, costs, LaneChannels::delayed());
+  return simulate(run.program, costs, delayed());
 }
 
 // Seconds by which an action of computation began before its simulated start; 0 unless the simulator is wrong.
@@ -241,7 +242,7 @@ TEST(PaddedRun, RowsOfExpertsTravelBesideTheOtherHalf) {
     }
     EXPECT_LT(error.most(), allowed_deviation);
     EXPECT_TRUE(std::ranges::any_of(run.program.ranks[0], [](const Action& a) { return a.op == Op::rows_backward; }));
-    LaneChannels waiting = LaneChannels::delayed();
+    LaneChannels waiting = delayed();
     waiting.channel[static_cast<std::size_t>(Lane::exchange)] = waiting.of(Lane::compute);
     EXPECT_GT(simulation_error(run.program, simulate(run.program, run.costs, waiting), least_disturbed(run)).step,
               allowed_deviation);

@@ -53,20 +53,8 @@ struct LaneChannels {
 
   // Every lane its own channel: a GPU.
   static LaneChannels own() { return {own_numbers}; }
-  // Gathers and reductions take turns, the rest as own().
-  static LaneChannels shared_collectives() {
-    LaneChannels lanes = own();
-    lanes.channel[static_cast<std::size_t>(Lane::reduce)] = lanes.of(Lane::gather);
-    return lanes;
-  }
   // One channel for all: the CPU, where a rank is a thread.
   static LaneChannels serial() { return {}; }
-  // As serial(), with a delay by the link between threads; the link of experts takes one exchange of rows at a time.
-  static LaneChannels delayed() {
-    LaneChannels lanes{.link_delays = true};
-    lanes.channel[static_cast<std::size_t>(Lane::exchange)] = own().of(Lane::exchange);
-    return lanes;
-  }
   bool operator==(const LaneChannels&) const = default;
 };
 

@@ -1,6 +1,6 @@
 // A step with gathers and reductions where a plan in bytes puts them (timing/). It has the program as a problem, and
 // the plan put back into the list. Nothing is lost between the two: the list holds at most the bytes that the plan
-// reserves. At the plan's costs the list takes the plan's time (LaneChannels::shared_collectives()).
+// reserves. At the plan's costs the list takes the plan's time, if gathers and reductions take turns.
 #pragma once
 
 #include <cstdint>
