@@ -225,20 +225,19 @@ class MpiRendezvous final : public Rendezvous {
   std::string greeting() const { return fmt::format("meeting {} of run {}, {}", meeting_, options_.run, purpose_); }
 
   std::string host(std::string_view brought, Clock::time_point deadline) {
-    for (int rank = 1; rank < options_.world; ++rank)
-      of(greetings_, rank).receive(longest_greeting, rank, greeting_tag);
+    for (int rank = 1; rank < options_.world; ++rank) greetings_[rank].receive(longest_greeting, rank, greeting_tag);
     std::vector<int> missing;
     do {
       std::this_thread::sleep_for(poll_interval);
       missing.clear();
       for (int rank = 1; rank < options_.world; ++rank) {
-        if (!of(greetings_, rank).over(true)) missing.push_back(rank);
+        if (!greetings_[rank].over(true)) missing.push_back(rank);
       }
     } while (!missing.empty() && Clock::now() < deadline);
 
     std::string reason;
     for (int rank = 1; rank < options_.world; ++rank) {
-      Message& message = of(greetings_, rank);
+      Message& message = greetings_[rank];
       if (message.request != MPI_REQUEST_NULL) {
         // MPI must not write the bytes after this object is destroyed.
         MPI_Cancel(&message.request);
@@ -257,11 +256,11 @@ class MpiRendezvous final : public Rendezvous {
   void answer(const std::vector<int>& missing, const std::string& text) {
     const auto waits = [&](int rank) { return std::ranges::find(missing, rank) == missing.end(); };
     for (int rank = 1; rank < options_.world; ++rank) {
-      if (waits(rank)) of(answers_, rank).send(text, rank, answer_tag);
+      if (waits(rank)) answers_[rank].send(text, rank, answer_tag);
     }
     const auto until = Clock::now() + rendezvous_grace;
     for (int rank = 1; rank < options_.world; ++rank) {
-      while (waits(rank) && !of(answers_, rank).over(false)) {
+      while (waits(rank) && !answers_[rank].over(false)) {
         if (Clock::now() >= until) {
           fail("rendezvous mpi://: rank {} does not take the answer at \"{}\"", rank, purpose_);
         }
@@ -271,7 +270,7 @@ class MpiRendezvous final : public Rendezvous {
   }
 
   std::string join(Clock::time_point deadline) {
-    Message &sent = of(greetings_, options_.rank), &received = of(answers_, options_.rank);
+    Message &sent = greetings_[options_.rank], &received = answers_[options_.rank];
     received.receive(longest_answer, 0, answer_tag);
     sent.send(greeting(), 0, greeting_tag);
     while (!received.over(true) || !sent.over(false)) {
@@ -286,8 +285,6 @@ class MpiRendezvous final : public Rendezvous {
     if (!received.bytes.starts_with(came)) fail("{}", shown(received.bytes.substr(ended.size()), 4096));
     return received.bytes.substr(came.size());
   }
-
-  static Message& of(std::vector<Message>& messages, int rank) { return messages[rank]; }
 
   const RendezvousOptions options_;
   std::string purpose_;

@@ -167,26 +167,22 @@ bool kept(const UnitPolicy& policy, const Reads& rank, const Use& use, const Use
   return false;
 }
 
-// A unit's residency from a gather to its RESHARD, as far as reads have been seen.
-struct Interval {
-  std::size_t turn = 0;  // the read at which its last forward or backward began
-};
-
 // Marks each use at which an interval begins or ends, and the place where the gather would be issued. Units that one
 // read finds sharded are gathered together and count once, however many they are.
 void mark_intervals(const ProgramTables& tables, Reads& rank) {
   std::vector<std::size_t> last_use(tables.units.size(), never);  // index into uses
-  std::vector<std::size_t> interval(tables.units.size(), never);  // the unit's last interval
+  std::vector<std::size_t> interval(tables.units.size(), never);  // the unit's last interval, from gather to RESHARD
   std::vector<int> recomputed(tables.units.size(), -1);  // the microbatch of an R whose input gradient is to come
-  std::vector<Interval> intervals;                       // in the order of their gathers
-  std::vector<std::size_t> first_of_read;                // the first interval that each such read begins
+  // By interval, in the order of gathers: the read at which its last forward or backward so far began.
+  std::vector<std::size_t> turns;
+  std::vector<std::size_t> first_of_read;  // the first interval that each such read begins
   const auto place_of_gather = [&](std::size_t read, std::size_t ahead) -> std::size_t {
     if (ahead == 0) return read;
     if (ahead > first_of_read.size()) return 0;
     const std::size_t group = first_of_read.size() - ahead;
-    const std::size_t end = group + 1 < first_of_read.size() ? first_of_read[group + 1] : intervals.size();
+    const std::size_t end = group + 1 < first_of_read.size() ? first_of_read[group + 1] : turns.size();
     std::size_t place = 0;
-    for (std::size_t i = first_of_read[group]; i < end; ++i) place = std::max(place, intervals[i].turn);
+    for (std::size_t i = first_of_read[group]; i < end; ++i) place = std::max(place, turns[i]);
     return place;
   };
   std::vector<std::size_t> first_of_visit(rank.visits.size(), never);
@@ -214,18 +210,18 @@ void mark_intervals(const ProgramTables& tables, Reads& rank) {
       use.gather_at = std::max(use.gather_at, last.read + 1);
     }
     // Intervals are added only now: other units of this read must not count in the lookahead of its gathers.
-    const std::size_t first_interval = intervals.size();
+    const std::size_t first_interval = turns.size();
     for (; begin < end; ++begin) {
       const Use& use = rank.uses[begin];
       const std::size_t previous = std::exchange(last_use[use.unit], begin);
       if (use.begins) {
-        interval[use.unit] = intervals.size();
-        intervals.push_back({read});
+        interval[use.unit] = turns.size();
+        turns.push_back(read);
       } else if (!same_turn(rank.reads[rank.uses[previous].read], rank.reads[read])) {
-        intervals[interval[use.unit]].turn = read;
+        turns[interval[use.unit]] = read;
       }
     }
-    if (intervals.size() > first_interval) first_of_read.push_back(first_interval);
+    if (turns.size() > first_interval) first_of_read.push_back(first_interval);
   }
   for (std::size_t last : last_use) {
     if (last != never) rank.uses[last].ends = true;

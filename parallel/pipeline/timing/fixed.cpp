@@ -145,8 +145,7 @@ class FixedRank {
       }
     }
     const auto earlier = [](const TimedReduction& one, const TimedReduction& other) { return one.after < other.after; };
-    if (std::ranges::is_sorted(plan_.reductions, earlier)) return;
-    std::ranges::stable_sort(plan_.reductions, earlier);
+    if (!std::ranges::is_sorted(plan_.reductions, earlier)) std::ranges::stable_sort(plan_.reductions, earlier);
   }
 
   // Orders by trigger. At the same trigger a reduction goes first only if the next op waits for it.
