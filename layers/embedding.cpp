@@ -22,7 +22,7 @@ class Embedding final : public Segment {
     if (!setup_.trains(Family::embedding)) return 0;
     return setup_.slice_tokens() * setup_.model.hidden_size * size_of(setup_.compute);
   }
-  std::vector<SegmentTraffic> traffic() const override { return {lookup_.forward_traffic(), lookup_.weight_traffic()}; }
+  std::vector<SegmentTraffic> traffic() const override { return lookup_.traffic(); }
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor,
                  std::unique_ptr<Saved>& saved) override {

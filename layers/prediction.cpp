@@ -61,7 +61,7 @@ class Merge final : public Segment {
     const std::int64_t norms = hidden_norm_.pending_bytes(true) + embedding_norm_.pending_bytes(true);
     return (dense ? norms + slice : 0) + (setup_.trains(Family::embedding) ? slice : 0);
   }
-  std::vector<SegmentTraffic> traffic() const override { return {lookup_.forward_traffic(), lookup_.weight_traffic()}; }
+  std::vector<SegmentTraffic> traffic() const override { return lookup_.traffic(); }
 
   Tensor forward(LayerContext& context, Weights weights, const MicrobatchInput& input, Tensor x,
                  std::unique_ptr<Saved>& saved) override {

@@ -23,12 +23,9 @@ DType VocabularyLookup::exchanged() const {
   return narrower(setup_.compute, setup_.embedding_compute);
 }
 
-SegmentTraffic VocabularyLookup::forward_traffic() const {
-  return scatter_traffic(setup_, SegmentTraffic::When::forward, exchanged());
-}
-
-SegmentTraffic VocabularyLookup::weight_traffic() const {
-  return weight_gather_traffic(setup_, Family::embedding, setup_.compute);
+std::vector<SegmentTraffic> VocabularyLookup::traffic() const {
+  return {scatter_traffic(setup_, SegmentTraffic::When::forward, exchanged()),
+          weight_gather_traffic(setup_, Family::embedding, setup_.compute)};
 }
 
 Tensor VocabularyLookup::forward(LayerContext& context, ConstTensorView ids, ConstTensorView weight) const {

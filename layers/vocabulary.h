@@ -17,8 +17,7 @@ class VocabularyLookup {
   void backward_weight(LayerContext& context, ConstTensorView ids, ConstTensorView dy, const Gradient& gradient) const;
 
   // The collectives of both functions.
-  SegmentTraffic forward_traffic() const;
-  SegmentTraffic weight_traffic() const;
+  std::vector<SegmentTraffic> traffic() const;
 
  private:
   // For each token the rows of all tensor ranks except one are zero, so their sum is exact in any dtype.
