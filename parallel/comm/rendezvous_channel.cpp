@@ -6,7 +6,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -92,13 +91,9 @@ struct GreetingHead {
 
 }  // namespace
 
-Socket::~Socket() {
-  if (descriptor_ >= 0) close(descriptor_);
-}
-
 bool Socket::wait_for(short events, MeetingClock::time_point deadline) const {
   const auto left = std::chrono::ceil<milliseconds>(deadline - MeetingClock::now()).count();
-  pollfd entry{descriptor_, events, 0};
+  pollfd entry{get(), events, 0};
   return poll(&entry, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30))) > 0;
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "parallel/comm/rendezvous_kinds.h"
+#include "parallel/runtime/file_descriptor.h"
 
 namespace weft {
 
@@ -43,21 +44,9 @@ std::optional<SocketAddress> find_own(const std::vector<SocketAddress>& addresse
 // The address of all interfaces, with the family and port of `address`.
 SocketAddress every_interface(const SocketAddress& address);
 
-// Owns its descriptor and closes it.
-class Socket {
- public:
-  explicit Socket(int descriptor = -1) : descriptor_(descriptor) {}
-  Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-  ~Socket();
-  int get() const { return descriptor_; }
+struct Socket : FileDescriptor {
+  using FileDescriptor::FileDescriptor;
   bool wait_for(short events, MeetingClock::time_point deadline) const;
-
- private:
-  int descriptor_;
 };
 
 enum class FrameKind : std::uint32_t {
@@ -101,7 +90,7 @@ class FrameChannel {
       : socket_(std::move(socket)), of_host_(of_host), token_(token) {}
 
   const Socket& socket() const { return socket_; }
-  bool open() const { return socket_.get() >= 0; }
+  bool open() const { return static_cast<bool>(socket_); }
   void close() { socket_ = Socket(); }
 
   // Returns false if the other side is gone or does not read.

@@ -35,30 +35,30 @@ std::string open_fault(const std::string& name, int reason) {
 }
 
 struct Opened {
-  int descriptor = -1;
+  FileDescriptor descriptor;
   std::int64_t size = 0, modified = 0;
 };
 
 // Does not wait for the writer of a pipe.
 Opened open_regular(const std::string& name) {
-  const int descriptor = open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) {
+  FileDescriptor descriptor(open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!descriptor) {
     const int reason = errno;
     refuse(name, reason, open_fault(name, reason));
   }
   struct stat status {};
-  const int failed = fstat(descriptor, &status) == 0 ? 0 : errno;
-  if (failed == 0 && S_ISREG(status.st_mode)) {
-    return {descriptor, status.st_size, status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec};
+  if (fstat(descriptor.get(), &status) != 0) {
+    const int reason = errno;
+    refuse(name, reason, std::strerror(reason));
   }
-  close(descriptor);
-  if (failed != 0) refuse(name, failed, std::strerror(failed));
-  refuse(name, "it is not a regular file");
+  if (!S_ISREG(status.st_mode)) refuse(name, "it is not a regular file");
+  return {std::move(descriptor), status.st_size,
+          status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec};
 }
 
-void read_whole(const std::string& name, int descriptor, std::int64_t offset, std::span<std::uint8_t> to) {
+void read_whole(const std::string& name, const FileDescriptor& file, std::int64_t offset, std::span<std::uint8_t> to) {
   while (!to.empty()) {
-    const ssize_t count = pread(descriptor, to.data(), to.size(), offset);
+    const ssize_t count = pread(file.get(), to.data(), to.size(), offset);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
       const int reason = errno;
@@ -70,9 +70,9 @@ void read_whole(const std::string& name, int descriptor, std::int64_t offset, st
   }
 }
 
-std::string text_of(const std::string& name, const Opened& file) {
-  std::string text(static_cast<std::size_t>(file.size), '\0');
-  read_whole(name, file.descriptor, 0, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
+std::string text_of(const std::string& name, const FileDescriptor& file, std::int64_t size) {
+  std::string text(static_cast<std::size_t>(size), '\0');
+  read_whole(name, file, 0, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
   return text;
 }
 
@@ -99,24 +99,11 @@ ErrorKind kind_of_refusal(int reason) {
 }
 
 InputFile::InputFile(std::string name) : name_(std::move(name)) {
-  const Opened opened = open_regular(name_);
-  if (opened.size == 0) {
-    close(opened.descriptor);
-    refuse(name_, "the file is empty");
-  }
-  descriptor_ = opened.descriptor;
+  Opened opened = open_regular(name_);
+  if (opened.size == 0) refuse(name_, "the file is empty");
+  descriptor_ = std::move(opened.descriptor);
   size_ = opened.size;
   modified_ = opened.modified;
-}
-
-InputFile::InputFile(InputFile&& other) noexcept
-    : name_(std::move(other.name_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      size_(other.size_),
-      modified_(other.modified_) {}
-
-InputFile::~InputFile() {
-  if (descriptor_ >= 0) close(descriptor_);
 }
 
 void InputFile::read(std::int64_t offset, std::span<std::uint8_t> to) const {
@@ -125,16 +112,12 @@ void InputFile::read(std::int64_t offset, std::span<std::uint8_t> to) const {
 }
 
 std::string InputFile::text() const {
-  return text_of(name_, {descriptor_, size_});
+  return text_of(name_, descriptor_, size_);
 }
 
 std::string read_whole_file(const std::string& name) {
   const Opened opened = open_regular(name);
-  const struct Close {
-    int descriptor;
-    ~Close() { close(descriptor); }
-  } closing{opened.descriptor};
-  return text_of(name, opened);
+  return text_of(name, opened.descriptor, opened.size);
 }
 
 }  // namespace weft

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/file_descriptor.h"
 
 namespace weft {
 
@@ -21,9 +22,6 @@ class InputFile {
   // anything but a regular file. Throws Error of kind_of_refusal() if the system refuses. A pipe is refused
   // immediately, without waiting for a writer.
   explicit InputFile(std::string name);
-  InputFile(InputFile&& other) noexcept;
-  InputFile& operator=(InputFile&&) = delete;
-  ~InputFile();
 
   const std::string& name() const { return name_; }
   // Bytes at the time of opening.
@@ -37,7 +35,7 @@ class InputFile {
 
  private:
   std::string name_;
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
   std::int64_t size_ = 0, modified_ = 0;
 };
 
