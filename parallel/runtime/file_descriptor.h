@@ -22,6 +22,7 @@ class FileDescriptor {
 
   int get() const { return number_; }
   explicit operator bool() const { return number_ >= 0; }
+  int release() { return std::exchange(number_, -1); }
 
  private:
   int number_;

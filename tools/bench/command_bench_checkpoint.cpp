@@ -2,7 +2,6 @@
 // a copy in memory, and dd writing and reading files in the same place.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/file_descriptor.h"
 #include "parallel/runtime/medians.h"
 #include "parallel/runtime/phase_clock.h"
 #include "tools/command/commands.h"
@@ -46,11 +46,10 @@ struct Measured {
 void forget_files(const fs::path& folder) {
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file()) continue;
-    const int descriptor = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0 || posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED) != 0) {
+    const FileDescriptor file(open(entry.path().c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file || posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED) != 0) {
       fail("{} cannot be forgotten", entry.path().string());
     }
-    close(descriptor);
   }
 }
 

@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <utility>
 #include <vector>
 
 #include "parallel/runtime/error.h"
@@ -24,18 +23,14 @@ FileCalls FileCalls::of_system() {
           [](int descriptor) { return ::fsync(descriptor); }};
 }
 
-OutputFile::OutputFile(const std::filesystem::path& path, const FileCalls& calls) : path_(path), calls_(calls) {
-  descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) refuse(path_, "created", errno);
-}
-
-OutputFile::~OutputFile() {
-  if (descriptor_ >= 0) close(descriptor_);
+OutputFile::OutputFile(const std::filesystem::path& path, const FileCalls& calls)
+    : path_(path), calls_(calls), descriptor_(open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
+  if (!descriptor_) refuse(path_, "created", errno);
 }
 
 void OutputFile::write(std::span<const std::uint8_t> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = calls_.write(descriptor_, bytes.data(), bytes.size());
+    const ssize_t written = calls_.write(descriptor_.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) refuse(path_, "written", errno);
     if (written == 0) fail("{} cannot be written: the system takes no more bytes", path_.string());
@@ -49,12 +44,11 @@ void OutputFile::write(std::string_view text) {
 }
 
 void OutputFile::finish() {
-  while (calls_.flush(descriptor_) != 0) {
+  while (calls_.flush(descriptor_.get()) != 0) {
     if (errno != EINTR) refuse(path_, "flushed to disk", errno);
   }
-  const int descriptor = std::exchange(descriptor_, -1);
   // After EINTR the descriptor is closed too, and the bytes are already on disk.
-  if (close(descriptor) != 0 && errno != EINTR) refuse(path_, "closed", errno);
+  if (close(descriptor_.release()) != 0 && errno != EINTR) refuse(path_, "closed", errno);
 }
 
 std::filesystem::path partial_path(const std::filesystem::path& path) {
@@ -94,11 +88,9 @@ void make_folder(const std::filesystem::path& path) {
 }
 
 void flush_folder(const std::filesystem::path& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) refuse(path, "opened", errno);
-  const int result = fsync(descriptor), reason = errno;
-  close(descriptor);
-  if (result != 0) refuse(path, "flushed to disk", reason);
+  const FileDescriptor descriptor(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!descriptor) refuse(path, "opened", errno);
+  if (fsync(descriptor.get()) != 0) refuse(path, "flushed to disk", errno);
 }
 
 }  // namespace weft

@@ -9,6 +9,8 @@
 #include <span>
 #include <string_view>
 
+#include "parallel/runtime/file_descriptor.h"
+
 namespace weft {
 
 // The system calls that write a file; tests replace them to inject failures.
@@ -23,9 +25,6 @@ class OutputFile {
   // Creates the file, which must not exist. `calls` outlives it. All functions throw Error (failure) with the file and
   // the system's reason.
   OutputFile(const std::filesystem::path& path, const FileCalls& calls);
-  ~OutputFile();
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
 
   void write(std::span<const std::uint8_t> bytes);
   void write(std::string_view text);
@@ -36,7 +35,7 @@ class OutputFile {
  private:
   std::filesystem::path path_;
   const FileCalls& calls_;
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
   std::int64_t bytes_ = 0;
 };
 

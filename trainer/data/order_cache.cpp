@@ -17,6 +17,7 @@
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/file_descriptor.h"
 #include "trainer/data/partial_file.h"
 
 namespace weft {
@@ -93,29 +94,24 @@ class CacheLock {
     std::filesystem::create_directories(folder, error);
     if (error) fail_request("data.index_cache: \"{}\" cannot be created: {}", folder, error.message());
     // Opened for writing: over NFS an exclusive flock is a byte-range lock, which requires write access.
-    descriptor_ = open(name_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) refuse("opened", "Name a folder that this user may write to");
+    descriptor_ = FileDescriptor(open(name_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    if (!descriptor_) refuse("opened", "Name a folder that this user may write to");
     // Whoever may write into the folder may wait for it, whatever the umask of its first user.
     struct stat status = {};
-    if (stat(folder.c_str(), &status) == 0) fchmod(descriptor_, status.st_mode & 0666);
-    while (flock(descriptor_, LOCK_EX) != 0) {
+    if (stat(folder.c_str(), &status) == 0) fchmod(descriptor_.get(), status.st_mode & 0666);
+    while (flock(descriptor_.get(), LOCK_EX) != 0) {
       if (errno != EINTR) refuse("locked", "Name a folder of a file system with locks");
     }
   }
-  ~CacheLock() { close(descriptor_); }
-  CacheLock(const CacheLock&) = delete;
-  CacheLock& operator=(const CacheLock&) = delete;
 
  private:
   [[noreturn]] void refuse(const char* what, const char* remedy) {
-    const int reason = errno;
-    if (descriptor_ >= 0) close(descriptor_);
     fail_request("data.index_cache: \"{}\" cannot be {}: {}. {}, or leave the key out and have the tables in memory",
-                 name_, what, std::strerror(reason), remedy);
+                 name_, what, std::strerror(errno), remedy);
   }
 
   std::string name_;
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
 };
 
 std::optional<NumberTables> find_tables(const std::string& name, const std::string& key) {

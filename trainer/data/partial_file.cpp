@@ -26,11 +26,9 @@ constexpr std::int64_t partial_buffer_bytes = std::int64_t{1} << 20;
 // A renamed file is lost with the machine's power unless its folder is flushed too.
 void flush_folder_of(const std::string& name) {
   const std::filesystem::path folder = std::filesystem::absolute(name).parent_path();
-  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) fail_file(folder, "opened", errno);
-  const int reason = fsync(descriptor) == 0 ? 0 : errno;
-  close(descriptor);
-  if (reason != 0) fail_file(folder, "flushed to disk", reason);
+  const FileDescriptor descriptor(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!descriptor) fail_file(folder, "opened", errno);
+  if (fsync(descriptor.get()) != 0) fail_file(folder, "flushed to disk", errno);
 }
 
 }  // namespace
@@ -41,31 +39,28 @@ PartialFile::PartialFile(std::string name, std::int64_t kept)
   buffer_.reserve(partial_buffer_bytes);
   std::error_code error;
   const auto size = static_cast<std::int64_t>(std::filesystem::file_size(partial_, error));
-  if (!error && size >= kept && ftruncate(descriptor_, kept) == 0) return;
-  close(std::exchange(descriptor_, -1));
+  if (!error && size >= kept && ftruncate(descriptor_.get(), kept) == 0) return;
   fail("\"{}\" has fewer bytes than the {} that were written", partial_, kept);
 }
 
 void PartialFile::open_alone(bool create) {
   while (true) {
-    descriptor_ = open(partial_.c_str(), O_WRONLY | O_CLOEXEC | O_APPEND | (create ? O_CREAT : 0), 0666);
-    if (descriptor_ < 0) fail_file(partial_, create ? "created" : "opened", errno);
-    if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      close(std::exchange(descriptor_, -1));
+    descriptor_ =
+        FileDescriptor(open(partial_.c_str(), O_WRONLY | O_CLOEXEC | O_APPEND | (create ? O_CREAT : 0), 0666));
+    if (!descriptor_) fail_file(partial_, create ? "created" : "opened", errno);
+    if (flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       fail_request("\"{}\" is being written by another process; end that first, or choose another name", partial_);
     }
     // Between both calls the file may have been renamed or removed by its writer.
     struct stat own = {}, named = {};
-    const bool same = fstat(descriptor_, &own) == 0 && stat(partial_.c_str(), &named) == 0 &&
+    const bool same = fstat(descriptor_.get(), &own) == 0 && stat(partial_.c_str(), &named) == 0 &&
                       own.st_ino == named.st_ino && own.st_dev == named.st_dev;
     if (same) return;
-    close(std::exchange(descriptor_, -1));
   }
 }
 
 PartialFile::~PartialFile() {
   if (!in_place_ && !stays_) unlink(partial_.c_str());
-  if (descriptor_ >= 0) close(descriptor_);
 }
 
 void PartialFile::write(std::span<const std::uint8_t> bytes) {
@@ -77,7 +72,7 @@ void PartialFile::write(std::span<const std::uint8_t> bytes) {
 void PartialFile::empty_buffer() {
   std::span<const std::uint8_t> rest = buffer_;
   while (!rest.empty()) {
-    const ssize_t count = ::write(descriptor_, rest.data(), rest.size());
+    const ssize_t count = ::write(descriptor_.get(), rest.data(), rest.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail_file(partial_, "written", errno);
     if (count == 0) fail("\"{}\" cannot be written: the system takes no more bytes", partial_);
@@ -94,7 +89,7 @@ ByteSource PartialFile::written() {
 
 void PartialFile::flush() {
   empty_buffer();
-  while (fsync(descriptor_) != 0) {
+  while (fsync(descriptor_.get()) != 0) {
     if (errno != EINTR) fail_file(partial_, "flushed to disk", errno);
   }
 }
@@ -108,7 +103,7 @@ void PartialFile::put_in_place() {
   require(synced_ && !in_place_, "a file is put in place once, after it is on disk");
   if (std::rename(partial_.c_str(), name_.c_str()) != 0) fail_file(name_, "put in place", errno);
   in_place_ = true;
-  close(std::exchange(descriptor_, -1));
+  descriptor_ = FileDescriptor();
   flush_folder_of(name_);
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/runtime/file_descriptor.h"
 #include "trainer/data/byte_source.h"
 
 namespace weft {
@@ -44,7 +45,7 @@ class PartialFile {
   void open_alone(bool create);
 
   std::string name_, partial_;
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
   std::int64_t written_ = 0;
   std::vector<std::uint8_t> buffer_;
   bool synced_ = false, in_place_ = false, stays_;

@@ -158,24 +158,19 @@ RunLock::RunLock(const std::filesystem::path& directory, const char* key) {
   }
   const std::string file = (directory / run_lock_name).string();
   // Opened for writing: over NFS an exclusive flock is a byte-range lock, which requires write access.
-  descriptor_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) fail_request("{} {}: {}: {}", key, directory.string(), file, std::strerror(errno));
-  if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {
+  descriptor_ = FileDescriptor(open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!descriptor_) fail_request("{} {}: {}: {}", key, directory.string(), file, std::strerror(errno));
+  if (flock(descriptor_.get(), LOCK_EX | LOCK_NB) == 0) {
     held_ = true;
     const std::string name = own_name();
     // If the name cannot be written the lock is still valid; only messages lack the name.
     [[maybe_unused]] const bool named =
-        ftruncate(descriptor_, 0) == 0 && pwrite(descriptor_, name.data(), name.size(), 0) > 0;
+        ftruncate(descriptor_.get(), 0) == 0 && pwrite(descriptor_.get(), name.data(), name.size(), 0) > 0;
   } else if (errno == EWOULDBLOCK) {
-    const std::string holder = content_of(descriptor_);
-    close(descriptor_);
+    const std::string holder = content_of(descriptor_.get());
     fail_request("{} {} is in use by {}, which holds {}: end that run first, or give this one a directory of its own",
                  key, directory.string(), holder, file);
   }
-}
-
-RunLock::~RunLock() {
-  close(descriptor_);
 }
 
 std::string run_directory_fault(const std::filesystem::path& path) {

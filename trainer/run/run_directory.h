@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "parallel/runtime/enum_names.h"
+#include "parallel/runtime/file_descriptor.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/compute_times.h"
 #include "trainer/rank/metrics.h"
@@ -62,16 +63,12 @@ class RunLock {
   // cannot be created, or, naming process, host and start time of the holder, if the lock is held. The holder's files
   // are not changed.
   RunLock(const std::filesystem::path& directory, const char* key);
-  RunLock(const RunLock&) = delete;
-  RunLock& operator=(const RunLock&) = delete;
-  // Releases the lock and keeps the file: another run may have just opened it.
-  ~RunLock();
 
   // False if the file system has no locks.
   bool held() const { return held_; }
 
  private:
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;  // its end releases the lock; the file stays, since another run may have just opened it
   bool held_ = false;
 };
 
