@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <string>
 
-#include "parallel/runtime/enum_names.h"
-
 namespace weft {
 
 // In bytes, after all work has ended and free blocks were given back.
@@ -16,39 +14,27 @@ struct PoolCounters {
   std::int64_t reserved = 0, used = 0;  // by this rank's pool, and of that by its tensors
 };
 
-// fragmentation: enough is free, in pieces too small. others: enough would be if no other program held memory.
-// full: this rank's tensors leave too little.
-enum class RefusalCause : std::uint8_t { fragmentation, others, full };
-constexpr auto enum_names(RefusalCause) {
-  return name_list("fragmentation", "others", "full");
-}
-
-constexpr RefusalCause cause_of_refusal(std::int64_t bytes, const PoolCounters& counters) {
-  const std::int64_t in_pieces = counters.reserved - counters.used;
-  if (counters.free + in_pieces >= bytes) return RefusalCause::fragmentation;
-  const std::int64_t others = counters.total - counters.free - counters.reserved;
-  return counters.free + in_pieces + others >= bytes ? RefusalCause::others : RefusalCause::full;
-}
-
+// The cause is fragmentation if enough is free, in pieces too small. It is the other programs if enough would be free
+// without them. Else this rank's tensors leave too little.
 inline std::string refusal_text(std::int64_t bytes, const PoolCounters& counters) {
-  std::string text = fmt::format(
+  const std::int64_t in_pieces = counters.reserved - counters.used;
+  const std::int64_t others = counters.total - counters.free - counters.reserved;
+  const std::string text = fmt::format(
       "the GPU refused {} bytes: {} of its {} bytes are free, {} are held by this rank, {} of "
       "these in use",
       bytes, counters.free, counters.total, counters.reserved, counters.used);
-  switch (cause_of_refusal(bytes, counters)) {
-    case RefusalCause::fragmentation:
-      return text +
-             ". Enough is free, in pieces too small (fragmentation): units of one size leave fewer pieces "
-             "(shard.wrap), and a smaller microbatch leaves more room";
-    case RefusalCause::others:
-      return text + fmt::format(
-                        ". Other programs and the CUDA context hold {}: end those, or plan for less "
-                        "(hardware.memory)",
-                        counters.total - counters.free - counters.reserved);
-    case RefusalCause::full:
-      return text + ". weft plan CONFIG --explain names what fills it, and what makes the run fit";
+  if (counters.free + in_pieces >= bytes) {
+    return text +
+           ". Enough is free, in pieces too small (fragmentation): units of one size leave fewer pieces "
+           "(shard.wrap), and a smaller microbatch leaves more room";
   }
-  return text;
+  if (counters.free + in_pieces + others >= bytes) {
+    return text + fmt::format(
+                      ". Other programs and the CUDA context hold {}: end those, or plan for less "
+                      "(hardware.memory)",
+                      others);
+  }
+  return text + ". weft plan CONFIG --explain names what fills it, and what makes the run fit";
 }
 
 }  // namespace weft
