@@ -39,8 +39,15 @@ struct UnitRow {
   LiveBytes byte_steps = {};                     // of a step (live_integral)
 
   bool replicated() const { return unit.plan.replicated(); }
-  std::int64_t parameters() const;  // without padding
-  std::int64_t bytes() const;       // of all stored shards, padding included
+  // Without padding.
+  std::int64_t parameters() const {
+    return replicated() ? bytes() / size_of(DType::float32) : unit.layout.parameter_size();
+  }
+  // Of all stored shards, padding included.
+  std::int64_t bytes() const {
+    return replicated() ? ReplicatedParameters::bytes(unit.plan.parameters)
+                        : unit.layout.unsharded_size() * size_of(unit.precision.stored);
+  }
   std::int64_t padding() const { return replicated() ? 0 : unit.layout.padding(); }
   bool whole() const { return replicated() || unit.layout.shards == 1; }
 };
@@ -55,15 +62,6 @@ std::string wrap_of(const Config& config, const UnitPlan& plan) {
 bool stays_on_a_rank(const Mesh& mesh, Group group) {
   if (group == Group::dp_island || group == Group::edp_island || group == Group::tied) return false;
   return mesh.group_of(group, 0).size() == 1;
-}
-
-std::int64_t UnitRow::parameters() const {
-  return replicated() ? bytes() / size_of(DType::float32) : unit.layout.parameter_size();
-}
-
-std::int64_t UnitRow::bytes() const {
-  return replicated() ? ReplicatedParameters::bytes(unit.plan.parameters)
-                      : unit.layout.unsharded_size() * size_of(unit.precision.stored);
 }
 
 // Units of all stages, each as the stage's first rank holds it: parameters are those of the rank's tensor and expert

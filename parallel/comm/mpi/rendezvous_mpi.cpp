@@ -53,103 +53,96 @@ std::string initialise() {
 class MpiThread {
  public:
   // Throws Error: failure if MPI is not ready within the timeout, request if this process has initialised MPI before.
-  explicit MpiThread(std::chrono::milliseconds timeout);
+  explicit MpiThread(std::chrono::milliseconds timeout)
+      : timeout_(timeout), jobs_(std::make_shared<Jobs>()), thread_([jobs = jobs_] { jobs->run_all(); }) {
+    auto initialised = submit(initialise);
+    if (initialised.wait_for(timeout) != std::future_status::ready) {
+      close();
+      thread_.detach();
+      fail(
+          "rendezvous mpi://: MPI was not ready within {} ms: a rank did not come to its initialisation, or hangs in "
+          "it",
+          timeout.count());
+    }
+    try {
+      initialised.get();
+    } catch (...) {
+      close();
+      thread_.join();
+      throw;
+    }
+  }
   // Does not finalise MPI after a failure, because failed peers do not come to MPI_Finalize.
-  ~MpiThread();
+  ~MpiThread() {
+    bool idle = true;
+    if (!failed_ && std::uncaught_exceptions() == 0) {
+      auto finalised = submit([] {
+        MPI_Finalize();
+        return std::string();
+      });
+      idle = finalised.wait_for(timeout_) == std::future_status::ready;
+    }
+    close();
+    idle ? thread_.join() : thread_.detach();
+  }
   MpiThread(const MpiThread&) = delete;
   MpiThread& operator=(const MpiThread&) = delete;
 
   // Runs `job` on the thread and waits for it. Rethrows its exception, which counts as a failure.
-  std::string run(std::function<std::string()> job);
+  std::string run(std::function<std::string()> job) {
+    try {
+      return submit(std::move(job)).get();
+    } catch (...) {
+      failed_ = true;
+      throw;
+    }
+  }
 
  private:
-  struct Jobs;  // shared with the thread, which may outlive this object
-  std::future<std::string> submit(std::function<std::string()> job);
-  void close();
+  // Shared with the thread, which may outlive this object.
+  struct Jobs {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<std::packaged_task<std::string()>> waiting;
+    bool closed = false;
+
+    void run_all() {
+      for (std::unique_lock lock(mutex);;) {
+        changed.wait(lock, [this] { return closed || !waiting.empty(); });
+        if (waiting.empty()) return;
+        auto job = std::move(waiting.front());
+        waiting.pop_front();
+        lock.unlock();
+        job();
+        lock.lock();
+      }
+    }
+  };
+
+  std::future<std::string> submit(std::function<std::string()> job) {
+    std::packaged_task<std::string()> task(std::move(job));
+    auto result = task.get_future();
+    {
+      const std::lock_guard lock(jobs_->mutex);
+      jobs_->waiting.push_back(std::move(task));
+    }
+    jobs_->changed.notify_one();
+    return result;
+  }
+
+  void close() {
+    {
+      const std::lock_guard lock(jobs_->mutex);
+      jobs_->closed = true;
+    }
+    jobs_->changed.notify_one();
+  }
 
   const std::chrono::milliseconds timeout_;
   std::shared_ptr<Jobs> jobs_;
   std::thread thread_;
   bool failed_ = false;
 };
-
-struct MpiThread::Jobs {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<std::packaged_task<std::string()>> waiting;
-  bool closed = false;
-
-  void run_all() {
-    for (std::unique_lock lock(mutex);;) {
-      changed.wait(lock, [this] { return closed || !waiting.empty(); });
-      if (waiting.empty()) return;
-      auto job = std::move(waiting.front());
-      waiting.pop_front();
-      lock.unlock();
-      job();
-      lock.lock();
-    }
-  }
-};
-
-MpiThread::MpiThread(std::chrono::milliseconds timeout)
-    : timeout_(timeout), jobs_(std::make_shared<Jobs>()), thread_([jobs = jobs_] { jobs->run_all(); }) {
-  auto initialised = submit(initialise);
-  if (initialised.wait_for(timeout) != std::future_status::ready) {
-    close();
-    thread_.detach();
-    fail("rendezvous mpi://: MPI was not ready within {} ms: a rank did not come to its initialisation, or hangs in it",
-         timeout.count());
-  }
-  try {
-    initialised.get();
-  } catch (...) {
-    close();
-    thread_.join();
-    throw;
-  }
-}
-
-MpiThread::~MpiThread() {
-  bool idle = true;
-  if (!failed_ && std::uncaught_exceptions() == 0) {
-    auto finalised = submit([] {
-      MPI_Finalize();
-      return std::string();
-    });
-    idle = finalised.wait_for(timeout_) == std::future_status::ready;
-  }
-  close();
-  idle ? thread_.join() : thread_.detach();
-}
-
-std::string MpiThread::run(std::function<std::string()> job) {
-  try {
-    return submit(std::move(job)).get();
-  } catch (...) {
-    failed_ = true;
-    throw;
-  }
-}
-
-std::future<std::string> MpiThread::submit(std::function<std::string()> job) {
-  std::packaged_task<std::string()> task(std::move(job));
-  auto result = task.get_future();
-  {
-    const std::lock_guard lock(jobs_->mutex);
-    jobs_->waiting.push_back(std::move(task));
-  }
-  jobs_->changed.notify_one();
-  return result;
-}
-
-void MpiThread::close() {
-  {
-    const std::lock_guard lock(jobs_->mutex);
-    jobs_->closed = true;
-  }
-  jobs_->changed.notify_one();
-}
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
