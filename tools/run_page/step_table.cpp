@@ -8,8 +8,11 @@
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <vector>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 #include "trainer/config/config_sources.h"
 
 namespace weft {
@@ -150,18 +153,15 @@ StepColumn StepTable::own(const std::string& field) const {
 
 StepTable read_step_table(const std::filesystem::path& file) {
   const std::string text = read_text(file);
+  std::vector<std::string_view> lines = parts_between(text, '\n');
   TableWriter writer;
-  std::size_t number = 0;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::string place = fmt::format("{}:{}", file.string(), ++number);
-    const std::size_t end = text.find('\n', begin);
-    writer.table.cut_off = end == std::string::npos;
-    if (writer.table.cut_off) break;
-    const StepLine line = StepLine::parse(text.begin() + static_cast<std::ptrdiff_t>(begin),
-                                          text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+  writer.table.cut_off = !lines.back().empty();
+  lines.pop_back();
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const std::string place = fmt::format("{}:{}", file.string(), i + 1);
+    const StepLine line = StepLine::parse(lines[i], nullptr, false);
     if (!line.is_object()) fail_request("{}: not the metrics of a step: the line is no JSON object", place);
     writer.add(line, place);
-    begin = end + 1;
   }
   if (writer.table.steps.empty()) {
     fail_request("{} holds no whole step: the run has not ended its first one", file.string());

@@ -12,13 +12,12 @@ namespace {
 
 class CellsReader {
  public:
-  CellsReader(std::string_view text, OrderFaults& faults) : rest_(text), faults_(faults) {}
+  explicit CellsReader(OrderFaults& faults) : faults_(faults) {}
 
-  OrderCells read() {
-    for (; !rest_.empty(); ++line_number_) {
-      const std::size_t end = std::min(rest_.find('\n'), rest_.size());
-      line_ = rest_.substr(0, end);
-      rest_.remove_prefix(std::min(end + 1, rest_.size()));
+  OrderCells read(std::string_view text) {
+    for (const std::string_view line : parts_between(text, '\n')) {
+      line_ = line;
+      ++line_number_;
       if (trimmed(line_).starts_with('#')) continue;
       if (trimmed(line_).empty()) {
         if (first_blank_ == 0) first_blank_ = line_number_;
@@ -28,7 +27,7 @@ class CellsReader {
       first_blank_ = 0;
       read_line();
     }
-    if (cells_.ranks.empty()) faults_.add({}, "there is no rank; a schedule has one line of cells for each");
+    if (cells_.empty()) faults_.add({}, "there is no rank; a schedule has one line of cells for each");
     if (uncompiled_ > 0) {
       faults_.add(
           first_uncompiled_,
@@ -47,7 +46,7 @@ class CellsReader {
   }
 
   void read_line() {
-    RankCells& rank = cells_.ranks.emplace_back();
+    RankCells& rank = cells_.emplace_back();
     bool any = false;
     for (const std::string_view part : parts_between(line_, ',')) {
       const std::string_view cell = trimmed(part);
@@ -87,8 +86,8 @@ class CellsReader {
     }
   }
 
-  std::string_view rest_, line_;
-  std::size_t line_number_ = 1;
+  std::string_view line_;
+  std::size_t line_number_ = 0;
   std::size_t first_blank_ = 0;  // line number of the first of the blank lines right before this one; 0: none. Blank
                                  // lines at the end are allowed
   OrderFaults& faults_;
@@ -123,7 +122,7 @@ void OrderFaults::throw_if_any() const {
 }
 
 OrderCells read_order_cells(std::string_view text, OrderFaults& faults) {
-  return CellsReader(text, faults).read();
+  return CellsReader(faults).read(text);
 }
 
 }  // namespace weft

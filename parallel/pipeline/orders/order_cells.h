@@ -43,9 +43,7 @@ struct RankCells {
   OrderPlace end;  // behind the last cell
 };
 
-struct OrderCells {
-  std::vector<RankCells> ranks;
-};
+using OrderCells = std::vector<RankCells>;  // by rank
 
 // All faults of an order, as many as a reader wants to see at once.
 class OrderFaults {

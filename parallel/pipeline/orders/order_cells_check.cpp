@@ -32,8 +32,8 @@ class Completeness {
 
   void run() {
     const bool all_read = !faults_.any();
-    for (std::size_t rank = 0; rank < cells_.ranks.size(); ++rank) {
-      for (const OrderCell& cell : cells_.ranks[rank].cells) {
+    for (std::size_t rank = 0; rank < cells_.size(); ++rank) {
+      for (const OrderCell& cell : cells_[rank].cells) {
         place(cell, rank);
         take(cell);
       }
@@ -111,7 +111,7 @@ class Completeness {
     if (!turns.backward && !turns.input && turns.weight) lacks("I");
     if (!turns.backward && turns.input && !turns.weight) lacks("W");
     if (missing.empty()) return;
-    faults_.add(cells_.ranks[rank].end, fmt::format("rank {} ends without {}", rank, missing));
+    faults_.add(cells_[rank].end, fmt::format("rank {} ends without {}", rank, missing));
   }
 
   const OrderCells& cells_;
@@ -129,7 +129,7 @@ class Waits {
       : cells_(cells),
         stage_ranks_(stage_ranks),
         microbatches_(microbatches),
-        at_(cells.ranks.size(), 0),
+        at_(cells.size(), 0),
         forward_(stage_ranks.size() * microbatches_, false),
         backward_(forward_) {}
 
@@ -173,7 +173,7 @@ class Waits {
 
   // The cells at a rank's position that begin together.
   std::span<const OrderCell> next(std::size_t rank) const {
-    const std::span<const OrderCell> cells = cells_.ranks[rank].cells;
+    const std::span<const OrderCell> cells = cells_[rank].cells;
     if (at_[rank] == cells.size()) return {};
     return cells.subspan(at_[rank], cells[at_[rank]].action.overlapped ? 2 : 1);
   }
@@ -205,7 +205,7 @@ class Waits {
     const OrderCell* cell = standing(rank);
     const StageResult need = *need_of(cell->action);
     const std::size_t maker = stage_ranks_[need.stage];
-    const auto& cells = cells_.ranks[maker].cells;
+    const auto& cells = cells_[maker].cells;
     const auto made = std::ranges::find_if(cells, [&](const OrderCell& other) {
       return other.action.stage == need.stage && other.action.microbatch == cell->action.microbatch &&
              (need.forward ? other.action.op == Op::forward : makes_input_gradient(other.action.op));

@@ -12,9 +12,9 @@ namespace {
 
 UserOrder order_of(const OrderCells& cells) {
   UserOrder order;
-  for (std::size_t rank = 0; rank < cells.ranks.size(); ++rank) {
+  for (std::size_t rank = 0; rank < cells.size(); ++rank) {
     std::vector<Action>& actions = order.ranks.emplace_back();
-    for (const OrderCell& cell : cells.ranks[rank].cells) {
+    for (const OrderCell& cell : cells[rank].cells) {
       const auto stage = static_cast<std::size_t>(*cell.action.stage);
       if (order.stage_ranks.size() <= stage) order.stage_ranks.resize(stage + 1);
       order.stage_ranks[stage] = static_cast<int>(rank);
@@ -35,7 +35,7 @@ void check_program(const UserOrder& order, const OrderCells& cells, OrderFaults&
     const auto computed =
         static_cast<std::size_t>(std::count_if(begin, begin + static_cast<std::ptrdiff_t>(finding.index),
                                                [](const Action& action) { return is_compute(action.op); }));
-    const auto& own = cells.ranks[rank].cells;
+    const auto& own = cells[rank].cells;
     faults.add(own[std::min(computed, own.size() - 1)].place, finding.message);
   }
 }
