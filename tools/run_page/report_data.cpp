@@ -29,15 +29,11 @@
 namespace weft {
 namespace {
 
-// A number with six digits, for drawing: a page has a thousand pixels. Null if it is not finite.
-Json drawn_number(double value) {
-  if (!std::isfinite(value)) return nullptr;
-  return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr);
-}
+// Numbers that are not finite are null in the text of the JSON.
 
-// A number with all its digits. Null if it is not finite.
-Json exact_number(double value) {
-  return std::isfinite(value) ? Json(value) : Json();
+// A number with six digits, for drawing: a page has a thousand pixels.
+double drawn_number(double value) {
+  return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr);
 }
 
 // The index of the largest value that is finite, the first of several; 0 if none is. The column is not empty.
@@ -98,8 +94,8 @@ std::pair<std::size_t, double> least_of(const StepColumn* column) {
 void add_loss_figures(Json& figures, const StepTable& table, const char* field, const std::string& name) {
   const StepColumn* column = table.find(field);
   const auto [row, least] = least_of(column);
-  figures[name + "_last"] = column ? exact_number(column->values.back()) : Json();
-  figures[name + "_least"] = exact_number(least);
+  figures[name + "_last"] = column ? Json(column->values.back()) : Json();
+  figures[name + "_least"] = least;
   figures[name + "_least_step"] = std::isfinite(least) ? Json(table.steps[row]) : Json();
 }
 
@@ -116,7 +112,7 @@ Json figures_json(const ReportedRun& run) {
                   {"steps", run.config.run.steps},
                   {"tokens", std::llround(table.tokens.back())},
                   {"seconds", table.seconds.back()},
-                  {"loss_first", table.find("loss") ? exact_number(table.find("loss")->values.front()) : Json()}};
+                  {"loss_first", table.find("loss") ? Json(table.find("loss")->values.front()) : Json()}};
   add_loss_figures(figures, table, "loss", "loss");
   add_loss_figures(figures, table, "validation.loss", "validation");
   for (const char* field : {"tokens_per_second", "tflops", "mfu", "data_seconds", "grad_norm"}) {
@@ -124,8 +120,8 @@ Json figures_json(const ReportedRun& run) {
   }
   const StepColumn* rates = table.find("lr");
   const StepColumn peaks = table.own("peak_bytes");
-  figures["lr_last"] = rates ? exact_number(rates->values.back()) : Json();
-  figures["peak_bytes"] = peaks.rows.empty() ? Json() : exact_number(peaks.values[highest_of(peaks)]);
+  figures["lr_last"] = rates ? Json(rates->values.back()) : Json();
+  figures["peak_bytes"] = peaks.rows.empty() ? Json() : Json(peaks.values[highest_of(peaks)]);
   figures["spikes"] = table.spikes.size();
   return figures;
 }
@@ -179,7 +175,7 @@ Json memory_json(const ReportedRun& run) {
     for (std::size_t i = 0, at = 0; column && i < rows.size(); ++i) {
       while (at < column->rows.size() && column->rows[at] < rows[i]) ++at;
       const bool there = at < column->rows.size() && column->rows[at] == rows[i];
-      bytes.push_back(there ? exact_number(column->values[at]) : Json());
+      bytes.push_back(there ? Json(column->values[at]) : Json());
     }
     // A bucket that holds nothing at either peak can still be drawn: it may at another one.
     const bool used = column && std::ranges::any_of(column->values, [](double value) { return value > 0.0; });
@@ -208,7 +204,7 @@ Json stretches_json(const StepColumn& column, const std::vector<PointRange>& str
       if (column.rows[at] < stretch.begin || !std::isfinite(value)) continue;
       worst = !worst ? value : largest ? std::max(*worst, value) : std::min(*worst, value);
     }
-    row.push_back(worst ? drawn_number(*worst) : Json());
+    row.push_back(worst ? Json(drawn_number(*worst)) : Json());
   }
   return row;
 }
@@ -237,7 +233,7 @@ Json experts_json(const StepTable& table) {
       any = any || column != nullptr;
       rows.push_back(column ? stretches_json(*column, stretches, std::string_view(field) == "max_over_mean")
                             : Json::array());
-      last.push_back(column ? exact_number(column->values.back()) : Json());
+      last.push_back(column ? Json(column->values.back()) : Json());
     }
     if (any) json["fields"][field] = {{"rows", std::move(rows)}, {"last", std::move(last)}};
   }
