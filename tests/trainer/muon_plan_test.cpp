@@ -5,10 +5,17 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
+#include <map>
 #include <numeric>
 #include <random>
 #include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
+#include "parallel/runtime/error.h"
 #include "parallel/runtime/range.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/optimizer/update_plan.h"
@@ -35,6 +42,81 @@ double imbalance(const MatrixPlan& plan) {
   const std::vector<std::int64_t> flops = flops_of_ranks(plan);
   const auto sum = static_cast<double>(std::accumulate(flops.begin(), flops.end(), std::int64_t{0}));
   return sum == 0.0 ? 1.0 : static_cast<double>(*std::max_element(flops.begin(), flops.end())) * plan.ranks / sum;
+}
+
+// Runs of rows. require_exact() demands that each run begins at the end of the run before.
+class Cover {
+ public:
+  Cover(const PlannedMatrix& matrix, std::string what) : matrix_(matrix), what_(std::move(what)) {}
+  void add(std::int64_t row_begin, std::int64_t rows) { runs_.emplace_back(row_begin, row_begin + rows); }
+  void require_exact(std::int64_t begin, std::int64_t end) {
+    std::sort(runs_.begin(), runs_.end());
+    for (const auto& [first, last] : runs_) {
+      if (first > begin) fail("rows {} to {} of {} {} by no rank", begin, first, matrix_.name, what_);
+      if (first < begin) fail("rows {} to {} of {} {} twice", first, std::min(begin, last), matrix_.name, what_);
+      begin = last;
+    }
+    if (begin < end) fail("rows {} to {} of {} {} by no rank", begin, end, matrix_.name, what_);
+    if (begin > end) fail("rows {} to {} of {} {} beyond its end", end, begin, matrix_.name, what_);
+  }
+
+ private:
+  const PlannedMatrix& matrix_;
+  std::string what_;
+  std::vector<std::pair<std::int64_t, std::int64_t>> runs_;
+};
+
+// (rank, matrix, row_begin, rows) of held rows and of moved rows, compared as sets.
+using RowsOfRank = std::tuple<int, std::string, std::int64_t, std::int64_t>;
+
+std::string to_text(const RowsOfRank& rows) {
+  const auto& [rank, matrix, begin, count] = rows;
+  return fmt::format("rows {} to {} of {} on rank {}", begin, begin + count, matrix, rank);
+}
+
+// Checks a plan against the held rows, without code of plan_matrices(). A rank that holds a row sends it to the owner
+// of its matrix, each row exactly once. The owner sends each row exactly once to each holder. Throws Error naming
+// matrix and rows.
+void check_plan(const MatrixPlan& plan, std::span<const HeldRows> held) {
+  const auto moved = [&](int rank, const RowMove& move) {
+    require(move.matrix < plan.matrices.size(), "a move is of a matrix of the plan");
+    return RowsOfRank(rank, plan.matrices[move.matrix].name, move.row_begin, move.rows);
+  };
+  std::vector<RowsOfRank> held_rows, sent_back;
+  for (const HeldRows& rows : held) held_rows.emplace_back(rows.rank, rows.matrix, rows.row_begin, rows.rows);
+  std::sort(held_rows.begin(), held_rows.end());
+
+  std::vector<Cover> sent;
+  for (const PlannedMatrix& matrix : plan.matrices) sent.emplace_back(matrix, "are sent to their owner");
+  for (const RowMove& move : plan.to_owners) {
+    const RowsOfRank rows = moved(move.from, move);
+    if (move.to != plan.matrices[move.matrix].owner)
+      fail("{} are sent to rank {}, not to the owner", to_text(rows), move.to);
+    if (!std::binary_search(held_rows.begin(), held_rows.end(), rows)) fail("{} are sent but not held", to_text(rows));
+    sent[move.matrix].add(move.row_begin, move.rows);
+  }
+  for (std::size_t m = 0; m < sent.size(); ++m) sent[m].require_exact(0, plan.matrices[m].rows);
+
+  for (const RowMove& move : plan.to_holders) {
+    const RowsOfRank rows = moved(move.to, move);
+    if (move.from != plan.matrices[move.matrix].owner)
+      fail("{} come from rank {}, not from the owner", to_text(rows), move.from);
+    sent_back.push_back(rows);
+  }
+  std::sort(sent_back.begin(), sent_back.end());
+  for (const auto* rows : {&held_rows, &sent_back}) {
+    for (std::size_t i = 1; i < rows->size(); ++i) {
+      const auto& [rank, matrix, begin, count] = (*rows)[i - 1];
+      const auto& [next_rank, next_matrix, next_begin, next_count] = (*rows)[i];
+      if (rank == next_rank && matrix == next_matrix && next_begin < begin + count) {
+        fail("{} overlap {}", to_text((*rows)[i]), to_text((*rows)[i - 1]));
+      }
+    }
+  }
+  std::vector<RowsOfRank> differing;
+  std::set_symmetric_difference(held_rows.begin(), held_rows.end(), sent_back.begin(), sent_back.end(),
+                                std::back_inserter(differing));
+  if (!differing.empty()) fail("{} do not come back as they are held", to_text(differing.front()));
 }
 
 TEST(MuonPlan, SaysWhoSendsWhichRowsWhere) {
@@ -82,6 +164,7 @@ TEST(MuonPlan, BalancesTheWork) {
       }
     }
     const MatrixPlan plan = plan_matrices(held, ranks);
+    check_plan(plan, held);
     double sum = 0.0, largest = 0.0;
     for (const PlannedMatrix& matrix : plan.matrices) {
       sum += static_cast<double>(matrix.flops);
@@ -190,7 +273,7 @@ TEST(MuonRows, AreAllMatricesBetweenHiddenStatesOnce) {
     std::map<std::string, std::int64_t> first_rows, size;
     for (int stage = 0; stage < config.parallelism.pipeline; ++stage) {
       const std::vector<HeldRows> held = matrix_rows_of(config, mesh, stage);
-      EXPECT_NO_THROW(plan_matrices(held, config.parallelism.stage_ranks()));
+      EXPECT_NO_THROW(check_plan(plan_matrices(held, config.parallelism.stage_ranks()), held));
       for (const HeldRows& rows : held) {
         if (rows.first) first_rows[rows.matrix] += rows.rows;
         size[rows.matrix] = rows.matrix_rows;

@@ -1,7 +1,6 @@
 #include "trainer/optimizer/muon_plan.h"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <tuple>
 
@@ -52,34 +51,34 @@ void choose_owners(std::vector<PlannedMatrix>& matrices, int ranks) {
   }
 }
 
-// Runs of rows. require_exact() demands that each run begins at the end of the run before.
-class Cover {
- public:
-  Cover(const PlannedMatrix& matrix, std::string what) : matrix_(matrix), what_(std::move(what)) {}
-  void add(std::int64_t row_begin, std::int64_t rows) { runs_.emplace_back(row_begin, row_begin + rows); }
-  void require_exact(std::int64_t begin, std::int64_t end) {
-    std::sort(runs_.begin(), runs_.end());
-    for (const auto& [first, last] : runs_) {
-      if (first > begin) fail("rows {} to {} of {} {} by no rank", begin, first, matrix_.name, what_);
-      if (first < begin) fail("rows {} to {} of {} {} twice", first, std::min(begin, last), matrix_.name, what_);
-      begin = last;
+// Throws Error unless the first holders have every row of a matrix exactly once, and no rank holds a row twice. All
+// rows lie within `matrices`, which are by name.
+void require_exact(const std::vector<PlannedMatrix>& matrices, std::vector<HeldRows> held) {
+  std::ranges::sort(held, {}, [](const HeldRows& rows) { return std::tie(rows.matrix, rows.row_begin, rows.rows); });
+  auto rows = held.begin();
+  for (const PlannedMatrix& matrix : matrices) {
+    const auto refuse = [&](std::int64_t begin, std::int64_t end, const char* how) {
+      fail("rows {} to {} of {} are sent to their owner {}", begin, end, matrix.name, how);
+    };
+    std::int64_t end = 0;  // of the rows so far
+    for (; rows != held.end() && rows->matrix == matrix.name; ++rows) {
+      if (!rows->first) continue;
+      if (rows->row_begin > end) refuse(end, rows->row_begin, "by no rank");
+      if (rows->row_begin < end) refuse(rows->row_begin, std::min(end, rows->row_begin + rows->rows), "twice");
+      end = rows->row_begin + rows->rows;
     }
-    if (begin < end) fail("rows {} to {} of {} {} by no rank", begin, end, matrix_.name, what_);
-    if (begin > end) fail("rows {} to {} of {} {} beyond its end", end, begin, matrix_.name, what_);
+    if (end < matrix.rows) refuse(end, matrix.rows, "by no rank");
   }
-
- private:
-  const PlannedMatrix& matrix_;
-  std::string what_;
-  std::vector<std::pair<std::int64_t, std::int64_t>> runs_;
-};
-
-// (rank, matrix, row_begin, rows) of held rows and of moved rows, compared as sets.
-using RowsOfRank = std::tuple<int, std::string, std::int64_t, std::int64_t>;
-
-std::string to_text(const RowsOfRank& rows) {
-  const auto& [rank, matrix, begin, count] = rows;
-  return fmt::format("rows {} to {} of {} on rank {}", begin, begin + count, matrix, rank);
+  const auto key = [](const HeldRows& of) { return std::tie(of.rank, of.matrix, of.row_begin, of.rows); };
+  std::ranges::sort(held, {}, key);
+  for (std::size_t i = 1; i < held.size(); ++i) {
+    const HeldRows &before = held[i - 1], &own = held[i];
+    if (before.rank != own.rank || before.matrix != own.matrix) continue;
+    if (before.row_begin + before.rows <= own.row_begin) continue;
+    fail("rows {} to {} of {} on rank {} overlap rows {} to {} of {} on rank {}", own.row_begin,
+         own.row_begin + own.rows, own.matrix, own.rank, before.row_begin, before.row_begin + before.rows,
+         before.matrix, before.rank);
+  }
 }
 
 }  // namespace
@@ -88,6 +87,7 @@ MatrixPlan plan_matrices(std::span<const HeldRows> held, int ranks) {
   MatrixPlan plan;
   plan.ranks = ranks;
   plan.matrices = matrices_of(held, ranks);
+  require_exact(plan.matrices, {held.begin(), held.end()});
   choose_owners(plan.matrices, ranks);
   std::map<std::string_view, std::size_t> index;
   for (std::size_t m = 0; m < plan.matrices.size(); ++m) index[plan.matrices[m].name] = m;
@@ -99,50 +99,7 @@ MatrixPlan plan_matrices(std::span<const HeldRows> held, int ranks) {
   }
   std::sort(plan.to_owners.begin(), plan.to_owners.end(), in_message_order);
   std::sort(plan.to_holders.begin(), plan.to_holders.end(), in_message_order);
-  check_plan(plan, held);
   return plan;
-}
-
-void check_plan(const MatrixPlan& plan, std::span<const HeldRows> held) {
-  const auto moved = [&](int rank, const RowMove& move) {
-    require(move.matrix < plan.matrices.size(), "a move is of a matrix of the plan");
-    return RowsOfRank(rank, plan.matrices[move.matrix].name, move.row_begin, move.rows);
-  };
-  std::vector<RowsOfRank> held_rows, sent_back;
-  for (const HeldRows& rows : held) held_rows.emplace_back(rows.rank, rows.matrix, rows.row_begin, rows.rows);
-  std::sort(held_rows.begin(), held_rows.end());
-
-  std::vector<Cover> sent;
-  for (const PlannedMatrix& matrix : plan.matrices) sent.emplace_back(matrix, "are sent to their owner");
-  for (const RowMove& move : plan.to_owners) {
-    const RowsOfRank rows = moved(move.from, move);
-    if (move.to != plan.matrices[move.matrix].owner)
-      fail("{} are sent to rank {}, not to the owner", to_text(rows), move.to);
-    if (!std::binary_search(held_rows.begin(), held_rows.end(), rows)) fail("{} are sent but not held", to_text(rows));
-    sent[move.matrix].add(move.row_begin, move.rows);
-  }
-  for (std::size_t m = 0; m < sent.size(); ++m) sent[m].require_exact(0, plan.matrices[m].rows);
-
-  for (const RowMove& move : plan.to_holders) {
-    const RowsOfRank rows = moved(move.to, move);
-    if (move.from != plan.matrices[move.matrix].owner)
-      fail("{} come from rank {}, not from the owner", to_text(rows), move.from);
-    sent_back.push_back(rows);
-  }
-  std::sort(sent_back.begin(), sent_back.end());
-  for (const auto* rows : {&held_rows, &sent_back}) {
-    for (std::size_t i = 1; i < rows->size(); ++i) {
-      const auto& [rank, matrix, begin, count] = (*rows)[i - 1];
-      const auto& [next_rank, next_matrix, next_begin, next_count] = (*rows)[i];
-      if (rank == next_rank && matrix == next_matrix && next_begin < begin + count) {
-        fail("{} overlap {}", to_text((*rows)[i]), to_text((*rows)[i - 1]));
-      }
-    }
-  }
-  std::vector<RowsOfRank> differing;
-  std::set_symmetric_difference(held_rows.begin(), held_rows.end(), sent_back.begin(), sent_back.end(),
-                                std::back_inserter(differing));
-  if (!differing.empty()) fail("{} do not come back as they are held", to_text(differing.front()));
 }
 
 }  // namespace weft

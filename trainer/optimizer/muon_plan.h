@@ -57,9 +57,4 @@ struct MatrixPlan {
 // disagree on the shape of a matrix.
 MatrixPlan plan_matrices(std::span<const HeldRows> held, int ranks);
 
-// Checks a plan against the held rows, without code of plan_matrices(). A rank that holds a row sends it to the owner
-// of its matrix, each row exactly once. The owner sends each row exactly once to each holder. Throws Error (failure)
-// naming matrix and rows.
-void check_plan(const MatrixPlan& plan, std::span<const HeldRows> held);
-
 }  // namespace weft
