@@ -18,16 +18,6 @@
 namespace weft {
 namespace {
 
-struct PublishRequest {
-  std::filesystem::path directory;
-  std::int64_t step = 0;
-  int ranks = 1;
-  std::vector<CheckpointSetup::Text> texts;
-  std::optional<RunHashes> hashes = {};
-  std::int64_t keep_latest = 0, keep_every = 0;
-  std::optional<BestCheckpoint> best = {};  // if this is the one
-};
-
 // Whether a changed key, as changed_values() tells it, makes losses of held-out text other figures.
 // `same_text`: the files hold what they held, whatever their names.
 bool decides_validation(std::string_view changed, const ValidationConfig& validation, bool same_text) {
@@ -37,46 +27,6 @@ bool decides_validation(std::string_view changed, const ValidationConfig& valida
   return std::ranges::any_of(keys, names) || (validation.batches > 0 && names("training.global_batch_size ")) ||
          (validation.split && names("data.split ")) ||
          (!same_text && names(validation.split ? "data.train " : "validation.data "));
-}
-
-// Removes the checkpoints that those up to `newest` supersede.
-void remove_superseded(const std::filesystem::path& directory, std::int64_t newest, std::int64_t keep_latest,
-                       std::int64_t keep_every) {
-  const std::optional<BestCheckpoint> best = find_best(directory);
-  std::vector<CheckpointFolder> complete = find_checkpoints(directory);
-  // A newer one was passed over as damaged.
-  std::erase_if(complete, [&](const CheckpointFolder& other) { return other.step > newest; });
-  for (const CheckpointFolder& old :
-       superseded(complete, keep_latest, keep_every, best ? std::optional(best->step) : std::nullopt)) {
-    remove_checkpoint(old.path);
-  }
-}
-
-// The last step of a save: joins the parts in the folder of the save, writes the manifest, renames the folder and
-// removes superseded checkpoints. Throws Error (failure); if the new checkpoint is not published, all earlier ones
-// stay.
-void publish(const PublishRequest& request, const FileCalls& calls) {
-  const std::filesystem::path folder = unfinished_path(request.directory, request.step);
-  std::vector<Manifest> parts;
-  for (int rank = 0; rank < request.ranks; ++rank) {
-    const std::string name = (folder / part_name(rank)).string();
-    parts.push_back(parse_part(read_whole_file(name), name));
-  }
-  Manifest manifest = join_parts(parts);
-  manifest.hashes = request.hashes;
-  for (const auto& [name, text] : request.texts) {
-    replace_file(folder / name, text, calls);
-    manifest.files.push_back({name, std::ssize(text), std::ssize(text), checksum(text)});
-  }
-  replace_file(folder / manifest_name, to_json(manifest), calls);
-  for (int rank = 0; rank < request.ranks; ++rank) std::filesystem::remove(folder / part_name(rank));
-  // Named before it is there: a run that ends between the two has a best all the same, this one or the one before.
-  std::error_code ignored;
-  const bool replaces = std::filesystem::exists(request.directory / checkpoint_name(request.step), ignored);
-  if (request.best && !replaces) name_best(request.directory, *request.best);
-  const CheckpointFolder published = publish_checkpoint(request.directory, request.step);
-  if (request.best && replaces) name_best(request.directory, *request.best);
-  remove_superseded(request.directory, published.step, request.keep_latest, request.keep_every);
 }
 
 }  // namespace
@@ -240,8 +190,18 @@ void RankCheckpoints::tidy_up(const std::vector<std::filesystem::path>& unfinish
   // A name that a save left without its checkpoint must not become that of another one.
   if (const auto best = find_best(directory_)) name_best(directory_, *best);
   // A run that ended behind its last save may have left one too many, and this one may take no step.
-  const CheckpointConfig& checkpoint = config_.checkpoint;
-  remove_superseded(directory_, resumed->step, checkpoint.keep_latest, checkpoint.keep_every);
+  remove_superseded(resumed->step);
+}
+
+void RankCheckpoints::remove_superseded(std::int64_t newest) const {
+  const std::optional<BestCheckpoint> best = find_best(directory_);
+  std::vector<CheckpointFolder> complete = find_checkpoints(directory_);
+  // A newer one was passed over as damaged.
+  std::erase_if(complete, [&](const CheckpointFolder& other) { return other.step > newest; });
+  for (const CheckpointFolder& old : superseded(complete, config_.checkpoint.keep_latest, config_.checkpoint.keep_every,
+                                                best ? std::optional(best->step) : std::nullopt)) {
+    remove_checkpoint(old.path);
+  }
 }
 
 std::optional<PlannedStart> RankCheckpoints::try_load(const CheckpointFolder& candidate, const StartingPoint& from) {
@@ -356,11 +316,31 @@ void RankCheckpoints::settle(std::int64_t written, std::int64_t failed) {
   }
   if (world_.rank() != 0) return;
   publishing_ = progress;
-  const CheckpointConfig& checkpoint = config_.checkpoint;
-  writer_->also([this, request = PublishRequest{directory_, progress.step, world_.size(), setup_.texts, setup_.hashes,
-                                                checkpoint.keep_latest, checkpoint.keep_every, best}] {
-    publish(request, setup_.calls);
-  });
+  writer_->also([this, step = progress.step, best] { publish(step, best); });
+}
+
+void RankCheckpoints::publish(std::int64_t step, const std::optional<BestCheckpoint>& best) const {
+  const std::filesystem::path folder = unfinished_path(directory_, step);
+  std::vector<Manifest> parts;
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    const std::string name = (folder / part_name(rank)).string();
+    parts.push_back(parse_part(read_whole_file(name), name));
+  }
+  Manifest manifest = join_parts(parts);
+  manifest.hashes = setup_.hashes;
+  for (const auto& [name, text] : setup_.texts) {
+    replace_file(folder / name, text, setup_.calls);
+    manifest.files.push_back({name, std::ssize(text), std::ssize(text), checksum(text)});
+  }
+  replace_file(folder / manifest_name, to_json(manifest), setup_.calls);
+  for (int rank = 0; rank < world_.size(); ++rank) std::filesystem::remove(folder / part_name(rank));
+  // Named before it is there: a run that ends between the two has a best all the same, this one or the one before.
+  std::error_code ignored;
+  const bool replaces = std::filesystem::exists(directory_ / checkpoint_name(step), ignored);
+  if (best && !replaces) name_best(directory_, *best);
+  publish_checkpoint(directory_, step);
+  if (best && replaces) name_best(directory_, *best);
+  remove_superseded(step);
 }
 
 void RankCheckpoints::conclude() {
@@ -391,10 +371,7 @@ void RankCheckpoints::report(const std::optional<std::string>& failure) {
 }
 
 void RankCheckpoints::heard(const RunVotes& votes) {
-  if (votes.saves_unpublished > 0) take_back();
-}
-
-void RankCheckpoints::take_back() {
+  if (votes.saves_unpublished == 0) return;
   unpublished_ = false;
   saved_.reset();
   if (best_ && saved_best_ && best_->step == saved_best_->step) best_ = best_before_;

@@ -48,7 +48,8 @@ class RankCheckpoints {
   // Before the first step: fills the rows from the checkpoint that the run resumes from, if any, and returns its
   // progress. Throws Error (request) if there are checkpoints and none can be used.
   Progress load();
-  // Behind a step, with the votes of all ranks: a save that rank 0 could not publish is none to any of them.
+  // Behind a step, with the votes of all ranks: a save that rank 0 could not publish is none to any of them, and no
+  // best.
   void heard(const RunVotes& votes);
   // Behind `step`, before end_step(): the loss of held-out text, equal on all ranks. With validation.keep_best the
   // least so far saves a checkpoint, which is kept until a better one is published.
@@ -90,10 +91,14 @@ class RankCheckpoints {
   void settle(std::int64_t written, std::int64_t failed);
   // Waits until all ranks have finished the save in flight and rank 0 has published it. Collective over the world.
   void conclude();
+  // Rank 0 only, on the writer's thread: the last step of a save. Joins the parts in the folder of the save, writes the
+  // manifest, renames the folder and removes superseded checkpoints. Throws Error (failure); if the new checkpoint is
+  // not published, all earlier ones stay. `best`: if this is the one.
+  void publish(std::int64_t step, const std::optional<BestCheckpoint>& best) const;
+  // Rank 0 only: removes the checkpoints that those up to step `newest` supersede.
+  void remove_superseded(std::int64_t newest) const;
   // Rank 0 only: reports the result of publishing.
   void report(const std::optional<std::string>& failure);
-  // The last save that all ranks have written is none, and no best.
-  void take_back();
 
   const Config& config_;
   const KeyValues& data_;
