@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/runtime/element_type.h"
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
@@ -80,34 +81,18 @@ void compare_keys(const Keys& a, const Keys& b, std::vector<ValueDifference>& fo
   }
 }
 
-template <typename T>
-double read_as(const std::uint8_t* bytes) {
-  T value;
-  std::memcpy(&value, bytes, sizeof(T));
-  if constexpr (sizeof(T) == 2) {
-    return static_cast<double>(static_cast<float>(value));
-  } else {
-    return static_cast<double>(value);
-  }
-}
-
 // Element `i` as double, which is exact for every dtype.
 double element(DType dtype, const std::vector<std::uint8_t>& bytes, std::size_t i) {
-  const std::uint8_t* at = bytes.data() + i * static_cast<std::size_t>(size_of(dtype));
-  switch (dtype) {
-    case DType::float32:
-      return read_as<float>(at);
-    case DType::bfloat16:
-      return read_as<bfloat16>(at);
-    case DType::float16:
-      return read_as<float16>(at);
-    case DType::float64:
-      return read_as<double>(at);
-    case DType::int32:
-      return read_as<std::int32_t>(at);
-    default:
-      fail("a checkpoint has no {}", name_of(dtype));
-  }
+  double exact = 0.0;
+  with_stored_type(dtype, "saved", [&](auto saved) {
+    std::memcpy(&saved, bytes.data() + i * sizeof saved, sizeof saved);
+    if constexpr (sizeof saved == 2) {
+      exact = static_cast<double>(static_cast<float>(saved));
+    } else {
+      exact = static_cast<double>(saved);
+    }
+  });
+  return exact;
 }
 
 // Compares two tensors, a few rows at a time.

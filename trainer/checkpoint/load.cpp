@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "parallel/runtime/element_type.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/outside_text.h"
 #include "parallel/runtime/staging.h"
@@ -31,34 +32,25 @@ void list(std::string& text, const char* what, const std::vector<std::string>& n
                       shown < names.size() ? ", ..." : "");
 }
 
-template <typename From, typename To>
-void convert(std::span<const std::uint8_t> bytes, Staging& staging) {
-  const std::span<To> to = staging.as<To>();
-  const auto* from = reinterpret_cast<const From*>(bytes.data());
-  for (std::size_t i = 0; i < to.size(); ++i) to[i] = static_cast<To>(static_cast<float>(from[i]));
-}
-
-template <typename From>
-void convert(std::span<const std::uint8_t> bytes, DType dtype, Staging& staging) {
-  if (dtype == DType::float32) return convert<From, float>(bytes, staging);
-  if (dtype == DType::bfloat16) return convert<From, bfloat16>(bytes, staging);
-  fail("no rank keeps rows in this dtype");
-}
-
 // Reads `rows` rows of a tensor from `row_begin` on into `staging`, converted to `dtype`.
 void read_into(const CheckpointReader& reader, const SavedTensor& tensor, std::int64_t row_begin, DType dtype,
                std::int64_t rows, Staging& staging) {
-  if (tensor.dtype == dtype) {
-    const auto bytes = dtype == DType::float32 ? std::as_writable_bytes(staging.as<float>())
-                                               : std::as_writable_bytes(staging.as<bfloat16>());
-    return reader.read_rows(tensor, row_begin, rows, {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()});
-  }
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(rows * tensor.row_bytes()));
-  reader.read_rows(tensor, row_begin, rows, bytes);
-  if (tensor.dtype == DType::float32) return convert<float>(bytes, dtype, staging);
-  if (tensor.dtype == DType::bfloat16) return convert<bfloat16>(bytes, dtype, staging);
-  if (tensor.dtype == DType::float16) return convert<float16>(bytes, dtype, staging);
-  fail_request("{}: {} is not saved in a floating point dtype", reader.folder().string(), tensor.name);
+  with_element_type(dtype, [&](auto held) {
+    const std::span<decltype(held)> to = staging.as<decltype(held)>();
+    if (tensor.dtype == dtype) {
+      const auto bytes = std::as_writable_bytes(to);
+      return reader.read_rows(tensor, row_begin, rows, {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()});
+    }
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(rows * tensor.row_bytes()));
+    reader.read_rows(tensor, row_begin, rows, bytes);
+    if (!is_compute_type(tensor.dtype)) {
+      fail_request("{}: {} is not saved in a floating point dtype", reader.folder().string(), tensor.name);
+    }
+    with_element_type(tensor.dtype, [&](auto saved) {
+      const auto* from = reinterpret_cast<const decltype(saved)*>(bytes.data());
+      for (std::size_t i = 0; i < to.size(); ++i) to[i] = decltype(held)(static_cast<float>(from[i]));
+    });
+  });
 }
 
 }  // namespace
