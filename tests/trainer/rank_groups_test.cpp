@@ -40,7 +40,7 @@ TEST(RankGroups, HaveOneCommunicatorForEachLaneAndGroup) {
   const Mesh mesh(all_axes);
   run_local_ranks(mesh.world(), [&](Communicator& world) {
     CpuRank rank;
-    RankGroups groups(world, mesh, {}, both_ways, rank.lanes);
+    RankGroups groups(world.rank(), mesh, {}, both_ways, rank.lanes, {}, groups_split_from(world));
     std::set<const Communicator*> distinct;
     for (const auto& [lane, group] : used_pairs()) {
       SCOPED_TRACE(fmt::format("{} on {}", name_of(group), name_of(lane)));
@@ -98,7 +98,7 @@ TEST(RankGroups, KeepTheLanesOfAGroupApart) {
   const Mesh mesh(Degrees{.pipeline = 2});
   run_local_ranks(2, [&](Communicator& world) {
     CpuRank rank;
-    RankGroups groups(world, mesh, {}, both_ways, rank.lanes);
+    RankGroups groups(world.rank(), mesh, {}, both_ways, rank.lanes, {}, groups_split_from(world));
     const bool first_rank = world.rank() == 0;
     Communicator &forward =
                      groups.messages(first_rank ? activations_up.send : activations_up.receive, first_rank ? 1 : 0),
@@ -155,7 +155,7 @@ TEST(RankGroups, RefuseAWorldOfAnotherSize) {
   const Mesh mesh(Degrees{.tensor = 2});
   run_local_ranks(1, [&](Communicator& world) {
     CpuRank rank;
-    EXPECT_THROW(RankGroups(world, mesh, {}, {}, rank.lanes), Error);
+    EXPECT_THROW(RankGroups(world.rank(), mesh, {}, {}, rank.lanes, {}, groups_split_from(world)), Error);
   });
 }
 

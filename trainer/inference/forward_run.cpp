@@ -23,8 +23,8 @@ ForwardRun::ForwardRun(const Config& config, const Mesh& mesh, ForwardPlan plan,
       host_ledger_(context.backend.device(), lanes_[Lane::compute], MemoryPlace::host),
       products_(context.backend.make_products(lanes_[Lane::compute], ledger_)),
       kernels_{ledger_, clock_, lanes_[Lane::compute], *products_, context.backend.layer_kernels()},
-      groups_(context.world, mesh, islands_of(config), transfers_of(plan_.program), lanes_, {},
-              config.model.has(BlockKind::moe)) {
+      groups_(context.world.rank(), mesh, islands_of(config), transfers_of(plan_.program), lanes_, {},
+              groups_split_from(context.world), config.model.has(BlockKind::moe)) {
   if (config.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
   stages_ = std::make_unique<RankStages>(plan_.inputs, std::move(plan_.stages), plan_.program,
                                          Initialization{config.run.seed, context.host_threads}, lanes_, groups_,

@@ -77,10 +77,6 @@ MakeGroup groups_split_from(Communicator& world) {
   };
 }
 
-RankGroups::RankGroups(Communicator& world, const Mesh& mesh, const std::set<Island>& islands,
-                       const Transfers& transfers, Lanes& lanes, const TiedRanks& tied, bool experts)
-    : RankGroups(world.rank(), mesh, islands, transfers, lanes, tied, groups_split_from(world), experts) {}
-
 RankGroups::RankGroups(int rank, const Mesh& mesh, const std::set<Island>& islands, const Transfers& transfers,
                        Lanes& lanes, const TiedRanks& tied, const MakeGroup& make, bool experts) {
   const auto split = [&](Group group, const std::vector<int>& members, Lane lane) {

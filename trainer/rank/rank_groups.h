@@ -44,9 +44,6 @@ class RankGroups {
   // their own.
   RankGroups(int rank, const Mesh& mesh, const std::set<Island>& islands, const Transfers& transfers, Lanes& lanes,
              const TiedRanks& tied, const MakeGroup& make, bool experts = true);
-  // Splits the groups from the world, which outlives them.
-  RankGroups(Communicator& world, const Mesh& mesh, const std::set<Island>& islands, const Transfers& transfers,
-             Lanes& lanes, const TiedRanks& tied = {}, bool experts = true);
 
   // The communicator of a group on one lane. The table in rank_groups.cpp lists the pairs; those without units are
   // left out.
