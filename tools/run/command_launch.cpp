@@ -138,13 +138,9 @@ class Output {
 class Launch {
  public:
   explicit Launch(const LaunchRequest& request) {
-    sigset_t watched;
-    sigemptyset(&watched);
-    for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&watched, signal);
     // As in RunSignals, signals ignored so far (nohup) stay ignored, for the ranks too.
-    for (const int signal : {SIGINT, SIGHUP}) {
-      if (!is_ignored(signal)) sigaddset(&watched, signal);
-    }
+    sigset_t watched = watched_signals();
+    sigaddset(&watched, SIGCHLD);
     sigprocmask(SIG_BLOCK, &watched, &mask_of_children_);
     signals_ = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
     const int port = free_port();

@@ -17,6 +17,14 @@
 namespace weft {
 namespace {
 
+// As set by the parent of this process.
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+}  // namespace
+
 sigset_t watched_signals() {
   sigset_t set;
   sigemptyset(&set);
@@ -25,13 +33,6 @@ sigset_t watched_signals() {
     if (!is_ignored(signal)) sigaddset(&set, signal);
   }
   return set;
-}
-
-}  // namespace
-
-bool is_ignored(int signal) {
-  struct sigaction action {};
-  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 RunSignals::RunSignals() : watched_(watched_signals()) {

@@ -10,8 +10,8 @@
 
 namespace weft {
 
-// Whether this process ignores the signal, as set by its parent.
-bool is_ignored(int signal);
+// All of these signals except those that stay ignored.
+sigset_t watched_signals();
 
 class RunSignals {
  public:
