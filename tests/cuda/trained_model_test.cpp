@@ -2,9 +2,9 @@
 // rank on the CPU.
 #include <gtest/gtest.h>
 
+#include "tests/trainer/evaluate_files.h"
 #include "tests/trainer/held_out_text.h"
 #include "tests/trainer/tiny_layout.h"
-#include "trainer/inference/evaluation.h"
 #include "trainer/inference/generation.h"
 
 namespace weft {

@@ -7,11 +7,11 @@
 #include <numeric>
 #include <vector>
 
+#include "tests/trainer/evaluate_files.h"
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_layout.h"
 #include "tests/trainer/used_layouts.h"
 #include "trainer/data/indexed_writer.h"
-#include "trainer/inference/evaluation.h"
 
 namespace weft {
 namespace {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
+#include "tests/trainer/evaluate_files.h"
 #include "tests/trainer/held_out_text.h"
 #include "tests/trainer/initial_weights.h"
 #include "tests/trainer/temporary_folder.h"

@@ -8,11 +8,11 @@
 #include <string_view>
 
 #include "parallel/runtime/error.h"
+#include "tests/trainer/evaluate_files.h"
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_run.h"
 #include "trainer/data/data.h"
 #include "trainer/data/text_windows.h"
-#include "trainer/inference/evaluation.h"
 #include "trainer/inference/generation.h"
 
 namespace weft {

@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/trainer/evaluate_files.h"
 #include "tests/trainer/held_out_text.h"
 #include "tests/trainer/saved_run.h"
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/tiny_run.h"
 #include "tests/trainer/used_layouts.h"
-#include "trainer/inference/evaluation.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/resolved_run.h"

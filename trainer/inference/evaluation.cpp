@@ -3,16 +3,11 @@
 #include <algorithm>
 #include <chrono>
 
+#include "parallel/runtime/phase_clock.h"
 #include "trainer/rank/step_totals.h"
 #include "trainer/run/held_out.h"
 
 namespace weft {
-
-EvaluationResult evaluate(const Config& trained, const std::vector<std::string>& files, const FillWeights& fill_weights,
-                          const BackendFactory& make_backend, const OnWindows& on_windows) {
-  return evaluate(HeldOutWindows(for_inference(trained), files, /*most=*/0, "--data"), fill_weights, make_backend,
-                  on_windows);
-}
 
 EvaluationResult evaluate(const HeldOutWindows& text, const FillWeights& fill_weights,
                           const BackendFactory& make_backend, const OnWindows& on_windows) {
@@ -41,8 +36,7 @@ EvaluationResult evaluate(const HeldOutWindows& text, const FillWeights& fill_we
     const std::vector<BucketBytes> predicted = gather_buckets(run.world(), run.plan().predicted.bytes);
     const std::vector<BucketBytes> measured = gather_buckets(run.world(), at_peak);
     if (rank != first_rank) return;
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    static_cast<HeldOutLoss&>(result) = text.loss(totals.loss_sum, seconds.count());
+    static_cast<HeldOutLoss&>(result) = text.loss(totals.loss_sum, seconds_since(begin));
     result.predicted = predicted;
     result.measured = measured;
   });

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "trainer/inference/forward_run.h"
@@ -25,9 +24,5 @@ using OnWindows = std::function<void(std::int64_t done, std::int64_t all)>;
 // first failure.
 EvaluationResult evaluate(const HeldOutWindows& text, const FillWeights& fill_weights = {},
                           const BackendFactory& make_backend = {}, const OnWindows& on_windows = {});
-// The same of all windows of `files`, of training.sequence_length tokens (text_windows.h).
-EvaluationResult evaluate(const Config& config, const std::vector<std::string>& files,
-                          const FillWeights& fill_weights = {}, const BackendFactory& make_backend = {},
-                          const OnWindows& on_windows = {});
 
 }  // namespace weft
