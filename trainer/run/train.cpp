@@ -16,6 +16,7 @@
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
+#include "parallel/runtime/phase_clock.h"
 #include "parallel/runtime/quantities.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/config/config.h"
@@ -52,12 +53,6 @@ bool leaves_products_slow(const ResolvedConfig& resolved) {
          !resolved.said.contains("precision.compute") && has_bfloat16_products();
 }
 
-double seconds_of(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 // Orders to all ranks of a process.
 struct RunOrders {
   const Config& config;
@@ -74,8 +69,9 @@ void take_steps(RankRun& run, RankCheckpoints& checkpoints, const RunOrders& ord
   };
   double copying = 0.0;  // seconds of a step that it waits for a save
   run.change_after([&] {
-    Fence copied;
-    copying += seconds_of([&] { copied = checkpoints.copied(); });
+    const auto begin = std::chrono::steady_clock::now();
+    Fence copied = checkpoints.copied();
+    copying += seconds_since(begin);
     return copied;
   });
   if (orders.observer.before_first_step) orders.observer.before_first_step(run);
@@ -179,20 +175,6 @@ std::string host_text(std::span<const HostBytes> ranks) {
                      exact ? "on every rank as predicted" : "not as predicted (summary.json)");
 }
 
-// The last lines of a run that took steps, and its summary.
-void conclude(const Config& config, const TrainResult& result, const RunRecord& record, const RunRequests& requests,
-              RunDirectory& directory, Console& console) {
-  console.memory_table(result.predicted, result.measured);
-  directory.summary(result.totals, result.predicted, result.measured, record);
-  if (const std::string text = host_text(result.host); !text.empty()) console.note("host memory", text);
-  console.note("time", result.timer.text());
-  if (const std::string slow = slow_ranks_text(result.compute); !slow.empty()) console.note("slow ranks", slow);
-  console.finished(result.totals, directory.path());
-  if (!result.stopped) return;
-  console.stopped(requests.stopped_by(), result.steps_taken, config.run.steps,
-                  checkpoint_after(config, result.steps_taken));
-}
-
 // The directory and the console of a run. Rank 0 admits, begins and tells; other ranks write their traces alone.
 class TrainOutput {
  public:
@@ -236,7 +218,15 @@ class TrainOutput {
     record_.compute = result.compute;
     record_.byte_steps = result.byte_steps;
     record_.host = result.host;
-    conclude(config_, result, record_, requests, *directory_, console_);
+    console_.memory_table(result.predicted, result.measured);
+    directory_->summary(result.totals, result.predicted, result.measured, record_);
+    if (const std::string text = host_text(result.host); !text.empty()) console_.note("host memory", text);
+    console_.note("time", result.timer.text());
+    if (const std::string slow = slow_ranks_text(result.compute); !slow.empty()) console_.note("slow ranks", slow);
+    console_.finished(result.totals, directory_->path());
+    if (!result.stopped) return;
+    console_.stopped(requests.stopped_by(), result.steps_taken, config_.run.steps,
+                     checkpoint_after(config_, result.steps_taken));
   }
 
   // Called by each process. Throws Error (failure) if a trace of its ranks is missing.
