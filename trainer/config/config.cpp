@@ -28,11 +28,8 @@ double Config::expert_rows_per_choice() const {
 
 ResidencyChoice parse_residency(const std::string& text) {
   if (text == "stage") return {};
-  for (Residency residency :
-       {Residency::reshard_after_use, Residency::keep_after_forward, Residency::keep_after_backward,
-        Residency::while_on_stage, Residency::step, Residency::solved}) {
-    if (text == name_of(residency)) return {residency};
-  }
+  const auto named = value_named<Residency>(text);
+  if (named && *named != Residency::window && *named != Residency::island) return {*named};
   for (const auto& [before, now] :
        {std::pair("each_use", Residency::reshard_after_use), std::pair("visit", Residency::while_on_stage)}) {
     if (text == before) fail_request("residency \"{}\" is called \"{}\" now", before, name_of(now));
@@ -66,18 +63,11 @@ std::string to_string(const ReductionChoice& choice) {
 }
 
 int ShardPolicy::reduce_every() const {
-  switch (reduction.kind) {
-    case ReductionKind::by_strategy:
-      // Under shard_grad_op, gradients are not kept whole from one microbatch to the next.
-      return strategy == ShardStrategy::shard_grad_op && accumulation != Accumulation::sharded ? 1 : 0;
-    case ReductionKind::each_microbatch:
-      return 1;
-    case ReductionKind::last_microbatch:
-      return 0;
-    case ReductionKind::every:
-      return reduction.period;
+  // Under shard_grad_op, gradients are not kept whole from one microbatch to the next.
+  if (reduction.kind == ReductionKind::by_strategy) {
+    return strategy == ShardStrategy::shard_grad_op && accumulation != Accumulation::sharded ? 1 : 0;
   }
-  return 0;
+  return reduction.kind == ReductionKind::each_microbatch ? 1 : reduction.period;
 }
 
 std::string_view name_of(const ComputeType& type) {

@@ -89,7 +89,7 @@ constexpr auto enum_names(ReductionKind) {
 }
 struct ReductionChoice {
   ReductionKind kind = ReductionKind::by_strategy;
-  int period = 0;  // of `every`, in microbatches
+  int period = 0;  // of `every`, in microbatches; 0 for the others
   bool operator==(const ReductionChoice&) const = default;
 };
 // The name of a kind, or "every N". Throws Error (request) listing the choices.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+
 namespace weft {
 
 std::string toml_text(bool value) {
@@ -20,32 +22,16 @@ std::string toml_text(double value) {
 }
 
 std::string toml_text(const std::string& value) {
+  constexpr std::string_view escaped = "\"\\\n\t\r", letters = "\"\\ntr";
   std::string text = "\"";
   for (const char symbol : value) {
-    switch (symbol) {
-      case '"':
-        text += "\\\"";
-        break;
-      case '\\':
-        text += "\\\\";
-        break;
-      case '\n':
-        text += "\\n";
-        break;
-      case '\t':
-        text += "\\t";
-        break;
-      case '\r':
-        text += "\\r";
-        break;
-      default: {
-        const auto code = static_cast<unsigned char>(symbol);
-        if (code < 0x20 || code == 0x7f) {
-          text += fmt::format("\\u{:04X}", code);
-        } else {
-          text += symbol;
-        }
-      }
+    const auto code = static_cast<unsigned char>(symbol);
+    if (const std::size_t at = escaped.find(symbol); at != std::string_view::npos) {
+      text += fmt::format("\\{}", letters[at]);
+    } else if (code < 0x20 || code == 0x7f) {
+      text += fmt::format("\\u{:04X}", code);
+    } else {
+      text += symbol;
     }
   }
   return text + '"';

@@ -48,10 +48,7 @@ double SpikeWatch::largest_norm() const {
 }
 
 SumLimits SpikeWatch::limits(double targets, double loss_scale) const {
-  SumLimits limits;
-  limits.square_sum = square_sum_of(largest_norm(), loss_scale);
-  limits.loss_sum = largest_loss() * targets;
-  return limits;
+  return {.square_sum = square_sum_of(largest_norm(), loss_scale), .loss_sum = largest_loss() * targets};
 }
 
 std::optional<Spike> SpikeWatch::find(double square_sum, double loss_sum, double targets, double loss_scale) const {
