@@ -54,8 +54,6 @@ class RankWriter {
   // Waits until done(). Returns the first failure since the last wait(), if any.
   std::optional<std::string> wait();
 
-  std::int64_t bytes() const { return bytes_; }
-
  private:
   struct File {
     std::string name;

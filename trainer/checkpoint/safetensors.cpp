@@ -43,11 +43,6 @@ int place_of(std::string_view dtype) {
 
 }  // namespace
 
-const SafetensorsTensor* SafetensorsHeader::find(std::string_view name) const {
-  const auto found = std::ranges::find(tensors, name, &SafetensorsTensor::name);
-  return found == tensors.end() ? nullptr : &*found;
-}
-
 std::int64_t safetensors_bytes(const SafetensorsTensor& tensor) {
   const auto bits = safetensors_bits(tensor.dtype);
   if (!bits) fail_request("tensor {}: the format has no dtype {}", tensor.name, tensor.dtype);

@@ -31,7 +31,6 @@ struct SafetensorsHeader {
   std::int64_t data_begin = 0;             // byte in the file: 8 + N
 
   std::int64_t data_bytes() const { return tensors.empty() ? 0 : tensors.back().end; }
-  const SafetensorsTensor* find(std::string_view name) const;
   bool operator==(const SafetensorsHeader&) const = default;
 };
 
