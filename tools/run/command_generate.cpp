@@ -27,32 +27,20 @@ void write_bytes(std::string_view bytes) {
   }
 }
 
-// Prints the first sample while it is generated, bytes unchanged, then the other samples, with a line before each if
-// there are several.
-class Printed {
- public:
-  explicit Printed(std::int64_t samples) : samples_(samples) {
-    if (samples > 1) begin(0);
-  }
+void write_title(std::int64_t sample, std::int64_t samples) {
+  write_bytes(fmt::format("--- sample {} of {} ---\n", sample + 1, samples));
+}
 
-  void stream(std::int64_t sample, std::string_view text) {
-    if (sample == 0) write_bytes(text);
+// Prints the samples behind the first, which was printed while it was generated.
+void write_rest(const GenerationRequest& request, const GenerationResult& result) {
+  for (std::int64_t sample = 1; sample < request.samples; ++sample) {
+    write_bytes("\n");
+    write_title(sample, request.samples);
+    write_bytes(result.samples[static_cast<std::size_t>(sample)].text);
   }
-  void finish(const GenerationResult& result) {
-    for (std::int64_t sample = 1; sample < samples_; ++sample) {
-      write_bytes("\n");
-      begin(sample);
-      write_bytes(result.samples[static_cast<std::size_t>(sample)].text);
-    }
-    // A newline keeps the shell's prompt off the text. One sample redirected has only bytes of the model.
-    if (samples_ > 1 || isatty(STDOUT_FILENO) != 0) write_bytes("\n");
-  }
-
- private:
-  void begin(std::int64_t sample) { write_bytes(fmt::format("--- sample {} of {} ---\n", sample + 1, samples_)); }
-
-  std::int64_t samples_;
-};
+  // A newline keeps the shell's prompt off the text. One sample redirected has only bytes of the model.
+  if (request.samples > 1 || isatty(STDOUT_FILENO) != 0) write_bytes("\n");
+}
 
 nlohmann::ordered_json as_json(const GenerationRequest& request, const GenerationResult& result) {
   nlohmann::ordered_json samples = nlohmann::ordered_json::array();
@@ -123,21 +111,22 @@ void add_generate_command(CLI::App& program) {
                  trained - left + request.max_tokens, trained,
                  left > 0 ? fmt::format("--max-tokens {} stays within", left) : "give a shorter prompt");
     }
-    std::optional<Printed> printed;
-    if (speaks && !arguments->json) printed.emplace(request.samples);
+    // Bytes unchanged, with a line before each sample if there are several.
+    const bool prints = speaks && !arguments->json;
+    if (prints && request.samples > 1) write_title(0, request.samples);
     const GenerationResult result = generate(config, request, weights_of_checkpoint(checkpoint, config),
                                              [&](std::int64_t sample, std::string_view text) {
-                                               if (printed) printed->stream(sample, text);
+                                               if (prints && sample == 0) write_bytes(text);
                                              });
     if (!speaks) return;
-    if (printed) printed->finish(result);
+    if (prints) write_rest(request, result);
     if (arguments->json) {
       nlohmann::ordered_json json = as_json(request, result);
       if (forces_balance(config.model)) json["forced_balance"] = true;
       fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
     }
     // Redirected text has no newline at its end, and both streams may go to one file.
-    const bool within_line = printed && request.samples == 1 && isatty(STDOUT_FILENO) == 0;
+    const bool within_line = prints && request.samples == 1 && isatty(STDOUT_FILENO) == 0;
     fmt::print(stderr, "{}prompt of {} tokens in {:.2f} s, then {:.1f} tokens/s\n", within_line ? "\n" : "",
                result.prompt_tokens, result.prompt_seconds, result.tokens_per_second());
   });

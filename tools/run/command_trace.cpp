@@ -122,10 +122,6 @@ struct Queued {
   std::string action, work = "-";
 };
 
-bool is_work(const std::string& name) {
-  return value_named<Work>(name).has_value();
-}
-
 // Finds the innermost range around each call, for calls in the order of time. Ranges of a thread nest. The innermost
 // range is an action, or work inside an action.
 class Innermost {
@@ -139,7 +135,7 @@ class Innermost {
     }
     if (open_.empty()) return std::nullopt;
     const std::string& name = open_.back()->name;
-    if (open_.size() > 1 && is_work(name)) return Queued{open_[open_.size() - 2]->name, name};
+    if (open_.size() > 1 && value_named<Work>(name)) return Queued{open_[open_.size() - 2]->name, name};
     return Queued{name};
   }
 
