@@ -9,7 +9,6 @@
 #include <limits>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -72,11 +71,9 @@ void compare_keys(const Keys& a, const Keys& b, std::vector<ValueDifference>& fo
     const auto at = keys.find(name);
     return at == keys.end() ? std::nullopt : std::optional(at->second);
   };
-  std::set<std::string> names;
-  for (const Keys& keys : {a, b}) {
-    for (const auto& [name, text] : keys) names.insert(name);
-  }
-  for (const std::string& name : names) {
+  Keys all = a;
+  all.insert(b.begin(), b.end());
+  for (const auto& [name, text] : all) {
     if (value(a, name) != value(b, name)) found.push_back({name, value(a, name), value(b, name)});
   }
 }

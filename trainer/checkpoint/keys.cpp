@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <string_view>
 #include <utility>
 
@@ -61,12 +60,10 @@ KeyValues chosen_keys(const Config& config, Chosen chosen) {
 }
 
 std::string differing_keys(const KeyValues& saved, const KeyValues& own) {
-  std::set<std::string> keys;
-  for (const KeyValues* values : {&saved, &own}) {
-    for (const auto& [key, value] : *values) keys.insert(key);
-  }
+  KeyValues all = saved;
+  all.insert(own.begin(), own.end());
   std::string text;
-  for (const std::string& key : keys) {
+  for (const auto& [key, value] : all) {
     const auto there = saved.find(key), here = own.find(key);
     if (there != saved.end() && here != own.end() && there->second == here->second) continue;
     // No key of a configuration: what follows from several.
