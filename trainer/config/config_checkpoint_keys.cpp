@@ -4,9 +4,6 @@
 namespace weft::config_fields {
 namespace {
 
-std::string is_pattern(const std::string& text) {
-  return text.empty() ? "the name is empty" : "";
-}
 std::string is_renaming(const std::string& text) {
   const std::size_t sign = text.find('=');
   const bool two =
@@ -74,9 +71,9 @@ std::vector<ConfigKey> checkpoint_keys() {
                 field(&C::rename), is_renaming),
       texts_key("checkpoint.allow_missing",
                 "tensors (names with * and ?) that begin anew where the checkpoint has none", field(&C::allow_missing),
-                is_pattern),
+                not_empty("the name is empty")),
       texts_key("checkpoint.allow_unused", "tensors (names with * and ?) of the checkpoint that may be left out",
-                field(&C::allow_unused), is_pattern),
+                field(&C::allow_unused), not_empty("the name is empty")),
   };
 }
 

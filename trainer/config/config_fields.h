@@ -170,6 +170,10 @@ ConfigKey boolean_key(const std::string& path, std::string help, Access access) 
 inline std::string any_text(const std::string&) {
   return {};
 }
+// A check that complains so of an empty text.
+inline auto not_empty(const char* complaint) {
+  return [=](const std::string& text) -> std::string { return text.empty() ? complaint : ""; };
+}
 // The message of the Error that `parse` throws, or nothing.
 template <typename Parse>
 std::string complaint_of(Parse parse) {

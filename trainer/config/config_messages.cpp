@@ -131,8 +131,7 @@ std::string format_fault(const Fault& fault) {
 }
 
 void sort_by_place(Faults& faults) {
-  std::stable_sort(faults.begin(), faults.end(),
-                   [](const Fault& left, const Fault& right) { return position(left) < position(right); });
+  std::ranges::stable_sort(faults, {}, position);
 }
 
 std::string format_faults(const Faults& faults) {

@@ -22,11 +22,6 @@ ConfigKey required(ConfigKey key) {
   return key;
 }
 
-// A check that complains so of an empty text.
-auto not_empty(const char* complaint) {
-  return [=](const std::string& text) -> std::string { return text.empty() ? complaint : ""; };
-}
-
 // In seconds, up to a day.
 constexpr IntegerRange timeout_range{1, 86'400};
 // The product with any pipeline degree fits into 32 bits.

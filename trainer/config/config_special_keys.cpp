@@ -194,7 +194,7 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
         texts_key("shard.replicate",
                   "parameters that every rank of a stage has whole, in float32: patterns of names with * and "
                   "?, of vectors alone; weights of routers always are",
-                  &Config::replicate, [](const std::string&) { return std::string(); }));
+                  &Config::replicate, any_text));
     keys.push_back(
         integer_key("shard.replicate_below",
                     "vectors of fewer elements that every rank of a stage has whole, in float32, experts' aside",

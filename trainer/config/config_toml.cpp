@@ -125,11 +125,9 @@ TomlDocument parse_toml(const std::string& text, const std::shared_ptr<const Sou
   } catch (const toml::parse_error& error) {
     const auto& begin = error.source().begin;
     const Place place{source, static_cast<int>(begin.line), static_cast<int>(begin.column), 1};
-    TomlDocument document;
     std::string_view description = error.description();
     if (description.starts_with("Error ")) description.remove_prefix(6);  // format_fault() says so already
-    document.syntax_error = Fault{place, std::string(description)};
-    return document;
+    return {{}, Fault{place, std::string(description)}};
   }
 }
 

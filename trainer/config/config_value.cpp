@@ -1,6 +1,6 @@
 #include "trainer/config/config_value.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <string_view>
 
@@ -38,12 +38,9 @@ std::string toml_text(const std::string& value) {
 }
 
 std::string toml_text(const std::vector<std::string>& values) {
-  std::string text;
-  for (const auto& value : values) {
-    if (!text.empty()) text += ", ";
-    text += toml_text(value);
-  }
-  return "[" + text + "]";
+  std::vector<std::string> texts;
+  for (const std::string& value : values) texts.push_back(toml_text(value));
+  return fmt::format("[{}]", fmt::join(texts, ", "));
 }
 
 std::vector<ConfigValue> elements_of(const ConfigValue& value) {
