@@ -92,47 +92,42 @@ double element(DType dtype, const std::vector<std::uint8_t>& bytes, std::size_t 
   return exact;
 }
 
-// Compares two tensors, a few rows at a time.
-class Comparison {
- public:
-  Comparison(const CheckpointReader& first, const CheckpointReader& second) : first_(first), second_(second) {}
+void read_piece(const CheckpointReader& reader, const SavedTensor& tensor, std::int64_t begin, std::int64_t rows,
+                std::vector<std::uint8_t>& to) {
+  to.resize(static_cast<std::size_t>(rows * tensor.row_bytes()));
+  reader.read_rows(tensor, begin, rows, to);
+}
 
-  // Whether dtype and all bytes are equal; if not, `difference` gets the size of the difference.
-  bool equal(TensorDifference& difference, const std::function<void(std::int64_t bytes)>& compared) {
-    const SavedTensor &a = *difference.first, &b = *difference.second;
-    bool equal = a.dtype == b.dtype;
-    const std::int64_t most = std::max<std::int64_t>(1, piece_bytes / std::max(a.row_bytes(), b.row_bytes()));
-    for (std::int64_t begin = 0; begin < a.rows; begin += most) {
-      const std::int64_t rows = std::min(most, a.rows - begin);
-      read(first_, a, begin, rows, bytes_a_);
-      read(second_, b, begin, rows, bytes_b_);
-      compared(std::ssize(bytes_a_) + std::ssize(bytes_b_));
-      if (a.dtype == b.dtype && bytes_a_ == bytes_b_) continue;
-      equal = false;
-      for (std::size_t i = 0; i < static_cast<std::size_t>(rows * a.columns); ++i) add(difference, i);
+void add_element(double a, double b, TensorDifference& difference) {
+  if (a == b || (std::isnan(a) && std::isnan(b))) return;
+  ++difference.elements;
+  double absolute = std::abs(a - b), relative = absolute / std::max(std::abs(a), std::abs(b));
+  if (!std::isfinite(a) || !std::isfinite(b)) absolute = relative = std::numeric_limits<double>::infinity();
+  difference.largest_absolute = std::max(difference.largest_absolute, absolute);
+  difference.largest_relative = std::max(difference.largest_relative, relative);
+}
+
+// Compares two tensors, a few rows at a time: whether dtype and all bytes are equal. If not, `difference` gets the size
+// of the difference.
+bool are_equal(const CheckpointReader& first, const CheckpointReader& second, TensorDifference& difference,
+               const std::function<void(std::int64_t bytes)>& compared) {
+  const SavedTensor &a = *difference.first, &b = *difference.second;
+  bool equal = a.dtype == b.dtype;
+  std::vector<std::uint8_t> bytes_a, bytes_b;
+  const std::int64_t most = std::max<std::int64_t>(1, piece_bytes / std::max(a.row_bytes(), b.row_bytes()));
+  for (std::int64_t begin = 0; begin < a.rows; begin += most) {
+    const std::int64_t rows = std::min(most, a.rows - begin);
+    read_piece(first, a, begin, rows, bytes_a);
+    read_piece(second, b, begin, rows, bytes_b);
+    compared(std::ssize(bytes_a) + std::ssize(bytes_b));
+    if (a.dtype == b.dtype && bytes_a == bytes_b) continue;
+    equal = false;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(rows * a.columns); ++i) {
+      add_element(element(a.dtype, bytes_a, i), element(b.dtype, bytes_b, i), difference);
     }
-    return equal;
   }
-
- private:
-  static void read(const CheckpointReader& reader, const SavedTensor& tensor, std::int64_t begin, std::int64_t rows,
-                   std::vector<std::uint8_t>& to) {
-    to.resize(static_cast<std::size_t>(rows * tensor.row_bytes()));
-    reader.read_rows(tensor, begin, rows, to);
-  }
-  void add(TensorDifference& difference, std::size_t i) const {
-    const double a = element(difference.first->dtype, bytes_a_, i), b = element(difference.second->dtype, bytes_b_, i);
-    if (a == b || (std::isnan(a) && std::isnan(b))) return;
-    ++difference.elements;
-    double absolute = std::abs(a - b), relative = absolute / std::max(std::abs(a), std::abs(b));
-    if (!std::isfinite(a) || !std::isfinite(b)) absolute = relative = std::numeric_limits<double>::infinity();
-    difference.largest_absolute = std::max(difference.largest_absolute, absolute);
-    difference.largest_relative = std::max(difference.largest_relative, relative);
-  }
-
-  const CheckpointReader &first_, &second_;
-  std::vector<std::uint8_t> bytes_a_, bytes_b_;
-};
+  return equal;
+}
 
 // The tensors of both manifests in one list, by name and state, each with its entry in either manifest.
 std::vector<TensorDifference> matched(const Manifest& first, const Manifest& second) {
@@ -160,12 +155,11 @@ CheckpointDifference find_difference(const CheckpointReader& first, const Checkp
   for (const TensorDifference& entry : all) {
     if (entry.comparable()) of += entry.first->rows * (entry.first->row_bytes() + entry.second->row_bytes());
   }
-  Comparison comparison(first, second);
   for (TensorDifference& entry : all) {
-    const bool equal = entry.comparable() && comparison.equal(entry, [&](std::int64_t bytes) {
-      done += bytes;
-      if (compared) compared(done, of);
-    });
+    const bool equal = entry.comparable() && are_equal(first, second, entry, [&](std::int64_t bytes) {
+                         done += bytes;
+                         if (compared) compared(done, of);
+                       });
     if (equal) {
       ++difference.equal_tensors;
     } else {
