@@ -30,6 +30,11 @@ struct DeviceMath {
   __device__ static float from_bits(std::uint32_t a) { return __uint_as_float(a); }
 };
 
+// The exponent of a NaN or an infinity is all ones.
+__device__ inline bool is_finite(float value) {
+  return (__float_as_uint(value) & 0x7f800000u) != 0x7f800000u;
+}
+
 // One run of rows; unused states are null.
 struct Descriptor {
   void* parameters;

@@ -7,12 +7,12 @@
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/vector.cuh"
+#include "trainer/optimizer/cuda/chunks.cuh"
 #include "trainer/optimizer/optimizer_kernels.h"
 
 namespace weft::cuda {
 namespace {
 
-constexpr int threads_of_block = 256;
 // Elements that a thread loads at once. Rows have no alignment, so there are no vector loads.
 constexpr int elements_in_flight = 8;
 constexpr std::int64_t most_blocks = 4096;
@@ -20,11 +20,6 @@ constexpr std::int64_t most_blocks = 4096;
 unsigned blocks_for(std::int64_t count) {
   const std::int64_t of_block = threads_of_block * elements_in_flight;
   return static_cast<unsigned>(std::min((count + of_block - 1) / of_block, most_blocks));
-}
-
-// The exponent of a NaN or an infinity is all ones.
-__device__ bool is_finite(float value) {
-  return (__float_as_uint(value) & 0x7f800000u) != 0x7f800000u;
 }
 
 // Calls load(slot, i) for all elements in flight, then store(slot, i) for each of these elements.

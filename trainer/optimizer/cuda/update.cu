@@ -50,10 +50,6 @@ __device__ void update_at(const ChunkArrays<P, S>& of, int i, const UpdateFactor
   if constexpr (Rule::states > 1) store_elements(of.second_state + i, second, bits, RoundedArray::second_state);
 }
 
-__device__ bool is_finite(float value) {
-  return (__float_as_uint(value) & 0x7f800000u) != 0x7f800000u;
-}
-
 // `sums` are read only by lamb, for its rate.
 template <template <typename> class Rule, typename P, typename S>
 __global__ void __launch_bounds__(threads_of_block)
