@@ -53,17 +53,9 @@ bool leaves_products_slow(const ResolvedConfig& resolved) {
          !resolved.said.contains("precision.compute") && has_bfloat16_products();
 }
 
-// Orders to all ranks of a process.
-struct RunOrders {
-  const Config& config;
-  const RunObserver& observer;
-  const RunRequests& requests;
-  const std::optional<HeldOutWindows>& held_out;
-};
-
 // The steps of a rank. `result` is filled on the first rank of the process, and null on the others.
-void take_steps(RankRun& run, RankCheckpoints& checkpoints, const RunOrders& orders, TrainResult* result) {
-  const Config& config = orders.config;
+void take_steps(RankRun& run, RankCheckpoints& checkpoints, const Config& config, const RunObserver& observer,
+                const RunRequests& requests, const std::optional<HeldOutWindows>& held_out, TrainResult* result) {
   const auto spent = [&](RunPart part) {
     if (result != nullptr) result->timer.add(part);
   };
@@ -74,15 +66,15 @@ void take_steps(RankRun& run, RankCheckpoints& checkpoints, const RunOrders& ord
     copying += seconds_since(begin);
     return copied;
   });
-  if (orders.observer.before_first_step) orders.observer.before_first_step(run);
-  if (result != nullptr) orders.requests.begin();
+  if (observer.before_first_step) observer.before_first_step(run);
+  if (result != nullptr) requests.begin();
   spent(RunPart::start_up);
   bool stop = false;
   for (std::int64_t step = run.progress().step + 1; step <= config.run.steps && !stop; ++step) {
     RunVotes votes = checkpoints.votes();
     if (result != nullptr) {
-      votes.stop_requests = orders.requests.stop() ? 1 : 0;
-      votes.save_requests = orders.requests.save() ? 1 : 0;
+      votes.stop_requests = requests.stop() ? 1 : 0;
+      votes.save_requests = requests.save() ? 1 : 0;
     }
     StepMetrics metrics = run.step(step, votes);
     checkpoints.heard(run.votes());
@@ -91,8 +83,8 @@ void take_steps(RankRun& run, RankCheckpoints& checkpoints, const RunOrders& ord
       result->timer.take_from_steps(RunPart::data_wait, metrics.data_wait);
       result->timer.take_from_steps(RunPart::checkpoints, std::exchange(copying, 0.0));
     }
-    if (orders.held_out && validates_after(config, step) && metrics.taken()) {
-      metrics.validation = run.held_out(*orders.held_out);
+    if (held_out && validates_after(config, step) && metrics.taken()) {
+      metrics.validation = run.held_out(*held_out);
       checkpoints.validated(step, metrics.validation->loss);
       spent(RunPart::validation);
     }
@@ -100,7 +92,7 @@ void take_steps(RankRun& run, RankCheckpoints& checkpoints, const RunOrders& ord
     if (step % config.metrics.interval == 0 || !metrics.taken() || checkpoints.saves_after(step, run.votes())) {
       run.compare_copies();
     }
-    if (orders.observer.after_step) orders.observer.after_step(run, metrics);
+    if (observer.after_step) observer.after_step(run, metrics);
     spent(RunPart::other);
     if (!metrics.taken()) {
       checkpoints.save(run.progress());
@@ -359,7 +351,6 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
   const int first_rank = first_rank_of_process(config);
   TrainResult result;
   result.timer = timer;
-  const RunOrders orders{config, observer, requests, held_out};
   std::once_flag hashed;
   const RankMain rank_main = [&](const RankContext& context) {
     RankRun run(resolved, data, domain, context);
@@ -374,7 +365,7 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
     run.resume(checkpoints.load());
     run.compare_copies();
     TrainResult* told = run.rank() == first_rank ? &result : nullptr;
-    take_steps(run, checkpoints, orders, told);
+    take_steps(run, checkpoints, config, observer, requests, held_out, told);
     gather_figures(run, resolved.mesh(), told);
   };
   run_ranks(config, make_backend ? make_backend : backend_of(config), rank_main, observer.admit);
