@@ -23,24 +23,17 @@ TokenFlops part_token_flops(const Config& config, const ModelPart& part) {
   return flops;
 }
 
-// The weight of an operation in the products of a family: less than one if they are faster than those of 16 bits.
-struct Shares {
-  double dense = 1.0, experts = 1.0;
-};
-
-TokenFlops shortened(TokenFlops flops, const Shares& shares) {
-  for (double* part : {&flops.mixer_projections, &flops.dense_mlp, &flops.shared_experts}) *part *= shares.dense;
-  flops.routed_experts *= shares.experts;
-  return flops;
-}
-
-std::vector<SegmentFlops> flops_of_segments(const Config& config, const ProgramTables& tables, const Shares& shares,
-                                            bool lanes_overlap) {
+// `dense_weight`, `expert_weight`: of an operation in the products of a family; less than one if they are faster than
+// those of 16 bits.
+std::vector<SegmentFlops> flops_of_segments(const Config& config, const ProgramTables& tables, double dense_weight,
+                                            double expert_weight, bool lanes_overlap) {
   const double tokens =
       static_cast<double>(config.microbatch_tokens()) / (config.parallelism.context * config.parallelism.tensor);
   std::vector<SegmentFlops> flops;
   for (const ProgramSegment& segment : tables.segments) {
-    TokenFlops token = shortened(part_token_flops(config, segment.part), shares);
+    TokenFlops token = part_token_flops(config, segment.part);
+    for (double* part : {&token.mixer_projections, &token.dense_mlp, &token.shared_experts}) *part *= dense_weight;
+    token.routed_experts *= expert_weight;
     token.routed_experts *= config.expert_rows_per_choice();
     const double products = token.total() - token.scores;
     bool trains = false;
@@ -76,12 +69,12 @@ ProgramTables program_tables(const Config& config, const Mesh& mesh, const Coord
 
 std::vector<SegmentFlops> timed_flops(const Config& config, const ProgramTables& tables, const Hardware& hardware) {
   const double peak = hardware.flops_per_second(config.precision_of(Family::dense).compute).value;
-  const auto share = [&](Family family) {
+  const auto weight = [&](Family family) {
     const ProductFormat format = product_format(config, family);
     if (format == ProductFormat::as_stored) return 1.0;
     return peak / hardware.flops_per_second(format).value;
   };
-  std::vector<SegmentFlops> flops = flops_of_segments(config, tables, {share(Family::dense), share(Family::experts)},
+  std::vector<SegmentFlops> flops = flops_of_segments(config, tables, weight(Family::dense), weight(Family::experts),
                                                       /*lanes_overlap=*/hardware.name != "cpu");
   const std::optional<double> bytes_per_second = hardware.moved_bytes_per_second();
   if (!bytes_per_second) return flops;
