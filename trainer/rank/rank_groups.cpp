@@ -22,16 +22,8 @@ constexpr std::pair<Lane, Group> communicators[] = {
 
 // Whether units, of experts or not, are gathered and reduced by the group. A communicator costs memory and streams.
 bool has_units(Group group, const Degrees& degrees, bool experts) {
-  switch (group) {
-    case Group::dp_shard:
-    case Group::dp_shard_cp:
-      return group == shard_group(degrees, Family::dense);
-    case Group::edp_shard:
-    case Group::edp_replicate:
-      return experts;
-    default:
-      return true;
-  }
+  if (group == Group::dp_shard || group == Group::dp_shard_cp) return group == shard_group(degrees, Family::dense);
+  return experts || (group != Group::edp_shard && group != Group::edp_replicate);
 }
 
 }  // namespace
