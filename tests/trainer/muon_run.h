@@ -29,7 +29,7 @@ struct MuonCase {
   Config config;  // its mesh and units; one pipeline stage
   MuonOptions options;
   DType momentum = DType::float32;  // as it is kept
-  MuonStep step{.learning_rate = 0.01, .weight_decay = 0.1, .momentum = 0.95};
+  GroupStep step{.learning_rate = 0.01, .weight_decay = 0.1, .momentum = 0.95};
   std::vector<float> gradient_scales = {0.5f, 2.0f, 1.0f};  // one a step
 };
 

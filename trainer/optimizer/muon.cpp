@@ -27,10 +27,6 @@ std::vector<std::int64_t> counts(const MatrixPlan& plan, std::span<const RowMove
   return elements;
 }
 
-std::int64_t sum(const std::vector<std::int64_t>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-}
-
 }  // namespace
 
 double newton_schulz_factor() {
@@ -206,7 +202,7 @@ void Muon::take_matrices(const MatrixPlan& plan) {
   for (auto& [index, matrix] : own) matrices_.push_back(std::move(matrix));
 }
 
-void Muon::step(const MuonStep& step, ConstTensorView gradient_scale) {
+void Muon::step(const GroupStep& step, ConstTensorView gradient_scale) {
   require(gradient_scale.dtype() == DType::float32 && gradient_scale.size() == 1, "the gradient scale is one float32");
   Tensor updates = allocate_message(to_owners_.sent);
   update_momentum(step, gradient_scale, updates);
@@ -219,7 +215,8 @@ void Muon::step(const MuonStep& step, ConstTensorView gradient_scale) {
 }
 
 Tensor Muon::allocate_message(const std::vector<std::int64_t>& counts) {
-  return ledger_.allocate_on(stage_.stream(), Bucket::communication, options_.dtype, sum(counts), 1);
+  const std::int64_t elements = std::reduce(counts.begin(), counts.end());
+  return ledger_.allocate_on(stage_.stream(), Bucket::communication, options_.dtype, elements, 1);
 }
 
 Tensor Muon::exchange(Tensor sent, const Message& message) {
@@ -228,7 +225,7 @@ Tensor Muon::exchange(Tensor sent, const Message& message) {
   return received;
 }
 
-void Muon::update_momentum(const MuonStep& step, ConstTensorView gradient_scale, TensorView updates) {
+void Muon::update_momentum(const GroupStep& step, ConstTensorView gradient_scale, TensorView updates) {
   const PhaseClock::Scope scope(stage_.clock(), Phase::optimizer, stage_.stream());
   for (const OwnRows& own : rows_) {
     // The kernel writes the update directly into the message.
@@ -258,7 +255,7 @@ void Muon::orthogonalise(ConstTensorView updates, TensorView directions) {
   }
 }
 
-void Muon::change(const MuonStep& step, ConstTensorView gradient_scale, ConstTensorView directions) {
+void Muon::change(const GroupStep& step, ConstTensorView gradient_scale, ConstTensorView directions) {
   const PhaseClock::Scope scope(stage_.clock(), Phase::optimizer, stage_.stream());
   const auto decay = static_cast<float>(step.learning_rate * step.weight_decay);
   for (const OwnRows& own : rows_) {

@@ -79,12 +79,6 @@ struct MuonOptions {
   DType dtype = DType::float32;  // of the iteration and of the messages; float32 or bfloat16
 };
 
-struct MuonStep {
-  double learning_rate = 0.0;
-  double weight_decay = 0.0;
-  double momentum = 0.95;
-};
-
 // Communication and memory of a step on one rank of the stage, known from the plan alone. A stage of one rank has
 // collectives with a count of 0.
 struct MuonCost {
@@ -110,8 +104,8 @@ class Muon {
        MatrixProducts& products, const MuonKernels& kernels, MemoryLedger& ledger);
 
   // Collective over the stage. Gradients are first multiplied by gradient_scale [1, 1] float32, the same on all ranks.
-  // Parameters and momentum stay unchanged if gradient_scale is not finite.
-  void step(const MuonStep& step, ConstTensorView gradient_scale);
+  // Parameters and momentum stay unchanged if gradient_scale is not finite. Of `step`, rate, decay and momentum count.
+  void step(const GroupStep& step, ConstTensorView gradient_scale);
 
  private:
   // `rows` rows of a matrix, from row `row_begin` on, at element `offset` of a message.
@@ -137,9 +131,9 @@ class Muon {
   Tensor allocate_message(const std::vector<std::int64_t>& counts);
   // One of the two collectives. Releases `sent` and returns the received message.
   Tensor exchange(Tensor sent, const Message& message);
-  void update_momentum(const MuonStep& step, ConstTensorView gradient_scale, TensorView updates);
+  void update_momentum(const GroupStep& step, ConstTensorView gradient_scale, TensorView updates);
   void orthogonalise(ConstTensorView updates, TensorView directions);
-  void change(const MuonStep& step, ConstTensorView gradient_scale, ConstTensorView directions);
+  void change(const GroupStep& step, ConstTensorView gradient_scale, ConstTensorView directions);
 
   MuonOptions options_;
   Communicator& stage_;

@@ -170,7 +170,7 @@ void Optimizer::add(const PlannedUnit& unit, const std::vector<OwnedRows>& rows,
   }
 }
 
-void Optimizer::step_matrices(std::int64_t step, ConstTensorView gradient_scale) {
+void Optimizer::step_matrices(std::span<const GroupStep> steps, ConstTensorView gradient_scale) {
   if (!matrices_) return;  // no unit was added: nothing of the stage is trained
   for (WholeMatrices& matrices : *matrices_) {
     const OptimizerConfig& group = groups_[matrices.group];
@@ -178,8 +178,7 @@ void Optimizer::step_matrices(std::int64_t step, ConstTensorView gradient_scale)
       matrices.muon = std::make_unique<Muon>(matrices.plan, MuonOptions{group.muon_scale, group.newton_schulz},
                                              matrices.rows, stage_, products_, kernels_.muon, ledger_);
     }
-    const double rate = learning_rate(config_.lr_scheduler, group.learning_rate, step, config_.run.steps);
-    matrices.muon->step({rate, group.weight_decay, group.momentum}, gradient_scale);
+    matrices.muon->step(steps[static_cast<std::size_t>(matrices.group)], gradient_scale);
   }
 }
 
@@ -204,7 +203,7 @@ void Optimizer::step(std::int64_t step, ConstTensorView gradient_scale) {
     update_->run(stream_, steps, gradient_scale, norms_);
     if (!host_states_.empty()) host_states_.run(kernels_, steps, rules, gradient_scale);
   }
-  step_matrices(step, gradient_scale);
+  step_matrices(steps, gradient_scale);
 }
 
 }  // namespace weft

@@ -104,7 +104,7 @@ class Optimizer {
     std::vector<MuonRows> rows;
     std::unique_ptr<Muon> muon;  // over `rows`, made by the first step
   };
-  void step_matrices(std::int64_t step, ConstTensorView gradient_scale);
+  void step_matrices(std::span<const GroupStep> steps, ConstTensorView gradient_scale);
 
   const Config& config_;
   ResolvedGroups groups_;

@@ -13,8 +13,16 @@
 namespace weft {
 namespace {
 
-int rank_of(const Mesh& mesh, const Coordinates& at) {
-  return mesh.rank_at(at.pp, at.dp_replicate, at.dp_shard, at.cp, at.tp);
+// Cost of a step on one rank of the mesh, one entry for each of muon_groups().
+std::vector<MuonCost> costs_of_muon(const Config& config, const Mesh& mesh, const Coordinates& at) {
+  const int rank = mesh.rank_at(at.pp, at.dp_replicate, at.dp_shard, at.cp, at.tp);
+  const int rank_of_stage = rank % mesh.degrees().stage_ranks();
+  const ResolvedGroups groups = resolved_groups(config);
+  std::vector<MuonCost> costs;
+  for (const auto& [group, plan] : muon_plans(config, mesh, at.pp)) {
+    costs.push_back(muon_costs(plan, groups[group].newton_schulz)[static_cast<std::size_t>(rank_of_stage)]);
+  }
+  return costs;
 }
 
 }  // namespace
@@ -46,16 +54,6 @@ std::vector<GroupMatrices> muon_plans(const Config& config, const Mesh& mesh, in
     plans.push_back({group, plan_matrices(held, mesh.degrees().stage_ranks())});
   }
   return plans;
-}
-
-std::vector<MuonCost> muon_costs(const Config& config, const Mesh& mesh, int rank) {
-  const int ranks = mesh.degrees().stage_ranks();
-  const ResolvedGroups groups = resolved_groups(config);
-  std::vector<MuonCost> costs;
-  for (const auto& [group, plan] : muon_plans(config, mesh, rank / ranks)) {
-    costs.push_back(muon_costs(plan, groups[group].newton_schulz)[static_cast<std::size_t>(rank % ranks)]);
-  }
-  return costs;
 }
 
 std::vector<HeldRows> matrix_rows_of(const Config& config, const Mesh& mesh, int pipeline_rank,
@@ -110,7 +108,7 @@ std::vector<ProgramCollective> update_collectives(const Config& config, const Me
   if (const std::int64_t tensors = std::ssize(parameters_with_norms(config)); tensors > 0) {
     collectives.push_back({Op::optimizer_step, CollectiveOp::all_reduce, Group::world, 1, 2 * tensors * width});
   }
-  for (const MuonCost& cost : muon_costs(config, mesh, rank_of(mesh, at))) {
+  for (const MuonCost& cost : costs_of_muon(config, mesh, at)) {
     std::ranges::copy_if(cost.collectives, std::back_inserter(collectives),
                          [](const ProgramCollective& part) { return part.count > 0; });
   }
@@ -119,7 +117,7 @@ std::vector<ProgramCollective> update_collectives(const Config& config, const Me
 
 BucketBytes update_bytes(const Config& config, const Mesh& mesh, const Coordinates& at) {
   BucketBytes most;
-  for (const MuonCost& cost : muon_costs(config, mesh, rank_of(mesh, at))) {
+  for (const MuonCost& cost : costs_of_muon(config, mesh, at)) {
     if (cost.at_peak.total() > most.total()) most = cost.at_peak;
   }
   return most;

@@ -36,8 +36,6 @@ struct GroupMatrices {
   MatrixPlan plan;
 };
 std::vector<GroupMatrices> muon_plans(const Config& config, const Mesh& mesh, int pipeline_rank);
-// Cost of a step on one rank of the mesh, one entry for each of muon_groups().
-std::vector<MuonCost> muon_costs(const Config& config, const Mesh& mesh, int rank);
 
 // Names of the parameters with a rule that needs norms of whole tensors, in the same order on all ranks.
 std::vector<std::string> parameters_with_norms(const Config& config);
