@@ -148,28 +148,28 @@ class DryBackend final : public Backend {
   };
 };
 
-// Records allocations and releases in order, with the action that they belong to.
+// Finds what a step keeps in memory, from its allocations and releases in order.
 class MemoryEvents final : public MemoryObserver, public ActionObserver {
  public:
-  MemoryEvents(const Program& program, int pipeline_rank)
-      : program_(program),
-        actions_(program.ranks[static_cast<std::size_t>(pipeline_rank)]),
-        beside_units_(actions_.size()) {
-    walk_.actions.resize(actions_.size());
+  // `found` outlives the events, and gets its figures along the list and its peak_action.
+  MemoryEvents(const Program& program, int pipeline_rank, DryRun& found)
+      : program_(program), actions_(program.ranks[static_cast<std::size_t>(pipeline_rank)]), found_(found) {
+    found_.walk.actions.resize(actions_.size());
+    found_.beside_units.resize(actions_.size());
   }
 
   void begin(std::size_t action) override {
     action_ = action;
-    beside_units_[action] = beside_;
-    walk_.actions[action].most = now_;
+    found_.beside_units[action] = beside_;
+    found_.walk.actions[action].most = now_;
     most_now_ = total_;
   }
-  void end(std::size_t action) override { walk_.actions[action].after = now_; }
+  void end(std::size_t action) override { found_.walk.actions[action].after = now_; }
   void allocated(const void* data, Bucket bucket, std::int64_t bytes) override {
     live_.came(data, {bucket, action_, bytes});
     total_ += bytes;
     now_[bucket] += bytes;
-    BucketBytes& most = action_ ? walk_.actions[*action_].most : walk_.before;
+    BucketBytes& most = action_ ? found_.walk.actions[*action_].most : found_.walk.before;
     if (total_ > most_now_) {
       most = now_;
       most_now_ = total_;
@@ -178,11 +178,11 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
       of_units_.insert(data);
     } else {
       beside_ += bytes;
-      if (action_) beside_units_[*action_] = std::max(beside_units_[*action_], beside_);
+      if (action_) found_.beside_units[*action_] = std::max(found_.beside_units[*action_], beside_);
     }
     if (total_ <= most_) return;
     most_ = total_;
-    peak_action_ = action_;
+    found_.peak_action = action_;
     live_.mark_peak();
   }
   void released(const void* data, Bucket bucket, std::int64_t bytes) override {
@@ -191,18 +191,12 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
     now_[bucket] -= bytes;
     if (of_units_.erase(data) == 0) beside_ -= bytes;
   }
-  // Restarts the peak, as MemoryLedger::reset_peak() does. `kept`: bytes that are already allocated.
+  // Before the step. `kept`: bytes that are already allocated.
   void begin_step(const BucketBytes& kept) {
-    now_ = walk_.before = kept;
+    now_ = found_.walk.before = kept;
     total_ = most_ = most_now_ = beside_ = kept.total();
-    peak_action_.reset();
-    live_ = LiveLog();
   }
 
-  const LedgerWalk& walk() const { return walk_; }
-  const std::vector<std::int64_t>& beside_units() const { return beside_units_; }
-
-  std::optional<std::size_t> peak_action() const { return peak_action_; }
   std::vector<LiveTensors> live_at_peak() const { return live_.at_peak(); }
 
  private:
@@ -214,15 +208,13 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
 
   const ProgramTables& program_;
   std::span<const Action> actions_;
+  DryRun& found_;
   LiveLog live_;
   std::optional<std::size_t> action_;
-  LedgerWalk walk_;
   BucketBytes now_;
   std::int64_t total_ = 0, most_ = 0, most_now_ = 0;  // now, in the step, and in this action
   std::int64_t beside_ = 0;                           // of total_, without the tensors in of_units_
   std::unordered_set<const void*> of_units_;          // live tensors
-  std::vector<std::int64_t> beside_units_;            // by action
-  std::optional<std::size_t> peak_action_;
 };
 
 // The program with this rank's list. Of the other ranks' lists it keeps only the sends to this rank: a pipeline may
@@ -289,23 +281,21 @@ bool routing_decides(const Config& config) {
 }
 
 DryRun dry_run(const Config& config, const Mesh& mesh, const Program& program, int rank, Routing routing) {
-  MemoryEvents events(program, mesh.coordinates(rank).pp);  // declared first: outlives the tensors that it observes
+  DryRun result;
+  // Declared before the walker: outlives the tensors that it observes.
+  MemoryEvents events(program, mesh.coordinates(rank).pp, result);
   DryRank walker(config, mesh, program, rank, routing);
   RankStep& step = walker.step();
 
   // Tensors of the set-up were allocated before the events are observed; they stay allocated.
-  DryRun result;
   const BucketBytes kept = step.ledger().live();
   step.ledger().observe(events);
   events.begin_step(kept);
   ActionObserver* observers[] = {&events};
   walker.walk(observers);
 
-  result.walk = events.walk();
   result.peak = step.ledger().at_peak();
-  result.peak_action = events.peak_action();
   result.live = events.live_at_peak();
-  result.beside_units = events.beside_units();
   for (const Bucket bucket : all_values<Bucket>) {
     if (kept[bucket] > 0) result.live.insert(result.live.begin(), {bucket, std::nullopt, kept[bucket]});
   }
