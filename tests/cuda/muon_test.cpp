@@ -86,7 +86,7 @@ class CudaMuonMachine final : public MuonMachine {
 TEST(CudaMuon, StepsAsTheCpu) {
   if (const auto reason = why_no_cuda()) GTEST_SKIP() << "needs a GPU: " << *reason;
   for (DType dtype : muon_float_types) {
-    MuonCase the_case{config_of({.layers = "d e", .degrees = {1, 1, 2, 1, 2, 2, 1}}), {.dtype = dtype}, dtype};
+    MuonCase the_case{config_of({.layers = "d e", .degrees = {1, 1, 2, 1, 2, 2, 1}}), {.newton_schulz = dtype}, dtype};
     the_case.gradient_scales = {0.5f};
     const MuonRun cpu = run_muon(the_case),
                   gpu = run_muon(the_case, [] { return std::make_unique<CudaMuonMachine>(); });

@@ -149,7 +149,7 @@ MuonRun run_muon(const MuonCase& the_case, const MakeMuonMachine& make_machine) 
     const MatrixPlan plan = plan_matrices(matrix_rows_of(the_case.config, mesh, 0), mesh.degrees().stage_ranks());
     Muon muon(plan, the_case.options, rows, *stage, *products, machine->kernels(), ledger);
     Tensor gradient_scale = ledger.allocate(Bucket::workspace, DType::float32, 1, 1);
-    const MuonCost announced = muon_costs(plan, the_case.options.dtype)[static_cast<std::size_t>(world.rank())];
+    const MuonCost announced = muon_costs(plan, the_case.options.newton_schulz)[static_cast<std::size_t>(world.rank())];
     std::vector<std::string> faults;
     for (std::size_t step = 0; step < the_case.gradient_scales.size(); ++step) {
       for (const MuonRows& own : rows) {

@@ -27,7 +27,7 @@ std::unique_ptr<MuonMachine> make_cpu_muon_machine();
 
 struct MuonCase {
   Config config;  // its mesh and units; one pipeline stage
-  MuonOptions options;
+  OptimizerConfig options;
   DType momentum = DType::float32;  // as it is kept
   GroupStep step{.learning_rate = 0.01, .weight_decay = 0.1, .momentum = 0.95};
   std::vector<float> gradient_scales = {0.5f, 2.0f, 1.0f};  // one a step

@@ -59,8 +59,8 @@ TEST_P(MuonLayouts, EqualOneRankToTheBit) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
     for (DType kept : {DType::float32, DType::bfloat16}) {
       SCOPED_TRACE(fmt::format("{}, momentum in {}", name_of(dtype), name_of(kept)));
-      const MuonCase one{tiny_config(GetParam().layers), {.dtype = dtype}, kept},
-          many{config_of(GetParam()), {.dtype = dtype}, kept};
+      const MuonCase one{tiny_config(GetParam().layers), {.newton_schulz = dtype}, kept},
+          many{config_of(GetParam()), {.newton_schulz = dtype}, kept};
       const MuonRun expected = run_muon(one), found = run_muon(many);
       ASSERT_TRUE(found.faults.empty()) << found.faults.front() << " and " << found.faults.size() - 1 << " more";
       ASSERT_TRUE(expected.faults.empty()) << expected.faults.front();
@@ -93,7 +93,7 @@ TEST(Muon, TakesRanksWithoutRows) {
 // direction is off by what newton_schulz_error expects, twice, and the weights by one rounding each of three terms.
 TEST(Muon, IsItsFormula) {
   for (MuonScale scale : {MuonScale::match_adamw, MuonScale::aspect}) {
-    MuonCase the_case{tiny_config("d e"), {.scale = scale}};
+    MuonCase the_case{tiny_config("d e"), {.muon_scale = scale}};
     const MuonRun found = run_muon(the_case);
     EXPECT_EQ(found.weights.size(), 4u + 3 + 4 + 3 * 4);
     for (const auto& [name, weights] : found.weights) {
@@ -194,7 +194,7 @@ TEST(Muon, RoundsMomentumHalfwayToEven) {
 // A step whose gradient scale is not finite never was: the other steps leave what they leave without it.
 TEST(Muon, ChangesNothingWhenTheGradientScaleIsNotFinite) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
-    MuonCase the_case{config_of({.layers = "d e", .degrees = {1, 2, 2, 1, 1, 2, 1}}), {.dtype = dtype}, dtype};
+    MuonCase the_case{config_of({.layers = "d e", .degrees = {1, 2, 2, 1, 1, 2, 1}}), {.newton_schulz = dtype}, dtype};
     the_case.gradient_scales = {};
     const MuonRun before = run_muon(the_case);
     the_case.gradient_scales = {nan, infinity, -infinity};

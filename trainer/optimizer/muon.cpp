@@ -132,7 +132,7 @@ std::vector<MuonCost> muon_costs(const MatrixPlan& plan, DType dtype) {
   return costs;
 }
 
-Muon::Muon(const MatrixPlan& plan, const MuonOptions& options, std::span<const MuonRows> rows, Communicator& stage,
+Muon::Muon(const MatrixPlan& plan, const OptimizerConfig& options, std::span<const MuonRows> rows, Communicator& stage,
            MatrixProducts& products, const MuonKernels& kernels, MemoryLedger& ledger)
     : options_(options), stage_(stage), products_(products), kernels_(kernels), ledger_(ledger) {
   require(plan.ranks == stage.size(), "the plan is for the ranks of the stage");
@@ -167,7 +167,7 @@ void Muon::take_rows(const MatrixPlan& plan, std::span<const MuonRows> rows) {
            move.row_begin, move.row_begin + move.rows, matrix.name, rank, matrix.columns);
     }
     index_of[{move.matrix, move.row_begin}] = rows_.size();
-    rows_.push_back({found->second, std::nullopt, received, muon_scale(options_.scale, matrix)});
+    rows_.push_back({found->second, std::nullopt, received, muon_scale(options_.muon_scale, matrix)});
     received += size_of_move(plan, move);
     given.erase(found);
   }
@@ -216,7 +216,7 @@ void Muon::step(const GroupStep& step, ConstTensorView gradient_scale) {
 
 Tensor Muon::allocate_message(const std::vector<std::int64_t>& counts) {
   const std::int64_t elements = std::reduce(counts.begin(), counts.end());
-  return ledger_.allocate_on(stage_.stream(), Bucket::communication, options_.dtype, elements, 1);
+  return ledger_.allocate_on(stage_.stream(), Bucket::communication, options_.newton_schulz, elements, 1);
 }
 
 Tensor Muon::exchange(Tensor sent, const Message& message) {
@@ -246,7 +246,7 @@ void Muon::orthogonalise(ConstTensorView updates, TensorView directions) {
       cast(stream, updates.rows_from(piece.offset, piece.rows * own.columns),
            matrix.view().rows_from(piece.row_begin, piece.rows));
     }
-    NewtonSchulzSpace space(ledger_, own.rows, own.columns, options_.dtype);
+    NewtonSchulzSpace space(ledger_, own.rows, own.columns, options_.newton_schulz);
     const ConstTensorView direction = newton_schulz(stream, products_, matrix, space);
     for (const RowBlock& piece : own.sent) {
       cast(stream, direction.rows_from(piece.row_begin, piece.rows),

@@ -25,7 +25,7 @@
 #include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/ledger.h"
 #include "parallel/shard/unit.h"
-#include "trainer/config/update_rules.h"
+#include "trainer/config/config.h"
 #include "trainer/optimizer/muon_plan.h"
 #include "trainer/optimizer/optimizer_kernels.h"
 
@@ -74,11 +74,6 @@ ConstTensorView newton_schulz(Stream& stream, MatrixProducts& products, TensorVi
 
 double muon_scale(MuonScale scale, const PlannedMatrix& matrix);
 
-struct MuonOptions {
-  MuonScale scale = MuonScale::match_adamw;
-  DType dtype = DType::float32;  // of the iteration and of the messages; float32 or bfloat16
-};
-
 // Communication and memory of a step on one rank of the stage, known from the plan alone. A stage of one rank has
 // collectives with a count of 0.
 struct MuonCost {
@@ -99,8 +94,9 @@ class Muon {
  public:
   // `stage` joins all ranks of the stage in the order of the plan. Work is queued on its stream; `products` were made
   // for this stream. Throws Error (failure) naming the rows if `rows` are not exactly the rows that the plan expects of
-  // this rank. Communicator, products and ledger outlive Muon.
-  Muon(const MatrixPlan& plan, const MuonOptions& options, std::span<const MuonRows> rows, Communicator& stage,
+  // this rank. Of `options` the scale counts, and newton_schulz as the dtype of the iteration and of the messages.
+  // Communicator, products and ledger outlive Muon.
+  Muon(const MatrixPlan& plan, const OptimizerConfig& options, std::span<const MuonRows> rows, Communicator& stage,
        MatrixProducts& products, const MuonKernels& kernels, MemoryLedger& ledger);
 
   // Collective over the stage. Gradients are first multiplied by gradient_scale [1, 1] float32, the same on all ranks.
@@ -135,7 +131,7 @@ class Muon {
   void orthogonalise(ConstTensorView updates, TensorView directions);
   void change(const GroupStep& step, ConstTensorView gradient_scale, ConstTensorView directions);
 
-  MuonOptions options_;
+  OptimizerConfig options_;
   Communicator& stage_;
   MatrixProducts& products_;
   MuonKernels kernels_;

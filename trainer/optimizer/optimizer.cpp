@@ -175,8 +175,8 @@ void Optimizer::step_matrices(std::span<const GroupStep> steps, ConstTensorView 
   for (WholeMatrices& matrices : *matrices_) {
     const OptimizerConfig& group = groups_[matrices.group];
     if (matrices.muon == nullptr) {
-      matrices.muon = std::make_unique<Muon>(matrices.plan, MuonOptions{group.muon_scale, group.newton_schulz},
-                                             matrices.rows, stage_, products_, kernels_.muon, ledger_);
+      matrices.muon =
+          std::make_unique<Muon>(matrices.plan, group, matrices.rows, stage_, products_, kernels_.muon, ledger_);
     }
     matrices.muon->step(steps[static_cast<std::size_t>(matrices.group)], gradient_scale);
   }
