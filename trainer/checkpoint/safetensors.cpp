@@ -61,9 +61,8 @@ std::int64_t safetensors_bytes(const SafetensorsTensor& tensor) {
 
 SafetensorsHeader arrange_safetensors(std::vector<SafetensorsTensor> tensors,
                                       std::map<std::string, std::string> metadata) {
-  std::ranges::sort(tensors, [](const SafetensorsTensor& a, const SafetensorsTensor& b) {
-    const int first = place_of(a.dtype), second = place_of(b.dtype);
-    return first != second ? first > second : a.name < b.name;
+  std::ranges::sort(tensors, {}, [](const SafetensorsTensor& tensor) {
+    return std::pair(-place_of(tensor.dtype), std::string_view(tensor.name));
   });
   SafetensorsHeader header{std::move(metadata), std::move(tensors)};
   std::int64_t end = 0;
