@@ -22,7 +22,6 @@ inline constexpr int stopped_by_signal = 75;
 // Of a command that failed, or whose output was refused.
 inline constexpr int failed_run = 3;
 
-// A first configuration of one's own.
 void add_init_command(CLI::App& program);
 // `command_line` is recorded in the summary of the run.
 void add_train_command(CLI::App& program, const std::string& command_line);
@@ -38,14 +37,10 @@ void add_layout_simulate_command(CLI::App& layout);
 void add_layout_sweep_command(CLI::App& layout);
 // Throws CLI::RuntimeError with exit code 3 if findings count as failures.
 void add_diagnose_command(CLI::App& program);
-// The settings, results and cost of a run, in one page of text.
 void add_receipt_command(CLI::App& program);
-// Runs as one HTML page.
 void add_report_command(CLI::App& program);
 void add_trace_sum_command(CLI::App& trace);
-// The measured costs of a run as a table for pipeline.costs.
 void add_trace_costs_command(CLI::App& trace);
-// Texts as tokens, tokenizers of one's own, what a file of tokens holds, and what samples read of it.
 void add_data_tokenize_command(CLI::App& data);
 void add_data_train_tokenizer_command(CLI::App& data);
 void add_data_inspect_command(CLI::App& data);
@@ -68,9 +63,7 @@ void add_bench_published_command(CLI::App& bench);
 void add_bench_defaults_command(CLI::App& bench);
 void add_mesh_command(CLI::App& program);
 void add_keys_command(CLI::App& program);
-// Hardware to plan for.
 void add_hardware_command(CLI::App& program);
-// Export of checkpoints to Hugging Face folders, and import.
 void add_export_command(CLI::App& program);
 void add_import_command(CLI::App& program);
 

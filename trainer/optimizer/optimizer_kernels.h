@@ -50,9 +50,8 @@ class RowsUpdate {
                    ConstTensorView sums) = 0;
 };
 
-// The part of Muon that each device implements: two passes over elements. Work is queued on the stream. The gradient
-// scale stays in device memory, so that a step never waits for its own norm. If the scale is not finite the step is
-// void: momentum and parameters are not written.
+// The part of Muon that each device implements: two passes over elements. If the gradient scale is not finite the step
+// is void: momentum and parameters are not written.
 //
 // The momentum pass over one run of rows. The element views have equal sizes and do not overlap.
 struct MuonMomentum {
