@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -23,7 +25,7 @@ constexpr std::int64_t largest_count = 1'000'000;
 // Reads values of a config.json and collects their faults.
 class ModelReading {
  public:
-  ModelReading(const SortedJson& json, std::vector<std::string>& faults) : json_(json), faults_(faults) {}
+  explicit ModelReading(const SortedJson& json) : json_(json) {}
 
   // Null counts as absent, as in transformers.
   const SortedJson* find(const char* key) const {
@@ -34,88 +36,88 @@ class ModelReading {
     const auto found = json_.find(key);
     return found != json_.end() && found->is_null();
   }
-  void fault(std::string text) { faults_.push_back(std::move(text)); }
+  template <typename... Args>
+  void fault(fmt::format_string<Args...> text, Args&&... args) {
+    faults_.push_back(fmt::format(text, std::forward<Args>(args)...));
+  }
+  template <typename... Args>
+  void fault_if(bool wrong, fmt::format_string<Args...> text, Args&&... args) {
+    if (wrong) fault(text, std::forward<Args>(args)...);
+  }
 
   std::int64_t size(const char* key, std::optional<std::int64_t> absent = {}) {
-    const SortedJson* value = find(key);
-    if (value == nullptr) return absent ? *absent : missing(key, std::int64_t{1});
-    const bool integer = value->is_number_integer() && *value >= 1 && *value <= largest_size;
-    if (integer) return value->get<std::int64_t>();
-    fault(fmt::format("{} is {}, not a size from 1 to {}", key, value->dump(), largest_size));
-    return 1;
+    const auto fits = [](const SortedJson& said) { return is_integer_from(1, said); };
+    return value(key, absent, std::int64_t{1}, fits, fmt::format("not a size from 1 to {}", largest_size));
   }
   std::int64_t count(const char* key, std::int64_t absent) {
-    const SortedJson* value = find(key);
-    if (value == nullptr) return absent;
-    if (value->is_number_integer() && *value >= 0 && *value <= largest_size) return value->get<std::int64_t>();
-    fault(fmt::format("{} is {}, not a number of them from 0 to {}", key, value->dump(), largest_size));
-    return absent;
+    const auto fits = [](const SortedJson& said) { return is_integer_from(0, said); };
+    return value(key, std::optional(absent), absent, fits,
+                 fmt::format("not a number of them from 0 to {}", largest_size));
   }
   double number(const char* key, double lowest, std::optional<double> absent = {}) {
-    const SortedJson* value = find(key);
-    if (value == nullptr) return absent ? *absent : missing(key, 1.0);
-    if (value->is_number() && value->get<double>() >= lowest && std::isfinite(value->get<double>())) {
-      return value->get<double>();
-    }
-    fault(fmt::format("{} is {}, not a number from {}", key, value->dump(), lowest));
-    return 1.0;
+    const auto fits = [&](const SortedJson& said) {
+      return said.is_number() && said.get<double>() >= lowest && std::isfinite(said.get<double>());
+    };
+    return value(key, absent, 1.0, fits, fmt::format("not a number from {}", lowest));
   }
   bool boolean(const char* key, std::optional<bool> absent = {}) {
-    const SortedJson* value = find(key);
-    if (value == nullptr) return absent ? *absent : missing(key, false);
-    if (value->is_boolean()) return value->get<bool>();
-    fault(fmt::format("{} is {}, neither true nor false", key, value->dump()));
-    return false;
+    return value(
+        key, absent, false, [](const SortedJson& said) { return said.is_boolean(); }, "neither true nor false");
   }
   // No, one or several tokens; several as a list.
   std::vector<std::int64_t> tokens(const char* key) {
-    const SortedJson* value = find(key);
-    if (value == nullptr) return {};
-    const SortedJson list = value->is_array() ? *value : SortedJson::array({*value});
-    if (std::ranges::all_of(list, [](const SortedJson& id) { return id.is_number_integer(); })) return list;
-    fault(fmt::format("{} is {}, neither a token nor a list of tokens", key, value->dump()));
+    const SortedJson* said = find(key);
+    if (said == nullptr) return {};
+    const SortedJson list = said->is_array() ? *said : SortedJson::array({*said});
+    if (std::ranges::all_of(list, &SortedJson::is_number_integer)) return list;
+    fault("{} is {}, neither a token nor a list of tokens", key, said->dump());
     return {};
   }
   void must_be_off(const char* key, const char* what) {
-    if (boolean(key, false)) fault(fmt::format("{} is true: Weft has no {}", key, what));
+    fault_if(boolean(key, false), "{} is true: Weft has no {}", key, what);
+  }
+  void throw_faults(const std::string& name) const {
+    if (!faults_.empty()) fail_request("{}: {}", name, fmt::join(faults_, "\n" + name + ": "));
   }
 
  private:
-  template <typename T>
-  T missing(const char* key, T instead) {
-    fault(fmt::format("{} is missing", key));
+  static bool is_integer_from(std::int64_t least, const SortedJson& said) {
+    return said.is_number_integer() && said >= least && said <= largest_size;
+  }
+  // The value of a key that `fits`; `instead` of another, which is a fault.
+  template <typename T, typename Fits>
+  T value(const char* key, std::optional<T> absent, T instead, const Fits& fits, const std::string& expected) {
+    const SortedJson* said = find(key);
+    if (said == nullptr && absent) return *absent;
+    if (said != nullptr && fits(*said)) return said->get<T>();
+    said == nullptr ? fault("{} is missing", key) : fault("{} is {}, {}", key, said->dump(), expected);
     return instead;
   }
 
   const SortedJson& json_;
-  std::vector<std::string>& faults_;
+  std::vector<std::string> faults_;
 };
 
 // Checks one of the two spellings of the kind of rotary embedding, if given.
 void expect_plain_rope(ModelReading& reading, const char* key, const SortedJson& rope) {
-  if (!rope.is_object()) return reading.fault(fmt::format("{} is {}, not an object", key, rope.dump()));
+  if (!rope.is_object()) return reading.fault("{} is {}, not an object", key, rope.dump());
   for (const auto& [name, value] : rope.items()) {
     const bool type = name == "rope_type" || name == "type";
     const bool plain =
         (type && value == "default") || name == "rope_theta" || (name == "partial_rotary_factor" && value == 1.0);
-    if (!plain) {
-      reading.fault(fmt::format("{}.{} is {}: Weft has only the default rotary embedding, over whole heads", key, name,
-                                value.dump()));
-    }
+    reading.fault_if(!plain, "{}.{} is {}: Weft has only the default rotary embedding, over whole heads", key, name,
+                     value.dump());
   }
 }
 
 // How much of a head the rotary embedding turns; Weft turns all of it.
 void expect_whole_rotary(ModelReading& reading, const ArchitectureTraits& traits) {
   if (!traits.partial_rotary) return;
-  double factor = reading.number("partial_rotary_factor", 0.0, 0.5);
+  const double factor = reading.number("partial_rotary_factor", 0.0, 0.5);
   if (const SortedJson* rope = reading.find("rope_parameters"); rope != nullptr && rope->is_object()) {
     if (reading.find("partial_rotary_factor") == nullptr && rope->value("partial_rotary_factor", 0.0) == 1.0) return;
   }
-  if (factor != 1.0) {
-    reading.fault(
-        fmt::format("partial_rotary_factor is {} ({} if it is missing): Weft turns whole heads", factor, 0.5));
-  }
+  reading.fault_if(factor != 1.0, "partial_rotary_factor is {} (0.5 if it is missing): Weft turns whole heads", factor);
 }
 
 double rope_theta(ModelReading& reading, const ArchitectureTraits& traits) {
@@ -130,12 +132,10 @@ double rope_theta(ModelReading& reading, const ArchitectureTraits& traits) {
     const SortedJson& value = (*rope)["rope_theta"];
     const double said = value.is_number() ? value.get<double>() : 0.0;
     if (!(said >= lowest) || !std::isfinite(said)) {
-      reading.fault(fmt::format("{}.rope_theta is {}, not a number from {}", key, value.dump(), lowest));
+      reading.fault("{}.rope_theta is {}, not a number from {}", key, value.dump(), lowest);
       continue;
     }
-    if (theta && *theta != said) {
-      reading.fault(fmt::format("rope_theta is {}, but {}.rope_theta is {}", *theta, key, said));
-    }
+    if (theta && *theta != said) reading.fault("rope_theta is {}, but {}.rope_theta is {}", *theta, key, said);
     theta = said;
   }
   return theta.value_or(traits.rope_theta);
@@ -151,29 +151,27 @@ std::int64_t sliding_window(ModelReading& reading, const ArchitectureTraits& tra
   std::int64_t window = used ? reading.size("sliding_window", 4096) : 0;
   const SortedJson* types = reading.find("layer_types");
   if (types != nullptr && !types->is_array()) {
-    reading.fault(fmt::format("layer_types is {}, not a list", types->dump()));
+    reading.fault("layer_types is {}, not a list", types->dump());
     return window;
   }
   if (used && by_block && types != nullptr && !types->empty()) {
     if (types->front() == "full_attention") window = 0;
   } else if (used && by_block && !traits.first_windows) {
     reading.fault(
-        fmt::format("use_sliding_window is true without layer_types: versions of transformers give different "
-                    "blocks of {} the window",
-                    traits.model_type));
+        "use_sliding_window is true without layer_types: versions of transformers give different blocks of {} the "
+        "window",
+        traits.model_type);
   } else if (used && by_block) {
     const std::int64_t first = reading.count("max_window_layers", *traits.first_windows);
     if (first >= blocks) window = 0;
-    if (first > 0 && first < blocks) {
-      reading.fault(fmt::format(
-          "max_window_layers is {} of {} blocks: Weft has one sliding window for all blocks or none", first, blocks));
-    }
+    reading.fault_if(first > 0 && first < blocks,
+                     "max_window_layers is {} of {} blocks: Weft has one sliding window for all blocks or none", first,
+                     blocks);
   }
   const char* expected = window > 0 ? "sliding_attention" : "full_attention";
   for (const SortedJson& type : types == nullptr ? SortedJson::array() : *types) {
     if (type == expected) continue;
-    reading.fault(
-        fmt::format("layer_types has {} where sliding_window makes \"{}\" of every block", type.dump(), expected));
+    reading.fault("layer_types has {} where sliding_window makes \"{}\" of every block", type.dump(), expected);
     break;
   }
   return window;
@@ -183,7 +181,7 @@ std::int64_t sliding_window(ModelReading& reading, const ArchitectureTraits& tra
 std::vector<ModelBlock> read_pairs(ModelReading& reading, const ModelConfig& model, std::int64_t count) {
   const SortedJson* types = reading.find("layer_types");
   if (types == nullptr || !types->is_array() || std::cmp_not_equal(types->size(), count)) {
-    reading.fault(fmt::format("layer_types is no list of {} layers (num_hidden_layers)", count));
+    reading.fault("layer_types is no list of {} layers (num_hidden_layers)", count);
     return {BlockKind::dense};
   }
   const BlockKind kind = model.moe.num_experts > 0 ? BlockKind::moe : BlockKind::dense;
@@ -192,7 +190,7 @@ std::vector<ModelBlock> read_pairs(ModelReading& reading, const ModelConfig& mod
     // The names of transformers 4 and of transformers 5.
     const bool attends = type == "attention" || type == "full_attention";
     if (!attends && type != "mamba" && type != "linear_attention") {
-      reading.fault(fmt::format("layer_types has {}: layers are \"attention\" or \"mamba\"", type.dump()));
+      reading.fault("layer_types has {}: layers are \"attention\" or \"mamba\"", type.dump());
       break;
     }
     blocks.emplace_back(BlockKind::none, 0, attends ? Mixer::attention : Mixer::state_space);
@@ -216,12 +214,12 @@ std::vector<ModelBlock> read_blocks(ModelReading& reading, const ArchitectureTra
   }
   const SortedJson* dense = reading.find("mlp_only_layers");
   if (dense == nullptr) return blocks;
-  if (!dense->is_array()) reading.fault(fmt::format("mlp_only_layers is {}, not a list", dense->dump()));
+  if (!dense->is_array()) reading.fault("mlp_only_layers is {}, not a list", dense->dump());
   for (const SortedJson& block : *dense) {
     if (block.is_number_integer() && block >= 0 && block < count) {
       blocks[block.get<std::size_t>()] = BlockKind::dense;
     } else {
-      reading.fault(fmt::format("mlp_only_layers has {}: there are {} blocks", block.dump(), count));
+      reading.fault("mlp_only_layers has {}: there are {} blocks", block.dump(), count);
     }
   }
   return blocks;
@@ -233,10 +231,9 @@ void read_sigmoid_router(ModelReading& reading, MoeConfig& moe) {
   moe.n_group = reading.size("n_group", 1);
   moe.topk_group = reading.size("topk_group", 1);
   moe.routed_scaling_factor = reading.number("routed_scaling_factor", 1e-30, 1.0);
-  if (moe.num_experts % moe.n_group != 0 || moe.topk_group > moe.n_group) {
-    reading.fault(fmt::format("n_group is {} and topk_group {}: {} experts do not have such groups", moe.n_group,
-                              moe.topk_group, moe.num_experts));
-  }
+  reading.fault_if(moe.num_experts % moe.n_group != 0 || moe.topk_group > moe.n_group,
+                   "n_group is {} and topk_group {}: {} experts do not have such groups", moe.n_group, moe.topk_group,
+                   moe.num_experts);
 }
 
 MoeConfig read_moe(ModelReading& reading, const ArchitectureTraits& traits) {
@@ -261,10 +258,8 @@ MoeConfig read_moe(ModelReading& reading, const ArchitectureTraits& traits) {
   }
   // As many as a token chooses from.
   const std::int64_t experts_there = moe.topk_group * (moe.num_experts / moe.n_group);
-  if (moe.num_experts_per_tok > experts_there) {
-    reading.fault(fmt::format("num_experts_per_tok is {} of {} experts{}", moe.num_experts_per_tok, experts_there,
-                              moe.n_group > 1 ? " (topk_group)" : ""));
-  }
+  reading.fault_if(moe.num_experts_per_tok > experts_there, "num_experts_per_tok is {} of {} experts{}",
+                   moe.num_experts_per_tok, experts_there, moe.n_group > 1 ? " (topk_group)" : "");
   return moe;
 }
 
@@ -280,13 +275,10 @@ void read_heads(ModelReading& reading, Architecture architecture, ModelConfig& m
   const bool whole = !traits.head_dim_given && model.hidden_size % model.num_attention_heads == 0;
   model.head_dim =
       reading.size("head_dim", whole ? std::optional(model.hidden_size / model.num_attention_heads) : std::nullopt);
-  if (model.num_attention_heads % model.num_key_value_heads != 0) {
-    reading.fault(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
-                              model.num_attention_heads, model.num_key_value_heads));
-  }
-  if (model.head_dim % 2 != 0) {
-    reading.fault(fmt::format("head_dim is {}: the rotary embedding turns pairs", model.head_dim));
-  }
+  reading.fault_if(model.num_attention_heads % model.num_key_value_heads != 0,
+                   "num_attention_heads {} is not a multiple of num_key_value_heads {}", model.num_attention_heads,
+                   model.num_key_value_heads);
+  reading.fault_if(model.head_dim % 2 != 0, "head_dim is {}: the rotary embedding turns pairs", model.head_dim);
 }
 
 // Of Mamba-2, and the factors of Granite, which Weft does not have.
@@ -300,31 +292,25 @@ StateSpaceConfig read_state_space(ModelReading& reading, const ModelConfig& mode
   space.state_size = reading.size("mamba_d_state");
   space.n_groups = reading.size("mamba_n_groups");
   space.conv_kernel = reading.size("mamba_d_conv");
-  if (space.inner() != expand * model.hidden_size) {
-    reading.fault(fmt::format("mamba_n_heads {} x mamba_d_head {} is not mamba_expand {} x hidden_size {}",
-                              space.num_heads, space.head_dim, expand, model.hidden_size));
-  }
-  if (space.n_groups != 1) {
-    reading.fault(fmt::format("mamba_n_groups is {}: the gated norm of Weft is over each group", space.n_groups));
-  }
-  if (!reading.boolean("mamba_conv_bias", true)) {
-    reading.fault("mamba_conv_bias is false: the convolution of Weft has a bias");
-  }
+  reading.fault_if(space.inner() != expand * model.hidden_size,
+                   "mamba_n_heads {} x mamba_d_head {} is not mamba_expand {} x hidden_size {}", space.num_heads,
+                   space.head_dim, expand, model.hidden_size);
+  reading.fault_if(space.n_groups != 1, "mamba_n_groups is {}: the gated norm of Weft is over each group",
+                   space.n_groups);
+  reading.fault_if(!reading.boolean("mamba_conv_bias", true),
+                   "mamba_conv_bias is false: the convolution of Weft has a bias");
   reading.must_be_off("mamba_proj_bias", "biases of projections");
   const SortedJson* positions = reading.find("position_embedding_type");
-  if (positions == nullptr || *positions != "rope") {
-    reading.fault(fmt::format("position_embedding_type is {}: Weft turns queries and keys (\"rope\")",
-                              positions == nullptr ? "null" : positions->dump()));
-  }
+  reading.fault_if(positions == nullptr || *positions != "rope",
+                   "position_embedding_type is {}: Weft turns queries and keys (\"rope\")",
+                   positions == nullptr ? "null" : positions->dump());
   const double scale = 1.0 / std::sqrt(static_cast<double>(model.head_dim));
   for (const auto& [key, needed] : {std::pair("attention_multiplier", scale),
                                     {"embedding_multiplier", 1.0},
                                     {"residual_multiplier", 1.0},
                                     {"logits_scaling", 1.0}}) {
     const double said = reading.number(key, 0.0, 1.0);
-    if (std::abs(said - needed) > 1e-6 * needed) {
-      reading.fault(fmt::format("{} is {}: Weft has {:.6g} there", key, said, needed));
-    }
+    reading.fault_if(std::abs(said - needed) > 1e-6 * needed, "{} is {}: Weft has {:.6g} there", key, said, needed);
   }
   return space;
 }
@@ -343,8 +329,8 @@ ModelConfig read_model(ModelReading& reading, Architecture architecture) {
   }
   std::int64_t blocks = reading.size("num_hidden_layers");
   if (blocks > largest_count / std::max<std::int64_t>(model.moe.num_experts, 1)) {
-    reading.fault(fmt::format("num_hidden_layers is {} and the experts of each {}: more than {} in all", blocks,
-                              model.moe.num_experts, largest_count));
+    reading.fault("num_hidden_layers is {} and the experts of each {}: more than {} in all", blocks,
+                  model.moe.num_experts, largest_count);
     blocks = 1;
   }
   model.blocks = traits.pairs ? read_pairs(reading, model, blocks) : read_blocks(reading, traits, blocks);
@@ -361,16 +347,14 @@ ModelConfig read_model(ModelReading& reading, Architecture architecture) {
   if (!traits.pairs) model.sliding_window = sliding_window(reading, traits, blocks);
   reading.must_be_off("attention_bias", "biases of projections");
   reading.must_be_off("mlp_bias", "biases of projections");
-  if (architecture == Architecture::qwen2_moe && reading.boolean("qkv_bias", true)) {
-    reading.fault("qkv_bias is true, as it is where it is missing: Weft has no biases of projections");
-  }
+  reading.fault_if(architecture == Architecture::qwen2_moe && reading.boolean("qkv_bias", true),
+                   "qkv_bias is true, as it is where it is missing: Weft has no biases of projections");
   expect_whole_rotary(reading, traits);
   if (const SortedJson* activation = reading.find("hidden_act"); activation != nullptr && *activation != "silu") {
-    reading.fault(fmt::format("hidden_act is {}: Weft has silu", activation->dump()));
+    reading.fault("hidden_act is {}: Weft has silu", activation->dump());
   }
-  if (reading.find("quantization_config") != nullptr) {
-    reading.fault("quantization_config: Weft reads float32, bfloat16 and float16 weights");
-  }
+  reading.fault_if(reading.find("quantization_config") != nullptr,
+                   "quantization_config: Weft reads float32, bfloat16 and float16 weights");
   return model;
 }
 
@@ -380,35 +364,26 @@ SortedJson parse_object(const std::string& text, const std::string& name) {
   return json;
 }
 
-void throw_faults(const std::vector<std::string>& faults, const std::string& name) {
-  if (faults.empty()) return;
-  std::string message;
-  for (const std::string& fault : faults) message += fmt::format("{}{}: {}", message.empty() ? "" : "\n", name, fault);
-  throw Error(ErrorKind::request, message);
-}
-
 }  // namespace
 
 FolderModel parse_model_json(const std::string& text, const std::string& name) {
   const SortedJson json = parse_object(text, name);
   if (!json.contains("model_type") || !json["model_type"].is_string()) fail_request("{} has no model_type", name);
   FolderModel result;
-  std::vector<std::string> faults;
   try {
     result.architecture = architecture_of(json["model_type"].get<std::string>());
   } catch (const Error& error) {
     fail_request("{}: model_type: {}", name, error.what());
   }
-  ModelReading reading(json, faults);
+  ModelReading reading(json);
   result.model = read_model(reading, result.architecture);
-  throw_faults(faults, name);
+  reading.throw_faults(name);
   return result;
 }
 
 FolderFacts parse_folder_facts(const std::string& text, const std::string& name) {
   const SortedJson json = parse_object(text, name);
-  std::vector<std::string> faults;
-  ModelReading reading(json, faults);
+  ModelReading reading(json);
   FolderFacts facts;
   if (reading.find("max_position_embeddings") != nullptr) {
     facts.max_position_embeddings = reading.size("max_position_embeddings");
@@ -416,7 +391,7 @@ FolderFacts parse_folder_facts(const std::string& text, const std::string& name)
   facts.bos_token_id = reading.tokens("bos_token_id");
   facts.eos_token_id = reading.tokens("eos_token_id");
   facts.pad_token_id = reading.tokens("pad_token_id");
-  throw_faults(faults, name);
+  reading.throw_faults(name);
   return facts;
 }
 
