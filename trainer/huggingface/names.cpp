@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <initializer_list>
 #include <iterator>
 #include <set>
 #include <system_error>
@@ -54,101 +53,60 @@ std::int64_t take_number(std::string_view& name) {
   return number;
 }
 
-// Tensors of layers of granitemoehybrid: attention or Mamba-2, then experts with a shared MLP, or that MLP alone. Parts
-// of one tensor stand below one another.
-class Pair {
- public:
-  Pair(std::string_view name, const std::string& layer, FolderPart& part) : name_(name), layer_(layer), part_(part) {}
-
-  // Whether the parameter is one of these; `rows` of each.
-  bool put(const char* tensor, std::vector<std::int64_t> shape,
-           std::initializer_list<std::pair<std::string_view, std::int64_t>> parts) {
-    std::int64_t first_row = 0;
-    for (const auto& [name, rows] : parts) {
-      if (name == name_) return put(tensor, std::move(shape), first_row);
-      first_row += rows;
-    }
-    return false;
-  }
-  bool put(const char* tensor, std::vector<std::int64_t> shape, std::int64_t first_row) {
-    part_.tensor = layer_ + tensor;
-    part_.shape = std::move(shape);
-    part_.first_row = first_row;
-    return true;
-  }
-
- private:
-  std::string_view name_;
-  const std::string& layer_;
-  FolderPart& part_;
+// A tensor of a layer of a pair of blocks (ArchitectureTraits::pairs), and the parameters below one another in it, with
+// their rows.
+struct PairTensor {
+  const char* name;
+  std::vector<std::int64_t> shape;
+  std::vector<std::pair<std::string_view, std::int64_t>> parts;
 };
 
-bool put_state_space(const ModelConfig& model, Pair& pair) {
+// Of granitemoehybrid: Mamba-2, and experts with a shared MLP, or that MLP alone. Attention has the names of other
+// architectures.
+std::vector<PairTensor> pair_tensors(const ModelConfig& model) {
   const StateSpaceConfig& space = model.state_space;
   const std::int64_t heads = space.num_heads, inner = space.inner(), taps = space.conv_kernel;
-  const std::int64_t shared = space.n_groups * space.state_size, channels = inner + 2 * shared;
-  return pair.put("mamba.in_proj.weight", {space.columns(), model.hidden_size},
-                  {{"state_space.z_proj.weight", inner},
-                   {"state_space.x_proj.weight", inner},
-                   {"state_space.b_proj.weight", shared},
-                   {"state_space.c_proj.weight", shared},
-                   {"state_space.step_proj.weight", heads}}) ||
-         pair.put("mamba.conv1d.weight", {channels, 1, taps},
-                  {{"state_space.x_filter", inner * taps},
-                   {"state_space.b_filter", shared * taps},
-                   {"state_space.c_filter", shared * taps}}) ||
-         pair.put("mamba.conv1d.bias", {channels},
-                  {{"state_space.x_bias", inner}, {"state_space.b_bias", shared}, {"state_space.c_bias", shared}}) ||
-         pair.put("mamba.A_log", {heads}, {{"state_space.a_log", heads}}) ||
-         pair.put("mamba.D", {heads}, {{"state_space.d", heads}}) ||
-         pair.put("mamba.dt_bias", {heads}, {{"state_space.step_bias", heads}}) ||
-         pair.put("mamba.norm.weight", {inner}, {{"state_space.gated_norm.weight", inner}}) ||
-         pair.put("mamba.out_proj.weight", {model.hidden_size, inner}, {{"state_space.out_proj.weight", inner}}) ||
-         pair.put("input_layernorm.weight", {model.hidden_size}, {{"state_space.norm.weight", model.hidden_size}});
-}
-
-// An MLP, or the shared expert; `width` inside.
-bool put_shared(const ModelConfig& model, std::int64_t width, std::string_view gate, std::string_view up,
-                std::string_view down, Pair& pair) {
-  return pair.put("shared_mlp.input_linear.weight", {2 * width, model.hidden_size}, {{gate, width}, {up, width}}) ||
-         pair.put("shared_mlp.output_linear.weight", {model.hidden_size, width}, {{down, width}});
-}
-
-bool put_expert(const ModelConfig& model, std::string_view name, Pair& pair) {
-  constexpr std::string_view experts = "experts.";
-  if (!name.starts_with(experts)) return false;
-  std::int64_t expert = 0;
-  const char* begin = name.data() + experts.size();
-  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), expert);
-  if (end == begin || error != std::errc()) return false;
-  const std::string_view which(end, static_cast<std::size_t>(name.data() + name.size() - end));
-  const std::int64_t width = model.moe.moe_intermediate_size, hidden = model.hidden_size;
-  if (which == ".down_proj.weight") {
-    return pair.put("block_sparse_moe.output_linear.weight", {model.moe.num_experts, hidden, width}, expert * hidden);
-  }
-  const std::int64_t first = 2 * expert * width + (which == ".up_proj.weight" ? width : 0);
-  return pair.put("block_sparse_moe.input_linear.weight", {model.moe.num_experts, 2 * width, hidden}, first);
-}
-
-// Names the part of a parameter in a layer of a pair of blocks (ArchitectureTraits::pairs). `name` lacks the number of
-// its block, `layer` is the beginning of the tensor's name. False if the layer has it under the name of other
-// architectures.
-bool put_in_pair(const ModelConfig& model, std::string_view name, const std::string& layer, FolderPart& part) {
-  Pair pair(name, layer, part);
-  const MoeConfig& moe = model.moe;
-  return put_state_space(model, pair) || put_expert(model, name, pair) ||
-         put_shared(model, model.intermediate_size, "mlp.gate_proj.weight", "mlp.up_proj.weight",
-                    "mlp.down_proj.weight", pair) ||
-         put_shared(model, moe.shared_expert_intermediate_size, "shared_expert.gate_proj.weight",
-                    "shared_expert.up_proj.weight", "shared_expert.down_proj.weight", pair) ||
-         pair.put("block_sparse_moe.router.layer.weight", {moe.num_experts, model.hidden_size},
-                  {{"router.weight", moe.num_experts}});
+  const std::int64_t groups = space.n_groups * space.state_size, channels = inner + 2 * groups;
+  const std::int64_t hidden = model.hidden_size, width = model.intermediate_size, experts = model.moe.num_experts;
+  const std::int64_t shared = model.moe.shared_expert_intermediate_size;
+  return {{"mamba.in_proj.weight",
+           {space.columns(), hidden},
+           {{"state_space.z_proj.weight", inner},
+            {"state_space.x_proj.weight", inner},
+            {"state_space.b_proj.weight", groups},
+            {"state_space.c_proj.weight", groups},
+            {"state_space.step_proj.weight", heads}}},
+          {"mamba.conv1d.weight",
+           {channels, 1, taps},
+           {{"state_space.x_filter", inner * taps},
+            {"state_space.b_filter", groups * taps},
+            {"state_space.c_filter", groups * taps}}},
+          {"mamba.conv1d.bias",
+           {channels},
+           {{"state_space.x_bias", inner}, {"state_space.b_bias", groups}, {"state_space.c_bias", groups}}},
+          {"mamba.A_log", {heads}, {{"state_space.a_log", heads}}},
+          {"mamba.D", {heads}, {{"state_space.d", heads}}},
+          {"mamba.dt_bias", {heads}, {{"state_space.step_bias", heads}}},
+          {"mamba.norm.weight", {inner}, {{"state_space.gated_norm.weight", inner}}},
+          {"mamba.out_proj.weight", {hidden, inner}, {{"state_space.out_proj.weight", hidden}}},
+          {"input_layernorm.weight", {hidden}, {{"state_space.norm.weight", hidden}}},
+          {"shared_mlp.input_linear.weight",
+           {2 * width, hidden},
+           {{"mlp.gate_proj.weight", width}, {"mlp.up_proj.weight", width}}},
+          {"shared_mlp.output_linear.weight", {hidden, width}, {{"mlp.down_proj.weight", hidden}}},
+          {"shared_mlp.input_linear.weight",
+           {2 * shared, hidden},
+           {{"shared_expert.gate_proj.weight", shared}, {"shared_expert.up_proj.weight", shared}}},
+          {"shared_mlp.output_linear.weight", {hidden, shared}, {{"shared_expert.down_proj.weight", hidden}}},
+          {"block_sparse_moe.router.layer.weight", {experts, hidden}, {{"router.weight", experts}}}};
 }
 
 class Renaming {
  public:
   Renaming(Architecture architecture, const ModelConfig& model, ExpertTensors experts)
-      : traits_(traits_of(architecture)), model_(model), experts_(experts) {}
+      : traits_(traits_of(architecture)), model_(model), fused_(experts == ExpertTensors::fused) {
+    if (traits_.pairs) pair_tensors_ = pair_tensors(model);
+  }
 
   FolderPart part(const ParameterSpec& parameter) const {
     FolderPart part{parameter, {}, 0, parameter.global_rows, parameter.global_columns};
@@ -166,7 +124,7 @@ class Renaming {
     if (!take(name, "blocks.")) return false;
     const std::string block = fmt::format("model.layers.{}.", take_number(name) / (traits_.pairs ? 2 : 1));
     if (!take(name, ".")) return false;
-    if (traits_.pairs && put_in_pair(model_, name, block, part)) return true;
+    if (put_in_pair(name, block, part)) return true;
     for (const Renamed& renamed : in_blocks) {
       if (name == renamed.parameter) return put(part, block + std::string(renamed.tensor));
     }
@@ -176,6 +134,22 @@ class Renaming {
       return put(part, block + std::string(merged_tensor));
     }
     return traits_.moe_blocks && rename_in_moe(name, block, part);
+  }
+
+  bool put_in_pair(std::string_view name, const std::string& layer, FolderPart& part) const {
+    for (const auto& [tensor, shape, parameters] : pair_tensors_) {
+      std::int64_t first_row = 0;
+      for (const auto& [parameter, rows] : parameters) {
+        if (parameter == name) {
+          part.tensor = layer + tensor;
+          part.shape = shape;
+          part.first_row = first_row;
+          return true;
+        }
+        first_row += rows;
+      }
+    }
+    return false;
   }
 
   bool rename_in_moe(std::string_view name, const std::string& block, FolderPart& part) const {
@@ -188,7 +162,7 @@ class Renaming {
                                        {".up_proj.weight", traits_.up},
                                        {".down_proj.weight", traits_.down}}) {
       if (name != ours) continue;
-      if (experts_ == ExpertTensors::fused) return put_fused(part, block, expert, name);
+      if (fused_ || traits_.pairs) return put_fused(part, block, expert, name);
       return put(part, fmt::format("{}{}.{}.{}.weight", block, traits_.experts, expert, theirs));
     }
     return false;
@@ -205,16 +179,19 @@ class Renaming {
     const bool down = name == ".down_proj.weight";
     const std::int64_t rows = (down ? 1 : 2) * part.rows;  // of an expert
     part.first_row = expert * rows + (name == ".up_proj.weight" ? part.rows : 0);
-    part.tensor = block + (down ? "mlp.experts.down_proj" : "mlp.experts.gate_up_proj");
+    const char* up_name = traits_.pairs ? "block_sparse_moe.input_linear.weight" : "mlp.experts.gate_up_proj";
+    const char* down_name = traits_.pairs ? "block_sparse_moe.output_linear.weight" : "mlp.experts.down_proj";
+    part.tensor = block + (down ? down_name : up_name);
     part.shape = {model_.moe.num_experts, rows, part.columns};
     return true;
   }
   // With fused experts, every architecture names the layer "mlp".
-  std::string_view router() const { return experts_ == ExpertTensors::fused ? "mlp.gate" : traits_.router; }
+  std::string_view router() const { return fused_ ? "mlp.gate" : traits_.router; }
 
   const ArchitectureTraits& traits_;
   const ModelConfig& model_;
-  ExpertTensors experts_;
+  bool fused_;
+  std::vector<PairTensor> pair_tensors_;  // where layers are pairs of blocks
 };
 
 }  // namespace
