@@ -179,7 +179,8 @@ const std::string& byte_ranks() {
 
 void tiktoken(std::string_view text) {
   const auto use = [&](std::string_view ranks) {
-    use_tokenizer(*parse_tiktoken(ranks, "o200k_base.tiktoken", "o200k_base"), text, true);
+    const char* file = "o200k_base.tiktoken";
+    use_tokenizer(*parse_tiktoken(ranks, file, rules_of_pattern(ranks, file, "o200k_base")), text, true);
   };
   try {
     use(text);
@@ -190,7 +191,8 @@ void tiktoken(std::string_view text) {
 }
 
 void tiktoken_sidecar(std::string_view text) {
-  use_tokenizer(*parse_tiktoken_with(byte_ranks(), "x.tiktoken", std::string(text)), text, true);
+  use_tokenizer(*parse_tiktoken(byte_ranks(), "x.tiktoken", rules_of_sidecar("x.tiktoken", std::string(text))), text,
+                true);
 }
 
 #ifdef WEFT_HAVE_SENTENCEPIECE

@@ -64,8 +64,12 @@ std::vector<std::int32_t> encoded_word(const std::string& word) {
   return ids;
 }
 
+std::shared_ptr<const Tokenizer> with_pattern(const std::string& text, const std::string& pattern) {
+  return parse_tiktoken(text, "ranks", rules_of_pattern(text, "ranks", pattern));
+}
+
 TEST(TokenizerTiktoken, MergesByRank) {
-  const auto tokenizer = parse_tiktoken(rank_file(), "ranks", "gpt2");
+  const auto tokenizer = with_pattern(rank_file(), "gpt2");
   for (const char* word :
        {"the", " the", "thethe", "abcd", "abc", "bcd", "aaaaaaa", "xabcdcd", "caf\u00e9", "    ", "vwxyz", "vwxyzv"}) {
     EXPECT_EQ(tokenizer->encode(word), encoded_word(word)) << word;
@@ -83,7 +87,7 @@ TEST(TokenizerTiktoken, SplitsByTheNamedPattern) {
       const auto ids = encoded_word(word);
       expected.insert(expected.end(), ids.begin(), ids.end());
     }
-    EXPECT_EQ(parse_tiktoken(rank_file(), "ranks", pattern)->encode(text), expected) << pattern;
+    EXPECT_EQ(with_pattern(rank_file(), pattern)->encode(text), expected) << pattern;
   };
   pieces("gpt2", "aa(aa)   the", {"aa", "(", "aa", ")", "  ", " the"});
   pieces("cl100k_base", "(aaa  aa", {"(aaa", " ", " aa"});
@@ -142,8 +146,10 @@ TEST(TokenizerTiktoken, AsATokenizerJsonHasTheSameIds) {
 
 // The characters of this special token are also spellings of bytes.
 TEST(TokenizerTiktoken, DecodesSpecialTokensToThemselves) {
-  const auto tokenizer = parse_tiktoken_with(
-      rank_file(), "ranks", "{\"pattern\": \".\", \"special_tokens\": {\"<|d\u00e9but|>\": 300, \"\u0120\": 301}}");
+  const auto tokenizer = parse_tiktoken(
+      rank_file(), "ranks",
+      rules_of_sidecar("ranks",
+                       "{\"pattern\": \".\", \"special_tokens\": {\"<|d\u00e9but|>\": 300, \"\u0120\": 301}}"));
   for (const char* text : {"a<|d\u00e9but|>b", "\u0120", "d\u00e9but"}) {
     EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
   }
@@ -152,7 +158,7 @@ TEST(TokenizerTiktoken, DecodesSpecialTokensToThemselves) {
 
 TEST(TokenizerTiktoken, RefusesFaultyFiles) {
   const auto message = [](const std::string& text) {
-    return refusal_of([&] { parse_tiktoken(text, "ranks", "gpt2"); }).value_or("");
+    return refusal_of([&] { with_pattern(text, "gpt2"); }).value_or("");
   };
   const std::string text = rank_file();
   for (const char* line :

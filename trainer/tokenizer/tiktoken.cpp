@@ -1,10 +1,14 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
-#include <charconv>
+#include <ranges>
 #include <utility>
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
+#include "parallel/runtime/quantities.h"
 #include "trainer/tokenizer/bpe_tokenizer.h"
 #include "trainer/tokenizer/byte_alphabet.h"
 #include "trainer/tokenizer/pattern.h"
@@ -76,26 +80,21 @@ constexpr std::size_t longest_token = 1024;
 TokenIds read_ranks(std::string_view text, const std::string& file) {
   TokenIds ranks;
   std::int64_t line = 0;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    std::string_view row = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+  for (std::string_view row : parts_between(text, '\n')) {
     ++line;
     if (row.ends_with('\r')) row.remove_suffix(1);
     if (row.empty()) continue;
     const std::size_t space = std::min(row.find(' '), row.size());
     const std::optional<std::string> token = from_base64(row.substr(0, space));
-    std::int32_t rank = -1;
-    const char* last = row.data() + row.size();
-    const auto read = std::from_chars(row.data() + std::min(space + 1, row.size()), last, rank);
-    if (!token || read.ec != std::errc{} || read.ptr != last || rank < 0 || rank >= most_token_ids) {
+    const auto rank = parsed_number<std::int32_t>(row.substr(std::min(space + 1, row.size())));
+    if (!token || !rank || *rank < 0 || *rank >= most_token_ids) {
       fail_request("\"{}\": line {} is not a token in base64, a space and a rank", file, line);
     }
     if (token->size() > longest_token) {
       fail_request("\"{}\": line {} has a token of {} bytes; tokens have at most {}", file, line, token->size(),
                    longest_token);
     }
-    if (!ranks.emplace(*token, rank).second) fail_request("\"{}\": line {} repeats a token", file, line);
+    if (!ranks.emplace(*token, *rank).second) fail_request("\"{}\": line {} repeats a token", file, line);
   }
   for (int byte = 0; byte < 256; ++byte) {
     if (!ranks.contains(std::string(1, static_cast<char>(byte)))) {
@@ -118,8 +117,10 @@ std::vector<std::array<std::int32_t, 3>> rank_merges(const TokenIds& ranks) {
   return all;
 }
 
-std::shared_ptr<const Tokenizer> make_tiktoken(std::string_view text, const std::string& file,
-                                               const TiktokenRules& rules) {
+}  // namespace
+
+std::shared_ptr<const Tokenizer> parse_tiktoken(std::string_view text, const std::string& file,
+                                                const TiktokenRules& rules) {
   const auto& [expression, special] = rules;
   const TokenIds ranks = read_ranks(text, file);
   const std::string quoted = fmt::format("\"{}\"", file);
@@ -144,27 +145,20 @@ std::shared_ptr<const Tokenizer> make_tiktoken(std::string_view text, const std:
                      TextFrame(), checksum_text(checksum(meaning)), std::nullopt, true});
 }
 
-}  // namespace
-
 bool is_tiktoken_pattern(std::string_view name) {
-  return std::any_of(known_patterns.begin(), known_patterns.end(), [&](const auto& each) { return each.name == name; });
+  return std::ranges::find(known_patterns, name, &KnownPattern::name) != known_patterns.end();
 }
 
 std::string known_tiktoken_patterns() {
-  std::string names;
-  for (const KnownPattern& pattern : known_patterns)
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", pattern.name);
-  return names;
+  return fmt::format("{}", fmt::join(known_patterns | std::views::transform(&KnownPattern::name), ", "));
 }
 
 TiktokenRules rules_of_pattern(std::string_view text, const std::string& file, const std::string& pattern) {
-  const auto known = std::find_if(known_patterns.begin(), known_patterns.end(),
-                                  [&](const auto& each) { return each.name == pattern; });
+  const auto known = std::ranges::find(known_patterns, pattern, &KnownPattern::name);
   if (known == known_patterns.end()) {
     fail_request("\"{}\": \"{}\" is no pattern of tiktoken; known are {}", file, pattern, known_tiktoken_patterns());
   }
-  const auto ranks = std::count_if(text.begin(), text.end(), [](char c) { return c == '\n'; }) +
-                     (!text.empty() && text.back() != '\n' ? 1 : 0);
+  const auto ranks = std::ranges::count(text, '\n') + (!text.empty() && text.back() != '\n' ? 1 : 0);
   const bool published = ranks == known->published_ranks;
   return {std::string(known->expression), published ? special_tokens_of(*known) : std::vector<SpecialId>()};
 }
@@ -188,16 +182,6 @@ TiktokenRules rules_of_sidecar(const std::string& file, const std::string& sidec
   }
   fields.finish();
   return {expression, special};
-}
-
-std::shared_ptr<const Tokenizer> parse_tiktoken(std::string_view text, const std::string& file,
-                                                const std::string& pattern) {
-  return make_tiktoken(text, file, rules_of_pattern(text, file, pattern));
-}
-
-std::shared_ptr<const Tokenizer> parse_tiktoken_with(std::string_view text, const std::string& file,
-                                                     const std::string& sidecar) {
-  return make_tiktoken(text, file, rules_of_sidecar(file, sidecar));
 }
 
 std::string tiktoken_as_json(std::string_view text, const std::string& file, const TiktokenRules& rules) {

@@ -57,16 +57,6 @@ std::optional<std::string> configured_end_of_text(const std::filesystem::path& f
   fail_request("{}: eos_token is {}, not a text", quoted, shown_value(*token));
 }
 
-std::shared_ptr<const Tokenizer> open_ranks(const std::string& file, const std::string& text) {
-  const std::string sidecar = file + ".json", stem = std::filesystem::path(file).stem().string();
-  if (is_file(sidecar)) return parse_tiktoken_with(text, file, read_whole_file(sidecar));
-  if (is_tiktoken_pattern(stem)) return parse_tiktoken(text, file, stem);
-  fail_request(
-      "\"{0}\" is no tokenizer.json. If it is a rank file of tiktoken, name its pattern: \"{0}#PATTERN\" with one of "
-      "{1}, or write {0}.json with \"pattern\" and \"special_tokens\"",
-      file, known_tiktoken_patterns());
-}
-
 bool has_no_files(const std::string& name) {
   return name == "byte" || name == "none";
 }
@@ -88,16 +78,32 @@ bool is_json(const std::string& text) {
   return first != std::string::npos && text[first] == '{';
 }
 
+bool is_rank_file(const NamedFile& name, const std::string& text) {
+  return !name.pattern.empty() || (!name.file.ends_with(".model") && !is_json(text));
+}
+
+TiktokenRules rules_of_ranks(const NamedFile& name, const std::string& text) {
+  const auto& [file, pattern] = name;
+  if (!pattern.empty()) return rules_of_pattern(text, file, pattern.substr(1));
+  const std::string sidecar = file + ".json", stem = std::filesystem::path(file).stem().string();
+  if (is_file(sidecar)) return rules_of_sidecar(file, read_whole_file(sidecar));
+  if (is_tiktoken_pattern(stem)) return rules_of_pattern(text, file, stem);
+  fail_request(
+      "\"{0}\" is no tokenizer.json. If it is a rank file of tiktoken, name its pattern: \"{0}#PATTERN\" with one of "
+      "{1}, or write {0}.json with \"pattern\" and \"special_tokens\"",
+      file, known_tiktoken_patterns());
+}
+
 }  // namespace
 
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
   if (name == "none") return nullptr;
   if (name == "byte") return std::make_shared<ByteTokenizer>();
-  const auto [file, pattern] = named_file(name);
-  if (!pattern.empty()) return parse_tiktoken(InputFile(file).text(), file, pattern.substr(1));
+  const NamedFile named = named_file(name);
+  const std::string& file = named.file;
   const std::string text = InputFile(file).text();
+  if (is_rank_file(named, text)) return parse_tiktoken(text, file, rules_of_ranks(named, text));
   if (file.ends_with(".model")) return parse_sentencepiece(text, file);
-  if (!is_json(text)) return open_ranks(file, text);
   return parse_tokenizer_json(text, file, configured_end_of_text(std::filesystem::path(file).parent_path()));
 }
 
@@ -108,14 +114,10 @@ std::shared_ptr<const Tokenizer> open_text_tokenizer(const std::string& name) {
 
 std::optional<std::string> tiktoken_as_json(const std::string& name) {
   if (has_no_files(name)) return std::nullopt;
-  const auto [file, pattern] = named_file(name);
-  const std::string text = InputFile(file).text();
-  if (pattern.empty() && (file.ends_with(".model") || is_json(text))) return std::nullopt;
-  const std::string sidecar = file + ".json", stem = std::filesystem::path(file).stem().string();
-  return tiktoken_as_json(text, file,
-                          pattern.empty() && is_file(sidecar)
-                              ? rules_of_sidecar(file, read_whole_file(sidecar))
-                              : rules_of_pattern(text, file, pattern.empty() ? stem : pattern.substr(1)));
+  const NamedFile named = named_file(name);
+  const std::string text = InputFile(named.file).text();
+  if (!is_rank_file(named, text)) return std::nullopt;
+  return tiktoken_as_json(text, named.file, rules_of_ranks(named, text));
 }
 
 std::vector<TokenizerPart> tokenizer_parts(const std::string& name) {

@@ -26,18 +26,7 @@ std::string byte_level_file(const std::string& pattern, std::span<const std::str
                             std::span<const std::int32_t> special,
                             std::span<const std::pair<std::int32_t, std::int32_t>> merges, bool ignore_merges);
 
-// A rank file of tiktoken: lines of a token in base64, a space, and its rank. `pattern` is one of
-// known_tiktoken_patterns(). Special tokens are added if the file has as many ranks as the published one.
-std::shared_ptr<const Tokenizer> parse_tiktoken(std::string_view text, const std::string& file,
-                                                const std::string& pattern);
-// The same with pattern and special tokens from a JSON text (open_tokenizer).
-std::shared_ptr<const Tokenizer> parse_tiktoken_with(std::string_view text, const std::string& file,
-                                                     const std::string& sidecar);
-bool is_tiktoken_pattern(std::string_view name);
-// "gpt2, cl100k_base, ..."
-std::string known_tiktoken_patterns();
-
-// What a rank file does not hold.
+// What a rank file of tiktoken does not hold.
 struct SpecialId {
   std::string text;
   std::int32_t id;
@@ -46,10 +35,17 @@ struct TiktokenRules {
   std::string expression;  // that cuts texts into words
   std::vector<SpecialId> special;
 };
-// The rules of one of known_tiktoken_patterns() (parse_tiktoken), or those of a JSON text (parse_tiktoken_with). Throw
-// Error (request).
+// The rules of one of known_tiktoken_patterns(), with its special tokens if the file has as many ranks as the published
+// one. Or those of a JSON text (open_tokenizer). Throw Error (request).
 TiktokenRules rules_of_pattern(std::string_view text, const std::string& file, const std::string& pattern);
 TiktokenRules rules_of_sidecar(const std::string& file, const std::string& sidecar);
+bool is_tiktoken_pattern(std::string_view name);
+// "gpt2, cl100k_base, ..."
+std::string known_tiktoken_patterns();
+
+// A rank file: lines of a token in base64, a space, and its rank.
+std::shared_ptr<const Tokenizer> parse_tiktoken(std::string_view text, const std::string& file,
+                                                const TiktokenRules& rules);
 // The same tokenizer as a tokenizer.json, with the merges that transformers makes of ranks: each pair of tokens that
 // give a token, by its rank. Throws Error (request) as parse_tiktoken, and for a special token that is spelled as
 // another, or an id that two tokens have.
