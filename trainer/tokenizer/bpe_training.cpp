@@ -55,11 +55,13 @@ bool comes_later(const QueuedPair& a, const QueuedPair& b) {
   return a.count != b.count ? a.count < b.count : a.pair > b.pair;
 }
 
-// Follows BpeTrainer::do_train of `tokenizers` step by step, since details decide about equal counts. An entry of the
-// queue keeps the words in which its pair arose, and its count is refreshed when it comes up. A merge may give a token
-// that is present already, such as a special token that stands in the texts.
+// Merges the most frequent pair, of several the one with the lowest ids, until there are `vocab_size` tokens or no pair
+// is left. Follows BpeTrainer::do_train of `tokenizers` step by step, since details decide about equal counts. An entry
+// of the queue keeps the words in which its pair arose, and its count is refreshed when it comes up. A merge may give a
+// token that is present already, such as a special token that stands in the texts.
 class MergeLearner {
  public:
+  // `tokens`: the texts of the first ids.
   MergeLearner(std::vector<CountedWord> words, std::vector<std::string> tokens)
       : words_(std::move(words)), learned_{std::move(tokens), {}} {
     for (std::size_t id = 0; id < learned_.tokens.size(); ++id) {
@@ -154,13 +156,6 @@ class MergeLearner {
   std::vector<QueuedPair> queue_;
 };
 
-// Merges the most frequent pair, of several the one with the lowest ids, until there are `vocab_size` tokens or no pair
-// is left. `tokens`: the texts of the first ids. After the first count only words that have the merged pair are read
-// again.
-LearnedMerges learn_merges(std::vector<CountedWord> words, std::vector<std::string> tokens, std::int64_t vocab_size) {
-  return MergeLearner(std::move(words), std::move(tokens)).run(vocab_size);
-}
-
 constexpr std::int64_t byte_count = 256;
 
 std::string quoted_json(const std::string& text) {
@@ -225,27 +220,20 @@ std::string byte_level_file(const std::string& pattern, std::span<const std::str
   return text + "\n    ]\n  }\n}\n";
 }
 
-struct BpeTraining::Words {
-  Pattern pattern;
-  PatternScratch scratch;
-  std::unordered_map<std::string, std::int64_t, TokenTextHash, std::equal_to<>> counts;
-};
-
 BpeTraining::BpeTraining(std::string pattern)
-    : pattern_(std::move(pattern)), words_(new Words{Pattern::regex(pattern_, "training of a tokenizer"), {}, {}}) {}
-BpeTraining::~BpeTraining() = default;
+    : pattern_(std::move(pattern)), compiled_(Pattern::regex(pattern_, "training of a tokenizer")) {}
 
 void BpeTraining::add(std::string_view text) {
   const std::optional<std::string> replaced = replace_malformed(text);
   const std::string_view whole = replaced ? *replaced : text;
-  words_->pattern.each_range(whole, words_->scratch, [&](std::size_t begin, std::size_t end, bool) {
+  compiled_.each_range(whole, scratch_, [&](std::size_t begin, std::size_t end, bool) {
     const std::string_view word = whole.substr(begin, end - begin);
     if (word.empty()) return;
-    const auto found = words_->counts.find(word);
-    if (found != words_->counts.end()) {
+    const auto found = counts_.find(word);
+    if (found != counts_.end()) {
       ++found->second;
     } else {
-      words_->counts.emplace(word, 1);
+      counts_.emplace(word, 1);
     }
   });
 }
@@ -270,12 +258,12 @@ std::string BpeTraining::train(std::int64_t vocab_size, std::span<const std::str
     id_of_byte[static_cast<unsigned char>(from_byte_characters(tokens[id])->front())] = static_cast<std::int32_t>(id);
   }
   std::vector<CountedWord> words;
-  for (const auto& [text, count] : words_->counts) {
+  for (const auto& [text, count] : counts_) {
     CountedWord& word = words.emplace_back();
     word.count = count;
     for (const char byte : text) word.ids.push_back(id_of_byte[static_cast<unsigned char>(byte)]);
   }
-  const LearnedMerges learned = learn_merges(std::move(words), std::move(tokens), vocab_size);
+  const LearnedMerges learned = MergeLearner(std::move(words), std::move(tokens)).run(vocab_size);
   if (learned.merges.empty()) fail_request("the texts have no word of two bytes, so there is nothing to learn");
   std::vector<std::int32_t> special(special_tokens.size());
   std::iota(special.begin(), special.end(), 0);

@@ -3,10 +3,14 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+
+#include "trainer/tokenizer/bpe_model.h"
+#include "trainer/tokenizer/pattern.h"
 
 namespace weft {
 
@@ -16,7 +20,6 @@ class BpeTraining {
   // `pattern`: a regular expression in the syntax of tokenizer.json (pattern.h). Throws Error (request) for one
   // that is not supported.
   explicit BpeTraining(std::string pattern);
-  ~BpeTraining();
 
   // The requests that train() refuses before it looks at texts. Throws Error (request).
   static void check(std::int64_t vocab_size, std::span<const std::string> special_tokens);
@@ -32,9 +35,10 @@ class BpeTraining {
   std::string train(std::int64_t vocab_size, std::span<const std::string> special_tokens) const;
 
  private:
-  struct Words;
   std::string pattern_;
-  std::unique_ptr<Words> words_;
+  Pattern compiled_;
+  PatternScratch scratch_;
+  std::unordered_map<std::string, std::int64_t, TokenTextHash, std::equal_to<>> counts_;  // by word
 };
 
 }  // namespace weft

@@ -1,5 +1,7 @@
 #include "trainer/tokenizer/decoder.h"
 
+#include <fmt/ranges.h>
+
 #include <utility>
 
 #include "parallel/runtime/error.h"
@@ -9,15 +11,6 @@
 namespace weft {
 namespace {
 
-std::string joined_tokens(const std::vector<std::string>& tokens, std::string_view separator) {
-  std::string text;
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (i > 0) text += separator;
-    text += tokens[i];
-  }
-  return text;
-}
-
 std::string stripped_token(std::string_view token, const StripTokens& strip) {
   for (std::int64_t i = 0; i < strip.start && token.starts_with(strip.content); ++i) {
     token.remove_prefix(strip.content.size());
@@ -26,21 +19,6 @@ std::string stripped_token(std::string_view token, const StripTokens& strip) {
     token.remove_suffix(strip.content.size());
   }
   return std::string(token);
-}
-
-std::string spaced_token(std::string_view token, const MetaspaceStep& metaspace, bool first) {
-  const bool prefixed = first && metaspace.scheme != PrependScheme::never;
-  std::string text;
-  while (!token.empty()) {
-    if (token.starts_with(metaspace.replacement)) {
-      if (!prefixed) text.push_back(' ');
-      token.remove_prefix(metaspace.replacement.size());
-    } else {
-      text.push_back(token.front());
-      token.remove_prefix(1);
-    }
-  }
-  return text;
 }
 
 struct DecodeStep {
@@ -60,12 +38,15 @@ struct DecodeStep {
       if (const auto byte = fallback_byte(token)) token = *byte;
     }
   }
-  void operator()(const FuseTokens&) const { tokens = {joined_tokens(tokens, "")}; }
+  void operator()(const FuseTokens&) const { tokens = {fmt::format("{}", fmt::join(tokens, ""))}; }
   void operator()(const StripTokens& step) const {
     for (std::string& token : tokens) token = stripped_token(token, step);
   }
   void operator()(const MetaspaceStep& step) const {
-    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = spaced_token(tokens[i], step, i == 0);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const bool prefixed = i == 0 && step.scheme != PrependScheme::never;
+      tokens[i] = with_replaced(tokens[i], step.replacement, prefixed ? "" : " ");
+    }
   }
   void operator()(const ReplaceText& step) const {
     PatternScratch scratch;
@@ -117,7 +98,7 @@ std::string TokenDecoder::decode(std::vector<std::string> tokens) const {
   std::size_t bytes = 0;
   for (const std::string& token : tokens) bytes += token.size();
   for (const DecoderStep& step : steps_) std::visit(DecodeStep{tokens, most_grown_bytes(bytes)}, step);
-  return joined_tokens(tokens, separator_);
+  return fmt::format("{}", fmt::join(tokens, separator_));
 }
 
 }  // namespace weft

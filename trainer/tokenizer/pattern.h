@@ -10,6 +10,8 @@
 #include <string_view>
 #include <utility>
 
+#include "parallel/runtime/outside_text.h"
+
 struct pcre2_real_code_8;
 
 namespace weft {
@@ -75,7 +77,7 @@ void Pattern::each_range(std::string_view text, PatternScratch& scratch, Visit&&
     if (!match) break;
     if (match->begin == match->end && last_end == match->end) {
       ++from;
-      while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xc0u) == 0x80u) ++from;
+      while (from < text.size() && continues_character(text[from])) ++from;
       continue;
     }
     if (done != match->begin) visit(done, match->begin, false);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 #include "trainer/tokenizer/pattern.h"
 
 namespace weft {
@@ -74,7 +75,7 @@ class DialectRewriter {
     }
     last_letter_ = letter;
     out_.push_back(in_[at_++]);
-    while (at_ < in_.size() && (static_cast<unsigned char>(in_[at_]) & 0xc0u) == 0x80u) out_.push_back(in_[at_++]);
+    while (at_ < in_.size() && continues_character(in_[at_])) out_.push_back(in_[at_++]);
   }
 
   void open_group() {

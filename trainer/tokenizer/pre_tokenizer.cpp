@@ -123,18 +123,11 @@ class WordSplitter {
 
   void apply(const MetaspaceStep& step, SplitPiece piece, std::size_t next) {
     std::string replaced;
-    replaced.reserve(piece.text.size() * 2);
     const bool prefix =
         step.scheme == PrependScheme::always || (step.scheme == PrependScheme::first && piece.begins_text);
     if (prefix && !piece.text.starts_with(' ') && !piece.text.starts_with(step.replacement))
       replaced = step.replacement;
-    for (const char byte : piece.text) {
-      if (byte == ' ') {
-        replaced += step.replacement;
-      } else {
-        replaced.push_back(byte);
-      }
-    }
+    replaced += with_replaced(piece.text, " ", step.replacement);
     const SplitPiece whole{grown(replaced), piece.begins_text};
     if (!step.split) return run(whole, next);
     split(*step.split, SplitBehavior::merged_with_next, false, whole, next);

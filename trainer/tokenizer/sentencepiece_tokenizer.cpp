@@ -7,6 +7,7 @@
 #include "parallel/runtime/input_file.h"
 #include "trainer/tokenizer/byte_alphabet.h"
 #include "trainer/tokenizer/tokenizer_file.h"
+#include "trainer/tokenizer/unicode_text.h"
 #ifdef WEFT_HAVE_SENTENCEPIECE
 #include <sentencepiece_processor.h>
 #endif
@@ -72,13 +73,9 @@ class SentencePieceTokenizer final : public Tokenizer {
 
  private:
   void append_piece(int id, std::string& text) const {
-    std::string_view piece = processor_.IdToPiece(id);
+    const std::string& piece = processor_.IdToPiece(id);
     if (const auto byte = processor_.IsByte(id) ? fallback_byte(piece) : std::nullopt) return text.push_back(*byte);
-    for (std::size_t mark; (mark = piece.find(space_mark)) != std::string_view::npos;) {
-      text.append(piece.substr(0, mark)) += ' ';
-      piece.remove_prefix(mark + space_mark.size());
-    }
-    text += piece;
+    text += with_replaced(piece, space_mark, " ");
   }
 
   std::string file_;

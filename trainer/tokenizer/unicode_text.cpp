@@ -89,20 +89,19 @@ CodePoint code_point_before(std::string_view text, std::size_t end) {
 }
 
 void append_code_point(std::string& text, char32_t value) {
-  const auto add = [&](char32_t byte) { text.push_back(static_cast<char>(byte)); };
-  const auto rest = [&](int shift) { add(0x80 | (value >> shift & 0x3f)); };
-  if (value < 0x80) return add(value);
-  if (value < 0x800) {
-    add(0xc0 | value >> 6);
-  } else if (value < 0x10000) {
-    add(0xe0 | value >> 12);
-    rest(6);
-  } else {
-    add(0xf0 | value >> 18);
-    rest(12);
-    rest(6);
+  std::array<utf8proc_uint8_t, 4> bytes{};
+  const auto count = utf8proc_encode_char(static_cast<utf8proc_int32_t>(value), bytes.data());
+  text.append(bytes.begin(), bytes.begin() + count);
+}
+
+std::string with_replaced(std::string_view text, std::string_view part, std::string_view by) {
+  std::string result;
+  for (std::size_t found; (found = text.find(part)) != std::string_view::npos;) {
+    result.append(text.substr(0, found)).append(by);
+    text.remove_prefix(found + part.size());
   }
-  rest(0);
+  result += text;
+  return result;
 }
 
 bool is_white_space(char32_t value) {

@@ -22,6 +22,9 @@ CodePoint code_point_at(std::string_view text, std::size_t at);
 CodePoint code_point_before(std::string_view text, std::size_t end);
 void append_code_point(std::string& text, char32_t value);
 
+// `text` with `by` in place of each `part`, which is not empty.
+std::string with_replaced(std::string_view text, std::string_view part, std::string_view by);
+
 // The property White_Space of Unicode.
 bool is_white_space(char32_t value);
 
