@@ -7,29 +7,32 @@
 
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/token_file_sample.h"
+#include "trainer/data/sample_order.h"
 
 namespace weft {
 namespace {
 
-TEST(WindowMap, PlacesEveryWindowInsideItsFile) {
+TEST(WindowPool, PlacesEveryWindowInsideItsFile) {
   std::mt19937 chance(51);
   for (int round = 0; round < 300; ++round) {
     std::vector<std::int64_t> tokens(chance() % 8);
     for (std::int64_t& count : tokens) count = static_cast<std::int64_t>(chance() % 40);
     const auto length = static_cast<std::int64_t>(1 + chance() % 9);
-    std::vector<WindowPlace> expected;
+    std::vector<TokenRange> ranges;
+    for (const std::int64_t count : tokens) ranges.push_back({0, count});
+    std::vector<TokenPiece> expected;
     for (std::int64_t file = 0; file < std::ssize(tokens); ++file) {
       for (std::int64_t offset = 0; offset + length + 1 <= tokens[static_cast<std::size_t>(file)]; offset += length) {
-        expected.push_back({file, offset});
+        expected.push_back({file, offset, length + 1});
       }
     }
-    const WindowMap map(tokens, length);
-    ASSERT_EQ(map.windows(), std::ssize(expected));
-    for (std::int64_t window = 0; window < map.windows(); ++window) {
-      EXPECT_EQ(map.place(window), expected[static_cast<std::size_t>(window)]);
+    const auto pool = make_window_pool(ranges, 0, length);
+    ASSERT_EQ(pool->samples(), std::ssize(expected));
+    for (std::int64_t window = 0; window < pool->samples(); ++window) {
+      EXPECT_EQ(pool->pieces(window), std::vector{expected[static_cast<std::size_t>(window)]});
     }
-    EXPECT_THROW(map.place(map.windows()), Error);
-    EXPECT_THROW(map.place(-1), Error);
+    EXPECT_THROW(pool->pieces(pool->samples()), Error);
+    EXPECT_THROW(pool->pieces(-1), Error);
   }
 }
 

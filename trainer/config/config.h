@@ -232,7 +232,7 @@ constexpr auto enum_names(DataOrder) {
   return name_list("weft", "megatron");
 }
 // Whether the documents of a sequence see each other. If not (mask, pack), a document's last token predicts nothing.
-// With `pack` sequences are of whole documents (packed_documents.h).
+// With `pack` sequences are of whole documents (packed_documents.cpp).
 enum class Documents : std::uint8_t { join, mask, pack };
 constexpr auto enum_names(Documents) {
   return name_list("join", "mask", "pack");

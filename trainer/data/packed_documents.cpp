@@ -1,13 +1,17 @@
-#include "trainer/data/packed_documents.h"
-
+// Sequences of whole documents: none is cut that fits into one.
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <iterator>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "parallel/runtime/error.h"
+#include "trainer/data/sample_order.h"
 
 namespace weft {
 namespace {
@@ -57,7 +61,35 @@ class Packer {
   std::multimap<std::int64_t, std::vector<PackedPart>> open_;  // by the tokens that they have room for
 };
 
-}  // namespace
+// Documents of files, dealt to sequences of at most sequence_length + 1 tokens, the last of which is a target alone. A
+// document goes into the fullest of the 256 open sequences in which it fits; where none has room the fullest is closed.
+// A longer document is cut into pieces that share a token, so that each of its targets counts once. The last piece is
+// dealt like a short document. Documents of one token predict nothing and are left out.
+//
+// Immutable; safe to use from several threads. 12 bytes for each document and 8 for each sequence, in memory or in the
+// file of a cache.
+class PackedDocuments final : public SamplePool {
+ public:
+  PackedDocuments(std::span<const TokenFile> files, std::span<const TokenRange> ranges, std::int64_t first_file,
+                  std::int64_t sequence_length, const OrderCache& cache);
+
+  std::int64_t samples() const override { return tables_[2].count(); }
+  // The documents of a sequence, in the order in which they were dealt. Throws Error (request) if a table is damaged.
+  std::vector<TokenPiece> pieces(std::int64_t sequence) const override;
+  std::optional<double> filled() const override {
+    return static_cast<double>(tokens_) / static_cast<double>(samples() * (sequence_length_ + 1));
+  }
+
+ private:
+  std::vector<NumberColumn> deal(std::span<const TokenFile> files, std::span<const TokenRange> ranges) const;
+  [[noreturn]] static void refuse_damage();
+
+  std::int64_t first_file_, sequence_length_, tokens_ = 0;
+  std::vector<std::int64_t> file_begins_;  // of each file among the tokens of all of them; then their sum
+  // By piece: its first token among those of all files, and its tokens. By sequence: the piece behind its last one. The
+  // tokens of all sequences.
+  NumberTables tables_;
+};
 
 PackedDocuments::PackedDocuments(std::span<const TokenFile> files, std::span<const TokenRange> ranges,
                                  std::int64_t first_file, std::int64_t sequence_length, const OrderCache& cache)
@@ -87,7 +119,7 @@ std::vector<NumberColumn> PackedDocuments::deal(std::span<const TokenFile> files
   });
   for (std::size_t f = 0; f < files.size(); ++f) {
     std::int64_t first = 0;
-    for (const std::int64_t tokens : files[f].document_lengths()) {
+    for (const std::int64_t tokens : files[f].index()->document_lengths()) {
       const std::int64_t begin = first, end = first += tokens;
       if (begin < ranges[f].first || end > ranges[f].first + ranges[f].tokens) continue;
       for (std::int64_t at = begin; end - at > 1; at += sequence_length_) {
@@ -107,7 +139,7 @@ void PackedDocuments::refuse_damage() {
 }
 
 std::vector<TokenPiece> PackedDocuments::pieces(std::int64_t sequence) const {
-  require(sequence >= 0 && sequence < sequences(), "a packed sequence is one of them");
+  require(sequence >= 0 && sequence < samples(), "a packed sequence is one of them");
   std::array<std::int64_t, 2> bounds{};  // its first piece, and the one behind its last
   if (sequence == 0) {
     tables_[2].read(0, std::span(bounds).last(1));
@@ -133,8 +165,12 @@ std::vector<TokenPiece> PackedDocuments::pieces(std::int64_t sequence) const {
   return pieces;
 }
 
-double PackedDocuments::filled() const {
-  return static_cast<double>(tokens_) / static_cast<double>(sequences() * (sequence_length_ + 1));
+}  // namespace
+
+std::unique_ptr<SamplePool> make_packed_pool(std::span<const TokenFile> files, std::span<const TokenRange> ranges,
+                                             std::int64_t first_file, std::int64_t sequence_length,
+                                             const OrderCache& cache) {
+  return std::make_unique<PackedDocuments>(files, ranges, first_file, sequence_length, cache);
 }
 
 }  // namespace weft

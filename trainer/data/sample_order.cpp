@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <functional>
@@ -14,8 +15,6 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
 #include "trainer/data/megatron_order.h"
-#include "trainer/data/packed_documents.h"
-#include "trainer/data/token_windows.h"
 
 namespace weft {
 namespace {
@@ -42,53 +41,29 @@ std::uint64_t part_of(std::uint64_t a, std::uint64_t b) {
   return high << 1 | (across & 0xffffffffu) >> 31;
 }
 
-// The samples of an epoch of some files, in no order.
-class SamplePool {
- public:
-  virtual ~SamplePool() = default;
-  virtual std::int64_t samples() const = 0;
-  virtual std::vector<TokenPiece> pieces(std::int64_t place) const = 0;
-  virtual std::optional<double> filled() const { return std::nullopt; }
-};
-
 class WindowPool final : public SamplePool {
  public:
   WindowPool(std::span<const TokenRange> ranges, std::int64_t first_file, std::int64_t sequence_length)
-      : ranges_(ranges.begin(), ranges.end()),
-        first_file_(first_file),
-        sequence_length_(sequence_length),
-        windows_(tokens_of(ranges), sequence_length) {}
+      : ranges_(ranges.begin(), ranges.end()), first_file_(first_file), sequence_length_(sequence_length) {
+    for (const TokenRange& range : ranges) {
+      first_window_.push_back(first_window_.back() + std::max<std::int64_t>(0, range.tokens - 1) / sequence_length);
+    }
+  }
 
-  std::int64_t samples() const override { return windows_.windows(); }
-  std::vector<TokenPiece> pieces(std::int64_t place) const override {
-    const WindowPlace at = windows_.place(place);
-    return {
-        {first_file_ + at.file, ranges_[static_cast<std::size_t>(at.file)].first + at.offset, sequence_length_ + 1}};
+  std::int64_t samples() const override { return first_window_.back(); }
+  std::vector<TokenPiece> pieces(std::int64_t window) const override {
+    require(window >= 0 && window < samples(), "a window lies inside the files");
+    // Files without a window begin where the next one does; the search passes over them.
+    const auto next = std::ranges::upper_bound(first_window_, window);
+    const std::int64_t file = next - first_window_.begin() - 1;
+    const std::int64_t offset = (window - *std::prev(next)) * sequence_length_;
+    return {{first_file_ + file, ranges_[static_cast<std::size_t>(file)].first + offset, sequence_length_ + 1}};
   }
 
  private:
-  static std::vector<std::int64_t> tokens_of(std::span<const TokenRange> ranges) {
-    std::vector<std::int64_t> tokens;
-    for (const TokenRange& range : ranges) tokens.push_back(range.tokens);
-    return tokens;
-  }
-
   std::vector<TokenRange> ranges_;
   std::int64_t first_file_, sequence_length_;
-  WindowMap windows_;
-};
-
-class PackedPool final : public SamplePool {
- public:
-  PackedPool(std::span<const TokenFile> files, std::span<const TokenRange> ranges, std::int64_t first_file,
-             std::int64_t sequence_length, const OrderCache& cache)
-      : documents_(files, ranges, first_file, sequence_length, cache) {}
-  std::int64_t samples() const override { return documents_.sequences(); }
-  std::vector<TokenPiece> pieces(std::int64_t place) const override { return documents_.pieces(place); }
-  std::optional<double> filled() const override { return documents_.filled(); }
-
- private:
-  PackedDocuments documents_;
+  std::vector<std::int64_t> first_window_ = {0};  // first window of each file, then the number of all windows
 };
 
 // Pools drawn by weight, each endlessly, each epoch of a pool in an order of its own.
@@ -296,11 +271,15 @@ std::vector<TokenRange> split_files(const std::vector<TokenFile>& files, const s
   return ranges;
 }
 
+std::unique_ptr<SamplePool> make_window_pool(std::span<const TokenRange> ranges, std::int64_t first_file,
+                                             std::int64_t sequence_length) {
+  return std::make_unique<WindowPool>(ranges, first_file, sequence_length);
+}
+
 std::unique_ptr<SampleOrder> make_window_order(const std::vector<TokenRange>& ranges,
                                                const std::vector<double>& weights, const OrderRequest& request) {
   return std::make_unique<ShuffledOrder>(ranges.size(), weights, request.seed, [&](std::size_t f, std::size_t count) {
-    return std::make_unique<WindowPool>(std::span(ranges).subspan(f, count), static_cast<std::int64_t>(f),
-                                        request.sequence_length);
+    return make_window_pool(std::span(ranges).subspan(f, count), static_cast<std::int64_t>(f), request.sequence_length);
   });
 }
 
@@ -308,8 +287,8 @@ std::unique_ptr<SampleOrder> make_packed_order(const std::vector<TokenFile>& fil
                                                const std::vector<TokenRange>& ranges,
                                                const std::vector<double>& weights, const OrderRequest& request) {
   return std::make_unique<ShuffledOrder>(ranges.size(), weights, request.seed, [&](std::size_t f, std::size_t count) {
-    return std::make_unique<PackedPool>(std::span(files).subspan(f, count), std::span(ranges).subspan(f, count),
-                                        static_cast<std::int64_t>(f), request.sequence_length, request.cache);
+    return make_packed_pool(std::span(files).subspan(f, count), std::span(ranges).subspan(f, count),
+                            static_cast<std::int64_t>(f), request.sequence_length, request.cache);
   });
 }
 

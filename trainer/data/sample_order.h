@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -78,11 +79,32 @@ struct OrderRequest {
   OrderCache cache = OrderCache();  // of the tables of packed documents and of Megatron's order
 };
 
-// Weft's own order. Samples are windows of the parts `ranges` (token_windows.h). Without weights the windows of all
-// files are one pool, and each epoch has every window once. With weights each file is a source with epochs of its own.
+// The samples of an epoch of some files, in no order. Immutable; safe to use from several threads.
+class SamplePool {
+ public:
+  virtual ~SamplePool() = default;
+  virtual std::int64_t samples() const = 0;
+  // Of sample 0 .. samples() - 1, as SampleOrder::pieces.
+  virtual std::vector<TokenPiece> pieces(std::int64_t sample) const = 0;
+  // Of packed documents: tokens in all sequences, over the tokens that they have room for.
+  virtual std::optional<double> filled() const { return std::nullopt; }
+};
+// Windows of sequence_length + 1 tokens that start every sequence_length tokens of the parts `ranges` of files,
+// numbered from first_file on. Neighbours share one token: the last target of one is the first token of the next. No
+// window crosses from one file into the next; the rest at the end of a file is not read.
+std::unique_ptr<SamplePool> make_window_pool(std::span<const TokenRange> ranges, std::int64_t first_file,
+                                             std::int64_t sequence_length);
+// Sequences of whole documents: none is cut that fits into one (packed_documents.cpp). Throws Error (request) as
+// TokenIndex::document_lengths and OrderCache::tables, and if nothing is left to deal.
+std::unique_ptr<SamplePool> make_packed_pool(std::span<const TokenFile> files, std::span<const TokenRange> ranges,
+                                             std::int64_t first_file, std::int64_t sequence_length,
+                                             const OrderCache& cache);
+
+// Weft's own order. Samples are windows of the parts `ranges`. Without weights the windows of all files are one pool,
+// and each epoch has every window once. With weights each file is a source with epochs of its own.
 std::unique_ptr<SampleOrder> make_window_order(const std::vector<TokenRange>& ranges,
                                                const std::vector<double>& weights, const OrderRequest& request);
-// The same with packed sequences (packed_documents.h) in place of windows.
+// The same with packed sequences in place of windows.
 std::unique_ptr<SampleOrder> make_packed_order(const std::vector<TokenFile>& files,
                                                const std::vector<TokenRange>& ranges,
                                                const std::vector<double>& weights, const OrderRequest& request);

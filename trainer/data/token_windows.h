@@ -1,6 +1,4 @@
-// Weft's own order over files of tokens, before it is shuffled: windows of sequence_length + 1 tokens that start every
-// sequence_length tokens. Neighbours share one token: the last target of one is the first token of the next. No window
-// crosses from one file into the next; the rest at the end of a file is not read.
+// The texts of sequences out of windows of tokens, which are consecutive ones of a file.
 #pragma once
 
 #include <cstdint>
@@ -32,28 +30,6 @@ SequenceText parts_of(std::span<std::int32_t> numbers, const TextParts& parts);
 // `losses`: 0 for those that are not to be predicted; empty: all are.
 void write_sequence(std::span<const std::int32_t> window, std::span<const std::int32_t> begins,
                     std::span<const std::uint8_t> losses, const SequenceText& to);
-
-struct WindowPlace {
-  std::int64_t file = 0;    // counts from 0
-  std::int64_t offset = 0;  // tokens before the window in its file
-  bool operator==(const WindowPlace&) const = default;
-};
-
-// Immutable; safe to use from several threads.
-class WindowMap {
- public:
-  // `tokens` of each file. A file of fewer than sequence_length + 1 tokens has no window. Requires sequence_length
-  // >= 1.
-  WindowMap(std::span<const std::int64_t> tokens, std::int64_t sequence_length);
-
-  std::int64_t windows() const { return first_window_.back(); }
-  // The place of window 0 .. windows() - 1, in the order of the files. windows() - 1 lies, in the order of the files.
-  WindowPlace place(std::int64_t window) const;
-
- private:
-  std::vector<std::int64_t> first_window_;  // first window of each file, then the number of all windows
-  std::int64_t sequence_length_;
-};
 
 // The positions in a window at which documents begin, ascending and each once: always 0, since the window's first
 // document begins or continues there. The window has the `count` tokens from `first` on. An attention that stays inside
