@@ -322,7 +322,7 @@ TEST(TokenFileFault, FilesThatChangeWhileTheyAreReadRefuseOrAnswer) {
     return refused;
   };
   EXPECT_GT(ask(), 1000);
-  EXPECT_NE(token_refusal([&] { file.sequence_lengths(); }), "accepted");
+  EXPECT_NE(token_refusal([&] { file.index()->sequence_lengths(); }), "accepted");
   std::filesystem::resize_file(folder / "x.idx", 34);
   ask();
   EXPECT_NE(token_refusal([&] { file.check(); }), "accepted");

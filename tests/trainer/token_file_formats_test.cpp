@@ -58,7 +58,7 @@ void expect_documents(const TokenFile& file, const std::vector<PlainDocument>& d
   }
   EXPECT_EQ(file.document_begin(file.documents()), token);
   EXPECT_EQ(file.sequences(), std::ssize(lengths));
-  EXPECT_EQ(file.sequence_lengths(), lengths);
+  EXPECT_EQ(file.index()->sequence_lengths(), lengths);
   EXPECT_EQ(file.sequence_begin(file.sequences()), token);
   const auto ids = plain_tokens(documents);
   EXPECT_EQ(file.check(), *std::ranges::max_element(ids));

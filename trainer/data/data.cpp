@@ -110,7 +110,7 @@ std::string token_file_fault(const std::string& name, const TextVocabulary& voca
     if (const std::string fault = tokenizer_fault(file, vocabulary); !fault.empty()) {
       return fmt::format("\"{}\": {}", name, fault);
     }
-    if (boundaries_count) file.check_index();
+    if (boundaries_count) file.index()->check();
     // Facts say that all ids lie below the size of their tokenizer.
     const auto facts = file.format() == TokenFormat::text ? std::nullopt : find_token_facts(name);
     if (!facts || facts->vocab_size > vocabulary.size) file.check_sample();

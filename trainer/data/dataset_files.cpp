@@ -17,6 +17,16 @@ std::string resumption_name(const std::string& prefix) {
   return prefix + ".resume.json";
 }
 
+// The numbers of a place, by their keys in its file.
+std::vector<std::pair<const char*, std::int64_t*>> numbers_of(Resumption& place) {
+  return {{"texts", &place.texts},
+          {"skipped", &place.skipped},
+          {"text_bytes", &place.text_bytes},
+          {"tokens", &place.written.tokens},
+          {"sequences", &place.written.sequences},
+          {"documents", &place.written.documents}};
+}
+
 // The place that an earlier call left for the same work; the beginning if there is none.
 Resumption find_resumption(const std::string& prefix, const std::string& work) {
   const std::string name = resumption_name(prefix);
@@ -24,27 +34,19 @@ Resumption find_resumption(const std::string& prefix, const std::string& work) {
   if (!std::filesystem::exists(name, ignored)) return {};
   const nlohmann::json json = nlohmann::json::parse(read_whole_file(name), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || json.value("work", nlohmann::json()) != work) return {};
-  const auto number = [&](const char* key) {
+  Resumption place;
+  for (const auto& [key, number] : numbers_of(place)) {
     const auto found = json.find(key);
-    return found == json.end() || !found->is_number_integer() ? std::int64_t{-1} : found->get<std::int64_t>();
-  };
-  const Resumption place{number("texts"),
-                         number("skipped"),
-                         number("text_bytes"),
-                         {number("tokens"), number("sequences"), number("documents")}};
-  const bool whole = place.texts >= 0 && place.skipped >= 0 && place.text_bytes >= 0 && place.written.tokens >= 0 &&
-                     place.written.sequences >= 0 && place.written.documents >= 0;
-  return whole ? place : Resumption{};
+    if (found == json.end() || !found->is_number_integer()) return {};
+    *number = found->get<std::int64_t>();
+    if (*number < 0) return {};
+  }
+  return place;
 }
 
-void keep_resumption(const std::string& prefix, const std::string& work, const Resumption& place) {
-  const nlohmann::ordered_json json = {{"work", work},
-                                       {"texts", place.texts},
-                                       {"skipped", place.skipped},
-                                       {"text_bytes", place.text_bytes},
-                                       {"tokens", place.written.tokens},
-                                       {"sequences", place.written.sequences},
-                                       {"documents", place.written.documents}};
+void keep_resumption(const std::string& prefix, const std::string& work, Resumption place) {
+  nlohmann::ordered_json json = {{"work", work}};
+  for (const auto& [key, number] : numbers_of(place)) json[key] = *number;
   write_small_file(resumption_name(prefix), json.dump(2) + "\n");
 }
 

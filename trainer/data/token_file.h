@@ -90,11 +90,6 @@ class TokenFile {
   // Megatron's sequences; in other formats the documents.
   std::int64_t sequences() const { return source_.index->sequences(); }
   std::int64_t sequence_begin(std::int64_t sequence) const { return source_.index->sequence_begin(sequence); }
-  // Tokens of every sequence: one pass over the index. Throws for sequences of 2^31 tokens or more.
-  std::vector<std::int32_t> sequence_lengths() const { return source_.index->sequence_lengths(); }
-
-  // Tokens of every document, as sequence_lengths().
-  std::vector<std::int64_t> document_lengths() const { return source_.index->document_lengths(); }
 
   // Reads `to` from token `first` on. Requires that these lie inside the file. Throws for the first id that is negative
   // or outside the vocabulary, with its position.
@@ -112,8 +107,6 @@ class TokenFile {
 
   // Outlives the file.
   std::shared_ptr<const TokenIndex> index() const { return source_.index; }
-  // Reads the whole index, and throws for the first fault.
-  void check_index() const { source_.index->check(); }
   // Reads the tokens of 64 MiB of the file, all of a smaller one, and throws for the first id outside the vocabulary. A
   // larger file is read in 64 pieces that lie evenly from its first token to its last.
   void check_sample() const;
