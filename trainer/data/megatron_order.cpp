@@ -111,7 +111,7 @@ std::array<SequenceRange, 3> split_sequences(std::string_view split, std::int64_
 }
 
 MegatronEpochs megatron_epochs(std::int64_t tokens_per_epoch, const MegatronRequest& request) {
-  const std::int64_t length = request.sequence_length, samples = request.samples.value_or(0);
+  const std::int64_t length = request.sequence_length, samples = request.samples;
   require(length >= 1 && samples >= 0, "samples have tokens, and there are none or more");
   if (samples > (std::numeric_limits<std::int64_t>::max() / 2 - tokens_per_epoch) / length) {
     fail_request("{} samples of {} tokens are more than 2^62 tokens; ask for fewer", samples, length);
@@ -123,12 +123,10 @@ MegatronEpochs megatron_epochs(std::int64_t tokens_per_epoch, const MegatronRequ
         tokens_per_epoch);
   }
   MegatronEpochs result;
-  if (request.samples) {
-    result.epochs = std::max<std::int64_t>(1, (samples * length + 1 + tokens_per_epoch - 1) / tokens_per_epoch);
-  }
+  result.epochs = (samples * length + 1 + tokens_per_epoch - 1) / tokens_per_epoch;
   // A sample needs one token besides those that it shares with no other.
   const std::int64_t steps = result.epochs * tokens_per_epoch - 1;
-  result.samples = request.drop_last_partial ? steps / length : (steps + length - 1) / length;
+  result.samples = steps / length;
   if (result.samples == 0) {
     fail_request(
         "Megatron's order of a split with {} tokens has no sample of {} + 1; shorten the sequences or give it more "
@@ -183,11 +181,6 @@ std::vector<SampleStart> megatron_starts(std::span<const std::int32_t> lengths, 
       const std::int64_t left = length - at.offset;
       if (left >= remaining) {
         at.offset += static_cast<std::int32_t>(remaining - 1);
-        break;
-      }
-      if (at.position + 1 == std::ssize(documents)) {
-        // The last sample is a partial one.
-        at.offset = static_cast<std::int32_t>(length - 1);
         break;
       }
       remaining -= left;
@@ -265,8 +258,7 @@ std::vector<SequencePiece> MegatronOrder::pieces(std::int64_t sample) const {
     pieces.push_back({sequence, from, to - from});
     tokens += to - from;
   }
-  // A last partial sample has fewer.
-  if (tokens > sequence_length_ + 1 || (tokens <= sequence_length_ && row + 1 < samples())) damaged();
+  if (tokens != sequence_length_ + 1) damaged();
   return pieces;
 }
 

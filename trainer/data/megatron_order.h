@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -43,11 +42,9 @@ std::array<SequenceRange, 3> split_sequences(std::string_view split, std::int64_
 std::string canonical_split(std::string_view split);
 
 struct MegatronRequest {
-  std::int64_t sequence_length = 0;     // tokens; a sample has one more
-  std::optional<std::int64_t> samples;  // at least so many; one epoch if absent
+  std::int64_t sequence_length = 0;  // tokens; a sample has one more
+  std::int64_t samples = 0;          // at least so many, of one epoch or more
   std::uint32_t seed = 1234;
-  // Whether a last sample with fewer tokens is left out. Megatron keeps it only for validation, if asked to.
-  bool drop_last_partial = true;
 };
 
 // The numbers from which the tables are made.
@@ -61,8 +58,7 @@ struct MegatronEpochs {
   bool operator==(const MegatronEpochs&) const = default;
 };
 // Throws Error (request) if the split has fewer than two tokens, or one epoch has no sample and one epoch was asked
-// for. Megatron counts a last partial sample with a division in float32, which errs above 2^24 tokens; Weft counts
-// exactly.
+// for.
 MegatronEpochs megatron_epochs(std::int64_t tokens_per_epoch, const MegatronRequest& request);
 
 // The table "documents": document_index of GPTDataset.
@@ -103,9 +99,8 @@ class MegatronOrder {
   // At least as many as requested.
   std::int64_t samples() const { return epochs_.samples; }
   const MegatronEpochs& epochs() const { return epochs_; }
-  // The tokens of sample 0 .. samples() - 1, in order: sequence_length + 1, fewer only in a last partial sample, which
-  // Megatron fills with the padding token. Pieces may be empty. Throws Error (request) if the index has changed or a
-  // table is damaged.
+  // The tokens of sample 0 .. samples() - 1, in order: sequence_length + 1. Pieces may be empty. Throws Error (request)
+  // if the index has changed or a table is damaged.
   std::vector<SequencePiece> pieces(std::int64_t sample) const;
 
  private:
