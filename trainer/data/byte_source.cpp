@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -26,8 +25,9 @@ ByteSource open_source(const std::string& name) {
   return file_source(InputFile(name));
 }
 
-ByteSource memory_source(std::string name, std::span<const std::uint8_t> bytes) {
-  return {std::move(name), std::ssize(bytes), [bytes](std::int64_t offset, std::span<std::uint8_t> to) {
+ByteSource memory_source(std::string name, std::span<const std::uint8_t> bytes, std::shared_ptr<const void> owner) {
+  return {std::move(name), std::ssize(bytes),
+          [bytes, owner = std::move(owner)](std::int64_t offset, std::span<std::uint8_t> to) {
             require(offset >= 0 && std::ssize(to) <= std::ssize(bytes) - offset, "bytes are read from inside a source");
             std::copy_n(bytes.begin() + offset, to.size(), to.begin());
           }};

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,8 +25,9 @@ struct ByteSource {
 ByteSource file_source(InputFile file);
 // Opens the file. Throws Error (request), `"name": why`, as InputFile: also for an empty file.
 ByteSource open_source(const std::string& name);
-// `bytes` outlive the source.
-ByteSource memory_source(std::string name, std::span<const std::uint8_t> bytes);
+// `bytes` outlive the source, or belong to `owner`.
+ByteSource memory_source(std::string name, std::span<const std::uint8_t> bytes,
+                         std::shared_ptr<const void> owner = nullptr);
 
 // Where the pieces of a sample of `size` things begin. Up to 64 pieces are all of them, and the last may be shorter.
 // More give 64 pieces at equal distances, from the first thing to the last.

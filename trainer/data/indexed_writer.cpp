@@ -43,15 +43,6 @@ void write_numbers(PartialFile& file, TokenType type, std::span<const std::int64
   file.write(bytes);
 }
 
-void copy_bytes(const ByteSource& from, PartialFile& to) {
-  std::vector<std::uint8_t> bytes;
-  for (std::int64_t offset = 0; offset < from.size; offset += std::ssize(bytes)) {
-    bytes.resize(static_cast<std::size_t>(std::min<std::int64_t>(std::int64_t{1} << 20, from.size - offset)));
-    from.read(offset, bytes);
-    to.write(bytes);
-  }
-}
-
 }  // namespace
 
 TokenType indexed_type(std::int64_t vocab_size) {
@@ -87,14 +78,10 @@ void IndexedWriter::add_tokens(std::span<const std::int32_t> ids) {
   open_tokens_ += std::ssize(ids);
 }
 
-void IndexedWriter::add_length(std::int64_t tokens) {
-  write_numbers(lengths_, TokenType::int32, std::array<std::int64_t, 1>{tokens});
-  counts_.tokens += tokens;
-  ++counts_.sequences;
-}
-
 void IndexedWriter::end_sequence() {
-  add_length(std::exchange(open_tokens_, 0));
+  write_numbers(lengths_, TokenType::int32, std::array<std::int64_t, 1>{open_tokens_});
+  counts_.tokens += std::exchange(open_tokens_, 0);
+  ++counts_.sequences;
 }
 
 void IndexedWriter::end_document() {
@@ -123,7 +110,7 @@ void IndexedWriter::write_index(PartialFile& index) {
   index.write(megatron_header({type_, counts_.sequences, counts_.documents}));
   if (counts_.sequences > 0) {
     const ByteSource written = lengths_.written();
-    copy_bytes(written, index);
+    index.write_all(written);
     const StoredNumbers lengths(written, 0, counts_.sequences, TokenType::int32);
     std::int64_t offset = 0;
     std::vector<std::int64_t> offsets;
@@ -137,7 +124,7 @@ void IndexedWriter::write_index(PartialFile& index) {
     });
     require(offset == data_.bytes(), "the sequences are all the tokens");
   }
-  copy_bytes(boundaries_.written(), index);
+  index.write_all(boundaries_.written());
 }
 
 void IndexedWriter::complete() {

@@ -65,7 +65,6 @@ class IndexedWriter {
   }
 
  private:
-  void add_length(std::int64_t tokens);
   void write_index(PartialFile& index);
 
   std::string prefix_;

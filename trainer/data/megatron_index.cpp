@@ -4,12 +4,17 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "parallel/runtime/error.h"
 
 namespace weft {
 namespace {
+
+constexpr std::string_view megatron_magic{"MMIDIDX\0\0", 9};
+constexpr std::uint64_t megatron_version = 1;
+constexpr std::int64_t megatron_header_bytes = 34;
 
 // By code; 6 and 7 are floating-point numbers.
 constexpr std::array<std::pair<std::uint8_t, TokenType>, 6> megatron_types = {{{1, TokenType::uint8},
@@ -42,14 +47,8 @@ void append_bytes(std::vector<std::uint8_t>& to, Number number) {
   std::memcpy(to.data() + to.size() - sizeof(number), &number, sizeof(number));
 }
 
-}  // namespace
-
-std::uint8_t megatron_code(TokenType type) {
-  const auto found = std::ranges::find(megatron_types, type, &std::pair<std::uint8_t, TokenType>::second);
-  require(found != megatron_types.end(), "Megatron has a code for the type of the tokens");
-  return found->first;
-}
-
+// Reads and checks the first 34 bytes: magic, version, type, and that both counts agree with the size of the file.
+// Types of floating-point numbers and multimodal datasets are refused by name.
 MegatronHeader read_megatron_header(const ByteSource& index) {
   std::array<std::uint8_t, megatron_header_bytes> bytes{};
   if (index.size < megatron_header_bytes) {
@@ -77,8 +76,7 @@ MegatronHeader read_megatron_header(const ByteSource& index) {
   if (!countable || size != expected) {
     fail_request(
         "\"{}\": {} sequences and {} document boundaries take 34 + 12 * {} + 8 * {} bytes, but the file has {}. It was "
-        "cut "
-        "short or is damaged",
+        "cut short or is damaged",
         index.name, sequences, begins, sequences, begins, size);
   }
   if (begins == 0) {
@@ -87,10 +85,14 @@ MegatronHeader read_megatron_header(const ByteSource& index) {
   return {type, static_cast<std::int64_t>(sequences), static_cast<std::int64_t>(begins) - 1};
 }
 
+}  // namespace
+
 std::vector<std::uint8_t> megatron_header(const MegatronHeader& header) {
   std::vector<std::uint8_t> bytes(megatron_magic.begin(), megatron_magic.end());
   append_bytes(bytes, megatron_version);
-  bytes.push_back(megatron_code(header.type));
+  const auto code = std::ranges::find(megatron_types, header.type, &std::pair<std::uint8_t, TokenType>::second);
+  require(code != megatron_types.end(), "Megatron has a code for the type of the tokens");
+  bytes.push_back(code->first);
   append_bytes(bytes, static_cast<std::uint64_t>(header.sequences));
   append_bytes(bytes, static_cast<std::uint64_t>(header.documents + 1));
   return bytes;
@@ -123,19 +125,9 @@ void MegatronIndex::check_ends(const std::string& data_name) const {
       data_bytes_ % bytes_of(header_.type) != 0) {
     fail_request(
         "\"{}\": {} bytes, but by its index \"{}\" the last sequence begins at byte {} and has {} bytes. One of them "
-        "was cut "
-        "short or belongs to another dataset; copy both again",
+        "was cut short or belongs to another dataset; copy both again",
         data_name, data_bytes_, name(), begin, bytes);
   }
-}
-
-std::int64_t MegatronIndex::document_sequence(std::int64_t document) const {
-  const std::int64_t sequence = documents_.at(document);
-  if (sequence < 0 || sequence > header_.sequences) {
-    fail_request("\"{}\": document {} begins at sequence {} of {}; the index is damaged", name(), document, sequence,
-                 header_.sequences);
-  }
-  return sequence;
 }
 
 std::int64_t MegatronIndex::sequence_begin(std::int64_t sequence) const {
@@ -161,7 +153,12 @@ std::int64_t MegatronIndex::position_of(std::int64_t sequence, std::int64_t offs
 }
 
 std::int64_t MegatronIndex::document_begin(std::int64_t document) const {
-  return sequence_begin(document_sequence(document));
+  const std::int64_t sequence = documents_.at(document);
+  if (sequence < 0 || sequence > header_.sequences) {
+    fail_request("\"{}\": document {} begins at sequence {} of {}; the index is damaged", name(), document, sequence,
+                 header_.sequences);
+  }
+  return sequence_begin(sequence);
 }
 
 std::vector<std::int32_t> MegatronIndex::sequence_lengths() const {
@@ -189,24 +186,25 @@ std::vector<std::int64_t> MegatronIndex::document_lengths() const {
   const std::vector<std::int32_t> of_sequences = sequence_lengths();
   std::vector<std::int64_t> lengths;
   lengths.reserve(static_cast<std::size_t>(header_.documents));
-  std::int64_t before = 0;
-  documents_.visit([&](std::int64_t first, std::span<const std::int64_t> begins) {
-    for (std::size_t i = 0; i < begins.size(); ++i) {
-      const std::int64_t document = first + static_cast<std::int64_t>(i);
-      if (begins[i] < before || begins[i] > header_.sequences) fail_document(document, begins[i], before);
-      if (document > 0) {
-        lengths.push_back(
-            std::accumulate(of_sequences.begin() + before, of_sequences.begin() + begins[i], std::int64_t{0}));
-      }
-      before = begins[i];
-    }
+  visit_documents([&](std::int64_t document, std::int64_t before, std::int64_t begin) {
+    if (document == 0) return;
+    lengths.push_back(std::accumulate(of_sequences.begin() + before, of_sequences.begin() + begin, std::int64_t{0}));
   });
   return lengths;
 }
 
-void MegatronIndex::fail_document(std::int64_t document, std::int64_t begin, std::int64_t before) const {
-  fail_request("\"{}\": document {} begins at sequence {}, the one before it at {}, of {}; the index is damaged",
-               name(), document, begin, before, header_.sequences);
+void MegatronIndex::visit_documents(
+    const std::function<void(std::int64_t document, std::int64_t before, std::int64_t begin)>& use) const {
+  std::int64_t document = 0, before = 0;
+  documents_.visit([&](std::int64_t, std::span<const std::int64_t> begins) {
+    for (const std::int64_t begin : begins) {
+      if (begin < before || begin > header_.sequences) {
+        fail_request("\"{}\": document {} begins at sequence {}, the one before it at {}, of {}; the index is damaged",
+                     name(), document, begin, before, header_.sequences);
+      }
+      use(document++, std::exchange(before, begin), begin);
+    }
+  });
 }
 
 void MegatronIndex::check() const {
@@ -229,15 +227,7 @@ void MegatronIndex::check() const {
     fail_request("\"{}\": its sequences end at byte {}, but the tokens end at byte {}; the index is damaged", name(),
                  expected, data_bytes_);
   }
-  std::int64_t before = 0;
-  documents_.visit([&](std::int64_t first, std::span<const std::int64_t> begins) {
-    for (std::size_t i = 0; i < begins.size(); ++i) {
-      if (begins[i] < before || begins[i] > header_.sequences) {
-        fail_document(first + static_cast<std::int64_t>(i), begins[i], before);
-      }
-      before = begins[i];
-    }
-  });
+  visit_documents([](std::int64_t, std::int64_t, std::int64_t) {});
 }
 
 }  // namespace weft

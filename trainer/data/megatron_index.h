@@ -10,8 +10,8 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "trainer/data/byte_source.h"
@@ -21,24 +21,13 @@
 
 namespace weft {
 
-inline constexpr std::string_view megatron_magic{"MMIDIDX\0\0", 9};
-inline constexpr std::uint64_t megatron_version = 1;
-inline constexpr std::int64_t megatron_header_bytes = 34;
-
-// The code of a type in byte 17. Requires a type that has one: uint32 has none.
-std::uint8_t megatron_code(TokenType type);
-
 struct MegatronHeader {
   TokenType type = TokenType::uint16;
   std::int64_t sequences = 0;
   std::int64_t documents = 0;
-  bool operator==(const MegatronHeader&) const = default;
 };
 
-// Reads and checks the first 34 bytes: magic, version, type, and that both counts agree with the size of the file.
-// Throws Error (request), `"name": why`; types of floating-point numbers and multimodal datasets are refused by name.
-MegatronHeader read_megatron_header(const ByteSource& index);
-// The first 34 bytes of an index.
+// The first 34 bytes of an index. Requires a type that has a code: uint32 has none.
 std::vector<std::uint8_t> megatron_header(const MegatronHeader& header);
 
 // Checks happen at three times.
@@ -61,8 +50,6 @@ class MegatronIndex final : public TokenIndex {
   std::int64_t sequence_begin(std::int64_t sequence) const override;
   // Past the pages of single numbers: orders ask for sequences all over the file.
   std::array<std::int64_t, 2> sequence_ends(std::int64_t sequence) const override;
-  // The sequence with which a document begins; one more than the last has sequences().
-  std::int64_t document_sequence(std::int64_t document) const;
   std::vector<std::int32_t> sequence_lengths() const override;
   std::vector<std::int64_t> document_lengths() const override;
   void check() const override;
@@ -72,7 +59,10 @@ class MegatronIndex final : public TokenIndex {
 
   std::int64_t position_of(std::int64_t sequence, std::int64_t offset) const;
   void check_ends(const std::string& data_name) const;
-  [[noreturn]] void fail_document(std::int64_t document, std::int64_t begin, std::int64_t before) const;
+  // The sequence with which each document begins, and that of the document before. One more than the last document has
+  // sequences().
+  void visit_documents(
+      const std::function<void(std::int64_t document, std::int64_t before, std::int64_t begin)>& use) const;
 
   ByteSource source_;
   MegatronHeader header_;

@@ -53,20 +53,18 @@ ByteSource behind(const ByteSource& file, std::int64_t begin) {
 NumberTables tables_in_memory(const std::vector<NumberColumn>& columns) {
   NumberTables tables;
   for (const NumberColumn& column : columns) {
-    ByteSource source = memory_source("tables in memory", column.bytes);
-    source.read = [owner = column.owner, read = std::move(source.read)](
-                      std::int64_t offset, std::span<std::uint8_t> to) { read(offset, to); };
-    const std::int64_t count = source.size / bytes_of(column.type);
-    tables.emplace_back(std::move(source), 0, count, column.type);
+    const std::int64_t count = std::ssize(column.bytes) / bytes_of(column.type);
+    tables.emplace_back(memory_source("tables in memory", column.bytes, column.owner), 0, count, column.type);
   }
   return tables;
 }
 
 // Writes a file of tables to the end.
 void write_tables(PartialFile& file, const std::string& key, const std::vector<NumberColumn>& columns) {
+  const ByteSource numbers = joined(columns);
   nlohmann::ordered_json header = {{"weft_tables", tables_version},
                                    {"key", key},
-                                   {"content", sampled_content(joined(columns))},
+                                   {"content", sampled_content(numbers)},
                                    {"tables", nlohmann::json::array()}};
   for (const NumberColumn& column : columns) {
     header["tables"].push_back({name_of(column.type), std::ssize(column.bytes) / bytes_of(column.type)});
@@ -75,15 +73,7 @@ void write_tables(PartialFile& file, const std::string& key, const std::vector<N
   const auto size = std::bit_cast<HeaderBytes>(static_cast<std::uint64_t>(text.size()));
   file.write(size);
   file.write({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
-  // In pieces: the file copies each into its buffer.
-  constexpr std::size_t piece = std::size_t{1} << 20;
-  for (const NumberColumn& column : columns) {
-    for (std::span rest = column.bytes; !rest.empty();) {
-      const std::size_t count = std::min(piece, rest.size());
-      file.write(rest.first(count));
-      rest = rest.subspan(count);
-    }
-  }
+  file.write_all(numbers);
 }
 
 // Waits until no other process writes into the folder. The kernel releases the lock of a process that was killed.

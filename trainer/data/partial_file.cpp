@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -67,6 +68,15 @@ void PartialFile::write(std::span<const std::uint8_t> bytes) {
   require(!synced_, "nothing is written behind the end of a file");
   buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
   if (std::ssize(buffer_) >= partial_buffer_bytes) empty_buffer();
+}
+
+void PartialFile::write_all(const ByteSource& source) {
+  std::vector<std::uint8_t> bytes;
+  for (std::int64_t offset = 0; offset < source.size; offset += std::ssize(bytes)) {
+    bytes.resize(static_cast<std::size_t>(std::min(partial_buffer_bytes, source.size - offset)));
+    source.read(offset, bytes);
+    write(bytes);
+  }
 }
 
 void PartialFile::empty_buffer() {

@@ -27,6 +27,8 @@ class PartialFile {
 
   // Takes the bytes into a buffer of 1 MiB and writes that when it is full.
   void write(std::span<const std::uint8_t> bytes);
+  // Takes all bytes of a source, in pieces of 1 MiB.
+  void write_all(const ByteSource& source);
   // Bytes taken so far.
   std::int64_t bytes() const { return written_ + std::ssize(buffer_); }
   // Everything written so far, to be read back. Requires that something was written.
