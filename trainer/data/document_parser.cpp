@@ -66,35 +66,30 @@ bool find_text(simdjson::dom::element value, const std::vector<std::string>& pat
 
 }  // namespace
 
-struct JsonTexts::Parser : simdjson::dom::parser {};
+struct DocumentParser::QuickJson : simdjson::dom::parser {};
 
-bool JsonTexts::find(std::string_view line, std::span<const std::vector<std::string>> paths,
-                     std::vector<std::string>& texts) {
+bool DocumentParser::find_quickly(std::string_view line, std::vector<std::string>& texts) {
   if (line.size() > longest_quick_line) return false;
-  if (line.size() > parser_->capacity() && parser_->allocate(2 * line.size(), deepest_line) != simdjson::SUCCESS) {
+  if (line.size() > quick_->capacity() && quick_->allocate(2 * line.size(), deepest_line) != simdjson::SUCCESS) {
     return false;
   }
   simdjson::dom::element object;
-  if (parser_->parse(line.data(), line.size(), /*realloc_if_needed=*/false).get(object) != simdjson::SUCCESS) {
+  if (quick_->parse(line.data(), line.size(), /*realloc_if_needed=*/false).get(object) != simdjson::SUCCESS) {
     return false;
   }
-  texts.resize(paths.size());
-  for (std::size_t p = 0; p < paths.size(); ++p) {
-    if (!find_text(object, paths[p], texts[p])) return false;
+  texts.resize(paths_.size());
+  for (std::size_t p = 0; p < paths_.size(); ++p) {
+    if (!find_text(object, paths_[p], texts[p])) return false;
   }
   return true;
 }
 #else
-struct JsonTexts::Parser {};
+struct DocumentParser::QuickJson {};
 
-bool JsonTexts::find(std::string_view, std::span<const std::vector<std::string>>, std::vector<std::string>&) {
+bool DocumentParser::find_quickly(std::string_view, std::vector<std::string>&) {
   return false;
 }
 #endif
-
-JsonTexts::JsonTexts() : parser_(std::make_unique<Parser>()) {}
-JsonTexts::~JsonTexts() = default;
-JsonTexts::JsonTexts(JsonTexts&&) noexcept = default;
 
 std::int64_t Document::bytes() const {
   std::int64_t bytes = 0;
@@ -102,7 +97,10 @@ std::int64_t Document::bytes() const {
   return bytes;
 }
 
-DocumentParser::DocumentParser(const DocumentRules& rules) : chat_(rules.chat) {
+DocumentParser::~DocumentParser() = default;
+DocumentParser::DocumentParser(DocumentParser&&) noexcept = default;
+
+DocumentParser::DocumentParser(const DocumentRules& rules) : chat_(rules.chat), quick_(std::make_unique<QuickJson>()) {
   if (chat_ == nullptr && !rules.prompt.empty()) keys_.push_back(rules.prompt);
   keys_.push_back(rules.key);
   for (const std::string& key : keys_) {
@@ -153,7 +151,7 @@ std::optional<DocumentParser::ValueFault> DocumentParser::take_conversation(cons
 }
 
 std::optional<Document> DocumentParser::parse(std::string_view line, LineFault& fault) {
-  if (std::vector<std::string> texts; chat_ == nullptr && quick_.find(line, paths_, texts)) {
+  if (std::vector<std::string> texts; chat_ == nullptr && find_quickly(line, texts)) {
     return plain_document(std::move(texts));
   }
   const auto refuse = [&](std::size_t place, std::string why) {

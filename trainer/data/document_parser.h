@@ -6,7 +6,6 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,39 +34,28 @@ struct Document {
   std::int64_t bytes() const;
 };
 
-// Texts of JSON objects, read by simdjson at some 2 GB/s. A build without that library finds none, and its documents go
-// the slower way. Used by one thread. Lines share its memory.
-class JsonTexts {
- public:
-  JsonTexts();
-  ~JsonTexts();
-  JsonTexts(JsonTexts&&) noexcept;
-
-  // The texts at `paths`, each the keys from the object of `line` inwards. The last of equal keys counts. False where
-  // the line is no JSON (RFC 8259, in UTF-8, nested at most 256 deep) or a path leads to no text. False also where this
-  // reader cannot tell. The other reader then decides. UnpackedFile::padding bytes behind the line may be read.
-  bool find(std::string_view line, std::span<const std::vector<std::string>> paths, std::vector<std::string>& texts);
-
- private:
-  struct Parser;
-  std::unique_ptr<Parser> parser_;
-};
-
 // Why a line has no document.
 struct LineFault {
   std::size_t column = 1;  // characters, from 1
   std::string why = {};
 };
 
-// Used by one thread.
+// Used by one thread. Lines share its memory.
 class DocumentParser {
  public:
   explicit DocumentParser(const DocumentRules& rules);
+  ~DocumentParser();
+  DocumentParser(DocumentParser&&) noexcept;
 
   // The document of a line; none if `fault` says why. UnpackedFile::padding bytes behind the line may be read.
   std::optional<Document> parse(std::string_view line, LineFault& fault);
 
  private:
+  struct QuickJson;
+  // The texts at paths_, in a line read by simdjson at some 2 GB/s. False where the line is no JSON (RFC 8259, in
+  // UTF-8, nested at most 256 deep) or a path leads to no text. The last of equal keys counts. False also where this
+  // reader cannot tell, or the build has none. The slower reader then decides.
+  bool find_quickly(std::string_view line, std::vector<std::string>& texts);
   Document plain_document(std::vector<std::string> texts) const;
   // Fills `document`, or tells why that cannot be, with the path of the value at fault.
   struct ValueFault {
@@ -80,7 +68,7 @@ class DocumentParser {
   const ChatTemplate* chat_;
   std::vector<std::string> keys_;                // of the prompt, if there is one, and of the text
   std::vector<std::vector<std::string>> paths_;  // the same, by object
-  JsonTexts quick_;
+  std::unique_ptr<QuickJson> quick_;
 };
 
 }  // namespace weft

@@ -58,8 +58,7 @@ void refuse_large_table(const char* what, std::int64_t entries) {
   if (entries <= most_order_entries) return;
   fail_request(
       "Megatron's order of this dataset needs {} {}, more than 2^31 - 1. Split the dataset, ask for fewer samples, or "
-      "use "
-      "Weft's own order",
+      "use Weft's own order",
       entries, what);
 }
 

@@ -65,8 +65,7 @@ TokenSource datatrove_tokens(const std::string& path) {
   if (!is_token_file_there(path + ".index")) {
     fail_request(
         "\"{}\": its index \"{}.index\" is missing, so the ends of documents are unknown. Copy the index too; to read "
-        "the "
-        "tokens as one document, give the file a name that does not end in .ds and add \"#uint16\" or \"#uint32\"",
+        "the tokens as one document, give the file a name that does not end in .ds and add \"#uint16\" or \"#uint32\"",
         path, path);
   }
   auto index = std::make_shared<const DatatroveIndex>(open_source(path + ".index"), path, bytes.size);
@@ -103,20 +102,12 @@ TokenSource raw_tokens(const std::string& path, TokenType type) {
   return one_document(TokenFormat::raw, std::move(bytes), 0, type);
 }
 
-TokenSource typed_tokens(const TypedName& name) {
-  if (!name.path.ends_with(".ds")) return raw_tokens(name.path, *name.type);
-  TokenSource source = datatrove_tokens(name.path);
-  if (source.type != *name.type) {
-    fail_request("\"{}\": \"#{}\" was asked for, but by its index the tokens are {}; leave out the type", name.path,
-                 name_of(*name.type), name_of(source.type));
-  }
-  return source;
-}
-
-constexpr std::int64_t id_limit = std::int64_t{1} << 31;
-
-}  // namespace
-
+// A name and the type behind its last "#": "shard.bin#uint16". A file whose own name has a "#" is found too, unless a
+// type follows that.
+struct TypedName {
+  std::string path;
+  std::optional<TokenType> type;
+};
 TypedName parse_typed_name(const std::string& name) {
   const std::size_t mark = name.rfind('#');
   if (mark == std::string::npos) return {name, std::nullopt};
@@ -126,6 +117,10 @@ TypedName parse_typed_name(const std::string& name) {
   fail_request("\"{}\": \"{}\" is no type of tokens, and no file has the whole name; types are {}", name, type,
                fmt::join(names_of_all<TokenType>, ", "));
 }
+
+constexpr std::int64_t id_limit = std::int64_t{1} << 31;
+
+}  // namespace
 
 std::optional<TokenSource> parse_llm_c(const ByteSource& bytes) {
   constexpr std::int64_t header_bytes = 256 * 4;
@@ -156,8 +151,7 @@ std::optional<TokenSource> parse_llm_c(const ByteSource& bytes) {
   if (tokens < 1 || bytes.size != expected) {
     fail_request(
         "\"{}\": a header of {} bytes and {} tokens of {} bytes take {} bytes, but the file has {}. It was cut short "
-        "or is "
-        "damaged",
+        "or is damaged",
         bytes.name, header_bytes, tokens, bytes_of(known->type), expected, bytes.size);
   }
   return one_document(TokenFormat::llm_c, bytes, header_bytes, known->type);
@@ -165,7 +159,13 @@ std::optional<TokenSource> parse_llm_c(const ByteSource& bytes) {
 
 TokenSource open_tokens(const std::string& name) {
   const TypedName typed = parse_typed_name(name);
-  if (typed.type) return typed_tokens(typed);
+  if (typed.type && !typed.path.ends_with(".ds")) return raw_tokens(typed.path, *typed.type);
+  if (typed.type) {
+    TokenSource source = datatrove_tokens(typed.path);
+    if (source.type == *typed.type) return source;
+    fail_request("\"{}\": \"#{}\" was asked for, but by its index the tokens are {}; leave out the type", typed.path,
+                 name_of(*typed.type), name_of(source.type));
+  }
   const bool index = name.ends_with(".idx"), data = name.ends_with(".bin");
   const std::string prefix = index || data ? name.substr(0, name.size() - 4) : name;
   const bool indexed = is_token_file_there(prefix + ".idx") && is_token_file_there(prefix + ".bin");
@@ -184,8 +184,7 @@ TokenSource open_tokens(const std::string& name) {
   if (data) {
     fail_request(
         "\"{}\": no header of llm.c, and no index \"{}.idx\" of Megatron beside it. For tokens without a header, add "
-        "their "
-        "type: \"{}#uint16\"; for text, \"{}#uint8\"",
+        "their type: \"{}#uint16\"; for text, \"{}#uint8\"",
         name, prefix, name, name);
   }
   return one_document(TokenFormat::text, file_source(open_text(name)), 0, TokenType::uint8);

@@ -31,15 +31,6 @@ struct TokenSource {
   std::optional<ByteSource> losses = {};  // a byte a token; 0: nothing learns to predict it
 };
 
-// A name and the type behind its last "#": "shard.bin#uint16". A file whose own name has a "#" is found too, unless a
-// type follows that.
-struct TypedName {
-  std::string path;
-  std::optional<TokenType> type;
-};
-// Throws Error (request) if neither a type follows the "#" nor a file has the whole name.
-TypedName parse_typed_name(const std::string& name);
-
 // Opens what `name` stands for:
 //
 //   "path#uint16"      numbers without a header, one document; "path.ds#uint16" is "path.ds", whose type must agree

@@ -76,8 +76,7 @@ DatatroveIndex::DatatroveIndex(ByteSource index, const std::string& data_name, s
   if (data_bytes > 0 && data_bytes % 4 == 0 && data_bytes / 4 == tokens_) return;
   fail_request(
       "\"{}\": {} bytes are neither 2 nor 4 for each of the {} tokens of its index \"{}\". One of them was cut short "
-      "or "
-      "belongs to another dataset; copy both again",
+      "or belongs to another dataset; copy both again",
       data_name, data_bytes, static_cast<std::uint64_t>(tokens_), name());
 }
 
