@@ -24,6 +24,14 @@ std::vector<ConfigKey> model_schema() {
   return schema;
 }
 
+// Of a key that is written, if it has this type.
+template <typename T>
+std::optional<T> value_in(const ConfigSources& sources, const std::string& path) {
+  const auto entry = sources.entries.find(path);
+  const T* value = entry == sources.entries.end() ? nullptr : std::get_if<T>(&entry->second.value.data);
+  return value == nullptr ? std::nullopt : std::optional(*value);
+}
+
 }  // namespace
 
 ModelSection read_model_section(const std::filesystem::path& file) {
@@ -38,9 +46,8 @@ ModelSection read_model_section(const std::filesystem::path& file) {
         faults.push_back({std::move(fault.place), key.path() + ": " + fault.text});
       }
     } else if (key.required && !missing_for(key, config)) {
-      Place whole;
-      whole.source = sources.file;
-      faults.push_back({whole, fmt::format("{} is required: {} ({})", key.path(), key.type, key.help)});
+      faults.push_back(
+          {Place{.source = sources.file}, fmt::format("{} is required: {} ({})", key.path(), key.type, key.help)});
     }
   }
   const auto known = [&](const std::string& path) {
@@ -53,20 +60,9 @@ ModelSection read_model_section(const std::filesystem::path& file) {
   }
   sort_by_place(faults);
   if (!faults.empty()) throw Error(ErrorKind::request, format_faults(faults));
-  ModelSection section{config.model, {}};
-  const auto length = sources.entries.find("training.sequence_length");
-  if (length != sources.entries.end()) {
-    if (const auto* value = std::get_if<std::int64_t>(&length->second.value.data)) section.sequence_length = *value;
-  }
-  const auto tokenizer = sources.entries.find("data.tokenizer");
-  if (tokenizer != sources.entries.end()) {
-    if (const auto* value = std::get_if<std::string>(&tokenizer->second.value.data)) section.tokenizer = *value;
-  }
-  const auto padded = sources.entries.find("data.padded_vocab");
-  if (padded != sources.entries.end()) {
-    if (const auto* value = std::get_if<bool>(&padded->second.value.data)) section.padded_vocab = *value;
-  }
-  return section;
+  return {config.model, value_in<std::int64_t>(sources, "training.sequence_length"),
+          value_in<std::string>(sources, "data.tokenizer").value_or(""),
+          value_in<bool>(sources, "data.padded_vocab").value_or(false)};
 }
 
 std::string model_section_toml(const ModelConfig& model) {
