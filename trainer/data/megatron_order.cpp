@@ -54,14 +54,6 @@ std::int64_t tokens_of_split(const TokenIndex& dataset, SequenceRange split) {
   return dataset.sequence_begin(split.end) - dataset.sequence_begin(split.begin);
 }
 
-void refuse_large_table(const char* what, std::int64_t entries) {
-  if (entries <= most_order_entries) return;
-  fail_request(
-      "Megatron's order of this dataset needs {} {}, more than 2^31 - 1. Split the dataset, ask for fewer samples, or "
-      "use Weft's own order",
-      entries, what);
-}
-
 constexpr std::size_t most_blended = 32766;
 constexpr double blend_surplus = 0.005;  // mid_level_dataset_surplus of Megatron
 
@@ -166,7 +158,6 @@ std::vector<std::int32_t> megatron_documents(SequenceRange split, const Megatron
 
 std::vector<SampleStart> megatron_starts(std::span<const std::int32_t> lengths, std::span<const std::int32_t> documents,
                                          std::int64_t sequence_length, std::int64_t samples) {
-  refuse_large_table("samples", samples);
   std::vector<SampleStart> starts;
   starts.reserve(static_cast<std::size_t>(samples) + 1);
   SampleStart at;
@@ -206,7 +197,12 @@ MegatronOrder::MegatronOrder(std::shared_ptr<const TokenIndex> dataset, Sequence
     : dataset_(std::move(dataset)),
       sequence_length_(request.sequence_length),
       epochs_(megatron_epochs(tokens_of_split(*dataset_, split), request)) {
-  refuse_large_table("samples", epochs_.samples);
+  if (samples() > most_order_entries) {
+    fail_request(
+        "Megatron's order of this dataset needs {} samples, more than 2^31 - 1. Split the dataset, ask for fewer "
+        "samples, or use Weft's own order",
+        samples());
+  }
   const std::string key = fmt::format(
       "Megatron's order of {}: sequences {} to {}, {} epochs, {} samples of {} tokens, {} of them first, "
       "seed {}",

@@ -231,8 +231,4 @@ std::vector<FolderExtra> folder_extras(Architecture architecture, const ModelCon
   return extras;
 }
 
-bool is_ignored_tensor(std::string_view name) {
-  return name.ends_with(".rotary_emb.inv_freq");
-}
-
 }  // namespace weft

@@ -52,8 +52,6 @@ struct FolderExtra {
 // A predictor's embedding and head, and the selection biases of an architecture for a model without them.
 std::vector<FolderExtra> folder_extras(Architecture architecture, const ModelConfig& model);
 
-// Tensors of old folders that are never read: rotary_emb.inv_freq.
-bool is_ignored_tensor(std::string_view name);
 inline constexpr const char* folder_embedding = "model.embed_tokens.weight";
 inline constexpr const char* folder_head = "lm_head.weight";
 

@@ -42,6 +42,11 @@ ByteLevelStep read_byte_level(JsonFields& fields) {
   return step;
 }
 
+bool asks_for_offset(const PreTokenizerStep& step) {
+  const auto* metaspace = std::get_if<MetaspaceStep>(&step);
+  return metaspace != nullptr && metaspace->scheme == PrependScheme::first;
+}
+
 struct TextRange {
   std::size_t begin, end;
   bool is_match;
@@ -180,9 +185,7 @@ MetaspaceStep read_metaspace(JsonFields& fields, TokenizerJson& meaning) {
 // The scheme "first" asks for the offset of a piece in the text, which is known as long as pieces are parts of it.
 void PreTokenizer::check_order(const std::string& place) const {
   for (std::size_t i = 1; i < steps_.size(); ++i) {
-    const auto* metaspace = std::get_if<MetaspaceStep>(&steps_[i]);
-    if (metaspace == nullptr || metaspace->scheme != PrependScheme::first) continue;
-    if (!std::holds_alternative<SplitStep>(steps_[i - 1])) {
+    if (asks_for_offset(steps_[i]) && !std::holds_alternative<SplitStep>(steps_[i - 1])) {
       fail_request("{}: a Metaspace with prepend_scheme first behind a step that changes the text is not supported",
                    place);
     }
@@ -233,10 +236,7 @@ PreTokenizer PreTokenizer::bytes_split_by(Pattern pattern) {
 }
 
 bool PreTokenizer::asks_for_beginning() const {
-  return std::any_of(steps_.begin(), steps_.end(), [](const PreTokenizerStep& step) {
-    const auto* metaspace = std::get_if<MetaspaceStep>(&step);
-    return metaspace != nullptr && metaspace->scheme == PrependScheme::first;
-  });
+  return std::ranges::any_of(steps_, asks_for_offset);
 }
 
 void PreTokenizer::each_word(std::string_view piece, bool begins_text, PatternScratch& scratch,

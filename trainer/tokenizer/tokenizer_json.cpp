@@ -8,6 +8,10 @@
 namespace weft {
 namespace {
 
+bool is_token_id(const TokenizerJson& json) {
+  return json.is_number_unsigned() && json.get<std::uint64_t>() < most_token_ids;
+}
+
 TokenIds read_vocabulary(JsonFields& model) {
   const TokenizerJson* json = model.find("vocab");
   const std::string place = model.place_of("vocab");
@@ -16,7 +20,7 @@ TokenIds read_vocabulary(JsonFields& model) {
   TokenIds vocabulary;
   vocabulary.reserve(json->size());
   for (const auto& [token, id] : json->items()) {
-    if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= most_token_ids) {
+    if (!is_token_id(id)) {
       fail_request("{}: the token {} has the id {}; ids are integers in 0 .. {}", place, token, shown_value(id),
                    most_token_ids - 1);
     }
@@ -112,9 +116,7 @@ void read_template(JsonFields& fields, TextFrame& frame) {
     }
     JsonFields token((*tokens)[name], place + ": " + name);
     for (const TokenizerJson& id : token.list("ids")) {
-      if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= most_token_ids) {
-        fail_request("{}: {} is no id", place, shown_value(id));
-      }
+      if (!is_token_id(id)) fail_request("{}: {} is no id", place, shown_value(id));
       (behind_text ? frame.after : frame.before).push_back(id.get<std::int32_t>());
     }
   }
@@ -125,10 +127,7 @@ void read_template(JsonFields& fields, TextFrame& frame) {
 // [text, id], as RobertaProcessing has its tokens.
 std::int32_t read_text_and_id(JsonFields& fields, const char* key) {
   const TokenizerJson& pair = fields.list(key);
-  if (pair.size() == 2 && pair[0].is_string() && pair[1].is_number_unsigned() &&
-      pair[1].get<std::uint64_t>() < most_token_ids) {
-    return pair[1].get<std::int32_t>();
-  }
+  if (pair.size() == 2 && pair[0].is_string() && is_token_id(pair[1])) return pair[1].get<std::int32_t>();
   fail_request("{} is {}, not a token and its id", fields.place_of(key), shown_value(pair));
 }
 
