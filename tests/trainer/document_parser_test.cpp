@@ -23,9 +23,9 @@ std::string parsed_line(std::string line, const DocumentRules& rules = {}) {
   DocumentParser parser(rules);
   const std::size_t size = line.size();
   line.append(UnpackedFile::padding, '\0');
-  LineFault fault;
+  std::string fault;
   const auto document = parser.parse(std::string_view(line).substr(0, size), fault);
-  if (!document) return fmt::format("{}: {}", fault.column, fault.why);
+  if (!document) return fault;
   std::string texts;
   for (const TextPart& part : document->parts) texts += (texts.empty() ? "" : "|") + part.text;
   return texts;
@@ -39,7 +39,7 @@ TEST(DocumentParser, ReadsTheTextsAtTheirKeys) {
   EXPECT_EQ(parsed_line(R"({"a": {"b": "x"}, "q": "why", "a": {"b": "so"}})", inner), "why|so");
   EXPECT_EQ(parsed_line(R"({"te\u0078t": "one", "n": 1234567890123456789012345678901234567890})"), "one");
   DocumentParser parser(inner);
-  LineFault fault;
+  std::string fault;
   const std::string line = R"({"q": "why", "a": {"b": "so"}})" + std::string(UnpackedFile::padding, '\0');
   const auto document = parser.parse(std::string_view(line).substr(0, line.size() - UnpackedFile::padding), fault);
   EXPECT_FALSE(document->parts.front().learned);

@@ -23,18 +23,6 @@ struct TokenizeArguments {
   bool no_begin = false, no_end = false, plain = false, json = false;
 };
 
-nlohmann::ordered_json facts_json(const TokenFacts& facts, std::int64_t text_bytes, std::int64_t skipped,
-                                  std::int64_t empty, double seconds) {
-  return {{"documents", facts.documents},
-          {"tokens", facts.tokens},
-          {"text_bytes", text_bytes},
-          {"skipped_lines", skipped},
-          {"empty_documents", empty},
-          {"seconds", seconds},
-          {"tokenizer_hash", facts.tokenizer_hash},
-          {"vocab_size", facts.vocab_size}};
-}
-
 void tokenize_files(const CLI::App& command, const TokenizeArguments& arguments) {
   std::int64_t told = 0;
   TokenizeRequest request = arguments.request;
@@ -85,7 +73,15 @@ void tokenize_files(const CLI::App& command, const TokenizeArguments& arguments)
   }
   const TokenFacts& facts = *whole;
   if (arguments.json) {
-    fmt::print("{}\n", facts_json(facts, text_bytes + resumed_bytes, documents.skipped(), empty, seconds()).dump(2));
+    const nlohmann::ordered_json json = {{"documents", facts.documents},
+                                         {"tokens", facts.tokens},
+                                         {"text_bytes", text_bytes + resumed_bytes},
+                                         {"skipped_lines", documents.skipped()},
+                                         {"empty_documents", empty},
+                                         {"seconds", seconds()},
+                                         {"tokenizer_hash", facts.tokenizer_hash},
+                                         {"vocab_size", facts.vocab_size}};
+    fmt::print("{}\n", json.dump(2));
     return;
   }
   fmt::print("{0}.bin, {0}.idx: {1} tokens of {2} documents, {3:.2f} bytes a token, {4:.1f} MB/s\n", request.prefix,

@@ -150,12 +150,12 @@ std::optional<DocumentParser::ValueFault> DocumentParser::take_conversation(cons
   return why ? std::optional(ValueFault{path, std::move(*why)}) : std::nullopt;
 }
 
-std::optional<Document> DocumentParser::parse(std::string_view line, LineFault& fault) {
+std::optional<Document> DocumentParser::parse(std::string_view line, std::string& fault) {
   if (std::vector<std::string> texts; chat_ == nullptr && find_quickly(line, texts)) {
     return plain_document(std::move(texts));
   }
-  const auto refuse = [&](std::size_t place, std::string why) {
-    fault = {column_of(line, place), std::move(why)};
+  const auto refuse = [&](std::size_t place, const std::string& why) {
+    fault = fmt::format("{}: {}", column_of(line, place), why);
     return std::nullopt;
   };
   if (nested_deeper_than(line, deepest_line)) {

@@ -34,12 +34,6 @@ struct Document {
   std::int64_t bytes() const;
 };
 
-// Why a line has no document.
-struct LineFault {
-  std::size_t column = 1;  // characters, from 1
-  std::string why = {};
-};
-
 // Used by one thread. Lines share its memory.
 class DocumentParser {
  public:
@@ -47,8 +41,9 @@ class DocumentParser {
   ~DocumentParser();
   DocumentParser(DocumentParser&&) noexcept;
 
-  // The document of a line; none if `fault` says why. UnpackedFile::padding bytes behind the line may be read.
-  std::optional<Document> parse(std::string_view line, LineFault& fault);
+  // The document of a line; none if `fault` says why, as "column: why" with characters counted from 1.
+  // UnpackedFile::padding bytes behind the line may be read.
+  std::optional<Document> parse(std::string_view line, std::string& fault);
 
  private:
   struct QuickJson;

@@ -169,9 +169,9 @@ std::optional<Document> DocumentReader::parse(RawText& raw, DocumentParser& pars
     fault = refused(at, fmt::format("{}: the text is not UTF-8", column_of(text.substr(begin), *malformed - begin)));
     return std::nullopt;
   }
-  LineFault of_line;
+  std::string of_line;
   if (auto document = parser.parse(raw.text, of_line)) return document;
-  fault = refused(raw, fmt::format("{}: {}", of_line.column, of_line.why));
+  fault = refused(raw, of_line);
   return std::nullopt;
 }
 

@@ -118,6 +118,39 @@ TypedName parse_typed_name(const std::string& name) {
                fmt::join(names_of_all<TokenType>, ", "));
 }
 
+TokenSource open_tokens(const std::string& name) {
+  const TypedName typed = parse_typed_name(name);
+  if (typed.type && !typed.path.ends_with(".ds")) return raw_tokens(typed.path, *typed.type);
+  if (typed.type) {
+    TokenSource source = datatrove_tokens(typed.path);
+    if (source.type == *typed.type) return source;
+    fail_request("\"{}\": \"#{}\" was asked for, but by its index the tokens are {}; leave out the type", typed.path,
+                 name_of(*typed.type), name_of(source.type));
+  }
+  const bool index = name.ends_with(".idx"), data = name.ends_with(".bin");
+  const std::string prefix = index || data ? name.substr(0, name.size() - 4) : name;
+  const bool indexed = is_token_file_there(prefix + ".idx") && is_token_file_there(prefix + ".bin");
+  if (index || (data && indexed)) return megatron_tokens(prefix);
+  if (!data && is_token_file_there(name) && indexed) {
+    fail_request(
+        "\"{}\": a file, and beside it the dataset \"{}.idx\" of Megatron; name the dataset by that, or move one", name,
+        prefix);
+  }
+  if (!data && !is_token_file_there(name) &&
+      (is_token_file_there(prefix + ".idx") || is_token_file_there(prefix + ".bin"))) {
+    return megatron_tokens(prefix);
+  }
+  if (name.ends_with(".ds")) return datatrove_tokens(name);
+  if (auto tokens = parse_llm_c(open_source(name))) return std::move(*tokens);
+  if (data) {
+    fail_request(
+        "\"{}\": no header of llm.c, and no index \"{}.idx\" of Megatron beside it. For tokens without a header, add "
+        "their type: \"{}#uint16\"; for text, \"{}#uint8\"",
+        name, prefix, name, name);
+  }
+  return one_document(TokenFormat::text, file_source(open_text(name)), 0, TokenType::uint8);
+}
+
 constexpr std::int64_t id_limit = std::int64_t{1} << 31;
 
 }  // namespace
@@ -155,39 +188,6 @@ std::optional<TokenSource> parse_llm_c(const ByteSource& bytes) {
         bytes.name, header_bytes, tokens, bytes_of(known->type), expected, bytes.size);
   }
   return one_document(TokenFormat::llm_c, bytes, header_bytes, known->type);
-}
-
-TokenSource open_tokens(const std::string& name) {
-  const TypedName typed = parse_typed_name(name);
-  if (typed.type && !typed.path.ends_with(".ds")) return raw_tokens(typed.path, *typed.type);
-  if (typed.type) {
-    TokenSource source = datatrove_tokens(typed.path);
-    if (source.type == *typed.type) return source;
-    fail_request("\"{}\": \"#{}\" was asked for, but by its index the tokens are {}; leave out the type", typed.path,
-                 name_of(*typed.type), name_of(source.type));
-  }
-  const bool index = name.ends_with(".idx"), data = name.ends_with(".bin");
-  const std::string prefix = index || data ? name.substr(0, name.size() - 4) : name;
-  const bool indexed = is_token_file_there(prefix + ".idx") && is_token_file_there(prefix + ".bin");
-  if (index || (data && indexed)) return megatron_tokens(prefix);
-  if (!data && is_token_file_there(name) && indexed) {
-    fail_request(
-        "\"{}\": a file, and beside it the dataset \"{}.idx\" of Megatron; name the dataset by that, or move one", name,
-        prefix);
-  }
-  if (!data && !is_token_file_there(name) &&
-      (is_token_file_there(prefix + ".idx") || is_token_file_there(prefix + ".bin"))) {
-    return megatron_tokens(prefix);
-  }
-  if (name.ends_with(".ds")) return datatrove_tokens(name);
-  if (auto tokens = parse_llm_c(open_source(name))) return std::move(*tokens);
-  if (data) {
-    fail_request(
-        "\"{}\": no header of llm.c, and no index \"{}.idx\" of Megatron beside it. For tokens without a header, add "
-        "their type: \"{}#uint16\"; for text, \"{}#uint8\"",
-        name, prefix, name, name);
-  }
-  return one_document(TokenFormat::text, file_source(open_text(name)), 0, TokenType::uint8);
 }
 
 TokenFile::TokenFile(std::string name, std::optional<std::int64_t> vocab_size)

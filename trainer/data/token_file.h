@@ -31,22 +31,6 @@ struct TokenSource {
   std::optional<ByteSource> losses = {};  // a byte a token; 0: nothing learns to predict it
 };
 
-// Opens what `name` stands for:
-//
-//   "path#uint16"      numbers without a header, one document; "path.ds#uint16" is "path.ds", whose type must agree
-//   "prefix", "prefix.idx", "prefix.bin"   a dataset of Megatron, if the files prefix.idx and prefix.bin exist
-//   a file with the header of llm.c        its tokens, one document
-//   "path.ds"          tokens of datatrove, with "path.ds.index" beside them
-//
-// "prefix.loss" and "path.ds.loss" beside them are their losses, as datatrove writes these. A dataset without losses
-// that its facts name (token_facts.h), or of other counts than theirs, is refused.
-//
-//   any other file     text, a byte a token, one document; refused as by open_text (text_file.h)
-//
-// Checks the sizes that the header and the index promise (megatron_index.h, token_index.h). Reads no token except
-// the first bytes, and takes a time that does not depend on the sizes. Throws Error (request), `"name": why`.
-TokenSource open_tokens(const std::string& name);
-
 // The header of llm.c's token files, 256 numbers of int32: magic, version, tokens (dev/data/data_common.py). Nothing if
 // the first number is no magic of llm.c. Throws Error (request) for versions other than those of the magic, and for
 // files of evaluations. So it does for a number of tokens that does not agree with the size. Reads no index: the result
@@ -60,7 +44,18 @@ std::optional<TokenSource> parse_llm_c(const ByteSource& bytes);
 // checked against its range; check() checks the rest (megatron_index.h, token_index.h).
 class TokenFile {
  public:
-  // `name` as open_tokens takes it. Token ids lie below `vocab_size`, without it below 2^31. Reads no token.
+  // Opens what `name` stands for, with token ids below `vocab_size`, without it below 2^31:
+  //
+  //   "path#uint16"      numbers without a header, one document; "path.ds#uint16" is "path.ds", whose type must agree
+  //   "prefix", "prefix.idx", "prefix.bin"   a dataset of Megatron, if the files prefix.idx and prefix.bin exist
+  //   a file with the header of llm.c        its tokens, one document
+  //   "path.ds"          tokens of datatrove, with "path.ds.index" beside them
+  //   any other file     text, a byte a token, one document; refused as by open_text (text_file.h)
+  //
+  // "prefix.loss" and "path.ds.loss" beside them are their losses, as datatrove writes these. A dataset without losses
+  // that its facts name (token_facts.h), or of other counts than theirs, is refused.
+  // Checks the sizes that the header and the index promise (megatron_index.h, token_index.h). Reads no token except
+  // the first bytes, and takes a time that does not depend on the sizes. Throws Error (request), `"name": why`.
   explicit TokenFile(std::string name, std::optional<std::int64_t> vocab_size = std::nullopt);
 
   // As given to the constructor.
