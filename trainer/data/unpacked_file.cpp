@@ -19,17 +19,6 @@ namespace {
 
 constexpr std::size_t unpacked_piece = std::size_t{1} << 16, longest_unpacked_line = std::size_t{1} << 30;
 
-}  // namespace
-
-struct UnpackedFile::Stream {
-  virtual ~Stream() = default;
-  // Bytes read into `to`; 0 at the end.
-  virtual std::size_t read(char* to, std::size_t bytes) = 0;
-  virtual std::int64_t position() const = 0;
-};
-
-namespace {
-
 // The bytes of the file, piece by piece.
 class PackedBytes {
  public:
@@ -38,14 +27,15 @@ class PackedBytes {
         piece_(static_cast<std::size_t>(std::min<std::int64_t>(file_.size(), std::int64_t{1} << 16))) {}
 
   bool at_end() const { return offset_ == file_.size(); }
-  // Valid until the next call.
-  std::span<std::uint8_t> next() {
-    const std::span<std::uint8_t> bytes(
-        piece_.data(), static_cast<std::size_t>(std::min<std::int64_t>(std::ssize(piece_), file_.size() - offset_)));
-    file_.read(offset_, bytes);
-    offset_ += std::ssize(bytes);
-    return bytes;
+  // Bytes read into `to`; 0 at the end.
+  std::size_t read(std::span<std::uint8_t> to) {
+    const std::int64_t count = std::min(std::ssize(to), file_.size() - offset_);
+    file_.read(offset_, to.first(static_cast<std::size_t>(count)));
+    offset_ += count;
+    return static_cast<std::size_t>(count);
   }
+  // Valid until the next call.
+  std::span<std::uint8_t> next() { return std::span(piece_).first(read(piece_)); }
   const std::string& name() const { return file_.name(); }
   std::int64_t offset() const { return offset_; }
 
@@ -57,23 +47,25 @@ class PackedBytes {
 
 }  // namespace
 
-struct UnpackedFile::Plain final : Stream {
-  explicit Plain(InputFile file) : source(std::move(file)) {}
-  std::size_t read(char* to, std::size_t bytes) override {
-    const std::int64_t count = std::min(static_cast<std::int64_t>(bytes), source.size() - offset);
-    source.read(offset, {reinterpret_cast<std::uint8_t*>(to), static_cast<std::size_t>(count)});
-    offset += count;
-    return static_cast<std::size_t>(count);
-  }
-  std::int64_t position() const override { return offset; }
+struct UnpackedFile::Stream {
+  explicit Stream(InputFile file) : source(std::move(file)) {}
+  virtual ~Stream() = default;
+  // Bytes read into `to`; 0 at the end.
+  virtual std::size_t read(char* to, std::size_t bytes) = 0;
 
-  InputFile source;
-  std::int64_t offset = 0;
+  PackedBytes source;
+};
+
+struct UnpackedFile::Plain final : Stream {
+  using Stream::Stream;
+  std::size_t read(char* to, std::size_t bytes) override {
+    return source.read({reinterpret_cast<std::uint8_t*>(to), bytes});
+  }
 };
 
 // gzread() of zlib would take a damaged member behind the first one for the end of the file.
 struct UnpackedFile::Gzip final : Stream {
-  explicit Gzip(InputFile file) : source(std::move(file)) {
+  explicit Gzip(InputFile file) : Stream(std::move(file)) {
     constexpr int gzip_format = 16;
     require(inflateInit2(&stream, MAX_WBITS + gzip_format) == Z_OK, "zlib has memory for a stream");
   }
@@ -104,15 +96,13 @@ struct UnpackedFile::Gzip final : Stream {
     }
     return bytes - stream.avail_out;
   }
-  std::int64_t position() const override { return source.offset(); }
 
-  PackedBytes source;
   z_stream stream{};
   bool in_member = true;  // a file has one or more members, each packed by itself
 };
 
 struct UnpackedFile::Zstd final : Stream {
-  explicit Zstd(InputFile file) : source(std::move(file)), context(ZSTD_createDStream()) {
+  explicit Zstd(InputFile file) : Stream(std::move(file)), context(ZSTD_createDStream()) {
     // The windows of `zstd --long=30`, 1 GiB of memory.
     ZSTD_DCtx_setParameter(context, ZSTD_d_windowLogMax, 30);
   }
@@ -138,9 +128,7 @@ struct UnpackedFile::Zstd final : Stream {
     }
     return out.pos;
   }
-  std::int64_t position() const override { return source.offset(); }
 
-  PackedBytes source;
   ZSTD_DStream* context;
   ZSTD_inBuffer in{nullptr, 0, 0};
   std::size_t wanted = 0;  // 0: a frame has ended
@@ -165,7 +153,7 @@ UnpackedFile::UnpackedFile(const std::string& name) : name_(name) {
 UnpackedFile::~UnpackedFile() = default;
 
 std::int64_t UnpackedFile::position() const {
-  return stream_->position();
+  return stream_->source.offset();
 }
 
 // Bytes that were read; fewer than asked for only at the end of the file.
