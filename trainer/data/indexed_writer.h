@@ -36,7 +36,6 @@ class IndexedWriter {
   // throws Error (failure) if its files have less.
   IndexedWriter(std::string prefix, std::int64_t vocab_size, const IndexedCounts& flushed = {});
 
-  TokenType type() const { return type_; }
   // So far.
   const IndexedCounts& counts() const { return counts_; }
 

@@ -59,7 +59,6 @@ class AddedTokens {
   };
   using PartSink = std::function<void(const Part&)>;
 
-  AddedTokens() = default;
   // Throws Error (request) that begins with `place` if two tokens look alike in the text.
   AddedTokens(std::vector<AddedToken> tokens, const TextNormalizer& normalizer, const std::string& place);
 

@@ -61,12 +61,6 @@ struct DecodeStep {
 
 }  // namespace
 
-TokenDecoder TokenDecoder::byte_level() {
-  TokenDecoder decoder;
-  decoder.steps_.emplace_back(DecodeByteLevel{});
-  return decoder;
-}
-
 TokenDecoder::TokenDecoder(const TokenizerJson* json, const std::string& place)
     : separator_(json == nullptr ? " " : "") {
   meaning_ =

@@ -25,12 +25,9 @@ using DecoderStep =
 // Immutable. Several threads may call it.
 class TokenDecoder {
  public:
-  // Joins tokens by nothing.
-  TokenDecoder() = default;
   // Null means none: tokens are joined by spaces, as in `tokenizers`. Throws Error (request), naming the type, for any
   // other decoder.
   TokenDecoder(const TokenizerJson* json, const std::string& place);
-  static TokenDecoder byte_level();
 
   // The bytes of a text of tokens. They need not be UTF-8, where `tokenizers` would put U+FFFD. Throws Error (request)
   // as check_grown_text.
@@ -40,7 +37,7 @@ class TokenDecoder {
  private:
   std::vector<DecoderStep> steps_;
   std::string separator_;
-  TokenizerJson meaning_ = TokenizerJson::array();
+  TokenizerJson meaning_;
 };
 
 }  // namespace weft

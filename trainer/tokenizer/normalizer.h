@@ -46,7 +46,6 @@ Pattern read_pattern(JsonFields& fields, TokenizerJson& meaning);
 // Immutable. Several threads may call it, each with its own scratch.
 class TextNormalizer {
  public:
-  TextNormalizer() = default;
   // Null means none. Throws Error (request), naming the type, for any other kind of normalizer.
   TextNormalizer(const TokenizerJson* json, const std::string& place);
 
@@ -58,7 +57,7 @@ class TextNormalizer {
 
  private:
   std::vector<NormalizerStep> steps_;
-  TokenizerJson meaning_ = TokenizerJson::array();
+  TokenizerJson meaning_;
 };
 
 }  // namespace weft

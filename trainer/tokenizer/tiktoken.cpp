@@ -136,12 +136,14 @@ std::shared_ptr<const Tokenizer> parse_tiktoken(std::string_view text, const std
   const auto all = rank_merges(ranks);
   MergeTable merges(all.size());  // those of the lowest rank first
   for (const auto& [whole, left, right] : all) merges.add(left, right, {static_cast<std::uint32_t>(whole), whole});
+  const TextNormalizer none(nullptr, quoted);
+  const TokenizerJson byte_level = {{"type", "ByteLevel"}};
   BpeRules merging;
   merging.words_are_bytes = merging.ignore_merges = true;
   return std::make_shared<BpeTokenizer>(
-      TokenizerParts{"BPE of tiktoken", file, TextNormalizer(), AddedTokens(std::move(added), TextNormalizer(), quoted),
+      TokenizerParts{"BPE of tiktoken", file, none, AddedTokens(std::move(added), none, quoted),
                      PreTokenizer::bytes_split_by(Pattern::regex(expression, quoted)),
-                     BpeModel(std::move(vocabulary), std::move(merges), merging), TokenDecoder::byte_level(),
+                     BpeModel(std::move(vocabulary), std::move(merges), merging), TokenDecoder(&byte_level, quoted),
                      TextFrame(), checksum_text(checksum(meaning)), std::nullopt, true});
 }
 
