@@ -176,10 +176,9 @@ std::optional<Document> DocumentReader::parse(RawText& raw, DocumentParser& pars
 }
 
 std::string DocumentReader::refused(const RawText& raw, std::string_view why) const {
-  const std::string line = raw.line == 0 ? "" : fmt::format("{}:", raw.line);
-  std::string fault = fmt::format("\"{}\":{}{}", files_[raw.file], line, why);
+  std::string fault = fmt::format("\"{}\":{}:{}", files_[raw.file], raw.line, why);
   if (rules_.bad_lines == BadLines::skip) return fault;
-  fail_request("{}; --bad-lines skip leaves such {} out and counts them", fault, line.empty() ? "texts" : "lines");
+  fail_request("{}; --bad-lines skip leaves such lines out and counts them", fault);
 }
 
 void DocumentReader::skip(const std::string& fault) {

@@ -5,18 +5,17 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <charconv>
 #include <cmath>
 #include <iterator>
 #include <limits>
 #include <numeric>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/outside_text.h"
+#include "parallel/runtime/quantities.h"
 
 namespace weft {
 namespace {
@@ -30,13 +29,11 @@ double split_part(std::string_view split, std::string_view part) {
   const std::size_t begin = part.find_first_not_of(' ');
   if (begin == std::string_view::npos) refuse_split(split, "a part is empty");
   part = part.substr(begin, part.find_last_not_of(' ') - begin + 1);
-  double value = 0;
-  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value, std::chars_format::fixed);
-  if (part.find_first_not_of(".0123456789") != std::string_view::npos || error != std::errc() ||
-      end != part.data() + part.size()) {
+  const auto value = parsed_number<double>(part);
+  if (!value || part.find_first_not_of(".0123456789") != std::string_view::npos) {
     refuse_split(split, fmt::format("\"{}\" is no number", part));
   }
-  return value;
+  return *value;
 }
 
 std::vector<double> split_parts(std::string_view split) {

@@ -60,10 +60,6 @@ NewWeight drawn(const ParameterSpec& parameter, std::uint64_t seed) {
   return {parameter.name, parameter.global_rows, parameter.global_columns, DType::float32, put};
 }
 
-bool is_text(const SavedFile& file) {
-  return file.bytes == file.prefix_bytes;
-}
-
 }  // namespace
 
 ModelConfig upcycled_model(const ModelConfig& dense, const UpcycleOptions& options) {
@@ -119,7 +115,8 @@ void upcycle(const CheckpointReader& dense, const ModelConfig& model, const std:
   write_weights(folder.path(), weights, largest_file, manifest);
   write_text_file(folder.path() / checkpoint_config_name, config, manifest);
   for (const SavedFile& file : dense.manifest().files) {
-    if (!is_text(file) || file.name == checkpoint_config_name) continue;
+    const bool is_text = file.bytes == file.prefix_bytes;
+    if (!is_text || file.name == checkpoint_config_name) continue;
     dense.require_unchanged(file.name);
     write_text_file(folder.path() / file.name, read_text(dense.folder() / file.name), manifest);
   }
