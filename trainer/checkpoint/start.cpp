@@ -7,7 +7,6 @@
 #include "parallel/runtime/input_file.h"
 #include "parallel/runtime/outside_text.h"
 #include "trainer/config/config_schema.h"
-#include "trainer/plan/stage_plan.h"
 #include "trainer/rank/checkpoint_rows.h"
 
 namespace weft {
@@ -59,9 +58,9 @@ void require_samples(const Config& config, const Progress& progress) {
 
 // Whether checkpoint.allow_missing names the weight of every router.
 bool routers_may_begin_anew(const Config& config) {
-  return std::ranges::all_of(model_parameters(config.model), [&](const ParameterSpec& parameter) {
-    const auto matches = [&](const std::string& pattern) { return matches_pattern(pattern, parameter.name); };
-    return parameter.family != Family::routing || std::ranges::any_of(config.checkpoint.allow_missing, matches);
+  return std::ranges::all_of(router_weights(config.model), [&](const std::string& name) {
+    const auto matches = [&](const std::string& pattern) { return matches_pattern(pattern, name); };
+    return std::ranges::any_of(config.checkpoint.allow_missing, matches);
   });
 }
 

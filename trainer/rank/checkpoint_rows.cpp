@@ -84,4 +84,12 @@ std::set<std::string> parameters_of_other_rules(const Config& config, const std:
   return names;
 }
 
+std::vector<std::string> router_weights(const ModelConfig& model) {
+  std::vector<std::string> names;
+  for (ParameterSpec& parameter : model_parameters(model)) {
+    if (parameter.family == Family::routing) names.push_back(std::move(parameter.name));
+  }
+  return names;
+}
+
 }  // namespace weft

@@ -42,4 +42,7 @@ std::map<std::string, std::string> rules_by_group(const Config& config);
 // The parameters of groups with another rule than these; a group that is not named has no other.
 std::set<std::string> parameters_of_other_rules(const Config& config, const std::map<std::string, std::string>& rules);
 
+// Names of the routers' weights.
+std::vector<std::string> router_weights(const ModelConfig& model);
+
 }  // namespace weft
