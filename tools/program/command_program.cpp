@@ -9,7 +9,6 @@
 #include <string>
 
 #include "parallel/pipeline/check/check.h"
-#include "parallel/pipeline/orders/order_input.h"
 #include "parallel/pipeline/passes/passes.h"
 #include "parallel/pipeline/program/program.h"
 #include "parallel/pipeline/simulation/simulate.h"
@@ -70,7 +69,7 @@ ScheduleOnlyProgram program_of_file(const std::string& path, const Words& words)
 ScheduleOnlyProgram program_of_schedule(const Schedule& row, const Words& words) {
   const OrderInput input{needed_number(words, "pipeline"), number_of(words, "chunks").value_or(1),
                          needed_number(words, "microbatches"), number_of(words, "microbatch_group").value_or(0)};
-  require_counts(row, input);
+  row.require_counts(input);
   return {fmt::format("{}, {} ranks{}, {} microbatches{}", row.name, input.ranks,
                       input.chunks > 1 ? fmt::format(" x {} chunks", input.chunks) : "", input.microbatches,
                       input.microbatch_group > 0 ? fmt::format(" in groups of {}", input.microbatch_group) : ""),

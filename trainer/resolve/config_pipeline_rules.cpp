@@ -62,7 +62,7 @@ Messages order_faults(const Config& config) {
   const auto complaint = refusal_of([&] {
     const OrderInput input = order_input(config);
     if (!config.pipeline.own_order) {
-      find_schedule(config.pipeline.schedule).order(input);
+      find_schedule(config.pipeline.schedule).require_counts(input);
       return;
     }
     AskedCounts asked{.ranks = input.ranks, .microbatches = input.microbatches};

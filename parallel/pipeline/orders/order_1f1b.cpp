@@ -38,11 +38,10 @@ int group_of_equal_rounds(std::string_view schedule, int ranks, int microbatches
   return microbatches / rounds;
 }
 
-// Microbatches per group: `input.microbatch_group`. If that is 0, as in PyTorch, max(1, microbatches / ranks) equal
-// groups. A group shorter than the ranks would finish its chunk before its first microbatch returns to rank 0. So no
-// group, the last one included, may be shorter, except a single group of all microbatches. Throws Error (request)
-// naming the nearest counts, and the group, that work.
+}  // namespace
+
 int microbatch_group(std::string_view schedule, const OrderInput& input) {
+  if (input.chunks == 1 && input.microbatch_group == 0) return input.microbatches;
   if (input.microbatch_group == 0) return group_of_equal_rounds(schedule, input.ranks, input.microbatches);
   const int group = input.microbatch_group;
   if (group == input.microbatches) return group;
@@ -62,6 +61,8 @@ int microbatch_group(std::string_view schedule, const OrderInput& input) {
       input.microbatches, [&](int microbatches) { return fits(input.ranks, group, microbatches); });
   return group;
 }
+
+namespace {
 
 // The turns of every rank, equal on all ranks: group by group, chunk by chunk, microbatches ascending. Backwards take
 // the same turns with the chunks mirrored.
@@ -129,9 +130,7 @@ RankLists interleaved_order(const OrderInput& input) {
 // each rank behind it, not two, because only the input gradient travels back. Each weight gradient follows as many
 // input gradients later as there are ranks before this one. With one chunk the order is ZB-H1.
 RankLists zb1p_order(const OrderInput& input) {
-  // With one chunk a microbatch does not return to rank 0, so any number of microbatches will do.
-  const int group =
-      input.chunks == 1 && input.microbatch_group == 0 ? input.microbatches : microbatch_group("zb1p", input);
+  const int group = microbatch_group("zb1p", input);
   const std::vector<ChunkTurn> turns = turns_by_group(input, group);
   return on_each_rank(input, [&](int rank) {
     return one_and_one(input, rank, turns, input.ranks - 1 - rank + (input.chunks - 1) * group, rank);
@@ -143,8 +142,7 @@ RankLists zb1p_order(const OrderInput& input) {
 // rank thus keeps one chunk's activations more. With one chunk it runs ahead by two forwards for each rank behind it,
 // not by one as in 1F1B. The reason is that a pair hands on its results at its end.
 RankLists combined_1f1b_order(const OrderInput& input) {
-  const int group =
-      input.chunks == 1 && input.microbatch_group == 0 ? input.microbatches : microbatch_group("combined_1f1b", input);
+  const int group = microbatch_group("combined_1f1b", input);
   const std::vector<ChunkTurn> turns = turns_by_group(input, group);
   return on_each_rank(input, [&](int rank) {
     const int ahead = 2 * (input.ranks - 1 - rank) + (input.chunks - 1) * group + 1;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "parallel/pipeline/orders/orders.h"
 
@@ -12,13 +13,16 @@ namespace weft {
 // Most actions of an order with its messages, about 120 bytes each: a longer list could exhaust the memory.
 inline constexpr std::int64_t most_actions = 32'000'000;
 
-// Throws Error (request) if there is no rank, chunk or microbatch, or if the schedule's row of the table does not allow
-// the chunks. So it does if a program would exceed most_actions, or if a group is set but the schedule takes no groups.
-void require_counts(const Schedule& schedule, const OrderInput& input);
-
 // Throws Error (request) unless `microbatches` fits. The message says `why`, and names the nearest counts that fit: one
 // below, if there is one, and one above.
 void require_microbatches(const std::string& why, int microbatches, const std::function<bool(int)>& fits);
+
+// Microbatches per group: `input.microbatch_group`. If that is 0, all of them for one chunk, in which none returns to
+// rank 0. For several, as in PyTorch, max(1, microbatches / ranks) equal groups. A group shorter than the ranks would
+// finish its chunk before its first microbatch returns to rank 0. So no group, the last one included, may be shorter,
+// except a single group of all microbatches. Throws Error (request) naming the nearest counts, and the group, that
+// work.
+int microbatch_group(std::string_view schedule, const OrderInput& input);
 
 inline Action stage_action(Op op, int stage, int microbatch) {
   return {.op = op, .stage = stage, .microbatch = microbatch};

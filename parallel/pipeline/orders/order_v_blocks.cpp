@@ -2,8 +2,10 @@
 // backwards over the ranks of a V, repeated every six units of time. The distance between the four slots of a rank is
 // the lifetime of its activations, so the slots determine the memory.
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <optional>
+#include <utility>
 
 #include "parallel/pipeline/orders/order_input.h"
 #include "parallel/pipeline/orders/orders.h"
@@ -63,16 +65,26 @@ int change_of(Op op) {
 // Runs all ranks in unit time. If a rank's next action waits for data, the rank takes a later action of its list
 // instead. It does not if the activations then exceed `peak_` in the rest of the list. The remaining list keeps its
 // order, so the old order can always continue, and there is no deadlock.
+//
+// A stage takes its microbatches in order. So of each kind of action only the first that is left can be ready. Later
+// ones have at least as many activations before them.
 class Squeeze {
  public:
   Squeeze(const OrderInput& input, RankLists lists)
-      : input_(input), peak_(0), lists_(std::move(lists)), heads_(lists_.size(), 0), kept_(lists_.size(), 0) {
+      : input_(input),
+        peak_(0),
+        lists_(std::move(lists)),
+        kinds_(lists_.size()),
+        heads_(lists_.size(), 0),
+        kept_(lists_.size(), 0) {
     const auto entries = static_cast<std::size_t>(2 * input.ranks * input.microbatches);
     forward_end_.resize(entries);
     backward_end_.resize(entries);
-    for (const auto& list : lists_) {
+    for (std::size_t rank = 0; rank < lists_.size(); ++rank) {
+      const auto& list = lists_[rank];
       peak_ = std::max(peak_, chunks_in_flight(list));
       taken_.emplace_back(list.size(), false);
+      for (std::size_t i = 0; i < list.size(); ++i) kinds_[rank][kind_of(list[i])].push_back(i);
     }
   }
 
@@ -89,6 +101,10 @@ class Squeeze {
   }
 
  private:
+  std::size_t kind_of(const Action& action) const {
+    const std::size_t op = action.op == Op::forward ? 0 : action.op == Op::backward_input ? 1 : 2;
+    return 2 * op + (*action.stage >= input_.ranks ? 1 : 0);
+  }
   std::size_t entry(int stage, int microbatch) const {
     return static_cast<std::size_t>(stage * input_.microbatches + microbatch);
   }
@@ -105,25 +121,33 @@ class Squeeze {
   std::optional<std::size_t> choose(std::size_t rank) const {
     const auto& list = lists_[rank];
     const bool way_out = over(forward_end_[entry(static_cast<int>(rank), input_.microbatches - 1)]);
-    std::optional<std::size_t> weight;
-    int kept = kept_[rank], peak_before = kept;
-    for (std::size_t i = heads_[rank]; i < list.size(); ++i) {
-      if (taken_[rank][i]) continue;
-      const Op op = list[i].op;
-      // A forward that overtakes earlier actions adds its activations to those of each of them.
-      if (ready(list[i]) && (op != Op::forward || peak_before < peak_)) {
-        if (!way_out || op != Op::backward_weight) return i;
-        if (!weight) weight = i;
-      }
-      kept += change_of(op);
-      peak_before = std::max(peak_before, kept);
+    std::optional<std::size_t> choice;
+    for (const auto& left : kinds_[rank]) {
+      if (left.empty() || !ready(list[left.front()])) continue;
+      const std::size_t index = left.front();
+      if (list[index].op == Op::forward && most_kept_before(rank, index) >= peak_) continue;
+      const auto comes_later = [&](std::size_t i) {
+        return std::pair(way_out && list[i].op == Op::backward_weight, i);
+      };
+      if (!choice || comes_later(index) < comes_later(*choice)) choice = index;
     }
-    return weight;
+    return choice;
+  }
+
+  // A forward that overtakes earlier actions adds its activations to those of each of them.
+  int most_kept_before(std::size_t rank, std::size_t index) const {
+    int kept = kept_[rank], most = kept;
+    for (std::size_t i = heads_[rank]; i < index; ++i) {
+      if (!taken_[rank][i]) kept += change_of(lists_[rank][i].op);
+      most = std::max(most, kept);
+    }
+    return most;
   }
 
   const Action& take(std::size_t rank, std::size_t index) {
     const Action& action = lists_[rank][index];
     taken_[rank][index] = true;
+    kinds_[rank][kind_of(action)].pop_front();
     while (heads_[rank] < taken_[rank].size() && taken_[rank][heads_[rank]]) ++heads_[rank];
     kept_[rank] += change_of(action.op);
     if (action.op != Op::backward_weight) {
@@ -137,6 +161,7 @@ class Squeeze {
   int peak_;  // of all ranks
   RankLists lists_;
   std::vector<std::vector<bool>> taken_;
+  std::vector<std::array<std::deque<std::size_t>, 6>> kinds_;   // places of the actions left, by op and chunk
   std::vector<std::size_t> heads_;                              // first action of each list that is not taken
   std::vector<int> kept_;                                       // activations, by rank
   std::vector<std::optional<int>> forward_end_, backward_end_;  // by stage, then microbatch

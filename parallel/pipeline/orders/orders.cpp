@@ -31,20 +31,25 @@ double actions_of(const OrderInput& input) {
 
 }  // namespace
 
-void require_counts(const Schedule& schedule, const OrderInput& input) {
+void Schedule::require_counts(const OrderInput& input) const {
   if (input.ranks < 1 || input.chunks < 1 || input.microbatches < 1) {
     fail_request("schedule {} needs at least one rank, chunk and microbatch; got {} ranks, {} chunks, {} microbatches",
-                 schedule.name, input.ranks, input.chunks, input.microbatches);
+                 name, input.ranks, input.chunks, input.microbatches);
   }
-  require_chunks(schedule, input.chunks);
+  require_chunks(*this, input.chunks);
   if (const double actions = actions_of(input); actions > most_actions) {
     fail_request(
-        "schedule {} on {} ranks with {} chunks and {} microbatches has {:.0f} actions; a program has at most {}",
-        schedule.name, input.ranks, input.chunks, input.microbatches, actions, most_actions);
+        "schedule {} on {} ranks with {} chunks and {} microbatches has {:.0f} actions; a program has at most {}", name,
+        input.ranks, input.chunks, input.microbatches, actions, most_actions);
   }
-  if (input.microbatch_group != 0 && !schedule.takes_groups) {
-    fail_request("schedule {} takes no groups of microbatches; leave microbatch_group out", schedule.name);
+  if (input.microbatch_group != 0 && !takes_groups) {
+    fail_request("schedule {} takes no groups of microbatches; leave microbatch_group out", name);
   }
+  if (takes_groups) microbatch_group(name, input);
+  const int least = least_of_a_rank * input.ranks;
+  require_microbatches(fmt::format("schedule {} on {} ranks needs at least {} microbatches, not {}", name, input.ranks,
+                                   least, input.microbatches),
+                       input.microbatches, [&](int microbatches) { return microbatches >= least; });
 }
 
 void require_microbatches(const std::string& why, int microbatches, const std::function<bool(int)>& fits) {
@@ -107,7 +112,8 @@ constexpr std::array table = {
              .placement = Placement::v,
              .least_chunks = 2,
              .most_chunks = 2,
-             .overlaps = true},
+             .overlaps = true,
+             .least_of_a_rank = 2},
     Schedule{.name = "combined_1f1b",
              .summary = "interleaved, one forward further ahead, so that forwards run beside backwards of others",
              .lists = combined_1f1b_order,
@@ -119,7 +125,7 @@ constexpr std::array table = {
 }  // namespace
 
 RankLists Schedule::order(const OrderInput& input) const {
-  require_counts(*this, input);
+  require_counts(input);
   return lists(input);
 }
 

@@ -31,14 +31,17 @@ struct Schedule {
   Placement placement = Placement::looped;      // the placement of stages that the order needs
   int least_chunks = 1, most_chunks = 1;        // stages per rank it can order; most_chunks 0: no limit
   bool takes_groups = false;
-  bool overlaps = false;  // has overlapped pairs (overlap.h)
+  bool overlaps = false;    // has overlapped pairs (overlap.h)
+  int least_of_a_rank = 0;  // microbatches of a step, times the ranks
 
   constexpr bool takes_chunks(int chunks) const {
     return chunks >= least_chunks && (most_chunks == 0 || chunks <= most_chunks);
   }
   // Stages per rank to show the schedule with: two where it takes them.
   constexpr int shown_chunks() const { return takes_chunks(2) ? 2 : least_chunks; }
-  // Stage-level compute actions of every rank. Throws Error (request) for counts that the schedule cannot order.
+  // Throws Error (request) for counts that the schedule cannot order, or whose program would exceed most_actions.
+  void require_counts(const OrderInput& input) const;
+  // Stage-level compute actions of every rank. Throws as require_counts().
   RankLists order(const OrderInput& input) const;
 };
 
