@@ -40,7 +40,8 @@ Hardware said_hardware(const Config& config) {
 void require_room(const CLI::App& command, const std::string& file, const Config& config, const Hardware& card) {
   if (config.run.ignore_plan || (!card.memory && !card.host_memory)) return;
   const ResolvedRun run(config);
-  const Verdict verdict = judge(card, fullest_peak(run), host_need(run));
+  StepPrograms programs(run);
+  const Verdict verdict = judge(card, fullest_peak(programs), host_need(programs));
   if (verdict.leaves_little_room()) print_warnings(config, {"the plan says that this run " + verdict.text()});
   if (verdict.fits()) {
     const std::int64_t worst = routing_decides(config) ? check_step(config).predicted.worst.value_or(0) : 0;

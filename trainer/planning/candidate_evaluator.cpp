@@ -227,7 +227,8 @@ CandidateEvaluation CandidateEvaluator::walk(SearchNode node, bool stop) const {
     complete = !stop || judge(space_.hardware, peak).fits();
     return !complete;
   });
-  plan.verdict = judge(space_.hardware, plan.peak, host_need(run));
+  StepPrograms programs(run);
+  plan.verdict = judge(space_.hardware, plan.peak, host_need(programs));
   node.bytes = std::max(node.bytes, plan.peak.total());
   if (complete) node.known = Known::all;
   node.plan = std::make_shared<const SearchedPlan>(std::move(plan));

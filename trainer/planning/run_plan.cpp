@@ -222,18 +222,20 @@ RunOutline outline_run(const Config& config, const Hardware& hardware, Routing r
   const Program& program = programs.of_first_rank();
   both([&] { outline.peak = fullest_peak(programs, routing); },
        [&] { outline.time = step_time(run.config(), run.mesh(), program, hardware); });
-  outline.verdict = judge(hardware, outline.peak, host_need(run, program));
+  outline.verdict = judge(hardware, outline.peak, host_need(programs));
   return outline;
 }
 
 Verdict least_need(const Config& config, const Hardware& hardware, Routing routing) {
   const ResolvedRun run = resolved_for(with_least_kept(config), hardware);
-  return judge(hardware, fullest_peak(run, routing), host_need(run));
+  StepPrograms programs(run);
+  return judge(hardware, fullest_peak(programs, routing), host_need(programs));
 }
 
 bool fits_on(const Config& config, const Hardware& hardware, Routing routing) {
   const ResolvedRun run = resolved_for(with_least_kept(config), hardware);
-  const std::int64_t host = host_need(run);
+  StepPrograms programs(run);
+  const std::int64_t host = host_need(programs);
   const auto fits = [&](const BucketBytes& peak) { return judge(hardware, peak, host).fits(); };
   return fits(fullest_peak_until(run, std::not_fn(fits), routing));
 }

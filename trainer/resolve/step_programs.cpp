@@ -112,20 +112,17 @@ BucketBytes fullest_validation_peak(StepPrograms& programs, Routing routing) {
   }));
 }
 
-std::int64_t host_need(const ResolvedRun& run, const Program& program) {
+std::int64_t host_need(StepPrograms& programs) {
+  const ResolvedRun& run = programs.run();
   const Config& config = run.config();
   if (config.state_offload == 0.0 && config.training.offload == 0.0) return 0;
+  const Program& program = programs.of_first_rank();
   std::int64_t most = 0;
   for (int pp = 0; pp < config.parallelism.pipeline; ++pp) {
     const std::int64_t states = host_state_bytes(plan_stages(config, run.mesh(), {.pp = pp}, run.layout()));
     most = std::max(most, states + host_activation_bytes(program, pp));
   }
   return most;
-}
-
-std::int64_t host_need(const ResolvedRun& run) {
-  StepPrograms programs(run);
-  return host_need(run, programs.of_first_rank());
 }
 
 BucketBytes fullest_peak_until(const ResolvedRun& run, const std::function<bool(const BucketBytes& peak)>& enough,

@@ -59,8 +59,7 @@ BucketBytes fullest_peak(const ResolvedRun& run, Routing routing = Routing::even
 // The largest peak of the forwards of [validation]; requires that it takes place.
 BucketBytes fullest_validation_peak(StepPrograms& programs, Routing routing = Routing::even);
 // Bytes that the rank with most keeps in host memory: optimizer states and activations.
-std::int64_t host_need(const ResolvedRun& run, const Program& program);
-std::int64_t host_need(const ResolvedRun& run);
+std::int64_t host_need(StepPrograms& programs);
 // Visits one class after the other until `enough` holds for the fullest peak so far.
 BucketBytes fullest_peak_until(const ResolvedRun& run, const std::function<bool(const BucketBytes& peak)>& enough,
                                Routing routing = Routing::even);
