@@ -67,7 +67,8 @@ int run(int count, char** arguments) {
   allow_all_files();
   CLI::App program{"Weft trains hybrid dense/MoE language models."};
   program.name("weft");
-  program.set_version_flag("--version", weft::version_text, "print versions and exit");
+  program.set_version_flag(
+      "--version", [] { return weft::version_text(weft::DeviceKind::cuda); }, "print versions and exit");
   program.formatter(std::make_shared<WholeHelp>());
   program.set_help_all_flag("--help-all", "print the help of every command");
   program.require_subcommand(1);

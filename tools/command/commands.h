@@ -145,7 +145,8 @@ Config read_config_of_checkpoint(const CLI::App& command, const std::filesystem:
 // checkpoints and traces.
 Config without_files(Config config);
 
-// The output of `weft --version`.
-std::string version_text();
+// Versions of this program, its compiler and the libraries that it computes with on a device. With `cuda` the output of
+// `weft --version`: to know the version of cuBLASLt loads it, 60 ms and 100 MB.
+std::string version_text(DeviceKind device);
 
 }  // namespace weft

@@ -16,10 +16,10 @@ constexpr const char* compiler = "g++ " __VERSION__;
 
 }  // namespace
 
-std::string version_text() {
+std::string version_text(DeviceKind device) {
   const dnnl_version_t* dnnl = dnnl_version();
   return fmt::format("weft {}\ncompiler: {}\noneDNN: {}.{}.{}\n{}", WEFT_VERSION, compiler, dnnl->major, dnnl->minor,
-                     dnnl->patch, cuda_versions());
+                     dnnl->patch, device == DeviceKind::cuda ? cuda_versions() : "cpu");
 }
 
 }  // namespace weft

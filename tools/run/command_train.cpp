@@ -147,7 +147,8 @@ void add_train_command(CLI::App& program, const std::string& command_line) {
     RunSignals signals;
     const RunRequests requests{[&] { return signals.asked_to_stop(); }, [&] { return signals.take_save_request(); },
                                [&] { signals.begin(); }, [&] { return signals.stopped_by(); }};
-    const TrainResult result = train(resolved, {command_line, version_text()}, console, requests);
+    const TrainResult result =
+        train(resolved, {command_line, version_text(resolved.config.run.device)}, console, requests);
     // Told by the console, if its reader has not gone.
     if (!output.finish(requests.stop)) throw CLI::RuntimeError(failed_run);
     // Not the exit code of a signal, after which schedulers give the same command again: it would stop there again.
