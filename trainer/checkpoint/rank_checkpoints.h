@@ -48,7 +48,7 @@ class RankCheckpoints {
   // Before the first step: fills the rows from the checkpoint that the run resumes from, if any, and returns its
   // progress. Throws Error (request) if there are checkpoints and none can be used.
   Progress load();
-  // Behind a step, with the votes of all ranks: a save that rank 0 could not publish is none to any of them, and no
+  // Behind a step, with the votes of all ranks. A save that rank 0 could not publish is none to any of them, and no
   // best.
   void heard(const RunVotes& votes);
   // Behind `step`, before end_step(): the loss of held-out text, equal on all ranks. With validation.keep_best the
