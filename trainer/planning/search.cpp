@@ -21,19 +21,13 @@ namespace {
 // Number of choices looked at concurrently, for any number of threads.
 constexpr std::size_t wave = 32;
 
-// Sets `front` among plans that are sorted by time.
+// Sets `front` among plans that are sorted by time, then by memory. Only earlier ones can be better in both.
 void mark_front(std::vector<SearchedPlan>& plans) {
-  std::optional<std::int64_t> least;
-  for (std::size_t begin = 0; begin < plans.size();) {
-    std::size_t end = begin;
-    std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
-    while (end < plans.size() && plans[end].time.seconds == plans[begin].time.seconds) {
-      fewest = std::min(fewest, plans[end++].peak.total());
-    }
-    for (; begin < end; ++begin) {
-      plans[begin].front = plans[begin].peak.total() == fewest && (!least || fewest < *least);
-    }
-    if (!least || fewest < *least) least = fewest;
+  std::optional<std::pair<double, std::int64_t>> least;  // by memory, so far
+  for (SearchedPlan& plan : plans) {
+    const std::pair figures{plan.time.seconds, plan.peak.total()};
+    plan.front = !least || figures.second < least->second || figures == *least;
+    if (plan.front) least = figures;
   }
 }
 

@@ -403,8 +403,9 @@ std::optional<std::string> left_out(const SearchSpace& space, ChoiceStep step, c
                          group == Group::tp ? "tensor" : "expert_tensor");
     }
   }
-  if (step == ChoiceStep::order && config.stages() > config.model.layers()) {
-    return "more stages than blocks: some would be empty";
+  // Embedding and head may each stand alone.
+  if (step == ChoiceStep::order && config.stages() > config.model.layers() + 2) {
+    return "more stages than blocks, embedding and head: some would be empty";
   }
   return std::nullopt;
 }
