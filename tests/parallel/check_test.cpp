@@ -77,7 +77,7 @@ TEST(Check, TheProgramToBreakIsSound) {
 
 TEST(Check, EveryCompiledProgramIsSound) {
   for (const Schedule& schedule : schedules()) {
-    for (const OrderInput& input : inputs_of(schedule, 6, 3, 12)) {
+    for (const OrderInput& input : inputs_of(schedule, 8, 3, 16)) {
       for (Residency residency : {Residency::reshard_after_use, Residency::while_on_stage, Residency::step}) {
         for (int variant = 0; variant < 3; ++variant) {
           const UnitPolicy policy{.residency = residency, .lookahead = variant, .reduce_every = variant * variant};
