@@ -30,8 +30,9 @@ for compiler in "$@"; do
   # g++ brings its OpenMP along.
   if [[ $compiler == clang* ]]; then packages+=("libomp-${compiler##*-}-dev"); fi
 done
-# Every file of the tree that git knows or would take, as it stands.
+# Every file of the tree that git knows or would take, as it stands, and none of a run before.
 mkdir -p "$root/weft"
+find "$root/weft" -mindepth 1 -maxdepth 1 ! -name 'build*' -exec rm -rf {} +
 git ls-files -z --cached --others --exclude-standard | xargs -0 -I{} sh -c '[ -e "{}" ] && printf "%s\0" "{}"' |
   tar -cf - --null -T - | tar -C "$root/weft" -xf -
 mount --bind /proc "$root/proc"
