@@ -24,6 +24,7 @@
 #include "parallel/comm/run_token.h"
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
+#include "trainer/run/console.h"
 #include "trainer/run/run_signals.h"
 
 namespace weft {
@@ -92,11 +93,14 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-// Forwards the lines of a pipe, with a prefix.
+// Forwards the lines of a pipe, with a prefix. A reader that stands still holds up the ranks, not the launcher.
 class Output {
  public:
-  Output(int from, int to, std::string prefix) : from_(from), to_(to), prefix_(std::move(prefix)) {}
-  int descriptor() const { return from_; }
+  Output(int from, PatientOutput& to, std::string prefix) : from_(from), to_(to), prefix_(std::move(prefix)) {}
+
+  // Ready when there is something to read, and room for it.
+  pollfd entry() const { return {to_.waiting() < most_waiting ? from_ : -1, POLLIN, 0}; }
+  PatientOutput& to() { return to_; }
 
   // Reads available bytes; closes the pipe at its end.
   void take() {
@@ -115,21 +119,16 @@ class Output {
     }
     if (ended && !prefix_.empty() && !text.empty() && text.back() != '\n') text += '\n';
     line_.erase(0, until);
-    write_all(text);
+    to_.sputn(text.data(), std::ssize(text));
+    to_.pubsync();
     if (ended) close(std::exchange(from_, -1));
   }
 
  private:
-  void write_all(std::string_view text) const {
-    while (!text.empty()) {
-      const ssize_t written = ::write(to_, text.data(), text.size());
-      if (written < 0 && errno != EINTR) return;
-      text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(written, 0)));
-    }
-  }
+  static constexpr std::size_t most_waiting = 1 << 16;  // bytes
 
   int from_;
-  const int to_;
+  PatientOutput& to_;
   const std::string prefix_;
   std::string line_;
 };
@@ -161,12 +160,15 @@ class Launch {
       }
     }
     // Reads rank 0 first, because its last output is the result. Other processes started by ranks may hold pipes open.
+    const auto gives_up = [&] { return gives_up_ |= forward_signals(); };
     for (Output& output : outputs_) {
-      for (pollfd entry{output.descriptor(), POLLIN, 0}; entry.fd >= 0 && poll(&entry, 1, 0) > 0;) {
+      for (pollfd entry = output.entry(); !gives_up_ && entry.fd >= 0 && poll(&entry, 1, 0) > 0;) {
         output.take();
-        entry.fd = output.descriptor();
+        output.to().finish(gives_up);
+        entry = output.entry();
       }
     }
+    for (PatientOutput* to : {&standard_output_, &standard_error_}) to->finish(gives_up);
     return exit_code_ == 0 && stopped_ ? stopped_by_signal : exit_code_;
   }
 
@@ -205,8 +207,8 @@ class Launch {
       fail("weft launch: rank {} cannot be started: {}", rank, std::strerror(errno));
     }
     const std::string prefix = rank == 0 ? "" : fmt::format("[rank {}] ", rank);
-    outputs_.emplace_back(out[0], rank == 0 ? STDOUT_FILENO : STDERR_FILENO, prefix);
-    outputs_.emplace_back(err[0], STDERR_FILENO, prefix);
+    outputs_.emplace_back(out[0], rank == 0 ? standard_output_ : standard_error_, prefix);
+    outputs_.emplace_back(err[0], standard_error_, prefix);
     processes_.push_back(process);
   }
 
@@ -230,17 +232,30 @@ class Launch {
 
   void poll_once() {
     std::vector<pollfd> entries{{signals_, POLLIN, 0}};
-    for (const Output& output : outputs_) entries.push_back({output.descriptor(), POLLIN, 0});
+    for (const Output& output : outputs_) entries.push_back(output.entry());
+    for (const PatientOutput* to : {&standard_output_, &standard_error_}) {
+      entries.push_back({to->waiting() > 0 ? to->descriptor() : -1, POLLOUT, 0});
+    }
     poll(entries.data(), entries.size(), deadline_ ? 100 : 1000);
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       if (entries[i + 1].revents != 0) outputs_[i].take();
     }
+    for (PatientOutput* to : {&standard_output_, &standard_error_}) to->pubsync();
+    forward_signals();
+  }
+
+  // Returns whether there was one.
+  bool forward_signals() {
+    bool any = false;
     signalfd_siginfo info{};
     while (read(signals_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
       const int signal = static_cast<int>(info.ssi_signo);
       // Ranks save on a signal; ranks that exit do so after saving.
-      if (signal != SIGCHLD) signal_all(signal);
+      if (signal == SIGCHLD) continue;
+      signal_all(signal);
+      any = true;
     }
+    return any;
   }
 
   void note_the_dead() {
@@ -255,7 +270,8 @@ class Launch {
       const std::string how =
           WIFEXITED(status) ? fmt::format("ended with {}", code)
                             : fmt::format("was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
-      fmt::print(stderr, "weft launch: rank {} {}; the others are told to end\n", rank, how);
+      const std::string text = fmt::format("weft launch: rank {} {}; the others are told to end\n", rank, how);
+      standard_error_.sputn(text.data(), std::ssize(text));
       end_all();
     }
   }
@@ -263,10 +279,12 @@ class Launch {
   sigset_t mask_of_children_{};
   int signals_ = -1;
   std::vector<pid_t> processes_;  // by rank; -1: has ended
+  PatientOutput standard_output_{STDOUT_FILENO}, standard_error_{STDERR_FILENO};
   std::vector<Output> outputs_;
   std::optional<Clock::time_point> deadline_;  // after it, ranks still running are killed
   int exit_code_ = 0;
-  bool stopped_ = false;  // a rank saved and exited
+  bool stopped_ = false;   // a rank saved and exited
+  bool gives_up_ = false;  // on a reader of what ended ranks have said
 };
 
 }  // namespace

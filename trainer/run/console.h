@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <filesystem>
 #include <functional>
 #include <iosfwd>
@@ -35,6 +36,9 @@ class PatientOutput final : public std::streambuf {
   // Waits until the reader has taken all, or until `gives_up` and a second has passed. Returns false if any of the
   // output was refused.
   bool finish(const std::function<bool()>& gives_up);
+  // Bytes that the reader has not taken.
+  std::size_t waiting() const { return text_.size(); }
+  int descriptor() const { return descriptor_; }
 
  protected:
   int_type overflow(int_type character) override;
