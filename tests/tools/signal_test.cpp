@@ -5,6 +5,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 
 #include "tests/tools/started_run.h"
 
@@ -48,6 +49,25 @@ TEST_F(SignalledRun, SavesAndLeavesOrGoesOn) {
     std::int64_t step = 0;
     for (std::string line; std::getline(metrics, line);) EXPECT_EQ(nlohmann::json::parse(line)["step"], ++step);
     EXPECT_EQ(step, left_at + 2);
+  }
+}
+
+TEST_F(SignalledRun, KeepsWhatItHasRecorded) {
+  const pid_t process = start(
+      {"--run.steps=1000000", "--run.directory=recorded", "--profiling.first_step=2", "--profiling.last_step=1000000"});
+  ASSERT_TRUE(comes_true([&] { return steps_taken("recorded") > 3; })) << log();
+  kill(process, SIGTERM);
+  ASSERT_EQ(wait_for(process), 75) << log();
+  for (int rank = 0; rank < 4; ++rank) {
+    std::ifstream file(folder_ / fmt::format("recorded/trace_rank{}.json", rank));
+    const nlohmann::json trace = nlohmann::json::parse(file);
+    std::set<std::int64_t> steps;
+    for (const nlohmann::json& event : trace["traceEvents"]) {
+      if (event["args"].contains("step")) steps.insert(event["args"]["step"].get<std::int64_t>());
+    }
+    ASSERT_FALSE(steps.empty());
+    EXPECT_EQ(*steps.begin(), 2);
+    EXPECT_EQ(*steps.rbegin(), saved("recorded").front().step) << "the step that was saved is the last";
   }
 }
 

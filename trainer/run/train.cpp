@@ -297,10 +297,10 @@ class TrainOutput {
   }
 
   void tell(RankRun& run, const StepMetrics& metrics) {
-    const StepTrace* trace = run.profiler().trace();
-    if (trace != nullptr && metrics.step == config_.profiling.last()) {
-      keep_trace(run.rank(), *trace);
-    }
+    const ProfilingConfig& profiling = config_.profiling;
+    const bool run_ends = !metrics.taken() || run.votes().stop_requests > 0;
+    const bool recorded = metrics.step == profiling.last() || (run_ends && profiling.includes(metrics.step));
+    if (const StepTrace* trace = run.profiler().trace(); recorded && trace != nullptr) keep_trace(run.rank(), *trace);
     if (run.rank() != 0) return;
     if (metrics.has_no_target() && std::exchange(first_without_target_, false)) {
       console_.note("data",
