@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "parallel/pipeline/check/check.h"
@@ -90,6 +91,18 @@ TEST(Orders, RefuseWhatTheyCannotOrder) {
     EXPECT_NE(message_of(schedule.name, {.ranks = 2, .microbatches = 0}).find("0 microbatches"), std::string::npos);
     EXPECT_NE(message_of(schedule.name, {.ranks = 2, .chunks = 0, .microbatches = 1}).find("0 chunks"),
               std::string::npos);
+  }
+}
+
+TEST(Orders, PartBackwardsWhereTheTableSaysSo) {
+  for (const Schedule& schedule : schedules()) {
+    bool parts = false;
+    for (const OrderInput& input : inputs_of(schedule, 6, 3, 14)) {
+      for (const std::vector<Action>& actions : schedule.order(input)) {
+        parts |= std::ranges::find(actions, Op::backward_weight, &Action::op) != actions.end();
+      }
+    }
+    EXPECT_EQ(parts, schedule.parts) << schedule.name;
   }
 }
 

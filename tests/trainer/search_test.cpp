@@ -175,9 +175,14 @@ TEST_P(SearchOf, BoundsHold) {
     least_seconds = std::min(least_seconds, plan.time.seconds);
     const Config config = config_of(space_, plan.choice);
     const ModelPieces pieces = model_pieces(config, space_.hardware);
-    const LeastTaken mean = least_of_any_layout(config, pieces), least = least_taken(config, pieces);
+    const LeastTaken mean = least_of_any_order(config, pieces), any_layout = least_of_any_layout(config, pieces),
+                     dealt = least_of_any_list(config, pieces, stage_layout(config)),
+                     least = least_taken(config, pieces, stage_layout(config));
     const std::string what = fmt::format("{}", fmt::join(words_of(space_, plan.choice), " "));
-    ASSERT_LE(mean.seconds, plan.time.seconds) << what;
+    ASSERT_LE(mean.seconds, any_layout.seconds) << what;
+    ASSERT_LE(any_layout.seconds, plan.time.seconds) << what;
+    ASSERT_LE(dealt.seconds, plan.time.seconds) << what;
+    ASSERT_LE(dealt.static_bytes, least.static_bytes) << what;
     ASSERT_LE(least.seconds, plan.time.seconds) << what;
     ASSERT_LE(mean.static_bytes, least.static_bytes) << what;
     ASSERT_LE(least.bytes, plan.peak.total()) << what;

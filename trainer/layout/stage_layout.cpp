@@ -191,7 +191,7 @@ bool has_automatic_layout(const Config& config) {
   return text && *text == "auto";
 }
 
-std::vector<StageBlocks> stage_layout(const Config& config, KnownSplits* known) {
+std::vector<StageBlocks> stage_layout(const Config& config, const KnownOfLayout& known) {
   Messages faults = layout_faults(config);
   for (std::string& fault : end_stage_faults(config)) faults.push_back(std::move(fault));
   if (!faults.empty()) fail_request("{}", fmt::join(faults, "\n"));
@@ -202,8 +202,10 @@ std::vector<StageBlocks> stage_layout(const Config& config, KnownSplits* known) 
   if (config.stages() == 1) return from_counts({config.model.layers()}, config.model);
   // solved_timing.cpp refuses a budget that no layout keeps: there the bytes of this layout are known exactly.
   const std::optional<std::int64_t> budget = config.memory_budget;
-  const auto counts = automatic_layout(layout_items(config), schedule_residents(config),
-                                       budget ? std::optional(static_cast<double>(*budget)) : std::nullopt, known);
+  const LayoutItems items = known.items ? *known.items : layout_items(config);
+  const ScheduleResidents residents = known.residents ? *known.residents : schedule_residents(config);
+  const auto counts = automatic_layout(
+      items, residents, budget ? std::optional(static_cast<double>(*budget)) : std::nullopt, known.splits);
   return from_counts({counts.begin(), counts.end()}, config.model);
 }
 

@@ -11,9 +11,16 @@
 
 namespace weft {
 
+// What a caller knows of the inputs and steps of an automatic layout, which is then not found again; null: nothing.
+struct KnownOfLayout {
+  const LayoutItems* items = nullptr;            // as layout_items()
+  const ScheduleResidents* residents = nullptr;  // as schedule_residents()
+  KnownSplits* splits = nullptr;                 // as for automatic_layout()
+};
+
 // All stages of the configuration, pipeline x chunks of them. Throws Error (request) with layout_faults() and
-// end_stage_faults(), and for "auto" if the schedule refuses the numbers. `known`: as automatic_layout().
-std::vector<StageBlocks> stage_layout(const Config& config, KnownSplits* known = nullptr);
+// end_stage_faults(), and for "auto" if the schedule refuses the numbers.
+std::vector<StageBlocks> stage_layout(const Config& config, const KnownOfLayout& known = {});
 
 // Whether pipeline.layout is "auto".
 bool has_automatic_layout(const Config& config);

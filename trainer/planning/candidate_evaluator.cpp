@@ -118,8 +118,8 @@ CandidateEvaluation CandidateEvaluator::weigh(const SearchNode& given) const {
   const Config config = config_of(space_, choice, ChoiceStep::policy);
   const bool has_none = std::ranges::find(space_.recomputes, Recompute::none) != space_.recomputes.end();
   const auto wanted = [&](Recompute recompute) { return !has_none || recompute == Recompute::none; };
-  for (const auto& [key, pieces] : pieces_of(node, wanted)) {
-    const LeastTaken least = least_of_any_layout(config, pieces);
+  for (const auto& [key, common] : pieces_of(node, wanted)) {
+    const LeastTaken least = least_of_any_order(config, common->pieces);
     node.seconds = std::min(node.seconds, least.seconds);
     node.bytes = std::min(node.bytes, least.static_bytes);
   }
@@ -142,7 +142,8 @@ CandidateEvaluator::Pieces CandidateEvaluator::pieces_of(const SearchNode& node,
     for (choice.policy = 0; choice.policy < space_.policies.size(); ++choice.policy) {
       const std::pair key(choice.recompute, kind_of(choice.policy));
       if (pieces.contains(key)) continue;
-      pieces.emplace(key, model_pieces(config_of(space_, choice, ChoiceStep::policy), space_.hardware));
+      const Config config = config_of(space_, choice, ChoiceStep::policy);
+      pieces.emplace(key, std::make_shared<CommonPieces>(model_pieces(config, space_.hardware)));
     }
   }
   return pieces;
@@ -172,9 +173,11 @@ CandidateEvaluation CandidateEvaluator::expand(const SearchNode& node) const {
         continue;
       }
       for (; choice.recompute < recomputes; ++choice.recompute) {
-        const LeastTaken least = least_of_any_layout(config, pieces.at({choice.recompute, kind_of(choice.policy)}));
-        add_leaf({.known = Known::mean, .seconds = least.seconds, .bytes = least.bytes, .choice = choice},
-                 least.static_bytes, step);
+        const auto& common = pieces.at({choice.recompute, kind_of(choice.policy)});
+        const LeastTaken least = least_of_any_layout(config, common->pieces);
+        add_leaf(
+            {.known = Known::mean, .seconds = least.seconds, .bytes = least.bytes, .choice = choice, .common = common},
+            least.static_bytes, step);
       }
     }
   }
@@ -187,10 +190,48 @@ void CandidateEvaluator::add_leaf(SearchNode node, std::int64_t static_bytes, Ca
   (all_fits ? step.nodes : step.too_large).push_back(std::move(node));
 }
 
+Config CandidateEvaluator::config_of_node(const SearchNode& node) const {
+  Config config = config_of(space_, node.choice, ChoiceStep::policy);
+  config.pipeline.layout = node.layout;
+  return config;
+}
+
+const ScheduleResidents& CandidateEvaluator::residents_of(const Config& config, std::size_t order) const {
+  const std::tuple key(config.parallelism.pipeline, order, config.microbatches());
+  {
+    const std::lock_guard lock(residents_mutex_);
+    if (const auto found = residents_.find(key); found != residents_.end()) return found->second;
+  }
+  ScheduleResidents residents = schedule_residents(config);
+  const std::lock_guard lock(residents_mutex_);
+  return residents_.emplace(key, std::move(residents)).first->second;
+}
+
+CandidateEvaluation CandidateEvaluator::deal(SearchNode node) const {
+  const Config config = config_of(space_, node.choice, ChoiceStep::policy);
+  CommonPieces& common = *node.common;
+  KnownOfLayout known{.residents = &residents_of(config, node.choice.order), .splits = space_.splits.get()};
+  // Under a budget the bytes of a block depend on the order, too.
+  if (!config.memory_budget) {
+    std::call_once(common.dealt, [&] { common.items = layout_items(config); });
+    known.items = &common.items;
+  }
+  const std::vector<StageBlocks> layout = stage_layout(config, known);
+  const LeastTaken least = least_of_any_list(config, common.pieces, layout);
+  node.known = Known::layout;
+  node.layout = config.stages() == 1 ? "auto" : to_string(layout, config.model);
+  node.seconds = std::max(node.seconds, least.seconds);
+  node.bytes = std::max(node.bytes, least.bytes);
+  CandidateEvaluation step;
+  add_leaf(std::move(node), least.static_bytes, step);
+  return step;
+}
+
 CandidateEvaluation CandidateEvaluator::tighten(SearchNode node) const {
-  const Config config = config_of(space_, node.choice);
-  const LeastTaken least = least_taken(config, model_pieces(config, space_.hardware));
+  const Config config = config_of_node(node);
+  const LeastTaken least = least_taken(config, node.common->pieces, stage_layout(config));
   node.known = Known::bounds;
+  node.common.reset();
   node.seconds = std::max(node.seconds, least.seconds);
   node.bytes = std::max(node.bytes, least.bytes);
   CandidateEvaluation step;
@@ -202,7 +243,7 @@ CandidateEvaluation CandidateEvaluator::simulated(SearchNode node) const {
   CandidateEvaluation step;
   SearchedPlan plan{.choice = node.choice};
   const auto refused = refusal_of([&] {
-    const ResolvedRun run(config_of(space_, node.choice));
+    const ResolvedRun run(config_of_node(node));
     plan.layout = to_string(run.layout(), run.config().model);
     const Program program = step_program(run, run.mesh().coordinates(0));
     plan.time = step_time(run.config(), run.mesh(), program, space_.hardware);
@@ -222,7 +263,7 @@ CandidateEvaluation CandidateEvaluator::walk(SearchNode node, bool stop) const {
   // With `stop`, only until the memory is shown to be too small.
   bool complete = true;
   SearchedPlan plan = *node.plan;
-  const ResolvedRun run(config_of(space_, node.choice));
+  const ResolvedRun run(config_of_node(node));
   plan.peak = fullest_peak_until(run, [&](const BucketBytes& peak) {
     complete = !stop || judge(space_.hardware, peak).fits();
     return !complete;
@@ -244,6 +285,8 @@ CandidateEvaluation CandidateEvaluator::evaluate(const SearchNode& node) const {
     case Known::pieces:
       return expand(node);
     case Known::mean:
+      return deal(node);
+    case Known::layout:
       return tighten(node);
     case Known::bounds:
       return simulated(node);
@@ -254,7 +297,8 @@ CandidateEvaluation CandidateEvaluator::evaluate(const SearchNode& node) const {
 
 CandidateEvaluation CandidateEvaluator::evaluate_bytes(const SearchNode& node) const {
   if (node.known == Known::pieces) return expand(node);
-  if (node.known == Known::mean) return tighten(node);
+  if (node.known == Known::mean) return deal(node);
+  if (node.known == Known::layout) return tighten(node);
   if (node.known == Known::seconds) return walk(node, false);
   CandidateEvaluation step = simulated(node);
   if (step.nodes.empty()) return step;

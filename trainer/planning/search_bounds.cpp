@@ -1,11 +1,18 @@
 #include "trainer/planning/search_bounds.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
 
 #include "parallel/mesh/mesh.h"
+#include "parallel/pipeline/orders/orders.h"
 #include "parallel/pipeline/program/overlap.h"
-#include "parallel/pipeline/simulation/simulate.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
@@ -58,13 +65,17 @@ void add_kept(const Config& config, const ProgramSegment& segment, ModelPiece& p
   piece.kept_parted_bytes += routed ? 0 : std::min(behind_forward, segment.pending_bytes);
 }
 
-void add_unit(const ProgramUnit& unit, const UnitCost& cost, ModelPiece& piece) {
+void add_unit(const ProgramUnit& unit, const UnitCost& cost, const UnitCost& on_adapters, ModelPiece& piece) {
   // One unit of a stage, which a bound leaves out.
   if (unit.replicated && !is_replicated(unit.family)) return;
   PieceUnits& units = piece.units[unit.family];
-  units.reduce += unit.frozen ? 0.0 : cost.reduce;
+  units.seconds.reductions += unit.frozen ? 0.0 : cost.reduce;
   if (unit.replicated) return;
-  units.gather += unit.unsharded_bytes > 0 ? cost.gather : 0.0;
+  units.on_adapters.reductions += unit.frozen ? 0.0 : on_adapters.reduce;
+  if (unit.unsharded_bytes > 0) {
+    units.seconds.gathers += cost.gather;
+    units.on_adapters.gathers += on_adapters.gather;
+  }
   units.unsharded_bytes += unit.unsharded_bytes;
   units.gradient_bytes += unit.frozen ? 0 : unit.gradient_bytes;
 }
@@ -86,11 +97,6 @@ std::vector<const ModelPiece*> pieces_of(const ModelPieces& pieces, const Config
   return list;
 }
 
-// Least seconds of the unit collectives of a step, one after the other on their lanes.
-struct UnitSeconds {
-  double gathers = 0.0, reductions = 0.0;
-};
-
 double reductions_of(const UnitPolicy& policy, std::int64_t microbatches) {
   const bool every = policy.reduce_every > 0 && policy.residency != Residency::solved;
   return every ? static_cast<double>((microbatches + policy.reduce_every - 1) / policy.reduce_every) : 1.0;
@@ -99,7 +105,8 @@ double reductions_of(const UnitPolicy& policy, std::int64_t microbatches) {
 struct StageSums {
   ModelPiece sum;               // without `units`
   double alike = 0.0;           // the part of `again` that waits for the gradient to arrive: all blocks except the last
-  UnitSeconds units;            // per step
+  UnitSeconds units;            // least of a step, one after the other on their lanes
+  UnitSeconds on_adapters;      // of these
   std::int64_t gradients = 0;   // accumulated unsharded until the last microbatch
   std::int64_t parameters = 0;  // kept from the first use to the last
 };
@@ -107,7 +114,8 @@ struct StageSums {
 StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBlocks& blocks, int stage) {
   StageSums sums;
   const std::int64_t microbatches = config.microbatches();
-  std::map<Family, double> all, most;  // seconds of one gather of blocks' units: sum, and largest
+  // Seconds of one gather of blocks' units: sum, and largest.
+  std::map<std::pair<Family, UnitSeconds*>, double> all, most;
   double last_again = 0.0, routing = 0.0;
   for (const ModelPiece* piece : pieces_of(pieces, config, blocks)) {
     ModelPiece& sum = sums.sum;
@@ -120,22 +128,27 @@ StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBl
     sum.again += piece->again;
     sum.forward_rows += piece->forward_rows;
     sum.rows += piece->rows;
+    sum.on_adapters += piece->on_adapters;
     if (piece->again > 0.0) last_again = piece->again;
     const bool is_block = piece != &pieces.embedding && piece != &pieces.head && piece != &pieces.both;
     for (const auto& [family, units] : piece->units) {
       const UnitPolicy policy = resolve_policy(config, family, stage);
-      const double reductions = units.reduce * reductions_of(policy, microbatches);
+      const double times = reductions_of(policy, microbatches);
       // The routing helpers of a stage are one unit; it takes at least as long as those of any block.
       if (is_replicated(family)) {
-        routing = std::max(routing, reductions);
+        routing = std::max(routing, units.seconds.reductions * times);
         continue;
       }
-      sums.units.reductions += reductions;
-      if (policy.residency == Residency::reshard_after_use && is_block) {
-        all[family] += units.gather;
-        most[family] = std::max(most[family], units.gather);
-      } else {
-        sums.units.gathers += units.gather;
+      for (const auto& [once, step] :
+           {std::pair(&units.seconds, &sums.units), std::pair(&units.on_adapters, &sums.on_adapters)}) {
+        step->reductions += once->reductions * times;
+        if (policy.residency == Residency::reshard_after_use && is_block) {
+          const std::pair key(family, step);
+          all[key] += once->gathers;
+          most[key] = std::max(most[key], once->gathers);
+        } else {
+          step->gathers += once->gathers;
+        }
       }
       // The backward of the embedding does not read the unit.
       const bool read_last = piece != &pieces.embedding;
@@ -147,9 +160,9 @@ StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBl
   }
   // Every forward and every backward uses all blocks. Between a forward and the next backward, the block at the turn is
   // not resharded, so each of them gathers all blocks except one.
-  for (const auto& [family, seconds] : all) {
-    const double turns = 2.0 * static_cast<double>(microbatches) * (seconds - most[family]);
-    sums.units.gathers += std::max(turns, seconds);
+  for (const auto& [key, seconds] : all) {
+    const double turns = 2.0 * static_cast<double>(microbatches) * (seconds - most[key]);
+    key.second->gathers += std::max(turns, seconds);
   }
   sums.units.reductions += routing;
   sums.alike = sums.sum.again - last_again;
@@ -188,14 +201,166 @@ std::int64_t most_kept(const std::vector<Action>& actions, const std::vector<Sta
   return most;
 }
 
-// The time of the order of stages, each stage with its own time and no gaps.
-double seconds_of_order(const Program& order, const std::vector<StageSums>& stages) {
-  ProgramCosts costs = even_costs(order, {});
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    const ModelPiece& sum = stages[s].sum;
-    costs.stages[s] = {sum.forward, sum.backward_input + stages[s].alike, sum.backward_weight};
+// A walk through the lists of all ranks, stage by stage, with messages between ranks. A rank that overlaps a pair hides
+// the exchanges of both, in whichever order their parts run.
+class OrderWalk {
+ public:
+  OrderWalk(const Program& order, const std::vector<Overlaps>& overlaps, const std::vector<StageSums>& stages,
+            double message)
+      : order_(order), overlaps_(overlaps), stages_(stages), message_(message), free_(order.ranks.size(), 0.0) {
+    const auto pieces = stages.size() * static_cast<std::size_t>(order.microbatches);
+    forward_.resize(pieces);
+    backward_.resize(pieces);
   }
-  return simulate(order, costs).seconds;
+
+  double seconds() {
+    std::vector<std::size_t> next(order_.ranks.size(), 0);
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t rank = 0; rank < next.size(); ++rank) {
+        while (const std::size_t taken = take(rank, next[rank])) {
+          next[rank] += taken;
+          moved = true;
+        }
+      }
+    }
+    return *std::ranges::max_element(free_);
+  }
+
+ private:
+  // Takes the actions at a position if their data has come; returns their number.
+  std::size_t take(std::size_t rank, std::size_t position) {
+    const std::vector<Action>& actions = order_.ranks[rank];
+    if (position == actions.size()) return 0;
+    const bool paired = overlaps_[rank].pair_of[position].has_value();
+    const std::span<const Action> taken(&actions[position], paired ? 2 : 1);
+    for (const Action& action : taken) {
+      if (!arrival(action)) return 0;
+    }
+    const double begin = free_[rank];
+    double busy = begin;
+    for (const Action& action : taken) {
+      const double seconds = seconds_of(action, paired);
+      const double end = std::max(paired ? begin : free_[rank], *arrival(action)) + seconds;
+      busy += seconds;
+      free_[rank] = std::max({free_[rank], busy, end});
+      if (action.op == Op::forward) ended(forward_, action) = end;
+      if (action.op == Op::backward || action.op == Op::backward_input) ended(backward_, action) = end;
+    }
+    return taken.size();
+  }
+
+  std::optional<double>& ended(std::vector<std::optional<double>>& pieces, const Action& action, int stages_away = 0) {
+    return pieces[static_cast<std::size_t>((*action.stage + stages_away) * order_.microbatches + *action.microbatch)];
+  }
+
+  // When the data of an action is there; absent until then.
+  std::optional<double> arrival(const Action& action) {
+    const bool is_forward = action.op == Op::forward;
+    const int from = *action.stage + (is_forward ? -1 : 1);
+    if (action.op == Op::backward_weight || from < 0 || from == std::ssize(stages_)) return 0.0;
+    std::optional<double> end = ended(is_forward ? forward_ : backward_, action, from - *action.stage);
+    const auto rank_of = [&](int stage) { return order_.stages[static_cast<std::size_t>(stage)].rank; };
+    if (end && rank_of(from) != rank_of(*action.stage)) *end += message_;
+    return end;
+  }
+
+  double seconds_of(const Action& action, bool paired) const {
+    const StageSums& stage = stages_[static_cast<std::size_t>(*action.stage)];
+    const ModelPiece& sum = stage.sum;
+    if (action.op == Op::backward_weight) return sum.backward_weight;
+    if (action.op == Op::forward) return sum.forward - (paired ? sum.forward_rows : 0.0);
+    const double weights = action.op == Op::backward ? sum.backward_weight : 0.0;
+    return std::max(0.0, sum.backward_input + stage.alike + weights - (paired ? sum.rows - sum.forward_rows : 0.0));
+  }
+
+  const Program& order_;
+  const std::vector<Overlaps>& overlaps_;  // by rank
+  const std::vector<StageSums>& stages_;
+  const double message_;
+  std::vector<double> free_;                               // by rank
+  std::vector<std::optional<double>> forward_, backward_;  // ends, by stage and microbatch
+};
+
+bool hides_rows(const Config& config) {
+  return config.pipeline.own_order || find_schedule(config.pipeline.schedule).overlaps;
+}
+
+// Of a microbatch; `hides`: without the exchanges that overlapped pairs may hide.
+double shown_seconds(const ModelPiece& piece, bool hides) {
+  return piece.seconds() - (hides ? piece.rows : 0.0);
+}
+
+// The part of these that is before and behind all work of the ranks after a block, in any order of the schedule. Weight
+// gradients of their own fill the wait for others.
+double passing_seconds(const ModelPiece& piece, const Schedule& schedule) {
+  const double forward = piece.forward - (schedule.overlaps ? piece.forward_rows : 0.0);
+  if (schedule.parts) return forward;
+  const double backward = piece.backward_input + piece.backward_weight;
+  return forward + std::max(0.0, backward - (schedule.overlaps ? piece.rows - piece.forward_rows : 0.0));
+}
+
+std::span<const ModelBlock> blocks_of(const Config& config) {
+  return std::span(config.model.blocks).first(static_cast<std::size_t>(config.model.layers()));
+}
+
+int node_of(const ModelPieces& pieces, int rank) {
+  return pieces.node_of_rank.empty() ? rank : pieces.node_of_rank[static_cast<std::size_t>(rank)];
+}
+
+std::vector<StageSums> sums_of_stages(const Config& config, const ModelPieces& pieces,
+                                      const std::vector<StageBlocks>& layout) {
+  std::vector<StageSums> stages;
+  for (std::size_t s = 0; s < layout.size(); ++s) {
+    stages.push_back(sums_of(config, pieces, layout[s], static_cast<int>(s)));
+  }
+  return stages;
+}
+
+// The slowest and the fullest rank. A rank begins when the first microbatch has come through all stages before its
+// first, and the last one goes back through them.
+// `hidden`: by stage, seconds of a step that exchanges may be hidden.
+LeastTaken least_of_ranks(const Config& config, const ModelPieces& pieces, const std::vector<StageSums>& stages,
+                          const std::vector<double>& hidden) {
+  const std::vector<int> rank_of_stage = stage_ranks(config);
+  const auto microbatches = static_cast<double>(config.microbatches());
+  const bool serial = config.run.device == DeviceKind::cpu;
+  const bool overlaps = hides_rows(config);
+  const bool parts = config.pipeline.own_order || find_schedule(config.pipeline.schedule).parts;
+  LeastTaken least;
+  std::map<int, double> on_adapters;  // by node
+  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
+    double compute = 0.0, without_weights = 0.0, before = 0.0, after = 0.0;
+    UnitSeconds units;
+    std::int64_t bytes = 0;
+    bool reached = false;
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      const ModelPiece& sum = stages[s].sum;
+      if (rank_of_stage[s] != rank) {
+        if (reached) continue;
+        before += sum.forward - (overlaps ? sum.forward_rows : 0.0);
+        const double backward = sum.backward_input + stages[s].alike + (parts ? 0.0 : sum.backward_weight);
+        after += std::max(0.0, backward - (overlaps ? sum.rows - sum.forward_rows : 0.0));
+        continue;
+      }
+      reached = true;
+      const double seconds = microbatches * sum.seconds() - hidden[s];
+      compute += seconds;
+      without_weights += seconds - (parts ? microbatches * sum.backward_weight : 0.0);
+      on_adapters[node_of(pieces, rank)] +=
+          microbatches * sum.on_adapters + stages[s].on_adapters.gathers + stages[s].on_adapters.reductions;
+      units.gathers += stages[s].units.gathers;
+      units.reductions += stages[s].units.reductions;
+      bytes += sum.static_bytes;
+    }
+    const double passing = before + std::max(compute, without_weights + after);
+    const double longest = serial ? std::max(passing, before + compute + units.gathers + units.reductions)
+                                  : std::max({passing, units.gathers, units.reductions});
+    least.seconds = std::max(least.seconds, longest);
+    least.static_bytes = std::max(least.static_bytes, bytes);
+  }
+  for (const auto& [node, seconds] : on_adapters) least.seconds = std::max(least.seconds, seconds);
+  return least;
 }
 
 }  // namespace
@@ -216,6 +381,7 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
     return planned;
   });
   HardwareCosts on_hardware = hardware_costs(hardware, config, mesh);
+  const std::vector<int> node_of_rank = on_hardware.nodes;
   // The sample may have more stages than the mesh has pipeline ranks; the cost of its messages is not used.
   on_hardware.nodes.resize(std::max(on_hardware.nodes.size(), sample.stages.size()));
   const ProgramCosts costs =
@@ -232,15 +398,26 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
     const ComputeCost& cost = costs.segments[i];
     const double again = segment.region && !config.training.spares_blocks() ? cost.recompute() : 0.0;
     piece.again += again;
+    if (costs.have_adapters()) {
+      const ComputeCost& busy = costs.on_adapters.segments[i];
+      piece.on_adapters += busy.forward + busy.backward_input + busy.backward_weight;
+      if (segment.region && !config.training.spares_blocks()) piece.on_adapters += busy.recompute();
+    }
     const double forward_rows = cost.forward_out - cost.forward_covered + cost.forward_back;
     piece.forward_rows += forward_rows;
     piece.rows += forward_rows + std::min(again, forward_rows);
     piece.rows += cost.backward_out - cost.backward_covered + cost.backward_back;
   }
   for (std::size_t u = 0; u < tables.units.size(); ++u) {
-    add_unit(tables.units[u], costs.units[u], pieces[static_cast<std::size_t>(tables.units[u].stage)]);
+    const UnitCost busy = costs.have_adapters() ? costs.on_adapters.units[u] : UnitCost{};
+    add_unit(tables.units[u], costs.units[u], busy, pieces[static_cast<std::size_t>(tables.units[u].stage)]);
   }
   ModelPieces result{.embedding = pieces[0], .head = pieces[1], .both = pieces[2], .blocks = {}, .predictors = {}};
+  result.node_of_rank = node_of_rank;
+  if (config.parallelism.pipeline > 1) {
+    result.message = link_seconds(on_hardware.links.at(Group::pp), CollectiveOp::send,
+                                  static_cast<double>(tables.stages.front().output_bytes), 2);
+  }
   if (config.model.mtp_depth > 0) {
     result.predictors = pieces.back();
     result.predictors.units.clear();
@@ -250,67 +427,105 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
   return result;
 }
 
-LeastTaken least_of_any_layout(const Config& config, const ModelPieces& pieces) {
+LeastTaken least_of_any_order(const Config& config, const ModelPieces& pieces) {
   const double ranks = config.parallelism.pipeline;
   const auto microbatches = static_cast<double>(config.microbatches());
-  const bool hides = config.pipeline.own_order || find_schedule(config.pipeline.schedule).overlaps;
-  const auto seconds_of = [&](const ModelPiece& piece) { return piece.seconds() - (hides ? piece.rows : 0.0); };
+  const bool hides = hides_rows(config);
   double seconds = pieces.embedding.seconds() + pieces.head.seconds();
+  double on_adapters = pieces.embedding.on_adapters + pieces.head.on_adapters + pieces.predictors.on_adapters;
   // Tied weights are held at least once.
   std::int64_t bytes = config.model.tie_word_embeddings ? pieces.both.static_bytes
                                                         : pieces.embedding.static_bytes + pieces.head.static_bytes;
-  seconds += seconds_of(pieces.predictors);
-  for (const ModelBlock& block :
-       std::span(config.model.blocks).first(static_cast<std::size_t>(config.model.layers()))) {
-    seconds += seconds_of(pieces.blocks.at(block));
+  seconds += shown_seconds(pieces.predictors, hides);
+  for (const ModelBlock& block : blocks_of(config)) {
+    seconds += shown_seconds(pieces.blocks.at(block), hides);
+    on_adapters += pieces.blocks.at(block).on_adapters;
     bytes += pieces.blocks.at(block).static_bytes;
   }
-  LeastTaken least{.seconds = rounding * microbatches * seconds / ranks};
+  std::set<int> nodes;
+  for (int rank = 0; rank < config.parallelism.pipeline; ++rank) nodes.insert(node_of(pieces, rank));
+  const double mean = std::max(seconds / ranks, on_adapters / static_cast<double>(nodes.size()));
+  LeastTaken least{.seconds = rounding * microbatches * mean};
   if (pieces.separable) {
     least.static_bytes = least.bytes = static_cast<std::int64_t>(static_cast<double>(bytes) / ranks);
   }
   return least;
 }
 
-LeastTaken least_taken(const Config& config, const ModelPieces& pieces) {
-  const std::vector<StageBlocks> layout = stage_layout(config);
+LeastTaken least_of_any_layout(const Config& config, const ModelPieces& pieces) {
+  LeastTaken least = least_of_any_order(config, pieces);
+  const int ranks = config.parallelism.pipeline;
+  if (ranks == 1 || config.pipeline.first_stage_blocks || config.pipeline.last_stage_blocks) return least;
+  const Schedule& schedule = find_schedule(config.pipeline.schedule);
+  // The embedding, which may wait in a backward of its own, is left out. The head is on the last rank.
+  double all = shown_seconds(pieces.head, false) + shown_seconds(pieces.predictors, schedule.overlaps);
+  double least_block = std::numeric_limits<double>::infinity(), fraction = 1.0;
+  for (const ModelBlock& block : blocks_of(config)) {
+    const ModelPiece& piece = pieces.blocks.at(block);
+    const double seconds = shown_seconds(piece, schedule.overlaps);
+    all += seconds;
+    least_block = std::min(least_block, seconds);
+    if (seconds > 0.0) fraction = std::min(fraction, passing_seconds(piece, schedule) / seconds);
+  }
+  const auto microbatches = static_cast<double>(config.microbatches());
+  double seconds = 0.0;
+  if (config.stages() == ranks) {
+    // With x(r) the seconds of a microbatch on rank r, rank r takes microbatches * x(r), and before and behind that
+    // fraction * (x(0) + ... + x(r - 1)). The sum of all x is largest if every rank takes equally long.
+    const double kept = 1.0 - fraction / microbatches;
+    seconds = fraction > 0.0 ? fraction * all / (1.0 - std::pow(kept, ranks)) : 0.0;
+  } else if (config.stages() <= config.model.layers()) {
+    // Each of the r stages before rank r has a block.
+    seconds = microbatches * all / ranks + fraction * least_block * (ranks - 1) / 2.0;
+  }
+  least.seconds = std::max(least.seconds, rounding * seconds);
+  return least;
+}
+
+LeastTaken least_of_any_list(const Config& config, const ModelPieces& pieces, const std::vector<StageBlocks>& layout) {
+  const std::vector<StageSums> stages = sums_of_stages(config, pieces, layout);
+  std::vector<double> hidden;
+  for (const StageSums& stage : stages) {
+    hidden.push_back(hides_rows(config) ? static_cast<double>(config.microbatches()) * stage.sum.rows : 0.0);
+  }
+  LeastTaken least = least_of_ranks(config, pieces, stages, hidden);
+  least.seconds *= rounding;
+  if (!pieces.separable) least.static_bytes = 0;
+  least.bytes = least.static_bytes;
+  return least;
+}
+
+LeastTaken least_taken(const Config& config, const ModelPieces& pieces, const std::vector<StageBlocks>& layout) {
   const Program program = schedule_only_step(config);
   const std::vector<std::vector<Action>>& order = program.ranks;
-  std::vector<StageSums> stages;
-  for (std::size_t s = 0; s < layout.size(); ++s) {
-    stages.push_back(sums_of(config, pieces, layout[s], static_cast<int>(s)));
-  }
-  const bool serial = config.run.device == DeviceKind::cpu;
-  const auto microbatches = static_cast<double>(config.microbatches());
-  LeastTaken least;
-  const bool overlaps =
-      std::ranges::any_of(order, [](const auto& actions) { return !find_overlaps(actions).pairs.empty(); });
-  for (std::size_t rank = 0; rank < order.size(); ++rank) {
-    double compute = 0.0, before = 0.0;
-    UnitSeconds units;
-    std::int64_t bytes = 0;
-    bool reached = false;
-    for (std::size_t s = 0; s < stages.size(); ++s) {
-      if (program.stages[s].rank != static_cast<int>(rank)) {
-        if (!reached) before += stages[s].sum.forward - (overlaps ? stages[s].sum.forward_rows : 0.0);
-        continue;
-      }
-      reached = true;
-      compute += microbatches * (stages[s].sum.seconds() - (overlaps ? stages[s].sum.rows : 0.0));
-      units.gathers += stages[s].units.gathers;
-      units.reductions += stages[s].units.reductions;
-      bytes += stages[s].sum.static_bytes;
+  const std::vector<StageSums> stages = sums_of_stages(config, pieces, layout);
+  std::vector<Overlaps> overlaps;
+  std::vector<double> hidden(stages.size(), 0.0);
+  for (const std::vector<Action>& actions : order) {
+    overlaps.push_back(find_overlaps(actions));
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      if (!overlaps.back().pair_of[i]) continue;
+      const auto stage = static_cast<std::size_t>(*actions[i].stage);
+      const ModelPiece& sum = stages[stage].sum;
+      hidden[stage] += actions[i].op == Op::forward ? sum.forward_rows : sum.rows - sum.forward_rows;
     }
-    const double longest = serial ? before + compute + units.gathers + units.reductions
-                                  : std::max({before + compute, units.gathers, units.reductions});
-    least.seconds = std::max(least.seconds, longest);
-    if (!pieces.separable) continue;
-    least.static_bytes = std::max(least.static_bytes, bytes);
-    least.bytes = std::max(least.bytes, bytes + most_kept(order[rank], stages, config.microbatches()));
   }
-  // Two overlapped stages hand on only when both are done. Their segments wait less, so this bound would be too large.
-  if (!overlaps && order.size() > 1) least.seconds = std::max(least.seconds, seconds_of_order(program, stages));
+  LeastTaken least = least_of_ranks(config, pieces, stages, hidden);
+  if (order.size() > 1) {
+    least.seconds = std::max(least.seconds, OrderWalk(program, overlaps, stages, pieces.message).seconds());
+  }
   least.seconds *= rounding;
+  if (!pieces.separable) {
+    least.static_bytes = 0;
+    return least;
+  }
+  std::vector<std::int64_t> bytes(order.size());
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    bytes[static_cast<std::size_t>(program.stages[s].rank)] += stages[s].sum.static_bytes;
+  }
+  for (std::size_t rank = 0; rank < order.size(); ++rank) {
+    least.bytes = std::max(least.bytes, bytes[rank] + most_kept(order[rank], stages, config.microbatches()));
+  }
   return least;
 }
 

@@ -9,12 +9,18 @@
 #include "parallel/runtime/ledger.h"
 #include "trainer/config/config.h"
 #include "trainer/costs/hardware.h"
+#include "trainer/plan/stage_plan.h"
 
 namespace weft {
 
-// All units of one family in a piece. Seconds of one gather and of one reduction.
+struct UnitSeconds {
+  double gathers = 0.0, reductions = 0.0;
+};
+
+// All units of one family in a piece. Seconds of one gather and of one reduction, and of these those in which the
+// adapters of the node are busy (ProgramCosts::on_adapters).
 struct PieceUnits {
-  double gather = 0.0, reduce = 0.0;
+  UnitSeconds seconds, on_adapters;
   std::int64_t unsharded_bytes = 0, gradient_bytes = 0;
 };
 
@@ -28,6 +34,7 @@ struct ModelPiece {
   double forward = 0.0, backward_input = 0.0, backward_weight = 0.0, again = 0.0;
   // The part of `forward`, and of all of them, that the exchanges of rows of overlapped pairs may hide.
   double forward_rows = 0.0, rows = 0.0;
+  double on_adapters = 0.0;  // of all of them
   std::map<Family, PieceUnits> units = {};
 
   double seconds() const { return forward + backward_input + backward_weight + again; }
@@ -38,7 +45,9 @@ struct ModelPiece {
 struct ModelPieces {
   ModelPiece embedding, head, both;
   std::map<ModelBlock, ModelPiece> blocks;
-  ModelPiece predictors;  // all of them; without units, which they may share
+  ModelPiece predictors;               // all of them; without units, which they may share
+  double message = 0.0;                // seconds of a microbatch from one pipeline rank to the next
+  std::vector<int> node_of_rank = {};  // by pipeline rank: ranks with one number share adapters
   // Whether every piece has units of its own, whatever its neighbours. If not, static bytes are those of single pieces.
   // Their padding can exceed that of the stages, so they bound nothing.
   bool separable = true;
@@ -51,9 +60,15 @@ struct LeastTaken {
   std::int64_t bytes = 0;         // and kept bytes of microbatches, gradients and parameters
 };
 
-// The bound for any layout: the mean over pipeline ranks.
+// Each of these bounds costs more than the one before and is no smaller.
+// For any order and layout: the mean over pipeline ranks.
+LeastTaken least_of_any_order(const Config& config, const ModelPieces& pieces);
+// For any layout in the order of the configuration. A rank waits until the first microbatch has reached it, and others
+// for the last one to come back.
 LeastTaken least_of_any_layout(const Config& config, const ModelPieces& pieces);
-// The bound for the stages of the configuration.
-LeastTaken least_taken(const Config& config, const ModelPieces& pieces);
+// For these stages in any order that the schedule makes. `bytes` are static ones.
+LeastTaken least_of_any_list(const Config& config, const ModelPieces& pieces, const std::vector<StageBlocks>& layout);
+// For these stages in the order of the configuration.
+LeastTaken least_taken(const Config& config, const ModelPieces& pieces, const std::vector<StageBlocks>& layout);
 
 }  // namespace weft

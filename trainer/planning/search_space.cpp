@@ -218,7 +218,7 @@ Overrides fixed_words(const Config& config, const SearchAxes& axes) {
 std::string layout_of(const SearchSpace& space, Config config) {
   if (config.stages() == 1) return "auto";
   config.pipeline.layout = "auto";
-  return to_string(stage_layout(config, space.splits.get()), config.model);
+  return to_string(stage_layout(config, {.splits = space.splits.get()}), config.model);
 }
 
 }  // namespace

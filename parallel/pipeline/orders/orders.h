@@ -31,6 +31,7 @@ struct Schedule {
   Placement placement = Placement::looped;      // the placement of stages that the order needs
   int least_chunks = 1, most_chunks = 1;        // stages per rank it can order; most_chunks 0: no limit
   bool takes_groups = false;
+  bool parts = false;       // computes weight gradients apart from input gradients
   bool overlaps = false;    // has overlapped pairs (overlap.h)
   int least_of_a_rank = 0;  // microbatches of a step, times the ranks
 
