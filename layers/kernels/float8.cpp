@@ -67,7 +67,6 @@ std::int64_t float8_bytes(ScaledBlock each, std::int64_t rows, std::int64_t inne
 }
 
 void round_to_float8(KernelContext& context, std::span<const Float8Factor> factors) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   for (const auto& [source, transpose, rounded, each, scales] : factors) {
     const bool turned = transpose == Transpose::yes, all = each == ScaledBlock::all;
     require(size_of(rounded.dtype()) == 1 && source.dtype() == factors.front().source.dtype() &&
@@ -82,7 +81,7 @@ void round_to_float8(KernelContext& context, std::span<const Float8Factor> facto
     require(scales.dtype() == DType::float32 && scales.rows() == scale_rows && scales.columns() == scale_columns,
             "each block of a factor has a scale");
   }
-  context.kernels.float8.round(context, factors);
+  run_elementwise(context, context.kernels.float8.round, factors);
 }
 
 void multiply_in_float8(KernelContext& context, ProductFormat format, std::span<const Product> products,

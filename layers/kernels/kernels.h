@@ -27,6 +27,13 @@ struct LayerKernels {
   SwigluKernels swiglu;
 };
 
+// Calls a kernel of the context's table, timed as elementwise work.
+template <typename Kernel, typename... Arguments>
+void run_elementwise(KernelContext& context, const Kernel& kernel, const Arguments&... arguments) {
+  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
+  kernel(context, arguments...);
+}
+
 // All work is done by the calling thread before a call returns.
 LayerKernels cpu_layer_kernels();
 

@@ -8,7 +8,6 @@ namespace weft {
 
 void route_forward(KernelContext& context, ConstTensorView logits, const RoutingRule& rule, ConstTensorView bias,
                    const std::int32_t* targets, TensorView scores, TensorView indices, TensorView weights) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   const std::int64_t tokens = logits.rows(), experts = scores.columns(), choices = indices.columns();
   require(scores.rows() == tokens && logits.columns() == rule.logits(experts), "every logit has a score");
   require(indices.rows() == tokens && weights.rows() == tokens && weights.columns() == choices,
@@ -19,12 +18,11 @@ void route_forward(KernelContext& context, ConstTensorView logits, const Routing
   require(choices <= rule.chosen_groups * (experts / rule.groups), "a token chooses among the experts of its groups");
   require(bias.empty() || bias.size() == logits.columns(), "every expert has a bias");
   if (logits.empty()) return;
-  context.kernels.routing.forward(context, logits, rule, bias, targets, scores, indices, weights);
+  run_elementwise(context, context.kernels.routing.forward, logits, rule, bias, targets, scores, indices, weights);
 }
 
 void route_backward(KernelContext& context, ConstTensorView dweights, ConstTensorView dscores, ConstTensorView scores,
                     ConstTensorView indices, const RoutingRule& rule, TensorView dlogits) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   const std::int64_t tokens = scores.rows(), experts = scores.columns(), choices = indices.columns();
   require(dlogits.rows() == tokens && dlogits.columns() == rule.logits(experts),
           "a gradient has the shape of its tensor");
@@ -32,7 +30,7 @@ void route_backward(KernelContext& context, ConstTensorView dweights, ConstTenso
   require(indices.rows() == tokens && dweights.rows() == tokens && dweights.columns() == choices,
           "every choice of a token has an index and a gradient");
   if (scores.empty()) return;
-  context.kernels.routing.backward(context, dweights, dscores, scores, indices, rule, dlogits);
+  run_elementwise(context, context.kernels.routing.backward, dweights, dscores, scores, indices, rule, dlogits);
 }
 
 namespace {
@@ -51,62 +49,57 @@ void require_weights(ConstTensorView weights, ConstTensorView slots) {
 
 void choices_within(KernelContext& context, ConstTensorView indices, std::int64_t first, std::int64_t experts,
                     TensorView within) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(within.size() == indices.size(), "every choice has an index");
-  if (!indices.empty()) context.kernels.permutation.choices_within(context, indices, first, experts, within);
+  if (indices.empty()) return;
+  run_elementwise(context, context.kernels.permutation.choices_within, indices, first, experts, within);
 }
 
 void parts_chosen(KernelContext& context, ConstTensorView indices, std::int64_t experts, TensorView parts) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(parts.rows() == indices.rows() && parts.columns() == indices.columns(), "every choice has a part or none");
   require(experts > 0, "a part has experts");
-  if (!indices.empty()) context.kernels.permutation.parts_chosen(context, indices, experts, parts);
+  if (!indices.empty()) run_elementwise(context, context.kernels.permutation.parts_chosen, indices, experts, parts);
 }
 
 void sort_by_expert(KernelContext& context, ConstTensorView indices, bool some_unrouted, TensorView counts,
                     TensorView slots) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(slots.size() == indices.size(), "every choice has a slot");
   require(indices.size() <= std::numeric_limits<std::int32_t>::max(), "slots fit in 32 bits");
-  context.kernels.permutation.sort_by_expert(context, indices, some_unrouted, counts, slots);
+  run_elementwise(context, context.kernels.permutation.sort_by_expert, indices, some_unrouted, counts, slots);
 }
 
 void add_counts(KernelContext& context, ConstTensorView counts, TensorView totals) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(counts.size() == totals.size(), "every count has a total");
-  context.kernels.permutation.add_counts(context, counts, totals);
+  run_elementwise(context, context.kernels.permutation.add_counts, counts, totals);
 }
 
 void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slots, TensorView permuted) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require_permutation(x, permuted, slots);
   require(x.dtype() == permuted.dtype(), "a permutation keeps the dtype");
-  if (!permuted.empty()) context.kernels.permutation.permute_rows(context, x, slots, permuted);
+  if (!permuted.empty()) run_elementwise(context, context.kernels.permutation.permute_rows, x, slots, permuted);
 }
 
 void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,
                     TensorView y) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require_permutation(y, permuted, slots);
   require_weights(weights, slots);
-  if (!permuted.empty()) context.kernels.permutation.unpermute_rows(context, permuted, slots, weights, y);
+  if (permuted.empty()) return;
+  run_elementwise(context, context.kernels.permutation.unpermute_rows, permuted, slots, weights, y);
 }
 
 void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTensorView permuted,
                              ConstTensorView slots, ConstTensorView weights, TensorView dpermuted,
                              TensorView dweights) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require_permutation(dy, permuted, slots);
   require_permutation(dy, dpermuted, slots);
   require_weights(weights, slots);
   require_weights(dweights, slots);
   if (slots.empty()) return;  // without a row, the gradients of weights are still zero
-  context.kernels.permutation.unpermute_rows_backward(context, dy, permuted, slots, weights, dpermuted, dweights);
+  run_elementwise(context, context.kernels.permutation.unpermute_rows_backward, dy, permuted, slots, weights, dpermuted,
+                  dweights);
 }
 
 void move_blocks(KernelContext& context, ConstTensorView source, std::span<const std::int64_t> from,
                  std::span<const std::int64_t> to, std::span<const std::int64_t> counts, TensorView destination) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(from.size() == counts.size() && to.size() == counts.size(), "every block has a place before and after");
   require(source.dtype() == destination.dtype() && source.columns() == destination.columns(),
           "a move keeps dtype and width");
@@ -115,39 +108,36 @@ void move_blocks(KernelContext& context, ConstTensorView source, std::span<const
                 to[block] + counts[block] <= destination.rows(),
             "a block lies inside both tensors");
   }
-  context.kernels.permutation.move_blocks(context, source, from, to, counts, destination);
+  run_elementwise(context, context.kernels.permutation.move_blocks, source, from, to, counts, destination);
 }
 
 void limit_choices(KernelContext& context, ConstTensorView weights, std::int64_t sequence_length, std::int64_t experts,
                    std::int64_t capacity, DropPolicy policy, TensorView indices) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(weights.rows() == indices.rows() && weights.columns() == indices.columns(), "every choice has a weight");
   require(sequence_length > 0 && indices.rows() % sequence_length == 0, "choices are those of whole sequences");
   require(capacity > 0, "an expert takes a choice");
   if (indices.empty()) return;
-  context.kernels.capacity.limit_choices(context, weights, sequence_length, experts, capacity, policy, indices);
+  run_elementwise(context, context.kernels.capacity.limit_choices, weights, sequence_length, experts, capacity, policy,
+                  indices);
 }
 
 void spread_slots(KernelContext& context, ConstTensorView indices, ConstTensorView counts, std::int64_t rows,
                   TensorView slots) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(slots.size() == indices.size(), "every choice has a slot or none");
   require(rows >= 0 && counts.size() * rows <= std::numeric_limits<std::int32_t>::max(), "slots fit in 32 bits");
-  if (!slots.empty()) context.kernels.capacity.spread_slots(context, indices, counts, rows, slots);
+  if (!slots.empty()) run_elementwise(context, context.kernels.capacity.spread_slots, indices, counts, rows, slots);
 }
 
 void add_dropped(KernelContext& context, ConstTensorView indices, ConstTensorView slots, TensorView total) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(slots.size() == indices.size(), "every choice has a slot or none");
-  if (!indices.empty()) context.kernels.capacity.add_dropped(context, indices, slots, total);
+  if (!indices.empty()) run_elementwise(context, context.kernels.capacity.add_dropped, indices, slots, total);
 }
 
 void jitter_rows(KernelContext& context, ConstTensorView x, ConstTensorView keys, std::uint32_t salt, float noise,
                  TensorView y) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(x.rows() == y.rows() && x.columns() == y.columns() && keys.size() == x.rows(), "every token has a key");
   require(x.dtype() == DType::float32 && y.dtype() == DType::float32, "a router computes in float32");
-  if (!x.empty()) context.kernels.routing.jitter_rows(context, x, keys, salt, noise, y);
+  if (!x.empty()) run_elementwise(context, context.kernels.routing.jitter_rows, x, keys, salt, noise, y);
 }
 
 namespace {
@@ -162,47 +152,45 @@ void require_slice(TokenSlice slice, std::int64_t tokens, std::int64_t sequences
 
 void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTensorView indices, Scoring scoring,
                        TokenSlice slice, TensorView counts, TensorView score_sums) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   const std::int64_t tokens = scores.rows(), experts = scores.columns();
   require(indices.rows() == tokens, "every token has its choices");
   require(counts.columns() == experts && score_sums.columns() == experts && counts.rows() == score_sums.rows(),
           "statistics have one row a sequence and one column an expert");
   require_slice(slice, tokens, counts.rows());
-  context.kernels.load_balance.statistics(context, scores, indices, scoring, slice, counts, score_sums);
+  run_elementwise(context, context.kernels.load_balance.statistics, scores, indices, scoring, slice, counts,
+                  score_sums);
 }
 
 void scale_counts(KernelContext& context, ConstTensorView choices, double total, TensorView counts) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(choices.size() == counts.size() && choices.dtype() == DType::float64, "every expert has a count");
-  context.kernels.load_balance.scale_counts(context, choices, total, counts);
+  run_elementwise(context, context.kernels.load_balance.scale_counts, choices, total, counts);
 }
 
 void auxiliary_loss(KernelContext& context, ConstTensorView counts, ConstTensorView score_sums, std::int64_t choices,
                     std::int64_t sequence_length, double factor, TensorView loss) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(counts.size() == score_sums.size(), "counts and sums of scores describe the same experts");
-  context.kernels.load_balance.auxiliary_loss(context, counts, score_sums, choices, sequence_length, factor, loss);
+  run_elementwise(context, context.kernels.load_balance.auxiliary_loss, counts, score_sums, choices, sequence_length,
+                  factor, loss);
 }
 
 void auxiliary_loss_backward(KernelContext& context, ConstTensorView scores, ConstTensorView counts, Scoring scoring,
                              TokenSlice slice, std::int64_t choices, float factor, TensorView dscores) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   const std::int64_t tokens = scores.rows(), experts = scores.columns();
   require(dscores.rows() == tokens && dscores.columns() == experts, "a gradient has the shape of its tensor");
   require(counts.columns() == experts, "every expert has a count");
   require_slice(slice, tokens, counts.rows());
   if (scores.empty()) return;
-  context.kernels.load_balance.auxiliary_loss_backward(context, scores, counts, scoring, slice, choices, factor,
-                                                       dscores);
+  run_elementwise(context, context.kernels.load_balance.auxiliary_loss_backward, scores, counts, scoring, slice,
+                  choices, factor, dscores);
 }
 
 void z_loss(KernelContext& context, ConstTensorView logits, std::int64_t copies, const std::int32_t* targets,
             double factor, float gradient_factor, TensorView dlogits, TensorView loss) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(dlogits.rows() == logits.rows() && dlogits.columns() == logits.columns(),
           "a gradient has the shape of its tensor");
   if (logits.empty()) return;
-  context.kernels.load_balance.z_loss(context, logits, copies, targets, factor, gradient_factor, dlogits, loss);
+  run_elementwise(context, context.kernels.load_balance.z_loss, logits, copies, targets, factor, gradient_factor,
+                  dlogits, loss);
 }
 
 }  // namespace weft

@@ -34,70 +34,67 @@ void check_scan(const StateSpaceShape& shape, ConstTensorView mixed, ConstTensor
 void mix_tokens_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView projected,
                         ConstTensorView weight, ConstTensorView bias, ConstTensorView document_begins,
                         TensorView history, TensorView mixed) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   check(shape, projected, document_begins);
   check_convolution(shape, mixed, projected, weight, bias);
   require(history.empty() || document_begins.empty(), "a history is of one document");
-  context.kernels.state_space.mix_forward(context, shape, projected, weight, bias, document_begins, history, mixed);
+  run_elementwise(context, context.kernels.state_space.mix_forward, shape, projected, weight, bias, document_begins,
+                  history, mixed);
 }
 
 void mix_tokens_backward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView dmixed,
                          ConstTensorView projected, ConstTensorView weight, ConstTensorView bias,
                          ConstTensorView document_begins, TensorView dprojected, TensorView dweight, TensorView dbias) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   check(shape, projected, document_begins);
   check_convolution(shape, dmixed, projected, weight, bias);
   require_shape(dprojected, projected.rows(), projected.columns(), "a gradient has the shape of its tensor");
   require(dweight.size() == weight.size() && dbias.size() == bias.size(), "one gradient a tap and a bias");
-  context.kernels.state_space.mix_backward(context, shape, dmixed, projected, weight, bias, document_begins, dprojected,
-                                           dweight, dbias);
+  run_elementwise(context, context.kernels.state_space.mix_backward, shape, dmixed, projected, weight, bias,
+                  document_begins, dprojected, dweight, dbias);
 }
 
 void scan_tokens_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView mixed,
                          ConstTensorView projected, const StateSpaceRates& rates, ConstTensorView document_begins,
                          TensorView carried, TensorView y) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   check(shape, projected, document_begins);
   check_scan(shape, mixed, y);
   require(carried.empty() || document_begins.empty(), "a carried state is of one document");
-  context.kernels.state_space.scan_forward(context, shape, mixed, projected, rates, document_begins, carried, y);
+  run_elementwise(context, context.kernels.state_space.scan_forward, shape, mixed, projected, rates, document_begins,
+                  carried, y);
 }
 
 void scan_tokens_backward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView dy,
                           ConstTensorView mixed, ConstTensorView projected, const StateSpaceRates& rates,
                           ConstTensorView document_begins, TensorView dmixed, TensorView dprojected,
                           const StateSpaceRateGradients& drates) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   check(shape, projected, document_begins);
   check_scan(shape, mixed, dy);
   require_shape(dmixed, mixed.rows(), mixed.columns(), "a gradient has the shape of its tensor");
   require_shape(dprojected, projected.rows(), projected.columns(), "a gradient has the shape of its tensor");
-  context.kernels.state_space.scan_backward(context, shape, dy, mixed, projected, rates, document_begins, dmixed,
-                                            dprojected, drates);
+  run_elementwise(context, context.kernels.state_space.scan_backward, shape, dy, mixed, projected, rates,
+                  document_begins, dmixed, dprojected, drates);
 }
 
 void gated_norm_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView y,
                         ConstTensorView projected, ConstTensorView weight, float eps, TensorView out,
                         TensorView inverse_rms) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   check(shape, projected, {});
   require_shape(y, projected.rows(), shape.inner(), "a gated norm has the columns of its gate");
   require_shape(out, y.rows(), y.columns(), "both sides of a norm have one shape");
   require_shape(inverse_rms, y.rows(), shape.groups, "a gated norm keeps a statistic a group");
-  context.kernels.state_space.norm_forward(context, shape, y, projected, weight, eps, out, inverse_rms);
+  run_elementwise(context, context.kernels.state_space.norm_forward, shape, y, projected, weight, eps, out,
+                  inverse_rms);
 }
 
 void gated_norm_backward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView dout, ConstTensorView y,
                          ConstTensorView projected, ConstTensorView weight, ConstTensorView inverse_rms, TensorView dy,
                          TensorView dprojected, TensorView dweight) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   check(shape, projected, {});
   require_shape(y, projected.rows(), shape.inner(), "a gated norm has the columns of its gate");
   require_shape(dy, y.rows(), y.columns(), "a gradient has the shape of its tensor");
   require_shape(dprojected, projected.rows(), projected.columns(), "a gradient has the shape of its tensor");
   require_shape(inverse_rms, y.rows(), shape.groups, "a gated norm keeps a statistic a group");
-  context.kernels.state_space.norm_backward(context, shape, dout, y, projected, weight, inverse_rms, dy, dprojected,
-                                            dweight);
+  run_elementwise(context, context.kernels.state_space.norm_backward, shape, dout, y, projected, weight, inverse_rms,
+                  dy, dprojected, dweight);
 }
 
 }  // namespace weft

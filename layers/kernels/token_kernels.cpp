@@ -17,55 +17,50 @@ void require_shapes(ConstTensorView like, ConstTensorView x, ConstTensorView inv
 
 void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
                       TensorView inverse_rms) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require_shapes(y, x, inverse_rms);
   require(weight.size() == x.columns(), "a norm has one weight a column");
-  context.kernels.rms_norm.forward(context, x, weight, eps, y, inverse_rms);
+  run_elementwise(context, context.kernels.rms_norm.forward, x, weight, eps, y, inverse_rms);
 }
 
 void rms_norm_backward(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
                        ConstTensorView inverse_rms, ConstTensorView residual, TensorView dx, TensorView dweight) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require_shapes(dy, x, inverse_rms);
   require_shapes(dx, x, inverse_rms);
   if (!residual.empty()) require_shapes(residual, x, inverse_rms);
   require(weight.size() == x.columns(), "a norm has one weight a column");
   require(dweight.empty() || dweight.size() == x.columns(), "a norm has one gradient a weight");
-  context.kernels.rms_norm.backward(context, dy, x, weight, inverse_rms, residual, dx, dweight);
+  run_elementwise(context, context.kernels.rms_norm.backward, dy, x, weight, inverse_rms, residual, dx, dweight);
 }
 
 void embedding_forward(KernelContext& context, ConstTensorView ids, ConstTensorView table, std::int64_t row_begin,
                        TensorView y) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(ids.size() == y.rows(), "an embedding has one row an id");
   require(y.columns() == table.columns() && y.dtype() == table.dtype(), "an embedding copies rows of its table");
-  if (!y.empty()) context.kernels.embedding.forward(context, ids, table, row_begin, y);
+  if (!y.empty()) run_elementwise(context, context.kernels.embedding.forward, ids, table, row_begin, y);
 }
 
 void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensorView dy, std::int64_t row_begin,
                         TensorView dtable) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(ids.size() == dy.rows(), "an embedding has one row an id");
   require(dy.columns() == dtable.columns(), "an embedding is as wide as its table");
-  if (!dy.empty() && !dtable.empty()) context.kernels.embedding.backward(context, ids, dy, row_begin, dtable);
+  if (!dy.empty() && !dtable.empty())
+    run_elementwise(context, context.kernels.embedding.backward, ids, dy, row_begin, dtable);
 }
 
 void swiglu_forward(KernelContext& context, ConstTensorView gate_up, ConstTensorView weights, TensorView y) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(gate_up.rows() == y.rows() && gate_up.columns() == 2 * y.columns(), "gate and up are as wide as y each");
   require(weights.empty() || weights.size() == y.rows(), "every token has a weight or none has one");
-  context.kernels.swiglu.forward(context, gate_up, weights, y);
+  run_elementwise(context, context.kernels.swiglu.forward, gate_up, weights, y);
 }
 
 void swiglu_backward(KernelContext& context, ConstTensorView dy, ConstTensorView gate_up, ConstTensorView weights,
                      TensorView dgate_up, TensorView dweights) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   require(gate_up.rows() == dy.rows() && gate_up.columns() == 2 * dy.columns(), "gate and up are as wide as y each");
   require(dgate_up.rows() == gate_up.rows() && dgate_up.columns() == gate_up.columns(),
           "a gradient has the shape of its tensor");
   require(weights.empty() || weights.size() == dy.rows(), "every token has a weight or none has one");
   require(dweights.size() == weights.size(), "every weight has a gradient");
-  context.kernels.swiglu.backward(context, dy, gate_up, weights, dgate_up, dweights);
+  run_elementwise(context, context.kernels.swiglu.backward, dy, gate_up, weights, dgate_up, dweights);
 }
 
 namespace {
@@ -100,51 +95,47 @@ std::vector<float> rotary_table(const RotaryOptions& options, std::span<const Ra
 
 void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                     ConstTensorView k_norm, TensorView rotated) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   check(options, qkv);
   require(rotated.rows() == qkv.rows() && rotated.columns() >= options.heads.value_column(),
           "rotated holds the columns of every head of q and k");
-  context.kernels.rotary.forward(context, options, qkv, q_norm, k_norm, rotated);
+  run_elementwise(context, context.kernels.rotary.forward, options, qkv, q_norm, k_norm, rotated);
 }
 
 void rotary_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                      ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm, TensorView dk_norm) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   check(options, dqkv);
   require(qkv.size() == dqkv.size() || (qkv.empty() && q_norm.empty() && k_norm.empty()),
           "one gradient an element of qkv");
   require(dq_norm.size() == q_norm.size() && dk_norm.size() == k_norm.size(), "one gradient a norm weight");
-  context.kernels.rotary.backward(context, options, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
+  run_elementwise(context, context.kernels.rotary.backward, options, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
 }
 
 void vocabulary_sums(KernelContext& context, ConstTensorView logits, ConstTensorView targets, std::int64_t begin,
                      TensorView maximum, TensorView sums) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   const std::int64_t tokens = logits.rows();
   require(maximum.size() == tokens && targets.size() == tokens && sums.size() == 2 * tokens,
           "one maximum, one target and two sums a token");
-  context.kernels.cross_entropy.sums(context, logits, targets, begin, maximum, sums);
+  run_elementwise(context, context.kernels.cross_entropy.sums, logits, targets, begin, maximum, sums);
 }
 
 void shift_vocabulary_sums(KernelContext& context, ConstTensorView of_shard, ConstTensorView maximum,
                            ConstTensorView targets, Range entries, TensorView sums) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   const std::int64_t tokens = maximum.size();
   require(of_shard.size() == tokens && targets.size() == tokens && sums.size() == 2 * tokens,
           "two maxima, one target and two sums a token");
-  context.kernels.cross_entropy.shift_sums(context, of_shard, maximum, targets, entries, sums);
+  run_elementwise(context, context.kernels.cross_entropy.shift_sums, of_shard, maximum, targets, entries, sums);
 }
 
 void cross_entropy_gradient(KernelContext& context, ConstTensorView logits, ConstTensorView maximum,
                             ConstTensorView sums, ConstTensorView targets, std::int64_t begin, float factor,
                             TensorView dlogits, TensorView loss) {
-  const PhaseClock::Scope scope(context.clock, Phase::elementwise, context.stream);
   const std::int64_t tokens = logits.rows();
   require(maximum.size() == tokens && targets.size() == tokens && sums.size() == 2 * tokens,
           "one maximum, one target and two sums a token");
   require(dlogits.rows() == tokens && dlogits.columns() == logits.columns(), "one gradient a logit");
   require(loss.size() <= 1, "the losses of all tokens have one sum");
-  context.kernels.cross_entropy.gradient(context, logits, maximum, sums, targets, begin, factor, dlogits, loss);
+  run_elementwise(context, context.kernels.cross_entropy.gradient, logits, maximum, sums, targets, begin, factor,
+                  dlogits, loss);
 }
 
 }  // namespace weft
