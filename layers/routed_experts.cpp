@@ -87,38 +87,29 @@ std::vector<SegmentTraffic> RoutedExperts::traffic() const {
                       .bytes = ranks * relay_.experts() * size_of(DType::int32),
                       .once = true});
   };
-  const bool beside = !relay_.used();  // otherwise the exchange of tokens is
-  const auto add_out = [&](When when, std::int64_t bytes, bool once) {
-    const bool bound = (moe.drops() || moe.null_copies() > 0 || relay_.used()) && !pads();
+  // `out`: to the experts.
+  const auto add = [&](When when, bool out, std::int64_t bytes, bool once) {
+    const bool bound = !pads() && (!out || moe.drops() || moe.null_copies() > 0 || relay_.used());
+    const int beside = relay_.used() ? 0 : out ? 1 : 2;  // with a relay the exchange of tokens is
     if (exchange_ranks() > 1) {
-      result.push_back({when, CollectiveOp::all_to_all, exchange_group(), 1, most_sent() * bytes, bound, even * bytes,
-                        once, beside ? 1 : 0});
+      result.push_back({when, CollectiveOp::all_to_all, exchange_group(), 1, (out ? most_sent() : received) * bytes,
+                        bound, even * bytes, once, beside});
     }
     if (setup_.expert_tensor > 1) {
-      result.push_back({when, CollectiveOp::all_gather, Group::etp, 1, gathered * bytes, !pads(),
-                        setup_.expert_tensor * even * bytes, once});
-    }
-  };
-  const auto add_back = [&](When when, std::int64_t bytes, bool once) {
-    if (exchange_ranks() > 1) {
-      result.push_back({when, CollectiveOp::all_to_all, exchange_group(), 1, received * bytes, !pads(), even * bytes,
-                        once, beside ? 2 : 0});
-    }
-    if (setup_.expert_tensor > 1) {
-      result.push_back({when, CollectiveOp::reduce_scatter, Group::etp, 1, gathered * bytes, !pads(),
-                        setup_.expert_tensor * even * bytes, once});
+      result.push_back({when, out ? CollectiveOp::all_gather : CollectiveOp::reduce_scatter, Group::etp, 1,
+                        gathered * bytes, !pads(), setup_.expert_tensor * even * bytes, once});
     }
   };
   if (exchange_ranks() > 1) add_counts(exchange_group(), exchange_ranks());
   if (setup_.expert_tensor > 1) add_counts(Group::etp, setup_.expert_tensor * exchange_ranks());
   for (When when : {When::forward, When::backward_input}) {
     const bool forward = when == When::forward;
-    add_out(when, row, forward && setup_.keep_dispatch);
-    add_back(when, row, forward && (setup_.keep_dispatch || setup_.weights_at_experts));
+    add(when, /*out=*/true, row, forward && setup_.keep_dispatch);
+    add(when, /*out=*/false, row, forward && (setup_.keep_dispatch || setup_.weights_at_experts));
   }
   if (setup_.weights_at_experts) {
-    add_out(When::forward, weight, /*once=*/true);
-    add_back(When::backward_input, weight, /*once=*/false);
+    add(When::forward, /*out=*/true, weight, /*once=*/true);
+    add(When::backward_input, /*out=*/false, weight, /*once=*/false);
   }
   return result;
 }

@@ -43,8 +43,8 @@ void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensor
                         TensorView dtable) {
   require(ids.size() == dy.rows(), "an embedding has one row an id");
   require(dy.columns() == dtable.columns(), "an embedding is as wide as its table");
-  if (!dy.empty() && !dtable.empty())
-    run_elementwise(context, context.kernels.embedding.backward, ids, dy, row_begin, dtable);
+  if (dy.empty() || dtable.empty()) return;
+  run_elementwise(context, context.kernels.embedding.backward, ids, dy, row_begin, dtable);
 }
 
 void swiglu_forward(KernelContext& context, ConstTensorView gate_up, ConstTensorView weights, TensorView y) {
