@@ -13,6 +13,10 @@ std::int64_t widest_block(const HeadShape& heads) {
   return std::min(key_block, heads.sequence_length);
 }
 
+Tensor float32_workspace(KernelContext& context, std::int64_t rows, std::int64_t columns) {
+  return context.ledger.allocate(Bucket::workspace, DType::float32, rows, columns);
+}
+
 // The columns from `column` on, of the rows of one sequence.
 template <typename T>
 StridedMatrix<T> columns_from(ConstTensorView tensor, std::int64_t first_row, std::int64_t column) {
@@ -26,6 +30,22 @@ T* columns_from(TensorView tensor, std::int64_t first_row, std::int64_t column) 
 template <typename T, typename View>
 auto head_from(const HeadColumns<View>& of, std::int64_t first_row, std::int64_t head, std::int64_t width) {
   return columns_from<T>(of.rows, first_row, of.column + head * width);
+}
+
+// A head as a factor of products. float32 is read in place. Heads of 16 bits are copied into `place`, which is as wide,
+// because 16-bit products take dense factors.
+template <typename T>
+StridedMatrix<T> packed(const HeadColumns<ConstTensorView>& of, std::int64_t first_row, std::int64_t head,
+                        std::int64_t rows, Tensor& place) {
+  const std::int64_t width = place.columns();
+  const StridedMatrix<T> found = head_from<T>(of, first_row, head, width);
+  if constexpr (dtype_of<T> == DType::float32) {
+    return found;
+  } else {
+    T* to = place.as<T>().data();
+    for (std::int64_t row = 0; row < rows; ++row) std::copy_n(found.data + row * found.stride, width, to + row * width);
+    return {to, width};
+  }
 }
 
 // By query of one sequence, or null.
@@ -52,17 +72,16 @@ void for_each_stripe(QueryRuns runs, Visit visit) {
 
 template <typename T>
 struct Forward {
-  Forward(KernelContext& kernel_context, const HeadShape& shape, QueryRuns query_runs)
-      : context(kernel_context),
-        heads(shape),
-        runs(query_runs),
-        scores(context.ledger.allocate(Bucket::workspace, DType::float32, query_block, widest_block(shape))),
-        stripe(context.ledger.allocate(Bucket::workspace, DType::float32, query_block, shape.value_dim)),
-        statistics(context.ledger.allocate(Bucket::workspace, DType::float32, 2, query_block)),
-        probabilities(context, scores),
-        packed_q(allocate_packed_head<T>(context, shape.sequence_length, shape.head_dim)),
-        packed_k(allocate_packed_head<T>(context, shape.sequence_length, shape.head_dim)),
-        packed_v(allocate_packed_head<T>(context, shape.sequence_length, shape.value_dim)) {}
+  KernelContext& context;
+  const HeadShape& heads;
+  QueryRuns runs;
+  Tensor scores = float32_workspace(context, query_block, widest_block(heads));
+  Tensor stripe = float32_workspace(context, query_block, heads.value_dim);
+  Tensor statistics = float32_workspace(context, 2, query_block);
+  FactorBlock<T> probabilities{context, scores};
+  Tensor packed_q = allocate_packed_head<T>(context, heads.sequence_length, heads.head_dim);
+  Tensor packed_k = allocate_packed_head<T>(context, heads.sequence_length, heads.head_dim);
+  Tensor packed_v = allocate_packed_head<T>(context, heads.sequence_length, heads.value_dim);
 
   // `out` and `log_sum_exp` point at the head's first row; their rows have the stride of their whole tensors.
   void run_head(StridedMatrix<T> q, StridedMatrix<T> k, StridedMatrix<T> v, const std::int32_t* document_begins, T* out,
@@ -91,52 +110,40 @@ struct Forward {
 
   void run(const AttentionInputs& inputs, TensorView out, TensorView log_sum_exp) {
     const std::int64_t length = heads.sequence_length, queries = query_rows(runs);
-    const std::int64_t head_dim = heads.head_dim, value_dim = heads.value_dim;
-    const std::int64_t group = heads.query_heads / heads.key_value_heads;
+    const std::int64_t value_dim = heads.value_dim, group = heads.query_heads / heads.key_value_heads;
     StridedMatrix<T> k, v;
     for (std::int64_t sequence = 0; sequence * length < inputs.k.rows.rows(); ++sequence) {
       const std::int64_t first = sequence * length, first_query = sequence * queries;
       for (std::int64_t head = 0; head < heads.query_heads; ++head) {
         if (head % group == 0) {
-          k = pack_head(head_from<T>(inputs.k, first, head / group, head_dim), length, head_dim,
-                        packed_k.template as<T>().data());
-          v = pack_head(head_from<T>(inputs.v, first, head / group, value_dim), length, value_dim,
-                        packed_v.template as<T>().data());
+          k = packed<T>(inputs.k, first, head / group, length, packed_k);
+          v = packed<T>(inputs.v, first, head / group, length, packed_v);
         }
-        const StridedMatrix<T> q = pack_head(head_from<T>(inputs.q, first_query, head, head_dim), queries, head_dim,
-                                             packed_q.template as<T>().data());
+        const StridedMatrix<T> q = packed<T>(inputs.q, first_query, head, queries, packed_q);
         run_head(q, k, v, begins_from(inputs, first_query), columns_from<T>(out, first_query, head * value_dim),
                  columns_from<float>(log_sum_exp, first_query, head));
       }
     }
   }
-
-  KernelContext& context;
-  const HeadShape& heads;
-  QueryRuns runs;
-  Tensor scores, stripe, statistics;
-  FactorBlock<T> probabilities;
-  Tensor packed_q, packed_k, packed_v;
 };
 
 template <typename T>
 struct Backward {
-  Backward(KernelContext& kernel_context, const HeadShape& shape, QueryRuns query_runs)
-      : context(kernel_context),
-        heads(shape),
-        runs(query_runs),
-        scores(context.ledger.allocate(Bucket::workspace, DType::float32, query_block, widest_block(shape))),
-        dscores(context.ledger.allocate(Bucket::workspace, DType::float32, query_block, widest_block(shape))),
-        dq(context.ledger.allocate(Bucket::workspace, DType::float32, query_block, shape.head_dim)),
-        dk(context.ledger.allocate(Bucket::workspace, DType::float32, shape.sequence_length, shape.head_dim)),
-        dv(context.ledger.allocate(Bucket::workspace, DType::float32, shape.sequence_length, shape.value_dim)),
-        row_products(context.ledger.allocate(Bucket::workspace, DType::float32, 1, query_block)),
-        probability_factors(context, scores),
-        dscore_factors(context, dscores),
-        packed_q(allocate_packed_head<T>(context, shape.sequence_length, shape.head_dim)),
-        packed_dout(allocate_packed_head<T>(context, shape.sequence_length, shape.value_dim)),
-        packed_k(allocate_packed_head<T>(context, shape.sequence_length, shape.head_dim)),
-        packed_v(allocate_packed_head<T>(context, shape.sequence_length, shape.value_dim)) {}
+  KernelContext& context;
+  const HeadShape& heads;
+  QueryRuns runs;
+  Tensor scores = float32_workspace(context, query_block, widest_block(heads));
+  Tensor dscores = float32_workspace(context, query_block, widest_block(heads));
+  Tensor dq = float32_workspace(context, query_block, heads.head_dim);
+  Tensor dk = float32_workspace(context, heads.sequence_length, heads.head_dim);
+  Tensor dv = float32_workspace(context, heads.sequence_length, heads.value_dim);
+  Tensor row_products = float32_workspace(context, 1, query_block);
+  FactorBlock<T> probability_factors{context, scores}, dscore_factors{context, dscores};
+  Tensor packed_q = allocate_packed_head<T>(context, heads.sequence_length, heads.head_dim);
+  Tensor packed_dout = allocate_packed_head<T>(context, heads.sequence_length, heads.value_dim);
+  Tensor packed_k = allocate_packed_head<T>(context, heads.sequence_length, heads.head_dim);
+  Tensor packed_v = allocate_packed_head<T>(context, heads.sequence_length, heads.value_dim);
+  StridedMatrix<T> k = {}, v = {};
 
   // Writes the gradient of one query head, with a row stride of `dq_stride` elements, and adds to the gradients of its
   // key-value head.
@@ -175,12 +182,6 @@ struct Backward {
     const std::int64_t length = heads.sequence_length, queries = query_rows(runs);
     const std::int64_t head_dim = heads.head_dim, value_dim = heads.value_dim;
     const std::int64_t group = heads.query_heads / heads.key_value_heads;
-    // A workspace is as wide as a head.
-    const auto packed = [&](const HeadColumns<ConstTensorView>& of, std::int64_t first, std::int64_t head,
-                            std::int64_t rows, Tensor& workspace) {
-      const std::int64_t width = workspace.columns();
-      return pack_head(head_from<T>(of, first, head, width), rows, width, workspace.as<T>().data());
-    };
     const auto store = [&](const Tensor& sums, const HeadColumns<TensorView>& to, std::int64_t first,
                            std::int64_t head) {
       const std::int64_t width = sums.columns();
@@ -190,13 +191,13 @@ struct Backward {
     for (std::int64_t sequence = 0; sequence * length < inputs.k.rows.rows(); ++sequence) {
       const std::int64_t first = sequence * length, first_query = sequence * queries;
       for (std::int64_t pair = 0; pair < heads.key_value_heads; ++pair) {
-        k = packed(inputs.k, first, pair, length, packed_k);
-        v = packed(inputs.v, first, pair, length, packed_v);
+        k = packed<T>(inputs.k, first, pair, length, packed_k);
+        v = packed<T>(inputs.v, first, pair, length, packed_v);
         fill(dk, 0.0f);
         fill(dv, 0.0f);
         for (std::int64_t head = pair * group; head < (pair + 1) * group; ++head) {
-          run_query_head(packed(inputs.q, first_query, head, queries, packed_q),
-                         packed({dout}, first_query, head, queries, packed_dout),
+          run_query_head(packed<T>(inputs.q, first_query, head, queries, packed_q),
+                         packed<T>({dout}, first_query, head, queries, packed_dout),
                          columns_from<T>(out, first_query, head * value_dim),
                          columns_from<float>(log_sum_exp, first_query, head).data, begins_from(inputs, first_query),
                          head_from<T>(gradients.q, first_query, head, head_dim), gradients.q.rows.columns());
@@ -206,14 +207,6 @@ struct Backward {
       }
     }
   }
-
-  KernelContext& context;
-  const HeadShape& heads;
-  QueryRuns runs;
-  Tensor scores, dscores, dq, dk, dv, row_products;
-  FactorBlock<T> probability_factors, dscore_factors;
-  Tensor packed_q, packed_dout, packed_k, packed_v;
-  StridedMatrix<T> k, v;
 };
 
 }  // namespace
@@ -221,7 +214,7 @@ struct Backward {
 void attention_forward(KernelContext& context, const HeadShape& heads, QueryRuns runs, const AttentionInputs& inputs,
                        TensorView out, TensorView log_sum_exp) {
   with_element_type(inputs.q.rows.dtype(), [&](auto element) {
-    Forward<decltype(element)>(context, heads, runs).run(inputs, out, log_sum_exp);
+    Forward<decltype(element)>{context, heads, runs}.run(inputs, out, log_sum_exp);
   });
 }
 
@@ -229,7 +222,7 @@ void attention_backward(KernelContext& context, const HeadShape& heads, QueryRun
                         const AttentionInputs& inputs, ConstTensorView out, ConstTensorView log_sum_exp,
                         const AttentionGradients& gradients) {
   with_element_type(inputs.q.rows.dtype(), [&](auto element) {
-    Backward<decltype(element)>(context, heads, runs).run(dout, inputs, out, log_sum_exp, gradients);
+    Backward<decltype(element)>{context, heads, runs}.run(dout, inputs, out, log_sum_exp, gradients);
   });
 }
 
@@ -250,11 +243,11 @@ void attention_cached(KernelContext& context, const HeadShape& heads, std::int64
 }
 
 void take_attention_forward_workspace(KernelContext& context, const HeadShape& heads, QueryRuns runs, DType dtype) {
-  with_element_type(dtype, [&](auto element) { Forward<decltype(element)>(context, heads, runs); });
+  with_element_type(dtype, [&](auto element) { Forward<decltype(element)>{context, heads, runs}; });
 }
 
 void take_attention_backward_workspace(KernelContext& context, const HeadShape& heads, QueryRuns runs, DType dtype) {
-  with_element_type(dtype, [&](auto element) { Backward<decltype(element)>(context, heads, runs); });
+  with_element_type(dtype, [&](auto element) { Backward<decltype(element)>{context, heads, runs}; });
 }
 
 const AttentionKernels attention_kernels = {

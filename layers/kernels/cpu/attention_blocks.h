@@ -101,37 +101,23 @@ StridedMatrix<T> rows_from(StridedMatrix<T> matrix, std::int64_t row) {
   return {matrix.data + row * matrix.stride, matrix.stride};
 }
 
-// c [m, n] = op(a) op(b) in float32. float32 factors may be strided; 16-bit factors are dense (`pack_head`).
-inline void block_product(KernelContext&, std::int64_t m, std::int64_t n, std::int64_t k, StridedMatrix<float> a,
-                          Transpose transpose_a, StridedMatrix<float> b, Transpose transpose_b, float* c,
-                          bool accumulate) {
-  strided_product(m, n, k, a, transpose_a, b, transpose_b, c, accumulate);
-}
+// c [m, n] = op(a) op(b) in float32. float32 factors may be strided; 16-bit factors are dense.
 template <typename T>
 void block_product(KernelContext& context, std::int64_t m, std::int64_t n, std::int64_t k, StridedMatrix<T> a,
                    Transpose transpose_a, StridedMatrix<T> b, Transpose transpose_b, float* c, bool accumulate) {
-  const auto view = [](StridedMatrix<T> matrix, Transpose transpose, std::int64_t rows, std::int64_t columns) {
-    if (transpose == Transpose::yes) std::swap(rows, columns);
-    return ConstTensorView(matrix.data, dtype_of<T>, rows, columns);
-  };
-  context.products.multiply(view(a, transpose_a, m, k), transpose_a, view(b, transpose_b, k, n), transpose_b,
-                            TensorView(c, DType::float32, m, n), accumulate);
-}
-
-// A head as a factor of products. float32 is read in place; 16-bit heads are copied into `workspace`, because 16-bit
-// products take dense factors.
-inline StridedMatrix<float> pack_head(StridedMatrix<float> head, std::int64_t, std::int64_t, float*) {
-  return head;
-}
-template <typename T>
-StridedMatrix<T> pack_head(StridedMatrix<T> head, std::int64_t rows, std::int64_t width, T* workspace) {
-  for (std::int64_t row = 0; row < rows; ++row) {
-    std::copy_n(head.data + row * head.stride, width, workspace + row * width);
+  if constexpr (dtype_of<T> == DType::float32) {
+    strided_product(m, n, k, a, transpose_a, b, transpose_b, c, accumulate);
+  } else {
+    const auto view = [](StridedMatrix<T> matrix, Transpose transpose, std::int64_t rows, std::int64_t columns) {
+      if (transpose == Transpose::yes) std::swap(rows, columns);
+      return ConstTensorView(matrix.data, dtype_of<T>, rows, columns);
+    };
+    context.products.multiply(view(a, transpose_a, m, k), transpose_a, view(b, transpose_b, k, n), transpose_b,
+                              TensorView(c, DType::float32, m, n), accumulate);
   }
-  return {workspace, width};
 }
 
-// Workspace of one head for pack_head; without rows for float32.
+// Workspace of one head that is a factor of products; without rows for float32, which is read in place.
 template <typename T>
 Tensor allocate_packed_head(KernelContext& context, std::int64_t rows, std::int64_t columns) {
   return context.ledger.allocate(Bucket::workspace, dtype_of<T>, dtype_of<T> == DType::float32 ? 0 : rows, columns);
