@@ -145,19 +145,20 @@ struct ScanRoom {
   }
 };
 
-// The places of a head's and a group's elements in the matrices.
-struct ScanPlaces {
-  const StateSpaceShape& shape;
-
-  std::int64_t b_column(std::int64_t group) const { return shape.inner() + group * shape.state_size; }
-  std::int64_t c_column(std::int64_t group) const { return b_column(group) + shape.group_columns(); }
-  std::int64_t state_elements() const { return shape.head_dim * shape.state_size; }
-  Chunk chunk(std::int64_t sequence, std::int64_t number) const {
-    const std::int64_t position = number * chunk_size;
-    return {sequence * shape.sequence_length + position, std::min(chunk_size, shape.sequence_length - position),
-            position, number + 1 == chunks_of(shape)};
-  }
-};
+std::int64_t b_column(const StateSpaceShape& shape, std::int64_t group) {
+  return shape.inner() + group * shape.state_size;
+}
+std::int64_t c_column(const StateSpaceShape& shape, std::int64_t group) {
+  return b_column(shape, group) + shape.group_columns();
+}
+std::int64_t state_elements(const StateSpaceShape& shape) {
+  return shape.head_dim * shape.state_size;
+}
+Chunk chunk_of(const StateSpaceShape& shape, std::int64_t sequence, std::int64_t number) {
+  const std::int64_t position = number * chunk_size;
+  return {sequence * shape.sequence_length + position, std::min(chunk_size, shape.sequence_length - position), position,
+          number + 1 == chunks_of(shape)};
+}
 
 template <typename T>
 struct ScanInputs {
@@ -176,19 +177,17 @@ ScanInputs<T> scan_inputs(ConstTensorView mixed, ConstTensorView projected, cons
 }
 
 template <typename T>
-WEFT_INLINE void load_b(const ScanInputs<T>& in, const ScanPlaces& places, const Chunk& chunk, std::int64_t group,
+WEFT_INLINE void load_b(const ScanInputs<T>& in, const StateSpaceShape& shape, const Chunk& chunk, std::int64_t group,
                         ScanRoom& room) {
-  const StateSpaceShape& shape = places.shape;
-  widen(in.mixed + chunk.row * shape.channels() + places.b_column(group), shape.channels(), chunk.count,
+  widen(in.mixed + chunk.row * shape.channels() + b_column(shape, group), shape.channels(), chunk.count,
         shape.state_size, room.b);
 }
 template <typename T>
-WEFT_INLINE void load_group(const ScanInputs<T>& in, const ScanPlaces& places, const Chunk& chunk, std::int64_t group,
-                            ScanRoom& room) {
-  const StateSpaceShape& shape = places.shape;
-  load_b(in, places, chunk, group, room);
+WEFT_INLINE void load_group(const ScanInputs<T>& in, const StateSpaceShape& shape, const Chunk& chunk,
+                            std::int64_t group, ScanRoom& room) {
+  load_b(in, shape, chunk, group, room);
   const T* rows = in.mixed + chunk.row * shape.channels();
-  widen(rows + places.c_column(group), shape.channels(), chunk.count, shape.state_size, room.c);
+  widen(rows + c_column(shape, group), shape.channels(), chunk.count, shape.state_size, room.c);
   strided_product(chunk.count, chunk.count, shape.state_size, {room.c, shape.state_size}, Transpose::no,
                   {room.b, shape.state_size}, Transpose::yes, room.pairs, false);
 }
@@ -257,18 +256,17 @@ WEFT_INLINE void scan_chunk_of_head(const ScanInputs<T>& in, const StateSpaceSha
 
 // The states in front of the sequences are those of `carried`, which become those behind them; null: zero.
 template <typename T>
-WEFT_INLINE void scan_forward_as(const ScanInputs<T>& in, const ScanPlaces& places, std::int64_t sequences,
+WEFT_INLINE void scan_forward_as(const ScanInputs<T>& in, const StateSpaceShape& shape, std::int64_t sequences,
                                  float* carried, ScanRoom& room, T* y) {
-  const StateSpaceShape& shape = places.shape;
-  const std::int64_t elements = places.state_elements(), of_sequence = shape.heads * elements;
+  const std::int64_t elements = state_elements(shape), of_sequence = shape.heads * elements;
   for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
     float* states = carried == nullptr ? room.states : carried + sequence * of_sequence;
     if (carried == nullptr) std::fill(states, states + of_sequence, 0.0f);
     for (std::int64_t number = 0; number < chunks_of(shape); ++number) {
-      const Chunk chunk = places.chunk(sequence, number);
+      const Chunk chunk = chunk_of(shape, sequence, number);
       const bool passes = carried != nullptr || !chunk.is_last;
       for (std::int64_t head = 0; head < shape.heads; ++head) {
-        if (head % shape.heads_of_group() == 0) load_group(in, places, chunk, head / shape.heads_of_group(), room);
+        if (head % shape.heads_of_group() == 0) load_group(in, shape, chunk, head / shape.heads_of_group(), room);
         scan_chunk_of_head(in, shape, chunk, head, states + head * elements, passes, room, y);
       }
     }
@@ -382,33 +380,31 @@ WEFT_INLINE void store_head(const ScanInputs<T>& in, const StateSpaceShape& shap
 
 // Adds the gradients of the group's pairs to those of B and C, and stores them.
 template <typename T>
-WEFT_INLINE void store_group(const ScanPlaces& places, const Chunk& chunk, std::int64_t group, ScanRoom& room,
+WEFT_INLINE void store_group(const StateSpaceShape& shape, const Chunk& chunk, std::int64_t group, ScanRoom& room,
                              const ScanOutputs<T>& out) {
-  const StateSpaceShape& shape = places.shape;
   const std::int64_t count = chunk.count, size = shape.state_size;
   strided_product(count, size, count, {room.dgroup, count}, Transpose::no, {room.b, size}, Transpose::no, room.dc,
                   true);
   strided_product(count, size, count, {room.dgroup, count}, Transpose::yes, {room.c, size}, Transpose::no, room.db,
                   true);
   T* rows = out.dmixed + chunk.row * shape.channels();
-  narrow(room.db, count, size, rows + places.b_column(group), shape.channels());
-  narrow(room.dc, count, size, rows + places.c_column(group), shape.channels());
+  narrow(room.db, count, size, rows + b_column(shape, group), shape.channels());
+  narrow(room.dc, count, size, rows + c_column(shape, group), shape.channels());
 }
 
 template <typename T>
-WEFT_INLINE void backward_chunk(const ScanInputs<T>& in, const ScanPlaces& places, std::int64_t sequence,
+WEFT_INLINE void backward_chunk(const ScanInputs<T>& in, const StateSpaceShape& shape, std::int64_t sequence,
                                 std::int64_t number, std::int64_t group, const T* dy, ScanRoom& room,
                                 const ScanOutputs<T>& out) {
-  const StateSpaceShape& shape = places.shape;
-  const Chunk chunk = places.chunk(sequence, number);
-  load_group(in, places, chunk, group, room);
+  const Chunk chunk = chunk_of(shape, sequence, number);
+  load_group(in, shape, chunk, group, room);
   std::fill(room.db, room.db + chunk.count * shape.state_size, 0.0f);
   std::fill(room.dc, room.dc + chunk.count * shape.state_size, 0.0f);
   std::fill(room.dgroup, room.dgroup + chunk.count * chunk.count, 0.0f);
   for (std::int64_t i = 0; i < shape.heads_of_group(); ++i) {
     const std::int64_t head = group * shape.heads_of_group() + i;
-    const float* state = room.states + (number * shape.heads_of_group() + i) * places.state_elements();
-    float* dstate = room.dstates + i * places.state_elements();
+    const float* state = room.states + (number * shape.heads_of_group() + i) * state_elements(shape);
+    float* dstate = room.dstates + i * state_elements(shape);
     HeadSteps steps;
     StepGradients gradients;
     load_head(in, shape, chunk, head, room, steps);
@@ -419,19 +415,18 @@ WEFT_INLINE void backward_chunk(const ScanInputs<T>& in, const ScanPlaces& place
     gradients_of_state(shape, chunk, steps, state, dstate, room, gradients);
     store_head(in, shape, chunk, head, steps, gradients, room, out);
   }
-  store_group(places, chunk, group, room, out);
+  store_group(shape, chunk, group, room, out);
 }
 
 // The states in front of the chunks of a group's heads.
 template <typename T>
-WEFT_INLINE void pass_states(const ScanInputs<T>& in, const ScanPlaces& places, std::int64_t sequence,
+WEFT_INLINE void pass_states(const ScanInputs<T>& in, const StateSpaceShape& shape, std::int64_t sequence,
                              std::int64_t group, ScanRoom& room) {
-  const StateSpaceShape& shape = places.shape;
-  const std::int64_t elements = places.state_elements(), of_chunk = shape.heads_of_group() * elements;
+  const std::int64_t elements = state_elements(shape), of_chunk = shape.heads_of_group() * elements;
   std::fill(room.states, room.states + of_chunk, 0.0f);
   for (std::int64_t number = 0; number + 1 < chunks_of(shape); ++number) {
-    const Chunk chunk = places.chunk(sequence, number);
-    load_b(in, places, chunk, group, room);
+    const Chunk chunk = chunk_of(shape, sequence, number);
+    load_b(in, shape, chunk, group, room);
     for (std::int64_t i = 0; i < shape.heads_of_group(); ++i) {
       HeadSteps steps;
       load_head(in, shape, chunk, group * shape.heads_of_group() + i, room, steps);
@@ -442,16 +437,15 @@ WEFT_INLINE void pass_states(const ScanInputs<T>& in, const ScanPlaces& places, 
 }
 
 template <typename T>
-WEFT_INLINE void scan_backward_as(const ScanInputs<T>& in, const ScanPlaces& places, std::int64_t sequences,
+WEFT_INLINE void scan_backward_as(const ScanInputs<T>& in, const StateSpaceShape& shape, std::int64_t sequences,
                                   const T* dy, ScanRoom& room, const ScanOutputs<T>& out) {
-  const StateSpaceShape& shape = places.shape;
-  const std::int64_t elements = shape.heads_of_group() * places.state_elements();
+  const std::int64_t elements = shape.heads_of_group() * state_elements(shape);
   for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
     for (std::int64_t group = 0; group < shape.groups; ++group) {
-      pass_states(in, places, sequence, group, room);
+      pass_states(in, shape, sequence, group, room);
       std::fill(room.dstates, room.dstates + elements, 0.0f);
       for (std::int64_t number = chunks_of(shape) - 1; number >= 0; --number) {
-        backward_chunk(in, places, sequence, number, group, dy, room, out);
+        backward_chunk(in, shape, sequence, number, group, dy, room, out);
       }
     }
   }
@@ -470,7 +464,7 @@ WEFT_MULTIVERSION void scan_tokens_forward(KernelContext& context, const StateSp
   with_element_type(
       y.dtype(), [&](auto element) __attribute__((always_inline)) {
         using T = decltype(element);
-        scan_forward_as(scan_inputs<T>(mixed, projected, rates, document_begins, !carried.empty()), ScanPlaces{shape},
+        scan_forward_as(scan_inputs<T>(mixed, projected, rates, document_begins, !carried.empty()), shape,
                         y.rows() / shape.sequence_length, carried.empty() ? nullptr : carried.as<float>().data(), room,
                         y.as<T>().data());
       });
@@ -490,7 +484,7 @@ WEFT_MULTIVERSION void scan_tokens_backward(KernelContext& context, const StateS
         using T = decltype(element);
         const ScanOutputs<T> out = {dmixed.as<T>().data(), dprojected.as<T>().data(), drates.a_log.as<float>().data(),
                                     drates.d.as<float>().data(), drates.dt_bias.as<float>().data()};
-        scan_backward_as(scan_inputs<T>(mixed, projected, rates, document_begins, false), ScanPlaces{shape},
+        scan_backward_as(scan_inputs<T>(mixed, projected, rates, document_begins, false), shape,
                          dy.rows() / shape.sequence_length, dy.as<T>().data(), room, out);
       });
 }
