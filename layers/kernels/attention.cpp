@@ -49,32 +49,26 @@ void check(const HeadShape& heads, QueryRuns runs, const AttentionInputs& inputs
           "one log-sum-exp a token and query head");
 }
 
-// The operands of a call, told apart by their addresses.
-class Operands {
- public:
-  void add(ConstTensorView rows, std::int64_t column = 0) {
-    const auto known = std::ranges::find(addresses_, rows.data());
-    operands_.push_back(
-        {static_cast<std::size_t>(known - addresses_.begin()), rows.dtype(), rows.rows(), rows.columns(), column});
-    if (known == addresses_.end()) addresses_.push_back(rows.data());
-  }
-  template <typename View>
-  void add(const AttentionHeads<View>& heads) {
-    for (const auto& of : {heads.q, heads.k, heads.v}) add(of.rows, of.column);
-  }
-  void add(const AttentionInputs& inputs, ConstTensorView out, ConstTensorView log_sum_exp) {
-    add(inputs);
-    for (const ConstTensorView& rows : {inputs.document_begins, out, log_sum_exp}) add(rows);
-  }
-  void add_to(std::vector<AttentionCall>& calls, const HeadShape& heads, QueryRuns runs) {
-    AttentionCall call{heads, {runs.begin(), runs.end()}, std::move(operands_)};
-    if (std::ranges::find(calls, call) == calls.end()) calls.push_back(std::move(call));
-  }
+using ConstHeadColumns = HeadColumns<ConstTensorView>;
 
- private:
-  std::vector<const void*> addresses_;
-  std::vector<AttentionCall::Operand> operands_;
-};
+std::vector<ConstHeadColumns> forward_operands(const AttentionInputs& inputs, ConstTensorView out,
+                                               ConstTensorView log_sum_exp) {
+  return {inputs.q, inputs.k, inputs.v, {inputs.document_begins}, {out}, {log_sum_exp}};
+}
+
+// The operands are told apart by their addresses.
+void add_call(std::vector<AttentionCall>& calls, const HeadShape& heads, QueryRuns runs,
+              const std::vector<ConstHeadColumns>& operands) {
+  AttentionCall call{heads, {runs.begin(), runs.end()}, {}};
+  std::vector<const void*> addresses;
+  for (const auto& [rows, column] : operands) {
+    const auto known = std::ranges::find(addresses, rows.data());
+    call.operands.push_back(
+        {static_cast<std::size_t>(known - addresses.begin()), rows.dtype(), rows.rows(), rows.columns(), column});
+    if (known == addresses.end()) addresses.push_back(rows.data());
+  }
+  if (std::ranges::find(calls, call) == calls.end()) calls.push_back(std::move(call));
+}
 
 }  // namespace
 
@@ -89,7 +83,7 @@ void run_once(KernelContext& context, const AttentionCall& call) {
     }
     at.push_back({matrix, of.column});
   }
-  const auto input = [&](std::size_t i) { return HeadColumns<ConstTensorView>{at[i].rows, at[i].column}; };
+  const auto input = [&](std::size_t i) { return ConstHeadColumns{at[i].rows, at[i].column}; };
   const AttentionInputs inputs({input(0), input(1), input(2)}, at[3].rows);
   if (call.is_backward()) {
     const AttentionGradients gradients{at[7], at[8], at[9]};
@@ -103,20 +97,17 @@ AttentionKernels AttentionKernels::recorded(std::vector<AttentionCall>& calls) c
   AttentionKernels kernels = *this;
   kernels.forward = [&calls, forward = forward](KernelContext& context, const HeadShape& heads, QueryRuns runs,
                                                 const AttentionInputs& inputs, TensorView out, TensorView log_sum_exp) {
-    Operands operands;
-    operands.add(inputs, out, log_sum_exp);
-    operands.add_to(calls, heads, runs);
+    add_call(calls, heads, runs, forward_operands(inputs, out, log_sum_exp));
     forward(context, heads, runs, inputs, out, log_sum_exp);
   };
   kernels.backward = [&calls, backward = backward](KernelContext& context, const HeadShape& heads, QueryRuns runs,
                                                    ConstTensorView dout, const AttentionInputs& inputs,
                                                    ConstTensorView out, ConstTensorView log_sum_exp,
                                                    const AttentionGradients& gradients) {
-    Operands operands;
-    operands.add(inputs, out, log_sum_exp);
-    operands.add(dout);
-    operands.add(gradients);
-    operands.add_to(calls, heads, runs);
+    std::vector<ConstHeadColumns> operands = forward_operands(inputs, out, log_sum_exp);
+    operands.push_back({dout});
+    for (const auto& of : {gradients.q, gradients.k, gradients.v}) operands.push_back({of.rows, of.column});
+    add_call(calls, heads, runs, operands);
     backward(context, heads, runs, dout, inputs, out, log_sum_exp, gradients);
   };
   return kernels;
