@@ -21,25 +21,6 @@ WEFT_INLINE std::int64_t mask_to_vector(const ScoreBlock& block, std::int64_t ro
   return padded;
 }
 
-// The largest number of a row, ignoring NaN, folded like lane_sum: `omp simd reduction` would join its lanes one by
-// one.
-WEFT_INLINE float lane_maximum(const float* row, std::int64_t count) {
-  constexpr int lane_count = 16;
-  float lanes[lane_count];
-  for (float& lane : lanes) lane = -std::numeric_limits<float>::infinity();
-  std::int64_t i = 0;
-  for (; i + lane_count <= count; i += lane_count) {
-#pragma omp simd
-    for (int lane = 0; lane < lane_count; ++lane)
-      lanes[lane] = row[i + lane] > lanes[lane] ? row[i + lane] : lanes[lane];
-  }
-  for (int lane = 0; i < count; ++i, ++lane) lanes[lane] = row[i] > lanes[lane] ? row[i] : lanes[lane];
-  for (int width = lane_count / 2; width > 0; width /= 2) {
-    for (int lane = 0; lane < width; ++lane) lanes[lane] = std::max(lanes[lane], lanes[lane + width]);
-  }
-  return lanes[0];
-}
-
 template <typename T>
 WEFT_INLINE void softmax_rows(const ScoreBlock& block, float scale, float* scores, T* probabilities,
                               RunningSoftmax softmax, float* out, std::int64_t value_dim) {

@@ -13,10 +13,7 @@ namespace {
 constexpr std::int64_t sum_block = 1024;
 
 WEFT_MULTIVERSION float largest(const float* logits, std::int64_t count) {
-  float maximum = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : maximum)
-  for (std::int64_t i = 0; i < count; ++i) maximum = logits[i] > maximum ? logits[i] : maximum;
-  return maximum;
+  return lane_maximum(logits, count);
 }
 
 WEFT_MULTIVERSION float exponential_sum(const float* logits, float maximum, std::int64_t count) {

@@ -35,9 +35,7 @@ WEFT_MULTIVERSION void add_score_gradient(const float* scores, const float* coun
 // d(lse^2)/dl_e = 2 lse softmax(l)_e. Returns the log-sum-exp of the row, whose last element counts 1 + `more` times.
 WEFT_MULTIVERSION double add_z_gradient(const float* logits, std::int64_t experts, float more, float factor,
                                         float* dlogits) {
-  float largest = logits[0];
-#pragma omp simd reduction(max : largest)
-  for (std::int64_t e = 0; e < experts; ++e) largest = logits[e] > largest ? logits[e] : largest;
+  const float largest = lane_maximum(logits, experts);
   const float others = more * exponential(logits[experts - 1] - largest);
   float sum = lane_sum(
       experts, [=](std::int64_t e) __attribute__((always_inline)) { return exponential(logits[e] - largest); });

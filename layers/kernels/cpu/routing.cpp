@@ -14,9 +14,7 @@ namespace {
 
 WEFT_MULTIVERSION void softmax_rows(const float* logits, std::int64_t rows, std::int64_t experts, float* scores) {
   for (std::int64_t row = 0; row < rows; ++row, logits += experts, scores += experts) {
-    float largest = logits[0];
-#pragma omp simd reduction(max : largest)
-    for (std::int64_t e = 0; e < experts; ++e) largest = logits[e] > largest ? logits[e] : largest;
+    const float largest = lane_maximum(logits, experts);
 #pragma omp simd
     for (std::int64_t e = 0; e < experts; ++e) scores[e] = exponential(logits[e] - largest);
     const float sum = lane_sum(
