@@ -1,6 +1,8 @@
 #include "layers/expert_exchange.h"
 
 #include <numeric>
+#include <tuple>
+#include <utility>
 
 #include "layers/kernels/routing.h"
 #include "parallel/runtime/elementwise.h"
@@ -45,10 +47,15 @@ RowRuns row_runs(RowCounts rows, std::size_t experts) {
   return runs;
 }
 
-std::int64_t ranks_of(std::initializer_list<Communicator*> groups) {
-  std::int64_t ranks = 1;
-  for (const Communicator* group : groups) ranks *= group->size();
-  return ranks;
+// `rows` in the order of experts, or back in that of sources.
+Tensor reordered(LayerContext& context, const RowRuns& runs, bool by_expert, ConstTensorView rows,
+                 std::int64_t bound_rows) {
+  Tensor moved =
+      context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), rows.rows(), rows.columns(), bound_rows);
+  const auto& [from, to] =
+      by_expert ? std::tie(runs.by_source, runs.by_expert) : std::tie(runs.by_expert, runs.by_source);
+  move_blocks(context.kernels, rows, from, to, runs.rows, moved);
+  return moved;
 }
 
 // All-to-all between tensors of the compute lane, queued on the expert lane. The fence marks its end.
@@ -62,22 +69,23 @@ Fence exchange(LayerContext& context, ConstTensorView input, const RowCounts& se
 
 }  // namespace
 
-ExpertCounts::ExpertCounts(KernelContext& kernels, std::initializer_list<Communicator*> groups, ConstTensorView counts)
-    : host_(kernels.stream.device(), DType::int32, ranks_of(groups), counts.size()) {
+std::unique_ptr<Staging> gather_counts(KernelContext& kernels, std::initializer_list<Communicator*> groups,
+                                       ConstTensorView counts) {
   const std::int64_t receivers = counts.size();
   if (receivers % (*groups.begin())->size() != 0) {
     fail("{} experts do not divide over the {} ranks of an expert group", receivers, (*groups.begin())->size());
   }
-  Tensor all = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, ranks_of(groups), receivers);
-  // This rank's row, and the number of rows gathered so far, which begin at a multiple of it.
-  std::int64_t own = 0, rows = 1;
+  std::int64_t own = 0, ranks = 1;  // this rank's row, and all rows
   for (const Communicator* group : groups) {
-    own += group->rank() * rows;
-    rows *= group->size();
+    own += group->rank() * ranks;
+    ranks *= group->size();
   }
+  auto host = std::make_unique<Staging>(kernels.stream.device(), DType::int32, ranks, receivers);
+  Tensor all = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, ranks, receivers);
   cast(kernels.stream, counts.reshaped(1, receivers), all.view().rows_from(own, 1));
-  rows = 1;
-  // The lanes of the groups and the compute lane alternate: each gather reads the result of the one before.
+  // The rows gathered so far begin at a multiple of their number. The lanes of the groups and the compute lane
+  // alternate: each gather reads the result of the one before.
+  std::int64_t rows = 1;
   for (Communicator* group : groups) {
     const TensorView part = all.view().rows_from(own / rows * rows, rows);
     rows *= group->size();
@@ -85,12 +93,8 @@ ExpertCounts::ExpertCounts(KernelContext& kernels, std::initializer_list<Communi
     group->all_gather(part, all.view().rows_from(own / rows * rows, rows));
     kernels.stream.wait_for(group->stream());
   }
-  host_.download(kernels.stream, all);
-}
-
-std::span<const std::int32_t> ExpertCounts::wait() {
-  host_.finish();
-  return host_.as<std::int32_t>();
+  host->download(kernels.stream, all);
+  return host;
 }
 
 ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int32_t> counts) {
@@ -121,13 +125,12 @@ ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int
 
   RowCounts gathered(parts * local, 0);  // by rank of the expert-tensor group, then expert of this rank
   for (std::size_t p = 0; p < parts; ++p) {
+    plan.gathered_rows.push_back(0);
     for (std::size_t peer = 0; peer < ranks; ++peer) {
       const auto from_peer = rows(p, peer, self);
+      plan.gathered_rows.back() += total(from_peer);
       for (std::size_t e = 0; e < local; ++e) gathered[p * local + e] += from_peer[e];
     }
-    const auto of_part = gathered.begin() + static_cast<std::ptrdiff_t>(p * local);
-    plan.gathered_rows.push_back(
-        std::accumulate(of_part, of_part + static_cast<std::ptrdiff_t>(local), std::int64_t{0}));
   }
   plan.expert_rows = rows_by_expert(gathered, local);
   plan.gathered_runs = row_runs(std::move(gathered), local);
@@ -151,45 +154,29 @@ void start_exchange(LayerContext& context, const ExchangePlan& plan, RowsUnderWa
 Tensor finish_dispatch(LayerContext& context, const ExchangePlan& plan, RowsUnderWay under_way,
                        std::int64_t bound_rows) {
   Tensor rows = std::move(under_way.arriving);
-  const auto tensor = [&](std::int64_t count) {
-    return context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), count, rows.columns(), bound_rows);
-  };
   if (context.expert.size() > 1) {
     context.kernels.stream.wait(under_way.arrived);
     under_way.leaving.reset();
-    Tensor by_expert = tensor(sum(plan.receive_rows));
-    const RowRuns& runs = plan.received_runs;
-    move_blocks(context.kernels, rows, runs.by_source, runs.by_expert, runs.rows, by_expert);
-    rows = std::move(by_expert);
+    rows = reordered(context, plan.received_runs, /*by_expert=*/true, rows, bound_rows);
   }
   if (context.expert_tensor.size() > 1) {
-    Tensor gathered = tensor(sum(plan.gathered_rows));
+    Tensor gathered = context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), sum(plan.gathered_rows),
+                                                      rows.columns(), bound_rows);
     context.expert_tensor.all_gather(rows, gathered, elements(plan.gathered_rows, rows.columns()));
-    Tensor by_expert = tensor(sum(plan.gathered_rows));
-    const RowRuns& runs = plan.gathered_runs;
-    move_blocks(context.kernels, gathered, runs.by_source, runs.by_expert, runs.rows, by_expert);
-    rows = std::move(by_expert);
+    rows = reordered(context, plan.gathered_runs, /*by_expert=*/true, gathered, bound_rows);
   }
   return rows;
 }
 
 RowsUnderWay prepare_return(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows) {
-  const std::int64_t hidden = rows.columns();
-  const auto tensor = [&](std::int64_t count) {
-    return context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), count, hidden, bound_rows);
-  };
   if (context.expert_tensor.size() > 1) {
-    Tensor partial = tensor(sum(plan.gathered_rows));
-    const RowRuns& runs = plan.gathered_runs;
-    move_blocks(context.kernels, rows, runs.by_expert, runs.by_source, runs.rows, partial);
-    rows = tensor(sum(plan.receive_rows));
-    context.expert_tensor.reduce_scatter(partial, rows, elements(plan.gathered_rows, hidden));
+    const Tensor partial = reordered(context, plan.gathered_runs, /*by_expert=*/false, rows, bound_rows);
+    rows = context.kernels.ledger.allocate(Bucket::moe_routing, partial.dtype(), sum(plan.receive_rows),
+                                           partial.columns(), bound_rows);
+    context.expert_tensor.reduce_scatter(partial, rows, elements(plan.gathered_rows, partial.columns()));
   }
   if (context.expert.size() > 1) {
-    Tensor leaving = tensor(sum(plan.receive_rows));
-    const RowRuns& runs = plan.received_runs;
-    move_blocks(context.kernels, rows, runs.by_expert, runs.by_source, runs.rows, leaving);
-    rows = std::move(leaving);
+    rows = reordered(context, plan.received_runs, /*by_expert=*/false, rows, bound_rows);
   }
   return {.leaving = std::move(rows), .back = true};
 }

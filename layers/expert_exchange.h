@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <vector>
 
 #include "layers/segment.h"
@@ -33,22 +34,15 @@ struct ExchangePlan {
   std::vector<std::int64_t> expert_rows;              // by expert of this rank: rows it computes
 };
 
-// Asynchronous copy of the row counts of all ranks to the host. The host can queue further work meanwhile.
-class ExpertCounts {
- public:
-  // counts [n, 1] int32: rows of this rank for each of n receivers: experts, or parts of them. The ranks are those of
-  // `groups`, gathered over the first, then over the second; the first divides the receivers. Collective. Throws Error
-  // (failure) if n is not a multiple of its size.
-  ExpertCounts(KernelContext& kernels, std::initializer_list<Communicator*> groups, ConstTensorView counts);
+// Asynchronous copy of the row counts of all ranks to the host, which can queue further work until it calls finish() of
+// the result. counts [n, 1] int32: rows of this rank for each of n receivers: experts, or parts of them. The ranks are
+// those of `groups`, gathered over the first, then over the second; the first divides the receivers. The result is
+// int32 in the order rank of the last group, ..., rank of the first, receiver. Collective. Throws Error (failure) if n
+// is not a multiple of the first group's size.
+std::unique_ptr<Staging> gather_counts(KernelContext& kernels, std::initializer_list<Communicator*> groups,
+                                       ConstTensorView counts);
 
-  // Blocks the host until the counts have arrived. Order: rank of the last group, ..., rank of the first, receiver.
-  std::span<const std::int32_t> wait();
-
- private:
-  Staging host_;
-};
-
-// `counts` as ExpertCounts::wait returns them for the context's expert and expert-tensor groups. Pure arithmetic: only
+// `counts` of gather_counts for the context's expert and expert-tensor groups. Pure arithmetic: only
 // sizes and ranks of the context's groups are read.
 ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int32_t> counts);
 

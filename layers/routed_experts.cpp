@@ -121,7 +121,9 @@ ExchangePlan RoutedExperts::plan_of_full_experts(const LayerContext& context) co
 }
 
 void RoutedExperts::wait_for_counts(const LayerContext& context, Kept& kept) const {
-  if (kept.open.counting) kept.exchange = plan_exchange(context, kept.open.counting->wait());
+  if (!kept.open.counting) return;
+  kept.open.counting->finish();
+  kept.exchange = plan_exchange(context, kept.open.counting->as<std::int32_t>());
   kept.open.counting.reset();
 }
 
@@ -148,8 +150,7 @@ void RoutedExperts::route(LayerContext& context, ConstTensorView taken, ConstTen
   if (pads()) {
     kept.exchange = plan_of_full_experts(context);
   } else {
-    kept.open.counting = std::make_unique<ExpertCounts>(
-        kernels, std::initializer_list<Communicator*>{&context.expert, &context.expert_tensor}, counts);
+    kept.open.counting = gather_counts(kernels, {&context.expert, &context.expert_tensor}, counts);
   }
 }
 

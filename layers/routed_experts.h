@@ -18,9 +18,9 @@ class RoutedExperts {
   RoutedExperts(const SegmentSetup& setup, const std::string& name, int block);
 
   struct Open {
-    std::unique_ptr<ExpertCounts> counting;  // row counts on their way to the host
-    RowsUnderWay rows, weights;              // weights: of choices, or their gradients, if they travel beside the rows
-    Tensor dweights;                         // gradients of weights that do not travel
+    std::unique_ptr<Staging> counting;  // row counts on their way to the host
+    RowsUnderWay rows, weights;         // weights: of choices, or their gradients, if they travel beside the rows
+    Tensor dweights;                    // gradients of weights that do not travel
   };
   struct Kept {
     bool some_unrouted = false;  // some choices have no row

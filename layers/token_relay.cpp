@@ -143,8 +143,9 @@ TokenRelay::Kept TokenRelay::plan(LayerContext& context, ConstTensorView choices
   Tensor reached = tensor(context, DType::int32, choices.rows(), choices.columns(), 0);
   parts_chosen(kernels, choices, experts(), reached);
   sort_by_expert(kernels, reached, /*some_unrouted=*/true, counts, kept.slots);
-  ExpertCounts exchanged(kernels, {&context.expert_relay}, counts);
-  const std::span<const std::int32_t> all = exchanged.wait();  // [sender, receiver]
+  const std::unique_ptr<Staging> exchanged = gather_counts(kernels, {&context.expert_relay}, counts);
+  exchanged->finish();
+  const auto all = exchanged->as<std::int32_t>();  // [sender, receiver]
   const auto ranks = static_cast<std::size_t>(parts()), self = static_cast<std::size_t>(context.expert_relay.rank());
   for (std::size_t peer = 0; peer < ranks; ++peer) {
     kept.send_rows.push_back(all[self * ranks + peer]);
