@@ -12,45 +12,29 @@ namespace weft::cpu {
 
 namespace {
 
-WEFT_MULTIVERSION void softmax_rows(const float* logits, std::int64_t rows, std::int64_t experts, float* scores) {
-  for (std::int64_t row = 0; row < rows; ++row, logits += experts, scores += experts) {
-    const float largest = lane_maximum(logits, experts);
-#pragma omp simd
-    for (std::int64_t e = 0; e < experts; ++e) scores[e] = exponential(logits[e] - largest);
-    const float sum = lane_sum(
-        experts, [scores](std::int64_t e) __attribute__((always_inline)) { return scores[e]; });
-#pragma omp simd
-    for (std::int64_t e = 0; e < experts; ++e) scores[e] /= sum;
-  }
-}
-
-WEFT_MULTIVERSION void sigmoid_elements(const float* logits, std::int64_t count, float* scores) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) scores[i] = logistic(logits[i]);
-}
-
-WEFT_MULTIVERSION void sqrt_softplus_elements(const float* logits, std::int64_t count, float* scores) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) scores[i] = std::sqrt(softplus(logits[i]));
-}
-
-void score_rows(ConstTensorView logits, Scoring scoring, TensorView scores) {
-  const float* logit = logits.as<float>().data();
-  float* score = scores.as<float>().data();
-  if (logits.columns() < scores.columns()) {  // null slots: scores are computed in place of their logits
-    const std::int64_t experts = logits.columns() - 1, copies = scores.columns() - experts;
-    for (std::int64_t row = 0; row < logits.rows(); ++row, logit += experts + 1) {
-      score = std::fill_n(std::copy_n(logit, experts, score), copies, logit[experts]);
-    }
-    logit = score = scores.as<float>().data();
-  }
+WEFT_MULTIVERSION void score_rows(const float* logits, Scoring scoring, std::int64_t rows, std::int64_t experts,
+                                  float* scores) {
+  const std::int64_t count = rows * experts;
   switch (scoring) {
     case Scoring::softmax:
-      return softmax_rows(logit, scores.rows(), scores.columns(), score);
+      for (std::int64_t row = 0; row < rows; ++row, logits += experts, scores += experts) {
+        const float largest = lane_maximum(logits, experts);
+#pragma omp simd
+        for (std::int64_t e = 0; e < experts; ++e) scores[e] = exponential(logits[e] - largest);
+        const float sum = lane_sum(
+            experts, [scores](std::int64_t e) __attribute__((always_inline)) { return scores[e]; });
+#pragma omp simd
+        for (std::int64_t e = 0; e < experts; ++e) scores[e] /= sum;
+      }
+      break;
     case Scoring::sigmoid:
-      return sigmoid_elements(logit, scores.size(), score);
+#pragma omp simd
+      for (std::int64_t i = 0; i < count; ++i) scores[i] = logistic(logits[i]);
+      break;
     case Scoring::sqrt_softplus:
-      return sqrt_softplus_elements(logit, scores.size(), score);
+#pragma omp simd
+      for (std::int64_t i = 0; i < count; ++i) scores[i] = std::sqrt(softplus(logits[i]));
+      break;
   }
 }
 
@@ -93,33 +77,24 @@ void add_weight_gradient(const float* dweights, const float* scores, const std::
   }
 }
 
-// softmax: ds_j/dl_i = s_j (delta_ij - s_i), hence dl_i = s_i (ds_i - sum over j of ds_j s_j).
-WEFT_MULTIVERSION void softmax_backward_row(const float* scores, std::int64_t experts, float* gradient) {
-  const float mean = lane_sum(
-      experts, [=](std::int64_t e) __attribute__((always_inline)) { return gradient[e] * scores[e]; });
-#pragma omp simd
-  for (std::int64_t e = 0; e < experts; ++e) gradient[e] = scores[e] * (gradient[e] - mean);
-}
-
-// sigmoid: dl_i = ds_i s_i (1 - s_i).
-WEFT_MULTIVERSION void sigmoid_backward_row(const float* scores, std::int64_t experts, float* gradient) {
-#pragma omp simd
-  for (std::int64_t e = 0; e < experts; ++e) gradient[e] *= scores[e] * (1.0f - scores[e]);
-}
-
-WEFT_MULTIVERSION void sqrt_softplus_backward_row(const float* scores, std::int64_t experts, float* gradient) {
-#pragma omp simd
-  for (std::int64_t e = 0; e < experts; ++e) gradient[e] *= sqrt_softplus_slope(scores[e]);
-}
-
-void score_backward_row(Scoring scoring, const float* scores, std::int64_t experts, float* gradient) {
+// From the gradient of a token's scores to that of its logits.
+WEFT_MULTIVERSION void score_backward_row(Scoring scoring, const float* scores, std::int64_t experts, float* gradient) {
   switch (scoring) {
-    case Scoring::softmax:
-      return softmax_backward_row(scores, experts, gradient);
-    case Scoring::sigmoid:
-      return sigmoid_backward_row(scores, experts, gradient);
+    case Scoring::softmax: {  // ds_j/dl_i = s_j (delta_ij - s_i), hence dl_i = s_i (ds_i - sum over j of ds_j s_j)
+      const float mean = lane_sum(
+          experts, [=](std::int64_t e) __attribute__((always_inline)) { return gradient[e] * scores[e]; });
+#pragma omp simd
+      for (std::int64_t e = 0; e < experts; ++e) gradient[e] = scores[e] * (gradient[e] - mean);
+      break;
+    }
+    case Scoring::sigmoid:  // dl_i = ds_i s_i (1 - s_i)
+#pragma omp simd
+      for (std::int64_t e = 0; e < experts; ++e) gradient[e] *= scores[e] * (1.0f - scores[e]);
+      break;
     case Scoring::sqrt_softplus:
-      return sqrt_softplus_backward_row(scores, experts, gradient);
+#pragma omp simd
+      for (std::int64_t e = 0; e < experts; ++e) gradient[e] *= sqrt_softplus_slope(scores[e]);
+      break;
   }
 }
 
@@ -128,15 +103,21 @@ void score_backward_row(Scoring scoring, const float* scores, std::int64_t exper
 void route_forward(KernelContext&, ConstTensorView logits, const RoutingRule& rule, ConstTensorView bias,
                    const std::int32_t* targets, TensorView scores, TensorView indices, TensorView weights) {
   const std::int64_t tokens = logits.rows(), experts = scores.columns(), choices = indices.columns();
-  if (logits.empty()) return;
-  const float* score = scores.as<float>().data();
-  score_rows(logits, rule.scoring, scores);
+  const float *logit = logits.as<float>().data(), *score = scores.as<float>().data();
+  const std::int64_t real = experts - rule.null_copies;
+  if (rule.null_copies > 0) {  // scores are computed in place of their logits
+    float* copy = scores.as<float>().data();
+    for (std::int64_t token = 0; token < tokens; ++token, logit += real + 1) {
+      copy = std::fill_n(std::copy_n(logit, real, copy), rule.null_copies, logit[real]);
+    }
+    logit = score;
+  }
+  score_rows(logit, rule.scoring, tokens, experts, scores.as<float>().data());
   if (choices == 0) return;
   const float* added = bias.empty() ? nullptr : bias.as<float>().data();
   std::int32_t* chosen = indices.as<std::int32_t>().data();
   float* weight = weights.as<float>().data();
   const auto all = static_cast<int>(experts), some = static_cast<int>(choices);
-  const std::int64_t real = experts - rule.null_copies;
   for (std::int64_t token = 0; token < tokens; ++token, score += experts, chosen += choices, weight += choices) {
     if (is_padding(targets, token)) {
       std::fill_n(chosen, choices, no_expert);
