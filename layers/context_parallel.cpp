@@ -6,10 +6,9 @@
 namespace weft {
 TokenBlocks token_blocks(const SegmentSetup& setup) {
   TokenBlocks blocks;
-  const std::int64_t sequences = setup.microbatch_tokens / setup.local_sequence();
   std::int64_t next = 0;
   for (int rank = 0; rank < setup.context; ++rank) {
-    for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
+    for (std::int64_t sequence = 0; sequence < setup.sequences(); ++sequence) {
       for (const Range& run : context_runs(setup.sequence_length, setup.context, rank)) {
         blocks.by_rank.push_back(next);
         blocks.by_position.push_back(sequence * setup.sequence_length + run.begin);

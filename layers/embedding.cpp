@@ -52,7 +52,7 @@ class Embedding final : public Segment {
 }  // namespace
 
 ParameterSpec vocabulary_table(const SegmentSetup& setup) {
-  const Range rows = balanced_part(setup.model.vocab_size, setup.tensor, setup.tensor_rank);
+  const Range rows = setup.vocabulary_rows();
   ParameterSpec table = whole_parameter("embedding.weight", Family::embedding, setup.model.vocab_size,
                                         setup.model.hidden_size, Initializer::normal, setup.model.initializer_range);
   table.row_begin = rows.begin;

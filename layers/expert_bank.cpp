@@ -125,8 +125,7 @@ ExpertBank::ExpertBank(const SegmentSetup& setup, const std::string& name, std::
       width_(width / setup.expert_tensor) {}
 
 std::int64_t ExpertBank::capacity_rows() const {
-  return setup_.model.moe.capacity_rows(setup_.slice_tokens(), setup_.microbatch_tokens / setup_.local_sequence(),
-                                        setup_.sequence_length);
+  return setup_.model.moe.capacity_rows(setup_.slice_tokens(), setup_.sequences(), setup_.sequence_length);
 }
 
 std::int64_t ExpertBank::bound_rows() const {

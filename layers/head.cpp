@@ -86,8 +86,7 @@ std::vector<ParameterSpec> head_parameters(const SegmentSetup& setup) {
 
 std::int64_t logits_chunk_tokens(const SegmentSetup& setup) {
   constexpr std::int64_t tile = 256;  // rows; a partial tile costs as much as a whole one
-  const std::int64_t vocabulary = balanced_part(setup.model.vocab_size, setup.tensor, setup.tensor_rank).count;
-  const std::int64_t row_bytes = std::max<std::int64_t>(1, vocabulary) * size_of(DType::float32);
+  const std::int64_t row_bytes = std::max<std::int64_t>(1, setup.vocabulary_rows().count) * size_of(DType::float32);
   const std::int64_t rows = setup.most_logit_bytes / row_bytes;
   return std::clamp<std::int64_t>(rows < tile ? rows : rows / tile * tile, 1, setup.microbatch_tokens);
 }

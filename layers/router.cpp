@@ -36,20 +36,18 @@ std::vector<ParameterSpec> Router::parameters() const {
 
 std::int64_t Router::balanced_sequences() const {
   const bool each = setup_.model.moe.aux_loss == AuxiliaryLoss::sequence;
-  return each ? setup_.microbatch_tokens / setup_.local_sequence() : 1;
+  return each ? setup_.sequences() : 1;
 }
 
 double Router::balance_factor(const LayerContext& context) const {
   if (balances_step()) return setup_.model.moe.router_aux_loss_coef * context.token_factor;
-  const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
-  return setup_.model.moe.router_aux_loss_coef * context.sequence_factor * static_cast<double>(sequences) /
+  return setup_.model.moe.router_aux_loss_coef * context.sequence_factor * static_cast<double>(setup_.sequences()) /
          static_cast<double>(balanced_sequences());
 }
 
 TokenSlice Router::slice() const {
-  const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
   return {setup_.tensor_rank * setup_.slice_tokens(), setup_.microbatch_tokens / balanced_sequences(),
-          sequences / balanced_sequences() * setup_.sequence_length};
+          setup_.sequences() / balanced_sequences() * setup_.sequence_length};
 }
 
 TokenSlice Router::slice(const Kept& kept) const {
@@ -63,10 +61,9 @@ TokenSlice Router::slice(const Kept& kept) const {
 }
 
 TokenPlaces Router::places(std::int64_t number) const {
-  const std::int64_t sequences = setup_.microbatch_tokens / setup_.local_sequence();
   const auto runs = context_runs(setup_.sequence_length, setup_.context, setup_.context_rank);
   const Range first = runs.front(), second = runs.back();
-  TokenPlaces places{.first_place = number * sequences * setup_.sequence_length + first.begin,
+  TokenPlaces places{.first_place = number * setup_.sequences() * setup_.sequence_length + first.begin,
                      .first_row = slice().first_token};
   if (setup_.context == 1) return places;
   places.run = first.count;

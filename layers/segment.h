@@ -22,6 +22,7 @@
 #include "parallel/mesh/mesh.h"
 #include "parallel/runtime/gradient.h"
 #include "parallel/runtime/parameter.h"
+#include "parallel/runtime/range.h"
 #include "parallel/runtime/work.h"
 
 namespace weft {
@@ -74,6 +75,9 @@ struct SegmentSetup {
   // Tokens of one sequence on this context rank (context_parallel.h).
   std::int64_t local_sequence() const { return sequence_length / context; }
   std::int64_t slice_tokens() const { return microbatch_tokens / tensor; }
+  std::int64_t sequences() const { return microbatch_tokens / local_sequence(); }
+  // Of this tensor rank.
+  Range vocabulary_rows() const { return balanced_part(model.vocab_size, tensor, tensor_rank); }
 };
 
 // The text of a predictor (prediction.h), as MicrobatchInput has it: ids further on, and those behind them as targets.

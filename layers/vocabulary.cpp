@@ -9,15 +9,8 @@
 #include "parallel/runtime/elementwise.h"
 
 namespace weft {
-namespace {
 
-Range vocabulary_rows(const SegmentSetup& setup) {
-  return balanced_part(setup.model.vocab_size, setup.tensor, setup.tensor_rank);
-}
-
-}  // namespace
-
-VocabularyLookup::VocabularyLookup(const SegmentSetup& setup) : setup_(setup), rows_(vocabulary_rows(setup)) {}
+VocabularyLookup::VocabularyLookup(const SegmentSetup& setup) : setup_(setup), rows_(setup.vocabulary_rows()) {}
 
 DType VocabularyLookup::exchanged() const {
   return narrower(setup_.compute, setup_.embedding_compute);
@@ -44,7 +37,7 @@ void VocabularyLookup::backward_weight(LayerContext& context, ConstTensorView id
   embedding_backward(context.kernels, ids, whole.view(), rows_.begin, cleared(context.kernels.stream, gradient));
 }
 
-VocabularyLoss::VocabularyLoss(const SegmentSetup& setup) : setup_(setup), rows_(vocabulary_rows(setup)) {}
+VocabularyLoss::VocabularyLoss(const SegmentSetup& setup) : setup_(setup), rows_(setup.vocabulary_rows()) {}
 
 std::int64_t VocabularyLoss::gradient_bytes() const {
   return setup_.microbatch_tokens * rows_.count * size_of(setup_.head_compute);
