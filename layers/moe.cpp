@@ -26,10 +26,11 @@ SegmentSetup gate_setup(SegmentSetup setup) {
 
 // The gate of a shared expert: a router to one expert, which every token chooses. The weight of the choice is a sigmoid
 // of the token.
-class SharedGate {
- public:
+struct SharedGate {
+  const Router router;
+
   SharedGate(const SegmentSetup& setup, const std::string& scope, int block)
-      : setup_(setup), router_(gate_setup(setup), scope + ".shared_expert_gate", block) {}
+      : router(gate_setup(setup), scope + ".shared_expert_gate", block) {}
 
   struct Kept {
     Router::Kept router;
@@ -37,18 +38,14 @@ class SharedGate {
     Tensor out;    // [slice, hidden]: the shared expert's output before the gate
   };
 
-  std::vector<ParameterSpec> parameters() const { return router_.parameters(); }
-  std::int64_t activation_bytes() const {
-    const std::int64_t out = setup_.model.hidden_size * size_of(setup_.compute);
-    return router_.activation_bytes() + setup_.slice_tokens() * (size_of(DType::int32) + out);
+  std::int64_t activation_bytes(const SegmentSetup& setup) const {
+    const std::int64_t out = setup.model.hidden_size * size_of(setup.compute);
+    return router.activation_bytes() + setup.slice_tokens() * (size_of(DType::int32) + out);
   }
-  std::int64_t pending_bytes() const { return router_.pending_bytes(); }
-  bool reads_x_for_weight() const { return router_.reads_x_for_weight(); }
-
   // y += gate(x) * out. All are [slice, hidden].
   void forward(LayerContext& context, Weights weights, ConstTensorView x, Tensor out, TensorView y, Kept& kept) const {
     KernelContext& kernels = context.kernels;
-    router_.forward(context, weights, {}, x, kept.router);
+    router.forward(context, weights, {}, x, kept.router);
     Tensor count = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, 1, 1);
     kept.slots = kernels.ledger.allocate(Bucket::moe_routing, DType::int32, x.rows(), 1);
     sort_by_expert(kernels, kept.router.indices, /*some_unrouted=*/false, count, kept.slots);
@@ -64,15 +61,8 @@ class SharedGate {
     unpermute_rows_backward(kernels, dy, kept.out, kept.slots, kept.router.weights, dout, dweights);
     kept.out.reset();
     kept.slots.reset();
-    return {std::move(dout), router_.backward_input(context, weight, dweights, kept.router)};
+    return {std::move(dout), router.backward_input(context, weight, dweights, kept.router)};
   }
-  void backward_weight(LayerContext& context, const Gradient& gradient, ConstTensorView x, const Kept& kept) const {
-    router_.backward_weight(context, gradient, x, kept.router);
-  }
-
- private:
-  SegmentSetup setup_;
-  Router router_;
 };
 
 struct SavedMoe final : Saved {
@@ -112,17 +102,17 @@ class Moe final : public Segment {
     of_router_ = append(router_.parameters());
     of_experts_ = append(experts_.parameters());
     if (has_shared()) of_shared_ = append(shared_.parameters());
-    if (has_gate()) of_gate_ = append(gate_.parameters());
+    if (has_gate()) of_gate_ = append(gate_.router.parameters());
   }
 
   std::int64_t activation_bytes() const override {
     return norm_.activation_bytes() + router_.activation_bytes() + experts_.activation_bytes() +
-           (has_shared() ? shared_.activation_bytes() : 0) + (has_gate() ? gate_.activation_bytes() : 0);
+           (has_shared() ? shared_.activation_bytes() : 0) + (has_gate() ? gate_.activation_bytes(setup_) : 0);
   }
 
   std::int64_t pending_bytes() const override {
     std::int64_t bytes = norm_.pending_bytes(reads_normed_for_weights()) + router_.pending_bytes() +
-                         experts_.pending_bytes() + (has_gate() ? gate_.pending_bytes() : 0);
+                         experts_.pending_bytes() + (has_gate() ? gate_.router.pending_bytes() : 0);
     if (trains_shared()) {
       bytes += shared_.pending_bytes() +
                setup_.microbatch_tokens * setup_.model.hidden_size * size_of(setup_.compute);  // dshared
@@ -197,7 +187,8 @@ class Moe final : public Segment {
     experts_.backward_weight(context, of_experts_.in(gradients), kept.experts);
     during(context.observer, Work::route, [&] {
       router_.backward_weight(context, of_router_.in(gradients)[0], kept.norm.normed, kept.router);
-      if (has_gate()) gate_.backward_weight(context, of_gate_.in(gradients)[0], kept.norm.normed, kept.gate);
+      if (!has_gate()) return;
+      gate_.router.backward_weight(context, of_gate_.in(gradients)[0], kept.norm.normed, kept.gate.router);
     });
     if (trains_shared()) {
       const WorkScope scope(context.observer, Work::shared);
@@ -212,7 +203,7 @@ class Moe final : public Segment {
   bool trains_shared() const { return has_shared() && setup_.trains(Family::dense); }
   bool has_gate() const { return has_shared() && setup_.model.moe.shared_expert_gate; }
   bool reads_normed_for_weights() const {
-    return trains_shared() || router_.reads_x_for_weight() || (has_gate() && gate_.reads_x_for_weight());
+    return trains_shared() || router_.reads_x_for_weight() || (has_gate() && gate_.router.reads_x_for_weight());
   }
   // The place of a part's parameters among those of the segment.
   struct Place {
