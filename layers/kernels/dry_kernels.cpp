@@ -191,9 +191,8 @@ void take_scan_workspace(KernelContext& context, const StateSpaceShape& shape, s
   }
 }
 
-template <DryWorkspace workspace>
+template <bool of_cpu>
 StateSpaceKernels dry_state_space() {
-  constexpr bool of_cpu = workspace == DryWorkspace::of_cpu;
   return {[](KernelContext& context, const StateSpaceShape& shape, ConstTensorView projected, ConstTensorView,
              ConstTensorView, ConstTensorView, TensorView, TensorView) {
             if constexpr (of_cpu) static_cast<void>(cpu::mixing_workspace(context, shape, false));
@@ -286,8 +285,7 @@ LayerKernels dry_layer_kernels(DryWorkspace workspace, const GpuKernelOptions& g
       .rms_norm = {DryKernel<"rms_norm_forward">(), DryKernel<"rms_norm_backward">()},
       .rotary = dry_rotary(),
       .routing = {DryKernel<"route_forward">(), DryKernel<"route_backward">(), DryKernel<"jitter_rows">()},
-      .state_space = workspace == DryWorkspace::of_cpu ? dry_state_space<DryWorkspace::of_cpu>()
-                                                       : dry_state_space<DryWorkspace::of_cuda>(),
+      .state_space = workspace == DryWorkspace::of_cpu ? dry_state_space<true>() : dry_state_space<false>(),
       .swiglu = {DryKernel<"swiglu_forward">(), DryKernel<"swiglu_backward">()},
   };
   if (workspace == DryWorkspace::of_cpu) kernels.permutation.sort_by_expert = dry_sort_of_cpu;
