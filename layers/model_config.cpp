@@ -98,7 +98,8 @@ class LayerPattern {
         ++at_;
         if (take(':')) {
           if (block->kind == BlockKind::none) wrong("A and M have no width");
-          item.front().width = width();
+          item.front().width = static_cast<std::int64_t>(
+              number(largest_width, "a width is less than 2^31", "expected a width, at least 1"));
         }
       } else if (take('m')) {
         item = {{text_[at_ - 1], at_ - 1}};
@@ -111,19 +112,15 @@ class LayerPattern {
             "expected d (dense), e (experts), m (multi-token prediction), a part alone (A attention, M Mamba-2, "
             "D dense, E experts) or a group in parentheses");
       }
-      const std::size_t length = take('~') ? number() : item.size() * (take('*') ? number() : 1);
+      const std::size_t length = take('~') ? repeats() : item.size() * (take('*') ? repeats() : 1);
       if (blocks.size() + length > largest_model) wrong("more than 1024 blocks");
       if (item.empty() && length > 0) wrong("an empty group fills no blocks");
       for (std::size_t i = 0; i < length; ++i) blocks.push_back(item[i % item.size()]);
     }
   }
 
-  std::size_t number() {
+  std::size_t repeats() {
     return number(largest_model, "more than 1024 blocks", "expected a number of repeats, at least 1");
-  }
-  std::int64_t width() {
-    return static_cast<std::int64_t>(
-        number(largest_width, "a width is less than 2^31", "expected a width, at least 1"));
   }
   std::size_t number(std::size_t largest, const char* too_large, const char* none) {
     skip_spaces();
