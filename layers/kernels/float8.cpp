@@ -1,6 +1,7 @@
 #include "layers/kernels/float8.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <vector>
 
@@ -13,12 +14,8 @@ std::int64_t rounded_up(std::int64_t size, std::int64_t unit) {
   return (size + unit - 1) / unit * unit;
 }
 
-// Factors of a product, with its inner size as their columns.
-struct Factors {
-  Float8Factor a, b;
-};
-
-Factors factors_of(const Product& product, ProductFormat format) {
+// Factors a and b of a product, with its inner size as their columns.
+std::array<Float8Factor, 2> factors_of(const Product& product, ProductFormat format) {
   const bool in_blocks = format == ProductFormat::float8_blocks;
   const bool of_weights = product.transpose_a == Transpose::yes;  // a weight gradient
   const auto factor = [&](ConstTensorView source, bool turned, GradientFactor self, ScaledBlock each) {
@@ -33,12 +30,12 @@ Factors factors_of(const Product& product, ProductFormat format) {
     made.scales = TensorView(nullptr, DType::float32, scale_rows, scale_columns);
     return made;
   };
-  const Factors factors = {
+  const std::array factors = {
       factor(product.a, of_weights, GradientFactor::a, ScaledBlock::row),
       factor(product.b, product.transpose_b == Transpose::no, GradientFactor::b,
              of_weights ? ScaledBlock::row : ScaledBlock::square),
   };
-  require(factors.a.rounded.columns() % float8_inner_multiple == 0,
+  require(factors.front().rounded.columns() % float8_inner_multiple == 0,
           "the inner size of a product in 8 bits is a multiple of 16");
   require(!in_blocks || (product.c.rows() % float8_row_multiple == 0 && product.c.columns() % float8_row_multiple == 0),
           "rows and columns of a product in float8_blocks are multiples of 4");
@@ -90,8 +87,7 @@ void multiply_in_float8(KernelContext& context, ProductFormat format, std::span<
   std::vector<Float8Factor> factors;
   std::int64_t bytes = 0;
   for (const Product& product : products) {
-    const auto [a, b] = factors_of(product, format);
-    for (const Float8Factor& factor : {a, b}) {
+    for (const Float8Factor& factor : factors_of(product, format)) {
       bytes += float8_bytes(factor.each, factor.rounded.rows(), factor.rounded.columns());
       factors.push_back(factor);
     }
