@@ -42,8 +42,8 @@ struct ExchangePlan {
 std::unique_ptr<Staging> gather_counts(KernelContext& kernels, std::initializer_list<Communicator*> groups,
                                        ConstTensorView counts);
 
-// `counts` of gather_counts for the context's expert and expert-tensor groups. Pure arithmetic: only
-// sizes and ranks of the context's groups are read.
+// `counts` of gather_counts for the context's expert and expert-tensor groups. Pure arithmetic: only sizes and ranks of
+// the context's groups are read.
 ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int32_t> counts);
 
 // Rows that are ready to leave for other ranks, or in flight. The compute lane waits for them when they are finished
