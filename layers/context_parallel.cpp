@@ -1,17 +1,16 @@
 #include "layers/context_parallel.h"
 
-#include "layers/kernels/routing.h"
 #include "parallel/runtime/elementwise.h"
 
 namespace weft {
-TokenBlocks token_blocks(const SegmentSetup& setup) {
-  TokenBlocks blocks;
+RowBlocks token_blocks(const SegmentSetup& setup) {
+  RowBlocks blocks;
   std::int64_t next = 0;
   for (int rank = 0; rank < setup.context; ++rank) {
     for (std::int64_t sequence = 0; sequence < setup.sequences(); ++sequence) {
       for (const Range& run : context_runs(setup.sequence_length, setup.context, rank)) {
         blocks.by_rank.push_back(next);
-        blocks.by_position.push_back(sequence * setup.sequence_length + run.begin);
+        blocks.sorted.push_back(sequence * setup.sequence_length + run.begin);
         blocks.rows.push_back(run.count);
         next += run.count;
       }
@@ -39,17 +38,13 @@ Tensor gather_keys_values(LayerContext& context, const SegmentSetup& setup, cons
   copy_columns(context.kernels.stream, own.k.rows, own.k.column, part, 0, value_column);
   copy_columns(context.kernels.stream, own.v.rows, own.v.column, part, value_column, columns - value_column);
   context.sequence.all_gather(part, gathered);
-  Tensor ordered = ledger.allocate(Bucket::activations, dtype, all_rows, columns);
-  const TokenBlocks blocks = token_blocks(setup);
-  move_blocks(context.kernels, gathered, blocks.by_rank, blocks.by_position, blocks.rows, ordered);
-  return ordered;
+  return reordered(context.kernels, Bucket::activations, token_blocks(setup), /*sorted=*/true, gathered);
 }
 
 void scatter_keys_values(LayerContext& context, const SegmentSetup& setup, ConstTensorView gradients, TensorView dqkv) {
   MemoryLedger& ledger = context.kernels.ledger;
-  Tensor by_rank = ledger.allocate(Bucket::activations, gradients.dtype(), gradients.rows(), gradients.columns());
-  const TokenBlocks blocks = token_blocks(setup);
-  move_blocks(context.kernels, gradients, blocks.by_position, blocks.by_rank, blocks.rows, by_rank);
+  const Tensor by_rank =
+      reordered(context.kernels, Bucket::activations, token_blocks(setup), /*sorted=*/false, gradients);
   Tensor own = ledger.allocate(Bucket::activations, gradients.dtype(), setup.microbatch_tokens, gradients.columns());
   context.sequence.reduce_scatter(by_rank, own);
   copy_columns(context.kernels.stream, own, 0, dqkv, dqkv.columns() - gradients.columns(), gradients.columns());

@@ -14,12 +14,8 @@ namespace weft {
 // the length is a multiple of 2 * ranks.
 std::vector<Range> context_runs(std::int64_t sequence_length, int ranks, int rank);
 
-// The runs of all context ranks as blocks of rows: their row counts, and their first rows in two orders. `by_rank` is
-// the order of ranks, where a rank has sequence after sequence; `by_position` is the order of positions.
-struct TokenBlocks {
-  std::vector<std::int64_t> by_rank, by_position, rows;
-};
-TokenBlocks token_blocks(const SegmentSetup& setup);
+// The runs of all context ranks, where a rank has sequence after sequence, and sorted by position.
+RowBlocks token_blocks(const SegmentSetup& setup);
 
 // Keys and values of every position: those of `own`, with a row for each token of this rank, become
 // [sequences * sequence_length, heads.key_value_columns()] in the order of positions. Collective over the context

@@ -1,10 +1,8 @@
 #include "layers/expert_exchange.h"
 
 #include <numeric>
-#include <tuple>
 #include <utility>
 
-#include "layers/kernels/routing.h"
 #include "parallel/runtime/elementwise.h"
 
 namespace weft {
@@ -29,33 +27,22 @@ RowCounts rows_by_expert(const RowCounts& rows, std::size_t experts) {
   return totals;
 }
 
-RowRuns row_runs(RowCounts rows, std::size_t experts) {
-  RowRuns runs{RowCounts(rows.size()), RowCounts(rows.size()), {}};
+RowBlocks row_blocks(RowCounts rows, std::size_t experts) {
+  RowBlocks blocks{RowCounts(rows.size()), RowCounts(rows.size()), {}};
   RowCounts next = rows_by_expert(rows, experts);
   std::exclusive_scan(next.begin(), next.end(), next.begin(), std::int64_t{0});
   std::int64_t arrived = 0;
   for (std::size_t source = 0; source < rows.size(); source += experts) {
     for (std::size_t e = 0; e < experts; ++e) {
       const std::int64_t count = rows[source + e];
-      runs.by_source[source + e] = arrived;
-      runs.by_expert[source + e] = next[e];
+      blocks.by_rank[source + e] = arrived;
+      blocks.sorted[source + e] = next[e];
       arrived += count;
       next[e] += count;
     }
   }
-  runs.rows = std::move(rows);
-  return runs;
-}
-
-// `rows` in the order of experts, or back in that of sources.
-Tensor reordered(LayerContext& context, const RowRuns& runs, bool by_expert, ConstTensorView rows,
-                 std::int64_t bound_rows) {
-  Tensor moved =
-      context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), rows.rows(), rows.columns(), bound_rows);
-  const auto& [from, to] =
-      by_expert ? std::tie(runs.by_source, runs.by_expert) : std::tie(runs.by_expert, runs.by_source);
-  move_blocks(context.kernels, rows, from, to, runs.rows, moved);
-  return moved;
+  blocks.rows = std::move(rows);
+  return blocks;
 }
 
 // All-to-all between tensors of the compute lane, queued on the expert lane. The fence marks its end.
@@ -121,7 +108,7 @@ ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int
     received.insert(received.end(), from_peer.begin(), from_peer.end());
     plan.receive_rows.push_back(total(from_peer));
   }
-  plan.received_runs = row_runs(std::move(received), local);
+  plan.received_runs = row_blocks(std::move(received), local);
 
   RowCounts gathered(parts * local, 0);  // by rank of the expert-tensor group, then expert of this rank
   for (std::size_t p = 0; p < parts; ++p) {
@@ -133,7 +120,7 @@ ExchangePlan plan_exchange(const LayerContext& context, std::span<const std::int
     }
   }
   plan.expert_rows = rows_by_expert(gathered, local);
-  plan.gathered_runs = row_runs(std::move(gathered), local);
+  plan.gathered_runs = row_blocks(std::move(gathered), local);
   return plan;
 }
 
@@ -157,26 +144,27 @@ Tensor finish_dispatch(LayerContext& context, const ExchangePlan& plan, RowsUnde
   if (context.expert.size() > 1) {
     context.kernels.stream.wait(under_way.arrived);
     under_way.leaving.reset();
-    rows = reordered(context, plan.received_runs, /*by_expert=*/true, rows, bound_rows);
+    rows = reordered(context.kernels, Bucket::moe_routing, plan.received_runs, /*sorted=*/true, rows, bound_rows);
   }
   if (context.expert_tensor.size() > 1) {
     Tensor gathered = context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), sum(plan.gathered_rows),
                                                       rows.columns(), bound_rows);
     context.expert_tensor.all_gather(rows, gathered, elements(plan.gathered_rows, rows.columns()));
-    rows = reordered(context, plan.gathered_runs, /*by_expert=*/true, gathered, bound_rows);
+    rows = reordered(context.kernels, Bucket::moe_routing, plan.gathered_runs, /*sorted=*/true, gathered, bound_rows);
   }
   return rows;
 }
 
 RowsUnderWay prepare_return(LayerContext& context, const ExchangePlan& plan, Tensor rows, std::int64_t bound_rows) {
   if (context.expert_tensor.size() > 1) {
-    const Tensor partial = reordered(context, plan.gathered_runs, /*by_expert=*/false, rows, bound_rows);
+    const Tensor partial =
+        reordered(context.kernels, Bucket::moe_routing, plan.gathered_runs, /*sorted=*/false, rows, bound_rows);
     rows = context.kernels.ledger.allocate(Bucket::moe_routing, partial.dtype(), sum(plan.receive_rows),
                                            partial.columns(), bound_rows);
     context.expert_tensor.reduce_scatter(partial, rows, elements(plan.gathered_rows, partial.columns()));
   }
   if (context.expert.size() > 1) {
-    rows = reordered(context, plan.received_runs, /*by_expert=*/false, rows, bound_rows);
+    rows = reordered(context.kernels, Bucket::moe_routing, plan.received_runs, /*sorted=*/false, rows, bound_rows);
   }
   return {.leaving = std::move(rows), .back = true};
 }

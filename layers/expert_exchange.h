@@ -19,18 +19,12 @@ std::int64_t sum(const RowCounts& values);
 // Of rows with so many columns.
 RowCounts elements(RowCounts rows, std::int64_t columns);
 
-// Runs of rows indexed by (source, expert): the row count of each, and its first row in two orders. `by_source` is the
-// order of sources, `by_expert` that of experts.
-struct RowRuns {
-  std::vector<std::int64_t> by_source, by_expert, rows;
-};
-
 // Row counts that a rank sends and receives in one microbatch. Any count may be zero.
 struct ExchangePlan {
   std::vector<std::int64_t> send_rows, receive_rows;  // by rank of the expert group
-  RowRuns received_runs;                              // sources are ranks of the expert group
+  RowBlocks received_runs;                            // by rank of the expert group, then expert; sorted by expert
   std::vector<std::int64_t> gathered_rows;            // by rank of the expert-tensor group
-  RowRuns gathered_runs;                              // sources are ranks of the expert-tensor group
+  RowBlocks gathered_runs;                            // by rank of the expert-tensor group, then expert; sorted alike
   std::vector<std::int64_t> expert_rows;              // by expert of this rank: rows it computes
 };
 

@@ -171,7 +171,7 @@ Tensor Router::within_capacity(LayerContext& context, const Kept& kept, const Te
   const MoeConfig& moe = setup_.model.moe;
   const std::int64_t own = setup_.microbatch_tokens, choices = moe.choices();
   const std::int64_t first = context.sequence.rank() * own, slice_first = slice().first_token;
-  const TokenBlocks blocks = token_blocks(setup_);
+  const RowBlocks blocks = token_blocks(setup_);
   // Of all ranks that share the sequences, in the order of positions.
   const auto whole = [&](const Tensor& part) {
     Tensor by_rank = ledger.allocate(Bucket::moe_routing, part.dtype(), setup_.context * own, choices);
@@ -180,18 +180,12 @@ Tensor Router::within_capacity(LayerContext& context, const Kept& kept, const Te
     context.tensor.all_gather(here.rows_from(slice_first, setup_.slice_tokens()), here);
     if (setup_.context == 1) return by_rank;
     context.sequence.all_gather(here, by_rank);
-    Tensor by_position = ledger.allocate(Bucket::moe_routing, part.dtype(), setup_.context * own, choices);
-    move_blocks(kernels, by_rank, blocks.by_rank, blocks.by_position, blocks.rows, by_position);
-    return by_position;
+    return reordered(kernels, Bucket::moe_routing, blocks, /*sorted=*/true, by_rank);
   };
   Tensor all = whole(chosen);
   limit_choices(kernels, whole(kept.weights), setup_.sequence_length, moe.num_experts,
                 moe.capacity(setup_.sequence_length), moe.drop_policy, all);
-  if (setup_.context > 1) {
-    Tensor by_rank = ledger.allocate(Bucket::moe_routing, DType::int32, setup_.context * own, choices);
-    move_blocks(kernels, all, blocks.by_position, blocks.by_rank, blocks.rows, by_rank);
-    all = std::move(by_rank);
-  }
+  if (setup_.context > 1) all = reordered(kernels, Bucket::moe_routing, blocks, /*sorted=*/false, all);
   if (setup_.slice_tokens() == all.rows()) return all;
   Tensor part = ledger.allocate(Bucket::moe_routing, DType::int32, setup_.slice_tokens(), choices);
   cast(kernels.stream, all.view().rows_from(first + slice_first, setup_.slice_tokens()), part);

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <tuple>
+
+#include "layers/kernels/routing.h"
 #include "layers/segments.h"
 #include "parallel/runtime/elementwise.h"
 
@@ -62,6 +65,14 @@ std::vector<Tensor*> allocated(std::initializer_list<Tensor*> tensors) {
     if (tensor->allocated()) found.push_back(tensor);
   }
   return found;
+}
+
+Tensor reordered(KernelContext& kernels, Bucket bucket, const RowBlocks& blocks, bool sorted, ConstTensorView rows,
+                 std::int64_t reserve_rows) {
+  Tensor moved = kernels.ledger.allocate(bucket, rows.dtype(), rows.rows(), rows.columns(), reserve_rows);
+  const auto& [from, to] = sorted ? std::tie(blocks.by_rank, blocks.sorted) : std::tie(blocks.sorted, blocks.by_rank);
+  move_blocks(kernels, rows, from, to, blocks.rows, moved);
+  return moved;
 }
 
 DType narrower(DType first, DType second) {

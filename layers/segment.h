@@ -254,6 +254,15 @@ class Segment {
 // Those of the tensors that are allocated.
 std::vector<Tensor*> allocated(std::initializer_list<Tensor*> tensors);
 
+// Blocks of rows in two orders, that of ranks and another. Each block has a row count, and a first row in either order.
+struct RowBlocks {
+  std::vector<std::int64_t> by_rank, sorted, rows;
+};
+// `rows` of all blocks sorted, or back in the order of ranks. The result is in `bucket`, with room for `reserve_rows`
+// (see MemoryLedger::allocate).
+Tensor reordered(KernelContext& kernels, Bucket bucket, const RowBlocks& blocks, bool sorted, ConstTensorView rows,
+                 std::int64_t reserve_rows = 0);
+
 // Conversion between parts of the model that compute in different dtypes. Nothing is copied if the dtypes are equal.
 //
 // Dtype for communication between two parts: the narrower of theirs, or `first` if both have the same width.
