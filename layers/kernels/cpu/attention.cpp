@@ -35,8 +35,8 @@ auto head_from(const HeadColumns<View>& of, std::int64_t first_row, std::int64_t
 // A head as a factor of products. float32 is read in place. Heads of 16 bits are copied into `place`, which is as wide,
 // because 16-bit products take dense factors.
 template <typename T>
-StridedMatrix<T> packed(const HeadColumns<ConstTensorView>& of, std::int64_t first_row, std::int64_t head,
-                        std::int64_t rows, Tensor& place) {
+StridedMatrix<T> packed_head(const HeadColumns<ConstTensorView>& of, std::int64_t first_row, std::int64_t head,
+                             std::int64_t rows, Tensor& place) {
   const std::int64_t width = place.columns();
   const StridedMatrix<T> found = head_from<T>(of, first_row, head, width);
   if constexpr (dtype_of<T> == DType::float32) {
@@ -116,10 +116,10 @@ struct Forward {
       const std::int64_t first = sequence * length, first_query = sequence * queries;
       for (std::int64_t head = 0; head < heads.query_heads; ++head) {
         if (head % group == 0) {
-          k = packed<T>(inputs.k, first, head / group, length, packed_k);
-          v = packed<T>(inputs.v, first, head / group, length, packed_v);
+          k = packed_head<T>(inputs.k, first, head / group, length, packed_k);
+          v = packed_head<T>(inputs.v, first, head / group, length, packed_v);
         }
-        const StridedMatrix<T> q = packed<T>(inputs.q, first_query, head, queries, packed_q);
+        const StridedMatrix<T> q = packed_head<T>(inputs.q, first_query, head, queries, packed_q);
         run_head(q, k, v, begins_from(inputs, first_query), columns_from<T>(out, first_query, head * value_dim),
                  columns_from<float>(log_sum_exp, first_query, head));
       }
@@ -191,13 +191,13 @@ struct Backward {
     for (std::int64_t sequence = 0; sequence * length < inputs.k.rows.rows(); ++sequence) {
       const std::int64_t first = sequence * length, first_query = sequence * queries;
       for (std::int64_t pair = 0; pair < heads.key_value_heads; ++pair) {
-        k = packed<T>(inputs.k, first, pair, length, packed_k);
-        v = packed<T>(inputs.v, first, pair, length, packed_v);
+        k = packed_head<T>(inputs.k, first, pair, length, packed_k);
+        v = packed_head<T>(inputs.v, first, pair, length, packed_v);
         fill(dk, 0.0f);
         fill(dv, 0.0f);
         for (std::int64_t head = pair * group; head < (pair + 1) * group; ++head) {
-          run_query_head(packed<T>(inputs.q, first_query, head, queries, packed_q),
-                         packed<T>({dout}, first_query, head, queries, packed_dout),
+          run_query_head(packed_head<T>(inputs.q, first_query, head, queries, packed_q),
+                         packed_head<T>({dout}, first_query, head, queries, packed_dout),
                          columns_from<T>(out, first_query, head * value_dim),
                          columns_from<float>(log_sum_exp, first_query, head).data, begins_from(inputs, first_query),
                          head_from<T>(gradients.q, first_query, head, head_dim), gradients.q.rows.columns());
