@@ -1,9 +1,6 @@
 #include "parallel/pipeline/timing/problem.h"
 
 #include <algorithm>
-#include <string_view>
-
-#include "parallel/runtime/error.h"
 
 namespace weft {
 namespace {
@@ -54,37 +51,6 @@ TimingTable timing_table(const TimingRank& rank, bool pin_reductions) {
 std::int64_t smallest_budget(const TimingRank& rank, bool pin_reductions) {
   const TimingTable table = timing_table(rank, pin_reductions);
   return table.core.empty() ? 0 : *std::ranges::max_element(table.core);
-}
-
-void check_timing_problem(const TimingProblem& problem) {
-  const int ranks = static_cast<int>(problem.ranks.size());
-  for (int r = 0; r < ranks; ++r) {
-    const TimingRank& rank = problem.ranks[r];
-    const auto check = [r](bool condition, std::string_view fault) {
-      if (!condition) fail("timing: rank {}: {}", r, fault);
-    };
-    const auto known = [&rank](int unit) { return unit >= 0 && unit < static_cast<int>(rank.units.size()); };
-    const auto inside = [](int first, int count, const std::vector<int>& list) {
-      return first >= 0 && count >= 0 && first + count <= static_cast<int>(list.size());
-    };
-    check(std::ranges::all_of(rank.read_units, known), "a unit is read that there is not");
-    check(std::ranges::all_of(rank.added_units, known), "a unit is added to that there is not");
-    for (const TimingOp& op : rank.ops) {
-      check(inside(op.first_read, op.reads, rank.read_units), "an op reads units outside its rank's list");
-      check(inside(op.first_add, op.adds, rank.added_units), "an op adds to units outside its rank's list");
-      check(op.seconds >= 0 && op.transfer_seconds >= 0 && op.seconds_before >= 0 && op.activation_bytes >= 0,
-            "an op has a negative size");
-      if (op.producer_rank < 0) continue;
-      check(op.producer_rank < ranks && op.producer_op >= 0 &&
-                op.producer_op < static_cast<int>(problem.ranks[op.producer_rank].ops.size()),
-            "an op waits for one that there is not");
-    }
-    for (const TimingUnit& unit : rank.units) {
-      check(
-          unit.parameter_bytes >= 0 && unit.gradient_bytes >= 0 && unit.gather_seconds >= 0 && unit.reduce_seconds >= 0,
-          "a unit has a negative size");
-    }
-  }
 }
 
 }  // namespace weft

@@ -72,7 +72,4 @@ TimingTable timing_table(const TimingRank& rank, bool pin_reductions);
 // the last.
 std::int64_t smallest_budget(const TimingRank& rank, bool pin_reductions);
 
-// Throws Error (failure) if an index is out of range, or a duration or size is negative.
-void check_timing_problem(const TimingProblem& problem);
-
 }  // namespace weft

@@ -56,7 +56,6 @@ std::vector<TimingView> views() {
 }  // namespace
 
 TimingSolution solve_timing(const TimingProblem& problem, const SolveOptions& options) {
-  check_timing_problem(problem);
   require_budgets(problem, options.pin_reductions);
   TimingSearch search(problem, options);
   TimingSolution solution;
