@@ -145,9 +145,9 @@ TEST(TimingTies, OfCandidatesGoToFewerByteSteps) {
     TimingSearch search(problem, options);
     if (search.at_bound(solution.makespan)) continue;
     const TimingCandidate solved = search.evaluate(solution.plan.ranks);
-    for (const auto order : {DecodeOptions::Reductions::when_free, DecodeOptions::Reductions::first}) {
+    for (const auto order : {TimingView::Reductions::when_free, TimingView::Reductions::first}) {
       for (const double weight : {1.0, 0.3, 0.0}) {
-        const TimingView view{.reduction_weight = weight, .decode = {.reductions = order}};
+        const TimingView view{.reduction_weight = weight, .reductions = order};
         const TimingCandidate candidate = search.build(view, search.compute_ends());
         if (candidate.makespan != solved.makespan || candidate.score != solved.score) continue;
         EXPECT_FALSE(search.is_leaner(candidate, solved)) << i;

@@ -43,7 +43,7 @@ Example example() {
   made.problem.ranks = {rank};
   TimingRankPlan plan;
   plan.gathers = {{0, -1, 0, 0}, {1, -1, 1, 2}, {0, 2, 3, 3}};
-  plan.reductions = {{1, 2, 2, 4, false}, {0, 3, 3, 4, false}};
+  plan.reductions = {{1, 2, 2, 4}, {0, 3, 3, 4}};
   plan.channel = {{false, 0}, {false, 1}, {false, 2}, {true, 0}, {true, 1}};
   made.plan.ranks = {plan};
   return made;
@@ -84,15 +84,14 @@ TEST(TimingPlan, FaultsAreFound) {
        [](Example&, TimingRankPlan& plan) { plan.reductions[0].first = 1; }},
       {"two gradients of unit 1 are filled at once",
        [](Example&, TimingRankPlan& plan) {
-         plan.reductions.push_back({1, 2, 2, 4, true});
+         plan.reductions.push_back({1, 2, 2, 4});
          plan.channel.push_back({true, 2});
        }},
       {"reduced more than once",
        [](Example&, TimingRankPlan& plan) {
-         plan.reductions.push_back({1, 2, 2, 4, true});
+         plan.reductions.push_back({1, 2, 2, 4});
          plan.channel.push_back({true, 2});
        }},
-      {"should not add up", [](Example&, TimingRankPlan& plan) { plan.reductions[0].accumulate = true; }},
       {"the channel leaves out", [](Example&, TimingRankPlan& plan) { plan.channel.pop_back(); }},
       {"is not a collective, or one that was before",
        [](Example&, TimingRankPlan& plan) { plan.channel[1] = plan.channel[0]; }},

@@ -31,8 +31,8 @@ int TimingDecoder::find_full(int first, int last, std::int64_t bytes) const {
   return -1;
 }
 
-void TimingDecoder::begin(const TimingChoice& choice, std::span<const double> ends, const DecodeOptions& options) {
-  options_ = options;
+void TimingDecoder::begin(const TimingChoice& choice, std::span<const double> ends, const TimingView& view) {
+  view_ = &view;
   ends_ = ends;
   load_.resize(rank_.ops.size());
   for (std::size_t q = 0; q < load_.size(); ++q) load_[q] = rank_.ops[q].activation_bytes;
@@ -72,7 +72,7 @@ void TimingDecoder::make_intervals(const TimingChoice& choice) {
                           .previous = interval,
                           .root = index,
                           .apart = stay == Stay::apart,
-                          .urgency = options_.read_urgency.empty() ? 0 : options_.read_urgency[i]});
+                          .urgency = view_->read_urgency.empty() ? 0 : view_->read_urgency[i]});
     reserve(use.op, use.op, unit.parameter_bytes);
     interval = index;
   }
@@ -83,8 +83,8 @@ void TimingDecoder::make_gradients(const TimingChoice& choice) {
   std::vector<int> current(rank_.units.size(), -1);
   for (std::size_t i = 0; i < table_.adds.size(); ++i) {
     const TimingUse& use = table_.adds[i];
-    const double urgency = options_.add_urgency.empty() ? 0 : options_.add_urgency[i];
-    const int patience = options_.add_patience.empty() ? 0 : static_cast<int>(options_.add_patience[i]);
+    const double urgency = view_->add_urgency.empty() ? 0 : view_->add_urgency[i];
+    const int patience = view_->add_patience.empty() ? 0 : static_cast<int>(view_->add_patience[i]);
     const int wait_by = patience == 0 ? 0 : use.op + patience;
     int& gradient = current[use.unit];
     const std::int64_t bytes = rank_.units[use.unit].gradient_bytes;
@@ -124,7 +124,7 @@ void TimingDecoder::merge(int index) {
 bool TimingDecoder::try_merge(int index) {
   Interval& interval = intervals_[index];
   // The previous interval must have been gathered; one that waits for its own gather has no end yet.
-  if (!options_.bridge || interval.apart || interval.previous < 0) return false;
+  if (!view_->bridge || interval.apart || interval.previous < 0) return false;
   if (intervals_[interval.previous].state == State::waiting) return false;
   const int first = intervals_[interval.previous].until + 1;
   const std::int64_t bytes = parameter_bytes(index);
@@ -178,7 +178,7 @@ double TimingDecoder::settle_gradients(int op) {
     held.reserved_to = op;
   }
   int forced = 0;  // number of reductions of held_ to wait for
-  if (!options_.add_patience.empty()) {
+  if (!view_->add_patience.empty()) {
     for (std::size_t i = 0; i < held_.size(); ++i) {
       const int wait_by = gradients_[held_[i].gradient].wait_by;
       if (wait_by > 0 && wait_by <= op) forced = static_cast<int>(i) + 1;
@@ -195,7 +195,7 @@ double TimingDecoder::settle_gradients(int op) {
 }
 
 bool TimingDecoder::is_due(const Interval& interval, double end) const {
-  return options_.eager || interval.latest + shift_ < end;
+  return view_->eager || interval.latest + shift_ < end;
 }
 
 bool TimingDecoder::may_start(Interval& interval, int index, int op) {
@@ -213,10 +213,10 @@ int TimingDecoder::find_gather(int op, double end) {
     if (is_due(interval, end)) {
       if (try_merge(i)) continue;
       if (may_start(interval, i, op)) return i;
-    } else if (options_.read_urgency.empty()) {
+    } else if (view_->read_urgency.empty()) {
       break;  // later ones are not due either: without urgencies, latest starts rise along the list
     }
-    if (!options_.overtake) break;
+    if (!view_->overtake) break;
   }
   return -1;
 }
@@ -230,14 +230,14 @@ bool TimingDecoder::issue_optional(int op, double end) {
   const bool reduction = issued_ < held_.size();
   if (!reduction && gather < 0) return false;
   int first = reduction ? -1 : gather;  // next in the channel; -1: the reduction
-  if (reduction && options_.reductions != DecodeOptions::Reductions::first && first_waiting_ < count) {
+  if (reduction && view_->reductions != TimingView::Reductions::first && first_waiting_ < count) {
     Interval& next = intervals_[first_waiting_];
     const Gradient& gradient = gradients_[held_[issued_].gradient];
     const double begin = std::max(channel_free_, last_end_);
     const double reduce_seconds = rank_.units[gradient.unit].reduce_seconds;
     const bool in_time = begin + reduce_seconds - gradient.urgency <= next.latest + shift_;
     if (gather >= 0) {
-      if (options_.reductions == DecodeOptions::Reductions::last || !in_time) first = gather;
+      if (view_->reductions == TimingView::Reductions::last || !in_time) first = gather;
     } else if (!in_time && may_start(next, first_waiting_, op)) {
       first = first_waiting_;  // early rather than late
     } else if (!in_time && gradient.urgency < 0) {

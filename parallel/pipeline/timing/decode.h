@@ -27,43 +27,41 @@ struct TimingChoice {
   bool operator==(const TimingChoice&) const = default;
 };
 
-struct SelectOptions {
+// The parameters of selection and decoding of a rank. Lists are by TimingTable::reads and adds.
+struct TimingView {
+  enum class Reductions : std::uint8_t { when_free, first, last };  // order, if a gather could start as well
+
   // Every gap leaves room for `lead` times the transfer that ends (or begins) it, so that transfers run beside compute.
   double lead = 1;
   double reduction_weight = 1;  // weight of a second of reduction, which has no deadline
-  std::int64_t headroom = 0;    // bytes left free at every op
-  bool pin_reductions = false;
-  std::span<const float> read_weights = {}, add_weights = {};  // of single gaps, set by the search; empty: 1; 0: apart
-};
-
-// `ends`: the expected end of each op of the rank, bubbles included, in seconds.
-TimingChoice select_stays(const TimingRank& rank, const TimingTable& table, std::span<const double> ends,
-                          const SelectOptions& options);
-
-struct DecodeOptions {
-  enum class Reductions : std::uint8_t { when_free, first, last };  // order, if a gather could start as well
+  double headroom = 0;          // left free at every op, as a multiple of the bytes of the rank's largest unit
 
   bool eager = false;  // gathers start as soon as there is room, not only when they are due
   Reductions reductions = Reductions::when_free;
   bool overtake = true;  // a gather with room may start before an earlier needed one without room
   bool bridge = true;    // a unit chosen to be dropped stays if, when its gather is due, there is room all the way
-  int extend = 3;        // ops by which triggers move forward and waits back, into room that is left
 
+  std::vector<float> read_weights = {}, add_weights = {};  // of single gaps, set by the search; empty: 1; 0: apart
   // Seconds that are added to the urgency of single gathers (by the read that they are for) and reductions (by the last
   // add); empty: none.
-  std::span<const float> read_urgency = {}, add_urgency = {};
+  std::vector<float> read_urgency = {}, add_urgency = {};
   // Number of ops after a gradient's last add before which compute waits for its reduction even if its room is not
   // needed yet. Gathers may then take the room. Empty, or 0: compute waits when the room is needed.
-  std::span<const float> add_patience = {};
+  std::vector<float> add_patience = {};
 };
+
+// `ends`: the expected end of each op of the rank, bubbles included, in seconds.
+TimingChoice select_stays(const TimingRank& rank, const TimingTable& table, std::span<const double> ends,
+                          const TimingView& view, bool pin_reductions);
 
 class TimingDecoder {
  public:
   // The rank and its table must outlive it.
   TimingDecoder(const TimingRank& rank, const TimingTable& table);
 
-  // `ends`: the expected end of each op of the rank, in seconds; urgency is derived from it.
-  void begin(const TimingChoice& choice, std::span<const double> ends, const DecodeOptions& options);
+  // `ends`: the expected end of each op of the rank, in seconds; urgency is derived from it. It and the view stay valid
+  // until finish().
+  void begin(const TimingChoice& choice, std::span<const double> ends, const TimingView& view);
   // Ops must run in order. `ready`: when the op may begin for its producer. Returns the end of the op. All in seconds.
   double run_op(int op, double ready);
   TimingRankPlan finish();
@@ -123,7 +121,7 @@ class TimingDecoder {
 
   const TimingRank& rank_;
   const TimingTable& table_;
-  DecodeOptions options_;
+  const TimingView* view_ = nullptr;
   std::span<const double> ends_;
   std::vector<std::int64_t> load_;  // reserved bytes by op
   std::vector<Interval> intervals_;

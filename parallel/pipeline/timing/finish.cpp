@@ -5,6 +5,9 @@
 #include "parallel/pipeline/timing/decode.h"
 
 namespace weft {
+namespace {
+constexpr int margin = 3;  // ops by which triggers move forward and waits back, into room that is left
+}
 
 // Removing a collective never delays another one.
 void TimingDecoder::merge_late() {
@@ -65,7 +68,7 @@ void TimingDecoder::extend() {
   for (const TimedCollective& entry : channel_) {
     if (!entry.reduction) continue;
     Gradient& gradient = gradients_[entry.index];
-    for (int steps = 0; steps < options_.extend && gradient.wait < ops; ++steps) {
+    for (int steps = 0; steps < margin && gradient.wait < ops; ++steps) {
       if (load_[gradient.wait] + gradient_bytes(entry.index) > rank_.budget) break;
       load_[gradient.wait++] += gradient_bytes(entry.index);
     }
@@ -75,7 +78,7 @@ void TimingDecoder::extend() {
     if (!entry.reduction) {
       Interval& interval = intervals_[entry.index];
       const int gone = interval.previous < 0 ? -1 : intervals_[intervals_[interval.previous].root].until;
-      const int earliest = std::max({predecessor, gone, interval.after - options_.extend});
+      const int earliest = std::max({predecessor, gone, interval.after - margin});
       while (interval.after > earliest && load_[interval.after] + parameter_bytes(entry.index) <= rank_.budget) {
         load_[interval.after--] += parameter_bytes(entry.index);
       }
@@ -102,14 +105,11 @@ TimingRankPlan TimingDecoder::finish() {
     index_of_interval[i] = static_cast<int>(plan.gathers.size());
     plan.gathers.push_back({interval.unit, interval.after, interval.need, interval.until});
   }
-  std::vector<char> reduced(rank_.units.size());
   for (const int i : gradients_by_last_) {
     const Gradient& gradient = gradients_[i];
     if (gradient.merged) continue;
     index_of_gradient[i] = static_cast<int>(plan.reductions.size());
-    char& before = reduced[gradient.unit];
-    plan.reductions.push_back({gradient.unit, gradient.first, gradient.last, gradient.wait, before != 0});
-    before = 1;
+    plan.reductions.push_back({gradient.unit, gradient.first, gradient.last, gradient.wait});
   }
   for (const auto& [reduction, index] : channel_) {
     plan.channel.push_back({reduction, (reduction ? index_of_gradient : index_of_interval)[index]});

@@ -130,9 +130,8 @@ class FixedRank {
         plan_.reductions[reduction].after = use.op;
         continue;
       }
-      const bool accumulate = reduction >= 0;
       reduction = static_cast<int>(plan_.reductions.size());
-      plan_.reductions.push_back({use.unit, use.op, use.op, ops_, accumulate});
+      plan_.reductions.push_back({use.unit, use.op, use.op, ops_});
     }
     // Compute waits where it would begin one gradient too many.
     if (policy_.outstanding >= 0) {

@@ -95,9 +95,6 @@ struct RankFaults {
       if (!accumulating.add(reduction.unit, reduction.first, reduction.after)) {
         fault("two gradients of unit {} are filled at once", reduction.unit);
       }
-      if (reduction.accumulate != (before > 0)) {
-        fault("reduction {} of unit {} should {}", before, reduction.unit, before > 0 ? "add up" : "not add up");
-      }
       if (pin_reductions && before == 1) fault("unit {} is reduced more than once", reduction.unit);
       for (const int q : {reduction.first, reduction.after}) {
         if (!contains(rank.adds_of(rank.ops[q]), reduction.unit)) {

@@ -28,10 +28,9 @@ struct TimedGather {
 
 struct TimedReduction {
   int unit = 0;
-  int first = 0;            // the first op that adds to this gradient
-  int after = 0;            // the last such op; its end triggers the reduction
-  int wait = 0;             // compute waits for the reduction before this op; the number of ops: the end of the step
-  bool accumulate = false;  // adds to the shard, which holds an earlier reduction of the step
+  int first = 0;  // the first op that adds to this gradient
+  int after = 0;  // the last such op; its end triggers the reduction
+  int wait = 0;   // compute waits for the reduction before this op; the number of ops: the end of the step
 
   bool operator==(const TimedReduction&) const = default;
 };

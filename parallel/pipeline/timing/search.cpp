@@ -9,7 +9,8 @@
 namespace weft {
 namespace {
 constexpr double most_worse = 0.05;  // share of the best plan's excess over the bound
-}
+constexpr int most_steps = 3000;
+}  // namespace
 
 // splitmix64
 std::uint64_t TimingRandom::next() {
@@ -57,22 +58,10 @@ double TimingSearch::find_lower_bound() const {
   return bound;
 }
 
-std::span<const double> TimingSearch::of_rank(int rank, const std::vector<double>& ends) const {
-  return std::span(ends).subspan(clock_.first_op(rank), problem_.ranks[rank].ops.size());
-}
-
-TimingChoice TimingSearch::select(int rank, const TimingView& view, const std::vector<double>& ends) const {
-  std::int64_t largest = 0;
-  for (const TimingUnit& unit : problem_.ranks[rank].units) {
-    largest = std::max({largest, unit.parameter_bytes, unit.gradient_bytes});
-  }
-  return select_stays(problem_.ranks[rank], tables_[rank], of_rank(rank, ends),
-                      {.lead = view.lead,
-                       .reduction_weight = view.reduction_weight,
-                       .headroom = std::llround(view.headroom * static_cast<double>(largest)),
-                       .pin_reductions = options_.pin_reductions,
-                       .read_weights = view.read_weights,
-                       .add_weights = view.add_weights});
+void TimingSearch::begin(int rank, const TimingView& view, const std::vector<double>& ends) {
+  const TimingRank& own = problem_.ranks[rank];
+  const auto own_ends = std::span(ends).subspan(clock_.first_op(rank), own.ops.size());
+  decoders_[rank].begin(select_stays(own, tables_[rank], own_ends, view, options_.pin_reductions), own_ends, view);
 }
 
 void TimingSearch::rate(TimingCandidate& candidate) const {
@@ -103,17 +92,9 @@ bool TimingSearch::is_leaner(const TimingCandidate& one, const TimingCandidate& 
          reserved_byte_steps(problem_, one.plans) < reserved_byte_steps(problem_, other.plans);
 }
 
-DecodeOptions TimingSearch::decode_options(const TimingView& view) const {
-  DecodeOptions options = view.decode;
-  options.read_urgency = view.read_urgency;
-  options.add_urgency = view.add_urgency;
-  options.add_patience = view.add_patience;
-  return options;
-}
-
 TimingCandidate TimingSearch::build(const TimingView& view, const std::vector<double>& ends) {
   for (int r = 0; r < static_cast<int>(decoders_.size()); ++r) {
-    decoders_[r].begin(select(r, view, ends), of_rank(r, ends), decode_options(view));
+    begin(r, view, ends);
   }
   std::vector<double> decoded(clock_.ops());
   for (const TimingClock::Stretch& stretch : clock_.stretches()) {
@@ -130,7 +111,7 @@ TimingCandidate TimingSearch::build(const TimingView& view, const std::vector<do
 // Decodes one rank as if the other ranks did not react.
 TimingRankPlan TimingSearch::decode_alone(int rank, const TimingView& view, const std::vector<double>& ends) {
   TimingDecoder& decoder = decoders_[rank];
-  decoder.begin(select(rank, view, ends), of_rank(rank, ends), decode_options(view));
+  begin(rank, view, ends);
   const int base = clock_.first_op(rank), ops = static_cast<int>(problem_.ranks[rank].ops.size());
   for (int q = 0; q < ops; ++q) decoder.run_op(q, clock_.ready(base + q, ends));
   return decoder.finish();
@@ -140,7 +121,7 @@ void TimingSearch::vary(int rank, TimingView& view) {
   constexpr double leads[] = {0, 0.5, 1, 1.5, 2, 3};
   constexpr double headrooms[] = {0, 0, 0.5, 1, 2};
   constexpr double weights[] = {0, 0.1, 0.3, 0.6, 1, 1.5};
-  using Reductions = DecodeOptions::Reductions;
+  using Reductions = TimingView::Reductions;
   constexpr Reductions orders[] = {Reductions::when_free, Reductions::first, Reductions::last};
   switch (random_.below(20)) {
     case 0:
@@ -153,12 +134,12 @@ void TimingSearch::vary(int rank, TimingView& view) {
       view.reduction_weight = weights[random_.below(6)];
       return;
     case 3:
-      view.decode.reductions = orders[random_.below(3)];
+      view.reductions = orders[random_.below(3)];
       return;
     case 4:
-      view.decode.eager = random_.below(2) == 0;
-      view.decode.overtake = random_.below(2) == 0;
-      view.decode.bridge = random_.below(4) != 0;
+      view.eager = random_.below(2) == 0;
+      view.overtake = random_.below(2) == 0;
+      view.bridge = random_.below(4) != 0;
       return;
     default:
       break;
@@ -203,10 +184,10 @@ int TimingSearch::improve(TimingCandidate& best, const TimingView& view, std::in
   std::vector<double> ends(current.ends.size()), rank_ends(current.rank_ends.size());
   std::int64_t largest = 0;
   for (const TimingRank& rank : problem_.ranks) largest = std::max(largest, static_cast<std::int64_t>(rank.ops.size()));
-  const double expected_steps = std::min(static_cast<double>(options_.most_steps),
+  const double expected_steps = std::min(static_cast<double>(most_steps),
                                          static_cast<double>(work) / static_cast<double>(clock_.ops() + 8 * largest));
   int steps = 0;
-  for (; work > 0 && steps < options_.most_steps && !at_bound(best.makespan); ++steps) {
+  for (; work > 0 && steps < most_steps && !at_bound(best.makespan); ++steps) {
     const int rank = random_.below(static_cast<int>(views.size()));
     const auto ops = static_cast<std::int64_t>(problem_.ranks[rank].ops.size());
     work -= clock_.ops() + 8 * ops;

@@ -10,15 +10,6 @@
 
 namespace weft {
 
-// The parameters of selection and decoding of a rank.
-struct TimingView {
-  double lead = 1, reduction_weight = 1;
-  double headroom = 0;  // as a multiple of the bytes of the rank's largest unit
-  DecodeOptions decode = {};
-  std::vector<float> read_weights = {}, add_weights = {};                     // empty: 1
-  std::vector<float> read_urgency = {}, add_urgency = {}, add_patience = {};  // empty: 0
-};
-
 struct TimingCandidate {
   std::vector<TimingRankPlan> plans;
   std::vector<TimingChannel> channels;
@@ -61,10 +52,9 @@ class TimingSearch {
   int improve(TimingCandidate& best, const TimingView& view, std::int64_t work);
 
  private:
-  TimingChoice select(int rank, const TimingView& view, const std::vector<double>& ends) const;
-  std::span<const double> of_rank(int rank, const std::vector<double>& ends) const;
+  // Selects, and begins to decode.
+  void begin(int rank, const TimingView& view, const std::vector<double>& ends);
   TimingRankPlan decode_alone(int rank, const TimingView& view, const std::vector<double>& ends);
-  DecodeOptions decode_options(const TimingView& view) const;
   void rate(TimingCandidate& candidate) const;
   void vary(int rank, TimingView& view);
   double find_lower_bound() const;

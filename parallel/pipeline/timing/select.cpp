@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <utility>
 
@@ -62,19 +63,21 @@ double weight_of(std::span<const float> weights, std::size_t i) {
 
 class Selection {
  public:
-  Selection(const TimingRank& rank, const TimingTable& table, std::span<const double> ends,
-            const SelectOptions& options)
-      : rank_(rank), table_(table), ends_(ends), options_(options), capacity_(rank.ops.size()) {
+  Selection(const TimingRank& rank, const TimingTable& table, std::span<const double> ends, const TimingView& view)
+      : rank_(rank), table_(table), ends_(ends), view_(view), capacity_(rank.ops.size()) {
     choice_.reads.assign(table.reads.size(), Stay::kept);
     choice_.adds.assign(table.adds.size(), Stay::kept);
     for (std::size_t q = 0; q < rank.ops.size(); ++q) capacity_[q] = rank.budget - table.core[q];
   }
 
-  TimingChoice run() {
+  TimingChoice run(bool pin_reductions) {
     const std::vector<std::int64_t> whole = capacity_;
-    for (std::int64_t& bytes : capacity_) bytes -= options_.headroom;
+    std::int64_t largest = 0;
+    for (const TimingUnit& unit : rank_.units) largest = std::max({largest, unit.parameter_bytes, unit.gradient_bytes});
+    const std::int64_t headroom = std::llround(view_.headroom * static_cast<double>(largest));
+    for (std::int64_t& bytes : capacity_) bytes -= headroom;
     read_gaps();
-    if (!options_.pin_reductions) add_gaps();
+    if (!pin_reductions) add_gaps();
     sweep(gaps_, capacity_);
     // The first sweep charged a transfer window to every gap. A gap that does not fit beside windows must not stay.
     std::erase_if(full_, [](const Gap& gap) { return *gap.stay != Stay::kept; });
@@ -94,12 +97,12 @@ class Selection {
       const TimingUnit& unit = rank_.units[use.unit];
       const int previous = use.previous < 0 ? -1 : table_.reads[use.previous].op;
       int window = use.op;  // first op at which the gathered parameters are there
-      while (window > previous + 1 && ends_[window - 1] > begin_of(use.op) - options_.lead * unit.gather_seconds) {
+      while (window > previous + 1 && ends_[window - 1] > begin_of(use.op) - view_.lead * unit.gather_seconds) {
         --window;
       }
       charge(window, use.op - 1, unit.parameter_bytes);
       if (use.previous < 0 || previous + 1 == use.op) continue;
-      const double weight = weight_of(options_.read_weights, use.previous);
+      const double weight = weight_of(view_.read_weights, use.previous);
       Gap gap{previous + 1, use.op - 1, unit.parameter_bytes, weight * unit.gather_seconds,
               &choice_.reads[use.previous]};
       if (weight == 0) {
@@ -119,12 +122,12 @@ class Selection {
       const TimingUnit& unit = rank_.units[use.unit];
       const int next = use.next < 0 ? ops : table_.adds[use.next].op;
       int window = use.op + 1;  // first op before which the reduction has ended
-      while (window < next && begin_of(window) < ends_[use.op] + options_.lead * unit.reduce_seconds) ++window;
+      while (window < next && begin_of(window) < ends_[use.op] + view_.lead * unit.reduce_seconds) ++window;
       charge(use.op + 1, window - 1, unit.gradient_bytes);
       if (use.next < 0 || use.op + 1 == next) continue;
       Gap gap{use.op + 1, next - 1, unit.gradient_bytes,
-              options_.reduction_weight * weight_of(options_.add_weights, i) * unit.reduce_seconds, &choice_.adds[i]};
-      if (weight_of(options_.add_weights, i) == 0) {
+              view_.reduction_weight * weight_of(view_.add_weights, i) * unit.reduce_seconds, &choice_.adds[i]};
+      if (weight_of(view_.add_weights, i) == 0) {
         *gap.stay = Stay::apart;
         continue;
       }
@@ -137,7 +140,7 @@ class Selection {
   const TimingRank& rank_;
   const TimingTable& table_;
   std::span<const double> ends_;
-  const SelectOptions& options_;
+  const TimingView& view_;
   TimingChoice choice_;
   std::vector<std::int64_t> capacity_;
   std::vector<Gap> gaps_, full_;  // without the transfer windows, and over their whole length
@@ -146,8 +149,8 @@ class Selection {
 }  // namespace
 
 TimingChoice select_stays(const TimingRank& rank, const TimingTable& table, std::span<const double> ends,
-                          const SelectOptions& options) {
-  return Selection(rank, table, ends, options).run();
+                          const TimingView& view, bool pin_reductions) {
+  return Selection(rank, table, ends, view).run(pin_reductions);
 }
 
 }  // namespace weft

@@ -28,7 +28,7 @@ void require_budgets(const TimingProblem& problem, bool pin_reductions) {
 
 // Views of the problem; the views that are best most often come first.
 std::vector<TimingView> views() {
-  using Reductions = DecodeOptions::Reductions;
+  using Reductions = TimingView::Reductions;
   struct Room {
     double lead = 1, headroom = 0;
   };
@@ -40,12 +40,8 @@ std::vector<TimingView> views() {
       for (const Reductions order : {Reductions::when_free, Reductions::first, Reductions::last}) {
         for (const double weight : {1.0, 0.3, 0.0}) {
           if (headroom == nothing_stays && weight > 0) continue;
-          TimingView view;
-          view.lead = lead;
-          view.headroom = headroom;
-          view.reduction_weight = weight;
-          view.decode = {.eager = eager, .reductions = order};
-          all.push_back(std::move(view));
+          all.push_back(
+              {.lead = lead, .reduction_weight = weight, .headroom = headroom, .eager = eager, .reductions = order});
         }
       }
     }

@@ -21,7 +21,6 @@ struct SolveOptions {
   // Bound of the work: ops processed by all candidates and search steps together. It is not a time, because all
   // replicas must find the same plan. A few candidates are tried in any case.
   std::int64_t work = 6'000'000;
-  int most_steps = 3000;       // of the search
   bool fixed_policies = true;  // also try fixed policies
 };
 
