@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "parallel/runtime/dtype.h"
 #include "parallel/runtime/error.h"
@@ -31,24 +32,16 @@ void check_rows(const UpdateRows& rows, UpdateRule rule) {
 namespace {
 
 // Fused operations are written out: the vector loop and its scalar rest must round in the same way. Otherwise an
-// element's bits would depend on the place where a shard ends.
+// element's bits would depend on the place where a shard ends. `update` is null if another rank sends these rows.
 template <typename Momentum, typename Update>
-WEFT_INLINE void momentum_loop(float scale, float rate, const float* gradients, Momentum* momentum, Update* update,
+WEFT_INLINE void momentum_loop(float scale, float rate, const float* gradients, Momentum* momentum, Update update,
                                std::int64_t count) {
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) {
     const float gradient = scale * gradients[i];
     const float moved = std::fma(rate, static_cast<float>(momentum[i]), gradient);
     assign(momentum[i], moved);
-    assign(update[i], std::fma(rate, moved, gradient));
-  }
-}
-template <typename Momentum>
-WEFT_INLINE void lone_momentum_loop(float scale, float rate, const float* gradients, Momentum* momentum,
-                                    std::int64_t count) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) {
-    assign(momentum[i], std::fma(rate, static_cast<float>(momentum[i]), scale * gradients[i]));
+    if constexpr (!std::is_null_pointer_v<Update>) assign(update[i], std::fma(rate, moved, gradient));
   }
 }
 
@@ -66,7 +59,7 @@ WEFT_INLINE void move_rows(float scale, const MuonMomentum& rows) {
   Momentum* momentum = rows.momentum.as<Momentum>().data();
   const std::int64_t count = rows.momentum.size();
   if (rows.update.empty()) {
-    lone_momentum_loop(scale, rows.rate, gradients, momentum, count);
+    momentum_loop(scale, rows.rate, gradients, momentum, nullptr, count);
   } else if (rows.update.dtype() == DType::bfloat16) {
     momentum_loop(scale, rows.rate, gradients, momentum, rows.update.as<bfloat16>().data(), count);
   } else {
