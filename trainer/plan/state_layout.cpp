@@ -22,7 +22,7 @@ UnitLayout layout_of(const PlannedUnit& unit) {
 }  // namespace
 
 bool StateArray::keeps(const ResolvedGroups& groups, const PlannedUnit& unit, const ParameterSpec& parameter) const {
-  const OptimizerConfig& options = groups[static_cast<std::size_t>(update_group_of(parameter))];
+  const OptimizerConfig& options = groups[update_group_of(parameter)];
   return options.state == dtype && states_of(groups, parameter) > state &&
          unit.host_states.contains(parameter.name) == on_host;
 }

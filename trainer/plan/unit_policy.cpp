@@ -150,7 +150,7 @@ WrapRules wrap_rules(const Config& config, int stage) {
         policy.prefetch_within_stage ? ", within its stage" : "", to_string(policy.reduction),
         name_of(policy.accumulation), name_of(precision.stored), name_of(precision.compute),
         name_of(precision.reduction), config.training.frozen.contains(family) ? "frozen, not stepped" : "stepped",
-        name_of(groups[static_cast<std::size_t>(group)].rule));
+        name_of(groups[group].rule));
   }
   return rules;
 }

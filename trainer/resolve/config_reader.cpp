@@ -43,7 +43,7 @@ class Reader {
     }
     const ResolvedGroups groups = resolved_groups(config_);
     for (const UpdateGroup group : update_groups) {
-      config_.optimizer_by_group.try_emplace(group, groups[static_cast<std::size_t>(group)]);
+      config_.optimizer_by_group.try_emplace(group, groups[group]);
     }
     sort_by_place(faults_);
     // If a file could not be read, all keys that it should hold would look missing.

@@ -193,7 +193,7 @@ Rules optimizer_rules() {
   for (const UpdateGroup group :
        {UpdateGroup::embedding, UpdateGroup::head, UpdateGroup::root, UpdateGroup::routing, UpdateGroup::vectors}) {
     rules.push_back({{fmt::format("optimizer.{}.name", name_of(group))}, [=](const Config& c) {
-                       return none_or(resolved_groups(c)[static_cast<std::size_t>(group)].rule != UpdateRule::muon,
+                       return none_or(resolved_groups(c)[group].rule != UpdateRule::muon,
                                       "\"muon\" turns whole matrices between hidden states, which {} is "
                                       "not: use \"adamw\", \"sgd\", \"lion\" or \"lamb\"",
                                       name_of(group));
@@ -204,7 +204,7 @@ Rules optimizer_rules() {
     const std::string section = fmt::format("optimizer.{}", name_of(group));
     rules.push_back(
         {{section + ".name", fmt::format("precision.{}.parameters", name_of(family))}, [=](const Config& c) {
-           const OptimizerConfig options = resolved_groups(c)[static_cast<std::size_t>(group)];
+           const OptimizerConfig options = resolved_groups(c)[group];
            const DType stored = c.precision_of(family).parameters;
            return none_or(options.rule != UpdateRule::muon || stored == DType::float32,
                           "\"muon\" of {} keeps parameters in float32, but precision.parameters is \"{}\"",
@@ -221,8 +221,7 @@ Rules muon_width_rules() {
     return ConfigRule{{fmt::format("optimizer.{}.name", name_of(group)), key, "optimizer.name", "model.layers"},
                       [=](const Config& c) {
                         const bool muon =
-                            resolved_groups(c)[static_cast<std::size_t>(group)].rule == UpdateRule::muon &&
-                            !c.training.frozen.contains(family);
+                            resolved_groups(c)[group].rule == UpdateRule::muon && !c.training.frozen.contains(family);
                         if (!muon || c.model.hidden_size == 1) return Messages{};
                         for (const NamedSize& width : widths(c)) {
                           if (width.value != 1) continue;

@@ -81,7 +81,7 @@ std::vector<ConfigRule> tied_rules() {
       tied_rule({"optimizer.head.name", "optimizer.head.learning_rate", "optimizer.head.weight_decay"},
                 [](const Config& c) {
                   const OptimizerConfig standard = inherited_options(c.optimizer, UpdateGroup::head);
-                  return none_or(resolved_groups(c)[static_cast<std::size_t>(UpdateGroup::head)] == standard,
+                  return none_or(resolved_groups(c)[UpdateGroup::head] == standard,
                                  "which optimizer.embedding steps, and optimizer.head nothing: leave it out");
                 }),
       tied_rule({"shard.embedding.wrap", "parallelism.pipeline", "pipeline.chunks"},
