@@ -237,9 +237,6 @@ std::vector<ParameterSpec> model_parameters(const ModelConfig& model) {
   Config config;
   config.model = model;
   config.training.sequence_length = 1;
-  for (Family family : {Family::dense, Family::experts, Family::embedding, Family::head, Family::root}) {
-    config.shard_by_family[family] = {};
-  }
   std::vector<ParameterSpec> all;
   const SegmentSetup setup = segment_setup(config, Coordinates{});
   for (const ScopedParameters& piece : pieces_of(make_segments(config, setup, 0, all_blocks(model)))) {

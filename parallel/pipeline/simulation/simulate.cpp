@@ -339,7 +339,7 @@ class Walk {
       if (connections_[i].to == to && connections_[i].lane == lane) return connections_[i];
     }
     known.push_back(connections_.size());
-    return connections_.emplace_back(Connection{.from = from, .to = to, .lane = lane});
+    return connections_.emplace_back(Connection{.to = to, .lane = lane});
   }
 
   bool send(std::size_t rank, const Action& action) {

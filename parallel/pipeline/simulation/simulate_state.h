@@ -38,7 +38,7 @@ struct Start {
 // Messages from one rank to another on one pair of lanes, named by the sender's lane. At most one is in flight, and
 // they arrive in order.
 struct Connection {
-  int from = 0, to = 0;
+  int to = 0;
   Lane lane = Lane::send_activations_up;
   std::optional<std::pair<int, int>> under_way = {};  // stage that sends, microbatch
   Instant sent = {};                                  // start of its send
