@@ -10,18 +10,30 @@ namespace weft {
 namespace {
 
 // Builds the list of one rank. Each kind of action of each chunk takes the microbatches in ascending order.
-class ZbvRank {
+class VRank {
  public:
-  ZbvRank(const OrderInput& input, int rank)
+  VRank(const OrderInput& input, int rank)
       : microbatches_(input.microbatches),
         stages_{stage_of(Placement::v, input.ranks, rank, 0), stage_of(Placement::v, input.ranks, rank, 1)} {}
 
   void forward(std::size_t chunk) { add(Op::forward, chunk, forwards[chunk]++); }
+  void backward(std::size_t chunk) {
+    add(Op::backward, chunk, input_gradients[chunk]++);
+    ++weight_gradients[chunk];
+  }
   void backward_input(std::size_t chunk) { add(Op::backward_input, chunk, input_gradients[chunk]++); }
   void backward_weight(std::size_t chunk) { add(Op::backward_weight, chunk, weight_gradients[chunk]++); }
-  void backward(std::size_t chunk) {
+  // A backward in two actions.
+  void both_halves(std::size_t chunk) {
     backward_input(chunk);
     backward_weight(chunk);
+  }
+  // A forward and a backward whose communication and computation may overlap.
+  void pair(std::size_t forward_chunk, bool overlapped = true) {
+    forward(forward_chunk);
+    actions.back().overlapped = overlapped;
+    backward(1 - forward_chunk);
+    actions.back().overlapped = overlapped;
   }
 
   std::array<int, 2> forwards = {}, input_gradients = {}, weight_gradients = {};
@@ -39,7 +51,7 @@ class ZbvRank {
 std::vector<Action> zbv_rank(const OrderInput& input, int rank) {
   // The order is made for enough microbatches to fill the pipeline; add() leaves out those beyond `input.microbatches`.
   const int microbatches = std::max(2 * input.ranks - 1, input.microbatches);
-  ZbvRank list(input, rank);
+  VRank list(input, rank);
   for (int i = 0; i < 2 * (input.ranks - rank) - 1; ++i) list.forward(0);
   for (int i = 0; i < rank; ++i) {
     list.forward(1);
@@ -47,20 +59,20 @@ std::vector<Action> zbv_rank(const OrderInput& input, int rank) {
   }
   for (int i = 0; i < input.ranks - rank; ++i) {
     list.forward(1);
-    list.backward(1);
+    list.both_halves(1);
   }
   while (list.forwards[1] < microbatches) {
     if (list.forwards[0] < microbatches) list.forward(0);
-    list.backward(0);
+    list.both_halves(0);
     list.forward(1);
-    list.backward(1);
+    list.both_halves(1);
   }
   // Cool-down: input gradients, which the ranks before wait for, then the remaining weight gradients.
   for (int i = 0; i < rank; ++i) {
     list.backward_input(0);
     list.backward_input(1);
   }
-  for (int i = 0; i < input.ranks - rank; ++i) list.backward(0);
+  for (int i = 0; i < input.ranks - rank; ++i) list.both_halves(0);
   for (std::size_t chunk : {1, 0}) {
     while (list.weight_gradients[chunk] < list.input_gradients[chunk]) list.backward_weight(chunk);
   }
@@ -78,53 +90,26 @@ RankLists zbv_order(const OrderInput& input) {
 
 namespace {
 
-class DualPipeVRank {
- public:
-  DualPipeVRank(const OrderInput& input, int rank)
-      : stages_{stage_of(Placement::v, input.ranks, rank, 0), stage_of(Placement::v, input.ranks, rank, 1)} {}
-
-  void forward(std::size_t chunk) { add(Op::forward, chunk, forwards_[chunk]++); }
-  // A whole backward or, if `split`, its input gradient now and its weight gradient at a later weight().
-  void backward(std::size_t chunk, bool split = false) {
-    const int microbatch = backwards_[chunk]++;
-    add(split ? Op::backward_input : Op::backward, chunk, microbatch);
-    if (split) weights_.push_back(stage_action(Op::backward_weight, stages_[chunk], microbatch));
-  }
-  void weight() {
-    actions.push_back(weights_.front());
-    weights_.pop_front();
-  }
-  // A forward and a backward whose communication and computation may overlap.
-  void pair(std::size_t forward_chunk, bool overlapped = true) {
-    forward(forward_chunk);
-    actions.back().overlapped = overlapped;
-    backward(1 - forward_chunk);
-    actions.back().overlapped = overlapped;
-  }
-
-  std::vector<Action> actions;
-
- private:
-  void add(Op op, std::size_t chunk, int microbatch) {
-    actions.push_back(stage_action(op, stages_[chunk], microbatch));
-  }
-
-  std::array<int, 2> stages_, forwards_ = {}, backwards_ = {};
-  std::deque<Action> weights_;  // pending weight gradients of split backwards, oldest first
-};
-
 // The eight steps of DeepSeek's description.
 std::vector<Action> dualpipev_rank(const OrderInput& input, int rank) {
   const int behind = input.ranks - 1 - rank;
-  DualPipeVRank list(input, rank);
+  VRank list(input, rank);
+  std::deque<std::size_t> weights;  // chunks of weight gradients that are to come, oldest first
+  const auto split_backward = [&](std::size_t chunk) {
+    list.backward_input(chunk);
+    weights.push_back(chunk);
+  };
+  const auto take_weight = [&] {
+    list.backward_weight(weights.front());
+    weights.pop_front();
+  };
   for (int i = 0; i < 2 * behind; ++i) list.forward(0);
   for (int i = 0; i <= rank; ++i) {
     list.forward(0);
     list.forward(1);
   }
   for (int i = 0; i < behind; ++i) {
-    list.backward(1, true);
-    list.weight();
+    list.both_halves(1);
     list.forward(1);
   }
   for (int i = 0; i < input.microbatches - 2 * input.ranks + rank + 1; ++i) {
@@ -138,12 +123,15 @@ std::vector<Action> dualpipev_rank(const OrderInput& input, int rank) {
     list.pair(1);
   }
   // From the middle of the cool-down on, input gradients go first, because other ranks wait for them.
-  for (int i = 0; i < 2 * (rank + 1); ++i) list.backward(i % 2 == 0 ? 1 : 0, i > rank);
-  for (int i = 0; i < behind; ++i) {
-    list.weight();
-    list.backward(0, true);
+  for (int i = 0; i < 2 * (rank + 1); ++i) {
+    const std::size_t chunk = i % 2 == 0 ? 1 : 0;
+    i > rank ? split_backward(chunk) : list.backward(chunk);
   }
-  for (int i = 0; i <= rank; ++i) list.weight();
+  for (int i = 0; i < behind; ++i) {
+    take_weight();
+    split_backward(0);
+  }
+  for (int i = 0; i <= rank; ++i) take_weight();
   return list.actions;
 }
 
