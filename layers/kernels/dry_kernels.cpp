@@ -16,11 +16,7 @@ class DryProducts final : public MatrixProducts {
  public:
   DryProducts(Stream& stream, Tensor workspace) : stream_(stream), workspace_(std::move(workspace)) {}
   void run(const Product& p) override {
-    const bool turned_a = p.transpose_a == Transpose::yes, turned_b = p.transpose_b == Transpose::yes;
-    const ProductCall product{p.c.rows(),      p.c.columns(),   turned_a ? p.a.rows() : p.a.columns(),
-                              turned_a,        turned_b,        p.a.dtype(),
-                              p.b.dtype(),     p.c.dtype(),     p.accumulate || !p.addend.empty(),
-                              p.scales_a.each, p.scales_b.each, alignment_of(p)};
+    const ProductCall product = shape_of(p);
     tell(stream_, {.name = "multiply",
                    .kind = KernelKind::product,
                    .read = p.a.bytes() + p.b.bytes() + p.addend.bytes() + (p.accumulate ? p.c.bytes() : 0),

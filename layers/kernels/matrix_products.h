@@ -52,13 +52,18 @@ struct Product {
   FactorScales scales_a = {}, scales_b = {};
 };
 
-// Common to the addresses of all operands, in bytes: a power of two, at most 16.
-inline std::uint32_t alignment_of(const Product& product) {
+// The shape of a product. It does not check that the operands fit together.
+inline ProductCall shape_of(const Product& product) {
+  const auto& [a, transpose_a, b, transpose_b, c, accumulate, addend, gradient, scales_a, scales_b] = product;
   std::uintptr_t addresses = 16;
-  for (const ConstTensorView& operand : {product.a, product.b, ConstTensorView(product.c), product.addend}) {
+  for (const ConstTensorView& operand : {a, b, ConstTensorView(c), addend}) {
     addresses |= reinterpret_cast<std::uintptr_t>(operand.data());
   }
-  return std::uint32_t{1} << std::countr_zero(addresses);
+  const bool turned_a = transpose_a == Transpose::yes, turned_b = transpose_b == Transpose::yes;
+  return {c.rows(),      c.columns(),   turned_a ? a.rows() : a.columns(),
+          turned_a,      turned_b,      a.dtype(),
+          b.dtype(),     c.dtype(),     accumulate || !addend.empty(),
+          scales_a.each, scales_b.each, std::uint32_t{1} << std::countr_zero(addresses)};
 }
 
 class MatrixProducts {

@@ -17,7 +17,6 @@
 namespace weft {
 namespace {
 
-using cuda::ProductShape;
 using cuda::ProductTable;
 
 TEST(FastestProduct, HasTheLeastMedianAndIsWorthAPercent) {
@@ -41,8 +40,7 @@ class ProductTables : public ::testing::Test {
       for (std::size_t word = 0; word < std::size(algorithm.data); ++word) {
         algorithm.data[word] = ~std::uint64_t{0} / (word + static_cast<std::uint64_t>(rows));
       }
-      table.add({rows, 40, 24, true, false, DType::float8_e4m3, DType::float8_e5m2, DType::float32, true, 16},
-                algorithm);
+      table.add({rows, 40, 24, true, false, DType::float8_e4m3, DType::float8_e5m2, DType::float32, true}, algorithm);
     }
     return table;
   }
@@ -63,8 +61,7 @@ TEST_F(ProductTables, AreReadAsTheyWereWritten) {
   read.read(file);
   ASSERT_EQ(read.size(), written.size());
   for (std::int64_t rows = 64; rows <= 640; rows += 64) {
-    const ProductShape shape{rows,           40,   24, true, false, DType::float8_e4m3, DType::float8_e5m2,
-                             DType::float32, true, 16};
+    const ProductCall shape{rows, 40, 24, true, false, DType::float8_e4m3, DType::float8_e5m2, DType::float32, true};
     ASSERT_NE(read.find(shape), nullptr);
     EXPECT_TRUE(std::ranges::equal(read.find(shape)->data, written.find(shape)->data));
   }

@@ -23,13 +23,13 @@ TEST_F(RefusedAlgorithms, AreReplacedOnceForEachSize) {
     const Tensor a = random("a", DType::bfloat16, rows, inner);
     Tensor c = poisoned(DType::float32, rows, columns);
     const Product product{a, Transpose::no, b, Transpose::no, c};
-    plans.run(cuda::native(*stream), cuda::shape_of(product), product, workspace.view().data());
+    plans.run(cuda::native(*stream), cuda::checked_shape(product), product, workspace.view().data());
     Tensor expected = poisoned(DType::float32, rows, columns);
     products->run({a, Transpose::no, b, Transpose::no, expected});
     EXPECT_EQ(doubles(c), doubles(expected)) << rows << " rows";
   };
   // The product's shape with 64 rows, for which all numbers of rows up to 64 are looked up.
-  const cuda::ProductShape rounded{64, columns, inner, false, false, DType::bfloat16, DType::bfloat16, DType::float32};
+  const ProductCall rounded{64, columns, inner, false, false, DType::bfloat16, DType::bfloat16, DType::float32};
   const auto listed = plans.listed(rounded, 3);
   ASSERT_EQ(listed.size(), 3u);
   plans.keep(rounded, listed.back());

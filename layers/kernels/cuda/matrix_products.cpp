@@ -50,11 +50,11 @@ class CublasProducts final : public MatrixProducts {
 
  private:
   void run_on(Stream& stream, std::size_t workspace, const Product& product) {
-    const ProductShape shape = shape_of(product);
+    const ProductCall shape = checked_shape(product);
     if (shape.rows == 0 || shape.columns == 0) return;
     if (shape.inner == 0) {
       if (!product.addend.empty()) return cast(stream, product.addend, product.c);
-      if (!shape.accumulate) fill(stream, product.c, 0.0f);
+      if (!shape.adds) fill(stream, product.c, 0.0f);
       return;
     }
     std::byte* bytes = workspace_.view().data() + static_cast<std::int64_t>(workspace) * workspace_bytes_;

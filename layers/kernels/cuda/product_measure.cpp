@@ -69,29 +69,26 @@ class RandomOperands {
   const void* drawn_ = nullptr;
 };
 
-std::set<ProductShape> shapes_of(std::span<const ProductCall> products) {
-  std::set<ProductShape> shapes;
+std::set<ProductCall> shapes_of(std::span<const ProductCall> products) {
+  std::set<ProductCall> shapes;
   for (const ProductCall& call : products) {
     if (call.rows == 0 || call.columns == 0 || call.inner == 0) continue;
-    shapes.insert(rounded_tokens({call.rows, call.columns, call.inner, call.transpose_a, call.transpose_b, call.input_a,
-                                  call.input_b, call.output, call.adds, call.alignment, call.scaled_a, call.scaled_b}));
+    shapes.insert(rounded_tokens(call));
   }
   return shapes;
 }
 
 // A product of this shape with operands of its own.
 struct OwnProduct {
-  OwnProduct(const ProductShape& s, Stream& stream, MemoryLedger& ledger) {
+  OwnProduct(const ProductCall& s, Stream& stream, MemoryLedger& ledger) {
     const auto matrix = [&](DType dtype, std::int64_t rows, std::int64_t columns) {
       return ledger.allocate_on(stream, Bucket::workspace, dtype, rows, columns);
     };
     a = s.transpose_a ? matrix(s.input_a, s.inner, s.rows) : matrix(s.input_a, s.rows, s.inner);
     b = s.transpose_b ? matrix(s.input_b, s.columns, s.inner) : matrix(s.input_b, s.inner, s.columns);
     c = matrix(s.output, s.rows, s.columns);
-    product = {a, s.transpose_a ? Transpose::yes : Transpose::no,
-               b, s.transpose_b ? Transpose::yes : Transpose::no,
-               c, s.accumulate,
-               {}};
+    const auto transpose = [](bool turned) { return turned ? Transpose::yes : Transpose::no; };
+    product = {a, transpose(s.transpose_a), b, transpose(s.transpose_b), c, s.adds};
     if (size_of(s.input_a) > 1) return;
     const auto scales = [&](ScaledBlock each, std::int64_t rows) {
       const auto [scale_rows, scale_columns] = scale_shape(each, rows, s.inner);
@@ -115,7 +112,7 @@ class Measurement {
       : plans_(plans), stream_(stream), ledger_(ledger), workspace_(workspace) {}
 
   // Returns nullopt if none of the listed algorithms can be run.
-  std::optional<cublasLtMatmulAlgo_t> fastest_of(const ProductShape& s) {
+  std::optional<cublasLtMatmulAlgo_t> fastest_of(const ProductCall& s) {
     const std::vector<cublasLtMatmulAlgo_t> listed = plans_.listed(s, listed_algorithms);
     if (listed.size() == 1) return listed.front();
     OwnProduct own(s, stream_, ledger_);
@@ -173,7 +170,7 @@ std::optional<std::size_t> fastest(std::span<const std::vector<double>> seconds)
   return best;
 }
 
-const cublasLtMatmulAlgo_t* ProductTable::find(const ProductShape& shape) const {
+const cublasLtMatmulAlgo_t* ProductTable::find(const ProductCall& shape) const {
   const auto found = algorithms_.find(shape);
   return found == algorithms_.end() ? nullptr : &found->second;
 }
@@ -183,8 +180,8 @@ std::string ProductTable::text() const {
   for (const auto& [s, algorithm] : algorithms_) {
     text += fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", s.rows, s.columns, s.inner,
                         static_cast<int>(s.transpose_a), static_cast<int>(s.transpose_b), static_cast<int>(s.input_a),
-                        static_cast<int>(s.input_b), static_cast<int>(s.output), static_cast<int>(s.accumulate),
-                        s.alignment, static_cast<int>(s.scaled_a), static_cast<int>(s.scaled_b));
+                        static_cast<int>(s.input_b), static_cast<int>(s.output), static_cast<int>(s.adds), s.alignment,
+                        static_cast<int>(s.scaled_a), static_cast<int>(s.scaled_b));
     for (const std::uint64_t word : algorithm.data) text += fmt::format(" {}", word);
     text += '\n';
   }
@@ -207,14 +204,10 @@ void ProductTable::read(const std::string& file) {
   if (!std::getline(lines, line) || line != title || !std::getline(lines, line) || line != machine_) return;
   while (std::getline(lines, line)) {
     std::istringstream words(line);
-    ProductShape s;
-    int transpose_a = 0, transpose_b = 0, input_a = 0, input_b = 0, output = 0, adds = 0;
-    int scaled_a = 0, scaled_b = 0;
-    words >> s.rows >> s.columns >> s.inner >> transpose_a >> transpose_b >> input_a >> input_b >> output >> adds >>
-        s.alignment >> scaled_a >> scaled_b;
-    s.transpose_a = transpose_a != 0;
-    s.transpose_b = transpose_b != 0;
-    s.accumulate = adds != 0;
+    ProductCall s;
+    int input_a = 0, input_b = 0, output = 0, scaled_a = 0, scaled_b = 0;
+    words >> s.rows >> s.columns >> s.inner >> s.transpose_a >> s.transpose_b >> input_a >> input_b >> output >>
+        s.adds >> s.alignment >> scaled_a >> scaled_b;
     s.input_a = static_cast<DType>(input_a);
     s.input_b = static_cast<DType>(input_b);
     s.output = static_cast<DType>(output);
@@ -253,7 +246,7 @@ std::string product_table_file() {
 
 void load_products(ProductPlans& plans, Stream& stream, MemoryLedger& ledger, void* workspace,
                    std::span<const ProductCall> products) {
-  for (const ProductShape& shape : shapes_of(products)) {
+  for (const ProductCall& shape : shapes_of(products)) {
     const OwnProduct own(shape, stream, ledger);
     plans.run(native(stream), shape, own.product, workspace);
   }
@@ -262,12 +255,12 @@ void load_products(ProductPlans& plans, Stream& stream, MemoryLedger& ledger, vo
 std::string measure_products(ProductPlans& plans, Stream& stream, MemoryLedger& ledger, void* workspace,
                              std::span<const ProductCall> products, const std::string& file) {
   const auto begin = std::chrono::steady_clock::now();
-  const std::set<ProductShape> shapes = shapes_of(products);
+  const std::set<ProductCall> shapes = shapes_of(products);
   ProductTable table(machine_text());
   if (!file.empty()) table.read(file);
   Measurement measurement(plans, stream, ledger, workspace);
   std::size_t timed = 0;
-  for (const ProductShape& shape : shapes) {
+  for (const ProductCall& shape : shapes) {
     if (table.find(shape) == nullptr) {
       const auto algorithm = measurement.fastest_of(shape);
       if (!algorithm) continue;

@@ -29,15 +29,15 @@ class ProductTable {
   // Replaces the file by the union of its contents and this table. Returns whether that was possible.
   bool write(const std::string& file) const;
 
-  void add(const ProductShape& shape, const cublasLtMatmulAlgo_t& algorithm) { algorithms_[shape] = algorithm; }
-  const cublasLtMatmulAlgo_t* find(const ProductShape& shape) const;
+  void add(const ProductCall& shape, const cublasLtMatmulAlgo_t& algorithm) { algorithms_[shape] = algorithm; }
+  const cublasLtMatmulAlgo_t* find(const ProductCall& shape) const;
   std::size_t size() const { return algorithms_.size(); }
 
  private:
   std::string text() const;
 
   std::string machine_;
-  std::map<ProductShape, cublasLtMatmulAlgo_t> algorithms_;
+  std::map<ProductCall, cublasLtMatmulAlgo_t> algorithms_;
 };
 
 // Makes `plans` use the fastest algorithm for products of these shapes. Algorithms come from `file`; those of missing

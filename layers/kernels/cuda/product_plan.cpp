@@ -48,12 +48,12 @@ void set_scales(cublasLtMatmulDesc_t description, const void* first, const void*
   WEFT_CUBLAS_CHECK(
       cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &second, sizeof(second)));
 }
-bool in_float8(const ProductShape& shape) {
+bool in_float8(const ProductCall& shape) {
   return size_of(shape.input_a) == 1;
 }
 // Tokens are counted by the inner size in weight gradients, and by the rows in other products. Factors of 8 bits are
 // never transposed here; of their products only weight gradients are float32.
-std::int64_t& tokens_of(ProductShape& shape) {
+std::int64_t& tokens_of(ProductCall& shape) {
   const bool weight_gradient = shape.transpose_a || (in_float8(shape) && shape.output == DType::float32);
   return weight_gradient ? shape.inner : shape.rows;
 }
@@ -69,13 +69,13 @@ struct Layout {
 
 }  // namespace
 
-ProductShape rounded_tokens(ProductShape shape) {
+ProductCall rounded_tokens(ProductCall shape) {
   tokens_of(shape) = rounded(tokens_of(shape));
   return shape;
 }
 
 struct ProductPlans::Layouts {
-  explicit Layouts(const ProductShape& s)
+  explicit Layouts(const ProductCall& s)
       : a(s.input_a, s.transpose_a ? s.inner : s.rows, s.transpose_a ? s.rows : s.inner),
         b(s.input_b, s.transpose_b ? s.columns : s.inner, s.transpose_b ? s.inner : s.columns),
         c(s.output, s.rows, s.columns) {}
@@ -88,23 +88,12 @@ void check(cublasStatus_t status, std::string_view expression, std::source_locat
        cublasLtGetStatusName(status));
 }
 
-ProductShape shape_of(const Product& product) {
+ProductCall checked_shape(const Product& product) {
   const auto& [a, transpose_a, b, transpose_b, c, accumulate, addend, gradient, scales_a, scales_b] = product;
-  const bool ta = transpose_a == Transpose::yes, tb = transpose_b == Transpose::yes;
-  const ProductShape shape{c.rows(),
-                           c.columns(),
-                           ta ? a.rows() : a.columns(),
-                           ta,
-                           tb,
-                           a.dtype(),
-                           b.dtype(),
-                           c.dtype(),
-                           accumulate || !addend.empty(),
-                           alignment_of(product),
-                           scales_a.each,
-                           scales_b.each};
-  require((ta ? a.columns() : a.rows()) == shape.rows && (tb ? b.rows() : b.columns()) == shape.columns &&
-              (tb ? b.columns() : b.rows()) == shape.inner,
+  const ProductCall shape = shape_of(product);
+  require((shape.transpose_a ? a.columns() : a.rows()) == shape.rows &&
+              (shape.transpose_b ? b.rows() : b.columns()) == shape.columns &&
+              (shape.transpose_b ? b.columns() : b.rows()) == shape.inner,
           "the operands of a product fit together");
   require(addend.empty() || (!accumulate && addend.rows() == c.rows() && addend.columns() == c.columns() &&
                              addend.dtype() == c.dtype()),
@@ -123,7 +112,7 @@ ProductPlans::~ProductPlans() {
   cublasLtDestroy(handle_);
 }
 
-cublasLtMatmulDesc_t ProductPlans::description(const ProductShape& shape) {
+cublasLtMatmulDesc_t ProductPlans::description(const ProductCall& shape) {
   const bool float8 = in_float8(shape), in_blocks = shape.scaled_a != ScaledBlock::all;
   const bool forward = float8 && !in_blocks && shape.input_a == shape.input_b;
   cublasLtMatmulDesc_t& description =
@@ -155,7 +144,7 @@ cublasLtMatmulDesc_t ProductPlans::description(const ProductShape& shape) {
   return description;
 }
 
-std::vector<cublasLtMatmulAlgo_t> ProductPlans::listed(const ProductShape& shape, int most) {
+std::vector<cublasLtMatmulAlgo_t> ProductPlans::listed(const ProductCall& shape, int most) {
   Layouts layouts(shape);
   cublasLtMatmulPreference_t preference = nullptr;
   WEFT_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
@@ -188,19 +177,19 @@ std::vector<cublasLtMatmulAlgo_t> ProductPlans::listed(const ProductShape& shape
   return algorithms;
 }
 
-void ProductPlans::keep(const ProductShape& rounded, const cublasLtMatmulAlgo_t& algorithm) {
+void ProductPlans::keep(const ProductCall& rounded, const cublasLtMatmulAlgo_t& algorithm) {
   kept_[rounded] = algorithm;
   algorithms_.clear();
   for_exact_.clear();
 }
 
-const cublasLtMatmulAlgo_t* ProductPlans::kept_near(const ProductShape& rounded) const {
-  ProductShape wanted = rounded;
+const cublasLtMatmulAlgo_t* ProductPlans::kept_near(const ProductCall& rounded) const {
+  ProductCall wanted = rounded;
   const std::int64_t tokens = tokens_of(wanted);
   const cublasLtMatmulAlgo_t* nearest = nullptr;
   std::int64_t distance = tokens + 1;
   for (const auto& [shape, algorithm] : kept_) {
-    ProductShape other = shape;
+    ProductCall other = shape;
     const std::int64_t others = tokens_of(other);
     tokens_of(other) = tokens;
     if (other != rounded || others > 2 * tokens || tokens > 2 * others) continue;
@@ -211,17 +200,17 @@ const cublasLtMatmulAlgo_t* ProductPlans::kept_near(const ProductShape& rounded)
   return nearest;
 }
 
-const cublasLtMatmulAlgo_t& ProductPlans::algorithm(const ProductShape& shape) {
+const cublasLtMatmulAlgo_t& ProductPlans::algorithm(const ProductCall& shape) {
   if (const auto exact = for_exact_.find(shape); exact != for_exact_.end()) return exact->second;
-  const ProductShape key = rounded_tokens(shape);
+  const ProductCall key = rounded_tokens(shape);
   if (const auto found = algorithms_.find(key); found != algorithms_.end()) return found->second;
   const cublasLtMatmulAlgo_t* kept = kept_near(key);
   return algorithms_.emplace(key, kept != nullptr ? *kept : listed(key, 1).front()).first->second;
 }
 
-cublasStatus_t ProductPlans::multiply(cudaStream_t stream, const ProductShape& shape, const Product& product,
+cublasStatus_t ProductPlans::multiply(cudaStream_t stream, const ProductCall& shape, const Product& product,
                                       void* workspace, const cublasLtMatmulAlgo_t& algorithm) {
-  const float one = 1.0f, beta = shape.accumulate ? 1.0f : 0.0f;
+  const float one = 1.0f, beta = shape.adds ? 1.0f : 0.0f;
   Layouts layouts(shape);
   const void* onto = product.addend.empty() ? product.c.data() : product.addend.data();
   cublasLtMatmulDesc_t how = description(shape);
@@ -231,7 +220,7 @@ cublasStatus_t ProductPlans::multiply(cudaStream_t stream, const ProductShape& s
                         workspace_bytes_, stream);
 }
 
-void ProductPlans::run(cudaStream_t stream, const ProductShape& shape, const Product& product, void* workspace) {
+void ProductPlans::run(cudaStream_t stream, const ProductCall& shape, const Product& product, void* workspace) {
   const cublasStatus_t status = multiply(stream, shape, product, workspace, algorithm(shape));
   // An algorithm may refuse the exact size. Another is then chosen for that size, once.
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {

@@ -19,25 +19,15 @@ void check(cublasStatus_t status, std::string_view expression,
            std::source_location place = std::source_location::current());
 #define WEFT_CUBLAS_CHECK(expression) ::weft::cuda::check((expression), #expression)
 
-// A product of row-major matrices, computed by cuBLASLt as a column-major product: c^T = op(b)^T op(a)^T. The library's
-// first operand is b, its m the columns of c and its n the rows of c.
-struct ProductShape {
-  std::int64_t rows = 0, columns = 0, inner = 0;
-  bool transpose_a = false, transpose_b = false;
-  DType input_a = DType::float32, input_b = DType::float32, output = DType::float32;
-  bool accumulate = false;
-  // Common alignment of the three addresses in bytes: a power of two, at most 16, because no kernel requires more. The
-  // library would assume 256.
-  std::uint32_t alignment = 16;
-  ScaledBlock scaled_a = ScaledBlock::all, scaled_b = ScaledBlock::all;  // of factors of 8 bits
-
-  auto operator<=>(const ProductShape&) const = default;
-};
 // Throws Error if the operands do not fit together.
-ProductShape shape_of(const Product& product);
+ProductCall checked_shape(const Product& product);
 // The shape with its number of tokens rounded up, the key of plans.
-ProductShape rounded_tokens(ProductShape shape);
+ProductCall rounded_tokens(ProductCall shape);
 
+// A product of row-major matrices is computed by cuBLASLt as a column-major product: c^T = op(b)^T op(a)^T. The
+// library's first operand is b, its m the columns of c and its n the rows of c. It would assume addresses aligned to
+// 256 bytes; no kernel requires more than 16.
+//
 // Not thread-safe. Plans are kept by shape with rounded numbers of tokens. Routed experts have a different number at
 // every call, and the best algorithm changes slowly with it.
 class ProductPlans {
@@ -49,16 +39,16 @@ class ProductPlans {
   ProductPlans& operator=(const ProductPlans&) = delete;
 
   // Queues the product, which has shape `shape`, on `stream`. `workspace` is on the device.
-  void run(cudaStream_t stream, const ProductShape& shape, const Product& product, void* workspace);
+  void run(cudaStream_t stream, const ProductCall& shape, const Product& product, void* workspace);
 
   // The algorithms of the heuristics, best first: at least one, at most `most`.
-  std::vector<cublasLtMatmulAlgo_t> listed(const ProductShape& shape, int most);
+  std::vector<cublasLtMatmulAlgo_t> listed(const ProductCall& shape, int most);
   // run() with a given algorithm.
-  cublasStatus_t multiply(cudaStream_t stream, const ProductShape& shape, const Product& product, void* workspace,
+  cublasStatus_t multiply(cudaStream_t stream, const ProductCall& shape, const Product& product, void* workspace,
                           const cublasLtMatmulAlgo_t& algorithm);
   // From now on products of this shape use the algorithm. So do shapes that differ only in the number of tokens, by a
   // factor of at most 2, unless another kept shape is nearer.
-  void keep(const ProductShape& rounded, const cublasLtMatmulAlgo_t& algorithm);
+  void keep(const ProductCall& rounded, const cublasLtMatmulAlgo_t& algorithm);
 
  private:
   struct Layouts;
@@ -67,15 +57,15 @@ class ProductPlans {
     ScaledBlock scaled_a = ScaledBlock::all, scaled_b = ScaledBlock::all;
     auto operator<=>(const Kind&) const = default;
   };
-  const cublasLtMatmulAlgo_t* kept_near(const ProductShape& rounded) const;
-  const cublasLtMatmulAlgo_t& algorithm(const ProductShape& shape);
-  cublasLtMatmulDesc_t description(const ProductShape& shape);
+  const cublasLtMatmulAlgo_t* kept_near(const ProductCall& rounded) const;
+  const cublasLtMatmulAlgo_t& algorithm(const ProductCall& shape);
+  cublasLtMatmulDesc_t description(const ProductCall& shape);
 
   std::size_t workspace_bytes_;
   cublasLtHandle_t handle_ = nullptr;
-  std::map<ProductShape, cublasLtMatmulAlgo_t> kept_;        // by the rounded shape
-  std::map<ProductShape, cublasLtMatmulAlgo_t> algorithms_;  // by the rounded shape, all in use
-  std::map<ProductShape, cublasLtMatmulAlgo_t> for_exact_;   // by exact shape, if the rounded shape's is refused
+  std::map<ProductCall, cublasLtMatmulAlgo_t> kept_;        // by the rounded shape
+  std::map<ProductCall, cublasLtMatmulAlgo_t> algorithms_;  // by the rounded shape, all in use
+  std::map<ProductCall, cublasLtMatmulAlgo_t> for_exact_;   // by exact shape, if the rounded shape's is refused
   std::map<Kind, cublasLtMatmulDesc_t> descriptions_;
 };
 
