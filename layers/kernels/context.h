@@ -19,6 +19,11 @@ struct KernelContext {
   Stream& stream;
   MatrixProducts& products;
   const LayerKernels& kernels;
+
+  // Memory for the work that a call queues, released in the order of its stream.
+  Tensor workspace(DType dtype, std::int64_t rows, std::int64_t columns) const {
+    return ledger.allocate_on(stream, Bucket::workspace, dtype, rows, columns);
+  }
 };
 
 }  // namespace weft

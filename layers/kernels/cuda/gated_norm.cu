@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <initializer_list>
 #include <limits>
 
 #include "layers/kernels/cuda/kernels.h"
@@ -14,7 +13,6 @@
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/vector.cuh"
-#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -255,36 +253,21 @@ NormBlock norm_block(int vectors) {
   if (wanted <= warp_size) return {true, norm_warps * warp_size};
   return {false, static_cast<unsigned>(std::min((wanted + warp_size - 1) / warp_size * warp_size, most_norm_threads))};
 }
-template <typename E>
-bool norms_vectors(const GatedShape& shape, std::initializer_list<ConstTensorView> of_inner,
-                   std::initializer_list<ConstTensorView> of_columns) {
-  return std::ranges::all_of(of_inner, [&](auto& view) { return vectorises<E>(view.data(), shape.width); }) &&
-         std::ranges::all_of(of_columns, [&](auto& view) { return vectorises<E>(view.data(), shape.columns); });
-}
-
-template <typename T, int N>
-void queue_gated_forward(cudaStream_t stream, const GatedShape& shape, const T* y, const T* projected, const T* weight,
-                         float eps, T* out, float* inverse_rms) {
-  const NormBlock block = norm_block(shape.width / N);
-  const unsigned blocks = blocks_for(shape.rows * shape.groups, block.of_warps ? norm_warps : 1);
-  launch(stream, blocks, block.threads, 0,
-         block.of_warps ? gated_forward_kernel<T, N, true> : gated_forward_kernel<T, N, false>, shape, y, projected,
-         weight, eps, out, inverse_rms);
-}
 
 }  // namespace
 
 void gated_norm_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView y,
                         ConstTensorView projected, ConstTensorView weight, float eps, TensorView out,
                         TensorView inverse_rms) {
-  with_element_type(y.dtype(), [&](auto element) {
-    using E = decltype(element);
-    using T = typename DeviceElement<E>::type;
-    const GatedShape sizes = gated_shape(shape, y.rows());
-    const bool vectors = norms_vectors<E>(sizes, {y, weight, out}, {projected});
-    const auto queue = vectors ? queue_gated_forward<T, Vector<T>::size> : queue_gated_forward<T, 1>;
-    queue(native(context.stream), sizes, elements<E>(y), elements<E>(projected), elements<E>(weight), eps,
-          elements<E>(out), elements<float>(inverse_rms));
+  const GatedShape sizes = gated_shape(shape, y.rows());
+  const bool vectors =
+      vectorise(y.dtype(), sizes.width, {y, weight, out}) && vectorise(y.dtype(), sizes.columns, {projected});
+  with_vectors(y.dtype(), vectors, [&]<typename E, typename T, int N>() {
+    const NormBlock block = norm_block(sizes.width / N);
+    const unsigned blocks = blocks_for(sizes.rows * sizes.groups, block.of_warps ? norm_warps : 1);
+    launch(native(context.stream), blocks, block.threads, 0,
+           block.of_warps ? gated_forward_kernel<T, N, true> : gated_forward_kernel<T, N, false>, sizes, elements<E>(y),
+           elements<E>(projected), elements<E>(weight), eps, elements<E>(out), elements<float>(inverse_rms));
   });
 }
 
@@ -293,21 +276,17 @@ void gated_norm_backward(KernelContext& context, const StateSpaceShape& shape, C
                          TensorView dprojected, TensorView dweight) {
   const std::int64_t rows = y.rows(), rows_of_run = (rows + most_partial_rows - 1) / most_partial_rows;
   const std::int64_t runs = rows == 0 ? 0 : (rows + rows_of_run - 1) / rows_of_run;
-  Tensor partials = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, runs, shape.inner());
+  Tensor partials = context.workspace(DType::float32, runs, shape.inner());
   float* sums = runs == 0 ? nullptr : elements<float>(partials.view());
-  with_element_type(y.dtype(), [&](auto element) {
-    using E = decltype(element);
-    using T = typename DeviceElement<E>::type;
-    constexpr int wide = Vector<T>::size;
-    const GatedShape sizes = gated_shape(shape, rows);
-    const bool vectors = norms_vectors<E>(sizes, {dout, y, weight, dy}, {projected, dprojected});
-    const NormBlock block = norm_block(sizes.width / (vectors ? wide : 1));
-    const auto of_warps = vectors ? gated_backward_kernel<T, wide, true> : gated_backward_kernel<T, 1, true>;
-    const auto of_block = vectors ? gated_backward_kernel<T, wide, false> : gated_backward_kernel<T, 1, false>;
+  const GatedShape sizes = gated_shape(shape, rows);
+  const bool vectors = vectorise(y.dtype(), sizes.width, {dout, y, weight, dy}) &&
+                       vectorise(y.dtype(), sizes.columns, {projected, dprojected});
+  with_vectors(y.dtype(), vectors, [&]<typename E, typename T, int N>() {
+    const NormBlock block = norm_block(sizes.width / N);
     launch(native(context.stream), static_cast<unsigned>(runs * shape.groups), block.threads, 0,
-           block.of_warps ? of_warps : of_block, sizes, rows_of_run, elements<E>(dout), elements<E>(y),
-           elements<E>(projected), elements<E>(weight), elements<float>(inverse_rms), elements<E>(dy),
-           elements<E>(dprojected), sums);
+           block.of_warps ? gated_backward_kernel<T, N, true> : gated_backward_kernel<T, N, false>, sizes, rows_of_run,
+           elements<E>(dout), elements<E>(y), elements<E>(projected), elements<E>(weight), elements<float>(inverse_rms),
+           elements<E>(dy), elements<E>(dprojected), sums);
   });
   column_sums(native(context.stream), sums, runs, shape.inner(), elements<float>(dweight));
 }

@@ -9,7 +9,6 @@
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/vector.cuh"
-#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -202,68 +201,47 @@ __global__ void __launch_bounds__(Kept == 1 ? most_threads : most_wide_threads, 
   }
 }
 
-template <typename T, int N>
-void queue_forward(cudaStream_t stream, const T* x, const T* weight, float eps, std::int64_t rows, std::int64_t hidden,
-                   T* y, float* inverse_rms) {
-  const RowThreads threads = row_threads(hidden / N);
-  const auto blocks = static_cast<unsigned>((rows + threads.rows_of_block - 1) / threads.rows_of_block);
-  const auto kernel = threads.rows_of_block > 1 ? forward_kernel<T, N, true> : forward_kernel<T, N, false>;
-  launch(stream, blocks, static_cast<unsigned>(threads.of_row * threads.rows_of_block), 0, kernel, x, weight, eps, rows,
-         hidden, y, inverse_rms);
-}
-
-template <typename T, int N>
-void queue_backward(KernelContext& context, const T* dy, const T* x, const T* weight, const float* inverse_rms,
-                    std::int64_t rows, std::int64_t hidden, const T* residual, T* dx, float* dweight) {
-  const std::int64_t vectors = hidden / N;
-  const bool narrow = vectors <= most_threads;
-  const std::int64_t wanted = narrow ? vectors : std::min<std::int64_t>((vectors + kept - 1) / kept, most_wide_threads);
-  const std::int64_t threads = (wanted + warp_size - 1) / warp_size * warp_size;
-  // Blocks that are on a large GPU at once: rows, and with them the order of sums, depend on the shape only.
-  constexpr std::int64_t threads_at_once = 1 << 17;
-  const std::int64_t rows_of_block = (rows * threads + threads_at_once - 1) / threads_at_once;
-  const std::int64_t blocks = (rows + rows_of_block - 1) / rows_of_block;
-  Tensor partials;
-  if (dweight != nullptr) {
-    partials = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, blocks, hidden);
-  }
-  float* partial_sums = dweight == nullptr ? nullptr : elements<float>(partials.view());
-  const auto kernel = narrow ? backward_kernel<T, N, 1> : backward_kernel<T, N, kept>;
-  launch(native(context.stream), static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, kernel, dy, x,
-         weight, inverse_rms, rows, hidden, rows_of_block, residual, dx, partial_sums);
-  if (dweight != nullptr) column_sums(native(context.stream), partial_sums, blocks, hidden, dweight);
-}
-
 void rms_norm_forward(KernelContext& context, ConstTensorView x, ConstTensorView weight, float eps, TensorView y,
                       TensorView inverse_rms) {
-  if (x.rows() == 0) return;
-  with_element_type(x.dtype(), [&](auto element) {
-    using E = decltype(element);
-    using T = typename DeviceElement<E>::type;
-    const bool vectors = vectorises<E>(x.data(), x.columns()) && vectorises<E>(weight.data(), x.columns()) &&
-                         vectorises<E>(y.data(), x.columns());
-    const auto queue = vectors ? queue_forward<T, Vector<T>::size> : queue_forward<T, 1>;
-    queue(native(context.stream), elements<E>(x), elements<E>(weight), eps, x.rows(), x.columns(), elements<E>(y),
-          elements<float>(inverse_rms));
+  const std::int64_t rows = x.rows(), hidden = x.columns();
+  if (rows == 0) return;
+  with_vectors(x.dtype(), vectorise(x.dtype(), hidden, {x, weight, y}), [&]<typename E, typename T, int N>() {
+    const RowThreads threads = row_threads(hidden / N);
+    const auto kernel = threads.rows_of_block > 1 ? forward_kernel<T, N, true> : forward_kernel<T, N, false>;
+    launch(native(context.stream), blocks_for(rows, threads.rows_of_block), threads.of_row * threads.rows_of_block, 0,
+           kernel, elements<E>(x), elements<E>(weight), eps, rows, hidden, elements<E>(y),
+           elements<float>(inverse_rms));
   });
 }
 
 void rms_norm_backward(KernelContext& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
                        ConstTensorView inverse_rms, ConstTensorView residual, TensorView dx, TensorView dweight) {
+  const std::int64_t rows = x.rows(), hidden = x.columns();
+  const cudaStream_t stream = native(context.stream);
   float* weight_sums = dweight.empty() ? nullptr : elements<float>(dweight);
-  if (x.rows() == 0) {
-    if (weight_sums != nullptr) column_sums(native(context.stream), nullptr, 0, x.columns(), weight_sums);
+  if (rows == 0) {
+    if (weight_sums != nullptr) column_sums(stream, nullptr, 0, hidden, weight_sums);
     return;
   }
-  with_element_type(x.dtype(), [&](auto element) {
-    using E = decltype(element);
-    using T = typename DeviceElement<E>::type;
-    const bool vectors = vectorises<E>(dy.data(), x.columns()) && vectorises<E>(x.data(), x.columns()) &&
-                         vectorises<E>(weight.data(), x.columns()) && vectorises<E>(dx.data(), x.columns()) &&
-                         vectorises<E>(residual.data(), x.columns());
-    const auto queue = vectors ? queue_backward<T, Vector<T>::size> : queue_backward<T, 1>;
-    queue(context, elements<E>(dy), elements<E>(x), elements<E>(weight), elements<float>(inverse_rms), x.rows(),
-          x.columns(), residual.empty() ? nullptr : elements<E>(residual), elements<E>(dx), weight_sums);
+  const bool in_vectors = vectorise(x.dtype(), hidden, {dy, x, weight, dx, residual});
+  with_vectors(x.dtype(), in_vectors, [&]<typename E, typename T, int N>() {
+    const std::int64_t vectors = hidden / N;
+    const bool narrow = vectors <= most_threads;
+    const std::int64_t wanted =
+        narrow ? vectors : std::min<std::int64_t>((vectors + kept - 1) / kept, most_wide_threads);
+    const std::int64_t threads = (wanted + warp_size - 1) / warp_size * warp_size;
+    // Blocks that are on a large GPU at once: rows, and with them the order of sums, depend on the shape only.
+    constexpr std::int64_t threads_at_once = 1 << 17;
+    const std::int64_t rows_of_block = (rows * threads + threads_at_once - 1) / threads_at_once;
+    const std::int64_t blocks = (rows + rows_of_block - 1) / rows_of_block;
+    Tensor partials;
+    if (weight_sums != nullptr) partials = context.workspace(DType::float32, blocks, hidden);
+    float* partial_sums = weight_sums == nullptr ? nullptr : elements<float>(partials.view());
+    launch(stream, static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0,
+           narrow ? backward_kernel<T, N, 1> : backward_kernel<T, N, kept>, elements<E>(dy), elements<E>(x),
+           elements<E>(weight), elements<float>(inverse_rms), rows, hidden, rows_of_block,
+           residual.empty() ? nullptr : elements<E>(residual), elements<E>(dx), partial_sums);
+    if (weight_sums != nullptr) column_sums(stream, partial_sums, blocks, hidden, weight_sums);
   });
 }
 

@@ -7,7 +7,6 @@
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/vector.cuh"
-#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -85,46 +84,29 @@ __global__ void __launch_bounds__(256, 4)
   if (lane == 0) dweights[row] = sum;
 }
 
-template <typename T, int N>
-void queue_forward(cudaStream_t stream, const T* gate_up, const float* weights, std::int64_t rows, std::int64_t width,
-                   T* y) {
-  const RowGrid grid = row_grid(rows, width / N);
-  launch(stream, grid.blocks, grid.threads, 0, forward_kernel<T, N>, gate_up, weights, rows, width, y);
-}
-template <typename T, int N>
-void queue_backward(cudaStream_t stream, const T* dy, const T* gate_up, const float* weights, std::int64_t rows,
-                    std::int64_t width, T* dgate_up, float* dweights) {
-  if (weights != nullptr) {
-    const auto blocks = static_cast<unsigned>((rows + rows_of_block - 1) / rows_of_block);
-    launch(stream, dim3(blocks), dim3(rows_of_block * warp_size), 0, weighted_backward_kernel<T, N>, dy, gate_up,
-           weights, rows, width, dgate_up, dweights);
-    return;
-  }
-  const RowGrid grid = row_grid(rows, width / N);
-  launch(stream, grid.blocks, grid.threads, 0, backward_kernel<T, N>, dy, gate_up, rows, width, dgate_up);
-}
-
 void swiglu_forward(KernelContext& context, ConstTensorView gate_up, ConstTensorView weights, TensorView y) {
-  with_element_type(y.dtype(), [&](auto element) {
-    using E = decltype(element);
-    using T = typename DeviceElement<E>::type;
-    const bool vectors = vectorises<E>(gate_up.data(), y.columns()) && vectorises<E>(y.data(), y.columns());
-    const auto queue = vectors ? queue_forward<T, Vector<T>::size> : queue_forward<T, 1>;
-    queue(native(context.stream), elements<E>(gate_up), pointer_or_null(weights), y.rows(), y.columns(),
-          elements<E>(y));
+  const std::int64_t rows = y.rows(), width = y.columns();
+  with_vectors(y.dtype(), vectorise(y.dtype(), width, {gate_up, y}), [&]<typename E, typename T, int N>() {
+    const RowGrid grid = row_grid(rows, width / N);
+    launch(native(context.stream), grid.blocks, grid.threads, 0, forward_kernel<T, N>, elements<E>(gate_up),
+           pointer_or_null(weights), rows, width, elements<E>(y));
   });
 }
 
 void swiglu_backward(KernelContext& context, ConstTensorView dy, ConstTensorView gate_up, ConstTensorView weights,
                      TensorView dgate_up, TensorView dweights) {
-  with_element_type(dy.dtype(), [&](auto element) {
-    using E = decltype(element);
-    using T = typename DeviceElement<E>::type;
-    const bool vectors = vectorises<E>(dy.data(), dy.columns()) && vectorises<E>(gate_up.data(), dy.columns()) &&
-                         vectorises<E>(dgate_up.data(), dy.columns());
-    const auto queue = vectors ? queue_backward<T, Vector<T>::size> : queue_backward<T, 1>;
-    queue(native(context.stream), elements<E>(dy), elements<E>(gate_up), pointer_or_null(weights), dy.rows(),
-          dy.columns(), elements<E>(dgate_up), dweights.empty() ? nullptr : elements<float>(dweights));
+  const std::int64_t rows = dy.rows(), width = dy.columns();
+  const bool vectors = vectorise(dy.dtype(), width, {dy, gate_up, dgate_up});
+  with_vectors(dy.dtype(), vectors, [&]<typename E, typename T, int N>() {
+    if (!weights.empty()) {
+      launch(native(context.stream), blocks_for(rows, rows_of_block), rows_of_block * warp_size, 0,
+             weighted_backward_kernel<T, N>, elements<E>(dy), elements<E>(gate_up), elements<float>(weights), rows,
+             width, elements<E>(dgate_up), elements<float>(dweights));
+      return;
+    }
+    const RowGrid grid = row_grid(rows, width / N);
+    launch(native(context.stream), grid.blocks, grid.threads, 0, backward_kernel<T, N>, elements<E>(dy),
+           elements<E>(gate_up), rows, width, elements<E>(dgate_up));
   });
 }
 

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <initializer_list>
 #include <type_traits>
 
+#include "parallel/runtime/element_type.h"
 #include "parallel/runtime/tensor.h"
 
 namespace weft::cuda {
@@ -111,6 +113,40 @@ typename DeviceElement<T>::type* elements(TensorView tensor) {
 template <typename T>
 const typename DeviceElement<T>::type* elements(ConstTensorView tensor) {
   return reinterpret_cast<const typename DeviceElement<T>::type*>(tensor.as<T>().data());
+}
+// Calls body<E, T> for the element type of a dtype that layers compute in, and its type in kernels.
+template <typename Body>
+void with_elements(DType dtype, Body body) {
+  with_element_type(dtype, [&](auto element) {
+    using E = decltype(element);
+    body.template operator()<E, typename DeviceElement<E>::type>();
+  });
+}
+// Calls body<E, T, N>. N elements are moved at once: those of 16 bytes, or one.
+template <typename Body>
+void with_vectors(DType dtype, bool vectors, Body body) {
+  with_elements(dtype, [&]<typename E, typename T>() {
+    if (vectors) {
+      body.template operator()<E, T, Vector<T>::size>();
+    } else {
+      body.template operator()<E, T, 1>();
+    }
+  });
+}
+// Whether matrices with rows of `columns` elements can all be accessed in vectors.
+inline bool vectorise(DType dtype, std::int64_t columns, std::initializer_list<ConstTensorView> matrices) {
+  return columns * size_of(dtype) % 16 == 0 && std::ranges::all_of(matrices, [](const ConstTensorView& matrix) {
+           return reinterpret_cast<std::uintptr_t>(matrix.data()) % 16 == 0;
+         });
+}
+// Calls body with a value of the first of the types whose size divides `all`, the union of addresses and sizes in
+// bytes. The last one always does.
+template <typename Word, typename... Narrower, typename Body>
+void with_words(std::uintptr_t all, Body body) {
+  if constexpr (sizeof...(Narrower) > 0) {
+    if (all % sizeof(Word) != 0) return with_words<Narrower...>(all, body);
+  }
+  body(Word());
 }
 // Null for an empty float32 tensor, which stands for none.
 inline const float* pointer_or_null(ConstTensorView tensor) {
