@@ -11,7 +11,6 @@
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/vector.cuh"
-#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -26,28 +25,17 @@ __global__ void gather_kernel(const std::int32_t* ids, const Word* table, std::i
   });
 }
 
-template <typename Word>
-void queue_gather(cudaStream_t stream, ConstTensorView ids, ConstTensorView table, std::int64_t row_begin,
-                  TensorView y) {
-  const std::int64_t words = y.columns() * size_of(y.dtype()) / static_cast<std::int64_t>(sizeof(Word));
-  const RowGrid grid = row_grid(y.rows(), words);
-  launch(stream, grid.blocks, grid.threads, 0, gather_kernel<Word>, elements<std::int32_t>(ids),
-         reinterpret_cast<const Word*>(table.data()), row_begin, table.rows(), y.rows(), words,
-         reinterpret_cast<Word*>(y.data()));
-}
-
 void embedding_forward(KernelContext& context, ConstTensorView ids, ConstTensorView table, std::int64_t row_begin,
                        TensorView y) {
-  const auto in_words = [&](std::uintptr_t width) {
-    const std::uintptr_t all = reinterpret_cast<std::uintptr_t>(table.data()) |
-                               reinterpret_cast<std::uintptr_t>(y.data()) |
-                               static_cast<std::uintptr_t>(y.columns() * size_of(y.dtype()));
-    return all % width == 0;
-  };
-  const auto queue = in_words(16)  ? queue_gather<uint4>
-                     : in_words(4) ? queue_gather<std::uint32_t>
-                                   : queue_gather<std::uint16_t>;
-  queue(native(context.stream), ids, table, row_begin, y);
+  const std::int64_t row_bytes = y.columns() * size_of(y.dtype());
+  with_units(row_bytes, table.data(), y.data(), [&](auto word) {
+    using Word = decltype(word);
+    const std::int64_t words = row_bytes / static_cast<std::int64_t>(sizeof(Word));
+    const RowGrid grid = row_grid(y.rows(), words);
+    launch(native(context.stream), grid.blocks, grid.threads, 0, gather_kernel<Word>, elements<std::int32_t>(ids),
+           reinterpret_cast<const Word*>(table.data()), row_begin, table.rows(), y.rows(), words,
+           reinterpret_cast<Word*>(y.data()));
+  });
 }
 
 // keys[token] = the token's row, or table_rows, which sorts last, if that row is not in this shard.
@@ -107,44 +95,31 @@ __global__ void __launch_bounds__(256, 2)
   });
 }
 
-template <typename T, int N>
-void queue_add_rows(cudaStream_t stream, const SortedRows<T>& rows, std::int64_t table_rows, float* dtable) {
-  const RowGrid grid = row_grid(rows.tokens, rows.hidden / N);
-  launch(stream, grid.blocks, grid.threads, 0, add_rows_kernel<T, N>, rows, table_rows, dtable);
-}
-
-template <typename E>
-void add_rows(cudaStream_t stream, const std::int32_t* keys, const std::int32_t* numbers, ConstTensorView dy,
-              TensorView dtable) {
-  using T = typename DeviceElement<E>::type;
-  // As many columns as make 16 bytes of dtable.
-  constexpr int width = Vector<float>::size;
-  const bool vectors = vectorises<float>(dtable.data(), dy.columns()) &&
-                       reinterpret_cast<std::uintptr_t>(dy.data()) % (width * sizeof(T)) == 0;
-  const auto queue = vectors ? queue_add_rows<T, width> : queue_add_rows<T, 1>;
-  queue(stream, {keys, numbers, dy.rows(), elements<E>(dy), dy.columns()}, dtable.rows(), elements<float>(dtable));
-}
-
 void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensorView dy, std::int64_t row_begin,
                         TensorView dtable) {
   const cudaStream_t stream = native(context.stream);
-  const std::int64_t tokens = dy.rows();
+  const std::int64_t tokens = dy.rows(), hidden = dy.columns();
   const int key_bits = std::bit_width(static_cast<std::uint64_t>(dtable.rows()));
   require(key_bits < 32, "rows of an embedding are numbered in 32 bits");
   const std::size_t scratch_bytes = sort_scratch_bytes(tokens, key_bits);
-  const auto workspace = [&](DType dtype, std::int64_t rows, std::int64_t columns) {
-    return context.ledger.allocate_on(context.stream, Bucket::workspace, dtype, rows, columns);
-  };
-  Tensor pairs = workspace(DType::int32, 4, tokens);
-  Tensor scratch = workspace(DType::float64, static_cast<std::int64_t>((scratch_bytes + 7) / 8), 1);
+  Tensor pairs = context.workspace(DType::int32, 4, tokens);
+  Tensor scratch = context.workspace(DType::float64, static_cast<std::int64_t>((scratch_bytes + 7) / 8), 1);
   std::int32_t* keys = elements<std::int32_t>(pairs.view());
   std::int32_t *numbers = keys + tokens, *sorted_keys = numbers + tokens, *sorted = sorted_keys + tokens;
   constexpr std::int64_t block_threads = 256;
-  launch(stream, static_cast<unsigned>((tokens + block_threads - 1) / block_threads), block_threads, 0,
-         number_tokens_kernel, elements<std::int32_t>(ids), tokens, row_begin, dtable.rows(), keys, numbers);
+  launch(stream, blocks_for(tokens, block_threads), block_threads, 0, number_tokens_kernel, elements<std::int32_t>(ids),
+         tokens, row_begin, dtable.rows(), keys, numbers);
   sort_pairs(stream, keys, sorted_keys, numbers, sorted, tokens, key_bits, scratch.view().data(), scratch_bytes);
-  with_element_type(dy.dtype(),
-                    [&](auto element) { add_rows<decltype(element)>(stream, sorted_keys, sorted, dy, dtable); });
+  with_elements(dy.dtype(), [&]<typename E, typename T>() {
+    // As many columns as make 16 bytes of dtable.
+    constexpr int width = Vector<float>::size;
+    const bool vectors = vectorises<float>(dtable.data(), hidden) &&
+                         reinterpret_cast<std::uintptr_t>(dy.data()) % (width * sizeof(T)) == 0;
+    const RowGrid grid = row_grid(tokens, hidden / (vectors ? width : 1));
+    const SortedRows<T> rows{sorted_keys, sorted, tokens, elements<E>(dy), hidden};
+    launch(stream, grid.blocks, grid.threads, 0, vectors ? add_rows_kernel<T, width> : add_rows_kernel<T, 1>, rows,
+           dtable.rows(), elements<float>(dtable));
+  });
 }
 
 }  // namespace

@@ -22,7 +22,6 @@
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/thrust.cuh"
 #include "parallel/runtime/cuda/vector.cuh"
-#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -46,20 +45,6 @@ struct CountOf {
     return static_cast<std::int32_t>(range.second - range.first);
   }
 };
-
-// Calls body with a value of the widest type that can move rows of `row_bytes` between these addresses.
-template <typename Body>
-void with_unit(std::int64_t row_bytes, const void* from, const void* to, Body body) {
-  const std::uintptr_t alignment = static_cast<std::uintptr_t>(row_bytes) | reinterpret_cast<std::uintptr_t>(from) |
-                                   reinterpret_cast<std::uintptr_t>(to);
-  if (alignment % 16 == 0) {
-    body(uint4());
-  } else if (alignment % 4 == 0) {
-    body(std::uint32_t());
-  } else {
-    body(std::uint16_t());
-  }
-}
 
 // Grid: tokens in x, parts of a row in y. A warp reads its part of a row once and writes it to every choice.
 template <typename Unit>
@@ -208,23 +193,6 @@ void move_in_launches(cudaStream_t stream, const Unit* source, std::span<const s
   flush();
 }
 
-// Calls body<T, width> for the element type, with 16 bytes at once if the rows allow it.
-template <typename Body>
-void with_runs(DType dtype, bool vectors, Body body) {
-  with_element_type(dtype, [&](auto element) {
-    using T = decltype(element);
-    if (vectors) {
-      body.template operator()<T, Vector<typename DeviceElement<T>::type>::size>();
-    } else {
-      body.template operator()<T, 1>();
-    }
-  });
-}
-
-bool rows_vectorise(ConstTensorView rows) {
-  return reinterpret_cast<std::uintptr_t>(rows.data()) % 16 == 0 && rows.columns() * size_of(rows.dtype()) % 16 == 0;
-}
-
 // A thread for each choice.
 __global__ void within_kernel(const std::int32_t* indices, std::int64_t count, std::int32_t first, std::int32_t experts,
                               std::int32_t* within) {
@@ -275,16 +243,14 @@ void sort_by_expert(KernelContext& context, ConstTensorView indices, bool some_u
                     TensorView slots) {
   const cudaStream_t stream = native(context.stream);
   const std::int64_t count = indices.size(), experts = counts.size();
-  const auto allocate = [&](std::int64_t rows, std::int64_t columns) {
-    return context.ledger.allocate_on(context.stream, Bucket::workspace, DType::int32, rows, columns);
-  };
-  Tensor sorted_experts = allocate(count, 1);
+  Tensor sorted_experts = context.workspace(DType::int32, count, 1);
   if (count > 0) {
     const std::int64_t largest = some_unrouted ? experts : experts - 1;
     const int bits = std::max(1, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(largest))));
     const auto scratch_bytes = static_cast<std::int64_t>(sort_scratch_bytes(count, bits));
-    Tensor numbers = allocate(count, 1), sorted_choices = allocate(count, 1);
-    Tensor scratch = allocate((scratch_bytes + 3) / 4, 1);
+    Tensor numbers = context.workspace(DType::int32, count, 1);
+    Tensor sorted_choices = context.workspace(DType::int32, count, 1);
+    Tensor scratch = context.workspace(DType::int32, (scratch_bytes + 3) / 4, 1);
     auto* const number = elements<std::int32_t>(numbers.view());
     auto* const sorted = elements<std::int32_t>(sorted_choices.view());
     auto* const slot = elements<std::int32_t>(slots);
@@ -319,7 +285,7 @@ void add_counts(KernelContext& context, ConstTensorView counts, TensorView total
 
 void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slots, TensorView permuted) {
   const std::int64_t row_bytes = x.columns() * size_of(x.dtype());
-  with_unit(row_bytes, x.data(), permuted.data(), [&](auto unit) {
+  with_units(row_bytes, x.data(), permuted.data(), [&](auto unit) {
     using Unit = decltype(unit);
     const std::int64_t units = row_bytes / static_cast<std::int64_t>(sizeof(Unit));
     launch(native(context.stream),
@@ -333,23 +299,22 @@ void permute_rows(KernelContext& context, ConstTensorView x, ConstTensorView slo
 void unpermute_rows(KernelContext& context, ConstTensorView permuted, ConstTensorView slots, ConstTensorView weights,
                     TensorView y) {
   const std::int64_t hidden = y.columns();
-  with_runs(y.dtype(), rows_vectorise(permuted) && rows_vectorise(y), [&]<typename T, int width>() {
+  with_vectors(y.dtype(), vectorise(y.dtype(), hidden, {permuted, y}), [&]<typename E, typename T, int width>() {
     launch(native(context.stream), dim3(blocks_for(y.rows(), warps_of_block), blocks_for(hidden, warp_size * width)),
-           dim3(threads_of_block), 0, unpermute_kernel<typename DeviceElement<T>::type, width>, elements<T>(permuted),
-           elements<std::int32_t>(slots), pointer_or_null(weights), y.rows(), static_cast<int>(slots.columns()), hidden,
-           elements<T>(y));
+           dim3(threads_of_block), 0, unpermute_kernel<T, width>, elements<E>(permuted), elements<std::int32_t>(slots),
+           pointer_or_null(weights), y.rows(), static_cast<int>(slots.columns()), hidden, elements<E>(y));
   });
 }
 
 void unpermute_rows_backward(KernelContext& context, ConstTensorView dy, ConstTensorView permuted,
                              ConstTensorView slots, ConstTensorView weights, TensorView dpermuted,
                              TensorView dweights) {
-  const bool vectors = rows_vectorise(dy) && rows_vectorise(permuted) && rows_vectorise(dpermuted);
-  with_runs(dy.dtype(), vectors, [&]<typename T, int width>() {
+  const bool vectors = vectorise(dy.dtype(), dy.columns(), {dy, permuted, dpermuted});
+  with_vectors(dy.dtype(), vectors, [&]<typename E, typename T, int width>() {
     launch(native(context.stream), dim3(blocks_for(slots.size(), warps_of_block)), dim3(threads_of_block), 0,
-           unpermute_backward_kernel<typename DeviceElement<T>::type, width>, elements<T>(dy), elements<T>(permuted),
-           elements<std::int32_t>(slots), pointer_or_null(weights), slots.size(), static_cast<int>(slots.columns()),
-           dy.columns(), elements<T>(dpermuted), dweights.empty() ? nullptr : elements<float>(dweights));
+           unpermute_backward_kernel<T, width>, elements<E>(dy), elements<E>(permuted), elements<std::int32_t>(slots),
+           pointer_or_null(weights), slots.size(), static_cast<int>(slots.columns()), dy.columns(),
+           elements<E>(dpermuted), dweights.empty() ? nullptr : elements<float>(dweights));
   });
 }
 
@@ -363,7 +328,7 @@ void move_blocks(KernelContext& context, ConstTensorView source, std::span<const
   }
   const std::int64_t row_bytes = source.columns() * size_of(source.dtype());
   if (row_bytes == 0) return;
-  with_unit(row_bytes, source.data(), destination.data(), [&](auto unit) {
+  with_units(row_bytes, source.data(), destination.data(), [&](auto unit) {
     using Unit = decltype(unit);
     const auto run = [&](auto move) {
       move(native(context.stream), reinterpret_cast<const Unit*>(source.data()), from, to, counts,

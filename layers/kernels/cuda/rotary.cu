@@ -16,7 +16,6 @@
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/vector.cuh"
-#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -294,10 +293,7 @@ __global__ void __launch_bounds__(rotary_threads)
 }
 
 template <typename E>
-using ElementOf = typename DeviceElement<E>::type;
-
-template <typename E>
-const ElementOf<E>* weight_data(ConstTensorView weight, std::int64_t head_dim) {
+const typename DeviceElement<E>::type* weight_data(ConstTensorView weight, std::int64_t head_dim) {
   require(weight.empty() || weight.size() == head_dim, "a norm weight has one element a head dimension");
   return weight.empty() ? nullptr : elements<E>(weight);
 }
@@ -307,12 +303,11 @@ constexpr std::int64_t enough_blocks = 2112;
 
 // `width` is N, the number of pairs per vector. A thread reads `heads_of_thread` heads before it writes.
 template <typename E>
-Heads<ElementOf<E>> heads_of(const RotaryOptions& options, std::int64_t tokens, ConstTensorView q_norm,
-                             ConstTensorView k_norm, int width, int heads_of_thread) {
-  using T = ElementOf<E>;
+auto heads_of(const RotaryOptions& options, std::int64_t tokens, ConstTensorView q_norm, ConstTensorView k_norm,
+              int width, int heads_of_thread) {
   const HeadShape& shape = options.heads;
   const std::int64_t d = shape.head_dim;
-  Heads<T> heads{};
+  Heads<typename DeviceElement<E>::type> heads{};
   heads.groups[0] = {0, static_cast<int>(shape.query_heads), weight_data<E>(q_norm, d)};
   heads.groups[1] = {shape.key_column(), static_cast<int>(shape.key_value_heads), weight_data<E>(k_norm, d)};
   heads.table = elements<float>(options.table);
@@ -339,78 +334,49 @@ dim3 blocks_of(const Heads<T>& heads) {
 }
 
 // Heads wider than one round of a warp's lanes are rare and use single elements too.
-template <typename E>
-bool in_vectors(const RotaryOptions& options, std::int64_t rotated_columns, std::initializer_list<const void*> arrays) {
-  const std::int64_t half = options.heads.head_dim / 2, columns = options.heads.columns();
-  if (!vectorises<float>(options.table.data(), half) || half > warp_size * Vector<ElementOf<E>>::size) return false;
-  return std::ranges::all_of(arrays, [&](const void* array) {
-    return vectorises<E>(array, half) && vectorises<E>(array, columns) && vectorises<E>(array, rotated_columns);
-  });
-}
-
-template <typename E, int N>
-void queue_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
-                   ConstTensorView k_norm, TensorView rotated) {
-  const bool plain = q_norm.empty() && k_norm.empty();
-  auto heads = heads_of<E>(options, qkv.rows(), q_norm, k_norm, N, plain ? 1 : of_thread);
-  heads.rotated_columns = rotated.columns();
-  launch(native(context.stream), blocks_of(heads), rotary_threads, 0,
-         plain ? turn_kernel<ElementOf<E>, N, false> : norm_forward_kernel<ElementOf<E>, N>, heads, elements<E>(qkv),
-         elements<E>(rotated));
+bool in_vectors(const RotaryOptions& options, DType dtype, std::int64_t rotated_columns,
+                std::initializer_list<ConstTensorView> matrices) {
+  const std::int64_t half = options.heads.head_dim / 2;
+  return vectorise(DType::float32, half, {options.table}) && half * size_of(dtype) <= warp_size * 16 &&
+         vectorise(dtype, half, matrices) && vectorise(dtype, options.heads.columns(), {}) &&
+         vectorise(dtype, rotated_columns, {});
 }
 
 // One group with a norm; `dweight` is overwritten.
-template <typename E, int N, int Rounds>
-void queue_norm_backward(KernelContext& context, const Heads<ElementOf<E>>& heads, int group, const ElementOf<E>* x,
-                         ElementOf<E>* gradients, float* dweight) {
+template <typename T, int N, int Rounds>
+void queue_norm_backward(KernelContext& context, const Heads<T>& heads, int group, const T* x, T* gradients,
+                         float* dweight) {
   const auto blocks = blocks_of(heads).x;
   const std::int64_t head_dim = 2 * heads.half;
-  Tensor partials = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, blocks, head_dim);
+  Tensor partials = context.workspace(DType::float32, blocks, head_dim);
   float* partial_sums = elements<float>(partials.view());
   const std::size_t shared_bytes = rotary_threads / heads.lanes * head_dim * sizeof(float);
-  launch(native(context.stream), blocks, rotary_threads, shared_bytes, norm_backward_kernel<ElementOf<E>, N, Rounds>,
-         heads, group, x, gradients, partial_sums);
+  launch(native(context.stream), blocks, rotary_threads, shared_bytes, norm_backward_kernel<T, N, Rounds>, heads, group,
+         x, gradients, partial_sums);
   column_sums(native(context.stream), partial_sums, blocks, head_dim, dweight);
 }
 
-template <typename E, int N>
+template <typename T, int N>
 auto queue_norm_backward_of(int half) {
   const int rounds = (half + warp_size * N - 1) / (warp_size * N);
   if constexpr (N == 1) {
     require(rounds <= 16, "a head with QK-norm has at most 1024 elements");
-    if (rounds > 4) return queue_norm_backward<E, N, 16>;
-    if (rounds > 1) return queue_norm_backward<E, N, 4>;
+    if (rounds > 4) return queue_norm_backward<T, N, 16>;
+    if (rounds > 1) return queue_norm_backward<T, N, 4>;
   }
-  return queue_norm_backward<E, N, 1>;
-}
-
-template <typename E, int N>
-void queue_backward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
-                    ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm, TensorView dk_norm) {
-  const auto heads = heads_of<E>(options, dqkv.rows(), q_norm, k_norm, N, 1);
-  ElementOf<E>* gradients = elements<E>(dqkv);
-  const TensorView dweights[] = {dq_norm, dk_norm};
-  auto plain = heads;
-  for (int group = 0; group < 2; ++group) {
-    if (heads.groups[group].weight == nullptr || heads.groups[group].heads == 0) continue;
-    plain.groups[group].heads = 0;
-    queue_norm_backward_of<E, N>(heads.half)(context, heads, group, elements<E>(qkv), gradients,
-                                             elements<float>(dweights[group]));
-  }
-  if (plain.groups[0].heads + plain.groups[1].heads == 0) return;
-  launch(native(context.stream), blocks_of(plain), rotary_threads, 0, turn_kernel<ElementOf<E>, N, true>, plain,
-         gradients, gradients);
+  return queue_norm_backward<T, N, 1>;
 }
 
 void rotary_forward(KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
                     ConstTensorView k_norm, TensorView rotated) {
   if (qkv.empty()) return;
-  with_element_type(qkv.dtype(), [&](auto element) {
-    using E = decltype(element);
-    const bool vectors =
-        in_vectors<E>(options, rotated.columns(), {qkv.data(), rotated.data(), q_norm.data(), k_norm.data()});
-    const auto queue = vectors ? queue_forward<E, Vector<ElementOf<E>>::size> : queue_forward<E, 1>;
-    queue(context, options, qkv, q_norm, k_norm, rotated);
+  const bool vectors = in_vectors(options, qkv.dtype(), rotated.columns(), {qkv, rotated, q_norm, k_norm});
+  with_vectors(qkv.dtype(), vectors, [&]<typename E, typename T, int N>() {
+    const bool plain = q_norm.empty() && k_norm.empty();
+    auto heads = heads_of<E>(options, qkv.rows(), q_norm, k_norm, N, plain ? 1 : of_thread);
+    heads.rotated_columns = rotated.columns();
+    launch(native(context.stream), blocks_of(heads), rotary_threads, 0,
+           plain ? turn_kernel<T, N, false> : norm_forward_kernel<T, N>, heads, elements<E>(qkv), elements<E>(rotated));
   });
 }
 
@@ -424,12 +390,21 @@ void rotary_backward(KernelContext& context, const RotaryOptions& options, Const
     }
     return;
   }
-  with_element_type(dqkv.dtype(), [&](auto element) {
-    using E = decltype(element);
-    const bool vectors =
-        in_vectors<E>(options, dqkv.columns(), {qkv.data(), q_norm.data(), k_norm.data(), dqkv.data()});
-    const auto queue = vectors ? queue_backward<E, Vector<ElementOf<E>>::size> : queue_backward<E, 1>;
-    queue(context, options, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
+  const bool vectors = in_vectors(options, dqkv.dtype(), dqkv.columns(), {qkv, q_norm, k_norm, dqkv});
+  with_vectors(dqkv.dtype(), vectors, [&]<typename E, typename T, int N>() {
+    const auto heads = heads_of<E>(options, dqkv.rows(), q_norm, k_norm, N, 1);
+    T* gradients = elements<E>(dqkv);
+    const TensorView dweights[] = {dq_norm, dk_norm};
+    auto plain = heads;
+    for (int group = 0; group < 2; ++group) {
+      if (heads.groups[group].weight == nullptr || heads.groups[group].heads == 0) continue;
+      plain.groups[group].heads = 0;
+      queue_norm_backward_of<T, N>(heads.half)(context, heads, group, elements<E>(qkv), gradients,
+                                               elements<float>(dweights[group]));
+    }
+    if (plain.groups[0].heads + plain.groups[1].heads == 0) return;
+    launch(native(context.stream), blocks_of(plain), rotary_threads, 0, turn_kernel<T, N, true>, plain, gradients,
+           gradients);
   });
 }
 

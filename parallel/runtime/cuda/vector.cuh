@@ -139,14 +139,18 @@ inline bool vectorise(DType dtype, std::int64_t columns, std::initializer_list<C
            return reinterpret_cast<std::uintptr_t>(matrix.data()) % 16 == 0;
          });
 }
-// Calls body with a value of the first of the types whose size divides `all`, the union of addresses and sizes in
-// bytes. The last one always does.
-template <typename Word, typename... Narrower, typename Body>
-void with_words(std::uintptr_t all, Body body) {
-  if constexpr (sizeof...(Narrower) > 0) {
-    if (all % sizeof(Word) != 0) return with_words<Narrower...>(all, body);
+// Calls body with a value of the widest type that can move rows of `row_bytes` between these addresses.
+template <typename Body>
+void with_units(std::int64_t row_bytes, const void* from, const void* to, Body body) {
+  const std::uintptr_t alignment = static_cast<std::uintptr_t>(row_bytes) | reinterpret_cast<std::uintptr_t>(from) |
+                                   reinterpret_cast<std::uintptr_t>(to);
+  if (alignment % 16 == 0) {
+    body(uint4());
+  } else if (alignment % 4 == 0) {
+    body(std::uint32_t());
+  } else {
+    body(std::uint16_t());
   }
-  body(Word());
 }
 // Null for an empty float32 tensor, which stands for none.
 inline const float* pointer_or_null(ConstTensorView tensor) {
