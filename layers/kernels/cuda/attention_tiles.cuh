@@ -3,8 +3,8 @@
 // that read 16 bytes of neighbouring rows use different banks.
 //
 // Thread (y, x) owns rows y, y + 16, ... of every result. Of a score block it owns columns x, x + 16 and so on. Of a
-// result as wide as a head it owns four columns from 4 x, four from 4 x + 64, and so on. The scan of a state space has
-// the same threads, padding and sums of rows.
+// result as wide as a head it owns four columns from 4 x, four from 4 x + 64, and so on. Threads of equal y are half a
+// warp. The scan of a state space has the same threads and padding.
 #pragma once
 
 #include "parallel/runtime/cuda/vector.cuh"
@@ -169,15 +169,6 @@ __device__ void store_head(const HeadPart<Tiles>& part, const float (&factors)[T
       }
     }
   }
-}
-
-// Reduces over the 16 threads of equal y, half a warp. Every thread gets the result.
-template <typename Combine>
-__device__ float reduce_row(float value, Combine combine) {
-  for (int distance = threads_of_edge / 2; distance > 0; distance /= 2) {
-    value = combine(value, __shfl_xor_sync(0xffffffffu, value, distance));
-  }
-  return value;
 }
 
 }  // namespace weft::cuda

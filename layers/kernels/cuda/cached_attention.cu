@@ -11,7 +11,6 @@
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/vector.cuh"
-#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -104,11 +103,9 @@ void cached_attention(KernelContext& context, const HeadShape& heads, std::int64
   shape.cache_columns = cache.columns();
   shape.scale = static_cast<float>(heads.score_scale());
   shape.first_key = heads.first_key;
-  with_element_type(q.dtype(), [&](auto element) {
-    using E = decltype(element);
+  with_elements(q.dtype(), [&]<typename E, typename T>() {
     launch(native(context.stream), dim3(static_cast<unsigned>(q.rows()), static_cast<unsigned>(heads.query_heads)),
-           dim3(block_threads), 0, cached_kernel<typename DeviceElement<E>::type>, shape, elements<E>(q),
-           elements<E>(cache), elements<E>(out));
+           dim3(block_threads), 0, cached_kernel<T>, shape, elements<E>(q), elements<E>(cache), elements<E>(out));
   });
 }
 

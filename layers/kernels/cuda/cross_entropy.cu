@@ -9,7 +9,6 @@
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/vector.cuh"
-#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -48,11 +47,6 @@ __device__ void walk_row(const float* row, std::int64_t columns, OfVector of_vec
     of_one(column, row[column]);
   }
 }
-
-// As on the CPU, a number wins over a NaN. A NaN shows in the sums instead.
-struct LargerNumber {
-  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
-};
 
 // The column of a target in this shard, or -1 if another shard has it.
 __device__ std::int64_t local_column(std::int32_t target, std::int64_t begin, std::int64_t columns) {
@@ -97,8 +91,8 @@ __global__ void __launch_bounds__(most_threads, 2)
         running.raise(x);
         running.sum += expf(x - reference_of(running.maximum));
       });
-  const float smallest = -INFINITY;
-  const float row_maximum = reduce_block(running.maximum, LargerNumber(), smallest);
+  // As on the CPU, a NaN shows in the sums instead.
+  const float row_maximum = reduce_block(running.maximum, LargerNumber(), -INFINITY);
   const double sum = sum_of_block(running.sum * RunningSum::shrink(running.maximum, row_maximum));
   if (threadIdx.x != 0) return;
   const std::int64_t target = local_column(targets[token], begin, columns);
@@ -175,9 +169,9 @@ void shift_vocabulary_sums(KernelContext& context, ConstTensorView of_shard, Con
                            ConstTensorView targets, Range entries, TensorView sums) {
   const std::int64_t tokens = maximum.size();
   if (tokens == 0) return;
-  launch(native(context.stream), static_cast<unsigned>((tokens + 255) / 256), 256, 0, shift_sums_kernel,
-         elements<float>(of_shard), elements<float>(maximum), elements<std::int32_t>(targets), entries.begin,
-         entries.count, tokens, elements<float>(sums));
+  launch(native(context.stream), blocks_for(tokens, 256), 256, 0, shift_sums_kernel, elements<float>(of_shard),
+         elements<float>(maximum), elements<std::int32_t>(targets), entries.begin, entries.count, tokens,
+         elements<float>(sums));
 }
 
 void cross_entropy_gradient(KernelContext& context, ConstTensorView logits, ConstTensorView maximum,
@@ -188,15 +182,13 @@ void cross_entropy_gradient(KernelContext& context, ConstTensorView logits, Cons
   Tensor losses;
   double* of_tokens = nullptr;
   if (!loss.empty()) {
-    losses = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float64, tokens, 1);
+    losses = context.workspace(DType::float64, tokens, 1);
     of_tokens = elements<double>(losses.view());
   }
-  with_element_type(dlogits.dtype(), [&](auto element) {
-    using E = decltype(element);
-    launch(native(context.stream), static_cast<unsigned>(tokens), threads_for(logits.columns()), 0,
-           gradient_kernel<typename DeviceElement<E>::type>, elements<float>(logits), elements<float>(maximum),
-           elements<float>(sums), elements<std::int32_t>(targets), begin, logits.columns(), factor,
-           elements<E>(dlogits), of_tokens);
+  with_elements(dlogits.dtype(), [&]<typename E, typename T>() {
+    launch(native(context.stream), static_cast<unsigned>(tokens), threads_for(logits.columns()), 0, gradient_kernel<T>,
+           elements<float>(logits), elements<float>(maximum), elements<float>(sums), elements<std::int32_t>(targets),
+           begin, logits.columns(), factor, elements<E>(dlogits), of_tokens);
   });
   if (of_tokens != nullptr) {
     launch(native(context.stream), 1, 1024, 0, add_losses_kernel, of_tokens, tokens, elements<double>(loss));

@@ -4,7 +4,6 @@
 #include "layers/kernels/cuda/kernels.h"
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/runtime.h"
-#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -54,7 +53,7 @@ __global__ void __launch_bounds__(threads_of_block) largest_kernel(const Float8O
   for (std::int64_t i = in_vectors + thread; i < count; i += threads) {
     largest = max(largest, magnitude_bits(to_float(factor.source[i])));
   }
-  largest = reduce_block(largest, LargerBits(), 0u);
+  largest = reduce_block(largest, LargerOf(), 0u);
   if (threadIdx.x == 0 && largest != 0) atomicMax(largest_of(factor), largest);
 }
 
@@ -130,9 +129,7 @@ __global__ void __launch_bounds__(threads_of_block, transposing_blocks)
 }
 
 void round_whole(KernelContext& context, std::span<const Float8Factor> factors) {
-  with_element_type(factors.front().source.dtype(), [&](auto element) {
-    using E = decltype(element);
-    using T = typename DeviceElement<E>::type;
+  with_elements(factors.front().source.dtype(), [&]<typename E, typename T>() {
     std::vector<Float8Operand<T>> all, straight, turned;
     for (const Float8Factor& factor : factors) {
       all.push_back(float8_operand<E>(factor));

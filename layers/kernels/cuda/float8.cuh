@@ -99,9 +99,6 @@ __device__ void store_float8(std::uint8_t* to, const Vector<std::uint16_t, N>& p
 __device__ inline unsigned magnitude_bits(float value) {
   return __float_as_uint(value) & 0x7fffffffu;
 }
-struct LargerBits {
-  __device__ unsigned operator()(unsigned a, unsigned b) const { return a > b ? a : b; }
-};
 
 // Elements [left, left + 8) of the rows [top, top + Rows) on their way to a thread; zeros outside of the source. The
 // vectors of all rows are loaded without a branch, in which each load would be waited for.

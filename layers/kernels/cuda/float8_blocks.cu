@@ -5,7 +5,6 @@
 #include "layers/kernels/cuda/float8.cuh"
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/runtime.h"
-#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -109,7 +108,7 @@ __global__ void __launch_bounds__(threads_of_block) round_tiles_kernel(const Flo
       unsigned largest = 0;
 #pragma unroll
       for (int r = 0; r < each; ++r) largest = max(largest, largest_of_row[r]);
-      largest = reduce_block(largest, LargerBits(), 0u);
+      largest = reduce_block(largest, LargerOf(), 0u);
       const std::int64_t to = factor.turned ? at.tile_column * factor.scale_columns + at.tile_row
                                             : at.tile_row * factor.scale_columns + at.tile_column;
       const float inverse = inverse_scale(largest, factor.e5m2, thread == 0, factor.scales + to);
@@ -118,10 +117,7 @@ __global__ void __launch_bounds__(threads_of_block) round_tiles_kernel(const Flo
     } else if (!factor.turned) {
 #pragma unroll
       for (int r = 0; r < each; ++r) {
-        unsigned largest = largest_of_row[r];
-        for (int distance = across / 2; distance > 0; distance /= 2) {
-          largest = max(largest, __shfl_xor_sync(all_lanes_of_warp, largest, distance));
-        }
+        const unsigned largest = reduce_lanes(largest_of_row[r], across, LargerOf());
         by_row[r] = inverse_scale(largest, factor.e5m2, x == 0 && top + r < factor.rounded_rows,
                                   factor.scales + at.tile_column * factor.scale_columns + top + r);
       }
@@ -145,9 +141,7 @@ __global__ void __launch_bounds__(threads_of_block) round_tiles_kernel(const Flo
 }  // namespace
 
 void round_in_blocks(KernelContext& context, std::span<const Float8Factor> factors) {
-  with_element_type(factors.front().source.dtype(), [&](auto element) {
-    using E = decltype(element);
-    using T = typename DeviceElement<E>::type;
+  with_elements(factors.front().source.dtype(), [&]<typename E, typename T>() {
     std::vector<Float8Operand<T>> operands;
     for (const Float8Factor& factor : factors) operands.push_back(float8_operand<E>(factor));
     const auto tiles = [](const Float8Operand<T>& factor) {

@@ -204,7 +204,7 @@ __global__ void z_loss_kernel(const float* all_logits, const std::int32_t* targe
     float largest = __int_as_float(0xff800000);
 #pragma unroll 4
     for (int expert = lane_of_warp(); expert < experts; expert += warp_size) largest = fmaxf(largest, logits[expert]);
-    largest = reduce_warp(largest, [](float a, float b) { return fmaxf(a, b); });
+    largest = reduce_warp(largest, LargerNumber());
     const auto term = [&](int expert) {
       return (expert + 1 == experts ? copies : 1.0f) * exponential(logits[expert] - largest);
     };
@@ -229,10 +229,8 @@ void expert_statistics(KernelContext& context, ConstTensorView scores, ConstTens
   if (counts.empty()) return;
   const std::int64_t sequences = counts.rows(), experts = counts.columns();
   const auto chunks = static_cast<int>((slice.sequence_tokens + tokens_of_chunk - 1) / tokens_of_chunk);
-  const auto allocate = [&](DType dtype) {
-    return context.ledger.allocate_on(context.stream, Bucket::workspace, dtype, sequences * chunks, experts);
-  };
-  Tensor chunk_counts = allocate(DType::int32), chunk_sums = allocate(DType::float32);
+  Tensor chunk_counts = context.workspace(DType::int32, sequences * chunks, experts);
+  Tensor chunk_sums = context.workspace(DType::float32, sequences * chunks, experts);
   const cudaStream_t stream = native(context.stream);
   launch(stream, dim3(static_cast<unsigned>(sequences * chunks), blocks_for(experts, experts_of_block)),
          dim3(threads_of_block), 0, chunk_statistics_kernel, elements<float>(scores), elements<std::int32_t>(indices),
@@ -269,7 +267,7 @@ void z_loss(KernelContext& context, ConstTensorView logits, std::int64_t copies,
             double factor, float gradient_factor, TensorView dlogits, TensorView loss) {
   constexpr unsigned most_blocks = 1024;  // enough for every multiprocessor, and few sums to add
   const unsigned blocks = std::min(most_blocks, blocks_for(logits.rows(), warps_of_block));
-  Tensor block_sums = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float64, blocks, 1);
+  Tensor block_sums = context.workspace(DType::float64, blocks, 1);
   const cudaStream_t stream = native(context.stream);
   launch(stream, dim3(blocks), dim3(threads_of_block), 0, z_loss_kernel, elements<float>(logits), targets,
          logits.rows(), static_cast<int>(logits.columns()), static_cast<float>(copies), gradient_factor,

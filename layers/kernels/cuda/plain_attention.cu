@@ -133,7 +133,7 @@ __device__ float exponentiate(float (&scores)[count], int key, int first_key, in
     if (!visible) scores[j] = __int_as_float(0xff800000);
     largest = fmaxf(largest, scores[j]);
   }
-  largest = reduce_row(largest, [](float a, float b) { return fmaxf(a, b); });
+  largest = reduce_lanes(largest, threads_of_edge, LargerNumber());
   // Minus infinity while the row has seen no key.
   const float top = largest > __int_as_float(0xff800000) ? largest : 0.0f;
   const float factor = __expf(scale * (maximum - top)), shift = scale * top;
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(forwar
   float inverse[count];
 #pragma unroll
   for (int i = 0; i < count; ++i) {
-    const float total = reduce_row(sum[i], AddTo());
+    const float total = reduce_lanes(sum[i], threads_of_edge, AddTo());
     inverse[i] = 1.0f / total;
     const int row = thread_y() + i * threads_of_edge;
     if (row < at.rows && thread_x() == 0) {
@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(threads_of_tile, resident_blocks<Tiles>(key_va
 Tensor number_positions(KernelContext& context, const HeadShape& heads, QueryRuns runs) {
   const std::int64_t queries = query_rows(runs);
   if (queries == 0 || queries == heads.sequence_length) return {};
-  Tensor positions = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::int32, queries, 1);
+  Tensor positions = context.workspace(DType::int32, queries, 1);
   std::int64_t row = 0;
   for (std::size_t next = 0; next < runs.size();) {
     RunList list;
@@ -444,8 +444,7 @@ void plain_attention_backward(KernelContext& context, const HeadShape& heads, Qu
                               const AttentionGradients& gradients) {
   if (inputs.k.rows.rows() == 0) return;
   Tensor positions = number_positions(context, heads, runs);
-  Tensor products = context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, log_sum_exp.rows(),
-                                               log_sum_exp.columns());
+  Tensor products = context.workspace(DType::float32, log_sum_exp.rows(), log_sum_exp.columns());
   const AttentionCall shape = shape_of(heads, runs, inputs, positions);
   const cudaStream_t stream = native(context.stream);
   with_tiles(dout.dtype(), heads, [&]<typename T, typename Tiles>() {

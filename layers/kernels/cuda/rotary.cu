@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(rotary_threads)
           for (int i = own + round; active[h] && i < half; i += round) {
             squares += square_sum(Pairs<N, T>::load(from + i, half));
           }
-          inverse = inverse_rms(sum_of_lanes(squares, heads.lanes), half, heads.eps);
+          inverse = inverse_rms(reduce_lanes(squares, heads.lanes, AddTo()), half, heads.eps);
         }
         if (!active[h]) continue;
         if (own < half) turn(pairs[h], normed, inverse, weight, angles).store(to + own, half);
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(rotary_threads)
         gradient[r] = turn_back(turned, angles[r]);
         squares += square_sum(input[r]);
       }
-      const float inverse = inverse_rms(sum_of_lanes(squares, heads.lanes), half, heads.eps);
+      const float inverse = inverse_rms(reduce_lanes(squares, heads.lanes, AddTo()), half, heads.eps);
       float sum = 0.0f;
 #pragma unroll
       for (int r = 0; r < Rounds; ++r) {
@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(rotary_threads)
         // An inactive head has zeros, except `inverse`, which is infinite if eps is zero.
         if (active) add_weight_gradient(gradient[r], input[r], inverse, dweight[r]);
       }
-      const float mean = sum_of_lanes(sum, heads.lanes) / static_cast<float>(head_dim);
+      const float mean = reduce_lanes(sum, heads.lanes, AddTo()) / static_cast<float>(head_dim);
 #pragma unroll
       for (int r = 0; r < Rounds; ++r) {
         if (active && own + r * round < half) {

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-#include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/vector.cuh"
 
 namespace weft::cuda {
@@ -30,14 +29,6 @@ struct Heads {
   int half, lanes;                        // of a head; lanes is a power of two
   float eps;
 };
-
-// The sum over the `lanes` lanes of a head. The whole warp takes part.
-__device__ inline float sum_of_lanes(float value, int lanes) {
-  for (int distance = lanes / 2; distance > 0; distance /= 2) {
-    value += __shfl_xor_sync(all_lanes_of_warp, value, distance);
-  }
-  return value;
-}
 
 // N pairs: their first elements, and their second elements half a head later.
 template <int N, typename T>

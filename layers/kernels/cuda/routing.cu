@@ -6,6 +6,10 @@
 //
 // Bytes per token, forward: 4 E read (scores and bias again from a cache), 4 E + 8 K written. Backward: 8 E + 8 K read
 // (4 E less without dscores), 4 E written.
+#include <algorithm>
+#include <bit>
+#include <iterator>
+
 #include "layers/kernels/cuda/kernels.h"
 #include "layers/kernels/elementary.h"
 #include "layers/kernels/router_arithmetic.h"
@@ -66,8 +70,7 @@ __device__ float lane_sum(const Scores& scores) {
     sum += lower ? own : other;
     sum += lower ? other : own;
   }
-  for (int distance = 8; distance > 0; distance /= 2) sum += __shfl_xor_sync(all_lanes_of_warp, sum, distance);
-  return sum;
+  return reduce_lanes(sum, 16, AddTo());
 }
 
 // Integers in the order of the numbers; all are larger than `no_key`. Scores are not negative, and a sum with a score
@@ -186,7 +189,7 @@ __device__ bool score_token(const ForwardArguments& all, const float* logits, fl
       if constexpr (scores_of_lane > 0) scores.set(i, logit);
       largest = fmaxf(largest, logit);
     }
-    largest = reduce_warp(largest, [](float a, float b) { return fmaxf(a, b); });
+    largest = reduce_warp(largest, LargerNumber());
 #pragma unroll
     for (int i = 0; i < scores.count(); ++i) {
       const int expert = i * warp_size + lane;
@@ -365,25 +368,13 @@ void route_forward(KernelContext& context, ConstTensorView logits, const Routing
                              elements<float>(scores),
                              elements<std::int32_t>(indices),
                              elements<float>(weights)};
-  const auto run = [&](auto kernel) {
-    launch(native(context.stream), blocks_for(all.tokens, warps_of_block), dim3(warps_of_block * warp_size), 0, kernel,
-           all);
-  };
-  if (all.experts <= 32) {
-    run(forward_kernel<1>);
-  } else if (all.experts <= 64) {
-    run(forward_kernel<2>);
-  } else if (all.experts <= 128) {
-    run(forward_kernel<4>);
-  } else if (all.experts <= 256) {
-    run(forward_kernel<8>);
-  } else if (all.experts <= 512) {
-    run(forward_kernel<16>);
-  } else if (all.experts <= 1024) {
-    run(forward_kernel<32>);
-  } else {
-    run(forward_kernel<0>);
-  }
+  // For up to 32, 64, ... 1024 experts, and for more.
+  constexpr void (*kernels[])(ForwardArguments) = {forward_kernel<1>, forward_kernel<2>,  forward_kernel<4>,
+                                                   forward_kernel<8>, forward_kernel<16>, forward_kernel<32>,
+                                                   forward_kernel<0>};
+  const auto kernel = std::bit_width(static_cast<unsigned>(std::max(all.experts - 1, 0)) / warp_size);
+  launch(native(context.stream), blocks_for(all.tokens, warps_of_block), dim3(warps_of_block * warp_size), 0,
+         kernels[std::min<std::size_t>(kernel, std::size(kernels) - 1)], all);
 }
 
 void route_backward(KernelContext& context, ConstTensorView dweights, ConstTensorView dscores, ConstTensorView scores,

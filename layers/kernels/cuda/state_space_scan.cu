@@ -19,7 +19,6 @@
 #include "layers/kernels/cuda/state_space_scan.cuh"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/runtime.h"
-#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -233,9 +232,7 @@ void queue_outputs(KernelContext& context, const ScanCall& call, const ScanInput
 }  // namespace
 
 void begin_scan(KernelContext& context, const ScanCall& call, float* carried) {
-  with_element_type(call.mixed.dtype(), [&](auto element) {
-    using E = decltype(element);
-    using T = typename DeviceElement<E>::type;
+  with_elements(call.mixed.dtype(), [&]<typename E, typename T>() {
     const cudaStream_t stream = native(context.stream);
     const ScanInputs<T> in = call.inputs<E>();
     launch(stream, static_cast<unsigned>(call.scan.chunks() * blocks_of_heads(in.sizes.heads)), chunk_tokens, 0,
@@ -247,9 +244,7 @@ void begin_scan(KernelContext& context, const ScanCall& call, float* carried) {
 }
 
 void scan_back(KernelContext& context, const ScanCall& call, ConstTensorView dy, TensorView dmixed) {
-  with_element_type(dy.dtype(), [&](auto element) {
-    using E = decltype(element);
-    using T = typename DeviceElement<E>::type;
+  with_elements(dy.dtype(), [&]<typename E, typename T>() {
     const ScanInputs<T> in = call.inputs<E>();
     float* const dstates = call.at(call.places.dstates);
     queue_states<T, true>(context, call, in, elements<E>(dy), nullptr, dstates);
@@ -262,11 +257,9 @@ void scan_tokens_forward(KernelContext& context, const StateSpaceShape& shape, C
                          TensorView carried, TensorView y) {
   const ScanCall call(context, shape, mixed, projected, document_begins, rates, !carried.empty(), false);
   begin_scan(context, call, carried.empty() ? nullptr : elements<float>(carried));
-  with_element_type(y.dtype(), [&](auto element) {
-    using E = decltype(element);
-    const auto in = call.inputs<E>();
-    queue_outputs<typename DeviceElement<E>::type, false>(context, call, in, in.mixed, call.at(call.places.states),
-                                                          elements<E>(y));
+  with_elements(y.dtype(), [&]<typename E, typename T>() {
+    const ScanInputs<T> in = call.inputs<E>();
+    queue_outputs<T, false>(context, call, in, in.mixed, call.at(call.places.states), elements<E>(y));
   });
 }
 

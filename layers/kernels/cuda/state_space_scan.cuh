@@ -204,7 +204,7 @@ struct ScanCall {
         carried(is_carried),
         scan{shape, mixed.rows()},
         places(scan, backward),
-        room(context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, places.floats, 1)) {}
+        room(context.workspace(DType::float32, places.floats, 1)) {}
 
   float* at(std::int64_t place) const { return first + place; }
   template <typename E>

@@ -19,7 +19,6 @@
 #include "layers/kernels/cuda/state_space_scan.cuh"
 #include "parallel/runtime/cuda/launch.cuh"
 #include "parallel/runtime/cuda/runtime.h"
-#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -112,7 +111,7 @@ __global__ void __launch_bounds__(threads_of_tile, resident_gradient_blocks)
         of_column[j] += of_log;
         if (row == column && tiles.reader == tiles.read) sums.of_own[own_at + row] = dweight.at[i][j];
       }
-      const float whole = reduce_row(of_row[i], AddTo());
+      const float whole = reduce_lanes(of_row[i], threads_of_edge, AddTo());
       if (thread_x() == 0) sums.of_reads[reads_at + ScanPart::row(i)] = whole;
     }
     const float whole = sum_of_column(of_column);
@@ -173,7 +172,7 @@ __global__ void __launch_bounds__(threads_of_tile, resident_gradient_blocks)
         along = fmaf(key.at[i][j], through.at[i][j], along);
         result.at[i][j] = fmaf(weights[token], through.at[i][j], result.at[i][j]);
       }
-      along = reduce_row(along, AddTo());
+      along = reduce_lanes(along, threads_of_edge, AddTo());
       if (thread_x() == 0) (of_b ? sums.through_b : sums.through_c)[at + token] = along;
     }
     if constexpr (of_b) {
@@ -297,9 +296,7 @@ void scan_tokens_backward(KernelContext& context, const StateSpaceShape& shape, 
   const cudaStream_t stream = native(context.stream);
   begin_scan(context, call, nullptr);
   scan_back(context, call, dy, dmixed);
-  with_element_type(dy.dtype(), [&](auto element) {
-    using E = decltype(element);
-    using T = typename DeviceElement<E>::type;
+  with_elements(dy.dtype(), [&]<typename E, typename T>() {
     const ScanInputs<T> in = call.inputs<E>();
     const ScanSums sums = {call.at(places.of_reads),  call.at(places.of_weights), call.at(places.of_own),
                            call.at(places.through_c), call.at(places.through_b),  call.at(places.of_states)};

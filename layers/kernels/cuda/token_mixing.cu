@@ -13,7 +13,6 @@
 #include "parallel/runtime/cuda/reduce.cuh"
 #include "parallel/runtime/cuda/runtime.h"
 #include "parallel/runtime/cuda/vector.cuh"
-#include "parallel/runtime/element_type.h"
 
 namespace weft::cuda {
 namespace {
@@ -356,9 +355,7 @@ void mix_tokens_forward(KernelContext& context, const StateSpaceShape& shape, Co
                         TensorView history, TensorView mixed) {
   const std::int64_t sequences = mixed.rows() / shape.sequence_length;
   const cudaStream_t stream = native(context.stream);
-  with_element_type(mixed.dtype(), [&](auto element) {
-    using E = decltype(element);
-    using T = typename DeviceElement<E>::type;
+  with_elements(mixed.dtype(), [&]<typename E, typename T>() {
     const auto text = filtered_text<E>(shape, projected, weight, bias, document_begins, history);
     const TokenRuns runs = token_runs(shape, mixed.rows());
     const bool wide = shape.filter > usual_window;
@@ -381,15 +378,11 @@ void mix_tokens_backward(KernelContext& context, const StateSpaceShape& shape, C
   const std::int64_t channels = shape.channels();
   const TokenRuns runs = token_runs(shape, dmixed.rows());
   const std::int64_t parts = blocks_of_runs(runs, most_partial_sums);
-  const auto allocate = [&](std::int64_t columns) {
-    return context.ledger.allocate_on(context.stream, Bucket::workspace, DType::float32, parts, columns);
-  };
-  Tensor taps = allocate(channels * shape.filter), biases = allocate(channels);
+  Tensor taps = context.workspace(DType::float32, parts, channels * shape.filter);
+  Tensor biases = context.workspace(DType::float32, parts, channels);
   const cudaStream_t stream = native(context.stream);
   if (parts > 0) {
-    with_element_type(dmixed.dtype(), [&](auto element) {
-      using E = decltype(element);
-      using T = typename DeviceElement<E>::type;
+    with_elements(dmixed.dtype(), [&]<typename E, typename T>() {
       const auto text = filtered_text<E>(shape, projected, weight, bias, document_begins, {});
       const bool wide = shape.filter > usual_window;
       const bool vectors = !wide && mixes_vectors(text, text.projected, elements<E>(dmixed), elements<E>(dprojected));

@@ -26,13 +26,22 @@ struct LargerOf {
     return a != a || a > b ? a : b;
   }
 };
+// A number wins over a NaN.
+struct LargerNumber {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
 
+// Over each `lanes` neighbouring lanes, a power of two.
 template <typename T, typename Combine>
-__device__ T reduce_warp(T value, Combine combine) {
-  for (int distance = warp_size / 2; distance > 0; distance /= 2) {
+__device__ T reduce_lanes(T value, int lanes, Combine combine) {
+  for (int distance = lanes / 2; distance > 0; distance /= 2) {
     value = combine(value, __shfl_xor_sync(all_lanes_of_warp, value, distance));
   }
   return value;
+}
+template <typename T, typename Combine>
+__device__ T reduce_warp(T value, Combine combine) {
+  return reduce_lanes(value, warp_size, combine);
 }
 
 // The block has one dimension; blockDim.x is a multiple of 32, at most 1024. `neutral` is the neutral element of
