@@ -58,7 +58,6 @@ class CudnnAttentionTest : public ::testing::Test {
     DeviceMatrix<T> q(values.q), kv(values.kv), dout(values.dout), out(values.out), dq(values.dq), dkv(values.dkv);
     DeviceMatrix<float> log_sum_exp(values.log_sum_exp);
     DeviceMatrix<std::int32_t> documents(values.document_begins);
-    const std::int32_t* begins = documents.at(values.row_offset);
     const AttentionPlaces places = values.places();
     const auto at = [&](const DeviceMatrix<T>& matrix, AttentionTensor tensor) {
       return matrix.at(places.at(tensor).offset);
@@ -68,26 +67,20 @@ class CudnnAttentionTest : public ::testing::Test {
     float* statistics = log_sum_exp.at(places.at(AttentionTensor::log_sum_exp).offset);
     std::vector<DeviceMemory> workspaces;
     const auto allocate = [&](std::int64_t bytes) { return workspaces.emplace_back(bytes).get(); };
-    attention.forward(nullptr, values.shape,
-                      {.q = at(q, AttentionTensor::q),
-                       .k = at(keys, AttentionTensor::k),
-                       .v = at(keys, AttentionTensor::v),
-                       .out = at(out, AttentionTensor::out),
-                       .log_sum_exp = statistics,
-                       .document_begins = begins},
-                      allocate);
-    attention.backward(nullptr, values.shape,
-                       {.dout = at(dout, AttentionTensor::dout),
-                        .q = at(q, AttentionTensor::q),
-                        .k = at(keys, AttentionTensor::k),
-                        .v = at(keys, AttentionTensor::v),
-                        .out = at(out, AttentionTensor::out),
-                        .log_sum_exp = statistics,
-                        .dq = at(dq, AttentionTensor::dq),
-                        .dk = at(dkeys, AttentionTensor::dk),
-                        .dv = at(dkeys, AttentionTensor::dv),
-                        .document_begins = begins},
-                       allocate);
+    CudnnPointers pointers{{AttentionTensor::q, at(q, AttentionTensor::q)},
+                           {AttentionTensor::k, at(keys, AttentionTensor::k)},
+                           {AttentionTensor::v, at(keys, AttentionTensor::v)},
+                           {AttentionTensor::out, at(out, AttentionTensor::out)},
+                           {AttentionTensor::log_sum_exp, statistics}};
+    if (values.shape.document_rows > 0) {
+      pointers[AttentionTensor::document_begins] = documents.at(values.row_offset);
+    }
+    attention.forward(nullptr, values.shape, pointers, allocate);
+    pointers.insert({{AttentionTensor::dout, at(dout, AttentionTensor::dout)},
+                     {AttentionTensor::dq, at(dq, AttentionTensor::dq)},
+                     {AttentionTensor::dk, at(dkeys, AttentionTensor::dk)},
+                     {AttentionTensor::dv, at(dkeys, AttentionTensor::dv)}});
+    attention.backward(nullptr, values.shape, pointers, allocate);
     WEFT_TEST_CUDA(cudaDeviceSynchronize());
     return {out.values(), log_sum_exp.values(), dq.values(), dkv.values()};
   }

@@ -9,11 +9,6 @@ std::int64_t aligned(std::int64_t bytes) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-// cuDNN's variant pack takes inputs and outputs as pointers to non-const data; inputs are not written.
-void* input(const void* data) {
-  return const_cast<void*>(data);
-}
-
 std::int64_t head_dim_limit(int compute_capability) {
   return compute_capability / 10 == 9 ? 256 : 128;
 }
@@ -91,39 +86,24 @@ std::int64_t CudnnAttention::backward_workspace_bytes(const AttentionShape& shap
          aligned(dq_accumulator_bytes(shape, options_.deterministic));
 }
 
-void CudnnAttention::forward(cudaStream_t stream, const AttentionShape& shape, const AttentionForwardData& data,
+void CudnnAttention::forward(cudaStream_t stream, const AttentionShape& shape, const CudnnPointers& pointers,
                              const WorkspaceAllocator& allocate) {
   const CudnnPlan& plan = forward_plan(shape);
   const std::int64_t bytes = forward_workspace_bytes(shape);
   void* workspace = bytes > 0 ? allocate(bytes) : nullptr;
   WEFT_CUDNN(cudnnSetStream(handle_, stream));
-  CudnnPointers pointers{{AttentionTensor::q, input(data.q)},
-                         {AttentionTensor::k, input(data.k)},
-                         {AttentionTensor::v, input(data.v)},
-                         {AttentionTensor::out, data.out},
-                         {AttentionTensor::log_sum_exp, data.log_sum_exp}};
-  if (shape.document_rows > 0) pointers[AttentionTensor::document_begins] = input(data.document_begins);
   plan.execute(handle_, pointers, workspace);
 }
 
-void CudnnAttention::backward(cudaStream_t stream, const AttentionShape& shape, const AttentionBackwardData& data,
+void CudnnAttention::backward(cudaStream_t stream, const AttentionShape& shape, CudnnPointers pointers,
                               const WorkspaceAllocator& allocate) {
   const CudnnPlan& plan = backward_plan(shape);
   auto* workspace = static_cast<std::byte*>(allocate(backward_workspace_bytes(shape)));
   std::byte* row_sums = workspace + aligned(plan.workspace_bytes());
-  std::byte* accumulator = row_sums + aligned(row_sums_bytes(shape));
-  CudnnPointers pointers{{AttentionTensor::dout, input(data.dout)},
-                         {AttentionTensor::q, input(data.q)},
-                         {AttentionTensor::k, input(data.k)},
-                         {AttentionTensor::v, input(data.v)},
-                         {AttentionTensor::out, input(data.out)},
-                         {AttentionTensor::log_sum_exp, input(data.log_sum_exp)},
-                         {AttentionTensor::dq, data.dq},
-                         {AttentionTensor::dk, data.dk},
-                         {AttentionTensor::dv, data.dv},
-                         {AttentionTensor::row_sums, row_sums}};
-  if (!options_.deterministic) pointers[AttentionTensor::dq_accumulator] = accumulator;
-  if (shape.document_rows > 0) pointers[AttentionTensor::document_begins] = input(data.document_begins);
+  pointers[AttentionTensor::row_sums] = row_sums;
+  if (!options_.deterministic) {
+    pointers[AttentionTensor::dq_accumulator] = row_sums + aligned(row_sums_bytes(shape));
+  }
   WEFT_CUDNN(cudnnSetStream(handle_, stream));
   plan.execute(handle_, pointers, workspace);
 }

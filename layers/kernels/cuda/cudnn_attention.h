@@ -18,18 +18,6 @@ namespace weft {
 // compared with its heuristics by tests/cuda/cudnn_acceptance_test.cpp; other devices are assumed to be like 80.
 std::optional<std::string> cudnn_attention_refusal(const AttentionShape& shape, int compute_capability);
 
-// First elements of a shape's tensors; 16-byte aligned device memory.
-struct AttentionForwardData {
-  const void *q = nullptr, *k = nullptr, *v = nullptr;
-  void *out = nullptr, *log_sum_exp = nullptr;
-  const void* document_begins = nullptr;  // with shape.document_rows only
-};
-struct AttentionBackwardData {
-  const void *dout = nullptr, *q = nullptr, *k = nullptr, *v = nullptr, *out = nullptr, *log_sum_exp = nullptr;
-  void *dq = nullptr, *dk = nullptr, *dv = nullptr;
-  const void* document_begins = nullptr;  // with shape.document_rows only
-};
-
 struct CudnnAttentionOptions {
   // By default dq is summed by atomic additions in float32, so repeated runs differ in its last bits. The deterministic
   // backward stores batch * query_heads * queries * keys scores instead: 2.3 GB where the default needs 0.3 GB.
@@ -55,10 +43,11 @@ class CudnnAttention {
   std::int64_t forward_workspace_bytes(const AttentionShape& shape);
   std::int64_t backward_workspace_bytes(const AttentionShape& shape);
 
-  // Both queue work on `stream` and return. The backward overwrites dq, dk and dv.
-  void forward(cudaStream_t stream, const AttentionShape& shape, const AttentionForwardData& data,
+  // Both queue work on `stream` and return. `pointers` has the first elements of the shape's tensors except for
+  // scratch, and of the beginnings of documents only with shape.document_rows. The backward overwrites dq, dk and dv.
+  void forward(cudaStream_t stream, const AttentionShape& shape, const CudnnPointers& pointers,
                const WorkspaceAllocator& allocate);
-  void backward(cudaStream_t stream, const AttentionShape& shape, const AttentionBackwardData& data,
+  void backward(cudaStream_t stream, const AttentionShape& shape, CudnnPointers pointers,
                 const WorkspaceAllocator& allocate);
 
  private:

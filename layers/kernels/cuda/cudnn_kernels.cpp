@@ -1,6 +1,8 @@
 // Attention of a CUDA rank: cuDNN's fused kernels for the calls they take, our plain kernel for the rest.
 #include <cudnn.h>
 
+#include <utility>
+
 #include "layers/kernels/cuda/cudnn_attention.h"
 #include "layers/kernels/cuda/kernels.h"
 #include "parallel/runtime/cuda/runtime.h"
@@ -9,6 +11,7 @@
 namespace weft::cuda {
 namespace {
 
+// cuDNN's variant pack takes inputs and outputs as pointers to non-const data; inputs are not written.
 std::byte* at(ConstTensorView tensor, std::int64_t row, std::int64_t column) {
   return const_cast<std::byte*>(tensor.data()) + (row * tensor.columns() + column) * size_of(tensor.dtype());
 }
@@ -110,9 +113,7 @@ class ChosenAttention {
     }
     for (const RunCall& call : calls) {
       Tensor workspace;
-      cudnn_.forward(native(context.stream), call.shape,
-                     {at(inputs.q, call.first_row), at(inputs.k), at(inputs.v), at(out, call.first_row, 0),
-                      at(log_sum_exp, call.first_row, 0), begins_of(inputs, call)},
+      cudnn_.forward(native(context.stream), call.shape, pointers_of(call, inputs, out, log_sum_exp),
                      allocator(context, workspace));
     }
   }
@@ -139,18 +140,29 @@ class ChosenAttention {
         fill(context.stream, part, 0.0f);
         of_run.k.rows = of_run.v.rows = part;
       }
-      cudnn_.backward(native(context.stream), call.shape,
-                      {at(dout, call.first_row, 0), at(inputs.q, call.first_row), at(inputs.k), at(inputs.v),
-                       at(out, call.first_row, 0), at(log_sum_exp, call.first_row, 0), at(of_run.q, call.first_row),
-                       at(of_run.k), at(of_run.v), begins_of(inputs, call)},
-                      allocator(context, workspace));
+      CudnnPointers pointers = pointers_of(call, inputs, out, log_sum_exp);
+      pointers[AttentionTensor::dout] = at(dout, call.first_row, 0);
+      pointers[AttentionTensor::dq] = at(of_run.q, call.first_row);
+      pointers[AttentionTensor::dk] = at(of_run.k);
+      pointers[AttentionTensor::dv] = at(of_run.v);
+      cudnn_.backward(native(context.stream), call.shape, std::move(pointers), allocator(context, workspace));
       if (adds) add(context.stream, part, dkv);
     }
   }
 
  private:
-  static const void* begins_of(const AttentionInputs& inputs, const RunCall& call) {
-    return inputs.document_begins.empty() ? nullptr : at(inputs.document_begins, call.first_row, 0);
+  // Of the forward's tensors.
+  static CudnnPointers pointers_of(const RunCall& call, const AttentionInputs& inputs, ConstTensorView out,
+                                   ConstTensorView log_sum_exp) {
+    CudnnPointers pointers{{AttentionTensor::q, at(inputs.q, call.first_row)},
+                           {AttentionTensor::k, at(inputs.k)},
+                           {AttentionTensor::v, at(inputs.v)},
+                           {AttentionTensor::out, at(out, call.first_row, 0)},
+                           {AttentionTensor::log_sum_exp, at(log_sum_exp, call.first_row, 0)}};
+    if (call.shape.document_rows > 0) {
+      pointers[AttentionTensor::document_begins] = at(inputs.document_begins, call.first_row, 0);
+    }
+    return pointers;
   }
   // The workspace is freed in stream order after the call that asked for it is queued.
   static WorkspaceAllocator allocator(KernelContext& context, Tensor& workspace) {

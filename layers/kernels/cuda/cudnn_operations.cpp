@@ -1,4 +1,6 @@
 // Lowering to cuDNN: each tensor and each operation of the graph becomes a descriptor.
+#include <algorithm>
+#include <initializer_list>
 #include <iterator>
 #include <optional>
 
@@ -7,27 +9,15 @@
 namespace weft {
 namespace {
 
-cudnnDataType_t data_type(GraphType type) {
-  switch (type) {
-    case GraphType::float32:
-      return CUDNN_DATA_FLOAT;
-    case GraphType::bfloat16:
-      return CUDNN_DATA_BFLOAT16;
-    case GraphType::float16:
-      return CUDNN_DATA_HALF;
-    case GraphType::int32:
-      return CUDNN_DATA_INT32;
-    case GraphType::boolean:
-      return CUDNN_DATA_BOOLEAN;
-  }
-  fail("cuDNN has no such element type");
-}
+// As in GraphType.
+constexpr cudnnDataType_t data_types[] = {CUDNN_DATA_FLOAT, CUDNN_DATA_BFLOAT16, CUDNN_DATA_HALF, CUDNN_DATA_INT32,
+                                          CUDNN_DATA_BOOLEAN};
 
 CudnnDescriptor lower_tensor(const GraphTensor& tensor) {
   CudnnDescriptor descriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   const std::int64_t alignment = 16;
   descriptor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, tensor.id);
-  descriptor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, data_type(tensor.type));
+  descriptor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, data_types[static_cast<std::size_t>(tensor.type)]);
   descriptor.set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, std::ssize(tensor.dims), tensor.dims.data());
   descriptor.set(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, std::ssize(tensor.strides), tensor.strides.data());
   descriptor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, alignment);
@@ -38,41 +28,23 @@ CudnnDescriptor lower_tensor(const GraphTensor& tensor) {
 }
 
 struct Pointwise {
+  GraphOperator op;
   cudnnPointwiseMode_t mode;
-  std::optional<std::int64_t> axis;
+  std::optional<std::int64_t> axis = {};
 };
-std::optional<Pointwise> pointwise(GraphOperator op) {
-  switch (op) {
-    case GraphOperator::multiply:
-      return Pointwise{CUDNN_POINTWISE_MUL, {}};
-    case GraphOperator::subtract:
-      return Pointwise{CUDNN_POINTWISE_SUB, {}};
-    case GraphOperator::add:
-      return Pointwise{CUDNN_POINTWISE_ADD, {}};
-    case GraphOperator::divide:
-      return Pointwise{CUDNN_POINTWISE_DIV, {}};
-    case GraphOperator::greater_equal:
-      return Pointwise{CUDNN_POINTWISE_CMP_GE, {}};
-    case GraphOperator::exponential:
-      return Pointwise{CUDNN_POINTWISE_EXP, {}};
-    case GraphOperator::logarithm:
-      return Pointwise{CUDNN_POINTWISE_LOG, {}};
-    case GraphOperator::identity:
-      return Pointwise{CUDNN_POINTWISE_IDENTITY, {}};
-    case GraphOperator::row_index:
-      return Pointwise{CUDNN_POINTWISE_GEN_INDEX, 2};
-    case GraphOperator::column_index:
-      return Pointwise{CUDNN_POINTWISE_GEN_INDEX, 3};
-    case GraphOperator::select:
-      return Pointwise{CUDNN_POINTWISE_BINARY_SELECT, {}};
-    case GraphOperator::matmul:
-    case GraphOperator::reduce_max:
-    case GraphOperator::reduce_add:
-    case GraphOperator::reshape:
-      return {};
-  }
-  return {};
-}
+constexpr Pointwise pointwise_operators[] = {
+    {GraphOperator::multiply, CUDNN_POINTWISE_MUL},
+    {GraphOperator::subtract, CUDNN_POINTWISE_SUB},
+    {GraphOperator::add, CUDNN_POINTWISE_ADD},
+    {GraphOperator::divide, CUDNN_POINTWISE_DIV},
+    {GraphOperator::greater_equal, CUDNN_POINTWISE_CMP_GE},
+    {GraphOperator::exponential, CUDNN_POINTWISE_EXP},
+    {GraphOperator::logarithm, CUDNN_POINTWISE_LOG},
+    {GraphOperator::identity, CUDNN_POINTWISE_IDENTITY},
+    {GraphOperator::row_index, CUDNN_POINTWISE_GEN_INDEX, 2},
+    {GraphOperator::column_index, CUDNN_POINTWISE_GEN_INDEX, 3},
+    {GraphOperator::select, CUDNN_POINTWISE_BINARY_SELECT},
+};
 
 // Comparisons are computed in booleans and sums of positions in integers, everything else, including indices, in
 // float32.
@@ -95,9 +67,13 @@ class Lowering {
   }
 
   CudnnDescriptor lower(const GraphOperation& operation) {
-    if (const auto mode = pointwise(operation.op)) return lower_pointwise(operation, *mode);
+    const auto* mode = std::ranges::find(pointwise_operators, operation.op, &Pointwise::op);
+    if (mode != std::end(pointwise_operators)) return lower_pointwise(operation, *mode);
     if (operation.op == GraphOperator::matmul) return lower_matmul(operation);
-    if (operation.op == GraphOperator::reshape) return lower_reshape(operation);
+    if (operation.op == GraphOperator::reshape) {
+      return with_tensors(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, operation, {CUDNN_ATTR_OPERATION_RESHAPE_XDESC},
+                          CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
+    }
     return lower_reduction(operation);
   }
 
@@ -109,30 +85,39 @@ class Lowering {
     return descriptors_.back();
   }
 
+  // A descriptor that refers to the operation's tensors.
+  CudnnDescriptor with_tensors(cudnnBackendDescriptorType_t type, const GraphOperation& operation,
+                               std::initializer_list<cudnnBackendAttributeName_t> inputs,
+                               cudnnBackendAttributeName_t output) {
+    CudnnDescriptor lowered(type);
+    for (std::size_t i = 0; i < operation.inputs.size(); ++i) {
+      lowered.set(inputs.begin()[i], tensor(operation.inputs[i]));
+    }
+    lowered.set(output, tensor(operation.output));
+    return lowered;
+  }
+
   CudnnDescriptor lower_pointwise(const GraphOperation& operation, const Pointwise& mode) {
     CudnnDescriptor kind(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     kind.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode.mode);
     kind.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE,
              precision(operation.op, graph_.tensor(operation.output).type));
     if (mode.axis) kind.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, *mode.axis);
-    CudnnDescriptor lowered(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    CudnnDescriptor lowered = with_tensors(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, operation,
+                                           {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
+                                            CUDNN_ATTR_OPERATION_POINTWISE_TDESC},
+                                           CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
     lowered.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, keep(std::move(kind)));
-    constexpr cudnnBackendAttributeName_t inputs[] = {CUDNN_ATTR_OPERATION_POINTWISE_XDESC,
-                                                      CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
-                                                      CUDNN_ATTR_OPERATION_POINTWISE_TDESC};
-    for (std::size_t i = 0; i < operation.inputs.size(); ++i) lowered.set(inputs[i], tensor(operation.inputs[i]));
-    lowered.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, tensor(operation.output));
     return lowered;
   }
 
   CudnnDescriptor lower_matmul(const GraphOperation& operation) {
     CudnnDescriptor kind(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
     kind.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
-    CudnnDescriptor lowered(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    CudnnDescriptor lowered = with_tensors(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, operation,
+                                           {CUDNN_ATTR_OPERATION_MATMUL_ADESC, CUDNN_ATTR_OPERATION_MATMUL_BDESC},
+                                           CUDNN_ATTR_OPERATION_MATMUL_CDESC);
     lowered.set(CUDNN_ATTR_OPERATION_MATMUL_DESC, keep(std::move(kind)));
-    lowered.set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, tensor(operation.inputs.at(0)));
-    lowered.set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, tensor(operation.inputs.at(1)));
-    lowered.set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, tensor(operation.output));
     return lowered;
   }
 
@@ -141,17 +126,10 @@ class Lowering {
     kind.set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE,
              operation.op == GraphOperator::reduce_max ? CUDNN_REDUCE_TENSOR_MAX : CUDNN_REDUCE_TENSOR_ADD);
     kind.set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
-    CudnnDescriptor lowered(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    CudnnDescriptor lowered =
+        with_tensors(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, operation, {CUDNN_ATTR_OPERATION_REDUCTION_XDESC},
+                     CUDNN_ATTR_OPERATION_REDUCTION_YDESC);
     lowered.set(CUDNN_ATTR_OPERATION_REDUCTION_DESC, keep(std::move(kind)));
-    lowered.set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, tensor(operation.inputs.at(0)));
-    lowered.set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, tensor(operation.output));
-    return lowered;
-  }
-
-  CudnnDescriptor lower_reshape(const GraphOperation& operation) {
-    CudnnDescriptor lowered(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
-    lowered.set(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, tensor(operation.inputs.at(0)));
-    lowered.set(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, tensor(operation.output));
     return lowered;
   }
 
