@@ -69,52 +69,40 @@ struct Cast {
   }
 };
 
-template <typename From, typename To>
-struct Add {
+// function(source, destination) is the new destination.
+template <typename From, typename To, typename Function>
+struct Update {
   static constexpr int width = common_width<From, To>;
   struct Loaded {
     Vector<From, width> source;
-    Vector<To, width> sum;
+    Vector<To, width> result;
   };
   const From* from;
   To* to;
+  Function function;
 
   __device__ Loaded load(std::int64_t at) const { return {load_vector<width>(from + at), load_vector<width>(to + at)}; }
   __device__ void store(std::int64_t at, Loaded& loaded) const {
 #pragma unroll
-    for (int i = 0; i < width; ++i) {
-      loaded.sum[i] = from_float<To>(to_float(loaded.sum[i]) + to_float(loaded.source[i]));
-    }
-    store_vector(to + at, loaded.sum);
-  }
-  __device__ void one(std::int64_t at) const {
-    to[at] = from_float<To>(to_float(to[at]) + to_float(from[at]));
-  }
-};
-
-// Rounded as on the CPU.
-template <typename T>
-struct Combine {
-  static constexpr int width = common_width<T>;
-  struct Loaded {
-    Vector<T, width> source, result;
-  };
-  float factor;
-  const T* from;
-  float to_factor;
-  T* to;
-
-  __device__ T combined(T source, T destination) const {
-    return from_float<T>(fmaf(factor, to_float(source), __fmul_rn(to_factor, to_float(destination))));
-  }
-  __device__ Loaded load(std::int64_t at) const { return {load_vector<width>(from + at), load_vector<width>(to + at)}; }
-  __device__ void store(std::int64_t at, Loaded& loaded) const {
-#pragma unroll
-    for (int i = 0; i < width; ++i) loaded.result[i] = combined(loaded.source[i], loaded.result[i]);
+    for (int i = 0; i < width; ++i) loaded.result[i] = function(loaded.source[i], loaded.result[i]);
     store_vector(to + at, loaded.result);
   }
   __device__ void one(std::int64_t at) const {
-    to[at] = combined(from[at], to[at]);
+    to[at] = function(from[at], to[at]);
+  }
+};
+struct Added {
+  template <typename From, typename To>
+  __device__ To operator()(From source, To destination) const {
+    return from_float<To>(to_float(destination) + to_float(source));
+  }
+};
+// Rounded as on the CPU.
+struct Combined {
+  float factor, destination_factor;
+  template <typename T>
+  __device__ T operator()(T source, T destination) const {
+    return from_float<T>(fmaf(factor, to_float(source), __fmul_rn(destination_factor, to_float(destination))));
   }
 };
 
@@ -156,46 +144,39 @@ struct Fill {
   }
 };
 
-template <typename From, typename To>
-void cast_elements(cudaStream_t stream, const From* from, To* to, std::int64_t count) {
-  apply(stream, Cast<From, To>{from, to}, extent_of(count, Cast<From, To>::width, from, to));
-}
-template <typename From, typename To>
-void add_elements(cudaStream_t stream, const From* from, To* to, std::int64_t count) {
-  apply(stream, Add<From, To>{from, to}, extent_of(count, Add<From, To>::width, from, to));
-}
-template <typename T>
-void combine_elements(cudaStream_t stream, float factor, const T* from, float to_factor, T* to, std::int64_t count) {
-  apply(stream, Combine<T>{factor, from, to_factor, to}, extent_of(count, Combine<T>::width, from, to));
-}
-
 void cast(Stream& stream, ConstTensorView source, TensorView destination) {
-  with_element_type(source.dtype(), [&](auto from) {
-    with_element_type(destination.dtype(), [&](auto to) {
-      cast_elements(native(stream), elements<decltype(from)>(source), elements<decltype(to)>(destination),
-                    source.size());
+  with_elements(source.dtype(), [&]<typename E, typename From>() {
+    with_elements(destination.dtype(), [&]<typename F, typename To>() {
+      const Cast<From, To> operation{elements<E>(source), elements<F>(destination)};
+      apply(native(stream), operation, extent_of(source.size(), operation.width, operation.from, operation.to));
     });
   });
 }
 
+template <typename E, typename F, typename Function>
+void update(Stream& stream, ConstTensorView source, TensorView destination, const Function& function) {
+  const Update<typename DeviceElement<E>::type, typename DeviceElement<F>::type, Function> operation{
+      elements<E>(source), elements<F>(destination), function};
+  apply(native(stream), operation, extent_of(source.size(), operation.width, operation.from, operation.to));
+}
+
 void add(Stream& stream, ConstTensorView source, TensorView destination) {
   with_element_type(source.dtype(), [&](auto element) {
-    using From = decltype(element);
+    using E = decltype(element);
     if (destination.dtype() == DType::float32) {
-      add_elements(native(stream), elements<From>(source), elements<float>(destination), source.size());
+      update<E, float>(stream, source, destination, Added());
     } else {
-      add_elements(native(stream), elements<From>(source), elements<From>(destination), source.size());
+      update<E, E>(stream, source, destination, Added());
     }
   });
 }
 
 void combine(Stream& stream, float factor, ConstTensorView source, float destination_factor, TensorView destination) {
+  const Combined combined{factor, destination_factor};
   if (source.dtype() == DType::bfloat16) {
-    combine_elements(native(stream), factor, elements<bfloat16>(source), destination_factor,
-                     elements<bfloat16>(destination), source.size());
+    update<bfloat16, bfloat16>(stream, source, destination, combined);
   } else {
-    combine_elements(native(stream), factor, elements<float>(source), destination_factor, elements<float>(destination),
-                     source.size());
+    update<float, float>(stream, source, destination, combined);
   }
 }
 
@@ -220,40 +201,25 @@ __global__ void copy_rows_kernel(const Word* from, std::int64_t from_step, Word*
                 [=](std::int64_t row, std::int64_t word) { to[row * to_step + word] = from[row * from_step + word]; });
 }
 
-struct RowCopy {
-  const std::byte* from;
-  std::byte* to;
-  std::int64_t from_step, to_step, bytes, rows;  // bytes of a row, and bytes from row to row
-
-  // Whether the whole copy consists of aligned words.
-  template <typename Word>
-  bool in_words() const {
-    const std::uintptr_t all = reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to) |
-                               static_cast<std::uintptr_t>(from_step | to_step | bytes);
-    return all % sizeof(Word) == 0;
-  }
-  template <typename Word>
-  void queue(cudaStream_t stream) const {
-    constexpr std::int64_t width = sizeof(Word);
-    const RowGrid grid = row_grid(rows, bytes / width);
-    launch(stream, grid.blocks, grid.threads, 0, copy_rows_kernel<Word>, reinterpret_cast<const Word*>(from),
-           from_step / width, reinterpret_cast<Word*>(to), to_step / width, rows, bytes / width);
-  }
-};
-
 void copy_columns(Stream& stream, ConstTensorView source, std::int64_t source_column, TensorView destination,
                   std::int64_t destination_column, std::int64_t columns) {
-  const std::int64_t width = size_of(source.dtype());
-  const RowCopy copy{source.data() + source_column * width,
-                     destination.data() + destination_column * width,
-                     source.columns() * width,
-                     destination.columns() * width,
-                     columns * width,
-                     source.rows()};
-  if (copy.in_words<uint4>()) return copy.queue<uint4>(native(stream));
-  if (copy.in_words<uint2>()) return copy.queue<uint2>(native(stream));
-  if (copy.in_words<std::uint32_t>()) return copy.queue<std::uint32_t>(native(stream));
-  copy.queue<std::uint16_t>(native(stream));
+  const std::int64_t size = size_of(source.dtype()), bytes = columns * size;
+  const std::int64_t from_step = source.columns() * size, to_step = destination.columns() * size;
+  const std::byte* from = source.data() + source_column * size;
+  std::byte* to = destination.data() + destination_column * size;
+  const auto queue = [&](auto word) {
+    using Word = decltype(word);
+    constexpr std::int64_t width = sizeof(Word);
+    const RowGrid grid = row_grid(source.rows(), bytes / width);
+    launch(native(stream), grid.blocks, grid.threads, 0, copy_rows_kernel<Word>, reinterpret_cast<const Word*>(from),
+           from_step / width, reinterpret_cast<Word*>(to), to_step / width, source.rows(), bytes / width);
+  };
+  const std::uintptr_t all = reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to) |
+                             static_cast<std::uintptr_t>(from_step | to_step | bytes);
+  if (all % sizeof(uint4) == 0) return queue(uint4());
+  if (all % sizeof(uint2) == 0) return queue(uint2());
+  if (all % sizeof(std::uint32_t) == 0) return queue(std::uint32_t());
+  queue(std::uint16_t());
 }
 
 }  // namespace
