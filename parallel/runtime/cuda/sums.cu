@@ -69,11 +69,6 @@ class StreamScratch {
   void* data_ = nullptr;
 };
 
-// The exponent of a NaN or an infinity is all ones.
-__device__ int is_nonfinite(float value) {
-  return (__float_as_uint(value) & 0x7f800000u) == 0x7f800000u ? 1 : 0;
-}
-
 __global__ void __launch_bounds__(sum_threads, 2)
     count_nonfinite_kernel(const float* data, const Extent extent, int* count) {
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * sum_threads;
@@ -83,11 +78,11 @@ __global__ void __launch_bounds__(sum_threads, 2)
   for (std::int64_t vector = thread; vector < extent.vectors; vector += threads) {
     const Vector<float> loaded = load_vector(data + extent.head + vector * sum_width);
 #pragma unroll
-    for (int i = 0; i < sum_width; ++i) found += is_nonfinite(loaded[i]);
+    for (int i = 0; i < sum_width; ++i) found += is_finite(loaded[i]) ? 0 : 1;
   }
   const std::int64_t in_vectors = extent.vectors * sum_width;
   for (std::int64_t i = thread; i < extent.count - in_vectors; i += threads) {
-    found += is_nonfinite(data[i < extent.head ? i : i + in_vectors]);
+    found += is_finite(data[i < extent.head ? i : i + in_vectors]) ? 0 : 1;
   }
   found = sum_of_block(found);
   if (threadIdx.x == 0 && found != 0) atomicAdd(count, found);  // of integers: every order gives the same sum

@@ -56,6 +56,11 @@ __device__ inline __half from_float<__half>(float value) {
   return __float2half_rn(value);
 }
 
+// The exponent of a NaN or an infinity is all ones.
+__device__ inline bool is_finite(float value) {
+  return (__float_as_uint(value) & 0x7f800000u) != 0x7f800000u;
+}
+
 // Elements that a thread moves at once, at an address that is a multiple of their bytes. 16 bytes by default; fewer if
 // the same elements are wider on the other side, and one element if nothing is aligned.
 template <typename T, int N = 16 / static_cast<int>(sizeof(T))>

@@ -3,8 +3,7 @@
 // blocks short. The tables cost 8 bytes a chunk and 64 bytes a run.
 #pragma once
 
-#include <array>
-#include <bit>
+#include <algorithm>
 #include <iterator>
 #include <span>
 #include <vector>
@@ -30,9 +29,16 @@ struct DeviceMath {
   __device__ static float from_bits(std::uint32_t a) { return __uint_as_float(a); }
 };
 
-// The exponent of a NaN or an infinity is all ones.
-__device__ inline bool is_finite(float value) {
-  return (__float_as_uint(value) & 0x7f800000u) != 0x7f800000u;
+// Calls body<T>, or body<T, U>, for dtypes of parameters and states: bfloat16, or else float32.
+template <typename Body>
+void with_state_type(DType dtype, Body body) {
+  if (dtype == DType::bfloat16) return body.template operator()<bfloat16>();
+  body.template operator()<float>();
+}
+template <typename Body>
+void with_state_types(DType first, DType second, Body body) {
+  with_state_type(
+      first, [&]<typename T>() { with_state_type(second, [&]<typename U>() { body.template operator()<T, U>(); }); });
 }
 
 // One run of rows; unused states are null.
@@ -128,13 +134,9 @@ Tensor upload(Stream& stream, MemoryLedger& ledger, const std::vector<Entry>& en
   static_assert(sizeof(Entry) % sizeof(std::int32_t) == 0);
   constexpr std::int64_t words = sizeof(Entry) / sizeof(std::int32_t);
   Tensor table = ledger.allocate_on(stream, Bucket::workspace, DType::int32, std::ssize(entries), words);
-  std::vector<std::int32_t> bytes;
-  bytes.reserve(entries.size() * words);
-  for (const Entry& entry : entries) {
-    const auto entry_words = std::bit_cast<std::array<std::int32_t, words>>(entry);
-    bytes.insert(bytes.end(), entry_words.begin(), entry_words.end());
-  }
-  write<std::int32_t>(stream, bytes, table);
+  std::vector<std::int32_t> content(entries.size() * words);
+  std::ranges::copy(std::as_bytes(std::span(entries)), std::as_writable_bytes(std::span(content)).begin());
+  write<std::int32_t>(stream, content, table);
   return table;
 }
 

@@ -78,37 +78,23 @@ __global__ void __launch_bounds__(threads_of_block)
       });
 }
 
-template <typename M, typename U>
-void queue_momentum(Stream& stream, const MuonMomentum& rows) {
-  const std::int64_t count = rows.momentum.size();
-  launch(native(stream), blocks_for(count), threads_of_block, 0,
-         momentum_kernel<typename DeviceElement<M>::type, typename DeviceElement<U>::type>,
-         elements<float>(rows.gradient_scale), rows.rate, elements<float>(rows.gradients), elements<M>(rows.momentum),
-         rows.update.empty() ? nullptr : elements<U>(rows.update), count);
-}
-
-template <typename T>
-void queue_change(Stream& stream, const MuonChange& rows) {
-  const std::int64_t count = rows.values.size();
-  launch(native(stream), blocks_for(count), threads_of_block, 0, change_kernel<typename DeviceElement<T>::type>,
-         elements<float>(rows.gradient_scale), rows.step_size, rows.decay, elements<T>(rows.direction),
-         elements<float>(rows.values), count);
-}
-
-template <typename M>
-void queue_momentum_of(Stream& stream, const MuonMomentum& rows) {
-  if (rows.update.dtype() == DType::bfloat16) return queue_momentum<M, bfloat16>(stream, rows);
-  queue_momentum<M, float>(stream, rows);
-}
-
 void momentum(Stream& stream, const MuonMomentum& rows) {
-  if (rows.momentum.dtype() == DType::bfloat16) return queue_momentum_of<bfloat16>(stream, rows);
-  queue_momentum_of<float>(stream, rows);
+  const std::int64_t count = rows.momentum.size();
+  with_state_types(rows.momentum.dtype(), rows.update.dtype(), [&]<typename M, typename U>() {
+    launch(native(stream), blocks_for(count), threads_of_block, 0,
+           momentum_kernel<typename DeviceElement<M>::type, typename DeviceElement<U>::type>,
+           elements<float>(rows.gradient_scale), rows.rate, elements<float>(rows.gradients), elements<M>(rows.momentum),
+           rows.update.empty() ? nullptr : elements<U>(rows.update), count);
+  });
 }
 
 void change(Stream& stream, const MuonChange& rows) {
-  if (rows.direction.dtype() == DType::bfloat16) return queue_change<bfloat16>(stream, rows);
-  queue_change<float>(stream, rows);
+  const std::int64_t count = rows.values.size();
+  with_state_type(rows.direction.dtype(), [&]<typename D>() {
+    launch(native(stream), blocks_for(count), threads_of_block, 0, change_kernel<typename DeviceElement<D>::type>,
+           elements<float>(rows.gradient_scale), rows.step_size, rows.decay, elements<D>(rows.direction),
+           elements<float>(rows.values), count);
+  });
 }
 
 }  // namespace

@@ -156,23 +156,6 @@ Kind kind_of(const UpdateRows& run, UpdateRule rule) {
   return {rule, !run.first_state.empty(), run.parameters.dtype(), run.first_state.dtype()};
 }
 
-template <typename P, typename S>
-struct ElementTypes {
-  using Parameter = P;
-  using State = S;
-};
-// Calls `with` with the element types of `kind`.
-template <typename With>
-void with_types(const Kind& kind, With with) {
-  const bool wide_states = kind.states == DType::float32;
-  if (kind.parameters == DType::float32) {
-    if (wide_states) return with(ElementTypes<float, float>());
-    return with(ElementTypes<float, bfloat16>());
-  }
-  if (wide_states) return with(ElementTypes<bfloat16, float>());
-  with(ElementTypes<bfloat16, bfloat16>());
-}
-
 // The update kernel for `kind`.
 template <typename P, typename S>
 auto* kernel_of(const Kind& kind) {
@@ -217,7 +200,7 @@ class CudaUpdate final : public RowsUpdate {
     const AllGroups values = values_of(groups);
     for (Norms& norms : norms_) {
       double* parts = elements<double>(norms.parts.view());
-      with_types(norms.kind, [&]<typename P, typename S>(ElementTypes<P, S>) {
+      with_state_types(norms.kind.parameters, norms.kind.states, [&]<typename P, typename S>() {
         launch(native(stream), norms.chunks.blocks(), dim3(threads_of_block), 0, norm_kernel<P, S>,
                norms.chunks.table(), values, elements<float>(gradient_scale), parts);
       });
@@ -233,7 +216,7 @@ class CudaUpdate final : public RowsUpdate {
     const double* all_sums = sums.empty() ? nullptr : elements<double>(sums);
     for (const auto& [kind, chunks] : launches_) {
       require(needs_of(kind.rule) == Needs::elements || all_sums != nullptr, "a rule that needs norms is given them");
-      with_types(kind, [&]<typename P, typename S>(ElementTypes<P, S>) {
+      with_state_types(kind.parameters, kind.states, [&]<typename P, typename S>() {
         launch(native(stream), chunks.blocks(), dim3(threads_of_block), 0, kernel_of<P, S>(kind), chunks.table(),
                values, elements<float>(gradient_scale), all_sums);
       });
