@@ -49,27 +49,12 @@ std::int32_t fingerprint(std::string_view text) {
   return static_cast<std::int32_t>(hash);
 }
 
-// Device memory for data that the backend itself exchanges: a few numbers for each rank.
-class Scratch {
- public:
-  Scratch(std::int64_t bytes, Stream& stream)
-      : bytes_(bytes), stream_(stream), data_(stream.device().allocate(bytes, stream)) {}
-  ~Scratch() {
-    // After a failure the device may refuse the call. Only the first error is reported.
-    try {
-      stream_.device().release(data_, bytes_, stream_);
-    } catch (const Error&) {
-    }
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
-
- private:
-  std::int64_t bytes_;
-  Stream& stream_;
-  void* data_;
-};
+// Device memory for numbers that the backend itself exchanges, for the next work on `stream`.
+std::shared_ptr<std::byte> scratch_numbers(std::int64_t count, Stream& stream) {
+  const std::int64_t bytes = count * size_of(DType::int32);
+  return {static_cast<std::byte*>(stream.device().allocate(bytes, stream)),
+          [bytes, &stream](std::byte* data) { stream.device().release(data, bytes, stream); }};
+}
 
 }  // namespace
 
@@ -273,8 +258,8 @@ void NcclCommunicator::do_broadcast(TensorView data, int root) {
 }
 
 void NcclCommunicator::do_barrier() {
-  const Scratch scratch(size_of(DType::int32), stream());
-  const TensorView one(scratch.data(), DType::int32, 1, 1);
+  const auto scratch = scratch_numbers(1, stream());
+  const TensorView one(scratch.get(), DType::int32, 1, 1);
   watch_.wait(queue(stream(), CollectiveOp::barrier, one, -1, [&](ncclComm_t communicator, cudaStream_t on) {
     // The contents of the memory do not matter.
     return ncclAllReduce(one.data(), one.data(), 1, ncclInt32, ncclMax, communicator, on);
@@ -309,8 +294,8 @@ void NcclCommunicator::do_flush() {
 }
 
 void NcclCommunicator::do_connect(std::span<const std::pair<int, int>> pairs) {
-  const Scratch scratch(size_of(DType::int32), stream());
-  const TensorView one(scratch.data(), DType::int32, 1, 1);
+  const auto scratch = scratch_numbers(1, stream());
+  const TensorView one(scratch.get(), DType::int32, 1, 1);
   for (const auto& [source, destination] : pairs) {
     // All ranks process the pairs in this order, so both ranks of the first unfinished pair are always ready.
     if (source == rank()) {
@@ -327,9 +312,9 @@ void NcclCommunicator::do_connect(std::span<const std::pair<int, int>> pairs) {
 }
 
 std::vector<std::int32_t> NcclCommunicator::gather_from_all(const std::vector<std::int32_t>& own) {
-  const std::int64_t count = std::ssize(own), bytes = count * size_of(DType::int32);
-  const Scratch scratch(bytes * size(), stream());
-  const TensorView all(scratch.data(), DType::int32, count * size(), 1), mine = all.rows_from(count * rank(), count);
+  const std::int64_t count = std::ssize(own);
+  const auto scratch = scratch_numbers(count * size(), stream());
+  const TensorView all(scratch.get(), DType::int32, count * size(), 1), mine = all.rows_from(count * rank(), count);
   Staging staging(stream().device(), DType::int32, count), gathered(stream().device(), DType::int32, count * size());
   std::ranges::copy(own, staging.as<std::int32_t>().begin());
   staging.upload(stream(), mine);
