@@ -39,34 +39,36 @@ std::string machine_text() {
 // operands.
 class RandomOperands {
  public:
-  RandomOperands(Stream& stream, DType dtype) : stream_(stream), staging_(stream.device(), dtype, 1, random_elements) {
-    if (dtype == DType::float32) draw<float>();
-    if (dtype == DType::bfloat16) draw<bfloat16>();
-    if (dtype == DType::float16) draw<float16>();
-    if (dtype == DType::float8_e4m3) draw<e4m3>();
-    if (dtype == DType::float8_e5m2) draw<e5m2>();
-  }
+  explicit RandomOperands(Stream& stream) : stream_(stream) {}
   // Queued on the stream; this object must outlive the copies.
   void fill(TensorView matrix) {
+    const void* const drawn = drawn_in(matrix.dtype());
     const std::int64_t all = matrix.size(), size = size_of(matrix.dtype());
     for (std::int64_t done = 0; done < all; done += random_elements) {
       const std::int64_t count = std::min(random_elements, all - done);
-      stream_.device().copy(stream_, drawn_, matrix.data() + done * size, count * size);
+      stream_.device().copy(stream_, drawn, matrix.data() + done * size, count * size);
     }
   }
 
  private:
+  const void* drawn_in(DType dtype) {
+    if (dtype == DType::bfloat16) return drawn<bfloat16>();
+    if (dtype == DType::float16) return drawn<float16>();
+    if (dtype == DType::float8_e4m3) return drawn<e4m3>();
+    if (dtype == DType::float8_e5m2) return drawn<e5m2>();
+    return drawn<float>();
+  }
   template <typename T>
-  void draw() {
+  const void* drawn() {
+    const auto [staging, is_new] = staging_.try_emplace(dtype_of<T>, stream_.device(), dtype_of<T>, 1, random_elements);
+    const std::span<T> values = staging->second.template as<T>();
     const RandomStream random(1, "products");
-    const std::span<T> values = staging_.as<T>();
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = T(static_cast<float>(random.normal(i)));
-    drawn_ = values.data();
+    for (std::size_t i = 0; is_new && i < values.size(); ++i) values[i] = T(static_cast<float>(random.normal(i)));
+    return values.data();
   }
 
   Stream& stream_;
-  Staging staging_;
-  const void* drawn_ = nullptr;
+  std::map<DType, Staging> staging_;
 };
 
 std::set<ProductCall> shapes_of(std::span<const ProductCall> products) {
@@ -106,49 +108,33 @@ struct OwnProduct {
   Product product;
 };
 
-class Measurement {
- public:
-  Measurement(ProductPlans& plans, Stream& stream, MemoryLedger& ledger, void* workspace)
-      : plans_(plans), stream_(stream), ledger_(ledger), workspace_(workspace) {}
-
-  // Returns nullopt if none of the listed algorithms can be run.
-  std::optional<cublasLtMatmulAlgo_t> fastest_of(const ProductCall& s) {
-    const std::vector<cublasLtMatmulAlgo_t> listed = plans_.listed(s, listed_algorithms);
-    if (listed.size() == 1) return listed.front();
-    OwnProduct own(s, stream_, ledger_);
-    random_of(s.input_a).fill(own.a);
-    random_of(s.input_b).fill(own.b);
-    random_of(s.output).fill(own.c);
-    std::vector<std::vector<std::pair<Fence, Fence>>> times(listed.size());
-    std::vector<bool> refused(listed.size(), false);
-    // The algorithms take turns, so that changes of the clock rate affect all of them.
-    for (int round = 0; round < rounds; ++round) {
-      for (std::size_t i = 0; i < listed.size(); ++i) {
-        if (refused[i]) continue;
-        const Fence begin = stream_.record_time();
-        refused[i] = plans_.multiply(native(stream_), s, own.product, workspace_, listed[i]) != CUBLAS_STATUS_SUCCESS;
-        if (round > 0) times[i].emplace_back(begin, stream_.record_time());
-      }
-    }
-    stream_.synchronize();
-    std::vector<std::vector<double>> seconds(listed.size());
+// Returns nullopt if none of the listed algorithms can be run.
+std::optional<cublasLtMatmulAlgo_t> fastest_of(const ProductCall& s, ProductPlans& plans, Stream& stream,
+                                               MemoryLedger& ledger, void* workspace, RandomOperands& random) {
+  const std::vector<cublasLtMatmulAlgo_t> listed = plans.listed(s, listed_algorithms);
+  if (listed.size() == 1) return listed.front();
+  OwnProduct own(s, stream, ledger);
+  for (const TensorView matrix : {own.a.view(), own.b.view(), own.c.view()}) random.fill(matrix);
+  std::vector<std::vector<std::pair<Fence, Fence>>> times(listed.size());
+  std::vector<bool> refused(listed.size(), false);
+  // The algorithms take turns, so that changes of the clock rate affect all of them.
+  for (int round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < listed.size(); ++i) {
       if (refused[i]) continue;
-      for (const auto& [begin, end] : times[i]) seconds[i].push_back(end->seconds_since(*begin));
+      const Fence begin = stream.record_time();
+      refused[i] = plans.multiply(native(stream), s, own.product, workspace, listed[i]) != CUBLAS_STATUS_SUCCESS;
+      if (round > 0) times[i].emplace_back(begin, stream.record_time());
     }
-    const std::optional<std::size_t> best = fastest(seconds);
-    return best ? std::optional(listed[*best]) : std::nullopt;
   }
-
- private:
-  RandomOperands& random_of(DType dtype) { return random_.try_emplace(dtype, stream_, dtype).first->second; }
-
-  ProductPlans& plans_;
-  Stream& stream_;
-  MemoryLedger& ledger_;
-  void* workspace_;
-  std::map<DType, RandomOperands> random_;
-};
+  stream.synchronize();
+  std::vector<std::vector<double>> seconds(listed.size());
+  for (std::size_t i = 0; i < listed.size(); ++i) {
+    if (refused[i]) continue;
+    for (const auto& [begin, end] : times[i]) seconds[i].push_back(end->seconds_since(*begin));
+  }
+  const std::optional<std::size_t> best = fastest(seconds);
+  return best ? std::optional(listed[*best]) : std::nullopt;
+}
 
 constexpr std::string_view title = "weft products 3";
 
@@ -258,11 +244,11 @@ std::string measure_products(ProductPlans& plans, Stream& stream, MemoryLedger& 
   const std::set<ProductCall> shapes = shapes_of(products);
   ProductTable table(machine_text());
   if (!file.empty()) table.read(file);
-  Measurement measurement(plans, stream, ledger, workspace);
+  RandomOperands random(stream);
   std::size_t timed = 0;
   for (const ProductCall& shape : shapes) {
     if (table.find(shape) == nullptr) {
-      const auto algorithm = measurement.fastest_of(shape);
+      const auto algorithm = fastest_of(shape, plans, stream, ledger, workspace, random);
       if (!algorithm) continue;
       table.add(shape, *algorithm);
       ++timed;

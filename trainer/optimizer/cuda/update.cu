@@ -152,9 +152,6 @@ struct Kind {
   DType parameters, states;
   auto operator<=>(const Kind&) const = default;
 };
-Kind kind_of(const UpdateRows& run, UpdateRule rule) {
-  return {rule, !run.first_state.empty(), run.parameters.dtype(), run.first_state.dtype()};
-}
 
 // The update kernel for `kind`.
 template <typename P, typename S>
@@ -183,7 +180,7 @@ class CudaUpdate final : public RowsUpdate {
       if (run.gradients.empty()) continue;
       const UpdateRule rule = rules_.at(static_cast<std::size_t>(run.group));
       check_rows(run, rule);
-      by_kind[kind_of(run, rule)].push_back(run);
+      by_kind[{rule, !run.first_state.empty(), run.parameters.dtype(), run.first_state.dtype()}].push_back(run);
     }
     for (auto& [kind, runs] : by_kind) {
       launches_.push_back({kind, Chunks(stream, ledger, runs)});
