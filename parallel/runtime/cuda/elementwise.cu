@@ -45,9 +45,8 @@ __global__ void __launch_bounds__(extent_threads, 4) apply_kernel(const Operatio
 template <typename Operation>
 void apply(cudaStream_t stream, const Operation& operation, const Extent& extent) {
   const std::int64_t alone = extent.count - extent.vectors * Operation::width;
-  const std::int64_t steps = std::max(extent.vectors, alone), of_block = extent_threads * vectors_in_flight;
-  const std::int64_t blocks = std::min<std::int64_t>((steps + of_block - 1) / of_block, (std::int64_t{1} << 31) - 1);
-  launch(stream, static_cast<unsigned>(blocks), extent_threads, 0, apply_kernel<Operation>, operation, extent);
+  launch(stream, blocks_for(std::max(extent.vectors, alone), extent_threads * vectors_in_flight), extent_threads, 0,
+         apply_kernel<Operation>, operation, extent);
 }
 
 template <typename From, typename To>

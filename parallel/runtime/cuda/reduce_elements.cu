@@ -85,30 +85,18 @@ void reduce_arrays(cudaStream_t stream, std::span<const std::byte* const> inputs
   using A = Accumulator<T, Combine>;
   constexpr int width = common_width<T>;
   Arrays<T> arrays{};
-  Extent extent{};
-  const auto note = [&](const T* array, bool first) {
-    const Extent own = extent_of(count, width, array);
-    // All arrays are accessed in vectors, or none.
-    if (first || own.vectors == 0) extent = own;
-    if (own.head != extent.head) extent = {count, 0, 0};
-    return extent.vectors > 0;
+  Extent extent = extent_of(count, width, reinterpret_cast<const T*>(inputs.front()) + begin);
+  // All arrays are accessed in vectors, or none.
+  const auto noted = [&](auto* array) {
+    if (elements_before_vector(array, width) != extent.head) extent = {count, 0, 0};
+    return array;
   };
-  bool vectors = true;
   for (const std::byte* input : inputs) {
-    const T* array = reinterpret_cast<const T*>(input) + begin;
-    const bool first = arrays.input_count == 0;
-    arrays.inputs[arrays.input_count++] = array;
-    if (vectors) vectors = note(array, first);
+    arrays.inputs[arrays.input_count++] = noted(reinterpret_cast<const T*>(input) + begin);
   }
-  for (std::byte* output : outputs) {
-    T* array = reinterpret_cast<T*>(output);
-    arrays.outputs[arrays.output_count++] = array;
-    if (vectors) vectors = note(array, false);
-  }
+  for (std::byte* output : outputs) arrays.outputs[arrays.output_count++] = noted(reinterpret_cast<T*>(output));
   const std::int64_t steps = std::max(extent.vectors, count - extent.vectors * width);
-  const std::int64_t blocks =
-      std::min<std::int64_t>((steps + extent_threads - 1) / extent_threads, (std::int64_t{1} << 31) - 1);
-  launch(stream, static_cast<unsigned>(blocks), extent_threads, 0, reduce_kernel<T, A, Combine>, arrays, extent);
+  launch(stream, blocks_for(steps, extent_threads), extent_threads, 0, reduce_kernel<T, A, Combine>, arrays, extent);
 }
 
 template <typename Combine>

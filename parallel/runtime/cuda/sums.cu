@@ -1,5 +1,6 @@
 // Sums over one array; 4 bytes are read for each element.
 #include <algorithm>
+#include <memory>
 
 #include "parallel/runtime/cuda/device.h"
 #include "parallel/runtime/cuda/launch.cuh"
@@ -52,23 +53,6 @@ __global__ void __launch_bounds__(sum_threads, 2) add_sums_kernel(const double* 
   if (threadIdx.x == 0) *total += sum;
 }
 
-// Memory for one operation on a stream, outside every ledger: a few KiB that no prediction contains.
-class StreamScratch {
- public:
-  StreamScratch(cudaStream_t stream, std::size_t bytes) : stream_(stream) {
-    WEFT_CUDA_CHECK(cudaMallocAsync(&data_, bytes, stream));
-  }
-  StreamScratch(const StreamScratch&) = delete;
-  StreamScratch& operator=(const StreamScratch&) = delete;
-  // The next checked call reports an error.
-  ~StreamScratch() { static_cast<void>(cudaFreeAsync(data_, stream_)); }
-  void* data() const { return data_; }
-
- private:
-  cudaStream_t stream_;
-  void* data_ = nullptr;
-};
-
 __global__ void __launch_bounds__(sum_threads, 2)
     count_nonfinite_kernel(const float* data, const Extent extent, int* count) {
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * sum_threads;
@@ -102,8 +86,13 @@ void square_sum(Stream& stream, ConstTensorView source, TensorView sum) {
     launch(native(stream), 1, sum_threads, 0, square_sum_kernel, data, source.size(), aligned, true, total);
     return;
   }
-  const StreamScratch scratch(native(stream), static_cast<std::size_t>(blocks) * sizeof(double));
-  auto* sums = static_cast<double*>(scratch.data());
+  // Outside every ledger: a few KiB that no prediction contains.
+  void* allocated = nullptr;
+  WEFT_CUDA_CHECK(cudaMallocAsync(&allocated, static_cast<std::size_t>(blocks) * sizeof(double), native(stream)));
+  // The next checked call reports an error.
+  const auto release = [&](void* block) { static_cast<void>(cudaFreeAsync(block, native(stream))); };
+  const std::unique_ptr<void, decltype(release)> scratch(allocated, release);
+  auto* sums = static_cast<double*>(allocated);
   launch(native(stream), static_cast<unsigned>(blocks), sum_threads, 0, square_sum_kernel, data, source.size(), aligned,
          false, sums);
   launch(native(stream), 1, sum_threads, 0, add_sums_kernel, sums, blocks, total);
