@@ -24,12 +24,6 @@ cudaDataType_t library_type(DType dtype) {
   }
 }
 
-// Token counts are rows of dense row-major matrices and never a leading dimension, so an algorithm chosen for a rounded
-// count has the same alignment.
-std::int64_t rounded(std::int64_t size) {
-  constexpr std::int64_t unit = 64;
-  return (size + unit - 1) / unit * unit;
-}
 cublasLtMatmulMatrixScale_t scale_mode(ScaledBlock each) {
   switch (each) {
     case ScaledBlock::all:
@@ -66,21 +60,24 @@ struct Layout {
   }
   cublasLtMatrixLayoutOpaque_t value;
 };
-
-}  // namespace
-
-ProductCall rounded_tokens(ProductCall shape) {
-  tokens_of(shape) = rounded(tokens_of(shape));
-  return shape;
-}
-
-struct ProductPlans::Layouts {
+struct Layouts {
   explicit Layouts(const ProductCall& s)
       : a(s.input_a, s.transpose_a ? s.inner : s.rows, s.transpose_a ? s.rows : s.inner),
         b(s.input_b, s.transpose_b ? s.columns : s.inner, s.transpose_b ? s.inner : s.columns),
         c(s.output, s.rows, s.columns) {}
   Layout a, b, c;
 };
+
+}  // namespace
+
+// Token counts are rows of dense row-major matrices and never a leading dimension, so an algorithm chosen for a rounded
+// count has the same alignment.
+ProductCall rounded_tokens(ProductCall shape) {
+  constexpr std::int64_t unit = 64;
+  std::int64_t& tokens = tokens_of(shape);
+  tokens = (tokens + unit - 1) / unit * unit;
+  return shape;
+}
 
 void check(cublasStatus_t status, std::string_view expression, std::source_location place) {
   if (status == CUBLAS_STATUS_SUCCESS) return;

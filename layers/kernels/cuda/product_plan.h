@@ -51,7 +51,6 @@ class ProductPlans {
   void keep(const ProductCall& rounded, const cublasLtMatmulAlgo_t& algorithm);
 
  private:
-  struct Layouts;
   struct Kind {  // of products that share a description
     bool transpose_a = false, transpose_b = false, float8 = false, forward = false;
     ScaledBlock scaled_a = ScaledBlock::all, scaled_b = ScaledBlock::all;
