@@ -113,7 +113,7 @@ void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensor
   with_elements(dy.dtype(), [&]<typename E, typename T>() {
     // As many columns as make 16 bytes of dtable.
     constexpr int width = Vector<float>::size;
-    const bool vectors = vectorises<float>(dtable.data(), hidden) &&
+    const bool vectors = vectorise(DType::float32, hidden, {dtable}) &&
                          reinterpret_cast<std::uintptr_t>(dy.data()) % (width * sizeof(T)) == 0;
     const RowGrid grid = row_grid(tokens, hidden / (vectors ? width : 1));
     const SortedRows<T> rows{sorted_keys, sorted, tokens, elements<E>(dy), hidden};

@@ -45,7 +45,7 @@ auto float8_operand(const Float8Factor& factor) {
                                                         each,
                                                         transpose == Transpose::yes,
                                                         rounded.dtype() == DType::float8_e5m2,
-                                                        vectorises<E>(source.data(), source.columns())};
+                                                        vectorise(source.dtype(), source.columns(), {source})};
 }
 
 // Launches the kernel for all factors; blocks_of(factor) are those that a factor has work for.

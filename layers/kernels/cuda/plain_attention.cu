@@ -399,7 +399,8 @@ dim3 blocks_for(std::int64_t rows, std::int64_t edge, std::int64_t heads, std::i
 template <typename T, typename View>
 auto head_rows(View tensor, std::int64_t column, std::int64_t width) {
   auto* data = elements<T>(tensor) + column;
-  const bool vectors = vectorises<T>(data, tensor.columns()) && vectorises<T>(data, width);
+  const bool vectors = reinterpret_cast<std::uintptr_t>(data) % 16 == 0 &&
+                       vectorise(tensor.dtype(), tensor.columns(), {}) && vectorise(tensor.dtype(), width, {});
   return HeadRows<std::remove_pointer_t<decltype(data)>>{data, tensor.columns(), static_cast<int>(width), vectors};
 }
 template <typename T, typename View>

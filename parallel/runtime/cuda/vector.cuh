@@ -104,12 +104,6 @@ __device__ void store_shared_vector(T* to, const Vector<T, N>& vector) {
   *reinterpret_cast<Vector<T, N>*>(to) = vector;
 }
 
-// Whether rows of `columns` elements can be accessed in vectors: every row begins at a multiple of 16 bytes.
-template <typename T>
-bool vectorises(const void* data, std::int64_t columns) {
-  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && columns % Vector<T>::size == 0;
-}
-
 // The elements of the tensor in the type that kernels use; the tensor's dtype must be T's.
 template <typename T>
 typename DeviceElement<T>::type* elements(TensorView tensor) {
@@ -138,7 +132,8 @@ void with_vectors(DType dtype, bool vectors, Body body) {
     }
   });
 }
-// Whether matrices with rows of `columns` elements can all be accessed in vectors.
+// Whether matrices with rows of `columns` elements can all be accessed in vectors: every row begins at a multiple of
+// 16 bytes.
 inline bool vectorise(DType dtype, std::int64_t columns, std::initializer_list<ConstTensorView> matrices) {
   return columns * size_of(dtype) % 16 == 0 && std::ranges::all_of(matrices, [](const ConstTensorView& matrix) {
            return reinterpret_cast<std::uintptr_t>(matrix.data()) % 16 == 0;
