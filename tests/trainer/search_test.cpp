@@ -371,6 +371,29 @@ TEST(Search, SaysWhatIsLeastWhereNothingFits) {
   EXPECT_EQ(result.least->peak.total(), least);
 }
 
+// A table has seconds of its own, which a model of the hardware does not bound: here they are far less.
+TEST(Search, FindsTheFastestByATableOfCosts) {
+  TemporaryFolder folder;
+  const std::string file = (folder / "run.toml").string(), costs = (folder / "costs.toml").string();
+  write_file(file, text_of({"", "d*4", "h100", 8, {}}));
+  write_file(costs, R"([segments]
+"*" = { forward = 1e-9, backward_input = 1e-9, backward_weight = 1e-9 }
+[units]
+"*" = { gather = 1e-9, reduce = 1e-9 }
+[messages]
+"*" = 1e-9
+)");
+  const SearchSpace space =
+      search_space(file, {"--pipeline.costs=" + costs},
+                   {.world = 4, .axes = parse_search_axes({"schedule=1f1b,zb_h1", "recompute=none"})});
+  double fastest = std::numeric_limits<double>::infinity();
+  for (const SearchChoice& choice : all_choices(space)) {
+    const auto judged = judge_choice(space, choice);
+    if (judged.plan && judged.plan->verdict.fits()) fastest = std::min(fastest, judged.plan->time.seconds);
+  }
+  EXPECT_EQ(search_plans(space, {.top = 1}).plans.front().time.seconds, fastest);
+}
+
 TEST(Search, RefusesAxesThatAreNone) {
   const auto message = [](const std::string& word) {
     try {

@@ -384,8 +384,11 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
   const std::vector<int> node_of_rank = on_hardware.nodes;
   // The sample may have more stages than the mesh has pipeline ranks; the cost of its messages is not used.
   on_hardware.nodes.resize(std::max(on_hardware.nodes.size(), sample.stages.size()));
+  // A table of costs has seconds of its own for the parts of a stage; pieces then bound no time.
+  const bool modelled = !config.pipeline.has_cost_table();
   const ProgramCosts costs =
-      modelled_costs(tables, timed_flops(sample.config, tables, hardware), on_hardware, group_sizes(mesh));
+      modelled ? modelled_costs(tables, timed_flops(sample.config, tables, hardware), on_hardware, group_sizes(mesh))
+               : even_costs(tables, {});
   std::vector<ModelPiece> pieces(sample.stages.size());
   for (std::size_t s = 0; s < pieces.size(); ++s) pieces[s].static_bytes = static_by_stage[s];
   for (std::size_t i = 0; i < tables.segments.size(); ++i) {
@@ -414,7 +417,7 @@ ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
   }
   ModelPieces result{.embedding = pieces[0], .head = pieces[1], .both = pieces[2], .blocks = {}, .predictors = {}};
   result.node_of_rank = node_of_rank;
-  if (config.parallelism.pipeline > 1) {
+  if (modelled && config.parallelism.pipeline > 1) {
     result.message = link_seconds(on_hardware.links.at(Group::pp), CollectiveOp::send,
                                   static_cast<double>(tables.stages.front().output_bytes), 2);
   }
