@@ -4,7 +4,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <map>
 #include <thread>
 #include <vector>
@@ -120,6 +123,47 @@ TEST_F(LaunchCommand, StandardOutputIsThatOfRankZero) {
     EXPECT_NE(result.messages.find(rank), std::string::npos) << result.messages;
   }
   EXPECT_EQ(result.messages.find("[rank 0]"), std::string::npos);
+}
+
+// More than pipes and launcher hold: nothing is lost, neither before nor after the rank has ended.
+TEST_F(LaunchCommand, AReaderThatIsSlowGetsAll) {
+  const std::string listed = "program " WEFT_SOURCE_DIR "/configs/plan_1t_moe.toml --rank 0";
+  const auto alone = weft(listed);
+  ASSERT_GT(alone.output.size(), 150'000u);
+  FILE* pipe = popen((WEFT_PROGRAM " launch --ranks 1 -- " + listed).c_str(), "r");
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  std::string output;
+  std::array<char, 20'000> bytes{};
+  while (const std::size_t count = fread(bytes.data(), 1, bytes.size(), pipe)) {
+    output.append(bytes.data(), count);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_EQ(pclose(pipe), 0);
+  EXPECT_EQ(output, alone.output);
+}
+
+// The reader never comes: the launcher still hears signals, and ends.
+TEST_F(LaunchCommand, AReaderThatStandsStillDoesNotHoldUpSignals) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(pipe2(pipe.data(), O_CLOEXEC), 0);
+  while (fcntl(pipe[1], F_SETPIPE_SZ, 4096) < 0 && errno == EINTR) {
+  }
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    signal(SIGINT, SIG_DFL);
+    dup2(pipe[1], STDOUT_FILENO);
+    execl(WEFT_PROGRAM, "weft", "launch", "--ranks", "2", "--", "program", WEFT_SOURCE_DIR "/configs/plan_1t_moe.toml",
+          "--rank", "0", "--format", "json", nullptr);
+    _exit(127);
+  }
+  close(pipe[1]);
+  ASSERT_EQ(wait_for_children_of(launcher).size(), 2u);
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  kill(launcher, SIGTERM);
+  double seconds = 0;
+  EXPECT_EQ(exit_code_of(launcher, seconds), 128 + SIGTERM);
+  EXPECT_LT(seconds, 5.0);
+  close(pipe[0]);
 }
 
 TEST_F(LaunchCommand, TheExitCodeIsThatOfTheRankThatFailed) {

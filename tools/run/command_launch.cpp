@@ -102,6 +102,13 @@ class Output {
   // Ready when there is something to read, and room for it.
   pollfd entry() const { return {to_.waiting() < most_waiting ? from_ : -1, POLLIN, 0}; }
   PatientOutput& to() { return to_; }
+  // Whether it was ready. A process that a rank started may hold the pipe open without writing.
+  bool take_if_ready() {
+    pollfd ready = entry();
+    if (ready.fd < 0 || poll(&ready, 1, 0) <= 0) return false;
+    take();
+    return true;
+  }
 
   // Reads available bytes; closes the pipe at its end.
   void take() {
@@ -150,7 +157,7 @@ class Launch {
     }
   }
 
-  // Returns the exit code of the first rank that failed, or 0.
+  // Returns the exit code of the first rank that failed, or 0; 128 and the signal that gave up a reader.
   int wait_for_all() {
     while (running() > 0) {
       poll_once();
@@ -160,16 +167,22 @@ class Launch {
         deadline_.reset();
       }
     }
-    // Reads rank 0 first, because its last output is the result. Other processes started by ranks may hold pipes open.
-    const auto gives_up = [&] { return gives_up_ |= forward_signals(); };
+    // Reads rank 0 first, because its last output is the result. A signal, of now or before, gives up a reader that
+    // stands still.
+    const auto gives_up = [&] {
+      forward_signals();
+      return stop_signal_ != 0;
+    };
+    const auto is_stuck = [&](PatientOutput& to) {
+      to.finish(gives_up);
+      return to.waiting() > 0;
+    };
     for (Output& output : outputs_) {
-      for (pollfd entry = output.entry(); !gives_up_ && entry.fd >= 0 && poll(&entry, 1, 0) > 0;) {
-        output.take();
-        output.to().finish(gives_up);
-        entry = output.entry();
-      }
+      do {
+        if (is_stuck(output.to())) return 128 + stop_signal_;
+      } while (output.take_if_ready());
     }
-    for (PatientOutput* to : {&standard_output_, &standard_error_}) to->finish(gives_up);
+    if (is_stuck(standard_output_) || is_stuck(standard_error_)) return 128 + stop_signal_;
     return exit_code_ == 0 && stopped_ ? stopped_by_signal : exit_code_;
   }
 
@@ -245,18 +258,15 @@ class Launch {
     forward_signals();
   }
 
-  // Returns whether there was one.
-  bool forward_signals() {
-    bool any = false;
+  void forward_signals() {
     signalfd_siginfo info{};
     while (read(signals_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
       const int signal = static_cast<int>(info.ssi_signo);
       // Ranks save on a signal; ranks that exit do so after saving.
       if (signal == SIGCHLD) continue;
       signal_all(signal);
-      any = true;
+      if (signal != SIGUSR2) stop_signal_ = signal;
     }
-    return any;
   }
 
   void note_the_dead() {
@@ -284,8 +294,8 @@ class Launch {
   std::vector<Output> outputs_;
   std::optional<Clock::time_point> deadline_;  // after it, ranks still running are killed
   int exit_code_ = 0;
-  bool stopped_ = false;   // a rank saved and exited
-  bool gives_up_ = false;  // on a reader of what ended ranks have said
+  int stop_signal_ = 0;   // the last one that asks ranks to end
+  bool stopped_ = false;  // a rank saved and exited
 };
 
 }  // namespace
