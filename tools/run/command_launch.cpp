@@ -19,6 +19,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "parallel/comm/process_environment.h"
@@ -290,7 +291,8 @@ class Launch {
   sigset_t mask_of_children_{};
   int signals_ = -1;
   std::vector<pid_t> processes_;  // by rank; -1: has ended
-  PatientOutput standard_output_{STDOUT_FILENO}, standard_error_{STDERR_FILENO};
+  // Nothing of these is dropped: ranks wait for their room.
+  PatientOutput standard_output_{STDOUT_FILENO, std::string::npos}, standard_error_{STDERR_FILENO, std::string::npos};
   std::vector<Output> outputs_;
   std::optional<Clock::time_point> deadline_;  // after it, ranks still running are killed
   int exit_code_ = 0;

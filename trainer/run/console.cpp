@@ -64,7 +64,6 @@ std::streamsize PatientOutput::xsputn(const char* text, std::streamsize count) {
 }
 
 bool PatientOutput::write_some(int wait) {
-  constexpr std::size_t most_waiting = 1 << 20;
   std::size_t written = 0;
   while (written < text_.size()) {
     pollfd output{.fd = descriptor_, .events = POLLOUT, .revents = 0};
@@ -83,7 +82,7 @@ bool PatientOutput::write_some(int wait) {
     written += static_cast<std::size_t>(count);
   }
   text_.erase(0, written);
-  if (text_.size() > most_waiting) text_.erase(0, text_.find('\n', text_.size() - most_waiting) + 1);
+  if (text_.size() > most_waiting_) text_.erase(0, text_.find('\n', text_.size() - most_waiting_) + 1);
   return true;
 }
 

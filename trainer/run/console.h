@@ -22,11 +22,12 @@
 namespace weft {
 
 // A file descriptor as a stream's buffer that never waits for its reader, such as a paused terminal. So a step goes on,
-// and saves and signals take their course. What the reader has not taken waits in memory. Beyond 1 MiB the oldest
-// lines are dropped.
+// and saves and signals take their course. What the reader has not taken waits in memory. Beyond `most_waiting` bytes
+// the oldest lines are dropped.
 class PatientOutput final : public std::streambuf {
  public:
-  explicit PatientOutput(int descriptor) : descriptor_(descriptor) {}
+  explicit PatientOutput(int descriptor, std::size_t most_waiting = 1 << 20)
+      : descriptor_(descriptor), most_waiting_(most_waiting) {}
   PatientOutput(const PatientOutput&) = delete;
   PatientOutput& operator=(const PatientOutput&) = delete;
   ~PatientOutput() override {
@@ -51,6 +52,7 @@ class PatientOutput final : public std::streambuf {
   bool write_some(int wait);
 
   int descriptor_;
+  std::size_t most_waiting_;
   std::string text_;
   bool refused_ = false;
 };
