@@ -1,58 +1,16 @@
 // Lower bounds of the time and memory of a choice of a search, without its program. They are sums over pieces of the
-// model, planned once per mesh, and a walk through the order of the pipeline's stages. A bound never exceeds the value
-// of plan_run(), so a choice with a bound above a limit can be skipped.
+// model (model_pieces.h), and a walk through the order of the pipeline's stages. A bound never exceeds the value of
+// plan_run(), so a choice with a bound above a limit can be skipped.
 #pragma once
 
-#include <map>
+#include <cstdint>
 #include <vector>
 
-#include "parallel/runtime/ledger.h"
 #include "trainer/config/config.h"
-#include "trainer/costs/hardware.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/planning/model_pieces.h"
 
 namespace weft {
-
-struct UnitSeconds {
-  double gathers = 0.0, reductions = 0.0;
-};
-
-// All units of one family in a piece. Seconds of one gather and of one reduction, and of these those in which the
-// adapters of the node are busy (ProgramCosts::on_adapters).
-struct PieceUnits {
-  UnitSeconds seconds, on_adapters;
-  std::int64_t unsharded_bytes = 0, gradient_bytes = 0;
-};
-
-// Embedding, one block, head, or embedding and head of one stage.
-struct ModelPiece {
-  std::int64_t static_bytes = 0;  // a rank's parameters, reduced gradients, optimizer state
-  // Least bytes that a microbatch keeps from the piece's forward to the end of its backward, for any routing.
-  // kept_parted_bytes: if weight gradients are computed apart from input gradients.
-  std::int64_t kept_bytes = 0, kept_parted_bytes = 0;
-  // Seconds of a microbatch, including collectives of segments. `again`: recomputation of a block.
-  double forward = 0.0, backward_input = 0.0, backward_weight = 0.0, again = 0.0;
-  // The part of `forward`, and of all of them, that the exchanges of rows of overlapped pairs may hide.
-  double forward_rows = 0.0, rows = 0.0;
-  double on_adapters = 0.0;  // of all of them
-  std::map<Family, PieceUnits> units = {};
-
-  double seconds() const { return forward + backward_input + backward_weight + again; }
-};
-
-// Pieces for rank 0's coordinates. They depend on the mesh, the microbatch, recompute, and the strategy of the shard
-// policy.
-struct ModelPieces {
-  ModelPiece embedding, head, both;
-  std::map<ModelBlock, ModelPiece> blocks;
-  ModelPiece predictors;               // all of them; without units, which they may share
-  double message = 0.0;                // seconds of a microbatch from one pipeline rank to the next
-  std::vector<int> node_of_rank = {};  // by pipeline rank: ranks with one number share adapters
-  // Whether every piece has units of its own, whatever its neighbours. If not, static bytes are those of single pieces.
-  // Their padding can exceed that of the stages, so they bound nothing.
-  bool separable = true;
-};
-ModelPieces model_pieces(const Config& config, const Hardware& hardware);
 
 struct LeastTaken {
   double seconds = 0.0;
@@ -60,7 +18,7 @@ struct LeastTaken {
   std::int64_t bytes = 0;         // and kept bytes of microbatches, gradients and parameters
 };
 
-// Each of these bounds costs more than the one before and is no smaller.
+// Each of these bounds costs more than the one before.
 // For any order and layout: the mean over pipeline ranks.
 LeastTaken least_of_any_order(const Config& config, const ModelPieces& pieces);
 // For any layout in the order of the configuration. A rank waits until the first microbatch has reached it, and others
