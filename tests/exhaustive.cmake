@@ -1,4 +1,4 @@
-# Read by ctest: gives a second label to the suites that a change rarely needs. `tools/test.sh` leaves them out;
+# The suites that a change rarely needs (suites.cmake gives them a second label). `tools/test.sh` leaves them out;
 # `tools/test.sh --all` and continuous integration run them. Each has a shorter sibling among the others: the same claim
 # on fewer layouts, on the CPU, or without a clock.
 set(exhaustive_suites
@@ -65,22 +65,3 @@ set(exhaustive_tests
     "trainer.Layouts/ExpertLoad.*/(pp[24]_gpipe|pp2|tp2|shard4$)"
     "trainer.All/OptimizerRuns.*/(adamw|momentum|lion|lamb)_bfloat16"
     "trainer.Exchange.*_tied")
-foreach(list IN ITEMS test_parallel test_layers test_trainer test_trainer_padded test_tools test_mpi test_cuda_emulated
-                      test_cudnn_acceptance)
-  foreach(test IN LISTS ${list}_TESTS)
-    string(REGEX MATCH "^([a-z_]+)\\.[^.]+" suite "${test}")
-    set(label "${CMAKE_MATCH_1}")
-    list(FIND exhaustive_suites "${suite}" place)
-    # Without the printed parameter of a test.
-    string(REGEX REPLACE " *#.*" "" name "${test}")
-    foreach(pattern IN LISTS exhaustive_tests)
-      if(name MATCHES "^${pattern}")
-        set(place 0)
-        break()
-      endif()
-    endforeach()
-    if(NOT place EQUAL -1)
-      set_tests_properties("${test}" PROPERTIES LABELS "${label};exhaustive")
-    endif()
-  endforeach()
-endforeach()

@@ -7,7 +7,7 @@ function(weft_cudnn_tests library stubs)
     add_executable(test_${name} ${CMAKE_SOURCE_DIR}/tests/cuda/${name}_test.cpp
                                 ${CMAKE_SOURCE_DIR}/tests/layers/attention_case.cpp)
     target_link_libraries(test_${name} PRIVATE ${library} GTest::gtest GTest::gtest_main ${CMAKE_DL_LIBS})
-    gtest_discover_tests(test_${name} TEST_PREFIX "cuda." DISCOVERY_TIMEOUT 60 PROPERTIES LABELS cuda TIMEOUT 300)
+    weft_discover_tests(test_${name} cuda)
   endforeach()
   target_compile_definitions(test_cudnn_acceptance PRIVATE WEFT_CUDA_DRIVER_STUB="${WEFT_CUDA_DRIVER_STUB}")
 endfunction()
