@@ -54,12 +54,17 @@ class WholeHelp final : public CLI::Formatter {
   }
 };
 
+using AddCommand = void (*)(CLI::App&);
+
+void add_commands(CLI::App& above, std::initializer_list<AddCommand> commands) {
+  for (const AddCommand add : commands) add(above);
+}
+
 // A command of which only its subcommands do something.
-void add_group(CLI::App& program, const char* name, const char* help,
-               std::initializer_list<void (*)(CLI::App&)> subcommands) {
+void add_group(CLI::App& program, const char* name, const char* help, std::initializer_list<AddCommand> subcommands) {
   CLI::App* group = program.add_subcommand(name, help);
   group->require_subcommand(1);
-  for (const auto add : subcommands) add(*group);
+  add_commands(*group, subcommands);
 }
 
 int run(int count, char** arguments) {
@@ -74,23 +79,16 @@ int run(int count, char** arguments) {
   program.require_subcommand(1);
   weft::add_init_command(program);
   weft::add_train_command(program, fmt::format("{}", fmt::join(arguments, arguments + count, " ")));
-  weft::add_launch_command(program);
-  weft::add_check_command(program);
-  weft::add_units_command(program);
-  weft::add_program_command(program);
-  weft::add_plan_command(program);
-  weft::add_walk_command(program);
+  add_commands(program, {weft::add_launch_command, weft::add_check_command, weft::add_units_command,
+                         weft::add_program_command, weft::add_plan_command, weft::add_walk_command});
   add_group(program, "layout", "blocks of the stages: memory, time and bubble",
             {weft::add_layout_show_command, weft::add_layout_simulate_command, weft::add_layout_sweep_command});
-  weft::add_diagnose_command(program);
-  weft::add_receipt_command(program);
-  weft::add_report_command(program);
+  add_commands(program, {weft::add_diagnose_command, weft::add_receipt_command, weft::add_report_command});
   add_group(program, "trace", "time of recorded steps", {weft::add_trace_sum_command, weft::add_trace_costs_command});
   add_group(program, "data", "texts as tokens",
             {weft::add_data_tokenize_command, weft::add_data_train_tokenizer_command, weft::add_data_inspect_command,
              weft::add_data_samples_command});
-  weft::add_eval_command(program);
-  weft::add_generate_command(program);
+  add_commands(program, {weft::add_eval_command, weft::add_generate_command});
   add_group(program, "checkpoint", "contents, integrity and differences of checkpoints",
             {weft::add_checkpoint_inspect_command, weft::add_checkpoint_verify_command,
              weft::add_checkpoint_diff_command, weft::add_checkpoint_upcycle_command});
@@ -99,11 +97,8 @@ int run(int count, char** arguments) {
              weft::add_bench_memory_command, weft::add_bench_window_command, weft::add_bench_timing_command,
              weft::add_bench_checkpoint_command, weft::add_bench_data_command, weft::add_bench_published_command,
              weft::add_bench_defaults_command});
-  weft::add_mesh_command(program);
-  weft::add_keys_command(program);
-  weft::add_hardware_command(program);
-  weft::add_export_command(program);
-  weft::add_import_command(program);
+  add_commands(program, {weft::add_mesh_command, weft::add_keys_command, weft::add_hardware_command,
+                         weft::add_export_command, weft::add_import_command});
   try {
     program.parse(count, arguments);
   } catch (const CLI::RuntimeError& ended) {
