@@ -11,8 +11,6 @@
 namespace weft {
 namespace {
 
-constexpr int damaged = 3;
-
 struct VerifyRequest {
   std::string path;
   bool json = false;
@@ -34,7 +32,7 @@ void verify_checkpoint(const VerifyRequest& request) {
   } else {
     for (const std::string& fault : faults) fmt::print("{}\n", fault);
   }
-  if (!faults.empty()) throw CLI::RuntimeError(damaged);
+  if (!faults.empty()) throw CLI::RuntimeError(failed_run);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ class CheckpointReader;
 
 // The exit code of a run that was asked to save and exit (EX_TEMPFAIL of sysexits.h): the run should be started again.
 inline constexpr int stopped_by_signal = 75;
-// Of a command that failed, or whose output was refused.
+// Of a command that failed, whose output was refused, or that found what it was asked to fail for.
 inline constexpr int failed_run = 3;
 
 void add_init_command(CLI::App& program);
@@ -35,7 +35,7 @@ void add_walk_command(CLI::App& program);
 void add_layout_show_command(CLI::App& layout);
 void add_layout_simulate_command(CLI::App& layout);
 void add_layout_sweep_command(CLI::App& layout);
-// Throws CLI::RuntimeError with exit code 3 if findings count as failures.
+// Throws CLI::RuntimeError with failed_run if findings count as failures.
 void add_diagnose_command(CLI::App& program);
 void add_receipt_command(CLI::App& program);
 void add_report_command(CLI::App& program);

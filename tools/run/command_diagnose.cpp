@@ -136,15 +136,12 @@ struct DiagnoseRequest {
   bool json = false, strict = false;
 };
 
-// Equal to the exit code of a run that failed (main.cpp).
-constexpr int found_something = 3;
-
 void diagnose_run(const DiagnoseRequest& request) {
   const RunOutputs run = read_run(request.run);
   const RunEvidence evidence = gather_evidence(run, request.hardware);
   const Diagnosis diagnosis = diagnose(evidence);
   fmt::print("{}", request.json ? diagnosis_json(evidence, diagnosis) : diagnosis_report(evidence, diagnosis));
-  if (request.strict && !diagnosis.healthy()) throw CLI::RuntimeError(found_something);
+  if (request.strict && !diagnosis.healthy()) throw CLI::RuntimeError(failed_run);
 }
 
 }  // namespace
