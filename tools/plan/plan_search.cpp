@@ -1,15 +1,28 @@
 #include "tools/plan/plan_search.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+
+#include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
 #include "parallel/runtime/spread_work.h"
 #include "tools/command/commands.h"
+#include "tools/picture/pareto_svg.h"
+#include "tools/report/bench_table.h"
 #include "tools/report/progress_line.h"
+#include "tools/report/report_parts.h"
+#include "trainer/planning/remedies.h"
 #include "trainer/resolve/chosen_timing.h"
 
 namespace weft {
+
+Certainty certainty_of(const SearchSpace& space) {
+  return certainty_of(space.policies.front().base, space.hardware);
+}
+
 namespace {
 
 constexpr const char* plan_command = "weft plan";
@@ -20,6 +33,217 @@ std::string progress_text(const SearchProgress& progress) {
       progress.best_seconds ? fmt::format(", best {}", format_time(*progress.best_seconds, false)) : std::string();
   return fmt::format("{} groups of choices to look at, {} planned, {} do not fit{}", progress.waiting, counts.planned,
                      counts.static_bytes + counts.held_bytes + counts.unfit, best);
+}
+
+// The degrees of one plan: "pp 2 x dp 1 x 8 x cp 1 x tp 4".
+std::string mesh_text(const Degrees& d) {
+  std::string text = fmt::format("pp {} x dp {} x {} x cp {} x tp {}", d.pipeline, d.data_replicate, d.data_shard,
+                                 d.context, d.tensor);
+  if (d.expert > 1 || d.expert_tensor > 1) text += fmt::format(", ep {} x etp {}", d.expert, d.expert_tensor);
+  if (d.expert_relay() > 1) text += fmt::format(" {}", name_of(d.expert_dispatch));
+  return text;
+}
+
+std::string order_text(const SearchSpace& space, const SearchChoice& choice) {
+  const SearchedOrder& order = space.orders[choice.order];
+  return order.chunks > 1 ? fmt::format("{} x{}", order.schedule, order.chunks) : order.schedule;
+}
+
+std::string policy_text(const SearchSpace& space, const SearchChoice& choice) {
+  const SearchedPolicy& policy = space.policies[choice.policy];
+  std::string text = policy.strategy;
+  if (policy.residency != "reshard_after_use") text += ", " + policy.residency;
+  if (policy.reduction != "last_microbatch") text += ", " + policy.reduction;
+  return text;
+}
+
+// The values of a choice, for readers.
+std::vector<std::string> values_of(const SearchSpace& space, const SearchChoice& choice) {
+  return {mesh_text(space.meshes[choice.mesh]), order_text(space, choice),
+          fmt::format("microbatch {}", space.microbatch_sizes[choice.microbatch]), policy_text(space, choice),
+          fmt::format("recompute {}", name_of(space.recomputes[choice.recompute]))};
+}
+
+double tokens_per_second(const SearchSpace& space, const SearchedPlan& plan) {
+  const TrainingConfig& training = space.policies.front().base.training;
+  return static_cast<double>(training.global_batch_size * training.sequence_length) / plan.time.seconds;
+}
+
+Json plan_json(const SearchSpace& space, const SearchedPlan& plan) {
+  Json json = {{"words", words_of(space, plan.choice)},
+               {"layout", plan.layout},
+               {"step_seconds", plan.time.seconds},
+               {"tokens_per_second", tokens_per_second(space, plan)},
+               {"mfu", plan.time.mfu},
+               {"bubble", plan.time.bubble},
+               {"peak_bytes", plan.peak.total()},
+               {"buckets", buckets_json(plan.peak)},
+               {"needed_bytes", plan.verdict.needed},
+               {"memory_bytes", plan.verdict.memory},
+               {"verdict", name_of(plan.verdict.fit)},
+               {"front", plan.front}};
+  add_waits(json, plan.time.waits, "_seconds");
+  return json;
+}
+
+// Null without a plan.
+Json kind_json(const BestOfKind& best) {
+  if (!best.plan) return Json();
+  const RunPlan& plan = *best.plan;
+  Json terms = Json::object();
+  for (const StepPart& part : plan.mean) terms[part.what] = part.seconds;
+  return {{"mesh", mesh_text(best.config->parallelism)},
+          {"state_bytes", bytes_of(Cause::state, plan.peak())},
+          {"peak_bytes", plan.peak().total()},
+          {"needed_bytes", plan.verdict.needed},
+          {"verdict", plan.verdict.text()},
+          {"step_seconds", plan.time.seconds},
+          {"terms", std::move(terms)}};
+}
+
+std::size_t sum_of(const std::map<std::string, Refusals>& refused) {
+  std::size_t sum = 0;
+  for (const auto& [reason, refusals] : refused) sum += refusals.choices;
+  return sum;
+}
+
+std::vector<int> ranks_of(const SearchSpace& space, const std::vector<SearchedPlan>& plans) {
+  return ranks_with_ties(plans, certainty_of(space), [](const SearchedPlan& plan) { return plan.time.seconds; });
+}
+
+std::string search_account(const SearchCounts& counts) {
+  std::string text;
+  const auto line = [&](std::size_t choices, const std::string& what) {
+    if (choices > 0) text += fmt::format("{:>12L}  {}\n", choices, what);
+  };
+  line(counts.choices, "choices, of which");
+  line(sum_of(counts.refused), "refused by a rule of the configuration:");
+  for (const auto& [reason, refusals] : counts.refused) {
+    text += fmt::format("{:>16L}  {}{}\n", refusals.choices, refusals.choices > 1 ? "such as: " : "", refusals.example);
+  }
+  for (const auto& [rule, choices] : counts.left_out) line(choices, "left out: " + rule);
+  line(counts.same, "come to the program of another");
+  line(counts.static_bytes, "do not fit by parameters, gradients and optimizer state alone");
+  line(counts.held_bytes, "do not fit with the least that microbatches and gradients keep");
+  line(counts.slower, "slower than the plans shown, or beaten by them, by a bound");
+  line(counts.simulated, "simulated, and slower than the plans shown or beaten by them");
+  line(counts.unfit, "simulated and walked through: do not fit");
+  line(counts.planned, "simulated and walked through: fit");
+  return text;
+}
+
+std::string search_table(const SearchSpace& space, const std::vector<SearchedPlan>& plans) {
+  BenchTable table{{"rank", "mesh (dp: replicas x shards)", "schedule", "microbatch", "sharding", "recompute", "step",
+                    "tokens/s", "MFU %", "bubble %", "exposed", "memory", "left", "front"}};
+  const std::vector<int> ranks = ranks_of(space, plans);
+  for (const SearchedPlan& plan : plans) {
+    const bool judged = plan.verdict.fit != Fit::unknown;
+    table.add(rank_text(ranks, table.rows.size()), mesh_text(space.meshes[plan.choice.mesh]),
+              order_text(space, plan.choice), space.microbatch_sizes[plan.choice.microbatch],
+              policy_text(space, plan.choice), name_of(space.recomputes[plan.choice.recompute]),
+              format_time(plan.time.seconds, false), decimals(tokens_per_second(space, plan), 0),
+              decimals(100.0 * plan.time.mfu, 1), decimals(100.0 * plan.time.bubble, 1),
+              format_time(plan.time.waits.total(), false), format_bytes(plan.verdict.needed),
+              judged ? format_bytes(plan.verdict.headroom()) : "", plan.front ? "*" : "");
+  }
+  return aligned_text(table);
+}
+
+// The terms of the best with data sharding alone and of the best hybrid, and the one that decides.
+std::string kinds_table(const SearchSpace& space, const KindsOfLayout& kinds) {
+  BenchTable table{{"best of", "mesh", "state", "memory", "verdict", "step"}};
+  for (const TermOfKinds& term : kinds.terms) table.header.push_back(term.what);
+  const auto add = [&](LayoutKind kind, const BestOfKind& best, double TermOfKinds::*seconds) {
+    if (!best.plan) return;
+    const RunPlan& plan = *best.plan;
+    std::vector<std::string> row = {std::string(name_of(kind)),
+                                    mesh_text(best.config->parallelism),
+                                    format_bytes(bytes_of(Cause::state, plan.peak())),
+                                    format_bytes(plan.verdict.needed),
+                                    std::string(words_of(plan.verdict.fit)),
+                                    format_time(plan.time.seconds, false)};
+    for (const TermOfKinds& term : kinds.terms) row.push_back(format_time(term.*seconds, false));
+    table.rows.push_back(std::move(row));
+  };
+  add(LayoutKind::data_sharding, kinds.data_sharding, &TermOfKinds::data_sharding);
+  add(LayoutKind::hybrid, kinds.hybrid, &TermOfKinds::hybrid);
+  return fmt::format("data sharding alone beside hybrids on {} ranks; terms of the mean rank's step\n{}decides: {}\n",
+                     space.world, aligned_text(table), kinds.decision());
+}
+
+std::string search_json(const SearchSpace& space, const SearchResult& result, const KindsOfLayout& kinds) {
+  const SearchCounts& counts = result.counts;
+  Json refused = Json::array(), left_out = Json::array(), plans = Json::array();
+  for (const auto& [reason, refusals] : counts.refused) {
+    refused.push_back({{"choices", refusals.choices}, {"example", refusals.example}});
+  }
+  for (const auto& [rule, choices] : counts.left_out) left_out.push_back({{"choices", choices}, {"rule", rule}});
+  const std::vector<int> ranks = ranks_of(space, result.plans);
+  for (const SearchedPlan& plan : result.plans) {
+    Json json = plan_json(space, plan);
+    json["rank"] = ranks[plans.size()];
+    plans.push_back(std::move(json));
+  }
+  Json json = {{"hardware", space.hardware.name},
+               {"world", space.world},
+               {"certainty", certainty_of(space).text},
+               {"tie_factor", certainty_of(space).apart},
+               {"choices", counts.choices},
+               {"refused", std::move(refused)},
+               {"left_out", std::move(left_out)},
+               {"same", counts.same},
+               {"static_bytes", counts.static_bytes},
+               {"held_bytes", counts.held_bytes},
+               {"slower", counts.slower},
+               {"simulated", counts.simulated},
+               {"unfit", counts.unfit},
+               {"planned", counts.planned},
+               {"plans", std::move(plans)}};
+  if (result.least) json["least"] = plan_json(space, *result.least);
+  if (result.plans.empty()) return json.dump() + "\n";
+  json["kinds"] = {{"data_sharding", kind_json(kinds.data_sharding)},
+                   {"hybrid", kind_json(kinds.hybrid)},
+                   {"decides", kinds.decision()}};
+  return json.dump() + "\n";
+}
+
+// The whole configuration of a plan, as read back from `file`, after a comment with its origin.
+std::string search_toml(const std::string& file, const SearchSpace& space, const SearchResult& result) {
+  const SearchedPlan& best = result.plans.front();
+  const Overrides words = words_of(space, best.choice);
+  const ResolvedConfig resolved = read_config(file, words);
+  std::string text = fmt::format(
+      "# Found by weft plan --search from {}: the fastest of {:L} ways to run it on {} ranks of {} that fit.\n"
+      "# Simulated: {} a step, {:.0f} tokens/s, MFU {:.1f} %, bubble {:.1f} %.\n"
+      "# Memory of the fullest rank: {}.\n"
+      "# The same from that file: {}\n\n",
+      file, result.counts.choices, space.world, space.hardware.name, format_time(best.time.seconds, false),
+      tokens_per_second(space, best), 100.0 * best.time.mfu, 100.0 * best.time.bubble, best.verdict.text(),
+      shell_text(words));
+  return text + resolved.toml;
+}
+
+std::string search_svg(const SearchSpace& space, const std::vector<SearchedPlan>& plans, const std::string& title) {
+  ParetoPicture picture{.title = title};
+  const auto known = schedules();
+  std::vector<std::vector<std::string>> values;
+  for (const SearchedPlan& plan : plans) values.push_back(values_of(space, plan.choice));
+  const std::vector<std::string> labels = distinguishing(values);
+  for (const SearchedPlan& plan : plans) {
+    const std::string& schedule = space.orders[plan.choice.order].schedule;
+    ParetoMark mark{.series = schedule,
+                    .style = static_cast<std::size_t>(
+                        std::ranges::find(known, std::string_view(schedule), &Schedule::name) - known.begin()),
+                    .seconds = plan.time.seconds,
+                    .bytes = plan.peak.total(),
+                    .front = plan.front};
+    mark.label = labels[picture.marks.size()];
+    mark.tooltip = fmt::format("{}\nstep {}, MFU {:.1f} %, {}\n{}", fmt::join(values[picture.marks.size()], ", "),
+                               format_time(plan.time.seconds, false), 100.0 * plan.time.mfu,
+                               format_bytes(plan.peak.total()), shell_text(words_of(space, plan.choice)));
+    picture.marks.push_back(std::move(mark));
+  }
+  return to_svg(picture);
 }
 
 }  // namespace

@@ -21,23 +21,8 @@ struct PlanSearchRequest {
   std::string output = {}, pareto = {};  // files: the best plan as TOML, and the picture
 };
 
-// The results: a ranked table with an account of all choices, JSON for scripts, a configuration file, and a picture of
-// time against memory.
-
 // The certainty of all plans of the space.
 Certainty certainty_of(const SearchSpace& space);
-
-// The outcomes of all choices, one line per reason.
-std::string search_account(const SearchCounts& counts);
-std::string search_table(const SearchSpace& space, const std::vector<SearchedPlan>& plans);
-// The terms of the best with data sharding alone and of the best hybrid, and the one that decides.
-std::string kinds_table(const SearchSpace& space, const KindsOfLayout& kinds);
-std::string search_json(const SearchSpace& space, const SearchResult& result, const KindsOfLayout& kinds);
-
-// The whole configuration of a plan, as read back from `file`, after a comment with its origin.
-std::string search_toml(const std::string& file, const SearchSpace& space, const SearchResult& result);
-
-std::string search_svg(const SearchSpace& space, const std::vector<SearchedPlan>& plans, const std::string& title);
 
 // Adds the options of a search to a command that takes CONFIG. Returns the option `--search`; its count says whether it
 // was given.
