@@ -132,7 +132,7 @@ TEST(ParetoSvg, DistinguishingValuesAreThoseThatDiffer) {
   EXPECT_EQ(distinguishing({}), Labels{});
 }
 
-// A mark has the style of its schedule's row (command_layout_sweep.cpp), and one behind the table is of a file.
+// A mark has the style of its schedule's row, and one behind the table is of a file.
 TEST(ParetoMarks, HaveAShapeForEverySchedule) {
   EXPECT_GT(mark_shapes, schedules().size());
   std::set<std::string> shapes;

@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 
-#include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
@@ -33,12 +32,6 @@ std::string residency_text(const SweepPoint& point) {
 
 std::string chunks_text(const SweepPoint& point) {
   return point.chunks > 1 ? fmt::format("{} x{}", point.schedule, point.chunks) : point.schedule;
-}
-
-// Schedules from files come after the named schedules.
-std::size_t style_of_schedule(const std::string& name) {
-  const auto known = schedules();
-  return static_cast<std::size_t>(std::ranges::find(known, std::string_view(name), &Schedule::name) - known.begin());
 }
 
 // Points with equal results that differ only in residency; they share one line of the table.

@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/quantities.h"
 #include "tools/picture/picture_style.h"
 
@@ -235,6 +236,11 @@ std::vector<std::string> distinguishing(const std::vector<std::vector<std::strin
     labels.push_back(differing.empty() ? row.front() : fmt::format("{}", fmt::join(differing, ", ")));
   }
   return labels;
+}
+
+std::size_t style_of_schedule(std::string_view name) {
+  const auto known = schedules();
+  return static_cast<std::size_t>(std::ranges::find(known, name, &Schedule::name) - known.begin());
 }
 
 std::string to_svg(const ParetoPicture& picture) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace weft {
@@ -15,7 +16,7 @@ inline constexpr std::size_t mark_shapes = 16;
 
 struct ParetoMark {
   std::string series;
-  std::size_t style = 0;  // of the series; equal numbers look alike in every picture
+  std::size_t style = 0;  // of the series (style_of_schedule); equal numbers look alike in every picture
   double seconds = 0.0;
   std::int64_t bytes = 0;
   bool front = false;
@@ -31,6 +32,9 @@ struct ParetoPicture {
 };
 
 std::string to_svg(const ParetoPicture& picture);
+
+// The row of the schedule in their table. Schedules from files come after the named ones.
+std::size_t style_of_schedule(std::string_view name);
 
 // Labels for rows of values, where equal positions have equal meaning. A label has the values of its row that are not
 // equal in all rows, or the first value if all are equal.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
 #include "parallel/runtime/spread_work.h"
@@ -225,15 +224,13 @@ std::string search_toml(const std::string& file, const SearchSpace& space, const
 
 std::string search_svg(const SearchSpace& space, const std::vector<SearchedPlan>& plans, const std::string& title) {
   ParetoPicture picture{.title = title};
-  const auto known = schedules();
   std::vector<std::vector<std::string>> values;
   for (const SearchedPlan& plan : plans) values.push_back(values_of(space, plan.choice));
   const std::vector<std::string> labels = distinguishing(values);
   for (const SearchedPlan& plan : plans) {
     const std::string& schedule = space.orders[plan.choice.order].schedule;
     ParetoMark mark{.series = schedule,
-                    .style = static_cast<std::size_t>(
-                        std::ranges::find(known, std::string_view(schedule), &Schedule::name) - known.begin()),
+                    .style = style_of_schedule(schedule),
                     .seconds = plan.time.seconds,
                     .bytes = plan.peak.total(),
                     .front = plan.front};
