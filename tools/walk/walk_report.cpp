@@ -1,4 +1,4 @@
-#include "tools/walk/walk_parts.h"
+#include "tools/walk/walk_report.h"
 
 #include <fmt/format.h>
 
