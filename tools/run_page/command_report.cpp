@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <string_view>
 #include <system_error>
 
 #include "parallel/runtime/error.h"
@@ -17,6 +18,9 @@
 
 namespace weft {
 namespace {
+
+// The first bytes of every page, by which one is known.
+constexpr std::string_view page_beginning = "<!DOCTYPE html>\n<html lang=\"en\" data-made-by=\"weft report\">\n";
 
 struct ReportRequest {
   std::vector<std::string> runs;
@@ -34,11 +38,11 @@ void require_replaceable(const std::string& output) {
   if (!fault.empty()) fail_request("weft report: error: {} cannot be written: {}", output, fault);
   std::error_code error;
   if (!std::filesystem::exists(std::filesystem::symlink_status(output, error))) return;
-  std::string beginning(page_beginning().size(), '\0');
+  std::string beginning(page_beginning.size(), '\0');
   // Reading anything but a file might wait for ever.
   const bool file = std::filesystem::is_regular_file(output, error);
   if (file) std::ifstream(output).read(beginning.data(), static_cast<std::streamsize>(beginning.size()));
-  if (beginning != page_beginning()) {
+  if (beginning != page_beginning) {
     fail_request("weft report: error: {} exists and is no page of weft report; choose another --output", output);
   }
 }
