@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <memory>
+#include <string_view>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
@@ -12,48 +15,42 @@
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/config/config.h"
+#include "trainer/planning/remedies.h"
 #include "trainer/run/train.h"
 
 namespace weft {
 namespace {
 
+// The value of every key of [shard] in which strategies differ.
 struct Strategy {
-  std::string name;
-  Overrides overrides;
+  std::string_view name, strategy, residency, reduction, accumulation = "unsharded";
+  bool hybrid = false;  // on 2 x 2 ranks
+
+  Overrides overrides() const {
+    Overrides words = {word("shard.strategy", strategy), word("shard.residency", residency),
+                       word("shard.reduction", reduction), word("shard.accumulation", accumulation)};
+    if (hybrid) words.insert(words.end(), {"--parallelism.data_replicate=2", "--parallelism.data_shard=2"});
+    return words;
+  }
 };
 
-// Each strategy sets every key of [shard] in which strategies differ.
-std::vector<Strategy> strategies() {
-  const auto shard = [](std::string name, const char* strategy, const char* residency, const char* reduction,
-                        const char* accumulation = "unsharded") {
-    return Strategy{
-        std::move(name),
-        {fmt::format("--shard.strategy={}", strategy), fmt::format("--shard.residency={}", residency),
-         fmt::format("--shard.reduction={}", reduction), fmt::format("--shard.accumulation={}", accumulation)}};
-  };
-  const auto hybrid = [](Strategy strategy) {
-    strategy.overrides.insert(strategy.overrides.end(),
-                              {"--parallelism.data_replicate=2", "--parallelism.data_shard=2"});
-    return strategy;
-  };
-  return {
-      shard("full_shard, reshard_after_use", "full_shard", "reshard_after_use", "last_microbatch"),
-      shard("full_shard, reshard_after_use, each_microbatch", "full_shard", "reshard_after_use", "each_microbatch"),
-      shard("full_shard, reshard_after_use, accumulation sharded", "full_shard", "reshard_after_use", "last_microbatch",
-            "sharded"),
-      shard("full_shard, keep_after_forward", "full_shard", "keep_after_forward", "last_microbatch"),
-      shard("full_shard, keep_after_backward", "full_shard", "keep_after_backward", "last_microbatch"),
-      shard("full_shard, island of 2", "full_shard", "2", "last_microbatch"),
-      shard("full_shard, step", "full_shard", "step", "last_microbatch"),
-      shard("shard_grad_op", "shard_grad_op", "stage", "each_microbatch"),
-      shard("optimizer", "optimizer", "stage", "last_microbatch"),
-      shard("no_shard", "no_shard", "stage", "last_microbatch"),
-      shard("no_shard, each_microbatch", "no_shard", "stage", "each_microbatch"),
-      hybrid(
-          shard("hybrid 2 x 2, full_shard, reshard_after_use", "full_shard", "reshard_after_use", "last_microbatch")),
-      hybrid(shard("hybrid 2 x 2, shard_grad_op", "shard_grad_op", "stage", "each_microbatch")),
-  };
-}
+constexpr Strategy all_strategies[] = {
+    {"full_shard, reshard_after_use", "full_shard", "reshard_after_use", "last_microbatch"},
+    {"full_shard, reshard_after_use, each_microbatch", "full_shard", "reshard_after_use", "each_microbatch"},
+    {"full_shard, reshard_after_use, accumulation sharded", "full_shard", "reshard_after_use", "last_microbatch",
+     "sharded"},
+    {"full_shard, keep_after_forward", "full_shard", "keep_after_forward", "last_microbatch"},
+    {"full_shard, keep_after_backward", "full_shard", "keep_after_backward", "last_microbatch"},
+    {"full_shard, island of 2", "full_shard", "2", "last_microbatch"},
+    {"full_shard, step", "full_shard", "step", "last_microbatch"},
+    {"shard_grad_op", "shard_grad_op", "stage", "each_microbatch"},
+    {"optimizer", "optimizer", "stage", "last_microbatch"},
+    {"no_shard", "no_shard", "stage", "last_microbatch"},
+    {"no_shard, each_microbatch", "no_shard", "stage", "each_microbatch"},
+    {"hybrid 2 x 2, full_shard, reshard_after_use", "full_shard", "reshard_after_use", "last_microbatch", "unsharded",
+     true},
+    {"hybrid 2 x 2, shard_grad_op", "shard_grad_op", "stage", "each_microbatch", "unsharded", true},
+};
 
 struct MemoryRow {
   std::string strategy;
@@ -69,8 +66,8 @@ struct MemoryRow {
 };
 
 MemoryRow run_strategy(const Strategy& strategy, const std::string& file, Overrides overrides, std::int64_t steps) {
-  overrides.insert(overrides.end(), strategy.overrides.begin(), strategy.overrides.end());
-  overrides.push_back(fmt::format("--run.steps={}", steps));
+  std::ranges::move(strategy.overrides(), std::back_inserter(overrides));
+  overrides.push_back(word("run.steps", steps));
   const Config config = read_config(file, overrides).config;
   if (config.run.launch == LaunchKind::processes) fail_request("weft bench memory runs ranks that are threads");
   const TrainResult result = run_steps(without_files(config));
@@ -138,7 +135,7 @@ struct MemoryRequest {
 
 void bench_memory(const CLI::App& command, const MemoryRequest& request) {
   std::vector<MemoryRow> rows;
-  for (const Strategy& strategy : strategies()) {
+  for (const Strategy& strategy : all_strategies) {
     rows.push_back(run_strategy(strategy, request.file, overrides_given_to(command), request.steps));
   }
   if (request.json) {
