@@ -12,6 +12,7 @@
 #include "parallel/pipeline/timing/fixed.h"
 #include "parallel/pipeline/timing/solve.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/phase_clock.h"
 #include "tools/bench/timing_cases.h"
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
@@ -86,7 +87,7 @@ BenchTable bound_table(const std::vector<BoundRow>& rows) {
 }
 
 struct GridRow {
-  std::string schedule;  // "all" for the sums
+  std::string_view schedule;  // "all" for the sums
   int chunks = 0;
   int problems = 0, better = 0, equal = 0, worse = 0, alone = 0;
   double most_gain = 0, most_loss = 0;  // relative to the fixed policy's time
@@ -107,14 +108,11 @@ struct GridRow {
 // One row per schedule, then one for all.
 std::vector<GridRow> grid_rows(int most_microbatches) {
   std::vector<GridRow> rows;
-  GridRow all;
-  all.schedule = "all";
+  GridRow all{.schedule = "all"};
   for (const TimingCase& shape : timing_grid()) {
     if (shape.input.microbatches > most_microbatches) continue;
     if (rows.empty() || rows.back().schedule != shape.schedule || rows.back().chunks != shape.input.chunks) {
-      rows.push_back({});
-      rows.back().schedule = shape.schedule;
-      rows.back().chunks = shape.input.chunks;
+      rows.push_back({.schedule = shape.schedule, .chunks = shape.input.chunks});
     }
     const TimingProblem problem = timing_problem(shape);
     const TimingSolution solution = solve_alone(problem);
@@ -122,15 +120,15 @@ std::vector<GridRow> grid_rows(int most_microbatches) {
     rows.back().add(solution, fixed);
     all.add(solution, fixed);
   }
-  rows.push_back(std::move(all));
+  rows.push_back(all);
   return rows;
 }
 
 BenchTable grid_table(const std::vector<GridRow>& rows) {
   BenchTable table{{"schedule", "problems", "better", "equal", "worse", "only solved", "most gain %", "most loss %"}};
   for (const GridRow& row : rows) {
-    table.add(row.chunks == 0 ? row.schedule : fmt::format("{} x {}", row.schedule, row.chunks), row.problems,
-              row.better, row.equal, row.worse, row.alone, decimals(100 * row.most_gain, 1),
+    table.add(row.chunks == 0 ? std::string(row.schedule) : fmt::format("{} x {}", row.schedule, row.chunks),
+              row.problems, row.better, row.equal, row.worse, row.alone, decimals(100 * row.most_gain, 1),
               decimals(100 * row.most_loss, 1));
   }
   return table;
@@ -140,7 +138,8 @@ struct SecondsRow {
   TimingCase shape;
   double share = 0;  // position of the budget from the smallest possible (0) to that which keeps everything (1)
   std::size_t ops = 0;
-  double seconds = 0, compute = 0, bound = 0, solved = 0;
+  double seconds = 0;
+  TimingSolution solution = {};
 };
 
 std::vector<SecondsRow> seconds_rows(int most_microbatches) {
@@ -154,11 +153,8 @@ std::vector<SecondsRow> seconds_rows(int most_microbatches) {
     const TimingProblem problem = timing_problem(with_budget(row.shape, row.share));
     for (const TimingRank& rank : problem.ranks) row.ops += rank.ops.size();
     const auto begin = std::chrono::steady_clock::now();
-    const TimingSolution solution = solve_timing(problem);
-    row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    row.compute = solution.compute_makespan;
-    row.bound = solution.lower_bound;
-    row.solved = solution.makespan;
+    row.solution = solve_timing(problem);
+    row.seconds = seconds_since(begin);
   }
   return rows;
 }
@@ -166,11 +162,12 @@ std::vector<SecondsRow> seconds_rows(int most_microbatches) {
 BenchTable seconds_table(const std::vector<SecondsRow>& rows) {
   BenchTable table{{"pipeline", "ops", "budget", "seconds", "compute", "bound", "beyond compute"}};
   for (const SecondsRow& row : rows) {
+    const double compute = row.solution.compute_makespan;
     table.add(fmt::format("{}, {} ranks x {} units x {} microbatches", row.shape.schedule, row.shape.input.ranks,
                           row.shape.units, row.shape.input.microbatches),
-              row.ops, fmt::format("{:.0f} %", 100 * row.share), decimals(row.seconds, 2),
-              fmt::format("{:g}", row.compute), fmt::format("{:g}", row.bound - row.compute),
-              fmt::format("{:g}", row.solved - row.compute));
+              row.ops, fmt::format("{:.0f} %", 100 * row.share), decimals(row.seconds, 2), fmt::format("{:g}", compute),
+              fmt::format("{:g}", row.solution.lower_bound - compute),
+              fmt::format("{:g}", row.solution.makespan - compute));
   }
   return table;
 }
@@ -211,9 +208,9 @@ Json json_of(const std::vector<BoundRow>& bounds, const std::vector<GridRow>& gr
                        {"budget_share", row.share},
                        {"ops", row.ops},
                        {"seconds", row.seconds},
-                       {"compute", row.compute},
-                       {"bound", row.bound},
-                       {"solved", row.solved}});
+                       {"compute", row.solution.compute_makespan},
+                       {"bound", row.solution.lower_bound},
+                       {"solved", row.solution.makespan}});
   }
   return {{"budgets", budgets}, {"grid", schedules}, {"solving", solving}};
 }
