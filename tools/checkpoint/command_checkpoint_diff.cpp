@@ -142,10 +142,8 @@ std::vector<TensorDifference> matched(const Manifest& first, const Manifest& sec
   return all;
 }
 
-// Reads both checkpoints in pieces of a few MiB. The result refers to the readers' manifests. Throws Error (request) as
-// CheckpointReader::read_rows.
-CheckpointDifference find_difference(const CheckpointReader& first, const CheckpointReader& second,
-                                     const CheckedBytes& compared = {}) {
+// The result refers to the readers' manifests. Throws Error (request) as CheckpointReader::read_rows.
+CheckpointDifference find_difference(const CheckpointReader& first, const CheckpointReader& second) {
   CheckpointDifference difference;
   compare_progress(first.manifest().progress, second.manifest().progress, difference.progress);
   compare_keys(first.manifest().model, second.manifest().model, difference.keys);
@@ -155,10 +153,11 @@ CheckpointDifference find_difference(const CheckpointReader& first, const Checkp
   for (const TensorDifference& entry : all) {
     if (entry.comparable()) of += entry.first->rows * (entry.first->row_bytes() + entry.second->row_bytes());
   }
+  ProgressLine progress;
   for (TensorDifference& entry : all) {
     const bool equal = entry.comparable() && are_equal(first, second, entry, [&](std::int64_t bytes) {
                          done += bytes;
-                         if (compared) compared(done, of);
+                         progress.bytes(done, of, "compared");
                        });
     if (equal) {
       ++difference.equal_tensors;
@@ -256,9 +255,7 @@ void compare_checkpoints(const DiffRequest& request) {
   const auto a = open_checkpoint(request.first), b = open_checkpoint(request.second);
   CheckpointDifference difference;
   try {
-    ProgressLine progress;
-    difference =
-        find_difference(*a, *b, [&](std::int64_t done, std::int64_t all) { progress.bytes(done, all, "compared"); });
+    difference = find_difference(*a, *b);
   } catch (const Error& error) {
     fail("{}", error.what());  // damage is found only while reading
   }

@@ -44,10 +44,8 @@ Totals totals_of(const Manifest& manifest) {
 
 std::vector<const SavedTensor*> chosen_tensors(const Manifest& manifest, const InspectRequest& request) {
   std::vector<const SavedTensor*> chosen;
-  if (!request.tensors && request.filter.empty()) return chosen;
   for (const SavedTensor& tensor : manifest.tensors) {
-    const bool matches = request.filter.empty() || matches_pattern(request.filter, tensor.name);
-    if (matches) chosen.push_back(&tensor);
+    if (request.filter.empty() || matches_pattern(request.filter, tensor.name)) chosen.push_back(&tensor);
   }
   return chosen;
 }

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <memory>
+#include <span>
 
 #include "tools/command/commands.h"
 #include "tools/report/bench_table.h"
@@ -33,8 +34,9 @@ std::string value_text(const NamedFigure& entry) {
   return fmt::format("{:g} {}", value, entry.unit);
 }
 
-void append_sources(std::string& text, const Hardware& hardware) {
-  text += fmt::format("{}: {}\n", hardware.name, hardware.summary);
+// All that is known of one card, with the sources.
+std::string card_text(const Hardware& hardware) {
+  std::string text = fmt::format("{}: {}\n", hardware.name, hardware.summary);
   const auto aliases = aliases_of(hardware.name);
   if (!aliases.empty()) text += fmt::format("  also known as {}\n", fmt::join(aliases, ", "));
   for (const NamedFigure& entry : figures_of(hardware)) {
@@ -44,41 +46,30 @@ void append_sources(std::string& text, const Hardware& hardware) {
                                             : "not in the data sheet, or not done by this hardware";
     text += fmt::format("  {:<25} {:<32} {}\n", entry.name, value_text(entry), source);
   }
+  return text;
 }
 
 std::string table_text() {
   constexpr double tera = 1e12, giga = 1e9;
   BenchTable table{
       {"", "memory GiB", "TFLOP/s 16bit", "TFLOP/s 32bit", "reached", "node ranks", "link GB/s", "node GB/s"}};
-  std::string sources;
+  std::string cards;
   for (const Hardware& hardware : known_hardware()) {
     table.add(hardware.name, hardware.memory ? decimals(hardware.memory->value / 0x1p30, 0) : "-",
               decimals(hardware.flops_per_second_16bit.value / tera, 1),
               decimals(hardware.flops_per_second_float32.value / tera, 1), decimals(hardware.reached.value, 2),
               hardware.ranks_per_node.value, decimals(hardware.link_bytes_per_second.value / giga, 1),
               decimals(hardware.node_bytes_per_second.value / giga, 1));
-    sources += '\n';
-    append_sources(sources, hardware);
+    cards += "\n" + card_text(hardware);
   }
-  return aligned_text(table) + sources;
-}
-
-std::string one_text(const Hardware& hardware) {
-  std::string text;
-  append_sources(text, hardware);
-  return text;
+  return aligned_text(table) + cards;
 }
 
 void run_hardware(const std::string& name, bool json) {
-  if (!json) {
-    fmt::print("{}", name.empty() ? table_text() : one_text(find_hardware(name)));
-    return;
-  }
+  if (!json) return fmt::print("{}", name.empty() ? table_text() : card_text(find_hardware(name)));
   Json cards = Json::array();
-  if (!name.empty()) {
-    cards.push_back(hardware_json(find_hardware(name)));
-  } else {
-    for (const Hardware& hardware : known_hardware()) cards.push_back(hardware_json(hardware));
+  for (const Hardware& hardware : name.empty() ? known_hardware() : std::span(&find_hardware(name), 1)) {
+    cards.push_back(hardware_json(hardware));
   }
   fmt::print("{}\n", Json{{"hardware", std::move(cards)}}.dump());
 }
