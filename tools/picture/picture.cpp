@@ -48,10 +48,8 @@ class RankPainter {
         actions_(program.ranks[rank_]),
         times_(step.simulation.ranks[rank_]) {
     require(actions_.size() == times_.size(), "a simulation has a time for every action");
-    for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
-      if (program.stages[stage].rank == rank)
-        chunks_.emplace(static_cast<int>(stage), static_cast<int>(chunks_.size()));
-    }
+    int chunks = 0;
+    for (const ProgramStage& stage : program.stages) chunk_of_.push_back(stage.rank == rank ? chunks++ : 0);
   }
 
   // Boxes by lane, then time.
@@ -77,7 +75,7 @@ class RankPainter {
     };
     for (std::size_t i = 0; i < actions_.size(); ++i) {
       const Op op = actions_[i].op;
-      if (is_reshard(op) || channel_of(lane_of(program_, actions_[i])) != channel_of(Lane::compute)) continue;
+      if (is_reshard(op) || !step_.channels.with_compute(lane_of(program_, actions_[i]))) continue;
       const SimulatedAction& time = times_[i];
       const IdleReason collective = time.wait == Wait::gather ? IdleReason::gather
                                     : time.wait == Wait::rows ? IdleReason::rows
@@ -120,15 +118,10 @@ class RankPainter {
                    .bytes = action.bytes,
                    .waited = times_[i].waited,
                    .waited_for = waited_for(i)};
-    if (action.stage) box.chunk = chunk_of(action);
+    if (action.stage) box.chunk = chunk_of_[static_cast<std::size_t>(*action.stage)];
     if (action.segment) box.subject = program_.segments[static_cast<std::size_t>(*action.segment)].name;
     if (action.unit) box.subject = program_.units[static_cast<std::size_t>(*action.unit)].name;
     return box;
-  }
-
-  int chunk_of(const Action& action) const {
-    const auto found = chunks_.find(*action.stage);
-    return found == chunks_.end() ? 0 : found->second;
   }
 
   std::string waited_for(std::size_t i) const {
@@ -140,8 +133,6 @@ class RankPainter {
     text += other == rank_ ? ": " : fmt::format(": rank {}, ", other);
     return text + format_action(program_, program_.ranks.at(other).at(time.after->index));
   }
-
-  int channel_of(Lane lane) const { return step_.channels.channel[static_cast<std::size_t>(lane)]; }
 
   std::vector<Placed> merged(const std::vector<Placed>& boxes) const {
     std::vector<Placed> result;
@@ -179,7 +170,7 @@ class RankPainter {
   std::size_t rank_;
   const std::vector<Action>& actions_;
   const std::vector<SimulatedAction>& times_;
-  std::map<int, int> chunks_;  // by stage of this rank
+  std::vector<int> chunk_of_;  // by stage; 0 for those of other ranks
 };
 
 // Marks the boxes of the critical path, and adds a hop wherever the path changes its lane or rank.
