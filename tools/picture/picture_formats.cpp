@@ -125,7 +125,14 @@ void draw(std::string& line, const Cell& cell, double columns_a_second) {
 
 }  // namespace
 
-std::string time_grid(const Picture& picture, int columns) {
+std::string time_grid(const Program& program, const SimulatedStep& step, const PictureOptions& options) {
+  constexpr std::size_t columns = 120;
+  std::size_t computations = 0;
+  for (const std::vector<Action>& actions : program.ranks) {
+    computations += at_detail(actions, Detail::compute_only).size();
+  }
+  if (computations > program.ranks.size() * columns) return "";
+  const Picture picture = picture_of(program, step, options);
   if (picture.seconds <= 0.0) return "";
   const double scale = columns / picture.seconds;
   std::vector<std::vector<Cell>> ranks;
@@ -140,20 +147,11 @@ std::string time_grid(const Picture& picture, int columns) {
   if (cells == 0 || 4 * readable < 3 * cells) return "";
   std::string text;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    std::string line(static_cast<std::size_t>(columns), ' ');
+    std::string line(columns, ' ');
     for (const Cell& cell : ranks[r]) draw(line, cell, scale);
     text += fmt::format("rank {:<3}|{}|\n", picture.ranks[r].rank, line);
   }
   return text;
-}
-
-std::string time_grid(const Program& program, const SimulatedStep& step, const PictureOptions& options, int columns) {
-  std::size_t computations = 0;
-  for (const std::vector<Action>& actions : program.ranks) {
-    computations += at_detail(actions, Detail::compute_only).size();
-  }
-  if (computations > program.ranks.size() * static_cast<std::size_t>(columns)) return "";
-  return time_grid(picture_of(program, step, options), columns);
 }
 
 }  // namespace weft
