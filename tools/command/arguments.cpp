@@ -222,10 +222,6 @@ void print_warnings(const Config& config, const std::vector<std::string>& warnin
   for (const std::string& warning : warnings) fmt::print(stderr, "weft: warning: {}\n", warning);
 }
 
-void warn_of_kept_whole(const Config& config) {
-  print_warnings(config, kept_whole_warnings(config));
-}
-
 void warn_of_planned_card(const Config& config) {
   constexpr double much_faster = 2.0;
   const Hardware card = hardware_of(config);
@@ -247,7 +243,7 @@ void warn_of_planned_card(const Config& config) {
 }
 
 void warn_of_training(const Config& config) {
-  warn_of_kept_whole(config);
+  print_warnings(config, kept_whole_warnings(config));
   if (!config.data.train.empty()) print_warnings(config, start_warnings(config, host_cores()));
 }
 

@@ -123,14 +123,11 @@ void write_result(const std::string& command, const std::string& text, const std
 Overrides overrides_given_to(const CLI::App& command, const Overrides& options = {});
 // A line on standard error for each; of ranks that are processes, rank 0 prints them.
 void print_warnings(const Config& config, const std::vector<std::string>& warnings);
-// Prints a warning on standard error for each sentence of kept_whole_warnings (chosen_timing.h): for commands that run,
-// plan or explain a training step. Under a launcher only the first process prints.
-void warn_of_kept_whole(const Config& config);
 // Prints warnings on standard error for a plan. The run may compute on another device than the plan's card, or in
 // float32 on a card with much faster products in 16 bits. Its nodes of experts may be none of the card.
 void warn_of_planned_card(const Config& config);
-// warn_of_kept_whole, and start_warnings (start_check.h) if the run has text: for commands that train or say what would
-// train.
+// Prints kept_whole_warnings (chosen_timing.h), and start_warnings (start_check.h) if the run has text: for commands
+// that train or say what would train.
 void warn_of_training(const Config& config);
 // Reads CONFIG with the overrides of the command line and `more`. Throws Error (request), also if the run ignores a key
 // of them, or an output of the command would replace CONFIG (refuse_replaced_sources). Warnings go to standard error;

@@ -7,6 +7,7 @@
 #include "tools/plan/plan_reports.h"
 #include "tools/plan/plan_search.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/resolve/chosen_timing.h"
 
 namespace weft {
 namespace {
@@ -78,7 +79,7 @@ void plan(const CLI::App& command, const Overrides& given, const PlanRequest& re
   if (request.coarse) return coarse(command, request);
   if (request.file.empty()) fail_request("weft plan: error: CONFIG is missing; only --coarse plans without one");
   const Config config = read_config_given_to(command, request.file, named_hardware(request)).config;
-  warn_of_kept_whole(config);
+  print_warnings(config, kept_whole_warnings(config));
   warn_of_planned_card(config);
   const Hardware hardware = hardware_of(config);
   const ReadWith read = [&](const Overrides& words) {

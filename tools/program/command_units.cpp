@@ -24,6 +24,7 @@
 #include "trainer/plan/configured_schedule.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/verify_step.h"
+#include "trainer/resolve/chosen_timing.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {
@@ -305,7 +306,7 @@ void add_units_command(CLI::App& program) {
   command->add_flag("--owners", *owners, "the owner of each row of every parameter instead of the units");
   command->callback([command, file, json, owners] {
     const Config given = read_config_given_to(*command, *file).config;
-    warn_of_kept_whole(given);
+    print_warnings(given, kept_whole_warnings(given));
     warn_of_planned_card(given);
     const ResolvedRun run(on_hardware(given));
     if (*owners) return print_owners(run.config(), *json);
