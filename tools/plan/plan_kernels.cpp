@@ -16,6 +16,7 @@
 #include "parallel/pipeline/program/action.h"
 #include "parallel/runtime/enum_names.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 #include "parallel/runtime/quantities.h"
 #include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
@@ -31,13 +32,6 @@ enum class RanAs : std::uint8_t { product, attention, elementwise, communication
 constexpr auto enum_names(RanAs) {
   return name_list("product", "attention", "element-wise", "communication");
 }
-
-// One line of the table of kernels (tools/profile/kernel_table.cpp).
-struct RanKernel {
-  std::string part, phase;  // as in KernelRow
-  RanAs kind = RanAs::elementwise;
-  double seconds = 0.0, launches = 0.0;  // per step
-};
 
 constexpr RanAs as_ran(KernelKind kind) {
   return kind == KernelKind::product     ? RanAs::product
@@ -65,7 +59,7 @@ std::pair<std::string, std::string> part_and_phase(std::string_view range) {
   return {"step", "step"};
 }
 
-double number_in(const std::string& text, const std::string& file, int line) {
+double number_in(std::string_view text, const std::string& file, int line) {
   if (const auto number = parsed_number<double>(text)) return *number;
   fail_request("{}:{}: \"{}\" is no number of a table of kernels", file, line, text);
 }
@@ -83,15 +77,17 @@ RanAs kind_of_kernel(std::string_view name) {
   return RanAs::elementwise;
 }
 
+// Of a step.
 struct Reached {
   double calls = 0.0, bytes = 0.0, flops = 0.0, paper = 0.0;  // planned
   double launches = 0.0, seconds = 0.0;                       // measured
 };
+using ReachedRows = std::map<std::tuple<std::string, std::string, RanAs>, Reached>;  // by part, phase and kind
 
-// The table of kernels of this many steps.
-std::vector<RanKernel> read_kernel_table(const std::string& file, int steps) {
+// What the table of kernels (tools/profile/kernel_table.cpp) of this many steps measured.
+ReachedRows read_kernel_table(const std::string& file, int steps) {
   std::istringstream lines(read_text(file));
-  std::vector<RanKernel> kernels;
+  ReachedRows rows;
   bool inside = false, found = false;
   int number = 0;
   for (std::string line; std::getline(lines, line);) {
@@ -102,23 +98,19 @@ std::vector<RanKernel> read_kernel_table(const std::string& file, int steps) {
       continue;
     }
     if (!inside || line.empty()) continue;
-    std::vector<std::string> fields;
-    std::istringstream cells(line);
-    for (std::string cell; std::getline(cells, cell, '\t');) fields.push_back(cell);
+    const std::vector<std::string_view> fields = parts_between(line, '\t');
     if (fields.size() != 9) fail_request("{}:{}: {} columns of 9", file, number, fields.size());
-    RanKernel kernel;
-    std::tie(kernel.part, kernel.phase) = part_and_phase(fields[7]);
-    kernel.kind = kind_of_kernel(fields[8]);
-    kernel.seconds = 1e-3 * number_in(fields[0], file, number) / steps;
-    kernel.launches = number_in(fields[2], file, number) / steps;
-    kernels.push_back(std::move(kernel));
+    const auto [part, phase] = part_and_phase(fields[7]);
+    Reached& sum = rows[{part, phase, kind_of_kernel(fields[8])}];
+    sum.seconds += 1e-3 * number_in(fields[0], file, number) / steps;
+    sum.launches += number_in(fields[2], file, number) / steps;
   }
   if (!found) fail_request("{} is no table of kernels (tools/gpu.sh OUT table)", file);
-  return kernels;
+  return rows;
 }
 
-std::string reached_text(const KernelPlan& plan, const std::vector<RanKernel>& ran) {
-  std::map<std::tuple<std::string, std::string, RanAs>, Reached> rows;
+// `rows`: of the table that was measured.
+std::string reached_text(const KernelPlan& plan, ReachedRows rows) {
   for (const KernelRow& row : plan.rows) {
     Reached& sum = rows[{std::string(row.part), std::string(row.phase), as_ran(row.kind)}];
     sum.calls += static_cast<double>(row.calls);
@@ -126,12 +118,7 @@ std::string reached_text(const KernelPlan& plan, const std::vector<RanKernel>& r
     sum.flops += row.flops;
     sum.paper += row.seconds.at[shown_share];
   }
-  for (const RanKernel& kernel : ran) {
-    Reached& sum = rows[{kernel.part, kernel.phase, kernel.kind}];
-    sum.launches += kernel.launches;
-    sum.seconds += kernel.seconds;
-  }
-  std::vector<std::pair<std::tuple<std::string, std::string, RanAs>, Reached>> sorted(rows.begin(), rows.end());
+  std::vector<std::pair<ReachedRows::key_type, Reached>> sorted(rows.begin(), rows.end());
   std::ranges::stable_sort(sorted, std::ranges::greater{}, [](const auto& row) { return row.second.seconds; });
   BenchTable table{{"part and phase", "kind", "calls", "launches", "paper ms", "ms", "TFLOP/s", "GB/s"}};
   Reached all;
@@ -158,9 +145,9 @@ void add_row(BenchTable& table, const std::string& name, const KernelRow& row, d
             decimals(100.0 * seconds / all_seconds, 1));
 }
 
-// Sums of rows with equal `key`, in the order of first rows or longest first.
+// Sums of rows with equal `key`, in the order of first rows.
 template <typename Key>
-std::vector<KernelRow> grouped(const std::vector<KernelRow>& rows, const Key& key, bool longest_first) {
+std::vector<KernelRow> grouped(const std::vector<KernelRow>& rows, const Key& key) {
   std::vector<KernelRow> sums;
   std::map<decltype(key(rows.front())), std::size_t> place;
   for (const KernelRow& row : rows) {
@@ -171,10 +158,6 @@ std::vector<KernelRow> grouped(const std::vector<KernelRow>& rows, const Key& ke
     sum.bytes += row.bytes;
     sum.flops += row.flops;
     sum.seconds += row.seconds;
-  }
-  if (longest_first) {
-    const auto seconds = [](const KernelRow& row) { return row.seconds.at[shown_share]; };
-    std::ranges::stable_sort(sums, std::ranges::greater{}, seconds);
   }
   return sums;
 }
@@ -214,7 +197,7 @@ Json row_json(const KernelRow& row) {
 }  // namespace
 
 std::string plan_kernels_text(const Config& config, const Hardware& hardware, const std::string& measured, int steps) {
-  std::vector<RanKernel> ran;
+  ReachedRows ran;
   if (!measured.empty()) ran = read_kernel_table(measured, steps);
   const KernelPlan plan = plan_kernels(ResolvedRun(on_hardware(config)), hardware);
   const double all = plan.seconds().at[shown_share];
@@ -223,16 +206,16 @@ std::string plan_kernels_text(const Config& config, const Hardware& hardware, co
       plan.world, hardware.name, of_products(product_shares[shown_share]), plan.peak / 1e12);
   BenchTable parts{{"part and phase", "calls", "GB", "TFLOP", "ms", "%"}};
   const auto part = [](const KernelRow& row) { return std::pair(row.part, row.phase); };
-  for (const KernelRow& row : grouped(plan.rows, part, false)) {
+  for (const KernelRow& row : grouped(plan.rows, part)) {
     const std::string name = row.part == row.phase ? std::string(row.part) : fmt::format("{} {}", row.part, row.phase);
     add_row(parts, name, row, all);
   }
   text += aligned_text(parts) + "\n";
   BenchTable kernels{{"kernel", "calls", "GB", "TFLOP", "ms", "%"}};
-  for (const KernelRow& row : grouped(
-           plan.rows, [](const KernelRow& each) { return each.kernel; }, true)) {
-    add_row(kernels, row.kernel, row, all);
-  }
+  std::vector<KernelRow> by_kernel = grouped(plan.rows, [](const KernelRow& row) { return row.kernel; });
+  std::ranges::stable_sort(by_kernel, std::ranges::greater{},
+                           [](const KernelRow& row) { return row.seconds.at[shown_share]; });
+  for (const KernelRow& row : by_kernel) add_row(kernels, row.kernel, row, all);
   text += aligned_text(kernels) + "\n" + aligned_text(share_table(plan));
   const double saved = plan.capture_saves().at[shown_share];
   text += fmt::format(
@@ -241,7 +224,7 @@ std::string plan_kernels_text(const Config& config, const Hardware& hardware, co
       "of kernels that last less than {:.1f} us\n",
       1e3 * saved, 100.0 * saved / all, 1e6 * least_kernel_seconds);
   text += "\non paper: no kernel has run. Waits for other ranks, and hits of a cache, are not in it.\n";
-  if (!ran.empty()) text += "\nof a step that ran\n" + reached_text(plan, ran);
+  if (!ran.empty()) text += "\nof a step that ran\n" + reached_text(plan, std::move(ran));
   return text;
 }
 
