@@ -55,21 +55,16 @@ PipelineTraces fullest_pipeline(const Mesh& mesh, const std::vector<RankTrace>& 
 // Spans of a step's actions, by pipeline rank and position in the list.
 using StepSpans = std::map<int, std::vector<const TraceSpan*>>;
 
-double first_start(const StepSpans& spans) {
-  double first = spans.begin()->second.front()->begin;
+// The start of the first action, and the end of the last.
+std::pair<double, double> ends_of(const StepSpans& spans) {
+  const TraceSpan& any = *spans.begin()->second.front();
+  std::pair ends(any.begin, any.end);
   for (const auto& [rank, actions] : spans) {
-    for (const TraceSpan* span : actions) first = std::min(first, span->begin);
+    for (const TraceSpan* span : actions) {
+      ends = {std::min(ends.first, span->begin), std::max(ends.second, span->end)};
+    }
   }
-  return first;
-}
-
-double seconds_of(const StepSpans& spans) {
-  const double first = first_start(spans);
-  double seconds = 0.0;
-  for (const auto& [rank, actions] : spans) {
-    for (const TraceSpan* span : actions) seconds = std::max(seconds, span->end - first);
-  }
-  return seconds;
+  return ends;
 }
 
 // Actions of a lane that are closer than a thousandth of the step touch: a merged box joins only those that do.
@@ -89,9 +84,8 @@ void close_gaps(const Program& program, Simulation& step) {
 }
 
 Simulation simulation_of(const Program& program, const StepSpans& spans) {
-  const double first = first_start(spans);
-  Simulation step;
-  step.seconds = seconds_of(spans);
+  const auto [first, last] = ends_of(spans);
+  Simulation step{.ranks = {}, .seconds = last - first};
   for (int rank = 0; rank < std::ssize(program.ranks); ++rank) {
     auto& actions = step.ranks.emplace_back(program.ranks[static_cast<std::size_t>(rank)].size());
     const auto traced = spans.find(rank);
@@ -121,7 +115,9 @@ MeasuredStep measured_step(const ResolvedRun& run, const Program& program, const
     const bool whole = spans.size() == traces.size() && std::ranges::all_of(spans, [&](const auto& of_rank) {
                          return of_rank.second.size() == program.ranks[static_cast<std::size_t>(of_rank.first)].size();
                        });
-    if (whole) times.emplace_back(seconds_of(spans), step);
+    if (!whole) continue;
+    const auto [first, last] = ends_of(spans);
+    times.emplace_back(last - first, step);
   }
   if (times.empty()) fail_request("the traces of the ranks have no step in common");
   std::ranges::sort(times);
