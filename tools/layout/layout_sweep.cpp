@@ -12,6 +12,7 @@
 #include "trainer/costs/hardware.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/planning/planned_variants.h"
+#include "trainer/planning/remedies.h"
 #include "trainer/planning/search_space.h"
 #include "trainer/resolve/resolved_run.h"
 
@@ -26,23 +27,14 @@ std::vector<std::string> entries_of(const std::string& list, const std::string& 
   int depth = 0;
   char quote = 0;
   for (const char c : list) {
-    if (quote != 0) {
-      if (c == quote) {
-        quote = 0;
-      } else {
-        entries.back() += c;
-      }
-      continue;
-    }
-    if (c == '"' || c == '\'') {
-      quote = c;
-      continue;
-    }
-    if (c == '[' || c == '(') ++depth;
-    if (c == ']' || c == ')') --depth;
-    if (c == ',' && depth == 0) {
+    const bool quoted = quote != 0;
+    if (quoted ? c == quote : c == '"' || c == '\'') {
+      quote = quoted ? 0 : c;
+    } else if (!quoted && depth == 0 && c == ',') {
       entries.emplace_back();
     } else {
+      if (!quoted && (c == '[' || c == '(')) ++depth;
+      if (!quoted && (c == ']' || c == ')')) --depth;
       entries.back() += c;
     }
   }
@@ -190,9 +182,7 @@ Sweep run_sweep(const std::string& file, const Overrides& common, const std::vec
     const auto refused = refusal_of([&] {
       SweepPoint point;
       point.words = words_of_choice(choices[i], base);
-      Overrides all = common;
-      all.insert(all.end(), point.words.begin(), point.words.end());
-      Config config = read_config(file, all).config;
+      Config config = read_config(file, merged_words(common, point.words)).config;
       config.pipeline.layout = to_string(stage_layout(config), config.model);
       config.pipeline.first_stage_blocks = config.pipeline.last_stage_blocks = std::nullopt;
       point.schedule = config.pipeline.schedule;
