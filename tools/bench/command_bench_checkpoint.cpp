@@ -10,14 +10,13 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/file_descriptor.h"
 #include "parallel/runtime/medians.h"
 #include "parallel/runtime/phase_clock.h"
 #include "tools/command/commands.h"
-#include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/train.h"
 
@@ -174,7 +173,7 @@ constexpr Line lines[] = {{"copy", "copying as many bytes in memory", &Round::co
 void print(const Measured& measured, int ranks, bool json) {
   const auto gigabytes_per_second = [&](double seconds) { return static_cast<double>(measured.bytes) / seconds / 1e9; };
   if (json) {
-    nlohmann::ordered_json document = {{"bytes", measured.bytes}, {"files", measured.files}, {"ranks", ranks}};
+    Json document = {{"bytes", measured.bytes}, {"files", measured.files}, {"ranks", ranks}};
     for (const Line& line : lines) document["seconds"][line.name] = median(measured, line.seconds);
     fmt::print("{}\n", document.dump());
     return;

@@ -7,14 +7,13 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
 #include "parallel/runtime/medians.h"
 #include "parallel/runtime/spread_work.h"
 #include "tools/command/commands.h"
-#include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/data/data.h"
 #include "trainer/data/indexed_writer.h"
 #include "trainer/data/megatron_index.h"
@@ -86,8 +85,8 @@ void measure_json_lines(std::string_view text, int rounds, const fs::path& direc
   std::ofstream file(name, std::ios::binary);
   std::int64_t bytes = 0;
   for (std::size_t begin = 0, size = 4096; begin < text.size(); begin += size) {
-    const nlohmann::ordered_json object = {{"id", begin}, {"text", text.substr(begin, size)}, {"score", 0.5}};
-    const std::string line = object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    const Json object = {{"id", begin}, {"text", text.substr(begin, size)}, {"score", 0.5}};
+    const std::string line = object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
     bytes += std::ssize(line);
     file << line;
   }
@@ -184,7 +183,7 @@ std::vector<DataRate> measure_data(const DataBench& request, const fs::path& dir
 
 void print_rates(const std::vector<DataRate>& rows, bool json) {
   if (json) {
-    nlohmann::ordered_json document;
+    Json document;
     for (const DataRate& row : rows) document.push_back({{"what", row.what}, {"unit", row.unit}, {"value", row.value}});
     fmt::print("{}\n", document.dump(2));
     return;

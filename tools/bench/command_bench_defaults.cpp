@@ -17,7 +17,7 @@
 #include "parallel/runtime/quantities.h"
 #include "parallel/runtime/spread_work.h"
 #include "tools/command/commands.h"
-#include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/planning/planned_variants.h"
 #include "trainer/rank/dry_run.h"

@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "tools/bench/timed_products.h"
 #include "tools/command/commands.h"
-#include "tools/report/bench_table.h"
+#include "tools/report/report_parts.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/rank/initialize.h"
 #include "trainer/resolve/resolved_run.h"
@@ -41,7 +40,7 @@ std::string_view layout_of(const ProductCall& product) {
   return layouts[(product.transpose_a ? 2 : 0) + (product.transpose_b ? 1 : 0)];
 }
 
-nlohmann::ordered_json json_of(const ProductRow& row) {
+Json json_of(const ProductRow& row) {
   const ProductCall& product = row.product;
   return {{"rows", product.rows},
           {"columns", product.columns},
@@ -78,10 +77,10 @@ void bench_products(const Config& given, double least_seconds, bool json) {
   }
   std::ranges::stable_sort(rows, std::ranges::greater{}, &ProductRow::step_seconds);
   if (json) {
-    nlohmann::ordered_json report = {{"gflops_per_step", flops / 1e9},
-                                     {"step_milliseconds", 1e3 * seconds},
-                                     {"gflops_per_second", flops / seconds / 1e9},
-                                     {"products", nlohmann::ordered_json::array()}};
+    Json report = {{"gflops_per_step", flops / 1e9},
+                   {"step_milliseconds", 1e3 * seconds},
+                   {"gflops_per_second", flops / seconds / 1e9},
+                   {"products", Json::array()}};
     for (const ProductRow& row : rows) report["products"].push_back(json_of(row));
     fmt::print("{}\n", report.dump());
     return;

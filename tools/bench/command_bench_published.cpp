@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "tools/command/commands.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/planning/published.h"
 

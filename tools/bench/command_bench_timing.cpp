@@ -15,7 +15,6 @@
 #include "parallel/runtime/phase_clock.h"
 #include "tools/bench/timing_cases.h"
 #include "tools/command/commands.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 
 namespace weft {

@@ -15,7 +15,6 @@
 #include "parallel/runtime/element_type.h"
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/progress_line.h"
 #include "tools/report/report_parts.h"
 #include "trainer/checkpoint/reader.h"

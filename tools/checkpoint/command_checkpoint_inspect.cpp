@@ -6,7 +6,6 @@
 #include "parallel/runtime/outside_text.h"
 #include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/checkpoint/reader.h"
 

@@ -7,7 +7,6 @@
 
 #include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/layout/layout_summary.h"

@@ -10,7 +10,6 @@
 #include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
 #include "tools/picture/picture_formats.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/given_costs.h"
 #include "tools/report/report_parts.h"
 #include "trainer/config/config.h"

@@ -11,7 +11,6 @@
 #include "tools/command/commands.h"
 #include "tools/layout/layout_sweep.h"
 #include "tools/picture/pareto_svg.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/progress_line.h"
 #include "tools/report/report_parts.h"
 #include "trainer/planning/remedies.h"

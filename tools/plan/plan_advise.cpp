@@ -7,7 +7,6 @@
 #include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
 #include "tools/plan/plan_reports.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/config/config_schema.h"
 #include "trainer/planning/published.h"

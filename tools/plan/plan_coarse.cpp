@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 
 namespace weft {

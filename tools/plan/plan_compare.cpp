@@ -7,7 +7,6 @@
 
 #include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/planning/compare.h"
 #include "trainer/planning/published.h"

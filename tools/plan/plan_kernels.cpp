@@ -18,7 +18,6 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/outside_text.h"
 #include "parallel/runtime/quantities.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/costs/hardware.h"

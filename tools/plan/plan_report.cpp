@@ -7,7 +7,6 @@
 #include <iterator>
 
 #include "parallel/runtime/quantities.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/config/config.h"
 #include "trainer/planning/published.h"

@@ -10,7 +10,6 @@
 #include "parallel/runtime/spread_work.h"
 #include "tools/command/commands.h"
 #include "tools/picture/pareto_svg.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/progress_line.h"
 #include "tools/report/report_parts.h"
 #include "trainer/planning/remedies.h"

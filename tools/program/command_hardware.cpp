@@ -5,7 +5,6 @@
 #include <span>
 
 #include "tools/command/commands.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/costs/hardware.h"
 

@@ -16,7 +16,6 @@
 #include "parallel/runtime/quantities.h"
 #include "parallel/shard/replicated.h"
 #include "tools/command/commands.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/config/update_groups.h"
 #include "trainer/costs/hardware.h"

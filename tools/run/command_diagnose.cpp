@@ -5,7 +5,6 @@
 #include <string>
 
 #include "tools/command/commands.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/diagnosis/diagnose.h"
 

@@ -14,7 +14,6 @@
 #include "parallel/runtime/medians.h"
 #include "parallel/runtime/quantities.h"
 #include "tools/command/commands.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 #include "trainer/config/config.h"
 #include "trainer/config/config_schema.h"

@@ -21,7 +21,6 @@
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/work.h"
 #include "tools/command/commands.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/given_costs.h"
 #include "tools/report/report_parts.h"
 #include "trainer/config/config_sources.h"

@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "parallel/runtime/quantities.h"
-#include "tools/report/bench_table.h"
 #include "tools/report/report_parts.h"
 
 namespace weft {
