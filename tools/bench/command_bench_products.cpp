@@ -10,7 +10,6 @@
 #include "tools/command/commands.h"
 #include "tools/report/report_parts.h"
 #include "trainer/rank/dry_run.h"
-#include "trainer/rank/initialize.h"
 #include "trainer/resolve/resolved_run.h"
 #include "trainer/run/train.h"
 

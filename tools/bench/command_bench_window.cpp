@@ -8,7 +8,6 @@
 #include "parallel/pipeline/accounts/accounts.h"
 #include "tools/command/commands.h"
 #include "tools/report/report_parts.h"
-#include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/resolved_run.h"
 
 namespace weft {

@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <memory>
 
-#include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/keys.h"

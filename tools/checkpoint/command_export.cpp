@@ -1,6 +1,5 @@
 // `weft export` and `weft import`: checkpoints as folders of Hugging Face, and back.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <memory>
 

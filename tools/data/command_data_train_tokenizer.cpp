@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"

@@ -14,7 +14,6 @@
 #include "tools/report/report_parts.h"
 #include "trainer/config/config.h"
 #include "trainer/costs/hardware.h"
-#include "trainer/plan/stage_plan.h"
 #include "trainer/planning/published.h"
 #include "trainer/planning/step_forecast.h"
 #include "trainer/resolve/resolved_run.h"

@@ -21,7 +21,6 @@
 #include "tools/report/given_costs.h"
 #include "tools/report/report_parts.h"
 #include "trainer/costs/hardware.h"
-#include "trainer/plan/stage_plan.h"
 #include "trainer/planning/step_forecast.h"
 #include "trainer/resolve/resolved_run.h"
 

@@ -15,7 +15,6 @@
 #include "trainer/config/config_sources.h"
 #include "trainer/costs/hardware.h"
 #include "trainer/measure/measured_costs.h"
-#include "trainer/plan/stage_plan.h"
 #include "trainer/resolve/config_reader.h"
 #include "trainer/resolve/step_costs.h"
 
