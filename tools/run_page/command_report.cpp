@@ -1,19 +1,27 @@
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <set>
+#include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "parallel/runtime/error.h"
 #include "tools/command/commands.h"
 #include "tools/run_page/run_page.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/output_file.h"
+#include "trainer/config/config_sources.h"
 #include "trainer/inference/forward_run.h"
 #include "trainer/inference/generation.h"
+#include "trainer/rank/metrics.h"
+#include "trainer/resolve/config_reader.h"
 
 namespace weft {
 namespace {
@@ -26,6 +34,47 @@ struct ReportRequest {
   std::string output;
   GenerationRequest generation = {.max_tokens = 64, .samples = 0};
 };
+
+ReportedRun read_reported_run(const std::filesystem::path& directory) {
+  if (!std::filesystem::is_directory(directory)) {
+    fail_request("weft report: error: {} is no directory; name the run.directory of a run", directory.string());
+  }
+  for (const char* needed : {"config.toml", metrics_file}) {
+    if (std::filesystem::exists(directory / needed)) continue;
+    fail_request("weft report: error: {} is not the directory of a run: it has no {}", directory.string(), needed);
+  }
+  ReportedRun run;
+  run.directory = directory;
+  run.config_text = read_text(directory / "config.toml");
+  run.config = read_config_text(run.config_text, (directory / "config.toml").string()).config;
+  run.name = run.config.run.name;
+  run.table = read_step_table(directory / metrics_file);
+  try {
+    run.lanes = step_lanes(run.config, directory);
+  } catch (const Error& error) {
+    run.unplanned = error.what();
+  }
+  return run;
+}
+
+// Throws Error (request) with the file and the fault. Faults are a directory that is no run's or is given twice,
+// metrics without a whole line, and a configuration unknown to this version. A step that cannot be planned is no error.
+std::vector<ReportedRun> read_reported_runs(const std::vector<std::string>& directories) {
+  std::set<std::filesystem::path> seen;
+  for (const std::string& directory : directories) {
+    std::error_code error;
+    if (seen.insert(std::filesystem::weakly_canonical(directory, error)).second) continue;
+    fail_request("weft report: error: {} is given twice", directory);
+  }
+  std::vector<ReportedRun> runs;
+  for (const std::string& directory : directories) runs.push_back(read_reported_run(directory));
+  for (ReportedRun& run : runs) {
+    const auto same =
+        std::ranges::count(runs, run.config.run.name, [](const ReportedRun& other) { return other.config.run.name; });
+    if (same > 1) run.name = fmt::format("{} ({})", run.config.run.name, run.directory.string());
+  }
+  return runs;
+}
 
 // A page of an earlier call may be replaced; another file may be one that the user needs.
 void require_replaceable(const std::string& output) {

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -92,9 +91,5 @@ struct ReportedRun {
   std::string unplanned;  // why the step has no lanes
   std::vector<CheckpointSamples> samples;
 };
-
-// Throws Error (request) with the file and the fault. Faults are a directory that is no run's or is given twice,
-// metrics without a whole line, and a configuration unknown to this version. A step that cannot be planned is no error.
-std::vector<ReportedRun> read_reported_runs(std::span<const std::string> directories);
 
 }  // namespace weft
