@@ -174,8 +174,7 @@ void print(const Measured& measured, int ranks, bool json) {
   if (json) {
     Json document = {{"bytes", measured.bytes}, {"files", measured.files}, {"ranks", ranks}};
     for (const Line& line : lines) document["seconds"][line.name] = median(measured, line.seconds);
-    fmt::print("{}\n", document.dump());
-    return;
+    return fmt::print("{}\n", document.dump());
   }
   fmt::print("{} bytes in {} files of {} ranks; medians of {} rounds\n", measured.bytes, measured.files, ranks,
              measured.rounds.size() - 1);

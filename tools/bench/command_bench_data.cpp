@@ -185,8 +185,7 @@ void print_rates(const std::vector<DataRate>& rows, bool json) {
   if (json) {
     Json document;
     for (const DataRate& row : rows) document.push_back({{"what", row.what}, {"unit", row.unit}, {"value", row.value}});
-    fmt::print("{}\n", document.dump(2));
-    return;
+    return fmt::print("{}\n", document.dump(2));
   }
   BenchTable table{{"", "median", ""}};
   for (const DataRate& row : rows) table.add(row.what, decimals(row.value, 2), row.unit);

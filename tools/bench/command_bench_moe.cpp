@@ -153,10 +153,7 @@ void bench_moe(const Config& config, const BenchLength& length, bool json) {
   report["products_alone"] = 1e3 * alone;
   report["all_over_products_alone"] = all / alone;
   report["most_over_products_alone"] = most_over_products;
-  if (json) {
-    fmt::print("{}\n", report.dump());
-    return;
-  }
+  if (json) return fmt::print("{}\n", report.dump());
   if (forced) fmt::print("{}\n", forced_balance_text);
   fmt::print("blocks with experts, a rank's mean of {} steps:\n", length.steps);
   for (const auto& [part, milliseconds] : report["milliseconds"].items()) {

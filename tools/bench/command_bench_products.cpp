@@ -81,8 +81,7 @@ void bench_products(const Config& given, double least_seconds, bool json) {
                    {"gflops_per_second", flops / seconds / 1e9},
                    {"products", Json::array()}};
     for (const ProductRow& row : rows) report["products"].push_back(json_of(row));
-    fmt::print("{}\n", report.dump());
-    return;
+    return fmt::print("{}\n", report.dump());
   }
   BenchTable table{
       {"rows x columns x inner", "layout", "factors", "result", "calls", "us", "GFLOP/s", "ms a step", "%"}};

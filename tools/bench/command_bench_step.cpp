@@ -135,10 +135,7 @@ void bench_step(const Config& config, const BenchLength& length, PhaseClock::Mod
   for (const auto& [lane, lane_seconds] : shares.lane_seconds) {
     report["communication_by_lane"][std::string(name_of(lane))] = lane_seconds / all;
   }
-  if (json) {
-    fmt::print("{}\n", report.dump());
-    return;
-  }
+  if (json) return fmt::print("{}\n", report.dump());
   if (forced) fmt::print("{}\n", forced_balance_text);
   fmt::print("{} ranks on {}, {}: {:.0f} tok/s (best {:.0f}), {:.1f} ms a step, median of {}\n", ranks,
              gpu ? "a GPU" : fmt::format("{} cores", cores), name_of(config.precision_of(Family::dense).compute),

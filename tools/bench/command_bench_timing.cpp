@@ -222,8 +222,7 @@ struct TimingRequest {
 void bench_timing(const TimingRequest& request) {
   const int most = request.microbatches;
   if (request.json) {
-    fmt::print("{}\n", json_of(bound_rows(most), grid_rows(most), seconds_rows(most)).dump());
-    return;
+    return fmt::print("{}\n", json_of(bound_rows(most), grid_rows(most), seconds_rows(most)).dump());
   }
   const auto text = request.markdown ? markdown_text : aligned_text;
   fmt::print(

@@ -151,10 +151,7 @@ std::string shell_text(const Overrides& words) {
 }
 
 void write_result(const std::string& command, const std::string& text, const std::string& output) {
-  if (output.empty()) {
-    fmt::print("{}", text);
-    return;
-  }
+  if (output.empty()) return fmt::print("{}", text);
   std::ofstream file(output);
   if (!file) fail_request("{}: error: {} cannot be written: {}", command, output, std::strerror(errno));
   if (!(file << text) || !file.flush()) fail("{} cannot be written: {}", output, std::strerror(errno));

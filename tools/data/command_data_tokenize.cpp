@@ -81,8 +81,7 @@ void tokenize_files(const CLI::App& command, const TokenizeArguments& arguments)
                                          {"seconds", seconds()},
                                          {"tokenizer_hash", facts.tokenizer_hash},
                                          {"vocab_size", facts.vocab_size}};
-    fmt::print("{}\n", json.dump(2));
-    return;
+    return fmt::print("{}\n", json.dump(2));
   }
   fmt::print("{0}.bin, {0}.idx: {1} tokens of {2} documents, {3:.2f} bytes a token, {4:.1f} MB/s\n", request.prefix,
              grouped_digits(facts.tokens), grouped_digits(facts.documents),

@@ -209,10 +209,7 @@ void show(const CLI::App& command, const ShowRequest& request) {
   for (const std::string& layout : request.layouts) {
     layouts.push_back(shown(read_config_given_to(command, request.file, {"--pipeline.layout=" + layout}).config));
   }
-  if (request.json) {
-    fmt::print("{}", layout_json(layouts));
-    return;
-  }
+  if (request.json) return fmt::print("{}", layout_json(layouts));
   for (std::size_t s = 0; s < layouts.size(); ++s) {
     fmt::print("{}{}", s == 0 ? "" : "\n", layout_report(layouts[s]));
   }

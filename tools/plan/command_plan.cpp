@@ -29,7 +29,7 @@ Overrides named_hardware(const PlanRequest& request) {
 }
 
 // If there is a CONFIG, the model's values come from it.
-void coarse(const CLI::App& command, const PlanRequest& request) {
+std::string coarse(const CLI::App& command, const PlanRequest& request) {
   CoarseRequest sums;
   Hardware hardware;
   if (!request.file.empty()) {
@@ -72,10 +72,10 @@ void coarse(const CLI::App& command, const PlanRequest& request) {
         hardware.name);
   }
   const Card card = card_of(hardware.name, hardware.memory->value);
-  fmt::print("{}", request.json ? plan_coarse_json(sums, card) : plan_coarse_text(sums, card));
+  return request.json ? plan_coarse_json(sums, card) : plan_coarse_text(sums, card);
 }
 
-void plan(const CLI::App& command, const Overrides& given, const PlanRequest& request) {
+std::string plan(const CLI::App& command, const Overrides& given, const PlanRequest& request) {
   if (request.coarse) return coarse(command, request);
   if (request.file.empty()) fail_request("weft plan: error: CONFIG is missing; only --coarse plans without one");
   const Config config = read_config_given_to(command, request.file, named_hardware(request)).config;
@@ -86,33 +86,26 @@ void plan(const CLI::App& command, const Overrides& given, const PlanRequest& re
     return read_typed_config(request.file, merged_words(given, words)).config;
   };
   if (request.explain) {
-    const Explanation explanation = explain_run(read, hardware);
     const auto report = request.json ? plan_explain_json : plan_explain_text;
-    fmt::print("{}", report(explanation, hardware));
-    return;
+    return report(explain_run(read, hardware), hardware);
   }
   if (request.advise) {
     const auto report = request.json ? plan_advise_json : plan_advise_text;
-    fmt::print("{}", report(advise(read, hardware), request.file, given));
-    return;
+    return report(advise(read, hardware), request.file, given);
   }
   if (request.compare) {
-    const auto report = request.json ? plan_compare_json : plan_compare_text;
-    fmt::print("{}", report(config, hardware, read));
-    if (request.json) return;
+    if (request.json) return plan_compare_json(config, hardware, read);
     Overrides typed = given;
     typed.insert(typed.begin(), request.file);
-    fmt::print("\nweft plan {} --explain says what fills the memory; the words of a strategy may be added\n",
-               shell_text(typed));
-    return;
+    return fmt::format("{}\nweft plan {} --explain says what fills the memory; the words of a strategy may be added\n",
+                       plan_compare_text(config, hardware, read), shell_text(typed));
   }
   if (request.kernels) {
-    fmt::print("{}", request.json ? plan_kernels_json(config, hardware)
-                                  : plan_kernels_text(config, hardware, request.measured, request.measured_steps));
-    return;
+    return request.json ? plan_kernels_json(config, hardware)
+                        : plan_kernels_text(config, hardware, request.measured, request.measured_steps);
   }
   const RunPlan planned = plan_run(config, hardware);
-  fmt::print("{}", request.json ? plan_json(config, hardware, planned) : plan_text(config, hardware, planned));
+  return request.json ? plan_json(config, hardware, planned) : plan_text(config, hardware, planned);
 }
 
 void add_coarse_options(CLI::App& command, PlanRequest& request) {
@@ -172,7 +165,7 @@ void add_plan_command(CLI::App& program) {
   command->callback([command, request, search] {
     if (search->count() > 0 && request->file.empty()) fail_request("weft plan --search: error: CONFIG is missing");
     const Overrides given = overrides_given_to(*command, named_hardware(*request));  // --hardware is a key as well
-    if (search->count() == 0) return plan(*command, given, *request);
+    if (search->count() == 0) return fmt::print("{}", plan(*command, given, *request));
     request->search.json = request->json;
     plan_search(*command, request->file, given, request->search);
   });

@@ -166,8 +166,7 @@ CostSource::CostSource(const std::string& command, const std::string& costs, con
   }
   if (!hardware.empty()) find_hardware(hardware);
   if (costs.empty()) return;
-  const bool words = costs.find('=') != std::string::npos;
-  if (words) {
+  if (costs.find('=') != std::string::npos) {
     words_ = costs;
     return;
   }

@@ -120,8 +120,7 @@ void add_eval_command(CLI::App& program) {
     if (arguments->json) {
       nlohmann::ordered_json json = as_json(result);
       if (forces_balance(config.model)) json["forced_balance"] = true;
-      fmt::print("{}\n", json.dump(2));
-      return;
+      return fmt::print("{}\n", json.dump(2));
     }
     fmt::print("loss {:.6f} nats a token, perplexity {:.4f}{}\n", result.loss, result.perplexity(),
                result.bytes > 0 ? fmt::format(", {:.6f} bits a byte", result.bits_per_byte()) : "");

@@ -218,8 +218,7 @@ void print_walks(const Walks& walks, const WalkRequest& request) {
     Json strategies = Json::array(), left_out = Json::array();
     for (const WalkedStrategy& walked : walks.walked) strategies.push_back(walk_json(walked));
     for (const auto& [strategy, why] : walks.left_out) left_out.push_back({{"strategy", strategy}, {"why", why}});
-    fmt::print("{}\n", Json{{"strategies", strategies}, {"left_out", left_out}}.dump());
-    return;
+    return fmt::print("{}\n", Json{{"strategies", strategies}, {"left_out", left_out}}.dump());
   }
   if (!request.summary) {
     for (const WalkedStrategy& walked : walks.walked) fmt::print("{}\n", walk_text(walked));
