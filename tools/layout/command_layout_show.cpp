@@ -40,12 +40,6 @@ RoutedBytes kept_by(const RankSummary& rank, const LayoutMemory& memory) {
   return sum;
 }
 
-std::vector<RoutedBytes> kept_by_ranks(const ShownLayout& layout) {
-  std::vector<RoutedBytes> kept;
-  for (const RankSummary& rank : layout.summary.ranks) kept.push_back(kept_by(rank, layout.memory));
-  return kept;
-}
-
 // One row per rank, one column per chunk; cells have the stage and its layers. Where the order of chunks turns, the
 // next stage is in the same row.
 std::string grid(const LayoutSummary& summary) {
@@ -108,7 +102,7 @@ RoutedBytes largest(const std::vector<RoutedBytes>& all) {
   return most;
 }
 
-Json layout_as_json(const ShownLayout& layout) {
+Json layout_json(const ShownLayout& layout) {
   const auto& [costs, summary, memory] = layout;
   Json stages = Json::array(), ranks = Json::array();
   for (const StageSummary& stage : summary.stages) {
@@ -169,23 +163,18 @@ std::string layout_comparison(const std::vector<ShownLayout>& layouts) {
                     "MiB kept a microbatch", "MiB peak"}};
   for (const ShownLayout& layout : layouts) {
     const LayoutSummary& summary = layout.summary;
+    std::vector<RoutedBytes> kept;
+    for (const RankSummary& rank : summary.ranks) kept.push_back(kept_by(rank, layout.memory));
     const auto most = [&](std::int64_t LayoutDemands::*bytes) {
       return mebibytes_text((*std::ranges::max_element(summary.ranks, {}, bytes)).*bytes);
     };
     table.add(summary.layout, decimals(summary.stage_imbalance(), 3), decimals(summary.rank_imbalance(), 3),
               most(&LayoutDemands::parameter_bytes), most(&LayoutDemands::gradient_bytes),
-              most(&LayoutDemands::optimizer_bytes), mebibytes_text(largest(kept_by_ranks(layout))),
+              most(&LayoutDemands::optimizer_bytes), mebibytes_text(largest(kept)),
               mebibytes_text(largest(layout.memory.peak)));
   }
   return "compared: the largest stage and rank over their mean, and bytes on the rank that has most\n" +
          aligned_text(table);
-}
-
-// {"layouts": [...]}, one JSON document.
-std::string layout_json(const std::vector<ShownLayout>& shown) {
-  Json layouts = Json::array();
-  for (const ShownLayout& layout : shown) layouts.push_back(layout_as_json(layout));
-  return Json{{"layouts", std::move(layouts)}}.dump() + "\n";
 }
 
 struct ShowRequest {
@@ -209,7 +198,11 @@ void show(const CLI::App& command, const ShowRequest& request) {
   for (const std::string& layout : request.layouts) {
     layouts.push_back(shown(read_config_given_to(command, request.file, {"--pipeline.layout=" + layout}).config));
   }
-  if (request.json) return fmt::print("{}", layout_json(layouts));
+  if (request.json) {
+    Json all = Json::array();
+    for (const ShownLayout& layout : layouts) all.push_back(layout_json(layout));
+    return fmt::print("{}\n", Json{{"layouts", std::move(all)}}.dump());
+  }
   for (std::size_t s = 0; s < layouts.size(); ++s) {
     fmt::print("{}{}", s == 0 ? "" : "\n", layout_report(layouts[s]));
   }

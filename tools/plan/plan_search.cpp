@@ -99,12 +99,6 @@ Json kind_json(const BestOfKind& best) {
           {"terms", std::move(terms)}};
 }
 
-std::size_t sum_of(const std::map<std::string, Refusals>& refused) {
-  std::size_t sum = 0;
-  for (const auto& [reason, refusals] : refused) sum += refusals.choices;
-  return sum;
-}
-
 std::vector<int> ranks_of(const SearchSpace& space, const std::vector<SearchedPlan>& plans) {
   return ranks_with_ties(plans, certainty_of(space), [](const SearchedPlan& plan) { return plan.time.seconds; });
 }
@@ -114,8 +108,10 @@ std::string search_account(const SearchCounts& counts) {
   const auto line = [&](std::size_t choices, const std::string& what) {
     if (choices > 0) text += fmt::format("{:>12L}  {}\n", choices, what);
   };
+  std::size_t refused = 0;
+  for (const auto& [reason, refusals] : counts.refused) refused += refusals.choices;
   line(counts.choices, "choices, of which");
-  line(sum_of(counts.refused), "refused by a rule of the configuration:");
+  line(refused, "refused by a rule of the configuration:");
   for (const auto& [reason, refusals] : counts.refused) {
     text += fmt::format("{:>16L}  {}{}\n", refusals.choices, refusals.choices > 1 ? "such as: " : "", refusals.example);
   }
