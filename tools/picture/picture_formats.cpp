@@ -11,34 +11,6 @@
 #include "tools/picture/picture_style.h"
 
 namespace weft {
-
-bool is_picture_format(std::string_view format) {
-  return format == "svg" || format == "html" || format == "trace";
-}
-
-void require_drawable(std::string_view format, std::size_t boxes) {
-  if (format == "svg" && boxes > svg_box_limit) {
-    fail_request(
-        "the picture has {} boxes, more than the {} that an SVG may hold: merge them with --stages-only or "
-        "--compute-only, show one rank with --rank, draw fewer microbatches, or take --format html",
-        boxes, svg_box_limit);
-  }
-  if (format == "html" && boxes > html_box_limit) {
-    fail_request(
-        "the page has {} boxes, more than the {} that it may hold: merge them with --stages-only or --compute-only, "
-        "show one rank with --rank, or draw fewer microbatches or variants",
-        boxes, html_box_limit);
-  }
-}
-
-std::string render_pictures(const std::string& command, std::span<const Picture> pictures, std::string_view format) {
-  if (format == "html") return to_html(pictures, pictures.size() == 1 ? pictures.front().title : "Variants of a step");
-  if (pictures.size() != 1) {
-    fail_request("{}: error: --format {} holds one picture; several variants go with --format html", command, format);
-  }
-  return format == "svg" ? to_svg(pictures.front()) : to_json(chrome_trace_of(pictures.front()));
-}
-
 namespace {
 
 // In a run's trace, thread 0 is the host.
@@ -59,29 +31,6 @@ ChromeEvent event_of(int rank, const PictureBox& box) {
   if (box.critical) event.arguments.emplace_back("critical_path", true);
   return event;
 }
-
-}  // namespace
-
-ChromeTrace chrome_trace_of(const Picture& picture) {
-  ChromeTrace trace;
-  for (const PictureRank& rank : picture.ranks) {
-    ChromeProcess process{rank.rank, fmt::format("rank {}", rank.rank), {}};
-    for (Lane lane : picture.lanes) process.threads.push_back({thread_of(lane), std::string(name_of(lane))});
-    trace.processes.push_back(std::move(process));
-    for (const PictureBox& box : rank.boxes) trace.events.push_back(event_of(rank.rank, box));
-    for (const MemorySample& sample : rank.memory) {
-      ChromeCounter counter{rank.rank, "memory", sample.time, {}};
-      for (int bucket = 0; bucket < curve_bucket_count; ++bucket) {
-        const BucketStyle style = bucket_style(bucket);
-        counter.values.emplace_back(std::string(style.name), sample.*style.bytes);
-      }
-      trace.counters.push_back(std::move(counter));
-    }
-  }
-  return trace;
-}
-
-namespace {
 
 struct Cell {
   BoxKind kind = BoxKind::forward;
@@ -124,6 +73,52 @@ void draw(std::string& line, const Cell& cell, double columns_a_second) {
 }
 
 }  // namespace
+
+bool is_picture_format(std::string_view format) {
+  return format == "svg" || format == "html" || format == "trace";
+}
+
+void require_drawable(std::string_view format, std::size_t boxes) {
+  if (format == "svg" && boxes > svg_box_limit) {
+    fail_request(
+        "the picture has {} boxes, more than the {} that an SVG may hold: merge them with --stages-only or "
+        "--compute-only, show one rank with --rank, draw fewer microbatches, or take --format html",
+        boxes, svg_box_limit);
+  }
+  if (format == "html" && boxes > html_box_limit) {
+    fail_request(
+        "the page has {} boxes, more than the {} that it may hold: merge them with --stages-only or --compute-only, "
+        "show one rank with --rank, or draw fewer microbatches or variants",
+        boxes, html_box_limit);
+  }
+}
+
+std::string render_pictures(const std::string& command, std::span<const Picture> pictures, std::string_view format) {
+  if (format == "html") return to_html(pictures, pictures.size() == 1 ? pictures.front().title : "Variants of a step");
+  if (pictures.size() != 1) {
+    fail_request("{}: error: --format {} holds one picture; several variants go with --format html", command, format);
+  }
+  return format == "svg" ? to_svg(pictures.front()) : to_json(chrome_trace_of(pictures.front()));
+}
+
+ChromeTrace chrome_trace_of(const Picture& picture) {
+  ChromeTrace trace;
+  for (const PictureRank& rank : picture.ranks) {
+    ChromeProcess process{rank.rank, fmt::format("rank {}", rank.rank), {}};
+    for (Lane lane : picture.lanes) process.threads.push_back({thread_of(lane), std::string(name_of(lane))});
+    trace.processes.push_back(std::move(process));
+    for (const PictureBox& box : rank.boxes) trace.events.push_back(event_of(rank.rank, box));
+    for (const MemorySample& sample : rank.memory) {
+      ChromeCounter counter{rank.rank, "memory", sample.time, {}};
+      for (int bucket = 0; bucket < curve_bucket_count; ++bucket) {
+        const BucketStyle style = bucket_style(bucket);
+        counter.values.emplace_back(std::string(style.name), sample.*style.bytes);
+      }
+      trace.counters.push_back(std::move(counter));
+    }
+  }
+  return trace;
+}
 
 std::string time_grid(const Program& program, const SimulatedStep& step, const PictureOptions& options) {
   constexpr std::size_t columns = 120;

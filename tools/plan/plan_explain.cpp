@@ -256,38 +256,6 @@ std::string result_text(const Explanation& explanation) {
   return text;
 }
 
-}  // namespace
-
-std::string plan_remedies_text(const Explanation& explanation) {
-  constexpr std::size_t shown = 3;
-  std::vector<const TriedRemedy*> remedies;
-  for (const TriedRemedy& tried : explanation.remedies) remedies.push_back(&tried);
-  std::ranges::stable_partition(remedies, [](const TriedRemedy* tried) { return tried->variant.fits(); });
-  remedies.resize(std::min(remedies.size(), shown));
-  std::string text;
-  for (std::size_t m = 0; m < remedies.size(); ++m) text += remedy_text(explanation, m + 1, *remedies[m]);
-  return explanation.first_that_fits() ? text : text + result_text(explanation);
-}
-
-std::string plan_explain_text(const Explanation& explanation, const Hardware& hardware) {
-  const RunPlan& plan = explanation.plan;
-  std::string text =
-      fmt::format("verdict   {}\n{}hardware  {}, {} rank{}\n", plan.verdict.text(),
-                  plan_routing_text("routing   ", plan), hardware.name, plan.world, plan.world == 1 ? "" : "s");
-  if (plan.verdict.fit == Fit::unknown) return text + "nothing to explain: set hardware.memory, or name a card\n";
-  if (plan.verdict.fits()) text += limits_text(explanation);
-  if (plan.worst_fit() == Fit::fits) return text;
-  text += cause_text(explanation);
-  if (explanation.cause == Cause::activations && explanation.activations.block_token > 0.0) {
-    const ActivationFacts& facts = explanation.activations;
-    text += fmt::format("a token   keeps {:.0f} bytes of a block on its rank; the textbook's 34 h are {}\n",
-                        facts.block_token, facts.textbook_token);
-  }
-  return text + remedies_text(explanation) + "\n" + result_text(explanation);
-}
-
-namespace {
-
 Json variant_json(const PlannedVariant& variant) {
   Json json = {{"words", variant.words}};
   if (!variant.refused.empty()) {
@@ -319,6 +287,34 @@ Json remedies_json(const std::vector<TriedRemedy>& remedies) {
 }
 
 }  // namespace
+
+std::string plan_remedies_text(const Explanation& explanation) {
+  constexpr std::size_t shown = 3;
+  std::vector<const TriedRemedy*> remedies;
+  for (const TriedRemedy& tried : explanation.remedies) remedies.push_back(&tried);
+  std::ranges::stable_partition(remedies, [](const TriedRemedy* tried) { return tried->variant.fits(); });
+  remedies.resize(std::min(remedies.size(), shown));
+  std::string text;
+  for (std::size_t m = 0; m < remedies.size(); ++m) text += remedy_text(explanation, m + 1, *remedies[m]);
+  return explanation.first_that_fits() ? text : text + result_text(explanation);
+}
+
+std::string plan_explain_text(const Explanation& explanation, const Hardware& hardware) {
+  const RunPlan& plan = explanation.plan;
+  std::string text =
+      fmt::format("verdict   {}\n{}hardware  {}, {} rank{}\n", plan.verdict.text(),
+                  plan_routing_text("routing   ", plan), hardware.name, plan.world, plan.world == 1 ? "" : "s");
+  if (plan.verdict.fit == Fit::unknown) return text + "nothing to explain: set hardware.memory, or name a card\n";
+  if (plan.verdict.fits()) text += limits_text(explanation);
+  if (plan.worst_fit() == Fit::fits) return text;
+  text += cause_text(explanation);
+  if (explanation.cause == Cause::activations && explanation.activations.block_token > 0.0) {
+    const ActivationFacts& facts = explanation.activations;
+    text += fmt::format("a token   keeps {:.0f} bytes of a block on its rank; the textbook's 34 h are {}\n",
+                        facts.block_token, facts.textbook_token);
+  }
+  return text + remedies_text(explanation) + "\n" + result_text(explanation);
+}
 
 std::string plan_explain_json(const Explanation& explanation, const Hardware& hardware) {
   const RunPlan& plan = explanation.plan;
