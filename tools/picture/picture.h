@@ -50,6 +50,10 @@ struct PictureBox {
   bool critical = false;        // on the critical path
 
   std::string label() const { return microbatch ? std::to_string(*microbatch) : std::string(); }
+  // Whether it goes on with the computation of a box before it.
+  bool continues(const PictureBox& before) const {
+    return kind == before.kind && stage == before.stage && microbatch == before.microbatch;
+  }
   bool operator==(const PictureBox&) const = default;
 };
 

@@ -182,18 +182,13 @@ class Draughtsman {
   }
 
   // Consecutive segments of a stage and microbatch carry the microbatch's number once.
-  static bool go_on(const PictureBox& box, const PictureBox& before) {
-    return box.lane == Lane::compute && box.kind == before.kind && box.stage == before.stage &&
-           box.microbatch == before.microbatch;
-  }
-
   std::vector<DrawnLabel> labels(const PictureRank& rank, Lane lane) const {
     std::vector<DrawnLabel> labels;
     if (height_of(lane) < least_labelled) return labels;
     const PictureBox* before = nullptr;
     for (const PictureBox& box : rank.boxes) {
       if (box.lane != lane || box.kind == BoxKind::reshard) continue;
-      if (before != nullptr && go_on(box, *before)) {
+      if (before != nullptr && lane == Lane::compute && box.continues(*before)) {
         labels.back().end = box.end;
       } else {
         const bool of_subject = lane != Lane::compute && !box.subject.empty();

@@ -32,29 +32,21 @@ ChromeEvent event_of(int rank, const PictureBox& box) {
   return event;
 }
 
-struct Cell {
-  BoxKind kind = BoxKind::forward;
-  std::optional<int> stage, microbatch;
-  double start = 0.0, end = 0.0;
-};
-
 // A computation of a stage is one cell, even with gathers between its segments.
-std::vector<Cell> cells_of(const PictureRank& rank) {
-  std::vector<Cell> cells;
+std::vector<PictureBox> cells_of(const PictureRank& rank) {
+  std::vector<PictureBox> cells;
   for (const PictureBox& box : rank.boxes) {
     if (box.lane != Lane::compute || box.kind > BoxKind::recompute) continue;
-    const bool same = !cells.empty() && cells.back().kind == box.kind && cells.back().stage == box.stage &&
-                      cells.back().microbatch == box.microbatch;
-    if (same) {
+    if (!cells.empty() && box.continues(cells.back())) {
       cells.back().end = box.end;
     } else {
-      cells.push_back({box.kind, box.stage, box.microbatch, box.start, box.end});
+      cells.push_back(box);
     }
   }
   return cells;
 }
 
-void draw(std::string& line, const Cell& cell, double columns_a_second) {
+void draw(std::string& line, const PictureBox& cell, double columns_a_second) {
   const auto column = [&](double time) { return static_cast<std::size_t>(std::lround(time * columns_a_second)); };
   const std::size_t begin = column(cell.start), end = std::min(column(cell.end), line.size());
   if (end <= begin) return;
@@ -67,9 +59,9 @@ void draw(std::string& line, const Cell& cell, double columns_a_second) {
   }
   line[begin] = forward ? '(' : weight ? '<' : again ? '{' : '[';
   line[end - 1] = forward ? ')' : weight ? '>' : again ? '}' : ']';
-  const std::string label = cell.microbatch ? std::to_string(*cell.microbatch) : "";
+  const std::string label = cell.label();
   if (label.size() + 2 > width) return;
-  std::copy(label.begin(), label.end(), line.begin() + static_cast<std::ptrdiff_t>(begin + (width - label.size()) / 2));
+  line.replace(begin + (width - label.size()) / 2, label.size(), label);
 }
 
 }  // namespace
@@ -130,11 +122,11 @@ std::string time_grid(const Program& program, const SimulatedStep& step, const P
   const Picture picture = picture_of(program, step, options);
   if (picture.seconds <= 0.0) return "";
   const double scale = columns / picture.seconds;
-  std::vector<std::vector<Cell>> ranks;
+  std::vector<std::vector<PictureBox>> ranks;
   std::size_t cells = 0, readable = 0;
   for (const PictureRank& rank : picture.ranks) {
     ranks.push_back(cells_of(rank));
-    for (const Cell& cell : ranks.back()) {
+    for (const PictureBox& cell : ranks.back()) {
       ++cells;
       readable += (cell.end - cell.start) * scale >= 2.5;
     }
@@ -143,7 +135,7 @@ std::string time_grid(const Program& program, const SimulatedStep& step, const P
   std::string text;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     std::string line(columns, ' ');
-    for (const Cell& cell : ranks[r]) draw(line, cell, scale);
+    for (const PictureBox& cell : ranks[r]) draw(line, cell, scale);
     text += fmt::format("rank {:<3}|{}|\n", picture.ranks[r].rank, line);
   }
   return text;
