@@ -33,7 +33,8 @@ class TableWriter {
     add_fields("", line);
     if (line.contains("memory")) add_fields("memory.", line["memory"]);
     if (line.contains("validation")) add_fields("validation.", line["validation"]);
-    if (line.contains("lr")) add_rate(line["lr"]);
+    if (line.contains("lr") && line["lr"].is_object()) add_rate(line["lr"]);
+    if (line.contains("mtp_losses")) add_predictors(line["mtp_losses"]);
     if (line.contains("moe") && line["moe"].is_array()) add_experts(line["moe"]);
     if (is_spike(line)) table.spikes.push_back(row_);
     if (line.contains("hashes")) note_layout(line["hashes"]);
@@ -67,17 +68,10 @@ class TableWriter {
     column.values.push_back(value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>());
   }
 
-  // The numbers of an object; "lr" has its own rule.
+  // The numbers of an object.
   void add_fields(const std::string& prefix, const StepLine& object) {
     if (!object.is_object()) return;
-    for (const auto& [field, value] : object.items()) {
-      if (prefix.empty() && field == "lr") continue;
-      if (prefix.empty() && field == "mtp_losses") {
-        add_predictors(value);
-        continue;
-      }
-      put(prefix + field, value);
-    }
+    for (const auto& [field, value] : object.items()) put(prefix + field, value);
   }
 
   void add_predictors(const StepLine& losses) {
@@ -85,8 +79,8 @@ class TableWriter {
     for (std::size_t i = 0; i < losses.size(); ++i) put(fmt::format("{}{}", predictor_column, i + 1), losses[i]);
   }
 
+  // Of parameter groups; a rate of all is a number like others.
   void add_rate(const StepLine& rate) {
-    if (!rate.is_object()) return put("lr", rate);
     double largest = 0.0;
     for (const StepLine& of_group : rate) {
       if (of_group.is_number()) largest = std::max(largest, of_group.get<double>());
