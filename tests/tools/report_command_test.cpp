@@ -333,15 +333,15 @@ TEST_F(ReportCommand, ThePageNeedsNothingElseAndNamesAreText) {
 
 TEST_F(ReportCommand, SamplesComeFromEachKeptCheckpoint) {
   train("--checkpoint.interval=3");
-  const PageJson report = page_json(page_of("out/tiny --samples 2 --prompt 'warp ' --max-tokens 5 --seed 3"), "report");
+  const std::string words = " --prompt 'warp ' --samples 2 --max-tokens 5 --temperature 0.5 --seed 3";
+  const PageJson report = page_json(page_of("out/tiny" + words), "report");
   const PageJson& samples = report["runs"][0]["samples"];
   EXPECT_EQ(report["prompt"], "warp ");
   ASSERT_EQ(samples.size(), 2u);
   for (std::size_t i = 0; i < 2; ++i) {
     const int step = 3 * static_cast<int>(i + 1);
     EXPECT_EQ(samples[i]["step"], step);
-    const auto generated = weft(fmt::format(
-        "generate out/tiny/checkpoints/step-{:08} --prompt 'warp ' --samples 2 --max-tokens 5 --seed 3 --json", step));
+    const auto generated = weft(fmt::format("generate out/tiny/checkpoints/step-{:08}{} --json", step, words));
     ASSERT_EQ(generated.exit_code, 0) << generated.messages;
     const PageJson expected = PageJson::parse(generated.output)["samples"];
     for (std::size_t s = 0; s < 2; ++s) EXPECT_EQ(samples[i]["texts"][s], expected[s]["text"]);

@@ -177,10 +177,8 @@ void add_report_command(CLI::App& program) {
       ->capture_default_str();
   command->add_option("--prompt", generation.prompt, "beginning of the texts");
   command->add_option("--max-tokens", generation.max_tokens, "new tokens of a text, at most")->capture_default_str();
-  command->add_option("--temperature", generation.sampling.temperature, "as of weft generate")
-      ->check(seed())
-      ->capture_default_str();
-  command->add_option("--seed", generation.sampling.seed, "as of weft generate")->capture_default_str();
+  command->add_option("--temperature", generation.sampling.temperature, "as of weft generate")->capture_default_str();
+  command->add_option("--seed", generation.sampling.seed, "as of weft generate")->check(seed())->capture_default_str();
   command->allow_extras();
   command->footer(
       "The page needs no other file and no network. With --samples, any key of a checkpoint's config.toml can be "
