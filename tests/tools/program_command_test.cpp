@@ -332,6 +332,7 @@ TEST_F(ProgramCommand, WrongRequestsEndWithTwo) {
                                 "program run.toml --format html --variant=--pipeline.schedule=none",
                                 "program --world-only pipeline=2 microbatches=2 --format html --variant chunks=two",
                                 "program --world-only pipeline=2 microbatches=2 --format trace --rank 2",
+                                "program --world-only pipeline=2 microbatches=2 --rank 2",
                                 "program --world-only pipeline=8 microbatches=2000 --format svg",
                                 "program --world-only pipeline=2",
                                 "program --world-only pipeline=0 microbatches=2",

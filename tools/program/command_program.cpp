@@ -302,15 +302,14 @@ void run_program(const CLI::App& command, const ProgramRequest& request) {
   std::vector<RankList> lists;
   if (request.world_only) {
     const Program program = schedule_only_program_given_to(command, request).program;
+    if (draws_order(request, format)) return write_result(program_command, picture(program), request.output);
     std::vector<int> ranks(program.ranks.size());
-    for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r] = static_cast<int>(r);
-    for (int rank : ranks) {
-      if (request.rank && *request.rank != rank) continue;
+    std::iota(ranks.begin(), ranks.end(), 0);
+    if (request.rank) require_rank(*request.rank, static_cast<int>(ranks.size()));
+    for (const int rank : request.rank ? std::vector{*request.rank} : ranks) {
       lists.push_back({rank, rank, &program, ranks});
     }
-    return write_result(program_command,
-                        draws_order(request, format) ? picture(program) : render(lists, format, request.detail()),
-                        request.output);
+    return write_result(program_command, render(lists, format, request.detail()), request.output);
   }
 
   const Config given = read_config_given_to(command, request.file).config;
