@@ -51,12 +51,6 @@ void forget_files(const fs::path& folder) {
   }
 }
 
-double seconds_of(const std::string& command) {
-  const auto begin = Clock::now();
-  if (std::system(command.c_str()) != 0) fail("it did not work: {}", command);
-  return seconds_since(begin);
-}
-
 // Seconds for a copy of all `rows`, into memory that was written before.
 double copy_seconds(const std::vector<CheckpointRows>& rows, std::vector<std::byte>& to) {
   const auto begin = Clock::now();
@@ -133,18 +127,21 @@ Measured measure(Config config, const fs::path& directory, int rounds) {
 // Files of the same bytes, written with fsync and read again by as many processes as there are ranks.
 void measure_dd(const fs::path& directory, int ranks, std::int64_t bytes, Round& round) {
   const std::int64_t each = (bytes + ranks - 1) / ranks;
-  const auto in_all = [&](const std::string& what) {
+  const auto seconds_of_all = [&](const std::string& what) {
     std::string command;
     for (int rank = 0; rank < ranks; ++rank) command += fmt::format(fmt::runtime(what), rank) + " & ";
-    return seconds_of(command + "wait");
+    command += "wait";
+    const auto begin = Clock::now();
+    if (std::system(command.c_str()) != 0) fail("it did not work: {}", command);
+    return seconds_since(begin);
   };
   const std::string file = (directory / "dd-{}").string();
-  round.dd_write = in_all(
+  round.dd_write = seconds_of_all(
       fmt::format("dd if=/dev/zero of='{}' bs=8M count={} iflag=count_bytes conv=fsync 2>/dev/null", file, each));
   const std::string read = fmt::format("dd if='{}' of=/dev/null bs=8M 2>/dev/null", file);
-  round.dd_read = in_all(read);
+  round.dd_read = seconds_of_all(read);
   forget_files(directory);
-  round.dd_read_cold = in_all(read);
+  round.dd_read_cold = seconds_of_all(read);
   for (int rank = 0; rank < ranks; ++rank) fs::remove(fmt::format(fmt::runtime(file), rank));
 }
 
@@ -170,7 +167,6 @@ constexpr Line lines[] = {{"copy", "copying as many bytes in memory", &Round::co
                           {"dd_read_cold", "dd reads as many bytes", &Round::dd_read_cold}};
 
 void print(const Measured& measured, int ranks, bool json) {
-  const auto gigabytes_per_second = [&](double seconds) { return static_cast<double>(measured.bytes) / seconds / 1e9; };
   if (json) {
     Json document = {{"bytes", measured.bytes}, {"files", measured.files}, {"ranks", ranks}};
     for (const Line& line : lines) document["seconds"][line.name] = median(measured, line.seconds);
@@ -181,7 +177,7 @@ void print(const Measured& measured, int ranks, bool json) {
   BenchTable table{{"", "ms", "GB/s"}};
   for (const Line& line : lines) {
     const double seconds = median(measured, line.seconds);
-    table.add(line.what, decimals(1e3 * seconds, 1), decimals(gigabytes_per_second(seconds), 2));
+    table.add(line.what, decimals(1e3 * seconds, 1), decimals(static_cast<double>(measured.bytes) / seconds / 1e9, 2));
   }
   fmt::print("{}", aligned_text(table));
 }

@@ -15,8 +15,6 @@
 namespace weft {
 namespace {
 
-constexpr double giga = 1e9;
-
 // The unit of the largest value of a plan.
 ByteUnit largest_unit(const std::vector<StrategyPlan>& plans, std::int64_t (*value)(const RunPlan& plan)) {
   std::int64_t most = 0;
@@ -131,7 +129,7 @@ std::string plan_compare_text(const Config& config, const Hardware& hardware, co
   std::string text = fmt::format(
       "{} ranks on {} node{} of {}, {:.1f} GB/s out of a node; {:.0f} tokens a rank and step, computed in {}\n\n",
       config.parallelism.world(), nodes, nodes == 1 ? "" : "s", hardware.name,
-      hardware.node_bytes_per_second.value / giga, tokens_per_rank(config), format_time(compute_seconds(plans), false));
+      hardware.node_bytes_per_second.value / 1e9, tokens_per_rank(config), format_time(compute_seconds(plans), false));
   const Certainty certainty = certainty_of(config, hardware);
   text += aligned_text(memory_table(plans, largest_microbatches(plans, hardware))) + "\n" +
           aligned_text(time_table(plans, certainty)) + certainty.text + "\n";

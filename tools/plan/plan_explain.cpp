@@ -24,11 +24,6 @@ std::string both(const Explanation& explanation, std::int64_t bytes) {
   return fmt::format("{} {} = {}", unit.decimal_number(bytes, 2), unit.decimal_name(), bytes_text(explanation, bytes));
 }
 
-// Behind figures and results that are those of the worst routing.
-std::string_view routing_words(const Explanation& explanation) {
-  return explanation.routing == Routing::worst ? " with worst routing" : "";
-}
-
 // The bucket that grew most, if the total need grew.
 std::string growth_text(const Explanation& explanation, const PlannedVariant& variant) {
   if (variant.verdict.needed <= explanation.judged.verdict.needed) return {};
@@ -46,8 +41,8 @@ std::string growth_text(const Explanation& explanation, const PlannedVariant& va
 std::string needs_text(const Explanation& explanation, const PlannedVariant& variant) {
   if (!variant.refused.empty()) return fmt::format("refused: {}", variant.refused);
   const double change = 100.0 * (variant.time.seconds / explanation.plan.time.seconds - 1.0);
-  std::string text =
-      fmt::format("needs {}{}", bytes_text(explanation, variant.verdict.needed), routing_words(explanation));
+  std::string text = fmt::format("needs {}{}", bytes_text(explanation, variant.verdict.needed),
+                                 explanation.routing == Routing::worst ? " with worst routing" : "");
   if (variant.verdict.host_needed > 0) {
     text += fmt::format(" and {} of the host", bytes_text(explanation, variant.verdict.host_needed));
   }
@@ -174,9 +169,8 @@ std::string after_recompute(const Explanation& explanation) {
 
 std::string after_remedies(const Explanation& explanation) {
   if (explanation.cause == Cause::state) return {};
-  std::string text;
-  text += fmt::format("  -. more sharding: last; of {} it takes nothing, and of all state at most {}\n",
-                      name_of(explanation.cause), both(explanation, explanation.state_bytes));
+  std::string text = fmt::format("  -. more sharding: last; of {} it takes nothing, and of all state at most {}\n",
+                                 name_of(explanation.cause), both(explanation, explanation.state_bytes));
   if (explanation.more_sharding) {
     text += fmt::format("     {}\n", needs_text(explanation, *explanation.more_sharding));
     if (explanation.more_sharding->refused.empty()) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <sstream>
@@ -27,8 +28,7 @@ void add_median(std::map<std::string, Cost>& costs, const std::string& pattern, 
                 Seconds seconds) {
   if (all.empty()) return;
   const auto middle = all.begin() + std::ssize(all) / 2;
-  std::nth_element(all.begin(), middle, all.end(),
-                   [&](const Cost& one, const Cost& other) { return seconds(one) < seconds(other); });
+  std::ranges::nth_element(all, middle, {}, seconds);
   costs[pattern] = *middle;
 }
 
@@ -102,7 +102,7 @@ CostTable table_of_run(const std::filesystem::path& directory, const Config& con
   CostTable table = measured_costs(config, mesh, read_traces(directory, mesh.world()));
   std::vector<double> messages;
   for (const auto& [stage, seconds] : table.messages) messages.push_back(seconds);
-  add_median(table.messages, "*", std::move(messages), [](double seconds) { return seconds; });
+  add_median(table.messages, "*", std::move(messages), std::identity());
   const ProgramTables tables = program_tables(config, mesh, mesh.coordinates(0));
   // A gather of a whole unit moves nothing. What it takes is no measure of the gather of a part.
   for (const ProgramUnit& unit : tables.units) {
@@ -116,8 +116,7 @@ CostTable table_of_run(const std::filesystem::path& directory, const Config& con
       const auto found = table.units.find(fmt::format("stage.{}.{}", unit.stage, kind));
       if (found != table.units.end() && found->first == unit.name) costs.push_back(found->second);
     }
-    add_median(table.units, fmt::format("stage.*.{}", kind), std::move(costs),
-               [](const UnitCost& cost) { return cost.reduce; });
+    add_median(table.units, fmt::format("stage.*.{}", kind), std::move(costs), &UnitCost::reduce);
   }
   return table;
 }

@@ -16,7 +16,6 @@
 namespace weft {
 namespace {
 
-constexpr const char* report_command = "weft report";
 // A box is about 90 bytes of text, and a page has two pictures a run.
 constexpr std::size_t most_boxes = 2'000;
 constexpr std::size_t most_merged_boxes = 6'000;
@@ -158,7 +157,7 @@ StepLanes step_lanes(const Config& config, const std::filesystem::path& director
   Coordinates at = traces.empty() ? Coordinates{} : run.mesh().coordinates(traces.begin()->second->rank);
   at = run.mesh().coordinates(run.mesh().rank_at(0, at.dp_replicate, at.dp_shard, at.cp, at.tp));
 
-  const CostSource source(report_command, "", "");
+  const CostSource source("weft report", "", "");
   Program program = step_program(run, at);
   const StepCosts costs = source.costs_of(run.config(), run.mesh(), program);
   const Detail detail = detail_for(program, costs.costs);

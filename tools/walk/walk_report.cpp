@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include "parallel/runtime/quantities.h"
 #include "tools/report/report_parts.h"
@@ -123,13 +124,9 @@ std::string state_text(const BucketBytes& state, const Scale& scale) {
   return text;
 }
 
-Json live_json(const LiveBytes& live) {
-  Json json = unit_bytes_json(live);
-  json["activations"] = live.activations;
-  return json;
-}
-
 Json line_json(const WalkLine& line) {
+  Json live = unit_bytes_json(line.live);
+  live["activations"] = line.live.activations;
   return {{"what", what_of(line)},
           {"kind", name_of(line.kind)},
           {"op", name_of(line.op)},
@@ -139,7 +136,7 @@ Json line_json(const WalkLine& line) {
           {"actions", line.actions},
           {"sent_bytes", line.sent},
           {"is_bound", line.is_bound},
-          {"live", live_json(line.live)},
+          {"live", std::move(live)},
           {"parameters_peak_bytes", line.parameters_peak},
           {"gradients_peak_bytes", line.gradients_peak},
           {"peak_bytes", line.total_peak}};
