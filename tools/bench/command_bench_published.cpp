@@ -52,8 +52,7 @@ void print_published(const PublishedRequest& request) {
   const auto text = request.markdown ? markdown_text : aligned_text;
   fmt::print(
       "{}\nmodelled steps take {:.2f} to {:.2f} of the published time\nlayouts of one step: {} of {} pairs in the "
-      "wrong "
-      "order, quotients off by a factor of up to {:.2f}\n",
+      "wrong order, quotients off by a factor of up to {:.2f}\n",
       text(table_of(steps)), error.least, error.most, error.misordered, error.pairs, error.apart);
 }
 

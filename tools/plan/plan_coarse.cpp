@@ -92,8 +92,7 @@ std::string peak_text(const CoarseRequest& request) {
   const PeakElements peak = peak_elements(request.parameters, request.ranks, *request.layer_parameters);
   return fmt::format(
       "parameters at the peak of a rank, with layers of {}: {} ({} where a rank's own share is not copied), {} with "
-      "one "
-      "gathered ahead\n",
+      "one gathered ahead\n",
       billions(*request.layer_parameters), billions(peak.one_layer), billions(peak.in_place),
       billions(peak.prefetched));
 }

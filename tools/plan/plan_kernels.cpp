@@ -219,8 +219,7 @@ std::string plan_kernels_text(const Config& config, const Hardware& hardware, co
   const double saved = plan.capture_saves().at[shown_share];
   text += fmt::format(
       "\ncaptured regions (CUDA graphs) of all segments except experts would save at most {:.2f} ms, {:.1f} %: the "
-      "launches "
-      "of kernels that last less than {:.1f} us\n",
+      "launches of kernels that last less than {:.1f} us\n",
       1e3 * saved, 100.0 * saved / all, 1e6 * least_kernel_seconds);
   text += "\non paper: no kernel has run. Waits for other ranks, and hits of a cache, are not in it.\n";
   if (!ran.empty()) text += "\nof a step that ran\n" + reached_text(plan, std::move(ran));

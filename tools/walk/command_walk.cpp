@@ -207,8 +207,7 @@ void require_ranks(const WalkRequest& request, const Config& config) {
   if (!request.ranks || *request.ranks == d.world()) return;
   fail_request(
       "weft walk: error: --ranks {} does not fit {}: its world is {} = pipeline {} x data_replicate {} x data_shard {} "
-      "x "
-      "context {} x tensor {}; leave --ranks out, or give --parallelism.data_shard=N",
+      "x context {} x tensor {}; leave --ranks out, or give --parallelism.data_shard=N",
       *request.ranks, request.file.empty() ? "what is given" : request.file, d.world(), d.pipeline, d.data_replicate,
       d.data_shard, d.context, d.tensor);
 }
