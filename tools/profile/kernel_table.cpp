@@ -138,7 +138,9 @@ void report() {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> spans;
   std::map<std::string, Work> by_range;
   std::map<std::pair<std::string, std::string>, Work> by_kernel;
-  const auto count = [&](const std::string& range, const Launch& launch) {
+  for (const auto& [correlation, launch] : table().launches) {
+    const auto found = table().range_of.find(correlation);
+    const std::string range = found == table().range_of.end() ? "-" : table().ranges[found->second - 1];
     spans.emplace_back(launch.begin, launch.end);
     for (Work* work : {&by_range[range], &by_kernel[{range, launch.kernel}]}) {
       ++work->calls;
@@ -147,10 +149,6 @@ void report() {
       work->grid = launch.grid;
       work->block = launch.block;
     }
-  };
-  for (const auto& [correlation, launch] : table().launches) {
-    const auto range = table().range_of.find(correlation);
-    count(range == table().range_of.end() ? "-" : table().ranges[range->second - 1], launch);
   }
   std::sort(spans.begin(), spans.end());
   std::uint64_t busy = 0, reached = 0;
