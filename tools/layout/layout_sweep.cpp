@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "parallel/runtime/error.h"
@@ -177,7 +178,7 @@ Sweep run_sweep(const std::string& file, const Overrides& common, const std::vec
   sweep.choices = choices.size();
   const Config base = read_config(file, common).config;
   // Results by all settings that distinguish combinations, with the layout as it was dealt.
-  std::map<std::vector<std::string>, StepForecast> known;
+  std::map<std::tuple<std::string, int, std::string, std::string, std::string, std::int64_t>, StepForecast> known;
   for (std::size_t i = 0; i < choices.size(); ++i) {
     const auto refused = refusal_of([&] {
       SweepPoint point;
@@ -190,12 +191,8 @@ Sweep run_sweep(const std::string& file, const Overrides& common, const std::vec
       point.residency = choices[i][SweepAxis::residency].value_or(to_string(config.shard.residency));
       point.budget = choices[i][SweepAxis::budget].value_or("");
       point.microbatches = config.microbatches();
-      const std::vector<std::string> key = {point.schedule,
-                                            std::to_string(point.chunks),
-                                            std::get<std::string>(config.pipeline.layout),
-                                            point.residency,
-                                            point.budget,
-                                            std::to_string(point.microbatches)};
+      const std::tuple key(point.schedule, point.chunks, std::get<std::string>(config.pipeline.layout), point.residency,
+                           point.budget, point.microbatches);
       auto found = known.find(key);
       if (found == known.end()) found = known.emplace(key, simulated(config, costs)).first;
       point.forecast = found->second;
