@@ -212,34 +212,30 @@ struct SumRequest {
   bool json = false;
 };
 
-void add_file(const std::string& path, std::vector<TimedSpan>& spans) {
-  std::vector<TimedSpan> more;
-  if (std::filesystem::path(path).extension() == ".sqlite") {
-    more = read_nsys_export(path);
-  } else {
-    const RankTrace trace = parse_chrome_trace(read_text(path), path);
-    more = timed_spans({&trace, 1});
-  }
-  std::ranges::move(more, std::back_inserter(spans));
+std::vector<TimedSpan> spans_in(const std::string& file) {
+  if (std::filesystem::path(file).extension() == ".sqlite") return read_nsys_export(file);
+  const RankTrace trace = parse_chrome_trace(read_text(file), file);
+  return timed_spans({&trace, 1});
 }
 
-// For a run's directory: the traces of all its ranks.
+// The file itself; of a run's directory, the traces of all its ranks.
+std::set<std::string> trace_files(const std::string& path) {
+  if (!std::filesystem::is_directory(path)) return {path};
+  std::set<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("trace_rank") && name.ends_with(".json")) files.insert(entry.path().string());
+  }
+  if (files.empty()) {
+    fail_request("{} holds no trace_rank<R>.json; a run writes them where [profiling] names steps", path);
+  }
+  return files;
+}
+
 std::vector<TimedSpan> spans_of(const std::vector<std::string>& paths) {
   std::vector<TimedSpan> spans;
   for (const std::string& path : paths) {
-    if (!std::filesystem::is_directory(path)) {
-      add_file(path, spans);
-      continue;
-    }
-    std::set<std::string> traces;
-    for (const auto& entry : std::filesystem::directory_iterator(path)) {
-      const std::string name = entry.path().filename().string();
-      if (name.starts_with("trace_rank") && name.ends_with(".json")) traces.insert(entry.path().string());
-    }
-    if (traces.empty()) {
-      fail_request("{} holds no trace_rank<R>.json; a run writes them where [profiling] names steps", path);
-    }
-    for (const std::string& trace : traces) add_file(trace, spans);
+    for (const std::string& file : trace_files(path)) std::ranges::move(spans_in(file), std::back_inserter(spans));
   }
   return spans;
 }
