@@ -44,25 +44,21 @@ RoutedBytes kept_by(const RankSummary& rank, const LayoutMemory& memory) {
 // next stage is in the same row.
 std::string grid(const LayoutSummary& summary) {
   const auto chunks = static_cast<std::size_t>(summary.chunks);
-  const auto cell = [](const StageSummary& stage) {
-    return fmt::format("{}: {}", stage.stage, stage.layers.empty() ? "-" : stage.layers);
-  };
-  std::vector<std::vector<std::string>> rows(summary.ranks.size(), std::vector<std::string>(chunks));
-  std::vector<std::size_t> widths;
-  for (std::size_t c = 0; c < chunks; ++c) widths.push_back(fmt::format("chunk {}", c).size());
+  std::vector<std::vector<std::string>> rows(summary.ranks.size() + 1, std::vector<std::string>(chunks + 1));
+  for (std::size_t c = 0; c < chunks; ++c) rows[0][c + 1] = fmt::format("chunk {}", c);
+  for (std::size_t r = 0; r < summary.ranks.size(); ++r) rows[r + 1][0] = fmt::format("rank {}", r);
   for (const StageSummary& stage : summary.stages) {
-    const auto chunk = static_cast<std::size_t>(stage.chunk);
-    rows[static_cast<std::size_t>(stage.rank)][chunk] = cell(stage);
-    widths[chunk] = std::max(widths[chunk], cell(stage).size());
+    rows[static_cast<std::size_t>(stage.rank) + 1][static_cast<std::size_t>(stage.chunk) + 1] =
+        fmt::format("{}: {}", stage.stage, stage.layers.empty() ? "-" : stage.layers);
   }
-  const std::size_t first = fmt::format("rank {}", rows.size() - 1).size();
-  std::string text = fmt::format("{:<{}}", "", first);
-  for (std::size_t c = 0; c < chunks; ++c) text += fmt::format(" | {:<{}}", fmt::format("chunk {}", c), widths[c]);
-  text += " |\n";
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    text += fmt::format("{:<{}}", fmt::format("rank {}", r), first);
-    for (std::size_t c = 0; c < chunks; ++c) text += fmt::format(" | {:<{}}", rows[r][c], widths[c]);
-    text += " |\n";
+  std::vector<std::size_t> widths(chunks + 1);
+  for (const auto& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) text += fmt::format("{:<{}} | ", row[c], widths[c]);
+    text.back() = '\n';
   }
   return text;
 }
