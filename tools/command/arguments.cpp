@@ -168,10 +168,8 @@ void add_repeated_option(CLI::App& command, const std::string& name, std::vector
   command.add_option(name, values, help)->expected(1)->take_all()->allow_extra_args(false);
 }
 
-void refuse_given(const CLI::App& command, std::initializer_list<const char*> names, const char* why) {
-  for (const char* name : names) {
-    if (command.count(name) > 0) fail_request("weft {}: error: {} {}", full_name(command), name, why);
-  }
+void refuse_given(const CLI::App& command, const char* name, const char* why) {
+  if (command.count(name) > 0) fail_request("weft {}: error: {} {}", full_name(command), name, why);
 }
 
 void add_cost_options(CLI::App& command, std::string& costs, std::string& hardware) {

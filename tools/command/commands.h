@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
-#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
@@ -106,8 +105,8 @@ CLI::Option* add_config_arguments(CLI::App& command, std::string& file);
 // Adds an option that may be given several times, with one value each.
 void add_repeated_option(CLI::App& command, const std::string& name, std::vector<std::string>& values,
                          const std::string& help);
-// Throws Error (request) if an option of `command` among `names` is given, which nothing would read: "NAME why".
-void refuse_given(const CLI::App& command, std::initializer_list<const char*> names, const char* why);
+// Throws Error (request) if the option `name` of `command` is given, which nothing would read: "NAME why".
+void refuse_given(const CLI::App& command, const char* name, const char* why);
 // Adds --costs and --hardware: the costs of a simulated step (given_costs.h).
 void add_cost_options(CLI::App& command, std::string& costs, std::string& hardware);
 // Words separated by blanks. Blanks between quotes do not separate, and quotes are dropped, so

@@ -37,8 +37,8 @@ void tokenize_files(const CLI::App& command, const TokenizeArguments& arguments)
     constexpr std::int64_t most_told = 10;
     if (++told <= most_told) fmt::print(stderr, "weft: warning: left out: {}\n", why);
   });
-  if (!documents.has_json()) refuse_given(command, {"--key"}, "is of JSON lines, and no FILE is named so");
-  if (!documents.has_text()) refuse_given(command, {"--documents"}, "is of plain text, and every FILE is JSON lines");
+  if (!documents.has_json()) refuse_given(command, "--key", "is of JSON lines, and no FILE is named so");
+  if (!documents.has_text()) refuse_given(command, "--documents", "is of plain text, and every FILE is JSON lines");
   // A conversation has the begin of its template.
   request.begin_documents = !arguments.no_begin && rules.chat == nullptr;
   request.end_documents = !arguments.no_end;

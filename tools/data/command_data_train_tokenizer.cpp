@@ -59,7 +59,7 @@ void learn_tokenizer(const CLI::App& command, const LearnArguments& arguments) {
                  fmt::join(usual_ends, ", "));
   }
   DocumentReader documents(arguments.files, arguments.rules);
-  if (!documents.has_json()) refuse_given(command, {"--key"}, "is of JSON lines, and no FILE is named so");
+  if (!documents.has_json()) refuse_given(command, "--key", "is of JSON lines, and no FILE is named so");
   BpeTraining training(arguments.pattern);
   std::int64_t count = 0, bytes = 0;
   {
