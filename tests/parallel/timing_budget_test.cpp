@@ -5,6 +5,7 @@
 
 #include "parallel/pipeline/timing/solve.h"
 #include "parallel/runtime/error.h"
+#include "tests/parallel/timing_faults.h"
 #include "tests/parallel/timing_random.h"
 #include "tests/parallel/timing_simulation.h"
 #include "tools/bench/timing_cases.h"

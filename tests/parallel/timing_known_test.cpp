@@ -6,6 +6,7 @@
 
 #include "parallel/pipeline/timing/fixed.h"
 #include "parallel/pipeline/timing/solve.h"
+#include "tests/parallel/timing_faults.h"
 #include "tests/parallel/timing_simulation.h"
 #include "tools/bench/timing_cases.h"
 

@@ -9,6 +9,7 @@
 #include "parallel/pipeline/timing/search.h"
 #include "parallel/pipeline/timing/solve.h"
 #include "tests/parallel/timing_exhaustive.h"
+#include "tests/parallel/timing_faults.h"
 #include "tests/parallel/timing_random.h"
 #include "tests/parallel/timing_simulation.h"
 #include "tools/bench/timing_cases.h"

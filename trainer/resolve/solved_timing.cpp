@@ -170,8 +170,6 @@ SolvedTiming solve_timing(const Config& config, const Mesh& mesh, const std::vec
     Least least = least_budget(budget, held, problem, options.pin_reductions);
     if (least.bytes > budget) return {std::nullopt, least.bytes, std::move(least.text)};
     TimingPlan plan = solve_timing(problem, options).plan;
-    const std::vector<std::string> faults = find_plan_faults(problem, plan, options.pin_reductions);
-    if (!faults.empty()) fail("the solved timing breaks its own rules: {}", faults.front());
     if (tighten(config, mesh, classes, add_solved_sharding(all_placed, plan), problem) == 0) {
       return {std::move(plan), least.bytes, {}};
     }

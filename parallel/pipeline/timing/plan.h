@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "parallel/pipeline/timing/problem.h"
@@ -61,9 +60,5 @@ struct TimingPlan {
 std::vector<std::int64_t> reserved_bytes(const TimingRank& rank, const TimingRankPlan& plan);
 // The integral of the reserved bytes over positions, of all ranks. A list counts byte-steps alike (live_bytes.h).
 std::int64_t reserved_byte_steps(const TimingProblem& problem, std::span<const TimingRankPlan> plans);
-
-// The faults of a plan, in words. Empty: the plan can run, with any durations, within every rank's budget. Shares no
-// code with the solver.
-std::vector<std::string> find_plan_faults(const TimingProblem& problem, const TimingPlan& plan, bool pin_reductions);
 
 }  // namespace weft

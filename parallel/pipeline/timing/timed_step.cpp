@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/program/insertion.h"
 #include "parallel/pipeline/program/overlap.h"
 #include "parallel/runtime/error.h"
@@ -55,17 +56,15 @@ class ProblemRank {
       : program_(program), costs_(costs), rank_(rank), units_(units_of(program, rank)) {
     result.budget = budget;
     for (int unit : units_.units) result.units.push_back(timing_unit(unit));
-    for (const ProgramUnit& unit : program.units) {
-      const bool here = program.stages[unit.stage].rank == rank;
-      if (here && unit.replicated) live_ += unit.gradient_bytes;
-    }
   }
 
-  void add(const Action& action, const Producers& producers) {
+  // `activation_bytes`: the most alive while the action runs.
+  void add(const Action& action, std::int64_t activation_bytes, const Producers& producers) {
     const ProgramSegment& segment = program_.segments[*action.segment];
     TimingOp op{.first_read = static_cast<int>(result.read_units.size()),
                 .first_add = static_cast<int>(result.added_units.size()),
                 .seconds = cost_of(program_, costs_, action),
+                .activation_bytes = activation_bytes,
                 .stage = *action.stage};
     for (int unit : segment.units) {
       const int number = units_.number[unit];
@@ -77,7 +76,6 @@ class ProblemRank {
       op.reads += reads ? 1 : 0;
       op.adds += adds ? 1 : 0;
     }
-    op.activation_bytes = keep(action, segment);
     depend(action, producers, op);
     if (!action.part.last()) parts_[{*action.segment, *action.microbatch}] = static_cast<int>(result.ops.size());
     result.ops.push_back(op);
@@ -99,32 +97,6 @@ class ProblemRank {
     // A reduction takes its copy and its part while the accumulator is still there.
     timed.gradient_bytes = timed_gradient_bytes(entry);
     return timed;
-  }
-
-  // Activation bytes alive while the action runs. A forward counts all its activations, kept or dropped afterwards. A
-  // backward counts the larger of the sums before and after it, as in accounts/live_bytes.cpp.
-  // Of a forward in parts the first part counts its bytes, of a backward in parts the last.
-  std::int64_t keep(const Action& action, const ProgramSegment& segment) {
-    const std::int64_t before = live_;
-    if (action.op == Op::forward) {
-      if (action.part.first()) live_ += segment.activation_bytes;
-      const std::int64_t most = live_;
-      if (action.part.last()) live_ += forward_bytes(segment) - segment.activation_bytes;
-      return most;
-    }
-    if (action.op == Op::recompute) {
-      if (!action.part.first()) return live_;
-      return live_ += segment.activation_bytes - segment.checkpoint_bytes;
-    }
-    if (!action.part.last()) return live_;
-    if (action.op == Op::backward_weight) {
-      live_ -= segment.pending_bytes;
-      return before;
-    }
-    live_ += segment.pending_bytes - segment.activation_bytes;
-    const std::int64_t largest = std::max(before, live_);
-    if (action.op == Op::backward) live_ -= segment.pending_bytes;
-    return largest;
   }
 
   void depend(const Action& action, const Producers& producers, TimingOp& op) const {
@@ -156,7 +128,6 @@ class ProblemRank {
   const ProgramCosts& costs_;
   int rank_;
   RankUnits units_;
-  std::int64_t live_ = 0;
   std::map<std::pair<int, int>, int> parts_;  // the op of the last part, by segment and microbatch
 };
 
@@ -275,7 +246,16 @@ TimingProblem timing_problem(const Program& lowered, const ProgramCosts& costs, 
   for (std::size_t rank = 0; rank < lowered.ranks.size(); ++rank) {
     ProblemRank built(lowered, costs, static_cast<int>(rank), budgets[rank]);
     const auto& actions = lowered.ranks[rank];
-    for (std::size_t position : ops_of(actions)) built.add(actions[position], producers);
+    const std::vector<LiveAction> live = live_bytes(lowered, static_cast<int>(rank));
+    // Accumulators of replicated units are there all the time.
+    std::int64_t replicated = 0;
+    for (const ProgramUnit& unit : lowered.units) {
+      const bool here = lowered.stages[unit.stage].rank == static_cast<int>(rank);
+      if (here && unit.replicated) replicated += unit.gradient_bytes;
+    }
+    for (std::size_t position : ops_of(actions)) {
+      built.add(actions[position], replicated + live[position].most.activations, producers);
+    }
     problem.ranks.push_back(std::move(built.result));
   }
   return problem;
@@ -283,12 +263,7 @@ TimingProblem timing_problem(const Program& lowered, const ProgramCosts& costs, 
 
 Program add_timing(Program lowered, const TimingPlan& plan) {
   require(plan.ranks.size() == lowered.ranks.size(), "there is a plan for each pipeline rank");
-  const std::vector<std::int64_t> unlimited(lowered.ranks.size(), std::numeric_limits<std::int64_t>::max());
-  const TimingProblem problem = timing_problem(lowered, even_costs(lowered, {}), unlimited);
   for (std::size_t rank = 0; rank < lowered.ranks.size(); ++rank) {
-    if (!find_plan_faults({{problem.ranks[rank]}}, {{plan.ranks[rank]}}, false).empty()) {
-      fail("the timing of pipeline rank {} was solved for another program", rank);
-    }
     lowered.ranks[rank] = TimedList(lowered, static_cast<int>(rank), plan.ranks[rank]).list();
   }
   lowered.reduce_inputs = std::numeric_limits<int>::max();

@@ -21,7 +21,7 @@ TimingProblem timing_problem(const Program& lowered, const ProgramCosts& costs, 
 
 // Adds UNSHARD, RESHARD, REDUCE_GRAD and WAIT_REDUCE of every unit that is not replicated. Each collective stands
 // behind the action that triggers it, or behind that of an earlier collective of the channel, which it cannot overtake.
-// `plan` answers timing_problem of the same lists. Throws Error (failure) for a plan of other lists.
+// `plan` answers timing_problem of the same lists.
 Program add_timing(Program lowered, const TimingPlan& plan);
 
 }  // namespace weft
