@@ -34,48 +34,6 @@ std::string open_fault(const std::string& name, int reason) {
   return text;
 }
 
-struct Opened {
-  FileDescriptor descriptor;
-  std::int64_t size = 0, modified = 0;
-};
-
-// Does not wait for the writer of a pipe.
-Opened open_regular(const std::string& name) {
-  FileDescriptor descriptor(open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!descriptor) {
-    const int reason = errno;
-    refuse(name, reason, open_fault(name, reason));
-  }
-  struct stat status {};
-  if (fstat(descriptor.get(), &status) != 0) {
-    const int reason = errno;
-    refuse(name, reason, std::strerror(reason));
-  }
-  if (!S_ISREG(status.st_mode)) refuse(name, "it is not a regular file");
-  return {std::move(descriptor), status.st_size,
-          status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec};
-}
-
-void read_whole(const std::string& name, const FileDescriptor& file, std::int64_t offset, std::span<std::uint8_t> to) {
-  while (!to.empty()) {
-    const ssize_t count = pread(file.get(), to.data(), to.size(), offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      const int reason = errno;
-      refuse(name, reason, std::strerror(reason));
-    }
-    if (count == 0) refuse(name, fmt::format("it was cut short while it was read: it ends before byte {}", offset));
-    to = to.subspan(count);
-    offset += count;
-  }
-}
-
-std::string text_of(const std::string& name, const FileDescriptor& file, std::int64_t size) {
-  std::string text(static_cast<std::size_t>(size), '\0');
-  read_whole(name, file, 0, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
-  return text;
-}
-
 }  // namespace
 
 ErrorKind kind_of_refusal(int reason) {
@@ -98,26 +56,47 @@ ErrorKind kind_of_refusal(int reason) {
   }
 }
 
-InputFile::InputFile(std::string name) : name_(std::move(name)) {
-  Opened opened = open_regular(name_);
-  if (opened.size == 0) refuse(name_, "the file is empty");
-  descriptor_ = std::move(opened.descriptor);
-  size_ = opened.size;
-  modified_ = opened.modified;
+// Does not wait for the writer of a pipe.
+InputFile::InputFile(std::string name, bool may_be_empty)
+    : name_(std::move(name)), descriptor_(open(name_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  if (!descriptor_) {
+    const int reason = errno;
+    refuse(name_, reason, open_fault(name_, reason));
+  }
+  struct stat status {};
+  if (fstat(descriptor_.get(), &status) != 0) {
+    const int reason = errno;
+    refuse(name_, reason, std::strerror(reason));
+  }
+  if (!S_ISREG(status.st_mode)) refuse(name_, "it is not a regular file");
+  size_ = status.st_size;
+  if (size_ == 0 && !may_be_empty) refuse(name_, "the file is empty");
+  modified_ = status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec;
 }
 
 void InputFile::read(std::int64_t offset, std::span<std::uint8_t> to) const {
   require(offset >= 0 && std::ssize(to) <= size_ - offset, "bytes are read from inside a file");
-  read_whole(name_, descriptor_, offset, to);
+  while (!to.empty()) {
+    const ssize_t count = pread(descriptor_.get(), to.data(), to.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      const int reason = errno;
+      refuse(name_, reason, std::strerror(reason));
+    }
+    if (count == 0) refuse(name_, fmt::format("it was cut short while it was read: it ends before byte {}", offset));
+    to = to.subspan(count);
+    offset += count;
+  }
 }
 
 std::string InputFile::text() const {
-  return text_of(name_, descriptor_, size_);
+  std::string text(static_cast<std::size_t>(size_), '\0');
+  read(0, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
+  return text;
 }
 
 std::string read_whole_file(const std::string& name) {
-  const Opened opened = open_regular(name);
-  return text_of(name, opened.descriptor, opened.size);
+  return InputFile(name, /*may_be_empty=*/true).text();
 }
 
 }  // namespace weft

@@ -18,10 +18,10 @@ ErrorKind kind_of_refusal(int reason);
 // Movable. Several threads may read at the same time.
 class InputFile {
  public:
-  // `name` is relative to the current directory. Throws Error (request), `"name": why`, also for an empty file and for
-  // anything but a regular file. Throws Error of kind_of_refusal() if the system refuses. A pipe is refused
-  // immediately, without waiting for a writer.
-  explicit InputFile(std::string name);
+  // `name` is relative to the current directory. Throws Error (request), `"name": why`, for anything but a regular
+  // file, and for an empty file unless it may be empty. Throws Error of kind_of_refusal() if the system refuses. A pipe
+  // is refused immediately, without waiting for a writer.
+  explicit InputFile(std::string name, bool may_be_empty = false);
 
   const std::string& name() const { return name_; }
   // Bytes at the time of opening.
