@@ -12,13 +12,6 @@
 namespace weft {
 namespace {
 
-class DryEvent final : public Event {
- public:
-  void synchronize() const override {}
-  bool reached() const override { return true; }
-  double seconds_since(const Event&) const override { return 0.0; }
-};
-
 constexpr ElementwiseKernels dry_elementwise = {
     .cast = DryKernel<"cast">(),
     .add = DryKernel<"add", Writes::onto>(),
@@ -44,9 +37,7 @@ class NumberedDevice final : public DryDevice {
   explicit NumberedDevice(DryDownload download) : download_(std::move(download)) {}
 
   std::string_view name() const override { return "dry"; }
-  std::unique_ptr<Stream> create_stream(std::string_view) override {
-    return std::make_unique<ImmediateStream<DryEvent>>(*this);
-  }
+  std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<ImmediateStream>(*this); }
 
   void* allocate(std::int64_t bytes, Stream&) override { return allocate_numbered(bytes); }
   void release(void* data, std::int64_t bytes, Stream&) override { free_blocks_[bytes].push_back(data); }

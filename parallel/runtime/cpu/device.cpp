@@ -14,12 +14,13 @@
 namespace weft {
 namespace {
 
-class CpuEvent final : public Event {
+// A point that is reached when it is recorded.
+class HostEvent final : public Event {
  public:
   void synchronize() const override {}
   bool reached() const override { return true; }
   double seconds_since(const Event& earlier) const override {
-    return std::chrono::duration<double>(time_ - static_cast<const CpuEvent&>(earlier).time_).count();
+    return std::chrono::duration<double>(time_ - static_cast<const HostEvent&>(earlier).time_).count();
   }
 
  private:
@@ -36,9 +37,7 @@ class CpuDevice final : public Device {
     }
   }
   std::string_view name() const override { return "cpu"; }
-  std::unique_ptr<Stream> create_stream(std::string_view) override {
-    return std::make_unique<ImmediateStream<CpuEvent>>(*this);
-  }
+  std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<ImmediateStream>(*this); }
 
   void* allocate(std::int64_t bytes, Stream&) override {
     std::vector<void*>& blocks = free_blocks_[bytes];
@@ -81,6 +80,10 @@ class CpuDevice final : public Device {
 };
 
 }  // namespace
+
+Fence ImmediateStream::record_time() {
+  return std::make_shared<HostEvent>();
+}
 
 std::unique_ptr<Device> make_cpu_device() {
   return std::make_unique<CpuDevice>();
