@@ -12,17 +12,11 @@
 
 namespace weft {
 
-constexpr double mebibytes(double bytes) {
-  return bytes / (1 << 20);
-}
 constexpr double mebibytes(std::int64_t bytes) {
-  return mebibytes(static_cast<double>(bytes));
-}
-constexpr double gibibytes(double bytes) {
-  return bytes / (1 << 30);
+  return static_cast<double>(bytes) / (1 << 20);
 }
 constexpr double gibibytes(std::int64_t bytes) {
-  return gibibytes(static_cast<double>(bytes));
+  return static_cast<double>(bytes) / (1 << 30);
 }
 
 // The unit of bytes that are read beside each other: those of a table, or of a sentence.
