@@ -107,14 +107,6 @@ RankLists one_f_one_b_order(const OrderInput& input) {
   return on_each_rank(input, [&](int rank) { return one_and_one(input, rank, turns, input.ranks - 1 - rank); });
 }
 
-// Qi et al. 2024, the hand-made ZB-H1: 1F1B with a split backward. The input gradient takes the place of the backward,
-// because the rank before waits for it. The weight gradient follows as many backwards later as there are ranks before
-// this one, in the former bubble. Every rank keeps min(ranks, microbatches) activations, as rank 0 of 1F1B does.
-RankLists zb_h1_order(const OrderInput& input) {
-  const std::vector<ChunkTurn> turns = turns_by_group(input, input.microbatches);
-  return on_each_rank(input, [&](int rank) { return one_and_one(input, rank, turns, input.ranks - 1 - rank, rank); });
-}
-
 // Narayanan et al. 2021, as Megatron runs it: 1F1B over chunks. A rank runs ahead by two turns for each rank behind it,
 // for the way there and back. It also runs ahead by one group for each chunk except one. The bubble is that of 1F1B
 // divided by the chunks.
@@ -128,7 +120,9 @@ RankLists interleaved_order(const OrderInput& input) {
 
 // PyTorch's interleaved zero bubble: the interleaved order with a split backward. A rank runs ahead by one turn for
 // each rank behind it, not two, because only the input gradient travels back. Each weight gradient follows as many
-// input gradients later as there are ranks before this one. With one chunk the order is ZB-H1.
+// input gradients later as there are ranks before this one, in the former bubble. With one chunk the order is the
+// hand-made ZB-H1 of Qi et al. 2024. Every rank then keeps min(ranks, microbatches) activations, as rank 0 of 1F1B
+// does.
 RankLists zb1p_order(const OrderInput& input) {
   const int group = microbatch_group("zb1p", input);
   const std::vector<ChunkTurn> turns = turns_by_group(input, group);

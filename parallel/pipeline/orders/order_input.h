@@ -41,7 +41,6 @@ RankLists one_f_one_b_order(const OrderInput& input);
 RankLists interleaved_order(const OrderInput& input);
 RankLists combined_1f1b_order(const OrderInput& input);
 RankLists looped_bfs_order(const OrderInput& input);
-RankLists zb_h1_order(const OrderInput& input);
 RankLists zb1p_order(const OrderInput& input);
 RankLists zbv_order(const OrderInput& input);
 RankLists v_half_order(const OrderInput& input);
