@@ -7,15 +7,6 @@ namespace {
 
 using When = LiveChange::When;
 
-// An action without a unit applies to all units of its stage.
-template <typename Function>
-void for_units_of(const Program& program, const Action& action, Function function) {
-  if (action.unit) return function(*action.unit);
-  for (std::size_t unit = 0; unit < program.units.size(); ++unit) {
-    if (program.units[unit].stage == *action.stage) function(unit);
-  }
-}
-
 }  // namespace
 
 LiveWalk::LiveWalk(const Program& program, int pipeline_rank)

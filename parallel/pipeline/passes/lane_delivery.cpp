@@ -59,12 +59,8 @@ class LaneDelivery {
   bool waits(const Action& action) const {
     if (!hands_on(action.op)) return false;
     const Op op = action.op == Op::forward ? Op::receive_forward : Op::receive_backward;
-    const int other = other_stage(op, *action.stage);
-    if (other < 0 || other >= static_cast<int>(program_.stages.size())) return false;
-    if (program_.stages[other].rank == program_.stages[*action.stage].rank) {
-      return false;
-    }
-    return !arrived_[message(op == Op::receive_forward, other, *action.microbatch)];
+    return crosses_ranks(program_, op, *action.stage) &&
+           !arrived_[message(op == Op::receive_forward, other_stage(op, *action.stage), *action.microbatch)];
   }
 
   bool advance() {

@@ -15,13 +15,6 @@
 namespace weft {
 namespace {
 
-// Neighbouring stages on one rank pass tensors on without a message.
-bool crosses_ranks(const ProgramTables& tables, Op op, int stage) {
-  const int other = other_stage(op, stage);
-  if (other < 0 || other >= static_cast<int>(tables.stages.size())) return false;
-  return tables.stages[other].rank != tables.stages[stage].rank;
-}
-
 // The two actions of an overlapped pair begin together and end together. The data of both is received before the pair,
 // the results of both are sent behind it, forward first.
 std::vector<Action> with_exchange(const ProgramTables& tables, const std::vector<Action>& actions) {

@@ -22,6 +22,12 @@ int row_exchanges(const ProgramSegment& segment, Op op) {
   return exchanges;
 }
 
+bool crosses_ranks(const ProgramTables& tables, Op op, int stage) {
+  const int other = other_stage(op, stage);
+  if (other < 0 || other >= static_cast<int>(tables.stages.size())) return false;
+  return tables.stages[other].rank != tables.stages[stage].rank;
+}
+
 std::vector<int> tied_ranks(const ProgramTables& tables, const ProgramUnit& unit) {
   std::set<int> ranks;
   for (const int copy : unit.copies) ranks.insert(tables.stages[tables.units[copy].stage].rank);

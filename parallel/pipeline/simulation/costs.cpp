@@ -138,11 +138,8 @@ double cost_of(const ProgramTables& tables, const ActionCosts& costs, const Acti
   if (is_message(op)) {
     return costs.transfers[std::min(stage, other_stage(op, stage))];
   }
-  if (action.unit) return cost_of(tables.units[*action.unit], costs.units[*action.unit], op);
   double sum = 0.0;
-  for (std::size_t unit = 0; unit < tables.units.size(); ++unit) {
-    if (tables.units[unit].stage == *action.stage) sum += cost_of(tables.units[unit], costs.units[unit], op);
-  }
+  for_units_of(tables, action, [&](std::size_t unit) { sum += cost_of(tables.units[unit], costs.units[unit], op); });
   return sum;
 }
 
