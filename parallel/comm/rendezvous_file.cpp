@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
-#include <random>
 #include <sstream>
 #include <thread>
 #include <vector>
@@ -28,11 +27,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds poll_interval{20};
 constexpr std::size_t longest_reason = 4096;
 constexpr const char* magic = "weft-meeting-1";
-
-std::string new_token() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}", random(), random());
-}
 
 class FileRendezvous final : public Rendezvous {
  public:
@@ -76,7 +70,7 @@ class FileRendezvous final : public Rendezvous {
 
   std::string host(std::string_view brought, Clock::time_point deadline) {
     // The other ranks write only in reply to this token, so a file that repeats the token belongs to this meeting.
-    const std::string token = new_token();
+    const std::string token = new_run_token();
     put(prefix_ + ".opened", heading() + token);
     std::vector<std::string> tokens(options_.world);
     while (true) {
@@ -106,7 +100,7 @@ class FileRendezvous final : public Rendezvous {
   }
 
   std::string join(Clock::time_point deadline) {
-    const std::string own = new_token();
+    const std::string own = new_run_token();
     std::string opened;
     while (true) {
       // Rank 0 may open a new meeting after this rank has read the file of an earlier run.

@@ -22,7 +22,7 @@ inline constexpr const char* run_token_variable = "WEFT_RUN_TOKEN";
 // 32 hexadecimal digits: a token that can be guessed would be worse than none.
 std::optional<RunToken> run_token(const EnvironmentLookup& lookup = environment_variable);
 
-// A new random value for WEFT_RUN_TOKEN.
+// A new random value for WEFT_RUN_TOKEN, or for another text that no other run has.
 std::string new_run_token();
 
 // At most 256 bytes from the system's random generator, suitable for secrets.
