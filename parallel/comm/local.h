@@ -11,17 +11,14 @@
 
 namespace weft {
 
-struct LocalOptions {
-  // A rank that waits longer than this for its peers ends the run with an error that names the missing ranks.
-  std::chrono::milliseconds timeout{300'000};
-};
-
 // The function of each rank. Its argument is the rank's communicator over the whole world, alive until the function
 // returns.
 using LocalRank = std::function<void(Communicator& world)>;
 
 // Runs `rank_main` on `world` threads and waits for all of them. If any thread throws, the others are woken and ended.
-// The first error is then rethrown with "rank R: " in front and keeps its kind.
-void run_local_ranks(int world, const LocalRank& rank_main, const LocalOptions& options = {});
+// The first error is then rethrown with "rank R: " in front and keeps its kind. A rank that waits longer than `timeout`
+// for its peers ends the run with an error that names the missing ranks.
+void run_local_ranks(int world, const LocalRank& rank_main,
+                     std::chrono::milliseconds timeout = std::chrono::minutes(5));
 
 }  // namespace weft

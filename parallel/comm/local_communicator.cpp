@@ -122,9 +122,9 @@ void run_rank(const std::shared_ptr<LocalGroup>& world, int rank, const LocalRan
 
 }  // namespace
 
-void run_local_ranks(int world, const LocalRank& rank_main, const LocalOptions& options) {
+void run_local_ranks(int world, const LocalRank& rank_main, std::chrono::milliseconds timeout) {
   if (world < 1) fail_request("a run has at least one rank, but {} were asked for", world);
-  LocalRun run(world, options.timeout);
+  LocalRun run(world, timeout);
   std::vector<int> ranks(world);
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto group = std::make_shared<LocalGroup>(run, "world", ranks);

@@ -30,7 +30,7 @@ Report report_of(int world, const LocalRank& rank_main, milliseconds timeout = m
   const auto begin = Clock::now();
   Report report;
   try {
-    run_local_ranks(world, rank_main, {.timeout = timeout});
+    run_local_ranks(world, rank_main, timeout);
   } catch (const Error& error) {
     report = {error.what(), error.kind(), 0};
   }

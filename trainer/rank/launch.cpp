@@ -36,12 +36,13 @@ void run_ranks(const Config& config, const BackendFactory& make_backend, const R
   first_rank_of_process(config);  // throws if this process is one of several
   if (admit) admit();
   const int ranks = config.parallelism.world();
-  run_local_ranks(ranks,
-                  [&](Communicator& world) {
-                    const std::unique_ptr<Backend> backend = make_backend(world.rank());
-                    rank_main({*backend, world, {}, host_threads_of(ranks)});
-                  },
-                  {.timeout = std::chrono::seconds(config.run.communication_timeout_seconds)});
+  run_local_ranks(
+      ranks,
+      [&](Communicator& world) {
+        const std::unique_ptr<Backend> backend = make_backend(world.rank());
+        rank_main({*backend, world, {}, host_threads_of(ranks)});
+      },
+      std::chrono::seconds(config.run.communication_timeout_seconds));
 }
 
 void admit_everywhere(Rendezvous& rendezvous, int rank, const Admission& admit) {
