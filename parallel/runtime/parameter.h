@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -60,6 +61,13 @@ struct ParameterSpec {
   std::int64_t global_size() const { return global_rows * global_columns; }
   bool operator==(const ParameterSpec&) const = default;
 };
+
+// Elements of all boxes together.
+inline std::int64_t parameter_elements(std::span<const ParameterSpec> parameters) {
+  std::int64_t elements = 0;
+  for (const ParameterSpec& parameter : parameters) elements += parameter.size();
+  return elements;
+}
 
 // A parameter that every rank of a tensor group holds whole.
 inline ParameterSpec whole_parameter(std::string name, Family family, std::int64_t rows, std::int64_t columns,

@@ -7,13 +7,11 @@
 namespace weft {
 
 std::int64_t ReplicatedParameters::bytes(const std::vector<ParameterSpec>& parameters) {
-  std::int64_t size = 0;
-  for (const ParameterSpec& parameter : parameters) size += parameter.size();
-  return size * size_of(DType::float32);
+  return parameter_elements(parameters) * size_of(DType::float32);
 }
 
 std::int64_t ReplicatedParameters::copy_bytes(const std::vector<ParameterSpec>& parameters, DType compute) {
-  return compute == DType::float32 ? 0 : bytes(parameters) / size_of(DType::float32) * size_of(compute);
+  return compute == DType::float32 ? 0 : parameter_elements(parameters) * size_of(compute);
 }
 
 ReplicatedParameters::ReplicatedParameters(std::vector<ParameterSpec> parameters, bool frozen, Communicator& tokens,

@@ -19,12 +19,6 @@ bool is_vector(const ParameterSpec& parameter) {
 
 }  // namespace
 
-std::int64_t UnitLayout::parameter_size() const {
-  std::int64_t size = 0;
-  for (const ParameterSpec& parameter : parameters) size += parameter.size();
-  return size;
-}
-
 std::int64_t UnitLayout::tensor_replicated_size() const {
   std::int64_t end = 0;
   for (std::size_t i = 0; i < parameters.size() && parameters[i].tensor_replicated; ++i) {

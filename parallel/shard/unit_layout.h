@@ -32,7 +32,7 @@ struct UnitLayout {
 
   std::int64_t unsharded_size() const { return shards * shard_size; }
   // Elements that are not padding.
-  std::int64_t parameter_size() const;
+  std::int64_t parameter_size() const { return parameter_elements(parameters); }
   std::int64_t padding() const { return unsharded_size() - parameter_size(); }
   // Elements at the front of the buffer with gradients that are partial sums over the tensor group.
   std::int64_t tensor_replicated_size() const;

@@ -23,11 +23,7 @@ struct FormingUnit {
   std::vector<Family> families = {};     // distinct, as declared
   UnitPlan plan = {};
 
-  std::int64_t bytes(std::int64_t element_bytes) const {
-    std::int64_t elements = 0;
-    for (const ParameterSpec& parameter : plan.parameters) elements += parameter.size();
-    return elements * element_bytes;
-  }
+  std::int64_t bytes(std::int64_t element_bytes) const { return parameter_elements(plan.parameters) * element_bytes; }
 };
 
 template <typename Value>

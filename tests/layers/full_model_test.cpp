@@ -76,7 +76,7 @@ Outcome run_model(const SegmentCase& the_case, const SegmentInputs& inputs) {
   run_local_ranks(
       the_case.ranks(),
       [&](Communicator& world) { ranks[static_cast<std::size_t>(world.rank())] = run_chain(world, the_case, inputs); },
-      {std::chrono::seconds(60)});
+      std::chrono::seconds(60));
   return assemble(the_case, ranks);
 }
 

@@ -155,7 +155,7 @@ std::vector<RankOutcome> run_segment(const SegmentCase& the_case, const SegmentI
                   [&](Communicator& world) {
                     outcomes[to_size(world.rank())] = SegmentRank(world, the_case, inputs, options).run(options);
                   },
-                  {std::chrono::seconds(60)});
+                  std::chrono::seconds(60));
   return outcomes;
 }
 
