@@ -100,11 +100,10 @@ class ReplicaSweep {
       const std::string place = fmt::format("rows {} to {} of {}{} of {} (replica {})", wrong_begin_, end - 1,
                                             parameter_.rows, columns, parameter_.name, replica_);
       if (strip.ranks.empty()) {
-        faults_.push_back({OwnershipSeam::unowned, parameter_.name, place + " are owned by no rank"});
+        faults_.push_back({OwnershipSeam::unowned, place + " are owned by no rank"});
       } else {
-        faults_.push_back(
-            {OwnershipSeam::doubled, parameter_.name,
-             fmt::format("{} are owned {} times, by {}", place, strip.ranks.size(), ranks_text(strip.ranks))});
+        faults_.push_back({OwnershipSeam::doubled, fmt::format("{} are owned {} times, by {}", place,
+                                                               strip.ranks.size(), ranks_text(strip.ranks))});
       }
     }
   }
@@ -133,7 +132,7 @@ void find_faults_of(const GlobalParameter& parameter, const std::vector<const Ow
       continue;
     }
     faults.push_back(
-        {OwnershipSeam::outside, parameter.name,
+        {OwnershipSeam::outside,
          fmt::format("rank {} owns rows {} to {}, columns {} to {} of replica {} of {}, which has {} rows, {} columns "
                      "and {} replicas",
                      range->rank, range->row_begin, range->row_begin + range->rows - 1, range->column_begin,
@@ -149,7 +148,7 @@ void find_faults_of(const GlobalParameter& parameter, const std::vector<const Ow
       std::ranges::sort(ranks);
       rules.push_back(fmt::format("{} on {}", optimizer, ranks_text(ranks)));
     }
-    faults.push_back({OwnershipSeam::two_optimizers, parameter.name,
+    faults.push_back({OwnershipSeam::two_optimizers,
                       fmt::format("{} is stepped by {}", parameter.name, fmt::join(rules, " and by "))});
   }
 }
@@ -184,7 +183,7 @@ std::vector<OwnershipFault> find_ownership_faults(std::span<const OwnedRange> ta
       found->second.push_back(&range);
     } else {
       faults.push_back(
-          {OwnershipSeam::outside, range.parameter,
+          {OwnershipSeam::outside,
            fmt::format("rank {} owns rows of {}, which is no parameter of the model", range.rank, range.parameter)});
     }
   }

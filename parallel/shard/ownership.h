@@ -63,8 +63,7 @@ constexpr auto enum_names(OwnershipSeam) {
 
 struct OwnershipFault {
   OwnershipSeam seam;
-  std::string parameter;
-  std::string message;  // one sentence with rows, replica and ranks
+  std::string message;  // one sentence with parameter, rows, replica and ranks
 };
 
 // Empty if every element of every parameter is owned exactly once in each of its replicas, by one rule.
