@@ -1,7 +1,6 @@
 #include "parallel/pipeline/simulation/simulate.h"
 
 #include <algorithm>
-#include <deque>
 #include <utility>
 
 #include "parallel/pipeline/program/overlap.h"
@@ -333,18 +332,9 @@ class Walk {
     end_wait(rank, start, before);
   }
 
-  Connection& connection(int from, int to, Lane lane) {
-    auto& known = ranks_[from].connections;
-    for (std::size_t i : known) {
-      if (connections_[i].to == to && connections_[i].lane == lane) return connections_[i];
-    }
-    known.push_back(connections_.size());
-    return connections_.emplace_back(Connection{.to = to, .lane = lane});
-  }
-
   bool send(std::size_t rank, const Action& action) {
     const Lane lane = lane_of(program_, action);
-    Connection& to_peer = connection(static_cast<int>(rank), *action.peer, lane);
+    Connection& to_peer = ranks_[rank].connections[{*action.peer, lane}];
     if (to_peer.under_way) return false;
     Start start = begin(rank, lane);
     start.after(ranks_[rank].compute, Wait::compute);
@@ -363,7 +353,7 @@ class Walk {
 
   bool receive(std::size_t rank, const Action& action) {
     const MessageLanes lanes = message_lanes_of(program_, action);
-    Connection& from_peer = connection(*action.peer, static_cast<int>(rank), lanes.send);
+    Connection& from_peer = ranks_[*action.peer].connections[{static_cast<int>(rank), lanes.send}];
     if (from_peer.under_way != std::pair(other_stage(action.op, *action.stage), *action.microbatch)) return false;
     Start start = begin(rank, lanes.receive);
     start.after(from_peer.sent, Wait::message);
@@ -432,7 +422,6 @@ class Walk {
   bool exchanged_;  // the program has messages; otherwise data is available as soon as it is made
   walking::UnitInstants units_;
   walking::DataInstants data_;
-  std::deque<Connection> connections_;
   std::vector<std::size_t> queue_;  // ranks that may continue
   int ranks_with_norm_ = 0, ranks_at_norm_ = 0;
   std::size_t meetings_ = 0;  // number of meetings of ranks, for ties and norms, so far

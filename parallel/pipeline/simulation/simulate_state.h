@@ -38,8 +38,6 @@ struct Start {
 // Messages from one rank to another on one pair of lanes, named by the sender's lane. At most one is in flight, and
 // they arrive in order.
 struct Connection {
-  int to = 0;
-  Lane lane = Lane::send_activations_up;
   std::optional<std::pair<int, int>> under_way = {};  // stage that sends, microbatch
   Instant sent = {};                                  // start of its send
   ActionAt send = {};                                 // its send
@@ -57,7 +55,7 @@ struct RankState {
   Instant given_up = {};                                    // the last reduction that the pool has given up
   std::map<std::pair<int, int>, Instant> rows = {};  // ends of exchanges that a part waits for: segment, microbatch
   std::map<std::pair<int, int>, Instant> left = {}, back = {};  // ends of OFFLOAD and RELOAD: segment, microbatch
-  std::vector<std::size_t> connections = {};                    // indices into Walk::connections_
+  std::map<std::pair<int, Lane>, Connection> connections = {};  // from here, by receiving rank and own lane
   std::optional<Start> tie = {};                                // set while waiting for other ranks at TIE_GRAD
   std::optional<Start> norm = {};                               // set while waiting for other ranks at GRAD_NORM
   Overlaps overlaps = {};         // only without exchange; messages determine it otherwise
