@@ -155,87 +155,47 @@ Producers find_producers(const Program& program) {
   return producers;
 }
 
-// The actions between two ops of a rank, in their order in the list.
-struct Slot {
-  std::vector<Action> reshards, waits, collectives;
-};
-
-class TimedList {
- public:
-  TimedList(const Program& program, int rank, const TimingRankPlan& plan)
-      : program_(program),
-        actions_(program.ranks[rank]),
-        plan_(plan),
-        units_(units_of(program, rank)),
-        ops_(ops_of(actions_)),
-        slots_(ops_.size() + 1) {}
-
-  std::vector<Action> list() {
-    for (const TimedGather& gather : plan_.gathers) {
-      slot(gather.until + 1).reshards.push_back(unit_action(Op::reshard, gather.unit));
+// The actions between two ops of a rank stand in front of the receives of the next op, so that other lanes begin before
+// compute waits. They stand behind the sends of the previous op, because another rank waits for those.
+std::vector<Action> timed_list(const Program& program, int rank, const TimingRankPlan& plan) {
+  const std::vector<Action>& actions = program.ranks[rank];
+  const RankUnits units = units_of(program, rank);
+  const std::vector<std::size_t> ops = ops_of(actions);
+  enum class Turn : std::uint8_t { reshard, wait, collective };
+  std::multimap<std::pair<std::size_t, Turn>, Action> slots;  // by the op behind them, or the number of ops
+  const auto put = [&](int slot, Turn turn, Op op, int number) {
+    const int unit = units.units[number];
+    const ProgramUnit& entry = program.units[unit];
+    const std::int64_t bytes = op == Op::unshard           ? entry.gather_bytes
+                               : op == Op::reduce_gradient ? entry.reduce_bytes
+                                                           : 0;
+    slots.emplace(std::pair(static_cast<std::size_t>(slot), turn),
+                  Action{.op = op, .stage = entry.stage, .unit = unit, .bytes = bytes});
+  };
+  for (const TimedGather& gather : plan.gathers) put(gather.until + 1, Turn::reshard, Op::reshard, gather.unit);
+  int at = 0;  // a collective does not overtake earlier ones of the channel
+  for (const auto& [reduces, index] : plan.channel) {
+    if (!reduces) {
+      const TimedGather& gather = plan.gathers[index];
+      at = std::max(at, gather.after + 1);
+      put(at, Turn::collective, Op::unshard, gather.unit);
+      continue;
     }
-    // A collective does not overtake earlier ones of the channel.
-    int latest = 0;
-    for (const TimedCollective& collective : plan_.channel) {
-      const int after =
-          collective.reduction ? plan_.reductions[collective.index].after : plan_.gathers[collective.index].after;
-      latest = std::max(latest, after + 1);
-      collective.reduction ? add_reduction(plan_.reductions[collective.index], latest)
-                           : add_gather(plan_.gathers[collective.index], latest);
-    }
-    return insert_actions(actions_, insertions());
+    const TimedReduction& reduction = plan.reductions[index];
+    at = std::max(at, reduction.after + 1);
+    put(at, Turn::collective, Op::reduce_gradient, reduction.unit);
+    if (reduction.wait == static_cast<int>(ops.size())) continue;
+    // The wait stands as early as possible: a gather behind it takes the room.
+    put(reduction.wait, reduction.wait == at ? Turn::collective : Turn::wait, Op::wait_reduction, reduction.unit);
   }
-
- private:
-  Slot& slot(int op) { return slots_[op]; }
-
-  Action unit_action(Op op, int number) const {
-    const int unit = units_.units[number];
-    const ProgramUnit& entry = program_.units[unit];
-    return {.op = op,
-            .stage = entry.stage,
-            .unit = unit,
-            .bytes = op == Op::unshard           ? entry.gather_bytes
-                     : op == Op::reduce_gradient ? entry.reduce_bytes
-                                                 : 0};
+  std::vector<Insertion> insertions;
+  for (const auto& [place, action] : slots) {
+    const std::size_t op = place.first, behind = op == 0 ? 0 : behind_with_sends(actions, ops[op - 1]);
+    const std::size_t before = op == ops.size() ? behind : before_with_receives(actions, ops[op]);
+    insertions.push_back({std::max(behind, before), action});
   }
-
-  void add_gather(const TimedGather& gather, int at) {
-    slot(at).collectives.push_back(unit_action(Op::unshard, gather.unit));
-  }
-
-  // The wait stands as early as possible: a gather behind it takes the room.
-  void add_reduction(const TimedReduction& reduction, int at) {
-    slot(at).collectives.push_back(unit_action(Op::reduce_gradient, reduction.unit));
-    if (reduction.wait == static_cast<int>(ops_.size())) return;
-    const Action wait = unit_action(Op::wait_reduction, reduction.unit);
-    (reduction.wait == at ? slot(at).collectives : slot(reduction.wait).waits).push_back(wait);
-  }
-
-  // A slot stands in front of the receives of the next op, so that other lanes begin before compute waits. It stands
-  // behind the sends of the previous op, because another rank waits for those.
-  std::vector<Insertion> insertions() const {
-    std::vector<Insertion> result;
-    for (std::size_t op = 0; op < slots_.size(); ++op) {
-      const std::size_t behind = op == 0 ? 0 : behind_with_sends(actions_, ops_[op - 1]);
-      const std::size_t before = op == ops_.size() ? behind : before_with_receives(actions_, ops_[op]);
-      const auto add = [&](const std::vector<Action>& actions) {
-        for (const Action& action : actions) result.push_back({std::max(behind, before), action});
-      };
-      add(slots_[op].reshards);
-      add(slots_[op].waits);
-      add(slots_[op].collectives);
-    }
-    return result;
-  }
-
-  const Program& program_;
-  const std::vector<Action>& actions_;
-  const TimingRankPlan& plan_;
-  RankUnits units_;
-  std::vector<std::size_t> ops_;
-  std::vector<Slot> slots_;  // before op i; the last slot is behind all ops
-};
+  return insert_actions(actions, insertions);
+}
 
 }  // namespace
 
@@ -264,7 +224,7 @@ TimingProblem timing_problem(const Program& lowered, const ProgramCosts& costs, 
 Program add_timing(Program lowered, const TimingPlan& plan) {
   require(plan.ranks.size() == lowered.ranks.size(), "there is a plan for each pipeline rank");
   for (std::size_t rank = 0; rank < lowered.ranks.size(); ++rank) {
-    lowered.ranks[rank] = TimedList(lowered, static_cast<int>(rank), plan.ranks[rank]).list();
+    lowered.ranks[rank] = timed_list(lowered, static_cast<int>(rank), plan.ranks[rank]);
   }
   lowered.reduce_inputs = std::numeric_limits<int>::max();
   return lowered;
