@@ -10,47 +10,37 @@
 namespace weft {
 namespace {
 
-class Matcher {
- public:
-  Matcher(const CheckContext& context, std::vector<Finding>& findings) : context_(context), findings_(findings) {}
-
-  void match(const Channel& channel) {
-    if (std::ranges::equal(channel.sends, channel.receives, {}, &End::message, &End::message)) return;
-    const auto sends = with_partner(channel.sends, channel.receives, Violation::unmatched_send);
-    const auto receives = with_partner(channel.receives, channel.sends, Violation::unmatched_receive);
-    for (std::size_t i = 0; i < receives.size(); ++i) {
-      if (sends[i].message == receives[i].message) continue;
-      found(Violation::crossed_messages, receives[i],
-            fmt::format("rank {} sends {} at this turn", sends[i].rank, cell(sends[i])));
-      return;  // all later messages are crossed as well
+// The ends with another end of their message; the others are findings.
+std::vector<End> with_partner(const CheckContext& context, const std::vector<End>& ends, const std::vector<End>& others,
+                              Violation violation, std::vector<Finding>& findings) {
+  std::map<std::tuple<int, int>, int> partners;
+  for (const End& other : others) ++partners[other.message];
+  std::vector<End> matched;
+  for (const End& end : ends) {
+    if (partners[end.message]-- > 0) {
+      matched.push_back(end);
+    } else {
+      const int peer = *context.list(end.rank)[end.index].peer;
+      findings.push_back(
+          {violation, end.rank, end.index, fmt::format("rank {} never {} it", peer, end.sends ? "receives" : "sends")});
     }
   }
+  return matched;
+}
 
- private:
-  std::string cell(const End& end) const { return format_action(context_.program, context_.list(end.rank)[end.index]); }
-  void found(Violation violation, const End& end, std::string message) {
-    findings_.push_back({violation, end.rank, end.index, std::move(message)});
+void match(const CheckContext& context, const Channel& channel, std::vector<Finding>& findings) {
+  if (std::ranges::equal(channel.sends, channel.receives, {}, &End::message, &End::message)) return;
+  const auto sends = with_partner(context, channel.sends, channel.receives, Violation::unmatched_send, findings);
+  const auto receives = with_partner(context, channel.receives, channel.sends, Violation::unmatched_receive, findings);
+  for (std::size_t i = 0; i < receives.size(); ++i) {
+    const End &send = sends[i], &receive = receives[i];
+    if (send.message == receive.message) continue;
+    const std::string sent = format_action(context.program, context.list(send.rank)[send.index]);
+    findings.push_back({Violation::crossed_messages, receive.rank, receive.index,
+                        fmt::format("rank {} sends {} at this turn", send.rank, sent)});
+    return;  // all later messages are crossed as well
   }
-
-  // The ends with another end of their message; the others are findings.
-  std::vector<End> with_partner(const std::vector<End>& ends, const std::vector<End>& others, Violation violation) {
-    std::map<std::tuple<int, int>, int> partners;
-    for (const End& other : others) ++partners[other.message];
-    std::vector<End> matched;
-    for (const End& end : ends) {
-      if (partners[end.message]-- > 0) {
-        matched.push_back(end);
-      } else {
-        const int peer = *context_.list(end.rank)[end.index].peer;
-        found(violation, end, fmt::format("rank {} never {} it", peer, end.sends ? "receives" : "sends"));
-      }
-    }
-    return matched;
-  }
-
-  const CheckContext& context_;
-  std::vector<Finding>& findings_;
-};
+}
 
 // Runs the exchange of all ranks as far as it goes, for ranks that are threads and do everything at once. A send is
 // posted without waiting for its receiver, but only after the previous message of its channel has been received. A
@@ -151,8 +141,7 @@ Exchange collect_messages(const CheckContext& context) {
 void check_exchange(const CheckContext& context, std::vector<Finding>& findings) {
   const Exchange exchange = collect_messages(context);
   const std::size_t before = findings.size();
-  Matcher matcher(context, findings);
-  for (const Channel& channel : exchange.channels) matcher.match(channel);
+  for (const Channel& channel : exchange.channels) match(context, channel, findings);
   // A message without partner stops its rank and is reported already; deadlocks are searched only in matched lists.
   if (findings.size() != before) return;
   find_deadlock(context, exchange, findings);
