@@ -62,6 +62,17 @@ void require_microbatches(const std::string& why, int microbatches, const std::f
 
 namespace {
 
+// Two chunks per rank in a V, with weight gradients apart.
+constexpr Schedule in_a_v(std::string_view name, std::string_view summary, RankLists (*lists)(const OrderInput&)) {
+  return {.name = name,
+          .summary = summary,
+          .lists = lists,
+          .placement = Placement::v,
+          .least_chunks = 2,
+          .most_chunks = 2,
+          .parts = true};
+}
+
 // A new row stands last: pictures give the schedules their marks by position (tools/picture/pareto_svg.h).
 constexpr std::array table = {
     Schedule{.name = "gpipe",
@@ -90,27 +101,9 @@ constexpr std::array table = {
              .most_chunks = 0,
              .takes_groups = true,
              .parts = true},
-    Schedule{.name = "zbv",
-             .summary = "two chunks in a V with weight gradients in the bubble; keeps 2 ranks chunks",
-             .lists = zbv_order,
-             .placement = Placement::v,
-             .least_chunks = 2,
-             .most_chunks = 2,
-             .parts = true},
-    Schedule{.name = "v_half",
-             .summary = "two chunks in a V at about half the activations of 1f1b",
-             .lists = v_half_order,
-             .placement = Placement::v,
-             .least_chunks = 2,
-             .most_chunks = 2,
-             .parts = true},
-    Schedule{.name = "v_min",
-             .summary = "two chunks in a V at about a third of the activations of 1f1b",
-             .lists = v_min_order,
-             .placement = Placement::v,
-             .least_chunks = 2,
-             .most_chunks = 2,
-             .parts = true},
+    in_a_v("zbv", "two chunks in a V with weight gradients in the bubble; keeps 2 ranks chunks", zbv_order),
+    in_a_v("v_half", "two chunks in a V at about half the activations of 1f1b", v_half_order),
+    in_a_v("v_min", "two chunks in a V at about a third of the activations of 1f1b", v_min_order),
     Schedule{.name = "dualpipev",
              .summary = "two chunks in a V, forwards beside backwards of the other; keeps 2 ranks + 1 chunks",
              .lists = dualpipev_order,
