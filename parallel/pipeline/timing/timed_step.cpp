@@ -91,12 +91,11 @@ class ProblemRank {
                    entry.name);
     }
     const UnitCost& cost = costs_.units[unit];
-    TimingUnit timed{.parameter_bytes = entry.unsharded_bytes,
-                     .gather_seconds = entry.unsharded_bytes > 0 ? cost.gather : 0.0,
-                     .reduce_seconds = cost.reduce};
     // A reduction takes its copy and its part while the accumulator is still there.
-    timed.gradient_bytes = timed_gradient_bytes(entry);
-    return timed;
+    return {.parameter_bytes = entry.unsharded_bytes,
+            .gradient_bytes = timed_gradient_bytes(entry),
+            .gather_seconds = entry.unsharded_bytes > 0 ? cost.gather : 0.0,
+            .reduce_seconds = cost.reduce};
   }
 
   void depend(const Action& action, const Producers& producers, TimingOp& op) const {
@@ -114,9 +113,9 @@ class ProblemRank {
     const bool forward = action.op == Op::forward;
     const bool enters = forward ? stage.segments.front() == *action.segment
                                 : makes_input_gradient(action.op) && stage.segments.back() == *action.segment;
-    const int from = *action.stage + (forward ? -1 : 1);
-    if (!enters || from < 0 || from >= static_cast<int>(program_.stages.size())) return;
-    if (program_.stages[from].rank == rank_) return;
+    const Op receive = forward ? Op::receive_forward : Op::receive_backward;
+    if (!enters || !crosses_ranks(program_, receive, *action.stage)) return;
+    const int from = other_stage(receive, *action.stage);
     const auto place = from * program_.microbatches + *action.microbatch;
     const Producer& producer = (forward ? producers.forward : producers.backward)[place];
     op.producer_rank = producer.rank;
