@@ -44,11 +44,9 @@ class Measurement {
     for (const auto& [key, samples] : collectives_) {
       UnitCost& cost = table.units[tables_.units[static_cast<std::size_t>(key.first)].name];
       const double seconds = std::ranges::min(samples);
-      if (key.second == Op::unshard) cost.gather = seconds;
-      if (key.second == Op::unshard_secondary) cost.island_gather = seconds;
-      if (key.second == Op::scatter_gradient) cost.scatter = seconds;
-      if (key.second == Op::reduce_gradient) cost.reduce = seconds;
-      if (key.second == Op::tie_gradient) cost.tie = seconds;
+      for (const auto& [op, member] : unit_seconds) {
+        if (key.second == op) cost.*member = seconds;
+      }
     }
     for (const auto& [stage, samples] : messages()) table.messages[std::to_string(stage)] = median_of(samples);
     table.gradient_norm = std::ranges::min(norms_);

@@ -157,11 +157,9 @@ UnitCost unit_cost(const ProgramTables& tables, const ProgramUnit& unit, const s
                                               : sizes.at(part.group);
     const double seconds =
         collective_seconds(links, ties ? Group::pp : part.group, part.op, part.count, part.bytes, ranks);
-    if (part.during == Op::unshard) cost.gather += seconds;
-    if (part.during == Op::unshard_secondary) cost.island_gather += seconds;
-    if (part.during == Op::scatter_gradient) cost.scatter += seconds;
-    if (part.during == Op::reduce_gradient) cost.reduce += seconds;
-    if (part.during == Op::tie_gradient) cost.tie += seconds;
+    for (const auto& [op, member] : unit_seconds) {
+      if (part.during == op) cost.*member += seconds;
+    }
   }
   return cost;
 }

@@ -42,21 +42,11 @@ double cost_of(const ComputeCost& cost, const Action& action) {
 }
 
 double cost_of(const ProgramUnit& unit, const UnitCost& cost, Op op) {
-  const bool gathers = !unit.replicated && unit.unsharded_bytes > 0;
-  switch (op) {
-    case Op::unshard:
-      return gathers ? cost.gather : 0.0;
-    case Op::unshard_secondary:
-      return gathers ? cost.island_gather : 0.0;
-    case Op::scatter_gradient:
-      return cost.scatter;
-    case Op::reduce_gradient:
-      return cost.reduce;
-    case Op::tie_gradient:
-      return cost.tie;
-    default:
-      return 0.0;
+  if (is_gather(op) && (unit.replicated || unit.unsharded_bytes == 0)) return 0.0;
+  for (const auto& [each, seconds] : unit_seconds) {
+    if (each == op) return cost.*seconds;
   }
+  return 0.0;
 }
 
 ComputeCost share_of(const ComputeCost& stage, std::size_t segments) {

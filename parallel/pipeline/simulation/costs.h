@@ -2,6 +2,7 @@
 // chooses the source: one unit each, a model of the hardware, or a run's measurements.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "parallel/pipeline/program/program.h"
@@ -36,6 +37,12 @@ struct UnitCost {
   double gather = 0.0, island_gather = 0.0, scatter = 0.0, reduce = 0.0, tie = 0.0;
   bool operator==(const UnitCost&) const = default;
 };
+// Its seconds by action; other actions of units take no time.
+inline constexpr std::pair<Op, double UnitCost::*> unit_seconds[] = {{Op::unshard, &UnitCost::gather},
+                                                                     {Op::unshard_secondary, &UnitCost::island_gather},
+                                                                     {Op::scatter_gradient, &UnitCost::scatter},
+                                                                     {Op::reduce_gradient, &UnitCost::reduce},
+                                                                     {Op::tie_gradient, &UnitCost::tie}};
 
 struct ActionCosts {
   std::vector<ComputeCost> segments = {};  // by segment
