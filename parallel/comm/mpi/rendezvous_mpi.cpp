@@ -33,7 +33,7 @@ void check_mpi(int result, const char* call) {
   fail("rendezvous mpi://: {} failed: {}", call, text.substr(0, length));
 }
 
-std::string initialise() {
+void initialise() {
   int begun = 0;
   check_mpi(MPI_Initialized(&begun), "MPI_Initialized");
   // MPI can be initialised once a process, and an earlier user may have finalised it.
@@ -42,7 +42,6 @@ std::string initialise() {
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_FUNNELED) fail("rendezvous mpi://: this MPI serves programs without threads only");
   check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  return {};
 }
 
 // The only thread of this process that calls MPI.
@@ -76,10 +75,7 @@ class MpiThread {
   ~MpiThread() {
     bool idle = true;
     if (!failed_ && std::uncaught_exceptions() == 0) {
-      auto finalised = submit([] {
-        MPI_Finalize();
-        return std::string();
-      });
+      auto finalised = submit([] { MPI_Finalize(); });
       idle = finalised.wait_for(timeout_) == std::future_status::ready;
     }
     close();
@@ -89,9 +85,9 @@ class MpiThread {
   MpiThread& operator=(const MpiThread&) = delete;
 
   // Runs `job` on the thread and waits for it. Rethrows its exception, which counts as a failure.
-  std::string run(std::function<std::string()> job) {
+  void run(std::function<void()> job) {
     try {
-      return submit(std::move(job)).get();
+      submit(std::move(job)).get();
     } catch (...) {
       failed_ = true;
       throw;
@@ -103,7 +99,7 @@ class MpiThread {
   struct Jobs {
     std::mutex mutex;
     std::condition_variable changed;
-    std::deque<std::packaged_task<std::string()>> waiting;
+    std::deque<std::packaged_task<void()>> waiting;
     bool closed = false;
 
     void run_all() {
@@ -119,8 +115,8 @@ class MpiThread {
     }
   };
 
-  std::future<std::string> submit(std::function<std::string()> job) {
-    std::packaged_task<std::string()> task(std::move(job));
+  std::future<void> submit(std::function<void()> job) {
+    std::packaged_task<void()> task(std::move(job));
     auto result = task.get_future();
     {
       const std::lock_guard lock(jobs_->mutex);
@@ -187,20 +183,19 @@ class MpiRendezvous final : public Rendezvous {
  public:
   explicit MpiRendezvous(const RendezvousOptions& options)
       : options_(options), greetings_(options.world), answers_(options.world), thread_(options.timeout) {
-    thread_.run([this] {
-      check_place();
-      return std::string();
-    });
+    thread_.run([this] { check_place(); });
   }
 
   std::string meet(std::string_view purpose, std::string_view brought) override {
     ++meeting_;
     purpose_ = purpose;
     require(greeting().size() <= longest_greeting, "the purpose of a meeting is short");
-    return thread_.run([&] {
+    std::string bytes;
+    thread_.run([&] {
       const auto deadline = Clock::now() + options_.timeout;
-      return options_.rank == 0 ? host(brought, deadline) : join(deadline);
+      bytes = options_.rank == 0 ? host(brought, deadline) : join(deadline);
     });
+    return bytes;
   }
 
  private:
