@@ -84,10 +84,6 @@ std::string_view family_word(const ProgramTables& tables, const Action& action) 
   return dense ? name_of(Family::dense) : name_of(kind);
 }
 
-std::optional<int> stage_of(const ProgramTables& tables, const Action& action) {
-  return action.unit ? tables.units[*action.unit].stage : action.stage;
-}
-
 }  // namespace
 
 std::vector<std::string> range_names(const Program& program, std::span<const Action> actions) {
@@ -119,7 +115,7 @@ ActionRanges::ActionRanges(NvtxDomain& domain, const Program& program, std::span
   for (const Action& action : actions) {
     payloads_.push_back({.bytes = action.bytes,
                          .microbatch = action.microbatch.value_or(-1),
-                         .stage = stage_of(program, action).value_or(-1),
+                         .stage = action.stage.value_or(-1),
                          .phase = domain.registered(std::string(phase_word(action.op))),
                          .family = domain.registered(std::string(family_word(program, action)))});
   }
