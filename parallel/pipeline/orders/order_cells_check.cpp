@@ -39,8 +39,8 @@ class Completeness {
       }
     }
     if (!all_read) return;
-    require_all("stage", stages_, [](const Action& action) { return *action.stage; });
-    require_all("microbatch", microbatches_, [](const Action& action) { return *action.microbatch; });
+    require_all("stage", stages_);
+    require_all("microbatch", microbatches_);
     for (const auto& [stage, home] : stages_) {
       for (const auto& [microbatch, first] : microbatches_) {
         if (faults_.full()) return;
@@ -87,13 +87,12 @@ class Completeness {
   }
 
   // Reports every number below the largest that no cell uses.
-  template <typename NumberOf>
-  void require_all(std::string_view what, const std::map<int, Home>& found, NumberOf number_of) {
+  void require_all(std::string_view what, const std::map<int, Home>& found) {
     int next = 0;
     for (const auto& [number, home] : found) {
       for (; next < number && !faults_.full(); ++next) {
         faults_.add(home.second->place, fmt::format("there is a {} {} but no {} {}; they are numbered without gaps",
-                                                    what, number_of(home.second->action), what, next));
+                                                    what, number, what, next));
       }
       next = number + 1;
     }
