@@ -291,8 +291,8 @@ class Walk {
     RankState& state = ranks_[rank];
     if (state.tie) return false;
     Start start = begin(rank, Lane::reduce);
-    if (units_.ties_unreduced(action)) start.after(state.compute, Wait::compute);
-    const auto [copies, ranks] = units_.tie_of(action);
+    const auto [copies, ranks, unreduced] = units_.tie_of(action);
+    if (unreduced) start.after(state.compute, Wait::compute);
     if (ranks.size() < 2) {
       state.reduced = settle(rank, Lane::reduce, start);
       return true;

@@ -128,19 +128,15 @@ class UnitInstants {
   // The copies of a tied parameter, and the ranks that hold them.
   struct Tie {
     std::vector<int> copies, ranks;
+    bool unreduced = false;  // ProgramUnit::tied_unreduced
   };
   Tie tie_of(const Action& tie) const {
     Tie found;
     for_units_of(program_, tie, [&](std::size_t unit) {
       const ProgramUnit& entry = program_.units[unit];
-      if (!entry.copies.empty()) found = {entry.copies, tied_ranks(program_, entry)};
+      if (!entry.copies.empty()) found = {entry.copies, tied_ranks(program_, entry), entry.tied_unreduced};
     });
     return found;
-  }
-  bool ties_unreduced(const Action& tie) const {
-    bool any = false;
-    for_units_of(program_, tie, [&](std::size_t unit) { any = any || program_.units[unit].tied_unreduced; });
-    return any;
   }
 
  private:
