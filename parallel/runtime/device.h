@@ -53,7 +53,6 @@ class Stream {
 class Device {
  public:
   virtual ~Device() = default;
-  virtual std::string_view name() const = 0;
   virtual std::unique_ptr<Stream> create_stream(std::string_view lane) = 0;
 
   // Storage for work queued on `stream` from here on; other streams first wait for this point of `stream`. At least

@@ -36,7 +36,6 @@ class NumberedDevice final : public DryDevice {
  public:
   explicit NumberedDevice(DryDownload download) : download_(std::move(download)) {}
 
-  std::string_view name() const override { return "dry"; }
   std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<ImmediateStream>(*this); }
 
   void* allocate(std::int64_t bytes, Stream&) override { return allocate_numbered(bytes); }

@@ -37,7 +37,6 @@ class PoisoningDevice final : public Device {
     inner_.release_staging(poison_, poison_bytes);
   }
 
-  std::string_view name() const override { return inner_.name(); }
   std::unique_ptr<Stream> create_stream(std::string_view lane) override { return inner_.create_stream(lane); }
   void* allocate(std::int64_t bytes, Stream& stream) override {
     void* data = inner_.allocate(bytes, stream);

@@ -9,7 +9,6 @@ namespace weft {
 
 class ForwardingDevice : public Device {
  public:
-  std::string_view name() const override { return cpu_->name(); }
   std::unique_ptr<Stream> create_stream(std::string_view lane) override { return cpu_->create_stream(lane); }
   void* allocate(std::int64_t bytes, Stream& stream) override { return cpu_->allocate(bytes, stream); }
   void release(void* data, std::int64_t bytes, Stream& stream) override { cpu_->release(data, bytes, stream); }

@@ -36,7 +36,6 @@ class CpuDevice final : public Device {
       for (void* block : blocks) std::free(block);
     }
   }
-  std::string_view name() const override { return "cpu"; }
   std::unique_ptr<Stream> create_stream(std::string_view) override { return std::make_unique<ImmediateStream>(*this); }
 
   void* allocate(std::int64_t bytes, Stream&) override {

@@ -181,7 +181,6 @@ class CudaDevice final : public Device {
     cudaMemPoolDestroy(pool_);
   }
 
-  std::string_view name() const override { return "cuda"; }
   // Lanes other than compute carry little work that other work waits for, so they have the highest priority. The lane
   // `products` runs products of experts beside others; they are compute's own work and have the lowest.
   std::unique_ptr<Stream> create_stream(std::string_view lane) override {
