@@ -71,7 +71,12 @@ class UnitInstants {
       : program_(program),
         gathered_(program.units.size() + program.stages.size()),
         accumulating_(program.units.size(), false),
-        reduced_(program.units.size()) {}
+        reduced_(program.units.size()),
+        units_of_stage_(program.stages.size()) {
+    for (std::size_t unit = 0; unit < program.units.size(); ++unit) {
+      units_of_stage_.at(program.units[unit].stage).push_back(unit);
+    }
+  }
 
   // In a solved step a gather takes memory that any earlier action of the list has released.
   bool takes_all_room(const Action& gather) const {
@@ -79,13 +84,13 @@ class UnitInstants {
   }
   void gathered(const Action& gather, const Instant& end) {
     if (!gather.unit) gathered_[slot_of_stage(*gather.stage)] = end;
-    for_units_of(program_, gather, [&](std::size_t unit) {
+    for_units_of(gather, [&](std::size_t unit) {
       if (takes_room(unit)) gathered_[unit] = end;
     });
   }
   bool gives_room(const Action& reshard) const {
     bool gives = !reshard.unit;
-    for_units_of(program_, reshard, [&](std::size_t unit) { gives = gives || takes_room(unit); });
+    for_units_of(reshard, [&](std::size_t unit) { gives = gives || takes_room(unit); });
     return gives;
   }
 
@@ -109,7 +114,7 @@ class UnitInstants {
   // Returns the number of inputs that stay in the pool behind the reduction.
   int reduced(const Action& reduction, const Instant& end) {
     int inputs = 0;
-    for_units_of(program_, reduction, [&](std::size_t unit) {
+    for_units_of(reduction, [&](std::size_t unit) {
       const bool accumulated = accumulating_[unit] && pools_accumulator(unit);
       accumulating_[unit] = false;
       reduced_[unit].push_back(end);
@@ -118,7 +123,7 @@ class UnitInstants {
     return inputs;
   }
   void wait_for_reductions(const Action& wait, Start& start) {
-    for_units_of(program_, wait, [&](std::size_t unit) {
+    for_units_of(wait, [&](std::size_t unit) {
       if (reduced_[unit].empty()) return;
       start.after(reduced_[unit].front(), Wait::reduction);
       reduced_[unit].pop_front();
@@ -132,7 +137,7 @@ class UnitInstants {
   };
   Tie tie_of(const Action& tie) const {
     Tie found;
-    for_units_of(program_, tie, [&](std::size_t unit) {
+    for_units_of(tie, [&](std::size_t unit) {
       const ProgramUnit& entry = program_.units[unit];
       if (!entry.copies.empty()) found = {entry.copies, tied_ranks(program_, entry), entry.tied_unreduced};
     });
@@ -149,10 +154,18 @@ class UnitInstants {
   }
   std::size_t slot_of_stage(int stage) const { return program_.units.size() + stage; }
 
+  // As weft::for_units_of, for the many actions of a walk.
+  template <typename Function>
+  void for_units_of(const Action& action, Function function) const {
+    if (action.unit) return function(*action.unit);
+    for (std::size_t unit : units_of_stage_[*action.stage]) function(unit);
+  }
+
   const Program& program_;
   std::vector<Instant> gathered_;             // by unit, then by stage for gathers that name no unit
   std::vector<bool> accumulating_;            // by unit
   std::vector<std::deque<Instant>> reduced_;  // by unit: its reductions not waited for yet, oldest first
+  std::vector<std::vector<std::size_t>> units_of_stage_;
 };
 
 // When the results of each stage and microbatch exist, and when they have arrived.
