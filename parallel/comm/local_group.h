@@ -22,7 +22,7 @@ namespace weft {
 
 // A wait of one thread for another: one side changes a 32-bit word, and the other side watches the word.
 enum class WaitStyle : std::uint8_t {
-  // Every rank has a core. The word usually changes within microseconds, so check it repeatedly before sleeping.
+  // Every rank has a core. The word usually changes within microseconds, so check it repeatedly before yielding.
   spin,
   // More ranks than cores. The awaited rank may need this core.
   yield,
