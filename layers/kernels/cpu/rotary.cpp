@@ -33,24 +33,39 @@ struct Halves {
   T* second;
 };
 
+// A pair of a head: its elements number i of both halves, in float32.
+struct Pair {
+  float first, second;
+};
+template <typename T>
+WEFT_INLINE Pair pair_of(Halves<T> head, std::int64_t i) {
+  return {static_cast<float>(head.first[i]), static_cast<float>(head.second[i])};
+}
+template <typename T>
+WEFT_INLINE void store(Pair pair, Halves<T> head, std::int64_t i) {
+  assign(head.first[i], pair.first);
+  assign(head.second[i], pair.second);
+}
+WEFT_INLINE Pair turned(Pair x, Angles angles, std::int64_t i) {
+  return {x.first * angles.cosines[i] - x.second * angles.sines[i],
+          x.second * angles.cosines[i] + x.first * angles.sines[i]};
+}
+WEFT_INLINE Pair turned_back(Pair y, Angles angles, std::int64_t i) {
+  return {y.first * angles.cosines[i] + y.second * angles.sines[i],
+          y.second * angles.cosines[i] - y.first * angles.sines[i]};
+}
+WEFT_INLINE Pair scaled(Pair x, float scale) {
+  return {x.first * scale, x.second * scale};
+}
+
 template <typename T>
 WEFT_INLINE float inverse_rms(Halves<const T> x, std::int64_t half, float eps) {
   const float square_sum = lane_sum(
       half, [&](std::int64_t i) __attribute__((always_inline)) {
-        const float first(x.first[i]), second(x.second[i]);
-        return first * first + second * second;
+        const Pair pair = pair_of(x, i);
+        return pair.first * pair.first + pair.second * pair.second;
       });
   return 1.0f / std::sqrt(square_sum / static_cast<float>(2 * half) + eps);
-}
-
-template <typename T>
-WEFT_INLINE void turn(Halves<const T> x, Angles angles, std::int64_t half, Halves<T> y) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < half; ++i) {
-    const float first(x.first[i]), second(x.second[i]);
-    assign(y.first[i], first * angles.cosines[i] - second * angles.sines[i]);
-    assign(y.second[i], second * angles.cosines[i] + first * angles.sines[i]);
-  }
 }
 
 template <typename T>
@@ -59,20 +74,8 @@ WEFT_INLINE void normalise_and_turn(Halves<const T> x, Halves<const T> weight, A
   const float inverse = inverse_rms(x, half, eps);
 #pragma omp simd
   for (std::int64_t i = 0; i < half; ++i) {
-    const float first = float(x.first[i]) * inverse * float(weight.first[i]);
-    const float second = float(x.second[i]) * inverse * float(weight.second[i]);
-    assign(y.first[i], first * angles.cosines[i] - second * angles.sines[i]);
-    assign(y.second[i], second * angles.cosines[i] + first * angles.sines[i]);
-  }
-}
-
-template <typename T>
-WEFT_INLINE void turn_back(Halves<const T> dy, Angles angles, std::int64_t half, Halves<T> dx) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < half; ++i) {
-    const float first(dy.first[i]), second(dy.second[i]);
-    assign(dx.first[i], first * angles.cosines[i] + second * angles.sines[i]);
-    assign(dx.second[i], second * angles.cosines[i] - first * angles.sines[i]);
+    const Pair normal = scaled(pair_of(x, i), inverse), gain = pair_of(weight, i);
+    store(turned({normal.first * gain.first, normal.second * gain.second}, angles, i), y, i);
   }
 }
 
@@ -83,25 +86,21 @@ WEFT_INLINE void turn_back_through_norm(Halves<const T> dy, Halves<const T> x, H
   const float inverse = inverse_rms(x, half, eps);
   const float total = lane_sum(
       half, [&](std::int64_t i) __attribute__((always_inline)) {
-        const float dy_first(dy.first[i]), dy_second(dy.second[i]);
-        const float gradient_first = dy_first * angles.cosines[i] + dy_second * angles.sines[i];
-        const float gradient_second = dy_second * angles.cosines[i] - dy_first * angles.sines[i];
-        const float normal_first = float(x.first[i]) * inverse, normal_second = float(x.second[i]) * inverse;
-        dweight.first[i] += gradient_first * normal_first;
-        dweight.second[i] += gradient_second * normal_second;
-        return gradient_first * float(weight.first[i]) * normal_first +
-               gradient_second * float(weight.second[i]) * normal_second;
+        const Pair gradient = turned_back(pair_of(dy, i), angles, i);
+        const Pair normal = scaled(pair_of(x, i), inverse), gain = pair_of(weight, i);
+        dweight.first[i] += gradient.first * normal.first;
+        dweight.second[i] += gradient.second * normal.second;
+        return gradient.first * gain.first * normal.first + gradient.second * gain.second * normal.second;
       });
   const float mean = total / static_cast<float>(2 * half);
   // The inverse rotation is computed again instead of stored, because dx may be dy.
 #pragma omp simd
   for (std::int64_t i = 0; i < half; ++i) {
-    const float dy_first(dy.first[i]), dy_second(dy.second[i]);
-    const float gradient_first = dy_first * angles.cosines[i] + dy_second * angles.sines[i];
-    const float gradient_second = dy_second * angles.cosines[i] - dy_first * angles.sines[i];
-    const float normal_first = float(x.first[i]) * inverse, normal_second = float(x.second[i]) * inverse;
-    assign(dx.first[i], inverse * (gradient_first * float(weight.first[i]) - normal_first * mean));
-    assign(dx.second[i], inverse * (gradient_second * float(weight.second[i]) - normal_second * mean));
+    const Pair gradient = turned_back(pair_of(dy, i), angles, i);
+    const Pair normal = scaled(pair_of(x, i), inverse), gain = pair_of(weight, i);
+    store({inverse * (gradient.first * gain.first - normal.first * mean),
+           inverse * (gradient.second * gain.second - normal.second * mean)},
+          dx, i);
   }
 }
 
@@ -122,7 +121,8 @@ WEFT_INLINE void turn_heads(const HeadRow<T>& row, Angles angles, const T* x, T*
           const Halves<const T> from(x + begin, half);
           const Halves<T> to(y + begin, half);
           if (row.weight == nullptr) {
-            turn(from, angles, half, to);
+#pragma omp simd
+            for (std::int64_t i = 0; i < half; ++i) store(turned(pair_of(from, i), angles, i), to, i);
           } else {
             normalise_and_turn(from, Halves<const T>(row.weight, half), angles, half, row.eps, to);
           }
@@ -139,7 +139,8 @@ WEFT_INLINE void turn_heads_back(const HeadRow<T>& row, Angles angles, const T* 
           const Halves<T> to(gradient + begin, half);
           const Halves<const T> from(gradient + begin, half);
           if (row.weight == nullptr) {
-            turn_back(from, angles, half, to);
+#pragma omp simd
+            for (std::int64_t i = 0; i < half; ++i) store(turned_back(pair_of(from, i), angles, i), to, i);
           } else {
             turn_back_through_norm(from, Halves<const T>(x + begin, half), Halves<const T>(row.weight, half), angles,
                                    half, row.eps, to, Halves<float>(row.dweight, half));
@@ -168,49 +169,39 @@ WEFT_INLINE Angles angles_at(const RotaryOptions& options, std::int64_t token) {
   return {cosines, cosines + options.heads.head_dim / 2};
 }
 
-template <typename T>
-WEFT_INLINE void forward_tokens(const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
-                                ConstTensorView k_norm, TensorView rotated) {
-  const auto rows = head_rows<T>(options, q_norm, k_norm);
-  const T* x = qkv.as<T>().data();
-  T* y = rotated.as<T>().data();
-  for (std::int64_t t = 0; t < qkv.rows(); ++t, x += qkv.columns(), y += rotated.columns()) {
-    const Angles angles = angles_at(options, t);
-    for (const HeadRow<T>& row : rows) turn_heads(row, angles, x + row.column, y + row.column);
-  }
-}
-
-template <typename T>
-WEFT_INLINE void backward_tokens(const RotaryOptions& options, ConstTensorView qkv, ConstTensorView q_norm,
-                                 ConstTensorView k_norm, TensorView dqkv, TensorView dq_norm, TensorView dk_norm) {
-  auto rows = head_rows<T>(options, q_norm, k_norm);
-  for (const TensorView gradient : {dq_norm, dk_norm}) std::ranges::fill(gradient.as<float>(), 0.0f);
-  rows[0].dweight = dq_norm.as<float>().data();
-  rows[1].dweight = dk_norm.as<float>().data();
-  T* dx = dqkv.as<T>().data();
-  const T* x = qkv.empty() ? dx : qkv.as<T>().data();
-  for (std::int64_t t = 0; t < dqkv.rows(); ++t, x += dqkv.columns(), dx += dqkv.columns()) {
-    const Angles angles = angles_at(options, t);
-    for (const HeadRow<T>& row : rows) turn_heads_back(row, angles, x + row.column, dx + row.column);
-  }
-}
-
 }  // namespace
 
 WEFT_MULTIVERSION void rotary_forward(KernelContext&, const RotaryOptions& options, ConstTensorView qkv,
                                       ConstTensorView q_norm, ConstTensorView k_norm, TensorView rotated) {
   with_element_type(
       qkv.dtype(), [&](auto element) __attribute__((always_inline)) {
-        forward_tokens<decltype(element)>(options, qkv, q_norm, k_norm, rotated);
+        using T = decltype(element);
+        const auto rows = head_rows<T>(options, q_norm, k_norm);
+        const T* x = qkv.as<T>().data();
+        T* y = rotated.as<T>().data();
+        for (std::int64_t t = 0; t < qkv.rows(); ++t, x += qkv.columns(), y += rotated.columns()) {
+          const Angles angles = angles_at(options, t);
+          for (const HeadRow<T>& row : rows) turn_heads(row, angles, x + row.column, y + row.column);
+        }
       });
 }
 
 WEFT_MULTIVERSION void rotary_backward(KernelContext&, const RotaryOptions& options, ConstTensorView qkv,
                                        ConstTensorView q_norm, ConstTensorView k_norm, TensorView dqkv,
                                        TensorView dq_norm, TensorView dk_norm) {
+  for (const TensorView gradient : {dq_norm, dk_norm}) std::ranges::fill(gradient.as<float>(), 0.0f);
   with_element_type(
       dqkv.dtype(), [&](auto element) __attribute__((always_inline)) {
-        backward_tokens<decltype(element)>(options, qkv, q_norm, k_norm, dqkv, dq_norm, dk_norm);
+        using T = decltype(element);
+        auto rows = head_rows<T>(options, q_norm, k_norm);
+        rows[0].dweight = dq_norm.as<float>().data();
+        rows[1].dweight = dk_norm.as<float>().data();
+        T* dx = dqkv.as<T>().data();
+        const T* x = qkv.empty() ? dx : qkv.as<T>().data();
+        for (std::int64_t t = 0; t < dqkv.rows(); ++t, x += dqkv.columns(), dx += dqkv.columns()) {
+          const Angles angles = angles_at(options, t);
+          for (const HeadRow<T>& row : rows) turn_heads_back(row, angles, x + row.column, dx + row.column);
+        }
       });
 }
 
