@@ -34,30 +34,6 @@ std::int64_t local_column(std::int32_t target, std::int64_t begin, std::int64_t 
   return column >= 0 && column < columns ? column : -1;
 }
 
-template <typename T>
-WEFT_INLINE void gradient_rows(ConstTensorView logits, ConstTensorView maximum, ConstTensorView sums,
-                               ConstTensorView targets, std::int64_t begin, float factor, TensorView dlogits,
-                               TensorView loss_sum) {
-  const std::int64_t columns = logits.columns();
-  const float* row = logits.as<float>().data();
-  T* gradient = dlogits.as<T>().data();
-  double loss = 0;
-  for (std::int64_t t = 0; t < logits.rows(); ++t, row += columns, gradient += columns) {
-    if (targets.as<std::int32_t>()[t] < 0) {
-      std::fill_n(gradient, columns, T{});
-      continue;
-    }
-    const float row_maximum = maximum.as<float>()[t], sum = sums.as<float>()[2 * t];
-    loss += std::log(static_cast<double>(sum)) - sums.as<float>()[2 * t + 1];
-    const std::int64_t target = local_column(targets.as<std::int32_t>()[t], begin, columns);
-    // Computed before the row is written, because the row may be the logits themselves; rounded once.
-    const float at_target = target < 0 ? 0.0f : factor * (exponential(row[target] - row_maximum) / sum - 1.0f);
-    softmax_gradient(row, row_maximum, factor / sum, gradient, columns);
-    if (target >= 0) assign(gradient[target], at_target);
-  }
-  if (!loss_sum.empty()) loss_sum.as<double>()[0] += loss;
-}
-
 }  // namespace
 
 void vocabulary_sums(KernelContext&, ConstTensorView logits, ConstTensorView targets, std::int64_t begin,
@@ -91,10 +67,28 @@ void shift_vocabulary_sums(KernelContext&, ConstTensorView of_shard, ConstTensor
 
 WEFT_MULTIVERSION void cross_entropy_gradient(KernelContext&, ConstTensorView logits, ConstTensorView maximum,
                                               ConstTensorView sums, ConstTensorView targets, std::int64_t begin,
-                                              float factor, TensorView dlogits, TensorView loss) {
+                                              float factor, TensorView dlogits, TensorView loss_sum) {
+  const std::int64_t columns = logits.columns();
   with_element_type(
       dlogits.dtype(), [&](auto element) __attribute__((always_inline)) {
-        gradient_rows<decltype(element)>(logits, maximum, sums, targets, begin, factor, dlogits, loss);
+        using T = decltype(element);
+        const float* row = logits.as<float>().data();
+        T* gradient = dlogits.as<T>().data();
+        double loss = 0;
+        for (std::int64_t t = 0; t < logits.rows(); ++t, row += columns, gradient += columns) {
+          if (targets.as<std::int32_t>()[t] < 0) {
+            std::fill_n(gradient, columns, T{});
+            continue;
+          }
+          const float row_maximum = maximum.as<float>()[t], sum = sums.as<float>()[2 * t];
+          loss += std::log(static_cast<double>(sum)) - sums.as<float>()[2 * t + 1];
+          const std::int64_t target = local_column(targets.as<std::int32_t>()[t], begin, columns);
+          // Computed before the row is written, because the row may be the logits themselves; rounded once.
+          const float at_target = target < 0 ? 0.0f : factor * (exponential(row[target] - row_maximum) / sum - 1.0f);
+          softmax_gradient(row, row_maximum, factor / sum, gradient, columns);
+          if (target >= 0) assign(gradient[target], at_target);
+        }
+        if (!loss_sum.empty()) loss_sum.as<double>()[0] += loss;
       });
 }
 

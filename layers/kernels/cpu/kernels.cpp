@@ -35,18 +35,6 @@ const EmbeddingKernels embedding_kernels = {embedding_forward, embedding_backwar
 
 namespace {
 
-// `weights` and `dweights` may be null.
-template <typename T>
-WEFT_INLINE void forward_rows(const T* gate_up, const float* weights, std::int64_t rows, std::int64_t width, T* y) {
-  for (std::int64_t row = 0; row < rows; ++row, gate_up += 2 * width, y += width) {
-    const float weight = weights != nullptr ? weights[row] : 1.0f;
-#pragma omp simd
-    for (std::int64_t i = 0; i < width; ++i) {
-      const float gate = static_cast<float>(gate_up[i]), up = static_cast<float>(gate_up[width + i]);
-      assign(y[i], gate * logistic(gate) * up * weight);
-    }
-  }
-}
 template <typename T>
 WEFT_INLINE void weight_gradients(const T* dy, const T* gate_up, std::int64_t rows, std::int64_t width,
                                   float* dweights) {
@@ -79,11 +67,21 @@ WEFT_INLINE void backward_rows(const T* dy, const T* gate_up, const float* weigh
 }  // namespace
 
 WEFT_MULTIVERSION void swiglu_forward(KernelContext&, ConstTensorView gate_up, ConstTensorView weights, TensorView y) {
-  const float* weight = weights.empty() ? nullptr : weights.as<float>().data();
+  const float* weights_of_rows = weights.empty() ? nullptr : weights.as<float>().data();
+  const std::int64_t rows = y.rows(), width = y.columns();
   with_element_type(
       y.dtype(), [&](auto element) __attribute__((always_inline)) {
         using T = decltype(element);
-        forward_rows(gate_up.as<T>().data(), weight, y.rows(), y.columns(), y.as<T>().data());
+        const T* from = gate_up.as<T>().data();
+        T* to = y.as<T>().data();
+        for (std::int64_t row = 0; row < rows; ++row, from += 2 * width, to += width) {
+          const float weight = weights_of_rows != nullptr ? weights_of_rows[row] : 1.0f;
+#pragma omp simd
+          for (std::int64_t i = 0; i < width; ++i) {
+            const float gate = static_cast<float>(from[i]), up = static_cast<float>(from[width + i]);
+            assign(to[i], gate * logistic(gate) * up * weight);
+          }
+        }
       });
 }
 

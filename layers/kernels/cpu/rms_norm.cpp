@@ -8,24 +8,6 @@
 namespace weft::cpu {
 namespace {
 
-template <typename T>
-WEFT_INLINE void forward_rows(const T* x, const T* weight, float eps, std::int64_t rows, std::int64_t hidden, T* y,
-                              float* inverse_rms) {
-  for (std::int64_t row = 0; row < rows; ++row, x += hidden, y += hidden) {
-    const float squares = lane_sum(
-        hidden, [x](std::int64_t i) __attribute__((always_inline)) {
-          const float value = static_cast<float>(x[i]);
-          return value * value;
-        });
-    const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(hidden) + eps);
-    inverse_rms[row] = inverse;
-#pragma omp simd
-    for (std::int64_t i = 0; i < hidden; ++i) {
-      assign(y[i], static_cast<float>(x[i]) * inverse * static_cast<float>(weight[i]));
-    }
-  }
-}
-
 // With n = x * r, r = 1 / sqrt(mean(x^2) + eps) and g = w * dy: dr/dx_i = -r^3 x_i / hidden, hence
 //   dx_i = r * (g_i - n_i * mean(g * n)).
 template <typename T>
@@ -98,11 +80,26 @@ WEFT_INLINE void backward_all_rows(const T* dy, const T* x, const T* weight, con
 
 WEFT_MULTIVERSION void rms_norm_forward(KernelContext&, ConstTensorView x, ConstTensorView weight, float eps,
                                         TensorView y, TensorView inverse_rms) {
+  const std::int64_t rows = x.rows(), hidden = x.columns();
+  float* const inverses = inverse_rms.as<float>().data();
   with_element_type(
       x.dtype(), [&](auto element) __attribute__((always_inline)) {
         using T = decltype(element);
-        forward_rows(x.as<T>().data(), weight.as<T>().data(), eps, x.rows(), x.columns(), y.as<T>().data(),
-                     inverse_rms.as<float>().data());
+        const T *from = x.as<T>().data(), *gain = weight.as<T>().data();
+        T* to = y.as<T>().data();
+        for (std::int64_t row = 0; row < rows; ++row, from += hidden, to += hidden) {
+          const float squares = lane_sum(
+              hidden, [from](std::int64_t i) __attribute__((always_inline)) {
+                const float value = static_cast<float>(from[i]);
+                return value * value;
+              });
+          const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(hidden) + eps);
+          inverses[row] = inverse;
+#pragma omp simd
+          for (std::int64_t i = 0; i < hidden; ++i) {
+            assign(to[i], static_cast<float>(from[i]) * inverse * static_cast<float>(gain[i]));
+          }
+        }
       });
 }
 
