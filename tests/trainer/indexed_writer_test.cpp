@@ -19,16 +19,11 @@ std::vector<std::int32_t> narrowed(const std::vector<std::int64_t>& ids) {
   return {ids.begin(), ids.end()};
 }
 
-void add(IndexedWriter& writer, const PlainDocument& document) {
-  for (const auto& sequence : document) {
-    // In two pieces, as they come from a tokenizer.
-    const std::vector<std::int32_t> ids = narrowed(sequence);
-    const std::span<const std::int32_t> all = ids;
-    writer.add_tokens(all.first(all.size() / 2));
-    writer.add_tokens(all.subspan(all.size() / 2));
-    writer.end_sequence();
-  }
-  writer.end_document();
+// Documents of one sequence each, as the writer has them.
+std::vector<PlainDocument> random_sequences(std::mt19937& chance, int count, std::int64_t end) {
+  std::vector<PlainDocument> documents = random_documents(chance, count, end);
+  for (PlainDocument& document : documents) document = {plain_tokens({document})};
+  return documents;
 }
 
 std::vector<std::string> names_in(const TemporaryFolder& folder) {
@@ -72,11 +67,11 @@ TEST_F(IndexedWriting, WritesRandomDatasetsAndReadsThemBack) {
   std::mt19937 chance(31);
   for (int round = 0; round < 20; ++round) {
     const std::int64_t vocab_size = round % 2 == 0 ? 65499 : std::int64_t{1} << 31;
-    const std::vector<PlainDocument> documents = random_documents(chance, static_cast<int>(chance() % 20), vocab_size);
+    const std::vector<PlainDocument> documents = random_sequences(chance, static_cast<int>(chance() % 20), vocab_size);
     const std::string name = fmt::format("x{}", round);
     {
       IndexedWriter writer(path(name), vocab_size);
-      for (const PlainDocument& document : documents) add(writer, document);
+      for (const PlainDocument& document : documents) writer.add_document(narrowed(document[0]));
       writer.finish();
     }
     expect_files(name, plain_megatron(documents, round % 2 == 0 ? 8 : 4));
@@ -94,15 +89,17 @@ TEST_F(IndexedWriting, GoesOnFromWhereItWasFlushed) {
   std::mt19937 chance(32);
   for (int round = 0; round < 12; ++round) {
     const std::int64_t vocab_size = round % 2 == 0 ? 50000 : 100000;
-    const std::vector<PlainDocument> all = random_documents(chance, 12, vocab_size);
+    const std::vector<PlainDocument> all = random_sequences(chance, 12, vocab_size);
     const std::string name = fmt::format("x{}", round);
     IndexedCounts flushed;
     for (std::size_t done = 0; done < all.size();) {
       IndexedWriter writer(path(name), vocab_size, flushed);
       EXPECT_EQ(writer.counts(), flushed);
-      for (std::uint32_t more = chance() % 4; more > 0 && done < all.size(); --more) add(writer, all[done++]);
+      for (std::uint32_t more = chance() % 4; more > 0 && done < all.size(); --more) {
+        writer.add_document(narrowed(all[done++][0]));
+      }
       flushed = writer.flush();
-      add(writer, {{1, 2, 3}});  // never flushed
+      writer.add_document(std::vector<std::int32_t>{1, 2, 3});  // never flushed
     }
     IndexedWriter writer(path(name), vocab_size, flushed);
     writer.finish();
@@ -140,16 +137,14 @@ TEST_F(IndexedWriting, RefusesAPrefixThatAnotherWrites) {
 
 TEST_F(IndexedWriting, RefusesIdsOutsideTheVocabulary) {
   IndexedWriter writer(path("x"), 100);
-  writer.add_tokens(std::vector<std::int32_t>{1, 2});
+  writer.add_document(std::vector<std::int32_t>{1, 2});
   EXPECT_EQ(
       token_refusal([&] {
-        writer.add_tokens(std::vector<std::int32_t>{3, 100});
+        writer.add_document(std::vector<std::int32_t>{3, 100});
       }),
-      "\"" + path("x") + ".bin\": token 3 of document 0 has the id 100, which is outside the vocabulary of 100 tokens");
-  EXPECT_NE(token_refusal([&] { writer.add_tokens(std::vector<std::int32_t>{-1}); }), "accepted");
-  // Nothing of a refused piece is written.
-  writer.end_sequence();
-  writer.end_document();
+      "\"" + path("x") + ".bin\": token 1 of document 1 has the id 100, which is outside the vocabulary of 100 tokens");
+  EXPECT_NE(token_refusal([&] { writer.add_document(std::vector<std::int32_t>{-1}); }), "accepted");
+  // Nothing of a refused document is written.
   writer.finish();
   expect_files("x", plain_megatron({{{1, 2}}}, 8));
 }
@@ -171,18 +166,6 @@ TEST_F(IndexedWriting, ReplacesNoDatasetAndLeavesNothingBehind) {
   }
   EXPECT_EQ(read_file(folder_ / "z.idx"), "precious");
   EXPECT_EQ(names_in(folder_), (std::vector<std::string>{"x.bin", "z.idx"}));
-}
-
-TEST_F(IndexedWriting, EndsWhereMegatronsReaderWouldStop) {
-  IndexedWriter writer(path("x"), 10);
-  writer.add_tokens(std::vector<std::int32_t>{1});
-  EXPECT_THROW(writer.end_document(), Error);
-  EXPECT_THROW(writer.finish(), Error);
-  writer.end_sequence();
-  EXPECT_THROW(writer.finish(), Error);
-  EXPECT_THROW(writer.flush(), Error);
-  writer.end_document();
-  writer.finish();
 }
 
 // A limit on the size of files stands for a full disk. Every size that stops some write gives a failure with a name and

@@ -10,6 +10,7 @@
 
 #include "tests/trainer/byte_vocabulary.h"
 #include "tests/trainer/temporary_folder.h"
+#include "tests/trainer/token_file_sample.h"
 #include "trainer/data/indexed_writer.h"
 #include "trainer/data/text_windows.h"
 
@@ -156,17 +157,13 @@ TEST_F(SampleOrders, ReadTheirPartOfASplit) {
 // A document of several sequences is packed as one.
 TEST_F(SampleOrders, PackDocumentsOfSeveralSequences) {
   const std::string name = (folder_ / "parts").string();
-  {
-    IndexedWriter writer(name, 10000);
-    for (std::int32_t d = 0; d < 40; ++d) {
-      for (std::int32_t part = 0; part < 3; ++part) {
-        writer.add_tokens(std::vector<std::int32_t>{9 * d + 3 * part, 9 * d + 3 * part + 1, 9 * d + 3 * part + 2});
-        writer.end_sequence();
-      }
-      writer.end_document();
-    }
-    writer.finish();
+  std::vector<PlainDocument> documents;
+  for (std::int64_t id = 0; id < 40 * 9; id += 9) {
+    documents.push_back({{id, id + 1, id + 2}, {id + 3, id + 4, id + 5}, {id + 6, id + 7, id + 8}});
   }
+  const PlainFiles files = plain_megatron(documents, 8);
+  write_file(name + ".idx", files.index);
+  write_file(name + ".bin", files.data);
   const TokenDataset data({.sources = {{name}}, .documents = Documents::pack, .sequence_length = 9, .seed = 11},
                           ids_below(10000));
   std::set<std::int32_t> begins;

@@ -56,49 +56,33 @@ IndexedWriter::IndexedWriter(std::string prefix, std::int64_t vocab_size, const 
       data_(prefix_ + ".bin", flushed.tokens * bytes_of(type_)),
       lengths_(prefix_ + ".lengths", flushed.sequences * bytes_of(TokenType::int32)),
       boundaries_(prefix_ + ".documents", flushed.documents == 0 ? 0 : (flushed.documents + 1) * 8),
-      counts_(flushed),
-      ended_sequences_(flushed.sequences) {
+      counts_(flushed) {
   require(vocab_size >= 1 && vocab_size <= std::int64_t{1} << 31, "ids of a vocabulary are int32");
   if (flushed.documents == 0) write_numbers(boundaries_, TokenType::int64, std::array<std::int64_t, 1>{0});
 }
 
-void IndexedWriter::add_tokens(std::span<const std::int32_t> ids) {
+void IndexedWriter::add_document(std::span<const std::int32_t> ids) {
   const auto outside = std::ranges::find_if(ids, [end = vocab_size_](std::int64_t id) { return id < 0 || id >= end; });
   if (outside != ids.end()) {
     fail_request("\"{}.bin\": token {} of document {} has the id {}, which is outside the vocabulary of {} tokens",
-                 prefix_, open_tokens_ + (outside - ids.begin()), counts_.documents, *outside, vocab_size_);
+                 prefix_, outside - ids.begin(), counts_.documents, *outside, vocab_size_);
   }
-  if (std::ssize(ids) > std::numeric_limits<std::int32_t>::max() - open_tokens_) {
+  const std::array<std::int64_t, 1> tokens = {std::ssize(ids)};
+  if (tokens[0] > std::numeric_limits<std::int32_t>::max()) {
     fail_request("\"{}.bin\": sequence {} has more than 2^31 - 1 tokens, the most that an index can say; split it",
                  prefix_, counts_.sequences);
   }
   encoded_.clear();
   encode(type_, ids, encoded_);
   data_.write(encoded_);
-  open_tokens_ += std::ssize(ids);
-}
-
-void IndexedWriter::end_sequence() {
-  write_numbers(lengths_, TokenType::int32, std::array<std::int64_t, 1>{open_tokens_});
-  counts_.tokens += std::exchange(open_tokens_, 0);
+  write_numbers(lengths_, TokenType::int32, tokens);
+  counts_.tokens += tokens[0];
   ++counts_.sequences;
-}
-
-void IndexedWriter::end_document() {
-  require(open_tokens_ == 0, "a document ends behind a sequence");
   write_numbers(boundaries_, TokenType::int64, std::array<std::int64_t, 1>{counts_.sequences});
-  ended_sequences_ = counts_.sequences;
   ++counts_.documents;
 }
 
-void IndexedWriter::add_document(std::span<const std::int32_t> ids) {
-  add_tokens(ids);
-  end_sequence();
-  end_document();
-}
-
 IndexedCounts IndexedWriter::flush() {
-  require(open_tokens_ == 0 && ended_sequences_ == counts_.sequences, "what is kept ends behind a document");
   for (PartialFile* file : {&data_, &lengths_, &boundaries_}) {
     file->flush();
     file->stay(true);
@@ -128,7 +112,6 @@ void IndexedWriter::write_index(PartialFile& index) {
 }
 
 void IndexedWriter::complete() {
-  require(open_tokens_ == 0 && ended_sequences_ == counts_.sequences, "a dataset ends behind a document");
   write_index(index_.emplace(prefix_ + ".idx"));
   data_.sync();
   index_->sync();

@@ -39,22 +39,14 @@ class IndexedWriter {
   // So far.
   const IndexedCounts& counts() const { return counts_; }
 
-  // Adds tokens to the sequence that is being written. Throws for an id outside the vocabulary and for a sequence of
-  // 2^31 tokens or more.
-  void add_tokens(std::span<const std::int32_t> ids);
-  // Ends a sequence; one without tokens is written as such.
-  void end_sequence();
-  // Ends a document after its last sequence.
-  void end_document();
-  // A document of one sequence.
+  // A document of one sequence, which may be empty. Throws for an id outside the vocabulary and for 2^31 tokens or
+  // more.
   void add_document(std::span<const std::int32_t> ids);
 
   // Returns when everything so far is on disk, from where another writer can go on: the files stay when this one ends.
-  // Requires that the last document is ended.
   IndexedCounts flush();
 
-  // Writes the index and flushes both files to the disk. Requires that the last document is ended. Only
-  // put_in_place() may follow.
+  // Writes the index and flushes both files to the disk. Only put_in_place() may follow.
   void complete();
   // Puts both files in place, "prefix.idx" last: if "prefix.idx" exists, the dataset is whole.
   void put_in_place();
@@ -73,8 +65,6 @@ class IndexedWriter {
   std::optional<PartialFile> index_ = {};  // once complete
   std::vector<std::uint8_t> encoded_;
   IndexedCounts counts_;
-  std::int64_t open_tokens_ = 0;      // of the sequence that is being written
-  std::int64_t ended_sequences_ = 0;  // sequences of ended documents
 };
 
 }  // namespace weft
