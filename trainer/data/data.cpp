@@ -213,30 +213,7 @@ std::string reading_text(const Config& config, const TokenDataset& data) {
 
 void TokenDataset::read(std::int64_t sample, const SequenceText& to) const {
   require(sample >= 0 && std::ssize(to.tokens) == sequence_length_, "a sample is read as one sequence");
-  std::vector<std::int32_t> window(static_cast<std::size_t>(sequence_length_) + 1), begins;
-  std::vector<std::uint8_t> losses;
-  std::int64_t done = 0;
-  for (const TokenPiece& piece : order_->pieces(sample)) {
-    const TokenFile& file = files_[static_cast<std::size_t>(piece.file)];
-    const auto at = static_cast<std::size_t>(done), count = static_cast<std::size_t>(piece.count);
-    file.read(piece.first, std::span(window).subspan(at, count));
-    if (file.has_losses()) {
-      losses.resize(window.size(), 1);
-      file.read_losses(piece.first, std::span(losses).subspan(at, count));
-    }
-    if (!to.document_begins.empty() && piece.one_document) {
-      begins.push_back(static_cast<std::int32_t>(done));
-    } else if (!to.document_begins.empty()) {
-      for (const std::int32_t begin : document_begins(file, piece.first, piece.count)) {
-        begins.push_back(static_cast<std::int32_t>(done) + begin);
-      }
-    }
-    done += piece.count;
-  }
-  // Packed documents may leave room.
-  const auto read = static_cast<std::size_t>(done);
-  if (!losses.empty()) losses.resize(read);
-  write_sequence(std::span(window).first(read), begins, losses, to);
+  read_sequence(files_, order_->pieces(sample), to);
 }
 
 }  // namespace weft

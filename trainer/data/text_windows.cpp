@@ -83,15 +83,9 @@ std::string TextWindows::contents() const {
 
 void TextWindows::read(std::int64_t window, const SequenceText& to) const {
   require(window >= 0 && std::ssize(to.tokens) == window_tokens_, "a window is read as one sequence");
-  if (window >= count()) return write_sequence({}, {}, {}, to);
-  const TokenPiece here = piece(window);
-  const TokenFile& file = files_[static_cast<std::size_t>(here.file)];
-  std::vector<std::int32_t> found(static_cast<std::size_t>(here.count)), begins;
-  file.read(here.first, found);
-  if (!to.document_begins.empty()) begins = document_begins(file, here.first, here.count);
-  std::vector<std::uint8_t> losses(file.has_losses() ? found.size() : 0);
-  if (file.has_losses()) file.read_losses(here.first, losses);
-  write_sequence(found, begins, losses, to);
+  std::vector<TokenPiece> pieces;
+  if (window < count()) pieces.push_back(piece(window));
+  read_sequence(files_, pieces, to);
 }
 
 }  // namespace weft

@@ -64,6 +64,33 @@ void write_sequence(std::span<const std::int32_t> window, std::span<const std::i
   write_following(to);
 }
 
+void read_sequence(const std::vector<TokenFile>& files, const std::vector<TokenPiece>& pieces, const SequenceText& to) {
+  std::vector<std::int32_t> window(to.tokens.size() + 1), begins;
+  std::vector<std::uint8_t> losses;
+  std::int64_t done = 0;
+  for (const TokenPiece& piece : pieces) {
+    const TokenFile& file = files[static_cast<std::size_t>(piece.file)];
+    const auto at = static_cast<std::size_t>(done), count = static_cast<std::size_t>(piece.count);
+    file.read(piece.first, std::span(window).subspan(at, count));
+    if (file.has_losses()) {
+      losses.resize(window.size(), 1);
+      file.read_losses(piece.first, std::span(losses).subspan(at, count));
+    }
+    if (!to.document_begins.empty() && piece.one_document) {
+      begins.push_back(static_cast<std::int32_t>(done));
+    } else if (!to.document_begins.empty()) {
+      for (const std::int32_t begin : document_begins(file, piece.first, piece.count)) {
+        begins.push_back(static_cast<std::int32_t>(done) + begin);
+      }
+    }
+    done += piece.count;
+  }
+  // Packed documents and the last window of a file may leave room.
+  const auto read = static_cast<std::size_t>(done);
+  if (!losses.empty()) losses.resize(read);
+  write_sequence(std::span(window).first(read), begins, losses, to);
+}
+
 std::vector<std::int32_t> document_begins(const TokenFile& file, std::int64_t first, std::int64_t count) {
   require(first >= 0 && count >= 1 && count <= file.tokens() - first, "a window lies inside its file");
   std::vector<std::int32_t> begins = {0};

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "trainer/config/config.h"
-#include "trainer/data/token_file.h"
+#include "trainer/data/sample_order.h"
 
 namespace weft {
 
@@ -30,6 +30,8 @@ SequenceText parts_of(std::span<std::int32_t> numbers, const TextParts& parts);
 // `losses`: 0 for those that are not to be predicted; empty: all are.
 void write_sequence(std::span<const std::int32_t> window, std::span<const std::int32_t> begins,
                     std::span<const std::uint8_t> losses, const SequenceText& to);
+// Reads a sequence out of pieces of files, one behind the other. Throws as TokenFile::read and document_begins.
+void read_sequence(const std::vector<TokenFile>& files, const std::vector<TokenPiece>& pieces, const SequenceText& to);
 
 // The positions in a window at which documents begin, ascending and each once: always 0, since the window's first
 // document begins or continues there. The window has the `count` tokens from `first` on. An attention that stays inside
