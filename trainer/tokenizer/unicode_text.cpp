@@ -121,17 +121,12 @@ std::optional<std::size_t> malformed_at(std::string_view text) {
 
 std::optional<std::string> replace_malformed(std::string_view text) {
   std::optional<std::string> replaced;
-  std::size_t copied = 0;
-  for (std::size_t at = end_of_ascii(text, 0); at < text.size(); at = end_of_ascii(text, at)) {
-    const ByteSequence sequence = sequence_at(text, at);
-    if (!sequence.well_formed) {
-      if (!replaced) replaced.emplace();
-      replaced->append(text.substr(copied, at - copied)).append(replacement_character);
-      copied = at + sequence.bytes;
-    }
-    at += sequence.bytes;
+  while (const auto at = malformed_at(text)) {
+    if (!replaced) replaced.emplace();
+    replaced->append(text.substr(0, *at)).append(replacement_character);
+    text.remove_prefix(*at + sequence_at(text, *at).bytes);
   }
-  if (replaced) replaced->append(text.substr(copied));
+  if (replaced) replaced->append(text);
   return replaced;
 }
 
