@@ -33,39 +33,6 @@ void embedding_backward(KernelContext& context, ConstTensorView ids, ConstTensor
 
 const EmbeddingKernels embedding_kernels = {embedding_forward, embedding_backward};
 
-namespace {
-
-template <typename T>
-WEFT_INLINE void weight_gradients(const T* dy, const T* gate_up, std::int64_t rows, std::int64_t width,
-                                  float* dweights) {
-  for (std::int64_t row = 0; row < rows; ++row, dy += width, gate_up += 2 * width) {
-    dweights[row] = lane_sum(
-        width, [ dy, gate_up, width ](std::int64_t i) __attribute__((always_inline)) {
-          const float gate = static_cast<float>(gate_up[i]);
-          return static_cast<float>(dy[i]) * (gate * logistic(gate) * static_cast<float>(gate_up[width + i]));
-        });
-  }
-}
-// silu'(g) = s + g s (1 - s) with s = logistic(g). Each element is read before its gradient overwrites it.
-template <typename T>
-WEFT_INLINE void backward_rows(const T* dy, const T* gate_up, const float* weights, std::int64_t rows,
-                               std::int64_t width, T* dgate_up) {
-  for (std::int64_t row = 0; row < rows; ++row, dy += width, gate_up += 2 * width, dgate_up += 2 * width) {
-    const float weight = weights != nullptr ? weights[row] : 1.0f;
-#pragma omp simd
-    for (std::int64_t i = 0; i < width; ++i) {
-      const float gate = static_cast<float>(gate_up[i]), up = static_cast<float>(gate_up[width + i]);
-      const float gradient = static_cast<float>(dy[i]) * weight;
-      const float s = logistic(gate);
-      const float silu = gate * s;
-      assign(dgate_up[i], gradient * up * (s + silu * (1.0f - s)));
-      assign(dgate_up[width + i], gradient * silu);
-    }
-  }
-}
-
-}  // namespace
-
 WEFT_MULTIVERSION void swiglu_forward(KernelContext&, ConstTensorView gate_up, ConstTensorView weights, TensorView y) {
   const float* weights_of_rows = weights.empty() ? nullptr : weights.as<float>().data();
   const std::int64_t rows = y.rows(), width = y.columns();
@@ -85,16 +52,35 @@ WEFT_MULTIVERSION void swiglu_forward(KernelContext&, ConstTensorView gate_up, C
       });
 }
 
+// silu'(g) = s + g s (1 - s) with s = logistic(g). Each element is read before its gradient overwrites it.
 WEFT_MULTIVERSION void swiglu_backward(KernelContext&, ConstTensorView dy, ConstTensorView gate_up,
                                        ConstTensorView weights, TensorView dgate_up, TensorView dweights) {
-  const float* weight = weights.empty() ? nullptr : weights.as<float>().data();
-  float* dweight = weights.empty() ? nullptr : dweights.as<float>().data();
+  const float* weights_of_rows = weights.empty() ? nullptr : weights.as<float>().data();
+  const std::int64_t rows = dy.rows(), width = dy.columns();
   with_element_type(
       dy.dtype(), [&](auto element) __attribute__((always_inline)) {
         using T = decltype(element);
-        const T *gradient = dy.as<T>().data(), *input = gate_up.as<T>().data();
-        if (dweight != nullptr) weight_gradients(gradient, input, dy.rows(), dy.columns(), dweight);
-        backward_rows(gradient, input, weight, dy.rows(), dy.columns(), dgate_up.as<T>().data());
+        const T *dy_row = dy.as<T>().data(), *from = gate_up.as<T>().data();
+        T* to = dgate_up.as<T>().data();
+        for (std::int64_t row = 0; row < rows; ++row, dy_row += width, from += 2 * width, to += 2 * width) {
+          const float weight = weights_of_rows != nullptr ? weights_of_rows[row] : 1.0f;
+          if (weights_of_rows != nullptr) {
+            dweights.as<float>()[row] = lane_sum(
+                width, [=](std::int64_t i) __attribute__((always_inline)) {
+                  const float gate = static_cast<float>(from[i]);
+                  return static_cast<float>(dy_row[i]) * (gate * logistic(gate) * static_cast<float>(from[width + i]));
+                });
+          }
+#pragma omp simd
+          for (std::int64_t i = 0; i < width; ++i) {
+            const float gate = static_cast<float>(from[i]), up = static_cast<float>(from[width + i]);
+            const float gradient = static_cast<float>(dy_row[i]) * weight;
+            const float s = logistic(gate);
+            const float silu = gate * s;
+            assign(to[i], gradient * up * (s + silu * (1.0f - s)));
+            assign(to[width + i], gradient * silu);
+          }
+        }
       });
 }
 

@@ -37,42 +37,17 @@ WEFT_INLINE void backward_input_rows(const T* dy, const T* x, const T* weight, c
 
 // Adds `Rows` rows at a time, so that dweight is read and written once for all of them. A sum in blocks loses less
 // precision than one long chain.
-template <int Rows, typename T>
+template <std::int64_t Rows, typename T>
 WEFT_INLINE void add_weight_rows(const T* dy, const T* x, const float* inverse_rms, std::int64_t hidden,
                                  float* dweight) {
 #pragma omp simd
   for (std::int64_t i = 0; i < hidden; ++i) {
     float sum = 0.0f;
-    for (int row = 0; row < Rows; ++row) {
+    for (std::int64_t row = 0; row < Rows; ++row) {
       const std::int64_t at = row * hidden + i;
       sum += static_cast<float>(dy[at]) * (static_cast<float>(x[at]) * inverse_rms[row]);
     }
     dweight[i] += sum;
-  }
-}
-
-// Both gradients of a few rows after each other: the second finds them in the cache.
-template <int Rows, typename T>
-WEFT_INLINE void backward_rows(const T* dy, const T* x, const T* weight, const float* inverse_rms, std::int64_t hidden,
-                               const T* residual, T* dx, float* dweight) {
-  backward_input_rows(dy, x, weight, inverse_rms, Rows, hidden, residual, dx);
-  if (dweight != nullptr) add_weight_rows<Rows>(dy, x, inverse_rms, hidden, dweight);
-}
-template <typename T>
-WEFT_INLINE void backward_all_rows(const T* dy, const T* x, const T* weight, const float* inverse_rms,
-                                   std::int64_t rows, std::int64_t hidden, const T* residual, T* dx, float* dweight) {
-  constexpr int block = 8;
-  const auto at = [=](const T* matrix, std::int64_t row) __attribute__((always_inline)) {
-    return matrix == nullptr ? nullptr : matrix + row * hidden;
-  };
-  std::int64_t row = 0;
-  for (; row + block <= rows; row += block) {
-    backward_rows<block>(at(dy, row), at(x, row), weight, inverse_rms + row, hidden, at(residual, row),
-                         dx + row * hidden, dweight);
-  }
-  for (; row < rows; ++row) {
-    backward_rows<1>(at(dy, row), at(x, row), weight, inverse_rms + row, hidden, at(residual, row), dx + row * hidden,
-                     dweight);
   }
 }
 
@@ -103,16 +78,29 @@ WEFT_MULTIVERSION void rms_norm_forward(KernelContext&, ConstTensorView x, Const
       });
 }
 
+// Both gradients of a few rows after each other: the second finds them in the cache.
 WEFT_MULTIVERSION void rms_norm_backward(KernelContext&, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
                                          ConstTensorView inverse_rms, ConstTensorView residual, TensorView dx,
                                          TensorView dweight) {
+  constexpr std::int64_t block = 8;
+  const std::int64_t rows = x.rows(), hidden = x.columns();
+  const float* const inverses = inverse_rms.as<float>().data();
+  float* const dgain = dweight.as<float>().data();
   std::ranges::fill(dweight.as<float>(), 0.0f);
   with_element_type(
       x.dtype(), [&](auto element) __attribute__((always_inline)) {
         using T = decltype(element);
-        backward_all_rows(dy.as<T>().data(), x.as<T>().data(), weight.as<T>().data(), inverse_rms.as<float>().data(),
-                          x.rows(), x.columns(), residual.empty() ? nullptr : residual.as<T>().data(),
-                          dx.as<T>().data(), dweight.empty() ? nullptr : dweight.as<float>().data());
+        const T *gradient = dy.as<T>().data(), *from = x.as<T>().data(), *gain = weight.as<T>().data();
+        const T* added = residual.empty() ? nullptr : residual.as<T>().data();
+        T* to = dx.as<T>().data();
+        for (std::int64_t row = 0, count = block; row < rows; row += count) {
+          if (row + block > rows) count = 1;
+          backward_input_rows(gradient, from, gain, inverses + row, count, hidden, added, to);
+          if (!dweight.empty() && count == block) add_weight_rows<block>(gradient, from, inverses + row, hidden, dgain);
+          if (!dweight.empty() && count == 1) add_weight_rows<1>(gradient, from, inverses + row, hidden, dgain);
+          gradient += count * hidden, from += count * hidden, to += count * hidden;
+          if (added != nullptr) added += count * hidden;
+        }
       });
 }
 

@@ -66,23 +66,6 @@ WEFT_INLINE void keep_history(const MixedText<T>& text, std::int64_t sequence, T
   }
 }
 
-template <typename T>
-WEFT_INLINE void mix_forward_as(const MixedText<T>& text, std::int64_t sequences, const T* bias, float* room,
-                                T* history, T* mixed) {
-  const std::int64_t channels = text.shape.channels(), length = text.shape.sequence_length;
-  const float* taps = room;
-  float* sums = room + text.shape.filter * channels;
-  for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
-    for (std::int64_t token = 0; token < length; ++token) {
-      filter_token(text, sequence, token, taps, bias, sums);
-      T* to = mixed + (sequence * length + token) * channels;
-#pragma omp simd
-      for (std::int64_t i = 0; i < channels; ++i) assign(to[i], sums[i] * logistic(sums[i]));
-    }
-    if (history != nullptr) keep_history(text, sequence, history);
-  }
-}
-
 // The places of a backward's workspace, in rows of channels. They are taps, their gradients, those of the bias, and a
 // ring of gradients in front of silu, of the last `filter` tokens.
 struct MixingRoom {
@@ -148,15 +131,24 @@ Tensor mixing_workspace(KernelContext& context, const StateSpaceShape& shape, bo
 WEFT_MULTIVERSION void mix_tokens_forward(KernelContext& context, const StateSpaceShape& shape,
                                           ConstTensorView projected, ConstTensorView weight, ConstTensorView bias,
                                           ConstTensorView document_begins, TensorView history, TensorView mixed) {
+  const std::int64_t channels = shape.channels(), length = shape.sequence_length;
   Tensor room = mixing_workspace(context, shape, false);
+  float* const taps = room.view().as<float>().data();
+  float* const sums = taps + shape.filter * channels;
   with_element_type(
       mixed.dtype(), [&](auto element) __attribute__((always_inline)) {
         using T = decltype(element);
-        float* places = room.view().as<float>().data();
-        turn_taps(weight.as<T>().data(), shape.channels(), shape.filter, places);
-        mix_forward_as(mixed_text<T>(shape, projected, document_begins, history), mixed.rows() / shape.sequence_length,
-                       bias.as<T>().data(), places, history.empty() ? nullptr : history.as<T>().data(),
-                       mixed.as<T>().data());
+        const MixedText<T> text = mixed_text<T>(shape, projected, document_begins, history);
+        turn_taps(weight.as<T>().data(), channels, shape.filter, taps);
+        T* to = mixed.as<T>().data();
+        for (std::int64_t sequence = 0; sequence * length < mixed.rows(); ++sequence) {
+          for (std::int64_t token = 0; token < length; ++token, to += channels) {
+            filter_token(text, sequence, token, taps, bias.as<T>().data(), sums);
+#pragma omp simd
+            for (std::int64_t i = 0; i < channels; ++i) assign(to[i], sums[i] * logistic(sums[i]));
+          }
+          if (!history.empty()) keep_history(text, sequence, history.as<T>().data());
+        }
       });
 }
 
