@@ -11,31 +11,17 @@ struct BpeTokenizer::Workspace {
   WordScratch word;
 };
 
-// A workspace for one call.
-class BpeTokenizer::Loan {
- public:
-  explicit Loan(const BpeTokenizer& owner) : owner_(owner) {
-    {
-      const std::lock_guard lock(owner_.mutex_);
-      if (!owner_.idle_.empty()) {
-        workspace_ = std::move(owner_.idle_.back());
-        owner_.idle_.pop_back();
-      }
-    }
-    if (!workspace_) workspace_ = std::make_unique<Workspace>();
-  }
-  ~Loan() {
-    const std::lock_guard lock(owner_.mutex_);
-    owner_.idle_.push_back(std::move(workspace_));
-  }
-  Loan(const Loan&) = delete;
-  Loan& operator=(const Loan&) = delete;
-  Workspace* operator->() const { return workspace_.get(); }
-
- private:
-  const BpeTokenizer& owner_;
-  std::unique_ptr<Workspace> workspace_;
-};
+BpeTokenizer::Loan BpeTokenizer::borrowed() const {
+  const auto give_back = [this](Workspace* used) {
+    const std::lock_guard lock(mutex_);
+    idle_.emplace_back(used);
+  };
+  const std::lock_guard lock(mutex_);
+  if (idle_.empty()) idle_.push_back(std::make_unique<Workspace>());
+  Loan workspace(idle_.back().release(), give_back);
+  idle_.pop_back();
+  return workspace;
+}
 
 BpeTokenizer::BpeTokenizer(TokenizerParts parts) : parts_(std::move(parts)) {
   if (parts_.pre_tokenizer.asks_for_beginning() && !parts_.normalizer.empty()) {
@@ -103,7 +89,7 @@ std::optional<std::int32_t> BpeTokenizer::token_id(std::string_view token) const
 void BpeTokenizer::append(std::string_view text, SpecialTokens special, std::vector<std::int32_t>& ids) const {
   const std::optional<std::string> replaced = replace_malformed(text);
   const bool plain = special == SpecialTokens::plain_text;
-  const Loan workspace(*this);
+  const Loan workspace = borrowed();
   PatternScratch& scratch = workspace->pattern;
   const PreTokenizer::WordSink add_word = [&](std::string_view word) {
     parts_.model.encode(word, workspace->word, ids);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -57,8 +58,9 @@ class BpeTokenizer final : public Tokenizer {
 
  private:
   struct Workspace;
-  class Loan;
-
+  // A workspace for one call, given back at its end.
+  using Loan = std::unique_ptr<Workspace, std::function<void(Workspace*)>>;
+  Loan borrowed() const;
   bool has_token(std::int32_t id) const {
     return id >= 0 && id < vocab_size() && place_of_id_[static_cast<std::size_t>(id)] >= 0;
   }
