@@ -93,8 +93,7 @@ std::unique_ptr<const SampleOrder> make_order(const DataRequest& request, const 
   if (request.order == DataOrder::megatron) return make_megatron_order(files, request.split, weights, order);
   const std::vector<TokenRange> ranges =
       split_files(files, request.split, 0, least_length(request.documents, request.sequence_length));
-  return request.documents == Documents::pack ? make_packed_order(files, ranges, weights, order)
-                                              : make_window_order(ranges, weights, order);
+  return make_shuffled_order(files, ranges, request.documents == Documents::pack, weights, order);
 }
 
 }  // namespace

@@ -276,20 +276,16 @@ std::unique_ptr<SamplePool> make_window_pool(std::span<const TokenRange> ranges,
   return std::make_unique<WindowPool>(ranges, first_file, sequence_length);
 }
 
-std::unique_ptr<SampleOrder> make_window_order(const std::vector<TokenRange>& ranges,
-                                               const std::vector<double>& weights, const OrderRequest& request) {
-  return std::make_unique<ShuffledOrder>(ranges.size(), weights, request.seed, [&](std::size_t f, std::size_t count) {
-    return make_window_pool(std::span(ranges).subspan(f, count), static_cast<std::int64_t>(f), request.sequence_length);
-  });
-}
-
-std::unique_ptr<SampleOrder> make_packed_order(const std::vector<TokenFile>& files,
-                                               const std::vector<TokenRange>& ranges,
-                                               const std::vector<double>& weights, const OrderRequest& request) {
-  return std::make_unique<ShuffledOrder>(ranges.size(), weights, request.seed, [&](std::size_t f, std::size_t count) {
-    return make_packed_pool(std::span(files).subspan(f, count), std::span(ranges).subspan(f, count),
-                            static_cast<std::int64_t>(f), request.sequence_length, request.cache);
-  });
+std::unique_ptr<SampleOrder> make_shuffled_order(const std::vector<TokenFile>& files,
+                                                 const std::vector<TokenRange>& ranges, bool packed,
+                                                 const std::vector<double>& weights, const OrderRequest& request) {
+  const auto pool = [&](std::size_t f, std::size_t count) {
+    const std::span parts = std::span(ranges).subspan(f, count);
+    const auto first = static_cast<std::int64_t>(f);
+    if (!packed) return make_window_pool(parts, first, request.sequence_length);
+    return make_packed_pool(std::span(files).subspan(f, count), parts, first, request.sequence_length, request.cache);
+  };
+  return std::make_unique<ShuffledOrder>(files.size(), weights, request.seed, pool);
 }
 
 std::unique_ptr<SampleOrder> make_megatron_order(const std::vector<TokenFile>& files, const std::string& split,

@@ -100,14 +100,12 @@ std::unique_ptr<SamplePool> make_packed_pool(std::span<const TokenFile> files, s
                                              std::int64_t first_file, std::int64_t sequence_length,
                                              const OrderCache& cache);
 
-// Weft's own order. Samples are windows of the parts `ranges`. Without weights the windows of all files are one pool,
-// and each epoch has every window once. With weights each file is a source with epochs of its own.
-std::unique_ptr<SampleOrder> make_window_order(const std::vector<TokenRange>& ranges,
-                                               const std::vector<double>& weights, const OrderRequest& request);
-// The same with packed sequences in place of windows.
-std::unique_ptr<SampleOrder> make_packed_order(const std::vector<TokenFile>& files,
-                                               const std::vector<TokenRange>& ranges,
-                                               const std::vector<double>& weights, const OrderRequest& request);
+// Weft's own order. Samples are windows of the parts `ranges` of files, or packed sequences. Without weights the
+// samples of all files are one pool, and each epoch has every sample once. With weights each file is a source with
+// epochs of its own.
+std::unique_ptr<SampleOrder> make_shuffled_order(const std::vector<TokenFile>& files,
+                                                 const std::vector<TokenRange>& ranges, bool packed,
+                                                 const std::vector<double>& weights, const OrderRequest& request);
 // Megatron's (megatron_order.h). It depends on request.samples. Requires a seed below 2^32. Throws Error (request) as
 // those, and for several files without weights.
 std::unique_ptr<SampleOrder> make_megatron_order(const std::vector<TokenFile>& files, const std::string& split,

@@ -86,9 +86,7 @@ void read_sequence(const std::vector<TokenFile>& files, const std::vector<TokenP
     done += piece.count;
   }
   // Packed documents and the last window of a file may leave room.
-  const auto read = static_cast<std::size_t>(done);
-  if (!losses.empty()) losses.resize(read);
-  write_sequence(std::span(window).first(read), begins, losses, to);
+  write_sequence(std::span(window).first(static_cast<std::size_t>(done)), begins, losses, to);
 }
 
 std::vector<std::int32_t> document_begins(const TokenFile& file, std::int64_t first, std::int64_t count) {
