@@ -116,8 +116,7 @@ AttentionKernels dry_attention(DryWorkspace workspace, const GpuKernelOptions& g
 
 // Heads of q and k only. The backward reads qkv for the gradient of the norm.
 RotaryKernels dry_rotary() {
-  return {[](KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, ConstTensorView,
-             ConstTensorView, TensorView) {
+  return {[](KernelContext& context, const RotaryOptions& options, ConstTensorView qkv, auto...) {
             const std::int64_t bytes = qkv.rows() * options.heads.value_column() * size_of(qkv.dtype());
             tell(context.stream, {.name = "rotary_forward", .read = bytes, .written = bytes});
           },
@@ -187,20 +186,18 @@ void take_scan_workspace(KernelContext& context, const StateSpaceShape& shape, s
   }
 }
 
+// Arguments behind the first three have no influence.
 template <bool of_cpu>
 StateSpaceKernels dry_state_space() {
-  return {[](KernelContext& context, const StateSpaceShape& shape, ConstTensorView projected, ConstTensorView,
-             ConstTensorView, ConstTensorView, TensorView, TensorView) {
+  return {[](KernelContext& context, const StateSpaceShape& shape, ConstTensorView projected, auto...) {
             if constexpr (of_cpu) static_cast<void>(cpu::mixing_workspace(context, shape, false));
             tell_state_space(context, {.name = "mix_tokens_forward"}, projected, shape.channels(), shape.channels());
           },
-          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView dmixed, ConstTensorView,
-             ConstTensorView, ConstTensorView, ConstTensorView, TensorView, TensorView, TensorView) {
+          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView dmixed, auto...) {
             if constexpr (of_cpu) static_cast<void>(cpu::mixing_workspace(context, shape, true));
             tell_state_space(context, {.name = "mix_tokens_backward"}, dmixed, 2 * shape.channels(), shape.channels());
           },
-          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView mixed, ConstTensorView,
-             const StateSpaceRates&, ConstTensorView, TensorView, TensorView) {
+          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView mixed, auto...) {
             take_scan_workspace<of_cpu>(context, shape, mixed.rows(), false);
             // States are written, passed on and read.
             tell_scan(context, shape, mixed,
@@ -214,8 +211,7 @@ StateSpaceKernels dry_state_space() {
                        .states_written = 2},
                       of_cpu);
           },
-          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView dy, ConstTensorView, ConstTensorView,
-             const StateSpaceRates&, ConstTensorView, TensorView, TensorView, const StateSpaceRateGradients&) {
+          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView dy, auto...) {
             take_scan_workspace<of_cpu>(context, shape, dy.rows(), true);
             // Both states and their gradients are written, passed on and read twice.
             tell_scan(context, shape, dy,
@@ -229,13 +225,11 @@ StateSpaceKernels dry_state_space() {
                        .states_written = 4},
                       of_cpu);
           },
-          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView y, ConstTensorView, ConstTensorView,
-             float, TensorView, TensorView) {
+          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView y, auto...) {
             tell_state_space(context, {.name = "gated_norm_forward"}, y, 2 * shape.inner(), shape.inner());
           },
-          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView, ConstTensorView y, ConstTensorView,
-             ConstTensorView, ConstTensorView, TensorView, TensorView, TensorView) {
-            tell_state_space(context, {.name = "gated_norm_backward"}, y, 3 * shape.inner(), 2 * shape.inner());
+          [](KernelContext& context, const StateSpaceShape& shape, ConstTensorView dout, auto...) {
+            tell_state_space(context, {.name = "gated_norm_backward"}, dout, 3 * shape.inner(), 2 * shape.inner());
           }};
 }
 
