@@ -76,33 +76,28 @@ void write_tables(PartialFile& file, const std::string& key, const std::vector<N
   file.write_all(numbers);
 }
 
-// Waits until no other process writes into the folder. The kernel releases the lock of a process that was killed.
-class CacheLock {
- public:
-  explicit CacheLock(const std::string& folder) : name_(folder + "/lock") {
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
-    if (error) fail_request("data.index_cache: \"{}\" cannot be created: {}", folder, error.message());
-    // Opened for writing: over NFS an exclusive flock is a byte-range lock, which requires write access.
-    descriptor_ = FileDescriptor(open(name_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-    if (!descriptor_) refuse("opened", "Name a folder that this user may write to");
-    // Whoever may write into the folder may wait for it, whatever the umask of its first user.
-    struct stat status = {};
-    if (stat(folder.c_str(), &status) == 0) fchmod(descriptor_.get(), status.st_mode & 0666);
-    while (flock(descriptor_.get(), LOCK_EX) != 0) {
-      if (errno != EINTR) refuse("locked", "Name a folder of a file system with locks");
-    }
-  }
-
- private:
-  [[noreturn]] void refuse(const char* what, const char* remedy) {
+// Waits until no other process writes into the folder. The lock ends with the descriptor; the kernel releases that of a
+// process that was killed.
+FileDescriptor lock_folder(const std::string& folder) {
+  const std::string name = folder + "/lock";
+  const auto refuse = [&](const char* what, const char* remedy) {
     fail_request("data.index_cache: \"{}\" cannot be {}: {}. {}, or leave the key out and have the tables in memory",
-                 name_, what, std::strerror(errno), remedy);
+                 name, what, std::strerror(errno), remedy);
+  };
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail_request("data.index_cache: \"{}\" cannot be created: {}", folder, error.message());
+  // Opened for writing: over NFS an exclusive flock is a byte-range lock, which requires write access.
+  FileDescriptor lock(open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!lock) refuse("opened", "Name a folder that this user may write to");
+  // Whoever may write into the folder may wait for it, whatever the umask of its first user.
+  struct stat status = {};
+  if (stat(folder.c_str(), &status) == 0) fchmod(lock.get(), status.st_mode & 0666);
+  while (flock(lock.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) refuse("locked", "Name a folder of a file system with locks");
   }
-
-  std::string name_;
-  FileDescriptor descriptor_;
-};
+  return lock;
+}
 
 std::optional<NumberTables> find_tables(const std::string& name, const std::string& key) {
   std::error_code error;
@@ -152,7 +147,7 @@ NumberTables OrderCache::tables(const std::string& key, const std::function<std:
   if (folder_.empty()) return tables_in_memory(make());
   const std::string name = fmt::format("{}/{:016x}.tables", folder_, checksum(key));
   if (auto found = find_tables(name, key)) return std::move(*found);
-  const CacheLock lock(folder_);
+  const FileDescriptor lock = lock_folder(folder_);
   // Another process may have made them meanwhile.
   if (auto found = find_tables(name, key)) return std::move(*found);
   const std::vector<NumberColumn> columns = make();

@@ -23,44 +23,6 @@ struct PackedPart {
   std::int32_t count = 0;
 };
 
-// Deals pieces to sequences by best fit, and gives the sequences to `take` as they are closed.
-template <typename Take>
-class Packer {
- public:
-  Packer(std::int64_t room, Take take) : room_(room), take_(std::move(take)) {}
-
-  void add(const PackedPart& piece) {
-    auto place = open_.lower_bound(piece.count);  // the least room in which it fits
-    std::vector<PackedPart> sequence;
-    std::int64_t room = room_;
-    if (place != open_.end()) {
-      room = place->first;
-      sequence = std::move(place->second);
-      open_.erase(place);
-    } else if (open_.size() == most_open) {
-      close();
-    }
-    sequence.push_back(piece);
-    room -= piece.count;
-    // Nothing is dealt that has fewer than two tokens.
-    if (room < 2) return take_(sequence);
-    open_.emplace(room, std::move(sequence));
-  }
-  void finish() {
-    while (!open_.empty()) close();
-  }
-
- private:
-  void close() {
-    take_(open_.begin()->second);
-    open_.erase(open_.begin());
-  }
-
-  std::int64_t room_;
-  Take take_;
-  std::multimap<std::int64_t, std::vector<PackedPart>> open_;  // by the tokens that they have room for
-};
-
 // Documents of files, dealt to sequences of at most sequence_length + 1 tokens, the last of which is a target alone. A
 // document goes into the fullest of the 256 open sequences in which it fits; where none has room the fullest is closed.
 // A longer document is cut into pieces that share a token, so that each of its targets counts once. The last piece is
@@ -109,25 +71,46 @@ std::vector<NumberColumn> PackedDocuments::deal(std::span<const TokenFile> files
   std::vector<std::int64_t> firsts, ends;
   std::vector<std::int32_t> counts;
   std::int64_t tokens_dealt = 0;
-  Packer packer(sequence_length_ + 1, [&](const std::vector<PackedPart>& sequence) {
+  const auto take = [&](const std::vector<PackedPart>& sequence) {
     for (const PackedPart& piece : sequence) {
       firsts.push_back(piece.first);
       counts.push_back(piece.count);
       tokens_dealt += piece.count;
     }
     ends.push_back(std::ssize(firsts));
-  });
+  };
+  std::multimap<std::int64_t, std::vector<PackedPart>> open;  // by the tokens that they have room for
+  const auto close_fullest = [&] {
+    take(open.begin()->second);
+    open.erase(open.begin());
+  };
+  const auto add = [&](const PackedPart& piece) {
+    std::vector<PackedPart> sequence;
+    std::int64_t room = sequence_length_ + 1;
+    if (const auto place = open.lower_bound(piece.count); place != open.end()) {  // the least room in which it fits
+      room = place->first;
+      sequence = std::move(place->second);
+      open.erase(place);
+    } else if (open.size() == most_open) {
+      close_fullest();
+    }
+    sequence.push_back(piece);
+    room -= piece.count;
+    // Nothing is dealt that has fewer than two tokens.
+    if (room < 2) return take(sequence);
+    open.emplace(room, std::move(sequence));
+  };
   for (std::size_t f = 0; f < files.size(); ++f) {
     std::int64_t first = 0;
     for (const std::int64_t tokens : files[f].index()->document_lengths()) {
       const std::int64_t begin = first, end = first += tokens;
       if (begin < ranges[f].first || end > ranges[f].first + ranges[f].tokens) continue;
       for (std::int64_t at = begin; end - at > 1; at += sequence_length_) {
-        packer.add({file_begins_[f] + at, static_cast<std::int32_t>(std::min(end - at, sequence_length_ + 1))});
+        add({file_begins_[f] + at, static_cast<std::int32_t>(std::min(end - at, sequence_length_ + 1))});
       }
     }
   }
-  packer.finish();
+  while (!open.empty()) close_fullest();
   if (ends.empty()) fail_request("\"{}\": no document has two tokens, and none can be packed", files.front().name());
   return {number_column(TokenType::int64, std::move(firsts)), number_column(TokenType::int32, std::move(counts)),
           number_column(TokenType::int64, std::move(ends)),

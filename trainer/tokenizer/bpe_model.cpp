@@ -38,62 +38,48 @@ void merge_short(std::vector<std::int32_t>& ids, const MergeTable& merges, std::
   }
 }
 
-class LongMerge {
- public:
-  LongMerge(const std::vector<std::int32_t>& ids, const MergeTable& merges, MergeScratch& scratch)
-      : merges_(merges), symbols_(scratch.symbols), heap_(scratch.heap) {
-    const auto count = static_cast<std::int64_t>(ids.size());
-    symbols_.clear();
-    heap_.clear();
-    for (std::int64_t i = 0; i < count; ++i) symbols_.push_back({ids[i], i - 1, i + 1 < count ? i + 1 : -1});
-    for (std::int64_t i = 0; i + 1 < count; ++i) propose(i);
-  }
+bool merged_later(const MergeScratch::Candidate& a, const MergeScratch::Candidate& b) {
+  return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
+}
 
-  void run(std::vector<std::int32_t>& ids) {
-    while (!heap_.empty()) {
-      std::pop_heap(heap_.begin(), heap_.end(), later);
-      const MergeScratch::Candidate best = heap_.back();
-      heap_.pop_back();
-      apply(best);
-    }
-    ids.clear();
-    for (std::int64_t i = 0; i >= 0; i = symbols_[i].next) ids.push_back(symbols_[i].id);
-  }
-
- private:
-  static bool later(const MergeScratch::Candidate& a, const MergeScratch::Candidate& b) {
-    return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
-  }
-
-  void propose(std::int64_t position) {
-    const MergeScratch::Symbol& left = symbols_[position];
-    const PairMerge* merge = merges_.find(left.id, symbols_[left.next].id);
+// With a heap of the pairs.
+void merge_long(std::vector<std::int32_t>& ids, const MergeTable& merges, MergeScratch& scratch) {
+  std::vector<MergeScratch::Symbol>& symbols = scratch.symbols;
+  std::vector<MergeScratch::Candidate>& heap = scratch.heap;
+  const auto propose = [&](std::int64_t position) {
+    const MergeScratch::Symbol& left = symbols[position];
+    const PairMerge* merge = merges.find(left.id, symbols[left.next].id);
     if (merge == nullptr) return;
-    heap_.push_back({merge->rank, merge->id, position});
-    std::push_heap(heap_.begin(), heap_.end(), later);
-  }
-
-  void apply(const MergeScratch::Candidate& best) {
-    MergeScratch::Symbol& left = symbols_[best.position];
-    if (left.id < 0 || left.next < 0) return;
-    MergeScratch::Symbol& right = symbols_[left.next];
+    heap.push_back({merge->rank, merge->id, position});
+    std::push_heap(heap.begin(), heap.end(), merged_later);
+  };
+  const auto count = static_cast<std::int64_t>(ids.size());
+  symbols.clear();
+  heap.clear();
+  for (std::int64_t i = 0; i < count; ++i) symbols.push_back({ids[i], i - 1, i + 1 < count ? i + 1 : -1});
+  for (std::int64_t i = 0; i + 1 < count; ++i) propose(i);
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end(), merged_later);
+    const MergeScratch::Candidate best = heap.back();
+    heap.pop_back();
+    MergeScratch::Symbol& left = symbols[best.position];
+    if (left.id < 0 || left.next < 0) continue;
+    MergeScratch::Symbol& right = symbols[left.next];
     // The pair may have changed since it was proposed.
-    const PairMerge* merge = merges_.find(left.id, right.id);
-    if (merge == nullptr || merge->rank != best.rank) return;
+    const PairMerge* merge = merges.find(left.id, right.id);
+    if (merge == nullptr || merge->rank != best.rank) continue;
     left.id = best.id;
     left.next = right.next;
     right.id = -1;
     if (left.next >= 0) {
-      symbols_[left.next].previous = best.position;
+      symbols[left.next].previous = best.position;
       propose(best.position);
     }
     if (left.previous >= 0) propose(left.previous);
   }
-
-  const MergeTable& merges_;
-  std::vector<MergeScratch::Symbol>& symbols_;
-  std::vector<MergeScratch::Candidate>& heap_;
-};
+  ids.clear();
+  for (std::int64_t i = 0; i >= 0; i = symbols[i].next) ids.push_back(symbols[i].id);
+}
 
 [[noreturn]] void refuse_character(std::string_view character, std::string_view kind) {
   fail_request("the text has the {} {}, for which the vocabulary has neither a token nor an unknown token", kind,
@@ -117,7 +103,7 @@ void MergeTable::add(std::int32_t left, std::int32_t right, PairMerge merge) {
 void merge_tokens(std::vector<std::int32_t>& ids, const MergeTable& merges, MergeScratch& scratch) {
   if (ids.size() < 2) return;
   if (ids.size() <= short_word) return merge_short(ids, merges, scratch.ranks);
-  LongMerge(ids, merges, scratch).run(ids);
+  merge_long(ids, merges, scratch);
 }
 
 void append_vocabulary(const TokenIds& vocabulary, std::string& meaning) {
