@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -61,7 +62,8 @@ inline bool matches_pattern(const std::string& pattern, const std::string& text)
 // Limit for files of other programs; none of them is nested so deeply.
 inline constexpr int deepest_json = 64;
 
-inline bool nested_deeper_than(std::string_view text, int most) {
+// The place of the first list or object within `most` others, in bytes; nothing if there is none.
+inline std::optional<std::size_t> nested_deeper_than(std::string_view text, int most) {
   int depth = 0;
   bool quoted = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -70,9 +72,9 @@ inline bool nested_deeper_than(std::string_view text, int most) {
     if (quoted) continue;
     if (text[i] == '[' || text[i] == '{') ++depth;
     if (text[i] == ']' || text[i] == '}') --depth;
-    if (depth > most) return true;
+    if (depth > most) return i;
   }
-  return false;
+  return std::nullopt;
 }
 
 }  // namespace weft

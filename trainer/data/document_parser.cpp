@@ -158,9 +158,8 @@ std::optional<Document> DocumentParser::parse(std::string_view line, std::string
     fault = fmt::format("{}: {}", column_of(line, place), why);
     return std::nullopt;
   };
-  if (nested_deeper_than(line, deepest_line)) {
-    return refuse(place_of_depth(line, deepest_line),
-                  fmt::format("lists and objects are nested deeper than {} levels", deepest_line));
+  if (const auto place = nested_deeper_than(line, deepest_line)) {
+    return refuse(*place, fmt::format("lists and objects are nested deeper than {} levels", deepest_line));
   }
   try {
     Document document;

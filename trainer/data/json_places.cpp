@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "parallel/runtime/error.h"
 #include "parallel/runtime/outside_text.h"
 #include "trainer/data/text_file.h"
 
@@ -118,15 +117,6 @@ std::size_t place_of_fault(std::string_view json, std::size_t parse_error_byte) 
     if (const auto place = misplaced(json, each)) return *place;
   }
   return std::min(last, json.size());
-}
-
-std::size_t place_of_depth(std::string_view json, int most) {
-  JsonToken token = token_at(json, 0);
-  for (int depth = deeper(json, token); depth <= most; depth += deeper(json, token)) {
-    require(token.begin < token.end, "a text is nested deeper than its limit");
-    token = token_at(json, token.end);
-  }
-  return token.begin;
 }
 
 std::size_t place_of_large_number(std::string_view json) {

@@ -15,8 +15,6 @@ inline constexpr int deepest_line = 256;
 // The first byte that no JSON text has there, for nlohmann::json::parse_error::byte. For a text that ends too early,
 // its size.
 std::size_t place_of_fault(std::string_view json, std::size_t parse_error_byte);
-// The first list or object within `most` others. Requires one.
-std::size_t place_of_depth(std::string_view json, int most);
 // The first number that no double holds; 0 if there is none.
 std::size_t place_of_large_number(std::string_view json);
 // The value at a path of keys of objects and of places in lists, counted from 0. Where the path ends early, the last
