@@ -54,10 +54,8 @@ void require_lines(const std::string& name, std::string_view text) {
 void require_text(const std::string& name) {
   UnpackedFile file(name);
   const JsonLines json = has_json_lines(name) ? JsonLines::expected : JsonLines::refused;
-  std::string_view text = file.beginning(bytes_to_know_format({}));
-  const std::size_t more = json == JsonLines::refused ? bytes_to_know_format(text) : 0;
-  if (more > text.size()) text = file.beginning(more);
-  if (const auto format = find_format(text, json)) {
+  std::string_view text;
+  if (const auto format = find_format([&](std::size_t most) { return text = file.beginning(most); }, json)) {
     fail_request(
         "\"{}\": the file is {}{}. Read are texts in UTF-8, and JSON lines in files called .jsonl, .ndjson or .json, "
         "plain or packed as .gz or .zst",

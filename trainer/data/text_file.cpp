@@ -47,34 +47,32 @@ bool begins_as_json_lines(std::string_view text) {
   return line[key] == '"' || key == end;
 }
 
-std::string beginning_of(const InputFile& file, std::size_t most) {
-  std::string text(std::min(most, static_cast<std::size_t>(file.size())), '\0');
-  file.read(0, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
-  return text;
-}
-
 }  // namespace
 
-std::size_t bytes_to_know_format(std::string_view beginning) {
+std::optional<std::string> find_format(const std::function<std::string_view(std::size_t most)>& beginning,
+                                       JsonLines json_lines) {
+  std::string_view text = beginning(first_bytes);
   // A line of JSON may be as long as a document.
-  return beginning.starts_with('{') && beginning.find('\n') == std::string_view::npos ? longest_line : first_bytes;
-}
-
-std::optional<std::string> find_format(std::string_view beginning, JsonLines json_lines) {
+  const bool long_line = text.starts_with('{') && text.find('\n') == std::string_view::npos;
+  if (json_lines == JsonLines::refused && long_line) text = beginning(longest_line);
   for (const Signature& signature : signatures) {
-    if (beginning.starts_with(signature.bytes)) return signature.what;
+    if (text.starts_with(signature.bytes)) return signature.what;
   }
-  if (json_lines == JsonLines::refused && begins_as_json_lines(beginning)) return "JSON lines";
+  if (json_lines == JsonLines::refused && begins_as_json_lines(text)) return "JSON lines";
   // The test by which git tells binary files from text. Ids of 16 or 32 bits have a zero byte within few tokens.
-  const std::size_t at = beginning.substr(0, first_bytes).find('\0');
+  const std::size_t at = text.substr(0, first_bytes).find('\0');
   return at == std::string_view::npos ? std::nullopt : std::optional(fmt::format("not text: byte {} is NUL", at));
 }
 
 InputFile open_text(const std::string& name) {
   InputFile file(name);
-  std::string text = beginning_of(file, first_bytes);
-  if (const std::size_t more = bytes_to_know_format(text); more > text.size()) text = beginning_of(file, more);
-  if (auto format = find_format(text, JsonLines::refused)) {
+  std::string text;
+  const auto beginning = [&](std::size_t most) -> std::string_view {
+    text.resize(std::min(most, static_cast<std::size_t>(file.size())));
+    file.read(0, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
+    return text;
+  };
+  if (auto format = find_format(beginning, JsonLines::refused)) {
     std::error_code ignored;
     if (format == "JSON lines") *format += "; \"weft data tokenize\" reads them";
     if (format->starts_with("not text") &&

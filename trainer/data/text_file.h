@@ -1,6 +1,8 @@
 // Files of text, one byte a token: the files that may be read this way.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,12 +14,11 @@ namespace weft {
 // Stands before the first character of some texts in UTF-8, and is no part of them.
 inline constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
 
-// How many bytes find_format() asks for: more where a first line of JSON has not ended.
-std::size_t bytes_to_know_format(std::string_view beginning);
 enum class JsonLines { refused, expected };
 // The format of a file by its beginning, as open_text refuses it. Nothing for plain text, and for JSON lines where they
-// are expected.
-std::optional<std::string> find_format(std::string_view beginning, JsonLines json_lines);
+// are expected. `beginning` reads the first `most` bytes, or all there are.
+std::optional<std::string> find_format(const std::function<std::string_view(std::size_t most)>& beginning,
+                                       JsonLines json_lines);
 
 // Throws Error (request), `"name": why`, for files that InputFile refuses and for files with a beginning that is not
 // plain text. These are an index of Megatron, JSON lines, compressed files, tables, and any file with a NUL byte near
