@@ -66,53 +66,6 @@ WEFT_INLINE void keep_history(const MixedText<T>& text, std::int64_t sequence, T
   }
 }
 
-// The places of a backward's workspace, in rows of channels. They are taps, their gradients, those of the bias, and a
-// ring of gradients in front of silu, of the last `filter` tokens.
-struct MixingRoom {
-  float *taps, *dtaps, *dbias, *ring;
-};
-
-// Tokens from last to first: a token's gradient comes from itself and the filter - 1 tokens behind it.
-template <typename T>
-WEFT_INLINE void mix_backward_as(const MixedText<T>& text, std::int64_t sequences, const T* bias, const T* dmixed,
-                                 const MixingRoom& room, T* dprojected) {
-  const StateSpaceShape& shape = text.shape;
-  const std::int64_t channels = shape.channels(), length = shape.sequence_length, filter = shape.filter;
-  const auto gradient = [&](std::int64_t token) { return room.ring + token % filter * channels; };
-  for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
-    for (std::int64_t token = length - 1; token >= 0; --token) {
-      const std::int64_t row = sequence * length + token;
-      float* own = gradient(token);
-      filter_token(text, sequence, token, room.taps, bias, own);
-      const T* dy = dmixed + row * channels;
-#pragma omp simd
-      for (std::int64_t i = 0; i < channels; ++i) {
-        const float s = logistic(own[i]);
-        own[i] = static_cast<float>(dy[i]) * (s + own[i] * s * (1.0f - s));
-        room.dbias[i] += own[i];
-      }
-      float* sums = room.ring + filter * channels;
-      std::fill(sums, sums + channels, 0.0f);
-      for (std::int64_t k = 0; k < filter; ++k) {
-        float* dtap = room.dtaps + k * channels;
-        const float* tap = room.taps + k * channels;
-        if (const T* x = text.seen(sequence, token, token - (filter - 1) + k)) {
-#pragma omp simd
-          for (std::int64_t i = 0; i < channels; ++i) dtap[i] += own[i] * static_cast<float>(x[i]);
-        }
-        const std::int64_t reader = token + filter - 1 - k;
-        if (reader >= length || text.seen(sequence, reader, token) == nullptr) continue;
-        const float* behind = gradient(reader);
-#pragma omp simd
-        for (std::int64_t i = 0; i < channels; ++i) sums[i] += tap[i] * behind[i];
-      }
-      T* to = dprojected + row * shape.columns() + shape.inner();
-#pragma omp simd
-      for (std::int64_t i = 0; i < channels; ++i) assign(to[i], sums[i]);
-    }
-  }
-}
-
 template <typename T>
 MixedText<T> mixed_text(const StateSpaceShape& shape, ConstTensorView projected, ConstTensorView document_begins,
                         ConstTensorView history) {
@@ -152,23 +105,57 @@ WEFT_MULTIVERSION void mix_tokens_forward(KernelContext& context, const StateSpa
       });
 }
 
+// Tokens from last to first: a token's gradient comes from itself and the filter - 1 tokens behind it.
 WEFT_MULTIVERSION void mix_tokens_backward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView dmixed,
                                            ConstTensorView projected, ConstTensorView weight, ConstTensorView bias,
                                            ConstTensorView document_begins, TensorView dprojected, TensorView dweight,
                                            TensorView dbias) {
-  const std::int64_t channels = shape.channels(), filter = shape.filter;
+  const std::int64_t channels = shape.channels(), filter = shape.filter, length = shape.sequence_length;
   Tensor workspace = mixing_workspace(context, shape, true);
   float* const taps = workspace.view().as<float>().data();
   float* const dtaps = taps + filter * channels;
-  const MixingRoom room = {taps, dtaps, dbias.as<float>().data(), dtaps + filter * channels};
-  std::fill(dtaps, dtaps + filter * channels, 0.0f);
-  std::ranges::fill(dbias.as<float>(), 0.0f);
+  float* const ring = dtaps + filter * channels;  // gradients in front of silu, of the last `filter` tokens
+  float* const sums = ring + filter * channels;
+  float* const bias_sums = dbias.as<float>().data();
+  const auto gradient = [=](std::int64_t token) { return ring + token % filter * channels; };
+  std::fill(dtaps, ring, 0.0f);
+  std::fill(bias_sums, bias_sums + channels, 0.0f);
   with_element_type(
       dmixed.dtype(), [&](auto element) __attribute__((always_inline)) {
         using T = decltype(element);
+        const MixedText<T> text = mixed_text<T>(shape, projected, document_begins, {});
         turn_taps(weight.as<T>().data(), channels, filter, taps);
-        mix_backward_as(mixed_text<T>(shape, projected, document_begins, {}), dmixed.rows() / shape.sequence_length,
-                        bias.as<T>().data(), dmixed.as<T>().data(), room, dprojected.as<T>().data());
+        for (std::int64_t sequence = 0; sequence * length < dmixed.rows(); ++sequence) {
+          for (std::int64_t token = length - 1; token >= 0; --token) {
+            const std::int64_t row = sequence * length + token;
+            float* own = gradient(token);
+            filter_token(text, sequence, token, taps, bias.as<T>().data(), own);
+            const T* dy = dmixed.as<T>().data() + row * channels;
+#pragma omp simd
+            for (std::int64_t i = 0; i < channels; ++i) {
+              const float s = logistic(own[i]);
+              own[i] = static_cast<float>(dy[i]) * (s + own[i] * s * (1.0f - s));
+              bias_sums[i] += own[i];
+            }
+            std::fill(sums, sums + channels, 0.0f);
+            for (std::int64_t k = 0; k < filter; ++k) {
+              float* dtap = dtaps + k * channels;
+              const float* tap = taps + k * channels;
+              if (const T* x = text.seen(sequence, token, token - (filter - 1) + k)) {
+#pragma omp simd
+                for (std::int64_t i = 0; i < channels; ++i) dtap[i] += own[i] * static_cast<float>(x[i]);
+              }
+              const std::int64_t reader = token + filter - 1 - k;
+              if (reader >= length || text.seen(sequence, reader, token) == nullptr) continue;
+              const float* behind = gradient(reader);
+#pragma omp simd
+              for (std::int64_t i = 0; i < channels; ++i) sums[i] += tap[i] * behind[i];
+            }
+            T* to = dprojected.as<T>().data() + row * shape.columns() + shape.inner();
+#pragma omp simd
+            for (std::int64_t i = 0; i < channels; ++i) assign(to[i], sums[i]);
+          }
+        }
       });
   float* to = dweight.as<float>().data();
   for (std::int64_t channel = 0; channel < channels; ++channel) {
