@@ -13,41 +13,6 @@ namespace {
 // Columns summed at a time: a block of sums stays in the first-level cache while the rows of all choices are added.
 constexpr std::int64_t block_columns = 256;
 
-template <typename T>
-WEFT_INLINE void gather_rows(const T* permuted, const std::int32_t* slots, const float* weights, std::int64_t tokens,
-                             std::int64_t choices, std::int64_t hidden, T* y) {
-  float sum[block_columns];
-  for (std::int64_t token = 0; token < tokens; ++token, y += hidden) {
-    for (std::int64_t begin = 0; begin < hidden; begin += block_columns) {
-      const std::int64_t width = hidden - begin < block_columns ? hidden - begin : block_columns;
-      for (std::int64_t i = 0; i < width; ++i) sum[i] = 0.0f;
-      for (std::int64_t k = 0; k < choices; ++k) {
-        const std::int64_t choice = token * choices + k;
-        const float weight = weights != nullptr ? weights[choice] : 1.0f;
-        if (slots[choice] == no_expert) continue;
-        const T* row = permuted + slots[choice] * hidden + begin;
-#pragma omp simd
-        for (std::int64_t i = 0; i < width; ++i) sum[i] += weight * static_cast<float>(row[i]);
-      }
-#pragma omp simd
-      for (std::int64_t i = 0; i < width; ++i) assign(y[begin + i], static_cast<float>(y[begin + i]) + sum[i]);
-    }
-  }
-}
-
-template <typename T>
-WEFT_INLINE void scale_row(const T* from, float weight, std::int64_t hidden, T* to) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < hidden; ++i) assign(to[i], weight * static_cast<float>(from[i]));
-}
-
-template <typename T>
-WEFT_INLINE float dot_row(const T* a, const T* b, std::int64_t hidden) {
-  return lane_sum(
-      hidden, [ a, b ](std::int64_t i)
-                  __attribute__((always_inline)) { return static_cast<float>(a[i]) * static_cast<float>(b[i]); });
-}
-
 const float* pointer_or_null(ConstTensorView weights) {
   return weights.empty() ? nullptr : weights.as<float>().data();
 }
@@ -113,11 +78,29 @@ void permute_rows(KernelContext&, ConstTensorView x, ConstTensorView slots, Tens
 
 WEFT_MULTIVERSION void unpermute_rows(KernelContext&, ConstTensorView permuted, ConstTensorView slots,
                                       ConstTensorView weights, TensorView y) {
+  const std::int32_t* const slot = slots.as<std::int32_t>().data();
+  const float* const weights_of_choices = pointer_or_null(weights);
+  const std::int64_t hidden = y.columns(), choices = slots.columns();
   with_element_type(
       y.dtype(), [&](auto element) __attribute__((always_inline)) {
         using T = decltype(element);
-        gather_rows(permuted.as<T>().data(), slots.as<std::int32_t>().data(), pointer_or_null(weights), y.rows(),
-                    slots.columns(), y.columns(), y.as<T>().data());
+        float sum[block_columns];
+        T* to = y.as<T>().data();
+        for (std::int64_t first = 0; first < slots.size(); first += choices, to += hidden) {
+          for (std::int64_t begin = 0; begin < hidden; begin += block_columns) {
+            const std::int64_t width = hidden - begin < block_columns ? hidden - begin : block_columns;
+            for (std::int64_t i = 0; i < width; ++i) sum[i] = 0.0f;
+            for (std::int64_t choice = first; choice < first + choices; ++choice) {
+              if (slot[choice] == no_expert) continue;
+              const float weight = weights_of_choices != nullptr ? weights_of_choices[choice] : 1.0f;
+              const T* row = permuted.as<T>().data() + slot[choice] * hidden + begin;
+#pragma omp simd
+              for (std::int64_t i = 0; i < width; ++i) sum[i] += weight * static_cast<float>(row[i]);
+            }
+#pragma omp simd
+            for (std::int64_t i = 0; i < width; ++i) assign(to[begin + i], static_cast<float>(to[begin + i]) + sum[i]);
+          }
+        }
       });
 }
 
@@ -139,10 +122,17 @@ WEFT_MULTIVERSION void unpermute_rows_backward(KernelContext&, ConstTensorView d
             if (dweight != nullptr) dweight[i] = 0.0f;
             continue;
           }
-          const T* dy_row = gradient + i / choices * hidden;
-          const std::int64_t at = slot[i] * hidden;
-          if (dweight != nullptr) dweight[i] = dot_row(dy_row, rows + at, hidden);
-          scale_row(dy_row, weight != nullptr ? weight[i] : 1.0f, hidden, drows + at);
+          const T *dy_row = gradient + i / choices * hidden, *row = rows + slot[i] * hidden;
+          T* drow = drows + slot[i] * hidden;
+          if (dweight != nullptr) {
+            dweight[i] = lane_sum(
+                hidden, [=](std::int64_t c) __attribute__((always_inline)) {
+                  return static_cast<float>(dy_row[c]) * static_cast<float>(row[c]);
+                });
+          }
+          const float scale = weight != nullptr ? weight[i] : 1.0f;
+#pragma omp simd
+          for (std::int64_t c = 0; c < hidden; ++c) assign(drow[c], scale * static_cast<float>(dy_row[c]));
         }
       });
 }

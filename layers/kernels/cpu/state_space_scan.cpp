@@ -254,25 +254,6 @@ WEFT_INLINE void scan_chunk_of_head(const ScanInputs<T>& in, const StateSpaceSha
   if (passes) pass_state(shape, chunk, steps, state, room, state);
 }
 
-// The states in front of the sequences are those of `carried`, which become those behind them; null: zero.
-template <typename T>
-WEFT_INLINE void scan_forward_as(const ScanInputs<T>& in, const StateSpaceShape& shape, std::int64_t sequences,
-                                 float* carried, ScanRoom& room, T* y) {
-  const std::int64_t elements = state_elements(shape), of_sequence = shape.heads * elements;
-  for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
-    float* states = carried == nullptr ? room.states : carried + sequence * of_sequence;
-    if (carried == nullptr) std::fill(states, states + of_sequence, 0.0f);
-    for (std::int64_t number = 0; number < chunks_of(shape); ++number) {
-      const Chunk chunk = chunk_of(shape, sequence, number);
-      const bool passes = carried != nullptr || !chunk.is_last;
-      for (std::int64_t head = 0; head < shape.heads; ++head) {
-        if (head % shape.heads_of_group() == 0) load_group(in, shape, chunk, head / shape.heads_of_group(), room);
-        scan_chunk_of_head(in, shape, chunk, head, states + head * elements, passes, room, y);
-      }
-    }
-  }
-}
-
 // Gradients of a head's sums of log decays, steps and rates over one chunk.
 struct StepGradients {
   ChunkRow decay = {}, step = {};
@@ -436,21 +417,6 @@ WEFT_INLINE void pass_states(const ScanInputs<T>& in, const StateSpaceShape& sha
   }
 }
 
-template <typename T>
-WEFT_INLINE void scan_backward_as(const ScanInputs<T>& in, const StateSpaceShape& shape, std::int64_t sequences,
-                                  const T* dy, ScanRoom& room, const ScanOutputs<T>& out) {
-  const std::int64_t elements = shape.heads_of_group() * state_elements(shape);
-  for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
-    for (std::int64_t group = 0; group < shape.groups; ++group) {
-      pass_states(in, shape, sequence, group, room);
-      std::fill(room.dstates, room.dstates + elements, 0.0f);
-      for (std::int64_t number = chunks_of(shape) - 1; number >= 0; --number) {
-        backward_chunk(in, shape, sequence, number, group, dy, room, out);
-      }
-    }
-  }
-}
-
 }  // namespace
 
 Tensor scan_workspace(KernelContext& context, const StateSpaceShape& shape, bool backward) {
@@ -460,13 +426,25 @@ Tensor scan_workspace(KernelContext& context, const StateSpaceShape& shape, bool
 WEFT_MULTIVERSION void scan_tokens_forward(KernelContext& context, const StateSpaceShape& shape, ConstTensorView mixed,
                                            ConstTensorView projected, const StateSpaceRates& rates,
                                            ConstTensorView document_begins, TensorView carried, TensorView y) {
+  const bool carries = !carried.empty();
+  const std::int64_t elements = state_elements(shape), of_sequence = shape.heads * elements;
   ScanRoom room(context, shape, false);
   with_element_type(
       y.dtype(), [&](auto element) __attribute__((always_inline)) {
         using T = decltype(element);
-        scan_forward_as(scan_inputs<T>(mixed, projected, rates, document_begins, !carried.empty()), shape,
-                        y.rows() / shape.sequence_length, carried.empty() ? nullptr : carried.as<float>().data(), room,
-                        y.as<T>().data());
+        const ScanInputs<T> in = scan_inputs<T>(mixed, projected, rates, document_begins, carries);
+        for (std::int64_t sequence = 0; sequence * shape.sequence_length < y.rows(); ++sequence) {
+          float* states = carries ? carried.as<float>().data() + sequence * of_sequence : room.states;
+          if (!carries) std::fill(states, states + of_sequence, 0.0f);
+          for (std::int64_t number = 0; number < chunks_of(shape); ++number) {
+            const Chunk chunk = chunk_of(shape, sequence, number);
+            const bool passes = carries || !chunk.is_last;
+            for (std::int64_t head = 0; head < shape.heads; ++head) {
+              if (head % shape.heads_of_group() == 0) load_group(in, shape, chunk, head / shape.heads_of_group(), room);
+              scan_chunk_of_head(in, shape, chunk, head, states + head * elements, passes, room, y.as<T>().data());
+            }
+          }
+        }
       });
 }
 
@@ -484,8 +462,16 @@ WEFT_MULTIVERSION void scan_tokens_backward(KernelContext& context, const StateS
         using T = decltype(element);
         const ScanOutputs<T> out = {dmixed.as<T>().data(), dprojected.as<T>().data(), drates.a_log.as<float>().data(),
                                     drates.d.as<float>().data(), drates.dt_bias.as<float>().data()};
-        scan_backward_as(scan_inputs<T>(mixed, projected, rates, document_begins, false), shape,
-                         dy.rows() / shape.sequence_length, dy.as<T>().data(), room, out);
+        const ScanInputs<T> in = scan_inputs<T>(mixed, projected, rates, document_begins, false);
+        for (std::int64_t sequence = 0; sequence * shape.sequence_length < dy.rows(); ++sequence) {
+          for (std::int64_t group = 0; group < shape.groups; ++group) {
+            pass_states(in, shape, sequence, group, room);
+            std::fill(room.dstates, room.dstates + shape.heads_of_group() * state_elements(shape), 0.0f);
+            for (std::int64_t number = chunks_of(shape) - 1; number >= 0; --number) {
+              backward_chunk(in, shape, sequence, number, group, dy.as<T>().data(), room, out);
+            }
+          }
+        }
       });
 }
 
