@@ -45,15 +45,6 @@ RowBlocks row_blocks(RowCounts rows, std::size_t experts) {
   return blocks;
 }
 
-// All-to-all between tensors of the compute lane, queued on the expert lane. The fence marks its end.
-Fence exchange(LayerContext& context, ConstTensorView input, const RowCounts& send, TensorView output,
-               const RowCounts& receive) {
-  Stream& lane = context.expert.stream();
-  lane.wait_for(context.kernels.stream);
-  context.expert.all_to_all(input, send, output, receive);
-  return lane.record();
-}
-
 }  // namespace
 
 std::unique_ptr<Staging> gather_counts(KernelContext& kernels, std::initializer_list<Communicator*> groups,
@@ -134,8 +125,11 @@ void start_exchange(LayerContext& context, const ExchangePlan& plan, RowsUnderWa
   const RowCounts& arrive = under_way.back ? plan.send_rows : plan.receive_rows;
   under_way.arriving =
       context.kernels.ledger.allocate(Bucket::moe_routing, rows.dtype(), sum(arrive), rows.columns(), bound_rows);
-  under_way.arrived =
-      exchange(context, rows, elements(leave, rows.columns()), under_way.arriving, elements(arrive, rows.columns()));
+  Stream& lane = context.expert.stream();
+  lane.wait_for(context.kernels.stream);
+  context.expert.all_to_all(rows, elements(leave, rows.columns()), under_way.arriving,
+                            elements(arrive, rows.columns()));
+  under_way.arrived = lane.record();
 }
 
 Tensor finish_dispatch(LayerContext& context, const ExchangePlan& plan, RowsUnderWay under_way,
