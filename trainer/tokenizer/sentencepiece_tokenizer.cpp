@@ -63,7 +63,6 @@ class SentencePieceTokenizer final : public Tokenizer {
     const int id = processor_.PieceToId(token);
     return id >= 0 && processor_.IdToPiece(id) == token ? std::optional(id) : std::nullopt;
   }
-  TextFrame frame() const override { return {}; }
 
   SentencePieceMarks marks() const {
     const auto piece = [&](int id) { return id < 0 ? std::string() : processor_.IdToPiece(id); };

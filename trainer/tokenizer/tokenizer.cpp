@@ -39,7 +39,6 @@ class ByteTokenizer final : public Tokenizer {
     if (token.size() != 1) return std::nullopt;
     return static_cast<unsigned char>(token.front());
   }
-  TextFrame frame() const override { return {}; }
 };
 
 bool is_file(const std::string& name) {
