@@ -162,15 +162,6 @@ std::string quoted_json(const std::string& text) {
   return TokenizerJson(text).dump();
 }
 
-// The characters of all bytes in the order of their code points, as the trainer of `tokenizers` numbers them.
-std::vector<std::string> sorted_alphabet() {
-  std::array<char16_t, 256> characters = byte_alphabet;
-  std::sort(characters.begin(), characters.end());
-  std::vector<std::string> alphabet;
-  for (const char16_t character : characters) append_code_point(alphabet.emplace_back(), character);
-  return alphabet;
-}
-
 void check_special_tokens(std::span<const std::string> special_tokens) {
   for (std::size_t i = 0; i < special_tokens.size(); ++i) {
     const std::string& token = special_tokens[i];
@@ -252,10 +243,14 @@ void BpeTraining::check(std::int64_t vocab_size, std::span<const std::string> sp
 std::string BpeTraining::train(std::int64_t vocab_size, std::span<const std::string> special_tokens) const {
   check(vocab_size, special_tokens);
   std::vector<std::string> tokens(special_tokens.begin(), special_tokens.end());
-  for (std::string& character : sorted_alphabet()) tokens.push_back(std::move(character));
+  // In the order of their characters, as the trainer of `tokenizers` numbers them.
+  std::array<std::size_t, byte_count> bytes{};
+  std::iota(bytes.begin(), bytes.end(), std::size_t{0});
+  std::ranges::sort(bytes, {}, [](std::size_t byte) { return byte_alphabet[byte]; });
   std::array<std::int32_t, byte_count> id_of_byte{};
-  for (std::size_t id = special_tokens.size(); id < tokens.size(); ++id) {
-    id_of_byte[static_cast<unsigned char>(from_byte_characters(tokens[id])->front())] = static_cast<std::int32_t>(id);
+  for (const std::size_t byte : bytes) {
+    id_of_byte[byte] = static_cast<std::int32_t>(tokens.size());
+    append_code_point(tokens.emplace_back(), byte_alphabet[byte]);
   }
   std::vector<CountedWord> words;
   for (const auto& [text, count] : counts_) {

@@ -23,11 +23,6 @@ WEFT_MULTIVERSION float exponential_sum(const float* logits, float maximum, std:
   return sum;
 }
 
-template <typename T>
-WEFT_INLINE void softmax_gradient(const float* logits, float maximum, float factor, T* gradient, std::int64_t count) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) assign(gradient[i], factor * exponential(logits[i] - maximum));
-}
 // The column of a target in this shard, or -1 if another shard has it.
 std::int64_t local_column(std::int32_t target, std::int64_t begin, std::int64_t columns) {
   const std::int64_t column = target - begin;
@@ -85,7 +80,9 @@ WEFT_MULTIVERSION void cross_entropy_gradient(KernelContext&, ConstTensorView lo
           const std::int64_t target = local_column(targets.as<std::int32_t>()[t], begin, columns);
           // Computed before the row is written, because the row may be the logits themselves; rounded once.
           const float at_target = target < 0 ? 0.0f : factor * (exponential(row[target] - row_maximum) / sum - 1.0f);
-          softmax_gradient(row, row_maximum, factor / sum, gradient, columns);
+          const float scale = factor / sum;
+#pragma omp simd
+          for (std::int64_t i = 0; i < columns; ++i) assign(gradient[i], scale * exponential(row[i] - row_maximum));
           if (target >= 0) assign(gradient[target], at_target);
         }
         if (!loss_sum.empty()) loss_sum.as<double>()[0] += loss;

@@ -144,12 +144,6 @@ void round_factors(KernelContext&, std::span<const Float8Factor> factors) {
   }
 }
 
-template <typename F>
-WEFT_INLINE void widen(const F* from, std::int64_t count, float scale, bfloat16* to) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < count; ++i) assign(to[i], static_cast<float>(from[i]) * scale);
-}
-
 WEFT_MULTIVERSION void widen_all(ConstTensorView elements, const FactorScales& scales, bfloat16* to) {
   const float* scale = scales.values.as<float>().data();
   const std::int64_t columns = elements.columns(), across = scales.values.columns();
@@ -159,11 +153,14 @@ WEFT_MULTIVERSION void widen_all(ConstTensorView elements, const FactorScales& s
         const auto* from = elements.as<decltype(narrow)>().data();
         for (std::int64_t row = 0; row < elements.rows(); ++row) {
           for (std::int64_t left = 0; left < columns; left += run) {
-            const std::int64_t begin = row * columns + left, block = left / run;
+            const std::int64_t block = left / run, begin = row * columns + left;
+            const std::int64_t end = begin + std::min(run, columns - left);
             const std::int64_t at = scales.each == ScaledBlock::all   ? 0
                                     : scales.each == ScaledBlock::row ? block * across + row
                                                                       : row / scaled_block_size * across + block;
-            widen(from + begin, std::min(run, columns - left), scale[at], to + begin);
+            const float factor = scale[at];
+#pragma omp simd
+            for (std::int64_t i = begin; i < end; ++i) assign(to[i], static_cast<float>(from[i]) * factor);
           }
         }
       });
