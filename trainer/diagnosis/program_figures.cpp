@@ -19,7 +19,7 @@ std::vector<WholeStageUnit> whole_stage_units(const Program& program) {
   for (const ProgramSegment& segment : program.segments) {
     if (!segment.part.block) continue;
     for (const int index : segment.units) {
-      const ProgramUnit& unit = program.units[static_cast<std::size_t>(index)];
+      const ProgramUnit& unit = program.units[index];
       if (unit.replicated || unit.gather_bytes == 0) continue;
       blocks_of_units[{unit.stage, unit.family == Family::experts}][index].insert(*segment.part.block);
     }
@@ -28,7 +28,7 @@ std::vector<WholeStageUnit> whole_stage_units(const Program& program) {
   for (const auto& [kind, units] : blocks_of_units) {
     const auto& [index, blocks] = *units.begin();
     if (units.size() > 1 || blocks.size() < 2) continue;
-    const ProgramUnit& unit = program.units[static_cast<std::size_t>(index)];
+    const ProgramUnit& unit = program.units[index];
     whole.push_back(
         {index, unit.name, unit.family, unit.stage, static_cast<int>(std::ssize(blocks)), unit.gather_bytes});
   }
@@ -39,13 +39,13 @@ std::vector<WholeStageUnit> whole_stage_units(const Program& program) {
 void add_rank(const Program& program, const Config& config, const Mesh& mesh, int rank, std::int64_t times,
               ProgramFigures& figures) {
   const int pipeline_rank = mesh.coordinates(rank).pp;
-  const auto& actions = program.ranks[static_cast<std::size_t>(pipeline_rank)];
+  const auto& actions = program.ranks[pipeline_rank];
   const GroupSizes sizes = group_sizes(mesh);
   std::set<int> gathered_units;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
     if (!action.unit || !(is_gather(action.op) || is_reduction(action.op))) continue;
-    const ProgramUnit& unit = program.units[static_cast<std::size_t>(*action.unit)];
+    const ProgramUnit& unit = program.units[*action.unit];
     bool moves = false;
     for (const ProgramCollective& part : unit.collectives) {
       // Partial sums over tensor ranks are counted with the exchanges of segments.
@@ -81,7 +81,7 @@ bool is_late_gather(const Program& program, const std::vector<Action>& actions, 
 
 bool reads_unit(const Program& program, const Action& action, int unit) {
   if (!is_compute(action.op) || !action.segment) return false;
-  const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*action.segment)];
+  const ProgramSegment& segment = program.segments[*action.segment];
   return reads_units(segment, action.op) && std::ranges::find(segment.units, unit) != segment.units.end();
 }
 

@@ -25,7 +25,7 @@ bool needs_reduction(const Action& action, int unit) {
 std::size_t message_of(const Program& program, const std::vector<Action>& actions, std::size_t reader) {
   const Action& action = actions[reader];
   if (!action.segment) return none;
-  const int stage = program.segments[static_cast<std::size_t>(*action.segment)].stage;
+  const int stage = program.segments[*action.segment].stage;
   for (std::size_t before = reader; before-- > 0;) {
     const Action& other = actions[before];
     if (is_receive(other.op) && other.stage == stage && other.microbatch == action.microbatch) return before;
@@ -66,7 +66,7 @@ std::vector<TracedExchange> exchanges_at(const Program& program, const std::vect
     before->second = exchanges.size();
     exchanges.push_back({.op = action.op,
                          .unit = *action.unit,
-                         .group = program.units[static_cast<std::size_t>(*action.unit)].group,
+                         .group = program.units[*action.unit].group,
                          .bytes = action.bytes,
                          .again = gathers && !first,
                          .late = gathers && is_late_gather(program, actions, place.at)});
@@ -88,7 +88,7 @@ void add_computation(const Program& program, const std::vector<Action>& actions,
   std::map<std::pair<int, int>, double> parts;  // seconds of a computation under way, by segment and microbatch
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (!is_compute(actions[i].op)) continue;
-    const ProgramSegment& segment = program.segments[static_cast<std::size_t>(*actions[i].segment)];
+    const ProgramSegment& segment = program.segments[*actions[i].segment];
     double& whole = parts[{*actions[i].segment, *actions[i].microbatch}];
     whole += step[i].span->end - step[i].span->begin;
     if (!actions[i].part.last()) continue;
@@ -147,7 +147,7 @@ std::vector<TracedRank> traced_ranks(const Config& config, const Mesh& mesh, std
     const Coordinates at = mesh.coordinates(std::clamp(trace.rank, 0, mesh.world() - 1));
     const Program program = step_program(run, at);
     const auto traced = traced_actions(program, mesh, trace);
-    const auto& actions = program.ranks[static_cast<std::size_t>(at.pp)];
+    const auto& actions = program.ranks[at.pp];
     const auto places = exchange_places(program, actions);
     const auto steps = static_cast<int>(traced.size() / actions.size());
     TracedRank& rank = ranks.emplace_back();

@@ -40,7 +40,7 @@ void ForwardRun::replace(ForwardPlan plan) {
 }
 
 void ForwardRun::pass(const StepBatch& batch, StepReport report, GenerationState* generation) {
-  const std::span<const Action> actions = plan_.program.ranks[static_cast<std::size_t>(pipeline_rank_)];
+  const std::span<const Action> actions = plan_.program.ranks[pipeline_rank_];
   stages_->begin_step(batch, {}, 1.0, report, generation);
   std::vector<ActionObserver*> observers;
   std::optional<AnnouncedActions> announced;

@@ -42,7 +42,7 @@ ForwardPlan plan_generation(const Config& config, const Mesh& mesh, const Coordi
   };
   makers.head = [&shape](const SegmentSetup& of) { return make_logits_head(of, shape); };
   return assemble_forward(config, std::move(inputs), at.pp, 1, [&, layout = stage_layout(config)](int stage) {
-    const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
+    const StageBlocks& blocks = layout[stage];
     return plan_stage(config, mesh, stage, layout, make_segments(config, setup, stage, blocks, makers));
   });
 }
@@ -54,7 +54,7 @@ std::map<int, std::vector<CacheSize>> planned_caches(const Config& config, const
   const auto layout = stage_layout(config);
   std::map<int, std::vector<CacheSize>> caches;
   for (const int stage : stages_of_rank(config, at.pp)) {
-    const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
+    const StageBlocks& blocks = layout[stage];
     for (int block = blocks.first; block < blocks.first + blocks.count; ++block) {
       caches[block] = cache_sizes(setup, block, sequences, capacity);
     }
@@ -233,7 +233,7 @@ std::vector<float> GenerationRun::feed(std::span<const std::int32_t> tokens, std
 
 void GenerationRun::share_first_sequence() {
   for (auto& [block, caches] : state_.caches) {
-    const bool grows = config_.model.blocks[static_cast<std::size_t>(block)].mixer == Mixer::attention;
+    const bool grows = config_.model.blocks[block].mixer == Mixer::attention;
     for (Tensor& cache : caches) {
       // Of attention the rows behind the position are not written yet.
       const std::int64_t rows = cache.rows() / sequences_, written = grows ? state_.position : rows;

@@ -59,7 +59,7 @@ Split best_split(const LayoutLoads& loads, const Measure& measure, int rows) {
   if (split.worst == impossible) return split;
   for (int s = rows, end = blocks; s >= 1; --s) {
     end = cut[cell(s, end)];
-    split.bounds[static_cast<std::size_t>(s) - 1] = end;
+    split.bounds[s - 1] = end;
   }
   return split;
 }
@@ -81,8 +81,8 @@ Split better_of(std::vector<Split> splits) {
 std::vector<int> deal_to_stages(const LayoutLoads& loads, std::int64_t limit) {
   std::vector<int> lone(static_cast<std::size_t>(loads.stages()) + 1);  // bounds with values for one stage only
   const auto bounds_of = [&](int stage, int begin, int end) -> const std::vector<int>& {
-    lone[static_cast<std::size_t>(stage)] = begin;
-    lone[static_cast<std::size_t>(stage) + 1] = end;
+    lone[stage] = begin;
+    lone[stage + 1] = end;
     return lone;
   };
   const auto needed = [&](int stage, int begin, int end) {

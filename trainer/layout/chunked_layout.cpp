@@ -172,7 +172,7 @@ LayoutLoads::LayoutLoads(const LayoutItems& items, const ScheduleResidents& rank
       until_(1),
       stages_of_(static_cast<std::size_t>(ranks.ranks())) {
   for (const LayoutItem& block : items.blocks) until_.push_back(until_.back().plus(sums(block)));
-  for (int stage = 0; stage < stages(); ++stage) stages_of_[static_cast<std::size_t>(rank_of(stage))].push_back(stage);
+  for (int stage = 0; stage < stages(); ++stage) stages_of_[rank_of(stage)].push_back(stage);
 }
 
 LayoutLoads::Sums LayoutLoads::Sums::plus(const Sums& other, int sign) const {
@@ -186,9 +186,7 @@ LayoutLoads::Sums LayoutLoads::sums(const LayoutItem& item) const {
 }
 
 LayoutLoads::Sums LayoutLoads::on_stage(int stage, std::span<const int> bounds) const {
-  const auto s = static_cast<std::size_t>(stage);
-  const auto before = [&](std::size_t cut) -> const Sums& { return until_[static_cast<std::size_t>(bounds[cut])]; };
-  Sums all = before(s + 1).plus(before(s), -1);
+  Sums all = until_[bounds[stage + 1]].plus(until_[bounds[stage]], -1);
   if (stage == 0) all = all.plus(embedding_);
   return stage == stages() - 1 ? all.plus(head_) : all;
 }
@@ -199,10 +197,9 @@ std::int64_t LayoutLoads::cost(int stage, int begin, int end) const {
 }
 
 std::int64_t LayoutLoads::passing(int stage, std::span<const int> bounds) const {
-  const auto s = static_cast<std::size_t>(stage);
   double most = 0;
-  for (int block = bounds[s]; block < bounds[s + 1]; ++block) {
-    most = std::max(most, items_.blocks[static_cast<std::size_t>(block)].passing_bytes);
+  for (int block = bounds[stage]; block < bounds[stage + 1]; ++block) {
+    most = std::max(most, items_.blocks[block].passing_bytes);
   }
   if (stage == 0) most = std::max(most, items_.embedding.passing_bytes);
   if (stage == stages() - 1) most = std::max(most, items_.head.passing_bytes);
@@ -217,7 +214,7 @@ std::int64_t LayoutLoads::rank_cost(int rank, std::span<const int> bounds) const
 
 std::int64_t LayoutLoads::fullest(int rank, std::span<const int> bounds, std::int64_t Sums::*field) const {
   std::int64_t most = 0;
-  for (const std::vector<int>& kept : ranks_.kept[static_cast<std::size_t>(rank)]) {
+  for (const std::vector<int>& kept : ranks_.kept[rank]) {
     std::int64_t now = 0;
     for (std::size_t chunk = 0; chunk < kept.size(); ++chunk) {
       now += kept[chunk] * (on_stage(stages_of(rank)[chunk], bounds).*field);

@@ -42,17 +42,16 @@ class LayoutLoads {
   int stages() const { return ranks_.stages(); }
   int ranks() const { return ranks_.ranks(); }
   int blocks() const { return static_cast<int>(items_.blocks.size()); }
-  int rank_of(int stage) const { return ranks_.rank_of_stage[static_cast<std::size_t>(stage)]; }
-  const std::vector<int>& stages_of(int rank) const { return stages_of_[static_cast<std::size_t>(rank)]; }
+  int rank_of(int stage) const { return ranks_.rank_of_stage[stage]; }
+  const std::vector<int>& stages_of(int rank) const { return stages_of_[rank]; }
 
   // The cost of blocks [begin, end) on a stage, with the embedding or the head that stands there.
   std::int64_t cost(int stage, int begin, int end) const;
   std::int64_t cost(int stage, std::span<const int> bounds) const {
-    const auto s = static_cast<std::size_t>(stage);
-    return cost(stage, bounds[s], bounds[s + 1]);
+    return cost(stage, bounds[stage], bounds[stage + 1]);
   }
   // The cost of all blocks before `block`.
-  std::int64_t cost_until(int block) const { return until_[static_cast<std::size_t>(block)].cost; }
+  std::int64_t cost_until(int block) const { return until_[block].cost; }
   std::int64_t total_cost() const { return cost_until(blocks()) + embedding_.cost + head_.cost; }
   std::int64_t embedding_cost() const { return embedding_.cost; }
   std::int64_t head_cost() const { return head_.cost; }

@@ -17,8 +17,8 @@ ChunkedLayoutSearch::ChunkedLayoutSearch(const LayoutLoads& loads, const std::ve
   const int stages = loads.stages();
   std::vector<char> fixed(bounds_.size(), 0);
   fixed.front() = fixed.back() = 1;
-  if (start[static_cast<std::size_t>(stages) - 1] == start.back()) fixed[static_cast<std::size_t>(stages) - 1] = 1;
-  const auto is_fixed = [&](int bound) { return fixed[static_cast<std::size_t>(bound)] != 0; };
+  if (start[stages - 1] == start.back()) fixed[stages - 1] = 1;
+  const auto is_fixed = [&](int bound) { return fixed[bound] != 0; };
   const auto is_cut_out = [&](int stage) { return is_fixed(stage) && is_fixed(stage + 1); };
   for (int stage = 0; stage < stages; ++stage) {
     if (is_cut_out(stage)) cut_out_at_once_.push_back(stage);
@@ -31,7 +31,7 @@ ChunkedLayoutSearch::ChunkedLayoutSearch(const LayoutLoads& loads, const std::ve
             .bound = bound, .before = bound - 1, .behind = bound + 1, .completed = {}, .frontier = {}, .cut_out = {}};
         while (!is_fixed(cut.before)) --cut.before;
         while (!is_fixed(cut.behind)) ++cut.behind;
-        fixed[static_cast<std::size_t>(bound)] = 1;
+        fixed[bound] = 1;
         for (const int beside : {bound - 1, bound}) {
           std::vector<int> stages_cut_out;
           for (const int other : loads.stages_of(loads.rank_of(beside))) {
@@ -79,7 +79,7 @@ bool ChunkedLayoutSearch::within(std::int64_t value, std::int64_t LayoutScore::*
 }
 
 std::int64_t ChunkedLayoutSearch::cost_between(int before, int behind) const {
-  const int begin = bounds_[static_cast<std::size_t>(before)], end = bounds_[static_cast<std::size_t>(behind)];
+  const int begin = bounds_[before], end = bounds_[behind];
   return loads_.cost_until(end) - loads_.cost_until(begin) + (before == 0 ? loads_.embedding_cost() : 0) +
          (behind == loads_.stages() ? loads_.head_cost() : 0);
 }
@@ -124,8 +124,8 @@ int ChunkedLayoutSearch::even_position(const Cut& cut, int least, int most) cons
   const std::int64_t all = cost_between(cut.before, cut.behind);
   const auto part =
       static_cast<std::int64_t>(static_cast<double>(all) * (cut.bound - cut.before) / (cut.behind - cut.before));
-  const std::int64_t wanted = loads_.cost_until(bounds_[static_cast<std::size_t>(cut.before)]) + part -
-                              (cut.before == 0 ? loads_.embedding_cost() : 0);
+  const std::int64_t wanted =
+      loads_.cost_until(bounds_[cut.before]) + part - (cut.before == 0 ? loads_.embedding_cost() : 0);
   int position = least;
   for (int end = most; position < end;) {
     const int middle = position + (end - position) / 2;
@@ -142,7 +142,7 @@ int ChunkedLayoutSearch::even_position(const Cut& cut, int least, int most) cons
 std::string ChunkedLayoutSearch::key(std::size_t index) const {
   std::string text(reinterpret_cast<const char*>(&index), sizeof index);
   for (const int bound : cuts_[index].frontier) {
-    text.append(reinterpret_cast<const char*>(&bounds_[static_cast<std::size_t>(bound)]), sizeof(int));
+    text.append(reinterpret_cast<const char*>(&bounds_[bound]), sizeof(int));
   }
   return text;
 }
@@ -150,9 +150,9 @@ std::string ChunkedLayoutSearch::key(std::size_t index) const {
 bool ChunkedLayoutSearch::place(std::size_t index, std::int64_t completed_cost, int completed_ranks) {
   if (index == cuts_.size()) return true;
   const Cut& cut = cuts_[index];
-  int& position = bounds_[static_cast<std::size_t>(cut.bound)];
-  const int least = bounds_[static_cast<std::size_t>(cut.before)] + cut.bound - cut.before;
-  const int most = bounds_[static_cast<std::size_t>(cut.behind)] - (cut.behind - cut.bound);
+  int& position = bounds_[cut.bound];
+  const int least = bounds_[cut.before] + cut.bound - cut.before;
+  const int most = bounds_[cut.behind] - (cut.behind - cut.bound);
   if (least > most) return false;
   const int even = even_position(cut, least, most);
   const bool belongs_before = !cut.completed.empty() && loads_.rank_of(cut.bound - 1) == cut.completed.front();

@@ -65,7 +65,7 @@ std::vector<std::vector<int>> kept_microbatches(const std::vector<Action>& actio
   };
   for (const Action& action : actions) {
     const auto chunk = std::ranges::find(stages, *action.stage) - stages.begin();
-    int& own = kept[static_cast<std::size_t>(chunk)];
+    int& own = kept[chunk];
     if (action.op == Op::forward) {
       ++own;
       grew = true;
@@ -159,8 +159,7 @@ LayoutItems modelled_items(const Config& config) {
   const std::vector<LayoutItem> spared_pieces = spares ? sampled_pieces(config, unrepeated) : pieces;
   const auto is_spared = [&](int block) { return spares && !config.recomputes(block); };
   const auto cost_of = [&](int block) {
-    TokenFlops flops =
-        block_token_flops(model, model.blocks[static_cast<std::size_t>(block)], config.training.sequence_length);
+    TokenFlops flops = block_token_flops(model, model.blocks[block], config.training.sequence_length);
     flops.routed_experts *= config.expert_rows_per_choice();
     // A backward costs twice the forward.
     return flops.total() + (is_spared(block) ? 0.0 : repeated_flops(flops, config.training) / 3.0);
@@ -169,7 +168,7 @@ LayoutItems modelled_items(const Config& config) {
   LayoutItems items;
   items.embedding = pieces.front();
   for (int block = 0; block < model.layers(); ++block) {
-    const auto kind = std::ranges::find(sample.model.blocks, model.blocks[static_cast<std::size_t>(block)]);
+    const auto kind = std::ranges::find(sample.model.blocks, model.blocks[block]);
     const auto place = static_cast<std::size_t>(kind - sample.model.blocks.begin()) + 1;
     items.blocks.push_back((is_spared(block) ? spared_pieces : pieces)[place]);
     items.blocks.back().cost = cost_of(block);
@@ -208,7 +207,7 @@ LayoutItems layout_items(const Config& config) {
   for (std::size_t s = 0; s < tables.segments.size(); ++s) {
     const ProgramSegment& segment = tables.segments[s];
     const bool in_block = segment.part.block.value_or(config.model.layers()) < config.model.layers();
-    LayoutItem& item = in_block ? items.blocks[static_cast<std::size_t>(*segment.part.block)]
+    LayoutItem& item = in_block                                   ? items.blocks[*segment.part.block]
                        : segment.part.kind == PartKind::embedding ? items.embedding
                                                                   : items.head;
     item.cost += seconds(s) + (recomputes && segment.region ? costs[s].recompute() : 0.0);
@@ -223,7 +222,7 @@ ScheduleResidents schedule_residents(const Config& config) {
     ranks.kept.resize(ranks.rank_of_stage.size());
     const ScheduleResidents usual = one_stage_each(config.stages(), static_cast<int>(config.microbatches()));
     for (std::size_t stage = 0; stage < usual.kept.size(); ++stage)
-      ranks.kept[static_cast<std::size_t>(ranks.rank_of_stage[stage])] = usual.kept[stage];
+      ranks.kept[ranks.rank_of_stage[stage]] = usual.kept[stage];
     return ranks;
   }
   const std::vector<std::vector<Action>> order = compute_order(config);

@@ -33,7 +33,7 @@ double stage_flops(const Config& config, const StageBlocks& blocks) {
   const ModelConfig& model = config.model;
   double flops = blocks.head ? head_flops(model) : 0.0;
   for (int block = blocks.first; block < blocks.first + blocks.count; ++block) {
-    const ModelBlock& each = model.blocks[static_cast<std::size_t>(block)];
+    const ModelBlock& each = model.blocks[block];
     flops += block_token_flops(model, each, config.training.sequence_length).total();
     if (block >= model.layers()) flops += merge_flops(model) + head_flops(model);
   }
@@ -43,7 +43,7 @@ double stage_flops(const Config& config, const StageBlocks& blocks) {
 double stage_cost(const LayoutItems& items, const StageBlocks& blocks) {
   double cost = (blocks.embedding ? items.embedding.cost : 0.0) + (blocks.head ? items.head.cost : 0.0);
   const int end = std::min(blocks.first + blocks.count, static_cast<int>(items.blocks.size()));
-  for (int block = blocks.first; block < end; ++block) cost += items.blocks[static_cast<std::size_t>(block)].cost;
+  for (int block = blocks.first; block < end; ++block) cost += items.blocks[block].cost;
   return cost;
 }
 
@@ -92,10 +92,10 @@ LayoutSummary summarize_layout(const Config& config, const std::vector<StageBloc
   const LayoutItems items = layout_items(config);
   summary.ranks.resize(static_cast<std::size_t>(config.parallelism.pipeline));
   for (int s = 0; s < config.stages(); ++s) {
-    const StageBlocks& blocks = layout[static_cast<std::size_t>(s)];
+    const StageBlocks& blocks = layout[s];
     StageSummary& stage = summary.stages.emplace_back();
     stage.stage = s;
-    stage.rank = rank_of_stage[static_cast<std::size_t>(s)];
+    stage.rank = rank_of_stage[s];
     stage.layers = spaced_symbols(stage_symbols(blocks, config.model));
     stage.forward_flops = stage_flops(config, blocks);
     stage.cost = stage_cost(items, blocks);
@@ -107,7 +107,7 @@ LayoutSummary summarize_layout(const Config& config, const std::vector<StageBloc
     stage.gradient_bytes = bytes[Bucket::sharded_gradients];
     stage.optimizer_bytes = bytes[Bucket::optimizer_state];
 
-    RankSummary& rank = summary.ranks[static_cast<std::size_t>(stage.rank)];
+    RankSummary& rank = summary.ranks[stage.rank];
     rank.rank = stage.rank;
     stage.chunk = static_cast<int>(rank.stages.size());
     rank.stages.push_back(s);

@@ -281,7 +281,7 @@ std::vector<std::string> layout_warnings(const Config& config) {
 std::string stage_symbols(const StageBlocks& stage, const ModelConfig& model) {
   std::string symbols = stage.embedding ? "E" : "";
   for (int block = stage.first; block < stage.first + stage.count; ++block) {
-    symbols += block < model.layers() ? symbol_of(model.blocks[static_cast<std::size_t>(block)]) : 'm';
+    symbols += block < model.layers() ? symbol_of(model.blocks[block]) : 'm';
   }
   return stage.head ? symbols + "L" : symbols;
 }

@@ -42,7 +42,7 @@ class Measurement {
       table.segments[tables_.segments[s].name] = compute_cost(static_cast<int>(s));
     }
     for (const auto& [key, samples] : collectives_) {
-      UnitCost& cost = table.units[tables_.units[static_cast<std::size_t>(key.first)].name];
+      UnitCost& cost = table.units[tables_.units[key.first].name];
       const double seconds = std::ranges::min(samples);
       for (const auto& [op, member] : unit_seconds) {
         if (key.second == op) cost.*member = seconds;
@@ -59,7 +59,7 @@ class Measurement {
   using Message = std::tuple<int, std::int64_t, Op, int, int>;
 
   void read(const Program& program, const RankTrace& trace) {
-    const auto& actions = program.ranks[static_cast<std::size_t>(mesh_.coordinates(trace.rank).pp)];
+    const auto& actions = program.ranks[mesh_.coordinates(trace.rank).pp];
     double computed = 0.0;  // end of the compute lane's work so far: a copy waits for it on its own lane
     for (const TracedAction& traced : traced_actions(program, mesh_, trace)) {
       const Action& action = actions[traced.index];
@@ -82,7 +82,7 @@ class Measurement {
       const int stage_rank = mesh_.coordinates(rank).pp;
       auto& computed = computes_[{*action.segment, action.op}];
       // The ranks of a stage run the segment together. The rank that waits least for the others shows its cost.
-      const bool together = !tables_.segments[static_cast<std::size_t>(*action.segment)].collectives.empty();
+      const bool together = !tables_.segments[*action.segment].collectives.empty();
       const double whole = seconds + std::exchange(parts_[{rank, *action.segment, *action.microbatch}], 0.0);
       const auto [place, fresh] =
           computed.try_emplace({together ? 0 : rank, stage_rank, span.step, static_cast<int>(index)}, whole);
@@ -115,7 +115,7 @@ class Measurement {
     const auto input = seconds(Op::backward_input), weight = seconds(Op::backward_weight);
     if (!forward || (!whole && !(input && weight))) {
       fail_request("no rank traced segment {}; traces of one rank a stage at least are needed",
-                   tables_.segments[static_cast<std::size_t>(segment)].name);
+                   tables_.segments[segment].name);
     }
     const double half = whole.value_or(0.0) / 2.0;
     ComputeCost cost{*forward, input.value_or(half), weight.value_or(half)};
@@ -204,7 +204,7 @@ std::vector<RankTrace> read_traces(const std::filesystem::path& run_directory, i
 
 std::vector<TracedAction> traced_actions(const Program& program, const Mesh& mesh, const RankTrace& trace) {
   require_rank(mesh, trace);
-  const auto& actions = program.ranks[static_cast<std::size_t>(mesh.coordinates(trace.rank).pp)];
+  const auto& actions = program.ranks[mesh.coordinates(trace.rank).pp];
   const auto names = range_names(program, actions);
   std::vector<TracedAction> traced;
   for (const TraceSpan& span : trace.spans) {

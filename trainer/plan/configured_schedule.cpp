@@ -21,7 +21,7 @@ std::vector<int> stages_of_rank(const Config& config, int pipeline_rank) {
   const std::vector<int> ranks = stage_ranks(config);
   std::vector<int> stages;
   for (int stage = 0; stage < config.stages(); ++stage) {
-    if (ranks[static_cast<std::size_t>(stage)] == pipeline_rank) stages.push_back(stage);
+    if (ranks[stage] == pipeline_rank) stages.push_back(stage);
   }
   return stages;
 }

@@ -67,7 +67,7 @@ std::map<std::string, std::vector<int>> stages_of_shared(const ModelConfig& mode
   const std::string table = vocabulary_table(whole).name, projection = head_projection(whole).name;
   std::map<std::string, std::vector<int>> stages;
   for (int stage = 0; stage < std::ssize(layout); ++stage) {
-    const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
+    const StageBlocks& blocks = layout[stage];
     const bool predicts = blocks.predicts(model);
     std::set<std::string> used;
     if (blocks.embedding || predicts) used.insert(table);
@@ -116,7 +116,7 @@ std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const 
   for (int block = blocks.first; block < blocks.first + blocks.count; ++block) {
     const bool predicts = block >= config.model.layers();
     if (predicts) segments.push_back(make_merge(setup, block, trunk));
-    const ModelBlock& kind = config.model.blocks[static_cast<std::size_t>(block)];
+    const ModelBlock& kind = config.model.blocks[block];
     if (kind.mixer == Mixer::attention) segments.push_back(makers.attention(setup, block));
     if (kind.mixer == Mixer::state_space) segments.push_back(makers.state_space(setup, block));
     SegmentSetup own = setup;
@@ -132,7 +132,7 @@ std::vector<std::unique_ptr<Segment>> make_segments(const Config& config, const 
 
 PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage,
                         const std::vector<StageBlocks>& layout) {
-  const StageBlocks& blocks = layout[static_cast<std::size_t>(stage)];
+  const StageBlocks& blocks = layout[stage];
   return plan_stage(config, mesh, stage, layout, make_segments(config, segment_setup(config, at), stage, blocks));
 }
 

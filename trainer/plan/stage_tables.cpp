@@ -67,10 +67,9 @@ ProgramUnit program_unit(const PlannedUnit& unit, int stage) {
 // `copies`: the units with copies of one parameter, as indices into the program's table.
 void tie_units(ProgramTables& tables, const std::vector<int>& copies) {
   for (const int copy : copies) {
-    ProgramUnit& unit = tables.units[static_cast<std::size_t>(copy)];
+    ProgramUnit& unit = tables.units[copy];
     unit.copies = copies;
-    const std::vector<int> here =
-        copies_on_rank(tables, unit, tables.stages[static_cast<std::size_t>(unit.stage)].rank);
+    const std::vector<int> here = copies_on_rank(tables, unit, tables.stages[unit.stage].rank);
     // A rank's first copy takes part for all of them.
     if (tied_ranks(tables, unit).size() < 2 || here.front() != copy) {
       unit.tie_bytes = 0;
@@ -144,7 +143,7 @@ ProgramTables stage_tables(const Config& config, const PlannedBoundary& boundary
   std::map<std::string, std::vector<int>> ties;  // units with copies, by parameter
   for (int s = 0; s < config.stages(); ++s) {
     const PlannedStage planned = plan(s);
-    ProgramStage stage{.rank = ranks[static_cast<std::size_t>(s)], .output_bytes = boundary.bytes()};
+    ProgramStage stage{.rank = ranks[s], .output_bytes = boundary.bytes()};
     const int first_unit = static_cast<int>(tables.units.size());
     for (const PlannedUnit& unit : planned.units) {
       if (unit.copies > 1 && !unit.frozen) {

@@ -11,8 +11,7 @@ namespace weft {
 
 bool is_comparable(const Program& program, const ProgramSegment& segment) {
   if (!segment.collectives.empty()) return false;
-  return std::ranges::none_of(
-      segment.units, [&](int unit) { return program.units[static_cast<std::size_t>(unit)].family == Family::experts; });
+  return std::ranges::none_of(segment.units, [&](int unit) { return program.units[unit].family == Family::experts; });
 }
 
 ComputeTimes::ComputeTimes(const Program& program, std::span<const Action> actions, Stream& compute)
@@ -21,7 +20,7 @@ ComputeTimes::ComputeTimes(const Program& program, std::span<const Action> actio
   for (const Action& action : actions) {
     std::optional<std::size_t>& kind = kind_of_.emplace_back();
     if (!is_compute(action.op) || action.part.count > 1) continue;
-    if (!is_comparable(program, program.segments[static_cast<std::size_t>(*action.segment)])) continue;
+    if (!is_comparable(program, program.segments[*action.segment])) continue;
     kind = kinds.try_emplace({*action.segment, action.op}, kinds.size()).first->second;
     kinds_.resize(kinds.size());
     ++kinds_[*kind].a_step;
@@ -68,9 +67,9 @@ std::vector<RankCompute> compare_ranks(const Mesh& mesh, std::span<const double>
   for (int rank = 0; rank < mesh.world(); ++rank) {
     std::vector<double> others;
     for (const int other : mesh.group_of(Group::tokens, rank)) {
-      if (other != rank) others.push_back(seconds[static_cast<std::size_t>(other)]);
+      if (other != rank) others.push_back(seconds[other]);
     }
-    const double own = seconds[static_cast<std::size_t>(rank)];
+    const double own = seconds[rank];
     const double usual = others.empty() ? 0.0 : median_of(std::move(others));
     ranks.push_back({own, usual > 0.0 ? own / usual : 1.0});
   }

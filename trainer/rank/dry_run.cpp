@@ -43,7 +43,7 @@ std::vector<std::int32_t> dealt(const Config& config, int expert_rank, Routing r
     const std::int64_t e = routing == Routing::worst ? (own + i) % experts : i;
     const std::int64_t even = (first + e + 1) * choices / all - (first + e) * choices / all;
     const std::int64_t count = std::min(most, routing == Routing::worst ? left : even);
-    counts[static_cast<std::size_t>(e)] = static_cast<std::int32_t>(parts * count);
+    counts[e] = static_cast<std::int32_t>(parts * count);
     left -= count;
   }
   return counts;
@@ -62,7 +62,7 @@ std::vector<std::int32_t> dealt_copies(const Config& config, int expert_rank, Ro
   std::vector<std::int32_t> counts(static_cast<std::size_t>(parts));
   const int part = expert_rank / (d.expert / parts);
   for (std::int64_t i = 0; i < copies_of_token(config.model.moe, parts).most; ++i) {
-    counts[static_cast<std::size_t>((part + i) % parts)] = static_cast<std::int32_t>(tokens);
+    counts[(part + i) % parts] = static_cast<std::int32_t>(tokens);
   }
   return counts;
 }
@@ -153,7 +153,7 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
  public:
   // `found` outlives the events, and gets its figures along the list and its peak_action.
   MemoryEvents(const Program& program, int pipeline_rank, DryRun& found)
-      : program_(program), actions_(program.ranks[static_cast<std::size_t>(pipeline_rank)]), found_(found) {
+      : program_(program), actions_(program.ranks[pipeline_rank]), found_(found) {
     found_.walk.actions.resize(actions_.size());
     found_.beside_units.resize(actions_.size());
   }
@@ -203,7 +203,7 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
   bool comes_with_unit(Bucket bucket) const {
     if (bucket == Bucket::unsharded_parameters || bucket == Bucket::unsharded_gradients) return true;
     if (!action_ || bucket != Bucket::communication || !is_reduction(actions_[*action_].op)) return false;
-    return !program_.units[static_cast<std::size_t>(*actions_[*action_].unit)].replicated;
+    return !program_.units[*actions_[*action_].unit].replicated;
   }
 
   const ProgramTables& program_;
@@ -222,16 +222,14 @@ class MemoryEvents final : public MemoryObserver, public ActionObserver {
 Program list_of_rank(const Program& program, int pipeline_rank) {
   Program own{static_cast<const ProgramTables&>(program), program.microbatches, {}};
   own.ranks.resize(program.ranks.size());
-  auto& list = own.ranks[static_cast<std::size_t>(pipeline_rank)] =
-      program.ranks[static_cast<std::size_t>(pipeline_rank)];
+  auto& list = own.ranks[pipeline_rank] = program.ranks[pipeline_rank];
   std::set<int> senders;
   for (const Action& action : list) {
     if (is_receive(action.op) && *action.peer != pipeline_rank) senders.insert(*action.peer);
   }
   const auto sends_here = [&](const Action& action) { return is_send(action.op) && action.peer == pipeline_rank; };
   for (const auto sender : senders) {
-    std::ranges::copy_if(program.ranks[static_cast<std::size_t>(sender)],
-                         std::back_inserter(own.ranks[static_cast<std::size_t>(sender)]), sends_here);
+    std::ranges::copy_if(program.ranks[sender], std::back_inserter(own.ranks[sender]), sends_here);
   }
   return own;
 }

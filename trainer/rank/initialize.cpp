@@ -39,7 +39,7 @@ void draw(const RandomStream& random, const ParameterSpec& parameter, std::int64
   std::int64_t row_index = (first_row + begin / parameter.columns) * parameter.global_columns + parameter.column_begin;
   for (std::int64_t i = begin; i < end; ++i) {
     const double value = drawn(random, parameter, static_cast<std::uint64_t>(row_index + column));
-    values[static_cast<std::size_t>(i)] = T(static_cast<float>(value));
+    values[i] = T(static_cast<float>(value));
     if (++column < parameter.columns) continue;
     column = 0;
     row_index += parameter.global_columns;

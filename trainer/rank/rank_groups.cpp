@@ -31,7 +31,7 @@ bool has_units(Group group, const Degrees& degrees, bool experts) {
 Transfers transfers_of(const Program& program) {
   std::map<Lane, std::set<std::pair<int, int>>> pairs_of;  // by sending lane
   for (int rank = 0; rank < static_cast<int>(program.ranks.size()); ++rank) {
-    for (const Action& action : program.ranks[static_cast<std::size_t>(rank)]) {
+    for (const Action& action : program.ranks[rank]) {
       if (is_send(action.op)) pairs_of[lane_of(program, action)].insert({rank, *action.peer});
     }
   }

@@ -59,7 +59,7 @@ RankStages::RankStages(PlannedInputs inputs, std::vector<PlannedStage> planned, 
     add_pieces(stage, tables, first_unit);
   }
   tied_.resize(planned_units_.size());
-  const int rank = tables.stages[static_cast<std::size_t>(planned_.front().stage)].rank;
+  const int rank = tables.stages[planned_.front().stage].rank;
   for (const ProgramUnit& unit : tables.units) {
     TiedUnits tied{{}, tied_ranks(tables, unit)};
     for (const int copy : copies_on_rank(tables, unit, rank)) tied.here.push_back(local_unit(copy));
@@ -124,8 +124,7 @@ void RankStages::add_pieces(const PlannedStage& stage, const ProgramTables& tabl
   }
   const auto is_here = [&](int other) {
     return other >= 0 && other < static_cast<int>(tables.stages.size()) &&
-           tables.stages[static_cast<std::size_t>(other)].rank ==
-               tables.stages[static_cast<std::size_t>(stage.stage)].rank;
+           tables.stages[other].rank == tables.stages[stage.stage].rank;
   };
   const std::size_t first = pieces_.size();
   for (const auto& segment : stage.segments) {
@@ -142,9 +141,9 @@ void RankStages::add_pieces(const PlannedStage& stage, const ProgramTables& tabl
 }
 
 void RankStages::mark_regions(const PlannedStage& stage, const ProgramTables& tables, std::size_t first_piece) {
-  const std::vector<int>& segments = tables.stages[static_cast<std::size_t>(stage.stage)].segments;
+  const std::vector<int>& segments = tables.stages[stage.stage].segments;
   const auto region = [&](std::size_t i) {
-    return i < segments.size() ? tables.segments[static_cast<std::size_t>(segments[i])].region : std::nullopt;
+    return i < segments.size() ? tables.segments[segments[i]].region : std::nullopt;
   };
   for (std::size_t i = 0; i < segments.size(); ++i) {
     StageSegment& piece = pieces_[first_piece + i];

@@ -125,8 +125,8 @@ class RankStages final : public ActionHandler {
 
   void mark_regions(const PlannedStage& stage, const ProgramTables& tables, std::size_t first_piece);
 
-  StageSegment& piece(int segment) { return pieces_[local_segment_[static_cast<std::size_t>(segment)]]; }
-  std::size_t local_unit(int unit) const { return local_unit_[static_cast<std::size_t>(unit)]; }
+  StageSegment& piece(int segment) { return pieces_[local_segment_[segment]]; }
+  std::size_t local_unit(int unit) const { return local_unit_[unit]; }
   // The result of `use` for the unit, which is sharded or replicated.
   template <typename Use>
   auto with_unit(std::size_t unit, Use use) {

@@ -24,7 +24,7 @@ RankStep::RankStep(const Config& config, const Mesh& mesh, Program program, int 
       products_(backend.make_products(lanes_[Lane::compute], ledger_)),
       kernels_{ledger_, clock, lanes_[Lane::compute], *products_, backend.layer_kernels()},
       program_(std::move(program)),
-      actions_(program_.ranks[static_cast<std::size_t>(mesh.coordinates(rank).pp)]),
+      actions_(program_.ranks[mesh.coordinates(rank).pp]),
       groups_(rank, mesh, islands_of(config), transfers_of(program_), lanes_, tied_ranks_of(program_), make_group,
               config.model.has(BlockKind::moe)),
       optimizer_kernels_(backend.optimizer_kernels()),
@@ -71,8 +71,7 @@ void RankStep::forwards(ForwardPlan& plan, std::int64_t passes, const std::funct
   sums_.begin_step();
   for (std::int64_t pass = 0; pass < passes; ++pass) {
     stages_->begin_step(read(pass), {}, 1.0, sums_.report());
-    execute(plan.program, plan.program.ranks[static_cast<std::size_t>(mesh_.coordinates(rank_).pp)], *stages_,
-            observers);
+    execute(plan.program, plan.program.ranks[mesh_.coordinates(rank_).pp], *stages_, observers);
     stages_->end_step();
   }
   stages_->exchange_segments(plan.inputs, plan.stages, program_);

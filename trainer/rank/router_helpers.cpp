@@ -43,7 +43,7 @@ void RouterHelpers::move(const StepTotals& totals, std::int64_t update) {
                           : learning_rate(config_.lr_scheduler, moe.bias_update_rate, update, config_.run.steps);
   for (Bias& bias : biases_) {
     if (bias.on_host.empty()) bias.on_host = read<float>(stream_, bias.values);
-    const MoeTotals& made = totals.moe[static_cast<std::size_t>(bias.block)];
+    const MoeTotals& made = totals.moe[bias.block];
     std::vector<std::int64_t> choices = made.expert_tokens;
     if (moe.null_copies() > 0) choices.push_back(made.null_choices);
     const std::vector<float> steps =

@@ -91,7 +91,7 @@ std::map<int, std::int64_t> expert_elements(const Config& config) {
   const ModelConfig& model = config.model;
   std::map<int, std::int64_t> elements;
   for (int block = 0; block < std::ssize(model.blocks); ++block) {
-    if (model.blocks[static_cast<std::size_t>(block)] != BlockKind::moe) continue;
+    if (model.blocks[block] != BlockKind::moe) continue;
     elements[block] = model.moe.num_experts / config.parallelism.expert * 3 * model.width(block) /
                       config.parallelism.expert_tensor * model.hidden_size;
   }

@@ -71,7 +71,7 @@ void add_measurements(const Config& config, const StepTotals& totals, StepMetric
     if (model.moe.selection_bias) balance.bias_norm = moe.bias_norm;
   }
   for (int block = model.layers(); block < std::ssize(model.blocks); ++block) {
-    const double sum = totals.prediction_loss_sums[static_cast<std::size_t>(block)];
+    const double sum = totals.prediction_loss_sums[block];
     metrics.prediction_losses.push_back(sum / static_cast<double>(metrics.targets));
   }
   metrics.data_seconds = totals.data_seconds;
@@ -314,8 +314,7 @@ HeldOutLoss RankRun::held_out(const HeldOutWindows& text) {
                                 HeldOutReader(text, mesh_, world_.rank(), rank_step_.text(), stream()), std::nullopt});
     const Program& program = held_out_->plan.program;
     if (begins_) {
-      held_out_->announced.emplace(
-          begins_, range_names(program, program.ranks[static_cast<std::size_t>(mesh_.coordinates(world_.rank()).pp)]));
+      held_out_->announced.emplace(begins_, range_names(program, program.ranks[mesh_.coordinates(world_.rank()).pp]));
     }
   }
   std::vector<ActionObserver*> observers;
