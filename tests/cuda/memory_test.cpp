@@ -53,7 +53,7 @@ TEST_P(CudaMemory, ThePoolHoldsWhatTheLedgerCounts) {
   observer.after_step = [&](RankRun& run, const StepMetrics& metrics) {
     const std::lock_guard lock(mutex);
     SCOPED_TRACE(fmt::format("rank {}, step {}", run.rank(), metrics.step));
-    const BucketBytes& predicted = run.predicted().bytes;
+    const BucketBytes& predicted = run.predicted();
     for (std::size_t b = 0; b < bucket_count; ++b) {
       const auto bucket = static_cast<Bucket>(b);
       if (!is_static(bucket)) continue;

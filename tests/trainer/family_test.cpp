@@ -163,8 +163,8 @@ TEST_P(FrozenFamily, KeepsEveryBitAndHasNoGradient) {
       const TrainedBytes expected = bytes[run.rank()] = trained_bytes(run);
       EXPECT_EQ(run.ledger().live()[Bucket::sharded_gradients], expected.gradients);
       EXPECT_EQ(run.ledger().live()[Bucket::optimizer_state], expected.states);
-      EXPECT_EQ(run.predicted().bytes[Bucket::sharded_gradients], expected.gradients);
-      EXPECT_EQ(run.predicted().bytes[Bucket::optimizer_state], expected.states);
+      EXPECT_EQ(run.predicted()[Bucket::sharded_gradients], expected.gradients);
+      EXPECT_EQ(run.predicted()[Bucket::optimizer_state], expected.states);
       EXPECT_EQ(reductions_of(run.program(), frozen), 0);
     };
     const LearnedRun run = learn(config, observer);

@@ -74,7 +74,7 @@ TEST_P(MuonTraining, KeepsTheStateThatWasPredicted) {
     config.run.steps = 2;
     RunObserver observer;
     observer.after_step = [](RankRun& run, const StepMetrics&) {
-      const std::int64_t predicted = run.predicted().bytes[Bucket::optimizer_state];
+      const std::int64_t predicted = run.predicted()[Bucket::optimizer_state];
       EXPECT_EQ(run.ledger().live()[Bucket::optimizer_state], predicted);
       EXPECT_EQ(run.ledger().peak_by_bucket()[Bucket::optimizer_state], predicted);
       EXPECT_GT(predicted, 0);

@@ -134,7 +134,7 @@ void expect_predicted_state(const Config& config) {
   RunObserver observer;
   observer.after_step = [&](RankRun& run, const StepMetrics&) {
     const std::int64_t live = run.ledger().live()[Bucket::optimizer_state];
-    EXPECT_EQ(live, run.predicted().bytes[Bucket::optimizer_state]);
+    EXPECT_EQ(live, run.predicted()[Bucket::optimizer_state]);
     const ResolvedGroups groups = resolved_groups(config);
     std::int64_t own = 0, padding = 0;
     for (std::size_t u = 0; u < run.stages().planned_units().size(); ++u) {

@@ -119,7 +119,7 @@ TEST(StateOffload, HoldsThePlannedBytesInBothMemories) {
         const HostBytes host = run.host_bytes();
         EXPECT_EQ(host.predicted, host.measured);
         const std::int64_t device = run.ledger().live()[Bucket::optimizer_state];
-        EXPECT_EQ(device, run.predicted().bytes[Bucket::optimizer_state]);
+        EXPECT_EQ(device, run.predicted()[Bucket::optimizer_state]);
         EXPECT_EQ(device, static_bytes(run.stages().planned())[Bucket::optimizer_state]);
         std::int64_t own = 0, chunk = 0;
         for (std::size_t u = 0; u < run.stages().planned_units().size(); ++u) {

@@ -98,7 +98,7 @@ TEST_P(WalkOf, ARunIsWhatTheRunCountsAndMeasures) {
     // A run has workspace besides, and what passes from one segment to the next; routed tokens count at their bound
     // here.
     if (!summary.is_bound) {
-      EXPECT_LE(summary.total_peak, run.predicted().bytes.total());
+      EXPECT_LE(summary.total_peak, run.predicted().total());
     }
     // Tensor ranks have unequal shares of a vocabulary that they do not divide.
     if (run.rank() == mesh.rank_at(pipeline_rank, 0, 0, 0, 0)) {

@@ -33,7 +33,7 @@ EvaluationResult evaluate(const HeldOutWindows& text, const FillWeights& fill_we
     const CommunicationCounters none;
     const BucketBytes at_peak = run.ledger().at_peak();
     const StepTotals totals = sums.total(run.world(), {none, at_peak, /*system_allocations=*/0});
-    const std::vector<BucketBytes> predicted = gather_buckets(run.world(), run.plan().predicted.bytes);
+    const std::vector<BucketBytes> predicted = gather_buckets(run.world(), run.plan().predicted);
     const std::vector<BucketBytes> measured = gather_buckets(run.world(), at_peak);
     if (rank != first_rank) return;
     static_cast<HeldOutLoss&>(result) = text.loss(totals.loss_sum, seconds_since(begin));

@@ -188,7 +188,7 @@ GenerationRun::GenerationRun(const Config& config, const Mesh& mesh, std::int64_
       run_->ledger().allocate(Bucket::workspace, DType::float64,
                               StepReport::size(static_cast<std::int64_t>(config.model.blocks.size()), experts), 1);
   fill(run_->kernels().stream, report_, 0.0f);
-  predicted_ = run_->plan().predicted.bytes;
+  predicted_ = run_->plan().predicted;
   for (const auto& [block, sizes] : planned_caches(config, at_, sequences, capacity)) {
     for (const CacheSize& size : sizes) {
       state_.caches[block].push_back(run_->ledger().allocate(Bucket::activations, size.dtype, size.rows, size.columns));
@@ -202,7 +202,7 @@ void GenerationRun::take_shape(const GenerationShape& shape) {
   if (shape == shape_) return;
   shape_ = shape;
   run_->replace(plan_generation(config_, mesh_, at_, shape));
-  BucketBytes bytes = run_->plan().predicted.bytes;
+  BucketBytes bytes = run_->plan().predicted;
   bytes[Bucket::activations] += cache_bytes_;
   if (bytes.total() > predicted_.total()) predicted_ = bytes;
 }

@@ -137,12 +137,6 @@ struct HostBytes {
   bool operator==(const HostBytes&) const = default;
 };
 std::int64_t host_state_bytes(std::span<const PlannedStage> stages);
-// Predicted bytes of a rank at its peak. Static buckets (parameters, gradients that live all run, optimizer state) are
-// exact to the byte on any device. On the CPU all buckets are exact (dry_run.h), except for rows that a router sends to
-// other ranks.
-struct PredictedMemory {
-  BucketBytes bytes;
-};
 // Static buckets with measured bytes that differ from the predicted ones.
 std::vector<Bucket> differing_static_buckets(const BucketBytes& predicted, const BucketBytes& measured);
 // Every parameter of the model once, whole, in an order that all ranks agree on.

@@ -51,7 +51,7 @@ ForwardPlan assemble_forward(const Config& config, PlannedInputs inputs, int pip
   check(result.program);
   for (const int stage : stages_of_rank(config, pipeline_rank)) result.stages.push_back(plan(stage));
   const TransientPeak peak = transient_peak(result.program, pipeline_rank);
-  BucketBytes& bytes = result.predicted.bytes = static_bytes(result.stages);
+  BucketBytes& bytes = result.predicted = static_bytes(result.stages);
   bytes[Bucket::unsharded_parameters] = peak.unsharded_parameters;
   bytes[Bucket::activations] = peak.activations;
   return result;

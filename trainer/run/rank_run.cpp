@@ -105,7 +105,7 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
   verify_step(config_, mesh_, world_.rank(), stages());
   // Rank 0 checks most in verify_step(). The barrier ends the run with its error before other ranks fail elsewhere.
   world_.barrier();
-  predicted_.bytes = dry_peak(config_, mesh_, program, world_.rank());
+  predicted_ = dry_peak(config_, mesh_, program, world_.rank());
   if (config_.run.device == DeviceKind::cpu) return;
   make_ready(context.backend.device());
   world_.barrier();

@@ -77,8 +77,10 @@ class RankRun {
   std::span<const Action> actions() const { return rank_step_.actions(); }  // of this rank
   const StepProfiler& profiler() const { return *profiler_; }
   double compute_seconds() const { return compute_times_.seconds(); }  // of a step, to compare ranks by
-  const PredictedMemory& predicted() const { return predicted_; }
-  // Buckets of this rank at the peak of the last step.
+  // Bytes of this rank at the peak of a step, as predicted and as measured in the last one. Static buckets (parameters,
+  // gradients that live all run, optimizer state) are exact to the byte on any device. On the CPU all buckets are exact
+  // (dry_run.h), except for rows that a router sends to other ranks.
+  const BucketBytes& predicted() const { return predicted_; }
   const BucketBytes& measured() const { return measured_; }
   // As planned, and as allocated.
   HostBytes host_bytes();
@@ -131,7 +133,6 @@ class RankRun {
   std::optional<AnnouncedActions> announced_;
   std::unique_ptr<HeldOut> held_out_;  // made by the first call
   std::vector<ActionObserver*> watching_;
-  PredictedMemory predicted_;
   std::string products_;
   LossScaler scaler_;
   SpikeWatch spikes_;
@@ -144,7 +145,7 @@ class RankRun {
   std::int64_t first_ahead_ = -1;  // sample with which ahead_ begins; -1: nothing was read
   TextCounts counts_;              // of ahead_ of all ranks
   Staging text_;
-  BucketBytes measured_;
+  BucketBytes predicted_, measured_;
 
   Progress progress_;  // after the last step; the valid values are in scaler_ and spikes_, where these have them
   std::function<Fence()> change_after_;

@@ -121,7 +121,7 @@ BucketBytes unit_byte_steps(const RankRun& run, const Mesh& mesh) {
 
 // The measurements of the ranks over their steps, for the first rank of the process.
 void gather_figures(RankRun& run, const Mesh& mesh, TrainResult* result) {
-  std::vector<BucketBytes> predicted = gather_buckets(run.world(), run.predicted().bytes);
+  std::vector<BucketBytes> predicted = gather_buckets(run.world(), run.predicted());
   std::vector<BucketBytes> measured = gather_buckets(run.world(), run.measured());
   std::vector<BucketBytes> byte_steps = gather_buckets(run.world(), unit_byte_steps(run, mesh));
   const HostBytes host = run.host_bytes();
