@@ -94,10 +94,7 @@ void leave_run(const TemporaryFolder& folder, const Overrides& overrides, const 
     if (metrics.step == config.run.steps) faults.after_last_step(run);
   };
   const TrainResult result = run_steps(config, observer);
-  RunRecord record{.command_line = "weft train", .versions = "none"};
-  record.compute = result.compute;
-  record.byte_steps = result.byte_steps;
-  directory.summary(result.totals, result.predicted, result.measured, record);
+  directory.summary(result, {.command_line = "weft train", .versions = "none"});
 }
 
 std::vector<Simulation> retimed_on_own_lanes(RunOutputs& run, const HardwareConfig& hardware) {

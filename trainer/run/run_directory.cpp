@@ -85,24 +85,17 @@ bool is_partial(const std::string& name) {
          (name.starts_with(trace_prefix) && name.ends_with(partial_path(trace_suffix).string()));
 }
 
-// The facts of the run, beside its steps.
-void add_record(const RunRecord& record, nlohmann::ordered_json& summary) {
-  if (!record.card.empty()) summary["card"] = record.card;
-  if (!record.attention.empty()) summary["attention"] = record.attention;
-  if (record.forced_balance) summary["forced_balance"] = true;
-  if (record.hashes) summary["hashes"] = record.hashes->named();
-  if (!record.time) return;
-  nlohmann::ordered_json time = {{"wall", record.time->wall_seconds()}};
-  for (const RunPart part : all_values<RunPart>) time[std::string(name_of(part))] = record.time->seconds(part);
-  summary["time"] = time;
-  summary["goodput"] = record.time->goodput();
+nlohmann::ordered_json time_json(const RunTimer& timer) {
+  nlohmann::ordered_json time = {{"wall", timer.wall_seconds()}};
+  for (const RunPart part : all_values<RunPart>) time[std::string(name_of(part))] = timer.seconds(part);
+  return time;
 }
 
-nlohmann::ordered_json rank_json(std::size_t rank, const BucketBytes& predicted, const BucketBytes& measured,
-                                 const RunRecord& record) {
+nlohmann::ordered_json rank_json(std::size_t rank, const RunFigures& figures) {
+  const BucketBytes &predicted = figures.predicted[rank], &measured = figures.measured[rank];
   nlohmann::ordered_json json = {{"rank", rank}, {"peak_bytes", measured.total()}};
-  if (!record.compute.empty()) {
-    const RankCompute& compute = record.compute[rank];
+  if (!figures.compute.empty()) {
+    const RankCompute& compute = figures.compute[rank];
     json["compute_seconds"] = compute.seconds;
     json["over_peers"] = compute.over_peers;
     json["slow"] = compute.is_slow();
@@ -110,13 +103,9 @@ nlohmann::ordered_json rank_json(std::size_t rank, const BucketBytes& predicted,
   for (const Bucket bucket : all_values<Bucket>) {
     json["buckets"][std::string(name_of(bucket))] = {{"predicted", predicted[bucket]}, {"measured", measured[bucket]}};
   }
-  if (!record.host.empty()) {
-    json["host_memory_bytes"] = {{"predicted", record.host[rank].predicted}, {"measured", record.host[rank].measured}};
-  }
-  if (!record.byte_steps.empty()) {
-    for (const Bucket bucket : {Bucket::unsharded_parameters, Bucket::unsharded_gradients, Bucket::communication}) {
-      json["byte_steps"][std::string(name_of(bucket))] = record.byte_steps[rank][bucket];
-    }
+  json["host_memory_bytes"] = {{"predicted", figures.host[rank].predicted}, {"measured", figures.host[rank].measured}};
+  for (const Bucket bucket : {Bucket::unsharded_parameters, Bucket::unsharded_gradients, Bucket::communication}) {
+    json["byte_steps"][std::string(name_of(bucket))] = figures.byte_steps[rank][bucket];
   }
   return json;
 }
@@ -247,20 +236,23 @@ std::optional<std::string> RunDirectory::report(const StepMetrics& reported) {
   return events_ ? events_->append(reported) : std::nullopt;
 }
 
-void RunDirectory::summary(const RunTotals& totals, std::span<const BucketBytes> predicted,
-                           std::span<const BucketBytes> measured, const RunRecord& record) {
+void RunDirectory::summary(const RunFigures& figures, const RunRecord& record) {
+  const RunTotals& totals = figures.totals;
   nlohmann::ordered_json summary = {
       {"command_line", record.command_line}, {"versions", record.versions}, {"configuration", configuration_}};
-  add_record(record, summary);
+  if (!record.card.empty()) summary["card"] = record.card;
+  if (!record.attention.empty()) summary["attention"] = record.attention;
+  if (record.forced_balance) summary["forced_balance"] = true;
+  if (record.hashes) summary["hashes"] = record.hashes->named();
+  summary["time"] = time_json(figures.timer);
+  summary["goodput"] = figures.timer.goodput();
   summary["steps"] = totals.steps;
   summary["tokens"] = totals.tokens;
   summary["seconds"] = totals.seconds;
-  if (totals.steps > 0) {
-    summary["first_loss"] = totals.first_loss;
-    summary["last_loss"] = totals.last_loss;
-  }
-  for (std::size_t rank = 0; rank < measured.size(); ++rank) {
-    summary["ranks"].push_back(rank_json(rank, predicted[rank], measured[rank], record));
+  summary["first_loss"] = totals.first_loss;
+  summary["last_loss"] = totals.last_loss;
+  for (std::size_t rank = 0; rank < figures.measured.size(); ++rank) {
+    summary["ranks"].push_back(rank_json(rank, figures));
   }
   write_whole(path_, summary_file, summary.dump(2) + "\n");
   if (metrics_) metrics_->finish();

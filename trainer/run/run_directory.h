@@ -74,7 +74,17 @@ class RunLock {
 
 inline constexpr const char* summary_file = "summary.json";  // in a run's directory
 
-// Recorded in the summary.
+// The measurements of a run over its steps, for the summary.
+struct RunFigures {
+  RunTotals totals;                              // of the steps of this process, without those before the checkpoint
+  std::vector<BucketBytes> predicted, measured;  // by rank, at the peak of the last step
+  std::vector<RankCompute> compute = {};         // by rank (compare_ranks)
+  std::vector<BucketBytes> byte_steps = {};      // by rank, of its program (live_integral): what units hold
+  std::vector<HostBytes> host = {};              // by rank
+  RunTimer timer = {};
+};
+
+// The facts of the run beside its steps, for the summary.
 struct RunRecord {
   std::string command_line;
   std::string versions;
@@ -82,10 +92,6 @@ struct RunRecord {
   std::string attention = {};   // its kernel (RankRun::attention)
   bool forced_balance = false;  // experts were dealt in turn (forces_balance)
   std::optional<RunHashes> hashes = {};
-  std::optional<RunTimer> time = {};
-  std::vector<RankCompute> compute = {};     // by rank (compare_ranks)
-  std::vector<BucketBytes> byte_steps = {};  // by rank, of its program (live_integral): what units hold
-  std::vector<HostBytes> host = {};          // by rank
 };
 
 // The reason why the directory cannot be created or written to; empty if it can. The check creates nothing.
@@ -111,10 +117,8 @@ class RunDirectory {
   std::optional<std::string> append(const StepMetrics& metrics);
   // The same for the event file, if there is one.
   std::optional<std::string> report(const StepMetrics& reported);
-  // The spans are by rank: bytes at the peak, as predicted and as measured.
-  // Throws Error (failure) if the summary, a line of metrics or a record could not be written.
-  void summary(const RunTotals& totals, std::span<const BucketBytes> predicted, std::span<const BucketBytes> measured,
-               const RunRecord& record);
+  // Of a run with a step. Throws Error (failure) if the summary, a line of metrics or a record could not be written.
+  void summary(const RunFigures& figures, const RunRecord& record);
 
  private:
   std::filesystem::path path_;

@@ -53,12 +53,9 @@ bool leaves_products_slow(const ResolvedConfig& resolved) {
          !resolved.said.contains("precision.compute") && has_bfloat16_products();
 }
 
-// The steps of a rank. `result` is filled on the first rank of the process, and null on the others.
+// The steps of a rank, as `result` tells of them.
 void take_steps(RankRun& run, RankCheckpoints& checkpoints, const Config& config, const RunObserver& observer,
-                const RunRequests& requests, const std::optional<HeldOutWindows>& held_out, TrainResult* result) {
-  const auto spent = [&](RunPart part) {
-    if (result != nullptr) result->timer.add(part);
-  };
+                const RunRequests& requests, const std::optional<HeldOutWindows>& held_out, TrainResult& result) {
   double copying = 0.0;  // seconds of a step that it waits for a save
   run.change_after([&] {
     const auto begin = std::chrono::steady_clock::now();
@@ -67,47 +64,43 @@ void take_steps(RankRun& run, RankCheckpoints& checkpoints, const Config& config
     return copied;
   });
   if (observer.before_first_step) observer.before_first_step(run);
-  if (result != nullptr) requests.begin();
-  spent(RunPart::start_up);
+  requests.begin();
+  result.timer.add(RunPart::start_up);
   bool stop = false;
   for (std::int64_t step = run.progress().step + 1; step <= config.run.steps && !stop; ++step) {
     RunVotes votes = checkpoints.votes();
-    if (result != nullptr) {
-      votes.stop_requests = requests.stop() ? 1 : 0;
-      votes.save_requests = requests.save() ? 1 : 0;
-    }
+    votes.stop_requests = requests.stop() ? 1 : 0;
+    votes.save_requests = requests.save() ? 1 : 0;
     StepMetrics metrics = run.step(step, votes);
     checkpoints.heard(run.votes());
-    spent(RunPart::steps);
-    if (result != nullptr) {
-      result->timer.take_from_steps(RunPart::data_wait, metrics.data_wait);
-      result->timer.take_from_steps(RunPart::checkpoints, std::exchange(copying, 0.0));
-    }
+    result.timer.add(RunPart::steps);
+    result.timer.take_from_steps(RunPart::data_wait, metrics.data_wait);
+    result.timer.take_from_steps(RunPart::checkpoints, std::exchange(copying, 0.0));
     if (held_out && validates_after(config, step) && metrics.taken()) {
       metrics.validation = run.held_out(*held_out);
       checkpoints.validated(step, metrics.validation->loss);
-      spent(RunPart::validation);
+      result.timer.add(RunPart::validation);
     }
     // No checkpoint has copies that differ, or a bias that is not finite.
     if (step % config.metrics.interval == 0 || !metrics.taken() || checkpoints.saves_after(step, run.votes())) {
       run.compare_copies();
     }
     if (observer.after_step) observer.after_step(run, metrics);
-    spent(RunPart::other);
+    result.timer.add(RunPart::other);
     if (!metrics.taken()) {
       checkpoints.save(run.progress());
-      if (result != nullptr) result->stopping_spike = spike_text(config, step, *metrics.spike);
+      result.stopping_spike = spike_text(config, step, *metrics.spike);
       break;
     }
-    if (result != nullptr) result->totals.add(metrics);
+    result.totals.add(metrics);
     checkpoints.end_step(run.progress(), run.votes());
-    spent(RunPart::checkpoints);
+    result.timer.add(RunPart::checkpoints);
     stop = run.votes().stop_requests > 0;
   }
   checkpoints.finish();
-  spent(RunPart::checkpoints);
+  result.timer.add(RunPart::checkpoints);
   run.change_after(nullptr);  // `copying` ends here
-  if (result != nullptr) result->stopped = stop && run.progress().step < config.run.steps;
+  result.stopped = stop && run.progress().step < config.run.steps;
 }
 
 BucketBytes unit_byte_steps(const RankRun& run, const Mesh& mesh) {
@@ -119,26 +112,21 @@ BucketBytes unit_byte_steps(const RankRun& run, const Mesh& mesh) {
   return byte_steps;
 }
 
-// The measurements of the ranks over their steps, for the first rank of the process.
-void gather_figures(RankRun& run, const Mesh& mesh, TrainResult* result) {
-  std::vector<BucketBytes> predicted = gather_buckets(run.world(), run.predicted());
-  std::vector<BucketBytes> measured = gather_buckets(run.world(), run.measured());
-  std::vector<BucketBytes> byte_steps = gather_buckets(run.world(), unit_byte_steps(run, mesh));
+// The measurements of all ranks over their steps. Collective over the world.
+void gather_figures(RankRun& run, const Mesh& mesh, TrainResult& result) {
+  result.predicted = gather_buckets(run.world(), run.predicted());
+  result.measured = gather_buckets(run.world(), run.measured());
+  result.byte_steps = gather_buckets(run.world(), unit_byte_steps(run, mesh));
   const HostBytes host = run.host_bytes();
   const std::vector<double> host_bytes =
       gather_numbers(run.world(), std::array{static_cast<double>(host.predicted), static_cast<double>(host.measured)});
-  const double computed = run.compute_seconds();
-  const std::vector<double> compute = gather_numbers(run.world(), {&computed, 1});
-  if (result == nullptr) return;
-  result->predicted = std::move(predicted);
-  result->measured = std::move(measured);
-  result->byte_steps = std::move(byte_steps);
   for (std::size_t i = 0; i + 1 < host_bytes.size(); i += 2) {
-    result->host.push_back({static_cast<std::int64_t>(host_bytes[i]), static_cast<std::int64_t>(host_bytes[i + 1])});
+    result.host.push_back({static_cast<std::int64_t>(host_bytes[i]), static_cast<std::int64_t>(host_bytes[i + 1])});
   }
-  result->compute = compare_ranks(mesh, compute);
-  result->steps_taken = run.progress().step;
-  result->timer.add(RunPart::other);
+  const double computed = run.compute_seconds();
+  result.compute = compare_ranks(mesh, gather_numbers(run.world(), {&computed, 1}));
+  result.steps_taken = run.progress().step;
+  result.timer.add(RunPart::other);
 }
 
 // The console belongs to rank 0.
@@ -206,12 +194,8 @@ class TrainOutput {
       return;
     }
     if (const auto rest = reports_.rest()) report(*rest);
-    record_.time = result.timer;
-    record_.compute = result.compute;
-    record_.byte_steps = result.byte_steps;
-    record_.host = result.host;
     console_.memory_table(result.predicted, result.measured);
-    directory_->summary(result.totals, result.predicted, result.measured, record_);
+    directory_->summary(result, record_);
     if (const std::string text = host_text(result.host); !text.empty()) console_.note("host memory", text);
     console_.note("time", result.timer.text());
     if (const std::string slow = slow_ranks_text(result.compute); !slow.empty()) console_.note("slow ranks", slow);
@@ -350,7 +334,6 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
   NvtxDomain domain;
   const int first_rank = first_rank_of_process(config);
   TrainResult result;
-  result.timer = timer;
   std::once_flag hashed;
   const RankMain rank_main = [&](const RankContext& context) {
     RankRun run(resolved, data, domain, context);
@@ -364,9 +347,12 @@ TrainResult run_steps(const Config& config, const RunObserver& observer, const B
     RankCheckpoints checkpoints(config, identity, run.checkpoint_rows(), run.world(), run.stream(), setup);
     run.resume(checkpoints.load());
     run.compare_copies();
-    TrainResult* told = run.rank() == first_rank ? &result : nullptr;
-    take_steps(run, checkpoints, config, observer, requests, held_out, told);
-    gather_figures(run, resolved.mesh(), told);
+    const bool first = run.rank() == first_rank;
+    TrainResult own;
+    own.timer = timer;
+    take_steps(run, checkpoints, config, observer, first ? requests : RunRequests(), held_out, own);
+    gather_figures(run, resolved.mesh(), own);
+    if (first) result = std::move(own);
   };
   run_ranks(config, make_backend ? make_backend : backend_of(config), rank_main, observer.admit);
   result.timer.add(RunPart::other);

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "trainer/checkpoint/rank_checkpoints.h"
-#include "trainer/rank/compute_times.h"
 #include "trainer/rank/launch.h"
 #include "trainer/rank/metrics.h"
 #include "trainer/resolve/config_reader.h"
@@ -26,16 +25,11 @@ struct RunObserver {
   std::function<void(const RunHashes&)> identified;  // called once in each process, before its first step
 };
 
-struct TrainResult {
-  RunTotals totals;                              // of this call's steps, without those before the checkpoint
-  std::int64_t steps_taken = 0;                  // of the run, with those before the checkpoint
-  bool stopped = false;                          // a stop request ended the run before the last step
-  std::string stopping_spike = {};               // a sentence on the spike that ended it, or empty
-  std::vector<BucketBytes> predicted, measured;  // by rank, at the peak of the last step
-  std::vector<RankCompute> compute = {};         // by rank (compare_ranks)
-  std::vector<BucketBytes> byte_steps = {};      // by rank, of its program (live_integral): what units hold
-  std::vector<HostBytes> host = {};              // by rank
-  RunTimer timer = {};                           // as the first rank of the process saw it
+// Timed as the first rank of the process saw it.
+struct TrainResult : RunFigures {
+  std::int64_t steps_taken = 0;     // of the run, with those before the checkpoint
+  bool stopped = false;             // a stop request ended the run before the last step
+  std::string stopping_spike = {};  // a sentence on the spike that ended it, or empty
 };
 
 // Requests to a run. Polled by every process of the run, on the thread of its first rank.
