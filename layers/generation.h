@@ -61,7 +61,6 @@ std::unique_ptr<Segment> make_continued_state_space(const SegmentSetup& setup, c
 struct CacheSize {
   DType dtype = DType::float32;
   std::int64_t rows = 0, columns = 0;
-  std::int64_t bytes() const { return rows * columns * size_of(dtype); }
 };
 // Of attention: keys and values for attention_cached (kernels/attention.h), [sequences * capacity,
 // HeadShape::key_value_columns()] in the compute dtype. Of a state space: `carried` and `history` of its kernels. Of

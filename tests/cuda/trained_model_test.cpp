@@ -30,8 +30,8 @@ class CudaEvaluation : public ::testing::Test {
     for (std::size_t length : {37, 50}) text.add_random(length);
     Config config = on_gpu(of_bytes(layout));
     config.training.global_batch_size = 8;
-    const EvaluationResult cpu = evaluate(of_bytes({.layers = layout.layers}), text.files());
-    const EvaluationResult gpu = evaluate(config, text.files());
+    const HeldOutLoss cpu = evaluate(of_bytes({.layers = layout.layers}), text.files());
+    const HeldOutLoss gpu = evaluate(config, text.files());
     EXPECT_EQ(gpu.tokens, 36 + 49);
     // As training_test.cpp: sums in another order.
     EXPECT_NEAR(gpu.loss, cpu.loss, 5e-6 * cpu.loss);

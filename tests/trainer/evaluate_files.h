@@ -10,9 +10,9 @@
 
 namespace weft {
 
-inline EvaluationResult evaluate(const Config& trained, const std::vector<std::string>& files,
-                                 const FillWeights& fill_weights = {}, const BackendFactory& make_backend = {},
-                                 const OnWindows& on_windows = {}) {
+inline HeldOutLoss evaluate(const Config& trained, const std::vector<std::string>& files,
+                            const FillWeights& fill_weights = {}, const BackendFactory& make_backend = {},
+                            const OnWindows& on_windows = {}) {
   return evaluate(HeldOutWindows(for_inference(trained), files, /*most=*/0, "--data"), fill_weights, make_backend,
                   on_windows);
 }

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/runtime/error.h"
 #include "tests/trainer/evaluate_files.h"
 #include "tests/trainer/held_out_text.h"
@@ -12,6 +13,7 @@
 #include "tests/trainer/temporary_folder.h"
 #include "tests/trainer/used_layouts.h"
 #include "trainer/data/tokenize.h"
+#include "trainer/rank/step_totals.h"
 #include "trainer/run/held_out.h"
 
 namespace weft {
@@ -51,7 +53,7 @@ TEST(Evaluation, AgreesWithTheModelInDouble) {
     add_uneven(text);
     const Config config = tiny_config(layers);
     InitialWeights weights;
-    const EvaluationResult found = evaluate(config, text.files(), weights.collect());
+    const HeldOutLoss found = evaluate(config, text.files(), weights.collect());
     EXPECT_EQ(weights.calls(), 1);
     EXPECT_EQ(found.tokens, 36 + 1 + 8 + 120);
     EXPECT_EQ(found.windows, 5 + 1 + 1 + 15);
@@ -162,28 +164,56 @@ std::vector<TinyLayout> evaluation_layouts() {
   return all;
 }
 
+// Bytes of a rank that evaluates at its peak. As planned: what units hold, and the activations of one segment.
+struct EvaluatedBytes {
+  BucketBytes planned, measured;
+};
+
+// By rank, in passes as those of evaluate().
+std::vector<EvaluatedBytes> evaluated_bytes(const Config& trained, const std::vector<std::string>& files) {
+  const HeldOutWindows text(for_inference(trained), files, /*most=*/0, "--data");
+  const Config& config = text.config();
+  const Mesh mesh(config.parallelism);
+  std::vector<EvaluatedBytes> bytes(static_cast<std::size_t>(mesh.world()));
+  run_ranks(config, backend_of(config), [&](const RankContext& context) {
+    const int rank = context.world.rank();
+    ForwardRun run(config, mesh, plan_forward(config, mesh, mesh.coordinates(rank)), {}, context);
+    Tensor on_device = run.ledger().allocate(Bucket::workspace, DType::int32, HeldOutReader::numbers(config), 1);
+    HeldOutReader reader(text, mesh, rank, on_device.view(), run.kernels().stream);
+    StepSums sums(run.kernels().stream, run.ledger(), config.model.blocks.size(),
+                  static_cast<std::size_t>(config.model.moe.num_experts), bytes.size());
+    run.ledger().reset_peak();
+    sums.begin_step();
+    for (std::int64_t pass = 0; pass < text.passes(); ++pass) run.pass(reader.read(pass), sums.report());
+    EvaluatedBytes& own = bytes[static_cast<std::size_t>(rank)];
+    own.measured = run.ledger().at_peak();
+    own.planned = static_bytes(run.stages().planned());
+    own.planned[Bucket::activations] = transient_peak(run.plan().program, mesh.coordinates(rank).pp).activations;
+  });
+  return bytes;
+}
+
 class EvaluationLayout : public testing::TestWithParam<TinyLayout> {};
 
 TEST_P(EvaluationLayout, HasTheLossOfOneRank) {
   HeldOutText text("weft-evaluation");
   add_uneven(text);
-  const EvaluationResult alone =
-      evaluate(config_of({.layers = GetParam().layers, .tied = GetParam().tied}), text.files());
+  const HeldOutLoss alone = evaluate(config_of({.layers = GetParam().layers, .tied = GetParam().tied}), text.files());
   for (std::int64_t microbatch_size : {1, 2}) {
     Config config = config_of(GetParam());
     config.training.microbatch_size = microbatch_size;
     // Smaller than the text, so that several passes add up, the last of them padded.
     config.training.global_batch_size = 8;
     InitialWeights weights;
-    const EvaluationResult found = evaluate(config, text.files(), weights.collect());
+    const HeldOutLoss found = evaluate(config, text.files(), weights.collect());
     EXPECT_EQ(weights.calls(), config.parallelism.world());
     EXPECT_EQ(found.tokens, alone.tokens);
     // As parity_test.cpp: sums in another order.
     EXPECT_NEAR(found.loss, alone.loss, 2e-6 * alone.loss) << "microbatch size " << microbatch_size;
-    for (std::size_t rank = 0; rank < found.measured.size(); ++rank) {
-      EXPECT_TRUE(differing_static_buckets(found.predicted[rank], found.measured[rank]).empty());
+    for (const auto& [planned, measured] : evaluated_bytes(config, text.files())) {
+      EXPECT_TRUE(differing_static_buckets(planned, measured).empty());
       for (Bucket bucket : {Bucket::sharded_gradients, Bucket::unsharded_gradients, Bucket::optimizer_state}) {
-        EXPECT_EQ(found.measured[rank][bucket], 0) << name_of(bucket);
+        EXPECT_EQ(measured[bucket], 0) << name_of(bucket);
       }
     }
   }
@@ -210,14 +240,14 @@ TEST(Evaluation, HoldsOneSegmentsActivations) {
   HeldOutText text("weft-evaluation");
   text.add_random(8 * 16 + 1);
   Config config = tiny_config("d*4");
-  const EvaluationResult few = evaluate(config, {text.files().front()});
+  const auto [planned, few] = evaluated_bytes(config, {text.files().front()}).front();
   text.add_random(8 * 64 + 1);
   config.training.global_batch_size = 64;
-  const EvaluationResult many = evaluate(config, {text.files().back()});
-  EXPECT_EQ(few.measured[0][Bucket::activations], many.measured[0][Bucket::activations]);
+  const BucketBytes many = evaluated_bytes(config, {text.files().back()}).front().measured;
+  EXPECT_EQ(few[Bucket::activations], many[Bucket::activations]);
   const std::int64_t temporaries = 2 * config.training.sequence_length * config.model.vocab_size * 4;
-  EXPECT_GT(few.measured[0][Bucket::activations], 0);
-  EXPECT_LE(few.measured[0][Bucket::activations], few.predicted[0][Bucket::activations] + temporaries);
+  EXPECT_GT(few[Bucket::activations], 0);
+  EXPECT_LE(few[Bucket::activations], planned[Bucket::activations] + temporaries);
 }
 
 TEST(Evaluation, ComputesWithTheWeightsThatItIsGiven) {

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "layers/kernels/matrix_products.h"
+#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
 #include "tests/trainer/initial_weights.h"
@@ -46,6 +47,7 @@ Logits fed(const Config& tiny, const std::vector<std::int64_t>& lengths, const F
   run_ranks(config, make_backend ? make_backend : backend_of(config), [&](const RankContext& context) {
     // One position more than is needed, for faults that reach for it.
     GenerationRun run(config, mesh, sequences, length + 1, fill_weights, context);
+    run.run().ledger().reset_peak();
     for (const std::int64_t count : lengths) {
       std::vector<std::int32_t> tokens;
       for (const auto& text : texts) {
@@ -60,6 +62,11 @@ Logits fed(const Config& tiny, const std::vector<std::int64_t>& lengths, const F
           of_sequence.emplace_back(next, next + config.model.vocab_size);
         }
       }
+    }
+    const BucketBytes measured = run.run().ledger().at_peak();
+    EXPECT_TRUE(differing_static_buckets(static_bytes(run.run().stages().planned()), measured).empty());
+    for (Bucket bucket : {Bucket::sharded_gradients, Bucket::unsharded_gradients, Bucket::optimizer_state}) {
+      EXPECT_EQ(measured[bucket], 0) << name_of(bucket);
     }
   });
   return logits;
@@ -181,12 +188,6 @@ TEST_P(GenerationLayout, MakesTheTextOfOneRank) {
     }
     // At temperature 0 samples are alike, otherwise each draws for itself.
     EXPECT_EQ(found.samples[0].text == found.samples[1].text, temperature == 0.0);
-    for (std::size_t rank = 0; rank < found.measured.size(); ++rank) {
-      EXPECT_TRUE(differing_static_buckets(found.predicted[rank], found.measured[rank]).empty()) << rank;
-      for (Bucket bucket : {Bucket::sharded_gradients, Bucket::unsharded_gradients, Bucket::optimizer_state}) {
-        EXPECT_EQ(found.measured[rank][bucket], 0) << name_of(bucket);
-      }
-    }
   }
 }
 
@@ -370,23 +371,52 @@ TEST(Generation, KeepsTheSpaceBehindThePrompt) {
   EXPECT_EQ(texts, (std::set<std::string>{" ", "x", " x"}));
 }
 
-// The caches are planned to the byte, and are there. Beside them are one segment of one pass and the tensors that it
-// takes and gives at its borders. These are at most three of the prompt's 6 tokens, 20 columns wide.
-TEST(Generation, HoldsACacheOfTheLengthThatIsAsked) {
-  const Config config = byte_config({.layers = "d*3"});
-  std::int64_t of_segments = -1;
+// The last token is never read.
+TEST(Generation, AsksForACacheOfTheLengthThatIsNeeded) {
   for (std::int64_t max_tokens : {1, 5, 15, 40}) {
-    const GenerationResult result = generate(
-        config, {.prompt = "thread", .max_tokens = max_tokens, .samples = 2, .sampling = {.temperature = 0.0}});
-    // 3 blocks, 2 samples, keys and values of 4 heads of 6 columns, 4 bytes; the last token is never read.
-    const std::int64_t caches = (6 + max_tokens - 1) * 3 * 2 * 2 * 4 * 6 * 4;
-    const std::int64_t planned = result.predicted[0][Bucket::activations] - caches;
-    if (of_segments < 0) of_segments = planned;
-    EXPECT_EQ(planned, of_segments) << max_tokens;
-    EXPECT_GE(result.measured[0][Bucket::activations], caches) << max_tokens;
-    EXPECT_LE(result.measured[0][Bucket::activations], caches + planned + 3 * 6 * 20 * 4) << max_tokens;
+    std::set<std::int64_t> lengths;
+    const auto noted = [&lengths](LayerKernels& kernels) {
+      kernels.attention.cached = [&lengths](KernelContext& context, const HeadShape& heads, std::int64_t position,
+                                            ConstTensorView q, ConstTensorView cache, TensorView out) {
+        lengths.insert(heads.sequence_length);
+        cpu_layer_kernels().attention.cached(context, heads, position, q, cache, out);
+      };
+    };
+    generate(byte_config({.layers = "d*3"}),
+             {.prompt = "thread", .max_tokens = max_tokens, .samples = 2, .sampling = {.temperature = 0.0}}, {}, {},
+             [&](int) { return std::make_unique<FaultyBackend>(noted); });
+    EXPECT_EQ(lengths, std::set<std::int64_t>{6 + max_tokens - 1});
   }
-  EXPECT_GT(of_segments, 0);
+}
+
+// The caches are there. Beside them are one segment of one pass and the tensors that it takes and gives at its borders.
+// These are at most three of the prompt's 6 tokens, 20 columns wide.
+TEST(Generation, HoldsACacheOfTheLengthThatIsAsked) {
+  const Config config = for_generation(byte_config({.layers = "d*3"}));
+  const Mesh mesh(config.parallelism);
+  std::set<std::int64_t> of_segments;
+  for (std::int64_t capacity : {6, 10, 20, 45}) {
+    run_ranks(config, backend_of(config), [&](const RankContext& context) {
+      GenerationRun run(config, mesh, sequences, capacity, {}, context);
+      run.run().ledger().reset_peak();
+      std::int64_t planned = 0;
+      const auto feed = [&](const std::vector<std::int32_t>& tokens, std::int64_t of) {
+        run.feed(tokens, of);
+        planned = std::max(planned, transient_peak(run.run().plan().program, 0).activations);
+      };
+      feed({'t', 'h', 'r', 'e', 'a', 'd'}, 1);
+      run.share_first_sequence();
+      while (run.position() < capacity) feed({'s', 'e'}, sequences);
+      // 3 blocks, 2 samples, keys and values of 4 heads of 6 columns, 4 bytes.
+      const std::int64_t caches = capacity * 3 * 2 * 2 * 4 * 6 * 4;
+      const std::int64_t measured = run.run().ledger().at_peak()[Bucket::activations];
+      EXPECT_GE(measured, caches) << capacity;
+      EXPECT_LE(measured, caches + planned + 3 * 6 * 20 * 4) << capacity;
+      of_segments.insert(planned);
+    });
+  }
+  EXPECT_EQ(of_segments.size(), 1u);
+  EXPECT_GT(*of_segments.begin(), 0);
 }
 
 std::string generation_refusal(const Config& config, const GenerationRequest& request) {

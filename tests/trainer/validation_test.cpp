@@ -80,7 +80,7 @@ TEST_P(Validation, IsTheEvaluationOfTheCheckpointBitForBit) {
   EXPECT_NE(found.at(2).loss, found.at(4).loss);
   for (const auto& [step, validation] : found) {
     const std::filesystem::path checkpoint = folder.path() / checkpoint_name(step);
-    const EvaluationResult expected = evaluate(config, text.files(), weights_of_checkpoint(checkpoint, config));
+    const HeldOutLoss expected = evaluate(config, text.files(), weights_of_checkpoint(checkpoint, config));
     EXPECT_EQ(validation.loss, expected.loss) << "step " << step;
     EXPECT_EQ(validation.tokens, expected.tokens);
     EXPECT_EQ(validation.bytes, expected.bytes);

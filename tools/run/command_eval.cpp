@@ -28,7 +28,7 @@ struct EvalArguments {
   bool json = false;
 };
 
-nlohmann::ordered_json as_json(const EvaluationResult& result) {
+nlohmann::ordered_json as_json(const HeldOutLoss& result) {
   nlohmann::ordered_json json = {{"loss", result.loss}, {"perplexity", result.perplexity()}};
   if (result.bytes > 0) json["bits_per_byte"] = result.bits_per_byte();
   json["tokens"] = result.tokens;
@@ -107,7 +107,7 @@ void add_eval_command(CLI::App& program) {
     const bool speaks = first_rank_of_process(config) == 0;
     std::optional<ProgressLine> progress;
     if (speaks) progress.emplace();
-    const EvaluationResult result =
+    const HeldOutLoss result =
         evaluate(held_out_text(*arguments, checkpoint, config), weights_of_checkpoint(checkpoint, config), {},
                  [&](std::int64_t done, std::int64_t all) {
                    if (progress)

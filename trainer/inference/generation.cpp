@@ -4,7 +4,6 @@
 #include <chrono>
 #include <iterator>
 #include <limits>
-#include <map>
 #include <numeric>
 #include <utility>
 
@@ -45,21 +44,6 @@ ForwardPlan plan_generation(const Config& config, const Mesh& mesh, const Coordi
     const StageBlocks& blocks = layout[stage];
     return plan_stage(config, mesh, stage, layout, make_segments(config, setup, stage, blocks, makers));
   });
-}
-
-// Sizes of the caches that the rank keeps between passes, by block.
-std::map<int, std::vector<CacheSize>> planned_caches(const Config& config, const Coordinates& at,
-                                                     std::int64_t sequences, std::int64_t capacity) {
-  const SegmentSetup setup = segment_setup(config, at);
-  const auto layout = stage_layout(config);
-  std::map<int, std::vector<CacheSize>> caches;
-  for (const int stage : stages_of_rank(config, at.pp)) {
-    const StageBlocks& blocks = layout[stage];
-    for (int block = blocks.first; block < blocks.first + blocks.count; ++block) {
-      caches[block] = cache_sizes(setup, block, sequences, capacity);
-    }
-  }
-  return caches;
 }
 
 // The samples during generation. Every rank keeps its own copy; all ranks get the same tokens, so all end samples
@@ -188,23 +172,22 @@ GenerationRun::GenerationRun(const Config& config, const Mesh& mesh, std::int64_
       run_->ledger().allocate(Bucket::workspace, DType::float64,
                               StepReport::size(static_cast<std::int64_t>(config.model.blocks.size()), experts), 1);
   fill(run_->kernels().stream, report_, 0.0f);
-  predicted_ = run_->plan().predicted;
-  for (const auto& [block, sizes] : planned_caches(config, at_, sequences, capacity)) {
-    for (const CacheSize& size : sizes) {
-      state_.caches[block].push_back(run_->ledger().allocate(Bucket::activations, size.dtype, size.rows, size.columns));
-      cache_bytes_ += size.bytes();
+  const SegmentSetup setup = segment_setup(config, at_);
+  const std::vector<StageBlocks> layout = stage_layout(config);
+  for (const int stage : stages_of_rank(config, at_.pp)) {
+    const StageBlocks& blocks = layout[stage];
+    for (int block = blocks.first; block < blocks.first + blocks.count; ++block) {
+      for (const auto& [dtype, rows, columns] : cache_sizes(setup, block, sequences, capacity)) {
+        state_.caches[block].push_back(run_->ledger().allocate(Bucket::activations, dtype, rows, columns));
+      }
     }
   }
-  predicted_[Bucket::activations] += cache_bytes_;
 }
 
 void GenerationRun::take_shape(const GenerationShape& shape) {
   if (shape == shape_) return;
   shape_ = shape;
   run_->replace(plan_generation(config_, mesh_, at_, shape));
-  BucketBytes bytes = run_->plan().predicted;
-  bytes[Bucket::activations] += cache_bytes_;
-  if (bytes.total() > predicted_.total()) predicted_ = bytes;
 }
 
 std::vector<float> GenerationRun::feed(std::span<const std::int32_t> tokens, std::int64_t sequences,
@@ -314,21 +297,13 @@ GenerationResult generate(const Config& trained, const GenerationRequest& reques
   const std::vector<std::int32_t> prompt = prompt_tokens(text, request.prompt);
   // The last generated token is not fed to the model.
   const std::int64_t capacity = std::ssize(prompt) + request.max_tokens - 1;
-  const auto ranks = static_cast<std::size_t>(mesh.world());
   GenerationResult result;
-  std::vector<BucketBytes> predicted(ranks), measured(ranks);
   run_ranks(config, make_backend ? make_backend : backend_of(config), [&](const RankContext& context) {
-    const auto rank = static_cast<std::size_t>(context.world.rank());
     GenerationRun run(config, mesh, request.samples, capacity, fill_weights, context);
-    run.run().ledger().reset_peak();
     const bool tells = context.world.rank() == first_rank;
     GenerationResult own = generate_on_rank(run, config, request, text, prompt, tells ? on_text : OnText());
-    predicted[rank] = run.predicted();
-    measured[rank] = run.run().ledger().at_peak();
     if (tells) result = std::move(own);
   });
-  result.predicted = std::move(predicted);
-  result.measured = std::move(measured);
   return result;
 }
 

@@ -49,8 +49,6 @@ class GenerationRun {
   void broadcast(std::span<std::int32_t> tokens);
 
   ForwardRun& run() { return *run_; }
-  // Predicted buckets of this rank at the largest peak of all passes; caches are counted as activations.
-  const BucketBytes& predicted() const { return predicted_; }
 
  private:
   // Plans segments and program for passes of this shape, if it differs from the last shape.
@@ -61,12 +59,10 @@ class GenerationRun {
   Coordinates at_;
   std::int64_t sequences_, capacity_;
   int sampler_ = 0;
-  std::int64_t cache_bytes_ = 0;
   GenerationShape shape_;  // of the last pass
   std::unique_ptr<ForwardRun> run_;
   GenerationState state_;
   Tensor report_;  // required by MoE blocks for their counts; never read
-  BucketBytes predicted_;
 };
 
 struct GenerationRequest {
@@ -95,8 +91,7 @@ struct GeneratedSample {
 struct GenerationResult {
   std::vector<GeneratedSample> samples;
   std::int64_t prompt_tokens = 0;
-  double prompt_seconds = 0.0, seconds = 0.0;    // of the prompt's pass, and of all later passes
-  std::vector<BucketBytes> predicted, measured;  // by rank, at its peak; set only for the ranks of this process
+  double prompt_seconds = 0.0, seconds = 0.0;  // of the prompt's pass, and of all later passes
   std::int64_t tokens() const;
   // Rate of all samples together after the prompt's pass.
   double tokens_per_second() const;

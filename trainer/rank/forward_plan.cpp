@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "parallel/pipeline/passes/passes.h"
 #include "trainer/layout/stage_layout.h"
@@ -50,10 +49,6 @@ ForwardPlan assemble_forward(const Config& config, PlannedInputs inputs, int pip
   result.program = compile_forward(tables, config.parallelism.pipeline, microbatches);
   check(result.program);
   for (const int stage : stages_of_rank(config, pipeline_rank)) result.stages.push_back(plan(stage));
-  const TransientPeak peak = transient_peak(result.program, pipeline_rank);
-  BucketBytes& bytes = result.predicted = static_bytes(result.stages);
-  bytes[Bucket::unsharded_parameters] = peak.unsharded_parameters;
-  bytes[Bucket::activations] = peak.activations;
   return result;
 }
 

@@ -20,7 +20,6 @@ struct ForwardPlan {
   PlannedInputs inputs;
   std::vector<PlannedStage> stages;  // of this rank, ascending
   Program program;                   // of all ranks, checked
-  BucketBytes predicted;             // of this rank at its peak
 };
 
 // The plan for the loss of config.microbatches() microbatches of text. `config` is from one of the functions above.
