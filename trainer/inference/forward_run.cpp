@@ -42,9 +42,8 @@ void ForwardRun::replace(ForwardPlan plan) {
 void ForwardRun::pass(const StepBatch& batch, StepReport report, GenerationState* generation) {
   const std::span<const Action> actions = plan_.program.ranks[pipeline_rank_];
   stages_->begin_step(batch, {}, 1.0, report, generation);
-  std::vector<ActionObserver*> observers;
-  std::optional<AnnouncedActions> announced;
-  if (begins_) observers.push_back(&announced.emplace(begins_, range_names(plan_.program, actions)));
+  AnnouncedActions announced(begins_, plan_.program, actions);
+  ActionObserver* observers[] = {&announced};
   execute(plan_.program, actions, *stages_, observers);
   stages_->end_step();
 }

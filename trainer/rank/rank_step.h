@@ -64,6 +64,8 @@ class RankStep {
   RankStages& stages() { return *stages_; }
   Optimizer& optimizer() { return optimizer_; }
   StepSums& sums() { return sums_; }
+  // Of the step, or of forwards (StepSums::total).
+  StepTotals total(const RankMeasurements& own) { return sums_.total(groups_.on(Lane::compute, Group::world), own); }
   // Rates of the update in progress, or of the last update.
   std::vector<GroupRate> learning_rates() const {
     return weft::learning_rates(config_, trained_groups_, inputs_.update);

@@ -90,6 +90,7 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
                  Initialization{config_.run.seed, context.host_threads}),
       compute_times_(rank_step_.program(), rank_step_.actions(), rank_step_.stream()),
       begins_(context.begins),
+      announced_(begins_, rank_step_.program(), rank_step_.actions()),
       scaler_(config_),
       spikes_(config_.spikes),
       helpers_(config_, rank_step_.stages(), rank_step_.stream()),
@@ -100,7 +101,6 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
   const Program& program = rank_step_.program();
   profiler_ = std::make_unique<StepProfiler>(config_.profiling, domain, program, rank_step_.actions(),
                                              rank_step_.lanes(), world_);
-  if (begins_) announced_.emplace(begins_, range_names(program, rank_step_.actions()));
   if (config_.run.device != DeviceKind::cpu) clock_.set_mode(PhaseClock::Mode::off);
   verify_step(config_, mesh_, world_.rank(), stages());
   // Rank 0 checks most in verify_step(). The barrier ends the run with its error before other ranks fail elsewhere.
@@ -209,8 +209,7 @@ void RankRun::walk() {
   const auto span = profiler_->host("actions");
   const auto profiling = profiler_->observers();
   std::vector<ActionObserver*> observers(profiling.begin(), profiling.end());
-  observers.push_back(&compute_times_);
-  if (announced_) observers.push_back(&*announced_);
+  observers.insert(observers.end(), {&compute_times_, &announced_});
   observers.insert(observers.end(), watching_.begin(), watching_.end());
   rank_step_.walk(observers);
 }
@@ -250,10 +249,9 @@ StepMetrics RankRun::step(std::int64_t step, const RunVotes& votes) {
   measured_ = ledger().at_peak();
   const StepTotals totals = [&] {
     const auto span = profiler_->host("wait for totals");
-    return rank_step_.sums().total(
-        rank_step_.groups().on(Lane::compute, Group::world),
-        {difference(world_.counters(), counted_before), measured_, device.system_allocations() - allocations_before,
-         goes_on ? counted_ahead() : TextCounts(), data_seconds, votes});
+    return rank_step_.total({difference(world_.counters(), counted_before), measured_,
+                             device.system_allocations() - allocations_before, goes_on ? counted_ahead() : TextCounts(),
+                             data_seconds, votes});
   }();
   StepMetrics metrics = end_update(totals);
   votes_ = totals.votes;
@@ -310,15 +308,13 @@ void RankRun::compare_copies() {
 HeldOutLoss RankRun::held_out(const HeldOutWindows& text) {
   const auto begin = std::chrono::steady_clock::now();
   if (!held_out_) {
-    held_out_.reset(new HeldOut{plan_forward(text.config(), mesh_, mesh_.coordinates(world_.rank())),
-                                HeldOutReader(text, mesh_, world_.rank(), rank_step_.text(), stream()), std::nullopt});
-    const Program& program = held_out_->plan.program;
-    if (begins_) {
-      held_out_->announced.emplace(begins_, range_names(program, program.ranks[mesh_.coordinates(world_.rank()).pp]));
-    }
+    const Coordinates at = mesh_.coordinates(world_.rank());
+    ForwardPlan plan = plan_forward(text.config(), mesh_, at);
+    const AnnouncedActions announced(begins_, plan.program, plan.program.ranks[at.pp]);
+    held_out_.reset(new HeldOut{std::move(plan), HeldOutReader(text, mesh_, world_.rank(), rank_step_.text(), stream()),
+                                announced});
   }
-  std::vector<ActionObserver*> observers;
-  if (held_out_->announced) observers.push_back(&*held_out_->announced);
+  ActionObserver* observers[] = {&held_out_->announced};
   ledger().reset_peak();
   // A fault of data that is found during a step is a failure of the run.
   const auto read = [&](std::int64_t pass) {
@@ -330,9 +326,7 @@ HeldOutLoss RankRun::held_out(const HeldOutWindows& text) {
   };
   rank_step_.forwards(held_out_->plan, text.passes(), read, observers);
   const CommunicationCounters none;
-  const double loss_sum =
-      rank_step_.sums().total(rank_step_.groups().on(Lane::compute, Group::world), {none, measured_}).loss_sum;
-  return text.loss(loss_sum, seconds_since(begin));
+  return text.loss(rank_step_.total({none, measured_}).loss_sum, seconds_since(begin));
 }
 
 double RankRun::norm_of_step_done_again() {
@@ -340,14 +334,11 @@ double RankRun::norm_of_step_done_again() {
                     .update = scaler_.good_steps() + 1,
                     .void_above = {.square_sum = -1.0},  // every sum exceeds it
                     .change_after = change_after_});
-  std::vector<ActionObserver*> observers;
-  if (announced_) observers.push_back(&*announced_);
+  ActionObserver* observers[] = {&announced_};
   rank_step_.walk(observers);
   rank_step_.end();
   const CommunicationCounters none;
-  return std::sqrt(rank_step_.sums()
-                       .total(rank_step_.groups().on(Lane::compute, Group::world), {none, measured_})
-                       .gradient_square_sum);
+  return std::sqrt(rank_step_.total({none, measured_}).gradient_square_sum);
 }
 
 void RankRun::fail_at_norm(double norm) {

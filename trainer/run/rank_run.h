@@ -23,13 +23,16 @@
 
 namespace weft {
 
-// Reports the name of each action that begins to RankContext::begins.
+// Reports the name of each action that begins to RankContext::begins, if it is given.
 class AnnouncedActions final : public ActionObserver {
  public:
   using Begins = std::function<void(std::string_view action)>;
-  AnnouncedActions(Begins begins, std::vector<std::string> names)
-      : begins_(std::move(begins)), names_(std::move(names)) {}
-  void begin(std::size_t action) override { begins_(names_[action]); }
+  AnnouncedActions(const Begins& begins, const Program& program, std::span<const Action> actions) : begins_(begins) {
+    if (begins_) names_ = range_names(program, actions);
+  }
+  void begin(std::size_t action) override {
+    if (begins_) begins_(names_[action]);
+  }
   void end(std::size_t) override {}
 
  private:
@@ -94,7 +97,7 @@ class RankRun {
   struct HeldOut {
     ForwardPlan plan;
     HeldOutReader reader;
-    std::optional<AnnouncedActions> announced;
+    AnnouncedActions announced;
   };
 
   // The ranks of this rank's stage, on the compute stream.
@@ -129,8 +132,8 @@ class RankRun {
   RankStep rank_step_;
   std::unique_ptr<StepProfiler> profiler_;
   ComputeTimes compute_times_;
-  std::function<void(std::string_view action)> begins_;
-  std::optional<AnnouncedActions> announced_;
+  AnnouncedActions::Begins begins_;
+  AnnouncedActions announced_;
   std::unique_ptr<HeldOut> held_out_;  // made by the first call
   std::vector<ActionObserver*> watching_;
   std::string products_;
