@@ -21,8 +21,8 @@ HeldOutLoss evaluate(const HeldOutWindows& text, const FillWeights& fill_weights
     ForwardRun run(config, mesh, plan_forward(config, mesh, mesh.coordinates(rank)), fill_weights, context);
     Tensor on_device = run.ledger().allocate(Bucket::workspace, DType::int32, HeldOutReader::numbers(config), 1);
     HeldOutReader reader(text, mesh, rank, on_device.view(), run.kernels().stream);
-    StepSums sums(run.kernels().stream, run.ledger(), config.model.blocks.size(),
-                  static_cast<std::size_t>(config.model.moe.num_experts), static_cast<std::size_t>(mesh.world()));
+    StepSums sums(run.kernels().stream, run.ledger(), config.model.blocks.size(), config.model.moe.num_experts,
+                  mesh.world());
     const auto begin = std::chrono::steady_clock::now();
     sums.begin_step();
     for (std::int64_t pass = 0; pass < text.passes(); ++pass) {

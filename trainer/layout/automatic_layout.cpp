@@ -35,9 +35,7 @@ struct Split {
 // The best split of all blocks over the first `rows` stages, at least one each.
 Split best_split(const LayoutLoads& loads, const Measure& measure, int rows) {
   const int blocks = loads.blocks();
-  const auto cell = [&](int s, int e) {
-    return static_cast<std::size_t>(s) * static_cast<std::size_t>(blocks + 1) + static_cast<std::size_t>(e);
-  };
+  const auto cell = [&](int s, int e) { return s * (blocks + std::size_t{1}) + e; };
   // best[s, e]: of the first e blocks on the first s stages; cut[s, e]: the first block of the last of these stages.
   std::vector<Worst> best(cell(rows, blocks) + 1, impossible);
   std::vector<int> cut(best.size(), 0);
@@ -55,7 +53,7 @@ Split best_split(const LayoutLoads& loads, const Measure& measure, int rows) {
       }
     }
   }
-  Split split{best[cell(rows, blocks)], std::vector<int>(static_cast<std::size_t>(loads.stages()) + 1, blocks)};
+  Split split{best[cell(rows, blocks)], std::vector<int>(loads.stages() + 1, blocks)};
   if (split.worst == impossible) return split;
   for (int s = rows, end = blocks; s >= 1; --s) {
     end = cut[cell(s, end)];
@@ -79,7 +77,7 @@ Split better_of(std::vector<Split> splits) {
 }
 
 std::vector<int> deal_to_stages(const LayoutLoads& loads, std::int64_t limit) {
-  std::vector<int> lone(static_cast<std::size_t>(loads.stages()) + 1);  // bounds with values for one stage only
+  std::vector<int> lone(loads.stages() + 1);  // bounds with values for one stage only
   const auto bounds_of = [&](int stage, int begin, int end) -> const std::vector<int>& {
     lone[stage] = begin;
     lone[stage + 1] = end;

@@ -1,6 +1,7 @@
 #include "trainer/layout/chunked_layout.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 namespace weft {
@@ -126,15 +127,9 @@ int ChunkedLayoutSearch::even_position(const Cut& cut, int least, int most) cons
       static_cast<std::int64_t>(static_cast<double>(all) * (cut.bound - cut.before) / (cut.behind - cut.before));
   const std::int64_t wanted =
       loads_.cost_until(bounds_[cut.before]) + part - (cut.before == 0 ? loads_.embedding_cost() : 0);
-  int position = least;
-  for (int end = most; position < end;) {
-    const int middle = position + (end - position) / 2;
-    if (loads_.cost_until(middle) < wanted) {
-      position = middle + 1;
-    } else {
-      end = middle;
-    }
-  }
+  const auto costs_less = [&](int place) { return loads_.cost_until(place) < wanted; };
+  const auto places = std::views::iota(least, most);
+  int position = least + static_cast<int>(std::ranges::partition_point(places, costs_less) - places.begin());
   if (position > least && wanted - loads_.cost_until(position - 1) < loads_.cost_until(position) - wanted) --position;
   return position;
 }

@@ -329,7 +329,6 @@ void dry_walk(const Config& config, const Mesh& mesh, const Program& program, in
   walker.device().observe(&kernels);
   ActionObserver* observers[] = {&actions};
   walker.walk(observers);
-  walker.device().observe(nullptr);
 }
 
 StepCalls dry_calls(const Config& config, const Mesh& mesh, const Program& program, int rank) {
@@ -344,7 +343,6 @@ StepCalls dry_calls(const Config& config, const Mesh& mesh, const Program& progr
   walker.device().observe(&products);
   walker.device().count_host_blocks();
   walker.walk({});
-  walker.device().observe(nullptr);
   calls.host_blocks = walker.device().host_blocks();
   calls.products = std::move(products.calls);
   return calls;

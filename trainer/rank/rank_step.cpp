@@ -33,8 +33,7 @@ RankStep::RankStep(const Config& config, const Mesh& mesh, Program program, int 
                  {lanes_, ledger_, host_ledger_}, clock),
       trained_groups_(trained_groups(config)),
       text_(ledger_.allocate(Bucket::workspace, DType::int32, config.text_parts().count() * step_tokens(config), 1)),
-      sums_(lanes_[Lane::compute], ledger_, config.model.blocks.size(),
-            static_cast<std::size_t>(config.model.moe.num_experts), static_cast<std::size_t>(mesh.world())),
+      sums_(lanes_[Lane::compute], ledger_, config.model.blocks.size(), config.model.moe.num_experts, mesh.world()),
       gradient_scale_(ledger_.allocate(Bucket::workspace, DType::float32, 1, 1)) {
   const Coordinates at = mesh.coordinates(rank);
   stages_ = std::make_unique<RankStages>(plan_inputs(config, at), plan_stages(config, mesh, at), program_,

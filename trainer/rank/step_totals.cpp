@@ -36,10 +36,6 @@ struct Places {
   std::size_t size() const { return data_seconds(ranks); }
 };
 
-std::int64_t as_size(std::size_t n) {
-  return static_cast<std::int64_t>(n);
-}
-
 std::size_t group_index(const std::string& name) {
   const auto group = value_named<Group>(name);
   if (!group) fail("group {} is not one of the mesh", name);
@@ -53,12 +49,12 @@ StepSums::StepSums(Stream& stream, MemoryLedger& ledger, std::size_t blocks, std
       experts_(num_experts),
       ranks_(ranks),
       stream_(stream),
-      sums_(ledger.allocate(Bucket::workspace, DType::float64, as_size(Places{blocks, num_experts, ranks}.size()), 1)),
+      sums_(ledger.allocate(Bucket::workspace, DType::float64, Places{blocks, num_experts, ranks}.size(), 1)),
       own_(stream.device(), DType::float64,
-           as_size(Places{blocks, num_experts, ranks}.size() - Places{blocks, num_experts, ranks}.allocations())),
+           Places{blocks, num_experts, ranks}.size() - Places{blocks, num_experts, ranks}.allocations()),
       totals_(stream.device(), DType::float64, sums_.rows()),
-      peak_on_device_(ledger.allocate(Bucket::workspace, DType::float64, as_size(bucket_count), 1)),
-      peak_(stream.device(), DType::float64, as_size(bucket_count)) {}
+      peak_on_device_(ledger.allocate(Bucket::workspace, DType::float64, bucket_count, 1)),
+      peak_(stream.device(), DType::float64, bucket_count) {}
 
 void StepSums::begin_step() {
   fill(stream_, sums_, 0.0f);
@@ -66,12 +62,12 @@ void StepSums::begin_step() {
 }
 
 StepReport StepSums::report() {
-  const std::int64_t size = StepReport::size(as_size(blocks_), as_size(experts_));
-  return StepReport(sums_.view().rows_from(as_size(Places::loss), size), as_size(experts_));
+  const std::int64_t size = StepReport::size(blocks_, experts_);
+  return StepReport(sums_.view().rows_from(Places::loss, size), experts_);
 }
 
 TensorView StepSums::gradient_square_sum() {
-  return sums_.view().rows_from(as_size(Places::gradient_square_sum), 1);
+  return sums_.view().rows_from(Places::gradient_square_sum, 1);
 }
 
 ConstTensorView StepSums::sum_for_update(Communicator& world) {
@@ -98,11 +94,11 @@ StepTotals StepSums::total(Communicator& world, const RankMeasurements& own) {
     bring(place + 1, count.bytes);
   }
   bring(at.peaks_that_changed(), own_before_ == own.at_peak ? 0 : 1);
-  bring(at.peak(static_cast<std::size_t>(world.rank())), own.at_peak.total());
-  bring(at.data_seconds(static_cast<std::size_t>(world.rank())), own.data_seconds);
-  own_.upload(stream_, sums_.view().rows_from(as_size(at.allocations()), std::ssize(brought)));
+  bring(at.peak(world.rank()), own.at_peak.total());
+  bring(at.data_seconds(world.rank()), own.data_seconds);
+  own_.upload(stream_, sums_.view().rows_from(at.allocations(), std::ssize(brought)));
   const std::size_t first = loss_is_summed_ ? at.block(0) : Places::loss;
-  world.all_reduce(sums_.view().rows_from(as_size(first), as_size(at.size() - first)));
+  world.all_reduce(sums_.view().rows_from(first, at.size() - first));
   totals_.download(stream_, sums_);
   totals_.finish();
 
@@ -183,7 +179,7 @@ std::vector<double> gather_numbers(Communicator& world, std::span<const double> 
 std::vector<BucketBytes> gather_buckets(Communicator& world, const BucketBytes& own) {
   const std::vector<double> numbers(own.bytes.begin(), own.bytes.end());
   const std::vector<double> values = gather_numbers(world, numbers);
-  std::vector<BucketBytes> result(static_cast<std::size_t>(world.size()));
+  std::vector<BucketBytes> result(world.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     result[i / bucket_count].bytes[i % bucket_count] = std::llround(values[i]);
   }
