@@ -18,6 +18,7 @@
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/output_file.h"
 #include "trainer/config/config_sources.h"
+#include "trainer/diagnosis/run_outputs.h"
 #include "trainer/inference/forward_run.h"
 #include "trainer/inference/generation.h"
 #include "trainer/rank/metrics.h"
@@ -36,13 +37,7 @@ struct ReportRequest {
 };
 
 ReportedRun read_reported_run(const std::filesystem::path& directory) {
-  if (!std::filesystem::is_directory(directory)) {
-    fail_request("weft report: error: {} is no directory; name the run.directory of a run", directory.string());
-  }
-  for (const char* needed : {"config.toml", metrics_file}) {
-    if (std::filesystem::exists(directory / needed)) continue;
-    fail_request("weft report: error: {} is not the directory of a run: it has no {}", directory.string(), needed);
-  }
+  require_run(directory, "weft report: error: ");
   ReportedRun run;
   run.directory = directory;
   run.config_text = read_text(directory / "config.toml");

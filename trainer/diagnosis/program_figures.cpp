@@ -29,8 +29,7 @@ std::vector<WholeStageUnit> whole_stage_units(const Program& program) {
     const auto& [index, blocks] = *units.begin();
     if (units.size() > 1 || blocks.size() < 2) continue;
     const ProgramUnit& unit = program.units[index];
-    whole.push_back(
-        {index, unit.name, unit.family, unit.stage, static_cast<int>(std::ssize(blocks)), unit.gather_bytes});
+    whole.push_back({index, unit.name, unit.family, static_cast<int>(std::ssize(blocks)), unit.gather_bytes});
   }
   return whole;
 }

@@ -16,7 +16,7 @@ struct WholeStageUnit {
   int unit = 0;  // index into Program::units
   std::string name;
   Family family = Family::root;
-  int stage = 0, blocks = 0;
+  int blocks = 0;
   std::int64_t bytes = 0;  // of one gather
 };
 

@@ -97,12 +97,11 @@ std::int64_t unpredicted_workspace(const Config& config, const RankMemory& memor
 
 struct MemoryFindings {
   DiagnosedFault finding;
-  MemoryCost most;
   bool planned_wrong = false;
   std::string note;
 
   void add(const MemoryCost& cost) {
-    if (cost.bytes > most.bytes) most = cost;
+    if (cost.bytes > finding.memory.value_or(MemoryCost{}).bytes) finding.memory = cost;
   }
 };
 
@@ -182,7 +181,6 @@ RuleVerdict check_memory(const RunEvidence& evidence) {
     if (evidence.run.memory.empty()) return RuleVerdict::unchecked("needs summary.json, which a run writes at its end");
     return RuleVerdict::silent("{}", found.note);
   }
-  if (found.most.bytes > 0) finding.memory = found.most;
   if (!found.planned_wrong) {
     finding.changes = {{"hardware.memory", "", "what is planned for a rank must leave room for this"}};
   }

@@ -7,6 +7,7 @@
 
 #include "parallel/runtime/checksum.h"
 #include "parallel/runtime/error.h"
+#include "parallel/runtime/outside_text.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/resolve/config_reader.h"
 
@@ -52,22 +53,20 @@ Spike parsed_spike(const SortedJson& json, const std::string& place) {
 
 std::vector<StepMetrics> read_metrics(const std::filesystem::path& file) {
   const std::string text = read_text(file);
+  const std::vector<std::string_view> lines = parts_between(text, '\n');
   std::vector<StepMetrics> steps;
-  std::size_t number = 0;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::string place = fmt::format("{}:{}", file.string(), ++number);
-    const std::size_t end = text.find('\n', begin);
-    if (end == std::string::npos) {
-      fail_request(
-          "{}: the line is cut off: the run was killed, or is writing; ask again when it stands still, or remove the "
-          "line",
-          place);
+  for (std::size_t i = 0; i + 1 < lines.size(); ++i) {
+    const std::string place = fmt::format("{}:{}", file.string(), i + 1);
+    steps.push_back(parse_step_metrics(lines[i], place));
+    if (i > 0 && steps[i - 1].step >= steps[i].step) {
+      fail_request("{}: step {} comes after step {}", place, steps[i].step, steps[i - 1].step);
     }
-    steps.push_back(parse_step_metrics(text.substr(begin, end - begin), place));
-    if (steps.size() > 1 && steps[steps.size() - 2].step >= steps.back().step) {
-      fail_request("{}: step {} comes after step {}", place, steps.back().step, steps[steps.size() - 2].step);
-    }
-    begin = end + 1;
+  }
+  if (!lines.back().empty()) {
+    fail_request(
+        "{}:{}: the line is cut off: the run was killed, or is writing; ask again when it stands still, or remove the "
+        "line",
+        file.string(), lines.size());
   }
   if (steps.empty()) fail_request("{} holds no step: the run has not ended its first one", file.string());
   return steps;
@@ -109,7 +108,7 @@ std::vector<GroupRate> rates_of(const SortedJson& json) {
 
 }  // namespace
 
-StepMetrics parse_step_metrics(const std::string& line, const std::string& place) {
+StepMetrics parse_step_metrics(std::string_view line, const std::string& place) {
   StepMetrics metrics;
   try {
     const SortedJson json = SortedJson::parse(line);
@@ -162,16 +161,20 @@ StepMetrics parse_step_metrics(const std::string& line, const std::string& place
   return metrics;
 }
 
-RunOutputs read_run(const std::filesystem::path& directory) {
+void require_run(const std::filesystem::path& directory, std::string_view before) {
   if (!std::filesystem::is_directory(directory)) {
-    fail_request("{} is no directory; name the run.directory of a run", directory.string());
+    fail_request("{}{} is no directory; name the run.directory of a run", before, directory.string());
   }
-  RunOutputs run;
-  run.directory = directory;
   for (const char* needed : {"config.toml", metrics_file}) {
     if (std::filesystem::exists(directory / needed)) continue;
-    fail_request("{} is not the directory of a run: it has no {}", directory.string(), needed);
+    fail_request("{}{} is not the directory of a run: it has no {}", before, directory.string(), needed);
   }
+}
+
+RunOutputs read_run(const std::filesystem::path& directory) {
+  require_run(directory);
+  RunOutputs run;
+  run.directory = directory;
   const std::string text = read_text(directory / "config.toml");
   run.config = read_config_text(text, (directory / "config.toml").string()).config;
   run.steps = read_metrics(directory / metrics_file);

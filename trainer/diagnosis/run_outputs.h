@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trainer/config/config.h"
@@ -26,11 +27,13 @@ struct RunOutputs {
   std::vector<RankTrace> traces;   // of the ranks that have a trace file
 };
 
+// Throws Error (request), with `before` in front of its text, unless config.toml and metrics.jsonl are there.
+void require_run(const std::filesystem::path& directory, std::string_view before = {});
 // Throws Error (request) with the file, the line of metrics.jsonl and the fault: no run directory, a truncated line, a
 // missing key. summary.json and traces are optional.
 RunOutputs read_run(const std::filesystem::path& directory);
 
 // Parses a line of metrics.jsonl, as written by to_json (metrics.h). `place` begins error messages.
-StepMetrics parse_step_metrics(const std::string& line, const std::string& place);
+StepMetrics parse_step_metrics(std::string_view line, const std::string& place);
 
 }  // namespace weft
