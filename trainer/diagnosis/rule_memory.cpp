@@ -15,11 +15,10 @@
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/resolved_run.h"
+#include "trainer/run/run_directory.h"
 
 namespace weft {
 namespace {
-
-constexpr const char* summary_file = "summary.json";
 
 // The assumption of the prediction for each bucket.
 std::string_view assumption_of(Bucket bucket) {

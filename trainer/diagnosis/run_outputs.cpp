@@ -10,6 +10,7 @@
 #include "parallel/runtime/outside_text.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/resolve/config_reader.h"
+#include "trainer/run/run_directory.h"
 
 namespace weft {
 namespace {
@@ -178,7 +179,7 @@ RunOutputs read_run(const std::filesystem::path& directory) {
   const std::string text = read_text(directory / "config.toml");
   run.config = read_config_text(text, (directory / "config.toml").string()).config;
   run.steps = read_metrics(directory / metrics_file);
-  const auto summary = directory / "summary.json";
+  const auto summary = directory / summary_file;
   if (std::filesystem::exists(summary)) read_summary(summary, checksum_text(checksum(text)), run);
   run.traces = traces_in(directory, run.config.parallelism.world());
   return run;
