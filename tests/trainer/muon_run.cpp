@@ -7,7 +7,7 @@
 #include "parallel/comm/local.h"
 #include "parallel/runtime/random.h"
 #include "tests/layers/poison.h"
-#include "trainer/layout/stage_layout.h"
+#include "tests/trainer/planned_stage.h"
 #include "trainer/optimizer/update_plan.h"
 
 namespace weft {

@@ -8,6 +8,7 @@
 #include "parallel/comm/local.h"
 #include "parallel/runtime/staging.h"
 #include "tests/parallel/cpu_rank.h"
+#include "tests/trainer/planned_stage.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/optimizer/optimizer.h"

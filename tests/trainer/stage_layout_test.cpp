@@ -11,6 +11,7 @@
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/pipeline/simulation/simulate.h"
 #include "tests/trainer/config_sample.h"
+#include "tests/trainer/planned_stage.h"
 #include "trainer/plan/stage_plan.h"
 
 namespace weft {

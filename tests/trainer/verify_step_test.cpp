@@ -8,6 +8,7 @@
 #include <iterator>
 #include <numeric>
 
+#include "tests/trainer/planned_stage.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/resolve/config_reader.h"

@@ -12,6 +12,7 @@
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
 #include "tests/trainer/kept_run.h"
+#include "tests/trainer/planned_stage.h"
 #include "tests/trainer/tiny_layout.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/stage_plan.h"

@@ -10,6 +10,7 @@
 
 #include "parallel/pipeline/accounts/live_bytes.h"
 #include "parallel/pipeline/check/check.h"
+#include "tests/trainer/planned_stage.h"
 #include "tests/trainer/tiny_run.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/stage_plan.h"

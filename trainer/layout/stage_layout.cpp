@@ -292,10 +292,6 @@ std::string to_string(const std::vector<StageBlocks>& layout, const ModelConfig&
   return format_layout(stages);
 }
 
-PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage) {
-  return plan_stage(config, mesh, at, stage, stage_layout(config));
-}
-
 std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at) {
   return plan_stages(config, mesh, at, stage_layout(config));
 }

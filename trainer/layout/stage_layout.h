@@ -43,10 +43,8 @@ Config with_layout(Config config, const std::vector<StageBlocks>& layout);
 // "Ed|(e|)*3eL". As pipeline.layout it gives the same stages.
 std::string to_string(const std::vector<StageBlocks>& layout, const ModelConfig& model);
 
-// A stage with the blocks that stage_layout() assigns to it. Finding an automatic layout takes time: to plan several
-// stages, call stage_layout() once and plan with its result (stage_plan.h).
-PlannedStage plan_stage(const Config& config, const Mesh& mesh, const Coordinates& at, int stage);
-// All stages of the rank with these coordinates, ascending.
+// All stages of the rank with these coordinates, ascending, with the blocks that stage_layout() assigns to them.
+// Finding an automatic layout takes time: to plan for several ranks, call stage_layout() once (stage_plan.h).
 std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at);
 
 // The inputs of the automatic layout: the demands of a model's pieces on a rank, and the microbatches that the schedule

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <set>
 #include <tuple>
 #include <utility>
 
@@ -151,19 +150,12 @@ std::vector<GlobalParameter> global_parameters(const Config& config, const Mesh&
       }
     }
   });
-  // The whole model as a single rank holds it. So a parameter that the layout has lost is still listed.
-  Config lone = config;
-  lone.parallelism = {};
-  lone.pipeline = {};
+  // Of the whole model. So a parameter that the layout has lost is still listed.
   std::vector<GlobalParameter> parameters;
-  std::set<std::string> known;
-  for (const auto& segment : plan_stage(lone, Mesh(lone.parallelism), {}, 0).segments) {
-    for (const ParameterSpec& parameter : segment->parameters()) {
-      if (!known.insert(parameter.name).second) continue;  // tied
-      const auto found = copies.find(parameter.name);
-      parameters.push_back(
-          {parameter.name, parameter.global_rows, parameter.global_columns, found == copies.end() ? 1 : found->second});
-    }
+  for (const ParameterSpec& parameter : model_parameters(config.model)) {
+    const auto found = copies.find(parameter.name);
+    parameters.push_back(
+        {parameter.name, parameter.global_rows, parameter.global_columns, found == copies.end() ? 1 : found->second});
   }
   return parameters;
 }
