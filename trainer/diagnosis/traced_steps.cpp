@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t none = static_cast<std::size_t>(-1);
 
 // An exchange in a rank's list, with the actions that show how long computation waited for it.
-struct ExchangePlace {
+struct PlacedExchange : TracedExchange {
   std::size_t at = none;
   std::size_t reader = none;   // the first action of the compute lane that cannot run before the exchange has ended
   std::size_t message = none;  // the message that the reader receives
@@ -33,54 +33,47 @@ std::size_t message_of(const Program& program, const std::vector<Action>& action
   return none;
 }
 
-ExchangePlace place_of(const Program& program, const std::vector<Action>& actions, std::size_t at) {
-  const bool gathers = is_gather(actions[at].op);
-  const int unit = *actions[at].unit;
-  ExchangePlace place{.at = at};
-  for (std::size_t after = at + 1; after < actions.size() && place.reader == none; ++after) {
-    const bool needs = gathers ? reads_unit(program, actions[after], unit) : needs_reduction(actions[after], unit);
-    if (needs) place.reader = after;
+// Finds the actions that show the wait for the exchange.
+void find_reader(const Program& program, const std::vector<Action>& actions, PlacedExchange& exchange) {
+  for (std::size_t after = exchange.at + 1; after < actions.size() && exchange.reader == none; ++after) {
+    const bool needs = exchange.gathers() ? reads_unit(program, actions[after], exchange.unit)
+                                          : needs_reduction(actions[after], exchange.unit);
+    if (needs) exchange.reader = after;
   }
-  if (place.reader != none && program.ranks.size() > 1) place.message = message_of(program, actions, place.reader);
-  return place;
+  if (exchange.reader != none && program.ranks.size() > 1) {
+    exchange.message = message_of(program, actions, exchange.reader);
+  }
 }
 
-std::vector<ExchangePlace> exchange_places(const Program& program, const std::vector<Action>& actions) {
-  std::vector<ExchangePlace> places;
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    const bool exchanges = is_gather(actions[i].op) || is_reduction(actions[i].op);
-    if (exchanges && actions[i].unit && actions[i].bytes > 0) places.push_back(place_of(program, actions, i));
-  }
-  return places;
-}
-
-std::vector<TracedExchange> exchanges_at(const Program& program, const std::vector<Action>& actions,
-                                         const std::vector<ExchangePlace>& places) {
-  std::vector<TracedExchange> exchanges;
+std::vector<PlacedExchange> exchanges_of(const Program& program, const std::vector<Action>& actions) {
+  std::vector<PlacedExchange> exchanges;
   std::map<std::pair<int, bool>, std::size_t> last;  // by unit and whether it is a gather
-  for (const ExchangePlace& place : places) {
-    const Action& action = actions[place.at];
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Action& action = actions[i];
     const bool gathers = is_gather(action.op);
+    if (!(gathers || is_reduction(action.op)) || !action.unit || action.bytes == 0) continue;
     const auto [before, first] = last.try_emplace({*action.unit, gathers}, exchanges.size());
     if (!first && !gathers) exchanges[before->second].again = true;
     before->second = exchanges.size();
-    exchanges.push_back({.op = action.op,
-                         .unit = *action.unit,
-                         .group = program.units[*action.unit].group,
-                         .bytes = action.bytes,
-                         .again = gathers && !first,
-                         .late = gathers && is_late_gather(program, actions, place.at)});
+    exchanges.push_back({{.op = action.op,
+                          .unit = *action.unit,
+                          .group = program.units[*action.unit].group,
+                          .bytes = action.bytes,
+                          .again = gathers && !first,
+                          .late = gathers && is_late_gather(program, actions, i)},
+                         i});
+    find_reader(program, actions, exchanges.back());
   }
   return exchanges;
 }
 
 // For devices on which lanes have channels of their own.
-double wait_for(const ExchangePlace& place, std::span<const TracedAction> step) {
-  if (place.reader == none) return 0.0;
-  const TraceSpan& exchange = *step[place.at].span;
-  double from = std::max(exchange.begin, step[place.reader].span->begin);
-  if (place.message != none) from = std::max(from, step[place.message].span->end);
-  return std::max(std::min(exchange.end, step[place.reader].span->end) - from, 0.0);
+double wait_for(const PlacedExchange& exchange, std::span<const TracedAction> step) {
+  if (exchange.reader == none) return 0.0;
+  const TraceSpan& span = *step[exchange.at].span;
+  double from = std::max(span.begin, step[exchange.reader].span->begin);
+  if (exchange.message != none) from = std::max(from, step[exchange.message].span->end);
+  return std::max(std::min(span.end, step[exchange.reader].span->end) - from, 0.0);
 }
 
 void add_computation(const Program& program, const std::vector<Action>& actions, std::span<const TracedAction> step,
@@ -104,12 +97,12 @@ void add_computation(const Program& program, const std::vector<Action>& actions,
 // Seconds by traced step and exchange.
 using Waits = std::vector<std::vector<double>>;
 
-std::vector<double> waits_of(const std::vector<ExchangePlace>& places, std::span<const TracedAction> step,
+std::vector<double> waits_of(const std::vector<PlacedExchange>& exchanges, std::span<const TracedAction> step,
                              bool lanes_take_turns) {
   std::vector<double> waits;
-  for (const ExchangePlace& place : places) {
-    const TraceSpan& span = *step[place.at].span;
-    waits.push_back(lanes_take_turns ? span.end - span.begin : wait_for(place, step));
+  for (const PlacedExchange& exchange : exchanges) {
+    const TraceSpan& span = *step[exchange.at].span;
+    waits.push_back(lanes_take_turns ? span.end - span.begin : wait_for(exchange, step));
   }
   return waits;
 }
@@ -148,17 +141,17 @@ std::vector<TracedRank> traced_ranks(const Config& config, const Mesh& mesh, std
     const Program program = step_program(run, at);
     const auto traced = traced_actions(program, mesh, trace);
     const auto& actions = program.ranks[at.pp];
-    const auto places = exchange_places(program, actions);
+    const auto exchanges = exchanges_of(program, actions);
     const auto steps = static_cast<int>(traced.size() / actions.size());
     TracedRank& rank = ranks.emplace_back();
     rank.rank = trace.rank;
     rank.pipeline_rank = at.pp;
-    rank.exchanges = exchanges_at(program, actions, places);
+    rank.exchanges.assign(exchanges.begin(), exchanges.end());
     Waits& own = waits.emplace_back();
     for (std::size_t first = 0; first < traced.size(); first += actions.size()) {
       const auto step = std::span(traced).subspan(first, actions.size());
       add_computation(program, actions, step, rank);
-      own.push_back(waits_of(places, step, lanes_take_turns(config)));
+      own.push_back(waits_of(exchanges, step, lanes_take_turns(config)));
     }
     for (auto& [what, compute] : rank.computed) compute.a_step /= steps;
   }
