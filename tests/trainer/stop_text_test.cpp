@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "parallel/runtime/error.h"
 #include "parallel/runtime/random.h"
 
 namespace weft {
@@ -69,10 +68,6 @@ TEST(StopText, HoldsBackNoMoreThanTheBeginningOfAStop) {
   EXPECT_TRUE(stream.stopped());
   EXPECT_EQ(stream.feed("more"), "");
   EXPECT_EQ(stream.finish(), "");
-}
-
-TEST(StopText, RefusesAnEmptyStop) {
-  EXPECT_THROW(StopText({"a", ""}), Error);
 }
 
 }  // namespace

@@ -83,12 +83,6 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
   return token_at(token_probabilities(logits, options), random.uniform(static_cast<std::uint64_t>(position)));
 }
 
-StopText::StopText(std::vector<std::string> stops) : stops_(std::move(stops)) {
-  for (const std::string& stop : stops_) {
-    if (stop.empty()) fail_request("an empty stop text would end every text before it begins");
-  }
-}
-
 std::string StopText::feed(std::string_view bytes) {
   std::string given;
   for (const char byte : bytes) {

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace weft {
@@ -39,8 +40,8 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
 class StopText {
  public:
   // The stop text that is complete first ends the text; the longest one, if several are complete with the same byte.
-  // Throws Error (request) if a stop text is empty.
-  explicit StopText(std::vector<std::string> stops);
+  // None is empty.
+  explicit StopText(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
   // Adds bytes and returns the text that has become certain; nothing after a stop text.
   std::string feed(std::string_view bytes);
