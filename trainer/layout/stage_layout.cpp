@@ -3,9 +3,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <span>
+#include <tuple>
 
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
@@ -294,6 +296,18 @@ std::string to_string(const std::vector<StageBlocks>& layout, const ModelConfig&
 
 std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at) {
   return plan_stages(config, mesh, at, stage_layout(config));
+}
+
+void for_each_stage(const Config& config, const Mesh& mesh, int pipeline_rank,
+                    const std::function<void(int rank, const PlannedStage& stage, bool first)>& use) {
+  const int ranks = mesh.degrees().stage_ranks();
+  std::map<std::tuple<int, int, int>, std::vector<PlannedStage>> plans;
+  for (int rank = pipeline_rank * ranks; rank < (pipeline_rank + 1) * ranks; ++rank) {
+    const Coordinates at = mesh.coordinates(rank);
+    const auto [plan, first] = plans.try_emplace({at.tp, at.ep, at.etp});
+    if (first) plan->second = plan_stages(config, mesh, at);
+    for (const PlannedStage& stage : plan->second) use(rank, stage, first);
+  }
 }
 
 }  // namespace weft

@@ -2,6 +2,7 @@
 // placement of the schedule decides which rank runs a stage (parallel/pipeline/program/program.h).
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,10 @@ std::string to_string(const std::vector<StageBlocks>& layout, const ModelConfig&
 // All stages of the rank with these coordinates, ascending, with the blocks that stage_layout() assigns to them.
 // Finding an automatic layout takes time: to plan for several ranks, call stage_layout() once (stage_plan.h).
 std::vector<PlannedStage> plan_stages(const Config& config, const Mesh& mesh, const Coordinates& at);
+// Calls use(rank, stage, first) for every stage of every rank at a pipeline position. Boxes depend only on the
+// coordinates in tensor and expert groups, so ranks share plans; `first` is true for the first rank with a plan.
+void for_each_stage(const Config& config, const Mesh& mesh, int pipeline_rank,
+                    const std::function<void(int rank, const PlannedStage& stage, bool first)>& use);
 
 // The inputs of the automatic layout: the demands of a model's pieces on a rank, and the microbatches that the schedule
 // keeps (layout_inputs.cpp).

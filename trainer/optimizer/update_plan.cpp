@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
-#include <tuple>
 #include <utility>
 
 #include "trainer/config/update_groups.h"
@@ -58,18 +56,12 @@ std::vector<GroupMatrices> muon_plans(const Config& config, const Mesh& mesh, in
 
 std::vector<HeldRows> matrix_rows_of(const Config& config, const Mesh& mesh, int pipeline_rank,
                                      const std::function<bool(const ParameterSpec&)>& takes) {
-  // Stages are planned once for each (tp, ep, etp): unit layouts depend on these coordinates only.
-  std::map<std::tuple<int, int, int>, std::vector<PlannedStage>> plans;
   std::vector<HeldRows> held;
-  const int ranks = mesh.degrees().stage_ranks();
-  for (int rank = 0; rank < ranks; ++rank) {
-    const int world_rank = pipeline_rank * ranks + rank;
+  for_each_stage(config, mesh, pipeline_rank, [&](int world_rank, const PlannedStage& stage, bool) {
+    const int rank = world_rank % mesh.degrees().stage_ranks();
     const Coordinates at = mesh.coordinates(world_rank);
-    const std::tuple axes(at.tp, at.ep, at.etp);
-    if (!plans.contains(axes)) plans.emplace(axes, plan_stages(config, mesh, at));
-    const auto add = [&](const PlannedUnit& unit) {
-      const auto& specs = unit.plan.parameters;
-      if (std::none_of(specs.begin(), specs.end(), takes)) return;
+    for (const PlannedUnit& unit : stage.units) {
+      if (std::ranges::none_of(unit.plan.parameters, takes)) continue;
       const bool counts = counts_unit(unit, mesh, world_rank);
       const int shard = unit.layout.shards == 1 ? 0 : mesh.steps(unit.shard_group).place(world_rank);
       for (const RowBlock& block : unit.layout.rows_of_shard(shard)) {
@@ -81,9 +73,8 @@ std::vector<HeldRows> matrix_rows_of(const Config& config, const Mesh& mesh, int
         held.push_back({rank, spec.name, spec.global_rows, spec.columns, spec.transposed,
                         spec.row_begin + block.row_begin, block.rows, counts && counts_parameter(unit, spec, at)});
       }
-    };
-    for (const PlannedStage& stage : plans.at(axes)) std::for_each(stage.units.begin(), stage.units.end(), add);
-  }
+    }
+  });
   return held;
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "parallel/runtime/error.h"
@@ -34,8 +33,7 @@ int copies_of(const PlannedUnit& unit, const Degrees& degrees) {
   return holders_of(unit, degrees) / shards;
 }
 
-UnitHolder holder_of(const PlannedUnit& unit, const ResolvedGroups& rules, int rank, const Coordinates& at,
-                     const Mesh& mesh) {
+UnitHolder holder_of(const PlannedUnit& unit, const ResolvedGroups& rules, int rank, const Mesh& mesh) {
   const RankSteps shards = mesh.steps(unit.shard_group);
   UnitHolder holder;
   holder.rank = rank;
@@ -52,7 +50,7 @@ UnitHolder holder_of(const PlannedUnit& unit, const ResolvedGroups& rules, int r
   if (unit.layout.shards == 1) holder.replica = holder.replica * shards.count + shards.place(rank);
   // Replicas of a tied weight are numbered stage after stage.
   holder.replica += unit.copy * copies_of(unit, mesh.degrees());
-  holder.tensor_rank = at.tp;
+  holder.tensor_rank = mesh.coordinates(rank).tp;
   holder.tensor_ranks = mesh.degrees().tensor;
   return holder;
 }
@@ -108,48 +106,33 @@ std::vector<DescribedSegment> describe_segments(const Config& config, const Plan
   return segments;
 }
 
-// Calls use(rank, at, plan, first) for every stage of every rank. `first` is true if the plan is new: boxes depend only
-// on the coordinates in tensor and expert groups, so ranks share plans.
-template <typename Use>
-void for_each_stage(const Config& config, const Mesh& mesh, Use use) {
-  const int stage_ranks = mesh.degrees().stage_ranks();
-  for (int pipeline_rank = 0; pipeline_rank < mesh.degrees().pipeline; ++pipeline_rank) {
-    std::map<std::tuple<int, int, int>, std::vector<PlannedStage>> plans;
-    for (int rank = pipeline_rank * stage_ranks; rank < (pipeline_rank + 1) * stage_ranks; ++rank) {
-      const Coordinates at = mesh.coordinates(rank);
-      const std::tuple key(at.tp, at.ep, at.etp);
-      const bool first = !plans.contains(key);
-      if (first) plans.emplace(key, plan_stages(config, mesh, at));
-      for (const PlannedStage& plan : plans.at(key)) use(rank, at, plan, first);
-    }
-  }
-}
-
 }  // namespace
 
 OwnerTable owner_table(const Config& config, const Mesh& mesh) {
   const ResolvedGroups rules = resolved_groups(config);
   OwnerTable table;
-  for_each_stage(config, mesh, [&](int rank, const Coordinates& at, const PlannedStage& plan, bool) {
-    for (const PlannedUnit& unit : plan.units) {
-      const auto ranges = ranges_of(unit, rank, holder_of(unit, rules, rank, at, mesh), mesh);
+  const auto add = [&](int rank, const PlannedStage& stage, bool) {
+    for (const PlannedUnit& unit : stage.units) {
+      const auto ranges = ranges_of(unit, rank, holder_of(unit, rules, rank, mesh), mesh);
       table.insert(table.end(), ranges.begin(), ranges.end());
     }
-  });
+  };
+  for (int pp = 0; pp < mesh.degrees().pipeline; ++pp) for_each_stage(config, mesh, pp, add);
   return table;
 }
 
 std::vector<GlobalParameter> global_parameters(const Config& config, const Mesh& mesh) {
   std::map<std::string, int> copies;
-  for_each_stage(config, mesh, [&](int, const Coordinates&, const PlannedStage& plan, bool first) {
+  const auto count = [&](int, const PlannedStage& stage, bool first) {
     if (!first) return;
-    for (const PlannedUnit& unit : plan.units) {
+    for (const PlannedUnit& unit : stage.units) {
       for (const ParameterSpec& parameter : unit.plan.parameters) {
         const int tensor = !unit.plan.replicated() && parameter.tensor_replicated ? mesh.degrees().tensor : 1;
         copies[parameter.name] = copies_of(unit, mesh.degrees()) * tensor * unit.copies;
       }
     }
-  });
+  };
+  for (int pp = 0; pp < mesh.degrees().pipeline; ++pp) for_each_stage(config, mesh, pp, count);
   // Of the whole model. So a parameter that the layout has lost is still listed.
   std::vector<GlobalParameter> parameters;
   for (const ParameterSpec& parameter : model_parameters(config.model)) {
