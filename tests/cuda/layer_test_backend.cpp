@@ -16,8 +16,8 @@ class CudaTestBackend final : public TestBackend {
     if (!missing_) return std::nullopt;
     return "needs a GPU: " + *missing_;
   }
-  Device& device() override { return backend_->device(); }
-  const LayerKernels& kernels() const override { return backend_->layer_kernels(); }
+  Device& device() override { return *backend_->device; }
+  const LayerKernels& kernels() const override { return backend_->layer_kernels; }
   std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger,
                                                 std::int64_t workspace_bytes) override {
     if (missing_) return backend_->make_products(stream, ledger);

@@ -70,7 +70,7 @@ TEST_F(CudaMuonKernels, ChangeWeightsAsTheCpu) {
 
 class CudaMuonMachine final : public MuonMachine {
  public:
-  Device& device() override { return backend_->device(); }
+  Device& device() override { return *backend_->device; }
   std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) override {
     return backend_->make_products(stream, ledger);
   }

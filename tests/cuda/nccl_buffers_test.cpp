@@ -42,13 +42,13 @@ Outcome train_over_nccl(Config config, bool registered,
   WeightCollector collector;
   const auto run_rank = [&](int rank) {
     const auto backend = make_cuda_backend(0);
-    const auto stream = backend->device().create_stream("world");
+    const auto stream = backend->device->create_stream("world");
     CommunicationCounters counters;
     PhaseClock clock;
-    NcclWatch watch(backend->device(), timeout);
+    NcclWatch watch(*backend->device, timeout);
     NcclOptions options;
     std::optional<NcclBuffers> buffers;
-    if (registered) options.buffers = &buffers.emplace(backend->device(), std::string(name_of(Lane::gather)));
+    if (registered) options.buffers = &buffers.emplace(*backend->device, std::string(name_of(Lane::gather)));
     ThreadRendezvous::Place place(rendezvous, rank);
     const auto world =
         make_nccl_world({rank, world_size, rank, world_size}, place, *stream, options, watch, counters, clock);

@@ -97,7 +97,7 @@ TEST(CheckpointPieces, TakeWhatThePlanSays) {
     config.checkpoint.host_memory = most;
     config.checkpoint.directory = (folder / std::to_string(most)).string();
     std::atomic<std::int64_t> measured = 0;
-    run_steps(config, {}, [&](int) { return std::make_unique<BackendOn<WatchedStaging>>(measured, small); });
+    run_steps(config, {}, [&](int) { return backend_on<WatchedStaging>(measured, small); });
     const RunPlan plan = plan_run(config, find_hardware("cpu"));
     EXPECT_EQ(measured, plan.host_bytes);
     EXPECT_LE(plan.host_bytes, most);

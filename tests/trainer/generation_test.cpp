@@ -195,28 +195,18 @@ INSTANTIATE_TEST_SUITE_P(Layouts, GenerationLayout, testing::ValuesIn(used_layou
                          [](const auto& layout) { return layout.param.name; });
 
 // A CPU whose kernels are not what they should be.
-class FaultyBackend final : public Backend {
- public:
-  explicit FaultyBackend(const std::function<void(LayerKernels&)>& spoil) : kernels_(cpu_->layer_kernels()) {
-    spoil(kernels_);
-  }
-  Device& device() override { return cpu_->device(); }
-  const LayerKernels& layer_kernels() const override { return kernels_; }
-  const OptimizerKernels& optimizer_kernels() const override { return cpu_->optimizer_kernels(); }
-  std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) override {
-    return cpu_->make_products(stream, ledger);
-  }
-
- private:
-  std::unique_ptr<Backend> cpu_ = make_cpu_backend();
-  LayerKernels kernels_;
-};
+BackendFactory faulty(const std::function<void(LayerKernels&)>& spoil) {
+  return [spoil](int) {
+    std::unique_ptr<Backend> backend = make_cpu_backend();
+    spoil(backend->layer_kernels);
+    return backend;
+  };
+}
 
 double distance_with(const std::function<void(LayerKernels&)>& spoil) {
   const Config config = tiny_config("d*2");
   InitialWeights weights;
-  const Logits logits = fed(config, {5, 1, 1, 1, 1, 1, 1, 1}, weights.collect(),
-                            [&](int) { return std::make_unique<FaultyBackend>(spoil); });
+  const Logits logits = fed(config, {5, 1, 1, 1, 1, 1, 1, 1}, weights.collect(), faulty(spoil));
   return distance_from_reference(config, weights.values(), logits);
 }
 
@@ -384,7 +374,7 @@ TEST(Generation, AsksForACacheOfTheLengthThatIsNeeded) {
     };
     generate(byte_config({.layers = "d*3"}),
              {.prompt = "thread", .max_tokens = max_tokens, .samples = 2, .sampling = {.temperature = 0.0}}, {}, {},
-             [&](int) { return std::make_unique<FaultyBackend>(noted); });
+             faulty(noted));
     EXPECT_EQ(lengths, std::set<std::int64_t>{6 + max_tokens - 1});
   }
 }

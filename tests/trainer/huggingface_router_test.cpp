@@ -109,11 +109,11 @@ class RouterCoefficient : public testing::Test {
   }
 
   std::unique_ptr<Backend> backend_ = make_cpu_backend();
-  std::unique_ptr<Stream> stream_ = backend_->device().create_stream("compute");
-  MemoryLedger ledger_{backend_->device(), *stream_};
+  std::unique_ptr<Stream> stream_ = backend_->device->create_stream("compute");
+  MemoryLedger ledger_{*backend_->device, *stream_};
   PhaseClock clock_;
   std::unique_ptr<MatrixProducts> products_ = backend_->make_products(*stream_, ledger_);
-  KernelContext context_{ledger_, clock_, *stream_, *products_, backend_->layer_kernels()};
+  KernelContext context_{ledger_, clock_, *stream_, *products_, backend_->layer_kernels};
 };
 
 // One sequence's logits, in every sequence of every block: value and gradient are those of transformers, whatever the

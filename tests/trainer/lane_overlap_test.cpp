@@ -99,7 +99,7 @@ NotedStep noted_step(Config config) {
   step.notes.resize(ranks);
   run_local_ranks(ranks, [&](Communicator& world) {
     Notes& notes = step.notes[static_cast<std::size_t>(world.rank())];
-    BackendOn<NotedDevice> backend(notes, world.rank());
+    const std::unique_ptr<Backend> backend = backend_on<NotedDevice>(notes, world.rank());
     // Of the actions, the notes of a set-up have none.
     std::size_t begun = 0;
     std::span<const Action> actions;
@@ -114,7 +114,7 @@ NotedStep noted_step(Config config) {
                           notes.push_back({Note::reduce, "reduce", begun - 1});
                         }};
     SlowLinkCommunicator slow(world, link);
-    RankRun run(resolved, data, domain, {backend, slow, [&](std::string_view) {
+    RankRun run(resolved, data, domain, {*backend, slow, [&](std::string_view) {
                                            note_compute();
                                            notes.push_back({Note::action, {}, begun++});
                                          }});

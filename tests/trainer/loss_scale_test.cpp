@@ -126,21 +126,6 @@ class OverflowingProducts final : public MatrixProducts {
   std::atomic<bool>& armed_;
 };
 
-class OverflowingBackend final : public Backend {
- public:
-  explicit OverflowingBackend(std::atomic<bool>& armed) : armed_(armed) {}
-  Device& device() override { return cpu_->device(); }
-  const LayerKernels& layer_kernels() const override { return cpu_->layer_kernels(); }
-  const OptimizerKernels& optimizer_kernels() const override { return cpu_->optimizer_kernels(); }
-  std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) override {
-    return std::make_unique<OverflowingProducts>(cpu_->make_products(stream, ledger), armed_);
-  }
-
- private:
-  std::unique_ptr<Backend> cpu_ = make_cpu_backend();
-  std::atomic<bool>& armed_;
-};
-
 // Learns with an overflow in one gradient of one rank in `step`, before its reduction. `weights` before and after that
 // step are those of all ranks.
 struct OverflowRun {
@@ -163,8 +148,12 @@ OverflowRun learn_with_overflow(const Config& config, int rank, std::int64_t ste
       EXPECT_FALSE(armed) << "the gradient was not met";
     }
   };
-  run.learned = learn(config, observer, [&](int of) -> std::unique_ptr<Backend> {
-    return std::make_unique<OverflowingBackend>(of == rank ? armed : never);
+  run.learned = learn(config, observer, [&](int of) {
+    std::unique_ptr<Backend> backend = make_cpu_backend();
+    backend->make_products = [&of_rank = of == rank ? armed : never](Stream&, MemoryLedger&) {
+      return std::make_unique<OverflowingProducts>(make_cpu_matrix_products(), of_rank);
+    };
+    return backend;
   });
   before.finish(run.before);
   after.finish(run.after);

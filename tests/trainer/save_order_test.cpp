@@ -61,7 +61,7 @@ TEST(SaveOrder, TheUpdateWaitsForTheCopies) {
   const TemporaryFolder folder;
   Fences fences;
   run_steps(saving_config({.layers = "d e"}, folder / "a", 4, 1), {},
-            [&](int) { return std::make_unique<BackendOn<WatchedDevice>>(fences); });
+            [&](int) { return backend_on<WatchedDevice>(fences); });
   ASSERT_EQ(fences.recorded.size(), 4u) << "one a save";
   // The last has no step behind it.
   EXPECT_EQ(fences.waited_for, std::set<Fence>(fences.recorded.begin(), fences.recorded.end() - 1));

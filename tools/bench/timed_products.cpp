@@ -14,8 +14,8 @@ namespace weft {
 TimedProducts::TimedProducts(const Config& config, int rank)
     : between_waits_(config.run.device == DeviceKind::cuda ? 10 : 1),
       backend_(backend_of(config)(rank)),
-      stream_(backend_->device().create_stream("compute")),
-      ledger_(backend_->device(), *stream_),
+      stream_(backend_->device->create_stream("compute")),
+      ledger_(*backend_->device, *stream_),
       products_(backend_->make_products(*stream_, ledger_)) {}
 
 Tensor TimedProducts::random(const std::string& name, DType dtype, std::int64_t rows, std::int64_t columns) {
@@ -39,7 +39,7 @@ TimedProducts::Factor TimedProducts::factor(const std::string& name, DType dtype
   const auto [scale_rows, scale_columns] = scale_shape(each, rows, columns);
   Factor made{ledger_.allocate(Bucket::workspace, dtype, rows, columns),
               ledger_.allocate(Bucket::workspace, DType::float32, scale_rows, scale_columns)};
-  KernelContext context{ledger_, clock_, *stream_, *products_, backend_->layer_kernels()};
+  KernelContext context{ledger_, clock_, *stream_, *products_, backend_->layer_kernels};
   const Float8Factor rounding{drawn, Transpose::no, made.elements, each, made.scales};
   round_to_float8(context, {&rounding, 1});
   return made;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,14 +16,12 @@
 
 namespace weft {
 
-class Backend {
- public:
-  virtual ~Backend() = default;
-  virtual Device& device() = 0;
-  virtual const LayerKernels& layer_kernels() const = 0;
-  virtual const OptimizerKernels& optimizer_kernels() const = 0;
+struct Backend {
+  std::unique_ptr<Device> device;
+  LayerKernels layer_kernels;
+  OptimizerKernels optimizer_kernels;
   // Matrix products queued on `stream`, with workspace from `ledger`. Stream and ledger outlive the products.
-  virtual std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) = 0;
+  std::function<std::unique_ptr<MatrixProducts>(Stream& stream, MemoryLedger& ledger)> make_products;
 };
 
 // A backend on GPU `device` of this machine. Called on the rank's own thread. Throws Error (request) saying why if the

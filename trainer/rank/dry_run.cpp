@@ -121,32 +121,22 @@ MuonKernels dry_muon_kernels() {
               }};
 }
 
-class DryBackend final : public Backend {
- public:
-  DryBackend(const Config& config, DryDownload download, std::vector<AttentionCall>* attention)
-      : workspace_(config.run.device == DeviceKind::cpu ? DryWorkspace::of_cpu : DryWorkspace::of_cuda),
-        device_(make_dry_device(std::move(download))),
-        layer_kernels_(dry_layer_kernels(workspace_, gpu_kernel_options(config))) {
-    if (attention != nullptr) layer_kernels_.attention = layer_kernels_.attention.recorded(*attention);
-  }
-  DryDevice& device() override { return *device_; }
-  const LayerKernels& layer_kernels() const override { return layer_kernels_; }
-  const OptimizerKernels& optimizer_kernels() const override { return optimizer_kernels_; }
-  std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) override {
-    return make_dry_matrix_products(workspace_, stream, ledger);
-  }
-
- private:
-  DryWorkspace workspace_;
-  std::unique_ptr<DryDevice> device_;
-  LayerKernels layer_kernels_;
-  OptimizerKernels optimizer_kernels_ = {
-      .make_update = [](Stream&, MemoryLedger&, std::vector<UpdateRows> rows, std::vector<UpdateRule>)
-          -> std::unique_ptr<RowsUpdate> { return std::make_unique<DryUpdate>(rows); },
-      .clip_scale = DryKernel<"clip_scale">(),
-      .muon = dry_muon_kernels(),
-  };
-};
+Backend dry_backend(const Config& config, DryDownload download, std::vector<AttentionCall>* attention) {
+  const DryWorkspace workspace = config.run.device == DeviceKind::cpu ? DryWorkspace::of_cpu : DryWorkspace::of_cuda;
+  LayerKernels kernels = dry_layer_kernels(workspace, gpu_kernel_options(config));
+  if (attention != nullptr) kernels.attention = kernels.attention.recorded(*attention);
+  return {.device = make_dry_device(std::move(download)),
+          .layer_kernels = std::move(kernels),
+          .optimizer_kernels = {.make_update = [](Stream&, MemoryLedger&, std::vector<UpdateRows> rows,
+                                                  std::vector<UpdateRule>) -> std::unique_ptr<RowsUpdate> {
+                                  return std::make_unique<DryUpdate>(rows);
+                                },
+                                .clip_scale = DryKernel<"clip_scale">(),
+                                .muon = dry_muon_kernels()},
+          .make_products = [workspace](Stream& stream, MemoryLedger& ledger) {
+            return make_dry_matrix_products(workspace, stream, ledger);
+          }};
+}
 
 // Finds what a step keeps in memory, from its allocations and releases in order.
 class MemoryEvents final : public MemoryObserver, public ActionObserver {
@@ -240,7 +230,7 @@ class DryRank {
   // `attention`, if given, takes the calls of attention, and outlives the rank.
   DryRank(const Config& config, const Mesh& mesh, const Program& program, int rank, Routing routing,
           std::vector<AttentionCall>* attention = nullptr)
-      : backend_(config, exchanged_counts(config, mesh.coordinates(rank).ep, routing), attention) {
+      : backend_(dry_backend(config, exchanged_counts(config, mesh.coordinates(rank).ep, routing), attention)) {
     clock_.set_mode(PhaseClock::Mode::off);
     const MakeGroup make_group = [this](Group group, const std::vector<int>& members, int place, Stream& stream) {
       return std::make_unique<DryCommunicator>(std::string(name_of(group)), place, static_cast<int>(members.size()),
@@ -251,7 +241,7 @@ class DryRank {
   }
 
   RankStep& step() { return *step_; }
-  DryDevice& device() { return backend_.device(); }
+  DryDevice& device() { return static_cast<DryDevice&>(*backend_.device); }
   const CommunicationCounters& counters() const { return counters_; }
 
   // Walks one step. Peak and counters are those of this step.
@@ -264,7 +254,7 @@ class DryRank {
   }
 
  private:
-  DryBackend backend_;
+  Backend backend_;
   PhaseClock clock_;
   CommunicationCounters counters_;
   std::optional<RankStep> step_;

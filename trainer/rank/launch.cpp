@@ -21,6 +21,12 @@ GpuKernelOptions gpu_kernel_options(const Config& config) {
           .captured_regions = config.run.captured_regions};
 }
 
+std::unique_ptr<Backend> make_cpu_backend() {
+  use_one_library_thread();
+  return std::make_unique<Backend>(Backend{make_cpu_device(), cpu_layer_kernels(), cpu_optimizer_kernels(),
+                                           [](Stream&, MemoryLedger&) { return make_cpu_matrix_products(); }});
+}
+
 BackendFactory backend_of(const Config& config) {
   if (config.run.device == DeviceKind::cpu) return [](int) { return make_cpu_backend(); };
   return [options = gpu_kernel_options(config)](int) { return make_cuda_backend(0, options); };

@@ -97,7 +97,7 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
       model_flops_(published_step_flops(config_) / devices_of(config_)),
       peak_flops_per_second_(known_peak(config_, config_.run.device == DeviceKind::cuda ? cuda_card() : std::nullopt)),
       ahead_(static_cast<std::size_t>(rank_step_.text().rows())),
-      text_(context.backend.device(), DType::int32, rank_step_.text().rows()) {
+      text_(*context.backend.device, DType::int32, rank_step_.text().rows()) {
   const Program& program = rank_step_.program();
   profiler_ = std::make_unique<StepProfiler>(config_.profiling, domain, program, rank_step_.actions(),
                                              rank_step_.lanes(), world_);
@@ -107,7 +107,7 @@ RankRun::RankRun(const ResolvedRun& run, const TokenDataset& data, NvtxDomain& d
   world_.barrier();
   predicted_ = dry_peak(config_, mesh_, program, world_.rank());
   if (config_.run.device == DeviceKind::cpu) return;
-  make_ready(context.backend.device());
+  make_ready(*context.backend.device);
   world_.barrier();
 }
 

@@ -1,5 +1,7 @@
 #include <cuda_runtime_api.h>
 
+#include <utility>
+
 #include "layers/kernels/cuda/kernels.h"
 #include "parallel/runtime/cuda/device.h"
 #include "parallel/runtime/cuda/runtime.h"
@@ -23,11 +25,11 @@ cudaDeviceProp first_gpu() {
   return properties;
 }
 
-class CudaBackend final : public Backend {
- public:
-  CudaBackend(int device, const GpuKernelOptions& options)
-      : device_(cuda::make_device(device)),
-        layer_kernels_{cuda::make_attention_kernels(compute_capability(device), options),
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(int index, const GpuKernelOptions& options) {
+  std::unique_ptr<Device> device = cuda::make_device(index);  // tells first that there is no device
+  LayerKernels kernels{cuda::make_attention_kernels(compute_capability(index), options),
                        cuda::capacity_kernels,
                        cuda::cross_entropy_kernels,
                        cuda::embedding_kernels,
@@ -38,31 +40,14 @@ class CudaBackend final : public Backend {
                        cuda::rotary_kernels,
                        cuda::routing_kernels,
                        cuda::state_space_kernels,
-                       cuda::swiglu_kernels},
-        measured_products_(options.measured_products && !options.deterministic) {
-    if (options.captured_regions) cuda::capture_regions(*device_);
-  }
-
-  Device& device() override { return *device_; }
-  const LayerKernels& layer_kernels() const override { return layer_kernels_; }
-  const OptimizerKernels& optimizer_kernels() const override { return optimizer_kernels_; }
-  std::unique_ptr<MatrixProducts> make_products(Stream& stream, MemoryLedger& ledger) override {
-    return cuda::make_matrix_products(stream, ledger, measured_products_);
-  }
-
- private:
-  std::unique_ptr<Device> device_;
-  LayerKernels layer_kernels_;
-  bool measured_products_;
-  OptimizerKernels optimizer_kernels_ = cuda::optimizer_kernels();
-};
-
-}  // namespace
-
-std::unique_ptr<Backend> make_cuda_backend(int device, const GpuKernelOptions& options) {
-  auto backend = std::make_unique<CudaBackend>(device, options);  // tells first that there is no device
-  require_kernels(options, compute_capability(device));
-  return backend;
+                       cuda::swiglu_kernels};
+  if (options.captured_regions) cuda::capture_regions(*device);
+  require_kernels(options, compute_capability(index));
+  const bool measured = options.measured_products && !options.deterministic;
+  return std::make_unique<Backend>(Backend{std::move(device), std::move(kernels), cuda::optimizer_kernels(),
+                                           [measured](Stream& stream, MemoryLedger& ledger) {
+                                             return cuda::make_matrix_products(stream, ledger, measured);
+                                           }});
 }
 
 std::optional<std::string> why_no_cuda() {

@@ -42,15 +42,15 @@ void run_process_rank(const Config& config, const RankMain& rank_main, const Adm
   if (missing && devices > 1) fail_request("{}", *missing);
   const std::unique_ptr<Backend> backend =
       make_cuda_backend(missing ? 0 : place.local_rank / sharing, gpu_kernel_options(config));
-  const auto stream = backend->device().create_stream("world");
+  const auto stream = backend->device->create_stream("world");
   NcclOptions options{.ranks_per_device = sharing};
   for (const auto& [name, value] : nccl_settings(place, options)) setenv(name.c_str(), value.c_str(), 0);
   CommunicationCounters counters;
   PhaseClock clock;
-  NcclWatch watch(backend->device(), std::chrono::seconds(config.run.communication_timeout_seconds));
+  NcclWatch watch(*backend->device, std::chrono::seconds(config.run.communication_timeout_seconds));
   std::optional<NcclBuffers> buffers;
   if (config.run.registered_buffers) {
-    options.buffers = &buffers.emplace(backend->device(), std::string(name_of(Lane::gather)));
+    options.buffers = &buffers.emplace(*backend->device, std::string(name_of(Lane::gather)));
   }
   const auto rendezvous = make_rendezvous(meeting_place(), {.rank = place.rank,
                                                             .world = place.world,
