@@ -12,16 +12,20 @@
 namespace weft {
 namespace {
 
-// "SECTION.KEY" if the value of that key is the one of all these families, otherwise the keys of the families.
-std::string setting_of(const Config& config, std::string_view section, std::string_view key,
-                       const std::vector<Family>& families) {
+// Of the families that the model has and for which `holds` is true: "SECTION.KEY" if all have the value of that key,
+// otherwise the keys of the families.
+template <typename Holds>
+std::string setting_of(const Config& config, std::string_view section, std::string_view key, const Holds& holds) {
   const std::vector<ConfigKey> schema = config_schema();
   const auto value_of = [&](const std::string& path) {
     return std::ranges::find(schema, path, &ConfigKey::path)->write(config);
   };
   const std::string general = fmt::format("{}.{}", section, key);
   std::vector<std::string> own;
-  for (const Family family : families) own.push_back(fmt::format("{}.{}.{}", section, name_of(family), key));
+  for (const auto& [family, policy] : config.shard_by_family) {
+    if (!has_family(config, family) || !holds(family)) continue;
+    own.push_back(fmt::format("{}.{}.{}", section, name_of(family), key));
+  }
   const bool inherited =
       std::ranges::all_of(own, [&](const std::string& path) { return value_of(path) == value_of(general); });
   return inherited ? general : fmt::format("{}", fmt::join(own, ", "));
@@ -66,19 +70,12 @@ std::optional<ProgramFigures> figures_with(Config config, const std::function<vo
 
 std::string policy_setting(const Config& config, std::string_view key,
                            const std::function<bool(const ShardPolicy&)>& holds) {
-  std::vector<Family> families;
-  for (const auto& [family, policy] : config.shard_by_family) {
-    if (has_family(config, family) && holds(policy)) families.push_back(family);
-  }
-  return setting_of(config, "shard", key, families);
+  return setting_of(config, "shard", key, [&](Family family) { return holds(config.shard_by_family.at(family)); });
 }
 
 std::string float32_setting(const Config& config) {
-  std::vector<Family> families;
-  for (const auto& [family, policy] : config.shard_by_family) {
-    if (has_family(config, family) && config.precision_of(family).compute == DType::float32) families.push_back(family);
-  }
-  return setting_of(config, "precision", "compute", families);
+  return setting_of(config, "precision", "compute",
+                    [&](Family family) { return config.precision_of(family).compute == DType::float32; });
 }
 
 std::optional<Config> hybrid_of(const Config& config, const RunHardware& hardware) {
