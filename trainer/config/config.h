@@ -422,6 +422,8 @@ struct Config {
   // Rows that experts compute for each that a router chose: on the rank with the most, or with padding on all.
   double expert_rows_per_choice() const;
   std::int64_t microbatch_tokens() const { return training.microbatch_size * training.sequence_length; }
+  // Of the text that a rank reads for a step.
+  std::int64_t rank_tokens() const { return microbatches() * microbatch_tokens() / parallelism.context; }
   // Whether the forward of this block runs again in its backward.
   bool recomputes(int block) const {
     return recomputes_blocks(training.recompute) && block % training.recompute_every == 0 &&

@@ -11,30 +11,6 @@ double tokens_of_step(const Config& config) {
   return static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
 }
 
-}  // namespace
-
-TokenFlops& TokenFlops::operator+=(const TokenFlops& other) {
-  mixer_projections += other.mixer_projections;
-  scores += other.scores;
-  dense_mlp += other.dense_mlp;
-  routed_experts += other.routed_experts;
-  shared_experts += other.shared_experts;
-  router += other.router;
-  merges += other.merges;
-  head += other.head;
-  return *this;
-}
-
-double head_flops(const ModelConfig& model) {
-  return 2.0 * static_cast<double>(model.hidden_size) * static_cast<double>(model.vocab_size);
-}
-
-double merge_flops(const ModelConfig& model) {
-  return 4.0 * static_cast<double>(model.hidden_size) * static_cast<double>(model.hidden_size);
-}
-
-namespace {
-
 void add_attention(const ModelConfig& model, std::int64_t sequence_length, TokenFlops& flops) {
   const auto h = static_cast<double>(model.hidden_size);
   const auto q = static_cast<double>(model.num_attention_heads * model.head_dim);
@@ -57,6 +33,26 @@ void add_state_space(const ModelConfig& model, TokenFlops& flops) {
 }
 
 }  // namespace
+
+TokenFlops& TokenFlops::operator+=(const TokenFlops& other) {
+  mixer_projections += other.mixer_projections;
+  scores += other.scores;
+  dense_mlp += other.dense_mlp;
+  routed_experts += other.routed_experts;
+  shared_experts += other.shared_experts;
+  router += other.router;
+  merges += other.merges;
+  head += other.head;
+  return *this;
+}
+
+double head_flops(const ModelConfig& model) {
+  return 2.0 * static_cast<double>(model.hidden_size) * static_cast<double>(model.vocab_size);
+}
+
+double merge_flops(const ModelConfig& model) {
+  return 4.0 * static_cast<double>(model.hidden_size) * static_cast<double>(model.hidden_size);
+}
 
 TokenFlops block_token_flops(const ModelConfig& model, const ModelBlock& block, std::int64_t sequence_length) {
   const auto h = static_cast<double>(model.hidden_size);

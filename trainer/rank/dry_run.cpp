@@ -307,7 +307,7 @@ BucketBytes dry_forward_peak(const Config& config, const Mesh& mesh, const Progr
   RankStep& step = walker.step();
   ForwardPlan plan = plan_forward(forward, mesh, mesh.coordinates(rank));
   const TextParts parts = forward.held_out_parts();
-  const std::int64_t numbers = parts.count() * forward.microbatches() * plan.inputs.microbatch_tokens;
+  const std::int64_t numbers = parts.count() * forward.rank_tokens();
   step.ledger().reset_peak();
   step.forwards(plan, 1, [&](std::int64_t) { return parts_of(step.text().rows_from(0, numbers), parts); }, {});
   return step.ledger().at_peak();

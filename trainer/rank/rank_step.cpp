@@ -5,13 +5,6 @@
 #include "trainer/plan/unit_policy.h"
 
 namespace weft {
-namespace {
-
-std::int64_t step_tokens(const Config& config) {
-  return config.microbatches() * config.microbatch_tokens() / config.parallelism.context;
-}
-
-}  // namespace
 
 RankStep::RankStep(const Config& config, const Mesh& mesh, Program program, int rank, Backend& backend,
                    PhaseClock& clock, const MakeGroup& make_group, const std::optional<Initialization>& initialization)
@@ -32,7 +25,7 @@ RankStep::RankStep(const Config& config, const Mesh& mesh, Program program, int 
                  {groups_.on(Lane::compute, Group::world), groups_.on(Lane::compute, Group::tokens)}, *products_,
                  {lanes_, ledger_, host_ledger_}, clock),
       trained_groups_(trained_groups(config)),
-      text_(ledger_.allocate(Bucket::workspace, DType::int32, config.text_parts().count() * step_tokens(config), 1)),
+      text_(ledger_.allocate(Bucket::workspace, DType::int32, config.text_parts().count() * config.rank_tokens(), 1)),
       sums_(lanes_[Lane::compute], ledger_, config.model.blocks.size(), config.model.moe.num_experts, mesh.world()),
       gradient_scale_(ledger_.allocate(Bucket::workspace, DType::float32, 1, 1)) {
   const Coordinates at = mesh.coordinates(rank);

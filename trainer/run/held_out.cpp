@@ -115,8 +115,7 @@ bool validates_after(const Config& config, std::int64_t step) {
 }
 
 std::int64_t HeldOutReader::numbers(const Config& config) {
-  const std::int64_t tokens = config.microbatches() * config.microbatch_tokens() / config.parallelism.context;
-  return config.held_out_parts().count() * tokens;
+  return config.held_out_parts().count() * config.rank_tokens();
 }
 
 HeldOutReader::HeldOutReader(const HeldOutWindows& text, const Mesh& mesh, int rank, TensorView on_device,
