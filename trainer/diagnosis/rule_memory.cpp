@@ -48,10 +48,6 @@ EvidenceLine line_of(const RankMemory& memory, Bucket bucket) {
           fmt::format("{}; assumed: {}", memory.predicted[bucket], assumption_of(bucket)), summary_file};
 }
 
-Bucket most_exceeding(const RankMemory& memory) {
-  return std::ranges::max(all_values<Bucket>, {}, [&](Bucket bucket) { return excess(memory, bucket); });
-}
-
 // The most bytes that a rank may hold: exactly the prediction, or those of the worst routing if routing decides.
 class MemoryBounds {
  public:
@@ -88,12 +84,6 @@ class MemoryBounds {
   std::map<std::tuple<int, int, int>, std::int64_t> worst_;
 };
 
-// Bytes that only a rank's workspace can explain are no fault on a GPU. There the dry run leaves out the workspace of
-// cuDNN and of kernels that sum (dry_run.h). On the CPU the dry run counts all workspace.
-std::int64_t unpredicted_workspace(const Config& config, const RankMemory& memory) {
-  return config.run.device == DeviceKind::cpu ? 0 : memory.measured[Bucket::workspace];
-}
-
 struct MemoryFindings {
   DiagnosedFault finding;
   bool planned_wrong = false;
@@ -117,14 +107,17 @@ void check_static(const RankMemory& memory, MemoryFindings& found) {
 void check_peak(const RunEvidence& evidence, const RankMemory& memory, MemoryBounds& bounds, MemoryFindings& found) {
   const std::int64_t more = memory.measured.total() - bounds.of(memory);
   if (more <= 0) return;
-  if (more <= unpredicted_workspace(evidence.config(), memory)) {
+  // Bytes that only a rank's workspace can explain are no fault on a GPU. There the dry run leaves out the workspace of
+  // cuDNN and of kernels that sum (dry_run.h). On the CPU the dry run counts all workspace.
+  const bool counts_all = evidence.config().run.device == DeviceKind::cpu;
+  if (more <= (counts_all ? 0 : memory.measured[Bucket::workspace])) {
     found.note = fmt::format(
         "rank {} holds {} bytes more than predicted, no more than its workspace: that of cuDNN and "
         "of the sums of kernels is not predicted",
         memory.rank, more);
     return;
   }
-  const Bucket most = most_exceeding(memory);
+  const Bucket most = std::ranges::max(all_values<Bucket>, {}, [&](Bucket bucket) { return excess(memory, bucket); });
   if (found.finding.sentence.empty()) {
     found.finding.sentence =
         fmt::format("rank {} holds {} bytes more than predicted, most of it {}", memory.rank, more, name_of(most));

@@ -22,12 +22,6 @@ double number_of(const SortedJson& value) {
   return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
 }
 
-CollectiveOp operation_of(const std::string& name, const std::string& place) {
-  const auto op = value_named<CollectiveOp>(name);
-  if (!op) fail_request("{}: \"{}\" is no operation that a run counts", place, name);
-  return *op;
-}
-
 // A run of an older version lacks the buckets that came later: zero bytes.
 BucketBytes buckets_of(const SortedJson& buckets, const char* field) {
   BucketBytes bytes;
@@ -37,10 +31,6 @@ BucketBytes buckets_of(const SortedJson& buckets, const char* field) {
     bytes[bucket] = (field == nullptr ? *entry : entry->at(field)).get<std::int64_t>();
   }
   return bytes;
-}
-
-RunHashes parsed_hashes(const SortedJson& hashes) {
-  return {hashes.at("configuration"), hashes.at("program"), hashes.at("layout")};
 }
 
 Spike parsed_spike(const SortedJson& json, const std::string& place) {
@@ -130,14 +120,19 @@ StepMetrics parse_step_metrics(std::string_view line, const std::string& place) 
     metrics.peak_bytes = json.at("peak_bytes");
     metrics.memory = buckets_of(json.at("memory"), nullptr);
     for (const auto& [group, operations] : json.at("communication").items()) {
-      for (const auto& [op, count] : operations.items()) {
-        metrics.communication[{group, operation_of(op, place)}] = {count.at("count"), count.at("bytes")};
+      for (const auto& [name, count] : operations.items()) {
+        const auto op = value_named<CollectiveOp>(name);
+        if (!op) fail_request("{}: \"{}\" is no operation that a run counts", place, name);
+        metrics.communication[{group, *op}] = {count.at("count"), count.at("bytes")};
       }
     }
     metrics.system_allocations = json.at("system_allocations");
     metrics.model_flops = 1e12 * json.value("tflops", 0.0) * metrics.seconds;
     if (json.contains("mfu")) metrics.peak_flops_per_second = metrics.flops_per_second() / number_of(json.at("mfu"));
-    if (json.contains("hashes")) metrics.hashes = parsed_hashes(json.at("hashes"));
+    if (json.contains("hashes")) {
+      const SortedJson& hashes = json.at("hashes");
+      metrics.hashes = {hashes.at("configuration"), hashes.at("program"), hashes.at("layout")};
+    }
     if (json.contains("moe")) {
       for (const SortedJson& moe : json.at("moe")) {
         MoeMetrics& read = metrics.moe.emplace_back();

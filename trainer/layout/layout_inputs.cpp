@@ -48,11 +48,6 @@ bool parts_backwards(const Config& config) {
   });
 }
 
-// Whether b keeps at least as many microbatches as a on every stage.
-bool covers(const std::vector<int>& b, const std::vector<int>& a) {
-  return std::ranges::equal(a, b, std::ranges::less_equal());
-}
-
 // Microbatches that a rank keeps at its fullest instants, as in ScheduleResidents::kept, from its compute actions and
 // its stages in ascending order. A microbatch is kept from its forward to the end of its backward, or of its weight
 // gradient if that is a separate action.
@@ -77,8 +72,10 @@ std::vector<std::vector<int>> kept_microbatches(const std::vector<Action>& actio
   note();
   std::vector<std::vector<int>> fullest;
   for (const std::vector<int>& instant : instants) {
-    const bool covered = std::ranges::any_of(
-        instants, [&](const std::vector<int>& other) { return other != instant && covers(other, instant); });
+    // Another instant keeps at least as many microbatches on every stage.
+    const bool covered = std::ranges::any_of(instants, [&](const std::vector<int>& other) {
+      return other != instant && std::ranges::equal(instant, other, std::ranges::less_equal());
+    });
     if (!covered) fullest.push_back(instant);
   }
   return fullest;

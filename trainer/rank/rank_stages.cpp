@@ -9,10 +9,6 @@
 namespace weft {
 namespace {
 
-std::vector<ParameterSpec> parameters_in_order(const PlannedUnit& unit) {
-  return unit.plan.replicated() ? unit.plan.parameters : unit.layout.parameters;
-}
-
 // By index in a table of the program: the entry's place among the entries of the planned stages, stage after stage.
 template <typename Entry>
 std::vector<std::size_t> places_on_rank(const std::vector<Entry>& entries, std::span<const PlannedStage> planned) {
@@ -119,7 +115,8 @@ void RankStages::add_unit(const PlannedUnit& unit) {
 void RankStages::add_pieces(const PlannedStage& stage, const ProgramTables& tables, std::size_t first_unit) {
   std::map<std::string, ParameterPlace> place_of;
   for (std::size_t u = 0; u < stage.units.size(); ++u) {
-    const auto parameters = parameters_in_order(stage.units[u]);
+    const PlannedUnit& unit = stage.units[u];
+    const auto& parameters = unit.plan.replicated() ? unit.plan.parameters : unit.layout.parameters;
     for (std::size_t i = 0; i < parameters.size(); ++i) place_of[parameters[i].name] = {first_unit + u, i};
   }
   const auto is_here = [&](int other) {

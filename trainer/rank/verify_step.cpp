@@ -21,16 +21,12 @@ DescribedRule rule_of(const ResolvedGroups& groups, const ParameterSpec& paramet
   return {.name = std::string(name_of(rule)), .whole_matrix = needs_of(rule) == Needs::whole_matrices};
 }
 
-// Number of ranks that hold the same boxes of a unit and process different tokens.
-int holders_of(const PlannedUnit& unit, const Degrees& degrees) {
-  if (unit.plan.replicated()) return degrees.stage_ranks();
-  return unit.plan.family == Family::experts ? degrees.expert_data() : degrees.data() * degrees.context;
-}
-
 // Number of copies of a unit on its stage, without the copies that tensor ranks hold of the same values.
 int copies_of(const PlannedUnit& unit, const Degrees& degrees) {
-  const auto shards = unit.plan.replicated() ? 1 : static_cast<int>(unit.layout.shards);
-  return holders_of(unit, degrees) / shards;
+  if (unit.plan.replicated()) return degrees.stage_ranks();
+  // Ranks that hold the same boxes of the unit and process different tokens.
+  const int holders = unit.plan.family == Family::experts ? degrees.expert_data() : degrees.data() * degrees.context;
+  return holders / static_cast<int>(unit.layout.shards);
 }
 
 UnitHolder holder_of(const PlannedUnit& unit, const ResolvedGroups& rules, int rank, const Mesh& mesh) {
