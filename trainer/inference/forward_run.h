@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 
-#include "parallel/pipeline/execute/execute.h"
 #include "trainer/config/config.h"
 #include "trainer/rank/forward_plan.h"
 #include "trainer/rank/launch.h"

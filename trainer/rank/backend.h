@@ -10,7 +10,6 @@
 #include "layers/kernels/gpu_kernel_options.h"
 #include "layers/kernels/kernels.h"
 #include "layers/kernels/matrix_products.h"
-#include "parallel/runtime/lane.h"
 #include "parallel/runtime/ledger.h"
 #include "trainer/optimizer/optimizer_kernels.h"
 

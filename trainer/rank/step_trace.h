@@ -61,7 +61,9 @@ class StepTrace final : public ActionObserver {
       if (trace_ != nullptr) begin_ = now();
     }
     ~HostSpan() {
-      if (trace_ != nullptr) trace_->add_host_span(name_, begin_);
+      if (trace_ != nullptr) {
+        trace_->spans_.push_back({name_, std::nullopt, trace_->step_, std::nullopt, 0, begin_, now()});
+      }
     }
     HostSpan(const HostSpan&) = delete;
     HostSpan& operator=(const HostSpan&) = delete;
@@ -79,9 +81,6 @@ class StepTrace final : public ActionObserver {
   };
   static double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
-  void add_host_span(const char* name, double begin) {
-    spans_.push_back({name, std::nullopt, step_, std::nullopt, 0, begin, now()});
   }
   Stream& lane_of_action(std::size_t action) { return lanes_[lane_of(program_, actions_[action])]; }
 

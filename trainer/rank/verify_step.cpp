@@ -8,7 +8,6 @@
 #include "parallel/runtime/error.h"
 #include "trainer/config/update_groups.h"
 #include "trainer/layout/stage_layout.h"
-#include "trainer/plan/configured_schedule.h"
 
 namespace weft {
 namespace {

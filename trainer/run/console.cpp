@@ -13,7 +13,6 @@
 #include <cstring>
 #include <utility>
 
-#include "parallel/pipeline/check/check.h"
 #include "parallel/runtime/quantities.h"
 #include "trainer/plan/configured_schedule.h"
 

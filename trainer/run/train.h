@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "trainer/checkpoint/rank_checkpoints.h"
 #include "trainer/rank/launch.h"
