@@ -101,11 +101,12 @@ std::optional<MemoryCost> predicted_excess(const RunEvidence& evidence, const Pr
   return MemoryCost{bytes, Basis::predicted, fmt::format("the peak {} is {} bytes", words, alternative.peak_bytes)};
 }
 
-StepCost saved_on_links(const RunEvidence& evidence, const CommunicationCounters& own,
-                        const CommunicationCounters& other) {
-  const RunHardware& hardware = evidence.hardware;
-  return {link_seconds(own, evidence.mesh, hardware) - link_seconds(other, evidence.mesh, hardware), Basis::modelled,
-          fmt::format("latencies and bytes on the links of {}, one call after the other", hardware.name)};
+StepCost saved_on_links(const RunEvidence& evidence, const ProgramFigures& alternative) {
+  const auto seconds = [&](const ProgramFigures& figures) {
+    return link_seconds(figures.exchange, evidence.mesh, evidence.hardware);
+  };
+  return {seconds(evidence.program) - seconds(alternative), Basis::modelled,
+          fmt::format("latencies and bytes on the links of {}, one call after the other", evidence.hardware.name)};
 }
 
 std::optional<bool> fits(const RunEvidence& evidence, std::int64_t bytes_more) {

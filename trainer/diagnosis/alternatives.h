@@ -40,9 +40,9 @@ std::optional<Config> hybrid_of(const Config& config, const RunHardware& hardwar
 std::optional<MemoryCost> predicted_excess(const RunEvidence& evidence, const ProgramFigures& alternative,
                                            std::string_view words);
 
-// Seconds that the links of a rank would be busy less with the other exchange, with calls one after the other.
-StepCost saved_on_links(const RunEvidence& evidence, const CommunicationCounters& own,
-                        const CommunicationCounters& other);
+// Seconds that the links of a rank would be busy less with the exchange of the alternative, with calls one after the
+// other.
+StepCost saved_on_links(const RunEvidence& evidence, const ProgramFigures& alternative);
 
 // Whether so many more bytes fit beside the measured peak; true for a negative number. Absent if the memory of a rank
 // is unknown.

@@ -124,8 +124,7 @@ RuleVerdict check_reductions(const RunEvidence& evidence) {
                               "last of {} microbatches",
                               static_cast<double>(calls) / static_cast<double>(least), config.microbatches())};
   const auto again = [](const TracedExchange& exchange) { return !exchange.gathers() && exchange.again; };
-  finding.step = waiting_cost(evidence, again, "reductions before a unit's last",
-                              saved_on_links(evidence, evidence.program.exchange, deferred->exchange));
+  finding.step = waiting_cost(evidence, again, "reductions before a unit's last", saved_on_links(evidence, *deferred));
   finding.evidence = {{"reducing calls of a step, all ranks", fmt::format("{}", calls),
                        fmt::format("{} when they wait", least), "config.toml", Basis::predicted},
                       memory_line(evidence, "waiting", more)};

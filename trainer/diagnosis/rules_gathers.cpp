@@ -52,10 +52,6 @@ void add_smaller_units(const RunEvidence& evidence, const ProgramFigures& by_blo
   if (!is_solved(evidence.config())) finding.memory = predicted_excess(evidence, by_block, "with units by block");
 }
 
-StepCost saved_on_links(const RunEvidence& evidence, const ProgramFigures& other) {
-  return saved_on_links(evidence, evidence.program.exchange, other.exchange);
-}
-
 }  // namespace
 
 // A unit with all blocks of a stage counts even if other units exist. In a hybrid, experts are never in the unit of the

@@ -29,8 +29,7 @@ HeldOutLoss evaluate(const HeldOutWindows& text, const FillWeights& fill_weights
       run.pass(reader.read(pass), sums.report());
       if (on_windows && rank == first_rank) on_windows(std::min((pass + 1) * batch, windows), windows);
     }
-    const CommunicationCounters none;
-    const double loss_sum = sums.total(run.world(), {none, run.ledger().at_peak()}).loss_sum;
+    const double loss_sum = sums.total(run.world(), {/*communication=*/{}, run.ledger().at_peak()}).loss_sum;
     if (rank == first_rank) result = text.loss(loss_sum, seconds_since(begin));
   });
   return result;

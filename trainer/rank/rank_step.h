@@ -35,8 +35,6 @@ class RankStep {
   // `initialization`, or are undefined without it. Config, mesh, backend and clock outlive the RankStep.
   RankStep(const Config& config, const Mesh& mesh, Program program, int rank, Backend& backend, PhaseClock& clock,
            const MakeGroup& make_group, const std::optional<Initialization>& initialization);
-  RankStep(const RankStep&) = delete;
-  RankStep& operator=(const RankStep&) = delete;
 
   // A step is begin(), then walk(), then end(). text() is filled before begin().
   void begin(const StepInputs& inputs);

@@ -325,8 +325,7 @@ HeldOutLoss RankRun::held_out(const HeldOutWindows& text) {
     }
   };
   rank_step_.forwards(held_out_->plan, text.passes(), read, observers);
-  const CommunicationCounters none;
-  return text.loss(rank_step_.total({none, measured_}).loss_sum, seconds_since(begin));
+  return text.loss(rank_step_.total({/*communication=*/{}, measured_}).loss_sum, seconds_since(begin));
 }
 
 double RankRun::norm_of_step_done_again() {
@@ -337,8 +336,7 @@ double RankRun::norm_of_step_done_again() {
   ActionObserver* observers[] = {&announced_};
   rank_step_.walk(observers);
   rank_step_.end();
-  const CommunicationCounters none;
-  return std::sqrt(rank_step_.total({none, measured_}).gradient_square_sum);
+  return std::sqrt(rank_step_.total({/*communication=*/{}, measured_}).gradient_square_sum);
 }
 
 void RankRun::fail_at_norm(double norm) {

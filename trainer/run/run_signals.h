@@ -19,8 +19,6 @@ class RunSignals {
   // Constructed once in a process, before other threads.
   RunSignals();
   ~RunSignals();
-  RunSignals(const RunSignals&) = delete;
-  RunSignals& operator=(const RunSignals&) = delete;
 
   // Called when the first step begins; from then on there is something to save.
   void begin() { begun_ = true; }

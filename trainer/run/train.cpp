@@ -168,8 +168,6 @@ class TrainOutput {
     record_.forced_balance = forces_balance(config_.model);
     if (config_.run.device == DeviceKind::cuda) record_.card = cuda_card().value_or("");
   }
-  TrainOutput(const TrainOutput&) = delete;
-  TrainOutput& operator=(const TrainOutput&) = delete;
 
   // The output outlives the observer.
   RunObserver observer() {
