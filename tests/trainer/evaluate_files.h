@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/inference/evaluation.h"
+#include "trainer/inference/forward_run.h"
 #include "trainer/rank/forward_plan.h"
 #include "trainer/run/held_out.h"
 

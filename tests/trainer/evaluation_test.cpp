@@ -1,6 +1,4 @@
 // Held-out loss against a model in double, against the first step of training, and of every layout against one rank.
-#include "trainer/inference/evaluation.h"
-
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

@@ -9,7 +9,6 @@
 #include "trainer/checkpoint/keys.h"
 #include "trainer/checkpoint/reader.h"
 #include "trainer/config/config.h"
-#include "trainer/inference/evaluation.h"
 #include "trainer/inference/forward_run.h"
 #include "trainer/rank/forward_plan.h"
 #include "trainer/run/held_out.h"

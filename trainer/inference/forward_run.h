@@ -1,6 +1,8 @@
-// One rank of a model without training: memory, groups, stages with weights, and a forward program.
+// One rank of a model without training: memory, groups, stages with weights, and a forward program. The loss of such a
+// model on held-out text.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -8,10 +10,13 @@
 #include "trainer/config/config.h"
 #include "trainer/rank/forward_plan.h"
 #include "trainer/rank/launch.h"
+#include "trainer/rank/metrics.h"
 #include "trainer/rank/rank_groups.h"
 #include "trainer/rank/rank_stages.h"
 
 namespace weft {
+
+class HeldOutWindows;
 
 // Writes weights into the rows that a rank owns. Called on every rank after its stages are made, with the stream of its
 // compute lane. The rows have the initial values of run.seed before.
@@ -52,6 +57,16 @@ class ForwardRun {
 // The ranks of this process share the open files. Throws Error (request) if the checkpoint cannot be read, has a
 // changed text, or is of another model than `config`.
 FillWeights weights_of_checkpoint(const std::filesystem::path& folder, const Config& config);
+
+// Called after each pass with the windows read so far and those of the whole text, on the thread of this process's
+// first rank.
+using OnWindows = std::function<void(std::int64_t done, std::int64_t all)>;
+
+// Runs the ranks of this process. `text` (held_out.h) is of for_inference(). Each pass reads a global batch of windows;
+// the global batch is reduced if the text has fewer windows. `fill_weights` as in ForwardRun. Throws Error with the
+// first failure.
+HeldOutLoss evaluate(const HeldOutWindows& text, const FillWeights& fill_weights = {},
+                     const BackendFactory& make_backend = {}, const OnWindows& on_windows = {});
 
 // Has `config` name the copy of its tokenizer in the checkpoint's `folder`, unless it names another tokenizer than that
 // file. `config` was read from the config.toml there.

@@ -1,5 +1,5 @@
 // The loss of held-out text, in passes of a forward program. They run between the steps of a run (rank_run.h), or for a
-// model that is not trained (evaluation.h).
+// model that is not trained (forward_run.h).
 #pragma once
 
 #include <cstdint>
