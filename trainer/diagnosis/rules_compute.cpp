@@ -36,8 +36,7 @@ std::optional<StageTimes> stage_times(const RunEvidence& evidence) {
     times.mean += seconds / static_cast<double>(least.size());
     times.seconds.push_back(seconds);
   }
-  times.slowest =
-      static_cast<std::size_t>(std::max_element(times.seconds.begin(), times.seconds.end()) - times.seconds.begin());
+  times.slowest = std::ranges::max_element(times.seconds) - times.seconds.begin();
   times.imbalance = times.seconds[times.slowest] / times.mean;
   return times;
 }

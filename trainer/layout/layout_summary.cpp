@@ -1,7 +1,6 @@
 #include "trainer/layout/layout_summary.h"
 
 #include <algorithm>
-#include <set>
 
 #include "parallel/pipeline/orders/orders.h"
 #include "trainer/config/layout_text.h"
@@ -15,10 +14,8 @@ namespace {
 // A rank's segments declare the experts of one expert rank. All other expert ranks have as many of the same size.
 void count_parameters(const Config& config, const PlannedStage& planned, StageSummary& summary) {
   std::int64_t experts = 0;
-  std::set<std::string> counted;  // a tied weight is declared twice if embedding and head share a stage
-  for (const auto& segment : planned.segments) {
-    for (const ParameterSpec& parameter : segment->parameters()) {
-      if (!counted.insert(parameter.name).second) continue;
+  for (const ScopedParameters& piece : pieces_of(planned.segments)) {
+    for (const ParameterSpec& parameter : piece.parameters) {
       (parameter.family == Family::experts ? experts : summary.parameters) += parameter.global_size();
     }
   }
