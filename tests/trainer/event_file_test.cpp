@@ -131,7 +131,7 @@ TEST(LinesFile, WritesItsLinesAtItsEndIfThereIsRoomAgain) {
   const auto before = std::signal(SIGXFSZ, SIG_IGN);
   std::optional<std::string> told;
   {
-    LinesFile lines(name, 0);
+    LinesFile lines(name);
     setrlimit(RLIMIT_FSIZE, &none);
     told = lines.append("one\n");
     setrlimit(RLIMIT_FSIZE, &usual);

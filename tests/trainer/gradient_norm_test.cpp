@@ -143,12 +143,12 @@ TEST(GradientNorm, CountsEveryDistinctElementOnce) {
 }
 
 TEST(GradientNorm, ClipsDownToTheLargestNormAndNeverUp) {
-  EXPECT_EQ(clip_factor(4.0, 1.0), 0.25);
-  EXPECT_EQ(clip_factor(1.0, 1.0), 1.0);
-  EXPECT_EQ(clip_factor(0.5, 1.0), 1.0);
-  EXPECT_EQ(clip_factor(0.0, 1.0), 1.0);
+  EXPECT_EQ(gradient_factor(16.0, 1.0, 1.0), 0.25);
+  EXPECT_EQ(gradient_factor(1.0, 1.0, 1.0), 1.0);
+  EXPECT_EQ(gradient_factor(0.25, 1.0, 1.0), 1.0);
+  EXPECT_EQ(gradient_factor(0.0, 1.0, 1.0), 1.0);
   // Zero means that nothing is clipped.
-  EXPECT_EQ(clip_factor(1e30, 0.0), 1.0);
+  EXPECT_EQ(gradient_factor(1e60, 0.0, 1.0), 1.0);
 }
 
 // The same in device memory, from the square of the norm; rounded once to float32.

@@ -19,7 +19,9 @@ struct StepCopy {
   std::function<void(Stream&, RankStages&)> after_reduction = [](Stream&, RankStages&) {};
   std::function<void(Stream&, const PlannedUnit&, std::span<const OwnedRows>, const Mesh&, int, TensorView)>
       add_squares = add_counted_squares;
-  std::function<double(double, double)> clip = clip_factor;
+  std::function<double(double, double)> clip = [](double norm, double largest) {
+    return largest > 0.0 && norm > largest ? largest / norm : 1.0;
+  };
   // Whose samples the rank at a place among the data-parallel ranks reads.
   std::function<int(int)> data_rank = [](int own) { return own; };
   // Called on every rank at the end of a step with what it measured alone.

@@ -19,13 +19,10 @@ bool counts_parameter(const PlannedUnit& unit, const ParameterSpec& parameter, c
   return unit.plan.replicated() || !parameter.tensor_replicated || at.tp == 0;
 }
 
-double clip_factor(double norm, double largest) {
-  return largest > 0.0 && norm > largest ? largest / norm : 1.0;
-}
-
 double gradient_factor(double square_sum, double largest, double inverse_loss_scale) {
   if (!std::isfinite(square_sum)) return std::numeric_limits<double>::quiet_NaN();
-  return clip_factor(std::sqrt(square_sum) * inverse_loss_scale, largest) * inverse_loss_scale;
+  const double norm = std::sqrt(square_sum) * inverse_loss_scale;
+  return (largest > 0.0 && norm > largest ? largest / norm : 1.0) * inverse_loss_scale;
 }
 
 void add_counted_squares(Stream& stream, const PlannedUnit& unit, std::span<const OwnedRows> rows, const Mesh& mesh,

@@ -15,11 +15,9 @@ bool counts_unit(const PlannedUnit& unit, const Mesh& mesh, int rank);
 // Whether the rank counts a parameter of such a unit: only one tensor rank does if all hold the same values.
 bool counts_parameter(const PlannedUnit& unit, const ParameterSpec& parameter, const Coordinates& at);
 
-// The factor that limits the norm of gradients to `largest`; 1 if `largest` is 0 (no clipping).
-double clip_factor(double norm, double largest);
-// The same for gradients of a scaled loss with `square_sum` as the sum of squares. The loss scale is divided out of the
-// norm before the comparison, and out of the gradients by the factor. NaN, which skips the step, if `square_sum` is not
-// finite.
+// The factor that limits the norm of gradients to `largest`; 0: no clipping. The gradients are those of a scaled loss,
+// with `square_sum` as the sum of squares. The loss scale is divided out of the norm before the comparison, and out of
+// the gradients by the factor. NaN, which skips the step, if `square_sum` is not finite.
 double gradient_factor(double square_sum, double largest, double inverse_loss_scale);
 
 // Adds the squares of this rank's counted gradients to sum, [1, 1] float64. Sum it over the world and take the root.

@@ -92,11 +92,28 @@ double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+// The name of a new file with its first records.
+std::string new_event_file(const std::filesystem::path& folder, std::int64_t steps) {
+  make_folder(folder);
+  std::array<char, 256> host{};
+  if (gethostname(host.data(), host.size() - 1) != 0) host = {'?'};
+  const double begin = now();
+  const std::string stem =
+      fmt::format("{}{}.{}.{}.", events_prefix, static_cast<std::int64_t>(begin), host.data(), getpid());
+  // The last number tells files of one process in the same second apart.
+  int number = 0;
+  while (std::filesystem::exists(folder / (stem + std::to_string(number)))) ++number;
+  const std::filesystem::path path = folder / (stem + std::to_string(number));
+  write_new_file(path, first_record(begin) + (steps > 0 ? restart_record(begin, steps + 1) : std::string()));
+  return path.string();
+}
+
 }  // namespace
 
-LinesFile::LinesFile(std::string name, std::int64_t bytes) : name_(std::move(name)), bytes_(bytes) {
-  descriptor_ = open(name_.c_str(), O_WRONLY | O_CLOEXEC);
+LinesFile::LinesFile(std::string name)
+    : name_(std::move(name)), descriptor_(open(name_.c_str(), O_WRONLY | O_CLOEXEC)) {
   if (descriptor_ < 0) fail_request("{} cannot be written: {}", name_, std::strerror(errno));
+  bytes_ = lseek(descriptor_, 0, SEEK_END);
 }
 
 LinesFile::~LinesFile() {
@@ -207,24 +224,11 @@ std::vector<EventScalar> event_scalars(const StepMetrics& reported) {
   return scalars;
 }
 
-EventFile::EventFile(const std::filesystem::path& folder, std::int64_t steps) {
-  make_folder(folder);
-  std::array<char, 256> host{};
-  if (gethostname(host.data(), host.size() - 1) != 0) host = {'?'};
-  const double begin = now();
-  const std::string stem =
-      fmt::format("{}{}.{}.{}.", events_prefix, static_cast<std::int64_t>(begin), host.data(), getpid());
-  // The last number tells files of one process in the same second apart.
-  int number = 0;
-  while (std::filesystem::exists(folder / (stem + std::to_string(number)))) ++number;
-  const std::filesystem::path path = folder / (stem + std::to_string(number));
-  const std::string head = first_record(begin) + (steps > 0 ? restart_record(begin, steps + 1) : std::string());
-  write_new_file(path, head);
-  records_.emplace(path.string(), std::ssize(head));
-}
+EventFile::EventFile(const std::filesystem::path& folder, std::int64_t steps)
+    : LinesFile(new_event_file(folder, steps)) {}
 
 std::optional<std::string> EventFile::append(const StepMetrics& reported) {
-  return records_->append(scalar_record(now(), reported.step, event_scalars(reported)));
+  return LinesFile::append(scalar_record(now(), reported.step, event_scalars(reported)));
 }
 
 }  // namespace weft

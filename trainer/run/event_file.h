@@ -21,8 +21,8 @@ namespace weft {
 // written wait in memory and are written with a later line. The file has either the whole of a line or nothing of it.
 class LinesFile {
  public:
-  // Appends after the first `bytes` bytes of an existing file. Throws Error (request) if it cannot be opened.
-  LinesFile(std::string name, std::int64_t bytes);
+  // Appends to an existing file. Throws Error (request) if it cannot be opened.
+  explicit LinesFile(std::string name);
   LinesFile(LinesFile&&) = delete;
   // Writes lines that wait, if there is room again: a failed run ends without finish().
   ~LinesFile();
@@ -39,7 +39,7 @@ class LinesFile {
 
   std::string name_;
   int descriptor_ = -1;
-  std::int64_t bytes_;  // of whole lines in the file
+  std::int64_t bytes_ = 0;  // of whole lines in the file
   std::deque<std::string> waiting_;
   std::int64_t lost_ = 0;
   int trouble_ = 0;  // why lines wait
@@ -65,7 +65,7 @@ std::string scalar_record(double time, std::int64_t step, std::span<const EventS
 // Scalars that a reported step writes (docs/metrics.md).
 std::vector<EventScalar> event_scalars(const StepMetrics& reported);
 
-class EventFile {
+class EventFile : public LinesFile {
  public:
   // A new file in `folder`, which is made, for a run that has taken `steps` steps. Throws Error if it cannot be
   // written.
@@ -73,11 +73,6 @@ class EventFile {
 
   // Returns a sentence when writing begins to fail or works again; the run continues (LinesFile).
   std::optional<std::string> append(const StepMetrics& reported);
-  // Throws Error (failure) if records are missing.
-  void finish() { records_->finish(); }
-
- private:
-  std::optional<LinesFile> records_;
 };
 
 }  // namespace weft

@@ -12,7 +12,6 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
@@ -218,7 +217,7 @@ std::optional<std::string> RunDirectory::begin_after(std::int64_t step, const st
     }
   }
   write_whole(path_, metrics_file, kept);
-  metrics_.emplace(file, std::ssize(kept));
+  metrics_.emplace(file);
   const std::filesystem::path folder = path_ / events_folder;
   if (step == 0) remove_files(folder, [](const std::string& name) { return name.starts_with(events_prefix); });
   if (events) events_.emplace(folder, step);
