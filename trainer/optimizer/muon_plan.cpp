@@ -10,27 +10,11 @@
 namespace weft {
 namespace {
 
-bool in_message_order(const RowMove& a, const RowMove& b) {
-  return std::tie(a.from, a.to, a.matrix, a.row_begin) < std::tie(b.from, b.to, b.matrix, b.row_begin);
-}
-
-std::vector<PlannedMatrix> matrices_of(std::span<const HeldRows> held, int ranks) {
+std::vector<PlannedMatrix> matrices_of(std::span<const HeldRows> held) {
   std::map<std::string, PlannedMatrix> by_name;
   for (const HeldRows& rows : held) {
-    require(rows.rank >= 0 && rows.rank < ranks, "rows are held by a rank of the stage");
-    if (rows.rows < 1 || rows.row_begin < 0 || rows.row_begin + rows.rows > rows.matrix_rows || rows.columns < 1) {
-      fail("rank {} holds rows {} to {} of {}, which has {} rows and {} columns", rows.rank, rows.row_begin,
-           rows.row_begin + rows.rows, rows.matrix, rows.matrix_rows, rows.columns);
-    }
-    const auto [found, is_new] =
-        by_name.try_emplace(rows.matrix, PlannedMatrix{rows.matrix, rows.matrix_rows, rows.columns, rows.transposed, 0,
-                                                       newton_schulz_flops(rows.matrix_rows, rows.columns)});
-    const PlannedMatrix& matrix = found->second;
-    if (matrix.rows != rows.matrix_rows || matrix.columns != rows.columns || matrix.transposed != rows.transposed) {
-      fail("{} is {} x {} to rank {}, which holds rows {} to {}, and {} x {}{} to another", rows.matrix,
-           rows.matrix_rows, rows.columns, rows.rank, rows.row_begin, rows.row_begin + rows.rows, matrix.rows,
-           matrix.columns, matrix.transposed == rows.transposed ? "" : ", turned the other way,");
-    }
+    by_name.try_emplace(rows.matrix, PlannedMatrix{rows.matrix, rows.matrix_rows, rows.columns, rows.transposed, 0,
+                                                   newton_schulz_flops(rows.matrix_rows, rows.columns)});
   }
   std::vector<PlannedMatrix> matrices;
   for (auto& [name, matrix] : by_name) matrices.push_back(std::move(matrix));
@@ -51,8 +35,8 @@ void choose_owners(std::vector<PlannedMatrix>& matrices, int ranks) {
   }
 }
 
-// Throws Error unless the first holders have every row of a matrix exactly once, and no rank holds a row twice. All
-// rows lie within `matrices`, which are by name.
+// Throws Error unless the first holders have every row of a matrix exactly once: an owner would put together a matrix
+// with rows of no rank.
 void require_exact(const std::vector<PlannedMatrix>& matrices, std::vector<HeldRows> held) {
   std::ranges::sort(held, {}, [](const HeldRows& rows) { return std::tie(rows.matrix, rows.row_begin, rows.rows); });
   auto rows = held.begin();
@@ -69,16 +53,6 @@ void require_exact(const std::vector<PlannedMatrix>& matrices, std::vector<HeldR
     }
     if (end < matrix.rows) refuse(end, matrix.rows, "by no rank");
   }
-  const auto key = [](const HeldRows& of) { return std::tie(of.rank, of.matrix, of.row_begin, of.rows); };
-  std::ranges::sort(held, {}, key);
-  for (std::size_t i = 1; i < held.size(); ++i) {
-    const HeldRows &before = held[i - 1], &own = held[i];
-    if (before.rank != own.rank || before.matrix != own.matrix) continue;
-    if (before.row_begin + before.rows <= own.row_begin) continue;
-    fail("rows {} to {} of {} on rank {} overlap rows {} to {} of {} on rank {}", own.row_begin,
-         own.row_begin + own.rows, own.matrix, own.rank, before.row_begin, before.row_begin + before.rows,
-         before.matrix, before.rank);
-  }
 }
 
 }  // namespace
@@ -86,7 +60,7 @@ void require_exact(const std::vector<PlannedMatrix>& matrices, std::vector<HeldR
 MatrixPlan plan_matrices(std::span<const HeldRows> held, int ranks) {
   MatrixPlan plan;
   plan.ranks = ranks;
-  plan.matrices = matrices_of(held, ranks);
+  plan.matrices = matrices_of(held);
   require_exact(plan.matrices, {held.begin(), held.end()});
   choose_owners(plan.matrices, ranks);
   std::map<std::string_view, std::size_t> index;
@@ -97,8 +71,8 @@ MatrixPlan plan_matrices(std::span<const HeldRows> held, int ranks) {
     if (rows.first) plan.to_owners.push_back({rows.rank, owner, matrix, rows.row_begin, rows.rows});
     plan.to_holders.push_back({owner, rows.rank, matrix, rows.row_begin, rows.rows});
   }
-  std::sort(plan.to_owners.begin(), plan.to_owners.end(), in_message_order);
-  std::sort(plan.to_holders.begin(), plan.to_holders.end(), in_message_order);
+  std::ranges::sort(plan.to_owners);
+  std::ranges::sort(plan.to_holders);
   return plan;
 }
 

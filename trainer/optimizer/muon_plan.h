@@ -6,6 +6,7 @@
 // first, to the rank with the fewest FLOP so far. Ranks of replicas are owners too.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -40,7 +41,7 @@ struct RowMove {
   int from = 0, to = 0;
   std::size_t matrix = 0;
   std::int64_t row_begin = 0, rows = 0;
-  bool operator==(const RowMove&) const = default;
+  auto operator<=>(const RowMove&) const = default;
 };
 
 struct MatrixPlan {
@@ -53,8 +54,7 @@ struct MatrixPlan {
 };
 
 // `held` are the rows of all ranks of the stage, in any order. Throws Error (failure), naming matrix and rows, unless
-// the first holders have every row of a matrix exactly once. So it does if a rank holds a row twice, or two ranks
-// disagree on the shape of a matrix.
+// the first holders have every row of a matrix exactly once.
 MatrixPlan plan_matrices(std::span<const HeldRows> held, int ranks);
 
 }  // namespace weft
