@@ -119,8 +119,8 @@ void Optimizer::add(const PlannedUnit& unit, const std::vector<OwnedRows>& rows,
   require(update_ == nullptr, "rows are added before the first step");
   if (!matrices_) {
     matrices_.emplace();
-    for (GroupMatrices& planned : muon_plans(config_, mesh, rank / mesh.degrees().stage_ranks())) {
-      matrices_->push_back({planned.group, std::move(planned.plan), {}, nullptr});
+    for (auto& [group, plan] : muon_plans(config_, mesh, rank / mesh.degrees().stage_ranks())) {
+      matrices_->push_back({group, std::move(plan), {}, nullptr});
     }
   }
   std::vector<UpdateRows> added;

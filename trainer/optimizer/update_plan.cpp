@@ -44,12 +44,12 @@ std::vector<UpdateGroup> muon_groups(const Config& config) {
   return groups;
 }
 
-std::vector<GroupMatrices> muon_plans(const Config& config, const Mesh& mesh, int pipeline_rank) {
-  std::vector<GroupMatrices> plans;
+std::map<UpdateGroup, MatrixPlan> muon_plans(const Config& config, const Mesh& mesh, int pipeline_rank) {
+  std::map<UpdateGroup, MatrixPlan> plans;
   for (const UpdateGroup group : muon_groups(config)) {
     const auto takes = [&](const ParameterSpec& parameter) { return steps_by_muon(config, parameter, group); };
     const auto held = matrix_rows_of(config, mesh, pipeline_rank, takes);
-    plans.push_back({group, plan_matrices(held, mesh.degrees().stage_ranks())});
+    plans.emplace(group, plan_matrices(held, mesh.degrees().stage_ranks()));
   }
   return plans;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -30,12 +31,8 @@ std::vector<UpdateGroup> muon_groups(const Config& config);
 // Error (failure) naming a matrix that is split by columns.
 std::vector<HeldRows> matrix_rows_of(const Config& config, const Mesh& mesh, int pipeline_rank,
                                      const std::function<bool(const ParameterSpec&)>& takes = takes_muon);
-// The matrices of a group of muon_groups() on one pipeline coordinate, planned alike on all its ranks.
-struct GroupMatrices {
-  UpdateGroup group;
-  MatrixPlan plan;
-};
-std::vector<GroupMatrices> muon_plans(const Config& config, const Mesh& mesh, int pipeline_rank);
+// The matrices of each of muon_groups() on one pipeline coordinate, planned alike on all its ranks.
+std::map<UpdateGroup, MatrixPlan> muon_plans(const Config& config, const Mesh& mesh, int pipeline_rank);
 
 // Names of the parameters with a rule that needs norms of whole tensors, in the same order on all ranks.
 std::vector<std::string> parameters_with_norms(const Config& config);
