@@ -20,12 +20,8 @@ ResolvedGroups resolved_groups(const Config& config) {
   return groups;
 }
 
-UpdateGroup matrix_group_of(Family family) {
-  return static_cast<UpdateGroup>(family);
-}
-
 UpdateGroup update_group_of(const ParameterSpec& parameter) {
-  return parameter.global_columns == 1 ? UpdateGroup::vectors : matrix_group_of(parameter.family);
+  return parameter.global_columns == 1 ? UpdateGroup::vectors : static_cast<UpdateGroup>(parameter.family);
 }
 
 int states_of(const ResolvedGroups& groups, const ParameterSpec& parameter) {

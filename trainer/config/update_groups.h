@@ -20,8 +20,6 @@ struct ResolvedGroups : std::array<OptimizerConfig, update_groups.size()> {
 };
 ResolvedGroups resolved_groups(const Config& config);
 
-// The group of the matrices of a family.
-UpdateGroup matrix_group_of(Family family);
 UpdateGroup update_group_of(const ParameterSpec& parameter);
 // States kept for each element of the parameter.
 int states_of(const ResolvedGroups& groups, const ParameterSpec& parameter);

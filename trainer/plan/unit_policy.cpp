@@ -139,7 +139,7 @@ WrapRules wrap_rules(const Config& config, int stage) {
   for (const auto& [family, policy] : config.shard_by_family) {
     const UnitPrecision precision = unit_precision(config, family);
     // The root family has no matrices of its own. It is compared as dense, whose matrices its unit may take in.
-    const UpdateGroup group = matrix_group_of(family == Family::root ? Family::dense : family);
+    const auto group = static_cast<UpdateGroup>(family == Family::root ? Family::dense : family);
     rules.by_family[family] = wrap_of(config, family, policy, rules.element_bytes);
     rules.merge_key[family] = fmt::format(
         "strategy {}, residency {}, lookahead {}{}{}, reduction {}, accumulation {}, {} / {} / {}, {} by {}",
