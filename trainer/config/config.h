@@ -207,13 +207,11 @@ struct OptimizerConfig {
 // vectors (norm weights: parameters of one column) of all families. The groups of matrices are numbered as the
 // families.
 enum class UpdateGroup : std::uint8_t { dense, experts, embedding, head, root, routing, vectors };
-inline constexpr std::array update_groups = {UpdateGroup::dense,  UpdateGroup::experts, UpdateGroup::embedding,
-                                             UpdateGroup::head,   UpdateGroup::root,    UpdateGroup::routing,
-                                             UpdateGroup::vectors};
-static_assert(static_cast<int>(UpdateGroup::routing) == static_cast<int>(Family::routing));
-constexpr std::string_view name_of(UpdateGroup group) {
-  return group == UpdateGroup::vectors ? "vectors" : name_of(static_cast<Family>(group));
+constexpr auto enum_names(UpdateGroup) {
+  return name_list("dense", "experts", "embedding", "head", "root", "routing", "vectors");
 }
+inline constexpr auto update_groups = all_values<UpdateGroup>;
+static_assert(static_cast<int>(UpdateGroup::routing) == static_cast<int>(Family::routing));
 
 enum class Decay : std::uint8_t { constant, linear, cosine, wsd };
 
