@@ -4,11 +4,11 @@
 namespace weft::config_fields {
 namespace {
 
-std::string is_renaming(const std::string& text) {
+void is_renaming(const std::string& text) {
   const std::size_t sign = text.find('=');
   const bool two =
       sign != std::string::npos && sign > 0 && sign + 1 < text.size() && text.find('=', sign + 1) == text.npos;
-  return two ? "" : fmt::format("\"{}\" is not \"name in the checkpoint=name here\"", text);
+  if (!two) fail_request("\"{}\" is not \"name in the checkpoint=name here\"", text);
 }
 
 // Pieces below this size are too small for any disk.

@@ -46,7 +46,8 @@ Faults read_number(const ConfigValue& value, const std::string& expected, const 
   return {{value.place, fmt::format("{} is out of range: {}", toml_text(number), range.text)}};
 }
 
-Faults read_texts(const ConfigValue& value, const TextFault& fault_of, std::vector<std::string>& texts) {
+Faults read_texts(const ConfigValue& value, const std::function<void(const std::string& text)>& check,
+                  std::vector<std::string>& texts) {
   const bool one = std::holds_alternative<std::string>(value.data);
   if (!one && !std::holds_alternative<std::vector<ConfigValue>>(value.data)) {
     return {wrong_type("an array of strings", value)};
@@ -56,8 +57,8 @@ Faults read_texts(const ConfigValue& value, const TextFault& fault_of, std::vect
     const auto* text = std::get_if<std::string>(&element.data);
     if (!text) {
       faults.push_back(wrong_type("a string", element));
-    } else if (auto fault = fault_of(element, *text)) {
-      faults.push_back(*std::move(fault));
+    } else if (const auto complaint = refusal_of([&] { check(*text); })) {
+      faults.push_back({element.place, *complaint});
     } else {
       texts.push_back(*text);
     }
@@ -65,19 +66,19 @@ Faults read_texts(const ConfigValue& value, const TextFault& fault_of, std::vect
   return faults;
 }
 
-Fault wrong_word(const ConfigValue& value, const std::string& word, const std::vector<std::string>& available,
-                 const std::vector<std::string>& absent) {
+std::string wrong_word(const std::string& word, const std::vector<std::string>& available,
+                       const std::vector<std::string>& absent) {
   std::string use;
   for (std::size_t i = 0; i < available.size(); ++i) {
     if (i > 0) use += i + 1 == available.size() ? " or " : ", ";
     use += toml_text(available[i]);
   }
   if (std::find(absent.begin(), absent.end(), word) != absent.end()) {
-    return {value.place, fmt::format("{} is not available in this version; use {}", toml_text(word), use)};
+    return fmt::format("{} is not available in this version; use {}", toml_text(word), use);
   }
   const auto nearest = nearest_word(word, available);
   const std::string meant = nearest ? fmt::format(" (did you mean {}?)", toml_text(*nearest)) : "";
-  return {value.place, fmt::format("expected {}, got {}{}", use, toml_text(word), meant)};
+  return fmt::format("expected {}, got {}{}", use, toml_text(word), meant);
 }
 
 std::string bytes_text(std::int64_t bytes) {

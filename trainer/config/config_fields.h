@@ -2,6 +2,7 @@
 // the table both reads and writes. The field of an integer or a number may be optional: the word "auto" empties it.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <initializer_list>
 #include <limits>
@@ -76,25 +77,6 @@ template <typename T>
 inline constexpr bool is_optional<std::optional<T>> = true;
 
 inline constexpr const char* automatic = "auto";
-template <typename Field>
-std::string type_or_auto(const char* type) {
-  return is_optional<Field> ? fmt::format("{} or \"{}\"", type, automatic) : type;
-}
-template <typename Field>
-bool is_automatic(const ConfigValue& value) {
-  const auto* word = std::get_if<std::string>(&value.data);
-  return is_optional<Field> && word && *word == automatic;
-}
-template <typename Field>
-std::string field_text(const Field& field) {
-  if constexpr (is_optional<Field>) {
-    return field ? field_text(*field) : toml_text(std::string(automatic));
-  } else if constexpr (std::is_integral_v<Field> && !std::is_same_v<Field, bool>) {
-    return toml_text(static_cast<std::int64_t>(field));
-  } else {
-    return toml_text(field);
-  }
-}
 
 ConfigKey make_key(const std::string& path, std::string type, std::string help);
 Fault wrong_type(const std::string& expected, const ConfigValue& value);
@@ -106,20 +88,22 @@ Faults read_number(const ConfigValue& value, const std::string& expected, const 
 Faults read_bytes(const ConfigValue& value, const std::string& absent, std::optional<std::int64_t>& bytes);
 // TOML that read_bytes reads back.
 std::string bytes_text(std::int64_t bytes);
-// Reads an array of strings, or a string as an array of one. `fault_of` says what is wrong with an element, or nothing.
-using TextFault = std::function<std::optional<Fault>(const ConfigValue& element, const std::string& text)>;
-Faults read_texts(const ConfigValue& value, const TextFault& fault_of, std::vector<std::string>& texts);
-// The fault of a word that is not accepted: known but not available, or unknown.
-Fault wrong_word(const ConfigValue& value, const std::string& word, const std::vector<std::string>& available,
-                 const std::vector<std::string>& absent);
+// Reads an array of strings, or a string as an array of one. `check` throws Error for an element that is not accepted.
+Faults read_texts(const ConfigValue& value, const std::function<void(const std::string& text)>& check,
+                  std::vector<std::string>& texts);
+// Says of a word that it is not accepted: known but not available, or unknown.
+std::string wrong_word(const std::string& word, const std::vector<std::string>& available,
+                       const std::vector<std::string>& absent);
 
 // An integer or a number of the range, or "auto" if the field is optional.
 template <typename Number, typename Range, typename Access>
 ConfigKey ranged_key(const std::string& path, const char* type, std::string help, Range range, Access access) {
   using Field = FieldOf<Access>;
-  ConfigKey key = make_key(path, type_or_auto<Field>(type), std::move(help));
+  constexpr bool may_be_auto = is_optional<Field>;
+  ConfigKey key = make_key(path, may_be_auto ? fmt::format("{} or \"{}\"", type, automatic) : type, std::move(help));
   key.read = [=, expected = key.type](Config& config, const ConfigValue& value) -> Faults {
-    if (is_automatic<Field>(value)) {
+    const auto* word = std::get_if<std::string>(&value.data);
+    if (may_be_auto && word && *word == automatic) {
       std::invoke(access, config) = Field();
       return {};
     }
@@ -128,7 +112,14 @@ ConfigKey ranged_key(const std::string& path, const char* type, std::string help
     if (faults.empty()) std::invoke(access, config) = static_cast<Field>(number);
     return faults;
   };
-  key.write = [=](const Config& config) { return field_text(std::invoke(access, config)); };
+  key.write = [=](const Config& config) {
+    const Field field = std::invoke(access, config);
+    if constexpr (may_be_auto) {
+      return field ? toml_text(static_cast<Number>(*field)) : toml_text(std::string(automatic));
+    } else {
+      return toml_text(static_cast<Number>(field));
+    }
+  };
   return key;
 }
 template <typename Access>
@@ -163,51 +154,63 @@ ConfigKey boolean_key(const std::string& path, std::string help, Access access) 
     std::invoke(access, config) = *boolean;
     return {};
   };
-  key.write = [=](const Config& config) { return field_text(std::invoke(access, config)); };
+  key.write = [=](const Config& config) { return toml_text(std::invoke(access, config)); };
   return key;
 }
 
-inline std::string any_text(const std::string&) {
-  return {};
-}
+inline void any_text(const std::string&) {}
 // A check that complains so of an empty text.
 inline auto not_empty(const char* complaint) {
-  return [=](const std::string& text) -> std::string { return text.empty() ? complaint : ""; };
-}
-// The message of the Error that `parse` throws, or nothing.
-template <typename Parse>
-std::string complaint_of(Parse parse) {
-  return refusal_of(parse).value_or("");
+  return [=](const std::string& text) {
+    if (text.empty()) fail_request("{}", complaint);
+  };
 }
 
-// `check` returns what is wrong with the text, or nothing.
-template <typename Access, typename Check>
-ConfigKey string_key(const std::string& path, std::string help, Access access, Check check) {
+// A text that `parse` makes a value of, or throws Error; `text_of` makes the text again.
+template <typename Access, typename Parse, typename TextOf>
+ConfigKey text_key(const std::string& path, std::string help, Access access, Parse parse, TextOf text_of) {
   ConfigKey key = make_key(path, "a string", std::move(help));
   key.read = [=](Config& config, const ConfigValue& value) -> Faults {
     const auto* text = std::get_if<std::string>(&value.data);
     if (!text) return {wrong_type("a string", value)};
-    const std::string complaint = check(*text);
-    if (!complaint.empty()) return {{value.place, complaint}};
-    std::invoke(access, config) = *text;
-    return {};
+    const auto complaint = refusal_of([&] { std::invoke(access, config) = parse(*text); });
+    return complaint ? Faults{{value.place, *complaint}} : Faults{};
   };
-  key.write = [=](const Config& config) { return field_text(std::invoke(access, config)); };
+  key.write = [=](const Config& config) { return toml_text(text_of(std::invoke(access, config))); };
   return key;
 }
-
-// A text that `parse` makes a value of, or throws Error; to_string() makes the text again.
+// Of a value with to_string().
 template <typename Access, typename Parse>
 ConfigKey parsed_key(const std::string& path, std::string help, Access access, Parse parse) {
-  ConfigKey key = make_key(path, "a string", std::move(help));
-  key.read = [=](Config& config, const ConfigValue& value) -> Faults {
-    const auto* text = std::get_if<std::string>(&value.data);
-    if (!text) return {wrong_type("a string", value)};
-    const std::string complaint = complaint_of([&] { std::invoke(access, config) = parse(*text); });
-    return complaint.empty() ? Faults{} : Faults{{value.place, complaint}};
+  return text_key(path, std::move(help), access, parse, [](const auto& value) { return to_string(value); });
+}
+// The text as it is; `check` throws Error if it is not accepted.
+template <typename Access, typename Check>
+ConfigKey string_key(const std::string& path, std::string help, Access access, Check check) {
+  const auto checked = [=](const std::string& text) {
+    check(text);
+    return text;
   };
-  key.write = [=](const Config& config) { return toml_text(to_string(std::invoke(access, config))); };
-  return key;
+  return text_key(path, std::move(help), access, checked, std::identity());
+}
+// One of several words. `absent`: words known elsewhere that this version does not offer.
+template <typename Access>
+ConfigKey choice_key(const std::string& path, std::string help, std::vector<Choice<FieldOf<Access>>> choices,
+                     Access access, std::vector<std::string> absent = {}) {
+  using Chosen = Choice<FieldOf<Access>>;
+  const auto parse = [=](const std::string& word) {
+    const auto found = std::ranges::find(choices, word, &Chosen::name);
+    if (found != choices.end()) return found->value;
+    std::vector<std::string> available;
+    for (const Chosen& choice : choices) available.emplace_back(choice.name);
+    fail_request("{}", wrong_word(word, available, absent));
+  };
+  const auto text_of = [=](const FieldOf<Access>& value) {
+    const auto found = std::ranges::find(choices, value, &Chosen::value);
+    if (found == choices.end()) fail("{} holds a value without a name", path);
+    return std::string(found->name);
+  };
+  return text_key(path, std::move(help), access, parse, text_of);
 }
 
 // A list of texts; `check` looks at each of them, as that of string_key() does.
@@ -215,42 +218,12 @@ template <typename Access, typename Check>
 ConfigKey texts_key(const std::string& path, std::string help, Access access, Check check) {
   ConfigKey key = make_key(path, "an array of strings", std::move(help));
   key.read = [=](Config& config, const ConfigValue& value) -> Faults {
-    const TextFault fault_of = [&](const ConfigValue& element, const std::string& text) -> std::optional<Fault> {
-      const std::string complaint = check(text);
-      return complaint.empty() ? std::nullopt : std::optional(Fault{element.place, complaint});
-    };
     std::vector<std::string> texts;
-    Faults faults = read_texts(value, fault_of, texts);
+    Faults faults = read_texts(value, check, texts);
     if (faults.empty()) std::invoke(access, config) = std::move(texts);
     return faults;
   };
-  key.write = [=](const Config& config) { return field_text(std::invoke(access, config)); };
-  return key;
-}
-
-// One of several words. `absent`: words known elsewhere that this version does not offer.
-template <typename Access>
-ConfigKey choice_key(const std::string& path, std::string help, std::vector<Choice<FieldOf<Access>>> choices,
-                     Access access, std::vector<std::string> absent = {}) {
-  ConfigKey key = make_key(path, "a string", std::move(help));
-  key.read = [=](Config& config, const ConfigValue& value) -> Faults {
-    const auto* word = std::get_if<std::string>(&value.data);
-    if (!word) return {wrong_type("a string", value)};
-    std::vector<std::string> available;
-    for (const auto& choice : choices) {
-      available.emplace_back(choice.name);
-      if (*word != choice.name) continue;
-      std::invoke(access, config) = choice.value;
-      return {};
-    }
-    return {wrong_word(value, *word, available, absent)};
-  };
-  key.write = [=](const Config& config) {
-    for (const auto& choice : choices) {
-      if (std::invoke(access, config) == choice.value) return toml_text(std::string(choice.name));
-    }
-    fail("{} holds a value without a name", path);
-  };
+  key.write = [=](const Config& config) { return toml_text(std::invoke(access, config)); };
   return key;
 }
 

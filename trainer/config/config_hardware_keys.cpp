@@ -11,8 +11,8 @@ constexpr NumberRange peak_range{1e9, 1e18, false, false,
                                  "from 1e9 to 1e18, in operations a second (989 TFLOP/s are 989e12)"};
 constexpr NumberRange part_range{0, 1, true, false, "greater than 0 and at most 1"};
 
-std::string names_hardware(const std::string& name) {
-  return name.empty() ? "" : complaint_of([&] { find_hardware(name); });
+void names_hardware(const std::string& name) {
+  if (!name.empty()) find_hardware(name);
 }
 
 }  // namespace

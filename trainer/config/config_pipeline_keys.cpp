@@ -46,6 +46,15 @@ Faults read_list(Config& config, const std::vector<ConfigValue>& elements, const
   return faults;
 }
 
+// Throws Error (request) if no schedule has the name.
+void require_schedule(const std::string& name) {
+  if (name == "dualpipe") find_schedule(name);  // known elsewhere, and refused for a reason
+  std::vector<std::string> names;
+  for (const Schedule& schedule : schedules()) names.emplace_back(schedule.name);
+  if (std::ranges::find(names, name) != names.end()) return;
+  fail_request("{}{}", wrong_word(name, names, {}), own_schedule_text);
+}
+
 }  // namespace
 
 ConfigKey schedule_key() {
@@ -59,23 +68,15 @@ ConfigKey schedule_key() {
     std::optional<UserOrder> own_order;
     const bool is_file = word->ends_with(".csv");
     std::string lines = is_file || word->find(',') == std::string::npos ? std::string() : *word;
-    // Known elsewhere, and refused for a reason.
-    if (*word == "dualpipe") return {{value.place, complaint_of([&] { find_schedule(*word); })}};
-    if (is_file || !lines.empty()) {
-      const std::string complaint = complaint_of([&] {
-        if (is_file) lines = InputFile(*word).text();
+    const auto complaint = refusal_of([&] {
+      if (is_file) lines = InputFile(*word).text();
+      if (is_file || !lines.empty()) {
         own_order = order_from_csv(lines);
-      });
-      if (!complaint.empty()) return {{value.place, complaint}};
-    } else {
-      std::vector<std::string> names;
-      for (const Schedule& schedule : schedules()) names.emplace_back(schedule.name);
-      if (std::find(names.begin(), names.end(), *word) == names.end()) {
-        Fault fault = wrong_word(value, *word, names, {});
-        fault.text += own_schedule_text;
-        return {std::move(fault)};
+      } else {
+        require_schedule(*word);
       }
-    }
+    });
+    if (complaint) return {{value.place, *complaint}};
     config.pipeline.schedule = lines == *word ? "own" : *word;
     config.pipeline.own_order = std::move(own_order);
     config.pipeline.order_lines = std::move(lines);

@@ -48,8 +48,8 @@ ConfigKey residency_key(const std::string& path, std::optional<Family> family) {
         continue;
       }
       const std::string text = word ? *word : fmt::format("{}", *ranks);
-      const std::string complaint = complaint_of([&] { choices.push_back(parse_residency(text)); });
-      if (!complaint.empty()) faults.push_back({element.place, complaint});
+      const auto complaint = refusal_of([&] { choices.push_back(parse_residency(text)); });
+      if (complaint) faults.push_back({element.place, *complaint});
     }
     if (!faults.empty()) return faults;
     ShardPolicy& policy = policy_of(config, family);
@@ -118,7 +118,7 @@ ConfigKey layers_key() {
       "model.layers",
       "pattern of blocks: d dense, e experts, d:w and e:w of width w, of one part A (attention), M (Mamba-2), D and E, "
       "m a predictor of one more token, x*n and (..)*n, and (..)~n up to n blocks",
-      &Config::layers_text, [](const std::string& text) { return complaint_of([&] { parse_layers(text); }); });
+      &Config::layers_text, [](const std::string& text) { parse_layers(text); });
   key.read = [read_text = key.read](Config& config, const ConfigValue& value) {
     Faults faults = read_text(config, value);
     if (faults.empty()) {
@@ -253,21 +253,18 @@ std::vector<ConfigKey> precision_keys(std::optional<Family> family) {
 
 ConfigKey frozen_key() {
   ConfigKey key = make_key("training.frozen", "an array of strings", "families that are not trained");
-  const auto families =
-      named({Family::dense, Family::experts, Family::embedding, Family::head, Family::root, Family::routing});
-  key.read = [families](Config& config, const ConfigValue& value) -> Faults {
+  key.read = [](Config& config, const ConfigValue& value) -> Faults {
     std::vector<std::string> names, words;
-    for (const auto& family : families) names.emplace_back(family.name);
-    const TextFault fault_of = [&](const ConfigValue& element, const std::string& word) -> std::optional<Fault> {
-      if (std::ranges::find(names, word) != names.end()) return std::nullopt;
-      return wrong_word(element, word, names, {});
+    for (const Family family : all_values<Family>) {
+      if (family != Family::helpers) names.emplace_back(name_of(family));
+    }
+    const auto check = [&](const std::string& word) {
+      if (std::ranges::find(names, word) == names.end()) fail_request("{}", wrong_word(word, names, {}));
     };
-    Faults faults = read_texts(value, fault_of, words);
+    Faults faults = read_texts(value, check, words);
     if (!faults.empty()) return faults;
     config.training.frozen.clear();
-    for (const auto& family : families) {
-      if (std::ranges::find(words, family.name) != words.end()) config.training.frozen.insert(family.value);
-    }
+    for (const std::string& word : words) config.training.frozen.insert(*value_named<Family>(word));
     return {};
   };
   key.write = [](const Config& config) {
