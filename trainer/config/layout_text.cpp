@@ -160,36 +160,30 @@ void check_ends(LayoutText& layout) {
   const auto note = [&](const LayoutSymbol& place, const std::string& what) {
     if (layout.faults.size() < most_faults) layout.faults.push_back(layout.fault_at(place, what));
   };
-  std::optional<LayoutSymbol> embedding, head, before_embedding, behind_head;
+  std::vector<LayoutSymbol> symbols;
   for (const WrittenStage& stage : layout.stages) {
-    for (const LayoutSymbol& symbol : stage.symbols) {
-      if (symbol.symbol == 'E') {
-        if (embedding) note(symbol, "a second E: the model has one embedding");
-        if (!embedding) embedding = symbol;
-      } else if (!embedding && !before_embedding) {
-        before_embedding = symbol;
-      }
-      if (head && !behind_head) behind_head = symbol;
-      if (symbol.symbol == 'L') {
-        if (head) note(symbol, "a second L: the model has one head");
-        if (!head) head = symbol;
-      }
-    }
+    symbols.insert(symbols.end(), stage.symbols.begin(), stage.symbols.end());
+  }
+  const auto embedding = std::ranges::find(symbols, 'E', &LayoutSymbol::symbol);
+  const auto head = std::ranges::find(symbols, 'L', &LayoutSymbol::symbol);
+  for (auto symbol = symbols.begin(); symbol != symbols.end(); ++symbol) {
+    if (symbol->symbol == 'E' && symbol != embedding) note(*symbol, "a second E: the model has one embedding");
+    if (symbol->symbol == 'L' && symbol != head) note(*symbol, "a second L: the model has one head");
   }
   const WrittenStage &first = layout.stages.front(), &last = layout.stages.back();
-  if (!embedding) {
-    note(before_embedding.value_or(first.opened_by), "no E before this: a layout begins with the embedding");
-  } else if (before_embedding) {
-    note(*before_embedding, fmt::format("{} stands before the embedding: E comes first", before_embedding->symbol));
+  if (embedding == symbols.end()) {
+    note(symbols.empty() ? first.opened_by : symbols.front(), "no E before this: a layout begins with the embedding");
+  } else if (embedding != symbols.begin()) {
+    note(symbols.front(), fmt::format("{} stands before the embedding: E comes first", symbols.front().symbol));
   } else if (first.symbols.empty()) {
     note(first.opened_by,
          "stage 0 is empty and stands before the embedding, where there is nothing to pass on: E comes "
          "first");
   }
-  if (!head) {
+  if (head == symbols.end()) {
     note(layout.end(), "no L up to here: a layout ends with the head");
-  } else if (behind_head && behind_head->symbol != 'L') {
-    note(*behind_head, fmt::format("{} stands behind the head: L comes last", behind_head->symbol));
+  } else if (const auto behind = head + 1; behind != symbols.end() && behind->symbol != 'L') {
+    note(*behind, fmt::format("{} stands behind the head: L comes last", behind->symbol));
   } else if (last.symbols.empty()) {
     note(last.opened_by, fmt::format("stage {}, which begins here, is empty and stands behind the head, where there is "
                                      "nothing to pass on: L comes last",
@@ -216,12 +210,26 @@ std::optional<LayoutFault> predictor_fault(const LayoutText& layout) {
   return std::nullopt;
 }
 
-// Of symbols that each have a meaning.
-void check_order(LayoutText& layout) {
-  if (!layout.faults.empty()) return;
-  check_ends(layout);
-  if (!layout.faults.empty()) return;
+LayoutText read_stages(const std::vector<std::string>& texts, bool in_one_text) {
+  LayoutText layout{texts, {}, {}};
+  for (std::size_t t = 0; t < texts.size(); ++t) {
+    layout.stages.push_back({{'|', t, 0}, {}});
+    for (const LayoutSymbol& symbol : Parser(layout, t).parse()) {
+      if (symbol.symbol != '|') {
+        layout.stages.back().symbols.push_back(symbol);
+      } else if (in_one_text) {
+        layout.stages.push_back({symbol, {}});
+      } else {
+        layout.faults.push_back(layout.fault_at(symbol, "| parts stages, but each text of a list is one stage"));
+        break;
+      }
+    }
+  }
+  // The order is judged of symbols that each have a meaning.
+  if (layout.faults.empty()) check_ends(layout);
+  if (!layout.faults.empty()) return layout;
   if (auto fault = predictor_fault(layout)) layout.faults.push_back(std::move(*fault));
+  return layout;
 }
 
 // Equal neighbours as x*n if there are at least `least` of them.
@@ -274,36 +282,11 @@ LayoutFault LayoutText::fault_at(const LayoutSymbol& place, const std::string& w
 }
 
 LayoutText read_layout(const std::string& text) {
-  LayoutText layout;
-  layout.texts = {text};
-  layout.stages = {{{'|', 0, 0}, {}}};
-  for (const LayoutSymbol& symbol : Parser(layout, 0).parse()) {
-    if (symbol.symbol == '|') {
-      layout.stages.push_back({symbol, {}});
-    } else {
-      layout.stages.back().symbols.push_back(symbol);
-    }
-  }
-  check_order(layout);
-  return layout;
+  return read_stages({text}, /*in_one_text=*/true);
 }
 
 LayoutText read_layout(const std::vector<std::string>& stages) {
-  LayoutText layout;
-  layout.texts = stages;
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    WrittenStage stage{{'|', s, 0}, {}};
-    for (const LayoutSymbol& symbol : Parser(layout, s).parse()) {
-      if (symbol.symbol == '|') {
-        layout.faults.push_back(layout.fault_at(symbol, "| parts stages, but each text of a list is one stage"));
-        break;
-      }
-      stage.symbols.push_back(symbol);
-    }
-    layout.stages.push_back(std::move(stage));
-  }
-  check_order(layout);
-  return layout;
+  return read_stages(stages, /*in_one_text=*/false);
 }
 
 std::string format_layout(const std::vector<std::string>& stages) {
