@@ -133,23 +133,19 @@ TomlDocument parse_toml(const std::string& text, const std::shared_ptr<const Sou
 
 std::vector<ConfigEntry> parse_toml_value(const std::string& path, const std::string& text, const Place& place) {
   Flattener flattener(place.source, place);
-  const auto add_string = [&] { flattener.add(path, {}, toml::value<std::string>(text)); };
-  if (overlong_key(text)) {
-    add_string();
-    return flattener.take();
-  }
+  toml::table table;
   try {
-    const toml::table table = toml::parse("value = " + text);
-    const toml::node* node = table.get("value");
-    // A text with a line break could hold further keys. A date is read as a string, since no key takes dates.
-    const bool one_value = table.size() == 1 && node != nullptr && text.find('\n') == std::string::npos;
-    if (one_value && !node->is_date() && !node->is_time() && !node->is_date_time()) {
-      flattener.add(path, {}, *node);
-    } else {
-      add_string();
-    }
+    if (!overlong_key(text)) table = toml::parse("value = " + text);
   } catch (const toml::parse_error&) {
-    add_string();
+    // a string
+  }
+  const toml::node* node = table.get("value");
+  // A text with a line break could hold further keys. A date is read as a string, since no key takes dates.
+  const bool one_value = table.size() == 1 && node != nullptr && text.find('\n') == std::string::npos;
+  if (one_value && !node->is_date() && !node->is_time() && !node->is_date_time()) {
+    flattener.add(path, {}, *node);
+  } else {
+    flattener.add(path, {}, toml::value<std::string>(text));
   }
   return flattener.take();
 }
