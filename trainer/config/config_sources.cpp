@@ -19,16 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* include_key = "include";
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) {
-    if (line.ends_with('\r')) line.pop_back();
-    lines.push_back(line);
-  }
-  return lines;
-}
-
 std::optional<std::string> try_read(const fs::path& file) {
   std::error_code error;
   if (!fs::is_regular_file(file, error) || access(file.c_str(), R_OK) != 0) return std::nullopt;
@@ -64,7 +54,7 @@ std::vector<ConfigEntry> override_entries(const std::vector<std::string>& overri
 class Gatherer {
  public:
   void add_file(const fs::path& file, const std::string& text) {
-    const auto source = std::make_shared<const SourceText>(SourceText{file.string(), lines_of(text), files_++, false});
+    const auto source = as_source(text, file.string(), files_++);
     if (!result.file) result.file = source;
     result.files.push_back(file);
     TomlDocument document = parse_toml(text, source);
@@ -150,6 +140,16 @@ void require_keys_once(const std::vector<std::string>& overrides) {
                                          line(found->second), line(place))});
   }
   if (!faults.empty()) throw Error(ErrorKind::request, format_faults(faults));
+}
+
+std::shared_ptr<const SourceText> as_source(const std::string& text, const std::string& name, int order) {
+  auto source = std::make_shared<SourceText>(SourceText{name, {}, order, false});
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    source->lines.push_back(line);
+  }
+  return source;
 }
 
 std::string read_text(const fs::path& file) {

@@ -32,6 +32,8 @@ void require_keys_once(const std::vector<std::string>& overrides);
 
 // Throws Error (request) when there is no such file.
 std::string read_text(const std::filesystem::path& file);
+// A text as a source, called `name` in messages.
+std::shared_ptr<const SourceText> as_source(const std::string& text, const std::string& name, int order = 0);
 
 // config_toml.cpp alone includes the TOML library, which is slow to compile.
 

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <iterator>
 #include <optional>
-#include <sstream>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/input_file.h"
@@ -44,14 +43,6 @@ const Cost* find_cost(const std::map<std::string, Cost>& entries, std::string_vi
     found = &entry;
   }
   return found ? &found->second : nullptr;
-}
-
-std::shared_ptr<const SourceText> source_of(const std::string& text, const std::string& name) {
-  auto source = std::make_shared<SourceText>();
-  source->name = name;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) source->lines.push_back(line);
-  return source;
 }
 
 // The parts of `segments."blocks.0.*".forward`, without quotes.
@@ -229,7 +220,7 @@ ProgramCosts table_costs(const CostTable& table, const ProgramTables& tables, co
 }
 
 CostTable parse_cost_table(const std::string& text, const std::string& name) {
-  const TomlDocument document = parse_toml(text, source_of(text, name));
+  const TomlDocument document = parse_toml(text, as_source(text, name));
   TableReader reader;
   if (document.syntax_error) reader.faults.push_back(*document.syntax_error);
   for (const ConfigEntry& entry : document.entries) reader.read(entry);
