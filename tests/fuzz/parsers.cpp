@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -66,7 +67,7 @@ void cost_table(std::string_view text) {
 }
 
 void safetensors(std::string_view text) {
-  parse_safetensors(bytes_of(text), "model.safetensors");
+  parse_safetensors(bytes_of(text), std::ssize(text), "model.safetensors");
 }
 
 // The checksum at the end of a manifest, which no mutation hits, is made right first.

@@ -253,13 +253,15 @@ TEST(CheckpointFuzz, MutatedHeaders) {
     const std::string text = length + header + rest;
     SafetensorsHeader parsed;
     const std::string said = read_refusal([&] {
-      parsed = parse_safetensors({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}, "NAME");
+      parsed = parse_safetensors({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}, std::ssize(text),
+                                 "NAME");
     });
     if (said.empty()) {
       ++taken;
       ASSERT_EQ(parsed.data_begin + parsed.data_bytes(), std::ssize(text)) << "seed " << seed;
       const std::string again = safetensors_prefix(parsed) + text.substr(static_cast<std::size_t>(parsed.data_begin));
-      auto reread = parse_safetensors({reinterpret_cast<const std::uint8_t*>(again.data()), again.size()}, "NAME");
+      auto reread = parse_safetensors({reinterpret_cast<const std::uint8_t*>(again.data()), again.size()},
+                                      std::ssize(again), "NAME");
       reread.data_begin = parsed.data_begin;
       ASSERT_EQ(reread, parsed) << "seed " << seed;
     }

@@ -189,7 +189,7 @@ TEST_F(OutputFiles, TensorsInPiecesOfAnySize) {
     file.finish();
     const std::string text = read_file(path), prefix = safetensors_prefix(header());
     EXPECT_EQ(text, prefix + data);
-    EXPECT_EQ(parse_safetensors(bytes_of(text), "FILE"), file.header());
+    EXPECT_EQ(parse_safetensors(bytes_of(text), std::ssize(text), "FILE"), file.header());
     const auto begin = std::ssize(prefix);
     EXPECT_EQ(file.saved(), (SavedFile{path.filename(), begin + 22, begin, checksum(prefix)}));
     EXPECT_EQ(file.box(1, 40, 2, 7), (SavedBox{40, 2, 7, begin, 16, checksum("0123456789abcdef")}));

@@ -21,7 +21,7 @@ std::string file_of(const std::string& header, std::size_t data_bytes) {
 }
 
 SafetensorsHeader parse(const std::string& file) {
-  return parse_safetensors({reinterpret_cast<const std::uint8_t*>(file.data()), file.size()}, "FILE");
+  return parse_safetensors({reinterpret_cast<const std::uint8_t*>(file.data()), file.size()}, std::ssize(file), "FILE");
 }
 
 std::string safetensors_refusal(const std::string& file) {

@@ -37,11 +37,11 @@ struct SafetensorsHeader {
 inline constexpr std::int64_t safetensors_length_bytes = 8, safetensors_largest_header = 100'000'000;
 inline constexpr std::string_view safetensors_metadata_key = "__metadata__";
 
-// Parses the header of a whole file. Accepts any whitespace padding and any order of tensor names. Refuses duplicate or
-// unknown keys, holes and overlaps between tensors, bytes after the last tensor, sizes that overflow, and headers of
-// more than 100,000,000 bytes. Time and memory are linear in the size of any header. Throws Error (request) with `name`
-// and the fault.
-SafetensorsHeader parse_safetensors(std::span<const std::uint8_t> file, const std::string& name);
+// Parses the header of a file of `size` bytes; `file` has at least the header, if that ends within them. Accepts any
+// whitespace padding and any order of tensor names. Refuses duplicate or unknown keys, holes and overlaps between
+// tensors, bytes after the last tensor, sizes that overflow, and headers of more than 100,000,000 bytes. Time and
+// memory are linear in the size of any header. Throws Error (request) with `name` and the fault.
+SafetensorsHeader parse_safetensors(std::span<const std::uint8_t> file, std::int64_t size, const std::string& name);
 // The same for a file on disk; reads only the header. Also throws the errors of InputFile::read.
 SafetensorsHeader read_safetensors(const InputFile& file);
 

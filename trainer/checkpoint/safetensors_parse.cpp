@@ -129,7 +129,6 @@ class HeaderEvents final : public nlohmann::json_sax<SortedJson> {
   std::vector<std::int64_t> offsets_;
 };
 
-// `file` has at least the header if the header ends within `size` bytes.
 SafetensorsHeader parse_header(std::span<const std::uint8_t> file, std::int64_t size) {
   if (size < safetensors_length_bytes) fail_request("{} bytes are too few for a header", size);
   std::uint64_t length = 0;
@@ -162,7 +161,9 @@ SafetensorsHeader parse_header(std::span<const std::uint8_t> file, std::int64_t 
   return header;
 }
 
-SafetensorsHeader named_header(std::span<const std::uint8_t> file, std::int64_t size, const std::string& name) {
+}  // namespace
+
+SafetensorsHeader parse_safetensors(std::span<const std::uint8_t> file, std::int64_t size, const std::string& name) {
   constexpr std::size_t readable = 1000;  // names and texts may be as long as a header
   try {
     return parse_header(file, size);
@@ -170,12 +171,6 @@ SafetensorsHeader named_header(std::span<const std::uint8_t> file, std::int64_t 
     const std::string_view what = error.what();
     fail_request("{}: {}{}", name, what.substr(0, readable), what.size() > readable ? " ..." : "");
   }
-}
-
-}  // namespace
-
-SafetensorsHeader parse_safetensors(std::span<const std::uint8_t> file, const std::string& name) {
-  return named_header(file, std::ssize(file), name);
 }
 
 SafetensorsHeader read_safetensors(const InputFile& file) {
@@ -188,7 +183,7 @@ SafetensorsHeader read_safetensors(const InputFile& file) {
                file.size() - std::ssize(begin));
   begin.resize(begin.size() + static_cast<std::size_t>(header));
   file.read(0, begin);
-  return named_header(begin, file.size(), file.name());
+  return parse_safetensors(begin, file.size(), file.name());
 }
 
 }  // namespace weft
