@@ -54,6 +54,9 @@ inline std::vector<std::string_view> parts_between(std::string_view text, char s
 inline bool matches_pattern(const std::string& pattern, const std::string& text) {
   return fnmatch(pattern.c_str(), text.c_str(), /*flags=*/0) == 0;
 }
+inline bool matches_any(const std::vector<std::string>& patterns, const std::string& text) {
+  return std::ranges::any_of(patterns, [&](const std::string& pattern) { return matches_pattern(pattern, text); });
+}
 
 // The nesting depth of lists and objects in a JSON text is checked before parsing. A text of opening brackets alone
 // makes a document that takes far more memory than the text. The library copies, compares and writes documents by

@@ -97,11 +97,10 @@ class UnitFormer {
   }
 
   bool is_asked_whole(const ParameterSpec& parameter) const {
-    const auto named = [&](const std::string& pattern) { return matches_pattern(pattern, parameter.name); };
     // Of a vector that tensor ranks split no rank has all.
     const bool may_be_small =
         parameter.global_columns == 1 && parameter.family != Family::experts && parameter.rows == parameter.global_rows;
-    return std::ranges::any_of(rules_.replicate, named) ||
+    return matches_any(rules_.replicate, parameter.name) ||
            (may_be_small && parameter.global_size() < rules_.replicate_below && !rules_.alone.contains(parameter.name));
   }
 

@@ -20,10 +20,6 @@ std::string full_name(const std::string& name, const std::string& state) {
   return state.empty() ? name : fmt::format("{}.{}", name, state);
 }
 
-bool any_matches(const std::vector<std::string>& patterns, const std::string& text) {
-  return std::ranges::any_of(patterns, [&](const std::string& pattern) { return matches_pattern(pattern, text); });
-}
-
 void list(std::string& text, const char* what, const std::vector<std::string>& names) {
   if (names.empty()) return;
   const std::size_t shown = std::min(names.size(), most_listed);
@@ -63,7 +59,7 @@ LoadPlan plan_load(const Manifest& manifest, std::span<const ExpectedTensor> exp
     if (rules.weights_only && !tensor.state.empty()) continue;
     if (!tensor.state.empty() && rules.other_rules.contains(tensor.name)) {
       const std::string name = full_name(tensor.name, tensor.state);
-      if (!any_matches(rules.may_go_unused, name)) of_other_rules.push_back(name);
+      if (!matches_any(rules.may_go_unused, name)) of_other_rules.push_back(name);
       continue;
     }
     const auto renamed = new_names.find(tensor.name);
@@ -83,7 +79,7 @@ LoadPlan plan_load(const Manifest& manifest, std::span<const ExpectedTensor> exp
     const std::string name = full_name(tensor.name, tensor.state);
     const auto found = saved.find({tensor.name, tensor.state});
     if (found == saved.end()) {
-      if (!any_matches(rules.may_miss, name)) missing.push_back(name);
+      if (!matches_any(rules.may_miss, name)) missing.push_back(name);
       continue;
     }
     const SavedTensor& there = *found->second;
@@ -96,7 +92,7 @@ LoadPlan plan_load(const Manifest& manifest, std::span<const ExpectedTensor> exp
   }
   for (const auto& [key, tensor] : saved) {
     const std::string name = full_name(key.first, key.second);
-    if (!any_matches(rules.may_go_unused, name)) unused.push_back(name);
+    if (!matches_any(rules.may_go_unused, name)) unused.push_back(name);
   }
   std::string faults;
   list(faults, "names of checkpoint.rename are not in the checkpoint, and their new names are not either", not_there);

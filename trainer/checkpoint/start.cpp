@@ -59,8 +59,7 @@ void require_samples(const Config& config, const Progress& progress) {
 // Whether checkpoint.allow_missing names the weight of every router.
 bool routers_may_begin_anew(const Config& config) {
   return std::ranges::all_of(router_weights(config.model), [&](const std::string& name) {
-    const auto matches = [&](const std::string& pattern) { return matches_pattern(pattern, name); };
-    return std::ranges::any_of(config.checkpoint.allow_missing, matches);
+    return matches_any(config.checkpoint.allow_missing, name);
   });
 }
 

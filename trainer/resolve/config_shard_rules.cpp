@@ -214,10 +214,7 @@ Messages replicate_faults(const Config& config) {
                                      parameters[std::min<std::size_t>(1, parameters.size() - 1)].name));
     }
   }
-  const auto is_named = [&](const ParameterSpec& parameter) {
-    return std::ranges::any_of(config.replicate,
-                               [&](const auto& name) { return matches_pattern(name, parameter.name); });
-  };
+  const auto is_named = [&](const ParameterSpec& parameter) { return matches_any(config.replicate, parameter.name); };
   for (std::size_t i = 1; i < parameters.size(); ++i) {
     const ParameterSpec &one = parameters[i - 1], &other = parameters[i];
     if (!other.stacked || other.global_columns > 1 || is_named(one) == is_named(other)) continue;
