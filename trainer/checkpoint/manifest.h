@@ -83,7 +83,7 @@ std::string to_json(const Manifest& manifest);
 Manifest parse_manifest(std::string_view text, const std::string& name);
 
 // The same for the part of one rank, which need not have whole tensors. find_manifest_faults() is not applied.
-std::string part_json(const Manifest& part);
+std::string part_json(const Manifest& manifest);
 Manifest parse_part(std::string_view text, const std::string& name);
 // Joins the parts of all ranks. Throws Error (failure) if the parts are not of one save (progress, mesh and keys must
 // be equal), or do not form whole tensors.

@@ -67,23 +67,14 @@ class Reading {
   }
   bool has(const char* key) const { return json_.contains(key); }
   std::int64_t integer(const char* key) const { return integer_of(at(key), fmt::format("{} of {}", key, where_)); }
-  double number(const char* key) const {
-    if (!at(key).is_number()) wrong(key, "a number");
-    return at(key).get<double>();
-  }
-  std::string text(const char* key) const {
-    if (!at(key).is_string()) wrong(key, "a text");
-    return at(key).get<std::string>();
-  }
+  double number(const char* key) const { return at(key, &Json::is_number, "a number").get<double>(); }
+  std::string text(const char* key) const { return at(key, &Json::is_string, "a text").get<std::string>(); }
+  const Json& array(const char* key) const { return at(key, &Json::is_array, "a list"); }
   std::uint64_t checksum(const char* key) const {
     const std::string value = text(key);
     const auto result = parsed_number<std::uint64_t>(value, 16);
     if (!result || checksum_text(*result) != value) wrong(key, "a checksum");
     return *result;
-  }
-  const Json& array(const char* key) const {
-    if (!at(key).is_array()) wrong(key, "a list");
-    return at(key);
   }
   std::pair<std::int64_t, std::int64_t> pair(const char* key) const {
     const Json& list = array(key);
@@ -92,8 +83,7 @@ class Reading {
   }
   std::map<std::string, std::string> texts(const char* key) const {
     std::map<std::string, std::string> result;
-    if (!at(key).is_object()) wrong(key, "an object");
-    for (const auto& [name, value] : at(key).items()) {
+    for (const auto& [name, value] : at(key, &Json::is_object, "an object").items()) {
       if (!value.is_string()) wrong(key, "an object of texts");
       result[name] = value.get<std::string>();
     }
@@ -101,6 +91,11 @@ class Reading {
   }
 
  private:
+  const Json& at(const char* key, bool (Json::*is_kind)() const noexcept, const char* kind) const {
+    const Json& value = at(key);
+    if (!(value.*is_kind)()) wrong(key, kind);
+    return value;
+  }
   static std::int64_t integer_of(const Json& value, const std::string& what) {
     const bool signed_fits = value.is_number_integer() && !value.is_number_unsigned();
     const bool unsigned_fits = value.is_number_unsigned() && value.get<std::uint64_t>() <= std::uint64_t{INT64_MAX};
@@ -203,7 +198,9 @@ Manifest manifest_of(const Json& json) {
   return manifest;
 }
 
-std::string text_of(const Manifest& manifest) {
+}  // namespace
+
+std::string part_json(const Manifest& manifest) {
   const Progress& progress = manifest.progress;
   Json json = {{"format", format_name},
                {"version", manifest.version},
@@ -246,20 +243,14 @@ std::string text_of(const Manifest& manifest) {
   return fmt::format("{}{}{}{}", text, checksum_key, checksum_text(sum), end_of_text);
 }
 
-}  // namespace
-
 std::string to_json(const Manifest& manifest) {
   const auto faults = find_manifest_faults(manifest);
   if (!faults.empty()) fail("the manifest would not be sound: {}", fmt::join(faults, "; "));
   try {
-    return text_of(manifest);
+    return part_json(manifest);
   } catch (const Json::exception& error) {
     fail("the manifest cannot be written: {}", error.what());
   }
-}
-
-std::string part_json(const Manifest& part) {
-  return text_of(part);
 }
 
 Manifest parse_part(std::string_view text, const std::string& name) {
