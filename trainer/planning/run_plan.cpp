@@ -144,13 +144,10 @@ std::string RunPlan::fit_words() const {
 
 std::vector<RankPlan> plan_ranks(StepPrograms& programs, PlanRoutings routings) {
   const ResolvedRun& run = programs.run();
-  const std::vector<RankClass> classes = rank_classes(run.config(), run.mesh());
-  std::vector<RankPlan> plans(classes.size());
-  for_each_class(programs, classes, dry_threads(), [&](std::size_t number, const Program& program) {
-    const RankClass& ranks = classes[number];
+  return of_each_class(programs, [&](const RankClass& ranks, const Program& program) {
     const auto& actions = program.ranks[static_cast<std::size_t>(ranks.at.pp)];
     const DryRun dry = dry_run(run.config(), run.mesh(), program, ranks.first);
-    RankPlan& plan = plans[number] = RankPlan{.ranks = ranks, .peak = dry.peak};
+    RankPlan plan{.ranks = ranks, .peak = dry.peak};
     plan.peak_action = dry.peak_action ? format_action(program, actions[*dry.peak_action]) : "the start of the step";
     plan.live = items_of(program, actions, dry);
     plan.communication = dry.communication;
@@ -160,8 +157,8 @@ std::vector<RankPlan> plan_ranks(StepPrograms& programs, PlanRoutings routings) 
     if (routings == PlanRoutings::even_and_worst && routing_decides(run.config())) {
       plan.worst_bytes = dry_peak(run.config(), run.mesh(), program, ranks.first, Routing::worst).total();
     }
+    return plan;
   });
-  return plans;
 }
 
 namespace {

@@ -7,10 +7,8 @@
 #include <tuple>
 
 #include "parallel/pipeline/accounts/accounts.h"
-#include "parallel/runtime/spread_work.h"
 #include "trainer/config/update_groups.h"
 #include "trainer/optimizer/update_plan.h"
-#include "trainer/rank/dry_run.h"
 #include "trainer/rank/forward_plan.h"
 
 namespace weft {
@@ -33,17 +31,6 @@ std::vector<MuonShare> muon_shares(const Config& config, const Mesh& mesh, int p
     }
   }
   return shares;
-}
-
-// peak(program, rank) of the first rank of each class.
-template <typename Peak>
-std::vector<ClassPeak> class_peaks_by(StepPrograms& programs, Peak peak) {
-  const std::vector<RankClass> classes = rank_classes(programs.run().config(), programs.run().mesh());
-  std::vector<ClassPeak> peaks(classes.size());
-  for_each_class(programs, classes, dry_threads(), [&](std::size_t number, const Program& program) {
-    peaks[number] = {classes[number], peak(program, classes[number].first)};
-  });
-  return peaks;
 }
 
 BucketBytes fullest_of(const std::vector<ClassPeak>& peaks) {
@@ -81,17 +68,10 @@ const Program& StepPrograms::of(const Coordinates& at) {
   return found != programs_.end() ? found->second : programs_.emplace(rows, step_program(run_, at)).first->second;
 }
 
-void for_each_class(StepPrograms& programs, std::span<const RankClass> classes, std::size_t threads,
-                    const std::function<void(std::size_t number, const Program& program)>& visit) {
-  std::vector<const Program*> program_of;
-  for (const RankClass& ranks : classes) program_of.push_back(&programs.of(ranks.at));
-  spread_work(classes.size(), threads, [&](std::size_t i) { visit(i, *program_of[i]); });
-}
-
 std::vector<ClassPeak> class_peaks(StepPrograms& programs, Routing routing) {
   const ResolvedRun& run = programs.run();
-  return class_peaks_by(programs, [&](const Program& program, int rank) {
-    return dry_peak(run.config(), run.mesh(), program, rank, routing);
+  return of_each_class(programs, [&](const RankClass& ranks, const Program& program) {
+    return ClassPeak{ranks, dry_peak(run.config(), run.mesh(), program, ranks.first, routing)};
   });
 }
 
@@ -107,8 +87,8 @@ BucketBytes fullest_peak(const ResolvedRun& run, Routing routing) {
 BucketBytes fullest_validation_peak(StepPrograms& programs, Routing routing) {
   const ResolvedRun& run = programs.run();
   const Config forward = without_training(run.config());
-  return fullest_of(class_peaks_by(programs, [&](const Program& program, int rank) {
-    return dry_forward_peak(run.config(), run.mesh(), program, rank, forward, routing);
+  return fullest_of(of_each_class(programs, [&](const RankClass& ranks, const Program& program) {
+    return ClassPeak{ranks, dry_forward_peak(run.config(), run.mesh(), program, ranks.first, forward, routing)};
   }));
 }
 

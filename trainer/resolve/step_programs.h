@@ -6,12 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <span>
+#include <type_traits>
 #include <vector>
 
 #include "parallel/mesh/mesh.h"
 #include "parallel/pipeline/program/program.h"
 #include "parallel/runtime/ledger.h"
+#include "parallel/runtime/spread_work.h"
 #include "trainer/config/config.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/resolved_run.h"
@@ -43,9 +44,17 @@ class StepPrograms {
   std::map<std::int64_t, Program> programs_;  // by rows of the vocabulary
 };
 
-// Calls `visit` with the number of each class and its program, on `threads` threads.
-void for_each_class(StepPrograms& programs, std::span<const RankClass> classes, std::size_t threads,
-                    const std::function<void(std::size_t number, const Program& program)>& visit);
+// result_of(class, program) of each class, computed on dry_threads() threads.
+template <typename ResultOf>
+auto of_each_class(StepPrograms& programs, const ResultOf& result_of) {
+  const std::vector<RankClass> classes = rank_classes(programs.run().config(), programs.run().mesh());
+  std::vector<const Program*> program_of;
+  for (const RankClass& ranks : classes) program_of.push_back(&programs.of(ranks.at));
+  std::vector<std::invoke_result_t<ResultOf, const RankClass&, const Program&>> results(classes.size());
+  spread_work(classes.size(), dry_threads(),
+              [&](std::size_t i) { results[i] = result_of(classes[i], *program_of[i]); });
+  return results;
+}
 
 // The peak of each class, by dry runs (dry_run.h).
 struct ClassPeak {
