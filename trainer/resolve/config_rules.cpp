@@ -312,9 +312,9 @@ std::vector<ConfigRule> config_rules() {
   return rules;
 }
 
-Messages rule_faults(const Config& config) {
+Messages rule_faults(const Config& config, const std::vector<ConfigRule>& rules) {
   Messages faults;
-  for (const ConfigRule& rule : config_rules()) {
+  for (const ConfigRule& rule : rules) {
     for (std::string& fault : rule.check(config)) faults.push_back(std::move(fault));
   }
   return faults;

@@ -36,8 +36,8 @@ struct NamedSize {
 std::vector<NamedSize> block_widths(const Config& config, BlockKind kind, const std::string& name);
 
 std::vector<ConfigRule> config_rules();
-// Objections of all of them.
-Messages rule_faults(const Config& config);
+// Objections of the rules.
+Messages rule_faults(const Config& config, const std::vector<ConfigRule>& rules = config_rules());
 // The rules of the model and the degrees that split it (config_model_rules.cpp).
 std::vector<ConfigRule> model_rules();
 // The rules of sharding and precision (config_shard_rules.cpp).

@@ -204,8 +204,7 @@ std::vector<ConfigRule> size_rules() {
 }
 
 void require_sizes(const Config& config) {
-  Messages faults;
-  for (const ConfigRule& rule : size_rules()) std::ranges::move(rule.check(config), std::back_inserter(faults));
+  const Messages faults = rule_faults(config, size_rules());
   if (!faults.empty()) fail_request("{}", fmt::join(faults, "\n"));
 }
 
