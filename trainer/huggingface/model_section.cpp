@@ -14,13 +14,9 @@
 namespace weft {
 namespace {
 
-bool is_of_model(const std::string& section) {
-  return section == "model" || section.starts_with("model.");
-}
-
 std::vector<ConfigKey> model_schema() {
   std::vector<ConfigKey> schema = config_schema();
-  std::erase_if(schema, [](const ConfigKey& key) { return !is_of_model(key.section); });
+  std::erase_if(schema, [](const ConfigKey& key) { return !key.path().starts_with("model."); });
   return schema;
 }
 

@@ -71,7 +71,7 @@ std::vector<std::vector<PlannedStage>> stages_by_rank(const Config& config, cons
   const std::vector<StageBlocks> layout = stage_layout(config);
   std::vector<std::vector<PlannedStage>> ranks;
   for (int rank = 0; rank < config.parallelism.pipeline; ++rank) {
-    ranks.push_back(plan_stages(config, mesh, mesh.coordinates(mesh.rank_at(rank, 0, 0, 0, 0)), layout));
+    ranks.push_back(plan_stages(config, mesh, {.pp = rank}, layout));
   }
   return ranks;
 }

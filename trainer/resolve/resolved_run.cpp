@@ -36,6 +36,34 @@ std::string unit_line(const PlannedUnit& unit) {
   return line + "\n";
 }
 
+// The program: a line for each pipeline rank, as `weft program --format csv` writes it.
+std::string hashed_program(const Program& program) {
+  std::string text;
+  for (const std::vector<Action>& actions : program.ranks) text += format_actions(program, actions, ",") + "\n";
+  return text;
+}
+
+// For each kind of group its size and the step between its ranks. For each stage its units with group, shards and
+// parameters, as the stage's first rank holds them.
+std::string hashed_layout(const ResolvedRun& run) {
+  const Mesh& mesh = run.mesh();
+  std::string text;
+  for (const Group group : all_groups) {
+    const RankSteps steps = mesh.steps(group);
+    text += fmt::format("{} {} ranks, {} apart\n", name_of(group), steps.count, steps.stride);
+  }
+  std::map<int, std::string> stages;
+  for (int pp = 0; pp < mesh.degrees().pipeline; ++pp) {
+    for (const PlannedStage& stage : plan_stages(run.config(), mesh, {.pp = pp}, run.layout())) {
+      std::string& units = stages[stage.stage];
+      units = fmt::format("stage {} on pipeline rank {}\n", stage.stage, pp);
+      for (const PlannedUnit& unit : stage.units) units += unit_line(unit);
+    }
+  }
+  for (const auto& [stage, units] : stages) text += units;
+  return text;
+}
+
 }  // namespace
 
 ResolvedRun::ResolvedRun(const Config& config)
@@ -106,32 +134,6 @@ std::string hashed_configuration(const Config& config) {
     whole.precision_by_family.try_emplace(family, config.inherited_precision(family));
   }
   return write_config(whole, schema, [](const ConfigKey&) { return std::string(); });
-}
-
-std::string hashed_program(const Program& program) {
-  std::string text;
-  for (const std::vector<Action>& actions : program.ranks) text += format_actions(program, actions, ",") + "\n";
-  return text;
-}
-
-std::string hashed_layout(const ResolvedRun& run) {
-  const Mesh& mesh = run.mesh();
-  std::string text;
-  for (const Group group : all_groups) {
-    const RankSteps steps = mesh.steps(group);
-    text += fmt::format("{} {} ranks, {} apart\n", name_of(group), steps.count, steps.stride);
-  }
-  std::map<int, std::string> stages;
-  for (int pp = 0; pp < mesh.degrees().pipeline; ++pp) {
-    const Coordinates first = mesh.coordinates(mesh.rank_at(pp, 0, 0, 0, 0));
-    for (const PlannedStage& stage : plan_stages(run.config(), mesh, first, run.layout())) {
-      std::string& units = stages[stage.stage];
-      units = fmt::format("stage {} on pipeline rank {}\n", stage.stage, pp);
-      for (const PlannedUnit& unit : stage.units) units += unit_line(unit);
-    }
-  }
-  for (const auto& [stage, units] : stages) text += units;
-  return text;
 }
 
 RunHashes hashes_of(const Config& config, const ResolvedRun& run, const Program& program) {

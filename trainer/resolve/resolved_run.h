@@ -43,18 +43,12 @@ class ResolvedRun {
 // be compiled.
 Program step_program(const ResolvedRun& run, const Coordinates& at);
 
-// The next three are the texts behind the hashes of a run (trainer/rank/run_hashes.h), the same in every process.
-//
-// The configuration as config.toml has it, with inherited values written out. It is without run.name, and without
-// the places run.directory, checkpoint.directory and data.index_cache: runs that differ in these alone do the same.
+// A text behind the hashes of a run: the configuration as config.toml has it, with inherited values written out. It is
+// without run.name, and without the places run.directory, checkpoint.directory and data.index_cache: runs that differ
+// in these alone do the same.
 std::string hashed_configuration(const Config& config);
-// A line for each pipeline rank, as `weft program --format csv` writes it.
-std::string hashed_program(const Program& program);
-// For each kind of group its size and the step between its ranks. For each stage its units with group, shards and
-// parameters, as the stage's first rank holds them.
-std::string hashed_layout(const ResolvedRun& run);
-
-// `config`: the configuration that `run` was resolved from; `program`: its step, as any rank compiled it.
+// The same in every process. `config`: the configuration that `run` was resolved from; `program`: its step, as any rank
+// compiled it.
 RunHashes hashes_of(const Config& config, const ResolvedRun& run, const Program& program);
 
 }  // namespace weft

@@ -21,10 +21,6 @@
 namespace weft {
 namespace {
 
-bool reduces_once(const Config& config) {
-  return config.shard_by_family.at(Family::dense).reduction.kind != ReductionKind::by_strategy;
-}
-
 // Bytes that a rank holds all the time, and the most in its update, where no unit is gathered or accumulates.
 struct Held {
   std::int64_t always = 0, update = 0;
@@ -164,7 +160,8 @@ SolvedTiming solve_timing(const Config& config, const Mesh& mesh, const std::vec
     timed.budget = budget - held.back().always;
   }
   SolveOptions options;
-  options.pin_reductions = reduces_once(config);
+  // All families have one reduction (solved_step_faults).
+  options.pin_reductions = config.shard_by_family.at(Family::dense).reduction.kind != ReductionKind::by_strategy;
   // The solver bounds the bytes that a plan holds at its positions. Only a dry run shows whether anything else is held.
   for (int attempt = 0; attempt < most_attempts; ++attempt) {
     Least least = least_budget(budget, held, problem, options.pin_reductions);
