@@ -24,8 +24,14 @@
 namespace weft {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
+constexpr auto enum_names(DeviceKind) {
+  return name_list("cpu", "cuda");
+}
 // Whether each rank is a thread of one process or a process of its own.
 enum class LaunchKind : std::uint8_t { threads, processes };
+constexpr auto enum_names(LaunchKind) {
+  return name_list("threads", "processes");
+}
 
 struct RunConfig {
   std::string name = "run";
@@ -214,6 +220,9 @@ inline constexpr auto update_groups = all_values<UpdateGroup>;
 static_assert(static_cast<int>(UpdateGroup::routing) == static_cast<int>(Family::routing));
 
 enum class Decay : std::uint8_t { constant, linear, cosine, wsd };
+constexpr auto enum_names(Decay) {
+  return name_list("constant", "linear", "cosine", "wsd");
+}
 
 struct SchedulerConfig {
   std::int64_t warmup_steps = 0;

@@ -2,9 +2,7 @@
 // the table both reads and writes. The field of an integer or a number may be optional: the word "auto" empties it.
 #pragma once
 
-#include <algorithm>
 #include <functional>
-#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string>
@@ -42,23 +40,6 @@ inline constexpr NumberRange non_negative{0, largest_number, false, false, "at l
 inline constexpr NumberRange positive{0, largest_number, true, false, "greater than 0 and finite"};
 inline constexpr NumberRange below_one{0, 1, false, true, "in [0, 1)"};
 inline constexpr NumberRange up_to_one{0, 1, false, false, "in [0, 1]"};
-
-template <typename T>
-struct Choice {
-  std::string_view name;
-  T value;
-};
-// Choices called as name_of() calls their values.
-template <typename T>
-std::vector<Choice<T>> named(std::span<const T> values) {
-  std::vector<Choice<T>> choices;
-  for (const T value : values) choices.push_back({name_of(value), value});
-  return choices;
-}
-template <typename T>
-std::vector<Choice<T>> named(std::initializer_list<T> values) {
-  return named(std::span<const T>(values.begin(), values.size()));
-}
 
 // Makes accesses to the fields of a section: fields_of(&Config::run)(&RunConfig::seed).
 template <typename Section>
@@ -193,24 +174,26 @@ ConfigKey string_key(const std::string& path, std::string help, Access access, C
   };
   return text_key(path, std::move(help), access, checked, std::identity());
 }
-// One of several words. `absent`: words known elsewhere that this version does not offer.
+// One of `values`, by name_of(). `absent`: words known elsewhere that this version does not offer.
 template <typename Access>
-ConfigKey choice_key(const std::string& path, std::string help, std::vector<Choice<FieldOf<Access>>> choices,
-                     Access access, std::vector<std::string> absent = {}) {
-  using Chosen = Choice<FieldOf<Access>>;
+ConfigKey choice_key(const std::string& path, std::string help, std::vector<FieldOf<Access>> values, Access access,
+                     std::vector<std::string> absent = {}) {
   const auto parse = [=](const std::string& word) {
-    const auto found = std::ranges::find(choices, word, &Chosen::name);
-    if (found != choices.end()) return found->value;
-    std::vector<std::string> available;
-    for (const Chosen& choice : choices) available.emplace_back(choice.name);
-    fail_request("{}", wrong_word(word, available, absent));
+    std::vector<std::string> names;
+    for (const auto& value : values) {
+      if (name_of(value) == word) return value;
+      names.emplace_back(name_of(value));
+    }
+    fail_request("{}", wrong_word(word, names, absent));
   };
-  const auto text_of = [=](const FieldOf<Access>& value) {
-    const auto found = std::ranges::find(choices, value, &Chosen::value);
-    if (found == choices.end()) fail("{} holds a value without a name", path);
-    return std::string(found->name);
-  };
+  const auto text_of = [](const auto& value) { return std::string(name_of(value)); };
   return text_key(path, std::move(help), access, parse, text_of);
+}
+// Any value of an enumeration.
+template <typename Access>
+ConfigKey choice_key(const std::string& path, std::string help, Access access) {
+  constexpr auto& all = all_values<FieldOf<Access>>;
+  return choice_key(path, std::move(help), {all.begin(), all.end()}, access);
 }
 
 // A list of texts; `check` looks at each of them, as that of string_key() does.

@@ -45,7 +45,7 @@ std::vector<ConfigKey> moe_keys() {
       choice_key(
           "model.moe.scoring",
           "how router logits become scores; softmax with norm_topk_prob is a softmax of the chosen experts alone",
-          named<Scoring>(all_values<Scoring>), moe_field(&MoeConfig::scoring)),
+          moe_field(&MoeConfig::scoring)),
       number_key("model.moe.routed_scaling_factor", "factor of the weights of the chosen experts", positive,
                  moe_field(&MoeConfig::routed_scaling_factor)),
       integer_key("model.moe.n_group", "equal groups of neighbouring experts", {1, most_expert_groups},
@@ -70,7 +70,7 @@ std::vector<ConfigKey> balance_keys() {
           "size has the same losses; or of all tokens of a rank's microbatch, and the mean over microbatches: depends "
           "on microbatch_size and data ranks; or of the choices of a data rank, or of all, in all microbatches of the "
           "step so far and the scores of a microbatch, and the mean over microbatches",
-          named<AuxiliaryLoss>(all_values<AuxiliaryLoss>), moe_field(&MoeConfig::aux_loss)),
+          moe_field(&MoeConfig::aux_loss)),
       number_key("model.moe.router_z_loss_coef", "weight of the squared log-sum of router logits", non_negative,
                  moe_field(&MoeConfig::router_z_loss_coef)),
       boolean_key("model.moe.selection_bias",
@@ -80,14 +80,14 @@ std::vector<ConfigKey> balance_keys() {
       only_where({has_selection_bias},
                  choice_key("model.moe.bias_update",
                             "step of that number: bias_update_rate up or down, or times what lacks of the mean load",
-                            named<BiasUpdate>(all_values<BiasUpdate>), moe_field(&MoeConfig::bias_update))),
+                            moe_field(&MoeConfig::bias_update))),
       only_where({has_selection_bias},
                  number_key("model.moe.bias_update_rate", "size of that step; 0: the bias stays as it is",
                             bias_rate_range, moe_field(&MoeConfig::bias_update_rate))),
       only_where({has_selection_bias},
                  choice_key("model.moe.bias_schedule",
                             "bias_update_rate over the run: the same, or in proportion to the learning rate",
-                            named<BiasSchedule>(all_values<BiasSchedule>), moe_field(&MoeConfig::bias_schedule))),
+                            moe_field(&MoeConfig::bias_schedule))),
       number_key("model.moe.capacity_factor",
                  "an expert takes at most so many times its even share of a sequence's choices, and drops the rest; 0: "
                  "it drops none",
@@ -95,7 +95,7 @@ std::vector<ConfigKey> balance_keys() {
       only_where({drops},
                  choice_key("model.moe.drop_policy",
                             "choices that are dropped: those of the smallest weights, or of the last positions",
-                            named<DropPolicy>(all_values<DropPolicy>), moe_field(&MoeConfig::drop_policy))),
+                            moe_field(&MoeConfig::drop_policy))),
       only_where(
           {drops},
           boolean_key("model.moe.pad_to_capacity",

@@ -88,8 +88,7 @@ KeyConditions read_by_rule(UpdateGroup group, const std::string& name) {
 std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group) {
   const std::string section = group ? fmt::format("optimizer.{}", name_of(*group)) : "optimizer";
   std::vector<ConfigKey> keys = {
-      choice_key(section + ".name", "update rule", named<UpdateRule>(all_values<UpdateRule>),
-                 field(group, &OptimizerConfig::rule)),
+      choice_key(section + ".name", "update rule", field(group, &OptimizerConfig::rule)),
       number_key(section + ".learning_rate", "after warm-up", non_negative,
                  field(group, &OptimizerConfig::learning_rate)),
       betas_key(section + ".betas", group),
@@ -100,13 +99,12 @@ std::vector<ConfigKey> optimizer_keys(std::optional<UpdateGroup> group) {
       number_key(section + ".momentum", with_rules("part of the sum of gradients that stays", "momentum"), below_one,
                  field(group, &OptimizerConfig::momentum)),
       choice_key(section + ".state", "moments are kept in; bfloat16 is rounded stochastically, muon's to the nearest",
-                 named({DType::float32, DType::bfloat16}), field(group, &OptimizerConfig::state),
+                 {DType::float32, DType::bfloat16}, field(group, &OptimizerConfig::state),
                  {"float16", "float8", "float64"}),
       choice_key(section + ".muon_scale", "size of a step of muon: that of adamw's, or by a matrix' aspect",
-                 {{"match_adamw", MuonScale::match_adamw}, {"aspect", MuonScale::aspect}},
                  field(group, &OptimizerConfig::muon_scale)),
-      choice_key(section + ".newton_schulz", "dtype of muon's orthogonalisation",
-                 named({DType::float32, DType::bfloat16}), field(group, &OptimizerConfig::newton_schulz), {"float16"}),
+      choice_key(section + ".newton_schulz", "dtype of muon's orthogonalisation", {DType::float32, DType::bfloat16},
+                 field(group, &OptimizerConfig::newton_schulz), {"float16"}),
   };
   if (!group) {
     keys.push_back(only_where(

@@ -36,10 +36,9 @@ Keys run_keys() {
       integer_key("run.seed", "of initial values and data order", {0, std::numeric_limits<std::int64_t>::max()},
                   field(&RunConfig::seed)),
       integer_key("run.steps", "optimizer steps", size_range, field(&RunConfig::steps)),
-      choice_key("run.device", "where ranks compute", {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}},
-                 field(&RunConfig::device)),
+      choice_key("run.device", "where ranks compute", field(&RunConfig::device)),
       choice_key("run.launch", "each rank is one of the threads of this process, or a process of its own",
-                 {{"threads", LaunchKind::threads}, {"processes", LaunchKind::processes}}, field(&RunConfig::launch)),
+                 field(&RunConfig::launch)),
       integer_key("run.ranks_per_device", "ranks that share one GPU; more than one is for trials", degree_range,
                   field(&RunConfig::ranks_per_device)),
       boolean_key("run.registered_buffers",
@@ -141,7 +140,7 @@ Keys parallelism_keys() {
           choice_key("parallelism.expert_dispatch",
                      "way of tokens to the ranks of their experts: rows of choices to those ranks, all tokens to "
                      "all of them, or a copy to each node and from there on as rows",
-                     named<ExpertDispatch>(all_values<ExpertDispatch>), field(&Degrees::expert_dispatch))),
+                     field(&Degrees::expert_dispatch))),
       only_where({spreads_experts, is_hierarchical},
                  integer_key("parallelism.expert_nodes", "nodes that the ranks of \"expert\" stand on, as many on each",
                              degree_range, field(&Degrees::expert_nodes))),
@@ -192,7 +191,7 @@ Keys training_keys() {
           "training.recompute",
           "activations that backward recomputes instead of keeping them: none; those without a matrix product; those "
           "inside routed experts; whole blocks except the rows that experts exchange; whole blocks",
-          named<Recompute>(all_values<Recompute>), field(&TrainingConfig::recompute)),
+          field(&TrainingConfig::recompute)),
       only_where({has_blocks(BlockKind::moe)},
                  boolean_key("training.weights_at_experts",
                              "the router's weights multiply inside experts, not their outputs, which then are neither "
@@ -221,10 +220,7 @@ Keys scheduler_keys() {
   return {
       integer_key("lr_scheduler.warmup_steps", "linear rise from 0", count_range,
                   field(&SchedulerConfig::warmup_steps)),
-      choice_key(
-          "lr_scheduler.decay", "shape after warm-up",
-          {{"constant", Decay::constant}, {"linear", Decay::linear}, {"cosine", Decay::cosine}, {"wsd", Decay::wsd}},
-          field(&SchedulerConfig::decay)),
+      choice_key("lr_scheduler.decay", "shape after warm-up", field(&SchedulerConfig::decay)),
       only_where({falls}, number_key("lr_scheduler.min_lr_ratio", "lowest rate as a part of learning_rate", up_to_one,
                                      field(&SchedulerConfig::min_lr_ratio))),
       only_where({falls_at_the_end},
@@ -247,12 +243,12 @@ Keys data_keys() {
                   "tokens of the model above those of the tokenizer are padding, absent from every text",
                   field(&DataConfig::padded_vocab)),
       choice_key("data.order", "order of samples: Weft's own, or that of Megatron's GPTDataset for the same seed",
-                 named<DataOrder>(all_values<DataOrder>), field(&DataConfig::order)),
+                 field(&DataConfig::order)),
       choice_key("data.documents",
                  "documents of a sequence are joined, or masked: they neither see nor predict each other; or packed: "
                  "masked, and none "
                  "is cut that fits into a sequence",
-                 named<Documents>(all_values<Documents>), field(&DataConfig::documents)),
+                 field(&DataConfig::documents)),
       string_key("data.split",
                  "parts of each file's documents for training, validation and test, as 969,30,1; empty: all train",
                  field(&DataConfig::split), any_text),
@@ -322,7 +318,7 @@ Keys spikes_keys() {
       only_where({watched},
                  choice_key("spikes.action",
                             "at a spike: log it, skip the update of its step, or stop before it with a checkpoint",
-                            named<SpikeAction>(all_values<SpikeAction>), field(&SpikesConfig::action))),
+                            field(&SpikesConfig::action))),
   };
 }
 

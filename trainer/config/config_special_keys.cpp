@@ -148,7 +148,6 @@ ConfigKey data_shard_key() {
 
 std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
   const std::string section = family ? fmt::format("shard.{}", name_of(*family)) : "shard";
-  using enum ShardStrategy;
   const auto field = [family](auto member) {
     return [=](auto& config) -> auto& {
       return policy_of(config, family).*member;
@@ -157,7 +156,7 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
   std::vector<ConfigKey> keys = {
       choice_key(section + ".strategy",
                  "sharded state, as a choice of residency and reduction (ZeRO-3, ZeRO-2, ZeRO-1, none)",
-                 named({full_shard, shard_grad_op, optimizer, no_shard}), field(&ShardPolicy::strategy)),
+                 field(&ShardPolicy::strategy)),
       residency_key(section + ".residency", family),
       parsed_key(section + ".wrap",
                  "size of a unit: parameter, block, half_block, \"blocks K\", \"minimum_bytes N\", buckets (as DDP's) "
@@ -169,13 +168,13 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
       choice_key(section + ".backward_prefetch",
                  "where gathers of a backward begin: pre, as lookahead says; post, behind the computation before their "
                  "use; none, behind its reductions too",
-                 named<BackwardPrefetch>(all_values<BackwardPrefetch>), field(&ShardPolicy::backward_prefetch)),
+                 field(&ShardPolicy::backward_prefetch)),
       boolean_key(section + ".prefetch_within_stage",
                   "whether a gather never begins before a computation of another of the rank's stages",
                   field(&ShardPolicy::prefetch_within_stage)),
       choice_key(section + ".accumulation",
                  "how gradients are kept between reductions: unsharded, sharded, or auto: as the strategy says",
-                 named<Accumulation>(all_values<Accumulation>), field(&ShardPolicy::accumulation)),
+                 field(&ShardPolicy::accumulation)),
       parsed_key(
           section + ".reduction",
           "when gradients are reduced: each_microbatch, last_microbatch, \"every N\", or auto: as the strategy says",
@@ -213,20 +212,17 @@ std::vector<ConfigKey> precision_keys(std::optional<Family> family) {
       return precision_of(config, family).*member;
     };
   };
-  const auto used = named({DType::float32, DType::bfloat16, DType::float16});
-  std::vector<Choice<ComputeType>> computed;
-  for (const auto& [name, dtype] : used) computed.push_back({name, dtype});
+  const std::vector<DType> used = {DType::float32, DType::bfloat16, DType::float16};
+  std::vector<ComputeType> computed(used.begin(), used.end());
   // The default says float8 for dense and experts only.
   std::vector<std::string> no_compute = {"float64"};
   if (!family || offers_float8(*family)) {
-    for (const auto& [name, format] : named({ProductFormat::float8, ProductFormat::float8_blocks})) {
-      computed.push_back({name, format});
-    }
+    computed.insert(computed.end(), {ProductFormat::float8, ProductFormat::float8_blocks});
   } else {
     no_compute.insert(no_compute.begin(), {"float8", "float8_blocks"});
   }
   std::vector<ConfigKey> keys = {
-      choice_key(section + ".parameters", "stored shards", named({DType::float32, DType::bfloat16}),
+      choice_key(section + ".parameters", "stored shards", {DType::float32, DType::bfloat16},
                  field(&PrecisionConfig::parameters), {"float16", "float64"}),
       choice_key(
           section + ".compute",

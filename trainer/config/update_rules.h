@@ -93,6 +93,9 @@ constexpr std::string_view state_name(UpdateRule rule, int state) {
 //   match_adamw  0.2 sqrt(max(rows, columns)): elements of about 0.2, as AdamW's steps have
 //   aspect       sqrt(max(1, rows / columns)): the change of an output is in proportion to the output's size
 enum class MuonScale : std::uint8_t { match_adamw, aspect };
+constexpr auto enum_names(MuonScale) {
+  return name_list("match_adamw", "aspect");
+}
 
 // Settings of one step of a group of parameters.
 struct GroupStep {
