@@ -1,9 +1,10 @@
 #include "trainer/config/config_messages.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
+#include <ranges>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -135,12 +136,7 @@ void sort_by_place(Faults& faults) {
 }
 
 std::string format_faults(const Faults& faults) {
-  std::string text;
-  for (const Fault& fault : faults) {
-    if (!text.empty()) text += '\n';
-    text += format_fault(fault);
-  }
-  return text;
+  return fmt::format("{}", fmt::join(faults | std::views::transform(format_fault), "\n"));
 }
 
 std::size_t edit_distance(std::string_view left, std::string_view right) {
