@@ -75,10 +75,10 @@ std::string differing_keys(const KeyValues& saved, const KeyValues& own) {
 }
 
 void add_later_keys(const KeyValues& own, KeyValues& saved) {
-  for (auto& [key, value] : chosen_keys(
-           {}, [](const ConfigKey& key) { return std::ranges::find(later_keys, key.path()) != later_keys.end(); })) {
-    if (own.contains(key)) saved.try_emplace(key, value);
-  }
+  const auto is_later = [&](const ConfigKey& key) {
+    return own.contains(key.path()) && std::ranges::count(later_keys, key.path()) > 0;
+  };
+  saved.merge(chosen_keys({}, is_later));
 }
 
 }  // namespace
@@ -86,15 +86,15 @@ void add_later_keys(const KeyValues& own, KeyValues& saved) {
 KeyValues model_keys(const Config& config) {
   KeyValues values = chosen_keys(config, [&](const ConfigKey& key) {
     return key.section.starts_with("model") && !missing_for(key, config) &&
-           std::ranges::find(free_keys, key.path()) == free_keys.end();
+           std::ranges::count(free_keys, key.path()) == 0;
   });
   values[model_layers_key] = blocks_text(config.model);
   return values;
 }
 
 KeyValues data_keys(const Config& config, const TokenDataset& data) {
-  KeyValues values = chosen_keys(
-      config, [](const ConfigKey& key) { return std::ranges::find(order_keys, key.path()) != order_keys.end(); });
+  KeyValues values =
+      chosen_keys(config, [](const ConfigKey& key) { return std::ranges::count(order_keys, key.path()) > 0; });
   // A tokenizer is known by what it does, not by its file.
   values["data.tokenizer"] = fmt::format("\"{}\"", data.vocabulary().identity());
   const std::vector<std::string> contents = data.contents();

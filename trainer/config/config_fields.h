@@ -41,12 +41,12 @@ inline constexpr NumberRange positive{0, largest_number, true, false, "greater t
 inline constexpr NumberRange below_one{0, 1, false, true, "in [0, 1)"};
 inline constexpr NumberRange up_to_one{0, 1, false, false, "in [0, 1]"};
 
-// Makes accesses to the fields of a section: fields_of(&Config::run)(&RunConfig::seed).
+// Accesses to the fields of a section, a member or a function: fields_of(&Config::run)(&RunConfig::seed).
 template <typename Section>
-auto fields_of(Section Config::*section) {
+constexpr auto fields_of(Section section) {
   return [section](auto field) {
     return [ section, field ](auto& config) -> auto& {
-      return config.*section.*field;
+      return std::invoke(section, config).*field;
     };
   };
 }

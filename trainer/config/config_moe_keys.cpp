@@ -10,11 +10,7 @@ namespace {
 
 // The float32 bias stays finite: 2^31 steps of 65,536 such rates (the most that a step can be) sum to 1.4e20.
 constexpr NumberRange bias_rate_range{0, 1e6, false, false, "in [0, 1e6]"};
-auto moe_field(auto of_moe) {
-  return [=](auto& config) -> auto& {
-    return config.model.moe.*of_moe;
-  };
-}
+constexpr auto moe_field = fields_of([](auto& config) -> auto& { return config.model.moe; });
 
 }  // namespace
 

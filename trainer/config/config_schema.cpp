@@ -100,11 +100,7 @@ Keys model_keys() {
 }
 
 Keys state_space_keys() {
-  const auto field = [](auto of_space) {
-    return [=](auto& config) -> auto& {
-      return config.model.state_space.*of_space;
-    };
-  };
+  const auto field = fields_of([](auto& config) -> auto& { return config.model.state_space; });
   return {
       required(integer_key("model.state_space.num_heads", "heads, each with a step, a decay and a state", count_range,
                            field(&StateSpaceConfig::num_heads))),

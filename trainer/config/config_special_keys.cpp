@@ -148,11 +148,7 @@ ConfigKey data_shard_key() {
 
 std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
   const std::string section = family ? fmt::format("shard.{}", name_of(*family)) : "shard";
-  const auto field = [family](auto member) {
-    return [=](auto& config) -> auto& {
-      return policy_of(config, family).*member;
-    };
-  };
+  const auto field = fields_of([family](auto& config) -> auto& { return policy_of(config, family); });
   std::vector<ConfigKey> keys = {
       choice_key(section + ".strategy",
                  "sharded state, as a choice of residency and reduction (ZeRO-3, ZeRO-2, ZeRO-1, none)",
@@ -207,11 +203,7 @@ std::vector<ConfigKey> shard_keys(std::optional<Family> family) {
 
 std::vector<ConfigKey> precision_keys(std::optional<Family> family) {
   const std::string section = family ? fmt::format("precision.{}", name_of(*family)) : "precision";
-  const auto field = [family](auto member) {
-    return [=](auto& config) -> auto& {
-      return precision_of(config, family).*member;
-    };
-  };
+  const auto field = fields_of([family](auto& config) -> auto& { return precision_of(config, family); });
   const std::vector<DType> used = {DType::float32, DType::bfloat16, DType::float16};
   std::vector<ComputeType> computed(used.begin(), used.end());
   // The default says float8 for dense and experts only.
