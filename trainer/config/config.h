@@ -252,7 +252,6 @@ struct TextParts {
   std::optional<std::uint64_t> noise_seed = {};  // of the noise, if there is any
 
   std::int64_t count() const { return 2 + (document_begins ? 1 : 0) + 2 * predictors + (noise_seed ? 1 : 0); }
-  bool operator==(const TextParts&) const = default;
 };
 
 // A file to train on. As soon as one has a weight, files are drawn by weight, and one without has 1.

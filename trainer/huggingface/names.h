@@ -34,7 +34,6 @@ struct FolderPart {
 struct FolderTensor {
   std::string name;
   std::vector<std::int64_t> shape;
-  bool operator==(const FolderTensor&) const = default;
 };
 
 // Every parameter of the model, in the model's order.

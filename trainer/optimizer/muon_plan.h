@@ -22,7 +22,6 @@ struct HeldRows {
   bool transposed = false;  // see ParameterSpec
   std::int64_t row_begin = 0, rows = 0;
   bool first = true;  // exactly one holder of the same rows is the first
-  bool operator==(const HeldRows&) const = default;
 };
 
 struct PlannedMatrix {
