@@ -15,20 +15,17 @@ void is_renaming(const std::string& text) {
 constexpr std::int64_t least_host_memory = std::int64_t{16} << 20;
 
 ConfigKey host_memory_key() {
-  ConfigKey key =
-      make_key("checkpoint.host_memory", "a string or an integer",
-               "memory of the host, such as \"16 GiB\", for the copy of a rank's save; the rest is copied as files are "
-               "written, and the next update waits for it");
-  key.read = [](Config& config, const ConfigValue& value) -> Faults {
-    std::optional<std::int64_t> bytes;
-    if (Faults faults = read_bytes(value, "", bytes); !faults.empty()) return faults;
-    if (bytes.value_or(0) < least_host_memory)
-      return {{value.place, "less than 16 MiB are too small a piece to write"}};
-    config.checkpoint.host_memory = *bytes;
-    return {};
+  const auto read = [](const ConfigValue& value) {
+    const auto bytes = read_bytes(value, "");
+    if (bytes.value_or(0) < least_host_memory) fail_request("less than 16 MiB are too small a piece to write");
+    return *bytes;
   };
-  key.write = [](const Config& config) { return toml_text(config.checkpoint.host_memory); };
-  return key;
+  const auto write = [](std::int64_t bytes) { return toml_text(bytes); };
+  return value_key(
+      "checkpoint.host_memory", "a string or an integer",
+      "memory of the host, such as \"16 GiB\", for the copy of a rank's save; the rest is copied as files are "
+      "written, and the next update waits for it",
+      fields_of(&Config::checkpoint)(&CheckpointConfig::host_memory), read, write);
 }
 
 }  // namespace

@@ -26,24 +26,22 @@ Fault wrong_type(const std::string& expected, const ConfigValue& value) {
   return {value.place, fmt::format("expected {}, got {}", expected, describe(value))};
 }
 
-Faults read_number(const ConfigValue& value, const std::string& expected, const IntegerRange& range,
-                   std::int64_t& integer) {
-  const auto* written = std::get_if<std::int64_t>(&value.data);
-  if (!written) return {wrong_type(expected, value)};
-  integer = *written;
-  if (integer < range.low) return {{value.place, fmt::format("{} is out of range: at least {}", integer, range.low)}};
-  if (integer <= range.high) return {};
-  const std::string reason = *range.beyond ? fmt::format("; {}", range.beyond) : "";
-  return {{value.place, fmt::format("{} is out of range: at most {}{}", integer, range.high, reason)}};
+void collect(Faults& faults, const ConfigValue& value, const std::function<void()>& read) {
+  if (const auto complaint = refusal_of(read)) faults.push_back({value.place, *complaint});
 }
 
-Faults read_number(const ConfigValue& value, const std::string& expected, const NumberRange& range, double& number) {
-  const double* written = std::get_if<double>(&value.data);
+std::int64_t read_number(const ConfigValue& value, const std::string& expected, const IntegerRange& range) {
+  const auto integer = expect<std::int64_t>(value, expected);
+  if (integer < range.low) fail_request("{} is out of range: at least {}", integer, range.low);
+  if (integer > range.high) fail_request("{} is out of range: at most {}", integer, range.high);
+  return integer;
+}
+
+double read_number(const ConfigValue& value, const std::string& expected, const NumberRange& range) {
   const auto* integer = std::get_if<std::int64_t>(&value.data);
-  if (!written && !integer) return {wrong_type(expected, value)};
-  number = written ? *written : static_cast<double>(*integer);
-  if (range.contains(number)) return {};
-  return {{value.place, fmt::format("{} is out of range: {}", toml_text(number), range.text)}};
+  const double number = integer ? static_cast<double>(*integer) : expect<double>(value, expected);
+  if (!range.contains(number)) fail_request("{} is out of range: {}", toml_text(number), range.text);
+  return number;
 }
 
 Faults read_texts(const ConfigValue& value, const std::function<void(const std::string& text)>& check,
@@ -54,14 +52,11 @@ Faults read_texts(const ConfigValue& value, const std::function<void(const std::
   }
   Faults faults;
   for (const ConfigValue& element : elements_of(value)) {
-    const auto* text = std::get_if<std::string>(&element.data);
-    if (!text) {
-      faults.push_back(wrong_type("a string", element));
-    } else if (const auto complaint = refusal_of([&] { check(*text); })) {
-      faults.push_back({element.place, *complaint});
-    } else {
-      texts.push_back(*text);
-    }
+    collect(faults, element, [&] {
+      const auto& text = expect<std::string>(element, "a string");
+      check(text);
+      texts.push_back(text);
+    });
   }
   return faults;
 }
@@ -85,29 +80,24 @@ std::string bytes_text(std::int64_t bytes) {
   return bytes < least_without_unit ? toml_text(fmt::format("{} B", bytes)) : toml_text(bytes);
 }
 
-Faults read_bytes(const ConfigValue& value, const std::string& absent, std::optional<std::int64_t>& bytes) {
+std::optional<std::int64_t> read_bytes(const ConfigValue& value, const std::string& absent) {
   const auto* text = std::get_if<std::string>(&value.data);
   const auto* integer = std::get_if<std::int64_t>(&value.data);
-  if (!text && !integer) return {wrong_type("a string or an integer", value)};
-  if (text && *text == absent) {
-    bytes = std::nullopt;
-    return {};
-  }
-  const auto amount = parse_bytes(text ? *text : fmt::format("{}", *integer));
+  if (!text && !integer) fail_request("{}", wrong_type("a string or an integer", value).text);
+  if (text && *text == absent) return std::nullopt;
+  const std::string written = text ? toml_text(*text) : toml_text(*integer);
+  const auto amount = parse_bytes(text ? *text : written);
   if (!amount) {
-    return {{value.place, fmt::format("{} is no amount of memory: write bytes, or a number with KiB, MiB, GiB, TiB, "
-                                      "kB, MB, GB or TB",
-                                      text ? toml_text(*text) : fmt::format("{}", *integer))}};
+    fail_request("{} is no amount of memory: write bytes, or a number with KiB, MiB, GiB, TiB, kB, MB, GB or TB",
+                 written);
   }
   const bool has_unit = text && std::ranges::any_of(*text, [](char c) { return c == 'B'; });
   if (!has_unit && *amount < least_without_unit) {
-    return {{value.place,
-             fmt::format("{0} without a unit is {1} bytes, which is too little to be meant: write \"{1} GiB\", or "
-                         "\"{1} B\" for bytes",
-                         text ? toml_text(*text) : fmt::format("{}", *integer), *amount)}};
+    fail_request(
+        "{0} without a unit is {1} bytes, which is too little to be meant: write \"{1} GiB\", or \"{1} B\" for bytes",
+        written, *amount);
   }
-  bytes = *amount;
-  return {};
+  return amount;
 }
 
 }  // namespace weft::config_fields

@@ -19,7 +19,6 @@ namespace weft::config_fields {
 
 struct IntegerRange {
   std::int64_t low = 0, high = 0;
-  const char* beyond = "";  // reason for the limit `high`, if not obvious
 };
 // Bounds of sizes: the product of any two sizes, and of any size with two degrees, fits into 64 bits.
 inline constexpr IntegerRange size_range{1, std::numeric_limits<std::int32_t>::max()};
@@ -61,12 +60,24 @@ inline constexpr const char* automatic = "auto";
 
 ConfigKey make_key(const std::string& path, std::string type, std::string help);
 Fault wrong_type(const std::string& expected, const ConfigValue& value);
-// Read an integer or a number of the range; integers are numbers. `expected` is the type for messages.
-Faults read_number(const ConfigValue& value, const std::string& expected, const IntegerRange& range,
-                   std::int64_t& integer);
-Faults read_number(const ConfigValue& value, const std::string& expected, const NumberRange& range, double& number);
-// Reads bytes written as "12 GiB" or 1048576; the word `absent` means none. Less than 1 MiB needs a unit: "900 B".
-Faults read_bytes(const ConfigValue& value, const std::string& absent, std::optional<std::int64_t>& bytes);
+// Adds the refusal of `read`, if it refuses, as a fault of the value.
+void collect(Faults& faults, const ConfigValue& value, const std::function<void()>& read);
+
+// The next four throw Error (request) for a value that is not accepted. `expected` is the type for messages.
+//
+// The value as a T.
+template <typename T>
+const T& expect(const ConfigValue& value, const std::string& expected) {
+  const T* data = std::get_if<T>(&value.data);
+  if (data == nullptr) fail_request("{}", wrong_type(expected, value).text);
+  return *data;
+}
+// An integer or a number of the range; integers are numbers.
+std::int64_t read_number(const ConfigValue& value, const std::string& expected, const IntegerRange& range);
+double read_number(const ConfigValue& value, const std::string& expected, const NumberRange& range);
+// Bytes written as "12 GiB" or 1048576; the word `absent` means none. Less than 1 MiB needs a unit: "900 B".
+std::optional<std::int64_t> read_bytes(const ConfigValue& value, const std::string& absent);
+
 // TOML that read_bytes reads back.
 std::string bytes_text(std::int64_t bytes);
 // Reads an array of strings, or a string as an array of one. `check` throws Error for an element that is not accepted.
@@ -76,32 +87,39 @@ Faults read_texts(const ConfigValue& value, const std::function<void(const std::
 std::string wrong_word(const std::string& word, const std::vector<std::string>& available,
                        const std::vector<std::string>& absent);
 
+// `read` makes the value of the field of a written one, or throws Error; `write` makes TOML of it.
+template <typename Access, typename Read, typename Write>
+ConfigKey value_key(const std::string& path, std::string type, std::string help, Access access, Read read,
+                    Write write) {
+  ConfigKey key = make_key(path, std::move(type), std::move(help));
+  key.read = [=](Config& config, const ConfigValue& value) {
+    Faults faults;
+    collect(faults, value, [&] { std::invoke(access, config) = read(value); });
+    return faults;
+  };
+  key.write = [=](const Config& config) { return write(std::invoke(access, config)); };
+  return key;
+}
+
 // An integer or a number of the range, or "auto" if the field is optional.
 template <typename Number, typename Range, typename Access>
 ConfigKey ranged_key(const std::string& path, const char* type, std::string help, Range range, Access access) {
   using Field = FieldOf<Access>;
   constexpr bool may_be_auto = is_optional<Field>;
-  ConfigKey key = make_key(path, may_be_auto ? fmt::format("{} or \"{}\"", type, automatic) : type, std::move(help));
-  key.read = [=, expected = key.type](Config& config, const ConfigValue& value) -> Faults {
+  const std::string expected = may_be_auto ? fmt::format("{} or \"{}\"", type, automatic) : type;
+  const auto read = [=](const ConfigValue& value) {
     const auto* word = std::get_if<std::string>(&value.data);
-    if (may_be_auto && word && *word == automatic) {
-      std::invoke(access, config) = Field();
-      return {};
-    }
-    Number number = 0;
-    Faults faults = read_number(value, expected, range, number);
-    if (faults.empty()) std::invoke(access, config) = static_cast<Field>(number);
-    return faults;
+    if (may_be_auto && word && *word == automatic) return Field();
+    return static_cast<Field>(read_number(value, expected, range));
   };
-  key.write = [=](const Config& config) {
-    const Field field = std::invoke(access, config);
+  const auto write = [](const Field& field) {
     if constexpr (may_be_auto) {
       return field ? toml_text(static_cast<Number>(*field)) : toml_text(std::string(automatic));
     } else {
       return toml_text(static_cast<Number>(field));
     }
   };
-  return key;
+  return value_key(path, expected, std::move(help), access, read, write);
 }
 template <typename Access>
 ConfigKey integer_key(const std::string& path, std::string help, IntegerRange range, Access access) {
@@ -115,28 +133,18 @@ ConfigKey number_key(const std::string& path, std::string help, NumberRange rang
 // An amount of memory, or the word `absent`.
 template <typename Access>
 ConfigKey bytes_key(const std::string& path, std::string help, const std::string& absent, Access access) {
-  ConfigKey key = make_key(path, "a string or an integer", std::move(help));
-  key.read = [=](Config& config, const ConfigValue& value) {
-    return read_bytes(value, absent, std::invoke(access, config));
-  };
-  key.write = [=](const Config& config) {
-    const std::optional<std::int64_t>& bytes = std::invoke(access, config);
+  const auto read = [=](const ConfigValue& value) { return read_bytes(value, absent); };
+  const auto write = [=](const std::optional<std::int64_t>& bytes) {
     return bytes ? bytes_text(*bytes) : toml_text(absent);
   };
-  return key;
+  return value_key(path, "a string or an integer", std::move(help), access, read, write);
 }
 
 template <typename Access>
 ConfigKey boolean_key(const std::string& path, std::string help, Access access) {
-  ConfigKey key = make_key(path, "a boolean", std::move(help));
-  key.read = [=](Config& config, const ConfigValue& value) -> Faults {
-    const bool* boolean = std::get_if<bool>(&value.data);
-    if (!boolean) return {wrong_type("a boolean", value)};
-    std::invoke(access, config) = *boolean;
-    return {};
-  };
-  key.write = [=](const Config& config) { return toml_text(std::invoke(access, config)); };
-  return key;
+  const auto read = [](const ConfigValue& value) { return expect<bool>(value, "a boolean"); };
+  const auto write = [](bool field) { return toml_text(field); };
+  return value_key(path, "a boolean", std::move(help), access, read, write);
 }
 
 inline void any_text(const std::string&) {}
@@ -150,15 +158,9 @@ inline auto not_empty(const char* complaint) {
 // A text that `parse` makes a value of, or throws Error; `text_of` makes the text again.
 template <typename Access, typename Parse, typename TextOf>
 ConfigKey text_key(const std::string& path, std::string help, Access access, Parse parse, TextOf text_of) {
-  ConfigKey key = make_key(path, "a string", std::move(help));
-  key.read = [=](Config& config, const ConfigValue& value) -> Faults {
-    const auto* text = std::get_if<std::string>(&value.data);
-    if (!text) return {wrong_type("a string", value)};
-    const auto complaint = refusal_of([&] { std::invoke(access, config) = parse(*text); });
-    return complaint ? Faults{{value.place, *complaint}} : Faults{};
-  };
-  key.write = [=](const Config& config) { return toml_text(text_of(std::invoke(access, config))); };
-  return key;
+  const auto read = [=](const ConfigValue& value) { return parse(expect<std::string>(value, "a string")); };
+  const auto write = [=](const auto& field) { return toml_text(text_of(field)); };
+  return value_key(path, "a string", std::move(help), access, read, write);
 }
 // Of a value with to_string().
 template <typename Access, typename Parse>

@@ -59,8 +59,8 @@ ConfigKey betas_key(const std::string& path, std::optional<UpdateGroup> group) {
     std::array<double, 2> betas{};
     Faults faults;
     for (std::size_t i = 0; i < betas.size(); ++i) {
-      for (Fault& fault : read_number((*elements)[i], "a number", below_one, betas[i]))
-        faults.push_back(std::move(fault));
+      const ConfigValue& element = (*elements)[i];
+      collect(faults, element, [&] { betas[i] = read_number(element, "a number", below_one); });
     }
     if (!faults.empty()) return faults;
     OptimizerConfig& options = options_of(config, group);

@@ -27,9 +27,7 @@ Faults read_list(Config& config, const std::vector<ConfigValue>& elements, const
           wrong_type(numbers ? "an integer, as the first entry is" : "a string, as the first entry is", element));
       if (&element == &elements.front()) faults.back() = wrong_type("a string or an integer", element);
     } else if (count) {
-      for (Fault& fault : read_number(element, "an integer", blocks_range, counts.emplace_back())) {
-        faults.push_back(std::move(fault));
-      }
+      collect(faults, element, [&] { counts.push_back(read_number(element, "an integer", blocks_range)); });
     } else {
       texts.push_back(*text);
     }
@@ -62,25 +60,23 @@ ConfigKey schedule_key() {
       make_key("pipeline.schedule", "a string",
                "order of forwards and backwards: a name, a .csv file in PyTorch's compute-only form, or the "
                "lines of one, as a run's config.toml has them");
-  key.read = [expected = key.type](Config& config, const ConfigValue& value) -> Faults {
-    const auto* word = std::get_if<std::string>(&value.data);
-    if (!word) return {wrong_type(expected, value)};
-    std::optional<UserOrder> own_order;
-    const bool is_file = word->ends_with(".csv");
-    std::string lines = is_file || word->find(',') == std::string::npos ? std::string() : *word;
-    const auto complaint = refusal_of([&] {
-      if (is_file) lines = InputFile(*word).text();
+  key.read = [](Config& config, const ConfigValue& value) {
+    Faults faults;
+    collect(faults, value, [&] {
+      const auto& word = expect<std::string>(value, "a string");
+      const bool is_file = word.ends_with(".csv");
+      std::string lines = is_file ? InputFile(word).text() : word.find(',') == std::string::npos ? std::string() : word;
+      std::optional<UserOrder> own_order;
       if (is_file || !lines.empty()) {
         own_order = order_from_csv(lines);
       } else {
-        require_schedule(*word);
+        require_schedule(word);
       }
+      config.pipeline.schedule = lines == word ? "own" : word;
+      config.pipeline.own_order = std::move(own_order);
+      config.pipeline.order_lines = std::move(lines);
     });
-    if (complaint) return {{value.place, *complaint}};
-    config.pipeline.schedule = lines == *word ? "own" : *word;
-    config.pipeline.own_order = std::move(own_order);
-    config.pipeline.order_lines = std::move(lines);
-    return {};
+    return faults;
   };
   // A run goes on, and its checkpoints are read, without the file.
   key.write = [](const Config& config) {

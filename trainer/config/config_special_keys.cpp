@@ -23,7 +23,17 @@ const ShardPolicy& policy_of(const Config& config, std::optional<Family> family)
   return found == config.shard_by_family.end() ? config.shard : found->second;
 }
 
-// A word, a number of ranks, or a list of them with one for each stage.
+// A word, or a number of ranks. Throws Error (request) for anything else.
+ResidencyChoice read_residency(const ConfigValue& value) {
+  if (const bool* flag = std::get_if<bool>(&value.data)) {
+    fail_request("{0} is no residency: reshard_after_forward {0} is called \"{1}\" here", toml_text(*flag),
+                 *flag ? "reshard_after_use" : "keep_after_forward");
+  }
+  const auto* ranks = std::get_if<std::int64_t>(&value.data);
+  return parse_residency(ranks ? toml_text(*ranks) : expect<std::string>(value, "a string or an integer"));
+}
+
+// A residency, or a list of them with one for each stage.
 ConfigKey residency_key(const std::string& path, std::optional<Family> family) {
   ConfigKey key = make_key(path, "a string, an integer or an array of them",
                            "how long full parameters stay; a list has one entry a stage");
@@ -34,22 +44,7 @@ ConfigKey residency_key(const std::string& path, std::optional<Family> family) {
     Faults faults;
     std::vector<ResidencyChoice> choices;
     for (const ConfigValue& element : written) {
-      if (const bool* flag = std::get_if<bool>(&element.data)) {
-        faults.push_back(
-            {element.place,
-             fmt::format("{} is no residency: reshard_after_forward {} is called \"{}\" here", toml_text(*flag),
-                         toml_text(*flag), *flag ? "reshard_after_use" : "keep_after_forward")});
-        continue;
-      }
-      const auto* word = std::get_if<std::string>(&element.data);
-      const auto* ranks = std::get_if<std::int64_t>(&element.data);
-      if (!word && !ranks) {
-        faults.push_back(wrong_type("a string or an integer", element));
-        continue;
-      }
-      const std::string text = word ? *word : fmt::format("{}", *ranks);
-      const auto complaint = refusal_of([&] { choices.push_back(parse_residency(text)); });
-      if (complaint) faults.push_back({element.place, *complaint});
+      collect(faults, element, [&] { choices.push_back(read_residency(element)); });
     }
     if (!faults.empty()) return faults;
     ShardPolicy& policy = policy_of(config, family);
@@ -80,32 +75,29 @@ const PrecisionConfig& precision_of(const Config& config, std::optional<Family> 
 
 // A file's name, or {path = "b.bin", weight = 0.3}.
 Faults read_source(const ConfigValue& value, DataSource& source) {
-  const auto read_path = [&](const ConfigValue& path) -> Faults {
-    const auto* text = std::get_if<std::string>(&path.data);
-    if (!text) return {wrong_type("a string", path)};
-    if (text->empty()) return {{path.place, "the name of a file is empty"}};
-    source.path = *text;
-    return {};
+  const auto read_path = [&](const ConfigValue& path) {
+    source.path = expect<std::string>(path, "a string");
+    if (source.path.empty()) fail_request("the name of a file is empty");
   };
-  const auto* table = std::get_if<TableMark>(&value.data);
-  if (!table || !table->fields) {
-    return std::holds_alternative<std::string>(value.data)
-               ? read_path(value)
-               : Faults{wrong_type("a string, or a table with path and weight", value)};
-  }
   Faults faults;
+  if (std::holds_alternative<std::string>(value.data)) {
+    collect(faults, value, [&] { read_path(value); });
+    return faults;
+  }
+  const auto* table = std::get_if<TableMark>(&value.data);
+  if (!table || !table->fields) return {wrong_type("a string, or a table with path and weight", value)};
   bool has_path = false;
   for (const ConfigField& field : *table->fields) {
-    Faults found;
-    if (field.name == "path") {
-      has_path = true;
-      found = read_path(field.value);
-    } else if (field.name == "weight") {
-      found = read_number(field.value, "a number", non_negative, source.weight.emplace());
-    } else {
-      found = {{field.value.place, fmt::format("a file has a path and a weight, no {}", field.name)}};
-    }
-    faults.insert(faults.end(), found.begin(), found.end());
+    collect(faults, field.value, [&] {
+      if (field.name == "path") {
+        has_path = true;
+        read_path(field.value);
+      } else if (field.name == "weight") {
+        source.weight = read_number(field.value, "a number", non_negative);
+      } else {
+        fail_request("a file has a path and a weight, no {}", field.name);
+      }
+    });
   }
   if (!has_path) faults.push_back({value.place, "a table names no path"});
   return faults;
