@@ -13,13 +13,9 @@ constexpr std::int64_t least_without_unit = std::int64_t{1} << 20;
 }  // namespace
 
 ConfigKey make_key(const std::string& path, std::string type, std::string help) {
-  ConfigKey key;
   const std::size_t dot = path.rfind('.');
-  key.section = path.substr(0, dot);
-  key.name = path.substr(dot + 1);
-  key.type = std::move(type);
-  key.help = std::move(help);
-  return key;
+  return {
+      .section = path.substr(0, dot), .name = path.substr(dot + 1), .type = std::move(type), .help = std::move(help)};
 }
 
 Fault wrong_type(const std::string& expected, const ConfigValue& value) {

@@ -18,20 +18,20 @@ struct KeyCondition {
 };
 
 struct ConfigKey {
-  std::string section;    // "model.moe"
-  std::string name;       // "num_experts"
-  std::string type;       // "an integer", as messages put it
-  std::string help;       // one line
-  bool required = false;  // where it is read
-  std::string inherits;   // path of the key that gives the value if this key is not written
+  std::string section;        // "model.moe"
+  std::string name;           // "num_experts"
+  std::string type;           // "an integer", as messages put it
+  std::string help;           // one line
+  bool required = false;      // where it is read
+  std::string inherits = {};  // path of the key that gives the value if this key is not written
   // If one of these does not hold, no run reads the value, and no rule checks it.
   std::vector<KeyCondition> read_where = {};
   // Puts a value into the configuration, or says why not. Keys are read in the order of the table.
-  std::function<Faults(Config&, const ConfigValue&)> read;
+  std::function<Faults(Config&, const ConfigValue&)> read = {};
   // Puts the value of an absent key that depends on keys above it in the table; empty if it depends on none.
   std::function<void(Config&)> absent = {};
   // The value in the configuration as TOML.
-  std::function<std::string(const Config&)> write;
+  std::function<std::string(const Config&)> write = {};
 
   std::string path() const { return section + "." + name; }
 };

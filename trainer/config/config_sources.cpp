@@ -27,10 +27,7 @@ std::optional<std::string> try_read(const fs::path& file) {
 
 // The entries of the overrides, in their order.
 std::vector<ConfigEntry> override_entries(const std::vector<std::string>& overrides, Faults& faults) {
-  auto source = std::make_shared<SourceText>();
-  source->name = "command line";
-  source->order = std::numeric_limits<int>::max();
-  source->is_command_line = true;
+  auto source = std::make_shared<SourceText>(SourceText{"command line", {}, std::numeric_limits<int>::max(), true});
   for (const std::string& text : overrides) {
     source->lines.push_back((text.starts_with("--") ? "" : "--") + text);
   }
