@@ -125,9 +125,9 @@ Json placement_json(const ResolvedRun& run) {
 }
 
 Json device_json(const Config& config, const Json& summary) {
-  return {{"device", config.run.device == DeviceKind::cpu ? "cpu" : "cuda"},
+  return {{"device", name_of(config.run.device)},
           {"card", summary.value("card", Json())},
-          {"ranks_are", config.run.launch == LaunchKind::threads ? "threads" : "processes"},
+          {"ranks_are", name_of(config.run.launch)},
           {"attention", summary.at("attention")},
           {"versions", summary.at("versions")}};
 }

@@ -191,14 +191,13 @@ ChoiceStep step_of(const ConfigRule& rule) {
 // Words that select the hardware's device.
 Overrides device_words(const Config& config, const Hardware& hardware, int world) {
   Overrides words;
-  const bool cpu = hardware.name == "cpu";
-  const DeviceKind device = cpu ? DeviceKind::cpu : DeviceKind::cuda;
+  const DeviceKind device = device_of(hardware);
   const bool alone = world <= config.run.ranks_per_device;
-  const LaunchKind launch = cpu ? LaunchKind::threads : alone ? config.run.launch : LaunchKind::processes;
-  if (config.run.device != device) words.push_back(word("run.device", cpu ? "cpu" : "cuda"));
-  if (config.run.launch != launch) {
-    words.push_back(word("run.launch", launch == LaunchKind::threads ? "threads" : "processes"));
-  }
+  const LaunchKind launch = device == DeviceKind::cpu ? LaunchKind::threads
+                            : alone                   ? config.run.launch
+                                                      : LaunchKind::processes;
+  if (config.run.device != device) words.push_back(word("run.device", name_of(device)));
+  if (config.run.launch != launch) words.push_back(word("run.launch", name_of(launch)));
   return words;
 }
 

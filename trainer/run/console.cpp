@@ -107,9 +107,8 @@ void Console::banner(const Config& config, const Program& program, const RoutedB
   const Degrees& d = config.parallelism;
   const ParameterCount count = count_parameters(config.model);
   const auto microbatches = config.microbatches();
-  fmt::print(out_, "weft: {} on {} ranks ({}, {})\n", config.run.name, d.world(),
-             config.run.launch == LaunchKind::threads ? "threads" : "processes",
-             config.run.device == DeviceKind::cpu ? "cpu" : "cuda");
+  fmt::print(out_, "weft: {} on {} ranks ({}, {})\n", config.run.name, d.world(), name_of(config.run.launch),
+             name_of(config.run.device));
   fmt::print(
       out_, "  mesh        pp {} x dp_replicate {} x dp_shard {} x cp {} x tp {}; experts edp {} x ep {} x etp {}\n",
       d.pipeline, d.data_replicate, d.data_shard, d.context, d.tensor, d.expert_data(), d.expert, d.expert_tensor);
