@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <map>
+#include <algorithm>
 #include <sstream>
 
 #include "layers/kernels/gpu_kernel_options.h"
@@ -387,14 +387,12 @@ std::vector<ConfigKey> config_schema() {
 }
 
 std::vector<std::string> changed_values(const std::string& before, const std::string& now) {
-  std::map<std::string, WrittenKey> earlier;
-  for (WrittenKey& key : written_keys(before)) earlier.emplace(key.path, key);
+  const std::vector<WrittenKey> earlier = written_keys(before);
   std::vector<std::string> changed;
   for (const WrittenKey& key : written_keys(now)) {
-    const auto found = earlier.find(key.path);
-    if (found == earlier.end() || found->second.value == key.value) continue;
-    if (found->second.follows && key.follows) continue;
-    changed.push_back(fmt::format("{} {} -> {}", key.path, found->second.value, key.value));
+    const auto found = std::ranges::find(earlier, key.path, &WrittenKey::path);
+    if (found == earlier.end() || found->value == key.value || (found->follows && key.follows)) continue;
+    changed.push_back(fmt::format("{} {} -> {}", key.path, found->value, key.value));
   }
   return changed;
 }
