@@ -115,21 +115,16 @@ std::int64_t tighten(const Config& config, const Mesh& mesh, std::span<const Ran
   return most;
 }
 
-// The smallest budget with a timing, and why.
-struct Least {
-  std::int64_t bytes = 0;
-  std::string text;
-};
-
-Least least_budget(std::int64_t budget, const std::vector<Held>& held, const TimingProblem& problem, bool once) {
-  Least least;
+// The smallest budget with a timing, and why; without the plan.
+SolvedTiming least_budget(std::int64_t budget, const std::vector<Held>& held, const TimingProblem& problem, bool once) {
+  SolvedTiming least;
   for (std::size_t rank = 0; rank < held.size(); ++rank) {
     const std::int64_t step = std::max(held[rank].update, smallest_budget(problem.ranks[rank], once));
     // The excess that a dry run found is needed as well.
     const std::int64_t above = budget - held[rank].always - problem.ranks[rank].budget;
     const std::int64_t bytes = held[rank].always + above + step;
-    if (bytes <= least.bytes) continue;
-    least = {bytes,
+    if (bytes <= least.smallest_budget) continue;
+    least = {std::nullopt, bytes,
              fmt::format("pipeline rank {} holds {} all the time, and its largest action, or its update, takes {} "
                          "more",
                          rank, format_bytes(held[rank].always), format_bytes(above + step))};
@@ -164,11 +159,11 @@ SolvedTiming solve_timing(const Config& config, const Mesh& mesh, const std::vec
   options.pin_reductions = config.shard_by_family.at(Family::dense).reduction.kind != ReductionKind::by_strategy;
   // The solver bounds the bytes that a plan holds at its positions. Only a dry run shows whether anything else is held.
   for (int attempt = 0; attempt < most_attempts; ++attempt) {
-    Least least = least_budget(budget, held, problem, options.pin_reductions);
-    if (least.bytes > budget) return {std::nullopt, least.bytes, std::move(least.text)};
+    SolvedTiming least = least_budget(budget, held, problem, options.pin_reductions);
+    if (least.smallest_budget > budget) return least;
     TimingPlan plan = solve_timing(problem, options).plan;
     if (tighten(config, mesh, classes, add_solved_sharding(all_placed, plan), problem) == 0) {
-      return {std::move(plan), least.bytes, {}};
+      return {std::move(plan), least.smallest_budget, {}};
     }
   }
   fail("no timing was found in {} attempts that keeps memory_budget {} bytes", most_attempts, budget);
