@@ -62,10 +62,7 @@ void fill_absent(std::vector<std::int64_t>& said, const std::optional<std::int64
 
 void add_tokenizer_settings(const std::string& tokenizer, ExportPlan& plan) {
   TokenizerSettings settings = settings_of(tokenizer);
-  if (settings.largest_id.value_or(-1) >= plan.model.vocab_size) {
-    fail_request("the tokenizer \"{}\" has ids up to {}, but the model a vocabulary of {}", tokenizer,
-                 *settings.largest_id, plan.model.vocab_size);
-  }
+  expect_vocabulary(settings.largest_id, plan.model.vocab_size, tokenizer);
   plan.tokenizer_settings = std::move(settings.json);
   plan.leaves_out_normalizer = settings.leaves_out_normalizer;
   fill_absent(plan.facts.bos_token_id, settings.bos_token_id);
@@ -219,7 +216,7 @@ ExportPlan plan_export(const Manifest& manifest, const ModelConfig& model, const
       fail_request("{} has no file of a tokenizer, such as tokenizer.json or tokenizer.model",
                    options.tokenizer.string());
     }
-    expect_vocabulary(tokenizer, model.vocab_size);
+    expect_vocabulary(tokenizer.largest_id, model.vocab_size);
     take_companions(options.tokenizer, "", plan);
   } else if (!options.checkpoint.empty()) {
     take_companions(options.checkpoint, options.ranks, plan);

@@ -141,7 +141,7 @@ ImportResult import_folder(const fs::path& folder, const fs::path& to,
   const WeightFolder weights(folder);
   const ExpertTensors experts = experts_of(weights);
   expect_weights(weights, model, experts);
-  expect_vocabulary(find_tokenizer_files(folder), model.model.vocab_size);
+  expect_vocabulary(find_tokenizer_files(folder).largest_id, model.model.vocab_size);
   std::vector<NewWeight> made;
   for (const FolderPart& part : folder_parts(model.architecture, model.model, experts)) {
     made.push_back(weight_of(weights, part));

@@ -87,8 +87,8 @@ TokenizerSettings settings_of(const std::string& name);
 std::vector<std::filesystem::path> find_companions(const std::filesystem::path& folder);
 inline constexpr const char* model_json_name = "config.json";
 inline constexpr const char* generation_json_name = "generation_config.json";
-// Throws Error (request) if a tokenizer id has no row in a model of this size.
-void expect_vocabulary(const TokenizerFiles& tokenizer, std::int64_t vocab_size);
+// Throws Error (request) if an id of a tokenizer, called `name` if it is told, has no row in a model of this size.
+void expect_vocabulary(std::optional<std::int64_t> largest_id, std::int64_t vocab_size, const std::string& name = "");
 
 // A folder that appears complete or not at all: filled under a temporary name beside its place, flushed and renamed.
 class NewFolder {

@@ -136,10 +136,10 @@ std::vector<fs::path> find_companions(const fs::path& folder) {
   return found;
 }
 
-void expect_vocabulary(const TokenizerFiles& tokenizer, std::int64_t vocab_size) {
-  if (tokenizer.largest_id.value_or(-1) >= vocab_size) {
-    fail_request("the tokenizer has ids up to {}, but the model a vocabulary of {}", *tokenizer.largest_id, vocab_size);
-  }
+void expect_vocabulary(std::optional<std::int64_t> largest_id, std::int64_t vocab_size, const std::string& name) {
+  if (largest_id.value_or(-1) < vocab_size) return;
+  fail_request("the tokenizer{} has ids up to {}, but the model a vocabulary of {}",
+               name.empty() ? "" : fmt::format(" \"{}\"", name), *largest_id, vocab_size);
 }
 
 }  // namespace weft
