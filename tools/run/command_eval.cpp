@@ -52,10 +52,9 @@ HeldOutWindows held_out_text(const EvalArguments& arguments, const std::filesyst
   // Of the run: a layout may round its own global batch.
   const std::int64_t batch = read_config(checkpoint / checkpoint_config_name).config.training.global_batch_size;
   const std::int64_t most = arguments.batches * batch;
-  if (arguments.split && config.data.split.empty()) {
-    fail_request("--split: the run has no data.split, so that no part was held out");
-  }
-  return HeldOutWindows(for_inference(config), arguments.files, most, "--data");
+  if (!arguments.split) return HeldOutWindows(for_inference(config), arguments.files, most, "--data");
+  if (config.data.split.empty()) fail_request("--split: the run has no data.split, so that no part was held out");
+  return HeldOutWindows(for_inference(config), most);
 }
 
 // Throws Error (request) if a key changes the length of windows from that of training without --window.

@@ -72,14 +72,18 @@ TextVocabulary fitting_vocabulary(const Config& config) {
 
 HeldOutWindows::HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t most,
                                std::string_view asked)
-    : HeldOutWindows(config, files, most, asked, fitting_vocabulary(config)) {}
+    : HeldOutWindows(config, most, fitting_vocabulary(config), [&](const TextVocabulary& vocabulary) {
+        return TextWindows(files, config.training.sequence_length, vocabulary, config.data.documents, asked);
+      }) {}
 
-HeldOutWindows::HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t most,
-                               std::string_view asked, const TextVocabulary& vocabulary)
-    : windows_(files.empty()
-                   ? TextWindows(config.data, config.training.sequence_length, vocabulary)
-                   : TextWindows(files, config.training.sequence_length, vocabulary, config.data.documents, asked)),
-      config_(config) {
+HeldOutWindows::HeldOutWindows(const Config& config, std::int64_t most)
+    : HeldOutWindows(config, most, fitting_vocabulary(config), [&](const TextVocabulary& vocabulary) {
+        return TextWindows(config.data, config.training.sequence_length, vocabulary);
+      }) {}
+
+HeldOutWindows::HeldOutWindows(const Config& config, std::int64_t most, const TextVocabulary& vocabulary,
+                               const std::function<TextWindows(const TextVocabulary&)>& open)
+    : windows_(open(vocabulary)), config_(config) {
   if (most > 0) windows_.keep(most);
   targets_ = windows_.tokens();
   if (targets_ == 0) fail_request("the {} windows of held-out text have no target that counts", windows_.count());
@@ -105,7 +109,8 @@ HeldOutLoss HeldOutWindows::loss(double loss_sum, double seconds) const {
 std::optional<HeldOutWindows> validation_windows(const Config& config) {
   const ValidationConfig& validation = config.validation;
   const std::int64_t most = validation.batches * config.training.global_batch_size;
-  if (!validation.takes_place()) return std::nullopt;
+  if (validation.split) return HeldOutWindows(without_training(config), most);
+  if (validation.data.empty()) return std::nullopt;
   return HeldOutWindows(without_training(config), validation.data, most, "validation.data");
 }
 

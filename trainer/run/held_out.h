@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,12 +21,13 @@ namespace weft {
 // The text to measure, and the forwards that measure it. Immutable; shared by ranks.
 class HeldOutWindows {
  public:
-  // Windows of training.sequence_length tokens (text_windows.h), at most `most` of them (keep), 0 for all. Without
-  // `files`, those of the validation part of data.train by data.split. Throws Error (request) as TextWindows and
-  // open_vocabulary, and for a tokenizer that is not the model's (require_fit). `config` is from for_inference() or
-  // without_training().
+  // Windows of training.sequence_length tokens (text_windows.h), at most `most` of them (keep), 0 for all. Throws Error
+  // (request) as TextWindows and open_vocabulary, and for a tokenizer that is not the model's (require_fit). `config`
+  // is from for_inference() or without_training().
   HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t most,
                  std::string_view asked);
+  // Those of the validation part of data.train by data.split. Throws as TextWindows, open_vocabulary and require_fit.
+  HeldOutWindows(const Config& config, std::int64_t most);
 
   // The configuration of a pass: `config` with a global batch no larger than the text needs.
   const Config& config() const { return config_; }
@@ -35,8 +37,8 @@ class HeldOutWindows {
   HeldOutLoss loss(double loss_sum, double seconds) const;
 
  private:
-  HeldOutWindows(const Config& config, const std::vector<std::string>& files, std::int64_t most, std::string_view asked,
-                 const TextVocabulary& vocabulary);
+  HeldOutWindows(const Config& config, std::int64_t most, const TextVocabulary& vocabulary,
+                 const std::function<TextWindows(const TextVocabulary&)>& open);
 
   TextWindows windows_;
   Config config_;
