@@ -351,6 +351,32 @@ TEST(Search, OffersADispatchBetweenNodesToExpertsThatFillSeveral) {
   }
 }
 
+// With one microbatch a step, its reduction is that of the last one.
+TEST(Search, ShowsOneRowForTheReductionsOfOneMicrobatch) {
+  TemporaryFolder folder;
+  const std::string file = (folder / "run.toml").string();
+  write_file(file, text_of({"", "d e", "h100", 8, {}}));
+  for (const std::string pipeline : {"1", "2"}) {
+    const SearchSpace space = search_space(
+        file, {}, {.world = 8, .axes = parse_search_axes({"pipeline=" + pipeline, "tensor=1", "microbatch_size=4,8"})});
+    std::map<SearchChoice, std::set<Figures>> shown;  // by a choice with the first policy of the same residency
+    std::size_t single = 0;
+    for (const SearchedPlan& plan : search_plans(space, {.top = 1000}).plans) {
+      if (config_of(space, plan.choice).microbatches() > 1) continue;
+      ++single;
+      const SearchedPolicy& own = space.policies[plan.choice.policy];
+      const auto alike = std::ranges::find_if(space.policies, [&](const SearchedPolicy& policy) {
+        return policy.strategy == own.strategy && policy.residency == own.residency;
+      });
+      SearchChoice choice = plan.choice;
+      choice.policy = static_cast<std::size_t>(alike - space.policies.begin());
+      EXPECT_TRUE(shown[choice].insert(figures_of(plan)).second)
+          << fmt::format("{}", fmt::join(words_of(space, plan.choice), " "));
+    }
+    EXPECT_GT(single, 10u);
+  }
+}
+
 TEST(Search, SaysWhatIsLeastWhereNothingFits) {
   TemporaryFolder folder;
   const std::string file = (folder / "run.toml").string();

@@ -36,6 +36,7 @@ void refuse(SearchCounts& counts, const std::string& message, std::size_t choice
 // The part of the policies that the program depends on. Choices with equal texts compile to the same program.
 std::string policy_text(const Config& config) {
   std::string text;
+  const bool one = config.microbatches() == 1;  // its reduction is that of the last one, too
   const bool by_stage = std::ranges::any_of(config.shard_by_family,
                                             [](const auto& entry) { return !entry.second.residency_by_stage.empty(); });
   for (int stage = 0; stage < (by_stage ? config.stages() : 1); ++stage) {
@@ -45,8 +46,8 @@ std::string policy_text(const Config& config) {
       const UnitPolicy policy = resolve_policy(config, family, stage);
       text += fmt::format("{} {} {} {} {} {} {} {} {} {} {};", name_of(policy.residency), policy.window_stages,
                           policy.island_ranks, policy.lookahead, name_of(policy.backward_prefetch), policy.within_stage,
-                          policy.reduce_every, policy.accumulate_sharded, shard.strategy == ShardStrategy::no_shard,
-                          to_string(shard.wrap),
+                          one ? 1 : policy.reduce_every, policy.accumulate_sharded,
+                          shard.strategy == ShardStrategy::no_shard, to_string(shard.wrap),
                           merged.try_emplace(wrap.merge_key.at(family), merged.size()).first->second);
     }
   }
