@@ -45,6 +45,10 @@ function(weft_add_suite label kind program suite most)
     if(suite MATCHES "PaddedRun")
       set_tests_properties("${of_part}" PROPERTIES RUN_SERIAL TRUE)
     endif()
+    # The longest suites begin first, or the last of them runs alone.
+    if(label STREQUAL "cuda_emulated")
+      set_tests_properties("${of_part}" PROPERTIES COST 1)
+    endif()
   endforeach()
 endfunction()
 
