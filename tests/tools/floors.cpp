@@ -45,7 +45,7 @@ const std::vector<Floor>& floors() {
                {"passes", {"program", "check", "orders"}},
                {"execute", {"program", "text"}},
                {"simulation", {"program", "text", "check", "accounts"}},
-               {"timing", {"program", "orders", "simulation"}}});
+               {"timing", {"program", "orders", "simulation", "accounts"}}});
     const std::vector<std::string> beneath = {"parallel/runtime", "parallel/mesh", "parallel/comm"};
     add_rooms(all, "layers", beneath, {{"kernels", {}}});
     all.push_back({"layers", beneath});

@@ -12,8 +12,8 @@
 namespace weft {
 namespace {
 
-// Of the families that the model has and for which `holds` is true: "SECTION.KEY" if all have the value of that key,
-// otherwise the keys of the families.
+// About the families of the model for which `holds` is true. "SECTION.KEY" if all have the value of that key, otherwise
+// the keys of the families.
 template <typename Holds>
 std::string setting_of(const Config& config, std::string_view section, std::string_view key, const Holds& holds) {
   const std::vector<ConfigKey> schema = config_schema();

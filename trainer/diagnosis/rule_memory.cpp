@@ -15,7 +15,6 @@
 #include "trainer/plan/stage_plan.h"
 #include "trainer/rank/dry_run.h"
 #include "trainer/resolve/resolved_run.h"
-#include "trainer/run/run_directory.h"
 
 namespace weft {
 namespace {

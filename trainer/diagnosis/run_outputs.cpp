@@ -10,7 +10,6 @@
 #include "parallel/runtime/outside_text.h"
 #include "trainer/config/config_sources.h"
 #include "trainer/resolve/config_reader.h"
-#include "trainer/run/run_directory.h"
 
 namespace weft {
 namespace {

@@ -35,7 +35,7 @@ void choose_owners(std::vector<PlannedMatrix>& matrices, int ranks) {
   }
 }
 
-// Throws Error unless the first holders have every row of a matrix exactly once: an owner would put together a matrix
+// Throws Error unless the first holders have every row of a matrix exactly once. An owner would put together a matrix
 // with rows of no rank.
 void require_exact(const std::vector<PlannedMatrix>& matrices, std::vector<HeldRows> held) {
   std::ranges::sort(held, {}, [](const HeldRows& rows) { return std::tie(rows.matrix, rows.row_begin, rows.rows); });

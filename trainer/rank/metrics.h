@@ -16,7 +16,8 @@
 
 namespace weft {
 
-inline constexpr const char* metrics_file = "metrics.jsonl";  // in a run's directory, one line a step
+// In a run's directory. One line a step, and the end of a run that was not stopped.
+inline constexpr const char *metrics_file = "metrics.jsonl", *summary_file = "summary.json";
 
 inline constexpr std::size_t most_named_experts = 16;  // a line of metrics.jsonl names so many of a block
 

@@ -72,7 +72,6 @@ class RunLock {
   bool held_ = false;
 };
 
-inline constexpr const char* summary_file = "summary.json";  // in a run's directory
 
 // The measurements of a run over its steps, for the summary.
 struct RunFigures {

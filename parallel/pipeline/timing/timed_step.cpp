@@ -154,7 +154,7 @@ Producers find_producers(const Program& program) {
   return producers;
 }
 
-// The actions between two ops of a rank stand in front of the receives of the next op, so that other lanes begin before
+// The actions between two ops of a rank stand in front of the receives of the next op. So other lanes begin before
 // compute waits. They stand behind the sends of the previous op, because another rank waits for those.
 std::vector<Action> timed_list(const Program& program, int rank, const TimingRankPlan& plan) {
   const std::vector<Action>& actions = program.ranks[rank];
