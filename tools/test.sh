@@ -48,11 +48,11 @@ part() {
   fi
   "${@:3}"
 }
-part "exhaustive tests" 250 ctest --preset release "$at_once" -L exhaustive
-part "sanitizers of parsers and ranks" 190 tools/sanitize.sh asan-ubsan
-part fuzzers 100 tools/fuzz.sh 10000x
-part "thread sanitizer" 80 tools/sanitize.sh tsan
-part "sanitizers of commands" 200 tools/sanitize.sh asan-ubsan-tools
+part "exhaustive tests" 325 ctest --preset release "$at_once" -L exhaustive
+part "sanitizers of parsers and ranks" 200 tools/sanitize.sh asan-ubsan
+part fuzzers 205 tools/fuzz.sh 10000x
+part "thread sanitizer" 110 tools/sanitize.sh tsan
+part "sanitizers of commands" 250 tools/sanitize.sh asan-ubsan-tools
 if [[ ${#left_out[@]} -gt 0 ]]; then
   printf 'test: no time was left for: %s\n' "${left_out[@]}"
 fi
