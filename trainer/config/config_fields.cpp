@@ -49,7 +49,7 @@ Faults read_texts(const ConfigValue& value, const std::function<void(const std::
   Faults faults;
   for (const ConfigValue& element : elements_of(value)) {
     collect(faults, element, [&] {
-      const auto& text = expect<std::string>(element, "a string");
+      const auto text = expect<std::string>(element, "a string");
       check(text);
       texts.push_back(text);
     });

@@ -63,7 +63,7 @@ ConfigKey schedule_key() {
   key.read = [](Config& config, const ConfigValue& value) {
     Faults faults;
     collect(faults, value, [&] {
-      const auto& word = expect<std::string>(value, "a string");
+      const auto word = expect<std::string>(value, "a string");
       const bool is_file = word.ends_with(".csv");
       std::string lines = is_file ? InputFile(word).text() : word.find(',') == std::string::npos ? std::string() : word;
       std::optional<UserOrder> own_order;
