@@ -94,8 +94,8 @@ ConstTensorView ExpertBank::weights_in_use(const Runs& runs, const Kept& kept) c
   return kept.row_weights.allocated() ? kept.row_weights.view().rows_from(0, runs.padded) : ConstTensorView();
 }
 
-std::int64_t ExpertBank::row_weight_bytes() const {
-  return setup_.weights_at_experts ? (bound_rows() + padding_rows()) * size_of(DType::float32) : 0;
+std::int64_t ExpertBank::row_weight_bytes(std::int64_t rows) const {
+  return setup_.weights_at_experts ? (rows + padding_rows()) * size_of(DType::float32) : 0;
 }
 
 void ExpertBank::take_weights(LayerContext& context, std::span<const std::int64_t> expert_rows, Tensor row_weights,
@@ -139,18 +139,26 @@ std::int64_t ExpertBank::bound_rows() const {
   return setup_.expert * setup_.expert_tensor * of_rank;
 }
 
-std::int64_t ExpertBank::activation_bytes() const {
-  const std::int64_t bound_padded = bound_rows() + padding_rows();
-  const std::int64_t widths = setup_.recompute_experts ? 0 : setup_.recompute_cheap ? 2 : 3;
-  return (bound_rows() * setup_.model.hidden_size + bound_padded * widths * width_) * size_of(setup_.expert_compute) +
-         row_weight_bytes();
+std::int64_t ExpertBank::even_rows() const {
+  const MoeConfig& moe = setup_.model.moe;
+  if (moe.pads()) return bound_rows();
+  const std::int64_t choices = setup_.slice_tokens() * moe.num_experts_per_tok;
+  std::int64_t of_rank = experts_ * choices / moe.num_experts;
+  if (moe.drops()) of_rank = experts_ * std::min(capacity_rows(), choices / moe.num_experts);
+  return setup_.expert * setup_.expert_tensor * of_rank;
 }
 
-std::int64_t ExpertBank::pending_bytes() const {
+std::int64_t ExpertBank::activation_bytes(std::int64_t rows) const {
+  const std::int64_t widths = setup_.recompute_experts ? 0 : setup_.recompute_cheap ? 2 : 3;
+  const std::int64_t columns = rows * setup_.model.hidden_size + (rows + padding_rows()) * widths * width_;
+  return columns * size_of(setup_.expert_compute) + row_weight_bytes(rows);
+}
+
+std::int64_t ExpertBank::pending_bytes(std::int64_t rows) const {
   // rows, dout, activated, and dgate_up in the storage of gate_up.
   if (!setup_.trains(Family::experts)) return 0;
-  const std::int64_t bound_padded = bound_rows() + padding_rows();
-  return (2 * bound_rows() * setup_.model.hidden_size + bound_padded * 3 * width_) * size_of(setup_.expert_compute);
+  const std::int64_t columns = 2 * rows * setup_.model.hidden_size + (rows + padding_rows()) * 3 * width_;
+  return columns * size_of(setup_.expert_compute);
 }
 
 std::vector<ParameterSpec> ExpertBank::parameters() const {

@@ -28,10 +28,12 @@ class ExpertBank {
   std::int64_t bound_rows() const;
   // gate_proj, up_proj and down_proj of the first expert, then of the next.
   std::vector<ParameterSpec> parameters() const;
-  // Most bytes kept from forward to input gradient, and from input gradient to weight gradient.
-  std::int64_t activation_bytes() const;
-  std::int64_t pending_bytes() const;
-  std::int64_t row_weight_bytes() const;
+  // Rows that arrive with evenly routed tokens, at least.
+  std::int64_t even_rows() const;
+  // Bytes of so many arriving rows, kept from forward to input gradient, and from input gradient to weight gradient.
+  std::int64_t activation_bytes(std::int64_t rows) const;
+  std::int64_t pending_bytes(std::int64_t rows) const;
+  std::int64_t row_weight_bytes(std::int64_t rows) const;
 
   // Sets kept.row_weights from [received, 1], the weights of the rows that the next forward takes.
   void take_weights(LayerContext& context, std::span<const std::int64_t> expert_rows, Tensor row_weights,

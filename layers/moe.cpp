@@ -105,20 +105,9 @@ class Moe final : public Segment {
     if (has_gate()) of_gate_ = append(gate_.router.parameters());
   }
 
-  std::int64_t activation_bytes() const override {
-    return norm_.activation_bytes() + router_.activation_bytes() + experts_.activation_bytes() +
-           (has_shared() ? shared_.activation_bytes() : 0) + (has_gate() ? gate_.activation_bytes(setup_) : 0);
-  }
-
-  std::int64_t pending_bytes() const override {
-    std::int64_t bytes = norm_.pending_bytes(reads_normed_for_weights()) + router_.pending_bytes() +
-                         experts_.pending_bytes() + (has_gate() ? gate_.router.pending_bytes() : 0);
-    if (trains_shared()) {
-      bytes += shared_.pending_bytes() +
-               setup_.microbatch_tokens * setup_.model.hidden_size * size_of(setup_.compute);  // dshared
-    }
-    return bytes;
-  }
+  std::int64_t activation_bytes() const override { return bytes_of(experts_.most_routed()).activations; }
+  std::int64_t pending_bytes() const override { return bytes_of(experts_.most_routed()).pending; }
+  SegmentBytes even_bytes() const override { return bytes_of(experts_.even_routed()); }
 
   std::vector<SegmentTraffic> traffic() const override {
     std::vector<SegmentTraffic> result = router_.traffic();
@@ -161,7 +150,7 @@ class Moe final : public Segment {
     routing->experts = experts_.remembered(std::move(all.experts));
     return routing;
   }
-  std::int64_t remembered_bytes() const override { return router_.balance_bytes() + experts_.remembered_bytes(); }
+  std::int64_t remembered_bytes() const override { return bytes_of(experts_.most_routed()).remembered; }
 
   Tensor backward_input(LayerContext& context, Weights weights, Tensor dy, Saved& saved) override {
     auto& kept = static_cast<SavedMoe&>(saved);
@@ -199,6 +188,21 @@ class Moe final : public Segment {
   }
 
  private:
+  SegmentBytes bytes_of(const RoutedExperts::Routed& routed) const {
+    SegmentBytes bytes{
+        .activations = norm_.activation_bytes() + router_.activation_bytes() + experts_.activation_bytes(routed),
+        .pending =
+            norm_.pending_bytes(reads_normed_for_weights()) + router_.pending_bytes() + experts_.pending_bytes(routed),
+        .remembered = router_.balance_bytes() + experts_.remembered_bytes(routed)};
+    if (has_shared()) bytes.activations += shared_.activation_bytes();
+    if (has_gate()) bytes.activations += gate_.activation_bytes(setup_);
+    if (has_gate()) bytes.pending += gate_.router.pending_bytes();
+    if (trains_shared()) {
+      bytes.pending += shared_.pending_bytes() +
+                       setup_.microbatch_tokens * setup_.model.hidden_size * size_of(setup_.compute);  // dshared
+    }
+    return bytes;
+  }
   bool has_shared() const { return setup_.model.moe.shared_expert_intermediate_size > 0; }
   bool trains_shared() const { return has_shared() && setup_.trains(Family::dense); }
   bool has_gate() const { return has_shared() && setup_.model.moe.shared_expert_gate; }

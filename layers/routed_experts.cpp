@@ -31,25 +31,36 @@ std::int64_t RoutedExperts::most_sent() const {
   return relay_.used() && moe.drops() ? std::min(of_tokens, of_experts) : of_tokens;
 }
 
-std::int64_t RoutedExperts::output_bytes() const {
-  return setup_.weights_at_experts ? 0 : most_sent() * setup_.model.hidden_size * size_of(setup_.compute);
+RoutedExperts::Routed RoutedExperts::even_routed() const {
+  const MoeConfig& moe = setup_.model.moe;
+  const std::int64_t parts = relay_.parts(), choices = setup_.slice_tokens() * moe.num_experts_per_tok;
+  Routed even{.tokens = most_tokens(), .sent = parts * (choices / parts), .received = bank_.even_rows()};
+  if (relay_.used() && !setup_.relays_all_tokens) even.tokens = parts * even_copies(moe, parts, setup_.slice_tokens());
+  if (moe.drops()) even.sent = relay_.experts() * std::min(capacity_rows(), parts * (choices / moe.num_experts));
+  if (pads()) even.sent = most_sent();
+  return even;
 }
 
-std::int64_t RoutedExperts::activation_bytes() const {
-  const std::int64_t numbers = most_tokens() * setup_.model.moe.choices() * size_of(DType::int32);
-  return output_bytes() + (relay_.used() ? 2 : 1) * numbers + relay_.kept_bytes() + bank_.activation_bytes();
+std::int64_t RoutedExperts::output_bytes(const Routed& routed) const {
+  return setup_.weights_at_experts ? 0 : routed.sent * setup_.model.hidden_size * size_of(setup_.compute);
 }
 
-std::int64_t RoutedExperts::remembered_bytes() const {
-  const std::int64_t numbers = most_tokens() * setup_.model.moe.choices() * size_of(DType::int32);
-  std::int64_t bytes = relay_.kept_bytes() + bank_.row_weight_bytes();
+std::int64_t RoutedExperts::activation_bytes(const Routed& routed) const {
+  const std::int64_t numbers = routed.tokens * setup_.model.moe.choices() * size_of(DType::int32);
+  return output_bytes(routed) + (relay_.used() ? 2 : 1) * numbers + relay_.kept_bytes() +
+         bank_.activation_bytes(routed.received);
+}
+
+std::int64_t RoutedExperts::remembered_bytes(const Routed& routed) const {
+  const std::int64_t numbers = routed.tokens * setup_.model.moe.choices() * size_of(DType::int32);
+  std::int64_t bytes = relay_.kept_bytes() + bank_.row_weight_bytes(routed.received);
   if (relay_.used()) {
     bytes += 2 * numbers;
   } else if (setup_.model.moe.drops()) {
     bytes += numbers;
   }
   if (!setup_.keep_dispatch) return bytes;
-  return bytes + output_bytes() + bank_.bound_rows() * setup_.model.hidden_size * size_of(setup_.expert_compute);
+  return bytes + output_bytes(routed) + routed.received * setup_.model.hidden_size * size_of(setup_.expert_compute);
 }
 
 RoutedExperts::Kept RoutedExperts::remembered(Kept kept) const {

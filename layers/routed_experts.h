@@ -34,9 +34,18 @@ class RoutedExperts {
   };
 
   std::vector<ParameterSpec> parameters() const { return bank_.parameters(); }
-  std::int64_t activation_bytes() const;
-  std::int64_t pending_bytes() const { return bank_.pending_bytes(); }
-  std::int64_t remembered_bytes() const;
+  // Of a microbatch on this rank.
+  struct Routed {
+    std::int64_t tokens = 0;    // of which choices are sorted
+    std::int64_t sent = 0;      // rows, to experts
+    std::int64_t received = 0;  // rows, by this rank's experts
+  };
+  Routed most_routed() const { return {most_tokens(), most_sent(), bank_.bound_rows()}; }
+  // With evenly routed tokens, at least.
+  Routed even_routed() const;
+  std::int64_t activation_bytes(const Routed& routed) const;
+  std::int64_t pending_bytes(const Routed& routed) const { return bank_.pending_bytes(routed.received); }
+  std::int64_t remembered_bytes(const Routed& routed) const;
   std::vector<SegmentTraffic> traffic() const;
 
   // The parts of `kept` that a recomputed forward reuses. It routes the tokens as before, so no count and no choice is
@@ -80,7 +89,7 @@ class RoutedExperts {
   // Tokens whose choices this rank sorts, at most, and the rows that it sends to experts for them.
   std::int64_t most_tokens() const { return relay_.used() ? relay_.bound_tokens() : setup_.slice_tokens(); }
   std::int64_t most_sent() const;
-  std::int64_t output_bytes() const;  // kept
+  std::int64_t output_bytes(const Routed& routed) const;  // kept
   // Room for the rows of a microbatch without padding; 0: the tensor has that many in any case.
   std::int64_t reserved_rows(const Kept& kept) const { return kept.some_unrouted ? most_sent() : 0; }
   // Rows that an expert takes of the tokens whose choices a rank sorts, where it has a capacity.

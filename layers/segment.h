@@ -194,6 +194,11 @@ struct SegmentTraffic {
 // Throws Error (failure) if a parameter of a frozen family has a gradient.
 void require_frozen(const SegmentSetup& setup, const std::vector<ParameterSpec>& parameters, Gradients gradients);
 
+// Bytes of a microbatch, as the functions of Segment with these names.
+struct SegmentBytes {
+  std::int64_t activations = 0, pending = 0, remembered = 0;
+};
+
 class Segment {
  public:
   virtual ~Segment() = default;
@@ -223,6 +228,8 @@ class Segment {
   // The part of `saved` that a recomputed forward reuses, and its bytes per microbatch.
   virtual std::unique_ptr<Saved> remembered(std::unique_ptr<Saved> saved) const;
   virtual std::int64_t remembered_bytes() const { return 0; }
+  // With evenly routed tokens, at least.
+  virtual SegmentBytes even_bytes() const { return {activation_bytes(), pending_bytes(), remembered_bytes()}; }
   // Whether backward_input reads its weights. If not, the caller may pass none.
   virtual bool reads_weights_backward() const { return true; }
   // Takes the gradient of forward's result and returns the gradient of its input. Adds to no weight gradient. Drops the

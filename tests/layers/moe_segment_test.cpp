@@ -276,6 +276,48 @@ TEST_F(MoeSegment, NullSlotsTakeChoicesInEveryLayout) {
     }
   }
 }
+// What a search counts for a microbatch, by every dispatch and kind of recompute.
+TEST_F(MoeSegment, BytesOfEvenRoutingAreThoseOfARouterThatBalances) {
+  using Change = std::function<void(SegmentCase&)>;
+  const Change dispatches[] = {[](SegmentCase&) {},
+                               [](SegmentCase& one) { one.expert_dispatch = ExpertDispatch::all_gather; },
+                               [](SegmentCase& one) {
+                                 one.expert_dispatch = ExpertDispatch::hierarchical;
+                                 one.expert_nodes = 2;
+                               }};
+  const Change recomputes[] = {[](SegmentCase&) {},
+                               [](SegmentCase& one) { one.recompute_cheap = true; },
+                               [](SegmentCase& one) { one.recompute_experts = true; },
+                               [](SegmentCase& one) { one.keep_dispatch = true; },
+                               [](SegmentCase& one) { one.weights_at_experts = true; },
+                               [](SegmentCase& one) { one.model.moe.capacity_factor = 0.75; },
+                               [](SegmentCase& one) {
+                                 one.model.moe.capacity_factor = 1.5;
+                                 one.model.moe.pad_to_capacity = true;
+                               }};
+  for (const Layout& layout : layouts) {
+    for (std::size_t d = 0; d < std::size(dispatches); ++d) {
+      if (d > 0 && layout.expert < 4) continue;
+      for (std::size_t r = 0; r < std::size(recomputes); ++r) {
+        SegmentCase the_case = moe_case(Scoring::softmax, true, 8, layout);
+        the_case.model.moe.force_balance = true;
+        dispatches[d](the_case);
+        recomputes[r](the_case);
+        SCOPED_TRACE(fmt::format("data {}, tensor {}, expert {}, dispatch {}, recompute {}", layout.data, layout.tensor,
+                                 layout.expert, d, r));
+        const SegmentInputs inputs = draw_inputs(the_case);
+        const std::int64_t x = the_case.tokens() / layout.tensor * the_case.model.hidden_size * size_of(DType::float32);
+        for (const RankOutcome& rank : run_segment(the_case, inputs)) {
+          EXPECT_EQ(rank.kept_bytes[0], rank.even_bytes.activations);
+          EXPECT_EQ(rank.pending_bytes[0], rank.even_bytes.pending);
+        }
+        for (const RankOutcome& rank : run_segment(the_case, inputs, {.forward_again = true})) {
+          EXPECT_EQ(rank.kept_bytes[0], x + rank.even_bytes.remembered);
+        }
+      }
+    }
+  }
+}
 TEST_F(MoeSegment, SigmoidNotNormalisedWithSharedExpert) {
   expect_reference_in_all_layouts(Scoring::sigmoid, false, 8);
 }

@@ -55,6 +55,7 @@ class SegmentRank {
     outcome_.parameters = segment_->parameters();
     outcome_.declared_bytes = segment_->activation_bytes();
     outcome_.declared_pending_bytes = segment_->pending_bytes();
+    outcome_.even_bytes = segment_->even_bytes();
     outcome_.declared_traffic = segment_->traffic();
     outcome_.y.resize(saved_.size());
     outcome_.dx.resize(saved_.size());
@@ -151,11 +152,12 @@ Schedule one_at_a_time(int microbatches) {
 std::vector<RankOutcome> run_segment(const SegmentCase& the_case, const SegmentInputs& inputs,
                                      const RunOptions& options) {
   std::vector<RankOutcome> outcomes(to_size(the_case.ranks()));
-  run_local_ranks(the_case.ranks(),
-                  [&](Communicator& world) {
-                    outcomes[to_size(world.rank())] = SegmentRank(world, the_case, inputs, options).run(options);
-                  },
-                  std::chrono::seconds(60));
+  run_local_ranks(
+      the_case.ranks(),
+      [&](Communicator& world) {
+        outcomes[to_size(world.rank())] = SegmentRank(world, the_case, inputs, options).run(options);
+      },
+      std::chrono::seconds(60));
   return outcomes;
 }
 

@@ -40,6 +40,7 @@ struct RankOutcome {
   std::vector<Values> y, dx;  // by microbatch of this rank
   Reported report;
   std::int64_t declared_bytes = 0;
+  SegmentBytes even_bytes = {};
   std::vector<std::int64_t> kept_bytes;  // by microbatch: from forward to input gradient, with the x it was handed
   std::int64_t declared_pending_bytes = 0;
   std::vector<std::int64_t> pending_bytes;  // by microbatch: from input gradient to weight gradient

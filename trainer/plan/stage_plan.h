@@ -114,6 +114,7 @@ struct KeptBySegment {
   // Index in the stage of the first segment of the segment's region; absent if the forward keeps all activations.
   std::optional<int> region = {};
   std::int64_t bytes = 0;      // per microbatch, from the segment's forward on
+  std::int64_t even = 0;       // with evenly routed tokens, at least
   std::int64_t may_leave = 0;  // of them, those that may wait in host memory (training.offload)
 };
 // By segment of the stage. With training.recompute = "full" or "keep_dispatch", a region is a block: segments of one

@@ -125,13 +125,17 @@ std::vector<KeptBySegment> kept_by_segments(const Config& config, const PlannedB
   for (std::size_t s = 0; s < stage.segments.size(); ++s) {
     const Segment& segment = *stage.segments[s];
     const std::optional<int> block = segment.part().block;
+    const SegmentBytes even = segment.even_bytes();
     if (!block || !config.recomputes(*block) || !segment.recomputes_forward()) {
-      kept.push_back({{}, segment.activation_bytes(), segment.offload_bytes()});
+      kept.push_back({{}, segment.activation_bytes(), even.activations, segment.offload_bytes()});
       continue;
     }
     const bool begins = s == 0 || !kept.back().region || stage.segments[s - 1]->scope() != segment.scope();
     const std::int64_t input = begins ? boundary.bytes() : 0;
-    kept.push_back({begins ? static_cast<int>(s) : *kept.back().region, input + segment.remembered_bytes(), input});
+    kept.push_back({.region = begins ? static_cast<int>(s) : *kept.back().region,
+                    .bytes = input + segment.remembered_bytes(),
+                    .even = input + even.remembered,
+                    .may_leave = input});
   }
   return kept;
 }
