@@ -45,6 +45,21 @@ TEST_F(PlanSearchCommand, WritesTheBestAsARunFile) {
   EXPECT_NE(text.output.find("the fastest: "), std::string::npos) << text.output;
 }
 
+// The best so far when time is up, and what is known of the rest.
+TEST_F(PlanSearchCommand, StopsWhenTimeIsUp) {
+  const std::string search = "plan run.toml --hardware h100 --search --json";
+  const auto free = weft(search), slow = weft(search + " --seconds 1000");
+  ASSERT_EQ(slow.exit_code, 0) << slow.messages;
+  const Json all = Json::parse(free.output), same = Json::parse(slow.output);
+  EXPECT_EQ(same.at("plans"), all.at("plans"));
+  EXPECT_EQ(same.at("open"), 0);
+  EXPECT_FALSE(same.contains("not_below_seconds"));
+  const auto none = weft("plan run.toml --hardware h100 --search --seconds 0.000001");
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_NE(none.messages.find("raise --seconds"), std::string::npos) << none.messages;
+  EXPECT_EQ(weft("plan run.toml --hardware h100 --search --seconds 0").exit_code, 2);
+}
+
 // A word of the command line that the best choice does not read is not among its words.
 TEST_F(PlanSearchCommand, WordsOfTheBestAreTaken) {
   const auto text = weft(

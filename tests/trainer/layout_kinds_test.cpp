@@ -19,7 +19,7 @@ KindsOfLayout kinds_on(const std::string& memory, const std::string& tensor) {
       {.axes = parse_search_axes({"pipeline=1", tensor, "context=1", "data_replicate=1", "schedule=1f1b", "chunks=1",
                                   "microbatch_size=1", "strategy=full_shard", "residency=reshard_after_use",
                                   "reduction=each_microbatch", "recompute=full"})});
-  return compare_kinds(space, search_plans(space, {.top = 1}), 1);
+  return compare_kinds(space, search_plans(space, {.top = 1}), {});
 }
 
 // 16 bytes a parameter over 64 ranks make 17.6 GB of 70.55e9 parameters. Each of 82 units and their rows' tensors has

@@ -142,7 +142,7 @@ TEST_P(SearchOf, FindsWhatPlanningEveryChoiceFinds) {
 
   const SearchCounts& counts = found.counts;
   std::size_t sum = counts.same + counts.static_bytes + counts.held_bytes + counts.slower + counts.simulated +
-                    counts.unfit + counts.planned;
+                    counts.unfit + counts.planned + counts.open;
   for (const auto& [reason, refusals] : counts.refused) sum += refusals.choices;
   for (const auto& [rule, choices] : counts.left_out) sum += choices;
   EXPECT_EQ(sum, all_choices(space_).size()) << "every choice is accounted for once";
@@ -170,12 +170,16 @@ TEST_P(SearchOf, FrontIsWhatNothingBeats) {
 // By which choices are passed over: never more than the plan.
 TEST_P(SearchOf, BoundsHold) {
   std::map<std::pair<std::size_t, std::size_t>, double> fastest;  // by mesh and microbatch
+  KnownPieces known(space_.hardware);
   for (const SearchedPlan& plan : all_planned()) {
     double& least_seconds = fastest.try_emplace({plan.choice.mesh, plan.choice.microbatch}, HUGE_VAL).first->second;
     least_seconds = std::min(least_seconds, plan.time.seconds);
     const Config config = config_of(space_, plan.choice);
     const ModelPieces pieces = model_pieces(config, space_.hardware);
-    const LeastTaken mean = least_of_any_order(config, pieces), any_layout = least_of_any_layout(config, pieces),
+    const SearchedPolicy& policy = space_.policies[plan.choice.policy];
+    ASSERT_EQ(known.of(config, policy.strategy + " " + policy.reduction), pieces);
+    const LeastTaken mean = least_of_any_order(config, pieces, config.stages()),
+                     any_layout = least_of_any_layout(config, pieces),
                      dealt = least_of_any_list(config, pieces, stage_layout(config)),
                      least = least_taken(config, pieces, stage_layout(config));
     const std::string what = fmt::format("{}", fmt::join(words_of(space_, plan.choice), " "));
@@ -185,6 +189,7 @@ TEST_P(SearchOf, BoundsHold) {
     ASSERT_LE(dealt.static_bytes, least.static_bytes) << what;
     ASSERT_LE(least.seconds, plan.time.seconds) << what;
     ASSERT_LE(mean.static_bytes, least.static_bytes) << what;
+    ASSERT_LE(mean.bytes, plan.peak.total()) << what;
     ASSERT_LE(least.bytes, plan.peak.total()) << what;
     if (!pieces.separable) continue;
     std::int64_t kept = 0;
@@ -224,6 +229,30 @@ TEST_P(SearchOf, ReaderAcceptsWhatTheSearchDoes) {
   }
 }
 
+// With time enough, what a search finds without a limit. With none, nothing, and it says so.
+TEST_P(SearchOf, LimitOfTimeOnlyEndsIt) {
+  all_planned();
+  const SearchResult free = search_plans(space_, {.top = 5, .front_within = 2.0});
+  const SearchResult slow = search_plans(space_, {.top = 5, .front_within = 2.0, .seconds = 1e6});
+  EXPECT_EQ(slow.plans, free.plans);
+  EXPECT_EQ(slow.counts.open, 0U);
+  EXPECT_FALSE(slow.not_below);
+  const SearchResult none = search_plans(space_, {.top = 5, .seconds = 0.0});
+  EXPECT_TRUE(none.plans.empty());
+  EXPECT_EQ(none.not_below, 0.0);
+  for (const double seconds : {0.02, 0.1, 0.5}) {
+    const SearchResult stopped = search_plans(space_, {.top = 5, .seconds = seconds});
+    for (const SearchedPlan& plan : stopped.plans) EXPECT_GE(plan.time.seconds, free.plans.front().time.seconds);
+    EXPECT_EQ(stopped.not_below.has_value(), stopped.counts.open > 0);
+    const double fastest = stopped.plans.empty() ? HUGE_VAL : stopped.plans.front().time.seconds;
+    if (!stopped.not_below || *stopped.not_below > fastest) {
+      EXPECT_EQ(fastest, free.plans.front().time.seconds);
+    } else {
+      EXPECT_LE(*stopped.not_below, free.plans.front().time.seconds);
+    }
+  }
+}
+
 TEST_P(SearchOf, NumberOfThreadsChangesNothing) {
   all_planned();
   const SearchResult one = search_plans(space_, {.top = 5, .front_within = 2.0, .threads = 1});
@@ -251,7 +280,7 @@ std::optional<SearchedPlan> best_planned(const SearchSpace& space, const std::ve
 
 TEST_P(SearchOf, SetsDataShardingBesideTheBestHybrid) {
   const std::vector<SearchedPlan> all = all_planned();
-  const KindsOfLayout kinds = compare_kinds(space_, search_plans(space_, {.top = 1}), 1);
+  const KindsOfLayout kinds = compare_kinds(space_, search_plans(space_, {.top = 1}), {});
   for (const bool alone : {true, false}) {
     const BestOfKind& found = alone ? kinds.data_sharding : kinds.hybrid;
     const std::optional<SearchedPlan> expected = best_planned(space_, all, alone);

@@ -123,6 +123,7 @@ std::string search_account(const SearchCounts& counts) {
   line(counts.simulated, "simulated, and slower than the plans shown or beaten by them");
   line(counts.unfit, "simulated and walked through: do not fit");
   line(counts.planned, "simulated and walked through: fit");
+  line(counts.open, "left over when time was up");
   return text;
 }
 
@@ -141,6 +142,17 @@ std::string search_table(const SearchSpace& space, const std::vector<SearchedPla
               judged ? format_bytes(plan.verdict.headroom()) : "", plan.front ? "*" : "");
   }
   return aligned_text(table);
+}
+
+// A line for a search that ended before its time was up is empty.
+std::string stop_text(const PlanSearchRequest& request, const SearchResult& result) {
+  if (!result.not_below) return {};
+  const std::string stopped = fmt::format("stopped after {:g} s: ", *request.seconds);
+  if (*result.not_below == 0.0) return stopped + "the best plans so far, and not every mesh has a bound\n";
+  if (*result.not_below > result.plans.front().time.seconds)
+    return stopped + "no choice is faster than the first row\n";
+  return fmt::format("{}the best plans so far; no choice takes less than {}\n", stopped,
+                     format_time(*result.not_below, false));
 }
 
 // The terms of the best with data sharding alone and of the best hybrid, and the one that decides.
@@ -192,7 +204,9 @@ std::string search_json(const SearchSpace& space, const SearchResult& result, co
                {"simulated", counts.simulated},
                {"unfit", counts.unfit},
                {"planned", counts.planned},
+               {"open", counts.open},
                {"plans", std::move(plans)}};
+  if (result.not_below) json["not_below_seconds"] = *result.not_below;
   if (result.least) json["least"] = plan_json(space, *result.least);
   if (result.plans.empty()) return json.dump() + "\n";
   json["kinds"] = {{"data_sharding", kind_json(kinds.data_sharding)},
@@ -250,6 +264,7 @@ void refuse_empty(const std::string& command, const SearchSpace& space, const Se
   if (result.counts.choices == 0) {
     fail_request("{}: error: no mesh of {} ranks has the degrees that the search is given", command, space.world);
   }
+  if (result.not_below) fail_request("{}: error: no plan was found before the time was up: raise --seconds", command);
   if (!result.least) fail_request("{}: error: no choice can be run; each is refused by a rule or left out", command);
   const Verdict& verdict = result.least->verdict;
   fail_request(
@@ -283,6 +298,11 @@ CLI::Option* add_plan_search_options(CLI::App& command, PlanSearchRequest& reque
             ->check(positive())  // a range lets what is no number pass
             ->check(CLI::Range(1.0, 1e6))
             ->capture_default_str());
+  needs(command
+            .add_option("--seconds", request.seconds,
+                        "stop after as long with the best plans so far; the search then begins with one plan of each "
+                        "mesh, likely ones first")
+            ->check(positive()));
   needs(command.add_flag("--across-nodes", request.across_nodes, "let tensor groups leave a node"));
   return search;
 }
@@ -297,11 +317,13 @@ void plan_search(const CLI::App& command, const std::string& file, const Overrid
       file, given, {.world = request.world, .axes = parse_search_axes(axes), .across_nodes = request.across_nodes});
   // A file that only the choices of the search complete is not judged.
   refusal_of([&] { warn_of_planned_card(read_config(file, given).config); });
-  const SearchOptions options{
-      .top = request.top, .front_within = request.pareto.empty() ? 0.0 : request.front_within, .threads = host_cores()};
+  const SearchOptions options{.top = request.top,
+                              .front_within = request.pareto.empty() ? 0.0 : request.front_within,
+                              .threads = host_cores(),
+                              .seconds = request.seconds};
   const SearchResult result = shown_search(space, options);
   // If nothing fits, there is nothing to decide.
-  const KindsOfLayout kinds = result.plans.empty() ? KindsOfLayout{} : compare_kinds(space, result, options.threads);
+  const KindsOfLayout kinds = result.plans.empty() ? KindsOfLayout{} : compare_kinds(space, result, options);
   const std::string title = fmt::format("{} on {} ranks of {}", file, space.world, space.hardware.name);
   if (request.json) {
     fmt::print("{}", search_json(space, result, kinds));
@@ -310,8 +332,9 @@ void plan_search(const CLI::App& command, const std::string& file, const Overrid
   }
   if (result.plans.empty()) refuse_empty(plan_command, space, result);
   if (!request.json) {
-    fmt::print("\n{}*: no other that fits is as fast with less memory, or faster with as much\n{}\n\nthe fastest: {}\n",
-               search_table(space, result.plans), certainty_of(space).text,
+    fmt::print("\n{}*: no other {}is as fast with less memory, or faster with as much\n{}{}\n\nthe fastest{}: {}\n",
+               search_table(space, result.plans), result.not_below ? "row " : "that fits ", stop_text(request, result),
+               certainty_of(space).text, result.not_below ? " so far" : "",
                shell_text(words_of(space, result.plans.front().choice)));
     const Config best = read_config(file, words_of(space, result.plans.front().choice)).config;
     for (const std::string& kept : kept_whole_warnings(best)) fmt::print("  {}\n", kept);

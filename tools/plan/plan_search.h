@@ -17,6 +17,7 @@ struct PlanSearchRequest {
   bool across_nodes = false;             // whether tensor groups may cross nodes
   std::size_t top = 10;                  // number of plans to find
   double front_within = 2.0;             // limit of the front in `pareto`, relative to the fastest step
+  std::optional<double> seconds = {};    // SearchOptions::seconds
   bool json = false;                     // one document on standard output
   std::string output = {}, pareto = {};  // files: the best plan as TOML, and the picture
 };

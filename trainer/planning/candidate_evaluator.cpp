@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
+#include <tuple>
 
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/runtime/error.h"
@@ -109,21 +111,47 @@ bool CandidateEvaluator::fits(std::int64_t bytes) const {
 
 CandidateEvaluation CandidateEvaluator::weigh(const SearchNode& given) const {
   SearchNode node = given;
-  node.seconds = std::numeric_limits<double>::infinity();
   node.bytes = std::numeric_limits<std::int64_t>::max();
-  // An order that hides exchanges has the lowest bound. Recompute adds time, and changes no static bytes.
-  SearchChoice choice = node.choice;
-  for (const std::size_t order : space_.orders_of(space_.meshes[choice.mesh].pipeline)) {
-    if (find_schedule(space_.orders[order].schedule).overlaps) choice.order = order;
-  }
-  const Config config = config_of(space_, choice, ChoiceStep::policy);
+  // Recompute adds time, and changes no static bytes.
   const bool has_none = std::ranges::find(space_.recomputes, Recompute::none) != space_.recomputes.end();
-  const auto wanted = [&](Recompute recompute) { return !has_none || recompute == Recompute::none; };
-  for (const auto& [key, common] : pieces_of(node, wanted)) {
-    const LeastTaken least = least_of_any_order(config, common->pieces);
-    node.seconds = std::min(node.seconds, least.seconds);
-    node.bytes = std::min(node.bytes, least.static_bytes);
+  const Pieces pieces = pieces_of(node, [&](Recompute recompute) { return !has_none || recompute == Recompute::none; });
+  // Other recomputes may keep less.
+  for (const auto& [key, common] : pieces) {
+    ModelPieces& of = common->pieces;
+    for (ModelPiece* piece : {&of.embedding, &of.head, &of.both}) piece->kept_bytes = 0;
+    for (auto& [kind, piece] : of.blocks) piece.kept_bytes = 0;
   }
+  double of_policies = std::numeric_limits<double>::infinity(), of_orders = of_policies;
+  SearchChoice choice = node.choice;
+  int stages = 1;
+  std::optional<std::size_t> hiding;
+  std::set<std::tuple<int, bool, bool>> known;  // orders with equal bounds
+  for (const std::size_t order : space_.orders_of(space_.meshes[choice.mesh].pipeline)) {
+    const SearchedOrder& row = space_.orders[order];
+    const Schedule& schedule = find_schedule(row.schedule);
+    if (known.contains({row.chunks, schedule.parts, schedule.overlaps})) continue;
+    choice.order = order;
+    const Config config = config_of(space_, choice, ChoiceStep::order);
+    if (refusal(space_, ChoiceStep::order, config) || left_out(space_, ChoiceStep::order, config)) continue;
+    known.insert({row.chunks, schedule.parts, schedule.overlaps});
+    stages = std::max(stages, config.stages());
+    for (const auto& [key, common] : pieces) {
+      of_orders = std::min(of_orders, seconds_of_pipeline(config, common->pieces));
+    }
+    // An order that hides exchanges has the lowest bound.
+    if (!hiding || schedule.overlaps) hiding = order;
+  }
+  choice.order = hiding.value_or(0);
+  for (choice.policy = 0; choice.policy < space_.policies.size(); ++choice.policy) {
+    const Config config = config_of(space_, choice, ChoiceStep::policy);
+    for (const auto& [key, common] : pieces) {
+      if (key.second != kind_of(choice.policy)) continue;
+      const LeastTaken least = least_of_any_order(config, common->pieces, stages);
+      node.bytes = std::min(node.bytes, least.bytes);
+      if (fits(least.bytes)) of_policies = std::min(of_policies, least.seconds);
+    }
+  }
+  node.seconds = std::max(of_policies, of_orders);
   CandidateEvaluation step;
   if (fits(node.bytes)) {
     step.nodes.push_back(std::move(node));
@@ -144,7 +172,7 @@ CandidateEvaluator::Pieces CandidateEvaluator::pieces_of(const SearchNode& node,
       const std::pair key(choice.recompute, kind_of(choice.policy));
       if (pieces.contains(key)) continue;
       const Config config = config_of(space_, choice, ChoiceStep::policy);
-      pieces.emplace(key, std::make_shared<CommonPieces>(model_pieces(config, space_.hardware)));
+      pieces.emplace(key, std::make_shared<CommonPieces>(known_.of(config, key.second)));
     }
   }
   return pieces;

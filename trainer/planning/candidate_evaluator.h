@@ -56,7 +56,7 @@ void add(SearchCounts& sum, const SearchCounts& part);
 class CandidateEvaluator {
  public:
   // The space outlives this.
-  explicit CandidateEvaluator(const SearchSpace& space) : space_(space) {}
+  explicit CandidateEvaluator(const SearchSpace& space) : space_(space), known_(space.hardware) {}
 
   // Meshes and microbatches that the rules accept. `counts` gets the reasons against the others.
   std::vector<SearchNode> first(SearchCounts& counts) const;
@@ -86,6 +86,7 @@ class CandidateEvaluator {
   CandidateEvaluation walk(SearchNode node, bool stop) const;
 
   const SearchSpace& space_;
+  mutable KnownPieces known_;
   // By pipeline ranks, order and microbatches: lists of thousands of actions are made for each.
   mutable std::map<std::tuple<int, std::size_t, std::int64_t>, ScheduleResidents> residents_;
   mutable std::mutex residents_mutex_;

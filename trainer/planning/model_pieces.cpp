@@ -1,11 +1,14 @@
 #include "trainer/planning/model_pieces.h"
 
 #include <algorithm>
+#include <span>
+#include <tuple>
 #include <utility>
 
 #include "parallel/mesh/mesh.h"
 #include "trainer/layout/stage_layout.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/plan/unit_policy.h"
 #include "trainer/resolve/step_costs.h"
 
 namespace weft {
@@ -42,13 +45,30 @@ bool is_separable(const Config& config) {
          });
 }
 
-// Counts only bytes that do not depend on routing.
-void add_kept(const Config& config, const ProgramSegment& segment, ModelPiece& piece) {
-  const bool routed = segment.part.kind == PartKind::experts;
-  const bool counts = !routed || (segment.region && config.training.recompute == Recompute::full);
-  const std::int64_t behind_forward = counts ? forward_bytes(segment) - segment.offload_bytes : 0;
-  piece.kept_bytes += behind_forward;
-  piece.kept_parted_bytes += routed ? 0 : std::min(behind_forward, segment.pending_bytes);
+// Without bytes that wait in host memory.
+ModelPiece kept_by(const Config& config, const PlannedBoundary& boundary, const PlannedStage& stage) {
+  ModelPiece piece;
+  const std::vector<KeptBySegment> kept = kept_by_segments(config, boundary, stage);
+  for (std::size_t s = 0; s < kept.size(); ++s) {
+    const std::int64_t behind_forward = kept[s].even - (config.training.offload > 0.0 ? kept[s].may_leave : 0);
+    piece.kept_bytes += behind_forward;
+    piece.kept_parted_bytes += std::min(behind_forward, stage.segments[s]->even_bytes().pending);
+  }
+  return piece;
+}
+
+void add_segment(const ComputeCost& cost, const ComputeCost& on_adapters, bool runs_again, ModelPiece& piece) {
+  const double again = runs_again ? cost.recompute() : 0.0;
+  piece.forward += cost.forward;
+  piece.backward_input += cost.backward_input;
+  piece.backward_weight += cost.backward_weight;
+  piece.again += again;
+  piece.on_adapters += on_adapters.forward + on_adapters.backward_input + on_adapters.backward_weight +
+                       (runs_again ? on_adapters.recompute() : 0.0);
+  const double forward_rows = cost.forward_out - cost.forward_covered + cost.forward_back;
+  piece.forward_rows += forward_rows;
+  piece.rows += forward_rows + std::min(again, forward_rows);
+  piece.rows += cost.backward_out - cost.backward_covered + cost.backward_back;
 }
 
 void add_unit(const ProgramUnit& unit, const UnitCost& cost, const UnitCost& on_adapters, ModelPiece& piece) {
@@ -68,67 +88,132 @@ void add_unit(const ProgramUnit& unit, const UnitCost& cost, const UnitCost& on_
 
 }  // namespace
 
-ModelPieces model_pieces(const Config& config, const Hardware& hardware) {
-  const Sample sample = sample_of(config);
+// Of the sample's stages. Tables have either segments or units.
+struct KnownPieces::Segments {
+  ProgramTables tables;
+  std::vector<SegmentFlops> flops;
+  std::vector<ModelPiece> kept;
+};
+struct KnownPieces::Units {
+  ProgramTables tables;
+  std::vector<std::int64_t> static_bytes;
+};
+
+namespace {
+
+using Tables = std::pair<std::shared_ptr<KnownPieces::Segments>, std::shared_ptr<KnownPieces::Units>>;
+
+Tables tables_of(const Sample& sample, const Config& config, const Hardware& hardware) {
   const Mesh mesh(config.parallelism);
   const Coordinates at = mesh.coordinates(0);
-  std::vector<std::int64_t> static_by_stage;
-  const ProgramTables tables = stage_tables(sample.config, plan_inputs(sample.config, at).boundary, [&](int stage) {
+  const PlannedBoundary boundary = plan_inputs(sample.config, at).boundary;
+  auto segments = std::make_shared<KnownPieces::Segments>();
+  auto units = std::make_shared<KnownPieces::Units>();
+  segments->tables = stage_tables(sample.config, boundary, [&](int stage) {
     const StageBlocks& blocks = sample.stages[static_cast<std::size_t>(stage)];
     // No piece shares a weight with another, of which both would then have copies in units of their own.
     std::vector<StageBlocks> alone(sample.stages.size());
     alone[static_cast<std::size_t>(stage)] = blocks;
     PlannedStage planned = plan_stage(sample.config, mesh, stage, alone,
                                       make_segments(sample.config, segment_setup(sample.config, at), stage, blocks));
-    static_by_stage.push_back(static_bytes({&planned, 1}).total());
+    segments->kept.push_back(kept_by(sample.config, boundary, planned));
+    units->static_bytes.push_back(static_bytes({&planned, 1}).total());
     return planned;
   });
-  HardwareCosts on_hardware = hardware_costs(hardware, config, mesh);
-  const std::vector<int> node_of_rank = on_hardware.nodes;
+  if (!config.pipeline.has_cost_table()) segments->flops = timed_flops(sample.config, segments->tables, hardware);
+  units->tables.stages = segments->tables.stages;
+  units->tables.units = std::exchange(segments->tables.units, {});
+  for (ProgramStage& stage : units->tables.stages) stage.segments.clear();
+  return {segments, units};
+}
+
+// All that segments depend on, and units.
+std::vector<std::int64_t> segments_key(const Config& config) {
+  const Degrees& mesh = config.parallelism;
+  return {config.training.microbatch_size,
+          static_cast<std::int64_t>(config.training.recompute),
+          mesh.context,
+          mesh.tensor,
+          mesh.expert,
+          mesh.expert_tensor,
+          mesh.expert_relay(),
+          static_cast<std::int64_t>(mesh.expert_dispatch)};
+}
+std::pair<std::string, std::vector<std::int64_t>> units_key(const Config& config, const std::string& policy) {
+  const Degrees& mesh = config.parallelism;
+  const bool by_replicas = std::ranges::any_of(
+      config.shard_by_family, [](const auto& entry) { return entry.second.wrap.kind == WrapKind::buckets; });
+  return {policy,
+          {shard_ranks(mesh, Family::dense), shard_ranks(mesh, Family::experts), mesh.context, mesh.tensor, mesh.expert,
+           mesh.expert_tensor, config.microbatches() > 1, by_replicas ? mesh.data_replicate : 0}};
+}
+
+template <typename Map, typename Key>
+typename Map::mapped_type found_in(const Map& map, const Key& key) {
+  const auto found = map.find(key);
+  return found == map.end() ? nullptr : found->second;
+}
+
+}  // namespace
+
+ModelPieces KnownPieces::of(const Config& config, const std::string& policy) {
+  const auto key_of_segments = segments_key(config);
+  const auto key_of_units = units_key(config, policy);
+  const Sample sample = sample_of(config);
+  std::shared_ptr<Segments> segments;
+  std::shared_ptr<Units> units;
+  {
+    const std::lock_guard lock(mutex_);
+    segments = found_in(segments_, key_of_segments);
+    units = found_in(units_, key_of_units);
+  }
+  if (!segments || !units) {
+    std::tie(segments, units) = tables_of(sample, config, hardware_);
+    const std::lock_guard lock(mutex_);
+    segments_.emplace(key_of_segments, segments);
+    units_.emplace(key_of_units, units);
+  }
+  const Mesh mesh(config.parallelism);
+  HardwareCosts on_hardware = hardware_costs(hardware_, config, mesh);
+  ModelPieces result{.node_of_rank = on_hardware.nodes};
   // The sample may have more stages than the mesh has pipeline ranks; the cost of its messages is not used.
   on_hardware.nodes.resize(std::max(on_hardware.nodes.size(), sample.stages.size()));
   // A table of costs has seconds of its own for the parts of a stage; pieces then bound no time.
   const bool modelled = !config.pipeline.has_cost_table();
-  const ProgramCosts costs =
-      modelled ? modelled_costs(tables, timed_flops(sample.config, tables, hardware), on_hardware, group_sizes(mesh))
-               : even_costs(tables, {});
-  std::vector<ModelPiece> pieces(sample.stages.size());
-  for (std::size_t s = 0; s < pieces.size(); ++s) pieces[s].static_bytes = static_by_stage[s];
-  for (std::size_t i = 0; i < tables.segments.size(); ++i) {
-    const ProgramSegment& segment = tables.segments[i];
-    ModelPiece& piece = pieces[static_cast<std::size_t>(segment.stage)];
-    add_kept(config, segment, piece);
-    piece.forward += costs.segments[i].forward;
-    piece.backward_input += costs.segments[i].backward_input;
-    piece.backward_weight += costs.segments[i].backward_weight;
-    const ComputeCost& cost = costs.segments[i];
-    const double again = segment.region && !config.training.spares_blocks() ? cost.recompute() : 0.0;
-    piece.again += again;
-    if (costs.have_adapters()) {
-      const ComputeCost& busy = costs.on_adapters.segments[i];
-      piece.on_adapters += busy.forward + busy.backward_input + busy.backward_weight;
-      if (segment.region && !config.training.spares_blocks()) piece.on_adapters += busy.recompute();
-    }
-    const double forward_rows = cost.forward_out - cost.forward_covered + cost.forward_back;
-    piece.forward_rows += forward_rows;
-    piece.rows += forward_rows + std::min(again, forward_rows);
-    piece.rows += cost.backward_out - cost.backward_covered + cost.backward_back;
+  const GroupSizes sizes = group_sizes(mesh);
+  const auto costs_of = [&](const ProgramTables& tables, std::span<const SegmentFlops> flops) {
+    return modelled ? modelled_costs(tables, flops, on_hardware, sizes) : even_costs(tables, {});
+  };
+  const ProgramCosts costs = costs_of(segments->tables, segments->flops), of_units = costs_of(units->tables, {});
+  std::vector<ModelPiece> pieces = segments->kept;
+  for (std::size_t s = 0; s < pieces.size(); ++s) pieces[s].static_bytes = units->static_bytes[s];
+  for (std::size_t i = 0; i < segments->tables.segments.size(); ++i) {
+    const ProgramSegment& segment = segments->tables.segments[i];
+    const ComputeCost busy = costs.have_adapters() ? costs.on_adapters.segments[i] : ComputeCost{};
+    const bool again = segment.region && !config.training.spares_blocks();
+    add_segment(costs.segments[i], busy, again, pieces[static_cast<std::size_t>(segment.stage)]);
   }
-  for (std::size_t u = 0; u < tables.units.size(); ++u) {
-    const UnitCost busy = costs.have_adapters() ? costs.on_adapters.units[u] : UnitCost{};
-    add_unit(tables.units[u], costs.units[u], busy, pieces[static_cast<std::size_t>(tables.units[u].stage)]);
+  for (std::size_t u = 0; u < units->tables.units.size(); ++u) {
+    const ProgramUnit& unit = units->tables.units[u];
+    const UnitCost busy = of_units.have_adapters() ? of_units.on_adapters.units[u] : UnitCost{};
+    add_unit(unit, of_units.units[u], busy, pieces[static_cast<std::size_t>(unit.stage)]);
   }
-  ModelPieces result{.embedding = pieces[0], .head = pieces[1], .both = pieces[2], .blocks = {}, .predictors = {}};
-  result.node_of_rank = node_of_rank;
+  result.embedding = pieces[0];
+  result.head = pieces[1];
+  result.both = pieces[2];
   if (modelled && config.parallelism.pipeline > 1) {
     result.message = link_seconds(on_hardware.links.at(Group::pp), CollectiveOp::send,
-                                  static_cast<double>(tables.stages.front().output_bytes), 2);
+                                  static_cast<double>(segments->tables.stages.front().output_bytes), 2);
   }
   if (config.model.mtp_depth > 0) {
     result.predictors = pieces.back();
     result.predictors.units.clear();
   }
-  for (std::size_t k = 0; k < sample.kinds.size(); ++k) result.blocks[sample.kinds[k]] = pieces[3 + k];
+  for (std::size_t k = 0; k < sample.kinds.size(); ++k) {
+    const std::span blocks(config.model.blocks.begin(), static_cast<std::size_t>(config.model.layers()));
+    pieces[3 + k].count = static_cast<int>(std::ranges::count(blocks, sample.kinds[k]));
+    result.blocks[sample.kinds[k]] = pieces[3 + k];
+  }
   result.separable = is_separable(config);
   return result;
 }

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <set>
@@ -20,6 +22,9 @@ namespace {
 
 // Number of choices looked at concurrently, for any number of threads.
 constexpr std::size_t wave = 32;
+// Meshes with a microbatch that a dive searches at a time.
+constexpr std::size_t dive_groups = 8;
+constexpr double unlimited = std::numeric_limits<double>::infinity();
 
 // Sets `front` among plans that are sorted by time, then by memory. Only earlier ones can be better in both.
 void mark_front(std::vector<SearchedPlan>& plans) {
@@ -38,10 +43,12 @@ class Search {
 
   SearchResult run() {
     result_.counts.choices = space_.choices();
-    account(looked_at(evaluator_.first(result_.counts), &CandidateEvaluator::weigh));
-    while (!finished()) account(looked_at(take(), &CandidateEvaluator::evaluate));
+    weigh(evaluator_.first(result_.counts));
+    if (options_.seconds) dive();
+    while (!stopped() && !finished()) account(looked_at(take(), &CandidateEvaluator::evaluate));
+    if (stopped() && !finished()) keep_known();
     for (const SearchNode& node : queue_) leave(node);
-    if (result_.plans.empty()) result_.least = least();
+    if (result_.plans.empty() && !result_.not_below) result_.least = least();
     mark_front(result_.plans);
     return std::move(result_);
   }
@@ -53,6 +60,47 @@ class Search {
     std::vector<CandidateEvaluation> steps(nodes.size());
     spread_work(nodes.size(), options_.threads, [&](std::size_t i) { steps[i] = (evaluator_.*look)(nodes[i]); });
     return steps;
+  }
+
+  bool stopped() const { return options_.seconds && std::chrono::steady_clock::now() - began_ >= limit(); }
+  std::chrono::duration<double> limit() const { return std::chrono::duration<double>(*options_.seconds); }
+
+  void weigh(std::vector<SearchNode> nodes) {
+    const std::size_t at_once = options_.seconds ? 32 * wave : nodes.size();
+    while (!nodes.empty() && !stopped()) {
+      const auto from = nodes.end() - static_cast<std::ptrdiff_t>(std::min(at_once, nodes.size()));
+      const std::vector<SearchNode> next(from, nodes.end());
+      nodes.erase(from, nodes.end());
+      account(looked_at(next, &CandidateEvaluator::weigh));
+    }
+    queue_.insert(nodes.begin(), nodes.end());
+  }
+
+  // Finds the fastest plan of a few groups at a time, by ascending bounds. The queue would come to a plan only when no
+  // group has a lower bound.
+  void dive() {
+    std::set<SearchNode> groups = std::exchange(queue_, {}), left;
+    while (!groups.empty() && groups.begin()->seconds < fastest_ && !stopped()) {
+      for (std::size_t i = 0; i < dive_groups && !groups.empty(); ++i) queue_.insert(groups.extract(groups.begin()));
+      while (!stopped() && !queue_.empty() && queue_.begin()->known != Known::all &&
+             queue_.begin()->seconds < fastest_) {
+        account(looked_at(take(fastest_), &CandidateEvaluator::evaluate));
+      }
+      left.merge(queue_);
+      queue_.clear();
+    }
+    left.merge(groups);
+    queue_ = std::move(left);
+  }
+
+  // Of a search that was stopped: its fastest plans, whatever else may be as fast.
+  void keep_known() {
+    for (auto node = queue_.begin(); node != queue_.end();) {
+      const bool kept = node->known == Known::all && result_.plans.size() < options_.top;
+      if (node->known != Known::all && !result_.not_below) result_.not_below = node->seconds;
+      if (kept) result_.plans.push_back(*node->plan);
+      node = kept ? queue_.erase(node) : std::next(node);
+    }
   }
 
   // Takes known plans from the front of the queue: nothing behind them can be faster. Once there are enough, the rest
@@ -77,14 +125,19 @@ class Search {
   double best_seconds() const { return result_.plans.empty() ? 0.0 : result_.plans.front().time.seconds; }
   void leave(const SearchNode& node) {
     if (node.known == Known::all) return;  // counted as planned
+    const double slowest = result_.plans.size() < options_.top ? unlimited : result_.plans.back().time.seconds;
+    if (result_.not_below && node.seconds < slowest) {
+      result_.counts.open += node.choices;
+      return;
+    }
     (node.known >= Known::seconds ? result_.counts.simulated : result_.counts.slower) += node.choices;
   }
 
-  // The next choices in the queue that are not planned yet and can still matter.
-  std::vector<SearchNode> take() {
+  // The next choices in the queue that are not planned yet and can still matter, of those below `limit`.
+  std::vector<SearchNode> take(double limit = unlimited) {
     std::vector<SearchNode> next;
     std::size_t found = result_.plans.size();
-    for (auto node = queue_.begin(); node != queue_.end() && next.size() < wave;) {
+    for (auto node = queue_.begin(); node != queue_.end() && next.size() < wave && node->seconds < limit;) {
       if (node->known == Known::all) {
         ++found;
         ++node;
@@ -100,12 +153,15 @@ class Search {
   void account(const std::vector<CandidateEvaluation>& steps) {
     for (const CandidateEvaluation& step : steps) {
       add(result_.counts, step.counts);
+      for (const SearchNode& node : step.nodes) {
+        if (node.known == Known::all) fastest_ = std::min(fastest_, node.seconds);
+      }
       queue_.insert(step.nodes.begin(), step.nodes.end());
       too_large_.insert(too_large_.end(), step.too_large.begin(), step.too_large.end());
     }
     if (!told_) return;
     SearchProgress progress{.counts = result_.counts, .waiting = queue_.size()};
-    if (!result_.plans.empty()) progress.best_seconds = best_seconds();
+    if (fastest_ < unlimited) progress.best_seconds = fastest_;
     told_(progress);
   }
 
@@ -146,10 +202,12 @@ class Search {
   SearchResult result_;
   std::set<SearchNode> queue_;
   std::vector<SearchNode> too_large_;
+  double fastest_ = unlimited;  // of the plans that fit
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   std::int64_t least_bytes_ = std::numeric_limits<std::int64_t>::max();
 };
 
-BestOfKind best_of_kind(SearchSpace space, LayoutKind kind, const SearchResult& found, std::size_t threads) {
+BestOfKind best_of_kind(SearchSpace space, LayoutKind kind, const SearchResult& found, SearchOptions options) {
   BestOfKind best;
   const bool known = !found.plans.empty() && kind_of(space.meshes[found.plans.front().choice.mesh]) == kind;
   if (known) {
@@ -157,7 +215,9 @@ BestOfKind best_of_kind(SearchSpace space, LayoutKind kind, const SearchResult& 
   } else {
     std::erase_if(space.meshes, [&](const Degrees& mesh) { return kind_of(mesh) != kind; });
     if (space.meshes.empty()) return best;
-    const SearchResult of_kind = search_plans(space, {.top = 1, .threads = threads});
+    options.top = 1;
+    options.front_within = 0.0;
+    const SearchResult of_kind = search_plans(space, options);
     if (!of_kind.plans.empty()) {
       best.config = config_of(space, of_kind.plans.front().choice);
     } else if (of_kind.least) {
@@ -201,9 +261,9 @@ LayoutKind kind_of(const Degrees& mesh) {
   return mesh.data_replicate == 1 ? LayoutKind::data_sharding : LayoutKind::neither;
 }
 
-KindsOfLayout compare_kinds(const SearchSpace& space, const SearchResult& found, std::size_t threads) {
-  KindsOfLayout kinds{.data_sharding = best_of_kind(space, LayoutKind::data_sharding, found, threads),
-                      .hybrid = best_of_kind(space, LayoutKind::hybrid, found, threads)};
+KindsOfLayout compare_kinds(const SearchSpace& space, const SearchResult& found, const SearchOptions& options) {
+  KindsOfLayout kinds{.data_sharding = best_of_kind(space, LayoutKind::data_sharding, found, options),
+                      .hybrid = best_of_kind(space, LayoutKind::hybrid, found, options)};
   if (kinds.data_sharding.plan && kinds.hybrid.plan) {
     kinds.terms = terms_of(*kinds.data_sharding.plan, *kinds.hybrid.plan);
   }

@@ -5,7 +5,8 @@
 //
 // The choice with the least bound is looked at next. First its bound is tightened, then its step is simulated, then a
 // dry run counts its memory. It ends when the choice is first in the queue and fully known. Several threads look at
-// choices, always in groups of one fixed size, so results and counts do not depend on the number of threads.
+// choices, always in groups of one fixed size, so results and counts do not depend on the number of threads. Those of a
+// search with a limit of time depend on the machine.
 #pragma once
 
 #include <cstddef>
@@ -52,6 +53,7 @@ struct SearchCounts {
   std::size_t simulated = 0;                    // simulated, slower than all shown plans
   std::size_t unfit = 0;                        // simulated and dry-run, do not fit
   std::size_t planned = 0;                      // simulated and dry-run, fit
+  std::size_t open = 0;                         // left when the search was stopped, by a bound perhaps to be shown
 
   bool operator==(const SearchCounts&) const = default;
 };
@@ -61,6 +63,8 @@ struct SearchOptions {
   // Also finds every plan on the front of time against memory within this multiple of the fastest step. 0: no front.
   double front_within = 0.0;
   std::size_t threads = 1;
+  // Stops the search after about as many seconds; it then first looks for one plan in each mesh. Absent: never.
+  std::optional<double> seconds = {};
 };
 
 struct SearchProgress {
@@ -73,6 +77,8 @@ struct SearchResult {
   std::vector<SearchedPlan> plans;  // fastest first; equally fast plans in the order of choices
   SearchCounts counts;
   std::optional<SearchedPlan> least = {};  // if nothing fits: the plan that needs least memory
+  // If the search was stopped: the least bound of the choices left, 0 if some have none. A faster plan is the fastest.
+  std::optional<double> not_below = {};
 };
 
 SearchResult search_plans(const SearchSpace& space, const SearchOptions& options,
@@ -111,7 +117,8 @@ struct KindsOfLayout {
   std::string decision() const;
 };
 
-// `found`: the search of the whole space. Its fastest plan is the best of its kind; the others are searched for.
-KindsOfLayout compare_kinds(const SearchSpace& space, const SearchResult& found, std::size_t threads);
+// `found`: the search of the whole space. Its fastest plan is the best of its kind. The others are searched for, with
+// threads and seconds as `options` say.
+KindsOfLayout compare_kinds(const SearchSpace& space, const SearchResult& found, const SearchOptions& options);
 
 }  // namespace weft

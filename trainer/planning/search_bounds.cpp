@@ -232,17 +232,81 @@ double shown_seconds(const ModelPiece& piece, bool hides) {
   return piece.seconds() - (hides ? piece.rows : 0.0);
 }
 
-// The part of these that is before and behind all work of the ranks after a block, in any order of the schedule. Weight
-// gradients of their own fill the wait for others.
+// The seconds between a microbatch's arrival at a piece and the departure of its gradient, without those in the pieces
+// behind it.
 double passing_seconds(const ModelPiece& piece, const Schedule& schedule) {
   const double forward = piece.forward - (schedule.overlaps ? piece.forward_rows : 0.0);
-  if (schedule.parts) return forward;
-  const double backward = piece.backward_input + piece.backward_weight;
+  const double backward = piece.backward_input + (schedule.parts ? 0.0 : piece.backward_weight);
   return forward + std::max(0.0, backward - (schedule.overlaps ? piece.rows - piece.forward_rows : 0.0));
 }
 
-std::span<const ModelBlock> blocks_of(const Config& config) {
-  return std::span(config.model.blocks).first(static_cast<std::size_t>(config.model.layers()));
+// The part of shown seconds that is before and behind all work of the ranks after a block, in any order of the
+// schedule. Weight gradients of their own fill the wait for others.
+double waited_seconds(const ModelPiece& piece, const Schedule& schedule) {
+  if (!schedule.parts) return passing_seconds(piece, schedule);
+  return piece.forward - (schedule.overlaps ? piece.forward_rows : 0.0);
+}
+
+// The least time in which ranks do so many blocks. A block takes `block` seconds of a rank, and rank r waits r *
+// `wait`.
+double seconds_of_dealt(int blocks, int ranks, double block, double wait) {
+  double less = 0.0, enough = blocks * block + ranks * wait;
+  for (int halving = 0; halving < 40; ++halving) {
+    const double seconds = (less + enough) / 2.0;
+    double room = 0.0;
+    for (int rank = 0; rank < ranks && rank * wait < seconds; ++rank) {
+      room += std::floor((seconds - rank * wait) / block);
+    }
+    (room < blocks ? less : enough) = seconds;
+  }
+  return less;
+}
+
+// Sums over pipeline ranks.
+struct UnitsOfModel {
+  UnitSeconds seconds, on_adapters;  // least of a step, one after the other on their lanes
+  std::int64_t parameters = 0;       // kept from the first use to the last
+};
+
+// In any order of so many stages. Every forward and every backward gathers all blocks of a stage except one, as in
+// sums_of(); here that is the longest.
+UnitsOfModel units_of_model(const Config& config, const ModelPieces& pieces, int stages) {
+  std::vector<const ModelPiece*> all;
+  for (const auto& [kind, piece] : pieces.blocks) all.push_back(&piece);
+  const std::size_t blocks = all.size();
+  if (!config.model.tie_word_embeddings) all.insert(all.end(), {&pieces.embedding, &pieces.head});
+  const auto microbatches = static_cast<double>(config.microbatches());
+  UnitsOfModel units;
+  for (const auto& [family, shard] : config.shard_by_family) {
+    if (is_replicated(family)) continue;
+    const UnitPolicy policy = resolve_policy(config, family, 0);
+    const bool known = shard.residency_by_stage.empty();
+    const double reductions = reductions_of(policy, config.microbatches());
+    for (const auto& [of_piece, sum] :
+         {std::pair(&PieceUnits::seconds, &units.seconds), std::pair(&PieceUnits::on_adapters, &units.on_adapters)}) {
+      double once = 0.0, longest = 0.0, of_blocks = 0.0;
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        const auto found = all[i]->units.find(family);
+        if (found == all[i]->units.end()) continue;
+        const UnitSeconds& seconds = found->second.*of_piece;
+        sum->reductions += all[i]->count * seconds.reductions * reductions;
+        once += all[i]->count * seconds.gathers;
+        if (i >= blocks) continue;
+        of_blocks += all[i]->count * seconds.gathers;
+        longest = std::max(longest, seconds.gathers);
+      }
+      const double again = std::max(0.0, 2.0 * microbatches * (of_blocks - stages * longest) - of_blocks);
+      sum->gathers += once + (known && policy.residency == Residency::reshard_after_use ? again : 0.0);
+    }
+    if (!known || policy.residency != Residency::step) continue;
+    // The backward of the embedding does not read the unit.
+    for (const ModelPiece* piece : all) {
+      const auto found = piece->units.find(family);
+      if (piece == &pieces.embedding || found == piece->units.end()) continue;
+      units.parameters += piece->count * found->second.unsharded_bytes;
+    }
+  }
+  return units;
 }
 
 int node_of(const ModelPieces& pieces, int rank) {
@@ -306,7 +370,7 @@ LeastTaken least_of_ranks(const Config& config, const ModelPieces& pieces, const
 
 }  // namespace
 
-LeastTaken least_of_any_order(const Config& config, const ModelPieces& pieces) {
+LeastTaken least_of_any_order(const Config& config, const ModelPieces& pieces, int stages) {
   const double ranks = config.parallelism.pipeline;
   const auto microbatches = static_cast<double>(config.microbatches());
   const bool hides = hides_rows(config);
@@ -315,49 +379,68 @@ LeastTaken least_of_any_order(const Config& config, const ModelPieces& pieces) {
   // Tied weights are held at least once.
   std::int64_t bytes = config.model.tie_word_embeddings ? pieces.both.static_bytes
                                                         : pieces.embedding.static_bytes + pieces.head.static_bytes;
+  std::int64_t kept = pieces.embedding.kept_bytes + pieces.head.kept_bytes;
   seconds += shown_seconds(pieces.predictors, hides);
-  for (const ModelBlock& block : blocks_of(config)) {
-    seconds += shown_seconds(pieces.blocks.at(block), hides);
-    on_adapters += pieces.blocks.at(block).on_adapters;
-    bytes += pieces.blocks.at(block).static_bytes;
+  for (const auto& [kind, piece] : pieces.blocks) {
+    seconds += piece.count * shown_seconds(piece, hides);
+    on_adapters += piece.count * piece.on_adapters;
+    bytes += piece.count * piece.static_bytes;
+    kept += piece.count * piece.kept_bytes;
   }
+  const UnitsOfModel units = units_of_model(config, pieces, stages);
   std::set<int> nodes;
   for (int rank = 0; rank < config.parallelism.pipeline; ++rank) nodes.insert(node_of(pieces, rank));
-  const double mean = std::max(seconds / ranks, on_adapters / static_cast<double>(nodes.size()));
-  LeastTaken least{.seconds = rounding * microbatches * mean};
-  if (pieces.separable) {
-    least.static_bytes = least.bytes = static_cast<std::int64_t>(static_cast<double>(bytes) / ranks);
+  double of_rank = microbatches * seconds;
+  if (config.run.device == DeviceKind::cpu) {
+    of_rank += units.seconds.gathers + units.seconds.reductions;
+  } else {
+    of_rank = std::max({of_rank, units.seconds.gathers, units.seconds.reductions});
   }
+  const double of_node = microbatches * on_adapters + units.on_adapters.gathers + units.on_adapters.reductions;
+  LeastTaken least{.seconds = rounding * std::max(of_rank / ranks, of_node / static_cast<double>(nodes.size()))};
+  if (!pieces.separable) return least;
+  least.static_bytes = static_cast<std::int64_t>(static_cast<double>(bytes) / ranks);
+  // When a rank has run the first forward of its last stage, it keeps that microbatch for all its stages. It has used
+  // the units of all of them and will use them again.
+  least.bytes = static_cast<std::int64_t>(static_cast<double>(bytes + kept + units.parameters) / ranks);
   return least;
 }
 
-LeastTaken least_of_any_layout(const Config& config, const ModelPieces& pieces) {
-  LeastTaken least = least_of_any_order(config, pieces);
+double seconds_of_pipeline(const Config& config, const ModelPieces& pieces) {
   const int ranks = config.parallelism.pipeline;
-  if (ranks == 1 || config.pipeline.first_stage_blocks || config.pipeline.last_stage_blocks) return least;
+  if (ranks == 1 || config.pipeline.first_stage_blocks || config.pipeline.last_stage_blocks) return 0.0;
   const Schedule& schedule = find_schedule(config.pipeline.schedule);
   // The embedding, which may wait in a backward of its own, is left out. The head is on the last rank.
   double all = shown_seconds(pieces.head, false) + shown_seconds(pieces.predictors, schedule.overlaps);
-  double least_block = std::numeric_limits<double>::infinity(), fraction = 1.0;
-  for (const ModelBlock& block : blocks_of(config)) {
-    const ModelPiece& piece = pieces.blocks.at(block);
-    const double seconds = shown_seconds(piece, schedule.overlaps);
-    all += seconds;
+  double of_one = passing_seconds(pieces.head, schedule);
+  double least_block = std::numeric_limits<double>::infinity(), least_wait = least_block, fraction = 1.0;
+  for (const auto& [kind, piece] : pieces.blocks) {
+    const double seconds = shown_seconds(piece, schedule.overlaps), wait = waited_seconds(piece, schedule);
+    all += piece.count * seconds;
+    of_one += piece.count * passing_seconds(piece, schedule);
     least_block = std::min(least_block, seconds);
-    if (seconds > 0.0) fraction = std::min(fraction, passing_seconds(piece, schedule) / seconds);
+    least_wait = std::min(least_wait, wait);
+    if (seconds > 0.0) fraction = std::min(fraction, wait / seconds);
   }
   const auto microbatches = static_cast<double>(config.microbatches());
-  double seconds = 0.0;
+  // A microbatch passes every piece forward and backward.
+  double seconds = of_one;
   if (config.stages() == ranks) {
     // With x(r) the seconds of a microbatch on rank r, rank r takes microbatches * x(r), and before and behind that
     // fraction * (x(0) + ... + x(r - 1)). The sum of all x is largest if every rank takes equally long.
     const double kept = 1.0 - fraction / microbatches;
-    seconds = fraction > 0.0 ? fraction * all / (1.0 - std::pow(kept, ranks)) : 0.0;
+    if (fraction > 0.0) seconds = std::max(seconds, fraction * all / (1.0 - std::pow(kept, ranks)));
   } else if (config.stages() <= config.model.layers()) {
     // Each of the r stages before rank r has a block.
-    seconds = microbatches * all / ranks + fraction * least_block * (ranks - 1) / 2.0;
+    seconds = std::max({seconds, microbatches * all / ranks + least_wait * (ranks - 1) / 2.0,
+                        seconds_of_dealt(config.model.layers(), ranks, microbatches * least_block, least_wait)});
   }
-  least.seconds = std::max(least.seconds, rounding * seconds);
+  return rounding * seconds;
+}
+
+LeastTaken least_of_any_layout(const Config& config, const ModelPieces& pieces) {
+  LeastTaken least = least_of_any_order(config, pieces, config.stages());
+  least.seconds = std::max(least.seconds, seconds_of_pipeline(config, pieces));
   return least;
 }
 

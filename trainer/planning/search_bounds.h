@@ -19,10 +19,12 @@ struct LeastTaken {
 };
 
 // Each of these bounds costs more than the one before.
-// For any order and layout: the mean over pipeline ranks.
-LeastTaken least_of_any_order(const Config& config, const ModelPieces& pieces);
-// For any layout in the order of the configuration. A rank waits until the first microbatch has reached it, and others
-// for the last one to come back.
+// For any order of at most so many stages, and any layout: the mean over pipeline ranks.
+LeastTaken least_of_any_order(const Config& config, const ModelPieces& pieces, int stages);
+// Seconds for any layout in any order with stages, parts and overlaps as the configuration's. A rank waits until the
+// first microbatch has reached it, and others for the last one to come back.
+double seconds_of_pipeline(const Config& config, const ModelPieces& pieces);
+// Both.
 LeastTaken least_of_any_layout(const Config& config, const ModelPieces& pieces);
 // For these stages in any order that the schedule makes. `bytes` are static ones.
 LeastTaken least_of_any_list(const Config& config, const ModelPieces& pieces, const std::vector<StageBlocks>& layout);
