@@ -77,19 +77,32 @@ class Search {
   }
 
   // Finds the fastest plan of a few groups at a time, by ascending bounds. The queue would come to a plan only when no
-  // group has a lower bound.
+  // group has a lower bound. Of meshes that differ in replicas alone, which are much alike, one comes first.
   void dive() {
-    std::set<SearchNode> groups = std::exchange(queue_, {}), left;
-    while (!groups.empty() && groups.begin()->seconds < fastest_ && !stopped()) {
-      for (std::size_t i = 0; i < dive_groups && !groups.empty(); ++i) queue_.insert(groups.extract(groups.begin()));
-      while (!stopped() && !queue_.empty() && queue_.begin()->known != Known::all &&
-             queue_.begin()->seconds < fastest_) {
-        account(looked_at(take(fastest_), &CandidateEvaluator::evaluate));
-      }
-      left.merge(queue_);
-      queue_.clear();
+    std::set<SearchNode> firsts, others, left;
+    std::set<std::tuple<int, int, int, int, int, ExpertDispatch, int, std::size_t>> known;
+    for (const SearchNode& node : std::exchange(queue_, {})) {
+      const Degrees& mesh = space_.meshes[node.choice.mesh];
+      const bool is_first = known
+                                .insert({mesh.pipeline, mesh.context, mesh.tensor, mesh.expert, mesh.expert_tensor,
+                                         mesh.expert_dispatch, mesh.expert_nodes, node.choice.microbatch})
+                                .second;
+      (is_first ? firsts : others).insert(node);
     }
-    left.merge(groups);
+    for (std::set<SearchNode>* groups : {&firsts, &others}) {
+      while (!groups->empty() && groups->begin()->seconds < fastest_ && !stopped()) {
+        for (std::size_t i = 0; i < dive_groups && !groups->empty(); ++i) {
+          queue_.insert(groups->extract(groups->begin()));
+        }
+        while (!stopped() && !queue_.empty() && queue_.begin()->known != Known::all &&
+               queue_.begin()->seconds < fastest_) {
+          account(looked_at(take(fastest_), &CandidateEvaluator::evaluate));
+        }
+        left.merge(queue_);
+        queue_.clear();
+      }
+      left.merge(*groups);
+    }
     queue_ = std::move(left);
   }
 
