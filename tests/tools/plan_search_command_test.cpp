@@ -60,6 +60,14 @@ TEST_F(PlanSearchCommand, StopsWhenTimeIsUp) {
   EXPECT_EQ(weft("plan run.toml --hardware h100 --search --seconds 0").exit_code, 2);
 }
 
+TEST_F(PlanSearchCommand, EndsWhereEveryOrderIsRefused) {
+  for (const std::string limit : {"", " --seconds 1000"}) {
+    const auto none = weft("plan run.toml --hardware h100 --search schedule=zbv chunks=1 pipeline=2" + limit);
+    EXPECT_EQ(none.exit_code, 2);
+    EXPECT_NE(none.messages.find("no choice can be run"), std::string::npos) << none.messages;
+  }
+}
+
 // A word of the command line that the best choice does not read is not among its words.
 TEST_F(PlanSearchCommand, WordsOfTheBestAreTaken) {
   const auto text = weft(

@@ -141,8 +141,8 @@ TEST_P(SearchOf, FindsWhatPlanningEveryChoiceFinds) {
   for (const Figures& figures : shown) EXPECT_EQ(figures.first, (place++)->time.seconds);
 
   const SearchCounts& counts = found.counts;
-  std::size_t sum = counts.same + counts.static_bytes + counts.held_bytes + counts.slower + counts.simulated +
-                    counts.unfit + counts.planned + counts.open;
+  std::size_t sum = 0;
+  for (const ChoiceOutcome outcome : all_values<ChoiceOutcome>) sum += counts[outcome];
   for (const auto& [reason, refusals] : counts.refused) sum += refusals.choices;
   for (const auto& [rule, choices] : counts.left_out) sum += choices;
   EXPECT_EQ(sum, all_choices(space_).size()) << "every choice is accounted for once";
@@ -235,7 +235,7 @@ TEST_P(SearchOf, LimitOfTimeOnlyEndsIt) {
   const SearchResult free = search_plans(space_, {.top = 5, .front_within = 2.0});
   const SearchResult slow = search_plans(space_, {.top = 5, .front_within = 2.0, .seconds = 1e6});
   EXPECT_EQ(slow.plans, free.plans);
-  EXPECT_EQ(slow.counts.open, 0U);
+  EXPECT_EQ(slow.counts[ChoiceOutcome::open], 0U);
   EXPECT_FALSE(slow.not_below);
   const SearchResult none = search_plans(space_, {.top = 5, .seconds = 0.0});
   EXPECT_TRUE(none.plans.empty());
@@ -243,7 +243,7 @@ TEST_P(SearchOf, LimitOfTimeOnlyEndsIt) {
   for (const double seconds : {0.02, 0.1, 0.5}) {
     const SearchResult stopped = search_plans(space_, {.top = 5, .seconds = seconds});
     for (const SearchedPlan& plan : stopped.plans) EXPECT_GE(plan.time.seconds, free.plans.front().time.seconds);
-    EXPECT_EQ(stopped.not_below.has_value(), stopped.counts.open > 0);
+    EXPECT_EQ(stopped.not_below.has_value(), stopped.counts[ChoiceOutcome::open] > 0);
     const double fastest = stopped.plans.empty() ? HUGE_VAL : stopped.plans.front().time.seconds;
     if (!stopped.not_below || *stopped.not_below > fastest) {
       EXPECT_EQ(fastest, free.plans.front().time.seconds);

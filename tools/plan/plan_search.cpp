@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 
 #include "parallel/runtime/error.h"
 #include "parallel/runtime/quantities.h"
@@ -29,8 +30,9 @@ std::string progress_text(const SearchProgress& progress) {
   const SearchCounts& counts = progress.counts;
   const std::string best =
       progress.best_seconds ? fmt::format(", best {}", format_time(*progress.best_seconds, false)) : std::string();
-  return fmt::format("{} groups of choices to look at, {} planned, {} do not fit{}", progress.waiting, counts.planned,
-                     counts.static_bytes + counts.held_bytes + counts.unfit, best);
+  return fmt::format(
+      "{} groups of choices to look at, {} planned, {} do not fit{}", progress.waiting, counts[ChoiceOutcome::planned],
+      counts[ChoiceOutcome::static_bytes] + counts[ChoiceOutcome::held_bytes] + counts[ChoiceOutcome::unfit], best);
 }
 
 // The degrees of one plan: "pp 2 x dp 1 x 8 x cp 1 x tp 4".
@@ -116,14 +118,16 @@ std::string search_account(const SearchCounts& counts) {
     text += fmt::format("{:>16L}  {}{}\n", refusals.choices, refusals.choices > 1 ? "such as: " : "", refusals.example);
   }
   for (const auto& [rule, choices] : counts.left_out) line(choices, "left out: " + rule);
-  line(counts.same, "come to the program of another");
-  line(counts.static_bytes, "do not fit by parameters, gradients and optimizer state alone");
-  line(counts.held_bytes, "do not fit with the least that microbatches and gradients keep");
-  line(counts.slower, "slower than the plans shown, or beaten by them, by a bound");
-  line(counts.simulated, "simulated, and slower than the plans shown or beaten by them");
-  line(counts.unfit, "simulated and walked through: do not fit");
-  line(counts.planned, "simulated and walked through: fit");
-  line(counts.open, "left over when time was up");
+  constexpr std::array words = {"come to the program of another",
+                                "do not fit by parameters, gradients and optimizer state alone",
+                                "do not fit with the least that microbatches and gradients keep",
+                                "slower than the plans shown, or beaten by them, by a bound",
+                                "simulated, and slower than the plans shown or beaten by them",
+                                "simulated and walked through: do not fit",
+                                "simulated and walked through: fit",
+                                "left over when time was up"};
+  static_assert(words.size() == names_of_all<ChoiceOutcome>.size());
+  for (std::size_t i = 0; i < words.size(); ++i) line(counts.outcomes[i], words[i]);
   return text;
 }
 
@@ -190,22 +194,11 @@ std::string search_json(const SearchSpace& space, const SearchResult& result, co
     json["rank"] = ranks[plans.size()];
     plans.push_back(std::move(json));
   }
-  Json json = {{"hardware", space.hardware.name},
-               {"world", space.world},
-               {"certainty", certainty_of(space).text},
-               {"tie_factor", certainty_of(space).apart},
-               {"choices", counts.choices},
-               {"refused", std::move(refused)},
-               {"left_out", std::move(left_out)},
-               {"same", counts.same},
-               {"static_bytes", counts.static_bytes},
-               {"held_bytes", counts.held_bytes},
-               {"slower", counts.slower},
-               {"simulated", counts.simulated},
-               {"unfit", counts.unfit},
-               {"planned", counts.planned},
-               {"open", counts.open},
-               {"plans", std::move(plans)}};
+  Json json = {
+      {"hardware", space.hardware.name},         {"world", space.world},      {"certainty", certainty_of(space).text},
+      {"tie_factor", certainty_of(space).apart}, {"choices", counts.choices}, {"refused", std::move(refused)},
+      {"left_out", std::move(left_out)},         {"plans", std::move(plans)}};
+  for (const ChoiceOutcome outcome : all_values<ChoiceOutcome>) json[name_of(outcome)] = counts[outcome];
   if (result.not_below) json["not_below_seconds"] = *result.not_below;
   if (result.least) json["least"] = plan_json(space, *result.least);
   if (result.plans.empty()) return json.dump() + "\n";
@@ -256,8 +249,11 @@ std::string search_svg(const SearchSpace& space, const std::vector<SearchedPlan>
 
 SearchResult shown_search(const SearchSpace& space, const SearchOptions& options) {
   ProgressLine line;
-  return search_plans(space, options,
-                      [&](const SearchProgress& progress) { line.show([&] { return progress_text(progress); }); });
+  return search_plans(space, options, [&](const SearchProgress& progress) {
+    constexpr std::size_t too_many = 10'000;  // more than anyone waits for
+    const bool hint = progress.waiting > too_many && !options.seconds;
+    line.show([&] { return progress_text(progress) + (hint ? "; --seconds 60 would show the best so far" : ""); });
+  });
 }
 
 void refuse_empty(const std::string& command, const SearchSpace& space, const SearchResult& result) {

@@ -65,13 +65,7 @@ void add(SearchCounts& sum, const SearchCounts& part) {
     all.choices += refusals.choices;
   }
   for (const auto& [rule, choices] : part.left_out) sum.left_out[rule] += choices;
-  sum.same += part.same;
-  sum.static_bytes += part.static_bytes;
-  sum.held_bytes += part.held_bytes;
-  sum.slower += part.slower;
-  sum.simulated += part.simulated;
-  sum.unfit += part.unfit;
-  sum.planned += part.planned;
+  for (const ChoiceOutcome outcome : all_values<ChoiceOutcome>) sum[outcome] += part[outcome];
 }
 
 std::vector<SearchNode> CandidateEvaluator::first(SearchCounts& counts) const {
@@ -156,7 +150,7 @@ CandidateEvaluation CandidateEvaluator::weigh(const SearchNode& given) const {
   if (fits(node.bytes)) {
     step.nodes.push_back(std::move(node));
   } else {
-    step.counts.static_bytes = node.choices;
+    step.counts[ChoiceOutcome::static_bytes] = node.choices;
     step.too_large.push_back(std::move(node));
   }
   return step;
@@ -198,7 +192,7 @@ CandidateEvaluation CandidateEvaluator::expand(const SearchNode& node) const {
       const Config config = config_of(space_, choice, ChoiceStep::policy);
       if (!accepted(ChoiceStep::policy, config, recomputes, step.counts)) continue;
       if (!known.insert(policy_text(config)).second) {
-        step.counts.same += recomputes;
+        step.counts[ChoiceOutcome::same] += recomputes;
         continue;
       }
       for (; choice.recompute < recomputes; ++choice.recompute) {
@@ -215,7 +209,7 @@ CandidateEvaluation CandidateEvaluator::expand(const SearchNode& node) const {
 
 void CandidateEvaluator::add_leaf(SearchNode node, std::int64_t static_bytes, CandidateEvaluation& step) const {
   const bool static_fits = fits(static_bytes), all_fits = static_fits && fits(node.bytes);
-  if (!all_fits) ++(static_fits ? step.counts.held_bytes : step.counts.static_bytes);
+  if (!all_fits) ++step.counts[static_fits ? ChoiceOutcome::held_bytes : ChoiceOutcome::static_bytes];
   (all_fits ? step.nodes : step.too_large).push_back(std::move(node));
 }
 
@@ -304,7 +298,7 @@ CandidateEvaluation CandidateEvaluator::walk(SearchNode node, bool stop) const {
   node.plan = std::make_shared<const SearchedPlan>(std::move(plan));
   CandidateEvaluation step;
   const bool fits = node.plan->verdict.fits();
-  ++(fits ? step.counts.planned : step.counts.unfit);
+  ++step.counts[fits ? ChoiceOutcome::planned : ChoiceOutcome::unfit];
   (fits ? step.nodes : step.too_large).push_back(std::move(node));
   return step;
 }

@@ -140,17 +140,17 @@ class Search {
     if (node.known == Known::all) return;  // counted as planned
     const double slowest = result_.plans.size() < options_.top ? unlimited : result_.plans.back().time.seconds;
     if (result_.not_below && node.seconds < slowest) {
-      result_.counts.open += node.choices;
+      result_.counts[ChoiceOutcome::open] += node.choices;
       return;
     }
-    (node.known >= Known::seconds ? result_.counts.simulated : result_.counts.slower) += node.choices;
+    result_.counts[node.known >= Known::seconds ? ChoiceOutcome::simulated : ChoiceOutcome::slower] += node.choices;
   }
 
-  // The next choices in the queue that are not planned yet and can still matter, of those below `limit`.
+  // The next choices in the queue that are not planned yet and can still matter, of those within `limit`.
   std::vector<SearchNode> take(double limit = unlimited) {
     std::vector<SearchNode> next;
     std::size_t found = result_.plans.size();
-    for (auto node = queue_.begin(); node != queue_.end() && next.size() < wave && node->seconds < limit;) {
+    for (auto node = queue_.begin(); node != queue_.end() && next.size() < wave && node->seconds <= limit;) {
       if (node->known == Known::all) {
         ++found;
         ++node;

@@ -9,6 +9,7 @@
 // search with a limit of time depend on the machine.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -41,20 +42,30 @@ struct Refusals {
   bool operator==(const Refusals&) const = default;
 };
 
-// All choices by outcome; the counts add up to `choices`.
+// What becomes of a choice that no rule refuses or leaves out.
+enum class ChoiceOutcome : std::uint8_t {
+  same,          // compiles to the program of another choice
+  static_bytes,  // parameters, gradients and optimizer state alone do not fit
+  held_bytes,    // these and bytes kept for microbatches do not fit
+  slower,        // by a bound, slower than all shown plans
+  simulated,     // simulated, slower than all shown plans
+  unfit,         // simulated and dry-run, does not fit
+  planned,       // simulated and dry-run, fits
+  open,          // left when the search was stopped, by a bound perhaps to be shown
+};
+constexpr auto enum_names(ChoiceOutcome) {
+  return name_list("same", "static_bytes", "held_bytes", "slower", "simulated", "unfit", "planned", "open");
+}
+
+// The counts of refused choices, of those left out and of all outcomes add up to `choices`.
 struct SearchCounts {
   std::size_t choices = 0;
   std::map<std::string, Refusals> refused;      // by message without its numbers
   std::map<std::string, std::size_t> left_out;  // by the text of the rule
-  std::size_t same = 0;                         // compile to the program of another choice
-  std::size_t static_bytes = 0;                 // parameters, gradients and optimizer state alone do not fit
-  std::size_t held_bytes = 0;                   // these and bytes kept for microbatches do not fit
-  std::size_t slower = 0;                       // by a bound, slower than all shown plans
-  std::size_t simulated = 0;                    // simulated, slower than all shown plans
-  std::size_t unfit = 0;                        // simulated and dry-run, do not fit
-  std::size_t planned = 0;                      // simulated and dry-run, fit
-  std::size_t open = 0;                         // left when the search was stopped, by a bound perhaps to be shown
+  std::array<std::size_t, names_of_all<ChoiceOutcome>.size()> outcomes = {};
 
+  std::size_t& operator[](ChoiceOutcome outcome) { return outcomes[static_cast<std::size_t>(outcome)]; }
+  std::size_t operator[](ChoiceOutcome outcome) const { return outcomes[static_cast<std::size_t>(outcome)]; }
   bool operator==(const SearchCounts&) const = default;
 };
 
