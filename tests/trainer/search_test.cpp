@@ -239,6 +239,11 @@ TEST_P(SearchOf, LimitOfTimeOnlyEndsIt) {
   EXPECT_FALSE(slow.not_below);
   const SearchResult none = search_plans(space_, {.top = 5, .seconds = 0.0});
   EXPECT_TRUE(none.plans.empty());
+  const KindsOfLayout kinds = compare_kinds(space_, none, {.seconds = 0.0});
+  EXPECT_EQ(kinds.data_sharding.stopped, kinds.data_sharding.searched);
+  EXPECT_EQ(kinds.hybrid.stopped, kinds.hybrid.searched);
+  const bool named = kinds.decision().find("before the time was up") != std::string::npos;
+  EXPECT_EQ(named, kinds.data_sharding.searched) << kinds.decision();
   EXPECT_EQ(none.not_below, 0.0);
   for (const double seconds : {0.02, 0.1, 0.5}) {
     const SearchResult stopped = search_plans(space_, {.top = 5, .seconds = seconds});

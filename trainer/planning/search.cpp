@@ -236,6 +236,7 @@ BestOfKind best_of_kind(SearchSpace space, LayoutKind kind, const SearchResult& 
     } else if (of_kind.least) {
       best.config = config_of(space, of_kind.least->choice);
     }
+    best.stopped = of_kind.plans.empty() && of_kind.not_below;
   }
   best.searched = true;
   if (best.config) best.plan = plan_run(*best.config, space.hardware, PlanRoutings::even);
@@ -258,6 +259,7 @@ std::vector<TermOfKinds> terms_of(const RunPlan& data_sharding, const RunPlan& h
 
 std::string absence(const BestOfKind& best, LayoutKind kind) {
   if (!best.searched) return fmt::format("no mesh of the axes is {}", name_of(kind));
+  if (best.stopped) return fmt::format("no plan that is {} was found before the time was up", name_of(kind));
   return fmt::format("rules refuse every choice that is {}", name_of(kind));
 }
 

@@ -106,8 +106,9 @@ LayoutKind kind_of(const Degrees& mesh);
 
 struct BestOfKind {
   bool searched = false;  // whether the space has such meshes
+  bool stopped = false;   // whether time was up before a plan was found
   std::optional<Config> config = {};
-  // The fastest that fits, or else the one that needs least memory. Absent if rules refuse all.
+  // The fastest that fits, or else the one that needs least memory. Absent if rules refuse all, or if stopped.
   std::optional<RunPlan> plan = {};
   bool fits() const { return plan && plan->verdict.fits(); }
 };
