@@ -152,12 +152,11 @@ Schedule one_at_a_time(int microbatches) {
 std::vector<RankOutcome> run_segment(const SegmentCase& the_case, const SegmentInputs& inputs,
                                      const RunOptions& options) {
   std::vector<RankOutcome> outcomes(to_size(the_case.ranks()));
-  run_local_ranks(
-      the_case.ranks(),
-      [&](Communicator& world) {
-        outcomes[to_size(world.rank())] = SegmentRank(world, the_case, inputs, options).run(options);
-      },
-      std::chrono::seconds(60));
+  run_local_ranks(the_case.ranks(),
+                  [&](Communicator& world) {
+                    outcomes[to_size(world.rank())] = SegmentRank(world, the_case, inputs, options).run(options);
+                  },
+                  std::chrono::seconds(60));
   return outcomes;
 }
 

@@ -59,8 +59,8 @@ struct KernelPlan {
   // Utilisation of all ranks if each were as busy as this rank and never waited: an upper bound for runs with these
   // kernels.
   double utilisation(std::size_t share) const;
-  // Seconds that captured regions (a CUDA graph for each segment) save at most. These are the launches of all kernels
-  // in segments other than experts, whose shapes vary.
+  // Seconds that captured regions (a CUDA graph for each segment) save at most. These are the launches of all kernels in
+  // segments other than experts, whose shapes vary.
   KernelSeconds capture_saves() const;
 };
 

@@ -139,7 +139,7 @@ class Search {
   void leave(const SearchNode& node) {
     if (node.known == Known::all) return;  // counted as planned
     const double slowest = result_.plans.size() < options_.top ? unlimited : result_.plans.back().time.seconds;
-    if (result_.not_below && node.seconds < slowest) {
+    if (result_.not_below && node.seconds <= slowest) {
       result_.counts[ChoiceOutcome::open] += node.choices;
       return;
     }

@@ -247,8 +247,8 @@ double waited_seconds(const ModelPiece& piece, const Schedule& schedule) {
   return piece.forward - (schedule.overlaps ? piece.forward_rows : 0.0);
 }
 
-// The least time in which ranks do so many blocks. A block takes `block` seconds of a rank, and rank r waits r *
-// `wait`.
+// The least time in which ranks do so many blocks. Each block takes `block` seconds of a rank, and rank r waits for
+// r times `wait`.
 double seconds_of_dealt(int blocks, int ranks, double block, double wait) {
   double less = 0.0, enough = blocks * block + ranks * wait;
   for (int halving = 0; halving < 40; ++halving) {
