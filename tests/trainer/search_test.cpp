@@ -101,6 +101,8 @@ class SearchOf : public testing::TestWithParam<SearchCase> {
     return plans;
   }
 
+  void expect_bounds();
+
   TemporaryFolder folder_;
   std::string file_ = (folder_ / "run.toml").string();
   SearchSpace space_;
@@ -168,7 +170,7 @@ TEST_P(SearchOf, FrontIsWhatNothingBeats) {
 }
 
 // By which choices are passed over: never more than the plan.
-TEST_P(SearchOf, BoundsHold) {
+void SearchOf::expect_bounds() {
   std::map<std::pair<std::size_t, std::size_t>, double> fastest;  // by mesh and microbatch
   KnownPieces known(space_.hardware);
   for (const SearchedPlan& plan : all_planned()) {
@@ -209,6 +211,16 @@ TEST_P(SearchOf, BoundsHold) {
         evaluator.weigh({.known = Known::pieces, .choice = {place.first, place.second}, .choices = 1});
     for (const SearchNode& node : weighed.nodes) EXPECT_LE(node.seconds, seconds) << place.first;
   }
+}
+
+TEST_P(SearchOf, BoundsHold) {
+  expect_bounds();
+}
+
+// Units that stay between forwards and backwards: short stages, long lookaheads, and units of several blocks.
+class SearchOfUnits : public SearchOf {};
+TEST_P(SearchOfUnits, BoundsHold) {
+  expect_bounds();
 }
 
 TEST_P(SearchOf, ReaderAcceptsWhatTheSearchDoes) {
@@ -352,6 +364,30 @@ INSTANTIATE_TEST_SUITE_P(
                                 "--training.sequence_length=4096", "--training.global_batch_size=512"}},
                     SearchCase{"two_nodes", "d*4", "h100", 16, {"schedule=1f1b", "microbatch_size=1", "context=1,2"}}),
     [](const auto& search) { return search.param.name; });
+
+// On links so slow that gathers decide.
+SearchCase slow_units(const std::string& name, Overrides words) {
+  words.insert(words.end(), {"--hardware.link_bytes_per_second=1e9", "--hardware.node_bytes_per_second=1e9"});
+  return {name,
+          "d*8",
+          "h100",
+          8,
+          {"pipeline=2", "tensor=1", "context=1", "microbatch_size=1", "data_replicate=1", "recompute=none,full",
+           "schedule=1f1b,gpipe,looped_bfs,zbv,dualpipev", "chunks=1,2,4", "strategy=full_shard",
+           "residency=reshard_after_use"},
+          false,
+          std::move(words)};
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SearchOfUnits,
+                         testing::Values(slow_units("lookahead_0", {"--shard.lookahead=0"}),
+                                         slow_units("lookahead_1", {"--shard.lookahead=1"}),
+                                         slow_units("lookahead_4", {"--shard.lookahead=4"}),
+                                         slow_units("root", {"--shard.wrap=root"}),
+                                         slow_units("blocks", {"--shard.wrap=blocks 2"}),
+                                         slow_units("bytes", {"--shard.wrap=minimum_bytes 1000000000"}),
+                                         slow_units("half_block", {"--shard.wrap=half_block"})),
+                         [](const auto& search) { return search.param.name; });
 
 // Expert groups of 16 ranks fill two nodes of eight, those of 8 ranks one. The words for a dispatch are read as it was
 // searched.

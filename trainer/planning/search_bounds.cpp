@@ -13,102 +13,13 @@
 #include "parallel/pipeline/orders/orders.h"
 #include "parallel/pipeline/program/overlap.h"
 #include "trainer/plan/configured_schedule.h"
-#include "trainer/plan/unit_policy.h"
+#include "trainer/planning/stage_sums.h"
 
 namespace weft {
 namespace {
 
 // A bound sums in another order than the simulator, so rounding may differ.
 constexpr double rounding = 1.0 - 1e-9;
-
-const ModelPiece& piece_of(const ModelPieces& pieces, const Config& config, int block) {
-  return pieces.blocks.at(config.model.blocks[static_cast<std::size_t>(block)]);
-}
-
-// The pieces of a stage, in forward order.
-std::vector<const ModelPiece*> pieces_of(const ModelPieces& pieces, const Config& config, const StageBlocks& stage) {
-  std::vector<const ModelPiece*> list;
-  const bool tied = config.model.tie_word_embeddings && stage.embedding && stage.head;
-  if (stage.embedding) list.push_back(tied ? &pieces.both : &pieces.embedding);
-  for (int block = stage.first; block < stage.first + stage.count; ++block) {
-    if (block < config.model.layers()) list.push_back(&piece_of(pieces, config, block));
-  }
-  if (stage.predicts(config.model)) list.push_back(&pieces.predictors);
-  if (stage.head && !tied) list.push_back(&pieces.head);
-  return list;
-}
-
-double reductions_of(const UnitPolicy& policy, std::int64_t microbatches) {
-  const bool every = policy.reduce_every > 0 && policy.residency != Residency::solved;
-  return every ? static_cast<double>((microbatches + policy.reduce_every - 1) / policy.reduce_every) : 1.0;
-}
-
-struct StageSums {
-  ModelPiece sum;               // without `units`
-  double alike = 0.0;           // the part of `again` that waits for the gradient to arrive: all blocks except the last
-  UnitSeconds units;            // least of a step, one after the other on their lanes
-  UnitSeconds on_adapters;      // of these
-  std::int64_t gradients = 0;   // accumulated unsharded until the last microbatch
-  std::int64_t parameters = 0;  // kept from the first use to the last
-};
-
-StageSums sums_of(const Config& config, const ModelPieces& pieces, const StageBlocks& blocks, int stage) {
-  StageSums sums;
-  const std::int64_t microbatches = config.microbatches();
-  // Seconds of one gather of blocks' units: sum, and largest.
-  std::map<std::pair<Family, UnitSeconds*>, double> all, most;
-  double last_again = 0.0, routing = 0.0;
-  for (const ModelPiece* piece : pieces_of(pieces, config, blocks)) {
-    ModelPiece& sum = sums.sum;
-    sum.static_bytes += piece->static_bytes;
-    sum.kept_bytes += piece->kept_bytes;
-    sum.kept_parted_bytes += piece->kept_parted_bytes;
-    sum.forward += piece->forward;
-    sum.backward_input += piece->backward_input;
-    sum.backward_weight += piece->backward_weight;
-    sum.again += piece->again;
-    sum.forward_rows += piece->forward_rows;
-    sum.rows += piece->rows;
-    sum.on_adapters += piece->on_adapters;
-    if (piece->again > 0.0) last_again = piece->again;
-    const bool is_block = piece != &pieces.embedding && piece != &pieces.head && piece != &pieces.both;
-    for (const auto& [family, units] : piece->units) {
-      const UnitPolicy policy = resolve_policy(config, family, stage);
-      const double times = reductions_of(policy, microbatches);
-      // The routing helpers of a stage are one unit; it takes at least as long as those of any block.
-      if (is_replicated(family)) {
-        routing = std::max(routing, units.seconds.reductions * times);
-        continue;
-      }
-      for (const auto& [once, step] :
-           {std::pair(&units.seconds, &sums.units), std::pair(&units.on_adapters, &sums.on_adapters)}) {
-        step->reductions += once->reductions * times;
-        if (policy.residency == Residency::reshard_after_use && is_block) {
-          const std::pair key(family, step);
-          all[key] += once->gathers;
-          most[key] = std::max(most[key], once->gathers);
-        } else {
-          step->gathers += once->gathers;
-        }
-      }
-      // The backward of the embedding does not read the unit.
-      const bool read_last = piece != &pieces.embedding;
-      if (policy.residency == Residency::step && read_last) sums.parameters += units.unsharded_bytes;
-      if (policy.reduce_every == 0 && !policy.accumulate_sharded && policy.residency != Residency::solved) {
-        sums.gradients += units.gradient_bytes;
-      }
-    }
-  }
-  // Every forward and every backward uses all blocks. Between a forward and the next backward, the block at the turn is
-  // not resharded, so each of them gathers all blocks except one.
-  for (const auto& [key, seconds] : all) {
-    const double turns = 2.0 * static_cast<double>(microbatches) * (seconds - most[key]);
-    key.second->gathers += std::max(turns, seconds);
-  }
-  sums.units.reductions += routing;
-  sums.alike = sums.sum.again - last_again;
-  return sums;
-}
 
 // The largest total of bytes that one rank keeps, over the positions after each action of its list.
 std::int64_t most_kept(const std::vector<Action>& actions, const std::vector<StageSums>& stages, std::int64_t count) {
@@ -260,53 +171,6 @@ double seconds_of_dealt(int blocks, int ranks, double block, double wait) {
     (room < blocks ? less : enough) = seconds;
   }
   return less;
-}
-
-// Sums over pipeline ranks.
-struct UnitsOfModel {
-  UnitSeconds seconds, on_adapters;  // least of a step, one after the other on their lanes
-  std::int64_t parameters = 0;       // kept from the first use to the last
-};
-
-// In any order of so many stages. Every forward and every backward gathers all blocks of a stage except one, as in
-// sums_of(); here that is the longest.
-UnitsOfModel units_of_model(const Config& config, const ModelPieces& pieces, int stages) {
-  std::vector<const ModelPiece*> all;
-  for (const auto& [kind, piece] : pieces.blocks) all.push_back(&piece);
-  const std::size_t blocks = all.size();
-  if (!config.model.tie_word_embeddings) all.insert(all.end(), {&pieces.embedding, &pieces.head});
-  const auto microbatches = static_cast<double>(config.microbatches());
-  UnitsOfModel units;
-  for (const auto& [family, shard] : config.shard_by_family) {
-    if (is_replicated(family)) continue;
-    const UnitPolicy policy = resolve_policy(config, family, 0);
-    const bool known = shard.residency_by_stage.empty();
-    const double reductions = reductions_of(policy, config.microbatches());
-    for (const auto& [of_piece, sum] :
-         {std::pair(&PieceUnits::seconds, &units.seconds), std::pair(&PieceUnits::on_adapters, &units.on_adapters)}) {
-      double once = 0.0, longest = 0.0, of_blocks = 0.0;
-      for (std::size_t i = 0; i < all.size(); ++i) {
-        const auto found = all[i]->units.find(family);
-        if (found == all[i]->units.end()) continue;
-        const UnitSeconds& seconds = found->second.*of_piece;
-        sum->reductions += all[i]->count * seconds.reductions * reductions;
-        once += all[i]->count * seconds.gathers;
-        if (i >= blocks) continue;
-        of_blocks += all[i]->count * seconds.gathers;
-        longest = std::max(longest, seconds.gathers);
-      }
-      const double again = std::max(0.0, 2.0 * microbatches * (of_blocks - stages * longest) - of_blocks);
-      sum->gathers += once + (known && policy.residency == Residency::reshard_after_use ? again : 0.0);
-    }
-    if (!known || policy.residency != Residency::step) continue;
-    // The backward of the embedding does not read the unit.
-    for (const ModelPiece* piece : all) {
-      const auto found = piece->units.find(family);
-      if (piece == &pieces.embedding || found == piece->units.end()) continue;
-      units.parameters += piece->count * found->second.unsharded_bytes;
-    }
-  }
-  return units;
 }
 
 int node_of(const ModelPieces& pieces, int rank) {
